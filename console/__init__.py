@@ -1,0 +1,1 @@
+"""The window: the `turnout` command."""

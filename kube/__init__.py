@@ -1,0 +1,1 @@
+"""The wire: raw Kubernetes objects, free room on nodes, list-watch and the Lease."""

@@ -1,0 +1,223 @@
+"""Kubernetes objects as far as we read them: partial msgspec structs, decoded straight from raw bytes.
+
+Unknown fields are skipped, absent ones get a default, so that a newer server never breaks a list. Quantities stay
+text here; quantity.py reads them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class Struct(msgspec.Struct, rename="camel", omit_defaults=True, gc=False):
+    """Base of all partial objects: camelCase on the wire, defaults for what is absent."""
+
+
+class OwnerReference(Struct):
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    api_version: str = ""
+    controller: bool | None = None
+
+
+class ObjectMeta(Struct):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    owner_references: list[OwnerReference] | None = None
+    managed_fields: list[ManagedField] | None = None
+
+
+class ManagedField(Struct):
+    manager: str = ""
+    operation: str = ""
+    subresource: str = ""
+    fields_v1: Any = msgspec.field(name="fieldsV1", default=None)
+
+
+class EnvVar(Struct):
+    name: str = ""
+    value: str | None = None
+
+
+class ContainerPort(Struct):
+    container_port: int = 0
+    host_port: int = 0
+    host_ip: str = msgspec.field(name="hostIP", default="")
+    protocol: str = "TCP"
+
+
+class Resources(Struct):
+    requests: dict[str, str | int | float] | None = None
+    limits: dict[str, str | int | float] | None = None
+    claims: list[Any] | None = None
+
+
+class Container(Struct):
+    name: str = ""
+    resources: Resources | None = None
+    ports: list[ContainerPort] | None = None
+    env: list[EnvVar] | None = None
+    restart_policy: str | None = None  # "Always" on an init container makes it a sidecar
+
+
+class Toleration(Struct):
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+    toleration_seconds: int | None = None
+
+
+class PodSpec(Struct):
+    node_name: str = ""
+    scheduler_name: str = ""
+    priority: int | None = None
+    preemption_policy: str | None = None
+    containers: list[Container] = []
+    init_containers: list[Container] | None = None
+    overhead: dict[str, str | int | float] | None = None
+    resources: Resources | None = None  # pod-level resources
+    resource_claims: list[Any] | None = None
+    node_selector: dict[str, str] | None = None
+    affinity: Affinity | None = None
+    tolerations: list[Toleration] | None = None
+    topology_spread_constraints: list[Any] | None = None
+    volumes: list[dict[str, Any]] | None = None
+    scheduling_gates: list[Any] | None = None
+    host_network: bool = False
+    termination_grace_period_seconds: int | None = None
+
+
+class NodeSelectorRequirement(Struct):
+    key: str = ""
+    operator: str = ""
+    values: list[str] | None = None
+
+
+class NodeSelectorTerm(Struct):
+    match_expressions: list[NodeSelectorRequirement] | None = None
+    match_fields: list[NodeSelectorRequirement] | None = None
+
+
+class NodeSelector(Struct):
+    node_selector_terms: list[NodeSelectorTerm] = []
+
+
+class NodeAffinity(Struct):
+    required: NodeSelector | None = msgspec.field(name="requiredDuringSchedulingIgnoredDuringExecution", default=None)
+
+
+class Affinity(Struct):
+    node_affinity: NodeAffinity | None = None
+    pod_affinity: dict[str, Any] | None = None
+    pod_anti_affinity: dict[str, Any] | None = None
+
+
+class PodCondition(Struct):
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+
+
+class PodStatus(Struct):
+    phase: str = ""
+    nominated_node_name: str = ""
+    conditions: list[PodCondition] | None = None
+    pod_ip: str = msgspec.field(name="podIP", default="")
+
+
+class Pod(Struct):
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    spec: PodSpec = msgspec.field(default_factory=PodSpec)
+    status: PodStatus = msgspec.field(default_factory=PodStatus)
+
+
+class Taint(Struct):
+    key: str = ""
+    value: str | None = None
+    effect: str = ""
+
+
+class NodeSpec(Struct):
+    unschedulable: bool = False
+    taints: list[Taint] | None = None
+
+
+class NodeAddress(Struct):
+    type: str = ""
+    address: str = ""
+
+
+class NodeCondition(Struct):
+    type: str = ""
+    status: str = ""
+
+
+class NodeStatus(Struct):
+    allocatable: dict[str, str | int | float] | None = None
+    capacity: dict[str, str | int | float] | None = None
+    addresses: list[NodeAddress] | None = None
+    conditions: list[NodeCondition] | None = None
+
+
+class Node(Struct):
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    spec: NodeSpec = msgspec.field(default_factory=NodeSpec)
+    status: NodeStatus = msgspec.field(default_factory=NodeStatus)
+
+
+class ConfigMap(Struct):
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    data: dict[str, str] | None = None
+
+
+class PodGroupSpec(Struct):
+    min_member: int | None = None
+    schedule_timeout_seconds: int | None = None
+    queue: str = ""
+    priority_class_name: str = ""
+
+
+class PodGroup(Struct):
+    """A PodGroup of any dialect: Volcano, koordinator, scheduler-plugins agree on `spec.minMember`."""
+
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    spec: PodGroupSpec = msgspec.field(default_factory=PodGroupSpec)
+
+
+class OwnerSpec(Struct):
+    parallelism: int | None = None
+    completions: int | None = None
+    completion_mode: str = ""
+    replicas: int | None = None
+
+
+class Owner(Struct):
+    """A batch/v1 Job or apps/v1 StatefulSet: only how many pods it will have."""
+
+    kind: str = ""
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    spec: OwnerSpec = msgspec.field(default_factory=OwnerSpec)
+
+
+class LeaseSpec(Struct):
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    acquire_time: str | None = None
+    renew_time: str | None = None
+    lease_transitions: int | None = None
+
+
+class Lease(Struct):
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    spec: LeaseSpec = msgspec.field(default_factory=LeaseSpec)

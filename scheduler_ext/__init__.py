@@ -1,0 +1,1 @@
+"""The adviser: where should this pod go?"""

@@ -1,0 +1,1 @@
+"""The only room of `scheduler_ext` that touches network, clock and logs."""

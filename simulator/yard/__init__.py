@@ -1,0 +1,1 @@
+"""What acts on the objects: a scheduler loop, and a kubelet as a table."""

@@ -1,0 +1,1 @@
+"""One pure module for each way a fabric can be written down."""
