@@ -1,0 +1,157 @@
+"""Which gang a pod belongs to, in every dialect, and what the pod itself says of it.
+
+Numbers that only a PodGroup or an owner knows (min, replicas) are joined in by `sized`. Contract: CS-11, DL-123…129.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+
+from kube import labels
+from kube.objects import OwnerReference, Pod
+
+
+class Dialect(Enum):
+    """Who speaks of the gang. The value is the API group of its PodGroup, where it has one."""
+
+    VOLCANO = "scheduling.volcano.sh"
+    KOORDINATOR = "scheduling.sigs.k8s.io"
+    PLUGINS = "scheduling.x-k8s.io"
+    OWNER = "owner"  # plain indexed pods of one Job, StatefulSet or PyTorchJob
+    ALONE = "alone"  # one pod by itself
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class GangKey:
+    """A gang's identity. name: of the PodGroup, or the owner's kind/name, or the lone pod's name."""
+
+    namespace: str
+    name: str
+    dialect: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """What one pod says of its gang.
+
+    rank: its index among the members, None when nothing tells. min_members and total: None when the pod does not
+    say; most: the largest size the job may grow to. required: the gang must stay within `tier` (1 = leaf).
+    faults: sentences on what could not be read; each such field is as if it were absent.
+    """
+
+    key: GangKey
+    rank: int | None = None
+    role: str = ""
+    min_members: int | None = None
+    total: int | None = None
+    most: int | None = None
+    required: bool = False
+    tier: int | None = None
+    multiple: int = 1
+    faults: tuple[str, ...] = ()
+
+
+def membership(pod: Pod) -> Membership:
+    """Read a pod's gang. Every pod has one: a pod that belongs to nobody is a gang of its own."""
+    faults: list[str] = []
+    notes = pod.metadata.annotations or {}
+    key = _key(pod)
+    koord = key.dialect == Dialect.KOORDINATOR.value
+    least = _count(notes, labels.KOORD_MIN, faults) if koord else None
+    total = _count(notes, labels.KOORD_TOTAL, faults) if koord else None
+    if least is None:
+        least = _count(notes, labels.MIN_WORKERS, faults)
+    most = _count(notes, labels.MAX_WORKERS, faults)
+    if key.dialect == Dialect.OWNER.value:
+        env_least, env_total = _sizes_in_env(pod)
+        least, total = least or env_least, total or env_total
+    wish = notes.get(labels.TOPOLOGY, "")
+    if wish not in ("", "required", "preferred"):
+        faults.append(f"{labels.TOPOLOGY} is {wish[:40]!r}: it must be required or preferred")
+    required = wish == "required"
+    tier = _count(notes, labels.TOPOLOGY_TIER, faults)
+    return Membership(
+        key=key,
+        rank=_rank(pod),
+        role=_role(pod),
+        min_members=least,
+        total=total,
+        most=most,
+        required=required,
+        tier=(tier or 1) if required else None,
+        multiple=_count(notes, labels.PODS_PER_HOST_MULTIPLE, faults) or 1,
+        faults=tuple(faults),
+    )
+
+
+def _key(pod: Pod) -> GangKey:
+    notes, marks = pod.metadata.annotations or {}, pod.metadata.labels or {}
+    named = (
+        (notes.get(labels.VOLCANO_GROUP) or notes.get(labels.VOLCANO_GROUP_NEW), Dialect.VOLCANO),
+        (notes.get(labels.KOORD_NAME) or marks.get(labels.KOORD_POD_GROUP), Dialect.KOORDINATOR),
+        (marks.get(labels.PLUGINS_POD_GROUP), Dialect.PLUGINS),
+    )
+    for name, dialect in named:
+        if name:
+            return GangKey(pod.metadata.namespace, name, dialect.value)
+    owner = _indexed_owner(pod)
+    if owner is not None:
+        return GangKey(pod.metadata.namespace, f"{owner.kind}/{owner.name}", Dialect.OWNER.value)
+    return GangKey(pod.metadata.namespace, pod.metadata.name, Dialect.ALONE.value)
+
+
+def _indexed_owner(pod: Pod) -> OwnerReference | None:
+    """The controller of a pod that has an index among its siblings; pods without one (a Deployment's) are no gang."""
+    marks, notes = pod.metadata.labels or {}, pod.metadata.annotations or {}
+    indexed = any(k in marks for k in (labels.JOB_INDEX, labels.STATEFUL_INDEX, labels.TRAINING_INDEX))
+    if not indexed and labels.JOB_INDEX not in notes:
+        return None
+    return next((o for o in pod.metadata.owner_references or () if o.controller), None)
+
+
+def _count(notes: dict[str, str], key: str, faults: list[str]) -> int | None:
+    text = notes.get(key)
+    if text is None:
+        return None
+    if not re.fullmatch(r"[1-9][0-9]{0,5}", text):
+        faults.append(f"{key} is {text[:40]!r}: it must be a whole number from 1 to 999999, as a string")
+        return None
+    return int(text)
+
+
+_INDEX_LABELS = (labels.RANK, labels.JOB_INDEX, labels.STATEFUL_INDEX, labels.TRAINING_INDEX, labels.VOLCANO_TASK_INDEX)
+
+
+def _rank(pod: Pod) -> int | None:
+    marks, notes = pod.metadata.labels or {}, pod.metadata.annotations or {}
+    for key in _INDEX_LABELS:
+        text = marks.get(key) or notes.get(key)
+        if text is not None and re.fullmatch(r"[0-9]{1,9}", text):
+            return int(text)
+    tail = re.search(r"-([0-9]{1,9})$", pod.metadata.name)
+    return int(tail.group(1)) if tail else None
+
+
+def _role(pod: Pod) -> str:
+    """The task a member belongs to. Masters sort before workers, since rank 0 is theirs."""
+    marks, notes = pod.metadata.labels or {}, pod.metadata.annotations or {}
+    role = marks.get(labels.TRAINING_TYPE) or notes.get(labels.VOLCANO_TASK_SPEC) or marks.get(labels.VOLCANO_TASK_SPEC)
+    return "" if (role or "").lower() in ("master", "launcher", "chief") else role or ""
+
+
+def _sizes_in_env(pod: Pod) -> tuple[int | None, int | None]:
+    """(min, total) as training-operator writes them into the containers: PET_NNODES "1:4", else WORLD_SIZE."""
+    env = {e.name: e.value or "" for c in pod.spec.containers for e in c.env or ()}
+    if bounds := re.fullmatch(r"([0-9]{1,6})(?::([0-9]{1,6}))?", env.get("PET_NNODES", "")):
+        return max(1, int(bounds.group(1))), None
+    if re.fullmatch(r"[1-9][0-9]{0,5}", env.get("WORLD_SIZE", "")):
+        procs = env.get("PET_NPROC_PER_NODE", "")
+        per_node = int(procs) if re.fullmatch(r"[1-9][0-9]{0,3}", procs) else 1
+        size = max(1, int(env["WORLD_SIZE"]) // per_node)
+        return size, size
+    return None, None

@@ -1,0 +1,189 @@
+"""The shape of a pod: everything that decides on which nodes it can run, and how many of it one node holds.
+
+Two pods of one shape are alike to a planner. Where the pod is, and whose it is, is told elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from kube import labels
+from kube.objects import Container, Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration
+from kube.quantity import milli, whole
+
+Requirement = tuple[str, str, tuple[str, ...]]  # key, operator, values
+Term = tuple[tuple[Requirement, ...], tuple[Requirement, ...]]  # on labels, on fields
+
+_BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")
+
+
+@dataclass(frozen=True, slots=True)
+class PodShape:
+    """requests: (resource, amount), sorted; CPU in milli-CPU, the rest in base units, "pods" always 1.
+
+    host_ports: (protocol, port). A pod asked for on nothing but resources has empty tuples elsewhere.
+    """
+
+    requests: tuple[tuple[str, int], ...]
+    selector: tuple[tuple[str, str], ...] = ()
+    terms: tuple[Term, ...] | None = None
+    tolerations: tuple[tuple[str, str, str, str], ...] = ()  # key, operator, value, effect
+    host_ports: tuple[tuple[str, int], ...] = ()
+
+    def gpus(self, resources: tuple[str, ...] = labels.GPU_RESOURCES) -> int:
+        """How many accelerators one pod asks for, over all resources that count as one (DL-20)."""
+        return sum(amount for name, amount in self.requests if name in resources)
+
+
+def shape_of(pod: Pod) -> PodShape:
+    """Read the shape of a pod. Raises kube.errors.BadQuantity when a request cannot be read."""
+    spec = pod.spec
+    required = spec.affinity.node_affinity.required if spec.affinity and spec.affinity.node_affinity else None
+    ports = sorted(
+        {(p.protocol, p.host_port) for c in spec.containers for p in c.ports or () if p.host_port}
+        | {(p.protocol, p.container_port) for c in spec.containers for p in c.ports or () if spec.host_network}
+    )
+    return PodShape(
+        requests=requests_of(pod),
+        selector=tuple(sorted((spec.node_selector or {}).items())),
+        terms=None if required is None else tuple(_term(t) for t in required.node_selector_terms),
+        tolerations=tuple(sorted({_toleration(t) for t in spec.tolerations or ()})),
+        host_ports=tuple(ports),
+    )
+
+
+def requests_of(pod: Pod) -> tuple[tuple[str, int], ...]:
+    """What the pod takes from a node: the larger of its containers' sum and its init containers' peak.
+
+    Sidecars (init containers that always restart) count with the containers, and with the init containers that
+    start after them; overhead is added; pod-level CPU and memory replace the sum (KEP-2837).
+    """
+    running: dict[str, int] = {}
+    for container in pod.spec.containers:
+        _add(running, container_requests(container))
+    sidecars: dict[str, int] = {}
+    peak: dict[str, int] = {}
+    for container in pod.spec.init_containers or ():
+        own = container_requests(container)
+        if container.restart_policy == "Always":
+            _add(running, own)
+            _add(sidecars, own)
+            own = dict(sidecars)
+        else:
+            _add(own, sidecars)
+        for name, amount in own.items():
+            peak[name] = max(peak.get(name, 0), amount)
+    total = {name: max(running.get(name, 0), peak.get(name, 0)) for name in running.keys() | peak.keys()}
+    if pod.spec.resources and (pod_level := _amounts(pod.spec.resources.requests)):
+        total.update(pod_level)
+    _add(total, _amounts(pod.spec.overhead))
+    total["pods"] = 1
+    return tuple(sorted((name, amount) for name, amount in total.items() if amount > 0))
+
+
+def container_requests(container: Container) -> dict[str, int]:
+    """A container's requests; a limit stands in for a request that is not given, as the API server defaults it."""
+    if container.resources is None:
+        return {}
+    return {**_amounts(container.resources.limits), **_amounts(container.resources.requests)}
+
+
+def amount(resource: str, quantity: str | int | float) -> int:
+    """A quantity in our unit: milli-CPU for "cpu", base units (bytes, counts) for the rest, rounded up."""
+    return milli(quantity) if resource == "cpu" else whole(quantity)
+
+
+def _amounts(quantities: Mapping[str, str | int | float] | None) -> dict[str, int]:
+    return {name: amount(name, quantity) for name, quantity in (quantities or {}).items()}
+
+
+def _add(into: dict[str, int], more: Mapping[str, int]) -> None:
+    for name, value in more.items():
+        into[name] = into.get(name, 0) + value
+
+
+def _term(term: NodeSelectorTerm) -> Term:
+    return _requirements(term.match_expressions), _requirements(term.match_fields)
+
+
+def _requirements(wanted: list[NodeSelectorRequirement] | None) -> tuple[Requirement, ...]:
+    return tuple((r.key, r.operator, tuple(r.values or ())) for r in wanted or ())
+
+
+def _toleration(toleration: Toleration) -> tuple[str, str, str, str]:
+    return toleration.key, toleration.operator or "Equal", toleration.value, toleration.effect
+
+
+def admits(node: Node, shape: PodShape) -> bool:
+    """Would this node take pods of this shape, room apart? Readiness, cordon, taints, selector, affinity."""
+    if not _is_ready(node):
+        return False
+    taints = list(node.spec.taints or ())
+    if node.spec.unschedulable and not any(t.key == labels.TAINT_UNSCHEDULABLE for t in taints):
+        taints.append(Taint(key=labels.TAINT_UNSCHEDULABLE, effect="NoSchedule"))
+    if any(t.effect in _BLOCKING_EFFECTS and not _tolerated(t, shape.tolerations) for t in taints):
+        return False
+    have = node.metadata.labels or {}
+    if any(have.get(key) != value for key, value in shape.selector):
+        return False
+    if shape.terms is None:
+        return True
+    fields = {"metadata.name": node.metadata.name}
+    return any(
+        (on_labels or on_fields)
+        and all(_meets(have, r) for r in on_labels)
+        and all(_meets(fields, r) for r in on_fields)
+        for on_labels, on_fields in shape.terms
+    )
+
+
+def _is_ready(node: Node) -> bool:
+    """A node that says nothing of being ready counts as ready: fake nodes and new ones say nothing."""
+    return all(c.status == "True" for c in node.status.conditions or () if c.type == "Ready")
+
+
+def _tolerated(taint: Taint, tolerations: tuple[tuple[str, str, str, str], ...]) -> bool:
+    for key, operator, value, effect in tolerations:
+        if effect and effect != taint.effect:
+            continue
+        if key and key != taint.key:
+            continue
+        if not key and operator != "Exists":
+            continue
+        if operator == "Exists" or value == (taint.value or ""):
+            return True
+    return False
+
+
+def _meets(have: Mapping[str, str], requirement: Requirement) -> bool:
+    key, operator, values = requirement
+    value = have.get(key)
+    match operator:
+        case "In":
+            return value in values
+        case "NotIn":
+            return value not in values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case "Gt" | "Lt":
+            return _compares(value, operator, values)
+    return False
+
+
+def _compares(value: str | None, operator: str, values: tuple[str, ...]) -> bool:
+    have, bound = _integer(value), _integer(values[0] if len(values) == 1 else None)
+    if have is None or bound is None:
+        return False
+    return have > bound if operator == "Gt" else have < bound
+
+
+@lru_cache(maxsize=4096)
+def _integer(text: str | None) -> int | None:
+    try:
+        return int(text) if text is not None else None
+    except ValueError:
+        return None
