@@ -1,0 +1,74 @@
+"""What can go wrong on the wire: one class per thing that a caller can do about it."""
+
+from __future__ import annotations
+
+
+class KubeError(Exception):
+    """Base of everything this package raises."""
+
+
+class BadQuantity(KubeError):
+    """A text that is no Kubernetes quantity. Treat the object that carries it as unreadable."""
+
+    def __init__(self, text: object) -> None:
+        super().__init__(f"{str(text)[:80]!r} is no Kubernetes quantity")
+        self.text = text
+
+
+class BadKubeconfig(KubeError):
+    """No usable way to the API server is configured. Tell the person who started us and end."""
+
+
+class CallError(KubeError):
+    """A call to the API server that brought no good answer.
+
+    status: of HTTP, 0 when there was no answer. reason: Kubernetes' own word, such as AlreadyExists. retry_after_s:
+    how long the server asks us to wait, 0.0 when it did not say.
+    """
+
+    def __init__(
+        self, method: str, path: str, status: int, message: str, *, reason: str = "", retry_after_s: float = 0.0
+    ) -> None:
+        super().__init__(f"{method} {path}: {status or 'no answer'} {reason} {message[:300]}".rstrip())
+        self.method, self.path, self.status = method, path, status
+        self.reason, self.message, self.retry_after_s = reason, message, retry_after_s
+
+
+class Unauthorised(CallError):
+    """401: our credentials are not known, or no longer. Fresh ones were tried already; try later."""
+
+
+class Forbidden(CallError):
+    """403: we may not do this. Say so once; only a change of RBAC helps."""
+
+
+class NotFound(CallError):
+    """404: the object, or the whole kind, is not there."""
+
+
+class Conflict(CallError):
+    """409: somebody else wrote first, or the object exists already. Read again before any retry."""
+
+
+class Gone(CallError):
+    """410: the version or the page we ask for is forgotten. List again."""
+
+
+class TooManyRequests(CallError):
+    """429: wait `retry_after_s`, which is never 0 here, then try again."""
+
+
+class Rejected(CallError):
+    """Any other 4xx: the request is wrong as written. Never repeat it unchanged."""
+
+
+class ServerFault(CallError):
+    """5xx: the server is in trouble. A read may be repeated after a pause; a write only after reading again."""
+
+
+class Unreachable(CallError):
+    """No connection, a broken one, or no answer before the deadline. A write may have happened all the same."""
+
+
+class BadAnswer(CallError):
+    """An answer that is not what Kubernetes would say: not JSON, cut off, or too long."""

@@ -1,0 +1,65 @@
+"""metav1.Status, what the server says instead of an object, and the error that each one stands for."""
+
+from __future__ import annotations
+
+import msgspec
+
+from kube.errors import (
+    BadAnswer,
+    CallError,
+    Conflict,
+    Forbidden,
+    Gone,
+    NotFound,
+    Rejected,
+    ServerFault,
+    TooManyRequests,
+    Unauthorised,
+)
+
+_BY_CODE: dict[int, type[CallError]] = {
+    401: Unauthorised,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+    410: Gone,
+    429: TooManyRequests,
+}
+_LEAST_WAIT_S = 1.0  # after a 429 that names no time
+
+
+class StatusDetails(msgspec.Struct, rename="camel"):
+    retry_after_seconds: int = 0
+
+
+class Status(msgspec.Struct, rename="camel"):
+    kind: str = ""
+    code: int = 0
+    reason: str = ""
+    message: str = ""
+    details: StatusDetails | None = None
+
+
+_decoder = msgspec.json.Decoder(Status)
+
+
+def answered(method: str, path: str, code: int, body: bytes, retry_after: str) -> CallError:
+    """The error of an HTTP answer. retry_after: that header, "" when absent; a date in it is not read."""
+    try:
+        status = _decoder.decode(body)
+    except msgspec.DecodeError:  # a proxy's page, or plain text
+        status = Status(message=body[:300].decode("utf-8", "replace"))
+    status.code = code
+    if retry_after.isdecimal() and len(retry_after) < 7:
+        status.details = StatusDetails(int(retry_after))
+    return fault(method, path, status)
+
+
+def fault(method: str, path: str, status: Status) -> CallError:
+    """The error that a Status stands for, whether it came as an answer or as an event of a watch."""
+    code = status.code
+    wait_s = float(status.details.retry_after_seconds) if status.details else 0.0
+    kind = _BY_CODE.get(code) or (Rejected if 400 <= code < 500 else ServerFault if code >= 500 else BadAnswer)
+    if kind is TooManyRequests:
+        wait_s = max(wait_s, _LEAST_WAIT_S)
+    return kind(method, path, code, status.message, reason=status.reason, retry_after_s=wait_s)
