@@ -1,0 +1,1 @@
+"""Chores of developers: a real control plane for tests, benchmarks. Nothing that ships imports it."""

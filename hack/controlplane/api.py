@@ -1,0 +1,180 @@
+"""A client for tests and benches: plain JSON over aiohttp, many requests at once. Not the client that ships."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import aiohttp
+
+from hack.controlplane.errors import ApiError
+
+AT_ONCE = 64
+MERGE = "application/merge-patch+json"
+APPLY = "application/apply-patch+yaml"
+Object = dict[str, Any]
+Seen = TypeVar("Seen")
+
+
+class Api:
+    """One account at one API server. Use with `async with`."""
+
+    def __init__(self, url: str, ca: Path, token: str) -> None:
+        self.url = url
+        self._ca, self._headers = ca, {"Authorization": f"Bearer {token}"}
+
+    async def __aenter__(self) -> Self:
+        trust = ssl.create_default_context(cafile=str(self._ca))
+        connector = aiohttp.TCPConnector(limit=AT_ONCE + 32, ssl=trust)  # 32 for watches beside the load
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10)
+        self._session = aiohttp.ClientSession(connector=connector, headers=self._headers, timeout=timeout)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self._session.close()
+
+    async def call(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
+        """Do one call; path begins with /api or /apis and may hold a query. Raises ApiError."""
+        content = None if body is None else json.dumps(body).encode()
+        async with asyncio.timeout(60):
+            async with self._session.request(
+                method, self.url + path, data=content, headers={"Content-Type": kind}
+            ) as answer:
+                text = await answer.text()
+                if answer.status >= 300:
+                    raise ApiError(method, path, answer.status, text)
+        return json.loads(text) if text.startswith(("{", "[")) else text
+
+    async def get(self, path: str) -> Any:
+        """Read one object or a list."""
+        return await self.call("GET", path)
+
+    async def create(self, body: Object, namespace: str = "default", query: str = "") -> Any:
+        """Create any object."""
+        return await self.call("POST", collection(body, namespace) + query, body)
+
+    async def create_all(self, bodies: Iterable[Object], namespace: str = "default") -> list[Any]:
+        """Create many at once, started in the order given."""
+        return await self._at_once(lambda body: self.create(body, namespace), bodies)
+
+    async def apply(self, body: Object, namespace: str = "default", query: str = "") -> Any:
+        """Create or change any object by server-side apply, as field manager turnout-test."""
+        name = body["metadata"]["name"]
+        path = f"{collection(body, namespace)}/{name}?fieldManager=turnout-test&force=true{query}"
+        return await self.call("PATCH", path, body, APPLY)
+
+    async def patch(self, path: str, body: Object) -> Any:
+        """Change one object by merge patch."""
+        return await self.call("PATCH", path, body, MERGE)
+
+    async def delete(self, path: str) -> Any:
+        """Delete one object, or a collection."""
+        return await self.call("DELETE", path)
+
+    async def pods(self, namespace: str = "default", selector: str = "") -> list[Object]:
+        """List pods."""
+        query = f"?labelSelector={selector}" if selector else ""
+        listed = await self.get(f"/api/v1/namespaces/{namespace}/pods{query}")
+        return list(listed["items"])
+
+    async def watch(self, path: str) -> AsyncIterator[list[Object]]:
+        """Give the whole collection now and after each change. Ends never; lists again when the watch ends."""
+        query = "&" if "?" in path else "?"
+        while True:
+            listed = await self.get(path)
+            items = {item["metadata"]["uid"]: item for item in listed["items"]}
+            yield list(items.values())
+            version = listed["metadata"]["resourceVersion"]
+            address = f"{self.url}{path}{query}watch=1&resourceVersion={version}"
+            async with self._session.get(address, read_bufsize=1 << 22) as answer:
+                async for line in answer.content:
+                    event = json.loads(line)
+                    if event["type"] == "ERROR":
+                        break
+                    uid = event["object"]["metadata"]["uid"]
+                    items.pop(uid, None)
+                    if event["type"] != "DELETED":
+                        items[uid] = event["object"]
+                    yield list(items.values())
+
+    async def until(self, path: str, seen: Callable[[list[Object]], Seen], within_s: float = 30.0) -> Seen:
+        """Watch a collection until `seen` answers something true, and give that.
+
+        Raises TimeoutError with the last sight of each object in its message.
+        """
+        last: list[Object] = []
+        changes = self.watch(path)
+        try:
+            async with asyncio.timeout(within_s):
+                async for last in changes:
+                    answer = seen(last)
+                    if answer:
+                        return answer
+        except TimeoutError as error:
+            raise TimeoutError(f"{path}: not seen within {within_s} s; last:\n{_brief(last)}") from error
+        finally:
+            await changes.aclose()  # type: ignore[attr-defined]
+        raise AssertionError("a watch does not end")
+
+    async def _at_once(self, do: Callable[[Object], Awaitable[Any]], bodies: Iterable[Object]) -> list[Any]:
+        gate = asyncio.Semaphore(AT_ONCE)
+
+        async def one(body: Object) -> Any:
+            async with gate:
+                return await do(body)
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one(body)) for body in bodies]
+        return [task.result() for task in tasks]
+
+
+CLUSTER_WIDE = frozenset(
+    {
+        "Node",
+        "Namespace",
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "PriorityClass",
+        "CustomResourceDefinition",
+        "ValidatingAdmissionPolicy",
+        "ValidatingAdmissionPolicyBinding",
+        "ValidatingWebhookConfiguration",
+        "RuntimeClass",
+        "StorageClass",
+    }
+)
+
+
+def collection(body: Mapping[str, Any], namespace: str = "default") -> str:
+    """Give the path of the collection that an object belongs to. Its own namespace wins over the one given."""
+    version, kind = body["apiVersion"], body["kind"]
+    base = f"/apis/{version}" if "/" in version else f"/api/{version}"
+    place = "" if kind in CLUSTER_WIDE else f"/namespaces/{body['metadata'].get('namespace') or namespace}"
+    return f"{base}{place}/{plural(kind)}"
+
+
+def plural(kind: str) -> str:
+    """Give the resource name of a kind, the way Kubernetes forms it."""
+    word = kind.lower()
+    if word.endswith(("s", "x", "ch")):
+        return f"{word}es"
+    return f"{word[:-1]}ies" if word.endswith("y") and word[-2] not in "aeiou" else f"{word}s"
+
+
+def _brief(items: list[Object]) -> str:
+    rows = []
+    for item in items[:40]:
+        status = item.get("status", {})
+        conditions = [
+            f"{each['type']}={each['status']} {each.get('message', '')}" for each in status.get("conditions", [])
+        ]
+        where = item.get("spec", {}).get("nodeName", "-")
+        rows.append(f"  {item['metadata']['name']} node={where} phase={status.get('phase')} {'; '.join(conditions)}")
+    return "\n".join(rows) or "  nothing at all"

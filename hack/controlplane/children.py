@@ -1,0 +1,95 @@
+"""Our end of the supervisor: orders go down its stdin, answers come back, and its death with ours is its own duty."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+from hack.controlplane import supervisor
+from hack.controlplane.errors import ControlPlaneError
+
+PREFIX = "turnout-plane-"
+
+
+class Children:
+    """The programs of one control plane and the folder they share. Thread-safe: one order at a time."""
+
+    def __init__(self, parent: Path | None = None) -> None:
+        parent = parent or _memory_or_temp()
+        supervisor.sweep(parent, PREFIX)
+        self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+        self._turn = threading.Lock()
+        self._supervisor = subprocess.Popen(
+            [sys.executable, "-I", "-S", supervisor.__file__, str(self.folder), str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,  # a Ctrl-C in the terminal ends us first, and us in our own order
+        )
+
+    @property
+    def pid(self) -> int:
+        """The supervisor's process id."""
+        return self._supervisor.pid
+
+    def start(self, name: str, argv: list[str], env: dict[str, str] | None = None) -> int:
+        """Start a program, in place of its namesake if there is one. Returns its process id."""
+        return int(self._order(do="start", name=name, argv=argv, env=env or {})["pid"])
+
+    def state(self, name: str) -> tuple[int | None, int | None]:
+        """Give a program's process id (None: never started) and its exit status (None: it runs)."""
+        answer = self._order(do="state", name=name)
+        return answer["pid"], answer["exit"]
+
+    def signal(self, name: str, number: int) -> None:
+        """Send a signal to a program."""
+        self._order(do="signal", name=name, signal=number)
+
+    def stop(self, name: str) -> None:
+        """End a program, gently first."""
+        self._order(do="stop", name=name)
+
+    def close(self) -> None:
+        """End every program and remove the folder. Says nothing if that has happened already."""
+        with self._turn:
+            assert self._supervisor.stdin is not None
+            assert self._supervisor.stdout is not None
+            self._supervisor.stdin.close()
+            self._supervisor.stdout.close()
+            self._supervisor.wait()
+
+    def log(self, name: str) -> str:
+        """Give what a program has written so far."""
+        path = self.folder / f"{name}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def _order(self, **order: Any) -> dict[str, Any]:
+        with self._turn:
+            assert self._supervisor.stdin is not None
+            assert self._supervisor.stdout is not None
+            try:
+                self._supervisor.stdin.write(json.dumps(order).encode() + b"\n")
+                self._supervisor.stdin.flush()
+                line = self._supervisor.stdout.readline()
+            except (OSError, ValueError) as error:
+                raise ControlPlaneError(f"the supervisor is gone: {error}") from error
+        if not line:
+            raise ControlPlaneError("the supervisor is gone")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise ControlPlaneError(f"{order['do']} {order.get('name')}: {answer['error']}")
+        return answer
+
+
+def _memory_or_temp() -> Path:
+    """Give /dev/shm where it is writable and roomy (etcd wants a fast disk), else the folder for temporary files."""
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK):
+        return Path(tempfile.gettempdir())
+    free = os.statvfs(memory)
+    return memory if free.f_bavail * free.f_frsize > 256 << 20 else Path(tempfile.gettempdir())

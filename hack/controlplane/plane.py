@@ -1,0 +1,261 @@
+"""One control plane on free loopback ports: start it, talk to it, stop it; whatever it started ends with it.
+
+Process control is blocking and safe to call from any thread (an async caller may use asyncio.to_thread); objects are
+created through api.py. Command lines are in programs.py, the ending of processes in supervisor.py.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import signal
+import socket
+import ssl
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from hack.controlplane import programs, scheduler_config, training
+from hack.controlplane.api import Api
+from hack.controlplane.certs import Authority, signing_key
+from hack.controlplane.children import Children
+from hack.controlplane.errors import ApiError, NotReady
+from hack.controlplane.tools import cache
+
+READY_WITHIN_S = 60.0  # only a bound: ready is some 2.5 s on two quiet cores, and test machines are not quiet
+LOOK_EACH_S = 0.02
+TAIL_LINES = 25
+
+
+class ControlPlane:
+    """etcd and an API server, and what else is asked for: scheduler, controller manager, kwok, training-operator."""
+
+    def __init__(self, emulated_version: str | None = None, apiserver_flags: Sequence[str] = ()) -> None:
+        self.emulated_version = emulated_version
+        self.token = secrets.token_hex(16)
+        self.ready_after_s = 0.0
+        self._flags = tuple(apiserver_flags)
+        self._closers: list[Callable[[], None]] = []
+        self._etcd, self._apiserver = cache.binary("etcd"), cache.binary("kube-apiserver")
+
+    def start(self) -> Self:
+        """Start etcd and the API server and wait until it is ready. Raises NotBuilt or NotReady."""
+        began_s = time.monotonic()
+        self._children = Children()
+        try:
+            self._prepare()
+            self._start_server()
+            self.wait_ready("kube-apiserver", f"{self.url}/readyz")
+            self.wait_ready("kube-apiserver", f"{self.url}/api/v1/namespaces/default")
+        except BaseException:
+            self.stop()
+            raise
+        self.ready_after_s = time.monotonic() - began_s
+        return self
+
+    def stop(self) -> None:
+        """End everything and remove the folder."""
+        self._children.close()
+        while self._closers:
+            self._closers.pop()()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+
+    @property
+    def supervisor_pid(self) -> int:
+        """The process that holds all others."""
+        return self._children.pid
+
+    def start_scheduler(
+        self,
+        config: Path | Mapping[str, Any] | None = None,
+        emulated_version: str | None = None,
+        flags: Sequence[str] = (),
+        name: str = "kube-scheduler",
+        binary: Path | None = None,
+    ) -> None:
+        """Start a scheduler with a KubeSchedulerConfiguration (a file or its content; None: the defaults).
+
+        Its kubeconfig is filled in and leader election is switched off; all else stays as given. A binary that is
+        not ours (koord-scheduler) may be named.
+        """
+        filled = scheduler_config.connected(config, self.user_kubeconfig("system:kube-scheduler"))
+        path = self.folder / f"{name}.yaml"
+        path.write_text(json.dumps(filled))
+        (port,) = free_ports(1)
+        version = emulated_version or self.emulated_version
+        argv = programs.scheduler(
+            binary or cache.binary("kube-scheduler"), path, self._files.pair, port, version, flags
+        )
+        self._children.start(name, argv)
+        self.scheduler_url = f"https://{programs.HOST}:{port}"
+        self.wait_ready(name, f"{self.scheduler_url}/readyz")
+
+    def stop_scheduler(self, name: str = "kube-scheduler") -> None:
+        """End the scheduler."""
+        self._children.stop(name)
+
+    def start_controller_manager(
+        self, controllers: Sequence[str] = programs.CONTROLLERS, flags: Sequence[str] = ()
+    ) -> None:
+        """Start kube-controller-manager with some controllers only."""
+        (port,) = free_ports(1)
+        binary = cache.binary("kube-controller-manager")
+        argv = programs.controller_manager(
+            binary, self.kubeconfig, self._files, port, controllers, self.emulated_version, flags
+        )
+        self._children.start("kube-controller-manager", argv)
+        self.wait_ready("kube-controller-manager", f"https://{programs.HOST}:{port}/healthz")
+
+    def start_kwok(self, flags: Sequence[str] = ()) -> None:
+        """Start kwok: every node is alive and every bound pod runs."""
+        (port,) = free_ports(1)
+        stages = Path(__file__).with_name("stages.yaml")
+        argv = programs.kwok(cache.binary("kwok"), self.kubeconfig, stages, port, flags)
+        self._children.start("kwok", argv)
+        self.wait_ready("kwok", f"http://{programs.HOST}:{port}/readyz")
+
+    def start_training_operator(self, gang_scheduler: str | None = None, flags: Sequence[str] = ()) -> None:
+        """Start training-operator for PyTorchJobs. One a machine at a time: waits for its turn."""
+        self._closers.append(training.take_turn())
+        training.install(self.request, cache.training_crds())
+        health, metrics, webhook = free_ports(3)
+        binary = cache.binary("training-operator")
+        ports = (health, metrics, webhook)
+        argv = programs.training_operator(binary, self.kubeconfig, ports, gang_scheduler, flags)
+        self._children.start("training-operator", argv)
+        training.bring_certificates(self.request, lambda: self._check_alive("training-operator"))
+        self.wait_ready("training-operator", f"http://{programs.HOST}:{health}/readyz")
+
+    def start_program(self, name: str, argv: list[str], ready_url: str | None = None) -> int:
+        """Start any other program (Volcano's, ours) so that it ends with the plane. Returns its process id."""
+        pid = self._children.start(name, argv)
+        if ready_url:
+            self.wait_ready(name, ready_url)
+        return pid
+
+    def stop_program(self, name: str) -> None:
+        """End one program, gently first."""
+        self._children.stop(name)
+
+    def kill_program(self, name: str) -> None:
+        """Kill one program as a crash would."""
+        self._children.signal(name, signal.SIGKILL)
+
+    def pid(self, name: str) -> int | None:
+        """Give the process id of a program, None if it was never started."""
+        return self._children.state(name)[0]
+
+    def restart_apiserver(self) -> None:
+        """Stop the API server and start it again on the same port with the same data."""
+        self._children.stop("kube-apiserver")
+        self._children.start("kube-apiserver", self._apiserver_argv)
+        self.wait_ready("kube-apiserver", f"{self.url}/readyz")
+
+    def user_kubeconfig(self, name: str, groups: Sequence[str] = ()) -> Path:
+        """Write a kubeconfig for a user known by certificate; it may do what RBAC gives it, no more."""
+        pair = self.authority.user(name, tuple(groups))
+        return self._write_kubeconfig(pair.cert.stem, programs.by_certificate(pair))
+
+    def service_account_kubeconfig(self, namespace: str, name: str, expires_s: int = 3600) -> Path:
+        """Write a kubeconfig for a ServiceAccount, with a token from TokenRequest. The account must be there."""
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
+        spec = {"expirationSeconds": expires_s}
+        answer = self.request(
+            "POST", path, {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        )
+        return self._write_kubeconfig(f"account-{namespace}-{name}", {"token": answer["status"]["token"]})
+
+    def api(self, token: str | None = None) -> Api:
+        """Give a client for objects, to be used with `async with`; as the administrator unless a token is given."""
+        return Api(self.url, self.ca, token or self.token)
+
+    def logs(self, name: str) -> str:
+        """Give what a program has written so far."""
+        return self._children.log(name)
+
+    def request(self, method: str, path: str, body: Any = None) -> Any:
+        """Do one call as the administrator, blocking. Raises ApiError."""
+        content = None if body is None else json.dumps(body).encode()
+        kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        call = urllib.request.Request(self.url + path, content, self._headers(kind), method=method)
+        try:
+            with urllib.request.urlopen(call, timeout=30, context=self._trust) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            raise ApiError(method, path, error.code, error.read().decode(errors="replace")) from error
+
+    def wait_ready(self, name: str, url: str, within_s: float = READY_WITHIN_S) -> None:
+        """Ask a URL until it answers 200. Raises NotReady when the program ends before, or takes too long."""
+        until_s = time.monotonic() + within_s
+        said = "nothing"
+        while time.monotonic() < until_s:
+            self._check_alive(name)
+            try:
+                call = urllib.request.Request(url, headers=self._headers())
+                with urllib.request.urlopen(call, timeout=5, context=self._trust):
+                    return
+            except OSError as error:  # HTTPError and URLError are OSErrors
+                said = str(error)
+            time.sleep(LOOK_EACH_S)
+        raise NotReady(name, f"was not ready within {within_s:.0f} s ({said})", self._tail(name))
+
+    def _check_alive(self, name: str) -> None:
+        exit_status = self._children.state(name)[1]
+        if exit_status is not None:
+            raise NotReady(name, f"ended with status {exit_status}", self._tail(name))
+
+    def _tail(self, name: str) -> str:
+        return "\n".join(self.logs(name).splitlines()[-TAIL_LINES:])
+
+    def _headers(self, kind: str = "application/json") -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.token}", "Content-Type": kind}
+
+    def _prepare(self) -> None:
+        self.folder = self._children.folder
+        self.authority = Authority(self.folder / "pki")
+        self.ca = self.authority.ca
+        names = (programs.HOST, "localhost", "kubernetes.default.svc")
+        tokens = self.folder / "tokens.csv"
+        tokens.touch(mode=0o600)
+        tokens.write_text(f'{self.token},turnout-admin,turnout-admin,"system:masters"\n')
+        self._files = programs.ServerFiles(
+            self.ca, self.authority.server("server", names), tokens, signing_key(self.folder / "pki" / "accounts.key")
+        )
+        self._trust = ssl.create_default_context(cafile=str(self.ca))
+
+    def _start_server(self) -> None:
+        client, peer, secure = free_ports(3)
+        self.url = f"https://{programs.HOST}:{secure}"
+        self.kubeconfig = self._write_kubeconfig("admin", {"token": self.token})
+        self._children.start("etcd", programs.etcd(self._etcd, self.folder, client, peer))
+        self._apiserver_argv = programs.apiserver(
+            self._apiserver, self._files, client, secure, self.emulated_version, self._flags
+        )
+        self._children.start("kube-apiserver", self._apiserver_argv)
+
+    def _write_kubeconfig(self, name: str, user: dict[str, str]) -> Path:
+        path = self.folder / f"{name}.kubeconfig"
+        path.touch(mode=0o600)
+        path.write_text(programs.kubeconfig(self.url, self.ca, user))
+        return path
+
+
+def free_ports(count: int) -> list[int]:
+    """Find loopback ports that nobody listens on now. Held open together, so that they differ."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind((programs.HOST, 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()

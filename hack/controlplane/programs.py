@@ -1,0 +1,198 @@
+"""The command lines of the programs, and the kubeconfigs they are given: nothing here starts anything.
+
+The flags are the least that suffices on loopback; where one looks odd, a comment says what happens without it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hack.controlplane.certs import Pair
+
+HOST = "127.0.0.1"
+ALWAYS_ALLOW = "--authorization-always-allow-paths=/healthz,/readyz,/livez,/metrics"
+ISSUER = "https://kubernetes.default.svc"
+# Everything that makes pods of a Job or a StatefulSet and tidies up after them.
+CONTROLLERS = (
+    "job-controller",
+    "statefulset-controller",
+    "deployment-controller",
+    "replicaset-controller",
+    "garbage-collector-controller",
+    "namespace-controller",
+    "pod-garbage-collector-controller",
+    "serviceaccount-controller",
+    "disruption-controller",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFiles:
+    """What the API server reads: its authority, its serving pair, the tokens it knows, the key of service accounts."""
+
+    ca: Path
+    pair: Pair
+    tokens: Path
+    signing_key: Path
+
+
+def etcd(binary: Path, folder: Path, client_port: int, peer_port: int) -> list[str]:
+    """Give etcd's command line: one member, no fsync, since the data dies with the plane."""
+    client, peer = f"http://{HOST}:{client_port}", f"http://{HOST}:{peer_port}"
+    return [
+        str(binary),
+        f"--data-dir={folder / 'etcd'}",
+        "--unsafe-no-fsync",
+        "--log-level=warn",
+        f"--listen-client-urls={client}",
+        f"--advertise-client-urls={client}",
+        f"--listen-peer-urls={peer}",
+        f"--initial-advertise-peer-urls={peer}",
+        f"--initial-cluster=default={peer}",
+    ]
+
+
+def apiserver(
+    binary: Path, files: ServerFiles, etcd_port: int, port: int, emulated_version: str | None, extra: Sequence[str]
+) -> list[str]:
+    """Give the API server's command line."""
+    return [
+        str(binary),
+        f"--etcd-servers=http://{HOST}:{etcd_port}",
+        f"--bind-address={HOST}",
+        f"--advertise-address={HOST}",
+        "--endpoint-reconciler-type=none",  # it refuses to publish a loopback address
+        f"--secure-port={port}",
+        f"--tls-cert-file={files.pair.cert}",
+        f"--tls-private-key-file={files.pair.key}",
+        f"--client-ca-file={files.ca}",
+        f"--token-auth-file={files.tokens}",
+        f"--service-account-issuer={ISSUER}",
+        f"--service-account-key-file={files.signing_key}",
+        f"--service-account-signing-key-file={files.signing_key}",
+        "--service-cluster-ip-range=10.0.0.0/24",
+        "--authorization-mode=RBAC",
+        "--allow-privileged=true",
+        # ServiceAccount would hold every pod until a controller made its account; TaintNodesByCondition would keep
+        # the not-ready taint on every node, since nothing here takes it off.
+        "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
+        "--enable-priority-and-fairness=false",
+        "--max-requests-inflight=0",
+        "--max-mutating-requests-inflight=0",
+        *_emulated(emulated_version),
+        *extra,
+    ]
+
+
+def scheduler(
+    binary: Path, config: Path, pair: Pair, port: int, emulated_version: str | None, extra: Sequence[str]
+) -> list[str]:
+    """Give kube-scheduler's command line. Verbosity 5 because an extender's failures are silent below it."""
+    return [
+        str(binary),
+        f"--config={config}",
+        f"--bind-address={HOST}",
+        f"--secure-port={port}",
+        f"--tls-cert-file={pair.cert}",
+        f"--tls-private-key-file={pair.key}",
+        "--authentication-skip-lookup=true",
+        ALWAYS_ALLOW,
+        *_emulated(emulated_version),
+        *(extra or ["-v=5"]),
+    ]
+
+
+def controller_manager(
+    binary: Path,
+    kubeconfig: Path,
+    files: ServerFiles,
+    port: int,
+    controllers: Sequence[str],
+    emulated_version: str | None,
+    extra: Sequence[str],
+) -> list[str]:
+    """Give kube-controller-manager's command line, with the named controllers only."""
+    return [
+        str(binary),
+        f"--kubeconfig={kubeconfig}",
+        f"--controllers={','.join(controllers)}",
+        "--leader-elect=false",
+        f"--service-account-private-key-file={files.signing_key}",
+        f"--root-ca-file={files.ca}",
+        "--kube-api-qps=500",
+        "--kube-api-burst=1000",
+        f"--bind-address={HOST}",
+        f"--secure-port={port}",
+        f"--tls-cert-file={files.pair.cert}",
+        f"--tls-private-key-file={files.pair.key}",
+        "--authentication-skip-lookup=true",
+        ALWAYS_ALLOW,
+        *_emulated(emulated_version),
+        *extra,
+    ]
+
+
+def kwok(binary: Path, kubeconfig: Path, config: Path, port: int, extra: Sequence[str]) -> list[str]:
+    """Give kwok's command line: it plays kubelet for every node. Our stages, since its own end Job pods at once."""
+    return [
+        str(binary),
+        f"--kubeconfig={kubeconfig}",
+        "--manage-all-nodes=true",
+        "--node-lease-duration-seconds=40",
+        "--cidr=10.128.0.0/9",
+        f"--config={config}",
+        f"--server-address={HOST}:{port}",
+        *extra,
+    ]
+
+
+def training_operator(
+    binary: Path, kubeconfig: Path, ports: tuple[int, int, int], gang_scheduler: str | None, extra: Sequence[str]
+) -> list[str]:
+    """Give training-operator's command line: PyTorchJobs only; ports are health, metrics and webhook."""
+    health, metrics, webhook = ports
+    gang = [f"--gang-scheduler-name={gang_scheduler}"] if gang_scheduler else []
+    return [
+        str(binary),
+        f"--kubeconfig={kubeconfig}",
+        "--enable-scheme=pytorchjob",
+        f"--health-probe-bind-address={HOST}:{health}",
+        f"--metrics-bind-address={HOST}:{metrics}",
+        f"--webhook-server-port={webhook}",
+        *gang,
+        *extra,
+    ]
+
+
+def kubeconfig(url: str, ca: Path, user: dict[str, str]) -> str:
+    """Write a kubeconfig that stands alone: the authority is inside. JSON, which is YAML too."""
+    cluster = {"server": url, "certificate-authority-data": encoded(ca)}
+    return json.dumps(
+        {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "turnout",
+            "contexts": [{"name": "turnout", "context": {"cluster": "turnout", "user": "turnout"}}],
+            "clusters": [{"name": "turnout", "cluster": cluster}],
+            "users": [{"name": "turnout", "user": user}],
+        },
+        indent=1,
+    )
+
+
+def by_certificate(pair: Pair) -> dict[str, str]:
+    """Give the user part of a kubeconfig for a client certificate."""
+    return {"client-certificate-data": encoded(pair.cert), "client-key-data": encoded(pair.key)}
+
+
+def encoded(file: Path) -> str:
+    """Give a file in base64, as kubeconfigs and Secrets hold it."""
+    return base64.b64encode(file.read_bytes()).decode()
+
+
+def _emulated(version: str | None) -> list[str]:
+    return [f"--emulated-version={version}"] if version else []

@@ -1,0 +1,48 @@
+"""The shipped KubeSchedulerConfiguration, filled in for one run: API server, extender, TLS.
+
+Tests start their kube-scheduler with what this gives, so the file in deploy/scheduler is one that has run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hack.controlplane.certs import Pair
+
+FOLDER = Path(__file__).parents[2] / "deploy" / "scheduler"
+SHIPPED = FOLDER / "kube-scheduler-config.yaml"
+SHIPPED_KOORDINATOR = FOLDER / "koord-scheduler-config.yaml"
+FAST_CLIENT = {"qps": 5000, "burst": 5000}  # the default of 50 binds a second would be what a bench measures
+
+
+def connected(config: Path | Mapping[str, Any] | None, kubeconfig: Path) -> dict[str, Any]:
+    """Give a configuration with a kubeconfig and without leader election; all else as it was."""
+    content = yaml.safe_load(config.read_text()) if isinstance(config, Path) else dict(config or {})
+    content.setdefault("apiVersion", "kubescheduler.config.k8s.io/v1")
+    content.setdefault("kind", "KubeSchedulerConfiguration")
+    content["clientConnection"] = {**FAST_CLIENT, **content.get("clientConnection", {}), "kubeconfig": str(kubeconfig)}
+    content["leaderElection"] = {"leaderElect": False}
+    return content
+
+
+def shipped(url: str, ca: Path | None = None, client: Pair | None = None, file: Path = SHIPPED) -> dict[str, Any]:
+    """Read a shipped file and point its one extender at a URL (http:// or https://, without a verb).
+
+    ca: whom to trust when the URL is https; client: the certificate to show. The rest is what ships.
+    """
+    config: dict[str, Any] = yaml.safe_load(file.read_text())
+    (extender,) = config["extenders"]
+    extender["urlPrefix"] = url
+    extender["enableHTTPS"] = url.startswith("https://")
+    tls = extender.pop("tlsConfig")
+    if extender["enableHTTPS"]:
+        if ca is None:
+            raise ValueError("an https extender needs the CA: without one kube-scheduler does not verify at all")
+        files = {"certFile": str(client.cert), "keyFile": str(client.key)} if client else {}
+        unread = {"caFile", "certFile", "keyFile"}
+        extender["tlsConfig"] = {**{k: v for k, v in tls.items() if k not in unread}, "caFile": str(ca), **files}
+    return config

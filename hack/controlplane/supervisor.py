@@ -1,0 +1,164 @@
+"""The parent of every program of a control plane: it ends them all when its own parent is gone, however that went.
+
+Runs as a process of its own (python supervisor.py FOLDER PARENT_PID), standard library only, one thread. It takes one
+JSON order a line on stdin and answers one JSON line each on stdout. Three nets, since each has a hole:
+stdin closes when the parent dies; a parent that left its end open in a forked child is noticed by the changed parent
+id; and the kernel kills each program when the supervisor itself is killed (PR_SET_PDEATHSIG, which fires when the
+*thread* that forked ends: hence one thread here, and never a fork from the test's own process).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+LOOK_FOR_PARENT_S = 0.5
+GRACE_S = 2.0  # between asking to end and killing
+PR_SET_PDEATHSIG = 1
+
+
+class Supervisor:
+    """The programs of one control plane, by name."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.programs: dict[str, subprocess.Popen[bytes]] = {}
+        self.tie = _tie_to_this_process()
+
+    def obey(self, order: dict[str, Any]) -> dict[str, Any]:
+        """Carry out one order: start, state, signal or stop."""
+        name = order.get("name", "")
+        match order["do"]:
+            case "start":
+                return self._start(name, order["argv"], order.get("env", {}))
+            case "state":
+                return self._state(name)
+            case "signal":
+                self.programs[name].send_signal(order["signal"])
+                return self._state(name)
+            case "stop":
+                self.stop([name] if name else list(self.programs))
+                return {"ok": True}
+        return {"error": f"unknown order {order['do']}"}
+
+    def _start(self, name: str, argv: list[str], env: dict[str, str]) -> dict[str, Any]:
+        self.stop([name])
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.programs[name] = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                env={**os.environ, **env},
+                preexec_fn=self.tie,
+            )
+        return self._state(name)
+
+    def _state(self, name: str) -> dict[str, Any]:
+        program = self.programs.get(name)
+        if program is None:
+            return {"pid": None, "exit": None}
+        return {"pid": program.pid, "exit": program.poll()}
+
+    def stop(self, names: list[str]) -> None:
+        """End programs, the youngest first: those that talk to the API server before it, etcd last."""
+        for name in reversed([name for name in self.programs if name in names]):
+            program = self.programs.pop(name)
+            if program.poll() is None:
+                program.terminate()
+                try:
+                    program.wait(GRACE_S)
+                except subprocess.TimeoutExpired:
+                    program.kill()
+                    program.wait()
+
+    def kill(self) -> None:
+        """End everything at once: nobody is left who could want a clean end."""
+        for program in self.programs.values():
+            program.kill()
+        for program in self.programs.values():
+            program.wait()
+
+
+def _tie_to_this_process() -> Callable[[], None] | None:
+    """Give what a child does before exec so that the kernel kills it with us. None where the kernel cannot."""
+    if not sys.platform.startswith("linux"):
+        return None
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    ours = os.getpid()
+
+    def tie() -> None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != ours:  # we died between fork and prctl
+            os._exit(1)
+
+    return tie
+
+
+def main(folder: Path, parent: int) -> None:
+    """Obey until told to end, or until the parent is gone; then leave no process and no file behind."""
+    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent decides what ends when
+    lock = (folder / "alive").open("w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    supervisor = Supervisor(folder)
+    selector = selectors.DefaultSelector()
+    selector.register(0, selectors.EVENT_READ)
+    unread = b""
+    try:
+        while os.getppid() == parent:
+            if not selector.select(LOOK_FOR_PARENT_S):
+                continue
+            chunk = os.read(0, 1 << 16)
+            if not chunk:
+                break
+            *lines, unread = (unread + chunk).split(b"\n")
+            for line in lines:
+                _answer(supervisor, line)
+    finally:
+        supervisor.kill()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _answer(supervisor: Supervisor, line: bytes) -> None:
+    try:
+        answer = supervisor.obey(json.loads(line))
+    except (OSError, LookupError, ValueError) as error:
+        answer = {"error": f"{type(error).__name__}: {error}"}
+    os.write(1, json.dumps(answer).encode() + b"\n")
+
+
+def sweep(parent: Path, prefix: str, older_s: float = 60.0) -> None:
+    """Remove folders of supervisors that were killed: old enough to have been locked, and locked by nobody now."""
+    for folder in parent.glob(f"{prefix}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - folder.stat().st_mtime > older_s and _abandoned(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _abandoned(folder: Path) -> bool:
+    try:
+        with (folder / "alive").open("r") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return True
+    except BlockingIOError:
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))

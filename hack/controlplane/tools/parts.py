@@ -1,0 +1,97 @@
+"""What the control plane is made of: each program, the Go package it comes from, and the flags it is built with.
+
+Versions stand in the go.mod files under modules/ and are read from there, so that one place says them. How to build
+is in build.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+MODULES = Path(__file__).parents[1] / "modules"
+BUILD_FLAGS = ("-mod=readonly", "-trimpath", "-buildvcs=false")
+BUILD_ENVIRONMENT = {"CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off", "GOTOOLCHAIN": "local"}
+LEAST_GO = (1, 26)  # the helm module asks for it
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One program: a tool of one of our Go modules."""
+
+    name: str
+    module: str  # the folder under modules/
+    package: str
+    source: str  # the Go module whose version the program carries
+    stamps: tuple[str, ...] = ()  # what the linker writes in; {v} 1.35.4, {major} 1, {minor} 35
+    assets: tuple[tuple[str, str], ...] = ()  # (folder in the source module, folder in the cache), copied as they are
+
+
+_KUBE = tuple(
+    f"k8s.io/component-base/version.{stamp}"
+    for stamp in ("gitVersion=v{v}", "gitMajor={major}", "gitMinor={minor}", "gitCommit=v{v}", "gitTreeState=clean")
+)
+
+
+def _kubernetes(name: str) -> Part:
+    return Part(name, "kube", f"k8s.io/kubernetes/cmd/{name}", "k8s.io/kubernetes", _KUBE)
+
+
+TRAINING_CRDS = "training-operator-crds"
+PARTS = (
+    Part("etcd", "kube", "go.etcd.io/etcd/server/v3", "go.etcd.io/etcd/server/v3"),
+    _kubernetes("kube-apiserver"),
+    _kubernetes("kube-scheduler"),
+    _kubernetes("kube-controller-manager"),
+    _kubernetes("kubectl"),
+    Part("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok", "sigs.k8s.io/kwok"),
+    Part(
+        "kubeconform",
+        "kubeconform",
+        "github.com/yannh/kubeconform/cmd/kubeconform",
+        "github.com/yannh/kubeconform",
+        ("main.version=v{v}",),
+    ),
+    Part(
+        "training-operator",
+        "training",
+        "github.com/kubeflow/training-operator/cmd/training-operator.v1",
+        "github.com/kubeflow/training-operator",
+        assets=(("manifests/base/crds", TRAINING_CRDS),),
+    ),
+    Part(
+        "helm",
+        "helm",
+        "helm.sh/helm/v3/cmd/helm",
+        "helm.sh/helm/v3",
+        ("helm.sh/helm/v3/internal/version.version=v{v}", "helm.sh/helm/v3/internal/version.gitTreeState=clean"),
+    ),
+)
+BY_NAME = {part.name: part for part in PARTS}
+
+
+def version(part: Part, go_mod: str) -> str:
+    """Read a part's version, without the leading v, from the text of its module's go.mod."""
+    found = re.search(rf"^(?:require|\s)\s*{re.escape(part.source)} v(\S+)", go_mod, re.MULTILINE)
+    if found is None:
+        raise LookupError(f"{part.source} is not required by the go.mod of module {part.module}")
+    return found[1]
+
+
+def ldflags(part: Part, go_mod: str) -> str:
+    """Give the linker's flags: no symbols, no debug information, and the version stamps."""
+    number = version(part, go_mod)
+    major, minor = number.split(".")[:2]
+    stamps = (stamp.format(v=number, major=major, minor=minor) for stamp in part.stamps)
+    return " ".join(["-s", "-w", *(f"-X {stamp}" for stamp in stamps)])
+
+
+def key(module: str, go_mod: str, go_sum: str) -> str:
+    """Name a module's folder in the cache: another go.sum, another go.mod or another flag gives another folder."""
+    digest = hashlib.sha256()
+    flags = [ldflags(part, go_mod) for part in PARTS if part.module == module]
+    for text in (go_mod, go_sum, *BUILD_FLAGS, *map(str, sorted(BUILD_ENVIRONMENT.items())), *flags):
+        digest.update(text.encode() + b"\0")
+    return f"{module}-{digest.hexdigest()[:16]}"

@@ -1,0 +1,88 @@
+"""What training-operator 1.8.1 wants before it starts: its CRDs, a namespace, a Secret, a webhook configuration.
+
+It reads its webhook certificate from one fixed folder (in a pod, its Secret is mounted there), so only one can run on a
+machine at a time: a file lock keeps the turn.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hack.controlplane.errors import ApiError, NotReady
+
+CERTIFICATES = Path("/tmp/k8s-webhook-server/serving-certs")  # fixed in its source, pkg/cert/cert.go
+NAMESPACE, SECRET = "kubeflow", "training-operator-webhook-cert"
+WEBHOOK = "validator.training-operator.kubeflow.org"
+FILES = ("ca.crt", "ca.key", "tls.crt", "tls.key")
+TURN_WITHIN_S = 180.0
+SECRET_WITHIN_S = 60.0
+LOOK_EACH_S = 0.05
+
+Request = Callable[..., Any]
+
+
+def take_turn() -> Callable[[], None]:
+    """Wait for the machine-wide turn; gives what ends it. The kernel ends it too when we die. Raises NotReady."""
+    lock = os.open(Path(tempfile.gettempdir()) / "turnout-training-operator.lock", os.O_CREAT | os.O_RDWR, 0o666)
+    until_s = time.monotonic() + TURN_WITHIN_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until_s:
+                os.close(lock)
+                raise NotReady("training-operator", f"had no turn in {TURN_WITHIN_S:.0f} s", "") from None
+            time.sleep(LOOK_EACH_S)
+        else:
+            return lambda: os.close(lock)
+
+
+def install(request: Request, crds: Path) -> None:
+    """Create what the operator expects to find."""
+    for file in sorted(crds.glob("kubeflow.org_*.yaml")):
+        _create(request, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", yaml.safe_load(file.read_text()))
+    meta = {"apiVersion": "v1", "metadata": {"name": NAMESPACE}}
+    _create(request, "/api/v1/namespaces", {**meta, "kind": "Namespace"})
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": SECRET}}
+    _create(request, f"/api/v1/namespaces/{NAMESPACE}/secrets", secret)
+    webhook = {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingWebhookConfiguration",
+        "metadata": {"name": WEBHOOK},
+        "webhooks": [],
+    }
+    _create(request, "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations", webhook)
+    for name in FILES:  # those of an earlier run would be taken for this one's
+        (CERTIFICATES / name).unlink(missing_ok=True)
+
+
+def bring_certificates(request: Request, check_alive: Callable[[], None]) -> None:
+    """Play the volume mount: copy the Secret that the operator fills to where it looks. Raises NotReady."""
+    until_s = time.monotonic() + SECRET_WITHIN_S
+    while time.monotonic() < until_s:
+        check_alive()
+        content = request("GET", f"/api/v1/namespaces/{NAMESPACE}/secrets/{SECRET}").get("data") or {}
+        if all(content.get(name) for name in FILES):
+            CERTIFICATES.mkdir(parents=True, exist_ok=True)
+            for name in FILES:
+                (CERTIFICATES / name).write_bytes(base64.b64decode(content[name]))
+            return
+        time.sleep(LOOK_EACH_S)
+    raise NotReady("training-operator", f"left its Secret empty for {SECRET_WITHIN_S:.0f} s", "")
+
+
+def _create(request: Request, path: str, body: dict[str, Any]) -> None:
+    try:
+        request("POST", path, body)
+    except ApiError as error:
+        if error.status != 409:  # there already, from an operator started before on this plane
+            raise
