@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Args:
-    """ExtenderArgs. given: the JSON of NodeNames or of Nodes, as it came. nodes: the JSON of each node, in that form."""
+    """ExtenderArgs. given: the JSON of NodeNames or Nodes, as it came. nodes: each node's JSON, if Nodes came."""
 
     pod: Pod
     names: Sequence[str]
@@ -55,6 +55,13 @@ class _Object(msgspec.Struct):
     metadata: _Meta = msgspec.field(default_factory=_Meta)
 
 
+class _Priority(msgspec.Struct, rename="pascal", gc=False):
+    """HostPriority."""
+
+    host: str
+    score: int
+
+
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _TEXT = msgspec.json.Decoder(str)
 _COUNT = msgspec.json.Decoder(int)
@@ -74,7 +81,8 @@ def decode_args(body: bytes) -> Args:
     if (given := fields.get("nodenames")) is not None:
         if given.count(b",") >= MAX_NAMES:
             raise BadRequest(f"NodeNames holds more than {MAX_NAMES} names")
-        return Args(pod, _read(_NAMES, given, "NodeNames"), given, len(body))
+        names = _read(_NAMES, given, "NodeNames")
+        return Args(pod, names, given, len(body))
     if (given := fields.get("nodes")) is not None:
         items = _folded(given, "Nodes").get("items")
         nodes = [] if items is None else _read(_RAWS, items, "Nodes.items")
@@ -98,7 +106,7 @@ def decode_preempt(body: bytes) -> PreemptArgs:
 
 
 def encode_filter(args: Args, answer: Answer) -> bytes:
-    """Write an ExtenderFilterResult in the form of the request. The request's own list goes back untouched if it can."""
+    """Write an ExtenderFilterResult in the form of the request. Where nothing was narrowed its own list goes back."""
     if answer.all_kept:
         return _filter_result(args, args.given, b"null", b"null")
     asked = set(args.names)
@@ -170,7 +178,7 @@ def _outer(body: bytes) -> dict[str, bytes]:
     position, found = body.index(b"{") + 1, dict[str, bytes]()
     while (match := _KEY.match(body, position)) is not None:
         key = _TEXT.decode(match[1])
-        value = bytes(fields[key])
+        value = bytes(fields.get(key, b""))
         # The decoder keeps the last of equal names: an earlier one shows by its other value, or by coming again.
         if key.lower() in found or not body.startswith(value, match.end()):
             raise BadRequest("a field is given twice")
@@ -179,6 +187,8 @@ def _outer(body: bytes) -> dict[str, bytes]:
         if after is None:
             raise BadRequest("a field is given twice")
         position = after.end()
+    if len(found) != len(fields):
+        raise BadRequest("a field is given twice")
     return {key: value for key, value in found.items() if value != b"null"}
 
 
@@ -220,7 +230,7 @@ def _uid(raw: msgspec.Raw, what: str) -> str:
 
 
 def _priorities(scores: Iterable[tuple[str, int]]) -> bytes:
-    return b"[%b]" % b",".join(b'{"Host":%b,"Score":%d}' % (msgspec.json.encode(host), score) for host, score in scores)
+    return msgspec.json.encode([_Priority(host, score) for host, score in scores])
 
 
 def _chosen(args: Args, kept: Sequence[str]) -> bytes:

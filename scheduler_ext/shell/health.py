@@ -1,0 +1,82 @@
+"""Probes, metrics and the window for a person on this machine, on a plain port beside the verbs.
+
+/debug/view tells names of the cluster, so only a caller on loopback that asks for loopback by name sees it.
+Source: CS-21; facts/reliability.md 2
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable
+
+import msgspec
+from aiohttp import hdrs, web
+
+from scheduler_ext.model import Adviser
+from scheduler_ext.shell.connection import Connection, Limits, Server, refusal
+from scheduler_ext.shell.metrics import Metrics
+
+LIMITS = Limits(body_bytes=0, connections=64, in_flight=64)
+_LOCAL_NAMES = {"localhost", "127.0.0.1", "[::1]"}
+
+
+class Health:
+    """Handles every request of the plain port."""
+
+    def __init__(self, adviser: Adviser, metrics: Metrics, limits: Limits = LIMITS) -> None:
+        self._adviser, self._metrics, self._limits = adviser, metrics, limits
+        self._leaving = False
+        self._pages: dict[str, Callable[[web.BaseRequest], web.Response]] = {
+            "/healthz": lambda _: _text(200, "ok"),
+            "/readyz": self._readyz,
+            "/metrics": self._scrape,
+            "/debug/view": self._view,
+        }
+
+    def server(self) -> Server:
+        """A server of these pages, not yet listening."""
+        return Server(self.handle, self._limits)
+
+    def leave(self) -> None:
+        """Be not ready from now on, so that no new caller is sent here; those who come are still answered."""
+        self._leaving = True
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer one request; no body is ever read."""
+        connection = request.protocol
+        if isinstance(connection, Connection):
+            connection.head_came()
+            connection.answered()
+        page = self._pages.get(request.path)
+        if page is None:
+            return refusal(404, "no such page")
+        if request.method not in (hdrs.METH_GET, hdrs.METH_HEAD):
+            return refusal(405, "only GET")
+        return page(request)
+
+    def _readyz(self, _: web.BaseRequest) -> web.Response:
+        why = "leaving" if self._leaving else self._adviser.unready()
+        return _text(200, "ok") if why is None else _text(503, why)
+
+    def _scrape(self, _: web.BaseRequest) -> web.Response:
+        response = web.Response(body=self._metrics.page())
+        response.headers[hdrs.CONTENT_TYPE] = "text/plain; version=0.0.4; charset=utf-8"
+        return response
+
+    def _view(self, request: web.BaseRequest) -> web.Response:
+        if not _is_local(request):
+            return refusal(404, "no such page")
+        return web.Response(body=msgspec.json.encode(self._adviser.describe()), content_type="application/json")
+
+
+def _is_local(request: web.BaseRequest) -> bool:
+    """From loopback, and by a local name: a page in a browser reaches loopback too, but under its own name."""
+    peer = request.transport.get_extra_info("peername") if request.transport else None
+    if not peer or not ipaddress.ip_address(peer[0]).is_loopback:
+        return False
+    host, _, _ = request.headers.get(hdrs.HOST, "").rpartition(":")
+    return (host or request.headers.get(hdrs.HOST, "")).lower() in _LOCAL_NAMES
+
+
+def _text(status: int, text: str) -> web.Response:
+    return web.Response(text=text + "\n", status=status)

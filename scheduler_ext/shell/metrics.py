@@ -1,0 +1,117 @@
+"""What the extender counts, in a registry of its own.
+
+Names keep to what promtool accepts; what to count is settled where it happens.
+Source: facts/ecosystem.md 3.1; CS-21
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+DURATIONS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+NAMES = (0, 1, 8, 64, 256, 1024, 4096, 16384, 65536)
+
+
+class Metrics:
+    """All series of one extender process. A label never holds what a stranger may choose."""
+
+    def __init__(self) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        self._requests(registry)
+        self._map(registry)
+        self.refusals = Counter("turnout_refusals", "Gangs that got no placement.", ["reason"], registry=registry)
+        self.gangs_partial = Gauge(
+            "turnout_gangs_partial", "Gangs with some members placed and no plan for the rest.", registry=registry
+        )
+        self.tls_expiry = Gauge(
+            "turnout_tls_certificate_expiry_timestamp_seconds",
+            "When the serving certificate ends, in seconds since 1970.",
+            registry=registry,
+        )
+        self.tls_reloads = Counter(
+            "turnout_tls_reloads", "Changed certificates that were taken or refused.", ["outcome"], registry=registry
+        )
+
+    def _requests(self, registry: CollectorRegistry) -> None:
+        prefix = "turnout_extender_"
+        self.duration = Histogram(
+            f"{prefix}request_duration_seconds",
+            "From a request's head to its answer, its body's journey included.",
+            ["verb"],
+            buckets=DURATIONS_S,
+            registry=registry,
+        )
+        self.phase = Histogram(
+            f"{prefix}phase_duration_seconds",
+            "Time to decode, to plan and to encode.",
+            ["verb", "phase"],
+            buckets=DURATIONS_S,
+            registry=registry,
+        )
+        self.names = Histogram(
+            f"{prefix}answer_names", "Nodes that an answer names.", ["verb"], buckets=NAMES, registry=registry
+        )
+        self.requests = Counter(
+            f"{prefix}requests", "Requests by what became of them.", ["verb", "outcome"], registry=registry
+        )
+        self.errors = Counter(
+            f"{prefix}errors", "Neutral answers given in place of advice.", ["verb", "reason"], registry=registry
+        )
+        self.in_flight = Gauge(f"{prefix}requests_in_flight", "Requests being read or answered.", registry=registry)
+        self.connections = Gauge(f"{prefix}connections", "Open connections to the verbs.", registry=registry)
+
+    def _map(self, registry: CollectorRegistry) -> None:
+        prefix = "turnout_topology_"
+        self.hosts = Gauge(f"{prefix}hosts", "Hosts on the map in use.", registry=registry)
+        self.faults = Gauge(
+            f"{prefix}faults", "Faults of the newest map text; the map in use has none.", registry=registry
+        )
+        self.reloads = Counter(
+            f"{prefix}reloads", "Map texts that were taken, held or refused.", ["outcome"], registry=registry
+        )
+        self.last_reload = Gauge(
+            f"{prefix}last_reload_timestamp_seconds",
+            "When the map in use was taken, in seconds since 1970.",
+            registry=registry,
+        )
+
+    def pass_through(self, source: Callable[[], Iterable[tuple[str, Mapping[str, float]]]]) -> None:
+        """Show the reflectors' own numbers: source gives (kind of object, {number: value}) at each scrape."""
+        self.registry.register(_Watches(source))
+
+    def page(self) -> bytes:
+        """The scrape, in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+
+class _Watches(Collector):
+    """Reads the reflectors when asked, so that they need not know of Prometheus."""
+
+    def __init__(self, source: Callable[[], Iterable[tuple[str, Mapping[str, float]]]]) -> None:
+        self._source = source
+
+    def collect(self) -> Iterator[Metric]:
+        families: dict[str, Metric] = {}
+        for kind, numbers in self._source():
+            for number, value in numbers.items():
+                if number not in families:
+                    counts = number.endswith("_total")
+                    family = CounterMetricFamily if counts else GaugeMetricFamily
+                    told = number.removesuffix("_total").replace("_", " ")
+                    families[number] = family(f"turnout_watch_{number}", f"Of a watch: {told}.", labels=["kind"])
+                families[number].add_metric([kind], value)  # type: ignore[attr-defined]
+        yield from families.values()
