@@ -1,0 +1,55 @@
+"""What the embedded API refuses, as Kubernetes says it: an HTTP code, a reason word and a sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_CODES = {
+    "BadRequest": 400,
+    "NotFound": 404,
+    "MethodNotAllowed": 405,
+    "AlreadyExists": 409,
+    "Conflict": 409,
+    "Expired": 410,
+    "RequestEntityTooLarge": 413,
+    "UnsupportedMediaType": 415,
+    "Invalid": 422,
+    "NotImplemented": 501,
+}
+
+
+class ApiRefusal(Exception):
+    """A request that is not carried out. The caller gets the Status that `status` gives."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason, self.message, self.code = reason, message, _CODES[reason]
+
+    def status(self) -> dict[str, Any]:
+        """The metav1.Status of this refusal."""
+        return {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": self.message,
+            "reason": self.reason,
+            "code": self.code,
+        }
+
+
+def success(message: str = "") -> dict[str, Any]:
+    """The metav1.Status of something done that has no object to show."""
+    return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "message": message}
+
+
+def not_found(resource: str, name: str) -> ApiRefusal:
+    return ApiRefusal("NotFound", f'{resource} "{name}" not found')
+
+
+def conflict(resource: str, name: str, why: str) -> ApiRefusal:
+    return ApiRefusal("Conflict", f'Operation cannot be fulfilled on {resource} "{name}": {why}')
+
+
+def invalid(kind: str, name: str, why: str) -> ApiRefusal:
+    return ApiRefusal("Invalid", f'{kind} "{name}" is invalid: {why}')

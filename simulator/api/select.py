@@ -1,0 +1,84 @@
+"""Label and field selectors: from their text to a question that an object answers with yes or no."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from simulator.api.errors import ApiRefusal
+from simulator.api.model import Kind, Object
+
+Question = Callable[[Object], bool]
+
+_SET = re.compile(r"^\s*(\S+)\s+(in|notin)\s+\(([^()]*)\)\s*$")
+_EQUAL = re.compile(r"^\s*([^\s=!,()]+)\s*(==|=|!=)\s*([^\s=!,()]*)\s*$")
+_EXISTS = re.compile(r"^\s*(!?)\s*([^\s=!,()]+)\s*$")
+
+
+def selected(kind: Kind, labels: str, fields: str) -> Question:
+    """The question that both selectors ask together. Raises ApiRefusal (400) for a text that cannot be read."""
+    asked = [*_label_questions(labels), *_field_questions(kind, fields)]
+    if not asked:
+        return _everything
+    return lambda obj: all(question(obj) for question in asked)
+
+
+def _everything(_: Object) -> bool:
+    return True
+
+
+def _label_questions(text: str) -> list[Question]:
+    # A comma inside the brackets of `in (a, b)` does not part two terms.
+    return [_label_question(term) for term in re.split(r",(?![^()]*\))", text) if term.strip()]
+
+
+def _label_question(term: str) -> Question:
+    if match := _SET.match(term):
+        key, operator, listed = match.groups()
+        values = {value.strip() for value in listed.split(",")}
+        if operator == "in":
+            return lambda obj: _label(obj, key) in values
+        return lambda obj: _label(obj, key) not in values
+    if match := _EQUAL.match(term):
+        key, operator, value = match.groups()
+        if operator == "!=":
+            return lambda obj: _label(obj, key) != value
+        return lambda obj: _label(obj, key) == value
+    if match := _EXISTS.match(term):
+        absent, key = match.groups()
+        return lambda obj: (_label(obj, key) is None) == bool(absent)
+    raise ApiRefusal("BadRequest", f"unable to parse requirement: {term.strip()!r}")
+
+
+def _field_questions(kind: Kind, text: str) -> list[Question]:
+    known = ("metadata.name", *(("metadata.namespace",) if kind.namespaced else ()), *kind.fields)
+    questions: list[Question] = []
+    for term in filter(None, (part.strip() for part in text.split(","))):
+        match = _EQUAL.match(term)
+        if match is None:
+            raise ApiRefusal("BadRequest", f"invalid selector: {term!r}; can't understand it")
+        key, operator, value = match.groups()
+        if key not in known:
+            raise ApiRefusal("BadRequest", f'field label not supported: "{key}"; known for {kind.plural}: {known}')
+        questions.append(_field_question(tuple(key.split(".")), value, operator != "!="))
+    return questions
+
+
+def _field_question(path: tuple[str, ...], value: str, equal: bool) -> Question:
+    return lambda obj: (_field(obj, path) == value) == equal
+
+
+def _label(obj: Object, key: str) -> str | None:
+    labels: dict[str, str] = obj["metadata"].get("labels") or {}
+    return labels.get(key)
+
+
+def _field(obj: Object, path: tuple[str, ...]) -> str:
+    at: Any = obj
+    for step in path:
+        at = at.get(step) if isinstance(at, dict) else None
+    if isinstance(at, bool):
+        return "true" if at else "false"
+    # `spec.unschedulable` is left out of the object when false; a selector asks for the word.
+    return str(at) if at is not None else ("false" if path == ("spec", "unschedulable") else "")

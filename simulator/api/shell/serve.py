@@ -1,0 +1,72 @@
+"""An embedded Kubernetes API on a loopback port, for as long as a block lasts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from aiohttp import web
+
+from simulator.api.shell.http import application, first_namespaces
+from simulator.api.shell.watch import Watches
+from simulator.api.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A running API. url: without a slash at its end. kubeconfig: the file that was asked for, if one was."""
+
+    url: str
+    store: Store
+    kubeconfig: Path | None
+
+
+@asynccontextmanager
+async def serve(
+    kubeconfig: Path | None = None,
+    port: int = 0,
+    bookmark_s: float = 60.0,
+    kept_changes: int = 10_000,
+) -> AsyncIterator[Served]:
+    """Serve until the block ends; the port is closed and every watch ended then.
+
+    kubeconfig: where to write one that points here. port: 0 for a free one. kept_changes: of each kind, for watches.
+    """
+    store = Store(_now, lambda: str(uuid.uuid4()), kept_changes)
+    first_namespaces(store)
+    watches = Watches(store, bookmark_s)
+    runner = web.AppRunner(application(store, watches), access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", port)
+        await site.start()
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        if kubeconfig is not None:
+            await asyncio.to_thread(kubeconfig.write_text, _kubeconfig(url))
+        yield Served(url, store, kubeconfig)
+    finally:
+        await watches.stop()
+        await runner.cleanup()
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _kubeconfig(url: str) -> str:
+    """A kubeconfig as JSON, which is YAML too."""
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "yard", "cluster": {"server": url}}],
+        "users": [{"name": "yard", "user": {}}],
+        "contexts": [{"name": "yard", "context": {"cluster": "yard", "user": "yard", "namespace": "default"}}],
+        "current-context": "yard",
+    }
+    return json.dumps(config, indent=2) + "\n"

@@ -1,0 +1,252 @@
+"""The embedded API over real HTTP: what a Kubernetes client counts on."""
+
+import asyncio
+import time
+
+import kubernetes
+import pytest
+import yaml
+
+PODS = "/api/v1/namespaces/default/pods"
+MERGE = "application/merge-patch+json"
+STRATEGIC = "application/strategic-merge-patch+json"
+
+
+def pod(name, **more):
+    labels = more.pop("labels", {})
+    return {"metadata": {"name": name, "labels": labels}, "spec": {"containers": [{"name": "main"}], **more}}
+
+
+@pytest.mark.asyncio
+async def test_a_created_pod_gets_what_the_server_gives(door):
+    code, made = await door.ask("POST", PODS, pod("a"))
+    meta = made["metadata"]
+    assert code == 201
+    assert meta["uid"]
+    assert meta["creationTimestamp"].endswith("Z")
+    assert int(meta["resourceVersion"]) > 0
+    assert (made["kind"], made["apiVersion"], meta["namespace"], meta["generation"]) == ("Pod", "v1", "default", 1)
+    assert made["status"]["phase"] == "Pending"
+    assert made["spec"]["schedulerName"] == "default-scheduler"
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("method", "path", "body", "code", "reason"),
+    [
+        pytest.param("GET", PODS + "/nobody", None, 404, "NotFound", id="an unknown name is not found"),
+        pytest.param("POST", PODS, pod("taken"), 409, "AlreadyExists", id="a name is given once"),
+        pytest.param("POST", PODS, pod("Not_A_Name"), 422, "Invalid", id="a name follows RFC 1123"),
+        pytest.param(
+            "POST", "/api/v1/namespaces/nowhere/pods", pod("a"), 404, "NotFound", id="the namespace must exist"
+        ),
+        pytest.param("GET", "/apis/nobody.example/v1/things", None, 501, "NotImplemented", id="unknown kinds get 501"),
+        pytest.param("GET", PODS + "/taken/exec", None, 501, "NotImplemented", id="unknown subresources get 501"),
+        pytest.param("POST", "/api/v1/pods", pod("a"), 400, "BadRequest", id="a pod needs a namespace"),
+        pytest.param("POST", PODS, [1], 400, "BadRequest", id="a list is no object"),
+    ],
+)
+async def test_what_is_refused_is_a_status(door, method, path, body, code, reason):
+    await door.ask("POST", PODS, pod("taken"))
+    answered, status = await door.ask(method, path, body)
+    assert (answered, status["kind"], status["code"], status["reason"]) == (code, "Status", code, reason)
+    assert status["message"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        pytest.param({"labelSelector": "app=x"}, ["a", "b"], id="equal"),
+        pytest.param({"labelSelector": "app!=x"}, ["c"], id="not equal"),
+        pytest.param({"labelSelector": "app in (x,y),tier"}, ["b"], id="a set and an existence"),
+        pytest.param({"labelSelector": "!tier"}, ["a", "c"], id="absence"),
+        pytest.param({"fieldSelector": "metadata.name=c"}, ["c"], id="by name"),
+        pytest.param({"fieldSelector": "spec.nodeName="}, ["a", "c"], id="without a node"),
+        pytest.param({"fieldSelector": "spec.nodeName!=,status.phase=Pending"}, ["b"], id="with a node"),
+    ],
+)
+async def test_a_list_shows_what_its_selectors_ask_for(door, query, names):
+    await door.ask("POST", PODS, pod("a", labels={"app": "x"}))
+    await door.ask("POST", PODS, pod("b", labels={"app": "x", "tier": "1"}, nodeName="n1"))
+    await door.ask("POST", PODS, pod("c", labels={"app": "z"}))
+    _, found = await door.ask("GET", PODS, **query)
+    assert [item["metadata"]["name"] for item in found["items"]] == names
+
+
+@pytest.mark.asyncio
+async def test_a_field_that_no_selector_knows_is_a_bad_request(door):
+    code, status = await door.ask("GET", PODS, fieldSelector="spec.colour=red")
+    assert (code, status["reason"]) == (400, "BadRequest")
+
+
+@pytest.mark.asyncio
+async def test_pages_show_every_object_once(door):
+    for number in range(7):
+        await door.ask("POST", PODS, pod(f"p{number}"))
+    seen, token = [], ""
+    while True:
+        _, page = await door.ask("GET", PODS, limit="3", **({"continue": token} if token else {}))
+        seen += [item["metadata"]["name"] for item in page["items"]]
+        token = page["metadata"].get("continue", "")
+        if not token:
+            break
+    assert seen == [f"p{number}" for number in range(7)]
+
+
+@pytest.mark.asyncio
+async def test_a_stale_write_conflicts_and_an_empty_one_is_no_write(door):
+    _, first = await door.ask("POST", PODS, pod("a"))
+    _, second = await door.ask("PATCH", PODS + "/a", {"metadata": {"labels": {"x": "1"}}}, MERGE)
+    assert int(second["metadata"]["resourceVersion"]) > int(first["metadata"]["resourceVersion"])
+    code, status = await door.ask("PUT", PODS + "/a", first)
+    assert (code, status["reason"]) == (409, "Conflict")
+    _, third = await door.ask("PATCH", PODS + "/a", {"metadata": {"labels": {"x": "1"}}}, MERGE)
+    assert third["metadata"]["resourceVersion"] == second["metadata"]["resourceVersion"]
+
+
+@pytest.mark.asyncio
+async def test_status_and_the_rest_are_written_apart(door):
+    await door.ask("POST", PODS, pod("a"))
+    wish = {"status": {"nominatedNodeName": "n7"}, "metadata": {"labels": {"sneaked": "in"}}}
+    _, told = await door.ask("PATCH", PODS + "/a/status", wish, MERGE)
+    assert told["status"]["nominatedNodeName"] == "n7"
+    assert told["status"]["phase"] == "Pending"
+    assert "labels" not in told["metadata"] or "sneaked" not in told["metadata"]["labels"]
+    _, kept = await door.ask("PATCH", PODS + "/a", {"status": {"phase": "Failed"}}, MERGE)
+    assert kept["status"]["phase"] == "Pending"
+
+
+@pytest.mark.asyncio
+async def test_conditions_merge_by_type_in_a_strategic_patch(door):
+    await door.ask(
+        "POST",
+        "/api/v1/nodes",
+        {
+            "metadata": {"name": "n1"},
+            "status": {
+                "conditions": [{"type": "Ready", "status": "True"}, {"type": "DiskPressure", "status": "False"}]
+            },
+        },
+    )
+    wish = {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
+    _, node = await door.ask("PATCH", "/api/v1/nodes/n1/status", wish, STRATEGIC)
+    assert {c["type"]: c["status"] for c in node["status"]["conditions"]} == {
+        "Ready": "Unknown",
+        "DiskPressure": "False",
+    }
+
+
+@pytest.mark.asyncio
+async def test_a_pod_is_bound_once_and_loses_its_nomination(door):
+    await door.ask("POST", PODS, pod("a"))
+    await door.ask("PATCH", PODS + "/a/status", {"status": {"nominatedNodeName": "n1"}}, MERGE)
+    assert (await door.ask("POST", PODS + "/a/binding", {"target": {"kind": "Node", "name": "n1"}}))[0] == 201
+    _, bound = await door.ask("GET", PODS + "/a")
+    assert bound["spec"]["nodeName"] == "n1"
+    assert "nominatedNodeName" not in bound["status"]
+    assert {c["type"]: c["status"] for c in bound["status"]["conditions"]} == {"PodScheduled": "True"}
+    code, status = await door.ask("POST", PODS + "/a/binding", {"target": {"kind": "Node", "name": "n2"}})
+    assert (code, status["reason"]) == (409, "Conflict")
+    assert (await door.ask("PATCH", PODS + "/a", {"spec": {"nodeName": "n2"}}, MERGE))[0] == 422
+
+
+@pytest.mark.asyncio
+async def test_a_finalizer_holds_a_deleted_object(door):
+    path = "/api/v1/namespaces/default/configmaps"
+    await door.ask("POST", path, {"metadata": {"name": "a", "finalizers": ["x.example/hold"]}})
+    await door.ask("DELETE", path + "/a")
+    code, held = await door.ask("GET", path + "/a")
+    assert code == 200
+    assert held["metadata"]["deletionTimestamp"]
+    await door.ask("PATCH", path + "/a", {"metadata": {"finalizers": None}}, MERGE)
+    assert (await door.ask("GET", path + "/a"))[0] == 404
+
+
+@pytest.mark.asyncio
+async def test_a_delete_obeys_its_preconditions(door):
+    _, made = await door.ask("POST", PODS, pod("a"))
+    assert (await door.ask("DELETE", PODS + "/a", {"preconditions": {"uid": "another"}}))[0] == 409
+    assert (await door.ask("DELETE", PODS + "/a", {"preconditions": {"uid": made["metadata"]["uid"]}}))[0] == 200
+
+
+@pytest.mark.asyncio
+async def test_a_watch_goes_on_from_a_list_and_misses_nothing(door):
+    await door.ask("POST", PODS, pod("a"))
+    _, listed = await door.ask("GET", PODS)
+    await door.ask("POST", PODS, pod("b"))
+    await door.ask("PATCH", PODS + "/a", {"metadata": {"labels": {"x": "1"}}}, MERGE)
+    watching = asyncio.create_task(door.watch(PODS, 4, resourceVersion=listed["metadata"]["resourceVersion"]))
+    await door.ask("DELETE", PODS + "/b")
+    await door.ask("POST", PODS, pod("c"))
+    events = await asyncio.wait_for(watching, 10)
+    assert [(e["type"], e["object"]["metadata"]["name"]) for e in events] == [
+        ("ADDED", "b"),
+        ("MODIFIED", "a"),
+        ("DELETED", "b"),
+        ("ADDED", "c"),
+    ]
+    versions = [int(e["object"]["metadata"]["resourceVersion"]) for e in events]
+    assert versions == sorted(set(versions))
+
+
+@pytest.mark.asyncio
+async def test_a_selector_makes_a_watch_see_objects_come_and_go(door):
+    _, listed = await door.ask("GET", PODS)
+    version = listed["metadata"]["resourceVersion"]
+    await door.ask("POST", PODS, pod("a"))
+    await door.ask("POST", PODS + "/a/binding", {"target": {"name": "n1"}})
+    waiting = await door.watch(PODS, 2, resourceVersion=version, fieldSelector="spec.nodeName=")
+    placed = await door.watch(PODS, 1, resourceVersion=version, fieldSelector="spec.nodeName=n1")
+    assert [e["type"] for e in waiting] == ["ADDED", "DELETED"]
+    assert [e["type"] for e in placed] == ["ADDED"]
+
+
+@pytest.mark.asyncio
+async def test_a_version_that_is_forgotten_is_gone(door):
+    _, listed = await door.ask("GET", PODS)
+    for number in range(120):  # the fixture keeps 50 changes
+        await door.ask("POST", PODS, pod(f"p{number}"))
+    status = (await door.watch(PODS, 1, resourceVersion=listed["metadata"]["resourceVersion"]))[0]
+    assert (status["code"], status["reason"]) == (410, "Expired")
+
+
+@pytest.mark.asyncio
+async def test_a_watch_ends_in_time_and_gives_bookmarks(door):
+    began = time.monotonic()
+    events = await door.watch(PODS, 99, timeoutSeconds="1", sendInitialEvents="true", allowWatchBookmarks="true")
+    assert 0.9 < time.monotonic() - began < 8
+    assert events[0]["type"] == "BOOKMARK"
+    assert events[0]["object"]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
+
+
+@pytest.mark.asyncio
+async def test_a_lease_is_never_overwritten_blindly(door):
+    path = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
+    await door.ask("POST", path, {"metadata": {"name": "l"}, "spec": {"holderIdentity": "a"}})
+    code, status = await door.ask("PUT", path + "/l", {"metadata": {"name": "l"}, "spec": {"holderIdentity": "b"}})
+    assert (code, status["reason"]) == (422, "Invalid")
+
+
+@pytest.mark.asyncio
+async def test_the_official_client_reads_writes_and_watches(door):
+    assert await asyncio.to_thread(official, str(door.served.kubeconfig)) == (["a"], [("ADDED", "a"), ("DELETED", "a")])
+
+
+def official(kubeconfig):
+    with open(kubeconfig) as file:
+        assert yaml.safe_load(file)["current-context"] == "yard"
+    with kubernetes.config.new_client_from_config(kubeconfig) as client:
+        core = kubernetes.client.CoreV1Api(client)
+        core.create_namespaced_pod("default", pod("a"))
+        core.patch_namespaced_pod_status("a", "default", {"status": {"phase": "Running"}})
+        listed = core.list_namespaced_pod("default", field_selector="status.phase=Running")
+        core.delete_namespaced_pod("a", "default")
+        watch = kubernetes.watch.Watch()
+        events = []
+        for event in watch.stream(core.list_namespaced_pod, "default", resource_version="1", timeout_seconds=5):
+            if event["type"] != "MODIFIED":
+                events.append((event["type"], event["object"].metadata.name))
+            if event["type"] == "DELETED":
+                watch.stop()
+        return [item.metadata.name for item in listed.items], events
