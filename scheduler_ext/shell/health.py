@@ -72,10 +72,17 @@ class Health:
 def _is_local(request: web.BaseRequest) -> bool:
     """From loopback, and by a local name: a page in a browser reaches loopback too, but under its own name."""
     peer = request.transport.get_extra_info("peername") if request.transport else None
-    if not peer or not ipaddress.ip_address(peer[0]).is_loopback:
+    if not peer or not _is_loopback(peer[0]):
         return False
     host, _, _ = request.headers.get(hdrs.HOST, "").rpartition(":")
     return (host or request.headers.get(hdrs.HOST, "")).lower() in _LOCAL_NAMES
+
+
+def _is_loopback(text: str) -> bool:
+    address = ipaddress.ip_address(text)
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped.is_loopback  # a caller by IPv4 on a socket for both
+    return address.is_loopback
 
 
 def _text(status: int, text: str) -> web.Response:

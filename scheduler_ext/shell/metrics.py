@@ -37,11 +37,7 @@ class Metrics:
         self.gangs_partial = Gauge(
             "turnout_gangs_partial", "Gangs with some members placed and no plan for the rest.", registry=registry
         )
-        self.tls_expiry = Gauge(
-            "turnout_tls_certificate_expiry_timestamp_seconds",
-            "When the serving certificate ends, in seconds since 1970.",
-            registry=registry,
-        )
+        self._tls_expiry: Gauge | None = None
         self.tls_reloads = Counter(
             "turnout_tls_reloads", "Changed certificates that were taken or refused.", ["outcome"], registry=registry
         )
@@ -88,6 +84,16 @@ class Metrics:
             "When the map in use was taken, in seconds since 1970.",
             registry=registry,
         )
+
+    def certificate_ends(self, expiry_s: float) -> None:
+        """Show when the serving certificate ends; without TLS there is no such series, and nothing to alert on."""
+        if self._tls_expiry is None:
+            self._tls_expiry = Gauge(
+                "turnout_tls_certificate_expiry_timestamp_seconds",
+                "When the serving certificate ends, in seconds since 1970.",
+                registry=self.registry,
+            )
+        self._tls_expiry.set(expiry_s)
 
     def pass_through(self, source: Callable[[], Iterable[tuple[str, Mapping[str, float]]]]) -> None:
         """Show the reflectors' own numbers: source gives (kind of object, {number: value}) at each scrape."""
