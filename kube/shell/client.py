@@ -241,7 +241,8 @@ class Client:
         return await self._send_once(ask)
 
     async def _send_once(self, ask: _Ask) -> aiohttp.ClientResponse:
-        ask = replace(ask, body=_decoded(ask)) if isinstance(ask.body, bytes) else ask
+        if isinstance(ask.body, bytes):
+            ask = replace(ask, body=_decoded(ask, ask.body))
         headers = {"Accept": _JSON, "Accept-Encoding": "identity"}  # gzip costs the server more than it saves us
         if ask.body is not None:
             headers["Content-Type"] = ask.content_type
@@ -275,10 +276,10 @@ async def _refuse(ask: _Ask, response: aiohttp.ClientResponse) -> None:
     raise answered(ask.method, ask.path, response.status, body, response.headers.get("Retry-After", ""))
 
 
-def _decoded(ask: _Ask) -> Any:
+def _decoded(ask: _Ask, body: bytes) -> Any:
     """The body as values: the transport encodes JSON itself and takes no ready bytes."""
     try:
-        return msgspec.json.decode(ask.body or b"")
+        return msgspec.json.decode(body)
     except msgspec.DecodeError as error:
         raise Rejected(ask.method, ask.path, 0, f"our own body is not JSON: {error}") from error
 
