@@ -92,10 +92,14 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A "no" with its reason. detail: numbers for a person, at most 200 characters."""
+    """A "no" with its reason. detail: numbers for a person, at most 200 characters. room: pods that found room in all.
+
+    Refusals compare by their reason alone: the numbers are those of the moment.
+    """
 
     reason: Reason
-    detail: str = ""
+    detail: str = field(default="", compare=False)
+    room: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

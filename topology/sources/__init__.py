@@ -1,1 +1,1 @@
-"""One pure module for each way a fabric can be written down."""
+"""Where a map may come from: one pure module per origin, each text -> model.Reading."""

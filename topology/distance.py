@@ -1,0 +1,44 @@
+"""How far apart hosts are: the tier of the lowest switch over both, 0 for a host and itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from topology.fabric import Fabric
+from topology.model import Rule
+
+
+def distance(fabric: Fabric, one: int, other: int, rule: Rule = Rule.ALL_TIERS) -> int:
+    """Return 0..T. Under LEAF_ONLY all hosts of other leaves are equally far: T."""
+    tier = fabric.tier_between(one, other)
+    return fabric.tiers if rule is Rule.LEAF_ONLY and tier > 1 else tier
+
+
+def to_all(fabric: Fabric, host: int, rule: Rule = Rule.ALL_TIERS) -> npt.NDArray[np.int8]:
+    """Return the distance of every host from one."""
+    return to_nearest(fabric, (host,), rule)
+
+
+def to_nearest(fabric: Fabric, hosts: Iterable[int], rule: Rule = Rule.ALL_TIERS) -> npt.NDArray[np.int8]:
+    """Return every host's distance from the nearest of some; T + 1 where none is given."""
+    ids = np.fromiter(hosts, np.int32)
+    far = np.full(len(fabric.hosts), fabric.tiers + (not len(ids)), np.int8)
+    if not len(ids):
+        return far
+    tiers = (1, 0) if rule is Rule.LEAF_ONLY else range(fabric.tiers - 1, -1, -1)
+    for tier in tiers:
+        near = np.zeros(len(fabric.starts[tier]), np.bool_)
+        near[fabric.switch_of[tier][ids]] = True
+        far[near[fabric.switch_of[tier]]] = tier
+    return far
+
+
+def common_tier(fabric: Fabric, hosts: Iterable[int]) -> int:
+    """Return the tier of the lowest switch over all of some hosts; 0 for one host or none."""
+    ids = sorted(set(hosts))
+    if len(ids) < 2:
+        return 0
+    return fabric.tier_between(ids[0], ids[-1])  # ids run in fabric order, so the ends span the rest

@@ -1,0 +1,19 @@
+"""What can be wrong with a map. A refused placement is no error: it is model.Refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from topology.model import Fault
+
+
+class TopologyError(Exception):
+    """Base of this package's errors."""
+
+
+class BadFabric(TopologyError):
+    """Entries that make no tree. Keep the last good map and tell every fault."""
+
+    def __init__(self, faults: Iterable[Fault]) -> None:
+        self.faults = tuple(faults)
+        super().__init__("; ".join(f"line {fault.line}: {fault.text}" for fault in self.faults[:5]))

@@ -1,0 +1,1 @@
+"""How a number of pods fills one domain: its room, which holes, under how many switches."""

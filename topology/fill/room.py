@@ -1,0 +1,60 @@
+"""How many pods of one shape each switch holds, and which of many equal domains is the better one to take.
+
+Sums are made once a tier and only for the tiers that a plan looks at.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from topology.fabric import Fabric
+
+Counts = npt.NDArray[np.signedinteger]
+
+
+class Sums:
+    """Room per switch of each tier, made when first asked for. room: per host id, 0 or more."""
+
+    __slots__ = ("_tiers", "fabric")
+
+    def __init__(self, fabric: Fabric, room: Counts) -> None:
+        self.fabric = fabric
+        self._tiers: list[Counts] = [room]
+
+    def of(self, tier: int) -> Counts:
+        """Return the room of every switch of a tier; tier 0 are the hosts."""
+        while len(self._tiers) <= tier:
+            below = self._tiers[-1]
+            above: Counts = np.add.reduceat(below, self.fabric.first_child[len(self._tiers)])
+            self._tiers.append(above)
+        return self._tiers[tier]
+
+    def children(self, tier: int, switch: int) -> tuple[int, int]:
+        """Return the first switch below a switch and the one past the last."""
+        first = self.fabric.first_child[tier]
+        below = self.fabric.starts[tier - 1]
+        return int(first[switch]), int(first[switch + 1]) if switch + 1 < len(first) else len(below)
+
+    def ancestors(self, tier: int, switches: Counts, above: int) -> Counts:
+        """Return the switch of tier `above` over each of some switches of a tier."""
+        found: Counts = self.fabric.switch_of[above][self.fabric.starts[tier][switches]]
+        return found
+
+    def tightest(self, tier: int, domains: Counts, most: int) -> int:
+        """Return the best of some domains that hold a gang at the same cost.
+
+        Best is where the lowest switch with room for `most` is lowest, then the least room in the domain, then in
+        the switches over it, one after the other; then the first.
+        """
+        for above in range(tier, self.fabric.tiers + 1):
+            grown = domains[self.of(above)[self.ancestors(tier, domains, above)] >= most]
+            if len(grown):
+                domains = grown
+                break
+        for above in range(tier, self.fabric.tiers):
+            if len(domains) == 1:
+                break
+            room = self.of(above)[self.ancestors(tier, domains, above)]
+            domains = domains[room == room.min()]
+        return int(domains[0])

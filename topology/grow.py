@@ -1,0 +1,28 @@
+"""More workers for a gang that is placed: as many as find room, nearest to its members first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from topology.fabric import Fabric
+from topology.model import Ask, Placement, Refusal, Rule
+from topology.plan import plan
+
+
+def grow(
+    fabric: Fabric,
+    room: npt.NDArray[np.int32],
+    anchors: Sequence[tuple[int, int]],
+    more: int,
+    multiple: int = 1,
+    widest_tier: int | None = None,
+    rule: Rule = Rule.ALL_TIERS,
+) -> Placement | Refusal:
+    """Place up to `more` workers beside those of `anchors`, in whole multiples; refused only where none fits.
+
+    room: as for plan(), what the anchors take already subtracted. anchors: (host id, pods) of the running members.
+    """
+    return plan(fabric, room, Ask(more, 0, more, multiple, widest_tier, tuple(sorted(anchors)), rule))

@@ -1,0 +1,159 @@
+"""Where a whole gang goes: one pure function of fabric, room and wish.
+
+The order of wishes, most important first (DESIGN §3): never outside the widest tier allowed; hosts of the map before
+others; the lowest domain that holds the gang; the fewest switches in it; room to grow to the most; the tightest such
+domain; the fewest hosts; fabric order. How one domain is filled is in spread.py, which rank sits where in order.py,
+whether an earlier answer still holds in keep.py.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from topology.distance import common_tier
+from topology.fabric import Fabric, only_tiers
+from topology.fill.pick import pick
+from topology.fill.room import Sums
+from topology.fill.spread import Slots, Spread
+from topology.keep import still_stands
+from topology.model import Ask, Placement, Reason, Refusal, Rule
+from topology.order import ranks
+
+__all__ = ["plan", "still_stands"]
+
+
+def plan(fabric: Fabric, room: npt.NDArray[np.int32], ask: Ask) -> Placement | Refusal:
+    """Place a gang, or say why not.
+
+    room: pods of the gang's shape per host id, 0 or more, what its anchors take already subtracted. A required tier
+    counts on mapped hosts only. Where `pods` fit nowhere, as many as fit are placed, if they are `least` and at
+    least one. Pods that make no whole multiple are left out. Raises nothing.
+    """
+    required = ask.widest_tier is not None
+    if required and not fabric.mapped_count:
+        return Refusal(Reason.NO_MAP, "a topology tier is required and the map names no host")
+    anchors = [host for host, _ in ask.anchors]
+    wrong = _off_map(fabric, ask, anchors)
+    if wrong is not None:
+        return wrong
+    units = room if ask.multiple == 1 else room // ask.multiple
+    sights = [_mapped_only(fabric, units)]
+    if not required and fabric.mapped_count < len(fabric.hosts):
+        sights.append(units)
+    slots = _search(_judged(fabric, ask), sights, ask, anchors)
+    if not slots:
+        return _refusal(sights[-1], ask)
+    if ask.multiple > 1:
+        slots = [(host, pods * ask.multiple) for host, pods in slots]
+    placed = sum(pods for _, pods in slots)
+    tier = common_tier(fabric, [*anchors, *(host for host, _ in slots)])
+    return Placement(ranks(fabric, sorted(slots), ask.anchors), tier, placed)
+
+
+def _off_map(fabric: Fabric, ask: Ask, anchors: list[int]) -> Refusal | None:
+    if ask.widest_tier is None or not anchors:
+        return None
+    if not fabric.mapped[anchors].all():
+        return Refusal(Reason.OFF_MAP, "members run on hosts that the map does not name")
+    tier = common_tier(fabric, anchors)
+    if tier > ask.widest_tier:
+        return Refusal(Reason.OFF_MAP, f"members run under one tier {tier} switch, allowed is tier {ask.widest_tier}")
+    return None
+
+
+def _mapped_only(fabric: Fabric, units: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    if fabric.mapped_count == len(fabric.hosts):
+        return units
+    units = units.copy()
+    units[fabric.mapped_count :] = 0
+    return units
+
+
+def _judged(fabric: Fabric, ask: Ask) -> tuple[Fabric, int]:
+    """Return the fabric as the rule sees it, and the widest tier of it that the gang may use."""
+    widest = fabric.tiers if ask.widest_tier is None else min(ask.widest_tier, fabric.tiers)
+    if ask.rule is Rule.ALL_TIERS:
+        return fabric, widest
+    seen = tuple(sorted({1, max(widest, 1), fabric.tiers}))
+    return _with_tiers(fabric, seen), seen.index(widest) + 1 if widest else 0
+
+
+_with_tiers = lru_cache(maxsize=8)(only_tiers)
+
+
+def _search(judged: tuple[Fabric, int], sights: list[npt.NDArray[np.int32]], ask: Ask, anchors: list[int]) -> Slots:
+    """Return the hosts of all pods, else of as many as fit, else nothing; in multiples."""
+    fabric, widest = judged
+    pods, least, most = ask.pods // ask.multiple, -(-ask.least // ask.multiple), -(-ask.most // ask.multiple)
+    if not len(fabric.hosts) or not 0 < pods >= least:
+        return []
+    sums = Sums(fabric, sights[0])
+    found = _whole(sums, pods, most, widest, anchors)
+    if found is None and len(sights) > 1:
+        sums = Sums(fabric, sights[1])
+        found = _with_strangers(sums, pods, most, anchors)
+    if found is not None:
+        return found
+    if anchors:
+        switch = int(fabric.switch_of[widest][anchors[0]])
+    else:
+        switch = int(np.argmax(sums.of(widest)))
+    most_here = int(sums.of(widest)[switch])
+    if most_here < max(least, 1):
+        return []
+    return Spread(sums, anchors).fill(widest, switch, most_here)
+
+
+def _whole(sums: Sums, pods: int, most: int, widest: int, anchors: list[int]) -> Slots | None:
+    """Return the hosts of all pods in the lowest domain that holds them, None where none does."""
+    if anchors:
+        return _near(sums, pods, widest, anchors)
+    for tier in range(widest + 1):
+        room = sums.of(tier)
+        fits = np.flatnonzero(room >= pods)
+        if not len(fits):
+            continue
+        spread = Spread(sums)
+        if len(fits) > 1 and tier > 1:
+            prices = np.array([spread.fewest(tier, switch, pods) for switch in fits.tolist()])
+            fits = fits[prices == prices.min()]
+        best = sums.tightest(tier, fits, most) if len(fits) > 1 else int(fits[0])
+        return spread.fill(tier, best, pods)
+    return None
+
+
+def _near(sums: Sums, pods: int, widest: int, anchors: list[int]) -> Slots | None:
+    fabric = sums.fabric
+    for tier in range(common_tier(fabric, anchors), widest + 1):
+        switch = int(fabric.switch_of[tier][anchors[0]])
+        if sums.of(tier)[switch] >= pods:
+            return Spread(sums, anchors).fill(tier, switch, pods)
+    return None
+
+
+def _with_strangers(sums: Sums, pods: int, most: int, anchors: list[int]) -> Slots | None:
+    """Return all pods on one host off the map, else all that the map's hosts hold and the rest on fewest others."""
+    fabric, known = sums.fabric, sums.fabric.mapped_count
+    room = sums.of(0)
+    fits = np.flatnonzero(room >= pods)
+    if len(fits) and not anchors:
+        return [(sums.tightest(0, fits, most), pods)]
+    mapped = int(room[:known].sum())
+    rest = pods - mapped
+    if int(room[known:].sum()) < rest:
+        return None
+    slots = [(host, int(room[host])) for host in np.flatnonzero(room[:known]).tolist()]
+    return slots + [(known + at, share) for at, share in pick(room[known : len(fabric.hosts)].tolist(), rest)]
+
+
+def _refusal(units: npt.NDArray[np.int32], ask: Ask) -> Refusal:
+    least = max(ask.least, 1)
+    total = int(units.sum()) * ask.multiple
+    in_multiples = f" in multiples of {ask.multiple}" if ask.multiple > 1 else ""
+    if ask.widest_tier is not None and total >= least and ask.pods // ask.multiple * ask.multiple >= least:
+        where = f"no switch of tier {ask.widest_tier} or below holds {least} pods{in_multiples}"
+        return Refusal(Reason.TIER_TOO_NARROW, where, total)
+    return Refusal(Reason.NO_ROOM, f"{least} pods must start together{in_multiples}, {total} find room", total)

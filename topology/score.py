@@ -1,0 +1,41 @@
+"""Scores 0..10 for a scheduler that asks: the planned hosts first, then what is near the gang."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from topology.distance import to_nearest
+from topology.fabric import Fabric
+from topology.model import Rule
+
+TOP = 10  # kube-scheduler's MaxExtenderPriority; it multiplies by the extender's weight
+
+
+def scores(
+    fabric: Fabric, wanted: Iterable[int], anchors: Iterable[int] = (), rule: Rule = Rule.ALL_TIERS
+) -> npt.NDArray[np.int8]:
+    """Return a score per host id: 10 for a wanted host, then less with every tier to the nearest member.
+
+    wanted: the planned hosts. anchors: hosts of members already placed. Scores fall strictly with the tier as far as
+    eleven steps allow; hosts no nearer than the top switch, and those the map does not know, get 0. With neither
+    wanted hosts nor anchors all scores are equal: 0.
+    """
+    planned = np.fromiter(wanted, np.int32)
+    near = to_nearest(fabric, [*planned.tolist(), *anchors], rule)
+    result = _steps(fabric.tiers)[near]
+    result[~fabric.mapped] = 0
+    result[planned] = TOP
+    return result
+
+
+def _steps(tiers: int) -> npt.NDArray[np.int8]:
+    """Return the score per distance 0..T+1, of a host that is not itself planned: at most 9."""
+    lowest = TOP - 1
+    if tiers <= lowest:
+        steps = [lowest - (lowest * tier) // tiers for tier in range(tiers)]
+    else:
+        steps = [max(lowest - tier, 1) for tier in range(tiers)]
+    return np.array([*steps, 0, 0], np.int8)

@@ -1,0 +1,69 @@
+"""The DLRover guide's form: one line per node, `asw psw node-ip`, leaf switch first.
+
+Blank lines and blanks around a field are free; `#` starts a comment. A switch is known by its path: the same asw
+under two psw is two switches, since many sites number the leaves of every pod from one. A node named twice is a
+fault even where both lines agree: one of them was meant for another node.
+"""
+
+from __future__ import annotations
+
+from topology.model import Entry, Fault, Reading
+from topology.sources.names import MAX_HOSTS, MAX_TEXT_BYTES, host_fault, switch_fault
+
+
+def read(text: str) -> Reading:
+    """Read a whole text; every fault is gathered, in line order. Raises nothing."""
+    if len(text.encode(errors="replace")) > MAX_TEXT_BYTES:
+        return Reading((), (Fault(0, f"text is larger than {MAX_TEXT_BYTES} bytes"),))
+    entries: list[Entry] = []
+    faults: list[Fault] = []
+    seen: dict[str, list[int]] = {}
+    for number, raw in enumerate(text.removeprefix("\ufeff").split("\n"), start=1):
+        fields = _without_comment(raw).split()
+        if not fields:
+            continue
+        wrong = _fault(fields)
+        if wrong:
+            faults.append(Fault(number, wrong))
+            continue
+        asw, psw, host = fields
+        seen.setdefault(host, []).append(number)
+        entries.append(Entry(host, (psw, asw), number))
+    faults += twice(seen)
+    if len(entries) > MAX_HOSTS:
+        faults.append(Fault(entries[MAX_HOSTS].line, f"more than {MAX_HOSTS} hosts"))
+    return Reading(tuple(entries), tuple(sorted(faults, key=lambda fault: fault.line)))
+
+
+def twice(seen: dict[str, list[int]]) -> list[Fault]:
+    """Return one fault per host that stands on more than one line, told where it is seen again.
+
+    seen: host -> its lines, ascending.
+    """
+    return [
+        Fault(lines[1], f"host {host} is named {len(lines)} times, on lines {_listed(lines)}")
+        for host, lines in seen.items()
+        if len(lines) > 1
+    ]
+
+
+def _listed(lines: list[int]) -> str:
+    return ", ".join(map(str, lines[:8])) + (", ..." if len(lines) > 8 else "")
+
+
+def _without_comment(line: str) -> str:
+    """Cut at a `#` that starts a word: a name may hold one inside."""
+    if "#" not in line:
+        return line
+    kept = []
+    for word in line.split():
+        if word.startswith("#"):
+            break
+        kept.append(word)
+    return " ".join(kept)
+
+
+def _fault(fields: list[str]) -> str:
+    if len(fields) != 3:
+        return f"a line holds three fields, asw psw node-ip; this one holds {len(fields)}"
+    return switch_fault(fields[0]) or switch_fault(fields[1]) or host_fault(fields[2])

@@ -1,0 +1,59 @@
+"""A flat list of switches, each naming the switches below it, made into paths from the root.
+
+Names are unique here, so a list can hold a cycle, a switch under two others or one that nobody declared; networkx
+finds them. Other origins that list switches this way can use it too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import networkx as nx
+
+from topology.model import Fault
+from topology.sources.names import shown
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One line of the list: a switch, the switches below it and its hosts, each with the line it stands on."""
+
+    name: str
+    line: int
+    switches: tuple[tuple[int, str], ...] = ()
+    hosts: tuple[tuple[int, str], ...] = ()
+
+
+def paths(listed: list[Listed]) -> tuple[dict[str, tuple[str, ...]], list[Fault]]:
+    """Return each switch's path from its root, and the faults. A switch in a fault may have no path.
+
+    listed: names are distinct.
+    """
+    lines = {switch.name: switch.line for switch in listed}
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    graph.add_nodes_from(lines)
+    faults = []
+    for switch in listed:
+        for line, child in switch.switches:
+            if child not in lines:
+                faults.append(Fault(line, f"switch {shown(child)} under {shown(switch.name)} is not in the list"))
+            elif graph.has_edge(switch.name, child):
+                faults.append(Fault(line, f"switch {shown(child)} stands twice under {shown(switch.name)}"))
+            else:
+                graph.add_edge(switch.name, child)
+    for ring in nx.strongly_connected_components(graph):
+        names = sorted(ring, key=lambda name: lines[name])
+        if len(ring) > 1 or graph.has_edge(names[0], names[0]):
+            listing = ", ".join(map(shown, names[:5])) + (", ..." if len(names) > 5 else "")
+            faults.append(Fault(lines[names[0]], f"cycle: {listing} stand under themselves"))
+    for name, parents in graph.in_degree():
+        if parents > 1:
+            above = ", ".join(sorted(map(shown, graph.predecessors(name))))
+            faults.append(Fault(lines[name], f"switch {shown(name)} stands under {parents} switches: {above}"))
+    if faults:
+        return {}, faults
+    found: dict[str, tuple[str, ...]] = {}
+    for name in nx.topological_sort(graph):
+        parents_path = [found[parent] for parent in graph.predecessors(name)]
+        found[name] = (*parents_path[0], name) if parents_path else (name,)
+    return found, []
