@@ -41,7 +41,7 @@ class ManagedField(Struct):
     manager: str = ""
     operation: str = ""
     subresource: str = ""
-    fields_v1: Any = msgspec.field(name="fieldsV1", default=None)
+    fields_v1: msgspec.Raw = msgspec.field(name="fieldsV1", default=msgspec.Raw(b"{}"))
 
 
 class EnvVar(Struct):

@@ -38,7 +38,7 @@ class ClusterSnapshot:
         self.nodes: dict[str, Node] = {}
         self.charges: dict[str, Charge] = {}
         self.changed: set[int] = set()  # rows whose free room changed since the caller last cleared it
-        self.version = 0
+        self.gains = 0  # raised when room may have been given back anywhere
         self._on_node: dict[str, set[str]] = {}
         self._columns: dict[str, int] = {}
         self._allocatable: NDArray[np.int64] = np.zeros((0, 0), np.int64)
@@ -57,14 +57,18 @@ class ClusterSnapshot:
     def put_node(self, node: Node) -> bool:
         """Take in a node as it is now. False when it has no row yet: lay out again before asking."""
         name = node.metadata.name
+        old = self.nodes.get(name)
         self.nodes[name] = node
         row = self.row_of.get(name)
         if row is None:
             return False
+        if old is not None and _same_offer(old, node):
+            return True  # a heartbeat
         self._fill_node(row, node)
         for shape, admitted in self._admitted.items():
             admitted[row] = admits(node, shape)
         self._touch(row)
+        self.gains += 1
         return True
 
     def drop_node(self, name: str) -> None:
@@ -83,6 +87,7 @@ class ClusterSnapshot:
         if self.charges.get(uid) == charge:
             return
         self.release(uid)
+        self._know(charge.shape)  # before the pod is written down, since a new resource counts everybody afresh
         self.charges[uid] = charge
         self._on_node.setdefault(charge.node, set()).add(uid)
         self._add(charge, 1)
@@ -94,6 +99,7 @@ class ClusterSnapshot:
             return
         self._on_node[charge.node].discard(uid)
         self._add(charge, -1)
+        self.gains += 1
 
     # What can be asked.
 
@@ -103,24 +109,43 @@ class ClusterSnapshot:
         if ready is None:
             while len(self._rooms) >= KEPT_SHAPES:
                 del self._rooms[next(iter(self._rooms))]
-            ready = self._rooms[shape] = self.room_with(shape, None)
+            self._know(shape)
+            ready = self._rooms[shape] = self._count(shape, self.free())
         return ready
 
-    def room_with(self, shape: PodShape, given_back: NDArray[np.int64] | None) -> Rows:
-        """Room as if `given_back` (int64[rows, resources], as `vector` orders them) came on top of what is free."""
-        free = self.free()
-        if given_back is not None:
-            free = free + given_back
-        return self._count(shape, free)
+    def room_less(self, shape: PodShape, taken: Mapping[int, NDArray[np.int64]]) -> Rows:
+        """Room once `taken` (row -> vector, as `vector` orders it) is gone from what is free. A table of its own."""
+        room = self.room(shape).copy()
+        if not taken or not shape.requests:
+            return room
+        rows = np.fromiter(taken, np.intp, len(taken))
+        columns = [self._columns[name] for name, _ in shape.requests]
+        gone = np.array([_widened(vector, len(self._columns)) for vector in taken.values()])
+        left = (self._allocatable[rows] - self._used[rows] - gone)[:, columns]
+        fits = np.clip((left // np.array([wanted for _, wanted in shape.requests])).min(axis=1), 0, MOST_ROOM)
+        np.minimum(room[rows], fits, out=fits)
+        room[rows] = fits
+        return room
+
+    def overdrawn(self, row: int, taken: NDArray[np.int64]) -> bool:
+        """Is less free in a row than `taken`, in a resource of which something is taken?"""
+        taken = _widened(taken, len(self._columns))
+        return bool(np.any((self._allocatable[row] - self._used[row] < taken) & (taken > 0)))
 
     def room_above(self, shape: PodShape, priority: int) -> Rows:
         """Room as if every pod of a lower priority were gone: what preemption could make."""
         lower = [c for c in self.charges.values() if c.priority < priority and c.node in self.row_of]
+        self._know(shape)
         if not lower:
             return self.room(shape)
         back = np.zeros_like(self._used)
         np.add.at(back, [self.row_of[c.node] for c in lower], np.array([self.vector(c.shape) for c in lower]))
         return self._count(shape, self.free() + back)
+
+    def capacity(self, shape: PodShape) -> Rows:
+        """Room as if every node were empty: what the hardware could ever hold. A table of its own."""
+        self._know(shape)
+        return self._count(shape, self._allocatable)
 
     def room_at(self, row: int, shape: PodShape) -> int:
         """Room of one row: `room(shape)[row]`, without making the table."""
@@ -179,7 +204,7 @@ class ClusterSnapshot:
                     if (column := self._columns.get(resource)) is not None:
                         self._used[row, column] += wanted
         self.changed.update(range(len(self.order)))
-        self.version += 1
+        self.gains += 1
 
     def _fill_node(self, row: int, node: Node) -> None:
         offered: Mapping[str, str | int | float] = node.status.allocatable or node.status.capacity or {}
@@ -187,7 +212,6 @@ class ClusterSnapshot:
             self._allocatable[row, column] = amount_or_nothing(resource, offered)
 
     def _add(self, charge: Charge, sign: int) -> None:
-        self._know(charge.shape)
         row = self.row_of.get(charge.node)
         if row is None:
             return
@@ -197,14 +221,10 @@ class ClusterSnapshot:
 
     def _touch(self, row: int) -> None:
         self.changed.add(row)
-        self.version += 1
         for shape, room in self._rooms.items():
             room[row] = self.room_at(row, shape)
 
     def _count(self, shape: PodShape, free: NDArray[np.int64]) -> Rows:
-        self._know(shape)
-        if free.shape != self._used.shape:  # the shape brought a resource that nobody had asked for
-            free = self.free()
         admitted = self.admitted(shape)
         if not shape.requests:
             return np.where(admitted, MOST_ROOM, 0).astype(np.int32)
@@ -244,6 +264,11 @@ class ClusterSnapshot:
         return admitted
 
 
+def _widened(vector: NDArray[np.int64], width: int) -> NDArray[np.int64]:
+    """A vector made before a resource became known, with 0 for what it could not name."""
+    return vector if len(vector) == width else np.concatenate([vector, np.zeros(width - len(vector), np.int64)])
+
+
 def amount_or_nothing(resource: str, offered: Mapping[str, str | int | float]) -> int:
     """What a node offers of a resource; 0 when it does not, or says it in a way nobody can read."""
     quantity = offered.get(resource)
@@ -253,6 +278,16 @@ def amount_or_nothing(resource: str, offered: Mapping[str, str | int | float]) -
         return amount(resource, quantity)
     except ValueError:
         return 0
+
+
+def _same_offer(one: Node, other: Node) -> bool:
+    return (
+        one.status.allocatable == other.status.allocatable
+        and one.spec == other.spec
+        and one.metadata.labels == other.metadata.labels
+        and [c.status for c in one.status.conditions or () if c.type == "Ready"]
+        == [c.status for c in other.status.conditions or () if c.type == "Ready"]
+    )
 
 
 def _label_keys(shape: PodShape) -> Iterable[str]:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, Protocol
 
+from kube.labels import GPU_RESOURCES
 from kube.objects import Pod
 
 
@@ -28,6 +30,45 @@ class Victims:
 
     uids: tuple[str, ...]
     pdb_violations: int = 0
+
+
+class Word(Enum):
+    """What the adviser has to say besides an answer: one word in log, metric, Event and test."""
+
+    NO_MAP = "NoMap"
+    NO_ROOM = "NoRoom"
+    TIER_TOO_NARROW = "TierTooNarrow"
+    OFF_MAP = "OffMap"
+    GANG_INCOMPLETE = "GangIncomplete"  # held until as many members exist as must start together
+    GANG_PARTIAL = "GangPartial"  # some members hold a host, the rest finds none
+    PLANNED_HOST_MISSING = "PlannedHostMissing"  # the scheduler did not offer the host that a required gang needs
+    BAD_ANNOTATION = "BadAnnotation"
+    MAP_APPLIED = "MapApplied"
+    MAP_REJECTED = "MapRejected"  # faults in the ConfigMap; the last good map stays
+    MAP_MISSING = "MapMissing"  # the ConfigMap is gone; the last good map stays
+    MAP_CHANGED_MUCH = "MapChangedMuch"  # applied, but more hosts moved than is usual
+    MAP_HELD = "MapHeld"  # not applied until somebody confirms it
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something to tell about a pod. uid "" when no pod is meant. detail: at most 500 characters."""
+
+    word: Word
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The admin's choices. hold_incomplete: refuse members until their gang's min exists; off beside a real gang
+    scheduler. leaf_only: only membership of the leaf switch counts (DL-104). gpu_resources: what counts as a GPU."""
+
+    hold_incomplete: bool = False
+    leaf_only: bool = False
+    gpu_resources: tuple[str, ...] = GPU_RESOURCES
 
 
 class Adviser(Protocol):

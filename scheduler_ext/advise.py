@@ -1,0 +1,236 @@
+"""Where should this pod go: filter, prioritize and preempt as plain functions of what is known.
+
+An answer only looks the pod's plan up and holds it against the nodes that the scheduler names. What changed in the
+world is told back as `Advice`: the node to believe in from now on, and what to tell the owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jobs.gang import Dialect
+from kube.shape import PodShape
+from kube.snapshot import MOST_ROOM, Rows
+from scheduler_ext.book import Book
+from scheduler_ext.gang import Gang
+from scheduler_ext.member import Member
+from scheduler_ext.model import Answer, Notice, Rules, Victims, Word
+from scheduler_ext.place import GangPlan, judged, place
+from topology.model import Refusal, Rule
+from topology.score import scores
+
+LONG_LIST = 1024  # names; a refusal of more than these explains itself on the first ones only
+Amounts = NDArray[np.int64]
+MOST_SCORES = 256  # a long answer is what an extender costs (facts/extender.md 1.9)
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """answer: to the scheduler. node: where the pod now goes, "" when that is open. notice: for the pod's owner."""
+
+    answer: Answer
+    node: str = ""
+    notice: Notice | None = None
+
+
+NO_OPINION = Advice(Answer(kept=(), all_kept=True))
+
+
+def fit(book: Book, member: Member, names: Sequence[str], rules: Rules, now_s: float) -> Advice:
+    """Filter: narrow the nodes to the one that the gang's plan names, or say why there is none.
+
+    names: nodes that passed everybody before us; the answer keeps only such. Never raises.
+    """
+    view = book.view
+    gang = view.gangs.get(member.belongs.key)
+    if gang is None or not judged(member, gang):
+        return NO_OPINION
+    view.settle(now_s)
+    alone = gang.key.dialect == Dialect.ALONE.value
+    if rules.hold_incomplete and not alone and len(gang.living()) < gang.least:
+        detail = f"{len(gang.living())} of {gang.least} members exist"
+        return _refuse_all(member, names, Word.GANG_INCOMPLETE, detail)
+    if not view.fabric.mapped_count:
+        if gang.required:
+            return _refuse_all(member, names, Word.NO_MAP, "a topology tier is required and the map names no host")
+        return NO_OPINION
+    if alone:
+        return _fit_alone(book, gang, member, names)
+    plan = book.plan_of(gang.key, now_s)
+    node = view.place_of(member) or _planned(book, plan, member)
+    if node and node in names:
+        return Advice(Answer(kept=(node,)), node)
+    if plan is not None and plan.refusal is not None:
+        return _refuse(book, gang, member, names, plan.refusal)
+    if names and names[0] == member.nominated and len(names) == 1:
+        return _refuse_all(member, names, Word.PLANNED_HOST_MISSING, "planned elsewhere")  # all nodes are asked next
+    if gang.required:
+        detail = f"planned host {node or '?'} is not among the {len(names)} candidates"
+        return _refuse_all(member, names, Word.PLANNED_HOST_MISSING, f"{detail}; is percentageOfNodesToScore 100?")
+    return _fit_among(book, gang, member, names, plan)
+
+
+def rank(book: Book, member: Member, names: Sequence[str], rules: Rules, now_s: float) -> list[tuple[str, int]]:
+    """Prioritize: 10 for the planned node, then less with every tier away from the gang; zeros are left out.
+
+    At most MOST_SCORES names, the best first; integers 1..10. Never raises.
+    """
+    view = book.view
+    gang = view.gangs.get(member.belongs.key)
+    if gang is None or not judged(member, gang):
+        return []
+    view.settle(now_s)
+    if not view.fabric.mapped_count:
+        return []
+    if gang.key.dialect == Dialect.ALONE.value:
+        advice = _fit_alone(book, gang, member, names)
+        return [(advice.node, 10)] if advice.node else []
+    plan = book.plan_of(gang.key, now_s)
+    node = view.place_of(member) or _planned(book, plan, member)
+    planned = view.snapshot.row_of.get(node) if node else None
+    near = [host for m in gang.members.values() if (host := view.host_of(m)) is not None]
+    near += plan.wanted if plan is not None else ()
+    wanted = [planned] if planned is not None else []
+    scored = scores(view.fabric, wanted, near, Rule.LEAF_ONLY if rules.leaf_only else Rule.ALL_TIERS)
+    asked = set(names)
+    rows = np.flatnonzero(scored)
+    rows = rows[np.argsort(-scored[rows], kind="stable")]
+    found: list[tuple[str, int]] = []
+    for row in rows.tolist():
+        name = view.fabric.hosts[row]
+        if name in asked:
+            found.append((name, int(scored[row])))
+            if len(found) == MOST_SCORES:
+                break
+    return found
+
+
+def yield_to(book: Book, member: Member, victims: Mapping[str, Victims], now_s: float) -> Mapping[str, Victims]:
+    """Preempt: of the nodes offered, only those on which the whole gang could run once less important pods left.
+
+    An empty answer stops a preemption that would not let the gang start.
+    """
+    view = book.view
+    gang = view.gangs.get(member.belongs.key)
+    if gang is None or gang.key.dialect == Dialect.ALONE.value or not judged(member, gang):
+        return victims
+    if not view.fabric.mapped_count:
+        return victims
+    book.sync(now_s)
+    plan = plan_by_force(book, gang, member)
+    if plan.refusal is not None:
+        return {}
+    first = plan.hosts.get(member.uid)
+    own = view.fabric.hosts[first] if first is not None else ""
+    if own in victims:
+        return {own: victims[own]}
+    wanted = {view.fabric.hosts[host] for host in plan.wanted}
+    return {node: who for node, who in victims.items() if node in wanted}
+
+
+def plan_by_force(book: Book, gang: Gang, member: Member) -> GangPlan:
+    """The plan that the gang would get if every pod of a lower priority left. Nothing is kept."""
+    view = book.view
+
+    def room_of(shape: PodShape, taken: Mapping[int, Amounts]) -> Rows:
+        room = view.snapshot.room_above(shape, member.priority).copy()
+        for row, vector in taken.items():
+            one = view.snapshot.vector(shape)
+            room[row] = max(0, room[row] - int(np.max(-(-vector[one > 0] // one[one > 0]), initial=0)))
+        return room
+
+    return place(view.fabric, book.request_of(gang), room_of, view.snapshot.vector)
+
+
+def _fit_alone(book: Book, gang: Gang, member: Member, names: Sequence[str]) -> Advice:
+    """A pod by itself goes where it fits tightest, so that large holes stay whole; the scheduler decides if nowhere."""
+    book.sync_room()
+    node = book.view.place_of(member)
+    if node and node in names:
+        return Advice(Answer(kept=(node,)), node)
+    plan = book.try_place(book.request_of(gang, without=(member.uid,)))
+    node = _planned(book, plan, member)
+    if node and node not in names:
+        plan = book.try_place(book.request_of(gang, without=(member.uid,)), _mask(book, names))
+        node = _planned(book, plan, member)
+    return Advice(Answer(kept=(node,)), node) if node else NO_OPINION
+
+
+def _fit_among(book: Book, gang: Gang, member: Member, names: Sequence[str], plan: GangPlan | None) -> Advice:
+    """The planned host was not offered: the whole gang anew among the candidates, else this pod nearest to the rest."""
+    mask = _mask(book, names)
+    request = book.request_of(gang, without=(member.uid,))
+    again = book.try_place(request, mask)
+    node = _planned(book, again, member)
+    if not node or again.refusal is not None:
+        others = [(m, h) for m in gang.members.values() if plan and (h := plan.hosts.get(m.uid)) is not None]
+        held = (*request.held, *((m, h) for m, h in others if m.uid != member.uid))
+        single = replace(request, waiting=(member,), held=held, wished={}, missing=0)
+        node = _planned(book, book.try_place(single, mask), member)
+    if node:
+        return Advice(Answer(kept=(node,)), node)
+    return _refuse_all(member, names, Word.NO_ROOM, f"no room for the gang among the {len(names)} candidates")
+
+
+def _planned(book: Book, plan: GangPlan | None, member: Member) -> str:
+    host = plan.hosts.get(member.uid) if plan is not None else None
+    return book.view.fabric.hosts[host] if host is not None else ""
+
+
+def _mask(book: Book, names: Iterable[str]) -> Rows:
+    mask = np.zeros(len(book.view.fabric.hosts), np.int32)
+    rows = book.view.snapshot.row_of
+    mask[[rows[name] for name in names if name in rows]] = MOST_ROOM
+    return mask
+
+
+def _refuse(book: Book, gang: Gang, member: Member, names: Sequence[str], refusal: Refusal) -> Advice:
+    """Say no to every node: "no room" where the tier would allow the gang, "forbidden" where nothing helps."""
+    started = any(book.view.host_of(m) is not None for m in gang.members.values())
+    word = Word.GANG_PARTIAL if started else Word(refusal.reason.value)
+    text = f"{word.value}: {refusal.detail}"
+    if gang.tier is None:
+        no_room: Mapping[str, str] = dict.fromkeys(names, text)
+        forbidden: Mapping[str, str] = {}
+    else:
+        able = _able(book, gang, member)
+        rows = book.view.snapshot.row_of
+        inside = {name for name in names if (row := rows.get(name)) is not None and able[row]}
+        no_room = {name: text for name in names if name in inside}
+        forbidden = {name: text for name in _explained(names) if name not in inside}
+    return Advice(Answer((), no_room, forbidden), notice=_notice(word, member, refusal.detail))
+
+
+def _able(book: Book, gang: Gang, member: Member) -> NDArray[np.bool_]:
+    """Which hosts lie in a domain of the allowed tier that could hold the whole gang if it were empty."""
+    view, fabric = book.view, book.view.fabric
+    tier = min(gang.tier or fabric.tiers, fabric.tiers)
+    could = view.snapshot.capacity(member.shape).copy()
+    could[~fabric.mapped] = 0
+    switches = fabric.switch_of[tier]
+    enough = np.add.reduceat(could, fabric.starts[tier]) >= gang.least
+    held = {int(switches[h]) for m in gang.members.values() if (h := view.host_of(m)) is not None}
+    if held:
+        only = np.zeros(len(enough), bool)
+        only[list(held)] = len(held) == 1
+        enough &= only
+    able: NDArray[np.bool_] = enough[switches] & fabric.mapped
+    return able
+
+
+def _refuse_all(member: Member, names: Sequence[str], word: Word, detail: str) -> Advice:
+    forbidden = dict.fromkeys(_explained(names), f"{word.value}: {detail}")
+    return Advice(Answer((), {}, forbidden), notice=_notice(word, member, detail))
+
+
+def _explained(names: Sequence[str]) -> Sequence[str]:
+    """A node in neither failure map counts as unresolvable too, so a long list needs no name for each."""
+    return names if len(names) <= LONG_LIST else names[:64]
+
+
+def _notice(word: Word, member: Member, detail: str) -> Notice:
+    return Notice(word, member.namespace, member.name, member.uid, detail[:500])

@@ -1,0 +1,99 @@
+"""A gang as the adviser sees it: its members, and how many must start together.
+
+The numbers come from three places that may disagree: the PodGroup or owner, the pods' annotations, and the pods seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from jobs.gang import Dialect, GangKey
+from scheduler_ext.member import Member
+
+
+@dataclass(frozen=True, slots=True)
+class Sizing:
+    """What a PodGroup or an owner says of a gang. total None: it does not say. created: RFC 3339."""
+
+    least: int | None
+    total: int | None
+    uid: str
+    created: str
+    name: str = ""
+
+
+@dataclass(slots=True)
+class Gang:
+    """The members of one gang by uid, and the number that must start together."""
+
+    key: GangKey
+    members: dict[str, Member] = field(default_factory=dict)
+    sizing: Sizing | None = None
+
+    def waiting(self) -> list[Member]:
+        """Members without a node, in rank order: masters first, then by index, then by name."""
+        return sorted((m for m in self.members.values() if m.waits), key=rank_order)
+
+    def living(self) -> list[Member]:
+        """Members that run or may still run."""
+        return [m for m in self.members.values() if not m.leaving]
+
+    @property
+    def least(self) -> int:
+        """How many must start together: the PodGroup's min, else what the pods say.
+
+        When nothing is said, everybody, but for the plain pods of a Job or StatefulSet: those start one by one, as
+        they do without us, unless they must stay within a tier.
+        """
+        if self.sizing is not None and self.sizing.least:
+            return self.sizing.least
+        said = max((m.belongs.min_members or 0 for m in self.members.values()), default=0)
+        return said or (0 if self.key.dialect == Dialect.OWNER.value and not self.required else self.total)
+
+    @property
+    def required(self) -> bool:
+        """Must it stay within a tier? One member that says so is enough."""
+        return any(m.belongs.required for m in self.members.values())
+
+    @property
+    def tier(self) -> int | None:
+        """The widest tier allowed, the narrowest that a member names; None when the gang only prefers."""
+        return min((m.belongs.tier for m in self.members.values() if m.belongs.tier is not None), default=None)
+
+    @property
+    def multiple(self) -> int:
+        """Pods on one host come in multiples of this."""
+        return max((m.belongs.multiple for m in self.members.values()), default=1)
+
+    @property
+    def total(self) -> int:
+        """How many members the gang will have now: what is said of it, but never fewer than are seen or must start."""
+        said = [m.belongs.total for m in self.members.values() if m.belongs.total]
+        if self.sizing is not None and self.sizing.total:
+            said = [self.sizing.total]
+        floor = self.sizing.least if self.sizing is not None and self.sizing.least else 0
+        floor = max([floor, *(m.belongs.min_members or 0 for m in self.members.values())])
+        return max(max(said, default=0), floor, len(self.living()))
+
+    @property
+    def most(self) -> int:
+        """How many it may grow to."""
+        return max([self.total, *(m.belongs.most or 0 for m in self.members.values())])
+
+    @property
+    def priority(self) -> int:
+        """Of its most important member."""
+        return max((m.priority for m in self.members.values()), default=0)
+
+    @property
+    def age(self) -> tuple[str, str]:
+        """(created, uid): who came first. Both are the same for every replica."""
+        if self.sizing is not None:
+            return self.sizing.created, self.sizing.uid
+        return min(((m.created, m.uid) for m in self.members.values()), default=("", ""))
+
+
+def rank_order(member: Member) -> tuple[str, int, str]:
+    """Ranks count within a role; roles sort by name, masters (role "") first."""
+    rank = member.belongs.rank
+    return member.belongs.role, rank if rank is not None else 1 << 30, member.name

@@ -1,0 +1,229 @@
+"""What the adviser knows: pods gathered into gangs, their PodGroups and owners, and the room that is left.
+
+Fed with sightings, in any order and any number of times; asked for one gang at a time. It decides nothing: who gets
+which host is in book.py. One thread changes it between requests and never within one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from jobs.gang import Dialect, GangKey
+from kube.errors import BadQuantity
+from kube.objects import Node, Owner, Pod, PodGroup
+from kube.snapshot import Charge, ClusterSnapshot
+from scheduler_ext.gang import Gang, Sizing
+from scheduler_ext.ledger import Ledger
+from scheduler_ext.member import Member, member_of
+from topology.fabric import EMPTY, Fabric, with_strangers
+
+PATIENCE_S = 30.0  # how long room is kept for members that a gang announces and nobody has created
+
+
+class GangView:
+    """Everything seen. `touched` names the gangs that changed since the book last looked."""
+
+    def __init__(self, gpu_resources: tuple[str, ...]) -> None:
+        self.fabric: Fabric = EMPTY
+        self.snapshot = ClusterSnapshot()
+        self.gangs: dict[GangKey, Gang] = {}
+        self.pods: dict[str, Member] = {}
+        self.touched: set[GangKey] = set()
+        self.layout = 0  # raised when host ids change their meaning
+        self.ledger = Ledger()
+        self.unreadable_pods = 0
+        self._gpu_resources = gpu_resources
+        self._map: Fabric = EMPTY
+        self._ips: dict[str, str] = {}
+        self._stale_layout = True
+        self._sizings: dict[GangKey, Sizing] = {}
+        self._expected: dict[GangKey, float] = {}  # gangs whose missing members are waited for, and until when
+        self._now_s = 0.0
+
+    # Sightings.
+
+    def put_pod(self, pod: Pod) -> None:
+        """Take in a pod as it is now."""
+        try:
+            member = member_of(pod, self._gpu_resources)
+        except BadQuantity:
+            self.unreadable_pods += 1
+            member = None
+        if member is None:
+            self.drop_pod(pod.metadata.uid)
+            return
+        old = self.pods.get(member.uid)
+        if old == member:
+            return
+        if old is not None and old.belongs.key != member.belongs.key:
+            self._leave(old)
+        self.pods[member.uid] = member
+        if member.node:
+            self.ledger.forget(member.uid)
+        self._charge(member)
+        if not member.silence or member.belongs.key.dialect != Dialect.ALONE.value:
+            self._join(member)
+
+    def drop_pod(self, uid: str) -> None:
+        """A pod is gone or finished."""
+        self.ledger.forget(uid)
+        self.snapshot.release(uid)
+        member = self.pods.pop(uid, None)
+        if member is not None:
+            self._leave(member)
+
+    def put_group(self, dialect: Dialect, group: PodGroup) -> None:
+        """Take in a PodGroup of one dialect."""
+        meta = group.metadata
+        key = GangKey(meta.namespace, meta.name, dialect.value)
+        self._size(key, Sizing(group.spec.min_member, None, meta.uid, meta.creation_timestamp or "", meta.name))
+
+    def drop_group(self, dialect: Dialect, namespace: str, name: str) -> None:
+        """A PodGroup is gone; its pods speak for themselves."""
+        self._size(GangKey(namespace, name, dialect.value), None)
+
+    def put_owner(self, kind: str, owner: Owner) -> None:
+        """Take in a Job or StatefulSet: how many pods it will have. They start together only if they say so."""
+        spec, meta = owner.spec, owner.metadata
+        if kind == "Job":
+            bounds = [n for n in (spec.parallelism, spec.completions) if n is not None]
+            total = min(bounds, default=1)
+        else:
+            total = spec.replicas if spec.replicas is not None else 1
+        key = GangKey(meta.namespace, f"{kind}/{meta.name}", Dialect.OWNER.value)
+        self._size(key, Sizing(None, total or None, meta.uid, meta.creation_timestamp or "", meta.name))
+
+    def drop_owner(self, kind: str, namespace: str, name: str) -> None:
+        """A Job or StatefulSet is gone."""
+        self._size(GangKey(namespace, f"{kind}/{name}", Dialect.OWNER.value), None)
+
+    def put_node(self, node: Node) -> None:
+        """Take in a node as it is now."""
+        name = node.metadata.name
+        ip = next((a.address for a in node.status.addresses or () if a.type == "InternalIP"), "")
+        if self._ips.get(name) != ip:
+            self._ips[name] = ip
+            self._stale_layout = True
+        if not self.snapshot.put_node(node):
+            self._stale_layout = True
+
+    def drop_node(self, name: str) -> None:
+        """A node is gone. Its place in the tables is given up with the next new layout."""
+        self._ips.pop(name, None)
+        self.snapshot.drop_node(name)
+
+    def set_map(self, fabric: Fabric) -> None:
+        """Take in a new fabric, whose hosts are named as the map names them: by InternalIP or by node name."""
+        self._map = fabric
+        self._stale_layout = True
+
+    # Answers.
+
+    def settle(self, now_s: float) -> None:
+        """Bring the tables up to date before a decision: layout if hosts changed, and the ledger's expiry."""
+        for uid in self.ledger.expire(now_s):
+            member = self.pods.get(uid)
+            if member is not None:
+                self._charge(member)
+                self.touched.add(member.belongs.key)
+        for key in [key for key, until_s in self._expected.items() if until_s <= now_s]:
+            del self._expected[key]
+            self.touched.add(key)
+        self._now_s = now_s
+        if self._stale_layout:
+            self._lay_out()
+
+    def assume(self, member: Member, node: str, now_s: float) -> None:
+        """Remember that this pod was just sent to this node, until the watch shows where it went."""
+        if member.node or member.uid not in self.pods:
+            return
+        self.ledger.assume(member.uid, node, now_s)
+        self._charge(member)
+        self.touched.add(member.belongs.key)
+
+    def host_of(self, member: Member) -> int | None:
+        """The host a member holds: bound, assumed, or nominated by somebody else. None while it holds none."""
+        node = self.place_of(member)
+        return self.snapshot.row_of.get(node) if node else None
+
+    def place_of(self, member: Member) -> str:
+        """The node that a member takes room on: "" for none. Our own nominations are plans, not facts."""
+        if member.node:
+            return member.node
+        assumed = self.ledger.node_of(member.uid)
+        if assumed:
+            return assumed
+        return "" if member.ours or not self._alive(member.nominated) else member.nominated
+
+    def missing(self, gang: Gang) -> int:
+        """How many members are still to be created. 0 once nobody new has come for PATIENCE_S: room is not kept for
+        pods that never come."""
+        return gang.total - len(gang.living()) if gang.key in self._expected else 0
+
+    def mapped_hosts(self) -> int:
+        """How many hosts the map knows, whether or not they have a node."""
+        return int(self.fabric.mapped.sum())
+
+    def waiting_gangs(self) -> Iterator[Gang]:
+        """Gangs with a member that waits, in no order."""
+        return (gang for gang in self.gangs.values() if any(m.waits for m in gang.members.values()))
+
+    # Inside.
+
+    def _alive(self, node: str) -> bool:
+        return bool(node) and node in self.snapshot.nodes
+
+    def _charge(self, member: Member) -> None:
+        node = self.place_of(member)
+        if node:
+            self.snapshot.charge(member.uid, Charge(node, member.shape, member.priority))
+        else:
+            self.snapshot.release(member.uid)
+
+    def _join(self, member: Member) -> None:
+        key = member.belongs.key
+        gang = self.gangs.get(key)
+        if gang is None:
+            gang = self.gangs[key] = Gang(key, sizing=self._sizings.get(key))
+        if member.uid not in gang.members:
+            self._expected.pop(key, None)
+            self._expected[key] = self._now_s + PATIENCE_S
+        gang.members[member.uid] = member
+        self.touched.add(key)
+
+    def _leave(self, member: Member) -> None:
+        key = member.belongs.key
+        gang = self.gangs.get(key)
+        if gang is None or gang.members.pop(member.uid, None) is None:
+            return
+        self.touched.add(key)
+        if not gang.members:
+            del self.gangs[key]
+            self._expected.pop(key, None)
+
+    def _size(self, key: GangKey, sizing: Sizing | None) -> None:
+        if sizing is None:
+            self._sizings.pop(key, None)
+        else:
+            self._sizings[key] = sizing
+        gang = self.gangs.get(key)
+        if gang is not None and gang.sizing != sizing:
+            gang.sizing = sizing
+            self.touched.add(key)
+
+    def _lay_out(self) -> None:
+        """Name the fabric's hosts by node, put nodes off the map behind them, and lay the tables out so."""
+        by_key = {ip: name for name, ip in self._ips.items() if ip} | {name: name for name in self._ips}
+        known = renamed(self._map, by_key)
+        on_map = set(known.hosts)
+        self.fabric = with_strangers(known, sorted(name for name in self._ips if name not in on_map))
+        self.snapshot.lay_out(self.fabric.hosts)
+        self.layout += 1
+        self._stale_layout = False
+
+
+def renamed(fabric: Fabric, by_key: dict[str, str]) -> Fabric:
+    """The same fabric with its hosts called by their nodes' names; a host without a node keeps its own."""
+    hosts = tuple(by_key.get(host, host) for host in fabric.hosts)
+    return replace(fabric, hosts=hosts, index={name: host for host, name in enumerate(hosts)})
