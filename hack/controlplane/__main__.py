@@ -38,7 +38,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m hack.controlplane", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     built = commands.add_parser("build", help="build the programs that the cache lacks (seven minutes from nothing)")
-    built.add_argument("--only", action="append", choices=list(parts.BY_NAME), default=[], help="only this part; repeat")
+    built.add_argument(
+        "--only", action="append", choices=list(parts.BY_NAME), default=[], help="only this part; repeat"
+    )
     path = commands.add_parser("path", help="print where a built program lies")
     path.add_argument("name", choices=list(parts.BY_NAME))
     up = commands.add_parser("up", help="run a control plane in the foreground until Ctrl-C")

@@ -165,14 +165,17 @@ class ControlPlane:
         pair = self.authority.user(name, tuple(groups))
         return self._write_kubeconfig(pair.cert.stem, programs.by_certificate(pair))
 
-    def service_account_kubeconfig(self, namespace: str, name: str, expires_s: int = 3600) -> Path:
-        """Write a kubeconfig for a ServiceAccount, with a token from TokenRequest. The account must be there."""
+    def service_account_token(self, namespace: str, name: str, expires_s: int = 3600) -> str:
+        """Ask for a token of a ServiceAccount by TokenRequest. The account must be there."""
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
         spec = {"expirationSeconds": expires_s}
-        answer = self.request(
-            "POST", path, {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
-        )
-        return self._write_kubeconfig(f"account-{namespace}-{name}", {"token": answer["status"]["token"]})
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        return str(self.request("POST", path, body)["status"]["token"])
+
+    def service_account_kubeconfig(self, namespace: str, name: str, expires_s: int = 3600) -> Path:
+        """Write a kubeconfig for a ServiceAccount; it may do what RBAC gives it, no more."""
+        user = {"token": self.service_account_token(namespace, name, expires_s)}
+        return self._write_kubeconfig(f"account-{namespace}-{name}", user)
 
     def api(self, token: str | None = None) -> Api:
         """Give a client for objects, to be used with `async with`; as the administrator unless a token is given."""

@@ -1,0 +1,193 @@
+"""Objects for tests against a real API server: pods and gangs in each dialect, nodes on a fabric, what one waits for.
+
+Builders only; `hack.controlplane.api.Api` carries them there (`create_all`, `until`).
+"""
+
+from __future__ import annotations
+
+from hack.controlplane.nodes import GPU, address, gpu_node
+from kube import labels
+
+IMAGE = "registry.k8s.io/pause:3.10"  # never pulled: kwok plays the kubelet
+
+
+def make_node(name, ip, gpus=8, **more):
+    """Build a ready GPU node; see hack.controlplane.nodes.gpu_node."""
+    return gpu_node(name, ip, gpus, **more)
+
+
+def make_fabric(leaves, hosts_per_leaf, shuffle=None, gpus=8, **more):
+    """Build nodes on leaves and the text of the map: (nodes, topology_config).
+
+    shuffle: a random.Random that deals the names over the fabric, so that neighbours by name are strangers by switch.
+    The map's lines are "asw psw ip", two leaves to a spine.
+    """
+    count = leaves * hosts_per_leaf
+    numbers = list(range(count))
+    if shuffle is not None:
+        shuffle.shuffle(numbers)
+    made, lines = [], []
+    for place, number in enumerate(numbers):
+        leaf = place // hosts_per_leaf
+        ip = address(number)
+        made.append(make_node(f"node-{number:03d}", ip, gpus, **more))
+        lines.append(f"asw-{leaf:02d} psw-{leaf // 2:02d} {ip}")
+    made.sort(key=lambda node: node["metadata"]["name"])
+    return made, "\n".join(lines) + "\n"
+
+
+def leaf_of(topology_config):
+    """Give {InternalIP: leaf} of a map's text."""
+    rows = (line.split() for line in topology_config.splitlines())
+    return {ip: asw for asw, _, ip in rows}
+
+
+def make_pod(name, gpus=1, namespace="default", scheduler="default-scheduler", notes=None, marks=None, **spec):
+    """Build a pod that asks for GPUs (0: a CPU-only one). notes: annotations, marks: labels, the rest goes to spec."""
+    room = {"cpu": "1", "memory": "1Gi", **({GPU: str(gpus)} if gpus else {})}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": namespace, "annotations": notes or {}, "labels": marks or {}},
+        "spec": {
+            "schedulerName": scheduler,
+            "terminationGracePeriodSeconds": 0,
+            "containers": [{"name": "worker", "image": IMAGE, "resources": {"requests": room, "limits": room}}],
+            **spec,
+        },
+    }
+
+
+def volcano_gang(name, size, gpus=8, **more):
+    """Build the pods of a gang that names a Volcano PodGroup."""
+    return _members(name, size, gpus, more, notes={labels.VOLCANO_GROUP: name})
+
+
+def koordinator_gang(name, size, least=None, gpus=8, total=None, **more):
+    """Build the pods of a koordinator gang, which says its min itself."""
+    notes = {labels.KOORD_NAME: name, labels.KOORD_MIN: str(least or size)}
+    if total:
+        notes[labels.KOORD_TOTAL] = str(total)
+    return _members(name, size, gpus, more, notes=notes)
+
+
+def plugins_gang(name, size, gpus=8, **more):
+    """Build the pods of a gang that names a scheduler-plugins PodGroup."""
+    return _members(name, size, gpus, more, marks={labels.PLUGINS_POD_GROUP: name})
+
+
+def _members(name, size, gpus, more, notes=None, marks=None):
+    notes = {**(notes or {}), **more.pop("notes", {})}
+    marks = {**(marks or {}), **more.pop("marks", {})}
+    return [
+        make_pod(f"{name}-{index}", gpus, notes=dict(notes), marks={**marks, "gang": name}, **more)
+        for index in range(size)
+    ]
+
+
+GROUPS = {"volcano": "scheduling.volcano.sh/v1beta1", "koordinator": "scheduling.sigs.k8s.io/v1alpha1"}
+GROUPS["plugins"] = "scheduling.x-k8s.io/v1alpha1"
+
+
+def pod_group(dialect, name, least, namespace="default"):
+    """Build the PodGroup of a dialect ("volcano", "koordinator", "plugins")."""
+    meta = {"name": name, "namespace": namespace}
+    return {"apiVersion": GROUPS[dialect], "kind": "PodGroup", "metadata": meta, "spec": {"minMember": least}}
+
+
+def pod_group_crd(dialect):
+    """Build a CRD of ours for a dialect's PodGroups: the group and kind are theirs, the schema takes anything."""
+    group, version = GROUPS[dialect].split("/")
+    names = {"kind": "PodGroup", "listKind": "PodGroupList", "plural": "podgroups", "singular": "podgroup"}
+    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    served = {
+        "name": version,
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": anything},
+        "subresources": {"status": {}},
+    }
+    meta = {"name": f"podgroups.{group}"}
+    if group.endswith("k8s.io"):  # protected: the API server wants to know who approved it
+        meta["annotations"] = {"api-approved.kubernetes.io": "unapproved, for tests"}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": meta,
+        "spec": {"group": group, "scope": "Namespaced", "names": names, "versions": [served]},
+    }
+
+
+def indexed_job(name, size, gpus=8, namespace="default", scheduler="default-scheduler", notes=None):
+    """Build an Indexed Job whose pods start together."""
+    template = make_pod("unused", gpus, namespace, scheduler, notes, restartPolicy="Never")
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "completionMode": "Indexed",
+            "completions": size,
+            "parallelism": size,
+            "template": {"metadata": {"annotations": notes or {}}, "spec": template["spec"]},
+        },
+    }
+
+
+def pytorch_job(name, workers, gpus=8, namespace="default", scheduler="default-scheduler", notes=None, most=None):
+    """Build a PyTorchJob of workers without a master; most: makes it elastic, from `workers` up."""
+    pod = make_pod("unused", gpus, namespace, scheduler)
+    pod["spec"]["containers"][0]["name"] = "pytorch"
+    worker = {
+        "replicas": workers,
+        "restartPolicy": "OnFailure",
+        "template": {"metadata": {"annotations": notes or {}}, "spec": pod["spec"]},
+    }
+    elastic = {"minReplicas": workers, "maxReplicas": most or workers, "rdzvBackend": "c10d"}
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"elasticPolicy": elastic, "pytorchReplicaSpecs": {"Worker": worker}},
+    }
+
+
+def config_map(text, name="node-topology-config", namespace="default", key="topology_config"):
+    """Build the ConfigMap that holds a map."""
+    meta = {"name": name, "namespace": namespace}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {key: text}}
+
+
+def namespace(name):
+    """Build a Namespace."""
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+
+
+def bound(count):
+    """Ask of a list of pods: are `count` of them on nodes? Gives {pod: node} then."""
+
+    def seen(pods):
+        placed = {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in pods if pod["spec"].get("nodeName")}
+        return placed if len(placed) >= count else None
+
+    return seen
+
+
+def in_phase(phase, count):
+    """Ask of a list of pods: are `count` of them in a phase?"""
+    return lambda pods: sum(pod.get("status", {}).get("phase") == phase for pod in pods) >= count
+
+
+def unschedulable(count):
+    """Ask of a list of pods: has the scheduler refused `count` of them? Gives {pod: message} then."""
+
+    def seen(pods):
+        told = {
+            pod["metadata"]["name"]: condition.get("message", "")
+            for pod in pods
+            for condition in pod.get("status", {}).get("conditions", [])
+            if condition["type"] == "PodScheduled" and condition["status"] == "False"
+        }
+        return told if len(told) >= count else None
+
+    return seen
