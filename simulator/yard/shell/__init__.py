@@ -1,0 +1,1 @@
+"""The rim of the yard: list-watch, the extender over HTTP, bindings."""

@@ -1,0 +1,139 @@
+"""The yard's two conversations: with the API server, and with the extender as kube-scheduler holds it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from simulator.yard.scheduler import Question, Reply, Verb
+
+
+class ApiError(Exception):
+    """The API server said no. code: the HTTP status; reason: of its Status."""
+
+    def __init__(self, code: int, reason: str, message: str) -> None:
+        super().__init__(f"{code} {reason}: {message}")
+        self.code, self.reason = code, reason
+
+
+class ApiDoor:
+    """Plain calls of an API server. Raises ApiError for an answer that refuses, aiohttp.ClientError for none."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+        self._session, self._url = session, url
+
+    async def call(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
+        """One request and its JSON."""
+        sent = None if body is None else msgspec.json.encode(body)
+        headers = {"Content-Type": kind} if sent is not None else {}
+        async with self._session.request(method, self._url + path, data=sent, headers=headers) as response:
+            answer = msgspec.json.decode(await response.read())
+            if response.status >= 400:
+                raise ApiError(response.status, answer.get("reason", ""), answer.get("message", ""))
+            return answer
+
+    async def changes(self, path: str) -> AsyncIterator[tuple[str, bytes]]:
+        """Every object as it is and as it changes, for ever: (ADDED | MODIFIED | DELETED | SYNCED, raw JSON).
+
+        A list comes first, SYNCED after it. When a watch ends it goes on from its last version; when that is gone
+        (410), a fresh list comes, whose objects the reader takes as news.
+        """
+        version = ""
+        while True:
+            if not version:
+                listed = await self.call("GET", path)
+                version = listed["metadata"]["resourceVersion"]
+                for item in listed["items"]:
+                    yield "ADDED", msgspec.json.encode(item)
+                yield "SYNCED", b""
+            query = {"watch": "1", "resourceVersion": version, "allowWatchBookmarks": "true"}
+            timeout = aiohttp.ClientTimeout(total=None, sock_read=None)
+            async with self._session.get(self._url + path, params=query, timeout=timeout) as response:
+                if response.status == 410:
+                    version = ""
+                    continue
+                async for line in response.content:
+                    event = msgspec.json.decode(line, type=_Event)
+                    seen = msgspec.json.decode(event.object, type=_Versioned)
+                    if event.type == "ERROR":
+                        version = ""
+                        break
+                    version = seen.metadata.get("resourceVersion", version)
+                    if event.type != "BOOKMARK":
+                        yield event.type, bytes(event.object)
+
+
+class _Event(msgspec.Struct):
+    type: str
+    object: msgspec.Raw
+
+
+class _Versioned(msgspec.Struct):
+    metadata: dict[str, Any] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One call of the extender, for whoever counts them."""
+
+    verb: Verb
+    names: int
+    took_s: float
+    failed: str
+
+
+class ExtenderDoor:
+    """Asks a scheduler extender over HTTP as kube-scheduler does with nodeCacheCapable: names only."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str, timeout_s: float = 5.0) -> None:
+        self._session, self._url = session, url.rstrip("/")
+        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+        self.asked: list[Asked] = []
+
+    async def ask(self, pod: Any, question: Question) -> Reply:
+        """Put one question. pod: the whole object. Never raises: a failure is in the reply."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        reply = await self._ask(pod, question)
+        self.asked.append(Asked(question.verb, len(question.names), loop.time() - began, reply.failed))
+        return reply
+
+    async def _ask(self, pod: Any, question: Question) -> Reply:
+        body = msgspec.json.encode({"Pod": pod, "Nodes": None, "NodeNames": question.names})
+        url = f"{self._url}/{question.verb.value}"
+        try:
+            async with self._session.post(
+                url, data=body, headers={"Content-Type": "application/json"}, timeout=self._timeout
+            ) as response:
+                raw = await response.read()
+                if response.status != 200:
+                    return Reply(failed=f"extender answered {response.status} to {question.verb.value}")
+            return read_reply(question.verb, raw)
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            return Reply(failed=f"extender did not answer {question.verb.value}: {type(error).__name__} {error}")
+
+
+class _FilterResult(msgspec.Struct, rename="pascal"):
+    node_names: list[str] | None = None
+    failed_nodes: dict[str, str] | None = None
+    failed_and_unresolvable_nodes: dict[str, str] | None = None
+    error: str = ""
+
+
+class _HostPriority(msgspec.Struct, rename="pascal"):
+    host: str
+    score: int
+
+
+def read_reply(verb: Verb, raw: bytes) -> Reply:
+    """Read an answer. Raises ValueError when it is not of extender/v1."""
+    if verb is Verb.PRIORITIZE:
+        return Reply(points={p.host: p.score for p in msgspec.json.decode(raw, type=list[_HostPriority])})
+    result = msgspec.json.decode(raw, type=_FilterResult)
+    refused = {**(result.failed_nodes or {}), **(result.failed_and_unresolvable_nodes or {})}
+    return Reply(kept=tuple(result.node_names or ()), refused=refused, failed=result.error)
