@@ -94,6 +94,9 @@ class Verbs:
         self._metrics.in_flight.inc()
         held = 0
         try:
+            if request.headers.get(hdrs.EXPECT, "").lower() == "100-continue":
+                await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+                request.writer.output_size = 0  # the answer proper has not begun
             chunks: list[bytes] = []
             async with asyncio.timeout(self._limits.body_s):
                 while chunk := await request.content.readany():

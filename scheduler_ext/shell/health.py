@@ -64,18 +64,19 @@ class Health:
         return response
 
     def _view(self, request: web.BaseRequest) -> web.Response:
-        if not _is_local(request):
+        peer = request.transport.get_extra_info("peername") if request.transport else None
+        if not is_local(peer[0] if peer else "", request.headers.get(hdrs.HOST, "")):
             return refusal(404, "no such page")
         return web.Response(body=msgspec.json.encode(self._adviser.describe()), content_type="application/json")
 
 
-def _is_local(request: web.BaseRequest) -> bool:
-    """From loopback, and by a local name: a page in a browser reaches loopback too, but under its own name."""
-    peer = request.transport.get_extra_info("peername") if request.transport else None
-    if not peer or not _is_loopback(peer[0]):
-        return False
-    host, _, _ = request.headers.get(hdrs.HOST, "").rpartition(":")
-    return (host or request.headers.get(hdrs.HOST, "")).lower() in _LOCAL_NAMES
+def is_local(peer: str, host: str) -> bool:
+    """From loopback, and by a local name: a page in a browser reaches loopback too, but under its own name.
+
+    peer: the caller's address, empty if it has none. host: the Host header.
+    """
+    name = host[: host.rindex("]") + 1] if "]" in host else host.partition(":")[0]
+    return bool(peer) and _is_loopback(peer) and name.lower() in _LOCAL_NAMES
 
 
 def _is_loopback(text: str) -> bool:

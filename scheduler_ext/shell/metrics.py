@@ -6,7 +6,8 @@ Source: facts/ecosystem.md 3.1; CS-21
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
 
 from prometheus_client import (
     CollectorRegistry,
@@ -19,6 +20,8 @@ from prometheus_client import (
 )
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+from kube.shell.clock import Clock
 
 DURATIONS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 NAMES = (0, 1, 8, 64, 256, 1024, 4096, 16384, 65536)
@@ -95,29 +98,50 @@ class Metrics:
             )
         self._tls_expiry.set(expiry_s)
 
-    def pass_through(self, source: Callable[[], Iterable[tuple[str, Mapping[str, float]]]]) -> None:
-        """Show the reflectors' own numbers: source gives (kind of object, {number: value}) at each scrape."""
-        self.registry.register(_Watches(source))
+    def pass_through(self, watches: Callable[[], Iterable[tuple[str, Watch]]], clock: Clock) -> None:
+        """Show the reflectors' own numbers: watches gives (kind of object, reflector), and is asked at each scrape."""
+        self.registry.register(_Watches(watches, clock))
 
     def page(self) -> bytes:
         """The scrape, in Prometheus' text format."""
         return generate_latest(self.registry)
 
 
+class Watch(Protocol):
+    """What is shown of a reflector. last_event_s: of the monotonic clock."""
+
+    has_synced: bool
+    last_event_s: float
+
+    @property
+    def objects(self) -> int: ...
+    @property
+    def relists(self) -> int: ...
+    @property
+    def reconnects(self) -> int: ...
+    @property
+    def skipped(self) -> int: ...
+
+
 class _Watches(Collector):
     """Reads the reflectors when asked, so that they need not know of Prometheus."""
 
-    def __init__(self, source: Callable[[], Iterable[tuple[str, Mapping[str, float]]]]) -> None:
-        self._source = source
+    def __init__(self, watches: Callable[[], Iterable[tuple[str, Watch]]], clock: Clock) -> None:
+        self._watches, self._clock = watches, clock
 
     def collect(self) -> Iterator[Metric]:
-        families: dict[str, Metric] = {}
-        for kind, numbers in self._source():
-            for number, value in numbers.items():
-                if number not in families:
-                    counts = number.endswith("_total")
-                    family = CounterMetricFamily if counts else GaugeMetricFamily
-                    told = number.removesuffix("_total").replace("_", " ")
-                    families[number] = family(f"turnout_watch_{number}", f"Of a watch: {told}.", labels=["kind"])
-                families[number].add_metric([kind], value)  # type: ignore[attr-defined]
-        yield from families.values()
+        gauge, counter, prefix, kind = GaugeMetricFamily, CounterMetricFamily, "turnout_watch_", ["kind"]
+        synced = gauge(f"{prefix}synced", "1 once a whole list has been told.", labels=kind)
+        objects = gauge(f"{prefix}objects", "Objects in hand.", labels=kind)
+        age = gauge(f"{prefix}last_event_age_seconds", "Time since anything came.", labels=kind)
+        relists = counter(f"{prefix}relists", "Lists after the first.", labels=kind)
+        reconnects = counter(f"{prefix}reconnects", "Watches after the first.", labels=kind)
+        skipped = counter(f"{prefix}skipped", "Objects and lines that could not be used.", labels=kind)
+        for name, watch in self._watches():
+            synced.add_metric([name], float(watch.has_synced))
+            objects.add_metric([name], watch.objects)
+            age.add_metric([name], max(0.0, self._clock.monotonic() - watch.last_event_s))
+            relists.add_metric([name], watch.relists)
+            reconnects.add_metric([name], watch.reconnects)
+            skipped.add_metric([name], watch.skipped)
+        yield from (synced, objects, age, relists, reconnects, skipped)

@@ -1,10 +1,10 @@
-"""extender/v1 as bytes: what kube-scheduler writes is read, and whatever the adviser says, the answer stays in bounds."""
+"""extender/v1 as bytes: what kube-scheduler writes is read, and an answer stays in bounds whatever the adviser says."""
 
 import json
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler_ext.errors import BadRequest
@@ -20,6 +20,7 @@ from scheduler_ext.wire_kube import (
     encode_prioritize,
 )
 
+calm = settings(deadline=None)  # machines are noisy
 POD = {"metadata": {"name": "bert-0", "namespace": "ml", "uid": "u1"}, "spec": {"containers": [{"name": "c"}]}}
 
 
@@ -83,7 +84,7 @@ DEEP = 10**6
     pytest.param(b'{"Pod":{},"NodeNames":["\\ud800"]}', "not JSON", id="half a surrogate"),
     pytest.param(b'{"Pod":{},"NodeNames":["a",null]}', r"NodeNames .* \$\[1\]", id="a null name"),
     pytest.param(b'{"Pod":{},"NodeNames":{"a":1}}', "NodeNames", id="names that are no list"),
-    pytest.param(b'{"Pod":{"metadata":{"labels":{"a":1}}},"NodeNames":[]}', "Pod .*labels", id="a label that is a number"),
+    pytest.param(b'{"Pod":{"metadata":{"labels":{"a":1}}},"NodeNames":[]}', "Pod .*labels", id="a label of the wrong type"),
     pytest.param(b'{"Pod":{},"Nodes":{"items":{}}}', "Nodes", id="items that are no list"),
     pytest.param(b'{"Pod":{},"Nodes":{"items":[7]}}', "Nodes", id="an item that is no node"),
     pytest.param(b"[" * DEEP, "too deep|wrong type", id="10^6 brackets"),
@@ -99,27 +100,32 @@ def test_a_body_that_cannot_be_answered_is_named(body, fault):
         decode_args(body)
 
 
-@given(
-    st.binary(max_size=200)
-    | st.text(max_size=60).map(lambda text: names_body(["a"])[:20] + text.encode("utf-8", "ignore"))
-)
-def test_any_bytes_are_read_or_refused(body):
+def fault_of(body):
+    """What a body is refused for; nothing if it is not."""
     try:
         decode_args(body)
     except BadRequest as error:
-        assert len(encode_error(error.fault)) <= 300
+        return error.fault
+    return ""
 
 
+beginnings = st.text(max_size=60).map(lambda text: names_body(["a"])[:20] + text.encode("utf-8", "ignore"))
+
+
+@calm
+@given(st.binary(max_size=200) | beginnings)
+def test_any_bytes_are_read_or_refused(body):
+    assert len(encode_error(fault_of(body))) <= 300
+
+
+@calm
 @given(st.data())
 def test_a_refusal_quotes_nothing(data):
     secret = "hunter2hunter2"
     body = bytearray(names_body(["n"], {"spec": {"containers": [{"env": [{"name": "P", "value": secret}]}]}}))
     for _ in range(data.draw(st.integers(1, 4))):
         body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
-    try:
-        decode_args(bytes(body))
-    except BadRequest as error:
-        assert "hunter" not in error.fault
+    assert "hunter" not in fault_of(bytes(body))
 
 
 # Answers
@@ -188,6 +194,7 @@ some_names = st.lists(text, max_size=30)
 reasons = st.text(max_size=600) | st.sampled_from(["", "x" * 500, '"' * 400, "\x00" * 300, "é" * 200, "\ud800"])
 
 
+@calm
 @given(
     asked=st.lists(text, max_size=30),
     kept=some_names,
@@ -211,6 +218,7 @@ def test_a_filter_answer_is_bounded_by_its_request(asked, kept, no_room, forbidd
         assert len(why.encode()) <= 256
 
 
+@calm
 @given(
     asked=st.lists(text, max_size=30),
     scores=st.lists(st.tuples(text, st.integers(-(2**70), 2**70)), max_size=40),
@@ -235,6 +243,7 @@ def test_the_largest_map_of_failures_keeps_every_name_and_shortens_the_words():
     assert len(encoded) <= 2 * len(body) + 1024
 
 
+@calm
 @given(reasons, st.integers(0, 300))
 def test_a_message_is_printable_and_as_short_as_asked(message, limit):
     clipped = clip(message, limit)
@@ -266,7 +275,7 @@ def test_victims_are_read_in_both_forms_and_answered_by_uid(form):
     pytest.param({"b": Victims(("v1",))}, {}, id="a node that was not offered"),
     pytest.param({"a": Victims(())}, {}, id="a node without victims, which kube-scheduler calls an error"),
     pytest.param({"a": Victims(("x",))}, {}, id="a pod that is not on the node"),
-    pytest.param({"a": Victims(("v2", "v2", "x"), 99)}, {"a": (["v2"], 1)}, id="twice the same, and too many violations"),
+    pytest.param({"a": Victims(("v2", "v2", "x"), 99)}, {"a": (["v2"], 1)}, id="twice the same, too many violations"),
 ])  # fmt: skip
 def test_victims_are_only_those_offered(chosen, told):
     answer = json.loads(encode_preempt(decode_preempt(victims_body("NodeNameToMetaVictims")), chosen))
@@ -279,13 +288,14 @@ def test_victims_are_only_those_offered(chosen, told):
     pytest.param(b'{"Pod":{}}', id="neither form"),
     pytest.param(b'{"Pod":{},"NodeNameToMetaVictims":[]}', id="a list"),
     pytest.param(b'{"Pod":{},"NodeNameToMetaVictims":{"a":{"Pods":[null]}}}', id="a null pod"),
-    pytest.param(b'{"Pod":{},"NodeNameToMetaVictims":{"a":{"NumPDBViolations":' + b"9" * 10000 + b"}}}", id="a huge count"),
+    pytest.param(b'{"Pod":{},"NodeNameToMetaVictims":{"a":{"NumPDBViolations":' + b"9" * 9999 + b"}}}", id="a huge count"),
 ])  # fmt: skip
 def test_victims_that_cannot_be_read_are_refused(body):
     with pytest.raises(BadRequest):
         decode_preempt(body)
 
 
+@calm
 @given(st.dictionaries(text, st.lists(text, max_size=8), max_size=8))
 def test_a_preemption_answer_is_bounded_by_its_request(offered):
     given_ = {node: {"pods": [{"uid": uid} for uid in uids]} for node, uids in offered.items()}
