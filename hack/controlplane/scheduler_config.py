@@ -16,15 +16,17 @@ from hack.controlplane.certs import Pair
 FOLDER = Path(__file__).parents[2] / "deploy" / "scheduler"
 SHIPPED = FOLDER / "kube-scheduler-config.yaml"
 SHIPPED_KOORDINATOR = FOLDER / "koord-scheduler-config.yaml"
+# What a serving certificate of a test's extender must be good for: the shipped file names the Service.
+EXTENDER_HOSTS = ("127.0.0.1", "localhost", "turnout-extender.turnout-system.svc")
 FAST_CLIENT = {"qps": 5000, "burst": 5000}  # the default of 50 binds a second would be what a bench measures
 
 
 def connected(config: Path | Mapping[str, Any] | None, kubeconfig: Path) -> dict[str, Any]:
-    """Give a configuration with a kubeconfig and without leader election; all else as it was."""
+    """Give a configuration with a kubeconfig, a fast client and no leader election; all else as it was."""
     content = yaml.safe_load(config.read_text()) if isinstance(config, Path) else dict(config or {})
     content.setdefault("apiVersion", "kubescheduler.config.k8s.io/v1")
     content.setdefault("kind", "KubeSchedulerConfiguration")
-    content["clientConnection"] = {**FAST_CLIENT, **content.get("clientConnection", {}), "kubeconfig": str(kubeconfig)}
+    content["clientConnection"] = {**content.get("clientConnection", {}), **FAST_CLIENT, "kubeconfig": str(kubeconfig)}
     content["leaderElection"] = {"leaderElect": False}
     return content
 
