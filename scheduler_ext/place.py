@@ -6,6 +6,7 @@ a gang that has some are nobody's business here: they count towards its min and 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -211,7 +212,7 @@ def _seat(fabric: Fabric, request: Request, group: _Group, slots: Sequence[int])
     fixed = {ranks[m.uid]: host for m, host in request.held if m.uid in ranks}
     fixed.update({ranks[uid]: host for uid, host in seats.items()})
     free_ranks = sorted([ranks[m.uid] for m in open_members] + _missing_ranks(ranks, group.missing))
-    given = assign(fabric, free, free_ranks[: len(free)], fixed)
+    given = assign(fabric, sorted(Counter(free).items()), free_ranks[: len(free)], fixed)
     seats.update({m.uid: given[ranks[m.uid]] for m in open_members if ranks[m.uid] in given})
     return seats
 

@@ -1,0 +1,109 @@
+"""The extender as a program: watches, the adviser, and the two doors, wired and ended together."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import random
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+
+from kube.errors import BadKubeconfig
+from kube.shell import logs
+from kube.shell.client import Client
+from kube.shell.clock import RealClock
+from kube.shell.events import EventRecorder
+from scheduler_ext.errors import BadCertificate
+from scheduler_ext.settings import Settings, address, extender_settings
+from scheduler_ext.shell.front import Front, Listen
+from scheduler_ext.shell.metrics import Metrics
+from scheduler_ext.shell.sight import Sight
+from scheduler_ext.shell.teller import Teller
+from scheduler_ext.shell.tls import TlsFiles
+from scheduler_ext.shell.view import View
+
+log = logging.getLogger("turnout.extender")
+
+LEAVE_S = 2.0  # between "not ready" and the end, so that a Service stops sending
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run until SIGTERM or SIGINT; 0 then, 1 when it cannot start."""
+    settings = extender_settings(argv)
+    logs.setup(settings.log_level)
+    try:
+        asyncio.run(serve(settings))
+    except (BadKubeconfig, BadCertificate, OSError) as error:
+        print(f"turnout-extender: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def serve(settings: Settings) -> None:
+    """Serve until the process is told to end."""
+    clock, metrics = RealClock(), Metrics()
+    async with await Client.open(settings.kubeconfig, settings.context) as client:
+        events = EventRecorder(client, "turnout-extender", _instance(), clock=clock)
+        teller = Teller(events, settings.configmap, clock)
+        view = View(settings.rules(), clock, metrics, teller.tell)
+        sight = Sight(view, client, settings.configmap, clock, random.Random(), settings.confirm_large_changes)
+        metrics.pass_through(sight.reflectors.items, clock)
+        async with Front(view, metrics, _listen(settings)) as front:
+            log.info("listening", extra={"port": front.port, "health_port": front.health_port})
+            if settings.port_file is not None:
+                _write(settings, front.port)
+            await _run_until_told(sight, events, front, clock)
+
+
+async def _run_until_told(sight: Sight, events: EventRecorder, front: Front, clock: RealClock) -> None:
+    told = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, told.set)
+    tasks = [asyncio.create_task(work) for work in (sight.run(), events.run(), front.follow(clock), _settle(sight))]
+    ended = asyncio.create_task(told.wait())
+    try:
+        await asyncio.wait([tasks[0], ended], return_when=asyncio.FIRST_COMPLETED)
+        if not told.is_set():
+            tasks[0].result()  # a fault of ours: end with it, so that somebody starts us afresh
+        front.leave()
+        await asyncio.sleep(LEAVE_S)
+    finally:
+        for task in [*tasks, ended]:
+            task.cancel()
+        await asyncio.gather(*tasks, ended, return_exceptions=True)
+
+
+async def _settle(sight: Sight) -> None:
+    """Once everything is seen, what is there stays: keep the collector from walking it in every request."""
+    await sight.synced()
+    log.info("synced")
+    gc.collect()
+    gc.freeze()
+
+
+def _listen(settings: Settings) -> Listen:
+    host, port = address(settings.bind, "--bind")
+    health_host, health_port = address(settings.metrics_bind, "--metrics-bind")
+    tls = None
+    if settings.tls_cert is not None and settings.tls_key is not None:
+        tls = TlsFiles(settings.tls_cert, settings.tls_key, settings.client_ca)
+    return Listen(host, port, health_host, health_port, tls)
+
+
+def _write(settings: Settings, port: int) -> None:
+    if settings.port_file is not None:
+        part = settings.port_file.with_suffix(".part")
+        part.write_text(f"{port}\n")
+        part.rename(settings.port_file)
+
+
+def _instance() -> str:
+    return os.environ.get("POD_NAME") or socket.gethostname()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

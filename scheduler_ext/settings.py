@@ -1,0 +1,114 @@
+"""What an admin can set, for the extender and the nominator: defaults in sight, checked when built."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from kube.labels import GPU_RESOURCES
+from scheduler_ext.model import Rules
+
+T = TypeVar("T")
+
+
+class BadSetting(ValueError):
+    """A flag that cannot be obeyed. Say so and end with exit code 2."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Of the extender. bind, metrics_bind: host:port, port 0 takes a free one. configmap: namespace/name."""
+
+    kubeconfig: str | None = None
+    context: str | None = None
+    configmap: str = "turnout-system/node-topology-config"
+    bind: str = "127.0.0.1:9443"
+    metrics_bind: str = "127.0.0.1:9090"
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    client_ca: Path | None = None
+    hold_incomplete_gangs: bool = False
+    confirm_large_changes: bool = False
+    asw_only: bool = False
+    gpu_resource: tuple[str, ...] = GPU_RESOURCES
+    port_file: Path | None = None
+    log_level: str = "info"
+
+    def __post_init__(self) -> None:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise BadSetting("--tls-cert and --tls-key go together")
+        if self.client_ca is not None and self.tls_cert is None:
+            raise BadSetting("--client-ca needs --tls-cert and --tls-key")
+        if self.configmap.count("/") != 1 or not all(self.configmap.split("/")):
+            raise BadSetting(f"--configmap is {self.configmap!r}: it must be namespace/name")
+        address(self.bind, "--bind")
+        address(self.metrics_bind, "--metrics-bind")
+
+    def rules(self) -> Rules:
+        """What of it decides on placements."""
+        return Rules(self.hold_incomplete_gangs, self.asw_only, self.gpu_resource)
+
+
+def address(text: str, flag: str) -> tuple[str, int]:
+    """host:port, with IPv6 hosts in brackets. Raises BadSetting."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdigit() or int(port) > 65535:
+        raise BadSetting(f"{flag} is {text!r}: it must be host:port")
+    return host.strip("[]"), int(port)
+
+
+def extender_settings(argv: Sequence[str] | None) -> Settings:
+    """Read the command line of the extender. Ends the program with code 2 on a bad one."""
+    default = Settings()
+    parser = argparse.ArgumentParser(
+        prog="turnout-extender", description="Tell kube-scheduler which nodes keep a gang under the fewest switches."
+    )
+    add_common(parser, default.configmap, default.metrics_bind)
+    parser.add_argument("--bind", default=default.bind, help="where the verbs are served (%(default)s)")
+    parser.add_argument("--tls-cert", type=Path, help="PEM certificate chain; read again when it changes")
+    parser.add_argument("--tls-key", type=Path, help="PEM key of --tls-cert")
+    parser.add_argument("--client-ca", type=Path, help="callers must show a certificate signed by this CA (mTLS)")
+    parser.add_argument(
+        "--confirm-large-changes",
+        action="store_true",
+        help="hold a map that moves over 30%% of the hosts until confirmed",
+    )
+    parser.add_argument("--port-file", type=Path, help="write the verbs' port here once listening")
+    return build(parser, Settings, argv)
+
+
+def add_common(parser: argparse.ArgumentParser, configmap: str, metrics_bind: str) -> None:
+    """Flags that the extender and the nominator share."""
+    parser.add_argument("--kubeconfig", help="path; else in-cluster, else the user's own")
+    parser.add_argument("--context", help="of the kubeconfig")
+    parser.add_argument("--configmap", default=configmap, help="namespace/name of the topology (%(default)s)")
+    parser.add_argument(
+        "--metrics-bind", default=metrics_bind, help="where probes and metrics are served (%(default)s)"
+    )
+    parser.add_argument(
+        "--hold-incomplete-gangs",
+        action="store_true",
+        help="refuse a gang's pods until as many exist as must start together; leave off beside a gang scheduler",
+    )
+    parser.add_argument("--asw-only", action="store_true", help="only membership of the leaf switch counts")
+    parser.add_argument(
+        "--gpu-resource",
+        action="append",
+        help=f"resource that counts as a GPU; repeatable ({', '.join(GPU_RESOURCES)})",
+    )
+    parser.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
+
+
+def build(parser: argparse.ArgumentParser, kind: type[T], argv: Sequence[str] | None) -> T:
+    """Parse and check. Ends the program with code 2 on a bad command line."""
+    values = vars(parser.parse_args(argv))
+    for key in [key for key, value in values.items() if isinstance(value, list)]:
+        values[key] = tuple(values[key])
+    values = {key: value for key, value in values.items() if value is not None}
+    try:
+        return kind(**values)
+    except BadSetting as error:
+        parser.error(str(error))

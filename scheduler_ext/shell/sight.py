@@ -1,0 +1,196 @@
+"""The watches: nodes, pods, PodGroups, owners and the map, told to the view as they change."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from typing import Any
+
+from jobs.gang import Dialect
+from kube.feed import Key
+from kube.objects import ConfigMap, Node, Owner, Pod, PodGroup
+from kube.shell.clock import Clock
+from kube.shell.reflector import Reflector, Source
+from scheduler_ext.map_keeper import CONFIRM, Verdict, draw, judge, missing
+from scheduler_ext.model import Word
+from scheduler_ext.shell.view import View
+from topology.fabric import Fabric
+
+log = logging.getLogger("turnout.extender")
+
+POD_GROUPS = {
+    Dialect.VOLCANO: "/apis/scheduling.volcano.sh/v1beta1/podgroups",
+    Dialect.KOORDINATOR: "/apis/scheduling.sigs.k8s.io/v1alpha1/podgroups",
+    Dialect.PLUGINS: "/apis/scheduling.x-k8s.io/v1alpha1/podgroups",
+}
+OWNERS = {"Job": "/apis/batch/v1/jobs", "StatefulSet": "/apis/apps/v1/statefulsets"}
+UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
+TIDY_S = 5.0
+SYNC_LOOK_S = 0.1
+
+
+class _Nodes:
+    def __init__(self, view: View) -> None:
+        self._view = view
+
+    def put(self, obj: Node) -> None:
+        self._view.gangs.put_node(obj)
+
+    def drop(self, key: Key) -> None:
+        self._view.gangs.drop_node(key.name)
+
+    def synced(self) -> None:
+        pass
+
+
+class _Pods:
+    def __init__(self, view: View) -> None:
+        self._view = view
+
+    def put(self, obj: Pod) -> None:
+        self._view.put_pod(obj)
+
+    def drop(self, key: Key) -> None:
+        self._view.drop_pod(key.uid)
+
+    def synced(self) -> None:
+        pass
+
+
+class _Groups:
+    def __init__(self, view: View, dialect: Dialect) -> None:
+        self._view, self._dialect = view, dialect
+
+    def put(self, obj: PodGroup) -> None:
+        self._view.gangs.put_group(self._dialect, obj)
+
+    def drop(self, key: Key) -> None:
+        self._view.gangs.drop_group(self._dialect, key.namespace, key.name)
+
+    def synced(self) -> None:
+        pass
+
+
+class _Owners:
+    def __init__(self, view: View, kind: str) -> None:
+        self._view, self._kind = view, kind
+
+    def put(self, obj: Owner) -> None:
+        self._view.gangs.put_owner(self._kind, obj)
+
+    def drop(self, key: Key) -> None:
+        self._view.gangs.drop_owner(self._kind, key.namespace, key.name)
+
+    def synced(self) -> None:
+        pass
+
+
+class MapDesk:
+    """Receives the ConfigMap, draws it in a thread, and hands good maps to the view."""
+
+    def __init__(self, view: View, hold_large: bool) -> None:
+        self._view, self._hold_large = view, hold_large
+        self._newest: ConfigMap | None = None
+        self._news = asyncio.Event()
+        self._in_use: Fabric | None = None
+        self.looked = False
+
+    def put(self, obj: ConfigMap) -> None:
+        self._newest = obj
+        self._news.set()
+
+    def drop(self, key: Key) -> None:
+        self._newest = None
+        self._news.set()
+
+    def synced(self) -> None:
+        if self._newest is None:
+            self._news.set()
+
+    async def run(self) -> None:
+        """Follow the ConfigMap until cancelled."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            newest = self._newest
+            if newest is None:
+                self._take(missing())
+                continue
+            drawn = await asyncio.to_thread(draw, newest.data or {})
+            confirmed = (newest.metadata.annotations or {}).get(CONFIRM, "")
+            self._take(judge(self._in_use, drawn, confirmed, self._hold_large))
+
+    def _take(self, verdict: Verdict) -> None:
+        first = not self.looked
+        self.looked = True
+        metrics, word = self._view.metrics, verdict.notice.word
+        metrics.reloads.labels(word.value).inc()
+        metrics.faults.set(verdict.faults)
+        if verdict.fabric is not None:
+            self._in_use = verdict.fabric
+            self._view.use_map(verdict.fabric)
+        log.info("map_looked_at", extra={"reason": word.value, "detail": verdict.notice.detail})
+        if not (first and word is Word.MAP_APPLIED):
+            self._view.tell(verdict.notice)
+
+
+class Sight:
+    """Every watch of an extender or nominator. configmap: namespace/name of the map."""
+
+    def __init__(
+        self,
+        view: View,
+        source: Source,
+        configmap: str,
+        clock: Clock,
+        rng: random.Random,
+        hold_large: bool = False,
+    ) -> None:
+        namespace, _, name = configmap.partition("/")
+        self.map_desk = MapDesk(view, hold_large)
+        self._view, self._clock = view, clock
+
+        def watch(path: str, kind: type[Any], sink: Any, **options: Any) -> Reflector[Any]:
+            return Reflector(source, path, kind, sink, clock=clock, rng=rng, **options)
+
+        self.reflectors: dict[str, Reflector[Any]] = {
+            "nodes": watch("/api/v1/nodes", Node, _Nodes(view)),
+            "pods": watch("/api/v1/pods", Pod, _Pods(view), params={"fieldSelector": UNFINISHED}),
+            "configmap": watch(
+                f"/api/v1/namespaces/{namespace}/configmaps",
+                ConfigMap,
+                self.map_desk,
+                params={"fieldSelector": f"metadata.name={name}"},
+            ),
+        }
+        for dialect, path in POD_GROUPS.items():
+            self.reflectors[f"podgroups.{dialect.value}"] = watch(path, PodGroup, _Groups(view, dialect), optional=True)
+        for kind, path in OWNERS.items():
+            self.reflectors[path.rsplit("/", 1)[1]] = watch(path, Owner, _Owners(view, kind), optional=True)
+        view.waiting_for = self.waiting_for
+
+    def waiting_for(self) -> str | None:
+        """What is still to be seen before an answer can be trusted."""
+        missing = [kind for kind, reflector in self.reflectors.items() if not reflector.has_synced]
+        if missing:
+            return f"no whole list yet of {', '.join(missing)}"
+        return None if self.map_desk.looked else "the map is being read"
+
+    async def synced(self) -> None:
+        """Wait until nothing is missing."""
+        while self.waiting_for() is not None:
+            await self._clock.sleep(SYNC_LOOK_S)
+
+    async def run(self) -> None:
+        """Watch until cancelled. A watch ends only by a fault of ours, which ends the program."""
+        async with asyncio.TaskGroup() as tasks:
+            for reflector in self.reflectors.values():
+                tasks.create_task(reflector.run())
+            tasks.create_task(self.map_desk.run())
+            tasks.create_task(self._tidy())
+
+    async def _tidy(self) -> None:
+        while True:
+            await self._clock.sleep(TIDY_S)
+            self._view.tidy()
