@@ -1,0 +1,231 @@
+"""Where a gang goes, wish by wish, and why it goes nowhere."""
+
+import time
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from tests.topology.world import fabric, guide_table, room
+from topology.cost import cost
+from topology.fabric import EMPTY, build, with_strangers
+from topology.grow import grow
+from topology.model import Ask, Placement, Reason, Refusal, Rule
+from topology.order import assign, ranks
+from topology.plan import plan
+from topology.sources import configmap_text
+
+
+def ask(pods, **wish):
+    return Ask(pods, wish.pop("least", pods), wish.pop("most", pods), **wish)
+
+
+# Two spines: hosts 0-3 in two leaves of two, hosts 4-8 in leaves of two and three.
+SMALL = fabric([2, 2], [2, 3])
+
+
+@pytest.mark.parametrize(
+    ("rooms", "wish", "slots", "tier"),
+    [
+        pytest.param([8, 8, 8, 8, 8, 8, 8, 8, 8], ask(8), [(0, 8)], 0, id="one host that holds all is nearest"),
+        pytest.param([8, 5, 8, 8, 8, 8, 8, 8, 8], ask(5), [(1, 5)], 0, id="the tightest host"),
+        pytest.param([4, 4, 4, 4, 4, 4, 4, 4, 4], ask(8), [(0, 4), (1, 4)], 1, id="the lowest domain: a leaf"),
+        pytest.param([4, 4, 4, 1, 4, 4, 4, 4, 4], ask(5), [(2, 4), (3, 1)], 1, id="the tightest leaf"),
+        pytest.param(
+            [4, 4, 4, 4, 4, 4, 4, 4, 4], ask(8, most=12), [(6, 4), (7, 4)], 1, id="room to grow before the tightest"
+        ),
+        pytest.param(
+            [1, 1, 1, 1, 2, 2, 2, 0, 0], ask(4, most=6), [(4, 2), (5, 2)], 1, id="room to grow one tier up, if not here"
+        ),
+        pytest.param(
+            [1, 1, 1, 1, 1, 1, 1, 1, 0], ask(3), [(0, 1), (1, 1), (2, 1)], 2, id="the tightest spine, or the first"
+        ),
+        pytest.param(
+            [1, 1, 1, 0, 1, 1, 1, 1, 1], ask(4), [(6, 1), (7, 1), (8, 1), (4, 1)], 2, id="fewest leaves before tightest"
+        ),
+        pytest.param(
+            [3, 1, 3, 2, 0, 0, 0, 0, 0],
+            ask(6),
+            [(2, 3), (3, 2), (1, 1)],
+            2,
+            id="a small hole is used up, large ones stay",
+        ),
+        pytest.param(
+            [2, 2, 2, 2, 2, 2, 2, 2, 2],
+            ask(14),
+            [(0, 2), (1, 2), (2, 2), (3, 2), (6, 2), (7, 2), (8, 2)],
+            3,
+            id="the whole fabric at last; the home of most pods first, the rest has the highest ranks",
+        ),
+        pytest.param([7, 7, 4, 5, 0, 0, 0, 0, 0], ask(6, multiple=2), [(0, 6)], 0, id="in pairs a host of 7 holds 6"),
+        pytest.param(
+            [3, 3, 4, 0, 5, 1, 0, 0, 0],
+            ask(6, multiple=2),
+            [(0, 2), (1, 2), (2, 2)],
+            2,
+            id="no host gets an odd number",
+        ),
+        pytest.param(
+            [2, 0, 2, 0, 2, 0, 2, 0, 0], ask(7, multiple=2, least=6), [(0, 2), (2, 2), (4, 2)], 3, id="odd one out"
+        ),
+        pytest.param(
+            [2, 2, 0, 0, 4, 4, 0, 0, 0], ask(20, least=10), [(4, 4), (5, 4), (0, 2), (1, 2)], 3, id="as many as fit"
+        ),
+        pytest.param(
+            [2, 2, 2, 0, 4, 4, 0, 0, 0],
+            ask(20, least=6, widest_tier=2),
+            [(4, 4), (5, 4)],
+            1,
+            id="as many as a spine holds",
+        ),
+        pytest.param(
+            [0, 4, 4, 4, 4, 4, 4, 4, 4], ask(4, anchors=((0, 4),)), [(1, 4)], 1, id="members placed pull the rest near"
+        ),
+        pytest.param(
+            [0, 2, 1, 1, 8, 8, 8, 8, 8], ask(4, anchors=((0, 4),)), [(1, 2), (2, 1), (3, 1)], 2, id="their leaf first"
+        ),
+        pytest.param(
+            [0, 0, 8, 8, 0, 8, 8, 8, 8],
+            ask(8, anchors=((0, 1), (4, 1))),
+            [(5, 8)],
+            3,
+            id="between two spines, a member's leaf",
+        ),
+    ],
+)
+def test_order_of_wishes(rooms, wish, slots, tier):
+    placed = sum(pods for _, pods in slots)
+    assert plan(SMALL, room(*rooms), wish) == Placement(tuple(slots), tier, placed)
+
+
+@pytest.mark.parametrize(
+    ("rooms", "wish", "reason"),
+    [
+        pytest.param([1] * 9, ask(10), Reason.NO_ROOM, id="nine slots for ten"),
+        pytest.param([1] * 9, ask(3, multiple=2), Reason.NO_ROOM, id="single slots for pairs"),
+        pytest.param([8] * 9, ask(3, multiple=2), Reason.NO_ROOM, id="three that must start, in pairs"),
+        pytest.param([0] * 9, ask(3, least=0), Reason.NO_ROOM, id="more workers, and no room for one"),
+        pytest.param([1] * 9, ask(4, widest_tier=1), Reason.TIER_TOO_NARROW, id="no leaf of four"),
+        pytest.param([1] * 9, ask(6, widest_tier=2), Reason.TIER_TOO_NARROW, id="no spine of six"),
+        pytest.param([1] * 9, ask(10, widest_tier=2), Reason.NO_ROOM, id="required or not, nine are nine"),
+        pytest.param(
+            [1] * 9, ask(1, widest_tier=1, anchors=((0, 1), (2, 1))), Reason.OFF_MAP, id="placed too far apart"
+        ),
+        pytest.param(
+            [0, 0, 1, 1, 1, 1, 1, 1, 1],
+            ask(1, widest_tier=1, anchors=((0, 1),)),
+            Reason.TIER_TOO_NARROW,
+            id="leaf full",
+        ),
+    ],
+)
+def test_refusals(rooms, wish, reason):
+    answer = plan(SMALL, room(*rooms), wish)
+    assert answer == Refusal(reason)
+    assert 0 < len(answer.detail) <= 200
+
+
+def test_an_empty_map_blocks_nobody_but_required_gangs():
+    strange = with_strangers(EMPTY, ["a", "b", "c"])
+    assert plan(strange, room(1, 1, 1), ask(2)) == Placement(((0, 1), (1, 1)), 2, 2)
+    assert plan(strange, room(1, 1, 1), ask(2, widest_tier=2)) == Refusal(Reason.NO_MAP)
+    assert plan(EMPTY, room(), ask(1)) == Refusal(Reason.NO_ROOM)
+
+
+@pytest.mark.parametrize(
+    ("rooms", "wish", "slots"),
+    [
+        pytest.param(
+            [1, 1, 1, 8], ask(3), [(0, 1), (1, 1), (2, 1)], id="mapped hosts, though one off the map holds all"
+        ),
+        pytest.param([1, 1, 1, 8], ask(8), [(3, 8)], id="a host off the map that holds all, where the map cannot"),
+        pytest.param([1, 1, 1, 3], ask(5), [(0, 1), (1, 1), (2, 1), (3, 2)], id="the rest off the map"),
+        pytest.param([1, 1, 0, 3], ask(9, least=2), [(0, 1), (1, 1), (3, 3)], id="as many as fit anywhere"),
+    ],
+)
+def test_hosts_off_the_map_come_last(rooms, wish, slots):
+    answer = plan(with_strangers(fabric([2, 1]), ["x"]), room(*rooms), wish)
+    assert sorted(answer.slots) == slots
+
+
+@pytest.mark.parametrize(
+    ("rooms", "anchors", "reason"),
+    [
+        pytest.param([0, 0, 0, 8], (), Reason.NO_ROOM, id="a required gang never goes off the map"),
+        pytest.param([8, 8, 8, 8], ((3, 1),), Reason.OFF_MAP, id="nor joins a member there"),
+    ],
+)
+def test_required_means_on_the_map(rooms, anchors, reason):
+    strange = with_strangers(fabric([2, 1]), ["x"])
+    assert plan(strange, room(*rooms), ask(2, widest_tier=3, anchors=anchors)) == Refusal(reason)
+
+
+def test_leaf_only_sees_no_spine():
+    """DL-104: two leaves of one spine are as far apart as any two."""
+    tree = fabric([2, 1], [2, 2])
+    rooms = room(0, 1, 1, 1, 0, 1, 0)
+    assert plan(tree, rooms, ask(2)).slots == ((1, 1), (2, 1))
+    rooms = room(1, 1, 1, 1, 0, 0, 1)
+    assert plan(tree, rooms, ask(4)).tier == 3
+    spines = {int(tree.switch_of[2, host]) for host, _ in plan(tree, rooms, ask(3, rule=Rule.LEAF_ONLY)).slots}
+    assert spines == {0}
+    assert plan(tree, room(0, 1, 1, 1, 0, 1, 0), ask(2, widest_tier=2, rule=Rule.LEAF_ONLY)).tier <= 2
+
+
+def test_every_access_switch_of_the_guide_s_table_is_one_run():
+    """CS-05: the plan of all ten nodes is a permutation of them in which each asw follows itself."""
+    tree = build(configmap_text.read(guide_table()).entries)
+    answer = plan(tree, room(*[1] * 10), ask(10))
+    hosts = [host for host, _ in answer.slots]
+    assert sorted(hosts) == list(range(10))
+    leaves = [int(tree.switch_of[1, host]) for host in hosts]
+    assert sum(a != b for a, b in pairwise(leaves)) == 3
+    assert cost(tree, hosts).crossings == (4, 2, 0)
+
+
+def test_growth_stays_near_and_takes_what_there_is():
+    assert grow(SMALL, room(0, 1, 4, 0, 8, 8, 8, 8, 8), [(0, 4)], 3).slots == ((1, 1), (2, 2))
+    assert grow(SMALL, room(0, 1, 4, 0, 8, 8, 8, 8, 8), [(0, 4)], 30, widest_tier=2).placed == 5
+    assert grow(SMALL, room(0, 1, 4, 0, 8, 8, 8, 8, 8), [(0, 4)], 3, widest_tier=1).slots == ((1, 1),)
+    assert grow(SMALL, room(*[0] * 9), [(0, 4)], 3) == Refusal(Reason.NO_ROOM)
+
+
+def test_home_has_the_lowest_ranks_and_the_farthest_hosts_the_highest():
+    counts = [(0, 1), (2, 1), (4, 2), (6, 3), (7, 1)]
+    assert [host for host, _ in ranks(SMALL, counts)] == [6, 7, 4, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("slots", "free", "placed", "expected"),
+    [
+        pytest.param([(4, 1), (0, 1), (1, 1)], [0, 1, 2], {}, {0: 0, 1: 1, 2: 4}, id="nobody placed: plain rank order"),
+        pytest.param([(1, 1), (2, 1)], [1, 3], {0: 0, 2: 3}, {1: 1, 3: 2}, id="a gap takes the slot of its neighbour"),
+        pytest.param(
+            [(1, 1), (5, 1)], [1, 3], {0: 4, 2: 0, 4: 4}, {1: 5, 3: 1}, id="each gap the slot that costs the ring least"
+        ),
+        pytest.param([(1, 2)], [1, 2, 3], {0: 0}, {1: 1, 2: 1}, id="more ranks than slots: the lowest are served"),
+        pytest.param([(1, 4)], [1], {0: 0}, {1: 1}, id="more slots than ranks"),
+        pytest.param([], [1], {0: 0}, {}, id="no slot"),
+    ],
+)
+def test_free_ranks_of_a_half_placed_gang(slots, free, placed, expected):
+    assert assign(SMALL, slots, free, placed) == expected
+
+
+def test_a_gap_that_one_leaf_fills_whole_is_not_cut():
+    """Rank 1 alone between members of leaf 0 gets its only slot there; the long gap goes elsewhere as one."""
+    placed = {0: 0, 2: 0, 7: 0}
+    given = assign(SMALL, [(1, 1), (6, 2), (7, 2)], [1, 3, 4, 5, 6], placed)
+    ring = [({**placed, **given})[rank] for rank in range(8)]
+    assert given[1] == 1
+    assert cost(SMALL, ring).crossings == (2, 2, 0)
+
+
+def test_a_plan_is_quick_on_fifty_thousand_hosts():
+    """A guard against a walk over the graph, ten times the bench's limit; `hack.bench placement` measures."""
+    leaves = [8] * 25
+    tree = fabric(*[leaves] * 250)
+    rooms = np.arange(50_000, dtype=np.int32) * 7919 % 5
+    begun = time.perf_counter()
+    assert plan(tree, rooms, ask(512)).placed == 512
+    assert time.perf_counter() - begun < 0.5

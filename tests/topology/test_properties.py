@@ -1,0 +1,236 @@
+"""What holds for every fabric, room and ask."""
+
+import itertools
+
+import numpy as np
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tests.topology.world import fabric, fabrics, room, scenes
+from topology.cost import cost
+from topology.distance import common_tier
+from topology.fabric import build, with_strangers
+from topology.fill.pick import pick
+from topology.model import Ask, Entry, Placement, Reason, Refusal
+from topology.order import assign, ranks
+from topology.plan import plan, still_stands
+
+
+@given(scenes())
+def test_a_placement_keeps_what_was_asked(scene):
+    built, rooms, ask = scene
+    answer = plan(built, rooms, ask)
+    if isinstance(answer, Refusal):
+        return
+    hosts = [host for host, _ in answer.slots]
+    assert len(set(hosts)) == len(hosts)
+    assert all(0 < pods <= rooms[host] and pods % ask.multiple == 0 for host, pods in answer.slots)
+    assert max(ask.least, 1) <= answer.placed <= ask.pods
+    assert answer.placed == sum(pods for _, pods in answer.slots)
+    members = hosts + [host for host, _ in ask.anchors]
+    assert answer.tier == common_tier(built, members)
+    if ask.widest_tier is not None:
+        assert answer.tier <= ask.widest_tier
+        assert all(built.mapped[host] for host in members)
+
+
+@given(scenes())
+def test_a_refusal_is_true(scene):
+    built, rooms, ask = scene
+    answer = plan(built, rooms, ask)
+    if isinstance(answer, Placement):
+        return
+    required, least = ask.widest_tier is not None, max(ask.least, 1)
+    usable = rooms // ask.multiple * ask.multiple * (built.mapped if required else 1)
+    whole = ask.pods // ask.multiple * ask.multiple
+    members = [host for host, _ in ask.anchors]
+    match answer.reason:
+        case Reason.NO_MAP:
+            assert required
+            assert not built.mapped.any()
+        case Reason.OFF_MAP:
+            assert required
+            assert not built.mapped[members].all() or common_tier(built, members) > ask.widest_tier
+        case Reason.NO_ROOM:
+            assert usable.sum() < least or whole < least
+        case Reason.TIER_TOO_NARROW:
+            row = built.switch_of[min(ask.widest_tier, built.tiers)]
+            within = np.bincount(row, usable)
+            assert max(within[row[members]] if members else within) < least <= usable.sum()
+
+
+@given(scenes(anchored=False))
+def test_no_lower_domain_holds_the_gang_and_none_costs_less(scene):
+    """Against every subset of switches: the tier is the lowest and, in it, the ring crosses the fewest switches."""
+    built, rooms, ask = scene
+    ask = Ask(min(ask.pods, int(rooms.sum()) or 1), 1, 30)
+    answer = plan(built, rooms, ask)
+    mapped = rooms * built.mapped
+    if isinstance(answer, Refusal) or mapped.sum() < ask.pods:
+        return
+    for tier in range(answer.tier):
+        assert np.bincount(built.switch_of[tier], mapped).max() < ask.pods
+    paid = cost(built, [host for host, pods in answer.slots for _ in range(pods)])
+    leaves = np.bincount(built.switch_of[1], mapped).astype(int)
+    if len(leaves) > 12:
+        return
+    home = built.switch_of[answer.tier][built.starts[1]] if answer.tier else np.zeros(len(leaves))
+    cheapest = min(
+        sum(
+            len({int(built.switch_of[tier, built.starts[1][leaf]]) for leaf in chosen})
+            for tier in range(1, answer.tier)
+        )
+        for count in range(1, len(leaves) + 1)
+        for chosen in itertools.combinations(range(len(leaves)), count)
+        if len({int(home[leaf]) for leaf in chosen}) == 1 and sum(leaves[leaf] for leaf in chosen) >= ask.pods
+    )
+    assert paid.total == cheapest
+
+
+@given(scenes(), st.randoms(use_true_random=False))
+def test_a_fabric_relabelled_gives_the_relabelled_answer(scene, dice):
+    """New names that keep the order keep the ids; names that shuffle the siblings keep tier, number and price."""
+    built, rooms, ask = scene
+    renamed, where = relabelled(built, lambda name: f"new-{name}")
+    assert where == list(range(len(built.hosts)))
+    assert plan(renamed, rooms, ask) == plan(built, rooms, ask)
+    marks = {}
+    shuffled, where = relabelled(built, lambda name: marks.setdefault(name, f"{dice.random():.6f}-{len(marks)}"))
+    moved = np.zeros_like(rooms)
+    moved[where] = rooms
+    there = tuple(sorted((where[host], pods) for host, pods in ask.anchors))
+    other = plan(shuffled, moved, Ask(ask.pods, ask.least, ask.most, ask.multiple, ask.widest_tier, there, ask.rule))
+    answer = plan(built, rooms, ask)
+    if isinstance(answer, Refusal):
+        assert other == answer
+        return
+    assert (other.tier, other.placed) == (answer.tier, answer.placed)
+
+
+def relabelled(built, name):
+    """The fabric with every switch and host renamed, and the new id of each host."""
+    hosts = {host: f"{'z' * (not built.mapped[at])}{name(host)}" for at, host in enumerate(built.hosts)}
+    entries = [Entry(hosts[host], tuple(map(name, path)), 1) for host, path in built.paths.items()]
+    new = with_strangers(build(entries), [hosts[host] for host in built.hosts if host not in built.paths])
+    return new, [new.index[hosts[host]] for host in built.hosts]
+
+
+@given(scenes())
+def test_planning_twice_gives_one_answer_and_changes_nothing(scene):
+    built, rooms, ask = scene
+    before = rooms.copy()
+    assert plan(built, rooms, ask) == plan(built, rooms, ask)
+    assert (rooms == before).all()
+
+
+@given(scenes(anchored=False), st.data())
+@settings(max_examples=400)
+def test_an_answer_that_still_stands_is_given_again(scene, data):
+    built, rooms, ask = scene
+    answer = plan(built, rooms, ask)
+    hosts = data.draw(st.lists(st.integers(0, len(rooms) - 1), unique=True, max_size=4))
+    now = rooms.copy()
+    for host in hosts:
+        now[host] = data.draw(st.integers(0, 6))
+    if still_stands(built, now, ask, answer, [(host, int(rooms[host])) for host in hosts]):
+        assert plan(built, now, ask) == answer
+
+
+@given(scenes(), st.data())
+@settings(max_examples=400)
+def test_a_refusal_that_still_stands_is_given_again(scene, data):
+    """Asks too large for their fabric, anchored or not, so that most are refused."""
+    built, rooms, small = scene
+    ask = Ask(
+        small.pods * 3, small.pods * 2, small.pods * 4, small.multiple, small.widest_tier, small.anchors, small.rule
+    )
+    answer = plan(built, rooms, ask)
+    hosts = data.draw(st.lists(st.integers(0, len(rooms) - 1), unique=True, max_size=4))
+    now = rooms.copy()
+    for host in hosts:
+        now[host] = data.draw(st.integers(0, 6))
+    if still_stands(built, now, ask, answer, [(host, int(rooms[host])) for host in hosts]):
+        assert plan(built, now, ask) == answer
+
+
+def test_still_stands_says_yes_where_it_matters():
+    """Safe is easy; it must also spare plans: a full cluster's refusals, and a leaf far from what changed."""
+    tree = fabric([2, 2], [2, 2])
+    full = room(0, 0, 0, 0, 0, 0, 0, 1)
+    refused = plan(tree, full, Ask(4, 4, 4))
+    assert still_stands(tree, room(0, 0, 1, 0, 0, 0, 0, 1), Ask(4, 4, 4), refused, [(2, 0)])
+    assert not still_stands(tree, room(3, 0, 0, 0, 0, 0, 0, 1), Ask(4, 4, 4), refused, [(0, 0)])
+    narrow = Ask(4, 4, 4, widest_tier=1)
+    refused = plan(tree, room(1, 2, 1, 2, 1, 2, 1, 2), narrow)
+    assert still_stands(tree, room(1, 2, 1, 2, 1, 2, 1, 1), narrow, refused, [(7, 2)])
+    assert not still_stands(tree, room(1, 2, 1, 2, 1, 2, 1, 3), narrow, refused, [(7, 2)])
+    rooms = room(2, 2, 3, 3, 4, 4, 4, 4)
+    placed = plan(tree, rooms, Ask(4, 4, 4))
+    assert placed.slots == ((4, 4),)
+    assert still_stands(tree, room(2, 2, 3, 3, 4, 4, 4, 4), Ask(4, 4, 4), placed, [(0, 2)])
+    leaf = Ask(5, 5, 5)
+    placed = plan(tree, room(3, 3, 4, 4, 4, 4, 4, 4), leaf)
+    assert placed.tier == 1
+    assert still_stands(tree, room(3, 3, 4, 4, 4, 4, 3, 4), leaf, placed, [(6, 4)])
+    assert not still_stands(tree, room(3, 3, 4, 4, 4, 4, 1, 4), leaf, placed, [(6, 4)])
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=8), st.data())
+def test_pick_takes_the_fewest_holes_and_leaves_the_largest_whole(holes, data):
+    need = data.draw(st.integers(0, sum(holes)))
+    shares = pick(holes, need)
+    assert sum(pods for _, pods in shares) == need
+    assert all(0 < pods <= holes[at] for at, pods in shares)
+    sets = [chosen for chosen in itertools.combinations(range(len(holes)), len(shares)) if worth(holes, chosen, need)]
+    assert len(shares) == 0 or not any(
+        worth(holes, chosen, need) for chosen in itertools.combinations(range(len(holes)), len(shares) - 1)
+    )
+    assert left(holes, [at for at, _ in shares], need) == max(left(holes, chosen, need) for chosen in sets)
+
+
+def worth(holes, chosen, need):
+    return sum(holes[at] for at in chosen) >= need
+
+
+def left(holes, chosen, need):
+    """Squares of what stays free, the rest of the chosen holes in one of them."""
+    return (
+        sum(hole**2 for at, hole in enumerate(holes) if at not in chosen)
+        + (sum(holes[at] for at in chosen) - need) ** 2
+    )
+
+
+def test_pick_is_bounded_where_the_table_would_be_large():
+    holes = [3 + at * 37 % 61 for at in range(600)]
+    shares = pick(holes, 9000)
+    assert sum(pods for _, pods in shares) == 9000
+    descending = sorted(holes, reverse=True)
+    assert sum(descending[: len(shares)]) >= 9000 > sum(descending[: len(shares) - 1])
+
+
+@given(fabrics(), st.data())
+def test_rank_order_keeps_every_switch_in_one_run_whatever_the_input_order(built, data):
+    hosts = data.draw(st.lists(st.integers(0, len(built.hosts) - 1), unique=True, min_size=1))
+    counts = [(host, data.draw(st.integers(1, 3))) for host in hosts]
+    ordered = ranks(built, counts)
+    assert sorted(ordered) == sorted(counts)
+    assert ranks(built, sorted(counts)) == ordered
+    paid = cost(built, [host for host, pods in ordered for _ in range(pods)])
+    assert paid.crossings == tuple(count if count > 1 else 0 for count in paid.switches)
+
+
+@given(fabrics(), st.data())
+@example(fabric([2, 2], [2, 2]), None)
+def test_free_ranks_get_each_slot_at_most_once(built, data):
+    if data is None:
+        return
+    hosts = st.integers(0, len(built.hosts) - 1)
+    placed = data.draw(st.dictionaries(st.integers(0, 11), hosts, max_size=6))
+    free = [rank for rank in range(12) if rank not in placed]
+    slots = sorted(data.draw(st.dictionaries(hosts, st.integers(1, 4), max_size=5)).items())
+    given_ranks = assign(built, slots, free, placed)
+    assert set(given_ranks) <= set(free)
+    assert len(given_ranks) == min(len(free), sum(pods for _, pods in slots))
+    for host, pods in slots:
+        assert sum(got == host for got in given_ranks.values()) <= pods
+    assert assign(built, slots[::-1], free[::-1], placed) == given_ranks
