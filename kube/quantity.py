@@ -23,13 +23,13 @@ _FORM = re.compile(
 )
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=8192, typed=True)
 def milli(q: str | int | float) -> int:
     """The quantity in thousandths, rounded away from zero. Raises BadQuantity."""
     return _scaled(q, 1000)
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=8192, typed=True)
 def whole(q: str | int | float) -> int:
     """The quantity in base units (bytes, devices, pods), rounded away from zero. Raises BadQuantity."""
     return _scaled(q, 1)

@@ -260,7 +260,7 @@ class Client:
                     method, url, headers, body=ask.body, _request_timeout=timeout, _preload_content=False
                 )
                 response: aiohttp.ClientResponse = sent.response
-                if not response.ok:
+                if not 200 <= response.status < 300:
                     await _refuse(ask, response)
                 return response
         except (aiohttp.ClientError, OSError) as error:  # TimeoutError is an OSError
