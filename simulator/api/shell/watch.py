@@ -85,7 +85,8 @@ class Watches:
                 if changed.is_set():
                     continue
                 try:
-                    await asyncio.wait_for(changed.wait(), self._bookmark_s)
+                    async with asyncio.timeout(self._bookmark_s):
+                        await changed.wait()
                 except TimeoutError:
                     # Only past what was read: a write between the two lines above must not be skipped over.
                     if bookmarks and position == journal.end():

@@ -134,7 +134,8 @@ class Scheduler:
                 await self._try(want)
                 continue
             try:
-                await asyncio.wait_for(self._changed.wait(), self.waiting.pause_s(clock.time()))
+                async with asyncio.timeout(self.waiting.pause_s(clock.time())):
+                    await self._changed.wait()
             except TimeoutError:
                 continue  # somebody's pause is over
 

@@ -1,0 +1,89 @@
+"""The `turnout` command, also `kubectl turnout`: what it can be asked, and nothing heavy until it is asked.
+
+Exit codes: 0 done, 1 failed, 2 usage, 3 looked and found something wrong, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+_MOST_GANGS = 26  # one letter each
+
+FAILED, USAGE, FOUND_WRONG, INTERRUPTED = 1, 2, 3, 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code is its answer."""
+    args = _parser().parse_args(argv)
+    command: Callable[[argparse.Namespace], int] = args.run
+    try:
+        return command(args)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="turnout", description="GPU training: the right switches, the right size.")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    demo = commands.add_parser("demo", help="see gangs land under one switch, beside the default scheduler")
+    demo.add_argument("--seed", type=int, default=1, help="which cluster and which gangs (%(default)s)")
+    demo.add_argument("--gangs", type=_gangs, default=10, help=f"how many arrive, 1 to {_MOST_GANGS} (%(default)s)")
+    demo.add_argument("--fast", action="store_true", help="no pauses between the acts")
+    demo.add_argument("--plain", action="store_true", help="plain text, as for a file")
+    demo.set_defaults(run=_demo)
+    topo = commands.add_parser("topo", help="the switch topology").add_subparsers(metavar="COMMAND", required=True)
+    check = topo.add_parser("check", help="tell every fault of a topology text or ConfigMap; exit 3 when it has any")
+    check.add_argument("file", help="a text of `asw psw ip` lines, our YAML form, or a ConfigMap; - for stdin")
+    check.set_defaults(run=_topo_check)
+    return parser
+
+
+def _gangs(text: str) -> int:
+    number = int(text)
+    if not 1 <= number <= _MOST_GANGS:
+        raise argparse.ArgumentTypeError(f"{text} is not between 1 and {_MOST_GANGS}")
+    return number
+
+
+def _demo(args: argparse.Namespace) -> int:
+    import asyncio
+    from dataclasses import replace
+
+    from console.demo.shell.extender import ExtenderFailed
+    from console.demo.shell.play import Show, perform
+    from console.demo.shell.screen import Screen
+    from console.shell.terminal import ended_by_sigterm, terminal
+
+    show = Show(seed=args.seed, gangs=args.gangs)
+    if args.fast:
+        show = replace(show, pause_s=0.0)
+    try:
+        asyncio.run(ended_by_sigterm(perform(show, Screen(terminal(args.plain)))))
+    except ExtenderFailed as error:
+        print(f"turnout demo: {error}", file=sys.stderr)
+        return FAILED
+    except asyncio.CancelledError:
+        return INTERRUPTED
+    return 0
+
+
+def _topo_check(args: argparse.Namespace) -> int:
+    from console.topo_check import check, told
+
+    try:
+        text = sys.stdin.read() if args.file == "-" else Path(args.file).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        print(f"turnout topo check: {error}", file=sys.stderr)
+        return FAILED
+    reading = check(text)
+    name = "stdin" if args.file == "-" else args.file
+    print("\n".join(told(name, reading)), file=sys.stderr if reading.faults else sys.stdout)
+    return FOUND_WRONG if reading.faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The demo: a small cluster, gangs that arrive, and two schedulers side by side."""

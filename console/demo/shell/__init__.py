@@ -1,0 +1,1 @@
+"""The rim of the demo: processes, HTTP, the terminal, the clock."""

@@ -1,0 +1,107 @@
+"""The extender as a child process, just as it runs in a cluster: started, waited for, and never left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import importlib.util
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+
+_START_S, _STOP_S = 30.0, 5.0
+_TOLD_LINES = 12
+
+
+class ExtenderFailed(Exception):
+    """The extender did not come up. The message holds the last lines that it wrote."""
+
+
+def own_extender() -> tuple[str, ...]:
+    """The command of our own extender."""
+    return (sys.executable, "-m", "scheduler_ext")
+
+
+@asynccontextmanager
+async def running(
+    command: Sequence[str], kubeconfig: Path, configmap: str, folder: Path, session: aiohttp.ClientSession
+) -> AsyncIterator[str]:
+    """Run an extender on a free loopback port until the block ends. Gives its URL once it is ready.
+
+    configmap: namespace/name of the map. Raises ExtenderFailed.
+    """
+    port_file, told = folder / "extender.port", folder / "extender.log"
+    flags = ("--kubeconfig", str(kubeconfig), "--bind", "127.0.0.1:0", "--port-file", str(port_file))
+    with told.open("wb") as log:
+        child = await asyncio.create_subprocess_exec(
+            *command,
+            *flags,
+            "--configmap",
+            configmap,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "PYTHONPATH": _path()},
+            start_new_session=True,  # a Ctrl-C in the terminal is for us; we end the child
+            preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+        )
+    try:
+        async with asyncio.timeout(_START_S):
+            url = await _ready(child, port_file, session)
+        yield url
+    except TimeoutError as error:
+        raise ExtenderFailed(f"the extender was not ready within {_START_S:g} s\n{_tail(told)}") from error
+    except ChildProcessError as error:
+        raise ExtenderFailed(f"the extender ended at once ({error})\n{_tail(told)}") from error
+    finally:
+        await _end(child)
+
+
+async def _ready(child: asyncio.subprocess.Process, port_file: Path, session: aiohttp.ClientSession) -> str:
+    while True:
+        if child.returncode is not None:
+            raise ChildProcessError(f"exit code {child.returncode}")
+        text = await asyncio.to_thread(lambda: port_file.read_text() if port_file.exists() else "")
+        if text.strip().isdigit():
+            url = f"http://127.0.0.1:{text.strip()}"
+            try:
+                async with session.get(f"{url}/readyz") as response:
+                    if response.status == 200:
+                        return url
+            except aiohttp.ClientError:
+                pass  # it has named its port and does not answer yet
+        await asyncio.sleep(0.05)
+
+
+async def _end(child: asyncio.subprocess.Process) -> None:
+    if child.returncode is not None:
+        return
+    child.terminate()
+    try:
+        async with asyncio.timeout(_STOP_S):
+            await child.wait()
+    except (TimeoutError, asyncio.CancelledError):
+        child.kill()
+        await child.wait()
+
+
+def _path() -> str:
+    """Where the child finds our packages, from whatever folder the demo was started."""
+    spec = importlib.util.find_spec("scheduler_ext")
+    here = str(Path(spec.origin).parent.parent) if spec and spec.origin else ""
+    return os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH", ""))))
+
+
+def _die_with_parent() -> None:
+    """Ask Linux to end the child when we are killed: PR_SET_PDEATHSIG is 1."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+
+
+def _tail(log: Path) -> str:
+    lines = log.read_text(errors="replace").splitlines()
+    return "\n".join(lines[-_TOLD_LINES:])

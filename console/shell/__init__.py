@@ -1,0 +1,1 @@
+"""The rim of the console: files and the terminal."""
