@@ -189,7 +189,7 @@ class Reflector(Generic[T]):
             left_s = self.last_event_s + bound_s - self._clock.monotonic()
             if left_s <= 0:
                 return
-            await self._clock.sleep(left_s)
+            await self._clock.sleep(min(left_s, SILENCE_S))  # a first bookmark may have shortened the bound
 
     async def _read(self, watch_s: int) -> None:
         params = {
