@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -29,9 +30,12 @@ class Plain(BaseHTTPRequestHandler):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    for flag in ("--kubeconfig", "--bind", "--port-file", "--configmap"):
+    for flag in ("--kubeconfig", "--bind", "--port-file", "--configmap", "--metrics-bind"):
         parser.add_argument(flag, required=True)
     flags = parser.parse_args()
     server = HTTPServer(("127.0.0.1", 0), Plain)
     Path(flags.port_file).write_text(str(server.server_port))
+    host, port = flags.metrics_bind.rsplit(":", 1)
+    probes = HTTPServer((host, int(port)), Plain)
+    threading.Thread(target=probes.serve_forever, daemon=True).start()
     server.serve_forever()

@@ -7,6 +7,7 @@ import ctypes
 import importlib.util
 import os
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -14,7 +15,8 @@ from pathlib import Path
 
 import aiohttp
 
-_START_S, _STOP_S = 30.0, 5.0
+_START_S = 30.0
+_STOP_S = 0.5  # it has nothing to save, and a person waits for the prompt
 _TOLD_LINES = 12
 
 
@@ -36,13 +38,13 @@ async def running(
     configmap: namespace/name of the map. Raises ExtenderFailed.
     """
     port_file, told = folder / "extender.port", folder / "extender.log"
-    flags = ("--kubeconfig", str(kubeconfig), "--bind", "127.0.0.1:0", "--port-file", str(port_file))
+    health = f"127.0.0.1:{_free_port()}"
+    flags = ("--kubeconfig", str(kubeconfig), "--bind", "127.0.0.1:0", "--metrics-bind", health)
     with told.open("wb") as log:
         child = await asyncio.create_subprocess_exec(
             *command,
             *flags,
-            "--configmap",
-            configmap,
+            *("--port-file", str(port_file), "--configmap", configmap),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -52,7 +54,7 @@ async def running(
         )
     try:
         async with asyncio.timeout(_START_S):
-            url = await _ready(child, port_file, session)
+            url = await _ready(child, port_file, f"http://{health}/readyz", session)
         yield url
     except TimeoutError as error:
         raise ExtenderFailed(f"the extender was not ready within {_START_S:g} s\n{_tail(told)}") from error
@@ -62,17 +64,16 @@ async def running(
         await _end(child)
 
 
-async def _ready(child: asyncio.subprocess.Process, port_file: Path, session: aiohttp.ClientSession) -> str:
+async def _ready(child: asyncio.subprocess.Process, port_file: Path, probe: str, session: aiohttp.ClientSession) -> str:
     while True:
         if child.returncode is not None:
             raise ChildProcessError(f"exit code {child.returncode}")
         text = await asyncio.to_thread(lambda: port_file.read_text() if port_file.exists() else "")
         if text.strip().isdigit():
-            url = f"http://127.0.0.1:{text.strip()}"
             try:
-                async with session.get(f"{url}/readyz") as response:
+                async with session.get(probe) as response:
                     if response.status == 200:
-                        return url
+                        return f"http://127.0.0.1:{text.strip()}"
             except aiohttp.ClientError:
                 pass  # it has named its port and does not answer yet
         await asyncio.sleep(0.05)
@@ -88,6 +89,13 @@ async def _end(child: asyncio.subprocess.Process) -> None:
     except (TimeoutError, asyncio.CancelledError):
         child.kill()
         await child.wait()
+
+
+def _free_port() -> int:
+    """A port for the probes. The extender tells the one it took for its verbs, not this one."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def _path() -> str:
