@@ -1,0 +1,128 @@
+"""`python -m hack.bench NAME [--quick]` runs one benchmark, `--all` one after the other, each in its own process.
+
+Every module of this package with a `run(quick) -> Outcome` is one. It prints tables for people and, as its last
+line, one JSON object, which also goes to build/bench/NAME.json. Exit status is 0 whatever is met; 1 only for a
+benchmark that broke.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import math
+import pkgutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table as RichTable
+
+import hack.bench
+from hack.bench.outcome import Outcome, Table
+
+RESULTS = Path("build/bench")
+_NO_BENCH = {"__main__", "outcome"}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run what was named and print it."""
+    names = names_of_benchmarks()
+    parser = argparse.ArgumentParser(prog="python -m hack.bench", description="Measure ours beside its anchors.")
+    parser.add_argument("name", nargs="?", choices=names, help=", ".join(names))
+    parser.add_argument("--all", action="store_true", help="run every benchmark")
+    parser.add_argument("--quick", action="store_true", help="the same measurement, smaller, within a minute")
+    chosen = parser.parse_args(argv)
+    if chosen.all == bool(chosen.name):
+        parser.error("name one benchmark, or --all")
+    if chosen.all:
+        return run_all(names, chosen.quick)
+    show(chosen.name, runner(chosen.name)(chosen.quick))
+    return 0
+
+
+def names_of_benchmarks() -> list[str]:
+    """Return the names of this package's benchmarks, sorted."""
+    return sorted(
+        module.name
+        for module in pkgutil.iter_modules(hack.bench.__path__)
+        if not module.ispkg and module.name not in _NO_BENCH
+    )
+
+
+def runner(name: str) -> Callable[[bool], Outcome]:
+    """Return a benchmark's run."""
+    run: Callable[[bool], Outcome] = importlib.import_module(f"hack.bench.{name}").run
+    return run
+
+
+def run_all(names: Sequence[str], quick: bool) -> int:
+    """Run each in its own process, so that none measures what another left behind. One that breaks stops none."""
+    broken = []
+    for name in names:
+        command = [sys.executable, "-m", "hack.bench", name, *(["--quick"] if quick else [])]
+        if subprocess.run(command, check=False).returncode:
+            broken.append(name)
+    if broken:
+        print(f"broken: {', '.join(broken)}", file=sys.stderr)
+    return 1 if broken else 0
+
+
+def show(name: str, outcome: Outcome) -> None:
+    """Print an outcome and keep it in build/bench."""
+    console = Console()
+    console.rule(outcome.title)
+    for table in outcome.tables:
+        console.print(drawn(table))
+    for note in outcome.notes:
+        console.print(note, markup=False, highlight=False)
+    if outcome.targets:
+        console.print(drawn(_targets(outcome)))
+    line = as_json(name, outcome)
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(line + "\n")
+    print(line)
+
+
+def as_json(name: str, outcome: Outcome) -> str:
+    """Return the one line for machines. A figure that is no number is written as null."""
+    targets = [
+        {
+            "name": target.name,
+            "value": _number(target.value),
+            "op": target.op,
+            "limit": target.limit,
+            "met": bool(target.met),
+        }
+        for target in outcome.targets
+    ]
+    figures = {key: _number(value) for key, value in outcome.figures.items()}
+    return json.dumps({"bench": name, "figures": figures, "targets": targets}, allow_nan=False)
+
+
+def drawn(table: Table) -> RichTable:
+    """Return a table as rich draws it: the first column to the left, numbers to the right."""
+    rich = RichTable(title=table.title, title_justify="left")
+    for at, column in enumerate(table.columns):
+        rich.add_column(column, justify="left" if at == 0 else "right")
+    for row in table.rows:
+        rich.add_row(*row)
+    return rich
+
+
+def _targets(outcome: Outcome) -> Table:
+    rows = [
+        (target.name, f"{target.value:.4g}", f"{target.op} {target.limit:g}", "met" if target.met else "NOT MET")
+        for target in outcome.targets
+    ]
+    return Table("targets", ("target", "value", "limit", ""), rows)
+
+
+def _number(value: float) -> float | None:
+    return round(float(value), 6) if math.isfinite(value) else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

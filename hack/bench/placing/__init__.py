@@ -1,0 +1,1 @@
+"""The parts of the placement benchmark: inputs, rivals and the exact optimum."""

@@ -1,0 +1,66 @@
+"""The others that place gangs, restated: best fit by level, and kube-scheduler's default spread.
+
+Best fit by level is what Kueue's topology-aware scheduling does (facts/schedulers.md 5): the lowest level at which
+one domain holds the gang, the tightest such domain; downward, the tightest child that holds the rest, else the
+largest child first. Its ranks walk the fabric, so its ring is as good as its hosts allow.
+"""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import numpy.typing as npt
+
+from topology.fabric import Fabric
+from topology.fill.room import Sums
+
+Room = npt.NDArray[np.int32]
+Hosts = list[int]  # a host id per rank
+
+
+def best_fit(fabric: Fabric, room: Room, pods: int) -> Hosts | None:
+    """Return a host per rank, or None where the gang does not fit."""
+    sums = Sums(fabric, room)
+    for tier in range(fabric.tiers + 1):
+        held = sums.of(tier)
+        fits = np.flatnonzero(held >= pods)
+        if len(fits):
+            slots = _fill(sums, tier, int(fits[np.argmin(held[fits])]), pods)
+            return [host for host, count in sorted(slots) for _ in range(count)]
+    return None
+
+
+def _fill(sums: Sums, tier: int, switch: int, pods: int) -> list[tuple[int, int]]:
+    if tier == 0:
+        return [(switch, pods)]
+    first, end = sums.children(tier, switch)
+    held = sums.of(tier - 1)
+    left = set(range(first, end))
+    slots: list[tuple[int, int]] = []
+    while pods:
+        fits = [child for child in left if held[child] >= pods]
+        if fits:
+            child = min(fits, key=lambda child: (held[child], child))
+        else:
+            child = min(left, key=lambda child: (-held[child], child))
+        take = min(pods, int(held[child]))
+        slots += _fill(sums, tier - 1, child, take)
+        left.remove(child)
+        pods -= take
+    return slots
+
+
+def spread(fabric: Fabric, room: Room, pods: int, dice: random.Random) -> Hosts | None:
+    """Return a host per rank as pods taken one by one would get: the emptiest host, one of equals by chance."""
+    left = room.copy()
+    chosen: Hosts = []
+    for _ in range(pods):
+        most = int(left.max(initial=0))
+        if most <= 0:
+            return None
+        equal = np.flatnonzero(left == most)
+        host = int(equal[int(dice.random() * len(equal))])
+        left[host] -= 1
+        chosen.append(host)
+    return chosen
