@@ -1,0 +1,93 @@
+"""JSON schemas of every kind that a running API server knows, and kubeconform run with them: nothing from the network.
+
+Stricter than the API server itself, which drops an unknown field with a warning: here it is a fault.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from hack.controlplane.tools import cache
+
+Schema = dict[str, Any]
+REF = "#/definitions/"
+PATTERN = "{{ .ResourceKind }}-{{ .Group }}-{{ .ResourceAPIVersion }}.json"  # kubeconform's words, in lower case
+QUANTITY = "io.k8s.apimachinery.pkg.api.resource.Quantity"
+
+
+def write(openapi: Schema, folder: Path) -> list[Path]:
+    """Write a schema file for each kind of an OpenAPI v2 document (/openapi/v2). Gives the files, sorted."""
+    definitions = {name: _strict(name, schema) for name, schema in openapi["definitions"].items()}
+    written = []
+    for name, schema in definitions.items():
+        for kind in schema.get("x-kubernetes-group-version-kind", ()):
+            closure = {needed: definitions[needed] for needed in sorted(_needed(name, definitions))}
+            group = kind["group"] or kind["version"]  # kubeconform's .Group of the core group is its version
+            file = folder / f"{kind['kind']}-{group}-{kind['version']}.json".lower()
+            file.write_text(json.dumps({**schema, "definitions": closure}))
+            written.append(file)
+    return sorted(written)
+
+
+def kubeconform(folder: Path, files: Sequence[Path]) -> list[Schema]:
+    """Check manifests against the schemas in a folder. Gives one result each object, as kubeconform tells it."""
+    arguments = ["-strict", "-output", "json", "-verbose", "-schema-location", str(folder / PATTERN)]
+    done = subprocess.run(
+        [cache.binary("kubeconform"), *arguments, *files], capture_output=True, text=True, check=False, timeout=120
+    )
+    results: list[Schema] = json.loads(done.stdout)["resources"]
+    return results
+
+
+def faults(results: Iterable[Schema]) -> list[str]:
+    """Give what is wrong, one line an object; an object without a schema is wrong too."""
+    return [
+        f"{each['filename']}: {each['kind']} {each['name']}: {each['status']} {each['msg']}"
+        for each in results
+        if each["status"] != "statusValid"
+    ]
+
+
+def _strict(name: str, schema: Schema) -> Schema:
+    """Refuse fields that are not named, and let integers and quantities be written in the ways Kubernetes reads."""
+    if name == QUANTITY:
+        return {"type": ["string", "number"]}
+    if schema.get("x-kubernetes-preserve-unknown-fields"):
+        return schema
+    if schema.get("format") == "int-or-string" or schema.get("x-kubernetes-int-or-string"):
+        return {"type": ["string", "integer"]}
+    strict = dict(schema)
+    if "properties" in schema:
+        strict["properties"] = {key: _strict("", value) for key, value in schema["properties"].items()}
+        strict.setdefault("additionalProperties", False)
+    for inner in ("items", "additionalProperties"):
+        if isinstance(strict.get(inner), dict):
+            strict[inner] = _strict("", strict[inner])
+    return strict
+
+
+def _needed(name: str, definitions: dict[str, Schema]) -> set[str]:
+    """Find every definition that one refers to, over any number of steps; they may refer to one another in circles."""
+    found: set[str] = set()
+    open_ends = [name]
+    while open_ends:
+        for other in _references(definitions[open_ends.pop()]):
+            if other not in found:
+                found.add(other)
+                open_ends.append(other)
+    return found
+
+
+def _references(schema: Any) -> Iterable[str]:
+    if isinstance(schema, dict):
+        if isinstance(schema.get("$ref"), str):
+            yield schema["$ref"].removeprefix(REF)
+        for value in schema.values():
+            yield from _references(value)
+    elif isinstance(schema, list):
+        for value in schema:
+            yield from _references(value)

@@ -1,0 +1,243 @@
+"""What deploy/manifests installs: valid to a real API server, restricted, and with no right beyond those on a list."""
+
+import asyncio
+import subprocess
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+import yaml
+
+from hack.controlplane import schemas
+from hack.controlplane.errors import ApiError
+from hack.controlplane.nodes import gpu_nodes
+from hack.controlplane.tools import cache
+from tests.cluster import make_pod
+
+pytestmark = pytest.mark.real
+
+MANIFESTS = Path(__file__).parents[2] / "deploy" / "manifests"
+PARTS = {"extender": MANIFESTS, "nominator": MANIFESTS / "nominator"}
+FILES = sorted(file for file in MANIFESTS.rglob("*.yaml") if file.name != "kustomization.yaml")
+READS = {("get", kind) for kind in ("nodes", "pods", "jobs", "statefulsets", "podgroups")}
+READS |= {(verb, kind) for _, kind in READS for verb in ("list", "watch")}
+TELLS = {("create", "events"), ("patch", "events")}
+MAP = {(verb, "configmaps/node-topology-config") for verb in ("get", "list", "watch")}
+ALLOWED = {
+    "turnout-extender": READS | TELLS,
+    "turnout-nominator": READS | TELLS | {("patch", "pods/status")},
+    "turnout-topology-reader": MAP,
+    "turnout-nominator-lease": {("get", "leases/turnout-nominator"), ("patch", "leases/turnout-nominator")},
+}
+
+
+def rendered(part):
+    """Give the objects that `kubectl apply -k` would send."""
+    done = subprocess.run(
+        [cache.binary("kubectl"), "kustomize", PARTS[part]], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return list(yaml.safe_load_all(done.stdout))
+
+
+def all_rendered():
+    return [each for part in PARTS for each in rendered(part)]
+
+
+@pytest.fixture(scope="module")
+def schema_folder(module_plane, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("schemas")
+    schemas.write(module_plane.request("GET", "/openapi/v2"), folder)
+    return folder
+
+
+@pytest_asyncio.fixture
+async def api(module_plane):
+    async with module_plane.api() as api:
+        yield api
+
+
+@pytest_asyncio.fixture
+async def installed(module_plane, api):
+    """The plane with everything applied: both parts, the map, and certificates left out."""
+    for each in (*all_rendered(), yaml.safe_load((MANIFESTS / "node-topology-config.yaml").read_text())):
+        await api.apply(each)
+    return module_plane
+
+
+def test_every_file_is_valid_by_the_servers_own_schemas(schema_folder):
+    results = schemas.kubeconform(schema_folder, FILES)
+    assert schemas.faults(results) == []
+    assert {Path(each["filename"]) for each in results} == set(FILES)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "said"),
+    [
+        pytest.param("replicas: 2", "replicass: 2", "replicass", id="a field that nobody knows"),
+        pytest.param("replicas: 2", "replicas: two", "replicas", id="a word where a number belongs"),
+        pytest.param("apiVersion: apps/v1", "apiVersion: apps/v0", "could not find schema", id="an unknown version"),
+        pytest.param("whenUnsatisfiable: ScheduleAnyway", "", "whenUnsatisfiable", id="a required field left out"),
+    ],
+)
+def test_a_planted_fault_is_found(right, wrong, said, schema_folder, tmp_path):
+    text = (MANIFESTS / "extender.yaml").read_text()
+    assert right in text
+    (tmp_path / "broken.yaml").write_text(text.replace(right, wrong))
+    told = schemas.faults(schemas.kubeconform(schema_folder, [tmp_path / "broken.yaml"]))
+    assert len(told) == 1
+    assert said in told[0]
+
+
+@pytest.mark.asyncio
+async def test_the_server_takes_everything_in_a_dry_run_without_a_warning(control_plane):
+    async with control_plane.api() as api:
+        objects = all_rendered()
+        await api.apply(next(each for each in objects if each["kind"] == "Namespace"))
+        for each in objects:
+            answer = await api.apply(each, query="&dryRun=All&fieldValidation=Strict")
+            assert answer["metadata"]["name"] == each["metadata"]["name"]
+        assert (await api.get("/apis/apps/v1/deployments"))["items"] == []
+
+
+@pytest.mark.asyncio
+async def test_the_pods_are_admitted_under_the_restricted_rules_and_a_laxer_one_is_not(installed, api):
+    templates = [each["spec"]["template"] for each in all_rendered() if each["kind"] == "Deployment"]
+    assert len(templates) == 2
+    for number, template in enumerate(templates):
+        meta = {"name": f"trial-{number}", "namespace": "turnout-system", "labels": template["metadata"]["labels"]}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": template["spec"]}
+        await api.create(pod, query="?dryRun=All")
+        del template["spec"]["containers"][0]["securityContext"]["capabilities"]
+        with pytest.raises(ApiError, match="violates PodSecurity"):
+            await api.create(pod, query="?dryRun=All")
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_the_pods_are_bounded_and_watched(part):
+    (deployment,) = (each for each in rendered(part) if each["kind"] == "Deployment")
+    assert deployment["spec"]["replicas"] == 2
+    spec = deployment["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    assert spec["schedulerName"] == "default-scheduler"
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+    assert container["resources"]["limits"]["memory"]
+    assert container["resources"]["requests"].keys() == {"cpu", "memory"}
+    assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"
+    (budget,) = (each for each in rendered(part) if each["kind"] == "PodDisruptionBudget")
+    assert budget["spec"]["maxUnavailable"] == 1
+    assert budget["spec"]["selector"] == deployment["spec"]["selector"]
+
+
+def _rights(role):
+    for rule in role["rules"]:
+        assert "*" not in str(rule)
+        for verb in rule["verbs"]:
+            for kind in rule["resources"]:
+                for name in rule.get("resourceNames", [""]):
+                    yield verb, f"{kind}/{name}" if name else kind
+
+
+def test_every_role_gives_exactly_the_rights_on_the_list():
+    roles = [each for each in all_rendered() if each["kind"] in ("Role", "ClusterRole")]
+    assert {role["metadata"]["name"]: set(_rights(role)) for role in roles} == ALLOWED
+
+
+@pytest.mark.asyncio
+async def test_the_extenders_account_reads_and_tells_and_does_nothing_else(installed, api):
+    await api.create_all([*gpu_nodes(1), make_pod("bystander")])
+    token = installed.service_account_token("turnout-system", "turnout-extender")
+    event = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": "told", "namespace": "default"},
+        "involvedObject": {"kind": "Pod", "namespace": "default", "name": "bystander"},
+        "reason": "GangPlanned",
+    }
+    maps = "/api/v1/namespaces/turnout-system/configmaps"
+    async with installed.api(token) as extender:
+        assert len((await extender.get("/api/v1/nodes"))["items"]) == 1
+        for path in ("/api/v1/pods", "/apis/batch/v1/jobs", "/apis/apps/v1/statefulsets"):
+            await extender.get(path)
+        seen = await extender.get(f"{maps}?fieldSelector=metadata.name=node-topology-config")
+        assert len(seen["items"]) == 1
+        await extender.create(event)
+        refused = [
+            extender.get(maps),
+            extender.get("/api/v1/secrets"),
+            extender.create(make_pod("mine")),
+            extender.patch("/api/v1/namespaces/default/pods/bystander", {"metadata": {"labels": {"a": "b"}}}),
+            extender.patch("/api/v1/namespaces/default/pods/bystander/status", {"status": {"nominatedNodeName": "a"}}),
+            extender.patch("/api/v1/nodes/node-000", {"metadata": {"labels": {"a": "b"}}}),
+            extender.patch(f"{maps}/node-topology-config", {"data": {}}),
+        ]
+        for attempt in refused:
+            with pytest.raises(ApiError, match="forbidden") as answer:
+                await attempt
+            assert answer.value.status == 403
+
+
+LEFT = "/api/v1/namespaces/default/pods/nominee"
+CONDITION = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-11-01T00:00:00Z"}
+
+
+async def _until_guarded(nominator):
+    """Wait until the policy is at work: the API server compiles a new one within a second or so."""
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                await nominator.patch(f"{LEFT}/status?dryRun=All", {"status": {"phase": "Failed"}})
+            except ApiError as error:
+                if "turnout-nominator-names-a-node-only" in error.message:
+                    return
+                raise
+
+
+@pytest.mark.asyncio
+async def test_the_nominators_account_may_change_the_nominated_node_and_nothing_else(installed, api):
+    await api.create(make_pod("nominee", marks={"kept": "yes"}, notes={"kept": "yes"}))
+    token = installed.service_account_token("turnout-system", "turnout-nominator")
+    async with installed.api(token) as nominator:
+        await _until_guarded(nominator)
+        named = await nominator.patch(
+            f"{LEFT}/status?fieldManager=turnout-nominator", {"status": {"nominatedNodeName": "node-1"}}
+        )
+        assert named["status"]["nominatedNodeName"] == "node-1"
+        moved = await nominator.patch(f"{LEFT}/status", {"status": {"nominatedNodeName": "node-2"}})
+        assert moved["status"]["nominatedNodeName"] == "node-2"
+        for change in (
+            {"status": {"phase": "Succeeded"}},
+            {"status": {"phase": "Succeeded", "nominatedNodeName": "node-3"}},
+            {"status": {"conditions": [CONDITION]}},
+            {"status": {"podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}]}},
+            {"status": {"reason": "Evicted", "message": "by nobody"}},
+            {"status": {"phase": None}},
+            {"metadata": {"labels": {"kept": None}}, "status": {"nominatedNodeName": "node-3"}},
+            {"metadata": {"annotations": {"new": "one"}}},
+        ):
+            with pytest.raises(ApiError, match="turnout-nominator-names-a-node-only"):
+                await nominator.patch(f"{LEFT}/status", change)
+        with pytest.raises(ApiError, match="forbidden"):
+            await nominator.patch(LEFT, {"metadata": {"labels": {"a": "b"}}})
+        cleared = await nominator.patch(f"{LEFT}/status", {"status": {"nominatedNodeName": None}})
+        assert "nominatedNodeName" not in cleared["status"]
+    assert (await api.patch(f"{LEFT}/status", {"status": {"phase": "Failed"}}))["status"]["phase"] == "Failed"
+
+
+@pytest.mark.asyncio
+async def test_the_nominators_account_holds_its_own_lease_and_no_other(installed, api):
+    leases = "/apis/coordination.k8s.io/v1/namespaces/turnout-system/leases"
+    other = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "other"}}
+    await api.create(other, "turnout-system")
+    token = installed.service_account_token("turnout-system", "turnout-nominator")
+    async with installed.api(token) as nominator:
+        held = await nominator.patch(f"{leases}/turnout-nominator", {"spec": {"holderIdentity": "one"}})
+        assert held["spec"]["holderIdentity"] == "one"
+        for attempt in (
+            nominator.patch(f"{leases}/other", {"spec": {"holderIdentity": "one"}}),
+            nominator.create({**other, "metadata": {"name": "third"}}, "turnout-system"),
+            nominator.delete(f"{leases}/turnout-nominator"),
+        ):
+            with pytest.raises(ApiError, match="forbidden"):
+                await attempt
