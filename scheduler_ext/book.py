@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from jobs.gang import GangKey
+from jobs.gang import Dialect, GangKey
 from kube.shape import PodShape
 from kube.snapshot import Rows
 from scheduler_ext.gang import Gang, rank_order
@@ -138,7 +138,8 @@ class Book:
     def _look_again(self, key: GangKey) -> None:
         gang = self.view.gangs.get(key)
         standing = self._standing.get(key)
-        if gang is None or not any(m.waits and judged(m, gang) for m in gang.members.values()):
+        alone = key.dialect == Dialect.ALONE.value  # placed when asked for; nothing is kept for it
+        if gang is None or alone or not any(m.waits and judged(m, gang) for m in gang.members.values()):
             if standing is not None:
                 self._withdraw(key)
             self._unplanned.pop(key, None)

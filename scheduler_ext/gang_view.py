@@ -148,13 +148,18 @@ class GangView:
         return self.snapshot.row_of.get(node) if node else None
 
     def place_of(self, member: Member) -> str:
-        """The node that a member takes room on: "" for none. Our own nominations are plans, not facts."""
+        """The node that a member takes room on: "" for none.
+
+        Our own nomination of a gang's member is a plan, which a gang ahead may take back; that of a lone pod is a fact.
+        """
         if member.node:
             return member.node
         assumed = self.ledger.node_of(member.uid)
         if assumed:
             return assumed
-        return "" if member.ours or not self._alive(member.nominated) else member.nominated
+        if not self._alive(member.nominated) or (member.ours and member.belongs.key.dialect != Dialect.ALONE.value):
+            return ""
+        return member.nominated
 
     def missing(self, gang: Gang) -> int:
         """How many members are still to be created. 0 once nobody new has come for PATIENCE_S: room is not kept for
