@@ -10,6 +10,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from socket import socket
 from typing import Any
@@ -77,11 +78,19 @@ class Connection(RequestHandler):
     def head_came(self) -> None:
         """The request is whole but for its body; other clocks run from here."""
         self._answering = True
+        self._server.begin()
         self._cancel("head")
 
     def answered(self) -> None:
         """The answer is ready to be written; the next bytes begin another request."""
         self._answering = False
+        if self._server.end():
+            self.close()  # once the answer is written
+
+    def end_if_idle(self) -> None:
+        """End the connection unless an answer is owed."""
+        if not self._answering:
+            self.force_close()
 
     def handle_error(
         self,
@@ -118,6 +127,9 @@ class Server(web.Server):
         super().__init__(handler)
         self._limits = limits
         self._listener: asyncio.Server | None = None
+        self._owed = 0  # requests whose answer is not ready
+        self._leaving = False
+        self._all_answered = asyncio.Event()
 
     def __call__(self) -> Connection:
         return Connection(
@@ -147,11 +159,28 @@ class Server(web.Server):
         if before is not None:
             before.close()
 
-    async def close(self, grace_s: float = 2.0) -> None:
+    def begin(self) -> None:
+        """One more answer is owed."""
+        self._owed += 1
+
+    def end(self) -> bool:
+        """One less answer is owed. True when its connection is to take no further request."""
+        self._owed -= 1
+        if self._leaving and not self._owed:
+            self._all_answered.set()
+        return self._leaving
+
+    async def close(self, grace_s: float = 3.0) -> None:
         """Take no more connections, let those in hand be answered, then end all."""
+        self._leaving = True
         if self._listener is not None:
             self._listener.close()
-        self.pre_shutdown()
+        for connection in self.connections:
+            connection.end_if_idle()  # type: ignore[attr-defined]
+        if self._owed:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(grace_s):
+                    await self._all_answered.wait()
         await self.shutdown(grace_s)
 
 

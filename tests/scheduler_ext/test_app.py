@@ -1,0 +1,184 @@
+"""The verbs over HTTP as kube-scheduler calls them, and what a failing adviser does to it: nothing."""
+
+import asyncio
+import json
+import time
+
+import pytest
+
+from scheduler_ext.model import Answer
+from scheduler_ext.shell.connection import Limits
+from scheduler_ext.shell.desk import Desk, Outcome, Verb
+from scheduler_ext.shell.metrics import Metrics
+from tests.scheduler_ext.rim import Scripted, body, head, one_answer, opened, preempt_body, raw, until
+
+pytestmark = pytest.mark.timeout(60)
+
+FILTERED = {
+    "Nodes": None,
+    "NodeNames": ["a", "b"],
+    "FailedNodes": {"c": "full"},
+    "FailedAndUnresolvableNodes": {},
+    "Error": "",
+}
+UNTOUCHED = {
+    "Nodes": None,
+    "NodeNames": ["a", "b", "c"],
+    "FailedNodes": None,
+    "FailedAndUnresolvableNodes": None,
+    "Error": "",
+}
+
+
+@pytest.mark.asyncio
+async def test_each_verb_answers_in_its_own_shape():
+    async with opened() as rim:
+        assert await rim.post("filter", body()) == (200, FILTERED)
+        assert await rim.post("prioritize", body()) == (200, [{"Host": "a", "Score": 10}])
+        assert await rim.post("preempt", preempt_body()) == (
+            200,
+            {"NodeNameToMetaVictims": {"a": {"Pods": [{"UID": "a-1"}], "NumPDBViolations": 0}}},
+        )
+        assert [asked[0] for asked in rim.adviser.asked] == ["filter", "prioritize", "preempt"]
+
+
+@pytest.mark.asyncio
+async def test_an_answer_has_its_length_and_the_connection_goes_on():
+    async with opened() as rim, raw(rim.front.port) as (reader, writer):
+        for _ in range(3):
+            writer.write(head(len(body())) + body())
+            top, answer = await one_answer(reader)
+            assert top.startswith("http/1.1 200")
+            assert "content-type: application/json" in top
+            assert "chunked" not in top
+            assert "connection: close" not in top
+            assert json.loads(answer) == FILTERED
+
+
+def test_an_idle_connection_outlives_gos_90_s():
+    assert Limits().keepalive_s > 90
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("kind", ["text/plain", "application/json; charset=utf-8", "nonsense", ""])
+async def test_any_content_type_will_do(kind):
+    async with opened() as rim:
+        assert (await rim.post("filter", body(), headers={"Content-Type": kind}))[0] == 200
+
+
+@pytest.mark.asyncio
+async def test_pipelined_requests_are_answered_in_order():
+    async with opened() as rim, raw(rim.front.port) as (reader, writer):
+        writer.write(b"".join(head(len(body([name]))) + body([name]) for name in "xyz"))
+        assert [json.loads((await one_answer(reader))[1])["NodeNames"] for _ in range(3)] == [["x"], ["y"], ["z"]]
+
+
+@pytest.mark.asyncio
+async def test_a_caller_that_asks_first_is_told_to_go_on():
+    async with opened() as rim, raw(rim.front.port) as (reader, writer):
+        writer.write(head(len(body()), "/filter", "Expect: 100-continue"))
+        assert await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(body())
+        assert json.loads((await one_answer(reader))[1]) == FILTERED
+
+
+@pytest.mark.asyncio
+async def test_200_parallel_calls_are_all_answered_within_kube_schedulers_patience():
+    names = [f"gpu-node-{n:04d}.rack-{n % 40}.example" for n in range(500)]
+    question = body(names)
+
+    async def call(rim):
+        start_s = time.perf_counter()
+        status, answer = await rim.post("filter", question)
+        assert (status, answer["NodeNames"]) == (200, names[:2])
+        return time.perf_counter() - start_s
+
+    async with opened() as rim:
+        took_s = sorted(await asyncio.gather(*(call(rim) for _ in range(200))))
+        assert took_s[197] < 5.0  # kube-scheduler's default httpTimeout
+        assert rim.counted("turnout_extender_requests_total", verb="filter", outcome="answered") == 200
+
+
+# An adviser that fails
+
+
+@pytest.mark.asyncio
+async def test_an_adviser_that_fails_narrows_nothing_and_is_counted():
+    async with opened(Scripted(error=KeyError("boom"))) as rim:
+        assert await rim.post("filter", body()) == (200, UNTOUCHED)
+        assert await rim.post("prioritize", body()) == (200, [])
+        status, answer = await rim.post("preempt", preempt_body())
+        assert (status, set(answer["NodeNameToMetaVictims"])) == (200, {"a", "b"})
+        for verb in Verb:
+            assert rim.counted("turnout_extender_errors_total", verb=verb.value, reason="failed") == 1
+            assert rim.counted("turnout_extender_requests_total", verb=verb.value, outcome="neutral") == 1
+
+
+class Wild(Scripted):
+    """An adviser whose answers are not what they should be."""
+
+    def filter(self, pod, names):
+        return Answer([[]], {"a": 7})
+
+    def prioritize(self, pod, names):
+        return [("a", "high")]
+
+    def preempt(self, pod, victims):
+        return {"a": None}
+
+
+@pytest.mark.parametrize(("verb", "question", "neutral"), [
+    (Verb.FILTER, body(), UNTOUCHED),
+    (Verb.PRIORITIZE, body(), []),
+])  # fmt: skip
+def test_an_answer_that_cannot_be_written_is_replaced_by_a_neutral_one(verb, question, neutral):
+    reply = Desk(Wild(), Metrics()).answer(verb, question)
+    assert (reply.status, json.loads(reply.body), reply.outcome) == (200, neutral, Outcome.NEUTRAL)
+
+
+def test_a_caller_who_waited_too_long_is_answered_neutrally_without_planning():
+    adviser, metrics = Scripted(), Metrics()
+    reply = Desk(adviser, metrics).answer(Verb.FILTER, body(), late=True)
+    assert (json.loads(reply.body), adviser.asked) == (UNTOUCHED, [])
+    assert metrics.registry.get_sample_value("turnout_extender_errors_total", {"verb": "filter", "reason": "late"}) == 1
+
+
+@pytest.mark.asyncio
+async def test_a_body_that_took_longer_than_allowed_is_answered_neutrally():
+    async with opened(late_s=0.2, body_s=30) as rim, raw(rim.front.port) as (reader, writer):
+        writer.write(head(len(body())) + body()[:10])
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(reader.read(1), 0.4)
+        writer.write(body()[10:])
+        assert json.loads((await one_answer(reader))[1]) == UNTOUCHED
+        assert rim.counted("turnout_extender_errors_total", verb="filter", reason="late") == 1
+
+
+@pytest.mark.asyncio
+async def test_before_it_is_ready_nobody_is_advised_and_the_reason_is_told():
+    async with opened(Scripted(why_unready="nodes are not listed yet")) as rim:
+        assert await rim.post("filter", body()) == (503, {"Error": "not ready: nodes are not listed yet"})
+        assert await rim.get("/readyz") == (503, "nodes are not listed yet\n")
+        assert await rim.get("/healthz") == (200, "ok\n")
+        rim.adviser.why_unready = None
+        assert (await rim.post("filter", body()))[0] == 200
+        assert await rim.get("/readyz") == (200, "ok\n")
+
+
+@pytest.mark.asyncio
+async def test_on_leaving_it_is_not_ready_but_still_answers():
+    async with opened() as rim:
+        rim.front.leave()
+        assert await rim.get("/readyz") == (503, "leaving\n")
+        assert (await rim.post("filter", body()))[0] == 200
+
+
+@pytest.mark.asyncio
+async def test_a_request_in_hand_is_answered_when_the_doors_close():
+    async with opened() as rim, raw(rim.front.port) as (reader, writer):
+        writer.write(head(len(body())) + body()[:10])
+        await until(lambda: rim.counted("turnout_extender_requests_in_flight") == 1)
+        closing = asyncio.create_task(rim.front.__aexit__(None, None, None))
+        writer.write(body()[10:])
+        assert json.loads((await one_answer(reader))[1]) == FILTERED
+        await closing
