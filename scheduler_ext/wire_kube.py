@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -64,7 +64,7 @@ class _Priority(msgspec.Struct, rename="pascal", gc=False):
 
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _TEXT = msgspec.json.Decoder(str)
-_COUNT = msgspec.json.Decoder(int)
+_COUNT = msgspec.json.Decoder(Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)])  # an int64 that counts
 _NAMES = msgspec.json.Decoder(list[str])
 _RAWS = msgspec.json.Decoder(list[msgspec.Raw])
 _OBJECT = msgspec.json.Decoder(_Object)
