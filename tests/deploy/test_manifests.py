@@ -90,7 +90,7 @@ def test_a_planted_fault_is_found(right, wrong, said, schema_folder, tmp_path):
 
 
 @pytest.mark.asyncio
-async def test_the_server_takes_everything_in_a_dry_run_without_a_warning(control_plane):
+async def test_the_server_takes_everything_in_a_strict_dry_run(control_plane):
     async with control_plane.api() as api:
         objects = all_rendered()
         await api.apply(next(each for each in objects if each["kind"] == "Namespace"))
