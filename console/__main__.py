@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-_MOST_GANGS = 26  # one letter each
+_MOST_GANGS = 25  # scene.MOST_GANGS, which is not imported before it is needed
 
 FAILED, USAGE, FOUND_WRONG, INTERRUPTED = 1, 2, 3, 130
 
@@ -31,7 +31,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     demo = commands.add_parser("demo", help="see gangs land under one switch, beside the default scheduler")
     demo.add_argument("--seed", type=int, default=1, help="which cluster and which gangs (%(default)s)")
-    demo.add_argument("--gangs", type=_gangs, default=10, help=f"how many arrive, 1 to {_MOST_GANGS} (%(default)s)")
+    demo.add_argument("--gangs", type=_gangs, default=14, help=f"how many arrive, 1 to {_MOST_GANGS} (%(default)s)")
     demo.add_argument("--fast", action="store_true", help="no pauses between the acts")
     demo.add_argument("--plain", action="store_true", help="plain text, as for a file")
     demo.set_defaults(run=_demo)

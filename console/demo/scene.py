@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 LEAVES, SPINES, NODES_PER_LEAF, GPUS_PER_NODE = 8, 2, 8, 8
-MOST_GANGS = len(string.ascii_uppercase)
-# (pods, GPUs a pod): what data-parallel and tensor-parallel jobs of a mid-size cluster look like.
-_SHAPES = ((8, 8), (4, 8), (6, 8), (2, 8), (3, 8), (5, 8), (8, 8), (4, 8), (8, 4), (4, 4), (6, 4), (6, 2), (8, 1))
+MOST_GANGS = len(string.ascii_uppercase) - 1  # one letter each, and one for the last act
+# (pods, GPUs a pod): whole nodes mostly, some larger than a leaf, some that share nodes.
+_SHAPES = ((8, 8), (4, 8), (6, 8), (3, 8), (5, 8), (12, 8), (10, 8), (8, 4), (4, 4), (6, 4), (6, 2), (8, 1))
 _FULLEST = 0.88  # of all GPUs; above it a gang has to leave before the next one comes
 
 
@@ -69,7 +69,7 @@ class Scene:
 
 
 def scene(seed: int, gangs: int) -> Scene:
-    """Write a play. The same seed gives the same one. gangs: 1 to 26, one letter each."""
+    """Write a play. The same seed gives the same one. gangs: 1 to MOST_GANGS."""
     dice = random.Random(seed)
     places = _places(dice)
     busy = _busy(dice, places)

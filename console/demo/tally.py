@@ -55,13 +55,13 @@ def sentence(tally: Tally) -> str:
     if not tally.both:
         return "No gang was placed whole by both, so there is nothing to compare."
     ours, theirs = tally.crossings(tally.scores.ours), tally.crossings(tally.scores.theirs)
-    rings = f"the rings of {len(tally.both)} gangs cross a switch {ours} times with Turnout and {theirs} times without"
+    rings = f"{len(tally.both)} rings cross a switch {ours} times with Turnout, {theirs} times without"
     if ours == theirs:
         return f"This time both do alike: {rings}."
     if ours > theirs:
         return f"This time the default scheduler did better: {rings}."
     if ours == 0:
-        return f"Every ring stays under its switch: {rings}."
+        return f"Every ring stays under one leaf: {rings}."
     return f"{theirs / ours:.1f} times fewer crossings: {rings}."
 
 

@@ -11,6 +11,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import aiohttp
@@ -18,10 +19,33 @@ import aiohttp
 _START_S = 30.0
 _STOP_S = 0.5  # it has nothing to save, and a person waits for the prompt
 _TOLD_LINES = 12
+_MAP_TAKEN = "turnout_topology_last_reload_timestamp_seconds"
 
 
 class ExtenderFailed(Exception):
     """The extender did not come up. The message holds the last lines that it wrote."""
+
+
+@dataclass(frozen=True, slots=True)
+class Up:
+    """A ready extender. url: of its verbs; health: of its probes and metrics."""
+
+    url: str
+    health: str
+    session: aiohttp.ClientSession
+
+    async def map_taken_at(self) -> str:
+        """When it took the map that it uses, as its metrics write it; empty when they do not."""
+        async with self.session.get(f"{self.health}/metrics") as response:
+            lines = (await response.text()).splitlines()
+        return next((line.split()[-1] for line in lines if line.startswith(_MAP_TAKEN)), "")
+
+    async def took_another_map(self, before: str) -> None:
+        """Wait until it uses another map than the one taken at `before`."""
+        while True:
+            if await self.map_taken_at() != before:
+                return
+            await asyncio.sleep(0.02)
 
 
 def own_extender() -> tuple[str, ...]:
@@ -32,8 +56,8 @@ def own_extender() -> tuple[str, ...]:
 @asynccontextmanager
 async def running(
     command: Sequence[str], kubeconfig: Path, configmap: str, folder: Path, session: aiohttp.ClientSession
-) -> AsyncIterator[str]:
-    """Run an extender on a free loopback port until the block ends. Gives its URL once it is ready.
+) -> AsyncIterator[Up]:
+    """Run an extender on a free loopback port until the block ends. Gives it once it is ready.
 
     configmap: namespace/name of the map. Raises ExtenderFailed.
     """
@@ -54,8 +78,8 @@ async def running(
         )
     try:
         async with asyncio.timeout(_START_S):
-            url = await _ready(child, port_file, f"http://{health}/readyz", session)
-        yield url
+            up = await _ready(child, port_file, Up("", f"http://{health}", session))
+        yield up
     except TimeoutError as error:
         raise ExtenderFailed(f"the extender was not ready within {_START_S:g} s\n{_tail(told)}") from error
     except ChildProcessError as error:
@@ -64,16 +88,16 @@ async def running(
         await _end(child)
 
 
-async def _ready(child: asyncio.subprocess.Process, port_file: Path, probe: str, session: aiohttp.ClientSession) -> str:
+async def _ready(child: asyncio.subprocess.Process, port_file: Path, up: Up) -> Up:
     while True:
         if child.returncode is not None:
             raise ChildProcessError(f"exit code {child.returncode}")
         text = await asyncio.to_thread(lambda: port_file.read_text() if port_file.exists() else "")
         if text.strip().isdigit():
             try:
-                async with session.get(probe) as response:
+                async with up.session.get(f"{up.health}/readyz") as response:
                     if response.status == 200:
-                        return f"http://127.0.0.1:{text.strip()}"
+                        return replace(up, url=f"http://127.0.0.1:{text.strip()}")
             except aiohttp.ClientError:
                 pass  # it has named its port and does not answer yet
         await asyncio.sleep(0.05)

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import string
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import aiohttp
 
 from console.demo.board import Score, score
 from console.demo.objects import MAP_NAME, MAP_NAMESPACE, map_text
+from console.demo.recable import recable
 from console.demo.rival import Rival
 from console.demo.scene import Act, DemoGang, Scene, Word, scene
-from console.demo.shell.extender import own_extender, running
+from console.demo.shell.extender import Up, own_extender, running
 from console.demo.shell.screen import Screen
 from console.demo.shell.stage import Stage
 from console.demo.tally import Asking, Pair, Tally
@@ -27,41 +29,40 @@ from simulator.yard.shell.wire import ApiDoor, ExtenderDoor
 from topology.fabric import Fabric, build
 from topology.parse import TEXT_KEY, read
 
+_RELOAD_S = 10.0  # twice what the extender promises for a changed map
+
 
 @dataclass(frozen=True, slots=True)
 class Show:
     """How the demo is played. pause_s: between two acts, for the eye. extender: the command of the one to ask."""
 
     seed: int = 1
-    gangs: int = 10
+    gangs: int = 14
     pause_s: float = 0.8
     patience_s: float = 6.0  # how long a gang may take to be placed before the play goes on
     weight: int = 20  # a full extender score outweighs all of kube-scheduler's own, which add up to 1200 at most
     extender: Sequence[str] = field(default_factory=own_extender)
 
 
-@dataclass(slots=True)
-class _Cast:
-    """Who is on the stage."""
-
-    stage: Stage
-    door: ExtenderDoor
-
-
 async def perform(show: Show, screen: Screen) -> Tally:
     """Play it. Raises ExtenderFailed when the extender does not come up."""
     logging.getLogger("simulator").setLevel(logging.ERROR)
     play = scene(show.seed, show.gangs)
-    fabric = build(read({TEXT_KEY: map_text(play.places)}).entries)
     screen.open(play)
-    async with _cast(show, play, screen) as cast:
-        tally = await _acts(show, play, fabric, cast, screen)
-    screen.close(tally)
+    async with _stage(show, play, screen) as (stage, door, extender):
+        performance = _Performance(show, play, stage, extender, screen)
+        with screen.acts():
+            for act in play.acts:
+                await performance.happen(act)
+            await performance.finale()
+        asked = tuple(Asking(a.verb.value, a.names, a.took_s, a.failed) for a in door.asked)
+        tally = performance.tally(asked)
+        screen.close(tally)
     return tally
 
 
 @asynccontextmanager
-async def _cast(show: Show, play: Scene, screen: Screen) -> AsyncIterator[_Cast]:
+async def _stage(show: Show, play: Scene, screen: Screen) -> AsyncIterator[tuple[Stage, ExtenderDoor, Up]]:
     """Start the API, the extender and the scheduler; end them in the other order."""
     with tempfile.TemporaryDirectory(prefix="turnout-demo-") as name:
         folder = Path(name)
@@ -71,47 +72,87 @@ async def _cast(show: Show, play: Scene, screen: Screen) -> AsyncIterator[_Cast]
             await stage.set_up(play)
             screen.say(f"A Kubernetes API is up at {served.url}; the extender is starting ...")
             configmap = f"{MAP_NAMESPACE}/{MAP_NAME}"
-            async with running(show.extender, folder / "kubeconfig", configmap, folder, session) as url:
-                screen.say(f"The extender is ready at {url} and is asked over HTTP, as kube-scheduler would ask it.")
-                door = ExtenderDoor(session, url)
+            async with running(show.extender, folder / "kubeconfig", configmap, folder, session) as up:
+                screen.say(f"The extender is ready at {up.url} and is asked over HTTP, as kube-scheduler would ask it.")
+                door = ExtenderDoor(session, up.url)
                 settings = Settings(extender=Extender(weight=show.weight), seed=show.seed)
                 scheduler = asyncio.create_task(Scheduler(api, settings, door, stage.told).run())
                 try:
-                    yield _Cast(stage, door)
+                    yield stage, door, up
                 finally:
                     scheduler.cancel()
                     with suppress(asyncio.CancelledError):
                         await scheduler
 
 
-async def _acts(show: Show, play: Scene, fabric: Fabric, cast: _Cast, screen: Screen) -> Tally:
-    rival = Rival(play, show.seed)
-    here: list[DemoGang] = []
-    ours: dict[str, Score] = {}
-    theirs: dict[str, Score] = {}
-    with screen.acts():
-        for act in play.acts:
-            await _happen(act, cast, rival, show.patience_s)
-            here = [g for g in here if g != act.gang] + ([act.gang] if act.word is Word.ARRIVES else [])
-            for gang in here:
-                _note(ours, gang, score(fabric, play, gang, cast.stage.placed.get(gang.name, {})))
-                _note(theirs, gang, score(fabric, play, gang, rival.placed.get(gang.name, {})))
-            screen.act(play, act, here, cast.stage.placed, rival.placed, Pair(ours, theirs))
-            await asyncio.sleep(show.pause_s)
-    gangs = tuple(act.gang for act in play.acts if act.word is Word.ARRIVES)
-    asked = [Asking(a.verb.value, a.names, a.took_s, a.failed) for a in cast.door.asked]
-    return Tally(gangs, Pair(ours, theirs), tuple(asked))
+class _Performance:
+    """One play in progress, on both clusters."""
+
+    def __init__(self, show: Show, play: Scene, stage: Stage, extender: Up, screen: Screen) -> None:
+        self._show, self._play, self._stage, self._extender, self._screen = show, play, stage, extender, screen
+        self._rival = Rival(play, show.seed)
+        self._fabric = _fabric(play)
+        self._here: list[DemoGang] = []
+        self._ours: dict[str, Score] = {}
+        self._theirs: dict[str, Score] = {}
+
+    async def happen(self, act: Act) -> None:
+        """Let one thing happen in both clusters and show it."""
+        known = self._ours.keys() & self._theirs.keys()
+        if act.word is Word.ARRIVES:
+            await self._stage.arrive(act.gang, self._show.patience_s)
+            self._here.append(act.gang)
+        else:
+            await self._stage.leave(act.gang)
+            self._here.remove(act.gang)
+        self._rival.play(act)
+        for gang in self._here:
+            self._note(self._ours, gang, self._stage)
+            self._note(self._theirs, gang, self._rival)
+        now = self._ours.keys() & self._theirs.keys()
+        late = [gang for gang in self._here if gang.letter in now - known and gang != act.gang]
+        self._screen.act(self._play, act, self._here, self._stage.placed, self._rival.placed, self._scores(), late)
+        await asyncio.sleep(self._show.pause_s)
+
+    def _note(self, scores: dict[str, Score], gang: DemoGang, where: Stage | Rival) -> None:
+        """A gang's cost counts from the moment it is whole."""
+        seen = score(self._fabric, self._play, gang, where.placed.get(gang.name, {}))
+        if seen is not None:
+            scores.setdefault(gang.letter, seen)
+
+    async def finale(self) -> None:
+        """Move cables, edit the map, and see the next gang land by the new one."""
+        nodes = [n for gang in self._here for n in self._stage.placed.get(gang.name, {}).values()]
+        busy = {*nodes, *(name for name, _ in self._play.busy)}
+        change = recable(self._play.places, busy, string.ascii_uppercase[self._show.gangs])
+        if change is None:
+            return
+        clock = asyncio.get_running_loop()
+        before = await self._extender.map_taken_at()
+        began = clock.time()
+        await self._stage.redraw(change.places)
+        try:
+            async with asyncio.timeout(_RELOAD_S):
+                await self._extender.took_another_map(before)
+        except TimeoutError:
+            self._screen.say(f"The ConfigMap was edited; the extender has not told of it within {_RELOAD_S:g} s.")
+            return
+        self._play = replace(self._play, places=change.places)
+        self._fabric = _fabric(self._play)
+        self._screen.recabled(change, clock.time() - began)
+        await self.happen(Act(Word.ARRIVES, change.gang))
+
+    def _scores(self) -> Pair:
+        return Pair(self._ours, self._theirs)
+
+    def tally(self, asked: tuple[Asking, ...]) -> Tally:
+        """Add up the acts of the play; the finale shows one thing and is not counted."""
+        gangs = tuple(act.gang for act in self._play.acts if act.word is Word.ARRIVES)
+        letters = {gang.letter for gang in gangs}
+        ours = {letter: seen for letter, seen in self._ours.items() if letter in letters}
+        theirs = {letter: seen for letter, seen in self._theirs.items() if letter in letters}
+        return Tally(gangs, Pair(ours, theirs), asked)
 
 
-async def _happen(act: Act, cast: _Cast, rival: Rival, patience_s: float) -> None:
-    if act.word is Word.ARRIVES:
-        await cast.stage.arrive(act.gang, patience_s)
-    else:
-        await cast.stage.leave(act.gang)
-    rival.play(act)
-
-
-def _note(scores: dict[str, Score], gang: DemoGang, seen: Score | None) -> None:
-    """A gang's cost counts from the moment it is whole."""
-    if seen is not None:
-        scores.setdefault(gang.letter, seen)
+def _fabric(play: Scene) -> Fabric:
+    return build(read({TEXT_KEY: map_text(play.places)}).entries)

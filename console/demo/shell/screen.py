@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from console.demo.board import FREE, OTHER, Placed, Row, Score, board
+from console.demo.recable import Recabling
 from console.demo.scene import GPUS_PER_NODE, LEAVES, NODES_PER_LEAF, SPINES, Act, DemoGang, Scene, Word
 from console.demo.tally import Pair, Tally, asked_sentence, sentence
 
@@ -35,9 +36,9 @@ class Screen:
         self._console.print(Text("Turnout: the right switches", style="bold"))
         self._console.print(
             f"{nodes} nodes of {GPUS_PER_NODE} GPUs hang from {LEAVES} leaf switches under {SPINES} spines, "
-            f"{NODES_PER_LEAF} nodes a leaf. Names say nothing of the wiring; only the topology ConfigMap does.\n"
-            "Gangs arrive whose workers talk in a ring. Every gang is placed twice, on two equal clusters: once by a\n"
-            "scheduler that asks Turnout's extender, once by kube-scheduler's default rules alone.",
+            f"{NODES_PER_LEAF} nodes a leaf. Their names say\nnothing of the wiring; only the topology ConfigMap does. "
+            "Gangs arrive whose workers talk in a ring. Every\ngang is placed twice, on two equal clusters: by a "
+            "scheduler that asks Turnout's extender, and by\nkube-scheduler's default rules alone.",
             soft_wrap=False,
         )
         self._console.print()
@@ -64,8 +65,17 @@ class Screen:
         if self._boards is not None:
             self._console.print(self._boards)
 
-    def act(self, play: Scene, act: Act, here: Sequence[DemoGang], ours: Placed, theirs: Placed, scores: Pair) -> None:
-        """Show one act and what the boards look like after it."""
+    def act(
+        self,
+        play: Scene,
+        act: Act,
+        here: Sequence[DemoGang],
+        ours: Placed,
+        theirs: Placed,
+        scores: Pair,
+        late: Sequence[DemoGang],
+    ) -> None:
+        """Show one act and what the boards look like after it. late: gangs that had waited and are whole now."""
         gang = act.gang
         if act.word is Word.LEAVES:
             line = Text(_columns(f"{gang.letter} leaves", "", "", ""), style="dim")
@@ -80,9 +90,24 @@ class Screen:
             )
             line.stylize(_colour(gang.letter), 0, 1)
         self._console.print(line)
+        for waited in late:
+            columns = (
+                _told(waited, pair.get(waited.letter), where)
+                for pair, where in ((scores.ours, ours), (scores.theirs, theirs))
+            )
+            self._console.print(Text(_columns(f"{waited.letter} is whole", "now, it waited", *columns), style="dim"))
         self._boards = _boards(board(play.places, play.busy, here, ours), board(play.places, play.busy, here, theirs))
         if self._live is not None:
             self._live.update(self._boards, refresh=True)
+
+    def recabled(self, change: Recabling, took_s: float) -> None:
+        """Say what the last act is about."""
+        self._console.print()
+        self._console.print(
+            f"Last act: no leaf has {change.gang.pods} free nodes. Cables are moved, {_count(change.nodes, 'free node', 'free nodes')} of "
+            f"{change.other} for as many busy\nof {change.leaf}, and the topology ConfigMap is edited to say so. "
+            f"The running extender took the new map\nafter {took_s * 1000:.0f} ms, without a restart:"
+        )
 
     def close(self, tally: Tally) -> None:
         """The totals, in numbers and in a sentence, and where to go from here."""
@@ -126,7 +151,7 @@ def _count(number: int, one: str, many: str) -> str:
 
 
 def _columns(gang: str, asks: str, ours: str, theirs: str) -> str:
-    return f"{gang:<11}{asks:<17}{ours:<26}{theirs}".rstrip()
+    return f"{gang:<11}{asks:<18}{ours:<26}{theirs}".rstrip()
 
 
 def _boards(ours: Sequence[Row], theirs: Sequence[Row]) -> Group:
