@@ -68,6 +68,11 @@ class Book:
         standing = self._standing.get(key)
         return standing.plan if standing else None
 
+    def standing(self, key: GangKey) -> GangPlan | None:
+        """The plan as it stands, without looking whether anything changed."""
+        standing = self._standing.get(key)
+        return standing.plan if standing is not None else None
+
     def plan_all(self, now_s: float) -> list[GangPlan]:
         """Every plan, made where it was missing, in order."""
         self.sync(now_s)

@@ -35,6 +35,7 @@ class View:
         self.gangs = GangView(rules.gpu_resources)
         self.book = Book(self.gangs, Rule.LEAF_ONLY if rules.leaf_only else Rule.ALL_TIERS)
         self.waiting_for: Callable[[], str | None] = lambda: "no watch is running"
+        self.on_pod: Callable[[Pod], None] | None = None  # the nominator looks over our shoulder
         self._unconfirmed: dict[str, float] = {}
 
     # What the rim asks.
@@ -109,6 +110,8 @@ class View:
         """A pod as the API server has it."""
         self._unconfirmed.pop(pod.metadata.uid, None)
         self.gangs.put_pod(pod)
+        if self.on_pod is not None:
+            self.on_pod(pod)
 
     def drop_pod(self, uid: str) -> None:
         """A pod is gone."""

@@ -1,0 +1,172 @@
+"""The nominator as a program: plans ahead and writes status.nominatedNodeName while it holds its Lease.
+
+A Deployment, an account and a Lease of its own; the extender stays without write rights. Filter and prioritize of the
+extender remain the net under it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import random
+import signal
+import socket
+import sys
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kube.errors import BadKubeconfig
+from kube.labels import GPU_RESOURCES
+from kube.shell import logs
+from kube.shell.client import Client
+from kube.shell.clock import RealClock
+from kube.shell.lease import Elector
+from scheduler_ext.model import Notice, Rules
+from scheduler_ext.nominate import Nominating
+from scheduler_ext.settings import BadSetting, add_common, address, build
+from scheduler_ext.shell.front import bind
+from scheduler_ext.shell.health import Health
+from scheduler_ext.shell.metrics import Metrics
+from scheduler_ext.shell.nominate_pods import Nominator
+from scheduler_ext.shell.sight import Sight
+from scheduler_ext.shell.view import View
+
+log = logging.getLogger("turnout.nominator")
+
+
+@dataclass(frozen=True, slots=True)
+class NominatorSettings:
+    """lease: namespace/name. scheduler_name: whose pods are nominated."""
+
+    kubeconfig: str | None = None
+    context: str | None = None
+    configmap: str = "turnout-system/node-topology-config"
+    metrics_bind: str = "127.0.0.1:9091"
+    lease: str = "turnout-system/turnout-nominator"
+    scheduler_name: tuple[str, ...] = ("default-scheduler",)
+    expire_s: float = 60.0
+    hold_incomplete_gangs: bool = False
+    asw_only: bool = False
+    gpu_resource: tuple[str, ...] = GPU_RESOURCES
+    log_level: str = "info"
+
+    def __post_init__(self) -> None:
+        for flag, text in (("--configmap", self.configmap), ("--lease", self.lease)):
+            if text.count("/") != 1 or not all(text.split("/")):
+                raise BadSetting(f"{flag} is {text!r}: it must be namespace/name")
+        if self.expire_s < 1:
+            raise BadSetting(f"--expire-s is {self.expire_s}: it must be at least 1")
+        address(self.metrics_bind, "--metrics-bind")
+
+    def choices(self) -> Nominating:
+        """What of it decides on nominations."""
+        rules = Rules(self.hold_incomplete_gangs, self.asw_only, self.gpu_resource)
+        return Nominating(rules, frozenset(self.scheduler_name), self.expire_s)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run until SIGTERM or SIGINT; 0 then, 1 when it cannot start."""
+    settings = _settings(argv)
+    logs.setup(settings.log_level)
+    try:
+        asyncio.run(serve(settings))
+    except (BadKubeconfig, OSError) as error:
+        print(f"turnout-nominator: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def serve(settings: NominatorSettings) -> None:
+    """Watch always, write while leading, until the process is told to end."""
+    clock, metrics = RealClock(), Metrics()
+    async with await Client.open(settings.kubeconfig, settings.context) as client:
+        choices = settings.choices()
+        view = View(choices.rules, clock, metrics, _tell)
+        sight = Sight(view, client, settings.configmap, clock, random.Random())
+        metrics.pass_through(sight.reflectors.items, clock)
+        nominator = Nominator(view, client, choices, clock, metrics.registry)
+        namespace, _, name = settings.lease.partition("/")
+        elector = Elector(client, namespace, name, _identity(), clock=clock, rng=random.Random())
+        server = Health(view, metrics).server()
+        with bind(*address(settings.metrics_bind, "--metrics-bind")) as listening:
+            await server.listen(listening)
+            try:
+                await _run_until_told(sight, elector, nominator)
+            finally:
+                await server.close()
+
+
+async def _run_until_told(sight: Sight, elector: Elector, nominator: Nominator) -> None:
+    told = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, told.set)
+
+    async def lead(transitions: int) -> None:
+        log.info("leading", extra={"transitions": transitions})
+        await nominator.run()
+
+    async def stand() -> None:
+        await sight.synced()
+        await elector.run(lead)
+
+    async def wait() -> None:
+        await told.wait()
+
+    tasks = [asyncio.create_task(work) for work in (wait(), sight.run(), stand())]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()  # a fault of ours: end with it, so that somebody starts us afresh
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def clear(kubeconfig: str | None, context: str | None) -> int:
+    """Take back every nomination of ours in the cluster, whoever leads; how many there were."""
+    clock, metrics = RealClock(), Metrics()
+    async with await Client.open(kubeconfig, context) as client:
+        settings = NominatorSettings()
+        view = View(settings.choices().rules, clock, metrics, _tell)
+        sight = Sight(view, client, settings.configmap, clock, random.Random())
+        nominator = Nominator(view, client, settings.choices(), clock, metrics.registry)
+        watching = asyncio.create_task(sight.run())
+        try:
+            await sight.synced()
+            return await nominator.clear()
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+
+
+def _settings(argv: Sequence[str] | None) -> NominatorSettings:
+    default = NominatorSettings()
+    parser = argparse.ArgumentParser(
+        prog="turnout-nominator", description="Write the plan ahead: status.nominatedNodeName of waiting pods."
+    )
+    add_common(parser, default.configmap, default.metrics_bind)
+    parser.add_argument("--lease", default=default.lease, help="namespace/name of the Lease (%(default)s)")
+    parser.add_argument(
+        "--scheduler-name", action="append", help="whose pods are nominated; repeatable (default-scheduler)"
+    )
+    parser.add_argument(
+        "--expire-s", type=float, default=default.expire_s, help="seconds a nomination may stay unused (%(default)s)"
+    )
+    return build(parser, NominatorSettings, argv)
+
+
+def _tell(notice: Notice) -> None:
+    """The extender writes the Events; here they would come twice."""
+    log.debug("told", extra={"reason": notice.word.value, "detail": notice.detail})
+
+
+def _identity() -> str:
+    return f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""What a story on a real control plane needs: nodes on a fabric, our programs, gangs, and where they landed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import urllib.request
+from collections import Counter
+
+from hack.controlplane import scheduler_config
+from hack.controlplane.plane import free_ports
+from tests import cluster
+from topology.cost import cost
+from topology.fabric import build
+from topology.parse import read
+
+MAP = "default/node-topology-config"
+
+
+class Stage:
+    """One cluster for one story."""
+
+    def __init__(self, plane, rng):
+        self.plane, self.rng = plane, rng
+        self.extenders: dict[str, int] = {}
+        self.health: dict[str, int] = {}
+
+    async def build(self, leaves=8, hosts_per_leaf=8, gpus=8, with_map=True, **more):
+        """Create the nodes and the map, and play the kubelets."""
+        nodes, self.text = cluster.make_fabric(leaves, hosts_per_leaf, self.rng, gpus, **more)
+        self.ip_of = {n["metadata"]["name"]: n["status"]["addresses"][0]["address"] for n in nodes}
+        self.leaf = cluster.leaf_of(self.text)
+        async with self.plane.api() as api:
+            await api.create_all(nodes)
+            if with_map:
+                await api.create(cluster.config_map(self.text))
+        self.plane.start_kwok()
+        return self
+
+    def start_extender(self, name="extender", *flags):
+        """Start our extender as a process and wait until it has seen everything. Returns its port."""
+        port, health = self.extenders.get(name, 0), self.health.get(name, 0)
+        if not port:
+            port, health = free_ports(2)
+        argv = [sys.executable, "-m", "scheduler_ext", "--kubeconfig", str(self.plane.kubeconfig)]
+        argv += ["--configmap", MAP, "--bind", f"127.0.0.1:{port}", "--metrics-bind", f"127.0.0.1:{health}", *flags]
+        self.plane.start_program(name, argv, f"http://127.0.0.1:{health}/readyz")
+        self.extenders[name], self.health[name] = port, health
+        return port
+
+    def start_nominator(self, name="nominator", *flags, lease="default/turnout-nominator"):
+        """Start our nominator as a process and wait until it has seen everything."""
+        (health,) = free_ports(1)
+        argv = [sys.executable, "-m", "scheduler_ext.nominator", "--kubeconfig", str(self.plane.kubeconfig)]
+        argv += ["--configmap", MAP, "--lease", lease, "--metrics-bind", f"127.0.0.1:{health}", *flags]
+        self.plane.start_program(name, argv, f"http://127.0.0.1:{health}/readyz")
+        self.health[name] = health
+
+    def start_scheduler(self, port=None, shipped=scheduler_config.SHIPPED, **options):
+        """Start kube-scheduler with the shipped configuration, its extender's address filled in."""
+        port = port or self.extenders["extender"]
+        config = scheduler_config.shipped(f"http://127.0.0.1:{port}", file=shipped)
+        self.plane.start_scheduler(config, **options)
+
+    async def submit(self, *objects):
+        """Create objects in the order given."""
+        async with self.plane.api() as api:
+            return await api.create_all(objects)
+
+    async def landed(self, gang, size, within_s=40.0, namespace="default"):
+        """Wait until `size` pods of a gang are bound; {pod: node}."""
+        path = f"/api/v1/namespaces/{namespace}/pods?labelSelector=gang%3D{gang}"
+        async with self.plane.api() as api:
+            return await api.until(path, cluster.bound(size), within_s)
+
+    def leaves(self, placed):
+        """How many pods each leaf got."""
+        return Counter(self.leaf[self.ip_of[node]] for node in placed.values())
+
+    def ring(self, placed):
+        """What a ring over the pods' indices costs on the real fabric."""
+        fabric = build(read({"topology_config": self.text}).entries)
+        by_rank = sorted(placed.items(), key=lambda item: int(item[0].rsplit("-", 1)[1]))
+        return cost(fabric, [fabric.index[self.ip_of[node]] for _, node in by_rank])
+
+    async def events(self, reason, within_s=20.0, namespace="default"):
+        """Wait for an Event with this reason."""
+        def seen(events):
+            return [event for event in events if event["reason"] == reason]
+
+        async with self.plane.api() as api:
+            return await api.until(f"/api/v1/namespaces/{namespace}/events", seen, within_s)
+
+    def view(self, name="extender"):
+        """The extender's own account of the world."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.health[name]}/debug/view", timeout=5) as answer:
+            return json.load(answer)
+
+    def metric(self, series, name="extender"):
+        """The value of one series on the metrics page; 0.0 when it is not there."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.health[name]}/metrics", timeout=5) as answer:
+            for line in answer.read().decode().splitlines():
+                if line.startswith(series + " "):
+                    return float(line.rsplit(" ", 1)[1])
+        return 0.0
+
+    async def eventually(self, true, within_s=15.0):
+        """Ask again and again until the answer is true; give it."""
+        async with asyncio.timeout(within_s):
+            while not (answer := true()):
+                await asyncio.sleep(0.05)
+        return answer
