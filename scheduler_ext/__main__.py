@@ -43,9 +43,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-async def serve(settings: Settings) -> None:
+async def serve(settings: Settings, metrics: Metrics | None = None) -> None:
     """Serve until the process is told to end."""
-    clock, metrics = RealClock(), Metrics()
+    clock, metrics = RealClock(), metrics or Metrics()
     async with await Client.open(settings.kubeconfig, settings.context) as client:
         events = EventRecorder(client, "turnout-extender", _instance(), clock=clock)
         teller = Teller(events, settings.configmap, clock)

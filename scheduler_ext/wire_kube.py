@@ -8,7 +8,7 @@ Source: facts/extender.md 1.1, 1.5, 1.6; kube-scheduler extender/v1 types.go
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
@@ -21,6 +21,7 @@ from scheduler_ext.model import Answer, Victims
 MAX_FIELDS = 16  # of the outer object; extender/v1 has three
 MAX_NAMES = 200_000  # four times the largest cluster that we speak for
 MAX_MESSAGE_BYTES = 256
+FEW = 4  # to look up one by one; more are worth a set of all names
 MAX_SCORE = 10  # extender/v1 MaxExtenderPriority
 
 T = TypeVar("T")
@@ -109,12 +110,15 @@ def encode_filter(args: Args, answer: Answer) -> bytes:
     """Write an ExtenderFilterResult in the form of the request. Where nothing was narrowed its own list goes back."""
     if answer.all_kept:
         return _filter_result(args, args.given, b"null", b"null")
-    asked = set(args.names)
-    kept = [name for name in dict.fromkeys(answer.kept) if name in asked]
-    left = asked.difference(kept)
-    forbidden = {name: why for name, why in answer.forbidden.items() if name in left}
-    no_room = {name: why for name, why in answer.no_room.items() if name in left and name not in forbidden}
-    chosen = _chosen(args, kept)
+    asked = _asked(args, len(answer.kept) + len(answer.no_room) + len(answer.forbidden))
+    kept = {name: "" for name in answer.kept if name in asked}
+    forbidden = {name: why for name, why in answer.forbidden.items() if name in asked and name not in kept}
+    no_room = {
+        name: why
+        for name, why in answer.no_room.items()
+        if name in asked and name not in kept and name not in forbidden
+    }
+    chosen = _chosen(args, [*kept])
     # A result's fixed part is under 128 bytes. Every name fits, since each was in the request; what is left over is
     # shared by the messages, an entry being `"name":"message",`.
     failed = [*forbidden, *no_room]
@@ -123,9 +127,9 @@ def encode_filter(args: Args, answer: Answer) -> bytes:
     return _filter_result(args, chosen, _failures(no_room, each), _failures(forbidden, each))
 
 
-def encode_prioritize(args: Args, scores: Iterable[tuple[str, int]]) -> bytes:
+def encode_prioritize(args: Args, scores: Collection[tuple[str, int]]) -> bytes:
     """Write a HostPriorityList: 1..10 for the names asked about; zeros are left out, since they add nothing."""
-    asked = set(args.names)
+    asked = _asked(args, len(scores))
     kept = {host: min(MAX_SCORE, score) for host, score in scores if score > 0 and host in asked}
     room = 2 * args.size_bytes + 1024
     answer = _priorities(kept.items())
@@ -227,6 +231,11 @@ def _uid(raw: msgspec.Raw, what: str) -> str:
     """The UID of a MetaPod, or of a whole pod."""
     fields = _folded(raw, what)
     return _read(_TEXT, fields["uid"], what) if "uid" in fields else _read(_OBJECT, raw, what).metadata.uid
+
+
+def _asked(args: Args, looked_up: int) -> Collection[str]:
+    """The names as it is cheapest to look a few, or many, up in them."""
+    return args.names if looked_up <= FEW else set(args.names)
 
 
 def _priorities(scores: Iterable[tuple[str, int]]) -> bytes:
