@@ -117,9 +117,7 @@ def _whole(sums: Sums, pods: int, most: int, widest: int, anchors: list[int]) ->
         if not len(fits):
             continue
         spread = Spread(sums)
-        if len(fits) > 1 and tier > 1:
-            prices = np.array([spread.fewest(tier, switch, pods) for switch in fits.tolist()])
-            fits = fits[prices == prices.min()]
+        fits = spread.cheapest(tier, fits, pods)
         best = sums.tightest(tier, fits, most) if len(fits) > 1 else int(fits[0])
         return spread.fill(tier, best, pods)
     return None
@@ -135,18 +133,30 @@ def _near(sums: Sums, pods: int, widest: int, anchors: list[int]) -> Slots | Non
 
 
 def _with_strangers(sums: Sums, pods: int, most: int, anchors: list[int]) -> Slots | None:
-    """Return all pods on one host off the map, else all that the map's hosts hold and the rest on fewest others."""
+    """Return all pods on one host off the map, else all that the map's hosts hold and the rest on fewest others.
+
+    With anchors that one host is theirs, or none is; of the others theirs come first.
+    """
     fabric, known = sums.fabric, sums.fabric.mapped_count
     room = sums.of(0)
-    fits = np.flatnonzero(room >= pods)
-    if len(fits) and not anchors:
+    if anchors:
+        here = _near(sums, pods, fabric.tiers - 1, anchors)
+        if here is not None:
+            return here
+    elif len(fits := np.flatnonzero(room >= pods)):
         return [(sums.tightest(0, fits, most), pods)]
-    mapped = int(room[:known].sum())
-    rest = pods - mapped
+    rest = pods - int(room[:known].sum())
     if int(room[known:].sum()) < rest:
         return None
     slots = [(host, int(room[host])) for host in np.flatnonzero(room[:known]).tolist()]
-    return slots + [(known + at, share) for at, share in pick(room[known : len(fabric.hosts)].tolist(), rest)]
+    theirs = sorted({host for host in anchors if host >= known})
+    others = [host for host in range(known, len(fabric.hosts)) if host not in theirs]
+    for hosts in (theirs, others):
+        holes = room[hosts].tolist()
+        share = min(rest, sum(holes))
+        slots += [(hosts[at], taken) for at, taken in pick(holes, share)]
+        rest -= share
+    return slots
 
 
 def _refusal(units: npt.NDArray[np.int32], ask: Ask) -> Refusal:

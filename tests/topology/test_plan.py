@@ -140,6 +140,7 @@ def test_an_empty_map_blocks_nobody_but_required_gangs():
         ),
         pytest.param([1, 1, 1, 8], ask(8), [(3, 8)], id="a host off the map that holds all, where the map cannot"),
         pytest.param([1, 1, 1, 3], ask(5), [(0, 1), (1, 1), (2, 1), (3, 2)], id="the rest off the map"),
+        pytest.param([0, 0, 1, 3], ask(3, anchors=((3, 1),)), [(3, 3)], id="beside a member off the map"),
         pytest.param([1, 1, 0, 3], ask(9, least=2), [(0, 1), (1, 1), (3, 3)], id="as many as fit anywhere"),
     ],
 )

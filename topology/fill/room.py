@@ -36,8 +36,16 @@ class Sums:
         below = self.fabric.starts[tier - 1]
         return int(first[switch]), int(first[switch + 1]) if switch + 1 < len(first) else len(below)
 
+    def under(self, tier: int, switch: int, below: int) -> Counts:
+        """Return the room of every switch of tier `below` under a switch."""
+        start, end = self.fabric.span(tier, switch)
+        row = self.fabric.switch_of[below]
+        return self.of(below)[row[start] : row[end - 1] + 1]
+
     def ancestors(self, tier: int, switches: Counts, above: int) -> Counts:
         """Return the switch of tier `above` over each of some switches of a tier."""
+        if above == tier:
+            return switches
         found: Counts = self.fabric.switch_of[above][self.fabric.starts[tier][switches]]
         return found
 
@@ -52,9 +60,15 @@ class Sums:
             if len(grown):
                 domains = grown
                 break
+        over = self.ancestors(tier, domains, tier)
         for above in range(tier, self.fabric.tiers):
+            room = self.of(above)[over]
+            least = room == room.min()
+            domains, over = domains[least], over[least]
             if len(domains) == 1:
                 break
-            room = self.of(above)[self.ancestors(tier, domains, above)]
-            domains = domains[room == room.min()]
+            # Of those under one switch the first is as good as any: from here on only that switch counts.
+            over = self.ancestors(above, over, above + 1)
+            first = np.flatnonzero(np.diff(over, prepend=-1))
+            domains, over = domains[first], over[first]
         return int(domains[0])

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from topology.fill.pick import pick
 from topology.fill.room import Counts, Sums
@@ -29,16 +30,47 @@ class Spread:
         self._sums = sums
         self._anchored = [set(fabric.switch_of[tier][ids].tolist()) if ids else set() for tier in range(fabric.tiers)]
 
-    def fewest(self, tier: int, switch: int, need: int) -> int:
-        """Return how many switches below this one `need` pods cost. The domain holds them."""
-        if tier <= 1:
-            return 0
-        budget = 8
-        while True:
-            reach = self._below(tier, switch, budget)
-            if reach[-1] >= need:
-                return int(np.searchsorted(reach, need))
-            budget *= 2
+    def cheapest(self, tier: int, switches: Counts, need: int) -> Counts:
+        """Return those of some domains, each large enough, in which `need` pods of a fresh gang use fewest switches."""
+        if tier <= 1 or len(switches) == 1:
+            return switches
+        floors = {switch: self._floor(tier, switch, need) for switch in switches.tolist()}
+        if tier == 2:  # one tier to pay for: the floor is the price
+            best = min(floors.values())
+            return np.array([switch for switch, floor in floors.items() if floor == best])
+        best = 1 << 40
+        kept: list[int] = []
+        for switch in sorted(floors, key=lambda switch: (floors[switch], switch)):
+            if floors[switch] > best:
+                break
+            price = self._price(tier, switch, need)
+            if price < best:
+                best, kept = price, []
+            if price == best:
+                kept.append(switch)
+        return np.array(sorted(kept))
+
+    def _floor(self, tier: int, switch: int, need: int) -> int:
+        """Return a price that no choice goes below: at every tier the fewest switches, each tier for itself."""
+        price = 0
+        for below in range(1, tier):
+            largest = np.cumsum(-np.sort(-self._sums.under(tier, switch, below)))
+            price += int(np.searchsorted(largest, need)) + 1
+        return price
+
+    def _ceiling(self, tier: int, switch: int, need: int) -> int:
+        """Return a price that suffices: that of the largest leaves, wherever they are."""
+        fabric = self._sums.fabric
+        start, _ = fabric.span(tier, switch)
+        held = self._sums.under(tier, switch, 1)
+        largest = np.argsort(-held, kind="stable")
+        count = int(np.searchsorted(np.cumsum(held[largest]), need)) + 1
+        hosts = fabric.starts[1][largest[:count] + fabric.switch_of[1, start]]
+        return count + sum(len(np.unique(fabric.switch_of[above, hosts])) for above in range(2, tier))
+
+    def _price(self, tier: int, switch: int, need: int) -> int:
+        reach = self._below(tier, switch, self._ceiling(tier, switch, need))
+        return int(np.searchsorted(reach, need))
 
     def fill(self, tier: int, switch: int, need: int) -> Slots:
         """Return (host, pods) for `need` pods in a domain that holds them, in no order that matters."""
@@ -68,7 +100,7 @@ class Spread:
 
     def _weighed(self, tier: int, switch: int, need: int) -> list[tuple[int, int]]:
         """Return (child, pods) above the spines, by what each child reaches for each price."""
-        price = self.fewest(tier, switch, need)
+        price = self._price(tier, switch, need)
         table = self._table(tier, switch, price)
         paid: list[tuple[int, int, int]] = []  # what it reaches, child, price
         left = price
@@ -134,9 +166,8 @@ class Spread:
 
 
 def _joined(one: Counts, other: Counts) -> Counts:
-    """Return the best of both for each price."""
-    best = one.copy()
-    for price in range(1, len(other)):
-        if other[price] > other[price - 1]:
-            np.maximum(best[price:], one[: len(one) - price] + other[price], out=best[price:])
-    return best if not other[0] else np.maximum(best, one + other[0])
+    """Return the best of both together for each price."""
+    steps = int(np.searchsorted(other, other[-1])) + 1  # a higher price buys nothing more of the other
+    padded = np.concatenate([np.full(steps - 1, -(1 << 40), np.int64), one])
+    best: Counts = (sliding_window_view(padded, steps) + other[:steps][::-1]).max(axis=1)
+    return best
