@@ -29,16 +29,35 @@ from hack.controlplane.tools import cache
 READY_WITHIN_S = 60.0  # only a bound: ready is some 2.5 s on two quiet cores, and test machines are not quiet
 LOOK_EACH_S = 0.02
 TAIL_LINES = 25
+PORT_TRIES = 3
+TAKEN = "address already in use"  # Go's words for EADDRINUSE
+
+
+def free_ports(count: int) -> list[int]:
+    """Find loopback ports that nobody listens on now. Held open together, so that they differ."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind((programs.HOST, 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
 
 
 class ControlPlane:
     """etcd and an API server, and what else is asked for: scheduler, controller manager, kwok, training-operator."""
 
-    def __init__(self, emulated_version: str | None = None, apiserver_flags: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        emulated_version: str | None = None,
+        apiserver_flags: Sequence[str] = (),
+        ports: Callable[[int], list[int]] = free_ports,
+    ) -> None:
         self.emulated_version = emulated_version
         self.token = secrets.token_hex(16)
         self.ready_after_s = 0.0
-        self._flags = tuple(apiserver_flags)
+        self._flags, self._ports = tuple(apiserver_flags), ports
         self._closers: list[Callable[[], None]] = []
         self._etcd, self._apiserver = cache.binary("etcd"), cache.binary("kube-apiserver")
 
@@ -48,8 +67,7 @@ class ControlPlane:
         self._children = Children()
         try:
             self._prepare()
-            self._start_server()
-            self.wait_ready("kube-apiserver", f"{self.url}/readyz")
+            self._on_free_ports(3, ("etcd", "kube-apiserver"), self._start_server)
             self.wait_ready("kube-apiserver", f"{self.url}/api/v1/namespaces/default")
         except BaseException:
             self.stop()
@@ -90,14 +108,15 @@ class ControlPlane:
         filled = scheduler_config.connected(config, self.user_kubeconfig("system:kube-scheduler"))
         path = self.folder / f"{name}.yaml"
         path.write_text(json.dumps(filled))
-        (port,) = free_ports(1)
+        binary = binary or cache.binary("kube-scheduler")
         version = emulated_version or self.emulated_version
-        argv = programs.scheduler(
-            binary or cache.binary("kube-scheduler"), path, self._files.pair, port, version, flags
-        )
-        self._children.start(name, argv)
-        self.scheduler_url = f"https://{programs.HOST}:{port}"
-        self.wait_ready(name, f"{self.scheduler_url}/readyz")
+
+        def start(port: int) -> None:
+            self._children.start(name, programs.scheduler(binary, path, self._files.pair, port, version, flags))
+            self.scheduler_url = f"https://{programs.HOST}:{port}"
+            self.wait_ready(name, f"{self.scheduler_url}/readyz")
+
+        self._on_free_ports(1, (name,), start)
 
     def stop_scheduler(self, name: str = "kube-scheduler") -> None:
         """End the scheduler."""
@@ -107,27 +126,32 @@ class ControlPlane:
         self, controllers: Sequence[str] = programs.CONTROLLERS, flags: Sequence[str] = ()
     ) -> None:
         """Start kube-controller-manager with some controllers only."""
-        (port,) = free_ports(1)
         binary = cache.binary("kube-controller-manager")
-        argv = programs.controller_manager(
-            binary, self.kubeconfig, self._files, port, controllers, self.emulated_version, flags
-        )
-        self._children.start("kube-controller-manager", argv)
-        self.wait_ready("kube-controller-manager", f"https://{programs.HOST}:{port}/healthz")
+
+        def start(port: int) -> None:
+            argv = programs.controller_manager(
+                binary, self.kubeconfig, self._files, port, controllers, self.emulated_version, flags
+            )
+            self._children.start("kube-controller-manager", argv)
+            self.wait_ready("kube-controller-manager", f"https://{programs.HOST}:{port}/healthz")
+
+        self._on_free_ports(1, ("kube-controller-manager",), start)
 
     def start_kwok(self, flags: Sequence[str] = ()) -> None:
         """Start kwok: every node is alive and every bound pod runs."""
-        (port,) = free_ports(1)
-        stages = Path(__file__).with_name("stages.yaml")
-        argv = programs.kwok(cache.binary("kwok"), self.kubeconfig, stages, port, flags)
-        self._children.start("kwok", argv)
-        self.wait_ready("kwok", f"http://{programs.HOST}:{port}/readyz")
+        binary, stages = cache.binary("kwok"), Path(__file__).with_name("stages.yaml")
+
+        def start(port: int) -> None:
+            self._children.start("kwok", programs.kwok(binary, self.kubeconfig, stages, port, flags))
+            self.wait_ready("kwok", f"http://{programs.HOST}:{port}/readyz")
+
+        self._on_free_ports(1, ("kwok",), start)
 
     def start_training_operator(self, gang_scheduler: str | None = None, flags: Sequence[str] = ()) -> None:
         """Start training-operator for PyTorchJobs. One a machine at a time: waits for its turn."""
         self._closers.append(training.take_turn())
         training.install(self.request, cache.training_crds())
-        health, metrics, webhook = free_ports(3)
+        health, metrics, webhook = self._ports(3)
         binary = cache.binary("training-operator")
         ports = (health, metrics, webhook)
         argv = programs.training_operator(binary, self.kubeconfig, ports, gang_scheduler, flags)
@@ -196,12 +220,13 @@ class ControlPlane:
         except urllib.error.HTTPError as error:
             raise ApiError(method, path, error.code, error.read().decode(errors="replace")) from error
 
-    def wait_ready(self, name: str, url: str, within_s: float = READY_WITHIN_S) -> None:
-        """Ask a URL until it answers 200. Raises NotReady when the program ends before, or takes too long."""
+    def wait_ready(self, name: str, url: str, within_s: float = READY_WITHIN_S, needs: Sequence[str] = ()) -> None:
+        """Ask a URL until it answers 200. Raises NotReady when the program, or one it needs, ends or takes too long."""
         until_s = time.monotonic() + within_s
         said = "nothing"
         while time.monotonic() < until_s:
-            self._check_alive(name)
+            for each in (name, *needs):
+                self._check_alive(each)
             try:
                 call = urllib.request.Request(url, headers=self._headers())
                 with urllib.request.urlopen(call, timeout=5, context=self._trust):
@@ -235,8 +260,7 @@ class ControlPlane:
         )
         self._trust = ssl.create_default_context(cafile=str(self.ca))
 
-    def _start_server(self) -> None:
-        client, peer, secure = free_ports(3)
+    def _start_server(self, client: int, peer: int, secure: int) -> None:
         self.url = f"https://{programs.HOST}:{secure}"
         self.kubeconfig = self._write_kubeconfig("admin", {"token": self.token})
         self._children.start("etcd", programs.etcd(self._etcd, self.folder, client, peer))
@@ -244,21 +268,22 @@ class ControlPlane:
             self._apiserver, self._files, client, secure, self.emulated_version, self._flags
         )
         self._children.start("kube-apiserver", self._apiserver_argv)
+        self.wait_ready("kube-apiserver", f"{self.url}/readyz", needs=("etcd",))
+
+    def _on_free_ports(self, count: int, names: Sequence[str], start: Callable[..., None]) -> None:
+        """Start programs on ports that were free a moment ago; again on others if somebody took one in between."""
+        for _ in range(PORT_TRIES - 1):
+            try:
+                return start(*self._ports(count))
+            except NotReady as error:
+                if TAKEN not in error.tail:
+                    raise
+                for name in reversed(names):
+                    self._children.stop(name)
+        return start(*self._ports(count))
 
     def _write_kubeconfig(self, name: str, user: dict[str, str]) -> Path:
         path = self.folder / f"{name}.kubeconfig"
         path.touch(mode=0o600)
         path.write_text(programs.kubeconfig(self.url, self.ca, user))
         return path
-
-
-def free_ports(count: int) -> list[int]:
-    """Find loopback ports that nobody listens on now. Held open together, so that they differ."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind((programs.HOST, 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()

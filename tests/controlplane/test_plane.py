@@ -5,6 +5,7 @@ import os
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 
@@ -13,7 +14,7 @@ import pytest_asyncio
 
 from hack.controlplane.errors import ApiError, NotBuilt, NotReady
 from hack.controlplane.nodes import gpu_nodes
-from hack.controlplane.plane import ControlPlane
+from hack.controlplane.plane import ControlPlane, free_ports
 from tests.cluster import bound, in_phase, indexed_job, make_pod, namespace, pytorch_job, unschedulable
 
 pytestmark = pytest.mark.real
@@ -128,6 +129,20 @@ async def test_an_account_may_do_only_what_rbac_gives_it(control_plane, api):
 def test_a_program_that_cannot_start_is_told_with_the_end_of_its_log(control_plane):
     with pytest.raises(NotReady, match="no-such-field"):
         control_plane.start_scheduler({"no-such-field": 1})
+
+
+def test_a_port_that_somebody_took_in_between_is_given_up_for_another(make_control_plane):
+    with socket.create_server(("127.0.0.1", 0)) as somebody:
+        taken = somebody.getsockname()[1]
+        offered = []
+
+        def ports(count):  # the API server's port is taken, once
+            offered.append([*free_ports(count - 1), taken] if not offered else free_ports(count))
+            return offered[-1]
+
+        plane = make_control_plane(ports=ports)
+    assert len(offered) == 2
+    assert plane.url == f"https://127.0.0.1:{offered[1][-1]}"
 
 
 def test_stopping_leaves_no_process_and_no_file(make_control_plane):
