@@ -1,0 +1,1 @@
+"""What the throughput benchmark runs: clusters, configurations, and pods counted as they are bound."""

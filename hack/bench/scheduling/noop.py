@@ -1,0 +1,42 @@
+"""An extender of the same stack with nothing to say: every name back, a score for each. The price of asking at all."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kube.objects import Pod
+from scheduler_ext.model import Answer, Victims
+from scheduler_ext.shell.front import Front, Listen
+from scheduler_ext.shell.metrics import Metrics
+
+
+class Noop:
+    """Implements Adviser without an opinion."""
+
+    def filter(self, pod: Pod, names: Sequence[str]) -> Answer:
+        return Answer((), all_kept=True)
+
+    def prioritize(self, pod: Pod, names: Sequence[str]) -> Sequence[tuple[str, int]]:
+        return [(name, 1) for name in names]
+
+    def preempt(self, pod: Pod, victims: Mapping[str, Victims]) -> Mapping[str, Victims]:
+        return victims
+
+    def unready(self) -> str | None:
+        return None
+
+    def describe(self) -> dict[str, Any]:
+        return {}
+
+
+async def serve(port: int, health_port: int) -> None:
+    """Serve until killed."""
+    async with Front(Noop(), Metrics(), Listen(port=port, health_port=health_port)):
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(int(sys.argv[1]), int(sys.argv[2])))
