@@ -40,7 +40,7 @@ class Show:
     gangs: int = 14
     pause_s: float = 0.8
     patience_s: float = 6.0  # how long a gang may take to be placed before the play goes on
-    weight: int = 20  # a full extender score outweighs all of kube-scheduler's own, which add up to 1200 at most
+    weight: int = 121  # as deploy/scheduler/kube-scheduler-config.yaml has it
     extender: Sequence[str] = field(default_factory=own_extender)
 
 

@@ -102,9 +102,10 @@ class Screen:
 
     def recabled(self, change: Recabling, took_s: float) -> None:
         """Say what the last act is about."""
+        gained = _count(change.nodes, "free node", "free nodes")
         self._console.print()
         self._console.print(
-            f"Last act: no leaf has {change.gang.pods} free nodes. Cables are moved, {_count(change.nodes, 'free node', 'free nodes')} of "
+            f"Last act: no leaf has {change.gang.pods} free nodes. Cables are moved, {gained} of "
             f"{change.other} for as many busy\nof {change.leaf}, and the topology ConfigMap is edited to say so. "
             f"The running extender took the new map\nafter {took_s * 1000:.0f} ms, without a restart:"
         )

@@ -1,0 +1,127 @@
+"""A scheduling cycle asks in kube-scheduler's order and takes every answer as it does (facts/extender.md 1.4, 1.5)."""
+
+import random
+
+import pytest
+
+from simulator.yard.kube_default import Cursor
+from simulator.yard.queue import WaitingPods
+from simulator.yard.scheduler import Chosen, Extender, Reply, Waits, Why, alone, cycle
+from tests.simulator.world import cluster, want
+
+
+def play(yard, wanted, replies, extender=None):
+    """Run a cycle with these replies; gives the questions as (verb, names) and the outcome."""
+    asked, replies = [], iter(replies)
+    questions = cycle(yard, wanted, Cursor(), random.Random(1), extender or Extender())
+    try:
+        question = next(questions)
+        while True:
+            asked.append((question.verb.value, question.names))
+            question = questions.send(next(replies))
+    except StopIteration as end:
+        return asked, end.value
+
+
+ALL = ("a", "b", "c")
+
+
+@pytest.mark.parametrize(
+    ("nominated", "replies", "asked", "outcome"),
+    [
+        pytest.param(
+            "",
+            [Reply(kept=("b", "c")), Reply(points={"c": 10})],
+            [("filter", ALL), ("prioritize", ("b", "c"))],
+            Chosen("c", 2),
+            id="filter, then prioritize what it kept",
+        ),
+        pytest.param("", [Reply(kept=("b",))], [("filter", ALL)], Chosen("b", 1), id="one left: no prioritize"),
+        pytest.param("b", [Reply(kept=("b",))], [("filter", ("b",))], Chosen("b", 1), id="the nominated node alone"),
+        pytest.param(
+            "b",
+            [Reply(), Reply(kept=("a",))],
+            [("filter", ("b",)), ("filter", ALL)],
+            Chosen("a", 1),
+            id="a nomination that is refused: all nodes, the second filter",
+        ),
+        pytest.param(
+            "gone", [Reply(kept=("a",))], [("filter", ALL)], Chosen("a", 1), id="a nomination of no node is passed over"
+        ),
+        pytest.param(
+            "",
+            [Reply(failed="down"), Reply(failed="down")],
+            [("filter", ALL), ("prioritize", ALL)],
+            Chosen("a", 3),
+            id="an ignorable extender that is down changes nothing",
+        ),
+    ],
+)
+def test_the_order_of_questions(nominated, replies, asked, outcome):
+    assert play(cluster(*ALL), want("p", nominated=nominated), replies) == (asked, outcome)
+
+
+def test_an_extender_that_keeps_nothing_makes_the_pod_wait():
+    _, outcome = play(cluster(*ALL), want("p"), [Reply()])
+    assert outcome == Waits(
+        Why.UNSCHEDULABLE, "0/3 nodes are available: the extender refused the 3 that the filters let in."
+    )
+
+
+def test_an_extender_that_may_not_be_ignored_ends_the_attempt():
+    _, outcome = play(cluster(*ALL), want("p"), [Reply(failed="down")], Extender(ignorable=False))
+    assert outcome == Waits(Why.SCHEDULER_ERROR, "down")
+
+
+def test_a_name_that_was_not_asked_about_is_an_error():
+    _, outcome = play(cluster(*ALL), want("p"), [Reply(kept=("z",))], Extender(ignorable=False))
+    assert outcome.why is Why.SCHEDULER_ERROR
+
+
+def test_nothing_feasible_asks_nobody():
+    asked, outcome = play(cluster(*ALL), want("p", gpus=9), [])
+    assert asked == []
+    assert outcome == Waits(Why.UNSCHEDULABLE, "0/3 nodes are available: none holds the pod.")
+
+
+def test_alone_spreads_as_the_default_does():
+    yard, dice, cursor = cluster(*ALL), random.Random(1), Cursor()
+    nodes = []
+    for number in range(6):
+        wanted = want(f"p{number}")
+        outcome = alone(yard, wanted, cursor, dice)
+        yard.place(wanted, outcome.node)
+        nodes.append(outcome.node)
+    assert sorted(nodes[:3]) == sorted(nodes[3:]) == list(ALL)
+
+
+def test_the_queue_goes_by_priority_then_arrival():
+    queue = WaitingPods()
+    for name, priority in (("first", 0), ("urgent", 9), ("second", 0)):
+        queue.put(want(name, priority=priority))
+    order = []
+    while (wanted := queue.next(0.0)) is not None:
+        order.append(wanted.uid)
+        queue.drop(wanted.uid)
+    assert order == ["urgent", "first", "second"]
+
+
+def test_a_refused_pod_waits_for_a_change_and_for_its_pause():
+    queue = WaitingPods(backoff_s=(1.0, 10.0))
+    queue.put(want("p"))
+    queue.refuse("p", 100.0, park=True)
+    assert (queue.next(105.0), queue.pause_s(105.0)) == (None, None)
+    queue.wake()
+    assert queue.next(100.5) is None
+    assert queue.pause_s(100.5) == pytest.approx(0.5)
+    assert queue.next(101.0).uid == "p"
+
+
+def test_the_pause_doubles_up_to_its_bound():
+    queue = WaitingPods(backoff_s=(1.0, 10.0))
+    queue.put(want("p"))
+    pauses = []
+    for _ in range(6):
+        queue.refuse("p", 0.0, park=False)
+        pauses.append(queue.pause_s(0.0))
+    assert pauses == [1, 2, 4, 8, 10, 10]

@@ -1,0 +1,153 @@
+"""The yard's scheduler over real HTTP: an embedded API on one side, a small real extender on the other."""
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+
+from simulator.yard.scheduler import Extender
+from simulator.yard.shell.loop import Scheduler, Settings
+from simulator.yard.shell.wire import ApiDoor, ExtenderDoor
+
+PODS = "/api/v1/namespaces/default/pods"
+
+
+def raw_node(name, gpus=8):
+    offers = {"cpu": "16", "memory": "64Gi", "pods": "110", "nvidia.com/gpu": str(gpus)}
+    return {"metadata": {"name": name}, "status": {"allocatable": offers}}
+
+
+def raw_pod(name, gpus=8, **spec):
+    asks = {"cpu": "1", "memory": "1Gi", "nvidia.com/gpu": str(gpus)}
+    return {
+        "metadata": {"name": name},
+        "spec": {"containers": [{"name": "m", "resources": {"requests": asks}}], **spec},
+    }
+
+
+@asynccontextmanager
+async def extender(answer):
+    """A real extender: answer(verb, asked) gives what goes back as JSON, or an HTTP status."""
+
+    async def handle(request):
+        got = answer(request.path.strip("/"), json.loads(await request.read()))
+        return web.Response(status=got) if isinstance(got, int) else web.json_response(got)
+
+    app = web.Application()
+    app.router.add_post("/{verb}", handle)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def scheduling(door, url=None, **settings):
+    """A scheduler at work. Gives a function that waits until a pod has been tried once more, and says the outcome."""
+    outcomes = asyncio.Queue()
+    asks = ExtenderDoor(door.session, url) if url else None
+    told = Scheduler(
+        ApiDoor(door.session, door.url),
+        Settings(extender=Extender() if url else None, backoff_s=(0.01, 0.05), **settings),
+        asks,
+        lambda namespace, name, outcome: outcomes.put_nowait((name, outcome)),
+    )
+    task = asyncio.create_task(told.run())
+    try:
+        yield lambda: asyncio.wait_for(outcomes.get(), 10)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def nodes_of(door):
+    _, listed = await door.ask("GET", PODS)
+    return {item["metadata"]["name"]: item["spec"].get("nodeName") for item in listed["items"]}
+
+
+@pytest.mark.asyncio
+async def test_pods_are_bound_through_the_api_and_spread(door):
+    for name in ("a", "b"):
+        await door.ask("POST", "/api/v1/nodes", raw_node(name))
+    async with scheduling(door) as tried:
+        for name in ("p", "q"):
+            await door.ask("POST", PODS, raw_pod(name))
+            await tried()
+    assert sorted((await nodes_of(door)).values()) == ["a", "b"]
+
+
+@pytest.mark.asyncio
+async def test_the_extender_sees_names_and_a_whole_pod_and_is_obeyed(door):
+    asked = []
+
+    def answer(verb, got):
+        asked.append((verb, got))
+        if verb == "filter":
+            return {"NodeNames": [n for n in got["NodeNames"] if n != "a"], "FailedNodes": {"a": "no"}, "Error": ""}
+        return [{"Host": "c", "Score": 10}]
+
+    for name in ("a", "b", "c"):
+        await door.ask("POST", "/api/v1/nodes", raw_node(name))
+    async with extender(answer) as url, scheduling(door, url) as tried:
+        await door.ask("POST", PODS, raw_pod("p"))
+        await tried()
+    assert (await nodes_of(door))["p"] == "c"
+    assert [verb for verb, _ in asked] == ["filter", "prioritize"]
+    first = asked[0][1]
+    assert sorted(first["NodeNames"]) == ["a", "b", "c"]
+    assert first["Nodes"] is None
+    assert first["Pod"]["metadata"]["name"] == "p"
+    assert first["Pod"]["spec"]["containers"][0]["resources"]["requests"]["nvidia.com/gpu"] == "8"
+    assert asked[1][1]["NodeNames"] == ["b", "c"]
+
+
+@pytest.mark.asyncio
+async def test_an_extender_that_fails_does_not_stop_scheduling(door):
+    await door.ask("POST", "/api/v1/nodes", raw_node("a"))
+    await door.ask("POST", "/api/v1/nodes", raw_node("b"))
+    async with extender(lambda *_: 500) as url, scheduling(door, url) as tried:
+        await door.ask("POST", PODS, raw_pod("p"))
+        await tried()
+    assert (await nodes_of(door))["p"] in ("a", "b")
+
+
+@pytest.mark.asyncio
+async def test_a_pod_without_room_waits_until_room_is_made(door):
+    await door.ask("POST", "/api/v1/nodes", raw_node("a"))
+    await door.ask("POST", PODS, raw_pod("there", nodeName="a"))
+    async with scheduling(door) as tried:
+        await door.ask("POST", PODS, raw_pod("p"))
+        _, first = await tried()
+        assert first.message == "0/1 nodes are available: none holds the pod."
+        await door.ask("DELETE", PODS + "/there")
+        assert (await tried())[1].node == "a"
+    assert (await nodes_of(door))["p"] == "a"
+
+
+@pytest.mark.asyncio
+async def test_the_nominated_node_is_tried_first(door):
+    for name in ("a", "b", "c"):
+        await door.ask("POST", "/api/v1/nodes", raw_node(name))
+    gated = raw_pod("p", schedulerName="later")
+    await door.ask("POST", PODS, gated)
+    await door.ask("PATCH", PODS + "/p/status", {"status": {"nominatedNodeName": "c"}}, "application/merge-patch+json")
+    async with scheduling(door, name="later") as tried:
+        assert (await tried())[1].feasible == 1
+    assert (await nodes_of(door))["p"] == "c"
+
+
+@pytest.mark.asyncio
+async def test_pods_of_another_scheduler_and_gated_pods_are_left_alone(door):
+    await door.ask("POST", "/api/v1/nodes", raw_node("a"))
+    await door.ask("POST", PODS, raw_pod("other", schedulerName="volcano"))
+    await door.ask("POST", PODS, raw_pod("gated", schedulingGates=[{"name": "wait"}]))
+    async with scheduling(door) as tried:
+        await door.ask("POST", PODS, raw_pod("mine", gpus=1))
+        assert (await tried())[0] == "mine"
+    assert await nodes_of(door) == {"other": None, "gated": None, "mine": "a"}

@@ -1,0 +1,38 @@
+"""Small things to build a yard from: nodes, pods, clusters."""
+
+from kube.objects import Container, Node, NodeStatus, ObjectMeta, Pod, PodSpec, PodStatus, Resources, Taint
+from simulator.yard.cluster import Cluster, want_of
+
+GPU = "nvidia.com/gpu"
+
+
+def node(name, cpu="16", memory="64Gi", gpus=8, labels=None, taints=(), unschedulable=False):
+    made = Node(
+        metadata=ObjectMeta(name=name, labels={"kubernetes.io/hostname": name, **(labels or {})}),
+        status=NodeStatus(allocatable={"cpu": cpu, "memory": memory, "pods": "110", GPU: str(gpus)}),
+    )
+    made.spec.taints = [Taint(key=key, effect=effect) for key, effect in taints]
+    made.spec.unschedulable = unschedulable
+    return made
+
+
+def pod(name, cpu="2", memory="4Gi", gpus=1, priority=0, nominated="", labels=None, **spec):
+    asks = {k: v for k, v in {"cpu": cpu, "memory": memory, GPU: gpus and str(gpus)}.items() if v}
+    return Pod(
+        metadata=ObjectMeta(name=name, namespace="default", uid=name, labels=labels),
+        spec=PodSpec(containers=[Container(resources=Resources(requests=asks))], priority=priority, **spec),
+        status=PodStatus(nominated_node_name=nominated),
+    )
+
+
+def want(name, spread=None, **more):
+    return want_of(pod(name, **more), spread)
+
+
+def cluster(*nodes, placed=()):
+    made = Cluster()
+    for each in nodes:
+        made.put_node(each if isinstance(each, Node) else node(each))
+    for wanted, where in placed:
+        made.place(wanted, where)
+    return made
