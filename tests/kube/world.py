@@ -4,6 +4,7 @@ import asyncio
 import heapq
 import itertools
 import json
+import math
 from contextlib import asynccontextmanager, contextmanager, suppress
 
 from aiohttp import web
@@ -43,7 +44,8 @@ class ManualClock:
 
     @contextmanager
     def _at(self, seconds, wake, asleep):
-        entry = [self.now_s + seconds, next(self._number), wake, asleep]
+        # A pause too short for a float still takes time, as it does in the world.
+        entry = [max(self.now_s + seconds, math.nextafter(self.now_s, math.inf)), next(self._number), wake, asleep]
         heapq.heappush(self._due, entry)
         self._news.set()
         try:
