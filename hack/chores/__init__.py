@@ -1,0 +1,1 @@
+"""Chores of the house: what `make check` runs besides ruff and mypy."""

@@ -1,0 +1,87 @@
+"""The modules of a tree as the architecture's rules see them: names, syntax trees, who imports whom. ast only.
+
+What is allowed is decided in architecture.py.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """One imported name. target: as far as the text tells, `a.b.c` of `from a.b import c`. lazy: inside a function."""
+
+    target: str
+    line: int
+    lazy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """One Python file. name: dotted, a package's `__init__` goes by the package's name."""
+
+    name: str
+    path: str  # from the tree's root, with slashes
+    tree: ast.Module
+    lines: int
+
+    @property
+    def package(self) -> str:
+        """The top folder, "" for a file beside the folders."""
+        return self.path.split("/", 1)[0] if "/" in self.path else ""
+
+    @property
+    def is_init(self) -> bool:
+        """Whether it is a package's `__init__`."""
+        return self.path.rsplit("/", 1)[-1] == "__init__.py"
+
+    def imports(self) -> tuple[Import, ...]:
+        """Every import of the file, lazy ones and `import_module("...")` included, in the order of its lines."""
+        return tuple(sorted(self._found(self.tree, False), key=lambda found: (found.line, found.target)))
+
+    def _found(self, node: ast.AST, lazy: bool) -> Iterator[Import]:
+        for child in ast.iter_child_nodes(node):
+            match child:
+                case ast.Import():
+                    yield from (Import(alias.name, child.lineno, lazy) for alias in child.names)
+                case ast.ImportFrom():
+                    origin = self._origin(child)
+                    yield from (Import(f"{origin}.{alias.name}", child.lineno, lazy) for alias in child.names)
+                case ast.Call() if (target := _named_at_run_time(child)) is not None:
+                    yield Import(target, child.lineno, lazy)
+            inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            yield from self._found(child, lazy or inside)
+
+    def _origin(self, node: ast.ImportFrom) -> str:
+        if not node.level:
+            return node.module or ""
+        folders = self.name.split(".") if self.is_init else self.name.split(".")[:-1]
+        kept = folders[: len(folders) - (node.level - 1)]
+        return ".".join([*kept, node.module] if node.module else kept)
+
+
+def _named_at_run_time(call: ast.Call) -> str | None:
+    """Give the module of `import_module("a.b")` or `__import__("a.b")`; None for any other call."""
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    if name not in ("import_module", "__import__") or not call.args:
+        return None
+    first = call.args[0]
+    return first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else None
+
+
+def read(root: Path, packages: Sequence[str]) -> tuple[Module, ...]:
+    """Parse every .py file of the named folders of `root`, by path. Raises SyntaxError for one that is no Python."""
+    files = [file for package in packages for file in sorted((root / package).rglob("*.py"))]
+    return tuple(_module(root, file) for file in files if "__pycache__" not in file.parts)
+
+
+def _module(root: Path, file: Path) -> Module:
+    path = file.relative_to(root)
+    parts = path.with_suffix("").parts
+    name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+    text = file.read_text()
+    return Module(name, path.as_posix(), ast.parse(text, str(path)), len(text.splitlines()))

@@ -1,0 +1,154 @@
+"""The house is built as planned, and a house that is not would be told: each rule meets a planted violation."""
+
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from hack.chores.architecture import BESIDE, FLOORS, faults, house
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def plant(root, files):
+    for path, text in files.items():
+        file = root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(dedent(text))
+    return house(root)
+
+
+def told(root, files):
+    return [(fault.rule, fault.path, fault.line) for fault in faults(plant(root, files))]
+
+
+def test_our_house_is_as_planned():
+    assert [str(fault) for fault in faults(house(ROOT))] == []
+
+
+def test_every_package_stands_on_a_floor_and_tells_its_types():
+    packages = {init.parent.name for init in ROOT.glob("*/__init__.py")}
+    assert packages - {*FLOORS, *BESIDE} == set()
+    assert [name for name in sorted(packages - {*BESIDE}) if not (ROOT / name / "py.typed").is_file()] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        pytest.param("topology/a.py", "import kube", id="the map does not know the wire"),
+        pytest.param("kube/a.py", "from topology.model import Host", id="the wire does not know the map"),
+        pytest.param("topology/a.py", "import jobs.gang", id="nobody looks upwards"),
+        pytest.param("jobs/a.py", "from launcher import agent", id="the papers and the shepherd are strangers"),
+        pytest.param("scheduler_ext/a.py", "import autoscaler.decide", id="the adviser never imports the lender"),
+        pytest.param("autoscaler/a.py", "import scheduler_ext.book", id="the lender never imports the adviser"),
+        pytest.param("simulator/a.py", "from console import tables", id="the yard does not know the window"),
+        pytest.param("console/a.py", "def f():\n from tests import world", id="nobody imports tests, even lazily"),
+        pytest.param("kube/shell/a.py", "import hack.bench", id="nobody imports hack, even a shell"),
+        pytest.param("hack/a.py", "import tests.world", id="hack does not import tests"),
+        pytest.param("topology/a.py", "f('')\ng = lambda: import_module('kube.shell.client')", id="nor by name"),
+        pytest.param("launcher/a.py", "def f():\n    import kube.shell.lease", id="the launcher's pure part, kube"),
+        pytest.param("launcher/shell/a.py", "import kube.shell.lease", id="the launcher's shell, kube at once"),
+    ],
+)
+def test_an_import_that_points_up_or_sideways_is_told(tmp_path, path, text):
+    assert [(rule, at) for rule, at, _ in told(tmp_path, {path: text})] == [("floor", path)]
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        pytest.param("scheduler_ext/a.py", "import topology.plan, kube.objects, jobs.gang", id="downwards"),
+        pytest.param("launcher/shell/a.py", "def f():\n    import kube.shell.lease", id="the launcher's shell, lazily"),
+        pytest.param("launcher/a.py", "import topology.order", id="the launcher and rank order"),
+        pytest.param("hack/a.py", "import console, kube.shell.client", id="hack imports any floor"),
+        pytest.param("tests/a.py", "import hack.bench, console, tests.b", id="tests import anything"),
+        pytest.param("topology/a.py", "from . import b\nfrom .sources import c", id="inside the package, relatively"),
+    ],
+)
+def test_an_import_that_points_down_is_fine(tmp_path, path, text):
+    assert told(tmp_path, {path: text}) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("import asyncio", id="asyncio"),
+        pytest.param("from time import monotonic", id="the clock"),
+        pytest.param("def f():\n    import logging", id="a log, lazily"),
+        pytest.param("from os import environ", id="the environment"),
+        pytest.param("from prometheus_client import Counter", id="a metric"),
+        pytest.param("import aiohttp.web", id="the network"),
+        pytest.param("import urllib.request", id="the network, by its old name"),
+        pytest.param("async def f():\n    pass", id="waiting"),
+        pytest.param("def f(p):\n    return open(p)", id="a file"),
+        pytest.param("def f(p):\n    return p.read_text()", id="a file, by its path"),
+        pytest.param("import datetime\nAT = datetime.datetime.now()", id="the clock, by the calendar"),
+        pytest.param("import random\nN = random.random()", id="dice"),
+        pytest.param("from random import choice", id="dice, by name"),
+        pytest.param("import random\nDICE = random.Random()", id="dice that the machine seeds"),
+        pytest.param("import numpy as np\nN = np.random.default_rng()", id="numpy's dice"),
+        pytest.param("def f(x):\n    print(x)", id="the terminal"),
+    ],
+)
+def test_a_pure_module_that_touches_the_world_is_told(tmp_path, text):
+    assert {rule for rule, _, _ in told(tmp_path, {"topology/sources/a.py": text})} == {"purity"}
+    assert told(tmp_path, {"topology/sources/a.py": "", "topology/shell/a.py": text}) == []
+    assert told(tmp_path, {"topology/shell/a.py": "", "topology/__main__.py": text}) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("import random\ndef f(dice: random.Random):\n    return dice.random()", id="dice passed in"),
+        pytest.param("from random import Random\nDICE = Random(7)", id="dice with a seed"),
+        pytest.param("from urllib.parse import quote", id="the text part of urllib"),
+        pytest.param("from pathlib import Path\nclass S:\n    cert: Path", id="a path as a noun"),
+    ],
+)
+def test_what_is_only_a_value_is_pure(tmp_path, text):
+    assert told(tmp_path, {"kube/a.py": text}) == []
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        pytest.param({"kube/a.py": "import kube.b", "kube/b.py": "from kube import a"}, id="two modules"),
+        pytest.param(
+            {"kube/a.py": "from .b import x", "kube/b.py": "from .c import x", "kube/c.py": "from .a import x"},
+            id="three modules, relatively",
+        ),
+        pytest.param({"kube/a.py": "def f():\n    import kube.b", "kube/b.py": "import kube.a"}, id="a lazy one"),
+        pytest.param({"kube/__init__.py": "from kube.a import x", "kube/a.py": "from kube import y"}, id="by the door"),
+    ],
+)
+def test_a_circle_of_imports_is_told(tmp_path, files):
+    assert [rule for rule, _, _ in told(tmp_path, files)] == ["circle"]
+
+
+def test_a_circle_is_told_by_the_names_on_it(tmp_path):
+    (fault,) = faults(plant(tmp_path, {"kube/a.py": "import kube.b", "kube/b.py": "import kube.a"}))
+    assert fault.text in ("kube.a imports kube.b imports kube.a", "kube.b imports kube.a imports kube.b")
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        pytest.param({"kube/a.py": "x = 1\n" * 301}, [("size", "kube/a.py", 1)], id="a module of 301 lines"),
+        pytest.param({"kube/a.py": "x = 1\n" * 300}, [], id="a module of 300 lines"),
+        pytest.param({"tests/a.py": "x = 1\n" * 451}, [("size", "tests/a.py", 1)], id="a test module of 451 lines"),
+        pytest.param(
+            {"kube/a.py": "\n\ndef f():\n" + "    x = 1\n" * 40}, [("size", "kube/a.py", 3)], id="a function of 41"
+        ),
+        pytest.param({"kube/a.py": "def f():\n" + "    x = 1\n" * 39}, [], id="a function of 40 lines"),
+        pytest.param(
+            {f"kube/m{number}.py": "" for number in range(13)}, [("size", "kube", 1)], id="thirteen modules in a folder"
+        ),
+        pytest.param(
+            {f"kube/m{number}.py": "" for number in range(12)} | {"kube/__init__.py": "", "kube/shell/a.py": ""},
+            [],
+            id="twelve, and what lies below",
+        ),
+    ],
+)
+def test_a_room_that_is_too_large_is_told(tmp_path, files, expected):
+    assert told(tmp_path, files) == expected

@@ -1,0 +1,51 @@
+"""The lock files: any index may serve them, the image has no torch in it, and they keep what setup.cfg asks for."""
+
+import configparser
+import re
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).resolve().parents[1]
+LOCKS = ROOT / "hack" / "locks"
+NAMES = ["dev.txt", "controllers.txt"]
+LINE = re.compile(r"([A-Za-z0-9._-]+)==([^\s;]+)( ; [^\\]+)? \\|    --hash=sha256:[0-9a-f]{64}( \\)?")
+
+
+def pinned(name):
+    found = re.findall(r"^([A-Za-z0-9._-]+)==([^\s;]+)", (LOCKS / name).read_text(), re.M)
+    return {canonicalize_name(package): Version(version) for package, version in found}
+
+
+def asked(*extras):
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    texts = [setup["options"]["install_requires"], *(setup["options.extras_require"][extra] for extra in extras)]
+    return [Requirement(line) for text in texts for line in text.split("\n") if line]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_lock_names_packages_and_hashes_and_no_place(name):
+    lines = (LOCKS / name).read_text().splitlines()
+    assert [line for line in lines if not LINE.fullmatch(line)] == []
+    assert len([line for line in lines if "==" in line]) == len(pinned(name))
+
+
+@pytest.mark.parametrize(
+    ("name", "extras"),
+    [pytest.param("dev.txt", ["dev"], id="dev"), pytest.param("controllers.txt", [], id="controllers")],
+)
+def test_a_lock_keeps_what_setup_cfg_asks_for(name, extras):
+    locked = pinned(name)
+    for requirement in asked(*extras):
+        assert requirement.specifier.contains(locked[canonicalize_name(requirement.name)]), requirement
+
+
+def test_the_image_runs_on_a_part_of_what_was_tested():
+    dev, controllers = pinned("dev.txt"), pinned("controllers.txt")
+    assert controllers.items() <= dev.items()
+    assert {"torch", "pytest", "ruff", "mypy", "ortools", "hypothesis"} & controllers.keys() == set()
+    assert "torch" not in dev
