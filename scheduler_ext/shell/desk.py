@@ -20,6 +20,8 @@ from scheduler_ext.shell.metrics import Metrics
 
 log = logging.getLogger("turnout.extender")
 
+TELL_AGAIN_S = 10.0  # a fault shows in every request: its place is logged no more often than this
+
 
 class Verb(Enum):
     """What may be asked; the path is the word."""
@@ -114,6 +116,7 @@ class Desk:
             verb: tuple(metrics.phase.labels(verb.value, phase) for phase in ("decode", "plan", "encode"))
             for verb in Verb
         }
+        self._told_s: dict[str, float] = {}  # place in our code -> when; as many as our code has places
         self._names = {verb: metrics.names.labels(verb.value) for verb in Verb}
 
     def answer(self, verb: Verb, body: bytes, late: bool = False) -> Reply:
@@ -150,6 +153,10 @@ class Desk:
         self._metrics.errors.labels(verb.value, reason).inc()
         steps = traceback.extract_tb(error.__traceback__)[-3:]
         where = " < ".join(f"{step.filename.rpartition('/')[2]}:{step.lineno}" for step in reversed(steps))
+        now_s = self._clock()
+        if now_s - self._told_s.get(where, -TELL_AGAIN_S) < TELL_AGAIN_S:
+            return  # the metric counts each
+        self._told_s[where] = now_s
         log.warning(
             "answered_neutrally",
             extra={"verb": verb.value, "reason": reason, "kind": type(error).__name__, "where": where},

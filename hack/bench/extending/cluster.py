@@ -1,0 +1,108 @@
+"""The cluster that the extender is measured on: nodes under leaves and spines, pods that stand there, gangs to come."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from kube import labels
+from topology.parse import YAML_KEY
+
+NAMESPACE = "default"
+MAP_NAMESPACE, MAP_NAME = "kube-system", "node-topology-config"
+GPUS_PER_NODE = 8
+HOSTS_PER_LEAF, LEAVES_PER_SPINE = 32, 16
+GPU = "nvidia.com/gpu"
+
+Raw = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """One job of the stream: so many pods of so many GPUs. required: it must stay under one spine."""
+
+    name: str
+    pods: int
+    gpus: int
+    required: bool
+
+
+def node_name(number: int) -> str:
+    """43 characters, as clouds like them. number: from 0."""
+    return f"train-gpu-pool-a-{number:05d}.eu-central-9.internal"[:43]
+
+
+def node(number: int, beat: int = 0) -> Raw:
+    """A ready node of 8 GPUs, with the labels, addresses and images that real ones carry."""
+    name = node_name(number)
+    offers = {"cpu": "96", "memory": "1152Gi", "pods": "110", GPU: str(GPUS_PER_NODE), "ephemeral-storage": "800Gi"}
+    marks = {labels.HOSTNAME: name, "kubernetes.io/arch": "amd64", "topology.kubernetes.io/zone": "z1"}
+    return {
+        "metadata": {"name": name, "labels": marks, "annotations": {"node.alpha.kubernetes.io/ttl": "0"}},
+        "spec": {"podCIDR": "10.0.0.0/24", "providerID": f"cloud:///{number}"},
+        "status": {
+            "capacity": offers,
+            "allocatable": offers,
+            "addresses": [{"type": "Hostname", "address": name}],
+            "conditions": [
+                {"type": kind, "status": "True" if kind == "Ready" else "False", "lastHeartbeatTime": str(beat)}
+                for kind in ("MemoryPressure", "DiskPressure", "PIDPressure", "Ready")
+            ],
+            "images": [{"names": [f"registry/image-{n}@sha256:{n:064x}"], "sizeBytes": n} for n in range(10)],
+        },
+    }
+
+
+def topology_map(nodes: int) -> Raw:
+    """Ranges of 32 hosts a leaf, 16 leaves a spine."""
+    head, tail = node_name(0).split("00000")
+    lines = ["fabric:"]
+    for leaf, first in enumerate(range(0, nodes, HOSTS_PER_LEAF)):
+        if leaf % LEAVES_PER_SPINE == 0:
+            lines.append(f"  spine-{leaf // LEAVES_PER_SPINE}:")
+        last = min(first + HOSTS_PER_LEAF, nodes) - 1
+        lines.append(f"    leaf-{leaf}: {head}[{first:05d}-{last:05d}]{tail}")
+    return {"metadata": {"name": MAP_NAME}, "data": {YAML_KEY: "\n".join(lines) + "\n"}}
+
+
+def busy_nodes(nodes: int, pods: int, dice: random.Random) -> list[int]:
+    """For each standing pod of one GPU its node, drawn so that no node is overfull and holes differ in size."""
+    slots = [number for number in range(nodes) for _ in range(GPUS_PER_NODE)]
+    return dice.sample(slots, pods)
+
+
+def pod(name: str, gpus: int, on: str = "", gang: Gang | None = None, index: int = 0) -> Raw:
+    """A training pod as a job controller makes it: some env, mounts, tolerations; about 2 KB as JSON."""
+    asks = {"cpu": str(gpus * 8), "memory": f"{gpus * 64}Gi", GPU: str(gpus)}
+    env = [{"name": f"TRAINING_SETTING_{n:02d}", "value": f"value-{n}" * 3} for n in range(20)]
+    notes = {labels.VOLCANO_GROUP: gang.name} if gang else {}
+    if gang and gang.required:
+        notes |= {labels.TOPOLOGY: "required", labels.TOPOLOGY_TIER: "2"}
+    marks = {"app": "train", labels.VOLCANO_TASK_INDEX: str(index)} if gang else {"app": "serve"}
+    container = {"name": "main", "image": "train:1", "env": env, "resources": {"requests": asks, "limits": asks}}
+    return {
+        "metadata": {"name": name, "namespace": NAMESPACE, "labels": marks, "annotations": notes},
+        "spec": {
+            "schedulerName": "default-scheduler",
+            "containers": [container],
+            "tolerations": [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}],
+            "priority": 0,
+            **({"nodeName": on} if on else {}),
+        },
+    }
+
+
+def pod_group(gang: Gang) -> Raw:
+    """The PodGroup that names a gang, as Volcano has it."""
+    return {"metadata": {"name": gang.name, "namespace": NAMESPACE}, "spec": {"minMember": gang.pods}}
+
+
+def gangs(seed: int) -> Iterator[Gang]:
+    """New gangs without end, no two alike in name; every fourth must stay under one spine."""
+    dice, number = random.Random(seed), 0
+    while True:
+        number += 1
+        pods, gpus = dice.choice([(4, 8), (8, 1), (8, 4), (8, 8), (16, 8), (32, 2)])
+        yield Gang(f"gang-{seed}-{number}", pods, gpus, number % 4 == 0)
