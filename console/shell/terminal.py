@@ -9,15 +9,16 @@ from typing import Any, TypeVar
 
 from rich.console import Console
 
+_PLAIN_COLUMNS = 96  # what a file or a pipe gets
 _T = TypeVar("_T")
 
 
 def terminal(plain: bool) -> Console:
     """Where to print. rich itself heeds NO_COLOR, and prints plainly when stdout is no terminal."""
     if plain:
-        return Console(force_terminal=False, no_color=True, highlight=False, width=110)
+        return Console(force_terminal=False, no_color=True, highlight=False, width=_PLAIN_COLUMNS)
     console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=110)
+    return console if console.is_terminal else Console(highlight=False, width=_PLAIN_COLUMNS)
 
 
 async def ended_by_sigterm(work: Coroutine[Any, Any, _T]) -> _T:

@@ -144,7 +144,7 @@ def test_our_extender_places_gangs_under_fewer_switches_than_the_default():
     assert int(crossings.group(1)) * 3 < int(crossings.group(2))
     assert "8 of 8" in re.search(r"gangs placed whole\s+(\d+ of \d+)", out).group(1)
     assert re.search(r"H arrives .*", out)
-    assert re.search(r"The running extender took the new map\nafter \d+ ms", out)
+    assert re.search(r"The running extender took the new map\s+after \d+ ms", out)
     assert re.search(r"Asked over HTTP \d+ times", out)
     assert "went without an answer" not in out
 

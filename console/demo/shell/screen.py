@@ -36,10 +36,9 @@ class Screen:
         self._console.print(Text("Turnout: the right switches", style="bold"))
         self._console.print(
             f"{nodes} nodes of {GPUS_PER_NODE} GPUs hang from {LEAVES} leaf switches under {SPINES} spines, "
-            f"{NODES_PER_LEAF} nodes a leaf. Their names say\nnothing of the wiring; only the topology ConfigMap does. "
-            "Gangs arrive whose workers talk in a ring. Every\ngang is placed twice, on two equal clusters: by a "
-            "scheduler that asks Turnout's extender, and by\nkube-scheduler's default rules alone.",
-            soft_wrap=False,
+            f"{NODES_PER_LEAF} nodes a leaf. Their names say nothing of the wiring; only the topology ConfigMap does. "
+            "Gangs arrive whose workers talk in a ring. Every gang is placed twice, on two equal clusters: by a "
+            "scheduler that asks Turnout's extender, and by kube-scheduler's default rules alone."
         )
         self._console.print()
 
@@ -106,8 +105,8 @@ class Screen:
         self._console.print()
         self._console.print(
             f"Last act: no leaf has {change.gang.pods} free nodes. Cables are moved, {gained} of "
-            f"{change.other} for as many busy\nof {change.leaf}, and the topology ConfigMap is edited to say so. "
-            f"The running extender took the new map\nafter {took_s * 1000:.0f} ms, without a restart:"
+            f"{change.other} for as many busy of {change.leaf}, and the topology ConfigMap is edited to say so. "
+            f"The running extender took the new map after {took_s * 1000:.0f} ms, without a restart:"
         )
 
     def close(self, tally: Tally) -> None:
@@ -124,8 +123,8 @@ class Screen:
         self._console.print()
         self._console.print(table)
         self._console.print(
-            f"* over the {len(tally.both)} gangs that both placed whole. A crossing is a ring edge that leaves\n"
-            "  a leaf, and once more when it leaves the spine too.",
+            f"* over the {len(tally.both)} gangs that both placed whole. A crossing is a ring edge that leaves a leaf, "
+            "and once more when it leaves the spine too.",
             style="dim",
         )
         self._console.print()
@@ -159,17 +158,24 @@ def _boards(ours: Sequence[Row], theirs: Sequence[Row]) -> Group:
     lines = [Text("\n" + f"{'':<19}{_OURS:<{NODES_PER_LEAF * 3 + 4}}{_THEIRS}", style="bold")]
     spine = ""
     for left, right in zip(ours, theirs, strict=True):
-        line = Text(f"  {left.spine if left.spine != spine else '':<8}{left.leaf:<9}", style="dim")
+        line = Text()
+        line.append(f"  {left.spine if left.spine != spine else '':<8}{left.leaf:<9}", style="dim")
         spine = left.spine
-        for row in (left, right):
-            for cell in row.cells:
-                for sign in cell:
-                    line.append(sign, style=_colour(sign))
-                line.append(" ")
-            line.append("    ")
+        line.append_text(_cells(left))
+        line.append("     ")
+        line.append_text(_cells(right))
         lines.append(line)
-    legend = f"  a cell is a node: two signs, 4 GPUs each; {OTHER} somebody else, {FREE} free"
+    legend = f"  a cell is a node, its two signs 4 GPUs each: a letter is a gang, {OTHER} somebody else, {FREE} free"
     return Group(*lines, Text(legend, style="dim"))
+
+
+def _cells(row: Row) -> Text:
+    text = Text()
+    for number, cell in enumerate(row.cells):
+        text.append(" " if number else "")
+        for sign in cell:
+            text.append(sign, style=_colour(sign))
+    return text
 
 
 def _colour(sign: str) -> str:
