@@ -30,11 +30,12 @@ class Asking:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """The whole play, added up. asked: in order."""
+    """The whole play, added up. asked: in order. neutral: answers without advice, since the extender had a fault."""
 
     gangs: tuple[DemoGang, ...]
     scores: Pair
     asked: tuple[Asking, ...]
+    neutral: int = 0
 
     @property
     def both(self) -> tuple[str, ...]:
@@ -76,4 +77,6 @@ def asked_sentence(tally: Tally) -> str:
         f"Asked over HTTP {len(took_ms)} times ({filters} filter, {len(took_ms) - filters} prioritize): "
         f"median {median(took_ms):.1f} ms, slowest {took_ms[-1]:.1f} ms"
     )
-    return f"{text}; {failed} went without an answer." if failed else f"{text}."
+    text += f"; {failed} went without an answer" if failed else ""
+    text += f"; {tally.neutral} got a neutral answer, since the extender had a fault" if tally.neutral else ""
+    return f"{text}."

@@ -53,6 +53,7 @@ class Kind:
     fields: tuple[str, ...] = ()
     short: tuple[str, ...] = ()
     defaults: Callable[[Object], None] = no_defaults
+    custom: bool = False  # comes from a CRD: the API server does no strategic merge for it
 
     @property
     def api_version(self) -> str:
@@ -65,7 +66,9 @@ class Kind:
 
 
 def _custom(group: str, version: str, kind: str, plural: str, namespaced: bool = True) -> Kind:
-    return Kind(group, version, kind, plural, namespaced, status=True, status_at_birth=True, unconditional=False)
+    return Kind(
+        group, version, kind, plural, namespaced, status=True, status_at_birth=True, unconditional=False, custom=True
+    )
 
 
 KINDS: tuple[Kind, ...] = (

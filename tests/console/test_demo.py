@@ -116,6 +116,8 @@ def test_questions_without_an_answer_are_told():
     told = asked_sentence(Tally((), Pair({}, {}), asked))
     assert "2 times (2 filter, 0 prioritize)" in told
     assert "1 went without an answer" in told
+    assert "fault" not in told
+    assert "3 got a neutral answer" in asked_sentence(Tally((), Pair({}, {}), asked, neutral=3))
 
 
 @pytest.mark.asyncio
@@ -147,6 +149,7 @@ def test_our_extender_places_gangs_under_fewer_switches_than_the_default():
     assert re.search(r"The running extender took the new map\s+after \d+ ms", out)
     assert re.search(r"Asked over HTTP \d+ times", out)
     assert "went without an answer" not in out
+    assert "neutral" not in out
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

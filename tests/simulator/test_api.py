@@ -250,3 +250,28 @@ def official(kubeconfig):
             if event["type"] == "DELETED":
                 watch.stop()
         return [item.metadata.name for item in listed.items], events
+
+
+@pytest.mark.asyncio
+async def test_custom_resources_take_merge_patches_only(door):
+    path = "/apis/scheduling.volcano.sh/v1beta1/namespaces/default/podgroups"
+    await door.ask("POST", path, {"metadata": {"name": "g"}, "spec": {"minMember": 2}})
+    code, status = await door.ask("PATCH", path + "/g", {"spec": {"minMember": 4}}, STRATEGIC)
+    assert (code, status["reason"]) == (415, "UnsupportedMediaType")
+    _, group = await door.ask("PATCH", path + "/g", {"spec": {"minMember": 4}}, MERGE)
+    assert (group["spec"]["minMember"], group["metadata"]["generation"]) == (4, 2)
+
+
+@pytest.mark.asyncio
+async def test_a_json_patch_applies_whole_or_not_at_all(door):
+    await door.ask("POST", PODS, pod("a", labels={"x": "1"}))
+    kind = "application/json-patch+json"
+    wish = [
+        {"op": "replace", "path": "/metadata/labels/x", "value": "2"},
+        {"op": "test", "path": "/kind", "value": "Node"},
+    ]
+    assert (await door.ask("PATCH", PODS + "/a", wish, kind))[0] == 422
+    _, kept = await door.ask("GET", PODS + "/a")
+    assert kept["metadata"]["labels"] == {"x": "1"}
+    _, changed = await door.ask("PATCH", PODS + "/a", wish[:1], kind)
+    assert changed["metadata"]["labels"] == {"x": "2"}

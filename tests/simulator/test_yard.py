@@ -151,3 +151,20 @@ async def test_pods_of_another_scheduler_and_gated_pods_are_left_alone(door):
         await door.ask("POST", PODS, raw_pod("mine", gpus=1))
         assert (await tried())[0] == "mine"
     assert await nodes_of(door) == {"other": None, "gated": None, "mine": "a"}
+
+
+@pytest.mark.asyncio
+async def test_what_was_deleted_while_the_watch_was_away_is_told(door):
+    await door.ask("POST", PODS, raw_pod("stays"))
+    await door.ask("POST", PODS, raw_pod("goes"))
+    changes = ApiDoor(door.session, door.url).changes("/api/v1/pods")
+    first = [await anext(changes) for _ in range(3)]
+    assert [word for word, _ in first] == ["ADDED", "ADDED", "SYNCED"]
+    await door.ask("DELETE", PODS + "/goes")
+    for number in range(120):  # the API keeps 50 changes: the version is too old before the watch begins
+        await door.ask("POST", PODS, raw_pod(f"p{number}"))
+    word, raw = await asyncio.wait_for(anext(changes), 10)
+    assert (word, json.loads(raw)["metadata"]["name"]) == ("DELETED", "goes")
+    words = [(await asyncio.wait_for(anext(changes), 10))[0] for _ in range(122)]
+    assert words == ["ADDED"] * 121 + ["SYNCED"]
+    await changes.aclose()

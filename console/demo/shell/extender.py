@@ -19,6 +19,7 @@ import aiohttp
 _START_S = 30.0
 _STOP_S = 0.5  # it has nothing to save, and a person waits for the prompt
 _TOLD_LINES = 12
+_ERRORS = "turnout_extender_errors_total"
 _MAP_TAKEN = "turnout_topology_last_reload_timestamp_seconds"
 
 
@@ -36,9 +37,15 @@ class Up:
 
     async def map_taken_at(self) -> str:
         """When it took the map that it uses, as its metrics write it; empty when they do not."""
+        return next((line.split()[-1] for line in await self._metrics() if line.startswith(_MAP_TAKEN)), "")
+
+    async def neutral_answers(self) -> int:
+        """How often it answered without advice because of a fault of its own."""
+        return sum(int(float(line.split()[-1])) for line in await self._metrics() if line.startswith(_ERRORS))
+
+    async def _metrics(self) -> list[str]:
         async with self.session.get(f"{self.health}/metrics") as response:
-            lines = (await response.text()).splitlines()
-        return next((line.split()[-1] for line in lines if line.startswith(_MAP_TAKEN)), "")
+            return (await response.text()).splitlines()
 
     async def took_another_map(self, before: str) -> None:
         """Wait until it uses another map than the one taken at `before`."""

@@ -29,6 +29,7 @@ from simulator.yard.shell.wire import ApiDoor, ExtenderDoor
 from topology.fabric import Fabric, build
 from topology.parse import TEXT_KEY, read
 
+_LONGEST_LINE = 4 * 2**20  # of a watch: an object is at most 1.5 MiB
 _RELOAD_S = 10.0  # twice what the extender promises for a changed map
 
 
@@ -56,7 +57,7 @@ async def perform(show: Show, screen: Screen) -> Tally:
                 await performance.happen(act)
             await performance.finale()
         asked = tuple(Asking(a.verb.value, a.names, a.took_s, a.failed) for a in door.asked)
-        tally = performance.tally(asked)
+        tally = performance.tally(asked, await extender.neutral_answers())
         screen.close(tally)
     return tally
 
@@ -66,7 +67,7 @@ async def _stage(show: Show, play: Scene, screen: Screen) -> AsyncIterator[tuple
     """Start the API, the extender and the scheduler; end them in the other order."""
     with tempfile.TemporaryDirectory(prefix="turnout-demo-") as name:
         folder = Path(name)
-        async with serve(folder / "kubeconfig") as served, aiohttp.ClientSession() as session:
+        async with serve(folder / "kubeconfig") as served, aiohttp.ClientSession(read_bufsize=_LONGEST_LINE) as session:
             api = ApiDoor(session, served.url)
             stage = Stage(api)
             await stage.set_up(play)
@@ -145,13 +146,13 @@ class _Performance:
     def _scores(self) -> Pair:
         return Pair(self._ours, self._theirs)
 
-    def tally(self, asked: tuple[Asking, ...]) -> Tally:
+    def tally(self, asked: tuple[Asking, ...], neutral: int) -> Tally:
         """Add up the acts of the play; the finale shows one thing and is not counted."""
         gangs = tuple(act.gang for act in self._play.acts if act.word is Word.ARRIVES)
         letters = {gang.letter for gang in gangs}
         ours = {letter: seen for letter, seen in self._ours.items() if letter in letters}
         theirs = {letter: seen for letter, seen in self._theirs.items() if letter in letters}
-        return Tally(gangs, Pair(ours, theirs), asked)
+        return Tally(gangs, Pair(ours, theirs), asked, neutral)
 
 
 def _fabric(play: Scene) -> Fabric:

@@ -116,8 +116,10 @@ class Rim:
     async def _patch(self, request: web.Request, target: Target) -> web.StreamResponse:
         _check_writable(target)
         apply = _PATCHES.get(request.content_type)
-        if apply is None:
-            raise ApiRefusal("UnsupportedMediaType", f"patches of {request.content_type} are not done here")
+        if apply is None or (apply is patch.strategic and target.kind.custom):
+            raise ApiRefusal(
+                "UnsupportedMediaType", f"patches of {request.content_type} are not done on {target.kind.resource}"
+            )
         wish = await _body(request, anything=True)
         old = self._store.get(target.kind, target.namespace, target.name)
         new = apply(old.obj, wish)

@@ -41,13 +41,18 @@ class ApiDoor:
         """Every object as it is and as it changes, for ever: (ADDED | MODIFIED | DELETED | SYNCED, raw JSON).
 
         A list comes first, SYNCED after it. When a watch ends it goes on from its last version; when that is gone
-        (410), a fresh list comes, whose objects the reader takes as news.
+        (410), a fresh list comes, and a DELETED with metadata only for everything that is not on it any more.
         """
         version = ""
+        known: dict[str, dict[str, Any]] = {}  # uid -> metadata enough to name it
         while True:
             if not version:
                 listed = await self.call("GET", path)
                 version = listed["metadata"]["resourceVersion"]
+                there = {item["metadata"]["uid"] for item in listed["items"]}
+                for uid in known.keys() - there:
+                    yield "DELETED", msgspec.json.encode({"metadata": known[uid]})
+                known = {item["metadata"]["uid"]: _name_of(item["metadata"]) for item in listed["items"]}
                 for item in listed["items"]:
                     yield "ADDED", msgspec.json.encode(item)
                 yield "SYNCED", b""
@@ -57,6 +62,8 @@ class ApiDoor:
                 if response.status == 410:
                     version = ""
                     continue
+                if response.status != 200:
+                    raise ApiError(response.status, "", await response.text())
                 async for line in response.content:
                     event = msgspec.json.decode(line, type=_Event)
                     seen = msgspec.json.decode(event.object, type=_Versioned)
@@ -65,7 +72,14 @@ class ApiDoor:
                         break
                     version = seen.metadata.get("resourceVersion", version)
                     if event.type != "BOOKMARK":
+                        known[seen.metadata["uid"]] = _name_of(seen.metadata)
+                        if event.type == "DELETED":
+                            del known[seen.metadata["uid"]]
                         yield event.type, bytes(event.object)
+
+
+def _name_of(metadata: dict[str, Any]) -> dict[str, Any]:
+    return {key: metadata[key] for key in ("name", "namespace", "uid") if key in metadata}
 
 
 class _Event(msgspec.Struct):
