@@ -3,6 +3,7 @@
 import io
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -166,6 +167,20 @@ def test_an_interrupt_leaves_nothing_behind(number, tmp_path):
     assert "Traceback" not in out + err
     assert not Path(f"/proc/{children[0]}").exists()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
+def test_a_killed_demo_takes_its_extender_with_it(tmp_path):
+    started = turnout("demo", TMPDIR=str(tmp_path))
+    for line in started.stdout:
+        if line.startswith("The extender is ready"):
+            break
+    (child,) = Path(f"/proc/{started.pid}/task/{started.pid}/children").read_text().split()
+    watched = os.pidfd_open(int(child))
+    started.kill()
+    started.communicate(timeout=10)
+    assert select.select([watched], [], [], 10)[0] == [watched]
+    os.close(watched)
 
 
 @pytest.mark.asyncio

@@ -137,8 +137,8 @@ def _path() -> str:
 
 
 def _die_with_parent() -> None:
-    """Ask Linux to end the child when we are killed: PR_SET_PDEATHSIG is 1."""
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+    """Ask Linux to kill the child when we are killed (PR_SET_PDEATHSIG is 1): nobody would be left to insist."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
 def _tail(log: Path) -> str:
