@@ -6,7 +6,7 @@ Two pods of one shape are alike to a planner. Where the pod is, and whose it is,
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from kube import labels
@@ -31,6 +31,15 @@ class PodShape:
     terms: tuple[Term, ...] | None = None
     tolerations: tuple[tuple[str, str, str, str], ...] = ()  # key, operator, value, effect
     host_ports: tuple[tuple[str, int], ...] = ()
+    _hash: int = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        parts = (self.requests, self.selector, self.terms, self.tolerations, self.host_ports)
+        object.__setattr__(self, "_hash", hash(parts))
+
+    def __hash__(self) -> int:
+        """Shapes are looked up all the time, and their tuples are long: hashed once."""
+        return self._hash
 
     def gpus(self, resources: tuple[str, ...] = labels.GPU_RESOURCES) -> int:
         """How many accelerators one pod asks for, over all resources that count as one (DL-20)."""
@@ -45,13 +54,20 @@ def shape_of(pod: Pod) -> PodShape:
         {(p.protocol, p.host_port) for c in spec.containers for p in c.ports or () if p.host_port}
         | {(p.protocol, p.container_port) for c in spec.containers for p in c.ports or () if spec.host_network}
     )
-    return PodShape(
+    shape = PodShape(
         requests=requests_of(pod),
         selector=tuple(sorted((spec.node_selector or {}).items())),
         terms=None if required is None else tuple(_term(t) for t in required.node_selector_terms),
         tolerations=tuple(sorted({_toleration(t) for t in spec.tolerations or ()})),
         host_ports=tuple(ports),
     )
+    return _one_of_a_kind(shape)
+
+
+@lru_cache(maxsize=4096)
+def _one_of_a_kind(shape: PodShape) -> PodShape:
+    """Equal shapes become one object: thousands of pods have few, and one is quickly found equal to itself."""
+    return shape
 
 
 def requests_of(pod: Pod) -> tuple[tuple[str, int], ...]:

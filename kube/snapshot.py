@@ -113,34 +113,32 @@ class ClusterSnapshot:
             ready = self._rooms[shape] = self._count(shape, self.free())
         return ready
 
-    def room_less(self, shape: PodShape, taken: Mapping[int, NDArray[np.int64]]) -> Rows:
-        """Room once `taken` (row -> vector, as `vector` orders it) is gone from what is free. A table of its own."""
-        room = self.room(shape).copy()
-        if not taken or not shape.requests:
-            return room
-        rows = np.fromiter(taken, np.intp, len(taken))
-        columns = [self._columns[name] for name, _ in shape.requests]
-        gone = np.array([_widened(vector, len(self._columns)) for vector in taken.values()])
-        left = (self._allocatable[rows] - self._used[rows] - gone)[:, columns]
-        fits = np.clip((left // np.array([wanted for _, wanted in shape.requests])).min(axis=1), 0, MOST_ROOM)
-        np.minimum(room[rows], fits, out=fits)
-        room[rows] = fits
-        return room
+    def fits_at(self, rows: NDArray[np.intp], shape: PodShape, gone: NDArray[np.int64]) -> Rows:
+        """How many pods of this shape some rows' resources hold once `gone` (a vector a row) is taken as well."""
+        if not shape.requests:
+            return np.full(len(rows), MOST_ROOM, np.int32)
+        columns = np.array([self._columns[name] for name, _ in shape.requests])
+        at = np.ix_(rows, columns)
+        left: NDArray[np.int64] = self._allocatable[at] - self._used[at] - gone[:, columns]
+        fits: Rows = np.clip((left // [wanted for _, wanted in shape.requests]).min(axis=1), 0, MOST_ROOM)
+        return fits.astype(np.int32)
 
-    def overdrawn(self, row: int, taken: NDArray[np.int64]) -> bool:
-        """Is less free in a row than `taken`, in a resource of which something is taken?"""
-        taken = _widened(taken, len(self._columns))
-        return bool(np.any((self._allocatable[row] - self._used[row] < taken) & (taken > 0)))
+    def room_above(self, shape: PodShape, priority: int, besides: Sequence[tuple[int, PodShape]] = ()) -> Rows:
+        """Room as if every pod of a lower priority were gone: what preemption could make. A table of its own.
 
-    def room_above(self, shape: PodShape, priority: int) -> Rows:
-        """Room as if every pod of a lower priority were gone: what preemption could make."""
-        lower = [c for c in self.charges.values() if c.priority < priority and c.node in self.row_of]
+        besides: (row, shape) of pods that take room as well. Host ports are counted as they are held now.
+        """
         self._know(shape)
-        if not lower:
-            return self.room(shape)
-        back = np.zeros_like(self._used)
-        np.add.at(back, [self.row_of[c.node] for c in lower], np.array([self.vector(c.shape) for c in lower]))
-        return self._count(shape, self.free() + back)
+        free, vectors = self.free(), dict[PodShape, NDArray[np.int64]]()
+        for charge in self.charges.values():
+            row = self.row_of.get(charge.node)
+            if charge.priority < priority and row is not None:
+                if charge.shape not in vectors:
+                    vectors[charge.shape] = self.vector(charge.shape)
+                free[row] += vectors[charge.shape]
+        for row, other in besides:
+            free[row] -= self.vector(other)
+        return self._count(shape, free)
 
     def capacity(self, shape: PodShape) -> Rows:
         """Room as if every node were empty: what the hardware could ever hold. A table of its own."""
@@ -159,6 +157,16 @@ class ClusterSnapshot:
         """Allocatable less used: int64[rows, resources]. Below 0 where more is charged than there is."""
         free: NDArray[np.int64] = self._allocatable - self._used
         return free
+
+    def free_at(self, row: int) -> NDArray[np.int64]:
+        """One row of `free`."""
+        free: NDArray[np.int64] = self._allocatable[row] - self._used[row]
+        return free
+
+    @property
+    def width(self) -> int:
+        """How many resources are known: the length of a vector."""
+        return len(self._columns)
 
     def vector(self, shape: PodShape) -> NDArray[np.int64]:
         """What one pod of this shape takes, in the resources' column order."""
@@ -262,11 +270,6 @@ class ClusterSnapshot:
                 answer = judged[look] = admits(node, shape)
             admitted[row] = answer
         return admitted
-
-
-def _widened(vector: NDArray[np.int64], width: int) -> NDArray[np.int64]:
-    """A vector made before a resource became known, with 0 for what it could not name."""
-    return vector if len(vector) == width else np.concatenate([vector, np.zeros(width - len(vector), np.int64)])
 
 
 def amount_or_nothing(resource: str, offered: Mapping[str, str | int | float]) -> int:

@@ -13,18 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jobs.gang import Dialect
+from kube.reserve import Pods
 from kube.shape import PodShape
-from kube.snapshot import MOST_ROOM, Rows
+from kube.snapshot import Rows
 from scheduler_ext.book import Book
 from scheduler_ext.gang import Gang
 from scheduler_ext.member import Member
 from scheduler_ext.model import Answer, Notice, Rules, Victims, Word
-from scheduler_ext.place import GangPlan, judged, place
-from topology.model import Refusal, Rule
+from scheduler_ext.place import GangPlan, judged, judged_members, place
+from topology.model import Reason, Refusal, Rule
 from topology.score import scores
 
 LONG_LIST = 1024  # names; a refusal of more than these explains itself on the first ones only
-Amounts = NDArray[np.int64]
 MOST_SCORES = 256  # a long answer is what an extender costs (facts/extender.md 1.9)
 
 
@@ -59,17 +59,24 @@ def fit(book: Book, member: Member, names: Sequence[str], rules: Rules, now_s: f
             return _refuse_all(member, names, Word.NO_MAP, "a topology tier is required and the map names no host")
         return NO_OPINION
     if alone:
-        return _fit_alone(book, gang, member, names)
+        return _fit_alone(book, gang, member, names, now_s)
     plan = book.plan_of(gang.key, now_s)
     node = view.place_of(member) or _planned(book, plan, member)
-    if node and node in names:
+    if node in names:
         return Advice(Answer(kept=(node,)), node)
-    if plan is not None and plan.refusal is not None:
-        return _refuse(book, gang, member, names, plan.refusal)
-    if names and names[0] == member.nominated and len(names) == 1:
-        return _refuse_all(member, names, Word.PLANNED_HOST_MISSING, "planned elsewhere")  # all nodes are asked next
+    if len(names) == 1 and names[0] == member.nominated:
+        return Advice(Answer((), {}, {names[0]: "planned elsewhere"}))  # the scheduler asks about all nodes next
+    if view.ledger.node_of(member.uid):
+        view.disbelieve(member)
+        plan = book.plan_of(gang.key, now_s)
+        node = _planned(book, plan, member)
+        if node in names:
+            return Advice(Answer(kept=(node,)), node)
+    if not node:
+        lacking = plan.refusal if plan is not None else None
+        return _refuse(book, gang, member, names, lacking or Refusal(Reason.NO_ROOM, "no room is left for this member"))
     if gang.required:
-        detail = f"planned host {node or '?'} is not among the {len(names)} candidates"
+        detail = f"planned host {node} is not among the {len(names)} candidates"
         return _refuse_all(member, names, Word.PLANNED_HOST_MISSING, f"{detail}; is percentageOfNodesToScore 100?")
     return _fit_among(book, gang, member, names, plan)
 
@@ -87,12 +94,12 @@ def rank(book: Book, member: Member, names: Sequence[str], rules: Rules, now_s: 
     if not view.fabric.mapped_count:
         return []
     if gang.key.dialect == Dialect.ALONE.value:
-        advice = _fit_alone(book, gang, member, names)
+        advice = _fit_alone(book, gang, member, names, now_s)
         return [(advice.node, 10)] if advice.node else []
     plan = book.plan_of(gang.key, now_s)
     node = view.place_of(member) or _planned(book, plan, member)
     planned = view.snapshot.row_of.get(node) if node else None
-    near = [host for m in gang.members.values() if (host := view.host_of(m)) is not None]
+    near = [host for m in judged_members(gang) if (host := view.host_of(m)) is not None]
     near += plan.wanted if plan is not None else ()
     wanted = [planned] if planned is not None else []
     scored = scores(view.fabric, wanted, near, Rule.LEAF_ONLY if rules.leaf_only else Rule.ALL_TIERS)
@@ -136,44 +143,40 @@ def plan_by_force(book: Book, gang: Gang, member: Member) -> GangPlan:
     """The plan that the gang would get if every pod of a lower priority left. Nothing is kept."""
     view = book.view
 
-    def room_of(shape: PodShape, taken: Mapping[int, Amounts]) -> Rows:
-        room = view.snapshot.room_above(shape, member.priority).copy()
-        for row, vector in taken.items():
-            one = view.snapshot.vector(shape)
-            room[row] = max(0, room[row] - int(np.max(-(-vector[one > 0] // one[one > 0]), initial=0)))
-        return room
+    def room_of(shape: PodShape, besides: Pods) -> Rows:
+        return view.snapshot.room_above(shape, member.priority, besides)
 
-    return place(view.fabric, book.request_of(gang), room_of, view.snapshot.vector)
+    return place(view.fabric, book.request_of(gang), room_of)
 
 
-def _fit_alone(book: Book, gang: Gang, member: Member, names: Sequence[str]) -> Advice:
+def _fit_alone(book: Book, gang: Gang, member: Member, names: Sequence[str], now_s: float) -> Advice:
     """A pod by itself goes where it fits tightest, so that large holes stay whole; the scheduler decides if nowhere."""
-    book.sync_room()
+    book.plan_of(gang.key, now_s)  # of those ahead of it
     node = book.view.place_of(member)
-    if node and node in names:
+    if node in names:
         return Advice(Answer(kept=(node,)), node)
-    plan = book.try_place(book.request_of(gang, without=(member.uid,)))
-    node = _planned(book, plan, member)
+    request = book.request_of(gang, without=(member.uid,))
+    node = _planned(book, book.try_place(request), member)
     if node and node not in names:
-        plan = book.try_place(book.request_of(gang, without=(member.uid,)), _mask(book, names))
-        node = _planned(book, plan, member)
+        node = _planned(book, book.try_place(request, _rows(book, names)), member)
     return Advice(Answer(kept=(node,)), node) if node else NO_OPINION
 
 
 def _fit_among(book: Book, gang: Gang, member: Member, names: Sequence[str], plan: GangPlan | None) -> Advice:
     """The planned host was not offered: the whole gang anew among the candidates, else this pod nearest to the rest."""
-    mask = _mask(book, names)
+    among = _rows(book, names)
     request = book.request_of(gang, without=(member.uid,))
-    again = book.try_place(request, mask)
+    again = book.try_place(request, among)
     node = _planned(book, again, member)
     if not node or again.refusal is not None:
         others = [(m, h) for m in gang.members.values() if plan and (h := plan.hosts.get(m.uid)) is not None]
         held = (*request.held, *((m, h) for m, h in others if m.uid != member.uid))
         single = replace(request, waiting=(member,), held=held, wished={}, missing=0)
-        node = _planned(book, book.try_place(single, mask), member)
+        node = _planned(book, book.try_place(single, among), member)
     if node:
         return Advice(Answer(kept=(node,)), node)
-    return _refuse_all(member, names, Word.NO_ROOM, f"no room for the gang among the {len(names)} candidates")
+    detail = f"the gang finds no room among the {len(names)} candidates"
+    return _refuse(book, gang, member, names, Refusal(Reason.NO_ROOM, detail))
 
 
 def _planned(book: Book, plan: GangPlan | None, member: Member) -> str:
@@ -181,17 +184,14 @@ def _planned(book: Book, plan: GangPlan | None, member: Member) -> str:
     return book.view.fabric.hosts[host] if host is not None else ""
 
 
-def _mask(book: Book, names: Iterable[str]) -> Rows:
-    mask = np.zeros(len(book.view.fabric.hosts), np.int32)
+def _rows(book: Book, names: Iterable[str]) -> list[int]:
     rows = book.view.snapshot.row_of
-    mask[[rows[name] for name in names if name in rows]] = MOST_ROOM
-    return mask
+    return [rows[name] for name in names if name in rows]
 
 
 def _refuse(book: Book, gang: Gang, member: Member, names: Sequence[str], refusal: Refusal) -> Advice:
     """Say no to every node: "no room" where the tier would allow the gang, "forbidden" where nothing helps."""
-    started = any(book.view.host_of(m) is not None for m in gang.members.values())
-    word = Word.GANG_PARTIAL if started else Word(refusal.reason.value)
+    word = Word.GANG_PARTIAL if book.started(gang) else Word(refusal.reason.value)
     text = f"{word.value}: {refusal.detail}"
     if gang.tier is None:
         no_room: Mapping[str, str] = dict.fromkeys(names, text)
@@ -213,7 +213,7 @@ def _able(book: Book, gang: Gang, member: Member) -> NDArray[np.bool_]:
     could[~fabric.mapped] = 0
     switches = fabric.switch_of[tier]
     enough = np.add.reduceat(could, fabric.starts[tier]) >= gang.least
-    held = {int(switches[h]) for m in gang.members.values() if (h := view.host_of(m)) is not None}
+    held = {int(switches[h]) for m in judged_members(gang) if (h := view.host_of(m)) is not None}
     if held:
         only = np.zeros(len(enough), bool)
         only[list(held)] = len(held) == 1

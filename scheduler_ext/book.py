@@ -1,29 +1,27 @@
 """The plans of all waiting gangs: kept between requests, redone for what changed.
 
-A plan, once made, stands until a fact breaks it: a member went elsewhere, its room is gone, the gang itself changed.
-Gangs are planned in one order: those that have started, then by priority, creation, UID. A gang that does not fit
-whole takes no room. One that is ahead in that order may take room planned for those behind it, if nothing else
-holds it. Started gangs come first, since a gang half placed helps nobody.
+Gangs are planned in one order: those that have started, then by priority, creation, UID. Each is planned as if only
+those ahead of it had plans, and takes what it needs from those behind; so what a gang gets does not depend on who was
+asked about first. Started gangs come first, since a gang half placed helps nobody. One that does not fit whole takes
+no room. A plan, once made, stands until a fact breaks it: a member went elsewhere, its room is gone, the gang changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import heapq
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from jobs.gang import Dialect, GangKey
+from kube.reserve import Pods, Reserved, masked
 from kube.shape import PodShape
 from kube.snapshot import Rows
 from scheduler_ext.gang import Gang, rank_order
 from scheduler_ext.gang_view import GangView
 from scheduler_ext.member import Member
-from scheduler_ext.place import GangPlan, Request, RoomOf, judged, place
-from topology.model import Rule
+from scheduler_ext.place import GangPlan, Request, judged_members, place, whole_ask
+from topology.model import Refusal, Rule
 
-Takes = dict[int, NDArray[np.int64]]
 Order = tuple[bool, int, str, str]
 
 
@@ -34,39 +32,36 @@ class _Standing:
     plan: GangPlan
     order: Order
     signature: object
-    takes: Mapping[int, NDArray[np.int64]]
-    gains: int  # of the snapshot, when it was made: a refusal is looked at again once somebody gave room back
 
 
 class Book:
-    """Plans by gang. Give it the view's changes with `sync`, then ask."""
+    """Plans by gang. Give it the view's changes with `sync`, then ask. Lone pods are not in it."""
 
-    def __init__(self, view: GangView, rule: Rule = Rule.ALL_TIERS) -> None:
+    def __init__(self, view: GangView, rule: Rule = Rule.ALL_TIERS, hold_incomplete: bool = False) -> None:
         self.view = view
         self.rule = rule
+        self.hold_incomplete = hold_incomplete
         self.replanned = 0  # how many plans were made
         self.displaced = 0  # how many were withdrawn for a gang ahead, or for a fact
         self._standing: dict[GangKey, _Standing] = {}
         self._unplanned: dict[GangKey, Order] = {}
-        self._taken: Takes = {}
+        self._refused: set[GangKey] = set()  # of those standing: to be looked at again once room was given back
+        self._hopeless: dict[object, tuple[Order, Refusal]] = {}  # asks that found no room, and for whom first
+        self._reserved = Reserved(view.snapshot)
         self._at: dict[int, set[GangKey]] = {}
+        self._gains = -1
         self._layout = -1
 
     # What is asked.
 
     def plan_of(self, key: GangKey, now_s: float) -> GangPlan | None:
-        """The plan of one gang, after those of all gangs ahead of it. None when nobody of it waits."""
+        """The plan of one gang, after those of all gangs ahead of it. None when nobody of it waits for one."""
         self.sync(now_s)
         gang = self.view.gangs.get(key)
         if gang is None:
             return None
-        order = self.order(gang)
-        ahead = [(o, k) for k, o in self._unplanned.items() if o <= order]
-        ahead += [(s.order, k) for k, s in self._standing.items() if self._may_fit_now(s) and s.order <= order]
-        for _, each in sorted(ahead):
-            self._plan(each)
-        standing = self._standing.get(key)
-        return standing.plan if standing else None
+        self._plan_until(self.order(gang))
+        return self.standing(key)
 
     def standing(self, key: GangKey) -> GangPlan | None:
         """The plan as it stands, without looking whether anything changed."""
@@ -76,19 +71,20 @@ class Book:
     def plan_all(self, now_s: float) -> list[GangPlan]:
         """Every plan, made where it was missing, in order."""
         self.sync(now_s)
-        again = [(s.order, k) for k, s in self._standing.items() if self._may_fit_now(s)]
-        for _, key in sorted([*((o, k) for k, o in self._unplanned.items()), *again]):
-            self._plan(key)
+        self._plan_until(None)
         return [s.plan for s in sorted(self._standing.values(), key=lambda s: s.order)]
 
-    def try_place(self, request: Request, mask: Rows | None = None) -> GangPlan:
-        """Place a gang beside all other plans without keeping the answer. mask: the most room that a row may have."""
+    def try_place(self, request: Request, among: Iterable[int] | None = None) -> GangPlan:
+        """Place a gang beside all other plans without keeping the answer. among: the only rows that may be used."""
         standing = self._standing.get(request.gang.key)
-        besides = dict(self._taken)
-        for row, vector in standing.takes.items() if standing else ():
-            besides[row] = _sum(besides[row], -vector)
-        room_of = self._room_besides(besides, mask)
-        return place(self.view.fabric, request, room_of, self.view.snapshot.vector)
+        own = standing.plan.takes() if standing else []
+        rows = None if among is None else list(among)
+
+        def room_of(shape: PodShape, besides: Pods) -> Rows:
+            room = self._reserved.room(shape, own, besides)
+            return room if rows is None else masked(room, rows)
+
+        return place(self.view.fabric, request, room_of)
 
     def request_of(self, gang: Gang, without: Iterable[str] = ()) -> Request:
         """What the planner needs of a gang. without: uids whose assumed or wished place is not believed any more."""
@@ -96,7 +92,9 @@ class Book:
         waiting: list[Member] = []
         held: list[tuple[Member, int]] = []
         wished: dict[str, int] = {}
-        for member in gang.living():
+        for member in judged_members(gang):
+            if member.leaving:
+                continue
             host = None if member.uid in dropped else self.view.host_of(member)
             if host is not None:
                 held.append((member, host))
@@ -111,11 +109,14 @@ class Book:
         waiting.sort(key=rank_order)
         return Request(gang, tuple(waiting), tuple(held), wished, self.view.missing(gang), self.rule)
 
+    def started(self, gang: Gang) -> bool:
+        """Does any member that is judged hold a host?"""
+        return any(self.view.host_of(m) is not None for m in judged_members(gang))
+
     def order(self, gang: Gang) -> Order:
         """Where a gang stands among all: the smaller, the earlier."""
-        started = any(self.view.host_of(m) is not None for m in gang.members.values())
         created, uid = gang.age
-        return (not started, -gang.priority, created, uid)
+        return (not self.started(gang), -gang.priority, created, uid)
 
     # Keeping up.
 
@@ -129,151 +130,157 @@ class Book:
         view = self.view
         if view.layout != self._layout:
             self._layout = view.layout
-            self._standing.clear()
-            self._taken.clear()
-            self._at.clear()
+            for kept in (self._standing, self._refused, self._at, self._unplanned):
+                kept.clear()
+            self._reserved.clear()
             view.touched.update(view.gangs)
         for key in view.touched:
             self._look_again(key)
         view.touched.clear()
         for row in view.snapshot.changed & self._at.keys():
-            self._relieve(row, None)
+            self._relieve(row)
         view.snapshot.changed.clear()
+        if view.snapshot.gains != self._gains:
+            self._gains = view.snapshot.gains
+            self._hope()
 
     def _look_again(self, key: GangKey) -> None:
-        gang = self.view.gangs.get(key)
-        standing = self._standing.get(key)
-        alone = key.dialect == Dialect.ALONE.value  # placed when asked for; nothing is kept for it
-        if gang is None or alone or not any(m.waits and judged(m, gang) for m in gang.members.values()):
+        gang, standing = self.view.gangs.get(key), self._standing.get(key)
+        if gang is None or not self._wants_plan(gang):
             if standing is not None:
                 self._withdraw(key)
             self._unplanned.pop(key, None)
             return
         if standing is not None:
             if standing.plan.refusal is None and standing.signature == self._signature(gang):
-                kept = self._as_planned(gang, standing.plan)
-                if kept is not None:
-                    self._remove(key)
-                    self._install(gang, kept)
+                left = self._as_planned(gang, standing.plan)
+                if left is not None:
+                    self._keep_only(gang, standing, left)
                     return
             self._withdraw(key)
         self._unplanned[key] = self.order(gang)
 
-    def _as_planned(self, gang: Gang, plan: GangPlan) -> GangPlan | None:
-        """The plan less the members that by now hold just the host it gave them; None when one went elsewhere."""
+    def _wants_plan(self, gang: Gang) -> bool:
+        """Does anybody of it wait for a plan? Not of a lone pod, and not of a gang held for members that never come."""
+        if gang.key.dialect == Dialect.ALONE.value or not any(m.waits for m in judged_members(gang)):
+            return False
+        return not self.hold_incomplete or self.view.missing(gang) > 0 or len(gang.living()) >= gang.least
+
+    def _as_planned(self, gang: Gang, plan: GangPlan) -> dict[str, int] | None:
+        """Who still waits for the host that the plan gave; None when somebody went elsewhere or has no place."""
         left: dict[str, int] = {}
-        for uid, host in plan.hosts.items():
-            holds = self.view.host_of(gang.members[uid])
-            if holds is None:
-                left[uid] = host
-            elif holds != host:
+        for member in judged_members(gang):
+            if member.leaving:
+                continue
+            holds, planned = self.view.host_of(member), plan.hosts.get(member.uid)
+            if holds is None and planned is None:
                 return None
-        waiting = {m.uid for m in gang.members.values() if m.waits and self.view.host_of(m) is None}
-        if len(plan.spare) != self.view.missing(gang) or any(
-            u not in left for u in waiting if judged(gang.members[u], gang)
-        ):
-            return None
-        return GangPlan(plan.key, left, plan.spare, plan.wanted, plan.tier, None, plan.shapes)
+            if holds is None and planned is not None:
+                left[member.uid] = planned
+            elif planned is not None and holds != planned:
+                return None
+        return left if len(plan.spare) == self.view.missing(gang) else None
+
+    def _keep_only(self, gang: Gang, standing: _Standing, left: dict[str, int]) -> None:
+        """Let the members that reached their host take its room as facts do, and keep the rest of the plan."""
+        plan = standing.plan
+        self._reserved.give_back([(host, plan.shapes[uid]) for uid, host in plan.hosts.items() if uid not in left])
+        rest = GangPlan(plan.key, left, plan.spare, plan.wanted, plan.tier, None, plan.shapes)
+        for host in {host for host, _ in plan.takes()} - {host for host, _ in rest.takes()}:
+            self._leave(host, gang.key)
+        self._standing[gang.key] = _Standing(rest, self.order(gang), standing.signature)
 
     def _signature(self, gang: Gang) -> object:
         members = frozenset((m.uid, m.shape) for m in gang.living())
         return members, gang.least, gang.total, gang.most, gang.tier, gang.multiple
 
-    def _may_fit_now(self, standing: _Standing) -> bool:
-        return standing.plan.refusal is not None and standing.gains != self.view.snapshot.gains
-
     # Planning.
 
-    def _plan(self, key: GangKey) -> None:
+    def _plan_until(self, last: Order | None) -> None:
+        """Plan whoever has no plan, in order, up to a place in the order; None for everybody."""
+        while due := [(order, key) for key, order in self._unplanned.items() if last is None or order <= last]:
+            heapq.heapify(due)
+            while due:
+                _, key = heapq.heappop(due)
+                if key not in self._unplanned:
+                    continue
+                for moved in self._plan(key):
+                    if last is None or self._unplanned[moved] <= last:
+                        heapq.heappush(due, (self._unplanned[moved], moved))
+
+    def _plan(self, key: GangKey) -> set[GangKey]:
+        """Plan one gang, and name those that had to make room for it."""
         gang = self.view.gangs[key]
-        self._unplanned.pop(key, None)
-        self._remove(key)
-        self.replanned += 1
+        order = self._unplanned.pop(key)
+        if key in self._standing:
+            self._remove(key)
+        plan = self._placed(gang, order)
+        self._standing[key] = _Standing(plan, order, self._signature(gang))
+        if plan.refusal is not None:
+            self._refused.add(key)
+        takes = plan.takes()
+        self._reserved.keep(takes)
+        rows = {row for row, _ in takes}
+        for row in rows:
+            self._at.setdefault(row, set()).add(key)
+        return {moved for row in rows for moved in self._relieve(row)}
+
+    def _placed(self, gang: Gang, order: Order) -> GangPlan:
+        """Place a gang in the room that those ahead of it leave; what failed for one ahead fails for it."""
         request = self.request_of(gang)
-        vector = self.view.snapshot.vector
-        plan = place(self.view.fabric, request, self._room_besides(self._taken), vector)
-        if plan.refusal is not None and (ahead := self._taken_ahead(self.order(gang))) is not None:
-            bolder = place(self.view.fabric, request, self._room_besides(ahead), vector)
-            plan = bolder if bolder.refusal is None else plan
-        self._install(gang, plan)
-        for row in {host for host, _ in plan.takes()}:
-            self._relieve(row, key)
+        ask = None if request.held or request.wished else whole_ask(request)
+        if ask is not None and (failed := self._hopeless.get(ask)) is not None and failed[0] <= order:
+            return GangPlan(gang.key, refusal=failed[1])
+        behind = [take for s in self._standing.values() if s.order > order for take in s.plan.takes()]
 
-    def _taken_ahead(self, order: Order) -> Takes | None:
-        """What gangs ahead take; None when none behind takes anything, so that a second look is pointless."""
-        ahead: Takes = {}
-        behind = False
-        for standing in self._standing.values():
-            if standing.order > order:
-                behind = behind or bool(standing.takes)
-                continue
-            for row, vector in standing.takes.items():
-                ahead[row] = _sum(ahead[row], vector) if row in ahead else vector
-        return ahead if behind else None
+        def room_of(shape: PodShape, besides: Pods) -> Rows:
+            return self._reserved.room(shape, behind, besides)
 
-    def _room_besides(self, taken: Takes, mask: Rows | None = None) -> RoomOf:
-        def room_of(shape: PodShape, more: Mapping[int, NDArray[np.int64]]) -> Rows:
-            both: Takes = taken
-            if more:
-                both = dict(taken)
-                for row, vector in more.items():
-                    both[row] = _sum(both[row], vector) if row in both else vector
-            room = self.view.snapshot.room_less(shape, both)
-            if mask is not None:
-                np.minimum(room, mask, out=room)
-            return room
+        self.replanned += 1
+        plan = place(self.view.fabric, request, room_of)
+        if ask is not None and plan.refusal is not None and not plan.hosts:
+            self._hopeless[ask] = (order, plan.refusal)
+        return plan
 
-        return room_of
-
-    def _install(self, gang: Gang, plan: GangPlan) -> None:
-        takes: Takes = {}
-        for row, shape in plan.takes():
-            vector = self.view.snapshot.vector(shape)
-            takes[row] = _sum(takes[row], vector) if row in takes else vector
-        order = self.order(gang)
-        self._standing[gang.key] = _Standing(plan, order, self._signature(gang), takes, self.view.snapshot.gains)
-        for row, vector in takes.items():
-            self._taken[row] = _sum(self._taken[row], vector) if row in self._taken else vector
-            self._at.setdefault(row, set()).add(gang.key)
+    def _hope(self) -> None:
+        """Room was given back: whoever was refused is to be planned again."""
+        self._hopeless.clear()
+        for key in self._refused:
+            self._unplanned[key] = self._standing[key].order
 
     def _remove(self, key: GangKey) -> None:
-        standing = self._standing.pop(key, None)
-        if standing is None:
-            return
-        for row, vector in standing.takes.items():
-            here = self._at[row]
-            here.discard(key)
-            if here:
-                self._taken[row] = _sum(self._taken[row], -vector)
-            else:
-                del self._at[row], self._taken[row]
+        """Strike a plan, and with it the room it kept."""
+        standing = self._standing.pop(key)
+        self._refused.discard(key)
+        takes = standing.plan.takes()
+        self._reserved.give_back(takes)
+        for row in {row for row, _ in takes}:
+            self._leave(row, key)
+        if takes:
+            self._hopeless.clear()
+
+    def _leave(self, row: int, key: GangKey) -> None:
+        here = self._at[row]
+        here.discard(key)
+        if not here:
+            del self._at[row]
 
     def _withdraw(self, key: GangKey) -> None:
-        """Give a plan up, and with it the room it kept."""
-        if self._standing[key].takes:
-            self.view.snapshot.gains += 1
+        """Give a plan up; whoever was refused may hope for its room."""
+        takes = self._standing[key].plan.takes()
         self._remove(key)
+        if takes:
+            self._hope()
 
-    def _relieve(self, row: int, spared: GangKey | None) -> None:
-        """Withdraw plans from a row that cannot hold them all, the last in order first."""
-        snapshot = self.view.snapshot
+    def _relieve(self, row: int) -> list[GangKey]:
+        """Withdraw plans from a row that cannot hold them all, the last in order first. Returns whose they were."""
+        snapshot, moved = self.view.snapshot, []
         for key in sorted(self._at.get(row, ()), key=lambda k: self._standing[k].order, reverse=True):
             standing = self._standing[key]
             shapes = {shape for host, shape in standing.plan.takes() if host == row}
-            lost = not all(snapshot.admitted(shape)[row] for shape in shapes)
-            if key == spared or not (lost or snapshot.overdrawn(row, self._taken[row])):
-                continue
-            self.displaced += 1
-            self._withdraw(key)
-            self._unplanned[key] = standing.order
-            if row not in self._taken:
-                return
-
-
-def _sum(one: NDArray[np.int64], other: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Add vectors of which one may have been made before a resource became known."""
-    return one + _wide(other, one) if len(one) >= len(other) else _wide(one, other) + other
-
-
-def _wide(vector: NDArray[np.int64], like: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.concatenate([vector, np.zeros(len(like) - len(vector), np.int64)]) if len(vector) < len(like) else vector
+            if self._reserved.overdrawn(row) or any(snapshot.room_at(row, shape) < 1 for shape in shapes):
+                self.displaced += 1
+                self._withdraw(key)
+                self._unplanned[key] = standing.order
+                moved.append(key)
+        return moved

@@ -39,6 +39,11 @@ class Gang:
         return [m for m in self.members.values() if not m.leaving]
 
     @property
+    def accelerated(self) -> bool:
+        """Does any member ask for an accelerator?"""
+        return any(m.gpus for m in self.members.values())
+
+    @property
     def least(self) -> int:
         """How many must start together: the PodGroup's min, else what the pods say.
 

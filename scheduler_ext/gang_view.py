@@ -38,8 +38,8 @@ class GangView:
         self._ips: dict[str, str] = {}
         self._stale_layout = True
         self._sizings: dict[GangKey, Sizing] = {}
+        self._arrived: dict[GangKey, None] = {}  # gangs that got a new member since the last look, oldest first
         self._expected: dict[GangKey, float] = {}  # gangs whose missing members are waited for, and until when
-        self._now_s = 0.0
 
     # Sightings.
 
@@ -127,10 +127,13 @@ class GangView:
             if member is not None:
                 self._charge(member)
                 self.touched.add(member.belongs.key)
-        for key in [key for key, until_s in self._expected.items() if until_s <= now_s]:
-            del self._expected[key]
-            self.touched.add(key)
-        self._now_s = now_s
+        for key in self._arrived:
+            self._expected.pop(key, None)  # to the end, so that the first to expire stay in front
+            self._expected[key] = now_s + PATIENCE_S
+        self._arrived.clear()
+        while self._expected and (first := next(iter(self._expected.items())))[1] <= now_s:
+            del self._expected[first[0]]
+            self.touched.add(first[0])
         if self._stale_layout:
             self._lay_out()
 
@@ -139,6 +142,12 @@ class GangView:
         if member.node or member.uid not in self.pods:
             return
         self.ledger.assume(member.uid, node, now_s)
+        self._charge(member)
+        self.touched.add(member.belongs.key)
+
+    def disbelieve(self, member: Member) -> None:
+        """The scheduler does not offer the node that the pod was sent to: forget that it was."""
+        self.ledger.forget(member.uid)
         self._charge(member)
         self.touched.add(member.belongs.key)
 
@@ -164,11 +173,11 @@ class GangView:
     def missing(self, gang: Gang) -> int:
         """How many members are still to be created. 0 once nobody new has come for PATIENCE_S: room is not kept for
         pods that never come."""
-        return gang.total - len(gang.living()) if gang.key in self._expected else 0
+        return max(0, gang.total - len(gang.living())) if gang.key in self._expected else 0
 
     def mapped_hosts(self) -> int:
         """How many hosts the map knows, whether or not they have a node."""
-        return int(self.fabric.mapped.sum())
+        return self.fabric.mapped_count
 
     def waiting_gangs(self) -> Iterator[Gang]:
         """Gangs with a member that waits, in no order."""
@@ -192,8 +201,8 @@ class GangView:
         if gang is None:
             gang = self.gangs[key] = Gang(key, sizing=self._sizings.get(key))
         if member.uid not in gang.members:
-            self._expected.pop(key, None)
-            self._expected[key] = self._now_s + PATIENCE_S
+            self._arrived.pop(key, None)
+            self._arrived[key] = None
         gang.members[member.uid] = member
         self.touched.add(key)
 
@@ -206,6 +215,7 @@ class GangView:
         if not gang.members:
             del self.gangs[key]
             self._expected.pop(key, None)
+            self._arrived.pop(key, None)
 
     def _size(self, key: GangKey, sizing: Sizing | None) -> None:
         if sizing is None:
@@ -219,7 +229,8 @@ class GangView:
 
     def _lay_out(self) -> None:
         """Name the fabric's hosts by node, put nodes off the map behind them, and lay the tables out so."""
-        by_key = {ip: name for name, ip in self._ips.items() if ip} | {name: name for name in self._ips}
+        names = sorted(self._ips, reverse=True)  # of two nodes with one address the first by name has it
+        by_key = {self._ips[name]: name for name in names if self._ips[name]} | {name: name for name in names}
         known = renamed(self._map, by_key)
         on_map = set(known.hosts)
         self.fabric = with_strangers(known, sorted(name for name in self._ips if name not in on_map))

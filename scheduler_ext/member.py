@@ -13,7 +13,7 @@ from jobs.gang import Dialect, Membership, membership
 from kube import labels
 from kube.errors import BadQuantity
 from kube.objects import Pod
-from kube.shape import PodShape, container_requests, shape_of
+from kube.shape import PodShape, shape_of
 
 _FINISHED = ("Succeeded", "Failed")
 
@@ -23,7 +23,8 @@ class Member:
     """A pod: where it is, what it takes, whose it is.
 
     node: where it is bound, "" while it waits. nominated: status.nominatedNodeName; ours: our nominator wrote it.
-    created: RFC 3339, which sorts as text. silence: why we have no opinion on this pod, "" when we have one.
+    gpus: how many accelerators it asks for, of the resources that count as one. created: RFC 3339, which sorts as
+    text. silence: why we have no opinion on this pod, "" when we have one.
     pinned: why it must not be nominated, though it may be placed; "" when it may be.
     """
 
@@ -34,6 +35,7 @@ class Member:
     nominated: str
     ours: bool
     shape: PodShape
+    gpus: int
     priority: int
     created: str
     scheduler: str
@@ -63,6 +65,7 @@ def member_of(pod: Pod, gpu_resources: tuple[str, ...] = labels.GPU_RESOURCES) -
         nominated=pod.status.nominated_node_name,
         ours=bool(pod.status.nominated_node_name) and _nominated_by_us(pod),
         shape=shape,
+        gpus=shape.gpus(gpu_resources),
         priority=pod.spec.priority or 0,
         created=pod.metadata.creation_timestamp or "",
         scheduler=pod.spec.scheduler_name,
@@ -85,9 +88,9 @@ def _silence(pod: Pod, shape: PodShape, belongs: Membership, gpu_resources: tupl
     pod_level = (pod.spec.resources and (pod.spec.resources.requests or pod.spec.resources.limits)) or {}
     if any(name in gpu_resources for name in pod_level):
         return "PodLevelGpus"
-    asks = any(name in gpu_resources for c in pod.spec.containers for name in container_requests(c))
-    if not asks and belongs.key.dialect == Dialect.ALONE.value:
-        return "NoGpu"
+    plain = belongs.key.dialect in (Dialect.ALONE.value, Dialect.OWNER.value)
+    if plain and not shape.gpus(gpu_resources) and labels.TOPOLOGY not in (pod.metadata.annotations or {}):
+        return "NoGpu"  # a database's StatefulSet is no gang: nobody asks about its pods, and no room is kept for them
     return ""
 
 

@@ -8,23 +8,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from jobs.gang import GangKey
+from kube.reserve import Pods
 from kube.shape import PodShape
 from kube.snapshot import Rows
 from scheduler_ext.gang import Gang, rank_order
 from scheduler_ext.member import Member
+from topology.distance import common_tier
 from topology.fabric import Fabric
 from topology.model import Ask, Placement, Reason, Refusal, Rule
 from topology.order import assign
 from topology.plan import plan
 
-RoomOf = Callable[[PodShape, Mapping[int, NDArray[np.int64]]], Rows]  # room of a shape less what is taken besides
-Vector = Callable[[PodShape], NDArray[np.int64]]
+RoomOf = Callable[[PodShape, Pods], Rows]  # room of a shape beside some pods that take room as well
 DOMAINS_TRIED = 64  # where several shapes must share a domain, how many domains are tried before "no"
 
 
@@ -32,8 +32,9 @@ DOMAINS_TRIED = 64  # where several shapes must share a domain, how many domains
 class Request:
     """A gang and what is known of its members' places.
 
-    waiting: members to place, in rank order. wished: uid -> host where our nominator already sent a waiting member;
-    kept while the host has room. held: (member, host) that hold a host. missing: members not created yet.
+    waiting: members to place, in rank order; only such as are judged, here and in held. wished: uid -> host where our
+    nominator already sent a waiting member; kept while the host has room. held: (member, host) that hold a host.
+    missing: members not created yet.
     """
 
     gang: Gang
@@ -48,7 +49,8 @@ class Request:
 class GangPlan:
     """hosts: uid -> host id of waiting members that have a place. spare: (host id, shape) of members still to come.
 
-    wanted: the hosts of the plan, members that hold one first. refusal: why nobody, or not everybody, has a place.
+    wanted: the hosts of the plan, members that hold one first. refusal: why nobody, or not everybody, has a place;
+    members above the min may be left over.
     """
 
     key: GangKey
@@ -64,19 +66,21 @@ class GangPlan:
         return [(host, self.shapes[uid]) for uid, host in self.hosts.items()] + list(self.spare)
 
 
-def place(fabric: Fabric, request: Request, room_of: RoomOf, vector: Vector) -> GangPlan:
-    """Plan a gang whole. room_of: room left for others than this gang; vector: what one pod of a shape takes.
+def place(fabric: Fabric, request: Request, room_of: RoomOf) -> GangPlan:
+    """Plan a gang whole. room_of: the room that it may use.
 
     Returns a plan with a refusal and no hosts when its min finds no place. Raises nothing.
     """
     groups = _groups(request)
-    plan_ = _place_groups(fabric, request, groups, room_of, vector)
+    plan_ = _place_groups(fabric, request, groups, room_of)
+    if plan_.refusal is not None and not plan_.hosts and request.wished:  # wishes that came apart bind nobody
+        return place(fabric, replace(request, wished={}), room_of)
     if plan_.refusal is None or len(groups) < 2 or request.gang.tier is None:
         return plan_
     tier = min(request.gang.tier, fabric.tiers)
     for switch in range(min(len(fabric.starts[tier]), DOMAINS_TRIED)):
         first, end = fabric.span(tier, switch)
-        inside = _place_groups(fabric, request, groups, _within(room_of, first, end), vector)
+        inside = _place_groups(fabric, request, groups, _within(room_of, first, end))
         if inside.refusal is None:
             return inside
     return plan_
@@ -84,9 +88,21 @@ def place(fabric: Fabric, request: Request, room_of: RoomOf, vector: Vector) -> 
 
 def judged(member: Member, gang: Gang) -> bool:
     """Does the plan of its gang say where this member goes? Not for one without an accelerator beside some with."""
-    if member.silence:
-        return False
-    return bool(member.shape.gpus()) or not any(m.shape.gpus() for m in gang.members.values())
+    return not member.silence and (bool(member.gpus) or not gang.accelerated)
+
+
+def judged_members(gang: Gang) -> list[Member]:
+    """The members whose place the plan says, leaving ones too."""
+    accelerated = gang.accelerated
+    return [m for m in gang.members.values() if not m.silence and (m.gpus or not accelerated)]
+
+
+def whole_ask(request: Request) -> object:
+    """All that decides whether a fresh gang fits, room apart: two gangs of one ask fit the same room, or neither."""
+    gang = request.gang
+    groups = tuple((g.shape, len(g.members) + g.missing) for g in _groups(request))
+    least = gang.least - (len(gang.living()) - len(request.waiting))
+    return groups, least, gang.tier, gang.multiple, request.rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,43 +117,40 @@ class _Group:
 def _groups(request: Request) -> list[_Group]:
     by_shape: dict[PodShape, list[Member]] = {}
     for member in request.waiting:
-        if judged(member, request.gang):
-            by_shape.setdefault(member.shape, []).append(member)
-    if not by_shape and request.missing:
-        shapes = [m.shape for m, _ in request.held if judged(m, request.gang)]
-        by_shape = {max(shapes, key=lambda s: (s.gpus(), s.requests)): []} if shapes else {}
-    ordered = sorted(by_shape, key=lambda s: (-s.gpus(), -len(by_shape[s]), s.requests))
+        by_shape.setdefault(member.shape, []).append(member)
+    gpus = {m.shape: m.gpus for m in (*request.waiting, *(m for m, _ in request.held))}
+    if not by_shape and request.missing and gpus:
+        by_shape = {max(gpus, key=lambda s: (gpus[s], s.requests)): []}
+    ordered = sorted(by_shape, key=lambda s: (-gpus[s], -len(by_shape[s]), s.requests))
     return [
         _Group(shape, tuple(by_shape[shape]), request.missing if at == 0 else 0) for at, shape in enumerate(ordered)
     ]
 
 
-def _place_groups(
-    fabric: Fabric, request: Request, groups: Sequence[_Group], room_of: RoomOf, vector: Vector
-) -> GangPlan:
+def _place_groups(fabric: Fabric, request: Request, groups: Sequence[_Group], room_of: RoomOf) -> GangPlan:
     gang = request.gang
-    counted = sum(1 for m in gang.living() if not (m.waits and judged(m, gang)))  # hold a host, or are not judged
     to_come = sum(len(g.members) + g.missing for g in groups)
-    taken: dict[int, NDArray[np.int64]] = {}
-    anchors = [host for _, host in request.held]
+    counted = len(gang.living()) - sum(len(g.members) for g in groups)  # hold a host, or are not judged
+    held = [host for _, host in request.held]
+    anchors = list(held)
+    taken: list[tuple[int, PodShape]] = []
     hosts: dict[str, int] = {}
     spare: list[tuple[int, PodShape]] = []
     refusal: Refusal | None = None
-    tier = 0
     for group in groups:
         pods = len(group.members) + group.missing
         to_come -= pods
-        least = min(pods, max(0, gang.least - counted - len(hosts) - len(spare) - to_come))
-        answer = _place_group(fabric, request, group, least, anchors, room_of(group.shape, taken))
-        if isinstance(answer, Refusal):
-            refusal = answer
+        least = min(pods, max(0, gang.least - counted - len(taken) - to_come))
+        slots = _place_group(fabric, request, group, least, anchors, room_of(group.shape, taken))
+        if isinstance(slots, Refusal):
+            refusal = refusal or slots
             if least:
-                return GangPlan(gang.key, refusal=answer, wanted=tuple(anchors))
+                return GangPlan(gang.key, refusal=slots, wanted=tuple(dict.fromkeys(held)))
             continue
-        slots, tier = answer
-        one = vector(group.shape)
-        for host in slots:
-            taken[host] = taken[host] + one if host in taken else one
+        if len(slots) < pods:
+            found = f"{len(slots)} of {pods} pods find room"
+            refusal = refusal or Refusal(Reason.NO_ROOM, found, len(slots))
+        taken.extend((host, group.shape) for host in slots)
         placed = _seat(fabric, request, group, slots)
         hosts.update(placed)
         left = list(slots)
@@ -146,19 +159,19 @@ def _place_groups(
         spare.extend((host, group.shape) for host in left)
         anchors.extend(slots)
     shapes = {m.uid: m.shape for m in request.waiting if m.uid in hosts}
-    partial = refusal if refusal is not None and not hosts and not spare else None
-    return GangPlan(gang.key, hosts, tuple(spare), tuple(dict.fromkeys(anchors)), tier, partial, shapes)
+    tier = common_tier(fabric, anchors)
+    return GangPlan(gang.key, hosts, tuple(spare), tuple(dict.fromkeys(anchors)), tier, refusal, shapes)
 
 
 def _place_group(
     fabric: Fabric, request: Request, group: _Group, least: int, anchors: Sequence[int], room: Rows
-) -> tuple[list[int], int] | Refusal:
+) -> list[int] | Refusal:
     """Hosts for one shape, one entry a pod, in rank order; those already wished for first keep theirs."""
     gang = request.gang
     kept = _kept_wishes(request, group, room)
     pods = len(group.members) + group.missing - len(kept)
     if pods == 0:
-        return list(kept.values()), 0
+        return list(kept.values())
     if kept:
         room = room.copy()
         for host in kept.values():
@@ -178,9 +191,9 @@ def _place_group(
     answer = plan(fabric, room, ask)
     if isinstance(answer, Refusal):
         if kept and answer.reason is Reason.NO_ROOM and ask.least == 0:
-            return list(kept.values()), 0
+            return list(kept.values())
         return answer
-    return [*kept.values(), *_flat(answer)], answer.tier
+    return [*kept.values(), *_flat(answer)]
 
 
 def _flat(placement: Placement) -> list[int]:
@@ -239,8 +252,8 @@ def _missing_ranks(ranks: Mapping[str, int], missing: int) -> list[int]:
 
 
 def _within(room_of: RoomOf, first: int, end: int) -> RoomOf:
-    def inside(shape: PodShape, taken: Mapping[int, NDArray[np.int64]]) -> Rows:
-        room = np.zeros_like(whole := room_of(shape, taken))
+    def inside(shape: PodShape, besides: Pods) -> Rows:
+        room = np.zeros_like(whole := room_of(shape, besides))
         room[first:end] = whole[first:end]
         return room
 

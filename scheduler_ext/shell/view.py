@@ -33,7 +33,7 @@ class View:
     def __init__(self, rules: Rules, clock: Clock, metrics: Metrics, tell: Callable[[Notice], None]) -> None:
         self.rules, self.clock, self.metrics, self.tell = rules, clock, metrics, tell
         self.gangs = GangView(rules.gpu_resources)
-        self.book = Book(self.gangs, Rule.LEAF_ONLY if rules.leaf_only else Rule.ALL_TIERS)
+        self.book = Book(self.gangs, Rule.LEAF_ONLY if rules.leaf_only else Rule.ALL_TIERS, rules.hold_incomplete)
         self.waiting_for: Callable[[], str | None] = lambda: "no watch is running"
         self.on_pod: Callable[[Pod], None] | None = None  # the nominator looks over our shoulder
         self._unconfirmed: dict[str, float] = {}
