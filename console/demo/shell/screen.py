@@ -135,7 +135,7 @@ class Screen:
         for command, what in (
             ("turnout demo --seed 7", "another cluster, other gangs"),
             ("turnout demo --gangs 20 --fast", "a longer day, without pauses"),
-            ("turnout topo check FILE", "is your own topology ConfigMap right? every fault with its line"),
+            ("turnout topo check FILE", "every fault of your own topology text, with its line"),
         ):
             self._console.print(f"  {command:<32} {what}", highlight=False)
 
