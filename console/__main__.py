@@ -39,6 +39,11 @@ def _parser() -> argparse.ArgumentParser:
     check = topo.add_parser("check", help="tell every fault of a topology text or ConfigMap; exit 3 when it has any")
     check.add_argument("file", help="a text of `asw psw ip` lines, our YAML form, or a ConfigMap; - for stdin")
     check.set_defaults(run=_topo_check)
+    nominate = commands.add_parser("nominate", help="the nominations of turnout-nominator")
+    nominate.add_argument("--clear", action="store_true", required=True, help="take every one of them back")
+    nominate.add_argument("--kubeconfig", help="path; else in-cluster, else the user's own")
+    nominate.add_argument("--context", help="of the kubeconfig")
+    nominate.set_defaults(run=_nominate_clear)
     return parser
 
 
@@ -68,6 +73,21 @@ def _demo(args: argparse.Namespace) -> int:
         return FAILED
     except asyncio.CancelledError:
         return INTERRUPTED
+    return 0
+
+
+def _nominate_clear(args: argparse.Namespace) -> int:
+    import asyncio
+
+    from kube.errors import KubeError
+    from scheduler_ext.nominator import clear
+
+    try:
+        count = asyncio.run(clear(args.kubeconfig, args.context))
+    except KubeError as error:
+        print(f"turnout nominate: {error}", file=sys.stderr)
+        return FAILED
+    print(f"{count} nominations taken back")
     return 0
 
 

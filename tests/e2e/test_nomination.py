@@ -2,25 +2,51 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
+from kube import labels
 from tests import cluster
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 PODS = "/api/v1/namespaces/default/pods"
+EMULATED = [pytest.param({}, id="1.35"), pytest.param({"emulated_version": "1.33"}, id="emulating 1.33")]
 
 
-def nominated(count):
-    """Ask of a list of pods: are `count` of them nominated? Gives {pod: node} then."""
+def nominations(pods):
+    """{pod: node} of the pods that are nominated and wait."""
+    waiting = [p for p in pods if not p["spec"].get("nodeName")]
+    told = {p["metadata"]["name"]: p["status"].get("nominatedNodeName") for p in waiting}
+    return {name: node for name, node in told.items() if node}
+
+
+def nominated(count, but=()):
+    """Ask of a list of pods: are `count` of them nominated, none for a node in `but`? Gives {pod: node} then."""
 
     def seen(pods):
-        told = {p["metadata"]["name"]: p["status"].get("nominatedNodeName") for p in pods}
-        told = {name: node for name, node in told.items() if node}
-        return told if len(told) >= count else None
+        told = nominations(pods)
+        return told if len(told) >= count and not set(told.values()) & set(but) else None
 
     return seen
 
 
+def nothing_nominated(pods):
+    """Ask of a list of pods: is there some, and no nomination on any?"""
+    return bool(pods) and not nominations(pods)
+
+
+async def cordon(api, node):
+    await api.patch(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": True}})
+
+
+async def occupy(api, node, name):
+    """A stranger takes a whole node."""
+    await api.create(cluster.make_pod(name, 8, nodeName=node))
+
+
+@pytest.mark.parametrize("control_plane", EMULATED, indirect=True)
 async def test_a_gang_is_nominated_whole_and_lands_there(stage):
     await stage.build()
     stage.start_extender()
@@ -34,3 +60,148 @@ async def test_a_gang_is_nominated_whole_and_lands_there(stage):
     assert placed == planned
     assert len(stage.leaves(placed)) == 1
     assert stage.ring(placed).total == 0
+
+
+async def test_a_gang_whose_pods_raced_ahead_of_the_nominator_still_lands_under_one_leaf(stage):
+    await stage.build()
+    stage.start_extender()
+    stage.start_scheduler()
+    first, *rest = [cluster.koordinator_gang("bert", 8, total=8)[at : at + 3] for at in (0, 3, 6)]
+    await stage.submit(*first)
+    before = await stage.landed("bert", 3)
+    stage.start_nominator()
+    await stage.submit(*[pod for some in rest for pod in some])
+    placed = await stage.landed("bert", 8)
+    assert before.items() <= placed.items()
+    assert len(stage.leaves(placed)) == 1
+
+
+async def test_an_indexed_job_is_nominated_by_the_size_that_its_owner_tells(stage):
+    await stage.build()
+    stage.start_extender()
+    stage.start_nominator()
+    stage.plane.start_controller_manager()
+    await stage.submit(cluster.indexed_job("train", 8))
+    async with stage.plane.api() as api:
+        planned = await api.until(PODS, nominated(8))
+        stage.start_scheduler()
+        placed = await api.until(PODS, cluster.bound(8))
+    assert placed == planned
+    assert len(stage.leaves(placed)) == 1
+
+
+async def test_a_nomination_of_somebody_else_is_never_overwritten(stage):
+    await stage.build()
+    pods = cluster.koordinator_gang("bert", 8, total=8)
+    await stage.submit(*pods)
+    theirs = sorted(stage.ip_of)[0]
+    async with stage.plane.api() as api:
+        path = f"{PODS}/bert-3/status?fieldManager=somebody"
+        await api.patch(path, {"status": {"nominatedNodeName": theirs}})
+        stage.start_nominator()
+        told = await api.until(PODS, nominated(8))
+        assert told["bert-3"] == theirs
+        assert len(stage.leaves(told)) == 1  # the others gather around it
+        await cordon(api, theirs)
+        await api.until(PODS, nominated(8))
+        kept = await api.get(f"{PODS}/bert-3")
+        assert kept["status"]["nominatedNodeName"] == theirs
+
+
+async def test_a_nominated_node_that_fills_up_or_is_cordoned_is_given_up_for_the_nearest(stage):
+    await stage.build()
+    stage.start_nominator()
+    await stage.submit(*cluster.koordinator_gang("bert", 6, total=6))
+    async with stage.plane.api() as api:
+        planned = await api.until(PODS, nominated(6))
+        filled, cordoned = planned["bert-0"], planned["bert-1"]
+        await occupy(api, filled, "stranger")
+        await cordon(api, cordoned)
+        again = await api.until(PODS, nominated(6, but=(filled, cordoned)))
+    assert len(stage.leaves(again)) == 1  # 6 of the leaf's 8 hosts are left, and the gang fits
+
+
+async def test_a_gang_that_no_longer_fits_leaves_no_nomination_behind(stage):
+    await stage.build(leaves=2)
+    stage.start_nominator()
+    notes = {labels.TOPOLOGY: "required"}
+    await stage.submit(*cluster.koordinator_gang("bert", 8, total=8, notes=notes))
+    async with stage.plane.api() as api:
+        planned = await api.until(PODS, nominated(8))
+        other = next(node for node in stage.ip_of if node not in planned.values())
+        await cordon(api, other)  # the other leaf is too small now
+        await cordon(api, planned["bert-0"])  # and so is this one
+        await api.until(PODS, nothing_nominated)
+
+
+async def test_a_nomination_that_the_scheduler_does_not_use_expires(stage):
+    await stage.build()
+    stage.start_nominator("nominator", "--expire-s", "2")
+    await stage.submit(*cluster.koordinator_gang("bert", 4, total=4))
+    async with stage.plane.api() as api:
+        await api.until(PODS, nominated(4))
+        await api.until(PODS, nothing_nominated)
+    await stage.eventually(lambda: stage.metric('turnout_nominations_total{why="Expired"}', "nominator") == 4)
+
+
+async def test_a_gang_ahead_takes_planned_room_from_one_behind_and_its_nominations_with_it(stage):
+    await stage.build(leaves=1)
+    stage.start_nominator()
+    await stage.submit(*cluster.koordinator_gang("low", 8, total=8))
+    klass = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1000}
+    async with stage.plane.api() as api:
+        await api.until(PODS, nominated(8))
+        await api.create(klass)
+        await api.create_all(cluster.koordinator_gang("top", 8, total=8, priorityClassName="high"))
+
+        def only_top(pods):
+            told = nominations(pods)
+            return len(told) == 8 and all(name.startswith("top-") for name in told)
+
+        await api.until(PODS, only_top)
+
+
+@pytest.mark.parametrize("control_plane", EMULATED, indirect=True)
+async def test_a_follower_takes_over_after_sigkill_and_mends_what_the_leader_left(stage):
+    await stage.build(leaves=2)
+    stage.start_nominator("first")
+    notes = {labels.TOPOLOGY: "required"}
+    await stage.submit(*cluster.koordinator_gang("bert", 8, total=8, notes=notes))
+    await stage.submit(*cluster.koordinator_gang("gpt", 4, total=4))
+    async with stage.plane.api() as api:
+        planned = await api.until(PODS, nominated(12))
+        stage.start_nominator("second")
+        stage.plane.kill_program("first")
+        await cordon(api, planned["bert-0"])  # nobody looks now
+
+        def mended(pods):
+            told = nominations(pods)
+            return len(told) == 4 and all(name.startswith("gpt-") for name in told)
+
+        await api.until(PODS, mended, within_s=60)
+
+
+async def test_a_person_takes_every_nomination_back_with_one_command(stage):
+    await stage.build()
+    stage.start_nominator()
+    await stage.submit(*cluster.koordinator_gang("bert", 4, total=4))
+    async with stage.plane.api() as api:
+        await api.until(PODS, nominated(4))
+        stage.plane.stop_program("nominator")
+        command = [sys.executable, "-m", "console", "nominate", "--clear", "--kubeconfig", str(stage.plane.kubeconfig)]
+        said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        assert "4 nominations" in said.stdout
+        assert not nominations(await api.pods())
+
+
+async def test_pods_with_volumes_or_affinity_are_placed_but_not_nominated(stage):
+    await stage.build()
+    stage.start_extender()
+    stage.start_nominator()
+    volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+    pods = cluster.koordinator_gang("bert", 4, total=4)
+    pods[2]["spec"]["volumes"] = volumes
+    await stage.submit(*pods)
+    async with stage.plane.api() as api:
+        told = await api.until(PODS, nominated(3))
+        assert sorted(told) == ["bert-0", "bert-1", "bert-3"]
