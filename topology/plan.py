@@ -81,7 +81,7 @@ def _judged(fabric: Fabric, ask: Ask) -> tuple[Fabric, int]:
     return _with_tiers(fabric, seen), seen.index(widest) + 1 if widest else 0
 
 
-_with_tiers = lru_cache(maxsize=8)(only_tiers)
+_with_tiers = lru_cache(maxsize=2)(only_tiers)
 
 
 def _search(judged: tuple[Fabric, int], sights: list[npt.NDArray[np.int32]], ask: Ask, anchors: list[int]) -> Slots:
@@ -97,14 +97,9 @@ def _search(judged: tuple[Fabric, int], sights: list[npt.NDArray[np.int32]], ask
         found = _with_strangers(sums, pods, most, anchors)
     if found is not None:
         return found
-    if anchors:
-        switch = int(fabric.switch_of[widest][anchors[0]])
-    else:
-        switch = int(np.argmax(sums.of(widest)))
-    most_here = int(sums.of(widest)[switch])
-    if most_here < max(least, 1):
-        return []
-    return Spread(sums, anchors).fill(widest, switch, most_here)
+    held = sums.of(widest)
+    fitting = int(held[fabric.switch_of[widest][anchors[0]]] if anchors else held.max())
+    return (_whole(sums, fitting, most, widest, anchors) or []) if fitting >= max(least, 1) else []
 
 
 def _whole(sums: Sums, pods: int, most: int, widest: int, anchors: list[int]) -> Slots | None:

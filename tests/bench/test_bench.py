@@ -1,0 +1,111 @@
+"""The form in which benchmarks speak, and that placement measures what is committed."""
+
+import json
+import math
+
+import pytest
+
+from hack.bench.__main__ import as_json, main, names_of_benchmarks, runner, show
+from hack.bench.outcome import Outcome, Table, Target
+from hack.bench.placing import exact, instances, rivals, streams
+from tests.topology.world import fabric, room
+from topology.cost import cost
+
+OUTCOME = Outcome(
+    title="a bench",
+    tables=(Table("rows", ("what", "ms"), (("one", "1.5"),)),),
+    figures={"p50_ms": 1.5, "lost": math.nan},
+    targets=(Target("quick", 1.5, "<=", 2), Target("fast", 1.5, ">=", 2), Target("lost", math.nan, "<=", 2)),
+)
+
+
+def test_the_one_line_for_machines():
+    line = json.loads(as_json("demo", OUTCOME))
+    assert line == {
+        "bench": "demo",
+        "figures": {"p50_ms": 1.5, "lost": None},
+        "targets": [
+            {"name": "quick", "value": 1.5, "op": "<=", "limit": 2, "met": True},
+            {"name": "fast", "value": 1.5, "op": ">=", "limit": 2, "met": False},
+            {"name": "lost", "value": None, "op": "<=", "limit": 2, "met": False},
+        ],
+    }
+
+
+def test_it_is_printed_last_and_kept(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    show("demo", OUTCOME)
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert json.loads(last)["bench"] == "demo"
+    assert (tmp_path / "build/bench/demo.json").read_text() == last + "\n"
+
+
+def test_a_target_has_one_of_two_signs():
+    with pytest.raises(ValueError, match="op is '<'"):
+        Target("x", 1, "<", 2)
+
+
+def test_every_module_beside_the_harness_is_a_benchmark():
+    assert "placement" in names_of_benchmarks()
+    assert all(callable(runner(name)) for name in names_of_benchmarks())
+
+
+@pytest.mark.parametrize("words", [[], ["--all", "placement"], ["nothing"]], ids=["none", "both", "unknown"])
+def test_a_call_that_names_no_benchmark_ends_with_usage(words, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert "usage" in capsys.readouterr().err
+
+
+def test_the_committed_streams_are_what_the_generator_makes():
+    assert streams.committed() == {seed: streams.generate(seed) for seed in streams.SEEDS}
+
+
+def test_a_stream_keeps_its_ceiling_and_its_sizes():
+    events = streams.generate(77, 0.9)
+    sizes = [event for event in events if event > 0]
+    taken = 0
+    for event in events:
+        taken += event if event > 0 else -sizes[-event]
+        assert 0 <= taken <= 0.9 * streams.NODES
+    assert len(sizes) == streams.GANGS
+    assert set(sizes) <= set(range(2, 25))
+
+
+def test_a_policy_that_cheats_breaks_the_run():
+    with pytest.raises(RuntimeError, match="broke the rules"):
+        streams.replay(streams.fabric(), [2, 2], lambda tree, room, pods: [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("rooms", "pods", "hosts"),
+    [
+        pytest.param([2, 3, 3, 3], 3, [1, 1, 1], id="the tightest host that holds all"),
+        pytest.param([2, 2, 1, 2], 3, [2, 3, 3], id="the tightest leaf, its largest host first, its last as it fits"),
+        pytest.param([2, 2, 2, 3], 9, [0, 0, 1, 1, 2, 2, 3, 3, 3], id="all there is"),
+        pytest.param([1, 0, 0, 0], 2, None, id="no room"),
+    ],
+)
+def test_best_fit_by_level(rooms, pods, hosts):
+    assert rivals.best_fit(fabric([2, 2]), room(*rooms), pods) == hosts
+
+
+@pytest.mark.parametrize(
+    ("rooms", "pods", "least"),
+    [
+        pytest.param([1, 1, 1, 1, 1, 1, 1, 1], 2, 0, id="one leaf costs nothing"),
+        pytest.param([1, 1, 1, 1, 1, 1, 1, 1], 3, 2, id="two leaves of one spine"),
+        pytest.param([1, 1, 1, 1, 1, 1, 1, 1], 5, 5, id="three leaves in two spines"),
+        pytest.param([1, 0, 1, 0, 1, 1, 0, 0], 3, 4, id="two leaves in two spines"),
+    ],
+)
+def test_the_exact_optimum(rooms, pods, least):
+    assert exact.optimum(fabric([2, 2], [2, 2]), room(*rooms), pods, 10.0) == least
+
+
+def test_no_answer_beats_the_optimum():
+    for seed in range(40):
+        one = instances.draw(seed)
+        least = exact.optimum(one.fabric, one.room, one.pods, 10.0)
+        assert least <= cost(one.fabric, rivals.best_fit(one.fabric, one.room, one.pods)).total
