@@ -1,0 +1,239 @@
+"""The papers are true: links lead somewhere, doors and flags exist, words and metrics are those of the code."""
+
+import ast
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry
+
+from hack.chores.architecture import FLOORS
+from kube import labels
+from kube.shell.clock import RealClock
+from scheduler_ext.map_keeper import CONFIRM
+from scheduler_ext.model import Word
+from scheduler_ext.nominate import Why
+from scheduler_ext.shell.metrics import Metrics
+from scheduler_ext.shell.nominate_pods import Nominations
+from topology import parse
+
+ROOT = Path(__file__).resolve().parents[1]
+PAPERS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("deploy/**/*.md")])
+BY_NAME = {paper.relative_to(ROOT).as_posix(): paper for paper in PAPERS}
+EVERY_PAPER = pytest.mark.parametrize("paper", PAPERS, ids=list(BY_NAME))
+
+# What this repository has promised so far; docs/contract.md says which test shows each.
+PROMISED = {
+    *(f"CS-{number:02}" for number in (*range(1, 10), 11, 21, 22)),
+    *(f"DL-{number}" for number in (*range(101, 109), *range(123, 130))),
+}
+LEFT_FOR_THE_LAUNCHER = {"DL-107", "DL-108"}
+ELSEWHERE = {"venv", "pip", "pytest"}  # modules that are not ours, as `python -m` names them
+OTHER_PROGRAMS_FLAGS = {"--quick", "--clear", "--set", "--config"}  # of our bench and CLI, of helm and kube-scheduler
+
+
+def text(name):
+    return BY_NAME[name].read_text()
+
+
+def code(page):
+    """What a reader may type or look up: fenced blocks and code spans."""
+    fences = re.findall(r"^```[a-z]*\n(.*?)^```", page, re.M | re.S)
+    rest = re.sub(r"^```.*?^```", "", page, flags=re.M | re.S)
+    return "\n".join([*fences, *re.findall(r"`([^`\n]+)`", rest)])
+
+
+def anchors(page):
+    headings = re.findall(r"^#+ +(.+?) *$", re.sub(r"^```.*?^```", "", page, flags=re.M | re.S), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def yaml_blocks(page):
+    for block in re.findall(r"^```yaml\n(.*?)^```", page, re.M | re.S):
+        yield from yaml.safe_load_all(block)
+
+
+@cache
+def help_of(*command):
+    environment = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", *command, "--help"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=ROOT,
+        env=environment,
+        check=False,
+    )
+    return done.stdout if done.returncode == 0 else ""
+
+
+def flags(words):
+    return set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", words))
+
+
+@EVERY_PAPER
+def test_every_link_leads_somewhere(paper):
+    page = paper.read_text()
+    dead = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", page):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        there = (paper.parent / path).resolve() if path else paper
+        if not there.exists() or (anchor and anchor not in anchors(there.read_text())):
+            dead.append(target)
+    assert dead == []
+
+
+@EVERY_PAPER
+def test_every_door_and_program_that_is_named_is_there(paper):
+    said = code(paper.read_text())
+    doors = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.M))
+    assert set(re.findall(r"(?<![\w/-])make ([a-z][a-z-]*)", said)) - doors == set()
+    for module in set(re.findall(r"python(?:3\.11)? -m ([\w.]+)", said)) - ELSEWHERE:
+        spec = importlib.util.find_spec(module)
+        assert spec is not None, module
+        if spec.submodule_search_locations:
+            assert importlib.util.find_spec(f"{module}.__main__"), module
+    for name in set(re.findall(r"python -m hack\.bench ([a-z]+)", said)):
+        assert (ROOT / "hack/bench" / f"{name}.py").is_file(), name
+
+
+@EVERY_PAPER
+def test_every_command_of_turnout_that_is_named_is_there(paper):
+    commands = re.findall(r"(?<![\w./-])turnout ((?:[a-z]+ ?)+)", code(paper.read_text()))
+    assert [command for command in sorted(set(commands)) if not help_of("console", *command.split())] == []
+
+
+@EVERY_PAPER
+def test_every_file_and_folder_that_is_named_is_there(paper):
+    named = re.findall(
+        r"(?<![\w./:~-])((?:[\w.-]+/)+(?:[\w.-]+\.(?:py|md|yaml|txt|cfg|toml))?)(?![\w/])", code(paper.read_text())
+    )
+    ours = {path for path in named if (ROOT / path.split("/", 1)[0]).exists()} - {"build/bench/"}
+    assert sorted(path for path in ours if not (ROOT / path).exists()) == []
+
+
+def test_the_picture_of_the_house_names_every_room():
+    page = text("docs/architecture.md")
+    rooms = {init.parent for floor in (*FLOORS, "hack") for init in (ROOT / floor).rglob("__init__.py")}
+    small = {"hack/bench"}  # its own folders are named by its benchmarks
+    paths = {room.relative_to(ROOT).as_posix() for room in rooms}
+    paths = {path for path in paths if not any(path.startswith(f"{above}/") for above in small)}
+    assert sorted(path for path in paths if f"{path}/" not in page) == []
+
+
+def test_ci_runs_the_test_command_of_the_readme():
+    marked = re.search(r"<!-- the test command -->\n```sh\n(.*?)\n```", text("README.md"), re.S)
+    assert marked is not None
+    assert marked.group(1) == "make test"
+    assert "<!-- the test command -->" in (ROOT / ".ci/run").read_text()
+
+
+@EVERY_PAPER
+def test_yaml_that_is_shown_can_be_used(paper):
+    maps = [block for block in yaml_blocks(paper.read_text()) if block.get("kind") == "ConfigMap"]
+    assert [parse.read(block["data"]).faults for block in maps] == [()] * len(maps)
+
+
+def test_the_readme_shows_both_forms_of_the_map():
+    keys = {
+        key for block in yaml_blocks(text("README.md")) if block.get("kind") == "ConfigMap" for key in block["data"]
+    }
+    assert keys == {parse.TEXT_KEY, parse.YAML_KEY}
+
+
+def test_the_extender_block_of_the_readme_is_that_of_the_shipped_file():
+    shipped = yaml.safe_load((ROOT / "deploy/scheduler/kube-scheduler-config.yaml").read_text())
+    (shown,) = [block for block in yaml_blocks(text("README.md")) if "extenders" in block]
+    assert shown["percentageOfNodesToScore"] == shipped["percentageOfNodesToScore"]
+    (ours,), (theirs,) = shown["extenders"], shipped["extenders"]
+    assert ours.pop("managedResources") == theirs["managedResources"][:1]
+    assert ours.items() <= theirs.items()
+
+
+def test_every_flag_is_told_and_every_told_flag_is_there():
+    there = flags(help_of("scheduler_ext") + help_of("scheduler_ext.nominator")) - {"--help"}
+    told = flags(code(text("docs/extender.md")))
+    assert there - told == set()
+    assert told - there - OTHER_PROGRAMS_FLAGS == set()
+
+
+@EVERY_PAPER
+def test_no_paper_tells_a_flag_of_ours_that_is_not_there(paper):
+    there = flags(help_of("scheduler_ext") + help_of("scheduler_ext.nominator") + help_of("hack.bench"))
+    # In the open, only flags of our own programs: those in shell blocks belong to anybody.
+    spans = re.findall(r"`(--[a-z-]+)`", paper.read_text())
+    assert set(spans) - there - OTHER_PROGRAMS_FLAGS == set()
+
+
+def test_every_reason_is_told():
+    page = text("docs/extender.md")
+    table = set(re.findall(r"^\| `([A-Z]\w+)` \|", page, re.M))
+    assert table == {word.value for word in Word}
+    assert [why.value for why in Why if f"`{why.value}`" not in page] == []
+
+
+def metrics():
+    page = Metrics()
+    page.certificate_ends(0.0)
+    page.pass_through(list, RealClock())
+    Nominations(page.registry)
+    return set(re.findall(r"^# TYPE (turnout_\w+) ", page.page().decode(), re.M))
+
+
+def test_every_metric_is_told():
+    assert isinstance(Metrics().registry, CollectorRegistry)
+    assert sorted(metrics() - set(re.findall(r"turnout_\w+", text("docs/extender.md")))) == []
+
+
+@EVERY_PAPER
+def test_every_told_metric_is_there(paper):
+    said = set(re.findall(r"`(turnout_\w+)`", paper.read_text()))
+    assert sorted(said - metrics()) == []
+
+
+@EVERY_PAPER
+def test_every_told_annotation_is_ours(paper):
+    ours = {value for value in vars(labels).values() if isinstance(value, str)} | {CONFIRM}
+    assert set(re.findall(r"turnout\.dev/[a-z-]+", paper.read_text())) - ours == set()
+
+
+def test_every_annotation_of_ours_is_told():
+    ours = {value for value in vars(labels).values() if isinstance(value, str) and value.startswith("turnout.dev/")}
+    told = set(re.findall(r"turnout\.dev/[a-z-]+", text("README.md") + text("docs/extender.md")))
+    assert ours - told == set()
+
+
+def rows(page):
+    """(ids, the rest, the heading) of every row whose first cell holds contract ids."""
+    heading = ""
+    for line in page.splitlines():
+        heading = line.lstrip("# ") if line.startswith("#") else heading
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        ids = re.findall(r"\b(?:CS|DL)-\d+\b", cells[0]) if line.startswith("|") else []
+        if ids:
+            yield ids, " ".join(cells[1:]), heading
+
+
+def test_every_promise_stands_in_one_place_with_tests_that_are_there():
+    seen, left, shown = [], set(), set()
+    for ids, rest, heading in rows(text("docs/contract.md")):
+        seen += ids
+        tests = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", rest)
+        for path, name in tests:
+            names = {getattr(node, "name", "") for node in ast.walk(ast.parse((ROOT / path).read_text()))}
+            assert name in names, f"{path}::{name}"
+        left.update(ids if heading == "Left for the launcher" else ())
+        shown.update(ids if tests else ())
+    assert len(seen) == len(set(seen))
+    assert set(seen) == PROMISED
+    assert left == LEFT_FOR_THE_LAUNCHER
+    assert not shown & left
