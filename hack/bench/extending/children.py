@@ -7,6 +7,7 @@ say. api: the simulator's API with a cluster in it that changes all the time.
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import random
 import signal
@@ -101,6 +102,8 @@ async def api(kubeconfig: Path, nodes: int, pods: int, events_per_s: float) -> N
     whole = kubeconfig.with_suffix(".part")
     async with serve_api(whole, kept_changes=50_000) as served:
         churn = Churn(served.store, nodes, pods)
+        gc.collect()
+        gc.freeze()  # else each page of a list has the collector walk the whole cluster
         whole.rename(kubeconfig)
         changing = asyncio.create_task(churn.run(events_per_s))
         await told.wait()

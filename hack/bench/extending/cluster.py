@@ -21,12 +21,12 @@ Raw = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """One job of the stream: so many pods of so many GPUs. required: it must stay under one spine."""
+    """One job of the stream: so many pods of so many GPUs. tier: it must stay under one switch of it; 0 = a wish."""
 
     name: str
     pods: int
     gpus: int
-    required: bool
+    tier: int = 0
 
 
 def node_name(number: int) -> str:
@@ -68,9 +68,9 @@ def topology_map(nodes: int) -> Raw:
 
 
 def busy_nodes(nodes: int, pods: int, dice: random.Random) -> list[int]:
-    """For each standing pod of one GPU its node, drawn so that no node is overfull and holes differ in size."""
-    slots = [number for number in range(nodes) for _ in range(GPUS_PER_NODE)]
-    return dice.sample(slots, pods)
+    """For each standing pod of one GPU its node: 40 % of the nodes are empty, the holes of the others differ."""
+    used = dice.sample(range(nodes), nodes * 3 // 5)
+    return dice.sample([number for number in used for _ in range(GPUS_PER_NODE)], pods)
 
 
 def pod(name: str, gpus: int, on: str = "", gang: Gang | None = None, index: int = 0) -> Raw:
@@ -78,8 +78,8 @@ def pod(name: str, gpus: int, on: str = "", gang: Gang | None = None, index: int
     asks = {"cpu": str(gpus * 8), "memory": f"{gpus * 64}Gi", GPU: str(gpus)}
     env = [{"name": f"TRAINING_SETTING_{n:02d}", "value": f"value-{n}" * 3} for n in range(20)]
     notes = {labels.VOLCANO_GROUP: gang.name} if gang else {}
-    if gang and gang.required:
-        notes |= {labels.TOPOLOGY: "required", labels.TOPOLOGY_TIER: "2"}
+    if gang and gang.tier:
+        notes |= {labels.TOPOLOGY: "required", labels.TOPOLOGY_TIER: str(gang.tier)}
     marks = {"app": "train", labels.VOLCANO_TASK_INDEX: str(index)} if gang else {"app": "serve"}
     container = {"name": "main", "image": "train:1", "env": env, "resources": {"requests": asks, "limits": asks}}
     return {
@@ -100,9 +100,14 @@ def pod_group(gang: Gang) -> Raw:
 
 
 def gangs(seed: int) -> Iterator[Gang]:
-    """New gangs without end, no two alike in name; every fourth must stay under one spine."""
+    """New gangs without end, no two alike in name. Every fourth must stay under one spine; every twelfth is larger
+    than the leaf that it asks for, and waits until it gives up."""
     dice, number = random.Random(seed), 0
     while True:
         number += 1
+        name = f"gang-{seed}-{number}"
+        if number % 12 == 0:
+            yield Gang(name, HOSTS_PER_LEAF + 1, GPUS_PER_NODE, 1)
+            continue
         pods, gpus = dice.choice([(4, 8), (8, 1), (8, 4), (8, 8), (16, 8), (32, 2)])
-        yield Gang(f"gang-{seed}-{number}", pods, gpus, number % 4 == 0)
+        yield Gang(name, pods, gpus, 2 if number % 4 == 0 else 0)
