@@ -147,6 +147,7 @@ class ClusterSnapshot:
 
     def room_at(self, row: int, shape: PodShape) -> int:
         """Room of one row: `room(shape)[row]`, without making the table."""
+        self._know(shape)
         if not self.admitted(shape)[row]:
             return 0
         free = self._allocatable[row] - self._used[row]

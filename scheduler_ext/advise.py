@@ -125,9 +125,9 @@ def yield_to(book: Book, member: Member, victims: Mapping[str, Victims], now_s: 
     gang = view.gangs.get(member.belongs.key)
     if gang is None or gang.key.dialect == Dialect.ALONE.value or not judged(member, gang):
         return victims
+    book.sync(now_s)
     if not view.fabric.mapped_count:
         return victims
-    book.sync(now_s)
     plan = plan_by_force(book, gang, member)
     if plan.refusal is not None:
         return {}

@@ -1,0 +1,193 @@
+"""A small world for tests of the adviser: nodes on a fabric, pods in every dialect, who asks about them.
+
+Objects are built as tests.cluster builds them for a real API server, and read as the extender reads them.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import msgspec
+
+from jobs.gang import Dialect
+from kube import labels
+from kube.objects import Node, Owner, Pod, PodGroup
+from scheduler_ext import advise
+from scheduler_ext.book import Book
+from scheduler_ext.gang_view import GangView
+from scheduler_ext.model import Rules
+from tests import cluster
+from topology.fabric import build
+from topology.model import Rule
+from topology.parse import read
+
+_uids = itertools.count(1)
+
+
+def node(name="n0", gpus=8, ip="", **more):
+    """A node as the extender sees it. more: as for hack.controlplane.nodes.gpu_node, or spec=..., conditions=..."""
+    spec, conditions = more.pop("spec", {}), more.pop("conditions", None)
+    made = cluster.make_node(name, ip or "10.9.9.9", gpus, **more)
+    made["spec"].update(spec)
+    if conditions is not None:
+        made["status"]["conditions"] = conditions
+    return msgspec.convert(made, Node)
+
+
+def pod(name="p", gpus=1, at="", **more):
+    """A pod as the extender sees it. at: the node it is bound to. created: seconds, uid, priority, phase, leaving."""
+    meta = {key: more.pop(key) for key in ("uid", "owner") if key in more}
+    created, phase, leaving = more.pop("created", 0), more.pop("phase", "Pending"), more.pop("leaving", False)
+    made = cluster.make_pod(name, gpus, **more)
+    return see(made, at, created=created, phase=phase, leaving=leaving, **meta)
+
+
+def see(made, at="", created=0, phase="Pending", leaving=False, uid=None, owner=None, nominated="", ours=False):
+    """A pod built by tests.cluster, with what the API server and the scheduler add."""
+    made = msgspec.json.decode(msgspec.json.encode(made))
+    meta = made["metadata"]
+    meta["uid"] = uid or f"uid-{meta['name']}"
+    meta["creationTimestamp"] = f"2026-01-01T{created // 3600:02d}:{created // 60 % 60:02d}:{created % 60:02d}Z"
+    if leaving:
+        meta["deletionTimestamp"] = "2026-01-02T00:00:00Z"
+    if owner:
+        kind, name = owner.split("/")
+        meta["ownerReferences"] = [{"kind": kind, "name": name, "uid": f"uid-{name}", "controller": True}]
+    if at:
+        made["spec"]["nodeName"] = at
+    made["status"] = {"phase": phase}
+    if nominated:
+        made["status"]["nominatedNodeName"] = nominated
+        manager = labels.FIELD_MANAGER_NOMINATOR if ours else "kube-scheduler"
+        owned = {"f:status": {"f:nominatedNodeName": {}}}
+        meta["managedFields"] = [{"manager": manager, "subresource": "status", "fieldsV1": owned}]
+    return msgspec.json.decode(msgspec.json.encode(made), type=Pod)
+
+
+def group(name, least, namespace="default", created=0):
+    """A PodGroup of any dialect."""
+    stamp = f"2026-01-01T00:00:{created:02d}Z"
+    meta = {"name": name, "namespace": namespace, "uid": f"uid-group-{name}", "creationTimestamp": stamp}
+    return msgspec.convert({"metadata": meta, "spec": {"minMember": least}}, PodGroup)
+
+
+def owner(kind, name, **spec):
+    """A Job or StatefulSet."""
+    meta = {"name": name, "namespace": "default", "uid": f"uid-{name}", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    return msgspec.convert({"kind": kind, "metadata": meta, "spec": spec}, Owner)
+
+
+def volcano(name, size, gpus=8, at=(), **more):
+    """The pods of a Volcano gang. at: the nodes of the first ones."""
+    return _seen(cluster.volcano_gang(name, size, gpus, **_spec(more)), at, more)
+
+
+def koordinator(name, size, least=None, gpus=8, at=(), **more):
+    """The pods of a koordinator gang, which says its min itself."""
+    return _seen(cluster.koordinator_gang(name, size, least, gpus, more.pop("total", None), **_spec(more)), at, more)
+
+
+def _spec(more):
+    return {
+        key: more.pop(key) for key in list(more) if key in ("priority", "notes", "marks", "nodeSelector", "namespace")
+    }
+
+
+def _seen(made, at, more):
+    places = [*at, *[""] * len(made)]
+    return [see(each, place, **more) for each, place in zip(made, places, strict=False)]
+
+
+REQUIRED = {labels.TOPOLOGY: "required"}
+
+
+class World:
+    """A GangView and its Book, with nodes on leaves: hosts a0 a1 ... on leaf 0, b0 b1 ... on leaf 1; two to a spine."""
+
+    def __init__(self, *leaves, gpus=8, rules=None, off_map=0, mapped=True):
+        self.rules = rules or Rules()
+        self.view = GangView(self.rules.gpu_resources)
+        self.now_s = 1000.0
+        self.nodes, lines = [], []
+        for leaf, size in enumerate(leaves):
+            for host in range(size):
+                name, ip = f"{chr(97 + leaf)}{host}", f"10.0.{leaf}.{host + 1}"
+                self.nodes.append(node(name, gpus, ip))
+                lines.append(f"asw{leaf} psw{leaf // 2} {ip}")
+        self.nodes += [node(f"x{at}", gpus, f"10.99.0.{at + 1}") for at in range(off_map)]
+        self.fabric = build(read({"topology_config": "\n".join(lines)}).entries)
+        for each in self.nodes:
+            self.view.put_node(each)
+        if mapped:
+            self.view.set_map(self.fabric)
+        rule = Rule.LEAF_ONLY if self.rules.leaf_only else Rule.ALL_TIERS
+        self.book = Book(self.view, rule, self.rules.hold_incomplete)
+
+    @property
+    def names(self):
+        """Every node, in the order of the fabric."""
+        return [each.metadata.name for each in self.nodes]
+
+    def put(self, *pods):
+        """Show pods to the view."""
+        for each in pods:
+            self.view.put_pod(each)
+        return self
+
+    def put_group(self, name, least, dialect=Dialect.VOLCANO, created=0):
+        """Show a PodGroup."""
+        self.view.put_group(dialect, group(name, least, created=created))
+        return self
+
+    def member(self, pod_):
+        """The pod as the view knows it."""
+        return self.view.pods[pod_.metadata.uid]
+
+    def fit(self, pod_, names=None):
+        """Ask filter, and believe the answer as the extender does. Gives the Advice."""
+        self.now_s += 0.01
+        names = self.free(pod_) if names is None else names
+        advice = advise.fit(self.book, self.member(pod_), names, self.rules, self.now_s)
+        if advice.node:
+            self.view.assume(self.member(pod_), advice.node, self.now_s)
+        return advice
+
+    def rank(self, pod_, names=None):
+        """Ask prioritize: {node: score}."""
+        self.now_s += 0.01
+        return dict(advise.rank(self.book, self.member(pod_), names or self.names, self.rules, self.now_s))
+
+    def free(self, pod_):
+        """The nodes that the scheduler's own filters would leave: those with room beside the pods bound or assumed."""
+        self.view.settle(self.now_s)
+        member, snapshot = self.member(pod_), self.view.snapshot
+        own = self.view.place_of(member)
+        return [n for n in self.names if n == own or snapshot.room_at(snapshot.row_of[n], member.shape) > 0]
+
+    def bind(self, pod_, at):
+        """The watch shows the pod on its node."""
+        spec = msgspec.structs.replace(pod_.spec, node_name=at)
+        self.view.put_pod(msgspec.structs.replace(pod_, spec=spec))
+
+    def schedule(self, *pods):
+        """Show the pods, ask about each and bind it where filter says; {pod: node}, without those refused."""
+        self.put(*(each for each in pods if each.metadata.uid not in self.view.pods))
+        placed = {}
+        for each in pods:
+            kept = self.fit(each).answer.kept
+            if kept:
+                self.bind(each, kept[0])
+                placed[each.metadata.name] = kept[0]
+        return placed
+
+    def plan(self, pod_):
+        """The plan of the pod's gang: {pod: node}."""
+        self.view.settle(self.now_s)
+        plan = self.book.plan_of(self.member(pod_).belongs.key, self.now_s)
+        hosts = self.view.fabric.hosts
+        return {self.view.pods[uid].name: hosts[host] for uid, host in plan.hosts.items()} if plan else {}
+
+
+def leaves(placed):
+    """The leaves of some nodes, as letters: leaves({"p": "a1"}) is {"a"}."""
+    return {place[0] for place in placed.values()}
