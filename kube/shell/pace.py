@@ -19,5 +19,6 @@ class Pace:
         """Return when it is our turn."""
         now_s = self._clock.monotonic()
         self._next_s = max(self._next_s, now_s - self._slack_s) + self._gap_s
-        if self._next_s > now_s:
-            await self._clock.sleep(self._next_s - now_s)
+        wait_s = self._next_s - now_s
+        if wait_s > self._gap_s / 1000:  # floats do not add up exactly
+            await self._clock.sleep(wait_s)

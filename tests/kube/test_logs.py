@@ -1,0 +1,104 @@
+"""Log lines: every field kept, no secret, one line an event, whoever wrote it."""
+
+import io
+import json
+import logging
+
+import pytest
+
+from kube.shell.logs import setup
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def said():
+    """Set up logging on a stream and give back what a record becomes; the old set-up returns afterwards."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+
+    def say(stream, extra=None, message="worker_evicted", at="INFO", **more):
+        setup(at, stream)
+        logging.getLogger("autoscaler.loop").info(message, extra=extra or {}, **more)
+        return stream.getvalue()
+
+    yield say
+    logging.captureWarnings(False)
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def test_a_machine_gets_one_json_object_a_line(said):
+    text = said(
+        io.StringIO(), {"job": "bert\n", "gpus": 3, "ratio": 0.5, "ok": True, "none": None, "nan": float("nan")}
+    )
+    assert text.count("\n") == 1
+    line = json.loads(text, parse_constant=pytest.fail)
+    assert line.pop("time").endswith("+00:00")
+    assert line == {
+        "level": "info",
+        "logger": "autoscaler.loop",
+        "event": "worker_evicted",
+        "job": "bert\n",
+        "gpus": 3,
+        "ratio": 0.5,
+        "ok": True,
+        "none": None,
+        "nan": "nan",
+    }
+
+
+def test_a_person_gets_a_plain_line_that_cannot_move_the_cursor(said):
+    text = said(Terminal(), {"job": "bert\x1b[2J", "gpus": 3})
+    assert text.endswith(" info    worker_evicted job=bert\\x1b[2J gpus=3\n")
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"token": "abc123secret"},
+        {"Authorization": "Bearer abc123secret"},
+        {"clientSecret": "abc123secret"},
+        {"why": "sent Bearer abc123secret to it"},
+        {"why": "eyJhbGci.abc123secret.sig"},
+        {"why": "-----BEGIN EC PRIVATE KEY-----\nabc123secret\n-----END EC PRIVATE KEY-----"},
+        {"headers": {"x": "bearer abc123secret"}},
+    ],
+    ids=["token", "header", "camel case", "in a sentence", "JSON web token", "key", "inside a dict"],
+)
+@pytest.mark.parametrize("stream", [io.StringIO, Terminal], ids=["json", "plain"])
+def test_no_secret_leaves(said, extra, stream):
+    text = said(stream(), extra)
+    assert "abc123secret" not in text
+    assert "[hidden]" in text
+
+
+def test_fields_never_replace_the_lines_own(said):
+    line = json.loads(said(io.StringIO(), {"level": "mine", "event": "mine"}))
+    assert (line["level"], line["event"], line["level_"], line["event_"]) == ("info", "worker_evicted", "mine", "mine")
+
+
+def test_what_cannot_be_shown_does_not_break_the_line(said):
+    class Rude:
+        def __str__(self):
+            raise RuntimeError("no")
+
+    assert "cannot be shown" in json.loads(said(io.StringIO(), {"job": Rude()}))["job"]
+
+
+def test_an_error_keeps_the_end_of_its_trace(said):
+    def deep(n):
+        return deep(n - 1) if n else 1 / 0
+
+    try:
+        deep(300)
+    except ZeroDivisionError:
+        trace = json.loads(said(io.StringIO(), exc_info=True))["trace"]
+    assert trace.endswith("ZeroDivisionError: division by zero")
+
+
+def test_what_is_below_the_level_is_not_written(said):
+    assert said(io.StringIO(), at="warning") == ""
