@@ -148,6 +148,16 @@ def bomb(levels):
         pytest.param("fabric:\n  l: [[a]]", [(2, "name or a range was expected")], id="a list in a list of hosts"),
         pytest.param("fabric: [a]", [(1, "stand switches")], id="hosts without a switch"),
         pytest.param(
+            "fabric:\n  l: " + "h" * 500_000 + "[1-199999]",
+            [(2, "longer than 253")],
+            id="a bomb of long names in a range",
+        ),
+        pytest.param(
+            "switches:\n" + "".join(f"  s{at}: {{switches: s{at + 1}}}\n" for at in range(20_000)) + "  s20000:",
+            [(17, "more than 15 tiers")],
+            id="a chain of twenty thousand switches",
+        ),
+        pytest.param(
             "fabric:\n" + "".join("  " * (at + 1) + f"s{at}:\n" for at in range(17)),
             [(17, "more than 15 tiers")],
             id="more tiers than fit",

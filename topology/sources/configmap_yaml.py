@@ -27,6 +27,7 @@ from topology.sources.configmap_text import twice
 from topology.sources.names import (
     MAX_HOSTS,
     MAX_TEXT_BYTES,
+    MAX_TIERS,
     BadRange,
     expand,
     host_fault,
@@ -38,7 +39,6 @@ from topology.sources.names import (
 from topology.sources.switch_list import Listed
 from topology.sources.yaml_nodes import Items, Node, Pairs, Scalar
 
-MAX_TIERS = 15  # Kueue allows 16 levels, hosts included
 _FORMS = ("fabric", "switches")
 
 

@@ -11,6 +11,7 @@ from itertools import product
 
 MAX_TEXT_BYTES = 1 << 20  # what a ConfigMap holds
 MAX_HOSTS = 200_000  # four times the largest cluster we plan for
+MAX_TIERS = 15  # of switches; Kueue allows 16 levels, hosts included
 MAX_NAME = 253  # a DNS subdomain, which is what Kubernetes takes for a node name
 
 _HOST = re.compile(r"[A-Za-z0-9:][A-Za-z0-9.:_-]*\Z")  # node names, IPv4, IPv6
@@ -48,7 +49,9 @@ def words(text: str) -> list[str]:
 
 
 def size(word: str) -> int:
-    """Return how many names a word stands for. Raises BadRange."""
+    """Return how many names a word stands for. Raises BadRange, also where none of them could be a name."""
+    if len(_GROUP.sub("0", word)) > MAX_NAME:
+        raise BadRange(f"{shown(word)} stands for names longer than {MAX_NAME} characters")
     total = 1
     for group in _GROUP.findall(word):
         total *= sum(last - first + 1 for first, last, _ in _spans(word, group))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import networkx as nx
 
 from topology.model import Fault
-from topology.sources.names import shown
+from topology.sources.names import MAX_TIERS, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,4 +56,6 @@ def paths(listed: list[Listed]) -> tuple[dict[str, tuple[str, ...]], list[Fault]
     for name in nx.topological_sort(graph):
         parents_path = [found[parent] for parent in graph.predecessors(name)]
         found[name] = (*parents_path[0], name) if parents_path else (name,)
+        if len(found[name]) > MAX_TIERS:
+            return {}, [Fault(lines[name], f"more than {MAX_TIERS} tiers of switches, down to {shown(name)}")]
     return found, []
