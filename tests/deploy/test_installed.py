@@ -78,3 +78,36 @@ async def test_a_gang_lands_under_one_leaf_by_the_installed_extender_and_the_shi
     page = await asyncio.to_thread(_read, f"http://{probes}/metrics")
     assert re.search(r'turnout_extender_requests_total\{[^}]*verb="filter"[^}]*\} [1-9]', page)
     assert "forbidden" not in control_plane.logs("extender").lower()
+
+
+@pytest.mark.asyncio
+async def test_the_installed_nominator_names_nodes_with_its_own_account_lease_and_policy(control_plane):
+    nodes, text = make_fabric(leaves=4, hosts_per_leaf=4, shuffle=random.Random(3))
+    probes = f"127.0.0.1:{free_ports(1)[0]}"
+    async with control_plane.api() as api:
+        for each in [*rendered("extender"), *rendered("nominator")]:
+            await api.apply(each)
+        example = yaml.safe_load((MANIFESTS / "node-topology-config.yaml").read_text())
+        await api.apply({**example, "data": config_map(text)["data"]})
+        await api.create_all(nodes)
+        (deployment,) = (each for each in rendered("nominator") if each["kind"] == "Deployment")
+        (container,) = deployment["spec"]["template"]["spec"]["containers"]
+        arguments = [argument.replace("0.0.0.0:9091", probes) for argument in container["args"]]
+        kubeconfig = control_plane.service_account_kubeconfig("turnout-system", "turnout-nominator")
+        command = [sys.executable, "-m", "scheduler_ext.nominator", *arguments, f"--kubeconfig={kubeconfig}"]
+        control_plane.start_program("nominator", command, f"http://{probes}/readyz")
+        await api.create_all(koordinator_gang("ring", 4))
+        told = await api.until("/api/v1/pods", _nominated(4))
+    leaves = leaf_of(text)
+    ips = {node["metadata"]["name"]: node["status"]["addresses"][0]["address"] for node in nodes}
+    assert len({leaves[ips[node]] for node in told.values()}) == 1
+    assert "forbidden" not in control_plane.logs("nominator").lower()
+
+
+def _nominated(count):
+    def seen(pods):
+        told = {pod["metadata"]["name"]: pod["status"].get("nominatedNodeName") for pod in pods}
+        told = {name: node for name, node in told.items() if node}
+        return told if len(told) >= count else None
+
+    return seen
