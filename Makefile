@@ -27,7 +27,7 @@ setup: .venv/ready ## Make .venv with everything but torch, from the lock file
 	@echo 'setup: .venv from hack/locks/dev.txt (a minute the first time)'
 	@test -x $(PY) || "$(PYTHON)" -m venv .venv
 	@$(PY) -m pip install --quiet --disable-pip-version-check --only-binary :all: --require-hashes -r hack/locks/dev.txt
-	@$(PY) -m pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation -e .
+	@$(PY) -m pip install -qq --disable-pip-version-check --no-index --no-deps --no-build-isolation -e .
 	@touch .venv/ready
 
 demo: setup ## Watch gangs land under one switch, beside the default scheduler (ARGS=--fast)
