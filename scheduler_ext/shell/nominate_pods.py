@@ -18,7 +18,7 @@ from kube import labels
 from kube.errors import CallError, Conflict, NotFound
 from kube.objects import Pod
 from kube.shell.clock import Clock
-from scheduler_ext.nominate import Nominating, Nomination, clear_all, nominate
+from scheduler_ext.nominate import Nominating, Nomination, Why, clear_all, nominate
 from scheduler_ext.shell.view import View
 
 log = logging.getLogger("turnout.nominator")
@@ -56,7 +56,8 @@ class Nominator:
         self._view, self._pods, self._choices, self._clock = view, pods, choices, clock
         self._counts = Nominations(registry)
         self._versions: dict[str, str] = {}
-        self._since_s: dict[str, float] = {}
+        self._since_s: dict[str, float] = {}  # uid -> since when the nomination of `_named` stands, or ended
+        self._named: dict[str, str] = {}
         self._sent: dict[str, tuple[str, float]] = {}
         self._dirty: dict[GangKey, None] = {}
         self._news = asyncio.Event()
@@ -68,12 +69,13 @@ class Nominator:
         uid = pod.metadata.uid
         member = self._view.gangs.pods.get(uid)
         if member is None or not member.waits:
-            for kept in (self._versions, self._since_s, self._sent):
+            for kept in (self._versions, self._since_s, self._named, self._sent):
                 kept.pop(uid, None)
             return
         self._versions[uid] = pod.metadata.resource_version
-        if member.ours:
-            self._since_s.setdefault(uid, self._clock.monotonic())
+        if member.ours and self._named.get(uid) != member.nominated:
+            self._named[uid] = member.nominated
+            self._since_s[uid] = self._clock.monotonic()
         sent = self._sent.get(uid)
         if sent is not None and sent[0] == member.nominated:
             del self._sent[uid]
@@ -116,6 +118,7 @@ class Nominator:
             now_s = self._clock.monotonic()
             for uid in [u for u, s in self._since_s.items() if now_s - s > 2 * self._choices.expire_s]:
                 del self._since_s[uid]  # given up long ago: it may be nominated again
+                self._named.pop(uid, None)
             self._dirty.update(dict.fromkeys(gang.key for gang in self._view.gangs.waiting_gangs()))
             self._news.set()
             await self._clock.sleep(LOOK_EACH_S)
@@ -146,8 +149,11 @@ class Nominator:
             log.warning("nomination_failed", extra={"pod": f"{wish.namespace}/{wish.name}", "why": str(error)})
         else:
             self._counts.written.labels(wish.why.value).inc()
-            if not wish.node:
+            if wish.why is Why.EXPIRED:
                 self._since_s[wish.uid] = self._clock.monotonic()
+            elif not wish.node:
+                self._since_s.pop(wish.uid, None)
+                self._named.pop(wish.uid, None)
             log.debug("nominated", extra={"pod": wish.name, "node": wish.node, "reason": wish.why.value})
         finally:
             self._room.release()

@@ -1,4 +1,4 @@
-"""A stage for gang stories: a real API server and scheduler, fake GPU nodes on a fabric, and our programs as processes."""
+"""A stage for gang stories: a real API server and scheduler, fake GPU nodes, and our programs as processes."""
 
 from __future__ import annotations
 

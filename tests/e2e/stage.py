@@ -86,6 +86,7 @@ class Stage:
 
     async def events(self, reason, within_s=20.0, namespace="default"):
         """Wait for an Event with this reason."""
+
         def seen(events):
             return [event for event in events if event["reason"] == reason]
 
@@ -108,6 +109,7 @@ class Stage:
     async def eventually(self, true, within_s=15.0):
         """Ask again and again until the answer is true; give it."""
         async with asyncio.timeout(within_s):
-            while not (answer := true()):
+            while True:
+                if answer := true():
+                    return answer
                 await asyncio.sleep(0.05)
-        return answer

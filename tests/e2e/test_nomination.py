@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 
@@ -51,8 +52,7 @@ async def test_a_gang_is_nominated_whole_and_lands_there(stage):
     await stage.build()
     stage.start_extender()
     stage.start_nominator()
-    await stage.submit(cluster.pod_group_crd("volcano"))
-    await stage.submit(*cluster.volcano_gang("bert", 8))
+    await stage.submit(*cluster.koordinator_gang("bert", 8, total=8))
     async with stage.plane.api() as api:
         planned = await api.until(PODS, nominated(8))
     stage.start_scheduler()
@@ -173,6 +173,8 @@ async def test_a_follower_takes_over_after_sigkill_and_mends_what_the_leader_lef
         stage.start_nominator("second")
         stage.plane.kill_program("first")
         await cordon(api, planned["bert-0"])  # nobody looks now
+        free = set(stage.ip_of) - set(planned.values())
+        await cordon(api, sorted(free)[0])  # so that the other leaf is too small, too
 
         def mended(pods):
             told = nominations(pods)
@@ -189,7 +191,7 @@ async def test_a_person_takes_every_nomination_back_with_one_command(stage):
         await api.until(PODS, nominated(4))
         stage.plane.stop_program("nominator")
         command = [sys.executable, "-m", "console", "nominate", "--clear", "--kubeconfig", str(stage.plane.kubeconfig)]
-        said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        said = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, check=True)
         assert "4 nominations" in said.stdout
         assert not nominations(await api.pods())
 
