@@ -1,0 +1,95 @@
+"""The same gang on other people's schedulers: Volcano by nomination, koord-scheduler by extender and nomination.
+
+Runs when TURNOUT_PEERS names a folder with their binaries (vc-scheduler, koord-scheduler). Their CRDs are taken from
+its folder `crds`, else from ../shared/crds beside the checkout.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+
+from hack.controlplane import scheduler_config
+from hack.controlplane.plane import free_ports
+from tests import cluster
+from tests.e2e.test_nomination import PODS, nominated
+
+pytestmark = [pytest.mark.real, pytest.mark.peers, pytest.mark.asyncio]
+ROOT = Path(__file__).parents[2]
+VOLCANO_CONF = """
+actions: "enqueue, allocate, backfill"
+tiers:
+- plugins: [{name: priority}, {name: gang}, {name: conformance}]
+- plugins: [{name: overcommit}, {name: drf}, {name: predicates}, {name: proportion}, {name: nodeorder}, {name: binpack}]
+"""
+COSCHEDULING = ("preEnqueue", "preFilter", "postFilter", "preScore", "permit", "postBind")
+
+
+def peer(name):
+    """The binary of a peer; a missing one is told, not skipped."""
+    binary = Path(os.environ["TURNOUT_PEERS"]) / name
+    if not binary.is_file():
+        pytest.fail(f"TURNOUT_PEERS has no {name}", pytrace=False)
+    return binary
+
+
+async def install(stage, project):
+    """Install a project's CRDs and wait until they are served."""
+    places = [Path(os.environ["TURNOUT_PEERS"]) / "crds" / project, ROOT.parent / "shared" / "crds" / project]
+    folder = next((place for place in places if place.is_dir()), None)
+    if folder is None:
+        pytest.fail(f"no CRDs of {project} in {' or '.join(map(str, places))}", pytrace=False)
+    made = [each for file in sorted(folder.glob("*.yaml")) for each in yaml.safe_load_all(file.read_text()) if each]
+    async with stage.plane.api() as api:
+        await api.create_all(made)
+
+        def served(crds):
+            fine = [
+                c for c in crds if any(w["type"] == "Established" for w in c.get("status", {}).get("conditions", []))
+            ]
+            return len(fine) >= len(made)
+
+        await api.until("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", served)
+
+
+async def test_volcano_puts_a_gang_on_its_nominated_nodes_under_one_leaf(stage, tmp_path):
+    await stage.build()
+    await install(stage, "volcano")
+    stage.start_nominator("nominator", "--scheduler-name", "volcano")
+    conf = tmp_path / "volcano.yaml"
+    conf.write_text(VOLCANO_CONF)
+    health, metrics = free_ports(2)
+    command = [peer("vc-scheduler"), "--kubeconfig", stage.plane.kubeconfig, "--scheduler-conf", conf]
+    command += ["--leader-elect=false", "--schedule-period=1s", "--scheduler-name=volcano", "--cache-dumper=false"]
+    command += ["--enable-healthz=true", f"--healthz-address=127.0.0.1:{health}", "--enable-metrics=true"]
+    command += [f"--listen-address=127.0.0.1:{metrics}"]
+    group = cluster.pod_group("volcano", "bert", 8)
+    group["spec"]["queue"] = "default"
+    async with stage.plane.api() as api:
+        await api.create(group)
+        await api.create_all(cluster.volcano_gang("bert", 8, scheduler="volcano"))
+        planned = await api.until(PODS, nominated(8))
+        stage.plane.start_program("volcano", [str(part) for part in command])
+        placed = await api.until(PODS, cluster.bound(8), within_s=60)
+    assert placed == planned
+    assert len(stage.leaves(placed)) == 1
+    assert stage.ring(placed).total == 0
+
+
+@pytest.mark.parametrize("nominate", [False, True], ids=["by the extender", "nominated"])
+async def test_koord_scheduler_keeps_a_gang_under_one_leaf(stage, nominate):
+    await stage.build()
+    await install(stage, "koordinator")
+    port = stage.start_extender()
+    if nominate:
+        stage.start_nominator("nominator", "--scheduler-name", "koord-scheduler")
+    config = scheduler_config.shipped(f"http://127.0.0.1:{port}", file=scheduler_config.SHIPPED_KOORDINATOR)
+    enabled = {"enabled": [{"name": "Coscheduling"}]}
+    config["profiles"][0]["plugins"] = dict.fromkeys(COSCHEDULING, enabled)
+    stage.plane.start_scheduler(config, binary=peer("koord-scheduler"), name="koord-scheduler")
+    await stage.submit(*cluster.koordinator_gang("bert", 4, total=4, scheduler="koord-scheduler"))
+    placed = await stage.landed("bert", 4, within_s=60)
+    assert len(stage.leaves(placed)) == 1
