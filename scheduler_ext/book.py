@@ -109,6 +109,7 @@ class Book:
                 if at is not None:
                     wished[member.uid] = at
         waiting.sort(key=rank_order)
+        held.sort(key=lambda each: rank_order(each[0]))
         return Request(gang, tuple(waiting), tuple(held), wished, self.view.missing(gang), self.rule)
 
     def started(self, gang: Gang) -> bool:

@@ -11,7 +11,7 @@ import msgspec
 
 from jobs.gang import Dialect
 from kube import labels
-from kube.objects import Node, Owner, Pod, PodGroup
+from kube.objects import ContainerPort, Node, Owner, Pod, PodGroup
 from scheduler_ext import advise
 from scheduler_ext.book import Book
 from scheduler_ext.gang_view import GangView
@@ -191,3 +191,14 @@ class World:
 def leaves(placed):
     """The leaves of some nodes, as letters: leaves({"p": "a1"}) is {"a"}."""
     return {place[0] for place in placed.values()}
+
+
+def port(number, host=0):
+    """A container's port."""
+    return ContainerPort(container_port=number, host_port=host)
+
+
+def fabric(leaves_, spine="psw0"):
+    """A fabric of leaves under one spine, each a list of hosts' keys."""
+    lines = [f"asw{at} {spine} {key}" for at, leaf in enumerate(leaves_) for key in leaf]
+    return build(read({"topology_config": "\n".join(lines)}).entries)
