@@ -16,6 +16,8 @@ from kube.objects import Pod
 from kube.shape import PodShape, shape_of
 
 _FINISHED = ("Succeeded", "Failed")
+# Kinds of volume that any node can mount; "name" is every volume's own.
+_FREE_VOLUMES = {"name", "configMap", "secret", "projected", "emptyDir", "downwardAPI", "hostPath", "nfs", "image"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ def _pinned(pod: Pod) -> str:
     affinity = pod.spec.affinity
     if affinity and (affinity.pod_affinity or affinity.pod_anti_affinity):
         return "PodAffinity"
-    if any(v.get("persistentVolumeClaim") or v.get("ephemeral") or v.get("csi") for v in pod.spec.volumes or ()):
+    if any(set(volume) - _FREE_VOLUMES for volume in pod.spec.volumes or ()):
         return "Volumes"
     return ""
 
