@@ -20,6 +20,7 @@ from scheduler_ext.gang import Gang, rank_order
 from scheduler_ext.member import Member
 from topology.distance import common_tier
 from topology.fabric import Fabric
+from topology.grow import grow
 from topology.model import Ask, Placement, Reason, Refusal, Rule
 from topology.order import assign
 from topology.plan import plan
@@ -179,20 +180,16 @@ def _place_group(
     counts: dict[int, int] = {}
     for host in (*anchors, *kept.values()):
         counts[host] = counts.get(host, 0) + 1
-    ask = Ask(
-        pods=pods,
-        least=max(0, least - len(kept)),
-        most=pods + max(0, gang.most - gang.total),
-        multiple=gang.multiple if pods % gang.multiple == 0 else 1,
-        widest_tier=gang.tier,
-        anchors=tuple(sorted(counts.items())),
-        rule=request.rule,
-    )
-    answer = plan(fabric, room, ask)
+    least = max(0, least - len(kept))
+    multiple = gang.multiple if pods % gang.multiple == 0 else 1
+    there = tuple(sorted(counts.items()))
+    if there and not least:  # enough of it run: whoever else finds room joins them
+        answer = grow(fabric, room, there, pods, multiple, gang.tier, request.rule)
+    else:
+        most = pods + max(0, gang.most - gang.total)
+        answer = plan(fabric, room, Ask(pods, least, most, multiple, gang.tier, there, request.rule))
     if isinstance(answer, Refusal):
-        if kept and answer.reason is Reason.NO_ROOM and ask.least == 0:
-            return list(kept.values())
-        return answer
+        return list(kept.values()) if kept and answer.reason is Reason.NO_ROOM and not least else answer
     return [*kept.values(), *_flat(answer)]
 
 

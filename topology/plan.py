@@ -2,8 +2,7 @@
 
 The order of wishes, most important first (DESIGN §3): never outside the widest tier allowed; hosts of the map before
 others; the lowest domain that holds the gang; the fewest switches in it; room to grow to the most; the tightest such
-domain; the fewest hosts; fabric order. How one domain is filled is in spread.py, which rank sits where in order.py,
-whether an earlier answer still holds in keep.py.
+domain; the fewest hosts; fabric order. How one domain is filled is in spread.py, which rank sits where in order.py.
 """
 
 from __future__ import annotations
@@ -18,11 +17,8 @@ from topology.fabric import Fabric, only_tiers
 from topology.fill.pick import pick
 from topology.fill.room import Sums
 from topology.fill.spread import Slots, Spread
-from topology.keep import still_stands
 from topology.model import Ask, Placement, Reason, Refusal, Rule
 from topology.order import ranks
-
-__all__ = ["plan", "still_stands"]
 
 
 def plan(fabric: Fabric, room: npt.NDArray[np.int32], ask: Ask) -> Placement | Refusal:
