@@ -16,11 +16,12 @@ from jobs.gang import Dialect
 from kube.reserve import Pods
 from kube.shape import PodShape
 from kube.snapshot import Rows
-from scheduler_ext.book import Book
-from scheduler_ext.gang import Gang
-from scheduler_ext.member import Member
 from scheduler_ext.model import Answer, Notice, Rules, Victims, Word
-from scheduler_ext.place import GangPlan, judged, judged_members, place
+from scheduler_ext.plans.book import Book
+from scheduler_ext.plans.place import GangPlan, judged, judged_members, place
+from scheduler_ext.seen.gang import Gang
+from scheduler_ext.seen.member import Member
+from topology.distance import common_tier
 from topology.model import Reason, Refusal, Rule
 from topology.score import scores
 
@@ -147,6 +148,33 @@ def plan_by_force(book: Book, gang: Gang, member: Member) -> GangPlan:
         return view.snapshot.room_above(shape, member.priority, besides)
 
     return place(view.fabric, book.request_of(gang), room_of)
+
+
+def partial_gangs(book: Book) -> list[Gang]:
+    """Gangs of which some, but fewer than must start together, hold a host while others wait."""
+    found = []
+    for gang in book.view.waiting_gangs():
+        placed = sum(1 for m in gang.living() if m.node or book.view.host_of(m) is not None)
+        if gang.key.dialect != Dialect.ALONE.value and book.started(gang) and placed < gang.least:
+            found.append(gang)
+    return found
+
+
+def unenforced_pods(book: Book, rules: Rules) -> int:
+    """How many bound pods lie against the rule by now: of a required gang that spans more than its tier, or of a held
+    gang that is not whole. Nothing enforces either while the extender is down, nor when members leave afterwards."""
+    view, count = book.view, 0
+    for gang in view.gangs.values():
+        bound = [m for m in judged_members(gang) if m.node and not m.leaving]
+        if not bound or gang.key.dialect == Dialect.ALONE.value:
+            continue
+        hosts = [row for m in bound if (row := view.snapshot.row_of.get(m.node)) is not None]
+        wide = gang.tier is not None and (
+            not view.fabric.mapped[hosts].all() or common_tier(view.fabric, hosts) > gang.tier
+        )
+        if wide or (rules.hold_incomplete and len(gang.living()) < gang.least):
+            count += len(bound)
+    return count
 
 
 def _fit_alone(book: Book, gang: Gang, member: Member, names: Sequence[str], now_s: float) -> Advice:

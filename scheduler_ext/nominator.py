@@ -25,7 +25,7 @@ from kube.shell.client import Client
 from kube.shell.clock import RealClock
 from kube.shell.lease import Elector
 from scheduler_ext.model import Notice, Rules
-from scheduler_ext.nominate import Nominating
+from scheduler_ext.plans.nominate import Nominating
 from scheduler_ext.settings import BadSetting, add_common, address, build
 from scheduler_ext.shell.front import bind
 from scheduler_ext.shell.health import Health

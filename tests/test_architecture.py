@@ -40,7 +40,7 @@ def test_every_package_stands_on_a_floor_and_tells_its_types():
         pytest.param("topology/a.py", "import jobs.gang", id="nobody looks upwards"),
         pytest.param("jobs/a.py", "from launcher import agent", id="the papers and the shepherd are strangers"),
         pytest.param("scheduler_ext/a.py", "import autoscaler.decide", id="the adviser never imports the lender"),
-        pytest.param("autoscaler/a.py", "import scheduler_ext.book", id="the lender never imports the adviser"),
+        pytest.param("autoscaler/a.py", "import scheduler_ext.plans.book", id="the lender never imports the adviser"),
         pytest.param("simulator/a.py", "from console import tables", id="the yard does not know the window"),
         pytest.param("console/a.py", "def f():\n from tests import world", id="nobody imports tests, even lazily"),
         pytest.param("kube/shell/a.py", "import hack.bench", id="nobody imports hack, even a shell"),

@@ -18,7 +18,7 @@ from kube import labels
 from kube.shell.clock import RealClock
 from scheduler_ext.map_keeper import CONFIRM
 from scheduler_ext.model import Word
-from scheduler_ext.nominate import Why
+from scheduler_ext.plans.nominate import Why
 from scheduler_ext.shell.metrics import Metrics
 from scheduler_ext.shell.nominate_pods import Nominations
 from topology import parse

@@ -13,9 +13,9 @@ from jobs.gang import Dialect
 from kube import labels
 from kube.objects import ContainerPort, Node, Owner, Pod, PodGroup
 from scheduler_ext import advise
-from scheduler_ext.book import Book
-from scheduler_ext.gang_view import GangView
 from scheduler_ext.model import Rules
+from scheduler_ext.plans.book import Book
+from scheduler_ext.seen.gang_view import GangView
 from tests import cluster
 from topology.fabric import build
 from topology.model import Rule

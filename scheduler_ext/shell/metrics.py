@@ -40,6 +40,17 @@ class Metrics:
         self.gangs_partial = Gauge(
             "turnout_gangs_partial", "Gangs with some members placed and no plan for the rest.", registry=registry
         )
+        self.unenforced_pods = Gauge(
+            "turnout_unenforced_pods",
+            "Bound pods of gangs that lie wider than required, or are held and not whole.",
+            registry=registry,
+        )
+        self.no_opinion = Counter(
+            "turnout_no_opinion",
+            "Answers without an opinion for pods that ask for GPUs.",
+            ["reason"],
+            registry=registry,
+        )
         self._tls_expiry: Gauge | None = None
         self.tls_reloads = Counter(
             "turnout_tls_reloads", "Changed certificates that were taken or refused.", ["outcome"], registry=registry

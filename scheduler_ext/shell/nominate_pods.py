@@ -18,7 +18,7 @@ from kube import labels
 from kube.errors import CallError, Conflict, NotFound
 from kube.objects import Pod
 from kube.shell.clock import Clock
-from scheduler_ext.nominate import Nominating, Nomination, Why, clear_all, nominate
+from scheduler_ext.plans.nominate import Nominating, Nomination, Why, clear_all, nominate
 from scheduler_ext.shell.view import View
 
 log = logging.getLogger("turnout.nominator")

@@ -6,17 +6,16 @@ Fed by sight.py between requests; nothing here waits, so that one request sees o
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jobs.gang import Dialect
 from kube.objects import Pod
 from kube.shell.clock import Clock
 from scheduler_ext import advise
-from scheduler_ext.book import Book
-from scheduler_ext.gang_view import GangView
-from scheduler_ext.member import Member
 from scheduler_ext.model import Answer, Notice, Rules, Victims, Word
+from scheduler_ext.plans.book import Book
+from scheduler_ext.seen.gang_view import GangView
+from scheduler_ext.seen.member import Member
 from scheduler_ext.shell.metrics import Metrics
 from topology.fabric import Fabric
 from topology.model import Rule
@@ -25,6 +24,7 @@ log = logging.getLogger("turnout.extender")
 
 UNCONFIRMED_S = 30.0  # how long a pod that only a request has shown is believed
 GANGS_DESCRIBED = 200
+COUNTED_SILENCE = ("ResourceClaims", "PodLevelGpus")  # pods with GPUs of which we cannot tell where they fit
 
 
 class View:
@@ -44,7 +44,10 @@ class View:
         """Narrow the nodes to the planned one; believe in it for a while."""
         member = self._member(pod)
         if member is None:
+            self.metrics.no_opinion.labels("Unreadable").inc()
             return Answer((), all_kept=True)
+        if member.silence in COUNTED_SILENCE:
+            self.metrics.no_opinion.labels(member.silence).inc()
         now_s = self.clock.monotonic()
         advice = advise.fit(self.book, member, names, self.rules, now_s)
         if advice.node:
@@ -129,8 +132,9 @@ class View:
         now_s = self.clock.monotonic()
         for uid in [uid for uid, until_s in self._unconfirmed.items() if until_s <= now_s]:
             self.drop_pod(uid)
-        self.gangs.settle(now_s)
-        self.metrics.gangs_partial.set(sum(1 for _ in self._partial()))
+        self.book.plan_all(now_s)  # so that replicas hold the same plans, whoever is asked
+        self.metrics.gangs_partial.set(len(advise.partial_gangs(self.book)))
+        self.metrics.unenforced_pods.set(advise.unenforced_pods(self.book, self.rules))
 
     # Inside.
 
@@ -142,12 +146,3 @@ class View:
             if uid in self.gangs.pods:
                 self._unconfirmed[uid] = self.clock.monotonic() + UNCONFIRMED_S
         return self.gangs.pods.get(uid)
-
-    def _partial(self) -> Iterable[str]:
-        """Gangs that run with fewer than must start together, while others of them wait."""
-        for gang in self.gangs.waiting_gangs():
-            if gang.key.dialect == Dialect.ALONE.value:
-                continue
-            holds = sum(1 for m in gang.living() if self.gangs.host_of(m) is not None)
-            if 0 < holds < gang.least:
-                yield str(gang.key)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from jobs.gang import Dialect
 from kube import labels
-from scheduler_ext.gang_view import PATIENCE_S
 from scheduler_ext.model import Rules, Word
+from scheduler_ext.seen.gang_view import PATIENCE_S
 from tests import world
 from tests.world import REQUIRED, World, leaves
 

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from scheduler_ext.model import Rules
-from scheduler_ext.nominate import Nominating, Why, clear_all, nominate
+from scheduler_ext.plans.nominate import Nominating, Why, clear_all, nominate
 from tests import world
 from tests.world import REQUIRED, World, leaves
 

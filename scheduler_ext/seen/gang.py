@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from jobs.gang import Dialect, GangKey
-from scheduler_ext.member import Member
+from scheduler_ext.seen.member import Member
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from jobs.gang import GangKey
 from kube.reserve import Pods
 from kube.shape import PodShape
 from kube.snapshot import Rows
-from scheduler_ext.gang import Gang, rank_order
-from scheduler_ext.member import Member
+from scheduler_ext.seen.gang import Gang, rank_order
+from scheduler_ext.seen.member import Member
 from topology.distance import common_tier
 from topology.fabric import Fabric
 from topology.grow import grow

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from enum import Enum
 
 from jobs.gang import Dialect, GangKey
-from scheduler_ext.book import Book
-from scheduler_ext.gang import Gang
-from scheduler_ext.member import Member
 from scheduler_ext.model import Rules
-from scheduler_ext.place import judged
+from scheduler_ext.plans.book import Book
+from scheduler_ext.plans.place import judged
+from scheduler_ext.seen.gang import Gang
+from scheduler_ext.seen.member import Member
 
 
 class Why(Enum):

@@ -18,10 +18,10 @@ from jobs.gang import Dialect, GangKey
 from kube.reserve import Pods, Reserved, masked
 from kube.shape import PodShape
 from kube.snapshot import Rows
-from scheduler_ext.gang import Gang, rank_order
-from scheduler_ext.gang_view import GangView
-from scheduler_ext.member import Member
-from scheduler_ext.place import GangPlan, Request, judged_members, place, whole_ask
+from scheduler_ext.plans.place import GangPlan, Request, judged_members, place, whole_ask
+from scheduler_ext.seen.gang import Gang, rank_order
+from scheduler_ext.seen.gang_view import GangView
+from scheduler_ext.seen.member import Member
 from topology.model import Refusal, Rule
 
 Order = tuple[bool, int, bool, str, str]

@@ -13,9 +13,9 @@ from jobs.gang import Dialect, GangKey
 from kube.errors import BadQuantity
 from kube.objects import Node, Owner, Pod, PodGroup
 from kube.snapshot import Charge, ClusterSnapshot
-from scheduler_ext.gang import Gang, Sizing
-from scheduler_ext.ledger import Ledger
-from scheduler_ext.member import Member, member_of
+from scheduler_ext.seen.gang import Gang, Sizing
+from scheduler_ext.seen.ledger import Ledger
+from scheduler_ext.seen.member import Member, member_of
 from topology.fabric import EMPTY, Fabric, with_strangers
 
 PATIENCE_S = 30.0  # how long room is kept for members that a gang announces and nobody has created
