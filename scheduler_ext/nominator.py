@@ -87,9 +87,9 @@ async def serve(settings: NominatorSettings) -> None:
         view = View(choices.rules, clock, metrics, _tell)
         sight = Sight(view, client, settings.configmap, clock, random.Random())
         metrics.pass_through(sight.reflectors.items, clock)
-        nominator = Nominator(view, client, choices, clock, metrics.registry)
         namespace, _, name = settings.lease.partition("/")
         elector = Elector(client, namespace, name, _identity(), clock=clock, rng=random.Random())
+        nominator = Nominator(view, client, choices, clock, metrics.registry, lambda: elector.leading)
         server = Health(view, metrics).server()
         with bind(*address(settings.metrics_bind, "--metrics-bind")) as listening:
             await server.listen(listening)
@@ -133,7 +133,7 @@ async def clear(kubeconfig: str | None, context: str | None) -> int:
         settings = NominatorSettings()
         view = View(settings.choices().rules, clock, metrics, _tell)
         sight = Sight(view, client, settings.configmap, clock, random.Random())
-        nominator = Nominator(view, client, settings.choices(), clock, metrics.registry)
+        nominator = Nominator(view, client, settings.choices(), clock, metrics.registry, lambda: True)
         watching = asyncio.create_task(sight.run())
         try:
             await sight.synced()

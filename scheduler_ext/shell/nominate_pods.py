@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, Counter
@@ -51,9 +51,17 @@ class Nominator:
     """Keeps the nominations of one cluster true to the plan while `run` runs."""
 
     def __init__(
-        self, view: View, pods: PodStatus, choices: Nominating, clock: Clock, registry: CollectorRegistry
+        self,
+        view: View,
+        pods: PodStatus,
+        choices: Nominating,
+        clock: Clock,
+        registry: CollectorRegistry,
+        may_write: Callable[[], bool],
     ) -> None:
+        """may_write: whether the Lease is ours this very moment; asked before each patch."""
         self._view, self._pods, self._choices, self._clock = view, pods, choices, clock
+        self._may_write = may_write
         self._counts = Nominations(registry)
         self._versions: dict[str, str] = {}
         self._since_s: dict[str, float] = {}  # uid -> since when the nomination of `_named` stands, or ended
@@ -141,6 +149,8 @@ class Nominator:
         body = {"metadata": meta, "status": {"nominatedNodeName": wish.node or None}}
         path = f"/api/v1/namespaces/{wish.namespace}/pods/{wish.name}/status"
         try:
+            if not self._may_write():  # a leader that was paused wakes up: somebody else leads by now
+                return
             await self._pods.patch(path, body, field_manager=labels.FIELD_MANAGER_NOMINATOR)
         except (Conflict, NotFound) as error:
             self._failed(wish, error)  # it changed or went: its next sighting says what to do
