@@ -5,7 +5,7 @@ Two pods of one shape are alike to a planner. Where the pod is, and whose it is,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -203,3 +203,28 @@ def _integer(text: str | None) -> int | None:
         return int(text) if text is not None else None
     except ValueError:
         return None
+
+
+def same_offer(one: Node, other: Node) -> bool:
+    """Do two sights of a node differ in nothing that decides on a pod? Heartbeats do not."""
+    return (
+        one.status.allocatable == other.status.allocatable
+        and one.spec == other.spec
+        and one.metadata.labels == other.metadata.labels
+        and [c.status for c in one.status.conditions or () if c.type == "Ready"]
+        == [c.status for c in other.status.conditions or () if c.type == "Ready"]
+    )
+
+
+def label_keys(shape: PodShape) -> Iterable[str]:
+    """The labels of a node that its required affinity looks at."""
+    return (key for on_labels, _ in shape.terms or () for key, _, _ in on_labels)
+
+
+def look(node: Node, keys: Sequence[str], by_name: bool) -> object:
+    """All of a node that `admits` looks at, given the label keys that matter: who looks alike is judged alike."""
+    have = node.metadata.labels or {}
+    taints = tuple((t.key, t.value, t.effect) for t in node.spec.taints or ())
+    ready = tuple(c.status for c in node.status.conditions or () if c.type == "Ready")
+    name = node.metadata.name if by_name else None
+    return node.spec.unschedulable, taints, ready, tuple([have.get(key) for key in keys]), name

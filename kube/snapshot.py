@@ -6,14 +6,14 @@ pod, and why (bound, nominated, assumed), is the caller's; a terminating pod sta
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kube.objects import Node
-from kube.shape import PodShape, admits, amount
+from kube.shape import PodShape, admits, amount, label_keys, look, same_offer
 
 Rows = NDArray[np.int32]
 MOST_ROOM = 1_000_000  # a pod that asks for nothing fits this often: a bound, not a measurement
@@ -62,7 +62,7 @@ class ClusterSnapshot:
         row = self.row_of.get(name)
         if row is None:
             return False
-        if old is not None and _same_offer(old, node):
+        if old is not None and same_offer(old, node):
             return True  # a heartbeat
         self._fill_node(row, node)
         for shape, admitted in self._admitted.items():
@@ -257,7 +257,7 @@ class ClusterSnapshot:
 
     def _admit_all(self, shape: PodShape) -> NDArray[np.bool_]:
         """Nodes that look alike to this shape are judged once: 50,000 nodes have few looks."""
-        keys = sorted({k for k, _ in shape.selector} | set(_label_keys(shape)))
+        keys = sorted({k for k, _ in shape.selector} | set(label_keys(shape)))
         by_name = shape.terms is not None and any(on_fields for _, on_fields in shape.terms)
         judged: dict[object, bool] = {}
         admitted = np.zeros(len(self.order), np.bool_)
@@ -265,10 +265,10 @@ class ClusterSnapshot:
             row = self.row_of.get(name)
             if row is None:
                 continue
-            look = _look(node, keys, by_name)
-            answer = judged.get(look)
+            seen = look(node, keys, by_name)
+            answer = judged.get(seen)
             if answer is None:
-                answer = judged[look] = admits(node, shape)
+                answer = judged[seen] = admits(node, shape)
             admitted[row] = answer
         return admitted
 
@@ -282,25 +282,3 @@ def amount_or_nothing(resource: str, offered: Mapping[str, str | int | float]) -
         return amount(resource, quantity)
     except ValueError:
         return 0
-
-
-def _same_offer(one: Node, other: Node) -> bool:
-    return (
-        one.status.allocatable == other.status.allocatable
-        and one.spec == other.spec
-        and one.metadata.labels == other.metadata.labels
-        and [c.status for c in one.status.conditions or () if c.type == "Ready"]
-        == [c.status for c in other.status.conditions or () if c.type == "Ready"]
-    )
-
-
-def _label_keys(shape: PodShape) -> Iterable[str]:
-    return (key for on_labels, _ in shape.terms or () for key, _, _ in on_labels)
-
-
-def _look(node: Node, keys: Sequence[str], by_name: bool) -> object:
-    have = node.metadata.labels or {}
-    taints = tuple((t.key, t.value, t.effect) for t in node.spec.taints or ())
-    ready = tuple(c.status for c in node.status.conditions or () if c.type == "Ready")
-    name = node.metadata.name if by_name else None
-    return node.spec.unschedulable, taints, ready, tuple([have.get(key) for key in keys]), name
