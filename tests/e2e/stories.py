@@ -1,0 +1,59 @@
+"""What several stories share: a cluster that tempts, and what one waits for."""
+
+from __future__ import annotations
+
+from tests import cluster
+
+PODS = "/api/v1/namespaces/default/pods"
+EVENTS = "/api/v1/namespaces/default/events"
+
+
+async def tempt(stage, free_leaf_at=5):
+    """Fill all leaves but one in part, so that whoever looks for the tightest hole one pod at a time splits a gang.
+
+    Gives the leaf that is left whole.
+    """
+    by_leaf: dict[str, list[str]] = {}
+    for node, ip in sorted(stage.ip_of.items()):
+        by_leaf.setdefault(stage.leaf[ip], []).append(node)
+    whole = sorted(by_leaf)[free_leaf_at]
+    strangers = [
+        cluster.make_pod(f"stranger-{node}", 8, nodeName=node)
+        for at, (leaf, nodes) in enumerate(sorted(by_leaf.items()))
+        if leaf != whole
+        for node in nodes[: 1 + at % 5]
+    ]
+    await stage.submit(*strangers)
+    return whole
+
+
+async def landed_where(stage, selector, size, within_s=25.0):
+    """Wait until `size` pods with a label are bound; {pod: node}."""
+    async with stage.plane.api() as api:
+        return await api.until(f"{PODS}?labelSelector={selector}", cluster.bound(size), within_s)
+
+
+async def refused(stage, gang, size, within_s=20.0):
+    """Wait until the scheduler has refused `size` pods of a gang; {pod: message}."""
+    async with stage.plane.api() as api:
+        return await api.until(f"{PODS}?labelSelector=gang%3D{gang}", cluster.unschedulable(size), within_s)
+
+
+async def bound_now(stage, gang):
+    """The pods of a gang that are bound by now; {pod: node}."""
+    async with stage.plane.api() as api:
+        return cluster.bound(0)(await api.pods(selector=f"gang={gang}")) or {}
+
+
+async def remove(stage, gang, size):
+    """Delete the pods of a gang."""
+    async with stage.plane.api() as api:
+        for at in range(size):
+            await api.delete(f"{PODS}/{gang}-{at}")
+        await api.until(f"{PODS}?labelSelector=gang%3D{gang}", lambda pods: not pods)
+
+
+def priority_class(name, value):
+    """Build a PriorityClass."""
+    meta = {"name": name}
+    return {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": meta, "value": value}
