@@ -47,10 +47,8 @@ async def install(stage, project):
         await api.create_all(made)
 
         def served(crds):
-            fine = [
-                c for c in crds if any(w["type"] == "Established" for w in c.get("status", {}).get("conditions", []))
-            ]
-            return len(fine) >= len(made)
+            conditions = [each.get("status", {}).get("conditions") or [] for each in crds]
+            return sum(any(one["type"] == "Established" for one in each) for each in conditions) >= len(made)
 
         await api.until("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", served)
 
@@ -72,11 +70,19 @@ async def test_volcano_puts_a_gang_on_its_nominated_nodes_under_one_leaf(stage, 
         await api.create(group)
         await api.create_all(cluster.volcano_gang("bert", 8, scheduler="volcano"))
         planned = await api.until(PODS, nominated(8))
+        stage.plane.start_program("volcano-controllers", _controllers(stage))  # they open the queue
         stage.plane.start_program("volcano", [str(part) for part in command])
         placed = await api.until(PODS, cluster.bound(8), within_s=60)
     assert placed == planned
     assert len(stage.leaves(placed)) == 1
     assert stage.ring(placed).total == 0
+
+
+def _controllers(stage):
+    health, metrics = free_ports(2)
+    command = [peer("vc-controller-manager"), "--kubeconfig", stage.plane.kubeconfig, "--leader-elect=false"]
+    command += [f"--healthz-address=127.0.0.1:{health}", f"--listen-address=127.0.0.1:{metrics}"]
+    return [str(part) for part in command]
 
 
 @pytest.mark.parametrize("nominate", [False, True], ids=["by the extender", "nominated"])
