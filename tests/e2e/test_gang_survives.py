@@ -1,0 +1,129 @@
+"""Gangs outlive what happens to the extender and to the room they were promised."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from kube import labels
+from tests import cluster
+from tests.e2e.stories import PODS, bound_now, landed_where, refused, tempt
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio]
+REQUIRED = {labels.TOPOLOGY: "required"}
+
+
+async def test_an_extender_that_dies_in_mid_gang_does_not_stop_scheduling(stage):
+    """CS-09: `ignorable`. What it can no longer enforce is counted once it is back."""
+    await stage.build(leaves=4, hosts_per_leaf=4)
+    stage.start_extender()
+    stage.start_scheduler()
+    pods = cluster.koordinator_gang("bert", 8, notes=REQUIRED | {labels.TOPOLOGY_TIER: "2"})
+    await stage.submit(*pods[:4])
+    await stage.landed("bert", 4, within_s=15)
+    stage.plane.kill_program("extender")
+    wide = cluster.koordinator_gang("wide", 8, notes=REQUIRED)
+    await stage.submit(*pods[4:], *wide)
+    assert len(await stage.landed("bert", 8, within_s=15)) == 8
+    assert len(await stage.landed("wide", 8, within_s=15)) == 8
+    stage.start_extender()
+    await stage.eventually(lambda: stage.metric("turnout_unenforced_pods") >= 8)
+
+
+async def test_after_a_kill_in_mid_gang_the_rest_lands_in_the_same_leaf(stage):
+    await stage.build()
+    whole = await tempt(stage)
+    stage.start_extender()
+    stage.start_scheduler()
+    pods = cluster.koordinator_gang("bert", 8)
+    await stage.submit(*pods[:4])
+    assert set(stage.leaves(await stage.landed("bert", 4, within_s=15))) == {whole}
+    stage.plane.kill_program("extender")
+    stage.start_extender()
+    await stage.submit(*pods[4:])
+    placed = await stage.landed("bert", 8, within_s=15)
+    assert set(stage.leaves(placed)) == {whole}
+    assert stage.ring(placed).total == 0
+
+
+async def test_calls_that_alternate_between_two_replicas_give_one_leaf(stage):
+    await stage.build()
+    whole = await tempt(stage)
+    ports = [stage.start_extender("extender"), stage.start_extender("another")]
+    async with alternating(ports) as (port, asked):
+        stage.start_scheduler(port)
+        await stage.submit(*cluster.koordinator_gang("bert", 8))
+        placed = await stage.landed("bert", 8)
+    assert set(stage.leaves(placed)) == {whole}
+    assert min(asked) >= 3
+
+
+async def test_a_stranger_on_a_planned_host_sends_the_last_member_to_the_nearest(stage):
+    await stage.build()
+    whole = await tempt(stage)
+    stage.start_extender()
+    stage.start_scheduler()
+    pods = cluster.koordinator_gang("bert", 8)
+    await stage.submit(*pods[:5])
+    await stage.landed("bert", 5, within_s=15)
+    await take_a_free_host(stage, whole, await bound_now(stage, "bert"))
+    await stage.submit(*pods[5:])
+    placed = await stage.landed("bert", 8, within_s=15)
+    assert stage.leaves(placed)[whole] == 7
+    assert stage.ring(placed).crossings[1] == 0  # the eighth is under the same spine
+
+
+async def test_a_started_required_gang_that_lost_a_host_is_told_to_be_partial(stage):
+    await stage.build()
+    whole = await tempt(stage)
+    stage.start_extender()
+    stage.start_scheduler()
+    pods = cluster.koordinator_gang("bert", 8, notes=REQUIRED)
+    await stage.submit(*pods[:5])
+    await stage.landed("bert", 5, within_s=15)
+    await take_a_free_host(stage, whole, await bound_now(stage, "bert"))
+    await stage.submit(*pods[5:])
+    told = await refused(stage, "bert", 3)
+    assert all("GangPartial" in message for message in told.values())
+    await stage.events("GangPartial")
+    await stage.eventually(lambda: stage.metric("turnout_gangs_partial") == 1)
+    async with stage.plane.api() as api:
+        await api.delete(f"{PODS}/intruder")
+    assert set(stage.leaves(await stage.landed("bert", 8, within_s=20))) == {whole}
+
+
+async def take_a_free_host(stage, leaf, placed):
+    """A stranger takes a host of a leaf that nobody is bound to, past every scheduler."""
+    free = [node for node, ip in sorted(stage.ip_of.items()) if stage.leaf[ip] == leaf and node not in placed.values()]
+    await stage.submit(cluster.make_pod("intruder", 8, nodeName=free[0], marks={"who": "intruder"}))
+    await landed_where(stage, "who%3Dintruder", 1)
+    await stage.eventually(lambda: stage.view()["pods"] > 0)
+
+
+@contextlib.asynccontextmanager
+async def alternating(ports):
+    """A door that hands each call to the next of some extenders. Gives its port and how often each was asked."""
+    turn, asked = itertools.cycle(range(len(ports))), [0] * len(ports)
+    async with aiohttp.ClientSession() as session:
+
+        async def hand_on(request):
+            at = next(turn)
+            asked[at] += 1
+            url = f"http://127.0.0.1:{ports[at]}{request.path}"
+            async with session.post(url, data=await request.read(), headers={"Content-Type": "application/json"}) as it:
+                return web.Response(body=await it.read(), status=it.status, content_type="application/json")
+
+        app = web.Application(client_max_size=1 << 24)
+        app.router.add_post("/{verb}", hand_on)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, "127.0.0.1", 0)
+            await site.start()
+            yield runner.addresses[0][1], asked
+        finally:
+            await runner.cleanup()
