@@ -62,7 +62,7 @@ async def test_calls_that_alternate_between_two_replicas_give_one_leaf(stage):
     assert min(asked) >= 3
 
 
-async def test_a_stranger_on_a_planned_host_sends_the_last_member_to_the_nearest(stage):
+async def test_a_stranger_on_a_planned_host_sends_the_rest_no_farther_than_the_next_leaf(stage):
     await stage.build()
     whole = await tempt(stage)
     stage.start_extender()
@@ -73,8 +73,11 @@ async def test_a_stranger_on_a_planned_host_sends_the_last_member_to_the_nearest
     await take_a_free_host(stage, whole, await bound_now(stage, "bert"))
     await stage.submit(*pods[5:])
     placed = await stage.landed("bert", 8, within_s=15)
-    assert stage.leaves(placed)[whole] == 7
-    assert stage.ring(placed).crossings[1] == 0  # the eighth is under the same spine
+    assert stage.leaves(placed)[whole] >= 5
+    assert stage.ring(placed).crossings[:2] == (
+        2,
+        0,
+    )  # one leaf more, under the same spine, and a ring in and out of it
 
 
 async def test_a_started_required_gang_that_lost_a_host_is_told_to_be_partial(stage):
