@@ -68,8 +68,8 @@ def membership(pod: Pod) -> Membership:
         least = _count(notes, labels.MIN_WORKERS, faults)
     most = _count(notes, labels.MAX_WORKERS, faults)
     if key.dialect == Dialect.OWNER.value:
-        env_least, env_total = _sizes_in_env(pod)
-        least, total = least or env_least, total or env_total
+        env_least, env_total, env_most = _sizes_in_env(pod)
+        least, total, most = least or env_least, total or env_total, most or env_most
     wish = notes.get(labels.TOPOLOGY, "")
     if wish not in ("", "required", "preferred"):
         faults.append(f"{labels.TOPOLOGY} is {wish[:40]!r}: it must be required or preferred")
@@ -144,14 +144,18 @@ def _role(pod: Pod) -> str:
     return "" if (role or "").lower() in ("master", "launcher", "chief") else role or ""
 
 
-def _sizes_in_env(pod: Pod) -> tuple[int | None, int | None]:
-    """(min, total) as training-operator writes them into the containers: PET_NNODES "1:4", else WORLD_SIZE."""
+def _sizes_in_env(pod: Pod) -> tuple[int | None, int | None, int | None]:
+    """(min, total, most) as training-operator writes them: PET_NNODES "2:4" or "4", in older ones WORLD_SIZE alone.
+
+    An elastic job's own number of replicas, between the two bounds, stands nowhere on its pods.
+    """
     env = {e.name: e.value or "" for c in pod.spec.containers for e in c.env or ()}
-    if bounds := re.fullmatch(r"([0-9]{1,6})(?::([0-9]{1,6}))?", env.get("PET_NNODES", "")):
-        return max(1, int(bounds.group(1))), None
+    if bounds := re.fullmatch(r"([1-9][0-9]{0,5})(?::([1-9][0-9]{0,5}))?", env.get("PET_NNODES", "")):
+        least = int(bounds[1])
+        return (least, least, None) if bounds[2] is None else (least, None, int(bounds[2]))
     if re.fullmatch(r"[1-9][0-9]{0,5}", env.get("WORLD_SIZE", "")):
         procs = env.get("PET_NPROC_PER_NODE", "")
         per_node = int(procs) if re.fullmatch(r"[1-9][0-9]{0,3}", procs) else 1
         size = max(1, int(env["WORLD_SIZE"]) // per_node)
-        return size, size
-    return None, None
+        return size, size, None
+    return None, None, None

@@ -1,0 +1,163 @@
+"""Which gang a pod belongs to, and what it says of it, in every dialect."""
+
+import pytest
+
+from jobs.gang import Dialect, GangKey, membership
+from kube import labels
+from kube.objects import EnvVar
+from tests import cluster, world
+
+
+def owned(name, owner, marks, env=None):
+    """A pod of a controller, as Kubernetes 1.35 and training-operator 1.8.1 write it."""
+    pod = world.pod(name, 8, marks=marks, owner=owner)
+    pod.spec.containers[0].env = [EnvVar(name=key, value=value) for key, value in (env or {}).items()]
+    return pod
+
+
+@pytest.mark.parametrize(
+    ("made", "dialect"),
+    [
+        pytest.param(cluster.volcano_gang("bert", 1), Dialect.VOLCANO, id="Volcano's annotation"),
+        pytest.param(cluster.koordinator_gang("bert", 1), Dialect.KOORDINATOR, id="koordinator's annotations"),
+        pytest.param(cluster.plugins_gang("bert", 1), Dialect.PLUGINS, id="scheduler-plugins' label"),
+        pytest.param(
+            [cluster.make_pod("bert-0", notes={labels.VOLCANO_GROUP_NEW: "bert"})],
+            Dialect.VOLCANO,
+            id="Volcano's new annotation",
+        ),
+        pytest.param(
+            [cluster.make_pod("bert-0", marks={labels.KOORD_POD_GROUP: "bert"})],
+            Dialect.KOORDINATOR,
+            id="koordinator's label",
+        ),
+    ],
+)
+def test_three_dialects_make_one_noun(made, dialect):
+    """CS-11."""
+    told = membership(world.see(made[0]))
+    assert told.key == GangKey("default", "bert", dialect.value)
+    assert told.rank == 0
+    assert not told.faults
+
+
+JOB = {labels.JOB_INDEX: "3", "job-name": "train"}
+WORKER = {labels.TRAINING_JOB: "train", labels.TRAINING_INDEX: "3", labels.TRAINING_TYPE: "worker"}
+MASTER = {**WORKER, labels.TRAINING_INDEX: "0", labels.TRAINING_TYPE: "master"}
+
+
+@pytest.mark.parametrize(
+    ("pod", "name", "rank", "role"),
+    [
+        pytest.param(owned("train-3-l8wrg", "Job/train", JOB), "Job/train", 3, "", id="an Indexed Job"),
+        pytest.param(
+            owned("db-3", "StatefulSet/db", {labels.STATEFUL_INDEX: "3"}), "StatefulSet/db", 3, "", id="a StatefulSet"
+        ),
+        pytest.param(
+            owned("train-worker-3", "PyTorchJob/train", WORKER),
+            "PyTorchJob/train",
+            3,
+            "worker",
+            id="a PyTorchJob's worker",
+        ),
+        pytest.param(
+            owned("train-master-0", "PyTorchJob/train", MASTER), "PyTorchJob/train", 0, "", id="its master sorts first"
+        ),
+    ],
+)
+def test_plain_indexed_pods_of_one_owner_are_a_gang(pod, name, rank, role):
+    told = membership(pod)
+    assert (told.key.name, told.key.dialect) == (name, Dialect.OWNER.value)
+    assert (told.rank, told.role) == (rank, role)
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        pytest.param(world.pod("web-7d5f-abcde"), id="a pod of its own"),
+        pytest.param(owned("web-7d5f-abcde", "ReplicaSet/web-7d5f", {}), id="a Deployment's pod has no index"),
+    ],
+)
+def test_a_pod_that_belongs_to_nobody_is_a_gang_of_its_own(pod):
+    assert membership(pod).key == GangKey("default", "web-7d5f-abcde", Dialect.ALONE.value)
+
+
+@pytest.mark.parametrize(
+    ("env", "sizes"),
+    [
+        pytest.param({"PET_NNODES": "4", "WORLD_SIZE": "32", "PET_NPROC_PER_NODE": "8"}, (4, 4, None), id="4 replicas"),
+        pytest.param({"PET_NNODES": "2:4"}, (2, None, 4), id="elastic: 2 up to 4"),
+        pytest.param({"WORLD_SIZE": "32", "PET_NPROC_PER_NODE": "8"}, (4, 4, None), id="processes are counted a node"),
+        pytest.param(
+            {"WORLD_SIZE": "4", "PET_NPROC_PER_NODE": "auto"}, (4, 4, None), id="one process a node, as far as is said"
+        ),
+        pytest.param({"PET_NNODES": "many", "WORLD_SIZE": "-1"}, (None, None, None), id="nothing that can be read"),
+        pytest.param({}, (None, None, None), id="nothing is said"),
+    ],
+)
+def test_a_training_job_tells_its_sizes_in_the_environment(env, sizes):
+    told = membership(owned("train-worker-3", "PyTorchJob/train", WORKER, env))
+    assert (told.min_members, told.total, told.most) == sizes
+
+
+def test_koordinator_numbers_are_strings():
+    told = membership(world.koordinator("bert", 1, least=4, total=6)[0])
+    assert (told.min_members, told.total) == (4, 6)
+    assert not told.faults
+
+
+@pytest.mark.parametrize("text", ["", "0", "-4", "4.0", "four", " 4", "4 ", "١", "9999999", "1e3"])
+def test_a_number_that_cannot_be_read_is_told_and_counts_as_absent(text):
+    told = membership(world.pod(notes={labels.KOORD_NAME: "bert", labels.KOORD_MIN: text}))
+    assert told.min_members is None
+    assert told.faults == (f"{labels.KOORD_MIN} is {text!r}: it must be a whole number from 1 to 999999, as a string",)
+
+
+def test_every_malformed_annotation_is_told_once():
+    notes = {
+        labels.KOORD_NAME: "bert",
+        labels.KOORD_MIN: "x" * 5000,
+        labels.TOPOLOGY: "please",
+        labels.TOPOLOGY_TIER: "leaf",
+        labels.PODS_PER_HOST_MULTIPLE: "two",
+        labels.MAX_WORKERS: "lots",
+    }
+    told = membership(world.pod(notes=notes))
+    assert len(told.faults) == 5
+    assert all(len(fault) < 200 for fault in told.faults)
+    assert (told.required, told.tier, told.multiple, told.most) == (False, None, 1, None)
+
+
+@pytest.mark.parametrize(
+    ("notes", "required", "tier"),
+    [
+        pytest.param({}, False, None, id="nothing said"),
+        pytest.param(
+            {labels.TOPOLOGY: "preferred", labels.TOPOLOGY_TIER: "2"}, False, None, id="preferred has no tier"
+        ),
+        pytest.param({labels.TOPOLOGY: "required"}, True, 1, id="required means one leaf"),
+        pytest.param({labels.TOPOLOGY: "required", labels.TOPOLOGY_TIER: "2"}, True, 2, id="or the tier that is named"),
+    ],
+)
+def test_how_much_topology_matters(notes, required, tier):
+    told = membership(world.pod(notes=notes))
+    assert (told.required, told.tier) == (required, tier)
+
+
+@pytest.mark.parametrize(
+    ("name", "marks", "rank"),
+    [
+        pytest.param("bert-worker-12", {}, 12, id="from the name"),
+        pytest.param("bert-worker-12", {labels.RANK: "3"}, 3, id="our own label wins"),
+        pytest.param("bert", {}, None, id="nothing tells"),
+        pytest.param("bert-x1", {}, None, id="no number of its own"),
+        pytest.param("bert-2", {labels.JOB_INDEX: "two"}, 2, id="a label that cannot be read is passed over"),
+    ],
+)
+def test_a_rank(name, marks, rank):
+    assert membership(world.pod(name, marks=marks)).rank == rank
+
+
+def test_a_master_without_the_annotation_is_no_member():
+    """DL-129."""
+    assert membership(world.pod("bert-edljob-master", 0)).key.dialect == Dialect.ALONE.value
