@@ -16,6 +16,7 @@ from kube.quantity import milli, whole
 Requirement = tuple[str, str, tuple[str, ...]]  # key, operator, values
 Term = tuple[tuple[Requirement, ...], tuple[Requirement, ...]]  # on labels, on fields
 
+MOST = 1 << 52  # 4 PiB: beyond any node, and a node's pods may each ask for it without overflowing 64 bits
 _BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")
 
 
@@ -96,7 +97,7 @@ def requests_of(pod: Pod) -> tuple[tuple[str, int], ...]:
         total.update(pod_level)
     _add(total, _amounts(pod.spec.overhead))
     total["pods"] = 1
-    return tuple(sorted((name, amount) for name, amount in total.items() if amount > 0))
+    return tuple(sorted((name, min(amount, MOST)) for name, amount in total.items() if amount > 0))
 
 
 def container_requests(container: Container) -> dict[str, int]:
@@ -107,8 +108,8 @@ def container_requests(container: Container) -> dict[str, int]:
 
 
 def amount(resource: str, quantity: str | int | float) -> int:
-    """A quantity in our unit: milli-CPU for "cpu", base units (bytes, counts) for the rest, rounded up."""
-    return milli(quantity) if resource == "cpu" else whole(quantity)
+    """A quantity in our unit: milli-CPU for "cpu", base units (bytes, counts) for the rest, rounded up; 0..MOST."""
+    return max(0, min(milli(quantity) if resource == "cpu" else whole(quantity), MOST))
 
 
 def _amounts(quantities: Mapping[str, str | int | float] | None) -> dict[str, int]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from kube.errors import BadQuantity
 from kube.objects import Node
 from kube.shape import PodShape, admits, amount, label_keys, look, same_offer
 
@@ -280,5 +281,5 @@ def amount_or_nothing(resource: str, offered: Mapping[str, str | int | float]) -
         return 0
     try:
         return amount(resource, quantity)
-    except ValueError:
+    except BadQuantity:
         return 0
