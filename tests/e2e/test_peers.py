@@ -25,6 +25,26 @@ tiers:
 - plugins: [{name: priority}, {name: gang}, {name: conformance}]
 - plugins: [{name: overcommit}, {name: drf}, {name: predicates}, {name: proportion}, {name: nodeorder}, {name: binpack}]
 """
+
+
+def anything_goes(group, version, kind):
+    """A cluster-wide CRD without a schema, for a kind that a peer wants to watch and no test uses."""
+    plural = f"{kind.lower()}s"
+    names = {"kind": kind, "listKind": f"{kind}List", "plural": plural, "singular": kind.lower()}
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    served = {"name": version, "served": True, "storage": True, "schema": schema}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{group}"},
+        "spec": {"group": group, "scope": "Cluster", "names": names, "versions": [served]},
+    }
+
+
+KOORD_GROUP = "scheduling.koordinator.sh"
+ALSO_WATCHED = {
+    "koordinator": [anything_goes(KOORD_GROUP, "v1alpha1", kind) for kind in ("Device", "Reservation")],
+}
 COSCHEDULING = ("preEnqueue", "preFilter", "postFilter", "preScore", "permit", "postBind")
 
 
@@ -43,6 +63,8 @@ async def install(stage, project):
     if folder is None:
         pytest.fail(f"no CRDs of {project} in {' or '.join(map(str, places))}", pytrace=False)
     made = [each for file in sorted(folder.glob("*.yaml")) for each in yaml.safe_load_all(file.read_text()) if each]
+    had = {each["metadata"]["name"] for each in made}
+    made += [each for each in ALSO_WATCHED.get(project, ()) if each["metadata"]["name"] not in had]
     async with stage.plane.api() as api:
         await api.create_all(made)
 
@@ -86,7 +108,7 @@ def _controllers(stage):
 
 
 @pytest.mark.parametrize("nominate", [False, True], ids=["by the extender", "nominated"])
-async def test_koord_scheduler_keeps_a_gang_under_one_leaf(stage, nominate):
+async def test_koord_scheduler_keeps_a_gang_under_one_leaf(stage, nominate, tmp_path):
     await stage.build()
     await install(stage, "koordinator")
     port = stage.start_extender()
@@ -95,7 +117,11 @@ async def test_koord_scheduler_keeps_a_gang_under_one_leaf(stage, nominate):
     config = scheduler_config.shipped(f"http://127.0.0.1:{port}", file=scheduler_config.SHIPPED_KOORDINATOR)
     enabled = {"enabled": [{"name": "Coscheduling"}]}
     config["profiles"][0]["plugins"] = dict.fromkeys(COSCHEDULING, enabled)
-    stage.plane.start_scheduler(config, binary=peer("koord-scheduler"), name="koord-scheduler")
+    filled = tmp_path / "koord.yaml"  # as the administrator: koordinator's own roles are not installed here
+    filled.write_text(yaml.safe_dump(scheduler_config.connected(config, stage.plane.kubeconfig)))
+    (secure,) = free_ports(1)
+    command = [str(peer("koord-scheduler")), f"--config={filled}", "--bind-address=127.0.0.1"]
+    stage.plane.start_program("koord-scheduler", [*command, f"--secure-port={secure}", f"--cert-dir={tmp_path}"])
     await stage.submit(*cluster.koordinator_gang("bert", 4, total=4, scheduler="koord-scheduler"))
     placed = await stage.landed("bert", 4, within_s=60)
     assert len(stage.leaves(placed)) == 1
