@@ -94,6 +94,7 @@ class MapDesk:
         self._newest: ConfigMap | None = None
         self._news = asyncio.Event()
         self._in_use: Fabric | None = None
+        self._judged: tuple[str, ...] = ()
         self.looked = False
 
     def put(self, obj: ConfigMap) -> None:
@@ -115,10 +116,14 @@ class MapDesk:
             self._news.clear()
             newest = self._newest
             if newest is None:
+                self._judged = ()
                 self._take(missing())
                 continue
             drawn = await asyncio.to_thread(draw, newest.data or {})
             confirmed = (newest.metadata.annotations or {}).get(CONFIRM, "")
+            if (drawn.digest, confirmed) == self._judged:
+                continue  # a label changed, or the list came again: the plans in hand stay good
+            self._judged = (drawn.digest, confirmed)
             self._take(judge(self._in_use, drawn, confirmed, self._hold_large))
 
     def _take(self, verdict: Verdict) -> None:

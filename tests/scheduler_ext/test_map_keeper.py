@@ -1,0 +1,104 @@
+"""Which map is in use, and what is said of each new text."""
+
+import pytest
+
+from scheduler_ext.map_keeper import CONFIRM, draw, judge, missing
+from scheduler_ext.model import Word
+
+TEXT, YAML = "topology_config", "topology.yaml"
+
+
+def lines(*leaves):
+    """A map's text: each leaf a list of last octets."""
+    return "".join(f"asw{at} psw0 10.0.0.{host}\n" for at, leaf in enumerate(leaves) for host in leaf)
+
+
+def drawn(*leaves):
+    return draw({TEXT: lines(*leaves)})
+
+
+def in_use(*leaves):
+    return drawn(*leaves).fabric
+
+
+def test_a_first_good_map_is_taken():
+    verdict = judge(None, drawn([1, 2], [3]), "", False)
+    assert verdict.fabric.mapped_count == 3
+    assert (verdict.notice.word, verdict.faults) == (Word.MAP_APPLIED, 0)
+    assert verdict.notice.detail == "3 hosts under 2 leaf switches"
+
+
+def test_faults_keep_the_last_good_map_and_are_all_counted():
+    verdict = judge(in_use([1]), draw({TEXT: "one two\n" * 9}), "", False)
+    assert verdict.fabric is None
+    assert (verdict.notice.word, verdict.faults) == (Word.MAP_REJECTED, 9)
+    assert verdict.notice.detail.startswith("line 1: ")
+    assert verdict.notice.detail.endswith("and 4 more; the last good map stays")
+
+
+def test_a_host_named_twice_is_a_fault():
+    verdict = judge(in_use([1]), drawn([1, 2], [2]), "", False)
+    assert verdict.notice.word is Word.MAP_REJECTED
+    assert "named 2 times" in verdict.notice.detail
+
+
+@pytest.mark.parametrize("data", [
+    pytest.param({}, id="no key of ours"),
+    pytest.param({TEXT: ""}, id="an empty text"),
+    pytest.param({TEXT: "# nothing\n\n"}, id="comments only"),
+])  # fmt: skip
+def test_an_empty_map_is_a_valid_map_of_no_hosts(data):
+    verdict = judge(None, draw(data), "", False)
+    assert verdict.notice.word is Word.MAP_APPLIED
+    assert verdict.fabric.mapped_count == 0
+
+
+def test_a_map_that_is_gone_changes_nothing_but_is_told():
+    verdict = missing()
+    assert verdict.fabric is None
+    assert verdict.notice.word is Word.MAP_MISSING
+
+
+class TestLargeChanges:
+    OLD = [1, 2, 3], [4, 5, 6, 7, 8, 9, 10]
+
+    def test_a_change_of_three_in_ten_hosts_is_nothing_unusual(self):
+        verdict = judge(in_use(*self.OLD), drawn([], [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]), "", True)
+        assert verdict.notice.word is Word.MAP_APPLIED
+
+    def test_more_is_applied_with_a_warning(self):
+        verdict = judge(in_use(*self.OLD), draw({TEXT: ""}), "", False)
+        assert verdict.fabric.mapped_count == 0
+        assert verdict.notice.word is Word.MAP_CHANGED_MUCH
+        assert verdict.notice.detail.startswith("100% of the mapped hosts move")
+
+    def test_it_is_held_where_the_admin_wants_that_until_this_very_text_is_confirmed(self):
+        new = draw({TEXT: ""})
+        held = judge(in_use(*self.OLD), new, "", True)
+        assert (held.fabric, held.notice.word) == (None, Word.MAP_HELD)
+        assert f"{CONFIRM}={new.digest}" in held.notice.detail
+        assert judge(in_use(*self.OLD), new, "another", True).notice.word is Word.MAP_HELD
+        assert judge(in_use(*self.OLD), new, new.digest, True).notice.word is Word.MAP_CHANGED_MUCH
+
+    def test_a_first_map_is_never_held(self):
+        assert judge(None, drawn(*self.OLD), "", True).notice.word is Word.MAP_APPLIED
+
+    def test_another_spelling_of_the_same_map_has_another_digest_but_moves_nobody(self):
+        assert draw({TEXT: lines(*self.OLD) + "\n"}).digest != drawn(*self.OLD).digest
+        verdict = judge(in_use(*self.OLD), draw({TEXT: lines(*self.OLD) + "\n"}), "", True)
+        assert verdict.notice.word is Word.MAP_APPLIED
+
+
+@pytest.mark.parametrize("text", [
+    pytest.param("a: &a [1]\n" + "".join(f"{c}: [*a,*a]\n" for c in "bcd"), id="aliases"),
+    pytest.param("[" * 100_000, id="nested too deep"),
+    pytest.param("\x00\x01", id="no text at all"),
+    pytest.param("- 1\n- 2\n", id="a list"),
+    pytest.param("tiers: 7\n", id="numbers for names"),
+    pytest.param("asw1 psw1 10.0.0.1\n" * 40_000, id="nearly a MiB of one line"),
+])  # fmt: skip
+@pytest.mark.parametrize("key", [TEXT, YAML])
+def test_no_text_makes_it_stumble_and_no_message_grows_long(text, key):
+    verdict = judge(in_use([1]), draw({key: text}), "", False)
+    assert len(verdict.notice.detail) <= 500
+    assert verdict.notice.word in (Word.MAP_REJECTED, Word.MAP_CHANGED_MUCH, Word.MAP_APPLIED)
