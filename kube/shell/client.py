@@ -33,6 +33,7 @@ Body = bytes | dict[str, Any] | list[Any]
 
 CALL_S = 30.0  # the longest that any call but a watch may take, etcd's slow days included
 CONNECT_S = 10.0
+FAREWELL_S = 0.25
 MERGE_PATCH = "application/merge-patch+json"
 _JSON = "application/json"
 _MAX_ERROR_BYTES = 65_536
@@ -130,7 +131,10 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
+        """End every connection, and give TLS the moment that its farewells take: aiohttp does not wait for them."""
         await self._api.close()
+        if self._api.configuration.host.startswith("https"):
+            await asyncio.sleep(FAREWELL_S)
 
     async def get(
         self, path: str, params: Params | None = None, *, urgent: bool = False, deadline_s: float = CALL_S
