@@ -95,7 +95,7 @@ def cycle(
     try:
         stands = yield from _nominated(cluster, want, extender)
         if not stands:
-            stands = feasible(cluster, want, cursor, percentage)
+            stands = feasible(cluster, want, cursor, dice, percentage)
             before = len(stands)
             stands = yield from _filtered(stands, extender)
             if not stands:

@@ -7,7 +7,7 @@ import pytest
 
 from kube.objects import Toleration
 from simulator.yard.kube_default import Cursor, choose, feasible, scores, to_find
-from tests.simulator.world import cluster, node, want
+from tests.simulator.world import UNRACED, cluster, node, want
 
 NEUTRAL = 300  # TaintToleration: 100 for everybody, times 3
 
@@ -65,30 +65,38 @@ def test_filters(wanted, fits):
         node("cordoned", unschedulable=True),
         placed=[(want("other"), "taken")],
     )
-    assert names(feasible(yard, wanted, Cursor())) == fits
+    assert names(feasible(yard, wanted, Cursor(), UNRACED)) == fits
 
 
 def test_nominated_pods_of_equal_or_higher_priority_take_room():
     yard = cluster("n")
     yard.nominated["other"] = want("other", gpus=8, nominated="n", priority=5)
-    assert feasible(yard, want("low", priority=5), Cursor()) == []
-    assert names(feasible(yard, want("high", priority=6), Cursor())) == ["n"]
+    assert feasible(yard, want("low", priority=5), Cursor(), UNRACED) == []
+    assert names(feasible(yard, want("high", priority=6), Cursor(), UNRACED)) == ["n"]
 
 
 def test_the_search_stops_when_it_has_enough_and_goes_on_there_next_time():
     yard = cluster(*[f"n{i:03d}" for i in range(250)])  # 48 % of 250 are 120
     cursor = Cursor()
-    first = names(feasible(yard, want("a"), cursor))
-    second = names(feasible(yard, want("b"), cursor))
+    first = names(feasible(yard, want("a"), cursor, UNRACED))
+    second = names(feasible(yard, want("b"), cursor, UNRACED))
     assert first == [f"n{i:03d}" for i in range(120)]
     assert second == [f"n{i:03d}" for i in range(120, 240)]
     assert cursor.start == 240
 
 
+def test_workers_race_by_chunks_which_decides_only_the_order():
+    yard = cluster(*[f"n{i:02d}" for i in range(20)])  # 16 workers take two nodes at a time
+    found = names(feasible(yard, want("a"), Cursor(), random.Random(1)))
+    pairs = [tuple(found[i : i + 2]) for i in range(0, 20, 2)]
+    assert sorted(pairs) == [(f"n{i:02d}", f"n{i + 1:02d}") for i in range(0, 20, 2)]
+    assert pairs != sorted(pairs)
+
+
 def test_zones_take_turns():
     zones = [node(f"{zone}{i}", labels={"topology.kubernetes.io/zone": zone}) for zone in "ab" for i in range(2)]
     yard = cluster(*zones, node("c0", labels={"topology.kubernetes.io/zone": "c"}))
-    assert names(feasible(yard, want("p"), Cursor())) == ["a0", "b0", "c0", "a1", "b1"]
+    assert names(feasible(yard, want("p"), Cursor(), UNRACED)) == ["a0", "b0", "c0", "a1", "b1"]
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ import pytest
 from simulator.yard.kube_default import Cursor
 from simulator.yard.queue import WaitingPods
 from simulator.yard.scheduler import Chosen, Extender, Reply, Waits, Why, alone, cycle
-from tests.simulator.world import cluster, want
+from tests.simulator.world import UNRACED, cluster, want
 
 
 def play(yard, wanted, replies, extender=None):
     """Run a cycle with these replies; gives the questions as (verb, names) and the outcome."""
     asked, replies = [], iter(replies)
-    questions = cycle(yard, wanted, Cursor(), random.Random(1), extender or Extender())
+    questions = cycle(yard, wanted, Cursor(), UNRACED, extender or Extender())
     try:
         question = next(questions)
         while True:
