@@ -36,17 +36,20 @@ def node(name="n0", gpus=8, ip="", **more):
 
 def pod(name="p", gpus=1, at="", **more):
     """A pod as the extender sees it. at: the node it is bound to. created: seconds, uid, priority, phase, leaving."""
-    meta = {key: more.pop(key) for key in ("uid", "owner") if key in more}
+    meta = {key: more.pop(key) for key in ("uid", "owner", "version") if key in more}
     created, phase, leaving = more.pop("created", 0), more.pop("phase", "Pending"), more.pop("leaving", False)
     made = cluster.make_pod(name, gpus, **more)
     return see(made, at, created=created, phase=phase, leaving=leaving, **meta)
 
 
-def see(made, at="", created=0, phase="Pending", leaving=False, uid=None, owner=None, nominated="", ours=False):
+def see(
+    made, at="", created=0, phase="Pending", leaving=False, uid=None, owner=None, nominated="", ours=False, version=""
+):
     """A pod built by tests.cluster, with what the API server and the scheduler add."""
     made = msgspec.json.decode(msgspec.json.encode(made))
     meta = made["metadata"]
     meta["uid"] = uid or f"uid-{meta['name']}"
+    meta["resourceVersion"] = version
     meta["creationTimestamp"] = f"2026-01-01T{created // 3600:02d}:{created // 60 % 60:02d}:{created % 60:02d}Z"
     if leaving:
         meta["deletionTimestamp"] = "2026-01-02T00:00:00Z"

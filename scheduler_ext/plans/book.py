@@ -1,11 +1,11 @@
 """The plans of all waiting gangs: kept between requests, redone for what changed.
 
-Gangs are planned in one order: those that have started, then by priority, those that we nominated, creation, UID.
-Each is planned as if only those ahead of it had plans, and takes what it needs from those behind; so what a gang gets
-does not depend on who was asked about first. Started gangs come first, since a gang half placed helps nobody;
-nominated ones, since a newcomer of the same second must not move what is written already. One that does not fit whole
-takes no room. A plan, once made, stands until a fact breaks it: a member went elsewhere, its room is gone, the gang
-changed.
+Gangs are planned in one order: those that have started, then by priority, those that we nominated, creation (within a
+second, by resourceVersion), UID. Each is planned as if only those ahead of it had plans, and takes what it needs from
+those behind; so what a gang gets does not depend on who was asked about first. Started gangs come first, since a gang
+half placed helps nobody; nominated ones, since a newcomer of the same second must not move what is written already.
+One that does not fit whole takes no room. A plan, once made, stands until a fact breaks it: a member went elsewhere,
+its room is gone, the gang changed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from scheduler_ext.seen.gang_view import GangView
 from scheduler_ext.seen.member import Member
 from topology.model import Refusal, Rule
 
-Order = tuple[bool, int, bool, str, str]
+Order = tuple[bool, int, bool, str, int, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +118,8 @@ class Book:
 
     def order(self, gang: Gang) -> Order:
         """Where a gang stands among all: the smaller, the earlier."""
-        created, uid = gang.age
         nominated = any(m.ours and m.waits for m in gang.members.values())
-        return (not self.started(gang), -gang.priority, not nominated, created, uid)
+        return (not self.started(gang), -gang.priority, not nominated, *gang.age)
 
     # Keeping up.
 

@@ -24,11 +24,16 @@ class Sizing:
 
 @dataclass(slots=True)
 class Gang:
-    """The members of one gang by uid, and the number that must start together."""
+    """The members of one gang by uid, and the number that must start together.
+
+    version: the resourceVersion at which the first member was seen. It tells who came first within one second, which
+    is as fine as creation times are (comparable by KEP-5504; equal on every replica that watched then).
+    """
 
     key: GangKey
     members: dict[str, Member] = field(default_factory=dict)
     sizing: Sizing | None = None
+    version: int = 0
 
     def waiting(self) -> list[Member]:
         """Members without a node, in rank order: masters first, then by index, then by name."""
@@ -91,11 +96,12 @@ class Gang:
         return max((m.priority for m in self.members.values()), default=0)
 
     @property
-    def age(self) -> tuple[str, str]:
-        """(created, uid): who came first. Both are the same for every replica."""
+    def age(self) -> tuple[str, int, str]:
+        """(created, version, uid): who came first."""
         if self.sizing is not None:
-            return self.sizing.created, self.sizing.uid
-        return min(((m.created, m.uid) for m in self.members.values()), default=("", ""))
+            return self.sizing.created, self.version, self.sizing.uid
+        created, uid = min(((m.created, m.uid) for m in self.members.values()), default=("", ""))
+        return created, self.version, uid
 
 
 def rank_order(member: Member) -> tuple[str, int, str]:

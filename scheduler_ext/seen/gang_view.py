@@ -63,7 +63,7 @@ class GangView:
             self.ledger.forget(member.uid)
         self._charge(member)
         if not member.silence or member.belongs.key.dialect != Dialect.ALONE.value:
-            self._join(member)
+            self._join(member, pod.metadata.resource_version)
 
     def drop_pod(self, uid: str) -> None:
         """A pod is gone or finished."""
@@ -195,11 +195,13 @@ class GangView:
         else:
             self.snapshot.release(member.uid)
 
-    def _join(self, member: Member) -> None:
+    def _join(self, member: Member, version: str) -> None:
         key = member.belongs.key
         gang = self.gangs.get(key)
         if gang is None:
-            gang = self.gangs[key] = Gang(key, sizing=self._sizings.get(key))
+            gang = self.gangs[key] = Gang(
+                key, sizing=self._sizings.get(key), version=int(version) if version.isdecimal() else 0
+            )
         if member.uid not in gang.members:
             self._arrived.pop(key, None)
             self._arrived[key] = None

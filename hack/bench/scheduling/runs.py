@@ -9,7 +9,7 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -195,26 +195,14 @@ class Cluster:
     async def _nominations(self, total: int) -> list[float]:
         return await self._watch("?", total, lambda pod: bool(pod.status.nominated_node_name))
 
-    async def _watch(self, query: str, total: int, wanted: Any) -> list[float]:
-        times: list[float] = []
-        names: set[str] = set()
+    async def _watch(self, query: str, total: int, wanted: Callable[[_Pod], bool]) -> list[float]:
+        seen: dict[str, float] = {}
         async with asyncio.timeout(GIVE_UP_S), self.plane.api() as api:
             address_ = f"{api.url}{PODS}{query}watch=1&resourceVersion=0"
-            async with api._session.get(address_, timeout=aiohttp.ClientTimeout(total=None)) as answer:
-                buffer = b""
-                async for chunk in answer.content.iter_any():
-                    *lines, buffer = (buffer + chunk).split(b"\n")
-                    now_s = time.monotonic()
-                    for line in lines:
-                        event = _event.decode(line)
-                        if wanted(event.object) and event.object.metadata.name not in names:
-                            names.add(event.object.metadata.name)
-                            times.append(now_s)
-                    if len(times) >= total:
-                        if answer.connection is not None and answer.connection.transport is not None:
-                            answer.connection.transport.abort()
-                        break
-        return times
+            while len(seen) < total:  # a watch that the server ends is opened anew, and gives everything again
+                async with api._session.get(address_, timeout=aiohttp.ClientTimeout(total=None)) as answer:
+                    await _collect(answer, total, wanted, seen)
+        return sorted(seen.values())
 
     def _cpu(self, programs: dict[str, int]) -> dict[str, float]:
         return {name: _cpu_s(self.plane.pid(name)) for name in ("kube-apiserver", "kube-scheduler", *programs)}
@@ -259,6 +247,24 @@ def _pod(name: str, notes: dict[str, str]) -> dict[str, Any]:
         "metadata": {"name": name, "namespace": "default", "annotations": notes},
         "spec": {"terminationGracePeriodSeconds": 0, "containers": [container]},
     }
+
+
+async def _collect(
+    answer: aiohttp.ClientResponse, total: int, wanted: Callable[[_Pod], bool], seen: dict[str, float]
+) -> None:
+    """Note when each wanted pod came, until there are `total` or the stream ends."""
+    buffer = b""
+    async for chunk in answer.content.iter_any():
+        *lines, buffer = (buffer + chunk).split(b"\n")
+        now_s = time.monotonic()
+        for line in lines:
+            event = _event.decode(line)
+            if wanted(event.object):
+                seen.setdefault(event.object.metadata.name, now_s)
+        if len(seen) >= total:
+            if answer.connection is not None and answer.connection.transport is not None:
+                answer.connection.transport.abort()
+            return
 
 
 async def _create(api: Api, pods: Sequence[Sequence[dict[str, Any]]]) -> None:

@@ -178,6 +178,15 @@ class TestFairness:
         assert w.schedule(*high) == {}
         assert len(w.schedule(*low[1:])) == 2
 
+    def test_of_one_second_the_gang_that_was_created_first_keeps_its_plan(self):
+        w, first = World(2, 2), world.volcano("zoe", 2, created=5, version="101")
+        w.put(*first)
+        planned = w.plan(first[0])
+        w.put(*world.volcano("abe", 2, created=5, version="102"))  # its UIDs sort before the first's
+        assert len(w.book.plan_all(w.now_s)) == 2
+        assert w.plan(first[0]) == planned
+        assert w.book.displaced == 0
+
     def test_a_displaced_gang_is_planned_elsewhere_where_there_is_room(self):
         w, low, high = World(2, 2), world.volcano("low", 2, priority=1), world.volcano("high", 2, priority=2)
         w.put(*low)
