@@ -16,6 +16,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from hack.bench.scheduling import noop
 from hack.controlplane import scheduler_config
 from hack.controlplane.api import Api
 from hack.controlplane.nodes import address, gpu_node
@@ -152,7 +153,7 @@ class Cluster:
         common = ["--kubeconfig", str(self.plane.kubeconfig), "--configmap", MAP, "--log-level", "warning"]
         if setup.program:
             port, health = free_ports(2)
-            argv = [sys.executable, "-m", "hack.bench.scheduling.noop", str(port), str(health)]
+            argv = [sys.executable, noop.__file__, str(port), str(health)]  # by path: hack is no installed package
             if setup.program == "ours":
                 argv = [sys.executable, "-m", "scheduler_ext", *common, "--bind", f"127.0.0.1:{port}"]
                 argv += ["--metrics-bind", f"127.0.0.1:{health}"]
