@@ -58,7 +58,7 @@ def run(quick: bool) -> Outcome:
 
 def _sizes(quick: bool) -> list[tuple[int, int, int]]:
     """(nodes, pods, repetitions)"""
-    return [(1000, 500, 1)] if quick else [(256, 504, 3), (1000, 1000, 3), (5000, 1000, 3)]
+    return [(1000, 500, 1)] if quick else [(256, 504, 3), (1000, 1000, 3), (5000, 800, 3)]
 
 
 async def _measure(quick: bool) -> dict[Cell, list[Result]]:

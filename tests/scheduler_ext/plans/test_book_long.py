@@ -1,0 +1,35 @@
+"""The laws of test_book.py on many more scenes than a quick run has time for."""
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.scheduler_ext.plans import test_book
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
+MORE = settings(max_examples=3_000, deadline=None, suppress_health_check=list(HealthCheck))
+
+OF_A_SCENE = [
+    test_book.test_plans_and_pods_never_overdraw_a_node,
+    test_book.test_a_required_tier_is_never_left,
+    test_book.test_a_gang_is_planned_whole_or_takes_no_room,
+]
+OF_AN_ORDER = [
+    test_book.test_two_fresh_advisers_that_saw_the_same_in_any_order_answer_alike,
+    test_book.test_calls_that_alternate_between_two_replicas_get_one_place,
+]
+
+
+@pytest.mark.parametrize("law", [pytest.param(law, id=law.__name__) for law in OF_A_SCENE])
+def test_laws_of_one_scene(law):
+    MORE(given(test_book.scenes())(law.hypothesis.inner_test))()
+
+
+@pytest.mark.parametrize("law", [pytest.param(law, id=law.__name__) for law in OF_AN_ORDER])
+def test_laws_of_any_order(law):
+    MORE(given(test_book.scenes(), st.randoms(use_true_random=False))(law.hypothesis.inner_test))()
+
+
+def test_whatever_changes():
+    law = test_book.test_what_stands_after_any_changes_is_whole_fits_and_answers_the_same_twice
+    MORE(given(test_book.scenes(), st.data())(law.hypothesis.inner_test))()
