@@ -104,8 +104,8 @@ class Book:
             if not member.waits:
                 continue
             waiting.append(member)
-            if member.ours and member.uid not in dropped:
-                at = self.view.snapshot.row_of.get(member.nominated)
+            if (wish := self.view.wish_of(member)) and member.uid not in dropped:
+                at = self.view.snapshot.row_of.get(wish)
                 if at is not None:
                     wished[member.uid] = at
         waiting.sort(key=rank_order)
@@ -118,7 +118,7 @@ class Book:
 
     def order(self, gang: Gang) -> Order:
         """Where a gang stands among all: the smaller, the earlier."""
-        nominated = any(m.ours and m.waits for m in gang.members.values())
+        nominated = any(m.waits and self.view.wish_of(m) for m in gang.members.values())
         return (not self.started(gang), -gang.priority, not nominated, *gang.age)
 
     # Keeping up.

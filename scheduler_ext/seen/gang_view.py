@@ -32,6 +32,7 @@ class GangView:
         self.touched: set[GangKey] = set()
         self.layout = 0  # raised when host ids change their meaning
         self.ledger = Ledger()
+        self.sent: dict[str, str] = {}  # uid -> node: nominations of ours that the watch has not shown yet
         self.unreadable_pods = 0
         self._gpu_resources = gpu_resources
         self._map: Fabric = EMPTY
@@ -68,6 +69,7 @@ class GangView:
     def drop_pod(self, uid: str) -> None:
         """A pod is gone or finished."""
         self.ledger.forget(uid)
+        self.sent.pop(uid, None)
         self.snapshot.release(uid)
         member = self.pods.pop(uid, None)
         if member is not None:
@@ -155,6 +157,10 @@ class GangView:
         """The host a member holds: bound, assumed, or nominated by somebody else. None while it holds none."""
         node = self.place_of(member)
         return self.snapshot.row_of.get(node) if node else None
+
+    def wish_of(self, member: Member) -> str:
+        """Where our nominator has sent a waiting member, as the watch shows it or as it was just written; "" if not."""
+        return self.sent.get(member.uid, member.nominated if member.ours else "")
 
     def place_of(self, member: Member) -> str:
         """The node that a member takes room on: "" for none.

@@ -77,7 +77,7 @@ class Nominator:
         uid = pod.metadata.uid
         member = self._view.gangs.pods.get(uid)
         if member is None or not member.waits:
-            for kept in (self._versions, self._since_s, self._named, self._sent):
+            for kept in (self._versions, self._since_s, self._named, self._sent, self._view.gangs.sent):
                 kept.pop(uid, None)
             return
         self._versions[uid] = pod.metadata.resource_version
@@ -87,6 +87,7 @@ class Nominator:
         sent = self._sent.get(uid)
         if sent is not None and sent[0] == member.nominated:
             del self._sent[uid]
+            self._view.gangs.sent.pop(uid, None)
         if member.nominated and not (member.ours and self._is_news(uid, member.nominated)):
             return
         self._dirty[member.belongs.key] = None
@@ -140,6 +141,7 @@ class Nominator:
             if sent is not None and sent[0] == wish.node and now_s - sent[1] < SENT_S:
                 continue
             self._sent[wish.uid] = (wish.node, now_s)
+            self._view.gangs.sent[wish.uid] = wish.node  # a plan made before the watch shows it keeps to it
             fresh.append(wish)
         return fresh
 
@@ -171,4 +173,5 @@ class Nominator:
     def _failed(self, wish: Nomination, error: CallError) -> None:
         self._counts.failed.labels(type(error).__name__).inc()
         self._sent.pop(wish.uid, None)
+        self._view.gangs.sent.pop(wish.uid, None)
         self._view.gangs.ledger.forget(wish.uid)

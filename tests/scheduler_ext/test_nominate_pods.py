@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
+from kube import labels
 from kube.errors import Conflict
 from scheduler_ext.model import Rules
 from scheduler_ext.plans.nominate import Nominating
@@ -91,3 +92,17 @@ async def test_a_pod_that_changed_under_our_hands_is_looked_at_again_with_its_ch
     scene.show(world.pod("p", 8, marks={"new": "label"}), "8")
     await scene.run(lambda: len(scene.pods.patches) == 2)
     assert [body["metadata"]["resourceVersion"] for _, body, _ in scene.pods.patches] == ["7", "8"]
+
+
+async def test_members_that_come_before_the_watch_shows_the_first_patches_move_nobody():
+    scene = Scene()
+    job = [world.pod(f"job-{i}", 8, marks={labels.JOB_INDEX: str(i)}, owner="Job/job") for i in range(4)]
+    for pod in job[2:]:  # the later ranks first: without what was sent, the earlier ones would take their places
+        scene.show(pod, "7")
+    await scene.run(lambda: len(scene.pods.patches) == 2)
+    for pod in job[:2]:
+        scene.show(pod, "8")
+    await scene.run(lambda: len(scene.pods.patches) > 4)
+    sent = {path.split("/")[-2]: body["status"]["nominatedNodeName"] for path, body, _ in scene.pods.patches}
+    assert len(scene.pods.patches) == 4
+    assert len(set(sent.values())) == 4
