@@ -6,6 +6,7 @@ from typing import Any
 
 _CODES = {
     "BadRequest": 400,
+    "Forbidden": 403,
     "NotFound": 404,
     "MethodNotAllowed": 405,
     "AlreadyExists": 409,
@@ -14,7 +15,10 @@ _CODES = {
     "RequestEntityTooLarge": 413,
     "UnsupportedMediaType": 415,
     "Invalid": 422,
+    "TooManyRequests": 429,
+    "InternalError": 500,
     "NotImplemented": 501,
+    "ServiceUnavailable": 503,
 }
 
 
@@ -24,6 +28,7 @@ class ApiRefusal(Exception):
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
         self.reason, self.message, self.code = reason, message, _CODES[reason]
+        self.retry_after_s = 0  # told in the answer's head when it is not 0
 
     def status(self) -> dict[str, Any]:
         """The metav1.Status of this refusal."""

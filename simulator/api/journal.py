@@ -68,17 +68,22 @@ class Journal:
         return self._changes[position - self._first :]
 
 
-def event(change: Change, wanted: Question) -> bytes | None:
+def raw(stored: Stored) -> bytes:
+    """An object as it is."""
+    return stored.raw
+
+
+def event(change: Change, wanted: Question, show: Callable[[Stored], bytes] = raw) -> bytes | None:
     """The watch line of a change as a selector sees it: an object that stops to match is DELETED; None: not seen."""
     was = change.before is not None and wanted(change.before.obj)
     fits = wanted(change.now.obj)
     if change.gone:
-        return line("DELETED", change.now.raw) if was or fits else None
+        return line("DELETED", show(change.now)) if was or fits else None
     if fits:
-        return line("MODIFIED" if was else "ADDED", change.now.raw)
-    return line("DELETED", change.now.raw) if was else None
+        return line("MODIFIED" if was else "ADDED", show(change.now))
+    return line("DELETED", show(change.now)) if was else None
 
 
-def line(word: str, raw: bytes) -> bytes:
+def line(word: str, shown: bytes) -> bytes:
     """One line of a watch."""
-    return b'{"type":"' + word.encode() + b'","object":' + raw + b"}\n"
+    return b'{"type":"' + word.encode() + b'","object":' + shown + b"}\n"

@@ -17,6 +17,7 @@ _MERGE_KEYS = {
     "volumes": "name",
     "volumeMounts": "mountPath",
     "conditions": "type",
+    "containerStatuses": "name",
     "ownerReferences": "uid",
     "taints": "key",
     "addresses": "type",
