@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 _CODES = {
+    "": 500,  # what the API server says without a reason
     "BadRequest": 400,
     "Forbidden": 403,
     "NotFound": 404,
@@ -38,9 +39,13 @@ class ApiRefusal(Exception):
             "metadata": {},
             "status": "Failure",
             "message": self.message,
-            "reason": self.reason,
+            **({"reason": self.reason} if self.reason else {}),
             "code": self.code,
         }
+
+
+class Unserved(Exception):
+    """A path of a group that nobody serves: not even a Status is given, as by the API server."""
 
 
 def success(message: str = "") -> dict[str, Any]:

@@ -19,8 +19,8 @@ _LONGEST_S = 600.0
 class Fault:
     """What happens to `times` requests of a verb ("" any) on a resource ("" any).
 
-    code: the refusal, 0 for none. slow_s: how long the answer takes longer. drop: running watches end at once, and
-    new ones after their first events. retry_after_s: told with a 429.
+    code: the refusal, 0 for none. slow_s: how long the answer takes longer. drop: running watches end at once, and no
+    request is refused. retry_after_s: told with a 429.
     """
 
     verb: str = ""
@@ -59,7 +59,8 @@ class Faults:
             raise ApiRefusal("BadRequest", f"a fault's verb is one of {_VERBS[1:]}, its code one of {sorted(_CODES)}")
         if not 0 <= fault.slow_s <= _LONGEST_S or fault.times < 1:
             raise ApiRefusal("BadRequest", f"slow_s is from 0 to {_LONGEST_S:g}, times at least 1")
-        self._rules.append(fault)
+        if fault.code or fault.slow_s:
+            self._rules.append(fault)
 
     def clear(self) -> None:
         """Drop every rule."""

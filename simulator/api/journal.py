@@ -6,6 +6,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from simulator.api.errors import ApiRefusal
 from simulator.api.model import Object
 from simulator.api.select import Question
@@ -81,7 +83,15 @@ def event(change: Change, wanted: Question, show: Callable[[Stored], bytes] = ra
         return line("DELETED", show(change.now)) if was or fits else None
     if fits:
         return line("MODIFIED" if was else "ADDED", show(change.now))
-    return line("DELETED", show(change.now)) if was else None
+    return line("DELETED", show(_last_matching(change))) if was else None
+
+
+def _last_matching(change: Change) -> Stored:
+    """The object as it was when the selector still chose it, at the version at which it stopped to."""
+    before = change.before or change.now
+    meta = {**before.obj["metadata"], "resourceVersion": str(change.version)}
+    obj = {**before.obj, "metadata": meta}
+    return Stored(obj, msgspec.json.encode(obj), change.version)
 
 
 def line(word: str, shown: bytes) -> bytes:

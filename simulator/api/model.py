@@ -39,7 +39,8 @@ class Kind:
 
     status: has a status subresource, so that writes to the object leave the status alone and the other way round.
     status_at_birth: what a creation says of the status is kept. unconditional: an update may come without a
-    resourceVersion. graceful: a deletion waits for its kubelet. workload: kubectl shows it for "all". fields: what a fieldSelector may name, beside
+    resourceVersion. graceful: a deletion waits for its kubelet. workload: kubectl shows it for "all". counted: a
+    change of the spec raises metadata.generation. fields: what a fieldSelector may name, beside
     metadata.name and metadata.namespace. schema: of a CRD; None keeps everything.
     """
 
@@ -53,6 +54,7 @@ class Kind:
     unconditional: bool = True
     graceful: bool = False
     workload: bool = False
+    counted: bool = False
     fields: tuple[str, ...] = ()
     short: tuple[str, ...] = ()
     defaults: Callable[[Object], None] = no_defaults

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simulator.api.errors import ApiRefusal
+from simulator.api.errors import ApiRefusal, Unserved
 from simulator.api.kinds.catalogue import Catalogue
 from simulator.api.model import Kind
 
@@ -35,7 +35,7 @@ def target(catalogue: Catalogue, path: str) -> Target:
         namespace, rest = rest[1], rest[2:]
     kind = catalogue.named(group, version, rest[0])
     if kind is None or (namespace and not kind.namespaced):
-        raise unserved(catalogue, group, path)
+        raise unserved(group, path)
     if len(rest) > 3:
         raise ApiRefusal("NotImplemented", f"the embedded API does not serve {path}")
     found = Target(kind, namespace, *rest[1:])
@@ -44,15 +44,15 @@ def target(catalogue: Catalogue, path: str) -> Target:
     return found
 
 
-def unserved(catalogue: Catalogue, group: str, path: str) -> ApiRefusal:
+def unserved(group: str, path: str) -> Exception:
     """What to say of a kind that is not in the catalogue.
 
-    A group of Kubernetes itself is 501: a real server has it. Any other is a CRD that nobody has applied yet: 404.
+    A kind of a group of Kubernetes itself is 501: a real server has it. Any other is a CRD that nobody has applied
+    yet, or that is gone.
     """
-    ours = not group or "." not in group or group.endswith(".k8s.io")
-    if ours and group not in catalogue.groups():
+    if not group or "." not in group or group.endswith(".k8s.io"):
         return ApiRefusal("NotImplemented", f"the embedded API does not serve {path}")
-    return ApiRefusal("NotFound", "the server could not find the requested resource")
+    return Unserved()
 
 
 def _check_subresource(found: Target) -> None:

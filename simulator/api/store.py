@@ -16,14 +16,14 @@ from simulator.api.errors import ApiRefusal, conflict, not_found
 from simulator.api.journal import Change, Journal, Stored
 from simulator.api.kinds.catalogue import Catalogue
 from simulator.api.kinds.custom import established, kind_of
-from simulator.api.kinds.rows import BUDGETS, DEFINITIONS, NAMESPACES
+from simulator.api.kinds.rows import BUDGETS, DEFINITIONS, NAMESPACES, PODS, PRIORITIES
 from simulator.api.kinds.rules import check_metadata, check_object, check_pod_update
 from simulator.api.model import Kind, Object
 from simulator.api.select import Question
 from simulator.api.ties import Ties
 from simulator.api.writes import deletion
-from simulator.api.writes.admission import as_kind, check_update, shaped
-from simulator.api.writes.eviction import check_budgets
+from simulator.api.writes.admission import as_kind, check_update, shaped, tidied, with_priority, with_status
+from simulator.api.writes.eviction import check_budgets, told_to_leave
 from simulator.api.writes.managed import owned
 
 Key = tuple[str, str]  # namespace, name
@@ -114,7 +114,7 @@ class Store:
     def create(self, kind: Kind, namespace: str, obj: Object, manager: str = "unknown") -> Stored:
         """Store a new object. Raises ApiRefusal: 409 for a name that is taken, 422 for a bad one, 404 no namespace."""
         obj = as_kind(kind, obj)
-        meta = obj["metadata"] = dict(obj.get("metadata") or {})
+        meta = obj["metadata"] = tidied(obj.get("metadata") or {})
         if not meta.get("name") and meta.get("generateName"):
             meta["name"] = meta["generateName"] + self._new_uid()[:5]
         if kind.namespaced:
@@ -124,18 +124,23 @@ class Store:
         if (namespace, meta["name"]) in self._held(kind):
             raise ApiRefusal("AlreadyExists", f'{kind.resource} "{meta["name"]}" already exists')
         if meta.get("resourceVersion"):
-            raise ApiRefusal("BadRequest", "resourceVersion should not be set on objects to be created")
+            raise ApiRefusal("", "resourceVersion should not be set on objects to be created")
         for key in ("deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "managedFields"):
             meta.pop(key, None)
-        meta.update(uid=self._new_uid(), creationTimestamp=self._now(0), generation=1)
+        meta.update(uid=self._new_uid(), creationTimestamp=self._now(0))
+        meta.pop("generation", None)
+        if kind.counted:
+            meta["generation"] = 1
         if kind.status and not kind.status_at_birth:
             obj.pop("status", None)
         obj = shaped(kind, obj)
+        if kind is PODS:
+            obj = with_priority(obj, [each.obj for each in self._held(PRIORITIES).values()])
         kind.defaults(obj)
         check_object(kind, obj)
         if kind is DEFINITIONS:
-            obj["status"] = established(obj, self._now(0))
             self.catalogue.put(kind_of(obj))
+            obj["status"] = established(obj, self._now(0))
         return self._keep(kind, obj, None, manager)
 
     def update(
@@ -148,8 +153,8 @@ class Store:
         born = old.obj["metadata"]
         check_update(kind, born, meta)
         if part == "status":
-            new = {**old.obj, "status": new.get("status", {})}
-            meta = dict(born)
+            new = with_status(kind, old.obj, new)
+            meta = new["metadata"]
         elif kind.status:
             new.pop("status", None)
             if "status" in old.obj:
@@ -159,7 +164,7 @@ class Store:
                 meta[key] = born[key]
             else:
                 meta.pop(key, None)
-        new["metadata"] = meta
+        new["metadata"] = meta = tidied(meta)
         new = shaped(kind, new)
         if part != "status":
             check_metadata(kind, meta, namespace)
@@ -172,7 +177,7 @@ class Store:
 
     def patch_metadata(self, kind: Kind, stored: Stored, change: dict[str, Any]) -> Stored:
         """Change metadata as the garbage collector may."""
-        new = {**stored.obj, "metadata": {**stored.obj["metadata"], **change}}
+        new = {**stored.obj, "metadata": tidied({**stored.obj["metadata"], **change})}
         return self._replace(kind, stored, new, "garbage-collector", "")
 
     def bind(self, kind: Kind, namespace: str, name: str, node: str, manager: str = "unknown") -> Stored:
@@ -202,6 +207,8 @@ class Store:
         pods = [each.obj for each in self.find(kind, namespace, lambda obj: True)]
         budgets = [each.obj for each in self.find(BUDGETS, namespace, lambda obj: True)]
         check_budgets(pod.obj, pods, budgets)
+        if deletion.grace(kind, pod.obj, wish):
+            self._keep(kind, told_to_leave(pod.obj, self._now(0)), pod)
         return self.delete(kind, namespace, name, wish)
 
     def delete(self, kind: Kind, namespace: str, name: str, wish: deletion.Wish = AS_IT_SAYS) -> Stored:
@@ -211,10 +218,11 @@ class Store:
         later = self._now(deletion.grace(kind, old.obj, wish))
         gone = deletion.marked(kind, old.obj, wish, self._now(0), later)
         if gone is None:
-            return self._forget(kind, old, {**old.obj, "metadata": dict(old.obj["metadata"])})
+            return self._forget(kind, old, deletion.last(kind, old.obj, self._now(0)))
         if gone == old.obj:
             return old
-        gone["metadata"]["generation"] = gone["metadata"].get("generation", 1) + 1
+        if kind.counted and not old.obj["metadata"].get("deletionTimestamp"):
+            gone["metadata"]["generation"] = gone["metadata"].get("generation", 1) + 1
         return self._keep(kind, gone, old)
 
     # Inside.
@@ -249,10 +257,12 @@ class Store:
         """Store the next state of an object; one that changes nothing is no write, as in Kubernetes."""
         meta = new["metadata"]
         meta["resourceVersion"] = str(old.version)
-        meta["managedFields"] = old.obj["metadata"].get("managedFields") or []
+        if (owners := old.obj["metadata"].get("managedFields")) is not None:
+            meta["managedFields"] = owners
         if new == old.obj:
             return old
-        if any(new.get(key) != old.obj.get(key) for key in (new.keys() | old.obj.keys()) - {"metadata", "status"}):
+        changed = {key for key in new.keys() | old.obj.keys() if new.get(key) != old.obj.get(key)}
+        if kind.counted and changed - {"metadata", "status"}:
             meta["generation"] = meta.get("generation", 1) + 1
         if meta.get("deletionTimestamp") and not meta.get("finalizers") and not meta.get("deletionGracePeriodSeconds"):
             return self._forget(kind, old, new)

@@ -18,7 +18,7 @@ STRATEGIC = "application/strategic-merge-patch+json"
 PATCH = "application/json-patch+json"
 
 _OWN = {"uid", "resourceVersion", "creationTimestamp", "selfLink", "managedFields", "continue"}
-_OWN |= {"deletionTimestamp", "lastTransitionTime", "lastProbeTime", "time", "controller-uid"}
+_OWN |= {"deletionTimestamp", "lastTransitionTime", "lastProbeTime", "lastHeartbeatTime", "time", "controller-uid"}
 _OWN |= {"batch.kubernetes.io/controller-uid", "remainingItemCount"}
 PATIENCE_S = 15.0
 
@@ -96,6 +96,18 @@ class Side:
         return text.replace(self.namespace, "NS")
 
 
+def differences(mine, real, path=""):
+    """Where two answers part, as `path: embedded ..., real ...`."""
+    if isinstance(mine, dict) and isinstance(real, dict):
+        for key in sorted(mine.keys() | real.keys()):
+            yield from differences(mine.get(key, "absent"), real.get(key, "absent"), f"{path}.{key}")
+    elif isinstance(mine, list | tuple) and isinstance(real, list | tuple) and len(mine) == len(real):
+        for at, (one, other) in enumerate(zip(mine, real, strict=True)):
+            yield from differences(one, other, f"{path}[{at}]")
+    elif mine != real:
+        yield f"  {path}: embedded {mine!r}, real {real!r}"
+
+
 class Both:
     """The two servers together."""
 
@@ -108,7 +120,8 @@ class Both:
             await story(side)
         ours, theirs = (self.sides[name].told for name in ("embedded", "real"))
         for at, (mine, real) in enumerate(zip(ours, theirs, strict=False)):
-            assert mine == real, f"answer {at + 1} of {len(theirs)}, of {real[0]} {real[1]}"
+            apart = list(differences(mine, real))
+            assert not apart, f"answer {at + 1} of {len(theirs)}, of {real[0]} {real[1]}:\n" + "\n".join(apart)
         assert len(ours) == len(theirs)
 
 
@@ -120,6 +133,8 @@ async def opened(url, namespace, **session):
         code, answer = await side.peek("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
         assert code == 201, answer
         yield side
+    if url.startswith("https"):
+        await asyncio.sleep(0.25)  # aiohttp does not wait for TLS to say farewell
 
 
 def pod(name, **more):

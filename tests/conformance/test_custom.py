@@ -62,6 +62,11 @@ async def applied(side):
     raise AssertionError("it is never served")
 
 
+def made(group, **more):
+    """A Thing, which says what it is: the API server wants that of kinds that are not its own."""
+    return {"apiVersion": f"{group}/v1", "kind": "Thing", "metadata": {"name": "a"}, **more}
+
+
 THINGS = [
     pytest.param({"spec": {"size": 3}}, id="defaults are filled in"),
     pytest.param(
@@ -74,6 +79,8 @@ THINGS = [
     ),
     pytest.param({"spec": {}}, id="a required field is missing"),
     pytest.param({}, id="a required object is missing"),
+    pytest.param({"kind": "", "spec": {"size": 3}}, id="no kind"),
+    pytest.param({"apiVersion": "v1", "spec": {"size": 3}}, id="another version"),
     pytest.param({"spec": {"size": 10}}, id="too large"),
     pytest.param({"spec": {"size": "3"}}, id="a text for a number"),
     pytest.param({"spec": {"size": 3, "mode": "medium"}}, id="not in the list"),
@@ -88,7 +95,7 @@ THINGS = [
 async def test_objects_of_a_crd(both, thing):
     async def story(side):
         group = await applied(side)
-        await side.ask("POST", side.path("things", group=f"{group}/v1"), {"metadata": {"name": "a"}, **thing})
+        await side.ask("POST", side.path("things", group=f"{group}/v1"), made(group, **thing))
 
     await both.agree(story)
 
@@ -97,13 +104,11 @@ async def test_writing_to_them(both):
     async def story(side):
         group = await applied(side)
         here = side.path("things", "a", group=f"{group}/v1")
-        _, made = await side.ask(
-            "POST", side.path("things", group=f"{group}/v1"), {"metadata": {"name": "a"}, "spec": {"size": 1}}
-        )
+        _, first = await side.ask("POST", side.path("things", group=f"{group}/v1"), made(group, spec={"size": 1}))
         await side.ask("PATCH", here, {"spec": {"size": 2}}, MERGE)
         await side.ask("PATCH", here, {"spec": {"size": 2}}, STRATEGIC)
-        await side.ask("PUT", here, {"metadata": {"name": "a"}, "spec": {"size": 4}})  # without a version
-        await side.ask("PUT", here, made)
+        await side.ask("PUT", here, made(group, spec={"size": 4}))  # without a version
+        await side.ask("PUT", here, first)
         await side.ask(
             "PATCH", here + "/status", {"status": {"replicas": 1, "selector": "a=b"}, "spec": {"size": 9}}, MERGE
         )
@@ -123,7 +128,7 @@ async def test_a_kind_goes_with_its_crd(both):
         things = side.path("things", group=f"{side.namespace}.example.com/v1")
         await side.ask("GET", things)
         group = await applied(side)
-        await side.peek("POST", things, {"metadata": {"name": "a"}, "spec": {"size": 1}})
+        await side.peek("POST", things, made(group, spec={"size": 1}))
         await side.peek("DELETE", f"{CRDS}/things.{group}")
         await side.until(f"{CRDS}/things.{group}", unserved)
         await side.until(things, unserved)

@@ -45,7 +45,9 @@ async def other_kinds(side):
 
 
 async def in_a_container(side):
-    await side.peek("POST", side.path("pods"), pod("a", spec={"nodeName": "nobody"}))
+    node = f"n-{side.namespace}"
+    await side.peek("POST", "/api/v1/nodes", {"metadata": {"name": node}})
+    await side.peek("POST", side.path("pods"), pod("a", spec={"nodeName": node}))
     return await side.peek("GET", side.path("pods", "a", "exec"))
 
 

@@ -116,11 +116,11 @@ async def test_a_stale_write_conflicts_and_an_empty_one_is_no_write(door):
 @pytest.mark.asyncio
 async def test_status_and_the_rest_are_written_apart(door):
     await door.ask("POST", PODS, pod("a"))
-    wish = {"status": {"nominatedNodeName": "n7"}, "metadata": {"labels": {"sneaked": "in"}}}
+    wish = {"status": {"nominatedNodeName": "n7"}, "spec": {"priority": 7}}
     _, told = await door.ask("PATCH", PODS + "/a/status", wish, MERGE)
     assert told["status"]["nominatedNodeName"] == "n7"
     assert told["status"]["phase"] == "Pending"
-    assert "labels" not in told["metadata"] or "sneaked" not in told["metadata"]["labels"]
+    assert told["spec"]["priority"] == 0
     _, kept = await door.ask("PATCH", PODS + "/a", {"status": {"phase": "Failed"}}, MERGE)
     assert kept["status"]["phase"] == "Pending"
 

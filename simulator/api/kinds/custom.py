@@ -44,6 +44,7 @@ def kind_of(crd: Object) -> Kind:
         spec.get("scope") == "Namespaced",
         status="status" in parts,
         unconditional=False,
+        counted=True,
         short=tuple(names.get("shortNames") or ()),
         custom=True,
         scaling=_scaling(parts["scale"]) if "scale" in parts else None,

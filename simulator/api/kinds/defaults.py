@@ -4,6 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+_NODE_INFO = (
+    "architecture",
+    "bootID",
+    "containerRuntimeVersion",
+    "kernelVersion",
+    "kubeProxyVersion",
+    "kubeletVersion",
+    "machineID",
+    "operatingSystem",
+    "osImage",
+    "systemUUID",
+)
+
 
 def pod_defaults(obj: dict[str, Any]) -> None:
     """A pod is Pending, has a scheduler, a priority and a grace, and its limits stand in for missing requests."""
@@ -11,8 +24,6 @@ def pod_defaults(obj: dict[str, Any]) -> None:
     _fill_pod(spec)
     spec.setdefault("enableServiceLinks", True)
     spec.setdefault("priority", 0)
-    spec.setdefault("serviceAccountName", "default")
-    spec.setdefault("serviceAccount", spec["serviceAccountName"])
     if "tolerations" not in spec:
         spec["tolerations"] = [
             {"key": f"node.kubernetes.io/{why}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
@@ -94,3 +105,34 @@ def namespace_defaults(obj: dict[str, Any]) -> None:
     meta["labels"] = {**(meta.get("labels") or {}), "kubernetes.io/metadata.name": meta["name"]}
     obj.setdefault("spec", {}).setdefault("finalizers", ["kubernetes"])
     obj["status"] = {"phase": "Active"}
+
+
+def node_defaults(obj: dict[str, Any]) -> None:
+    """A node that says nothing of itself."""
+    obj.setdefault("spec", {})
+    status = obj.setdefault("status", {})
+    status.setdefault("daemonEndpoints", {"kubeletEndpoint": {"Port": 0}})
+    info = status.setdefault("nodeInfo", {})
+    for key in _NODE_INFO:
+        info.setdefault(key, "")
+
+
+def stateful_defaults(obj: dict[str, Any]) -> None:
+    """Pods in order, and nothing is thrown away."""
+    replica_defaults(obj)
+    spec = obj["spec"]
+    spec.setdefault("podManagementPolicy", "OrderedReady")
+    spec.setdefault("updateStrategy", {"type": "RollingUpdate", "rollingUpdate": {"partition": 0}})
+    spec.setdefault("revisionHistoryLimit", 10)
+    spec.setdefault("persistentVolumeClaimRetentionPolicy", {"whenDeleted": "Retain", "whenScaled": "Retain"})
+    obj["status"] = {"replicas": 0, "availableReplicas": 0}
+
+
+def definition_defaults(obj: dict[str, Any]) -> None:
+    """The names that follow from others."""
+    spec = obj.setdefault("spec", {})
+    spec.setdefault("conversion", {"strategy": "None"})
+    names = spec.get("names")
+    if isinstance(names, dict) and names.get("kind"):
+        names.setdefault("singular", names["kind"].lower())
+        names.setdefault("listKind", f"{names['kind']}List")

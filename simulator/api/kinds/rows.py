@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from simulator.api.kinds.cells import DEPLOYMENT, EVENT, JOB, LEASE, NAMESPACE, NODE, POD, REPLICA_SET, STATEFUL_SET
-from simulator.api.kinds.defaults import job_defaults, namespace_defaults, pod_defaults, replica_defaults
+from simulator.api.kinds.defaults import (
+    definition_defaults,
+    job_defaults,
+    namespace_defaults,
+    node_defaults,
+    pod_defaults,
+    replica_defaults,
+    stateful_defaults,
+)
 from simulator.api.model import Kind, Scaling
 
 _POD_FIELDS = (
@@ -29,7 +37,16 @@ _EVENT_FIELDS = (
 def _preinstalled(group: str, version: str, kind: str, plural: str, namespaced: bool = True) -> Kind:
     """A kind of a scheduler's CRD that every yard has, without its schema; its own CRD takes its place when applied."""
     return Kind(
-        group, version, kind, plural, namespaced, status=True, status_at_birth=True, unconditional=False, custom=True
+        group,
+        version,
+        kind,
+        plural,
+        namespaced,
+        status=True,
+        status_at_birth=True,
+        unconditional=False,
+        counted=True,
+        custom=True,
     )
 
 
@@ -41,8 +58,9 @@ def _set(kind: str, plural: str, short: str, columns: tuple[object, ...]) -> Kin
         plural,
         status=True,
         workload=True,
+        counted=True,
         short=(short,),
-        defaults=replica_defaults,
+        defaults=stateful_defaults if kind == "StatefulSet" else replica_defaults,
         scaling=Scaling(),
         columns=columns,  # type: ignore[arg-type]
     )
@@ -69,6 +87,7 @@ NODES = Kind(
     status_at_birth=True,
     fields=("spec.unschedulable",),
     short=("no",),
+    defaults=node_defaults,
     columns=NODE,
 )
 PODS = Kind(
@@ -79,6 +98,7 @@ PODS = Kind(
     status=True,
     graceful=True,
     workload=True,
+    counted=True,
     fields=_POD_FIELDS,
     short=("po",),
     defaults=pod_defaults,
@@ -92,11 +112,15 @@ JOBS = Kind(
     "jobs",
     status=True,
     workload=True,
+    counted=True,
     fields=("status.successful",),
     defaults=job_defaults,
     columns=JOB,
 )
-BUDGETS = Kind("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", status=True, short=("pdb",))
+BUDGETS = Kind("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", status=True, counted=True, short=("pdb",))
+PRIORITIES = Kind(
+    "scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", namespaced=False, counted=True, short=("pc",)
+)
 DEFINITIONS = Kind(
     "apiextensions.k8s.io",
     "v1",
@@ -104,7 +128,9 @@ DEFINITIONS = Kind(
     "customresourcedefinitions",
     namespaced=False,
     status=True,
+    counted=True,
     short=("crd", "crds"),
+    defaults=definition_defaults,
 )
 
 ROWS: tuple[Kind, ...] = (
@@ -122,7 +148,7 @@ ROWS: tuple[Kind, ...] = (
     _set("ReplicaSet", "replicasets", "rs", REPLICA_SET),
     _set("Deployment", "deployments", "deploy", DEPLOYMENT),
     BUDGETS,
-    Kind("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", namespaced=False, short=("pc",)),
+    PRIORITIES,
     DEFINITIONS,
     _preinstalled("scheduling.volcano.sh", "v1beta1", "PodGroup", "podgroups"),
     _preinstalled("scheduling.volcano.sh", "v1beta1", "Queue", "queues", namespaced=False),

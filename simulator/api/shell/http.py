@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from simulator.api.errors import ApiRefusal
+from simulator.api.errors import ApiRefusal, Unserved
 from simulator.api.model import Kind
 from simulator.api.store import Key, Page
 
@@ -30,6 +30,8 @@ async def refusals(
         if refusal.retry_after_s:
             answer.headers["Retry-After"] = str(refusal.retry_after_s)
         return answer
+    except Unserved:
+        return web.Response(text="404 page not found\n", status=404)
     except web.HTTPRequestEntityTooLarge as error:
         too_large = ApiRefusal("RequestEntityTooLarge", str(error))
         return as_json(too_large.status(), too_large.code)
@@ -53,8 +55,15 @@ async def body_of(request: web.Request, anything: bool = False) -> Any:
 def as_list(kind: Kind, page: Page) -> bytes:
     """A page as a List."""
     head = {"kind": f"{kind.kind}List", "apiVersion": kind.api_version, "metadata": list_metadata(page)}
-    shown = b",".join(stored.raw for stored in page.items)
+    # The API server leaves the kind out of the items of its own lists; every object here begins with it.
+    head_of_each = 0 if kind.custom else len(_named(kind))
+    start = b"{" if head_of_each else b""
+    shown = b",".join(start + stored.raw[head_of_each:] for stored in page.items)
     return json.dumps(head).encode()[:-1] + b',"items":[' + shown + b"]}"
+
+
+def _named(kind: Kind) -> bytes:
+    return f'{{"kind":"{kind.kind}","apiVersion":"{kind.api_version}",'.encode()
 
 
 def list_metadata(page: Page) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from simulator.api import route
 from simulator.api.discovery import discovery
-from simulator.api.errors import ApiRefusal, success
+from simulator.api.errors import ApiRefusal, invalid, success
 from simulator.api.faults import Faults
 from simulator.api.journal import Stored, raw
 from simulator.api.kinds.rows import NAMESPACES
@@ -128,7 +128,7 @@ class Rim:
             case "binding":
                 node = (body.get("target") or {}).get("name")
                 if not node:
-                    raise ApiRefusal("Invalid", "Binding is invalid: target.name: Required value")
+                    raise ApiRefusal("", "a binding needs target.name")
                 store.bind(*where, node, _manager(request))
                 return as_json({**success(), "code": 201}, 201)
             case "eviction":
@@ -147,9 +147,9 @@ class Rim:
     async def _patch(self, request: web.Request, target: Target) -> web.StreamResponse:
         _check_writable(target)
         apply = _PATCHES.get(request.content_type)
-        if apply is None:
+        if request.content_type.startswith("application/apply-patch"):
             raise ApiRefusal("NotImplemented", f"the embedded API does not do patches of {request.content_type}")
-        if apply is patch.strategic and target.kind.custom:
+        if apply is None or (apply is patch.strategic and target.kind.custom):
             told = "the body of the request was in an unknown format - accepted media types include: "
             raise ApiRefusal("UnsupportedMediaType", told + "application/json-patch+json, application/merge-patch+json")
         wish = await body_of(request, anything=True)
@@ -157,6 +157,8 @@ class Rim:
         new = apply(scale_of(target.kind, old) if target.subresource == "scale" else old, wish)
         if not isinstance(new, dict) or not isinstance(new.get("metadata"), dict):
             raise ApiRefusal("Invalid", "the patch leaves no object behind")
+        if new["metadata"].get("uid") not in (None, old["metadata"]["uid"]):
+            raise invalid(target.kind.kind, target.name, "metadata.uid: field is immutable")
         return self._written(request, target, new)
 
     def _written(self, request: web.Request, target: Target, new: Any) -> web.StreamResponse:
@@ -171,7 +173,11 @@ class Rim:
         wish = wish_of(await body_of(request) if request.can_read_body else {}, dict(query))
         if target.name:
             gone = store.delete(target.kind, target.namespace, target.name, wish)
-            return as_raw(gone.raw)
+            meta = gone.obj["metadata"]
+            if target.kind.graceful or store.ties.place(meta["uid"]):  # it is shown while there is something to show
+                return as_raw(gone.raw)
+            details = {"name": target.name, "group": target.kind.group, "kind": target.kind.plural, "uid": meta["uid"]}
+            return as_json({**success(), "details": details})
         wanted = selected(target.kind, query.get("labelSelector", ""), query.get("fieldSelector", ""))
         found = store.find(target.kind, target.namespace, wanted)
         for stored in found:

@@ -119,7 +119,7 @@ def _bookmark(kind: Kind, version: int, annotations: dict[str, str]) -> bytes:
 
 def _version(text: str) -> int:
     if text and not text.isdigit():
-        raise ApiRefusal("BadRequest", f"resourceVersion {text!r} is not a number")
+        raise ApiRefusal("", f"resourceVersion {text!r} is not a number")
     return int(text or 0)
 
 

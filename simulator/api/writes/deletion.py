@@ -76,6 +76,16 @@ def marked(kind: Kind, obj: Object, wish: Wish, now: str, later: str) -> Object 
     return gone
 
 
+def last(kind: Kind, obj: Object, now: str) -> Object:
+    """The last state of an object that goes at once, as its deletion shows it."""
+    meta = dict(obj["metadata"])
+    if kind.graceful:
+        if not meta.get("deletionTimestamp"):
+            meta["generation"] = meta.get("generation", 1) + 1
+        meta.update(deletionTimestamp=meta.get("deletionTimestamp") or now, deletionGracePeriodSeconds=0)
+    return {**obj, "metadata": meta}
+
+
 def grace(kind: Kind, obj: Object, wish: Wish) -> int:
     """How many seconds the object may still take. 0 for what no kubelet runs."""
     if not kind.graceful or not at(obj, "spec", "nodeName"):

@@ -32,6 +32,15 @@ def check_budgets(pod: Object, pods: Sequence[Object], budgets: Sequence[Object]
             raise ApiRefusal("TooManyRequests", "Cannot evict pod as it would violate the pod's disruption budget.")
 
 
+def told_to_leave(pod: Object, now: str) -> Object:
+    """The pod with the condition that says why it will be gone."""
+    status = pod.get("status") or {}
+    told: Object = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
+    told |= {"message": "Eviction API: evicting", "lastProbeTime": None, "lastTransitionTime": now}
+    others = [c for c in status.get("conditions") or () if c.get("type") != "DisruptionTarget"]
+    return {**pod, "metadata": dict(pod["metadata"]), "status": {**status, "conditions": [*others, told]}}
+
+
 def ready(pod: Object) -> bool:
     """Does the pod serve?"""
     told = at(pod, "status", "conditions") or ()

@@ -19,7 +19,6 @@ _MERGE_KEYS = {
     "conditions": "type",
     "containerStatuses": "name",
     "ownerReferences": "uid",
-    "taints": "key",
     "addresses": "type",
 }
 
@@ -95,11 +94,11 @@ def _apply(document: Any, operation: dict[str, Any]) -> Any:
         case "remove":
             _take(document, path)
         case "replace":
-            _look(document, path)
             if not path:
                 return operation["value"]
-            _take(document, path)
-            _put(document, path, operation["value"])
+            if isinstance(_look(document, path[:-1]), list):
+                _take(document, path)
+            _put(document, path, operation["value"])  # a key that is not there is added, as the API server does it
         case "add":
             if not path:
                 return operation["value"]
