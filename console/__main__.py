@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from console.yard.shell.commands import add as yard_commands
+
 _MOST_GANGS = 25  # scene.MOST_GANGS, which is not imported before it is needed
 
 FAILED, USAGE, FOUND_WRONG, INTERRUPTED = 1, 2, 3, 130
@@ -44,6 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     nominate.add_argument("--kubeconfig", help="path; else in-cluster, else the user's own")
     nominate.add_argument("--context", help="of the kubeconfig")
     nominate.set_defaults(run=_nominate_clear)
+    yard_commands(commands)
     return parser
 
 
@@ -58,9 +61,9 @@ def _demo(args: argparse.Namespace) -> int:
     import asyncio
     from dataclasses import replace
 
-    from console.demo.shell.extender import ExtenderFailed
     from console.demo.shell.play import Show, perform
     from console.demo.shell.screen import Screen
+    from console.shell.extender import ExtenderFailed
     from console.shell.terminal import ended_by_sigterm, terminal
 
     show = Show(seed=args.seed, gangs=args.gangs)

@@ -19,7 +19,7 @@ from topology.model import Reading
 
 def check(text: str) -> Reading:
     """Read the text in whichever form it is and build the fabric, so that what an extender would find is found."""
-    reading = parse.read(_data(text))
+    reading = parse.read(data_of(text))
     if reading.faults:
         return reading
     try:
@@ -47,8 +47,8 @@ def told(name: str, reading: Reading) -> list[str]:
     return [f"{name}: right: {hosts} under {under}, {_count(tiers, 'tier')} of switches"]
 
 
-def _data(text: str) -> Mapping[str, str]:
-    """The ConfigMap data that the text stands for."""
+def data_of(text: str) -> Mapping[str, str]:
+    """Give the ConfigMap data that the text stands for."""
     found = _configmap(text)
     if found is not None:
         return found

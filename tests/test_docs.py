@@ -20,6 +20,7 @@ from scheduler_ext.model import Word
 from scheduler_ext.plans.nominate import Why
 from scheduler_ext.shell.metrics import Metrics
 from scheduler_ext.shell.nominate_pods import Nominations
+from simulator.yard import kubelet
 from topology import parse
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -32,9 +33,12 @@ PROMISED = {
     *(f"CS-{number:02}" for number in (*range(1, 10), 11, 21, 22)),
     *(f"DL-{number}" for number in (*range(101, 109), *range(123, 130))),
 }
+YARDS = {kubelet.RUNS_FOR, kubelet.EXIT_CODE, kubelet.IGNORES_TERM}
 LEFT_FOR_THE_LAUNCHER = {"DL-107", "DL-108"}
 ELSEWHERE = {"venv", "pip", "pytest"}  # modules that are not ours, as `python -m` names them
-OTHER_PROGRAMS_FLAGS = {"--quick", "--clear", "--set", "--config"}  # of our bench and CLI, of helm and kube-scheduler
+# of our bench and CLI, of helm, kube-scheduler and kubectl
+OTHER_PROGRAMS_FLAGS = {"--quick", "--clear", "--set", "--config", "--server-side", "--tail"}
+ANNOTATION = r"(?:\w+\.)?turnout\.dev/[a-z-]+"
 
 
 def text(name):
@@ -167,10 +171,17 @@ def test_every_flag_is_told_and_every_told_flag_is_there():
 
 @EVERY_PAPER
 def test_no_paper_tells_a_flag_of_ours_that_is_not_there(paper):
-    there = flags(help_of("scheduler_ext") + help_of("scheduler_ext.nominator") + help_of("hack.bench"))
+    programs = (("scheduler_ext",), ("scheduler_ext.nominator",), ("hack.bench",), ("console", "yard", "up"))
+    there = flags("".join(help_of(*program) for program in programs))
     # In the open, only flags of our own programs: those in shell blocks belong to anybody.
     spans = re.findall(r"`(--[a-z-]+)`", paper.read_text())
     assert set(spans) - there - OTHER_PROGRAMS_FLAGS == set()
+
+
+def test_every_flag_of_the_yard_is_told():
+    there = flags(help_of("console", "yard", "up")) - {"--help"}
+    assert there
+    assert there - flags(code(text("docs/yard.md"))) == set()
 
 
 def test_every_reason_is_told():
@@ -200,14 +211,15 @@ def test_every_told_metric_is_there(paper):
 
 @EVERY_PAPER
 def test_every_told_annotation_is_ours(paper):
-    ours = {value for value in vars(labels).values() if isinstance(value, str)} | {CONFIRM}
-    assert set(re.findall(r"turnout\.dev/[a-z-]+", paper.read_text())) - ours == set()
+    ours = {value for value in vars(labels).values() if isinstance(value, str)} | {CONFIRM} | YARDS
+    assert set(re.findall(ANNOTATION, paper.read_text())) - ours == set()
 
 
 def test_every_annotation_of_ours_is_told():
     ours = {value for value in vars(labels).values() if isinstance(value, str) and value.startswith("turnout.dev/")}
-    told = set(re.findall(r"turnout\.dev/[a-z-]+", text("README.md") + text("docs/extender.md")))
+    told = set(re.findall(ANNOTATION, text("README.md") + text("docs/extender.md")))
     assert ours - told == set()
+    assert YARDS - set(re.findall(ANNOTATION, text("docs/yard.md"))) == set()
 
 
 def test_koordinators_install_is_told_with_what_works_beside_it():

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 _CODES = {
+    "": 500,  # what the API server says without a reason
     "BadRequest": 400,
+    "Forbidden": 403,
     "NotFound": 404,
     "MethodNotAllowed": 405,
     "AlreadyExists": 409,
@@ -14,7 +16,10 @@ _CODES = {
     "RequestEntityTooLarge": 413,
     "UnsupportedMediaType": 415,
     "Invalid": 422,
+    "TooManyRequests": 429,
+    "InternalError": 500,
     "NotImplemented": 501,
+    "ServiceUnavailable": 503,
 }
 
 
@@ -24,6 +29,7 @@ class ApiRefusal(Exception):
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
         self.reason, self.message, self.code = reason, message, _CODES[reason]
+        self.retry_after_s = 0  # told in the answer's head when it is not 0
 
     def status(self) -> dict[str, Any]:
         """The metav1.Status of this refusal."""
@@ -33,9 +39,13 @@ class ApiRefusal(Exception):
             "metadata": {},
             "status": "Failure",
             "message": self.message,
-            "reason": self.reason,
+            **({"reason": self.reason} if self.reason else {}),
             "code": self.code,
         }
+
+
+class Unserved(Exception):
+    """A path of a group that nobody serves: not even a Status is given, as by the API server."""
 
 
 def success(message: str = "") -> dict[str, Any]:

@@ -6,6 +6,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from simulator.api.errors import ApiRefusal
 from simulator.api.model import Object
 from simulator.api.select import Question
@@ -68,17 +70,30 @@ class Journal:
         return self._changes[position - self._first :]
 
 
-def event(change: Change, wanted: Question) -> bytes | None:
+def raw(stored: Stored) -> bytes:
+    """An object as it is."""
+    return stored.raw
+
+
+def event(change: Change, wanted: Question, show: Callable[[Stored], bytes] = raw) -> bytes | None:
     """The watch line of a change as a selector sees it: an object that stops to match is DELETED; None: not seen."""
     was = change.before is not None and wanted(change.before.obj)
     fits = wanted(change.now.obj)
     if change.gone:
-        return line("DELETED", change.now.raw) if was or fits else None
+        return line("DELETED", show(change.now)) if was or fits else None
     if fits:
-        return line("MODIFIED" if was else "ADDED", change.now.raw)
-    return line("DELETED", change.now.raw) if was else None
+        return line("MODIFIED" if was else "ADDED", show(change.now))
+    return line("DELETED", show(_last_matching(change))) if was else None
 
 
-def line(word: str, raw: bytes) -> bytes:
+def _last_matching(change: Change) -> Stored:
+    """The object as it was when the selector still chose it, at the version at which it stopped to."""
+    before = change.before or change.now
+    meta = {**before.obj["metadata"], "resourceVersion": str(change.version)}
+    obj = {**before.obj, "metadata": meta}
+    return Stored(obj, msgspec.json.encode(obj), change.version)
+
+
+def line(word: str, shown: bytes) -> bytes:
     """One line of a watch."""
-    return b'{"type":"' + word.encode() + b'","object":' + raw + b"}\n"
+    return b'{"type":"' + word.encode() + b'","object":' + shown + b"}\n"

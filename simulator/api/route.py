@@ -1,14 +1,14 @@
-"""From a URL path to what it means: which kind, which object, which subresource; and what discovery tells."""
+"""From a URL path to what it means: which kind, which object, which subresource."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from simulator.api.errors import ApiRefusal
-from simulator.api.model import KINDS, Kind, kind_named
+from simulator.api.errors import ApiRefusal, Unserved
+from simulator.api.kinds.catalogue import Catalogue
+from simulator.api.model import Kind
 
-_VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
+_OF_PODS = ("binding", "eviction", "log")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +21,8 @@ class Target:
     subresource: str = ""
 
 
-def target(path: str) -> Target:
-    """Read a resource path. Raises ApiRefusal: 501 for one that Kubernetes may know and we do not."""
+def target(catalogue: Catalogue, path: str) -> Target:
+    """Read a resource path. Raises ApiRefusal: 404 for a kind that is not served, 501 for what is not done with one."""
     steps = [step for step in path.split("/") if step]
     if steps[:1] == ["api"] and len(steps) > 2:
         group, version, rest = "", steps[1], steps[2:]
@@ -33,51 +33,36 @@ def target(path: str) -> Target:
     namespace = ""
     if rest[0] == "namespaces" and len(rest) > 2 and rest[2] not in ("status", "finalize"):
         namespace, rest = rest[1], rest[2:]
-    kind = kind_named(group, version, rest[0])
-    if kind is None or len(rest) > 3 or (namespace and not kind.namespaced):
+    kind = catalogue.named(group, version, rest[0])
+    if kind is None or (namespace and not kind.namespaced):
+        raise unserved(group, path)
+    if len(rest) > 3:
         raise ApiRefusal("NotImplemented", f"the embedded API does not serve {path}")
-    return Target(kind, namespace, *rest[1:])
+    found = Target(kind, namespace, *rest[1:])
+    if found.subresource:
+        _check_subresource(found)
+    return found
 
 
-def discovery(path: str) -> dict[str, Any] | None:
-    """The answer of a discovery path; None when it is none."""
-    groups = sorted({k.group for k in KINDS if k.group})
-    match [step for step in path.split("/") if step]:
-        case ["version"]:
-            return {"major": "1", "minor": "35", "gitVersion": "v1.35.0+turnout-yard", "platform": "embedded"}
-        case ["api"]:
-            return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
-        case ["apis"]:
-            return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group(name) for name in groups]}
-        case ["apis", name] if name in groups:
-            return {**_group(name), "kind": "APIGroup", "apiVersion": "v1"}
-        case ["api", version]:
-            return _resources("", version)
-        case ["apis", name, version]:
-            return _resources(name, version)
-    return None
+def unserved(group: str, path: str) -> Exception:
+    """What to say of a kind that is not in the catalogue.
+
+    A kind of a group of Kubernetes itself is 501: a real server has it. Any other is a CRD that nobody has applied
+    yet, or that is gone.
+    """
+    if not group or "." not in group or group.endswith(".k8s.io"):
+        return ApiRefusal("NotImplemented", f"the embedded API does not serve {path}")
+    return Unserved()
 
 
-def _group(name: str) -> dict[str, Any]:
-    versions = [
-        {"groupVersion": f"{name}/{version}", "version": version}
-        for version in sorted({k.version for k in KINDS if k.group == name})
-    ]
-    return {"name": name, "versions": versions, "preferredVersion": versions[0]}
-
-
-def _resources(group: str, version: str) -> dict[str, Any] | None:
-    kinds = [k for k in KINDS if (k.group, k.version) == (group, version)]
-    if not kinds:
-        return None
-    rows: list[dict[str, Any]] = []
-    for kind in kinds:
-        row = {"name": kind.plural, "singularName": kind.kind.lower(), "namespaced": kind.namespaced}
-        rows.append({**row, "kind": kind.kind, "verbs": _VERBS, "shortNames": list(kind.short)})
-        if kind.status:
-            rows.append(
-                {**row, "name": f"{kind.plural}/status", "kind": kind.kind, "verbs": ["get", "patch", "update"]}
-            )
-    if not group:
-        rows.append({"name": "pods/binding", "namespaced": True, "kind": "Binding", "verbs": ["create"]})
-    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": kinds[0].api_version, "resources": rows}
+def _check_subresource(found: Target) -> None:
+    part, kind = found.subresource, found.kind
+    if (
+        (part == "status" and kind.status)
+        or (part == "scale" and kind.scaling)
+        or (part in _OF_PODS and kind.called("pods"))
+    ):
+        return
+    if kind.custom and part in ("status", "scale"):
+        raise ApiRefusal("NotFound", "the server could not find the requested resource")
+    raise ApiRefusal("NotImplemented", f"the embedded API does not do {kind.resource}/{part}")

@@ -1,159 +1,186 @@
 """The objects of the embedded API and the rules of writing them: versions, conflicts, finalizers, subresources.
 
-Objects are plain dicts and are never changed once stored: a write stores a new one. HTTP is in shell/.
+Objects are plain dicts and are never changed once stored: a write stores a new one. HTTP is in shell/, what a write
+does in detail in writes/, garbage collection in owners.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from simulator.api.errors import ApiRefusal, conflict, invalid, not_found
+from simulator.api.errors import ApiRefusal, conflict, not_found
 from simulator.api.journal import Change, Journal, Stored
+from simulator.api.kinds.catalogue import Catalogue
+from simulator.api.kinds.custom import established, kind_of
+from simulator.api.kinds.rows import BUDGETS, DEFINITIONS, NAMESPACES, PODS, PRIORITIES
+from simulator.api.kinds.rules import check_metadata, check_object, check_pod_update
 from simulator.api.model import Kind, Object
-from simulator.api.rules import check_metadata, check_pod_update
 from simulator.api.select import Question
+from simulator.api.ties import Ties
+from simulator.api.writes import deletion
+from simulator.api.writes.admission import as_kind, check_update, shaped, tidied, with_priority, with_status
+from simulator.api.writes.eviction import check_budgets, told_to_leave
+from simulator.api.writes.managed import owned
 
 Key = tuple[str, str]  # namespace, name
 _KEPT_CHANGES = 10_000
+AS_IT_SAYS = deletion.Wish()
+_BORN = (
+    "name",
+    "namespace",
+    "uid",
+    "creationTimestamp",
+    "generation",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page of a list. version: of the list. rest: the key after which to go on, None at the end."""
+    """One page of a list. version: of the list. rest: the key after which to go on, None at the end; left: how many."""
 
     items: tuple[Stored, ...]
     version: int
     rest: Key | None = None
+    left: int = 0
 
 
 class Store:
-    """Every object, its version and its history. now: the time as RFC 3339. new_uid: a name for a new object."""
+    """Every object, its version and its history.
 
-    def __init__(self, now: Callable[[], str], new_uid: Callable[[], str], kept_changes: int = _KEPT_CHANGES) -> None:
-        self._now, self._new_uid, self._kept = now, new_uid, kept_changes
-        self._objects: dict[Kind, dict[Key, Stored]] = {}
-        self._journals: dict[Kind, Journal] = {}
-        self._encoder = msgspec.json.Encoder()
+    now: the time as RFC 3339, so many seconds from now. new_uid: a name for a new object.
+    """
+
+    def __init__(
+        self, now: Callable[[float], str], new_uid: Callable[[], str], kept_changes: int = _KEPT_CHANGES
+    ) -> None:
+        self.catalogue = Catalogue()
         self.version = 1
+        self.ties = Ties()
+        self._now, self._new_uid, self._kept = now, new_uid, kept_changes
+        self._objects: dict[str, dict[Key, Stored]] = {}
+        self._journals: dict[str, Journal] = {}
+        self._encoder = msgspec.json.Encoder()
+
+    # Reading.
 
     def journal(self, kind: Kind) -> Journal:
         """The history of a kind, for a watch to read."""
-        return self._journals.setdefault(kind, Journal(self._kept))
+        return self._journals.setdefault(kind.resource, Journal(self._kept))
 
     def get(self, kind: Kind, namespace: str, name: str) -> Stored:
         """Raises ApiRefusal (404)."""
-        stored = self._objects.get(kind, {}).get((namespace, name))
+        stored = self._held(kind).get((namespace, name))
         if stored is None:
             raise not_found(kind.resource, name)
         return stored
 
     def find(self, kind: Kind, namespace: str, wanted: Question) -> list[Stored]:
         """All that match, in key order. namespace: "" for every one."""
-        return [s for _, s in self._walk(kind, namespace) if wanted(s.obj)]
+        held = self._held(kind)
+        return [held[key] for key in sorted(held) if (not namespace or key[0] == namespace) and wanted(held[key].obj)]
 
-    def page(self, kind: Kind, namespace: str, wanted: Question, limit: int, after: Key | None) -> Page:
-        """At most `limit` (0: no bound) that match, from `after` on.
+    def page(self, kind: Kind, namespace: str, wanted: Question, limit: int, after: Key | None, at: int = 0) -> Page:
+        """At most `limit` (0: no bound) that match, from `after` on, as they were at version `at` (0: now).
 
-        Later pages show the objects as they are now: with the version of the first page a watch makes up for it.
+        Raises ApiRefusal (410) when that version is forgotten.
         """
-        items: list[Stored] = []
-        for key, stored in self._walk(kind, namespace):
-            if (after is not None and key <= after) or not wanted(stored.obj):
-                continue
-            if limit and len(items) == limit:
-                last = items[-1].obj["metadata"]
-                return Page(tuple(items), self.version, (last.get("namespace", ""), last["name"]))
-            items.append(stored)
-        return Page(tuple(items), self.version)
+        held = self._held(kind) if not at or at == self.version else self._as_at(kind, at)
+        keys = [key for key in sorted(held) if not namespace or key[0] == namespace]
+        matching = [key for key in keys if (after is None or key > after) and wanted(held[key].obj)]
+        shown = matching[:limit] if limit else matching
+        rest = shown[-1] if len(shown) < len(matching) else None
+        return Page(tuple(held[key] for key in shown), at or self.version, rest, len(matching) - len(shown))
 
-    def _walk(self, kind: Kind, namespace: str) -> Iterable[tuple[Key, Stored]]:
-        held = sorted(self._objects.get(kind, {}).items())
-        return ((key, stored) for key, stored in held if not namespace or key[0] == namespace)
+    def dependents(self, uid: str) -> list[tuple[Kind, Stored]]:
+        """The objects that name this one as an owner."""
+        return [(kind, self.get(kind, namespace, name)) for kind, namespace, name in self.ties.dependents(uid)]
 
-    def create(self, kind: Kind, namespace: str, obj: Object) -> Stored:
+    def waits_for_dependents(self, uid: str) -> bool:
+        """Is it on its way out, its dependents first?"""
+        place = self.ties.place(uid)
+        if place is None:
+            return False
+        meta = self.get(*place).obj["metadata"]
+        return bool(meta.get("deletionTimestamp")) and deletion.FOREGROUND in (meta.get("finalizers") or ())
+
+    # Writing.
+
+    def create(self, kind: Kind, namespace: str, obj: Object, manager: str = "unknown") -> Stored:
         """Store a new object. Raises ApiRefusal: 409 for a name that is taken, 422 for a bad one, 404 no namespace."""
-        obj = _as_kind(kind, obj)
-        meta = obj["metadata"] = dict(obj.get("metadata") or {})
+        obj = as_kind(kind, obj)
+        meta = obj["metadata"] = tidied(obj.get("metadata") or {})
         if not meta.get("name") and meta.get("generateName"):
             meta["name"] = meta["generateName"] + self._new_uid()[:5]
         if kind.namespaced:
-            meta.setdefault("namespace", namespace)
+            meta["namespace"] = meta.get("namespace") or namespace
         check_metadata(kind, meta, namespace)
         self._check_namespace(kind, namespace)
-        if (namespace, meta["name"]) in self._objects.get(kind, {}):
+        if (namespace, meta["name"]) in self._held(kind):
             raise ApiRefusal("AlreadyExists", f'{kind.resource} "{meta["name"]}" already exists')
-        for key in ("deletionTimestamp", "selfLink", "managedFields"):
+        if meta.get("resourceVersion"):
+            raise ApiRefusal("", "resourceVersion should not be set on objects to be created")
+        for key in ("deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "managedFields"):
             meta.pop(key, None)
-        meta.update(uid=self._new_uid(), creationTimestamp=self._now(), generation=1)
+        meta.update(uid=self._new_uid(), creationTimestamp=self._now(0))
+        meta.pop("generation", None)
+        if kind.counted:
+            meta["generation"] = 1
         if kind.status and not kind.status_at_birth:
             obj.pop("status", None)
+        obj = shaped(kind, obj)
+        if kind is PODS:
+            obj = with_priority(obj, [each.obj for each in self._held(PRIORITIES).values()])
         kind.defaults(obj)
-        return self._keep(kind, obj, None)
+        check_object(kind, obj)
+        if kind is DEFINITIONS:
+            self.catalogue.put(kind_of(obj))
+            obj["status"] = established(obj, self._now(0))
+        return self._keep(kind, obj, None, manager)
 
-    def _check_namespace(self, kind: Kind, namespace: str) -> None:
-        known = [held for row, held in self._objects.items() if row.plural == "namespaces"]
-        if kind.namespaced and known and ("", namespace) not in known[0]:
-            raise not_found("namespaces", namespace)
-
-    def update(self, kind: Kind, namespace: str, name: str, obj: Object, part: str = "") -> Stored:
+    def update(
+        self, kind: Kind, namespace: str, name: str, obj: Object, part: str = "", manager: str = "unknown"
+    ) -> Stored:
         """Replace an object, or with part="status" only its status. Raises ApiRefusal: 404, 409, 422."""
         old = self.get(kind, namespace, name)
-        new = _as_kind(kind, obj)
+        new = as_kind(kind, obj)
         meta = dict(new.get("metadata") or {})
-        self._check_update(kind, old, meta)
         born = old.obj["metadata"]
+        check_update(kind, born, meta)
         if part == "status":
-            new = {**old.obj, "status": new.get("status", {})}
-            meta = dict(born)
+            new = with_status(kind, old.obj, new)
+            meta = new["metadata"]
         elif kind.status:
             new.pop("status", None)
             if "status" in old.obj:
                 new["status"] = old.obj["status"]
-        for key in ("name", "namespace", "uid", "creationTimestamp", "generation", "deletionTimestamp"):
+        for key in _BORN:
             if key in born:
                 meta[key] = born[key]
             else:
                 meta.pop(key, None)
-        meta.pop("managedFields", None)
-        new["metadata"] = meta
-        if kind.plural == "pods" and not kind.group:
+        new["metadata"] = meta = tidied(meta)
+        new = shaped(kind, new)
+        if part != "status":
+            check_metadata(kind, meta, namespace)
+            check_object(kind, new)
+        if kind.called("pods"):
             check_pod_update(name, old.obj, new)
-        return self._replace(kind, old, new)
+        if kind is DEFINITIONS:
+            self.catalogue.put(kind_of(new))
+        return self._replace(kind, old, new, manager, part)
 
-    def _check_update(self, kind: Kind, old: Stored, meta: dict[str, Any]) -> None:
-        born = old.obj["metadata"]
-        name = born["name"]
-        if meta.get("name", name) != name:
-            raise ApiRefusal("BadRequest", f"the name of the object ({meta['name']}) does not match the URL ({name})")
-        if meta.get("uid") not in (None, "", born["uid"]):
-            raise conflict(kind.resource, name, f"Precondition failed: UID in object meta: {born['uid']}")
-        version = meta.get("resourceVersion")
-        if not version and not kind.unconditional:
-            raise invalid(kind.kind, name, "metadata.resourceVersion: must be specified for an update")
-        if version and version != str(old.version):
-            raise conflict(
-                kind.resource,
-                name,
-                "the object has been modified; please apply your changes to the latest version and try again",
-            )
+    def patch_metadata(self, kind: Kind, stored: Stored, change: dict[str, Any]) -> Stored:
+        """Change metadata as the garbage collector may."""
+        new = {**stored.obj, "metadata": tidied({**stored.obj["metadata"], **change})}
+        return self._replace(kind, stored, new, "garbage-collector", "")
 
-    def _replace(self, kind: Kind, old: Stored, new: Object) -> Stored:
-        """Store the next state of an object; one that changes nothing is no write, as in Kubernetes."""
-        meta = new["metadata"]
-        meta["resourceVersion"] = str(old.version)
-        if new == old.obj:
-            return old
-        if any(new.get(key) != old.obj.get(key) for key in (new.keys() | old.obj.keys()) - {"metadata", "status"}):
-            meta["generation"] = meta.get("generation", 1) + 1
-        if meta.get("deletionTimestamp") and not meta.get("finalizers"):
-            return self._forget(kind, old, new)
-        return self._keep(kind, new, old)
-
-    def bind(self, kind: Kind, namespace: str, name: str, node: str) -> Stored:
+    def bind(self, kind: Kind, namespace: str, name: str, node: str, manager: str = "unknown") -> Stored:
         """Give a pod its node, once. Raises ApiRefusal: 404, 409 when it has one."""
         old = self.get(kind, namespace, name)
         spec, status = old.obj["spec"], dict(old.obj.get("status") or {})
@@ -163,57 +190,116 @@ class Store:
             raise conflict("pods/binding", name, f"pod {name} is being deleted, cannot be assigned to a host")
         status.pop("nominatedNodeName", None)
         others = [c for c in status.get("conditions", ()) if c.get("type") != "PodScheduled"]
-        status["conditions"] = [
-            *others,
-            {"type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": self._now()},
-        ]
-        bound = {
-            **old.obj,
-            "metadata": dict(old.obj["metadata"]),
-            "spec": {**spec, "nodeName": node},
-            "status": status,
-        }
-        return self._keep(kind, bound, old)
+        told = {"type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": self._now(0)}
+        status["conditions"] = [*others, told]
+        meta = dict(old.obj["metadata"])
+        return self._keep(
+            kind,
+            {**old.obj, "metadata": meta, "spec": {**spec, "nodeName": node}, "status": status},
+            old,
+            manager,
+            "binding",
+        )
 
-    def delete(self, kind: Kind, namespace: str, name: str, preconditions: dict[str, Any] | None = None) -> Stored:
-        """Delete at once, without grace; an object with finalizers only gets its deletion time until they are gone."""
+    def evict(self, kind: Kind, namespace: str, name: str, wish: deletion.Wish) -> Stored:
+        """Delete a pod unless a budget forbids it. Raises ApiRefusal: 404, 409, 429."""
+        pod = self.get(kind, namespace, name)
+        pods = [each.obj for each in self.find(kind, namespace, lambda obj: True)]
+        budgets = [each.obj for each in self.find(BUDGETS, namespace, lambda obj: True)]
+        check_budgets(pod.obj, pods, budgets)
+        if deletion.grace(kind, pod.obj, wish):
+            self._keep(kind, told_to_leave(pod.obj, self._now(0)), pod)
+        return self.delete(kind, namespace, name, wish)
+
+    def delete(self, kind: Kind, namespace: str, name: str, wish: deletion.Wish = AS_IT_SAYS) -> Stored:
+        """Delete an object, or set out to. Raises ApiRefusal: 404, 409 when it is not the one that is meant."""
         old = self.get(kind, namespace, name)
-        meta = old.obj["metadata"]
-        for key in ("uid", "resourceVersion"):
-            wanted = (preconditions or {}).get(key)
-            if wanted and wanted != meta[key]:
-                raise conflict(kind.resource, name, f"Precondition failed: {key} is {meta[key]}, not {wanted}")
-        gone = {**old.obj, "metadata": dict(meta)}
-        if not meta.get("finalizers"):
-            return self._forget(kind, old, gone)
-        if meta.get("deletionTimestamp"):
+        deletion.check(kind, old.obj, wish)
+        later = self._now(deletion.grace(kind, old.obj, wish))
+        gone = deletion.marked(kind, old.obj, wish, self._now(0), later)
+        if gone is None:
+            return self._forget(kind, old, deletion.last(kind, old.obj, self._now(0)))
+        if gone == old.obj:
             return old
-        gone["metadata"].update(deletionTimestamp=self._now(), deletionGracePeriodSeconds=0)
+        if kind.counted and not old.obj["metadata"].get("deletionTimestamp"):
+            gone["metadata"]["generation"] = gone["metadata"].get("generation", 1) + 1
         return self._keep(kind, gone, old)
 
-    def _keep(self, kind: Kind, obj: Object, before: Stored | None) -> Stored:
-        now = self._stamp(obj)
+    # Inside.
+
+    def _held(self, kind: Kind) -> dict[Key, Stored]:
+        return self._objects.setdefault(kind.resource, {})
+
+    def _as_at(self, kind: Kind, version: int) -> dict[Key, Stored]:
+        """The objects of a kind at an earlier version, read back from its history."""
+        journal = self.journal(kind)
+        held = dict(self._held(kind))
+        for change in reversed(journal.since(journal.after(version))):
+            meta = change.now.obj["metadata"]
+            key = (meta.get("namespace", ""), meta["name"])
+            if change.before is None:
+                held.pop(key, None)
+            else:
+                held[key] = change.before
+        return held
+
+    def _check_namespace(self, kind: Kind, namespace: str) -> None:
+        if not kind.namespaced or not (known := self._held(NAMESPACES)):
+            return
+        stored = known.get(("", namespace))
+        if stored is None:
+            raise not_found("namespaces", namespace)
+        if stored.obj["metadata"].get("deletionTimestamp"):
+            told = f"unable to create new content in namespace {namespace} because it is being terminated"
+            raise ApiRefusal("Forbidden", f"{kind.resource} is forbidden: {told}")
+
+    def _replace(self, kind: Kind, old: Stored, new: Object, manager: str, part: str) -> Stored:
+        """Store the next state of an object; one that changes nothing is no write, as in Kubernetes."""
+        meta = new["metadata"]
+        meta["resourceVersion"] = str(old.version)
+        if (owners := old.obj["metadata"].get("managedFields")) is not None:
+            meta["managedFields"] = owners
+        if new == old.obj:
+            return old
+        changed = {key for key in new.keys() | old.obj.keys() if new.get(key) != old.obj.get(key)}
+        if kind.counted and changed - {"metadata", "status"}:
+            meta["generation"] = meta.get("generation", 1) + 1
+        if meta.get("deletionTimestamp") and not meta.get("finalizers") and not meta.get("deletionGracePeriodSeconds"):
+            return self._forget(kind, old, new)
+        return self._keep(kind, new, old, manager, part)
+
+    def _keep(self, kind: Kind, obj: Object, before: Stored | None, manager: str = "", part: str = "") -> Stored:
         meta = obj["metadata"]
-        self._objects.setdefault(kind, {})[(meta.get("namespace", ""), meta["name"])] = now
+        if manager:
+            meta["managedFields"] = owned(before.obj if before else None, obj, manager, part, self._now(0))
+        now = self._stamp(obj)
+        self._held(kind)[(meta.get("namespace", ""), meta["name"])] = now
+        self.ties.note(kind, before.obj if before else None, obj)
         self.journal(kind).write(Change(now.version, now, before))
         return now
 
     def _forget(self, kind: Kind, old: Stored, last: Object) -> Stored:
         meta = last["metadata"]
-        del self._objects[kind][(meta.get("namespace", ""), meta["name"])]
+        del self._held(kind)[(meta.get("namespace", ""), meta["name"])]
         now = self._stamp(last)
+        self.ties.note(kind, old.obj, None)
         self.journal(kind).write(Change(now.version, now, old, gone=True))
+        self._empty(kind, meta["name"])
         return now
+
+    def _empty(self, kind: Kind, name: str) -> None:
+        """What goes with a namespace, or with a CRD: everything in it."""
+        if kind is DEFINITIONS:
+            custom = next((k for k in self.catalogue.kinds() if k.resource == name), None)
+            for key in list(self._held(custom)) if custom else ():
+                self.delete(custom, *key)  # type: ignore[arg-type]
+            self.catalogue.drop(name)
+        if kind is NAMESPACES:
+            for each in self.catalogue.kinds():
+                for key in [key for key in self._held(each) if key[0] == name]:
+                    self.delete(each, *key, deletion.Wish(grace_s=0))
 
     def _stamp(self, obj: Object) -> Stored:
         self.version += 1
         obj["metadata"]["resourceVersion"] = str(self.version)
         return Stored(obj, self._encoder.encode(obj), self.version)
-
-
-def _as_kind(kind: Kind, obj: Object) -> Object:
-    """The object with the kind and apiVersion of its path. Raises ApiRefusal (400) when it says another."""
-    for key, ours in (("kind", kind.kind), ("apiVersion", kind.api_version)):
-        if obj.get(key) not in (None, "", ours):
-            raise ApiRefusal("BadRequest", f"the {key} of the object is {obj[key]!r}, the path is of {ours!r}")
-    return {**obj, "kind": kind.kind, "apiVersion": kind.api_version}

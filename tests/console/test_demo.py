@@ -18,10 +18,10 @@ from console.demo.objects import map_text
 from console.demo.recable import recable
 from console.demo.rival import Rival
 from console.demo.scene import GPUS_PER_NODE, MOST_GANGS, DemoGang, Word, scene
-from console.demo.shell.extender import ExtenderFailed
 from console.demo.shell.play import Show, perform
 from console.demo.shell.screen import Screen
 from console.demo.tally import Asking, Pair, Tally, asked_sentence, sentence
+from console.shell.extender import ExtenderFailed
 from topology.fabric import build
 from topology.parse import TEXT_KEY, read
 

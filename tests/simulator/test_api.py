@@ -14,7 +14,10 @@ STRATEGIC = "application/strategic-merge-patch+json"
 
 def pod(name, **more):
     labels = more.pop("labels", {})
-    return {"metadata": {"name": name, "labels": labels}, "spec": {"containers": [{"name": "main"}], **more}}
+    return {
+        "metadata": {"name": name, "labels": labels},
+        "spec": {"containers": [{"name": "main", "image": "registry.example.com/a:1"}], **more},
+    }
 
 
 @pytest.mark.asyncio
@@ -40,7 +43,12 @@ async def test_a_created_pod_gets_what_the_server_gives(door):
         pytest.param(
             "POST", "/api/v1/namespaces/nowhere/pods", pod("a"), 404, "NotFound", id="the namespace must exist"
         ),
-        pytest.param("GET", "/apis/nobody.example/v1/things", None, 501, "NotImplemented", id="unknown kinds get 501"),
+        pytest.param(
+            "GET", "/apis/networking.k8s.io/v1/ingresses", None, 501, "NotImplemented", id="a kind left out gets 501"
+        ),
+        pytest.param(
+            "GET", "/apis/nobody.example/v1/things", None, 404, "NotFound", id="a kind of no CRD is not found"
+        ),
         pytest.param("GET", PODS + "/taken/exec", None, 501, "NotImplemented", id="unknown subresources get 501"),
         pytest.param("POST", "/api/v1/pods", pod("a"), 400, "BadRequest", id="a pod needs a namespace"),
         pytest.param("POST", PODS, [1], 400, "BadRequest", id="a list is no object"),
@@ -108,11 +116,11 @@ async def test_a_stale_write_conflicts_and_an_empty_one_is_no_write(door):
 @pytest.mark.asyncio
 async def test_status_and_the_rest_are_written_apart(door):
     await door.ask("POST", PODS, pod("a"))
-    wish = {"status": {"nominatedNodeName": "n7"}, "metadata": {"labels": {"sneaked": "in"}}}
+    wish = {"status": {"nominatedNodeName": "n7"}, "spec": {"priority": 7}}
     _, told = await door.ask("PATCH", PODS + "/a/status", wish, MERGE)
     assert told["status"]["nominatedNodeName"] == "n7"
     assert told["status"]["phase"] == "Pending"
-    assert "labels" not in told["metadata"] or "sneaked" not in told["metadata"]["labels"]
+    assert told["spec"]["priority"] == 0
     _, kept = await door.ask("PATCH", PODS + "/a", {"status": {"phase": "Failed"}}, MERGE)
     assert kept["status"]["phase"] == "Pending"
 

@@ -23,7 +23,10 @@ def raw_pod(name, gpus=8, **spec):
     asks = {"cpu": "1", "memory": "1Gi", "nvidia.com/gpu": str(gpus)}
     return {
         "metadata": {"name": name},
-        "spec": {"containers": [{"name": "m", "resources": {"requests": asks}}], **spec},
+        "spec": {
+            "containers": [{"name": "m", "image": "a:1", "resources": {"requests": asks, "limits": asks}}],
+            **spec,
+        },
     }
 
 
@@ -125,7 +128,7 @@ async def test_a_pod_without_room_waits_until_room_is_made(door):
         await door.ask("POST", PODS, raw_pod("p"))
         _, first = await tried()
         assert first.message == "0/1 nodes are available: none holds the pod."
-        await door.ask("DELETE", PODS + "/there")
+        await door.ask("DELETE", PODS + "/there", gracePeriodSeconds="0")
         assert (await tried())[1].node == "a"
     assert (await nodes_of(door))["p"] == "a"
 

@@ -7,29 +7,28 @@ import logging
 import string
 import tempfile
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-
-import aiohttp
 
 from console.demo.board import Score, score
 from console.demo.objects import MAP_NAME, MAP_NAMESPACE, map_text
 from console.demo.recable import recable
 from console.demo.rival import Rival
 from console.demo.scene import Act, DemoGang, Scene, Word, scene
-from console.demo.shell.extender import Up, own_extender, running
 from console.demo.shell.screen import Screen
 from console.demo.shell.stage import Stage
 from console.demo.tally import Asking, Pair, Tally
-from simulator.api.shell.serve import serve
+from console.shell.extender import Up, own_extender, running
+from simulator.yard.kubelet import Pace
 from simulator.yard.scheduler import Extender
-from simulator.yard.shell.loop import Scheduler, Settings
-from simulator.yard.shell.wire import ApiDoor, ExtenderDoor
+from simulator.yard.shell.loop import Settings
+from simulator.yard.shell.wire import ExtenderDoor
+from simulator.yard.shell.yard import yard
 from topology.fabric import Fabric, build
 from topology.parse import TEXT_KEY, read
 
-_LONGEST_LINE = 4 * 2**20  # of a watch: an object is at most 1.5 MiB
+_PACE = Pace(pull_s=0.02, stop_s=0.02)  # nobody came to see images pulled
 _RELOAD_S = 10.0  # twice what the extender promises for a changed map
 
 
@@ -67,23 +66,18 @@ async def _stage(show: Show, play: Scene, screen: Screen) -> AsyncIterator[tuple
     """Start the API, the extender and the scheduler; end them in the other order."""
     with tempfile.TemporaryDirectory(prefix="turnout-demo-") as name:
         folder = Path(name)
-        async with serve(folder / "kubeconfig") as served, aiohttp.ClientSession(read_bufsize=_LONGEST_LINE) as session:
-            api = ApiDoor(session, served.url)
-            stage = Stage(api)
+        async with yard(folder / "kubeconfig", pace=_PACE) as made:
+            stage = Stage(made.api)
+            made.addresses.update({place.name: place.ip for place in play.places})
             await stage.set_up(play)
-            screen.say(f"A Kubernetes API is up at {served.url}; the extender is starting ...")
+            screen.say(f"A Kubernetes API is up at {made.served.url}; the extender is starting ...")
             configmap = f"{MAP_NAMESPACE}/{MAP_NAME}"
-            async with running(show.extender, folder / "kubeconfig", configmap, folder, session) as up:
+            async with running(show.extender, folder / "kubeconfig", configmap, folder, made.session) as up:
                 screen.say(f"The extender is ready at {up.url} and is asked over HTTP, as kube-scheduler would ask it.")
-                door = ExtenderDoor(session, up.url)
                 settings = Settings(extender=Extender(weight=show.weight), seed=show.seed)
-                scheduler = asyncio.create_task(Scheduler(api, settings, door, stage.told).run())
-                try:
-                    yield stage, door, up
-                finally:
-                    scheduler.cancel()
-                    with suppress(asyncio.CancelledError):
-                        await scheduler
+                door = ExtenderDoor(made.session, up.url)
+                made.schedule(settings, door, stage.told)
+                yield stage, door, up
 
 
 class _Performance:

@@ -70,9 +70,9 @@ class Stage:
             await self._news.wait()
 
     async def leave(self, gang: DemoGang) -> None:
-        """The gang's job is done: its pods and its group are deleted."""
+        """The gang's job is done: its pods and its group are deleted at once."""
         members: list[Raw] = list(objects.members(gang))
         for pod in members:
-            await self._api.call("DELETE", f"{_PODS}/{pod['metadata']['name']}")
+            await self._api.call("DELETE", f"{_PODS}/{pod['metadata']['name']}?gracePeriodSeconds=0")
         await self._api.call("DELETE", f"{_GROUPS}/{gang.name}")
         self.placed.pop(gang.name, None)

@@ -26,9 +26,10 @@ from scheduler_ext.model import Answer, Victims
 from scheduler_ext.settings import extender_settings
 from scheduler_ext.shell.front import Front, Listen
 from scheduler_ext.shell.metrics import Metrics
-from simulator.api.model import KINDS
+from simulator.api.kinds.rows import ROWS
 from simulator.api.shell.serve import serve as serve_api
 from simulator.api.store import Store
+from simulator.api.writes.deletion import Wish
 
 PACE_S = 0.02  # between bursts of events
 
@@ -114,7 +115,7 @@ class Churn:
     """Pods that report, come and go, and nodes whose heart beats."""
 
     def __init__(self, store: Store, nodes: int, pods: int) -> None:
-        kinds = {kind.resource: kind for kind in KINDS}
+        kinds = {kind.resource: kind for kind in ROWS}
         self._store, self._nodes = store, nodes
         self._node, self._pod = kinds["nodes"], kinds["pods"]
         self._dice = random.Random(7)
@@ -150,7 +151,7 @@ class Churn:
             self._store.update(self._pod, cluster.NAMESPACE, name, self._with(name, status), "status")
             return 1
         # Another of its kind takes its place, so that the cluster stays as full as it was.
-        self._store.delete(self._pod, cluster.NAMESPACE, name)
+        self._store.delete(self._pod, cluster.NAMESPACE, name, Wish(grace_s=0))
         self._made += 1
         self._standing[at] = (self._new_pod(f"serve-{self._made}", on), on)
         return 2

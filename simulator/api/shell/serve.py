@@ -8,12 +8,13 @@ import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from aiohttp import web
 
-from simulator.api.shell.http import application, first_namespaces
+from simulator.api.faults import Faults
+from simulator.api.shell.rim import Logs, application, first_namespaces
 from simulator.api.shell.watch import Watches
 from simulator.api.store import Store
 
@@ -33,15 +34,17 @@ async def serve(
     port: int = 0,
     bookmark_s: float = 60.0,
     kept_changes: int = 10_000,
+    logs: Logs | None = None,
 ) -> AsyncIterator[Served]:
     """Serve until the block ends; the port is closed and every watch ended then.
 
     kubeconfig: where to write one that points here. port: 0 for a free one. kept_changes: of each kind, for watches.
+    logs: who keeps what pods wrote.
     """
     store = Store(_now, lambda: str(uuid.uuid4()), kept_changes)
     first_namespaces(store)
     watches = Watches(store, bookmark_s)
-    runner = web.AppRunner(application(store, watches), access_log=None, shutdown_timeout=1.0)
+    runner = web.AppRunner(application(store, watches, Faults(), logs), access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:
         site = web.TCPSite(runner, "127.0.0.1", port)
@@ -55,8 +58,8 @@ async def serve(
         await runner.cleanup()
 
 
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def _now(later_s: float = 0) -> str:
+    return (datetime.now(UTC) + timedelta(seconds=later_s)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _kubeconfig(url: str) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from collections.abc import Callable
 
 from aiohttp import web
 
 from simulator.api.errors import ApiRefusal
-from simulator.api.journal import event, line
+from simulator.api.journal import Stored, event, line, raw
 from simulator.api.model import Kind
 from simulator.api.select import Question
 from simulator.api.store import Store
@@ -24,20 +25,23 @@ class Watches:
         self._store, self._bookmark_s = store, bookmark_s
         self._running: set[asyncio.Task[None]] = set()
 
-    async def serve(self, request: web.Request, kind: Kind, wanted: Question) -> web.StreamResponse:
+    async def serve(
+        self, request: web.Request, kind: Kind, wanted: Question, show: Callable[[Stored], bytes] = raw
+    ) -> web.StreamResponse:
         """Answer one watch request. Raises ApiRefusal (410) when its version is too old to go on from."""
         query = request.query
         bookmarks = query.get("allowWatchBookmarks") in ("1", "true")
         version = _version(query.get("resourceVersion", ""))
-        initial = query.get("sendInitialEvents") == "true" or version == 0
+        told = query.get("sendInitialEvents") == "true"
+        initial = told or version == 0
         journal = self._store.journal(kind)
         # The position is taken before the first await: nothing written from here on is missed.
         position = journal.end() if initial else journal.after(version)
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
-        opening = self._opening(kind, wanted, query.get("sendInitialEvents") == "true") if initial else b""
+        opening = self._opening(kind, wanted, show, told) if initial else b""
         response.enable_chunked_encoding()
         await response.prepare(request)
-        task = asyncio.ensure_future(self._feed(response, kind, wanted, position, opening, bookmarks))
+        task = asyncio.ensure_future(self._feed(response, kind, wanted, show, position, opening, bookmarks))
         self._running.add(task)
         try:
             await asyncio.wait_for(task, _time_s(query.get("timeoutSeconds", "")))
@@ -50,8 +54,8 @@ class Watches:
             self._running.discard(task)
         return response
 
-    def _opening(self, kind: Kind, wanted: Question, told: bool) -> bytes:
-        lines = [line("ADDED", stored.raw) for stored in self._store.find(kind, "", wanted)]
+    def _opening(self, kind: Kind, wanted: Question, show: Callable[[Stored], bytes], told: bool) -> bytes:
+        lines = [line("ADDED", show(stored)) for stored in self._store.find(kind, "", wanted)]
         if told:
             lines.append(_bookmark(kind, self._store.version, {"k8s.io/initial-events-end": "true"}))
         return b"".join(lines)
@@ -61,6 +65,7 @@ class Watches:
         response: web.StreamResponse,
         kind: Kind,
         wanted: Question,
+        show: Callable[[Stored], bytes],
         position: int,
         opening: bytes,
         bookmarks: bool,
@@ -79,7 +84,7 @@ class Watches:
                     await response.write(line("ERROR", json.dumps(late.status()).encode()))
                     return
                 position += len(news)
-                lines = [shown for change in news if (shown := event(change, wanted)) is not None]
+                lines = [shown for change in news if (shown := event(change, wanted, show)) is not None]
                 if lines:
                     await response.write(b"".join(lines))
                 if changed.is_set():
@@ -94,10 +99,14 @@ class Watches:
         finally:
             journal.wakers.discard(changed.set)
 
-    async def stop(self) -> None:
-        """End every watch, so that a server can close at once."""
+    def drop(self) -> None:
+        """End every watch, as a broken connection does."""
         for task in self._running:
             task.cancel()
+
+    async def stop(self) -> None:
+        """End every watch, so that a server can close at once."""
+        self.drop()
         await asyncio.gather(*self._running, return_exceptions=True)
 
 
@@ -110,7 +119,7 @@ def _bookmark(kind: Kind, version: int, annotations: dict[str, str]) -> bytes:
 
 def _version(text: str) -> int:
     if text and not text.isdigit():
-        raise ApiRefusal("BadRequest", f"resourceVersion {text!r} is not a number")
+        raise ApiRefusal("", f"resourceVersion {text!r} is not a number")
     return int(text or 0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from simulator.api.errors import ApiRefusal, invalid
@@ -10,6 +11,7 @@ from simulator.api.model import Kind, Object
 
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+_POLICIES = ("Always", "OnFailure", "Never")
 _CHANGEABLE_SPEC = ("tolerations", "activeDeadlineSeconds", "terminationGracePeriodSeconds", "schedulingGates")
 
 
@@ -47,3 +49,49 @@ def _fixed(pod: Object) -> Object:
         if containers in spec:
             spec[containers] = [{**c, "image": ""} for c in spec[containers]]
     return spec
+
+
+def check_object(kind: Kind, obj: Object) -> None:
+    """Raises ApiRefusal (422) for a pod or a set of pods that no scheduler or kubelet could read."""
+    name = obj["metadata"]["name"]
+    if kind.called("pods"):
+        found = list(_pod_faults(obj.get("spec") or {}, "spec"))
+    elif kind.plural in ("jobs", "statefulsets", "replicasets", "deployments") and kind.group in ("batch", "apps"):
+        template = (obj.get("spec") or {}).get("template") or {}
+        found = list(_pod_faults(template.get("spec") or {}, "spec.template.spec"))
+        if kind.group == "apps" and not (obj["spec"].get("selector")):
+            found.append("spec.selector: Required value")
+    else:
+        return
+    if found:
+        raise invalid(kind.kind, name, found[0] if len(found) == 1 else f"[{', '.join(found)}]")
+
+
+def _pod_faults(spec: Object, path: str) -> Iterator[str]:
+    containers = spec.get("containers")
+    if not isinstance(containers, list) or not containers:
+        yield f"{path}.containers: Required value"
+        return
+    names = set()
+    for number, container in enumerate(containers):
+        where = f"{path}.containers[{number}]"
+        for key in ("name", "image"):
+            if not (isinstance(container, dict) and container.get(key)):
+                yield f"{where}.{key}: Required value"
+                return
+        if container["name"] in names:
+            yield f'{where}.name: Duplicate value: "{container["name"]}"'
+        names.add(container["name"])
+        yield from _limits(container.get("resources") or {}, where)
+    policy = spec.get("restartPolicy")
+    if policy not in (None, *_POLICIES):
+        listed = ", ".join(f'"{each}"' for each in _POLICIES)
+        yield f'{path}.restartPolicy: Unsupported value: "{policy}": supported values: {listed}'
+
+
+def _limits(resources: Object, where: str) -> Iterator[str]:
+    """Extended resources are whole numbers, and asked for as they are limited."""
+    requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
+    for resource in sorted(requests.keys() | limits.keys()):
+        if "/" in resource and requests.get(resource) != limits.get(resource):
+            yield f"{where}.resources.requests: Invalid value: must be equal to {resource} limit"

@@ -17,8 +17,8 @@ _MERGE_KEYS = {
     "volumes": "name",
     "volumeMounts": "mountPath",
     "conditions": "type",
+    "containerStatuses": "name",
     "ownerReferences": "uid",
-    "taints": "key",
     "addresses": "type",
 }
 
@@ -57,19 +57,25 @@ def strategic(target: Any, patch: Any, field: str = "") -> Any:
 
 
 def _merge_list(target: list[Any], patch: list[Any], key: str) -> list[Any]:
-    merged = list(target)
+    """Entries by their key. New ones come before those that the patch does not name, as the API server orders them."""
+    order = {old.get(key): i for i, old in enumerate(target)}
+    gone: set[Any] = set()
+    changed: list[Any] = []
     for entry in patch:
         if not isinstance(entry, dict) or key not in entry:
             raise ApiRefusal("BadRequest", f"an entry of a patched list lacks its merge key {key!r}")
-        at = next((i for i, old in enumerate(merged) if old.get(key) == entry[key]), None)
         if entry.get("$patch") == "delete":
-            if at is not None:
-                del merged[at]
-        elif at is None:
-            merged.append(strategic({}, entry))
+            gone.add(entry[key])
         else:
-            merged[at] = strategic(merged[at], entry)
-    return merged
+            at = order.get(entry[key])
+            changed.append(strategic({} if at is None else target[at], entry))
+    named = gone | {entry[key] for entry in changed}
+    others = [old for old in target if old.get(key) not in named]
+    merged: list[Any] = []
+    while others and changed:
+        at = order.get(changed[0][key])
+        merged.append((others if at is not None and order[others[0].get(key)] < at else changed).pop(0))
+    return [*merged, *others, *changed]
 
 
 def json_patch(target: Any, operations: Any) -> Any:
@@ -94,11 +100,11 @@ def _apply(document: Any, operation: dict[str, Any]) -> Any:
         case "remove":
             _take(document, path)
         case "replace":
-            _look(document, path)
             if not path:
                 return operation["value"]
-            _take(document, path)
-            _put(document, path, operation["value"])
+            if isinstance(_look(document, path[:-1]), list):
+                _take(document, path)
+            _put(document, path, operation["value"])  # a key that is not there is added, as the API server does it
         case "add":
             if not path:
                 return operation["value"]

@@ -1,0 +1,1 @@
+"""The rim of the yard: its process, its folder, its answers."""

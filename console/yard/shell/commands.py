@@ -1,0 +1,135 @@
+"""`turnout yard up`, `down`, `status`, as a person types them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from console.yard.note import KUBECONFIG, MARK, condition, welcome
+from console.yard.shell.process import YardFailed, ask, end, found, home, start
+
+FAILED, USAGE = 1, 2
+_NODES, _GPUS, _MOST_NODES, _MOST_GPUS = 16, 8, 5_000, 64
+
+
+def add(commands: Any) -> None:
+    """Add the yard's commands to the parser's."""
+    words = commands.add_parser("yard", help="a cluster on this machine, without building anything").add_subparsers(
+        metavar="COMMAND", required=True
+    )
+    up = words.add_parser("up", help="start one in the background and print the KUBECONFIG to use")
+    _add_wishes(up)
+    up.set_defaults(run=_up)
+    words.add_parser("down", help="end it").set_defaults(run=_down)
+    words.add_parser("status", help="how it is; exit 1 when none runs").set_defaults(run=_status)
+    serve = commands.add_parser(MARK)  # what `up` starts; without a help, so that nobody is told of it
+    serve.add_argument("--folder", type=Path, required=True)
+    _add_wishes(serve)
+    serve.set_defaults(run=_serve)
+
+
+def _add_wishes(parser: argparse.ArgumentParser) -> None:
+    many = parser.add_mutually_exclusive_group()
+    many.add_argument("--nodes", type=_from_1(_MOST_NODES), default=_NODES, help="how many (%(default)s)")
+    many.add_argument("--fabric", type=Path, metavar="FILE", help="a map: one node for each of its hosts")
+    parser.add_argument("--gpus", type=_from_0(_MOST_GPUS), default=_GPUS, help="of each node (%(default)s)")
+    parser.add_argument("--port", type=_from_0(65_535), default=0, help="of the API; 0 for a free one")
+    parser.add_argument("--no-extender", action="store_true", help="let the scheduler place pods by itself")
+
+
+def _from_0(most: int) -> Any:
+    return lambda text: _number(text, 0, most)
+
+
+def _from_1(most: int) -> Any:
+    return lambda text: _number(text, 1, most)
+
+
+def _number(text: str, least: int, most: int) -> int:
+    if not (text.isdecimal() and least <= int(text) <= most):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from {least} to {most}")
+    return int(text)
+
+
+def _up(args: argparse.Namespace) -> int:
+    folder = home()
+    if (there := found(folder)) is not None:
+        print(f"turnout yard up: one is up already, at {there.url}; turnout yard down ends it", file=sys.stderr)
+        return FAILED
+    flags = ["--gpus", str(args.gpus), "--port", str(args.port)] + ["--no-extender"] * args.no_extender
+    flags += ["--fabric", str(args.fabric.resolve())] if args.fabric else ["--nodes", str(args.nodes)]
+    try:
+        if args.fabric:
+            _read_map(args.fabric)
+        note = start(folder, flags)
+    except YardFailed as error:
+        print(f"turnout yard up: {error}", file=sys.stderr)
+        return FAILED
+    print("\n".join(welcome(note, str(folder / KUBECONFIG))))
+    return 0
+
+
+def _down(args: argparse.Namespace) -> int:
+    folder = home()
+    if (note := found(folder)) is None:
+        print("no yard is up")
+        return 0
+    end(folder, note)
+    print("the yard is gone")
+    return 0
+
+
+def _status(args: argparse.Namespace) -> int:
+    if (note := found(home())) is None:
+        print("no yard is up; turnout yard up starts one", file=sys.stderr)
+        return FAILED
+    try:
+        print("\n".join(condition(note, *ask(note))))
+    except YardFailed as error:
+        print(f"turnout yard status: {error}", file=sys.stderr)
+        return FAILED
+    print(f"KUBECONFIG={home() / KUBECONFIG}")
+    return 0
+
+
+def _serve(args: argparse.Namespace) -> int:
+    import asyncio
+
+    from console.shell.extender import ExtenderFailed
+    from console.yard.shell.serve import Wanted, serve
+    from simulator.yard.nodes import places_of
+
+    wanted = Wanted(args.folder, args.nodes, args.gpus, args.port, not args.no_extender)
+    try:
+        if args.fabric:
+            reading, data = _read_map(args.fabric)
+            wanted = Wanted(
+                args.folder, 0, args.gpus, args.port, not args.no_extender, tuple(places_of(reading.entries)), data
+            )
+        asyncio.run(serve(wanted))
+    except (YardFailed, ExtenderFailed, OSError) as error:
+        print(f"turnout yard: {error}", file=sys.stderr)
+        return FAILED
+    return 0
+
+
+def _read_map(file: Path) -> Any:
+    """The map in a file and the ConfigMap's data that it is. Raises YardFailed with every fault."""
+    from console.topo_check import check, data_of, told
+    from simulator.yard.nodes import MOST_NODES, places_of, unusable
+
+    try:
+        text = file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise YardFailed(str(error)) from error
+    reading = check(text)
+    if reading.faults:
+        raise YardFailed("\n".join(told(str(file), reading)))
+    standing = places_of(reading.entries)
+    if not 0 < len(standing) <= MOST_NODES:
+        raise YardFailed(f"{file} names {len(standing)} hosts; a yard has from 1 to {MOST_NODES} nodes")
+    if odd := unusable(standing):
+        raise YardFailed(f"{file}: no node can be called {odd[0]!r}")
+    return reading, tuple(data_of(text).items())

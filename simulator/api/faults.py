@@ -1,0 +1,77 @@
+"""Faults on demand, so that a client can be seen to bear them: refusals, slow answers, watches that end.
+
+A rule holds for so many requests and is then used up. Rules are looked at in the order in which they were given.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from simulator.api.errors import ApiRefusal
+
+_VERBS = ("", "get", "list", "watch", "create", "update", "patch", "delete")
+_CODES = {429: "TooManyRequests", 500: "InternalError", 503: "ServiceUnavailable"}
+_LONGEST_S = 600.0
+
+
+@dataclass(slots=True)
+class Fault:
+    """What happens to `times` requests of a verb ("" any) on a resource ("" any).
+
+    code: the refusal, 0 for none. slow_s: how long the answer takes longer. drop: running watches end at once, and no
+    request is refused. retry_after_s: told with a 429.
+    """
+
+    verb: str = ""
+    resource: str = ""
+    code: int = 0
+    slow_s: float = 0.0
+    drop: bool = False
+    retry_after_s: int = 1
+    times: int = 1
+
+    def refusal(self) -> ApiRefusal | None:
+        """What to raise, if anything."""
+        if not self.code:
+            return None
+        refusal = ApiRefusal(_CODES[self.code], "a fault that was asked for")
+        if self.code == 429:
+            refusal.retry_after_s = self.retry_after_s
+        return refusal
+
+
+class Faults:
+    """The rules in force."""
+
+    def __init__(self) -> None:
+        self._rules: list[Fault] = []
+
+    def ask_for(self, told: Any) -> None:
+        """Add a rule from JSON. Raises ApiRefusal (400) for one that cannot be read."""
+        known = set(Fault.__dataclass_fields__)
+        if not isinstance(told, dict) or (odd := sorted(set(told) - known)):
+            raise ApiRefusal(
+                "BadRequest", f"a fault has {sorted(known)}" + (f", not {odd}" if isinstance(told, dict) else "")
+            )
+        fault = Fault(**told)
+        if fault.verb not in _VERBS or (fault.code and fault.code not in _CODES):
+            raise ApiRefusal("BadRequest", f"a fault's verb is one of {_VERBS[1:]}, its code one of {sorted(_CODES)}")
+        if not 0 <= fault.slow_s <= _LONGEST_S or fault.times < 1:
+            raise ApiRefusal("BadRequest", f"slow_s is from 0 to {_LONGEST_S:g}, times at least 1")
+        if fault.code or fault.slow_s:
+            self._rules.append(fault)
+
+    def clear(self) -> None:
+        """Drop every rule."""
+        self._rules.clear()
+
+    def next(self, verb: str, resource: str) -> Fault | None:
+        """The fault of a request, used up by it; None for none."""
+        for fault in self._rules:
+            if fault.verb in ("", verb) and fault.resource in ("", resource):
+                fault.times -= 1
+                if not fault.times:
+                    self._rules.remove(fault)
+                return fault
+        return None

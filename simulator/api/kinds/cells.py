@@ -1,0 +1,201 @@
+"""What kubectl prints of a kind: its columns, as the API server's own printers fill them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from simulator.api.model import Column, Object
+
+NONE = "<none>"
+UNKNOWN = "<unknown>"
+
+
+def at(obj: Any, *path: str) -> Any:
+    """What lies under a path; None when a step is missing."""
+    for step in path:
+        obj = obj.get(step) if isinstance(obj, dict) else None
+    return obj
+
+
+def seconds(stamp: Any) -> float | None:
+    """An RFC 3339 time as seconds since 1970; None when it is none."""
+    try:
+        return datetime.fromisoformat(str(stamp)).astimezone(UTC).timestamp()
+    except ValueError:
+        return None
+
+
+def lasted(span_s: float) -> str:
+    """A span of time as kubectl writes it: 5s, 3m20s, 2h, 4d."""
+    left = int(span_s)
+    if left < 0:
+        return "<invalid>"
+    minutes, hours, days = left // 60, left // 3600, left // 86400
+    if left < 120:
+        return f"{left}s"
+    if minutes < 10:
+        return f"{minutes}m{left % 60}s" if left % 60 else f"{minutes}m"
+    if minutes < 180:
+        return f"{minutes}m"
+    if hours < 8:
+        return f"{hours}h{minutes % 60}m" if minutes % 60 else f"{hours}h"
+    if hours < 48:
+        return f"{hours}h"
+    if days < 8:
+        return f"{days}d{hours % 24}h" if hours % 24 else f"{days}d"
+    return f"{days}d" if days < 730 else f"{days // 365}y"
+
+
+def since(*path: str) -> Callable[[Object, float], str]:
+    """A cell: how long ago the time under a path was."""
+
+    def show(obj: Object, now_s: float) -> str:
+        then_s = seconds(at(obj, *path))
+        return UNKNOWN if then_s is None else lasted(now_s - then_s)
+
+    return show
+
+
+def text(*path: str, absent: str = "") -> Callable[[Object, float], str]:
+    """A cell: the text under a path."""
+
+    def show(obj: Object, now_s: float) -> str:
+        found = at(obj, *path)
+        return absent if found in (None, "") else str(found)
+
+    return show
+
+
+def number(*path: str) -> Callable[[Object, float], int]:
+    """A cell: the number under a path, 0 when there is none."""
+    return lambda obj, now_s: int(at(obj, *path) or 0)
+
+
+def _fraction(have: tuple[str, ...], of: tuple[str, ...]) -> Callable[[Object, float], str]:
+    return lambda obj, now_s: f"{at(obj, *have) or 0}/{at(obj, *of) or 0}"
+
+
+def _ready(pod: Object, now_s: float) -> str:
+    told = at(pod, "status", "containerStatuses") or ()
+    return f"{sum(bool(c.get('ready')) for c in told)}/{len(at(pod, 'spec', 'containers') or ())}"
+
+
+def _pod_status(pod: Object, now_s: float) -> str:
+    if at(pod, "metadata", "deletionTimestamp"):
+        return "Terminating"
+    shown = at(pod, "status", "reason") or at(pod, "status", "phase") or UNKNOWN
+    for container in at(pod, "status", "containerStatuses") or ():
+        for state in ("waiting", "terminated"):
+            shown = at(container, "state", state, "reason") or shown
+    gates = at(pod, "spec", "schedulingGates")
+    return "SchedulingGated" if gates and shown == "Pending" else str(shown)
+
+
+def _restarts(pod: Object, now_s: float) -> str:
+    return str(sum(c.get("restartCount", 0) for c in at(pod, "status", "containerStatuses") or ()))
+
+
+def _node_status(node: Object, now_s: float) -> str:
+    ready: Object = next((c for c in at(node, "status", "conditions") or () if c.get("type") == "Ready"), {})
+    shown = {"True": "Ready", "False": "NotReady"}.get(ready.get("status", ""), "Unknown")
+    return f"{shown},SchedulingDisabled" if at(node, "spec", "unschedulable") else shown
+
+
+def _roles(node: Object, now_s: float) -> str:
+    start = "node-role.kubernetes.io/"
+    roles = [key.removeprefix(start) for key in at(node, "metadata", "labels") or {} if key.startswith(start)]
+    return ",".join(sorted(roles)) or NONE
+
+
+def _address(kind: str) -> Callable[[Object, float], str]:
+    def show(node: Object, now_s: float) -> str:
+        told = at(node, "status", "addresses") or ()
+        return next((a.get("address", NONE) for a in told if a.get("type") == kind), NONE)
+
+    return show
+
+
+def _last_seen(event: Object, now_s: float) -> str:
+    for path in (("series", "lastObservedTime"), ("lastTimestamp",), ("eventTime",), ("metadata", "creationTimestamp")):
+        if (then_s := seconds(at(event, *path))) is not None:
+            return lasted(now_s - then_s)
+    return UNKNOWN
+
+
+def _about(event: Object, now_s: float) -> str:
+    told = event.get("involvedObject") or {}
+    return f"{str(told.get('kind', '')).lower()}/{told.get('name', '')}"
+
+
+def _job_status(job: Object, now_s: float) -> str:
+    told = {c.get("type"): c.get("status") for c in at(job, "status", "conditions") or ()}
+    return next((w for w in ("Complete", "Failed", "Suspended") if told.get(w) == "True"), "Running")
+
+
+def _completions(job: Object, now_s: float) -> str:
+    done, wanted = at(job, "status", "succeeded") or 0, at(job, "spec", "completions")
+    if wanted is not None:
+        return f"{done}/{wanted}"
+    parallel = at(job, "spec", "parallelism") or 1
+    return f"{done}/1 of {parallel}" if parallel > 1 else f"{done}/1"
+
+
+def _duration(job: Object, now_s: float) -> str:
+    began_s, ended_s = seconds(at(job, "status", "startTime")), seconds(at(job, "status", "completionTime"))
+    return "" if began_s is None else lasted((now_s if ended_s is None else ended_s) - began_s)
+
+
+NAME = Column("Name", text("metadata", "name"), form="name")
+AGE = Column("Age", since("metadata", "creationTimestamp"))
+
+NAMESPACE = (NAME, Column("Status", text("status", "phase")), AGE)
+POD = (
+    NAME,
+    Column("Ready", _ready),
+    Column("Status", _pod_status),
+    Column("Restarts", _restarts),
+    AGE,
+    Column("IP", text("status", "podIP", absent=NONE), 1),
+    Column("Node", text("spec", "nodeName", absent=NONE), 1),
+    Column("Nominated Node", text("status", "nominatedNodeName", absent=NONE), 1),
+    Column("Readiness Gates", lambda pod, now_s: NONE, 1),
+)
+NODE = (
+    NAME,
+    Column("Status", _node_status),
+    Column("Roles", _roles),
+    AGE,
+    Column("Version", text("status", "nodeInfo", "kubeletVersion")),
+    Column("Internal-IP", _address("InternalIP"), 1),
+    Column("External-IP", _address("ExternalIP"), 1),
+    Column("OS-Image", text("status", "nodeInfo", "osImage", absent=UNKNOWN), 1),
+    Column("Kernel-Version", text("status", "nodeInfo", "kernelVersion", absent=UNKNOWN), 1),
+    Column("Container-Runtime", text("status", "nodeInfo", "containerRuntimeVersion", absent=UNKNOWN), 1),
+)
+EVENT = (
+    Column("Last Seen", _last_seen),
+    Column("Type", text("type")),
+    Column("Reason", text("reason")),
+    Column("Object", _about),
+    Column("Message", text("message")),
+)
+LEASE = (NAME, Column("Holder", text("spec", "holderIdentity")), AGE)
+JOB = (NAME, Column("Status", _job_status), Column("Completions", _completions), Column("Duration", _duration), AGE)
+STATEFUL_SET = (NAME, Column("Ready", _fraction(("status", "readyReplicas"), ("spec", "replicas"))), AGE)
+REPLICA_SET = (
+    NAME,
+    Column("Desired", number("spec", "replicas"), form="integer"),
+    Column("Current", number("status", "replicas"), form="integer"),
+    Column("Ready", number("status", "readyReplicas"), form="integer"),
+    AGE,
+)
+DEPLOYMENT = (
+    NAME,
+    Column("Ready", _fraction(("status", "readyReplicas"), ("spec", "replicas"))),
+    Column("Up-to-date", number("status", "updatedReplicas"), form="integer"),
+    Column("Available", number("status", "availableReplicas"), form="integer"),
+    AGE,
+)
+ANY = (NAME, AGE)

@@ -1,0 +1,138 @@
+"""What the API server fills in at a creation, as far as our programs, kubectl and the schedulers read it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_NODE_INFO = (
+    "architecture",
+    "bootID",
+    "containerRuntimeVersion",
+    "kernelVersion",
+    "kubeProxyVersion",
+    "kubeletVersion",
+    "machineID",
+    "operatingSystem",
+    "osImage",
+    "systemUUID",
+)
+
+
+def pod_defaults(obj: dict[str, Any]) -> None:
+    """A pod is Pending, has a scheduler, a priority and a grace, and its limits stand in for missing requests."""
+    spec = obj.setdefault("spec", {})
+    _fill_pod(spec)
+    spec.setdefault("enableServiceLinks", True)
+    spec.setdefault("priority", 0)
+    if "tolerations" not in spec:
+        spec["tolerations"] = [
+            {"key": f"node.kubernetes.io/{why}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
+            for why in ("not-ready", "unreachable")
+        ]
+    spec.setdefault("preemptionPolicy", "PreemptLowerPriority")
+    obj["status"] = {"phase": "Pending", "qosClass": _quality(spec)}
+
+
+def job_defaults(obj: dict[str, Any]) -> None:
+    """A job without numbers is one pod, once; its pods carry its name and its uid, which select them."""
+    spec = obj.setdefault("spec", {})
+    spec.setdefault("completionMode", "NonIndexed")
+    if "completions" not in spec and "parallelism" not in spec:
+        spec["completions"] = 1
+    spec.setdefault("parallelism", 1)
+    spec.setdefault("backoffLimit", 6)
+    spec.setdefault("suspend", False)
+    _fill_template(spec)
+    if not spec.get("manualSelector"):
+        uid, name = obj["metadata"]["uid"], obj["metadata"]["name"]
+        marks = {"batch.kubernetes.io/controller-uid": uid}
+        spec["selector"] = {"matchLabels": dict(marks)}
+        told = {**marks, "controller-uid": uid, "batch.kubernetes.io/job-name": name, "job-name": name}
+        template = spec.setdefault("template", {}).setdefault("metadata", {})
+        template["labels"] = {**(template.get("labels") or {}), **told}
+
+
+def replica_defaults(obj: dict[str, Any]) -> None:
+    """A set has one replica when nothing is said."""
+    spec = obj.setdefault("spec", {})
+    spec.setdefault("replicas", 1)
+    _fill_template(spec)
+
+
+def _fill_template(spec: dict[str, Any]) -> None:
+    template = spec.get("template")
+    if isinstance(template, dict) and isinstance(template.get("spec"), dict):
+        _fill_pod(template["spec"])
+
+
+def _fill_pod(spec: dict[str, Any]) -> None:
+    for key, value in (
+        ("schedulerName", "default-scheduler"),
+        ("restartPolicy", "Always"),
+        ("terminationGracePeriodSeconds", 30),
+        ("dnsPolicy", "ClusterFirst"),
+    ):
+        spec.setdefault(key, value)
+    spec.setdefault("securityContext", {})
+    for container in [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]:
+        if not isinstance(container, dict):
+            continue
+        resources = container.setdefault("resources", {})
+        if resources.get("limits"):
+            resources["requests"] = {**resources["limits"], **(resources.get("requests") or {})}
+        container.setdefault("terminationMessagePath", "/dev/termination-log")
+        container.setdefault("terminationMessagePolicy", "File")
+        image = str(container.get("image", ""))
+        latest = ":" not in image.rsplit("/", 1)[-1] or image.endswith(":latest")
+        container.setdefault("imagePullPolicy", "Always" if latest else "IfNotPresent")
+
+
+def _quality(spec: dict[str, Any]) -> str:
+    """BestEffort, Burstable or Guaranteed, by what CPU and memory are asked for."""
+    asked, whole = False, True
+    for container in spec.get("containers") or ():
+        resources = container.get("resources") or {}
+        requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
+        for resource in ("cpu", "memory"):
+            asked = asked or resource in requests or resource in limits
+            whole = whole and resource in limits and requests.get(resource) == limits[resource]
+    return "Guaranteed" if asked and whole else ("Burstable" if asked else "BestEffort")
+
+
+def namespace_defaults(obj: dict[str, Any]) -> None:
+    """A namespace is Active and carries its name as a label."""
+    meta = obj["metadata"]
+    meta["labels"] = {**(meta.get("labels") or {}), "kubernetes.io/metadata.name": meta["name"]}
+    obj.setdefault("spec", {}).setdefault("finalizers", ["kubernetes"])
+    obj["status"] = {"phase": "Active"}
+
+
+def node_defaults(obj: dict[str, Any]) -> None:
+    """A node that says nothing of itself."""
+    obj.setdefault("spec", {})
+    status = obj.setdefault("status", {})
+    status.setdefault("daemonEndpoints", {"kubeletEndpoint": {"Port": 0}})
+    info = status.setdefault("nodeInfo", {})
+    for key in _NODE_INFO:
+        info.setdefault(key, "")
+
+
+def stateful_defaults(obj: dict[str, Any]) -> None:
+    """Pods in order, and nothing is thrown away."""
+    replica_defaults(obj)
+    spec = obj["spec"]
+    spec.setdefault("podManagementPolicy", "OrderedReady")
+    spec.setdefault("updateStrategy", {"type": "RollingUpdate", "rollingUpdate": {"partition": 0}})
+    spec.setdefault("revisionHistoryLimit", 10)
+    spec.setdefault("persistentVolumeClaimRetentionPolicy", {"whenDeleted": "Retain", "whenScaled": "Retain"})
+    obj["status"] = {"replicas": 0, "availableReplicas": 0}
+
+
+def definition_defaults(obj: dict[str, Any]) -> None:
+    """The names that follow from others."""
+    spec = obj.setdefault("spec", {})
+    spec.setdefault("conversion", {"strategy": "None"})
+    names = spec.get("names")
+    if isinstance(names, dict) and names.get("kind"):
+        names.setdefault("singular", names["kind"].lower())
+        names.setdefault("listKind", f"{names['kind']}List")

@@ -1,0 +1,144 @@
+"""A CRD's schema at work: unknown fields are dropped, absent ones filled in, wrong ones told.
+
+A structural schema is the subset of OpenAPI v3 that apiextensions.k8s.io/v1 takes. CEL rules are not evaluated:
+custom.py refuses a CRD that has some.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+Schema = Mapping[str, Any]
+_KEEP = "x-kubernetes-preserve-unknown-fields"
+_EITHER = "x-kubernetes-int-or-string"
+_TYPES: dict[str, tuple[type, ...]] = {
+    "object": (dict,),
+    "array": (list,),
+    "string": (str,),
+    "boolean": (bool,),
+    "integer": (int,),
+    "number": (int, float),
+}
+_ROOT = ("apiVersion", "kind", "metadata")
+
+
+def prune(schema: Schema, value: Any, root: bool = True) -> Any:
+    """The value without what the schema does not name."""
+    if isinstance(value, list):
+        return [prune(schema.get("items") or {}, each, False) for each in value]
+    if not isinstance(value, dict):
+        return value
+    known, more = schema.get("properties") or {}, schema.get("additionalProperties")
+    embedded = root or schema.get("x-kubernetes-embedded-resource")
+    kept: dict[str, Any] = {}
+    for key, each in value.items():
+        if embedded and key in _ROOT:
+            kept[key] = each
+        elif key in known:
+            kept[key] = prune(known[key], each, False)
+        elif isinstance(more, Mapping):
+            kept[key] = prune(more, each, False)
+        elif schema.get(_KEEP) or more is True:
+            kept[key] = each
+    return kept
+
+
+def fill(schema: Schema, value: Any) -> Any:
+    """The value with the defaults of what is absent, and of what is null where null is not allowed."""
+    if isinstance(value, list):
+        return [fill(schema.get("items") or {}, each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    filled = dict(value)
+    for key, part in (schema.get("properties") or {}).items():
+        if filled.get(key) is None and "default" in part and not (key in filled and part.get("nullable")):
+            filled[key] = copy.deepcopy(part["default"])
+        if key in filled:
+            filled[key] = fill(part, filled[key])
+    more = schema.get("additionalProperties")
+    if isinstance(more, Mapping):
+        known = schema.get("properties") or {}
+        filled = {key: each if key in known else fill(more, each) for key, each in filled.items()}
+    return filled
+
+
+def faults(schema: Schema, value: Any, path: str = "") -> Iterator[str]:
+    """Each thing that is wrong, as `spec.replicas: Invalid value: ...`."""
+    where = path or "object"
+    if value is None:
+        if not schema.get("nullable") and schema.get("type"):
+            yield f"{where}: Invalid value: null: must be of type {schema['type']}"
+        return
+    if not _is_of_type(schema, value):
+        named = "integer or string" if schema.get(_EITHER) else schema.get("type")
+        yield f"{where}: Invalid value: {value!r}: must be of type {named}"
+        return
+    if "enum" in schema and value not in schema["enum"]:
+        allowed = ", ".join(f'"{each}"' for each in schema["enum"])
+        yield f"{where}: Unsupported value: {value!r}: supported values: {allowed}"
+    if isinstance(value, str):
+        yield from _text_faults(schema, value, where)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield from _number_faults(schema, value, where)
+    elif isinstance(value, list):
+        yield from _list_faults(schema, value, where, path)
+    elif isinstance(value, dict):
+        yield from _object_faults(schema, value, path)
+
+
+def _is_of_type(schema: Schema, value: Any) -> bool:
+    if schema.get(_EITHER):
+        return isinstance(value, int | str) and not isinstance(value, bool)
+    wanted = _TYPES.get(schema.get("type", ""))
+    if wanted is None:
+        return True
+    if schema["type"] == "integer" and isinstance(value, float):
+        return value.is_integer()
+    return isinstance(value, wanted) and not (isinstance(value, bool) and bool not in wanted)
+
+
+def _text_faults(schema: Schema, value: str, where: str) -> Iterator[str]:
+    if len(value) > schema.get("maxLength", len(value)):
+        yield f"{where}: Too long: may not be more than {schema['maxLength']} bytes"
+    if len(value) < schema.get("minLength", 0):
+        yield f"{where}: Invalid value: {value!r}: should be at least {schema['minLength']} chars long"
+    if "pattern" in schema and not re.search(schema["pattern"], value):
+        yield f"{where}: Invalid value: {value!r}: should match '{schema['pattern']}'"
+
+
+def _number_faults(schema: Schema, value: float, where: str) -> Iterator[str]:
+    low, high = schema.get("minimum"), schema.get("maximum")
+    if low is not None and (value < low or (schema.get("exclusiveMinimum") and value == low)):
+        yield f"{where}: Invalid value: {value}: should be greater than or equal to {low}"
+    if high is not None and (value > high or (schema.get("exclusiveMaximum") and value == high)):
+        yield f"{where}: Invalid value: {value}: should be less than or equal to {high}"
+
+
+def _list_faults(schema: Schema, value: list[Any], where: str, path: str) -> Iterator[str]:
+    if len(value) > schema.get("maxItems", len(value)):
+        yield f"{where}: Too many: {len(value)}: must have at most {schema['maxItems']} items"
+    if len(value) < schema.get("minItems", 0):
+        yield f"{where}: Invalid value: {len(value)}: should have at least {schema['minItems']} items"
+    for number, each in enumerate(value):
+        yield from faults(schema.get("items") or {}, each, f"{path}[{number}]")
+    keys = schema.get("x-kubernetes-list-map-keys")
+    if keys:
+        seen = [tuple(each.get(key) for key in keys) for each in value if isinstance(each, dict)]
+        for number, each in enumerate(seen):
+            if each in seen[:number]:
+                yield f"{path}[{number}]: Duplicate value: {dict(zip(keys, each, strict=True))}"
+
+
+def _object_faults(schema: Schema, value: dict[str, Any], path: str) -> Iterator[str]:
+    start = f"{path}." if path else ""
+    for key in schema.get("required") or ():
+        if key not in value:
+            yield f"{start}{key}: Required value"
+    known, more = schema.get("properties") or {}, schema.get("additionalProperties")
+    for key, each in value.items():
+        part = known.get(key, more if isinstance(more, Mapping) else None)
+        if part is not None and not (not path and key in _ROOT):
+            yield from faults(part, each, f"{start}{key}")

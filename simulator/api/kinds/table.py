@@ -1,0 +1,37 @@
+"""A list as kubectl prints it: meta.k8s.io/v1 Table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from simulator.api.kinds.cells import ANY
+from simulator.api.model import Kind, Object
+
+
+def asked_for(accept: str) -> bool:
+    """Does a caller want a Table before anything else?"""
+    first = accept.split(",", 1)[0]
+    return "as=Table" in first and "g=meta.k8s.io" in first
+
+
+def table(kind: Kind, objects: Iterable[Object], version: str, now_s: float, head: bool = True) -> dict[str, Any]:
+    """The Table of some objects. head: with the columns' names; a watch tells them once."""
+    columns = kind.columns or ANY
+    rows = []
+    for obj in objects:
+        cells = [column.show(obj, now_s) for column in columns]
+        part = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": obj["metadata"]}
+        rows.append({"cells": cells, "object": part})
+    names = [
+        {"name": c.name, "type": "integer" if c.form == "integer" else "string", "format": "name" * (c.form == "name")}
+        | {"description": "", "priority": c.priority}
+        for c in columns
+    ]
+    return {
+        "kind": "Table",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": {"resourceVersion": version},
+        "columnDefinitions": names if head else [],
+        "rows": rows,
+    }

@@ -1,0 +1,53 @@
+"""Who owns whom: an index of ownerReferences, and what the garbage collector has to look at because of a change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from simulator.api.model import Kind, Object
+
+Where = tuple[Kind, str, str]  # kind, namespace, name
+
+
+class Ties:
+    """Owners and dependents by uid. `doubtful` names whose owners, dependents or finalizers changed."""
+
+    def __init__(self) -> None:
+        self.doubtful: set[Where] = set()
+        self._where: dict[str, Where] = {}
+        self._owned: dict[str, set[Where]] = {}
+
+    def place(self, uid: str) -> Where | None:
+        """Where the object of this uid lies; None when there is none."""
+        return self._where.get(uid)
+
+    def dependents(self, uid: str) -> list[Where]:
+        """Who names this uid as an owner."""
+        return list(self._owned.get(uid, ()))
+
+    def note(self, kind: Kind, before: Object | None, now: Object | None) -> None:
+        """Take in one write. before None: created; now None: gone."""
+        meta = (now or before or {})["metadata"]
+        here: Where = (kind, meta.get("namespace", ""), meta["name"])
+        was, named = _owners(before), _owners(now)
+        for uid in was - named:
+            self._owned[uid].discard(here)
+            if not self._owned[uid]:
+                del self._owned[uid]
+            if uid in self._where:
+                self.doubtful.add(self._where[uid])  # it may have waited for this dependent
+        for uid in named - was:
+            self._owned.setdefault(uid, set()).add(here)
+        if now is None:
+            self._where.pop(meta["uid"], None)
+            self.doubtful |= self._owned.get(meta["uid"], set())
+            return
+        self._where[meta["uid"]] = here
+        if named or meta.get("deletionTimestamp"):
+            self.doubtful.add(here)
+
+
+def _owners(obj: Object | None) -> set[str]:
+    references: Iterable[dict[str, Any]] = (obj or {}).get("metadata", {}).get("ownerReferences") or ()
+    return {each["uid"] for each in references}

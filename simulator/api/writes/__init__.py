@@ -1,0 +1,1 @@
+"""What a write does: patches, ownership of fields, deletion, the subresources."""

@@ -1,0 +1,106 @@
+"""How an object goes: at once, after a grace that its kubelet needs, or when the last finalizer is taken off.
+
+Source: Kubernetes, registry/rest/delete.go and the pod strategy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from simulator.api.errors import ApiRefusal, conflict
+from simulator.api.kinds.cells import at, seconds
+from simulator.api.model import Kind, Object
+
+FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
+_BY_POLICY = {"Foreground": FOREGROUND, "Orphan": ORPHAN, "Background": ""}
+_DEFAULT_GRACE_S = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a DELETE asks for. grace_s None: as the object says. policy: of the dependents. only_if: uid, version."""
+
+    grace_s: int | None = None
+    policy: str = "Background"
+    only_if: tuple[tuple[str, str], ...] = ()
+
+
+def wish_of(options: dict[str, Any], query: dict[str, str]) -> Wish:
+    """Read the DeleteOptions of a body, and of the query where the body says nothing. Raises ApiRefusal (400)."""
+    for key in ("dryRun", "orphanDependents"):
+        if options.get(key) or query.get(key):
+            raise ApiRefusal("NotImplemented", f"the embedded API does not do deletions with {key}")
+    grace = options.get("gracePeriodSeconds", query.get("gracePeriodSeconds"))
+    policy = options.get("propagationPolicy") or query.get("propagationPolicy") or "Background"
+    if policy not in _BY_POLICY:
+        raise ApiRefusal("Invalid", f"DeleteOptions: propagationPolicy: Unsupported value: {policy!r}")
+    try:
+        grace_s = None if grace is None else int(grace)
+    except (TypeError, ValueError) as error:
+        raise ApiRefusal("BadRequest", f"gracePeriodSeconds {grace!r} is no number") from error
+    if grace_s is not None and grace_s < 0:
+        grace_s = 1  # as the API server reads a negative one
+    wanted = options.get("preconditions") or {}
+    return Wish(grace_s, policy, tuple((key, wanted[key]) for key in ("uid", "resourceVersion") if wanted.get(key)))
+
+
+def check(kind: Kind, obj: Object, wish: Wish) -> None:
+    """Raises ApiRefusal (409) when the object is not the one that is meant."""
+    meta = obj["metadata"]
+    for key, wanted in wish.only_if:
+        if wanted != meta[key]:
+            word = "UID" if key == "uid" else "ResourceVersion"
+            told = f"Precondition failed: {word} in precondition: {wanted}, {word} in object meta: {meta[key]}"
+            raise conflict(kind.resource, meta["name"], told)
+
+
+def marked(kind: Kind, obj: Object, wish: Wish, now: str, later: str) -> Object | None:
+    """The object on its way out, or None when it goes at once. later: the time `grace(...)` seconds from now."""
+    meta = obj["metadata"]
+    finalizers = list(meta.get("finalizers") or ())
+    asked = _BY_POLICY[wish.policy]
+    if asked and asked not in finalizers:
+        finalizers.append(asked)
+    for other in (FOREGROUND, ORPHAN):
+        if other != asked and other in finalizers and wish.policy != "Background":
+            finalizers.remove(other)
+    grace_s = grace(kind, obj, wish)
+    if not finalizers and not grace_s:
+        return None
+    gone = {**obj, "metadata": dict(meta)}
+    if finalizers:
+        gone["metadata"]["finalizers"] = finalizers
+    if not meta.get("deletionTimestamp") or grace_s < meta.get("deletionGracePeriodSeconds", 0):
+        gone["metadata"].update(deletionTimestamp=later if grace_s else now, deletionGracePeriodSeconds=grace_s)
+    return gone
+
+
+def last(kind: Kind, obj: Object, now: str) -> Object:
+    """The last state of an object that goes at once, as its deletion shows it."""
+    meta = dict(obj["metadata"])
+    if kind.graceful:
+        if not meta.get("deletionTimestamp"):
+            meta["generation"] = meta.get("generation", 1) + 1
+        meta.update(deletionTimestamp=meta.get("deletionTimestamp") or now, deletionGracePeriodSeconds=0)
+    return {**obj, "metadata": meta}
+
+
+def grace(kind: Kind, obj: Object, wish: Wish) -> int:
+    """How many seconds the object may still take. 0 for what no kubelet runs."""
+    if not kind.graceful or not at(obj, "spec", "nodeName"):
+        return 0
+    if at(obj, "status", "phase") in ("Succeeded", "Failed"):
+        return 0
+    own = at(obj, "spec", "terminationGracePeriodSeconds")
+    grace_s = wish.grace_s if wish.grace_s is not None else own if own is not None else _DEFAULT_GRACE_S
+    meta = obj["metadata"]
+    if meta.get("deletionTimestamp"):
+        return min(grace_s, int(meta.get("deletionGracePeriodSeconds") or 0))
+    return int(grace_s)
+
+
+def overdue_s(obj: Object, now_s: float) -> float | None:
+    """How long ago the grace of an object ended; None when it is not on its way out."""
+    then_s = seconds(obj["metadata"].get("deletionTimestamp"))
+    return None if then_s is None else now_s - then_s

@@ -1,0 +1,83 @@
+"""May a pod be evicted? PodDisruptionBudgets say so, counted from the pods as they are.
+
+Source: Kubernetes, registry/core/pod/storage/eviction.go. The count is made here at once, where a cluster's
+disruption controller writes it into the budget's status.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from simulator.api.errors import ApiRefusal
+from simulator.api.kinds.cells import at
+from simulator.api.model import Object
+
+_ENDED = ("Succeeded", "Failed")
+
+
+def check_budgets(pod: Object, pods: Sequence[Object], budgets: Sequence[Object]) -> None:
+    """Raises ApiRefusal: 429 when a budget is spent, 500 when two speak of the pod. pods: of its namespace."""
+    if at(pod, "status", "phase") in (*_ENDED, "Pending") or pod["metadata"].get("deletionTimestamp"):
+        return
+    mine = [budget for budget in budgets if selects(at(budget, "spec", "selector"), pod)]
+    if len(mine) > 1:
+        raise ApiRefusal("InternalError", "This pod has more than one PodDisruptionBudget, which is not supported")
+    for budget in mine:
+        counted = [p for p in pods if selects(at(budget, "spec", "selector"), p)]
+        counted = [p for p in counted if at(p, "status", "phase") not in _ENDED]
+        healthy = sum(ready(p) and not p["metadata"].get("deletionTimestamp") for p in counted)
+        if ready(pod) and healthy <= _wanted(budget, len(counted)):
+            raise ApiRefusal("TooManyRequests", "Cannot evict pod as it would violate the pod's disruption budget.")
+
+
+def told_to_leave(pod: Object, now: str) -> Object:
+    """The pod with the condition that says why it will be gone."""
+    status = pod.get("status") or {}
+    told: Object = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
+    told |= {"message": "Eviction API: evicting", "lastProbeTime": None, "lastTransitionTime": now}
+    others = [c for c in status.get("conditions") or () if c.get("type") != "DisruptionTarget"]
+    return {**pod, "metadata": dict(pod["metadata"]), "status": {**status, "conditions": [*others, told]}}
+
+
+def ready(pod: Object) -> bool:
+    """Does the pod serve?"""
+    told = at(pod, "status", "conditions") or ()
+    return any(c.get("type") == "Ready" and c.get("status") == "True" for c in told)
+
+
+def selects(selector: Any, obj: Object) -> bool:
+    """Does a LabelSelector choose the object? An empty one chooses all, none at all chooses nothing."""
+    if selector is None:
+        return False
+    labels = obj["metadata"].get("labels") or {}
+    if any(labels.get(key) != value for key, value in (selector.get("matchLabels") or {}).items()):
+        return False
+    return all(_holds(rule, labels) for rule in selector.get("matchExpressions") or ())
+
+
+def _holds(rule: dict[str, Any], labels: dict[str, str]) -> bool:
+    value, values = labels.get(rule["key"]), rule.get("values") or ()
+    match rule["operator"]:
+        case "In":
+            return value in values
+        case "NotIn":
+            return value not in values
+        case "Exists":
+            return value is not None
+        case _:
+            return value is None
+
+
+def _wanted(budget: Object, expected: int) -> int:
+    least, most = at(budget, "spec", "minAvailable"), at(budget, "spec", "maxUnavailable")
+    if most is not None:
+        return max(0, expected - _count(most, expected))
+    return _count(least or 0, expected)
+
+
+def _count(told: Any, of: int) -> int:
+    if isinstance(told, str) and told.endswith("%"):
+        return math.ceil(int(told[:-1]) * of / 100)
+    return int(told)

@@ -1,0 +1,61 @@
+"""The scale subresource: autoscaling/v1 Scale, read from an object and written back to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from simulator.api.errors import ApiRefusal, invalid
+from simulator.api.kinds.cells import at
+from simulator.api.model import Kind, Object, Scaling
+
+
+def scale_of(kind: Kind, obj: Object) -> Object:
+    """The Scale of an object. Raises ApiRefusal (404) for a kind without one."""
+    paths = _paths(kind)
+    meta = obj["metadata"]
+    selector = at(obj, *paths.selector) if paths.selector else None
+    status: dict[str, Any] = {"replicas": int(at(obj, *paths.seen) or 0)}
+    if told := _selector(selector):
+        status["selector"] = told
+    kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+    return {
+        "kind": "Scale",
+        "apiVersion": "autoscaling/v1",
+        "metadata": {key: meta[key] for key in kept if key in meta},
+        "spec": {"replicas": int(at(obj, *paths.replicas) or 0)} if at(obj, *paths.replicas) else {},
+        "status": status,
+    }
+
+
+def scaled(kind: Kind, obj: Object, scale: Object) -> Object:
+    """The object with the replicas of a Scale. Raises ApiRefusal: 422 for a number that is none."""
+    wanted = at(scale, "spec", "replicas") or 0
+    if not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 0:
+        raise invalid("Scale", obj["metadata"]["name"], "spec.replicas: must be greater than or equal to 0")
+    meta = {**obj["metadata"]}
+    told = scale.get("metadata") or {}
+    for key in ("uid", "resourceVersion", "name"):
+        if told.get(key):
+            meta[key] = told[key]
+        elif key == "resourceVersion":
+            meta.pop(key, None)
+    return {**_with(obj, _paths(kind).replicas, wanted), "metadata": meta}
+
+
+def _paths(kind: Kind) -> Scaling:
+    if kind.scaling is None:
+        raise ApiRefusal("NotFound", "the server could not find the requested resource")
+    return kind.scaling
+
+
+def _with(obj: Object, path: tuple[str, ...], value: Any) -> Object:
+    inside = value if len(path) == 1 else _with(obj.get(path[0]) or {}, path[1:], value)
+    return {**obj, path[0]: inside}
+
+
+def _selector(told: Any) -> str:
+    """A selector as text: as it is, or from matchLabels."""
+    if isinstance(told, str):
+        return told
+    labels = at(told, "matchLabels") if isinstance(told, dict) else None
+    return ",".join(f"{key}={value}" for key, value in sorted((labels or {}).items()))

@@ -1,0 +1,165 @@
+"""A pod's life as a table: bound, pulling, running, ended, leaving. What comes next, after how long, and its status.
+
+A kubelet that runs nothing: time alone moves a pod on. Annotations on a pod say how long it runs and how it ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+Object = dict[str, Any]
+
+RUNS_FOR = "yard.turnout.dev/runs-for"  # seconds; absent: until it is deleted
+EXIT_CODE = "yard.turnout.dev/exit-code"  # absent: 0
+IGNORES_TERM = "yard.turnout.dev/ignores-sigterm"  # "true": it takes its whole grace
+
+
+class State(Enum):
+    """Where a bound pod stands."""
+
+    BOUND = "bound"
+    PULLING = "pulling"
+    RUNNING = "running"
+    ENDED = "ended"
+    LEAVING = "leaving"
+    GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long things take, in seconds. stop_s: from SIGTERM to the end, for a pod that heeds it."""
+
+    pull_s: float = 0.5
+    stop_s: float = 0.5
+    restart_s: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What becomes of a pod, and how many seconds after it came into its present state."""
+
+    after_s: float
+    to: State
+
+
+def state_of(pod: Object) -> State:
+    """Where the pod stands by its own record."""
+    status = pod.get("status") or {}
+    if pod["metadata"].get("deletionTimestamp"):
+        return State.LEAVING
+    if status.get("phase") in ("Succeeded", "Failed"):
+        return State.ENDED
+    if not status.get("startTime"):
+        return State.BOUND
+    told = status.get("containerStatuses") or ()
+    if told and all("terminated" in (each.get("state") or {}) for each in told):
+        return State.ENDED
+    return State.RUNNING if status.get("phase") == "Running" else State.PULLING
+
+
+def turn(pod: Object, pace: Pace) -> Turn | None:
+    """What comes next, as the table has it; None: nothing does by itself."""
+    match state_of(pod):
+        case State.BOUND:
+            return Turn(0.0, State.PULLING)
+        case State.PULLING:
+            return Turn(pace.pull_s, State.RUNNING)
+        case State.RUNNING:
+            runs_s = _number(pod, RUNS_FOR)
+            return None if runs_s is None else Turn(runs_s, State.ENDED)
+        case State.ENDED if (pod.get("status") or {}).get("phase") == "Running":
+            return Turn(pace.restart_s, State.RUNNING)  # by its restart policy
+        case State.LEAVING:
+            grace_s = float(pod["metadata"].get("deletionGracePeriodSeconds") or 0)
+            stubborn = (pod["metadata"].get("annotations") or {}).get(IGNORES_TERM) == "true"
+            return Turn(grace_s if stubborn else min(grace_s, pace.stop_s), State.GONE)
+    return None
+
+
+def exit_code(pod: Object) -> int:
+    """How its containers end."""
+    return int(_number(pod, EXIT_CODE) or 0)
+
+
+def status_in(pod: Object, to: State, stamp: str, pod_ip: str = "", host_ip: str = "", code: int = 0) -> Object:
+    """The change of status that goes with a state: a strategic merge patch. stamp: the time as RFC 3339."""
+    match to:
+        case State.PULLING:
+            return {
+                "phase": "Pending",
+                "startTime": stamp,
+                "hostIP": host_ip,
+                "conditions": _conditions(stamp, ready=False),
+                "containerStatuses": [_waiting(each) for each in pod["spec"]["containers"]],
+            }
+        case State.RUNNING:
+            return {
+                "phase": "Running",
+                "podIP": pod_ip,
+                "podIPs": [{"ip": pod_ip}],
+                "conditions": _conditions(stamp, ready=True),
+                "containerStatuses": [_running(pod, each, stamp) for each in pod["spec"]["containers"]],
+            }
+        case State.ENDED:
+            again = _restarts(pod, code)
+            return {
+                "phase": "Running" if again else "Failed" if code else "Succeeded",
+                "conditions": _conditions(stamp, ready=False, why="" if again else "PodCompleted"),
+                "containerStatuses": [_ended(pod, each, stamp, code) for each in pod["spec"]["containers"]],
+            }
+    raise ValueError(f"no status goes with {to.value}")
+
+
+def _restarts(pod: Object, code: int) -> bool:
+    policy = pod["spec"].get("restartPolicy", "Always")
+    return policy == "Always" or (policy == "OnFailure" and code != 0)
+
+
+def _number(pod: Object, annotation: str) -> float | None:
+    text = (pod["metadata"].get("annotations") or {}).get(annotation)
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return None
+
+
+def _conditions(stamp: str, ready: bool, why: str = "") -> list[Object]:
+    told = {"PodReadyToStartContainers": True, "Initialized": True, "Ready": ready, "ContainersReady": ready}
+    reason = {"reason": why} if why else {}
+    return [
+        {"type": kind, "status": "True" if holds else "False", "lastProbeTime": None, "lastTransitionTime": stamp}
+        | (reason if not holds else {})
+        for kind, holds in told.items()
+    ]
+
+
+def _before(pod: Object, name: str) -> Object:
+    told = (pod.get("status") or {}).get("containerStatuses") or ()
+    return next((each for each in told if each["name"] == name), {})
+
+
+def _container(container: Object, ready: bool, restarts: int, state: Object) -> Object:
+    image = container.get("image", "")
+    told = {"name": container["name"], "image": image, "imageID": image, "ready": ready, "started": ready}
+    return {**told, "restartCount": restarts, "state": {"$patch": "replace", **state}}
+
+
+def _waiting(container: Object) -> Object:
+    return _container(container, False, 0, {"waiting": {"reason": "ContainerCreating"}})
+
+
+def _running(pod: Object, container: Object, stamp: str) -> Object:
+    before = _before(pod, container["name"])
+    ended = (before.get("state") or {}).get("terminated")
+    restarts = before.get("restartCount", 0) + (1 if ended else 0)
+    shown = _container(container, True, restarts, {"running": {"startedAt": stamp}})
+    return shown | ({"lastState": {"$patch": "replace", "terminated": ended}} if ended else {})
+
+
+def _ended(pod: Object, container: Object, stamp: str, code: int) -> Object:
+    before = _before(pod, container["name"])
+    began = ((before.get("state") or {}).get("running") or {}).get("startedAt", stamp)
+    ended = {"exitCode": code, "reason": "Error" if code else "Completed", "startedAt": began, "finishedAt": stamp}
+    return _container(container, False, before.get("restartCount", 0), {"terminated": ended})

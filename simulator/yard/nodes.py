@@ -1,0 +1,94 @@
+"""The nodes of a yard and the map that goes with them: as many as asked for, or the hosts of a map that is there."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from topology.model import Entry
+
+Object = dict[str, Any]
+GPU = "nvidia.com/gpu"
+HOSTS_PER_LEAF, LEAVES_PER_SPINE = 8, 4
+MOST_NODES = 5_000
+_CPUS_PER_GPU, _GIB_PER_GPU = 12, 120
+_ROOM_FOR_OTHERS = 2  # as many GPUs' worth of CPU and memory besides
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One node and where it hangs. path: its switches, the widest first."""
+
+    name: str
+    ip: str
+    path: tuple[str, ...]
+
+
+def places(count: int) -> list[Place]:
+    """So many nodes, eight under a leaf switch and four leaves under a spine."""
+    found = []
+    for number in range(count):
+        leaf = number // HOSTS_PER_LEAF
+        spine = leaf // LEAVES_PER_SPINE
+        found.append(Place(f"gpu-{number + 1:04d}", _address(number), (f"spine-{spine + 1}", f"leaf-{leaf + 1}")))
+    return found
+
+
+def places_of(entries: Iterable[Entry]) -> list[Place]:
+    """A node for every host of a map, which names it by its address or by its name."""
+    found = []
+    for number, entry in enumerate(entries):
+        if _is_address(entry.host):
+            found.append(Place(f"node-{entry.host.replace('.', '-').replace(':', '-')}", entry.host, entry.path))
+        else:
+            found.append(Place(entry.host, _address(number), entry.path))
+    return found
+
+
+def unusable(found: Sequence[Place]) -> list[str]:
+    """The hosts of a map that cannot be a node's name."""
+    return [place.name for place in found if len(place.name) > 253 or not _NAME.fullmatch(place.name)]
+
+
+def map_text(found: Iterable[Place]) -> str:
+    """The map of generated nodes as a topology ConfigMap holds it: `asw psw ip`, one line a node."""
+    return "".join(f"{place.path[-1]} {place.path[-2]} {place.ip}\n" for place in found)
+
+
+def node(place: Place, gpus: int, stamp: str) -> Object:
+    """A ready node. stamp: the time as RFC 3339."""
+    worth = gpus + _ROOM_FOR_OTHERS
+    offers = {"cpu": str(worth * _CPUS_PER_GPU), "memory": f"{worth * _GIB_PER_GPU}Gi", "pods": "110"}
+    if gpus:
+        offers[GPU] = str(gpus)
+    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "the yard's kubelet is ready"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": place.name, "labels": {"kubernetes.io/hostname": place.name, "kubernetes.io/os": "linux"}},
+        "spec": {},
+        "status": {
+            "capacity": offers,
+            "allocatable": offers,
+            "addresses": [{"type": "InternalIP", "address": place.ip}, {"type": "Hostname", "address": place.name}],
+            "conditions": [{**ready, "lastHeartbeatTime": stamp, "lastTransitionTime": stamp}],
+            "nodeInfo": {"kubeletVersion": "v1.35.4-yard", "osImage": "yard", "kernelVersion": "none"}
+            | {"containerRuntimeVersion": "none://0", "architecture": "amd64", "operatingSystem": "linux"},
+        },
+    }
+
+
+def _address(number: int) -> str:
+    return str(ipaddress.IPv4Address("10.0.0.1") + number)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True

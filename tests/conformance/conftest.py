@@ -1,0 +1,45 @@
+"""Both servers, for every story."""
+
+from __future__ import annotations
+
+import ssl
+import uuid
+
+import aiohttp
+import pytest
+import pytest_asyncio
+
+from hack.controlplane.errors import NotBuilt
+from hack.controlplane.plane import ControlPlane
+from simulator.api.shell.serve import serve
+from tests.conformance.sides import Both, opened
+
+CONTROLLERS = ("garbage-collector-controller",)  # what an API server leaves to others and the embedded one does
+
+
+@pytest.fixture(scope="package")
+def real_server():
+    """A real API server with its garbage collector, for the whole folder: each story has its own namespace."""
+    try:
+        plane = ControlPlane().start()
+    except NotBuilt as error:
+        pytest.fail(str(error), pytrace=False)
+    try:
+        plane.start_controller_manager(CONTROLLERS)
+        yield plane
+    finally:
+        plane.stop()
+
+
+@pytest_asyncio.fixture
+async def both(real_server):
+    """The embedded API and the real one."""
+    namespace = f"c-{uuid.uuid4().hex[:8]}"
+    api = real_server.api()
+    trust = aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=str(api._ca)), force_close=True)
+    async with (
+        serve() as served,
+        opened(served.url, namespace) as embedded,
+        opened(api.url, namespace, connector=trust, headers=api._headers) as real,
+    ):
+        yield Both(embedded, real)

@@ -1,0 +1,76 @@
+"""Binding, eviction, scale."""
+
+import pytest
+
+from tests.conformance.sides import MERGE, pod
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio]
+APPS = "apps/v1"
+
+
+def binding(name, node):
+    return {"metadata": {"name": name}, "target": {"kind": "Node", "name": node}}
+
+
+def stateful_set(name, replicas=None):
+    labels = {"app": name}
+    template = {"metadata": {"labels": labels}, "spec": pod("x")["spec"]}
+    spec = {"serviceName": name, "selector": {"matchLabels": labels}, "template": template}
+    return {"metadata": {"name": name}, "spec": spec | ({} if replicas is None else {"replicas": replicas})}
+
+
+def serving(name, **labels):
+    return pod(name, labels=labels, spec={"nodeName": "n1"})
+
+
+async def run(side, name):
+    told = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    await side.peek("PATCH", side.path("pods", name, "status"), {"status": told}, MERGE)
+
+
+async def test_a_pod_is_bound_once(both):
+    async def story(side):
+        await side.ask("POST", side.path("pods"), pod("a"))
+        wish = {"status": {"nominatedNodeName": "n9"}}
+        await side.ask("PATCH", side.path("pods", "a", "status"), wish, MERGE)
+        await side.ask("POST", side.path("pods", "a", "binding"), binding("a", "n1"))
+        await side.ask("POST", side.path("pods", "a", "binding"), binding("a", "n2"))
+        await side.ask("POST", side.path("pods", "nobody", "binding"), binding("nobody", "n1"))
+        await side.ask("POST", side.path("pods", "a", "binding"), {"metadata": {"name": "a"}, "target": {}})
+        await side.ask("GET", side.path("pods", "a"))
+
+    await both.agree(story)
+
+
+async def test_a_pod_that_leaves_is_not_bound(both):
+    async def story(side):
+        await side.peek("POST", side.path("pods"), pod("a", finalizers=["turnout.dev/hold"]))
+        await side.peek("DELETE", side.path("pods", "a"))
+        await side.ask("POST", side.path("pods", "a", "binding"), binding("a", "n1"))
+
+    await both.agree(story)
+
+
+async def test_scale_is_read_and_written(both):
+    async def story(side):
+        scale = side.path("statefulsets", "web", "scale", APPS)
+        await side.ask("POST", side.path("statefulsets", group=APPS), stateful_set("web", 3))
+        _, told = await side.ask("GET", scale)
+        await side.ask("PUT", scale, told | {"spec": {"replicas": 5}})
+        await side.ask("PUT", scale, told | {"spec": {"replicas": 6}})  # its version is old by now
+        await side.ask("PATCH", scale, {"spec": {"replicas": 2}}, MERGE)
+        await side.ask("PATCH", scale, {"spec": {"replicas": -1}}, MERGE)
+        await side.ask("GET", side.path("statefulsets", "nobody", "scale", APPS))
+
+    await both.agree(story)
+
+
+async def test_an_eviction_deletes_with_grace(both):
+    async def story(side):
+        await side.peek("POST", side.path("pods"), serving("a"))
+        await side.ask("POST", side.path("pods", "a", "eviction"), {"metadata": {"name": "a"}})
+        _, answer = await side.ask("GET", side.path("pods", "a"))
+        side.told.append(bool(answer["metadata"].get("deletionTimestamp")))
+        await side.ask("POST", side.path("pods", "nobody", "eviction"), {"metadata": {"name": "nobody"}})
+
+    await both.agree(story)

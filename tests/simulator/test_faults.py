@@ -1,0 +1,58 @@
+"""Faults on demand, and that they end."""
+
+import asyncio
+import time
+
+import pytest
+
+pytestmark = pytest.mark.asyncio
+PODS = "/api/v1/namespaces/default/pods"
+FAULTS = "/yard/faults"
+
+
+async def test_a_refusal_hits_so_many_requests_of_its_kind_and_no_others(door):
+    await door.ask("POST", FAULTS, {"verb": "list", "resource": "pods", "code": 429, "retry_after_s": 3, "times": 2})
+    assert (await door.ask("GET", "/api/v1/nodes"))[0] == 200
+    assert (await door.ask("GET", PODS + "/nobody"))[0] == 404
+    async with door.session.get(door.url + PODS) as refused:
+        assert (refused.status, refused.headers["Retry-After"]) == (429, "3")
+        assert (await refused.json())["reason"] == "TooManyRequests"
+    assert [(await door.ask("GET", PODS))[0] for _ in range(2)] == [429, 200]
+
+
+async def test_faults_are_used_up_in_order_and_can_be_cleared(door):
+    for code in (500, 503):
+        await door.ask("POST", FAULTS, {"code": code})
+    assert [(await door.ask("GET", PODS))[0] for _ in range(3)] == [500, 503, 200]
+    await door.ask("POST", FAULTS, {"code": 500, "times": 100})
+    await door.ask("DELETE", FAULTS)
+    assert (await door.ask("GET", PODS))[0] == 200
+
+
+async def test_an_answer_can_be_slow(door):
+    await door.ask("POST", FAULTS, {"slow_s": 0.2})
+    began_s = time.monotonic()
+    assert (await door.ask("GET", PODS))[0] == 200
+    assert time.monotonic() - began_s >= 0.2
+
+
+async def test_running_watches_can_be_dropped(door):
+    async with door.session.get(door.url + PODS, params={"watch": "1"}) as watch:
+        await door.ask("POST", FAULTS, {"drop": True})
+        async with asyncio.timeout(5):
+            assert await watch.content.read() == b""
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        pytest.param({"code": 418}, id="a code that is none of ours"),
+        pytest.param({"verb": "steal"}, id="a verb that is none"),
+        pytest.param({"slow_s": -1}, id="faster than at once"),
+        pytest.param({"times": 0}, id="never"),
+        pytest.param({"colour": "red"}, id="a field that is none"),
+    ],
+)
+async def test_a_fault_that_cannot_be_read_is_refused(door, told):
+    assert (await door.ask("POST", FAULTS, told))[0] == 400
+    assert (await door.ask("GET", PODS))[0] == 200

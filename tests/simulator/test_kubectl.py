@@ -1,0 +1,131 @@
+"""The kubectl of the tool modules drives a yard as it drives any cluster."""
+
+import asyncio
+import re
+import subprocess
+
+import pytest
+import pytest_asyncio
+
+from hack.controlplane.errors import NotBuilt
+from hack.controlplane.tools import cache
+from simulator.yard.kubelet import Pace
+from simulator.yard.nodes import places
+from simulator.yard.shell.loop import Settings
+from simulator.yard.shell.yard import yard
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio]
+
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: web, labels: {app: web}}
+spec:
+  containers: [{name: main, image: "registry.example.com/web:1"}]
+"""
+SET = """
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: train}
+spec:
+  serviceName: train
+  replicas: 2
+  selector: {matchLabels: {app: train}}
+  template:
+    metadata: {labels: {app: train}}
+    spec: {containers: [{name: main, image: "registry.example.com/train:1"}]}
+"""
+
+
+class Kubectl:
+    """kubectl, with the yard's kubeconfig."""
+
+    def __init__(self, binary, kubeconfig, cache):
+        self.argv = [str(binary), "--kubeconfig", str(kubeconfig), "--cache-dir", str(cache)]
+
+    async def __call__(self, *args, stdin=None, fails=False):
+        """What it prints; what it complains of when it is to fail."""
+        done = await asyncio.to_thread(
+            subprocess.run, [*self.argv, *args], input=stdin, capture_output=True, text=True, timeout=30, check=False
+        )
+        assert (done.returncode != 0) is fails, done.stderr
+        return done.stderr if fails else done.stdout
+
+    async def ready(self, pod):
+        """Wait until a pod runs, by kubectl's own means."""
+        await self("wait", "--for=condition=Ready", f"pod/{pod}", "--timeout=20s")
+
+
+@pytest_asyncio.fixture
+async def kubectl(tmp_path):
+    try:
+        binary = cache.binary("kubectl")
+    except NotBuilt as error:
+        pytest.fail(str(error), pytrace=False)
+    async with yard(tmp_path / "kubeconfig", pace=Pace(pull_s=0.05, stop_s=0.05)) as made:
+        await made.add_nodes(places(3), 8)
+        made.schedule(Settings())
+        yield Kubectl(binary, tmp_path / "kubeconfig", tmp_path / "cache")
+
+
+async def test_nodes_are_shown_and_cordoned(kubectl):
+    shown = await kubectl("get", "nodes", "-o", "wide")
+    assert re.findall(r"^(\S+)\s+Ready\s+<none>\s+\S+\s+\S+\s+(\S+)", shown, re.M) == [
+        (f"gpu-000{n}", f"10.0.0.{n}") for n in (1, 2, 3)
+    ]
+    await kubectl("cordon", "gpu-0002")
+    assert re.search(r"gpu-0002\s+Ready,SchedulingDisabled", await kubectl("get", "nodes"))
+    assert "nvidia.com/gpu:  8" in re.sub(r": +", ":  ", await kubectl("describe", "node", "gpu-0001"))
+
+
+async def test_a_pod_is_created_described_labelled_and_deleted(kubectl):
+    assert "pod/web created" in await kubectl("create", "-f", "-", stdin=POD)
+    assert "AlreadyExists" in await kubectl("create", "-f", "-", stdin=POD, fails=True)
+    await kubectl.ready("web")
+    assert re.search(
+        r"web\s+1/1\s+Running\s+0\s+\d+s\s+10\.\S+\s+gpu-000\d", await kubectl("get", "pods", "-o", "wide")
+    )
+    await kubectl("label", "pod", "web", "tier=front")
+    assert await kubectl("get", "pods", "-l", "tier=front", "-o", "name") == "pod/web\n"
+    described = await kubectl("describe", "pod", "web")
+    assert re.search(r"^Status:\s+Running$", described, re.M)
+    assert "tier=front" in described
+    assert "deleted" in await kubectl("delete", "pod", "web", "--timeout=20s")
+    assert "No resources found" in (await kubectl("get", "pods", "--ignore-not-found") or "No resources found")
+    assert '"web" not found' in await kubectl("get", "pod", "web", fails=True)
+
+
+async def test_a_watch_tells_a_pods_life_in_rows(kubectl):
+    watching = await asyncio.create_subprocess_exec(
+        *kubectl.argv, "get", "pods", "-w", "--no-headers", stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        await asyncio.sleep(0)
+        await kubectl("create", "-f", "-", stdin=POD)
+        words = []
+        async with asyncio.timeout(20):
+            while "Running" not in words:
+                line = (await watching.stdout.readline()).decode().split()
+                assert line[0] == "web"
+                words.append(line[2])
+    finally:
+        watching.kill()
+        await watching.wait()
+    assert words[0] in ("Pending", "ContainerCreating", "Running")
+
+
+async def test_a_set_is_scaled(kubectl):
+    await kubectl("create", "-f", "-", stdin=SET)
+    assert "scaled" in await kubectl("scale", "statefulset/train", "--replicas=5")
+    assert "Expected replicas to be 9" in await kubectl(
+        "scale", "sts/train", "--replicas=1", "--current-replicas=9", fails=True
+    )
+    assert re.search(r"train\s+0/5", await kubectl("get", "all"))
+
+
+async def test_an_edit_is_applied_by_patch_and_what_is_not_done_says_so(kubectl):
+    await kubectl("create", "-f", "-", stdin=POD)
+    await kubectl("patch", "pod", "web", "-p", '{"metadata": {"annotations": {"a": "b"}}}')
+    assert await kubectl("get", "pod", "web", "-o", "jsonpath={.metadata.annotations.a}") == "b"
+    assert "does not do" in await kubectl("create", "-f", "-", "--dry-run=server", stdin=SET, fails=True)
+    assert "send JSON" in await kubectl("create", "configmap", "c", "--from-literal=a=b", fails=True)

@@ -1,0 +1,122 @@
+"""A pod's life by the table, and on the embedded API."""
+
+import asyncio
+
+import pytest
+
+from simulator.yard.kubelet import EXIT_CODE, IGNORES_TERM, RUNS_FOR, Pace, State, Turn, state_of, status_in, turn
+from simulator.yard.nodes import map_text, places, places_of, unusable
+from simulator.yard.shell.loop import Settings
+from simulator.yard.shell.yard import yard
+from topology import parse
+
+PODS = "/api/v1/namespaces/default/pods"
+PACE = Pace(pull_s=0.01, stop_s=0.01, restart_s=0.01)
+STAMP = "2026-01-01T00:00:00Z"
+
+
+def pod(status=None, grace=None, policy="Always", **notes):
+    meta = {"name": "a", "annotations": {key.replace("__", "/"): value for key, value in notes.items()}}
+    if grace is not None:
+        meta |= {"deletionTimestamp": STAMP, "deletionGracePeriodSeconds": grace}
+    spec = {"restartPolicy": policy, "containers": [{"name": "m", "image": "i:1"}]}
+    return {"metadata": meta, "spec": spec, "status": status or {"phase": "Pending"}}
+
+
+def noted(made, **notes):
+    return {**made, "metadata": {**made["metadata"], "annotations": notes}}
+
+
+RUNNING = {"phase": "Running", "startTime": STAMP, "containerStatuses": [{"name": "m", "state": {"running": {}}}]}
+ENDED = {"phase": "Running", "startTime": STAMP, "containerStatuses": [{"name": "m", "state": {"terminated": {}}}]}
+PULLING = {"phase": "Pending", "startTime": STAMP, "containerStatuses": [{"name": "m", "state": {"waiting": {}}}]}
+
+
+@pytest.mark.parametrize(
+    ("made", "next_"),
+    [
+        pytest.param(pod(), Turn(0.0, State.PULLING), id="a bound pod is pulled at once"),
+        pytest.param(pod(PULLING), Turn(0.5, State.RUNNING), id="a pulled one runs"),
+        pytest.param(pod(RUNNING), None, id="a running one runs on"),
+        pytest.param(noted(pod(RUNNING), **{RUNS_FOR: "7"}), Turn(7.0, State.ENDED), id="unless it says how long"),
+        pytest.param(noted(pod(RUNNING), **{RUNS_FOR: "soon"}), None, id="what is no number is not heeded"),
+        pytest.param(pod(ENDED), Turn(1.0, State.RUNNING), id="an ended one is restarted"),
+        pytest.param(pod({"phase": "Failed"}), None, id="a failed one stays"),
+        pytest.param(pod(RUNNING, grace=30), Turn(0.5, State.GONE), id="a deleted one stops soon"),
+        pytest.param(
+            noted(pod(RUNNING, grace=30), **{IGNORES_TERM: "true"}), Turn(30.0, State.GONE), id="or takes all its grace"
+        ),
+        pytest.param(pod(RUNNING, grace=0), Turn(0.0, State.GONE), id="without grace it goes at once"),
+    ],
+)
+def test_what_comes_next(made, next_):
+    assert turn(made, Pace()) == next_
+
+
+@pytest.mark.parametrize(
+    ("policy", "code", "phase"),
+    [
+        ("Always", 0, "Running"),
+        ("Always", 1, "Running"),
+        ("OnFailure", 0, "Succeeded"),
+        ("OnFailure", 1, "Running"),
+        ("Never", 0, "Succeeded"),
+        ("Never", 3, "Failed"),
+    ],
+)
+def test_the_restart_policy_says_what_an_end_means(policy, code, phase):
+    told = status_in(pod(RUNNING, policy=policy), State.ENDED, STAMP, code=code)
+    assert told["phase"] == phase
+    (container,) = told["containerStatuses"]
+    assert container["state"]["terminated"]["exitCode"] == code
+
+
+def test_a_restart_is_counted_and_the_last_end_is_kept():
+    ended = pod(status_in(pod(RUNNING), State.ENDED, STAMP, code=2))
+    ended["status"]["startTime"] = STAMP
+    assert state_of(ended) is State.ENDED
+    (container,) = status_in(ended, State.RUNNING, STAMP)["containerStatuses"]
+    assert container["restartCount"] == 1
+    assert container["lastState"]["terminated"]["exitCode"] == 2
+
+
+async def until(api, seen):
+    async with asyncio.timeout(10):
+        async for _ in api.changes(PODS):
+            found = {p["metadata"]["name"]: p for p in (await api.call("GET", PODS))["items"]}
+            if seen(found):
+                return found
+    raise AssertionError("a watch does not end")
+
+
+@pytest.mark.asyncio
+async def test_a_pod_is_scheduled_runs_fails_and_another_leaves():
+    async with yard(pace=PACE) as made:
+        await made.add_nodes(places(2), 8)
+        made.schedule(Settings())
+        spec = {"restartPolicy": "Never", "containers": [{"name": "m", "image": "i:1"}]}
+        for name, notes in (("short", {RUNS_FOR: "0.01", EXIT_CODE: "3"}), ("long", {})):
+            await made.api.call("POST", PODS, {"metadata": {"name": name, "annotations": notes}, "spec": spec})
+        found = await until(
+            made.api, lambda pods: {p["status"]["phase"] for p in pods.values()} == {"Failed", "Running"}
+        )
+        assert found["short"]["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 3
+        assert found["long"]["status"]["podIP"].startswith("10.")
+        assert found["long"]["status"]["hostIP"] in {place.ip for place in places(2)}
+        assert {c["type"] for c in found["long"]["status"]["conditions"]} > {"PodScheduled", "Ready"}
+        await made.api.call("DELETE", f"{PODS}/long")
+        await until(made.api, lambda pods: "long" not in pods)
+
+
+def test_generated_nodes_and_their_map_agree():
+    standing = places(40)
+    reading = parse.read({parse.TEXT_KEY: map_text(standing)})
+    assert not reading.faults
+    assert [(entry.host, entry.path) for entry in reading.entries] == [(place.ip, place.path) for place in standing]
+
+
+def test_a_map_gives_a_node_for_each_host():
+    text = "asw-1 psw-1 10.0.0.1\nasw-1 psw-1 gpu7\nasw-2 psw-1 UPPER\n"
+    standing = places_of(parse.read({parse.TEXT_KEY: text}).entries)
+    assert [(place.name, place.ip) for place in standing][:2] == [("node-10-0-0-1", "10.0.0.1"), ("gpu7", "10.0.0.2")]
+    assert unusable(standing) == ["UPPER"]
