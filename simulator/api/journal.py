@@ -12,6 +12,8 @@ from simulator.api.errors import ApiRefusal
 from simulator.api.model import Object
 from simulator.api.select import Question
 
+Key = tuple[str, str]  # namespace, name
+
 
 @dataclass(frozen=True, slots=True)
 class Stored:
@@ -20,6 +22,16 @@ class Stored:
     obj: Object
     raw: bytes
     version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of a list. version: of the list. rest: the key after which to go on, None at the end; left: how many."""
+
+    items: tuple[Stored, ...]
+    version: int
+    rest: Key | None = None
+    left: int = 0
 
 
 @dataclass(frozen=True, slots=True)

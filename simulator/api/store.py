@@ -7,13 +7,12 @@ does in detail in writes/, garbage collection in owners.py.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from simulator.api.errors import ApiRefusal, conflict, not_found
-from simulator.api.journal import Change, Journal, Stored
+from simulator.api.journal import Change, Journal, Key, Page, Stored
 from simulator.api.kinds.catalogue import Catalogue
 from simulator.api.kinds.custom import established, kind_of
 from simulator.api.kinds.rows import BUDGETS, DEFINITIONS, NAMESPACES, PODS, PRIORITIES
@@ -26,7 +25,6 @@ from simulator.api.writes.admission import as_kind, check_update, shaped, tidied
 from simulator.api.writes.eviction import check_budgets, told_to_leave
 from simulator.api.writes.managed import owned
 
-Key = tuple[str, str]  # namespace, name
 _KEPT_CHANGES = 10_000
 AS_IT_SAYS = deletion.Wish()
 _BORN = (
@@ -38,16 +36,6 @@ _BORN = (
     "deletionTimestamp",
     "deletionGracePeriodSeconds",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """One page of a list. version: of the list. rest: the key after which to go on, None at the end; left: how many."""
-
-    items: tuple[Stored, ...]
-    version: int
-    rest: Key | None = None
-    left: int = 0
 
 
 class Store:

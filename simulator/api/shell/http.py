@@ -11,8 +11,8 @@ import msgspec
 from aiohttp import web
 
 from simulator.api.errors import ApiRefusal, Unserved
+from simulator.api.journal import Key, Page
 from simulator.api.model import Kind
-from simulator.api.store import Key, Page
 
 MOST_BODY_BYTES = 3 * 2**20  # as etcd and the API server together allow
 JSON = "application/json"

@@ -17,7 +17,7 @@ from simulator.api import route
 from simulator.api.discovery import discovery
 from simulator.api.errors import ApiRefusal, invalid, success
 from simulator.api.faults import Faults
-from simulator.api.journal import Stored, raw
+from simulator.api.journal import Page, Stored, raw
 from simulator.api.kinds.rows import NAMESPACES
 from simulator.api.kinds.table import asked_for, table
 from simulator.api.model import Kind
@@ -35,7 +35,7 @@ from simulator.api.shell.http import (
     refusals,
 )
 from simulator.api.shell.watch import Watches
-from simulator.api.store import Page, Store
+from simulator.api.store import Store
 from simulator.api.writes import patch
 from simulator.api.writes.deletion import wish_of
 from simulator.api.writes.managed import manager_of
