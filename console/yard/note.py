@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import msgspec
+import json
+from dataclasses import asdict, dataclass
 
 KUBECONFIG, NOTE, LOG = "kubeconfig", "yard.json", "yard.log"
 MARK = "yard-serve"  # the word in a yard's command line by which it is known to be one
 
 
-class Note(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Note:
     """A running yard. pid: of its process. extender: the URL of its verbs, "" without one."""
 
     pid: int
@@ -20,14 +22,15 @@ class Note(msgspec.Struct, frozen=True):
 
 def written(note: Note) -> bytes:
     """The note as it lies in the folder."""
-    return msgspec.json.encode(note)
+    return json.dumps(asdict(note)).encode()
 
 
 def read(text: bytes) -> Note | None:
     """The note, or None when it is none."""
     try:
-        return msgspec.json.decode(text, type=Note)
-    except msgspec.DecodeError:
+        told = json.loads(text)
+        return Note(int(told["pid"]), str(told["url"]), int(told["nodes"]), int(told["gpus"]), str(told["extender"]))
+    except (ValueError, KeyError, TypeError):
         return None
 
 

@@ -30,7 +30,7 @@ class Yard:
     served: Served
     api: ApiDoor
     session: aiohttp.ClientSession
-    tasks: asyncio.TaskGroup
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
     addresses: dict[str, str] = field(default_factory=dict)
 
     async def add_nodes(self, places: Sequence[Place], gpus: int) -> None:
@@ -54,27 +54,29 @@ class Yard:
         told: Callable[[str, str, Outcome], None] | None = None,
     ) -> None:
         """Start a scheduler. extender: whom it asks. told: called after every cycle."""
-        self.tasks.create_task(Scheduler(self.api, settings, extender, told).run())
+        self.tasks.append(asyncio.create_task(Scheduler(self.api, settings, extender, told).run()))
 
 
 @asynccontextmanager
 async def yard(kubeconfig: Path | None = None, port: int = 0, pace: Pace | None = None) -> AsyncIterator[Yard]:
-    """Run a yard until the block ends; everything in it ends then. pace: of its kubelet, None for none."""
+    """Run a yard until the block ends; everything in it ends then. pace: of its kubelet, None for none.
+
+    Raises what a part of it failed with, once the block is done.
+    """
     async with (
         serve(kubeconfig, port) as served,
         aiohttp.ClientSession(read_bufsize=_LONGEST_LINE, connector=aiohttp.TCPConnector(limit=0)) as session,
     ):
+        made = Yard(served, ApiDoor(session, served.url), session)
+        if pace is not None:
+            kubelet = Kubelet(made.api, pace, lambda name: True, lambda name: made.addresses.get(name, ""))
+            made.tasks.append(asyncio.create_task(kubelet.run()))
         try:
-            async with asyncio.TaskGroup() as tasks:
-                made = Yard(served, ApiDoor(session, served.url), session, tasks)
-                if pace is not None:
-                    kubelet = Kubelet(made.api, pace, lambda name: True, lambda name: made.addresses.get(name, ""))
-                    tasks.create_task(kubelet.run())
-                yield made
-                raise _Over
-        except* _Over:
-            pass
-
-
-class _Over(Exception):
-    """The block is done: the way to end a TaskGroup's endless tasks."""
+            yield made
+        finally:
+            for task in made.tasks:
+                task.cancel()
+            ended = await asyncio.gather(*made.tasks, return_exceptions=True)
+        for error in ended:
+            if isinstance(error, Exception):
+                raise error
