@@ -278,9 +278,9 @@ class Store:
     def _empty(self, kind: Kind, name: str) -> None:
         """What goes with a namespace, or with a CRD: everything in it."""
         if kind is DEFINITIONS:
-            custom = next((k for k in self.catalogue.kinds() if k.resource == name), None)
-            for key in list(self._held(custom)) if custom else ():
-                self.delete(custom, *key)  # type: ignore[arg-type]
+            for custom in [kind for kind in self.catalogue.kinds() if kind.resource == name]:
+                for key in list(self._held(custom)):
+                    self.delete(custom, *key)
             self.catalogue.drop(name)
         if kind is NAMESPACES:
             for each in self.catalogue.kinds():

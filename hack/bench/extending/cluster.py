@@ -96,7 +96,9 @@ def pod(name: str, gpus: int, on: str = "", gang: Gang | None = None, index: int
 
 def pod_group(gang: Gang) -> Raw:
     """The PodGroup that names a gang, as Volcano has it."""
-    return {"metadata": {"name": gang.name, "namespace": NAMESPACE}, "spec": {"minMember": gang.pods}}
+    meta = {"name": gang.name, "namespace": NAMESPACE}
+    named = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup"}
+    return {**named, "metadata": meta, "spec": {"minMember": gang.pods}}
 
 
 def gangs(seed: int) -> Iterator[Gang]:

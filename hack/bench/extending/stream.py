@@ -146,7 +146,7 @@ class _Stream:
 
     def _leave(self, gang: Gang) -> None:
         for index in range(gang.pods):
-            self._api.json("DELETE", f"{_PODS}/{gang.name}-{index}")
+            self._api.json("DELETE", f"{_PODS}/{gang.name}-{index}?gracePeriodSeconds=0")
         self._api.json("DELETE", f"{_GROUPS}/{gang.name}")
 
     def _place(self, run: Run, pod: Raw) -> bool:

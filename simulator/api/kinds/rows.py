@@ -12,7 +12,7 @@ from simulator.api.kinds.defaults import (
     replica_defaults,
     stateful_defaults,
 )
-from simulator.api.model import Kind, Scaling
+from simulator.api.model import Column, Kind, Scaling
 
 _POD_FIELDS = (
     "spec.nodeName",
@@ -50,7 +50,7 @@ def _preinstalled(group: str, version: str, kind: str, plural: str, namespaced: 
     )
 
 
-def _set(kind: str, plural: str, short: str, columns: tuple[object, ...]) -> Kind:
+def _set(kind: str, plural: str, short: str, columns: tuple[Column, ...]) -> Kind:
     return Kind(
         "apps",
         "v1",
@@ -62,7 +62,7 @@ def _set(kind: str, plural: str, short: str, columns: tuple[object, ...]) -> Kin
         short=(short,),
         defaults=stateful_defaults if kind == "StatefulSet" else replica_defaults,
         scaling=Scaling(),
-        columns=columns,  # type: ignore[arg-type]
+        columns=columns,
     )
 
 
