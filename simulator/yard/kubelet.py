@@ -29,11 +29,15 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long things take, in seconds. stop_s: from SIGTERM to the end, for a pod that heeds it."""
+    """How long things take, in seconds. stop_s: from SIGTERM to the end, for a pod that heeds it.
+
+    backoff_s: of pods that are processes, the second pause before a restart and the longest, as a kubelet has them.
+    """
 
     pull_s: float = 0.5
     stop_s: float = 0.5
     restart_s: float = 1.0
+    backoff_s: tuple[float, float] = (10.0, 300.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +147,7 @@ def _before(pod: Object, name: str) -> Object:
 def _container(container: Object, ready: bool, restarts: int, state: Object) -> Object:
     image = container.get("image", "")
     told = {"name": container["name"], "image": image, "imageID": image, "ready": ready, "started": ready}
-    return {**told, "restartCount": restarts, "state": {"$patch": "replace", **state}}
+    return {**told, "restartCount": restarts, "state": state}
 
 
 def _waiting(container: Object) -> Object:
@@ -155,7 +159,7 @@ def _running(pod: Object, container: Object, stamp: str) -> Object:
     ended = (before.get("state") or {}).get("terminated")
     restarts = before.get("restartCount", 0) + (1 if ended else 0)
     shown = _container(container, True, restarts, {"running": {"startedAt": stamp}})
-    return shown | ({"lastState": {"$patch": "replace", "terminated": ended}} if ended else {})
+    return shown | ({"lastState": {"terminated": ended}} if ended else {})
 
 
 def _ended(pod: Object, container: Object, stamp: str, code: int) -> Object:

@@ -57,7 +57,7 @@ async def serve(wanted: Wanted) -> None:
         else:
             made.schedule(Settings())
         note = wanted.folder / NOTE
-        text = written(Note(os.getpid(), made.served.url, len(standing), wanted.gpus, url))
+        text = written(Note(os.getpid(), made.url, len(standing), wanted.gpus, url))
         await asyncio.to_thread(_put, note, text)
         try:
             await told.wait()

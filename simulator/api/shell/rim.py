@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -24,12 +24,14 @@ from simulator.api.model import Kind
 from simulator.api.owners import collect
 from simulator.api.route import Target
 from simulator.api.select import Question, selected
+from simulator.api.shell import logs
 from simulator.api.shell.http import (
     MOST_BODY_BYTES,
     as_json,
     as_list,
     as_raw,
     body_of,
+    known,
     list_metadata,
     read_token,
     refusals,
@@ -50,25 +52,20 @@ _HEALTH = ("/healthz", "/livez", "/readyz")
 FAULTS = "/yard/faults"
 
 
-class Logs(Protocol):
-    """Who keeps what pods wrote."""
-
-    def read(self, namespace: str, name: str, container: str) -> bytes:
-        """The text so far. Raises ApiRefusal: 404, 400 for a container that has none."""
-
-
-def application(store: Store, watches: Watches, faults: Faults, logs: Logs | None = None) -> web.Application:
-    """The aiohttp application over a store."""
-    app = web.Application(client_max_size=MOST_BODY_BYTES, middlewares=[refusals])
-    app.router.add_route("*", "/{path:.*}", Rim(store, watches, faults, logs).answer)
+def application(
+    store: Store, watches: Watches, faults: Faults, kept: logs.Logs | None = None, token: str = ""
+) -> web.Application:
+    """The aiohttp application over a store. token: what callers have to bear, "" for nothing."""
+    app = web.Application(client_max_size=MOST_BODY_BYTES, middlewares=[refusals, known(token)])
+    app.router.add_route("*", "/{path:.*}", Rim(store, watches, faults, kept).answer)
     return app
 
 
 class Rim:
     """Answers requests."""
 
-    def __init__(self, store: Store, watches: Watches, faults: Faults, logs: Logs | None) -> None:
-        self._store, self._watches, self._faults, self._logs = store, watches, faults, logs
+    def __init__(self, store: Store, watches: Watches, faults: Faults, kept: logs.Logs | None) -> None:
+        self._store, self._watches, self._faults, self._logs = store, watches, faults, kept
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Answer one request."""
@@ -106,7 +103,8 @@ class Rim:
         tabled = asked_for(request.headers.get("Accept", ""))
         if target.name:
             if target.subresource == "log":
-                return self._log(request, target)
+                pod = store.get(kind, target.namespace, target.name).obj
+                return await logs.answer(request, pod, self._logs)
             stored = store.get(kind, target.namespace, target.name)
             if target.subresource == "scale":
                 return as_json(scale_of(kind, stored.obj))
@@ -184,19 +182,6 @@ class Rim:
             meta = stored.obj["metadata"]
             store.delete(target.kind, meta.get("namespace", ""), meta["name"], wish)
         return as_raw(as_list(target.kind, Page(tuple(found), store.version)))
-
-    def _log(self, request: web.Request, target: Target) -> web.Response:
-        if self._logs is None:
-            raise ApiRefusal("NotImplemented", "no kubelet of this yard keeps logs")
-        for key in ("follow", "previous", "sinceSeconds", "sinceTime", "limitBytes", "timestamps"):
-            if request.query.get(key) not in (None, "false"):
-                raise ApiRefusal("NotImplemented", f"the embedded API does not do logs with {key}")
-        self._store.get(target.kind, target.namespace, target.name)
-        text = self._logs.read(target.namespace, target.name, request.query.get("container", ""))
-        tail = request.query.get("tailLines", "")
-        if tail.isdigit():
-            text = b"".join(text.splitlines(keepends=True)[-int(tail) :]) if int(tail) else b""
-        return web.Response(body=text, content_type="text/plain")
 
     # Faults.
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from aiohttp import web
 
 from simulator.api.faults import Faults
-from simulator.api.shell.rim import Logs, application, first_namespaces
+from simulator.api.shell.logs import Logs
+from simulator.api.shell.rim import application, first_namespaces
 from simulator.api.shell.watch import Watches
 from simulator.api.store import Store
 
@@ -35,23 +36,24 @@ async def serve(
     bookmark_s: float = 60.0,
     kept_changes: int = 10_000,
     logs: Logs | None = None,
+    token: str = "",
 ) -> AsyncIterator[Served]:
     """Serve until the block ends; the port is closed and every watch ended then.
 
     kubeconfig: where to write one that points here. port: 0 for a free one. kept_changes: of each kind, for watches.
-    logs: who keeps what pods wrote.
+    logs: who keeps what pods wrote. token: what every caller has to bear, "" for nothing; the kubeconfig has it.
     """
     store = Store(_now, lambda: str(uuid.uuid4()), kept_changes)
     first_namespaces(store)
     watches = Watches(store, bookmark_s)
-    runner = web.AppRunner(application(store, watches, Faults(), logs), access_log=None, shutdown_timeout=1.0)
+    runner = web.AppRunner(application(store, watches, Faults(), logs, token), access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:
         site = web.TCPSite(runner, "127.0.0.1", port)
         await site.start()
         url = f"http://127.0.0.1:{runner.addresses[0][1]}"
         if kubeconfig is not None:
-            await asyncio.to_thread(kubeconfig.write_text, _kubeconfig(url))
+            await asyncio.to_thread(_write, kubeconfig, _kubeconfig(url, token))
         yield Served(url, store, kubeconfig)
     finally:
         await watches.stop()
@@ -62,13 +64,18 @@ def _now(later_s: float = 0) -> str:
     return (datetime.now(UTC) + timedelta(seconds=later_s)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _kubeconfig(url: str) -> str:
+def _write(file: Path, text: str) -> None:
+    file.touch(mode=0o600)
+    file.write_text(text)
+
+
+def _kubeconfig(url: str, token: str) -> str:
     """A kubeconfig as JSON, which is YAML too."""
     config = {
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{"name": "yard", "cluster": {"server": url}}],
-        "users": [{"name": "yard", "user": {}}],
+        "users": [{"name": "yard", "user": {"token": token} if token else {}}],
         "contexts": [{"name": "yard", "context": {"cluster": "yard", "user": "yard", "namespace": "default"}}],
         "current-context": "yard",
     }

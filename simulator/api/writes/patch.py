@@ -17,7 +17,6 @@ _MERGE_KEYS = {
     "volumes": "name",
     "volumeMounts": "mountPath",
     "conditions": "type",
-    "containerStatuses": "name",
     "ownerReferences": "uid",
     "addresses": "type",
 }

@@ -8,7 +8,7 @@ import itertools
 import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 import aiohttp
 import msgspec
@@ -24,11 +24,35 @@ _AT_ONCE = 32
 Object = dict[str, Any]
 
 
-class Kubelet:
-    """Moves pods along. serves: whether a node is one of ours; host_ip: its address."""
+class Processes(Protocol):
+    """Who runs pods as processes of this machine, from their binding to their end."""
 
-    def __init__(self, api: ApiDoor, pace: Pace, serves: Callable[[str], bool], host_ip: Callable[[str], str]) -> None:
+    def see(self, pod: Object) -> None:
+        """A pod is on a node of ours, or has changed."""
+
+    def gone(self, uid: str) -> None:
+        """A pod is there no more, or its node."""
+
+    def runs(self, uid: str) -> bool:
+        """Has it taken this pod on?"""
+
+
+class Kubelet:
+    """Moves pods along. serves: whether a node is one of ours; host_ip: its address.
+
+    processes: takes the pods on that say what they run; None: a table moves them like all others.
+    """
+
+    def __init__(
+        self,
+        api: ApiDoor,
+        pace: Pace,
+        serves: Callable[[str], bool],
+        host_ip: Callable[[str], str],
+        processes: Processes | None = None,
+    ) -> None:
         self._api, self._pace, self._serves, self._host_ip = api, pace, serves, host_ip
+        self._processes = processes
         self._pods: dict[str, Object] = {}
         self._since: dict[str, tuple[State, float]] = {}
         self._due: list[tuple[float, int, str, State]] = []
@@ -72,7 +96,13 @@ class Kubelet:
         if word == "DELETED" or not self._serves(pod.get("spec", {}).get("nodeName", "")):
             self._pods.pop(uid, None)
             self._since.pop(uid, None)
+            if self._processes is not None:
+                self._processes.gone(uid)
             return
+        if self._processes is not None:
+            self._processes.see(pod)
+            if self._processes.runs(uid):
+                return
         self._pods[uid] = pod
         state = state_of(pod)
         before = self._since.get(uid)

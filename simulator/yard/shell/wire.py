@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
@@ -22,20 +23,36 @@ class ApiError(Exception):
 
 
 class ApiDoor:
-    """Plain calls of an API server. Raises ApiError for an answer that refuses, aiohttp.ClientError for none."""
+    """Plain calls of an API server. Raises ApiError for an answer that refuses, aiohttp.ClientError for none.
 
-    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+    token: who calls, "" for nobody. trust: of a server with TLS.
+    """
+
+    def __init__(
+        self, session: aiohttp.ClientSession, url: str, token: str = "", trust: ssl.SSLContext | None = None
+    ) -> None:
         self._session, self._url = session, url
+        self._trust = trust if trust is not None else True
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
 
     async def call(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
         """One request and its JSON."""
         sent = None if body is None else msgspec.json.encode(body)
-        headers = {"Content-Type": kind} if sent is not None else {}
-        async with self._session.request(method, self._url + path, data=sent, headers=headers) as response:
+        headers = {**self._headers, "Content-Type": kind} if sent is not None else self._headers
+        async with self._session.request(
+            method, self._url + path, data=sent, headers=headers, ssl=self._trust
+        ) as response:
             answer = msgspec.json.decode(await response.read())
             if response.status >= 400:
                 raise ApiError(response.status, answer.get("reason", ""), answer.get("message", ""))
             return answer
+
+    def _watch(self, path: str, version: str) -> Any:
+        """An open watch, for ever."""
+        query = {"watch": "1", "resourceVersion": version, "allowWatchBookmarks": "true"}
+        timeout = aiohttp.ClientTimeout(total=None, sock_read=None)
+        url = self._url + path
+        return self._session.get(url, params=query, timeout=timeout, headers=self._headers, ssl=self._trust)
 
     async def changes(self, path: str) -> AsyncIterator[tuple[str, bytes]]:
         """Every object as it is and as it changes, for ever: (ADDED | MODIFIED | DELETED | SYNCED, raw JSON).
@@ -56,9 +73,7 @@ class ApiDoor:
                 for item in listed["items"]:
                     yield "ADDED", msgspec.json.encode(item)
                 yield "SYNCED", b""
-            query = {"watch": "1", "resourceVersion": version, "allowWatchBookmarks": "true"}
-            timeout = aiohttp.ClientTimeout(total=None, sock_read=None)
-            async with self._session.get(self._url + path, params=query, timeout=timeout) as response:
+            async with self._watch(path, version) as response:
                 if response.status == 410:
                     version = ""
                     continue

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import aiohttp
 
-from simulator.api.shell.serve import Served, serve
+from simulator.api.shell.serve import serve
+from simulator.processes.shell.logs import PodLogs
+from simulator.processes.shell.runner import Runner
 from simulator.yard.kubelet import Pace
 from simulator.yard.nodes import Place, node
 from simulator.yard.scheduler import Outcome
@@ -27,7 +29,7 @@ _AT_ONCE = 32
 class Yard:
     """A running yard. Nodes are added with `add_nodes`, a scheduler is started with `schedule`."""
 
-    served: Served
+    url: str
     api: ApiDoor
     session: aiohttp.ClientSession
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
@@ -47,6 +49,19 @@ class Yard:
             for place in places:
                 adding.create_task(add(place))
 
+    def run_pods(self, pace: Pace, processes: Path | None, kubeconfig: Path | None) -> Runner | None:
+        """Start the kubelet of all nodes. processes: as `yard` has it; who runs them, if anybody does."""
+        runner = None
+        if processes is not None:
+            runner = Runner(self.api, processes, self._host_ip, kubeconfig, pace.backoff_s)
+            self.tasks.append(asyncio.create_task(runner.run()))
+        kubelet = Kubelet(self.api, pace, lambda name: True, self._host_ip, runner)
+        self.tasks.append(asyncio.create_task(kubelet.run()))
+        return runner
+
+    def _host_ip(self, node: str) -> str:
+        return self.addresses.get(node, "")
+
     def schedule(
         self,
         settings: Settings,
@@ -58,19 +73,24 @@ class Yard:
 
 
 @asynccontextmanager
-async def yard(kubeconfig: Path | None = None, port: int = 0, pace: Pace | None = None) -> AsyncIterator[Yard]:
-    """Run a yard until the block ends; everything in it ends then. pace: of its kubelet, None for none.
+async def yard(
+    kubeconfig: Path | None = None,
+    port: int = 0,
+    pace: Pace | None = None,
+    processes: Path | None = None,
+    token: str = "",
+) -> AsyncIterator[Yard]:
+    """Run a yard until the block ends; everything in it ends then.
 
-    Raises what a part of it failed with, once the block is done.
+    pace: of its kubelet, None for none. processes: a folder of its own for the files of pods, which then run what they
+    say; None: they run nothing. token: what callers of its API have to bear. Raises what a part of it failed with,
+    once the block is done.
     """
-    async with (
-        serve(kubeconfig, port) as served,
-        aiohttp.ClientSession(read_bufsize=_LONGEST_LINE, connector=aiohttp.TCPConnector(limit=0)) as session,
-    ):
-        made = Yard(served, ApiDoor(session, served.url), session)
+    kept = PodLogs()
+    async with serve(kubeconfig, port, logs=kept, token=token) as served, _session() as session:
+        made = Yard(served.url, ApiDoor(session, served.url, token), session)
         if pace is not None:
-            kubelet = Kubelet(made.api, pace, lambda name: True, lambda name: made.addresses.get(name, ""))
-            made.tasks.append(asyncio.create_task(kubelet.run()))
+            kept.runner = made.run_pods(pace, processes, kubeconfig)
         try:
             yield made
         finally:
@@ -80,3 +100,7 @@ async def yard(kubeconfig: Path | None = None, port: int = 0, pace: Pace | None 
         for error in ended:
             if isinstance(error, Exception):
                 raise error
+
+
+def _session() -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(read_bufsize=_LONGEST_LINE, connector=aiohttp.TCPConnector(limit=0))

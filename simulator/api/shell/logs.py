@@ -1,0 +1,101 @@
+"""What pods wrote, for `kubectl logs`: the whole of it, the end of it, or as it comes."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+from aiohttp import web
+
+from simulator.api.errors import ApiRefusal
+
+Object = dict[str, Any]
+_CHUNK_BYTES = 1 << 16
+_LOOK_S = 0.1
+_NOT_DONE = ("sinceSeconds", "sinceTime", "timestamps")
+
+
+class Log(Protocol):
+    """The output of one run of a container. path: None when it has written nothing."""
+
+    @property
+    def path(self) -> Path | None:
+        """Where it lies."""
+
+    def live(self) -> bool:
+        """May more come?"""
+
+
+class Logs(Protocol):
+    """Who keeps what pods wrote."""
+
+    def find(self, pod: Object, container: str, previous: bool) -> Log | None:
+        """The log of a container; None when nobody keeps one. previous: of the run before this one."""
+
+
+async def answer(request: web.Request, pod: Object, logs: Logs | None) -> web.StreamResponse:
+    """Answer a request for a log. Raises ApiRefusal: 400 for a container that has none, 501 for what is not done."""
+    query = request.query
+    for key in _NOT_DONE:
+        if query.get(key) not in (None, "false"):
+            raise ApiRefusal("NotImplemented", f"the embedded API does not do logs with {key}")
+    container = _container(pod, query.get("container", ""))
+    found = logs.find(pod, container, query.get("previous") == "true") if logs is not None else None
+    response = web.StreamResponse(headers={"Content-Type": "text/plain"})
+    response.enable_chunked_encoding()
+    await response.prepare(request)
+    if found is not None:
+        follow = query.get("follow") == "true"
+        await _send(response, found, follow, _number(query, "tailLines"), _number(query, "limitBytes"))
+    return response
+
+
+async def _send(response: web.StreamResponse, log: Log, follow: bool, lines: int | None, left: int | None) -> None:
+    if log.path is None:
+        return
+    with log.path.open("rb") as file:  # held open: the last words are read even when the pod's files are removed
+        await asyncio.to_thread(_skip, file, lines)
+        while left is None or left > 0:
+            live = log.live()  # before reading, so that nothing written meanwhile is missed
+            chunk = await asyncio.to_thread(file.read, _CHUNK_BYTES if left is None else min(left, _CHUNK_BYTES))
+            if chunk:
+                left = None if left is None else left - len(chunk)
+                await response.write(chunk)
+            elif follow and live:
+                await asyncio.sleep(_LOOK_S)
+            else:
+                return
+
+
+def _skip(file: BinaryIO, lines: int | None) -> None:
+    """Go to where the last so many lines begin."""
+    if lines is not None:
+        text = file.read()
+        file.seek(len(text) - len(b"".join(text.splitlines(keepends=True)[-lines:])) if lines else len(text))
+
+
+def _container(pod: Object, wanted: str) -> str:
+    """The container that is meant. Raises ApiRefusal (400), in the API server's words."""
+    name = pod["metadata"]["name"]
+    spec, status = pod["spec"], pod.get("status") or {}
+    mains = [each["name"] for each in spec["containers"]]
+    if not wanted and len(mains) > 1:
+        raise ApiRefusal(
+            "BadRequest", f"a container name must be specified for pod {name}, choose one of: [{' '.join(mains)}]"
+        )
+    wanted = wanted or mains[0]
+    if wanted not in [*mains, *(each["name"] for each in spec.get("initContainers") or ())]:
+        raise ApiRefusal("BadRequest", f"container {wanted} is not valid for pod {name}")
+    told = [*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())]
+    state = next((each.get("state") or {} for each in told if each["name"] == wanted), {})
+    last = next((each.get("lastState") or {} for each in told if each["name"] == wanted), {})
+    if "waiting" in state and not last:
+        why = state["waiting"].get("reason", "ContainerCreating")
+        raise ApiRefusal("BadRequest", f'container "{wanted}" in pod "{name}" is waiting to start: {why}')
+    return wanted
+
+
+def _number(query: Any, key: str) -> int | None:
+    text = query.get(key, "")
+    return int(text) if text.isdigit() else None

@@ -1,0 +1,200 @@
+"""What a container is given: its command, its environment, its folder, and what is mounted where.
+
+Sources: Kubernetes' documents of environment variables, the downward API and volumes; `$(NAME)` as
+k8s.io/kubernetes/third_party/forked/golang/expansion has it.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kube.errors import KubeError
+from kube.quantity import milli
+
+Object = dict[str, Any]
+_REFERENCE = re.compile(r"\$(\$|\(([^()]*)\))")
+_KEYED = re.compile(r"metadata\.(labels|annotations)\['([^']+)'\]$")
+BAD_CONFIG = "CreateContainerConfigError"
+
+
+class NotToBeHad(Exception):
+    """A container cannot be started as things are: what it refers to is not there, or not done here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A volume, or a path in it, at a path of the container."""
+
+    volume: str
+    path: str
+    inside: str = ""
+    read_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A container ready to be started. argv: empty for one whose image alone knows what it runs."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    folder: str = ""
+    mounts: tuple[Mount, ...] = ()
+    note: str = "/dev/termination-log"
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What environment and files may come from, each a mapping from name to its object."""
+
+    config_maps: Mapping[str, Object] = field(default_factory=dict)
+    secrets: Mapping[str, Object] = field(default_factory=dict)
+
+
+def launch_of(pod: Object, container: Object, base: Mapping[str, str], sources: Sources) -> Launch:
+    """Work out what a container is given. base: the environment that its image would bring. Raises NotToBeHad."""
+    env = dict(base)
+    for each in container.get("envFrom") or ():
+        env.update(_all_of(each, sources))
+    for each in container.get("env") or ():
+        value = _value(pod, each, env, sources)
+        if value is not None:
+            env[each["name"]] = value
+    argv = [*(container.get("command") or ()), *(container.get("args") or ())] if container.get("command") else []
+    return Launch(
+        tuple(expanded(word, env) for word in argv),
+        env,
+        container.get("workingDir") or "",
+        tuple(_mount(each, env) for each in container.get("volumeMounts") or ()),
+        container.get("terminationMessagePath") or "/dev/termination-log",
+    )
+
+
+def expanded(text: str, env: Mapping[str, str]) -> str:
+    """Put variables in for `$(NAME)`; `$$` is a dollar, and what is not known stays as it is written."""
+
+    def put_in(found: re.Match[str]) -> str:
+        if found[1] == "$":
+            return "$"
+        return env.get(found[2], found[0])
+
+    return _REFERENCE.sub(put_in, text)
+
+
+def from_field(pod: Object, path: str) -> str:
+    """The text of a field as the downward API gives it. Raises NotToBeHad."""
+    meta, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
+    if (keyed := _KEYED.match(path)) is not None:
+        return str((meta.get(keyed[1]) or {}).get(keyed[2], ""))
+    plain = {
+        "metadata.name": meta.get("name"),
+        "metadata.namespace": meta.get("namespace"),
+        "metadata.uid": meta.get("uid"),
+        "spec.nodeName": spec.get("nodeName"),
+        "spec.serviceAccountName": spec.get("serviceAccountName") or "default",
+        "status.hostIP": status.get("hostIP"),
+        "status.hostIPs": ",".join(each["ip"] for each in status.get("hostIPs") or ()),
+        "status.podIP": status.get("podIP"),
+        "status.podIPs": ",".join(each["ip"] for each in status.get("podIPs") or ()),
+    }
+    if path in plain:
+        return str(plain[path] or "")
+    if path in ("metadata.labels", "metadata.annotations"):
+        held = meta.get(path.removeprefix("metadata.")) or {}
+        return "".join(f"{key}={_quoted(held[key])}\n" for key in sorted(held))
+    raise NotToBeHad(f"the downward API has no field {path!r}")
+
+
+def from_resource(pod: Object, container: Object, wanted: Object) -> str:
+    """A request or a limit in whole units of its divisor, rounded up. Raises NotToBeHad."""
+    of = container
+    if wanted.get("containerName"):
+        everyone = [*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"]]
+        of = next((each for each in everyone if each["name"] == wanted["containerName"]), {})
+    what, _, resource = str(wanted.get("resource", "")).partition(".")
+    if what not in ("limits", "requests"):
+        raise NotToBeHad(f"a resource is limits.X or requests.X, not {wanted.get('resource')!r}")
+    given = ((of.get("resources") or {}).get(what) or {}).get(resource, "0")
+    try:
+        divisor = milli(wanted.get("divisor") or "0") or 1000
+        return str(math.ceil(milli(given) / divisor))
+    except KubeError as error:
+        raise NotToBeHad(str(error)) from error
+
+
+def held(source: Mapping[str, Object], kind: str, name: str, optional: bool) -> Object | None:
+    """An object that is referred to; None when it may be missing. Raises NotToBeHad."""
+    found = source.get(name)
+    if found is None and not optional:
+        raise NotToBeHad(f'{kind} "{name}" not found')
+    return found
+
+
+def _value(pod: Object, each: Object, env: Mapping[str, str], sources: Sources) -> str | None:
+    origin = each.get("valueFrom")
+    if not origin:
+        return expanded(str(each.get("value", "")), env)
+    if (wanted := origin.get("fieldRef")) is not None:
+        return from_field(pod, wanted.get("fieldPath", ""))
+    if (wanted := origin.get("resourceFieldRef")) is not None:
+        return from_resource(pod, _owner_of(pod, each), wanted)
+    for key, kind, source in (
+        ("configMapKeyRef", "configmap", sources.config_maps),
+        ("secretKeyRef", "secret", sources.secrets),
+    ):
+        if (wanted := origin.get(key)) is not None:
+            optional = bool(wanted.get("optional"))
+            found = held(source, kind, wanted.get("name", ""), optional)
+            data = texts(found) if found else {}
+            if wanted["key"] not in data and not optional:
+                raise NotToBeHad(f"couldn't find key {wanted['key']} in {kind} {wanted.get('name')}")
+            return data.get(wanted["key"])
+    raise NotToBeHad(f"the value of {each['name']} comes from {', '.join(origin)}, which is not done here")
+
+
+def _owner_of(pod: Object, variable: Object) -> Object:
+    """The container that a variable stands in."""
+    everyone = [*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"]]
+    return next((each for each in everyone if any(v is variable for v in each.get("env") or ())), {})
+
+
+def _all_of(each: Object, sources: Sources) -> dict[str, str]:
+    prefix = each.get("prefix") or ""
+    for key, kind, source in (
+        ("configMapRef", "configmap", sources.config_maps),
+        ("secretRef", "secret", sources.secrets),
+    ):
+        if (wanted := each.get(key)) is not None:
+            found = held(source, kind, wanted.get("name", ""), bool(wanted.get("optional")))
+            return {prefix + name: text for name, text in (texts(found) if found else {}).items()}
+    return {}
+
+
+def texts(found: Object) -> dict[str, str]:
+    """The text values of a ConfigMap or a Secret."""
+    return {name: raw.decode(errors="replace") for name, raw in contents(found).items()}
+
+
+def contents(found: Object) -> dict[str, bytes]:
+    """The values of a ConfigMap or a Secret as bytes."""
+    coded = found.get("binaryData") if found.get("kind") != "Secret" else found.get("data")
+    plain = found.get("data") if found.get("kind") != "Secret" else found.get("stringData")
+    told = {name: str(text).encode() for name, text in (plain or {}).items()}
+    return told | {name: base64.b64decode(text) for name, text in (coded or {}).items()}
+
+
+def _mount(each: Object, env: Mapping[str, str]) -> Mount:
+    inside = expanded(each.get("subPathExpr") or "", env) or each.get("subPath") or ""
+    if ".." in inside.split("/") or inside.startswith("/"):
+        raise NotToBeHad(f"the subPath {inside!r} leads out of its volume")
+    return Mount(each["name"], each["mountPath"], inside, bool(each.get("readOnly")))
+
+
+def _quoted(text: Any) -> str:
+    """As Go's %q writes plain text."""
+    told = str(text).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t")
+    return f'"{told}"'

@@ -1,0 +1,1 @@
+"""The rim of pods as processes: folders, namespaces, children."""

@@ -1,0 +1,67 @@
+"""What a kubelet fetches for its pods: ConfigMaps, Secrets, tokens; and the names under which pods are found."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from simulator.processes.launch import NotToBeHad, Sources
+from simulator.processes.volumes import File, Token, Volume, wanted_objects
+from simulator.yard.shell.wire import ApiDoor, ApiError
+
+Object = dict[str, Any]
+_TOKEN_MODE = 0o600
+
+
+class Objects:
+    """Reads what pods refer to, at each start anew."""
+
+    def __init__(self, api: ApiDoor) -> None:
+        self._api = api
+
+    async def of(self, pod: Object) -> Sources:
+        """Everything that a pod refers to and that is there. Raises ApiError, aiohttp.ClientError."""
+        maps, secrets = wanted_objects(pod)
+        namespace = pod["metadata"]["namespace"]
+        return Sources(
+            await self._all(namespace, "configmaps", maps),
+            await self._all(namespace, "secrets", secrets, "Secret"),
+        )
+
+    async def _all(self, namespace: str, plural: str, names: Iterable[str], kind: str = "") -> dict[str, Object]:
+        async def one(name: str) -> tuple[str, Object | None]:
+            try:
+                found: Object = await self._api.call("GET", f"/api/v1/namespaces/{namespace}/{plural}/{name}")
+            except ApiError as error:
+                if error.code == 404:
+                    return name, None
+                raise
+            return name, found | ({"kind": kind} if kind else {})
+
+        found = await asyncio.gather(*(one(name) for name in sorted(names)))
+        return {name: obj for name, obj in found if obj is not None}
+
+    async def tokens(self, pod: Object, volumes: Iterable[Volume]) -> dict[str, dict[str, File]]:
+        """The tokens that a pod's volumes want: volume -> path -> file. Raises NotToBeHad."""
+        found: dict[str, dict[str, File]] = {}
+        for volume in volumes:
+            for path, token in volume.tokens.items():
+                raw = await self._token(pod, token)
+                found.setdefault(volume.name, {})[path] = File(raw, _TOKEN_MODE)
+        return found
+
+    async def _token(self, pod: Object, token: Token) -> bytes:
+        meta = pod["metadata"]
+        account = pod["spec"].get("serviceAccountName") or "default"
+        bound = {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"]}
+        spec: Object = {"expirationSeconds": token.expires_s, "boundObjectRef": bound}
+        if token.audience:
+            spec["audiences"] = [token.audience]
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        path = f"/api/v1/namespaces/{meta['namespace']}/serviceaccounts/{account}/token"
+        try:
+            answer = await self._api.call("POST", path, body)
+        except ApiError as error:
+            raise NotToBeHad(f"no token of the service account {account}: {error}") from error
+        return str(answer["status"]["token"]).encode()

@@ -1,0 +1,103 @@
+"""What a kubelet tells of a pod: a strategic merge patch of its status, made of its book."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from simulator.processes.book import Book, Container, End, Part, State, initialized, phase, ready
+
+Object = dict[str, Any]
+
+
+def status_of(pod: Object, book: Book, now_s: float, pod_ip: str, host_ip: str) -> Object:
+    """The whole status as a patch; conditions that are not a kubelet's stay. now_s: of a condition that changes."""
+    images = {each["name"]: each.get("image", "") for each in _containers(pod)}
+    told = phase(book)
+    began = (pod.get("status") or {}).get("startTime") or _stamp(now_s)
+    done = told in ("Succeeded", "Failed")
+    status: Object = {
+        "phase": told,
+        "startTime": began,
+        "hostIP": host_ip,
+        "hostIPs": [{"ip": host_ip}] if host_ip else [],
+        "podIP": pod_ip,
+        "podIPs": [{"ip": pod_ip}],
+        "conditions": _conditions(pod, book, now_s, done),
+        "containerStatuses": [_shown(each, images) for each in book.of(Part.MAIN)],
+    }
+    if first := [_shown(each, images) for each in book.of(Part.INIT, Part.SIDECAR)]:
+        status["initContainerStatuses"] = first
+    return status
+
+
+def _containers(pod: Object) -> list[Object]:
+    return [*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"]]
+
+
+def _conditions(pod: Object, book: Book, now_s: float, done: bool) -> list[Object]:
+    holds = ready(book)
+    told = {
+        "PodReadyToStartContainers": not done,
+        "Initialized": initialized(book),
+        "Ready": holds,
+        "ContainersReady": holds,
+    }
+    before = {each["type"]: each for each in (pod.get("status") or {}).get("conditions") or ()}
+    return [_condition(before.get(kind, {}), kind, true, now_s, done) for kind, true in told.items()]
+
+
+def _condition(before: Mapping[str, Any], kind: str, holds: bool, now_s: float, done: bool) -> Object:
+    word = "True" if holds else "False"
+    since = before.get("lastTransitionTime") if before.get("status") == word else None
+    reason = {} if holds else {"reason": "PodCompleted" if done else "ContainersNotReady"}
+    head = {"type": kind, "status": word, "lastProbeTime": None}
+    return {**head, "lastTransitionTime": since or _stamp(now_s), **reason}
+
+
+def _shown(each: Container, images: Mapping[str, str]) -> Object:
+    runs = each.state is State.RUNNING
+    image = images.get(each.name, "")
+    done = each.part is Part.INIT and each.end is not None and each.end.code == 0
+    shown: Object = {
+        "name": each.name,
+        "image": image,
+        "imageID": image,
+        "ready": runs if each.part is not Part.INIT else done,
+        "started": runs,
+        "restartCount": each.restarts,
+        "state": _state(each),
+    }
+    last = each.end if _backs_off(each) else each.last
+    return shown | ({"lastState": {"terminated": _ended(last)}} if last else {})
+
+
+def _backs_off(each: Container) -> bool:
+    return each.state is State.ENDED and each.end is not None and each.not_before_s > each.end.ended_s
+
+
+def _state(each: Container) -> Object:
+    if each.state is State.RUNNING:
+        return {"running": {"startedAt": _stamp(each.began_s)}}
+    if each.state is State.WAITING:
+        return {"waiting": {"reason": each.why} | ({"message": each.message} if each.message else {})}
+    if _backs_off(each) and each.end is not None:
+        pause_s = each.not_before_s - each.end.ended_s
+        told = f"back-off {pause_s:g}s restarting failed container={each.name}"
+        return {"waiting": {"reason": "CrashLoopBackOff", "message": told}}
+    return {"terminated": _ended(each.end)} if each.end else {}
+
+
+def _ended(end: End) -> Object:
+    told: Object = {
+        "exitCode": end.code,
+        "reason": "Error" if end.code else "Completed",
+        "startedAt": _stamp(end.began_s),
+        "finishedAt": _stamp(end.ended_s),
+    }
+    return told | ({"message": end.message} if end.message else {})
+
+
+def _stamp(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

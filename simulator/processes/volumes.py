@@ -1,0 +1,121 @@
+"""What a pod's volumes hold: files made of objects, an empty folder, or a folder of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from simulator.processes.launch import NotToBeHad, Sources, contents, from_field, from_resource, held
+
+Object = dict[str, Any]
+_MODE = 0o644
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One file of a volume."""
+
+    data: bytes
+    mode: int = _MODE
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A file that holds a service account's token, which only the API server can give."""
+
+    expires_s: int
+    audience: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """One volume. files: path in it -> file, rewritten when its sources change. in_memory: an emptyDir on tmpfs.
+
+    host_path: a folder or file of this machine, used as it is; make: created when it is missing.
+    """
+
+    name: str
+    files: Mapping[str, File] = field(default_factory=dict)
+    tokens: Mapping[str, Token] = field(default_factory=dict)
+    in_memory: bool = False
+    host_path: str = ""
+    make: bool = False
+
+
+def wanted_objects(pod: Object) -> tuple[set[str], set[str]]:
+    """The names of the ConfigMaps and of the Secrets that a pod refers to, in volumes and in environments."""
+    maps, secrets = set(), set()
+    for each in pod["spec"].get("volumes") or ():
+        for source in [each, *((each.get("projected") or {}).get("sources") or ())]:
+            maps.add((source.get("configMap") or {}).get("name"))
+            secrets.add((source.get("secret") or {}).get("secretName") or (source.get("secret") or {}).get("name"))
+    for container in [*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"]]:
+        for each in container.get("envFrom") or ():
+            maps.add((each.get("configMapRef") or {}).get("name"))
+            secrets.add((each.get("secretRef") or {}).get("name"))
+        for each in container.get("env") or ():
+            origin = each.get("valueFrom") or {}
+            maps.add((origin.get("configMapKeyRef") or {}).get("name"))
+            secrets.add((origin.get("secretKeyRef") or {}).get("name"))
+    return {name for name in maps if name}, {name for name in secrets if name}
+
+
+def volume_of(pod: Object, volume: Object, sources: Sources) -> Volume:
+    """Work out one volume. Raises NotToBeHad."""
+    name = volume["name"]
+    if (empty := volume.get("emptyDir")) is not None:
+        return Volume(name, in_memory=empty.get("medium") == "Memory")
+    if (host := volume.get("hostPath")) is not None:
+        return Volume(name, host_path=host["path"], make=host.get("type") in ("DirectoryOrCreate", "FileOrCreate"))
+    files: dict[str, File] = {}
+    tokens: dict[str, Token] = {}
+    projected = volume.get("projected")
+    mode = (projected or {}).get("defaultMode") or _MODE
+    for source in (projected or {}).get("sources") or () if projected is not None else (volume,):
+        if (token := source.get("serviceAccountToken")) is not None:
+            tokens[_safe(token["path"])] = Token(token.get("expirationSeconds") or 3600, token.get("audience") or "")
+        else:
+            files.update(_files(pod, source, sources, mode))
+    return Volume(name, files, tokens)
+
+
+def _files(pod: Object, source: Object, sources: Sources, mode: int) -> Iterator[tuple[str, File]]:
+    if (wanted := source.get("configMap")) is not None:
+        found = held(sources.config_maps, "configmap", wanted.get("name", ""), bool(wanted.get("optional")))
+        yield from _chosen(contents(found) if found else {}, wanted, "configmap", mode)
+    elif (wanted := source.get("secret")) is not None:
+        name = wanted.get("secretName") or wanted.get("name", "")
+        found = held(sources.secrets, "secret", name, bool(wanted.get("optional")))
+        yield from _chosen(contents(found) if found else {}, wanted, "secret", mode)
+    elif (wanted := source.get("downwardAPI")) is not None:
+        for item in wanted.get("items") or ():
+            if (field_ := item.get("fieldRef")) is not None:
+                text = from_field(pod, field_.get("fieldPath", ""))
+            else:
+                text = from_resource(pod, {}, item.get("resourceFieldRef") or {})
+            yield _safe(item["path"]), File(text.encode(), item.get("mode") or wanted.get("defaultMode") or mode)
+    else:
+        kinds = ", ".join(key for key in source if key != "name") or "nothing"
+        raise NotToBeHad(f"a volume of {kinds} is not done here")
+
+
+def _chosen(data: dict[str, bytes], wanted: Object, kind: str, mode: int) -> Iterator[tuple[str, File]]:
+    """All keys, or those that are listed, at their own paths."""
+    mode = wanted.get("defaultMode") or mode
+    if not wanted.get("items"):
+        for key, raw in data.items():
+            yield _safe(key), File(raw, mode)
+        return
+    for item in wanted["items"]:
+        if item["key"] not in data:
+            if wanted.get("optional"):
+                continue
+            raise NotToBeHad(f"{kind} {wanted.get('name') or wanted.get('secretName')} has no key {item['key']!r}")
+        yield _safe(item["path"]), File(data[item["key"]], item.get("mode") or mode)
+
+
+def _safe(path: str) -> str:
+    if path.startswith("/") or ".." in path.split("/") or not path:
+        raise NotToBeHad(f"the path {path!r} leads out of its volume")
+    return path

@@ -1,0 +1,278 @@
+"""Pods as processes on the embedded API: real commands, seen from outside."""
+
+import asyncio
+import contextlib
+import json
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from simulator.yard.kubelet import Pace
+from simulator.yard.nodes import places
+from simulator.yard.shell.loop import Settings
+from simulator.yard.shell.wire import ApiError
+from simulator.yard.shell.yard import yard
+
+pytestmark = pytest.mark.asyncio
+PODS = "/api/v1/namespaces/default/pods"
+PACE = Pace(pull_s=0.01, stop_s=0.01, restart_s=0.01, backoff_s=(0.05, 0.2))
+
+
+def pod(name, script, policy="Never", grace=5, meta=None, volumes=(), **more):
+    container = {"name": "main", "image": "any:1", "command": ["sh", "-c", script], **more.pop("container", {})}
+    spec = {"restartPolicy": policy, "terminationGracePeriodSeconds": grace, "containers": [container], **more}
+    return {"metadata": {"name": name, **(meta or {})}, "spec": {**spec, "volumes": list(volumes)}}
+
+
+class Pods:
+    """The pods of a yard, by name."""
+
+    def __init__(self, made):
+        self.api, self.made = made.api, made
+
+    async def create(self, body):
+        return await self.api.call("POST", PODS, body)
+
+    async def until(self, name, seen):
+        """The pod once it is as asked for."""
+        async with asyncio.timeout(20):
+            async for word, raw in self.api.changes(PODS):
+                if word in ("ADDED", "MODIFIED"):
+                    found = json.loads(raw)
+                    if found["metadata"]["name"] == name and seen(found):
+                        return found
+        raise AssertionError("a watch does not end")
+
+    async def over(self, name):
+        return await self.until(name, lambda p: p["status"]["phase"] in ("Succeeded", "Failed"))
+
+    async def runs(self, name):
+        return await self.until(
+            name, lambda p: any("running" in c["state"] for c in p["status"].get("containerStatuses", ()))
+        )
+
+    async def gone(self, name):
+        async with asyncio.timeout(20):
+            async for word, raw in self.api.changes(PODS):
+                if word == "SYNCED":
+                    names = {p["metadata"]["name"] for p in (await self.api.call("GET", PODS))["items"]}
+                    if name not in names:
+                        return
+                if word == "DELETED" and json.loads(raw)["metadata"]["name"] == name:
+                    return
+
+    async def wrote(self, name, text):
+        """Wait until it has written something."""
+        await self.runs(name)
+        read = ""
+        async with (
+            asyncio.timeout(20),
+            self.made.session.get(f"{self.made.url}{PODS}/{name}/log?follow=true") as answer,
+        ):
+            async for chunk in answer.content.iter_any():
+                read += chunk.decode()
+                if text in read:
+                    return
+
+    async def log(self, name, **query):
+        asked = "&".join(f"{key}={value}" for key, value in query.items())
+        async with self.made.session.get(f"{self.made.url}{PODS}/{name}/log?{asked}") as answer:
+            text = await answer.text()
+            assert answer.status == 200, text
+            return text
+
+
+@pytest_asyncio.fixture
+async def pods(tmp_path):
+    async with yard(tmp_path / "kubeconfig", pace=PACE, processes=tmp_path / "pods") as made:
+        await made.add_nodes(places(2), 8)
+        made.schedule(Settings())
+        yield Pods(made)
+
+
+def running(word):
+    """The command lines on this machine that hold a word."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found += [line for line in [file.read_bytes().decode(errors="replace")] if word in line and "tail" in line]
+    return found
+
+
+def main_of(found):
+    return found["status"].get("containerStatuses", [{"restartCount": 0, "state": {}}])[0]
+
+
+async def test_a_pod_does_its_work_and_what_it_wrote_is_kept(pods):
+    await pods.create(pod("a", "echo one; echo two >&2; echo three; exit 3"))
+    found = await pods.over("a")
+    assert found["status"]["phase"] == "Failed"
+    assert main_of(found)["state"]["terminated"]["exitCode"] == 3
+    assert await pods.log("a") == "one\ntwo\nthree\n"
+    assert await pods.log("a", tailLines=1) == "three\n"
+    assert await pods.log("a", limitBytes=5) == "one\nt"
+
+
+async def test_it_is_given_its_environment_and_files(pods):
+    await pods.api.call(
+        "POST", "/api/v1/namespaces/default/configmaps", {"metadata": {"name": "c"}, "data": {"k": "v"}}
+    )
+    env = [
+        {"name": "PLAIN", "value": "p"},
+        {"name": "MADE", "value": "$(PLAIN)-$$(PLAIN)"},
+        {"name": "ME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+        {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+        {"name": "K", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}},
+    ]
+    script = "echo $PLAIN $MADE $ME $IP $NODE $K $(hostname); cat /etc/podinfo/labels /new/k; echo hi > /dev/shm/x"
+    down = {"downwardAPI": {"items": [{"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}}]}}
+    body = pod(
+        "a",
+        script,
+        meta={"labels": {"app": "train"}},
+        container={
+            "env": env,
+            "volumeMounts": [{"name": "d", "mountPath": "/etc/podinfo"}, {"name": "c", "mountPath": "/new"}],
+        },
+        volumes=[{"name": "d", **down}, {"name": "c", "configMap": {"name": "c"}}],
+    )
+    await pods.create(body)
+    found = await pods.over("a")
+    ip, node = found["status"]["podIP"], found["spec"]["nodeName"]
+    assert ip.startswith("127.")
+    assert await pods.log("a") == f'p p-$(PLAIN) a {ip} {node} v a\napp="train"\nv'
+
+
+async def test_peers_find_one_another_by_name_each_at_its_own_address(pods):
+    service = {"metadata": {"name": "ring"}, "spec": {"clusterIP": "None", "selector": {"app": "ring"}}}
+    await pods.api.call("POST", "/api/v1/namespaces/default/services", service)
+    listens = (
+        "import socket; s = socket.create_server((socket.gethostname(), 7000)); c, a = s.accept(); print(c.recv(9))"
+    )
+    asks = (
+        "import socket, time\n"
+        "while True:\n"
+        "    try: s = socket.create_connection(('b-0.ring', 7000)); break\n"
+        "    except OSError as error: time.sleep(0.02)\n"
+        "s.send(socket.gethostname().encode())"
+    )
+    for name, code in (("b-0", listens), ("b-1", asks)):
+        body = pod(name, "", meta={"labels": {"app": "ring"}}, hostname=name, subdomain="ring")
+        body["spec"]["containers"][0]["command"] = ["python", "-c", code]
+        await pods.create(body)
+    assert (await pods.over("b-0"))["status"]["phase"] == "Succeeded"
+    assert await pods.log("b-0") == "b'b-1'\n"
+
+
+async def test_a_deleted_pod_hears_sigterm_and_has_its_grace(pods):
+    await pods.create(pod("a", "trap 'echo leaving; exit 0' TERM; echo up; sleep 60 & wait"))
+    await pods.runs("a")
+    following = asyncio.create_task(pods.log("a", follow="true"))
+    await pods.until("a", lambda p: p["status"]["phase"] == "Running")
+    await pods.wrote("a", "up")
+    await pods.api.call("DELETE", f"{PODS}/a")
+    await pods.gone("a")
+    assert await following == "up\nleaving\n"
+
+
+async def test_one_that_does_not_heed_it_is_killed_with_everything_it_started(pods, tmp_path):
+    mark = tmp_path / "mark"
+    mark.touch()
+    await pods.create(pod("a", f"trap '' TERM; setsid tail -f {mark} & echo up; wait; wait", grace=1))
+    await pods.wrote("a", "up")
+    assert running(str(mark))
+    await pods.api.call("DELETE", f"{PODS}/a")
+    await pods.gone("a")
+    assert not running(str(mark))
+
+
+@pytest.mark.parametrize(
+    ("policy", "script", "phase", "restarts"),
+    [
+        pytest.param("OnFailure", "test -e $D/x || { touch $D/x; exit 1; }", "Succeeded", 1, id="until it succeeds"),
+        pytest.param("Never", "exit 1", "Failed", 0, id="never"),
+    ],
+)
+async def test_the_restart_policy_is_kept(pods, tmp_path, policy, script, phase, restarts):
+    await pods.create(pod("a", script, policy, container={"env": [{"name": "D", "value": str(tmp_path)}]}))
+    found = await pods.over("a")
+    assert (found["status"]["phase"], main_of(found)["restartCount"]) == (phase, restarts)
+
+
+async def test_one_that_keeps_failing_is_restarted_ever_later_and_its_last_words_are_kept(pods):
+    await pods.create(pod("a", "echo run; echo why > /dev/termination-log; exit 7", "Always"))
+    found = await pods.until("a", lambda p: main_of(p)["restartCount"] >= 2 and "waiting" in main_of(p)["state"])
+    assert main_of(found)["state"]["waiting"]["reason"] == "CrashLoopBackOff"
+    assert main_of(found)["lastState"]["terminated"] | {"startedAt": "", "finishedAt": ""} == {
+        "exitCode": 7,
+        "reason": "Error",
+        "message": "why\n",
+        "startedAt": "",
+        "finishedAt": "",
+    }
+    assert await pods.log("a", previous="true") == "run\n"
+
+
+async def test_what_it_refers_to_is_waited_for(pods):
+    env = [{"name": "K", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]
+    await pods.create(pod("a", "echo $K", container={"env": env}))
+    found = await pods.until("a", lambda p: "CreateContainerConfigError" in str(main_of(p)["state"]))
+    assert main_of(found)["state"]["waiting"] == {
+        "reason": "CreateContainerConfigError",
+        "message": 'secret "s" not found',
+    }
+    with pytest.raises(AssertionError, match="is waiting to start: CreateContainerConfigError"):
+        await pods.log("a")
+    secret = {"metadata": {"name": "s"}, "data": {"k": "bm93"}}
+    await pods.api.call("POST", "/api/v1/namespaces/default/secrets", secret)
+    await pods.over("a")
+    assert await pods.log("a") == "now\n"
+
+
+async def test_init_containers_come_first_and_a_sidecar_goes_last(pods):
+    shared = [{"name": "w", "mountPath": "/work"}]
+    first = {"name": "first", "image": "i", "command": ["sh", "-c", "echo 1 > /work/n"], "volumeMounts": shared}
+    beside = {
+        "name": "beside",
+        "image": "i",
+        "command": [
+            "sh",
+            "-c",
+            "trap 'echo last >> /work/n; cat /work/n; exit 0' TERM; echo s >> /work/n; sleep 60 & wait",
+        ],
+        "restartPolicy": "Always",
+        "volumeMounts": shared,
+    }
+    script = "until grep -q s /work/n; do sleep 0.01; done; echo main >> /work/n"
+    body = pod(
+        "a",
+        script,
+        container={"volumeMounts": shared},
+        initContainers=[first, beside],
+        volumes=[{"name": "w", "emptyDir": {}}],
+    )
+    await pods.create(body)
+    found = await pods.over("a")
+    assert found["status"]["phase"] == "Succeeded"
+    assert [each["name"] for each in found["status"]["initContainerStatuses"]] == ["first", "beside"]
+    assert await pods.log("a", container="beside") == "1\ns\nmain\nlast\n"
+
+
+async def test_a_command_that_is_not_there_says_so(pods):
+    body = pod("a", "")
+    body["spec"]["containers"][0]["command"] = ["nosuch"]
+    await pods.create(body)
+    found = await pods.over("a")
+    assert main_of(found)["state"]["terminated"]["exitCode"] == 128
+    assert "nosuch" in main_of(found)["state"]["terminated"]["message"]
+
+
+async def test_an_unknown_container_has_no_log(pods):
+    await pods.create(pod("a", "true"))
+    await pods.over("a")
+    with pytest.raises(AssertionError, match="container other is not valid for pod a"):
+        await pods.log("a", container="other")
+    with pytest.raises(ApiError):
+        await pods.api.call("GET", f"{PODS}/b/log")
