@@ -16,7 +16,7 @@ from simulator.api.journal import Change, Journal, Key, Page, Stored
 from simulator.api.kinds.catalogue import Catalogue
 from simulator.api.kinds.custom import established, kind_of
 from simulator.api.kinds.rows import BUDGETS, DEFINITIONS, NAMESPACES, PODS, PRIORITIES
-from simulator.api.kinds.rules import check_metadata, check_object, check_pod_update
+from simulator.api.kinds.rules import check_change, check_metadata, check_object
 from simulator.api.model import Kind, Object
 from simulator.api.select import Question
 from simulator.api.ties import Ties
@@ -157,8 +157,7 @@ class Store:
         if part != "status":
             check_metadata(kind, meta, namespace)
             check_object(kind, new)
-        if kind.called("pods"):
-            check_pod_update(name, old.obj, new)
+        check_change(kind, name, old.obj, new)
         if kind is DEFINITIONS:
             self.catalogue.put(kind_of(new))
         return self._replace(kind, old, new, manager, part)

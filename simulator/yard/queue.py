@@ -41,6 +41,11 @@ class WaitingPods:
         """A pod waits no longer."""
         self._waiters.pop(uid, None)
 
+    def want(self, uid: str) -> Want | None:
+        """The pod that waits under this uid."""
+        waiter = self._waiters.get(uid)
+        return waiter.want if waiter is not None else None
+
     def next(self, now_s: float) -> Want | None:
         """The pod to try now; None when nobody may be tried yet."""
         ready = [w for w in self._waiters.values() if not w.parked and w.not_before_s <= now_s]

@@ -59,9 +59,9 @@ async def versions_of_a_crd(side):
     return await side.peek("POST", CRDS, two_versions(f"{side.namespace}.example.com"), JSON)
 
 
-async def followed_logs(side):
+async def logs_since(side):
     await side.peek("POST", side.path("pods"), pod("a"))
-    return await side.peek("GET", side.path("pods", "a", "log"), follow="true")
+    return await side.peek("GET", side.path("pods", "a", "log"), sinceSeconds="1")
 
 
 DIFFERENCES = {
@@ -72,7 +72,7 @@ DIFFERENCES = {
     "exec, attach": in_a_container,
     "a CRD with `x-kubernetes-validations`": rules_of_a_crd,
     "a CRD that serves several versions": versions_of_a_crd,
-    "logs with `follow`": followed_logs,
+    "logs with `since`": logs_since,
 }
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.conformance.sides import MERGE, pod
+from tests.conformance.sides import MERGE, STRATEGIC, pod
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 APPS = "apps/v1"
@@ -72,5 +72,31 @@ async def test_an_eviction_deletes_with_grace(both):
         _, answer = await side.ask("GET", side.path("pods", "a"))
         side.told.append(bool(answer["metadata"].get("deletionTimestamp")))
         await side.ask("POST", side.path("pods", "nobody", "eviction"), {"metadata": {"name": "nobody"}})
+
+    await both.agree(story)
+
+
+async def test_a_log_is_asked_for(both):
+    async def story(side):
+        await side.ask("GET", side.path("pods", "nobody", "log"))
+        await side.ask("POST", side.path("pods"), pod("a"))
+        await side.ask("GET", side.path("pods", "a", "log"))
+        await side.ask("GET", side.path("pods", "a", "log"), container="other")
+        two = [{"name": name, "image": "registry.example.com/a:1"} for name in ("one", "two")]
+        await side.peek("POST", side.path("pods"), pod("b", spec={"containers": two}))
+        await side.ask("GET", side.path("pods", "b", "log"))
+
+    await both.agree(story)
+
+
+async def test_container_statuses_are_replaced_as_one(both):
+    async def story(side):
+        await side.ask("POST", side.path("pods"), pod("a", spec={"nodeName": "n1"}))
+        for state in ({"waiting": {"reason": "ContainerCreating"}}, {"running": {"startedAt": "2026-01-01T00:00:00Z"}}):
+            told = {"name": "main", "image": "a:1", "imageID": "a:1", "ready": False, "restartCount": 0, "state": state}
+            body = {"status": {"containerStatuses": [told], "conditions": [{"type": "Ready", "status": "False"}]}}
+            await side.ask("PATCH", side.path("pods", "a", "status"), body, STRATEGIC)
+        other = {"type": "Initialized", "status": "True"}
+        await side.ask("PATCH", side.path("pods", "a", "status"), {"status": {"conditions": [other]}}, STRATEGIC)
 
     await both.agree(story)

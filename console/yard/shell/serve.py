@@ -48,6 +48,7 @@ async def serve(wanted: Wanted) -> None:
         made = await stack.enter_async_context(yard(kubeconfig, wanted.port, Pace()))
         await made.add_nodes(standing, wanted.gpus)
         await _write_map(made, data)
+        await made.run_jobs()
         url = ""
         if wanted.extender:
             running_ = running(own_extender(), kubeconfig, f"{_NAMESPACE}/{_MAP}", wanted.folder, made.session)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from simulator.api.kinds.rows import ROWS
 from simulator.api.model import Kind
@@ -33,8 +34,9 @@ class Catalogue:
         return found
 
     def put(self, kind: Kind) -> None:
-        """Serve a kind of a CRD, in place of one of the same name."""
-        self._by_resource[kind.resource] = kind
+        """Serve a kind of a CRD, in place of one of the same name; what its admission fills in stays."""
+        first = self._first.get(kind.resource)
+        self._by_resource[kind.resource] = replace(kind, defaults=first.defaults) if first else kind
 
     def drop(self, resource: str) -> None:
         """Serve it no more; what stood there from the start comes back."""

@@ -198,4 +198,18 @@ DEPLOYMENT = (
     Column("Available", number("status", "availableReplicas"), form="integer"),
     AGE,
 )
+VOLCANO_JOB = (
+    NAME,
+    Column("Status", text("status", "state", "phase")),
+    Column("minAvailable", number("status", "minAvailable"), form="integer"),
+    Column("Runnings", number("status", "running"), form="integer"),
+    AGE,
+)
+VOLCANO_GROUP = (
+    NAME,
+    Column("Status", text("status", "phase")),
+    Column("minMember", number("spec", "minMember"), form="integer"),
+    Column("Runnings", number("status", "running"), form="integer"),
+    AGE,
+)
 ANY = (NAME, AGE)

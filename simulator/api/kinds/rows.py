@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
-from simulator.api.kinds.cells import DEPLOYMENT, EVENT, JOB, LEASE, NAMESPACE, NODE, POD, REPLICA_SET, STATEFUL_SET
+from typing import Any
+
+from simulator.api.kinds import volcano
+from simulator.api.kinds.cells import (
+    DEPLOYMENT,
+    EVENT,
+    JOB,
+    LEASE,
+    NAMESPACE,
+    NODE,
+    POD,
+    REPLICA_SET,
+    STATEFUL_SET,
+    VOLCANO_GROUP,
+    VOLCANO_JOB,
+)
 from simulator.api.kinds.defaults import (
     definition_defaults,
     job_defaults,
@@ -34,7 +49,7 @@ _EVENT_FIELDS = (
 )
 
 
-def _preinstalled(group: str, version: str, kind: str, plural: str, namespaced: bool = True) -> Kind:
+def _preinstalled(group: str, version: str, kind: str, plural: str, namespaced: bool = True, **more: Any) -> Kind:
     """A kind of a scheduler's CRD that every yard has, without its schema; its own CRD takes its place when applied."""
     return Kind(
         group,
@@ -47,6 +62,7 @@ def _preinstalled(group: str, version: str, kind: str, plural: str, namespaced: 
         unconditional=False,
         counted=True,
         custom=True,
+        **more,
     )
 
 
@@ -117,6 +133,16 @@ JOBS = Kind(
     defaults=job_defaults,
     columns=JOB,
 )
+VOLCANO_JOBS = _preinstalled(
+    "batch.volcano.sh",
+    "v1alpha1",
+    "Job",
+    "jobs",
+    short=("vcjob", "vj"),
+    workload=True,
+    defaults=volcano.job_defaults,
+    columns=VOLCANO_JOB,
+)
 BUDGETS = Kind("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", status=True, counted=True, short=("pdb",))
 PRIORITIES = Kind(
     "scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", namespaced=False, counted=True, short=("pc",)
@@ -150,8 +176,9 @@ ROWS: tuple[Kind, ...] = (
     BUDGETS,
     PRIORITIES,
     DEFINITIONS,
-    _preinstalled("scheduling.volcano.sh", "v1beta1", "PodGroup", "podgroups"),
-    _preinstalled("scheduling.volcano.sh", "v1beta1", "Queue", "queues", namespaced=False),
+    VOLCANO_JOBS,
+    _preinstalled("scheduling.volcano.sh", "v1beta1", "PodGroup", "podgroups", short=("pg",), columns=VOLCANO_GROUP),
+    _preinstalled("scheduling.volcano.sh", "v1beta1", "Queue", "queues", namespaced=False, short=("q",)),
     _preinstalled("scheduling.sigs.k8s.io", "v1alpha1", "PodGroup", "podgroups"),
     _preinstalled("scheduling.x-k8s.io", "v1alpha1", "PodGroup", "podgroups"),
 )

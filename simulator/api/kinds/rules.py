@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from simulator.api.errors import ApiRefusal, invalid
+from simulator.api.kinds import volcano
 from simulator.api.model import Kind, Object
 
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -32,7 +33,15 @@ def check_metadata(kind: Kind, meta: dict[str, Any], namespace: str) -> None:
                 raise invalid(kind.kind, name, f"metadata.labels: Invalid value: {value!r}")
 
 
-def check_pod_update(name: str, old: Object, new: Object) -> None:
+def check_change(kind: Kind, name: str, old: Object, new: Object) -> None:
+    """Raises ApiRefusal (422) for an update that changes what may not change any more."""
+    if kind.called("pods"):
+        _check_pod_update(name, old, new)
+    elif kind.called("jobs", "batch.volcano.sh"):
+        _check_volcano_update(name, old, new)
+
+
+def _check_pod_update(name: str, old: Object, new: Object) -> None:
     """Raises ApiRefusal (422) when more changes than Kubernetes lets change in a pod's spec."""
     if _fixed(old) != _fixed(new):
         raise invalid(
@@ -41,6 +50,13 @@ def check_pod_update(name: str, old: Object, new: Object) -> None:
             "spec: Forbidden: pod updates may not change fields other than `spec.containers[*].image`, "
             "`spec.activeDeadlineSeconds`, `spec.tolerations` (only additions), `spec.terminationGracePeriodSeconds`",
         )
+
+
+def _check_volcano_update(name: str, old: Object, new: Object) -> None:
+    """Raises ApiRefusal (422) when more than the size of a Volcano Job changes, as its webhook does."""
+    if volcano.forbidden_change(old.get("spec") or {}, new.get("spec") or {}):
+        told = "job updates may not change fields other than `minAvailable`, `tasks[*].replicas under spec`"
+        raise invalid("Job", name, told)
 
 
 def _fixed(pod: Object) -> Object:
@@ -61,6 +77,8 @@ def check_object(kind: Kind, obj: Object) -> None:
         found = list(_pod_faults(template.get("spec") or {}, "spec.template.spec"))
         if kind.group == "apps" and not (obj["spec"].get("selector")):
             found.append("spec.selector: Required value")
+    elif kind.called("jobs", "batch.volcano.sh"):
+        found = list(volcano.faults(obj.get("spec") or {}))
     else:
         return
     if found:

@@ -41,6 +41,8 @@ async def answer(request: web.Request, pod: Object, logs: Logs | None) -> web.St
         if query.get(key) not in (None, "false"):
             raise ApiRefusal("NotImplemented", f"the embedded API does not do logs with {key}")
     container = _container(pod, query.get("container", ""))
+    if not pod["spec"].get("nodeName"):
+        return web.Response(status=204)
     found = logs.find(pod, container, query.get("previous") == "true") if logs is not None else None
     response = web.StreamResponse(headers={"Content-Type": "text/plain"})
     response.enable_chunked_encoding()

@@ -41,7 +41,12 @@ def tidied(meta: dict[str, Any]) -> dict[str, Any]:
 
 
 def shaped(kind: Kind, obj: Object) -> Object:
-    """The object as its CRD's schema wants it. Raises ApiRefusal (422) with every fault."""
+    """The object as its type has it: by its CRD's schema, or with what Go always writes of a container's status.
+
+    Raises ApiRefusal (422) with every fault.
+    """
+    if kind.called("pods"):
+        return _with_whole_statuses(obj)
     if kind.schema is None:
         return obj
     obj = fill(kind.schema, prune(kind.schema, obj))
@@ -49,6 +54,16 @@ def shaped(kind: Kind, obj: Object) -> Object:
         told = found[0] if len(found) == 1 else f"[{', '.join(found)}]"
         raise invalid(f"{kind.kind}.{kind.group}", obj["metadata"].get("name", ""), told)
     return obj
+
+
+def _with_whole_statuses(pod: Object) -> Object:
+    """`state` and `lastState` are structs: the API server shows them empty where nothing was said."""
+    status = pod.get("status") or {}
+    lists = {key: status[key] for key in ("initContainerStatuses", "containerStatuses") if status.get(key)}
+    if not lists:
+        return pod
+    whole = {key: [{"state": {}, "lastState": {}, **each} for each in told] for key, told in lists.items()}
+    return {**pod, "status": {**status, **whole}}
 
 
 def check_update(kind: Kind, born: dict[str, Any], meta: dict[str, Any]) -> None:

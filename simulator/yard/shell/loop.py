@@ -9,19 +9,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import aiohttp
 import msgspec
 
+from jobs.gang import Dialect, membership
 from kube.errors import KubeError
 from kube.objects import Node, Pod
 from simulator.yard.cluster import Cluster, Want, want_of
+from simulator.yard.gangs import GROUPS, Gangs
 from simulator.yard.kube_default import Cursor
 from simulator.yard.queue import WaitingPods
 from simulator.yard.scheduler import Chosen, Extender, Outcome, Reply, Waits, Why, cycle
+from simulator.yard.shell.complaints import Complaints
 from simulator.yard.shell.wire import ApiDoor, ApiError, ExtenderDoor
 
 log = logging.getLogger(__name__)
@@ -33,9 +37,13 @@ _nodes = msgspec.json.Decoder(Node)
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the scheduler is told. percentage: percentageOfNodesToScore, 0 for the adaptive default."""
+    """What the scheduler is told. percentage: percentageOfNodesToScore, 0 for the adaptive default.
+
+    gangs: the further schedulerNames that it serves, whose gangs are held until their min fits.
+    """
 
     name: str = "default-scheduler"
+    gangs: tuple[str, ...] = ("volcano", "koord-scheduler")
     extender: Extender | None = None
     percentage: int = 0
     backoff_s: tuple[float, float] = (1.0, 10.0)
@@ -58,29 +66,34 @@ class Scheduler:
         self._raw: dict[str, bytes] = {}  # waiting pods as they came, for the extender
         self._names: dict[str, tuple[str, str]] = {}
         self._assumed: set[str] = set()
-        self._synced = {"nodes": asyncio.Event(), "pods": asyncio.Event()}
+        self._synced = {path: asyncio.Event() for path in ("/api/v1/nodes", "/api/v1/pods", *GROUPS)}
         self._changed = asyncio.Event()
+        self._complaints = Complaints(api)
+        self._gangs = Gangs()
         self.cluster = Cluster()
         self.waiting = WaitingPods(settings.backoff_s)
 
     async def run(self) -> None:
         """Schedule until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._watch("nodes", self._see_node))
-            group.create_task(self._watch("pods", self._see_pod))
+            group.create_task(self._watch("/api/v1/nodes", self._see_node))
+            group.create_task(self._watch("/api/v1/pods", self._see_pod))
+            for path, dialect in GROUPS.items():
+                group.create_task(self._watch(path, partial(self._see_group, dialect)))
             group.create_task(self._schedule())
+            group.create_task(self._complaints.run())
 
-    async def _watch(self, plural: str, see: Callable[[str, bytes], None]) -> None:
+    async def _watch(self, path: str, see: Callable[[str, bytes], None]) -> None:
         while True:
             try:
-                async for word, raw in self._api.changes(f"/api/v1/{plural}"):
+                async for word, raw in self._api.changes(path):
                     if word == "SYNCED":
-                        self._synced[plural].set()
+                        self._synced[path].set()
                     else:
                         see(word, raw)
                     self._changed.set()
             except (aiohttp.ClientError, ApiError, TimeoutError) as error:
-                log.warning("watch_failed", extra={"kind": plural, "why": str(error)})
+                log.warning("watch_failed", extra={"path": path, "why": str(error)})
                 await asyncio.sleep(0.5)
 
     def _see_node(self, word: str, raw: bytes) -> None:
@@ -89,6 +102,12 @@ class Scheduler:
             self.cluster.drop_node(node.metadata.name)
         else:
             self.cluster.put_node(node)
+        self.waiting.wake()
+
+    def _see_group(self, dialect: Dialect, word: str, raw: bytes) -> None:
+        group = msgspec.json.decode(raw)
+        least = 0 if word == "DELETED" else int(group.get("spec", {}).get("minMember") or 0)
+        self._gangs.put_group(dialect, group["metadata"]["namespace"], group["metadata"]["name"], least)
         self.waiting.wake()
 
     def _see_pod(self, word: str, raw: bytes) -> None:
@@ -101,9 +120,13 @@ class Scheduler:
             return
         if word == "DELETED" or pod.status.phase in _ENDED:
             self._forget(uid)
+            self._gangs.drop_pod(uid)
             self.cluster.remove(uid)
             self.waiting.wake()
-        elif pod.spec.node_name:
+            return
+        if pod.spec.scheduler_name in self._settings.gangs:
+            self._gangs.put_pod(uid, membership(pod), bound=bool(pod.spec.node_name))
+        if pod.spec.node_name:
             self._forget(uid)
             self.cluster.place(want, pod.spec.node_name)
             self.waiting.wake()
@@ -112,7 +135,8 @@ class Scheduler:
                 self.cluster.nominated[uid] = want
             else:
                 self.cluster.nominated.pop(uid, None)
-            if pod.spec.scheduler_name == self._settings.name and not pod.spec.scheduling_gates:
+            served = (self._settings.name, *self._settings.gangs)
+            if pod.spec.scheduler_name in served and not pod.spec.scheduling_gates:
                 self._raw[uid] = raw
                 self._names[uid] = (pod.metadata.namespace, pod.metadata.name)
                 self.waiting.put(want)
@@ -120,6 +144,7 @@ class Scheduler:
     def _forget(self, uid: str) -> None:
         self.waiting.drop(uid)
         self._assumed.discard(uid)
+        self._complaints.drop(uid)
         self._raw.pop(uid, None)
         self._names.pop(uid, None)
 
@@ -140,14 +165,40 @@ class Scheduler:
                 continue  # somebody's pause is over
 
     async def _try(self, want: Want) -> None:
-        namespace, name = self._names[want.uid]
-        outcome = await self._decide(want)
-        if want.uid not in self._names:
-            return  # deleted while the extender was asked
-        if isinstance(outcome, Chosen):
-            await self._bind(want, namespace, name, outcome)
-        else:
-            self._refuse(want, outcome)
+        members = [each for each in self._gangs.together(want.uid) if each in self._names and each not in self._assumed]
+        lacking = self._gangs.lacking(want.uid)
+        if lacking > max(1, len(members)):
+            why = f"gang {self._gangs.name(want.uid)} waits for {lacking - len(members)} more of its pods"
+            self._refuse_all(members, Waits(Why.UNSCHEDULABLE, why))
+            return
+        wants = [self.waiting.want(uid) for uid in members] if lacking > 1 else [want]
+        chosen, refusal = await self._decide_all([each for each in wants if each is not None])
+        if len(chosen) < max(1, lacking):
+            for each, _ in chosen:
+                self.cluster.remove(each.uid)
+            self._refuse_all(members, refusal or Waits(Why.UNSCHEDULABLE, "its gang changed"))
+            return
+        for each, outcome in chosen:
+            namespace, name = self._names[each.uid]
+            await self._bind(each, namespace, name, outcome)
+            self._tell(namespace, name, outcome)
+
+    async def _decide_all(self, wants: Sequence[Want]) -> tuple[list[tuple[Want, Chosen]], Waits | None]:
+        """A node for each, charged as it is chosen, and the first refusal; who was deleted meanwhile is left out."""
+        chosen: list[tuple[Want, Chosen]] = []
+        refusal = None
+        for want in wants:
+            outcome = await self._decide(want)
+            if isinstance(outcome, Waits):
+                refusal = refusal or outcome
+            elif want.uid in self._names:
+                self.cluster.place(want, outcome.node)
+                chosen.append((want, outcome))
+        for each, _ in [each for each in chosen if each[0].uid not in self._names]:
+            self.cluster.remove(each.uid)
+        return [each for each in chosen if each[0].uid in self._names], refusal
+
+    def _tell(self, namespace: str, name: str, outcome: Outcome) -> None:
         if self._told is not None:
             self._told(namespace, name, outcome)
 
@@ -168,9 +219,9 @@ class Scheduler:
             return outcome
 
     async def _bind(self, want: Want, namespace: str, name: str, chosen: Chosen) -> None:
-        self.cluster.place(want, chosen.node)
         self.waiting.drop(want.uid)
         self._assumed.add(want.uid)
+        self._gangs.bind(want.uid, True)
         target = {"apiVersion": "v1", "kind": "Node", "name": chosen.node}
         binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
         try:
@@ -178,11 +229,17 @@ class Scheduler:
         except (ApiError, aiohttp.ClientError, TimeoutError) as error:
             log.warning("bind_failed", extra={"pod": f"{namespace}/{name}", "why": str(error)})
             self._assumed.discard(want.uid)
+            self._gangs.bind(want.uid, False)
             self.cluster.remove(want.uid)
             if want.uid in self._raw:
                 self.waiting.put(want)
                 self.waiting.refuse(want.uid, asyncio.get_running_loop().time(), park=False)
 
-    def _refuse(self, want: Want, outcome: Waits) -> None:
+    def _refuse_all(self, uids: Sequence[str], outcome: Waits) -> None:
         now_s = asyncio.get_running_loop().time()
-        self.waiting.refuse(want.uid, now_s, park=outcome.why is Why.UNSCHEDULABLE)
+        for uid in uids:
+            if uid in self._names:
+                namespace, name = self._names[uid]
+                self.waiting.refuse(uid, now_s, park=outcome.why is Why.UNSCHEDULABLE)
+                self._complaints.put(uid, namespace, name, outcome)
+                self._tell(namespace, name, outcome)

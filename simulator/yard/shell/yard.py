@@ -14,9 +14,11 @@ import aiohttp
 from simulator.api.shell.serve import serve
 from simulator.processes.shell.logs import PodLogs
 from simulator.processes.shell.runner import Runner
+from simulator.yard.controllers.batch_job import RETRY_S
 from simulator.yard.kubelet import Pace
 from simulator.yard.nodes import Place, node
 from simulator.yard.scheduler import Outcome
+from simulator.yard.shell.controllers import Controllers
 from simulator.yard.shell.kubelet import Kubelet
 from simulator.yard.shell.loop import Scheduler, Settings
 from simulator.yard.shell.wire import ApiDoor, ExtenderDoor
@@ -58,6 +60,13 @@ class Yard:
         kubelet = Kubelet(self.api, pace, lambda name: True, self._host_ip, runner)
         self.tasks.append(asyncio.create_task(kubelet.run()))
         return runner
+
+    async def run_jobs(self, retry_s: tuple[float, float] = RETRY_S) -> None:
+        """Start the controllers of batch Jobs and of Volcano Jobs, with the queue that Volcano has from the start."""
+        head = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "metadata": {"name": "default"}}
+        queue = {**head, "spec": {"weight": 1, "reclaimable": True}, "status": {"state": "Open"}}
+        await self.api.call("POST", "/apis/scheduling.volcano.sh/v1beta1/queues", queue)
+        self.tasks.append(asyncio.create_task(Controllers(self.api, retry_s).run()))
 
     def _host_ip(self, node: str) -> str:
         return self.addresses.get(node, "")

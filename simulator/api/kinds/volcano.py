@@ -1,0 +1,63 @@
+"""What Volcano's admission does to its Jobs: what it fills in, and what it refuses. Source: facts/job-kinds.md 1.5."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+_RETRIES = 3
+_CHANGEABLE = ("minAvailable", "priorityClassName")
+_PLUGINS = ("svc", "ssh", "env", "pytorch", "tensorflow", "mpi", "ray")
+
+
+def job_defaults(obj: dict[str, Any]) -> None:
+    """A job is in the default queue, and needs all of its pods unless it says otherwise."""
+    spec = obj.setdefault("spec", {})
+    for key, value in (("queue", "default"), ("schedulerName", "volcano"), ("maxRetry", _RETRIES)):
+        spec.setdefault(key, value)
+    tasks = [each for each in spec.get("tasks") or () if isinstance(each, dict)]
+    for number, task in enumerate(tasks):
+        task.setdefault("name", f"default{number}")
+        task.setdefault("replicas", 1)
+        task.setdefault("minAvailable", task["replicas"])
+        template = task.setdefault("template", {}).setdefault("spec", {})
+        template.setdefault("restartPolicy", "OnFailure")
+    spec.setdefault("minAvailable", sum(task["minAvailable"] for task in tasks))
+    plugins = spec.get("plugins") or {}
+    if {"pytorch", "tensorflow", "mpi", "ray"} & plugins.keys():
+        plugins.setdefault("svc", [])
+
+
+def faults(spec: dict[str, Any]) -> Iterator[str]:
+    """What of a job's spec would be refused."""
+    tasks = spec.get("tasks") or []
+    if not tasks:
+        yield "No task specified in job spec"
+        return
+    names = [task["name"] for task in tasks]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield f"duplicated task name {name}"
+    for task in tasks:
+        if not (task.get("template") or {}).get("spec", {}).get("containers"):
+            yield f"spec.task[{task['name']}].template.spec.containers: Required value"
+        if task["minAvailable"] > task["replicas"]:
+            yield f"'minAvailable' is greater than 'replicas' in task: {task['name']}"
+    total = sum(task["replicas"] for task in tasks)
+    if spec["minAvailable"] > total:
+        yield "job 'minAvailable' should not be greater than total replicas in tasks"
+    for plugin in spec.get("plugins") or {}:
+        if plugin not in _PLUGINS:
+            yield f"unable to find job plugin: {plugin}"
+
+
+def forbidden_change(old: dict[str, Any], new: dict[str, Any]) -> bool:
+    """Does an update change more than the size of a job, as its webhook forbids?"""
+    return _fixed(old) != _fixed(new)
+
+
+def _fixed(spec: dict[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in spec.items() if key not in _CHANGEABLE}
+    tasks = [
+        {k: v for k, v in task.items() if k not in ("replicas", "minAvailable")} for task in spec.get("tasks") or ()
+    ]
+    return {**kept, "tasks": tasks}

@@ -1,0 +1,124 @@
+"""What a controller sees and what it wants written, and what all of them say alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Create an object. plural: `pods`, or `podgroups.scheduling.volcano.sh`."""
+
+    plural: str
+    obj: Object
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """Delete an object, and no other of its name."""
+
+    plural: str
+    obj: Object
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Change an object by a merge patch: its status, or with part="" the object itself."""
+
+    plural: str
+    obj: Object
+    change: Object
+    part: str = "status"
+
+
+Write = Create | Remove | Tell
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a controller wants after one look. again_s: when to look again even if nothing changes."""
+
+    writes: Sequence[Write] = field(default=())
+    again_s: float | None = None
+
+
+def owned(owner: Object, api_version: str, kind: str) -> list[Object]:
+    """The owner references of what a job creates."""
+    meta = owner["metadata"]
+    told = {"apiVersion": api_version, "kind": kind, "name": meta["name"], "uid": meta["uid"]}
+    return [{**told, "controller": True, "blockOwnerDeletion": True}]
+
+
+def stamp(now_s: float) -> str:
+    """A time as RFC 3339."""
+    return datetime.fromtimestamp(now_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def since_1970(text: Any) -> float:
+    """An RFC 3339 time as seconds; 0 when it is none."""
+    try:
+        return datetime.fromisoformat(str(text)).timestamp()
+    except ValueError:
+        return 0.0
+
+
+def phase(pod: Object) -> str:
+    """A pod's phase."""
+    return str((pod.get("status") or {}).get("phase") or "Pending")
+
+
+def is_leaving(pod: Object) -> bool:
+    """Has it been told to go?"""
+    return bool(pod["metadata"].get("deletionTimestamp"))
+
+
+def is_over(pod: Object) -> bool:
+    """Has it ended?"""
+    return phase(pod) in ("Succeeded", "Failed")
+
+
+def is_ready(pod: Object) -> bool:
+    """Does it say that it is ready?"""
+    told = (pod.get("status") or {}).get("conditions") or ()
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in told)
+
+
+def ended_s(pod: Object) -> float:
+    """When the last container of a pod ended; 0 when none tells."""
+    told = (pod.get("status") or {}).get("containerStatuses") or ()
+    times = [((each.get("state") or {}).get("terminated") or {}).get("finishedAt") for each in told]
+    return max((since_1970(each) for each in times), default=0.0)
+
+
+def from_template(template: Object, name: Object, namespace: str, marks: Object, notes: Object) -> Object:
+    """A pod of a template. name: {"name": ...} or {"generateName": ...}; marks and notes: labels and annotations."""
+    meta = template.get("metadata") or {}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            **name,
+            "namespace": namespace,
+            "labels": {**(meta.get("labels") or {}), **marks},
+            "annotations": {**(meta.get("annotations") or {}), **notes},
+        },
+        "spec": {**template["spec"]},
+    }
+
+
+def with_env(spec: Object, env: Iterable[Object]) -> Object:
+    """A pod's spec with variables added to every container that does not set them itself."""
+    added = list(env)
+
+    def one(container: Object) -> Object:
+        own = container.get("env") or []
+        set_ = {each["name"] for each in own}
+        return {**container, "env": [*own, *(each for each in added if each["name"] not in set_)]}
+
+    changed = {key: [one(each) for each in spec[key]] for key in ("initContainers", "containers") if spec.get(key)}
+    return {**spec, **changed}

@@ -1,0 +1,191 @@
+"""The yard's Job controller beside the one of kube-controller-manager: the same job, the same pods, the same end."""
+
+import asyncio
+import ssl
+
+import aiohttp
+import pytest
+import pytest_asyncio
+
+from simulator.api.shell.serve import serve
+from simulator.yard.shell.controllers import Controllers
+from simulator.yard.shell.wire import ApiDoor
+from tests.conformance.sides import MERGE, Both, opened
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio]
+BATCH = "batch/v1"
+INDEX = "batch.kubernetes.io/job-completion-index"
+
+
+@pytest.fixture(scope="module")
+def real_jobs(module_plane):
+    """A real API server with its Job controller and garbage collector."""
+    module_plane.start_controller_manager(("job-controller", "garbage-collector-controller"))
+    return module_plane
+
+
+@pytest_asyncio.fixture
+async def both(real_jobs, request):
+    """The embedded API with the yard's controllers, and the real one."""
+    namespace = f"j-{abs(hash(request.node.name)) % 10**8}"
+    api = real_jobs.api()
+    trust = aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=str(api._ca)), force_close=True)
+    async with serve() as served, aiohttp.ClientSession() as session:
+        controlling = asyncio.create_task(Controllers(ApiDoor(session, served.url), (0.1, 0.1)).run())
+        try:
+            async with (
+                opened(served.url, namespace) as embedded,
+                opened(api.url, namespace, connector=trust, headers=api._headers) as real,
+            ):
+                yield Both(embedded, real)
+        finally:
+            controlling.cancel()
+            await asyncio.gather(controlling, return_exceptions=True)
+
+
+def job(size=3, **more):
+    spec = {"containers": [{"name": "main", "image": "i:1"}], "restartPolicy": "Never"}
+    told = {"completions": size, "parallelism": size, "completionMode": "Indexed", **more}
+    return {
+        "metadata": {"name": "train"},
+        "spec": {**told, "template": {"metadata": {"labels": {"app": "t"}}, "spec": spec}},
+    }
+
+
+def index_of(pod):
+    return int(pod["metadata"]["annotations"][INDEX])
+
+
+async def create(side, **more):
+    code, _ = await side.peek("POST", side.path("jobs", group=BATCH), job(**more))
+    assert code == 201
+
+
+async def resize(side, size):
+    change = {"spec": {"completions": size, "parallelism": size}}
+    await side.peek("PATCH", side.path("jobs", "train", group=BATCH), change, MERGE)
+
+
+async def pods(side, *indexes, phase="Pending"):
+    """Wait until exactly these indexes have a living pod of that phase; the pods."""
+
+    def living(answer):
+        return [
+            p for p in answer["items"] if not p["metadata"].get("deletionTimestamp") and p["status"]["phase"] == phase
+        ]
+
+    async with asyncio.timeout(20):
+        while True:
+            _, answer = await side.peek("GET", side.path("pods"))
+            found = sorted(living(answer), key=index_of)
+            if [index_of(pod) for pod in found] == list(indexes):
+                side.told.append(("PODS", phase, indexes))
+                return found
+            await asyncio.sleep(0.05)
+
+
+async def end(side, pod, phase):
+    """Do what a kubelet does when a pod has ended."""
+    code = 0 if phase == "Succeeded" else 1
+    ended = {"exitCode": code, "finishedAt": "2026-01-01T00:00:00Z", "startedAt": "2026-01-01T00:00:00Z"}
+    container = {"name": "main", "image": "i:1", "imageID": "", "ready": False, "restartCount": 0}
+    told = {"phase": phase, "containerStatuses": [{**container, "state": {"terminated": ended}}]}
+    await side.peek("PATCH", side.path("pods", pod["metadata"]["name"], "status"), {"status": told}, MERGE)
+
+
+async def conditions(side, *wanted, reason=""):
+    """Wait until the job has these conditions, and note what its status counts."""
+    async with asyncio.timeout(20):
+        while True:
+            _, answer = await side.peek("GET", side.path("jobs", "train", group=BATCH))
+            status = answer["status"]
+            found = [c["type"] for c in status.get("conditions", ()) if c["status"] == "True"]
+            if found == list(wanted):
+                break
+            await asyncio.sleep(0.05)
+    last = status["conditions"][-1]
+    assert not reason or last["reason"] == reason
+    counted = {key: status.get(key) or 0 for key in ("active", "ready", "succeeded", "failed", "completedIndexes")}
+    ended = "completionTime" in status
+    side.told.append(("JOB", wanted, last["reason"], counted, ended, "startTime" in status))
+
+
+async def test_each_index_gets_a_pod_of_its_own(both):
+    async def story(side):
+        await create(side)
+        pod = (await pods(side, 0, 1, 2))[1]
+        meta, spec = pod["metadata"], pod["spec"]
+        (owner,) = meta["ownerReferences"]
+        side.told.append(
+            (
+                side.common(meta["labels"]),
+                meta["annotations"],
+                meta["generateName"],
+                {key: owner[key] for key in ("kind", "apiVersion", "name", "controller", "blockOwnerDeletion")},
+                spec["hostname"],
+                [variable["name"] for variable in spec["containers"][0]["env"]],
+            )
+        )
+
+    await both.agree(story)
+
+
+async def test_a_job_grows_shrinks_from_the_highest_and_completes(both):
+    async def story(side):
+        await create(side)
+        await pods(side, 0, 1, 2)
+        await resize(side, 5)
+        await pods(side, 0, 1, 2, 3, 4)
+        await resize(side, 2)
+        for pod in await pods(side, 0, 1):
+            await end(side, pod, "Succeeded")
+        await conditions(side, "SuccessCriteriaMet", "Complete")
+
+    await both.agree(story)
+
+
+async def test_too_many_failures_fail_it(both):
+    async def story(side):
+        await create(side, backoffLimit=0)
+        first, *_ = await pods(side, 0, 1, 2)
+        await end(side, first, "Failed")
+        await conditions(side, "FailureTarget", "Failed", reason="BackoffLimitExceeded")
+        await pods(side)
+
+    await both.agree(story)
+
+
+async def test_a_failed_index_is_tried_again(both):
+    async def story(side):
+        await create(side, size=2)
+        _, second = await pods(side, 0, 1)
+        await end(side, second, "Failed")
+        again = await pods(side, 0, 1)
+        side.told.append(again[1]["metadata"]["name"] != second["metadata"]["name"])
+
+    await both.agree(story)
+
+
+async def test_a_job_is_suspended_and_resumed(both):
+    async def story(side):
+        await create(side)
+        await pods(side, 0, 1, 2)
+        path = side.path("jobs", "train", group=BATCH)
+        await side.peek("PATCH", path, {"spec": {"suspend": True}}, MERGE)
+        await pods(side)
+        await conditions(side, "Suspended")
+        await side.peek("PATCH", path, {"spec": {"suspend": False}}, MERGE)
+        await pods(side, 0, 1, 2)
+        await conditions(side)
+
+    await both.agree(story)
+
+
+async def test_its_pods_go_with_it(both):
+    async def story(side):
+        await create(side)
+        await pods(side, 0, 1, 2)
+        await side.peek("DELETE", side.path("jobs", "train", group=BATCH), {"propagationPolicy": "Background"})
+        await pods(side)
+
+    await both.agree(story)
