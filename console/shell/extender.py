@@ -62,15 +62,20 @@ def own_extender() -> tuple[str, ...]:
 
 @asynccontextmanager
 async def running(
-    command: Sequence[str], kubeconfig: Path, configmap: str, folder: Path, session: aiohttp.ClientSession
+    command: Sequence[str],
+    kubeconfig: Path,
+    configmap: str,
+    folder: Path,
+    session: aiohttp.ClientSession,
+    port: int = 0,
 ) -> AsyncIterator[Up]:
-    """Run an extender on a free loopback port until the block ends. Gives it once it is ready.
+    """Run an extender on a loopback port until the block ends. Gives it once it is ready.
 
-    configmap: namespace/name of the map. Raises ExtenderFailed.
+    configmap: namespace/name of the map. port: 0 for a free one. Raises ExtenderFailed.
     """
     port_file, told = folder / "extender.port", folder / "extender.log"
-    health = f"127.0.0.1:{_free_port()}"
-    flags = ("--kubeconfig", str(kubeconfig), "--bind", "127.0.0.1:0", "--metrics-bind", health)
+    health = f"127.0.0.1:{free_port()}"
+    flags = ("--kubeconfig", str(kubeconfig), "--bind", f"127.0.0.1:{port}", "--metrics-bind", health)
     with told.open("wb") as log:
         child = await asyncio.create_subprocess_exec(
             *command,
@@ -81,7 +86,7 @@ async def running(
             stderr=log,
             env={**os.environ, "PYTHONPATH": _path()},
             start_new_session=True,  # a Ctrl-C in the terminal is for us; we end the child
-            preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+            preexec_fn=die_with_parent if sys.platform == "linux" else None,
         )
     try:
         async with asyncio.timeout(_START_S):
@@ -122,8 +127,8 @@ async def _end(child: asyncio.subprocess.Process) -> None:
         await child.wait()
 
 
-def _free_port() -> int:
-    """A port for the probes. The extender tells the one it took for its verbs, not this one."""
+def free_port() -> int:
+    """A port that nobody listens on now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -136,7 +141,7 @@ def _path() -> str:
     return os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH", ""))))
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """Ask Linux to kill the child when we are killed (PR_SET_PDEATHSIG is 1): nobody would be left to insist."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 

@@ -5,19 +5,24 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
-KUBECONFIG, NOTE, LOG = "kubeconfig", "yard.json", "yard.log"
+KUBECONFIG, NOTE, LOG, PODS = "kubeconfig", "yard.json", "yard.log", "pods"
 MARK = "yard-serve"  # the word in a yard's command line by which it is known to be one
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A running yard. pid: of its process. extender: the URL of its verbs, "" without one."""
+    """A running yard. pid: of its process. extender: the URL of its verbs, "" without one.
+
+    real: its control plane is. processes: its pods run what they say.
+    """
 
     pid: int
     url: str
     nodes: int
     gpus: int
     extender: str = ""
+    real: bool = False
+    processes: bool = False
 
 
 def written(note: Note) -> bytes:
@@ -29,7 +34,8 @@ def read(text: bytes) -> Note | None:
     """The note, or None when it is none."""
     try:
         told = json.loads(text)
-        return Note(int(told["pid"]), str(told["url"]), int(told["nodes"]), int(told["gpus"]), str(told["extender"]))
+        numbers = {key: int(told[key]) for key in ("pid", "nodes", "gpus")}
+        return Note(**{**{key: told[key] for key in ("url", "extender", "real", "processes")}, **numbers})
     except (ValueError, KeyError, TypeError):
         return None
 
@@ -38,8 +44,11 @@ def welcome(note: Note, kubeconfig: str) -> list[str]:
     """What a person is told who has just started a yard."""
     gpus = f"{note.gpus} GPUs each" if note.gpus else "without GPUs"
     asked = "its scheduler asks a Turnout extender" if note.extender else "its scheduler asks no extender"
+    kind = "yard on a real control plane" if note.real else "yard"
+    runs = ["Its pods run their commands as processes of this machine, as you."] if note.processes else []
     return [
-        f"A yard of {note.nodes} nodes, {gpus}, is up at {note.url}; {asked}.",
+        f"A {kind} of {note.nodes} nodes, {gpus}, is up at {note.url}; {asked}.",
+        *runs,
         "",
         f"  export KUBECONFIG={kubeconfig}",
         "  kubectl get nodes",
@@ -52,8 +61,8 @@ def condition(note: Note, phases: dict[str, int], ready: int) -> list[str]:
     """How a yard is. phases: pods by phase. ready: nodes that are."""
     pods = ", ".join(f"{count} {phase}" for phase, count in sorted(phases.items())) or "none"
     return [
-        f"up at {note.url}, process {note.pid}",
+        f"up at {note.url}, process {note.pid}" + (", on a real control plane" if note.real else ""),
         f"nodes     {ready} of {note.nodes} ready",
-        f"pods      {pods}",
+        f"pods      {pods}" + ("; they run as processes" if note.processes else ""),
         f"extender  {note.extender or 'none'}",
     ]

@@ -48,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument("--gpus", type=int, default=8, help="GPUs on each node (%(default)s)")
     up.add_argument("--leaves", type=int, default=8, help="leaf switches the nodes are labelled with (%(default)s)")
     up.add_argument("--extender", metavar="URL", help="register an extender at this http URL, by the shipped file")
+    up.add_argument("--no-kwok", action="store_true", help="somebody else plays kubelet for the nodes")
     up.add_argument("--emulated-version", metavar="1.N", help="behave like an older Kubernetes")
     up.add_argument("--training-operator", action="store_true", help="run training-operator too")
     return parser
@@ -58,7 +59,8 @@ def _up(arguments: argparse.Namespace) -> None:
     with ControlPlane(emulated_version=arguments.emulated_version) as plane:
         print(f"API server {plane.url}, ready after {plane.ready_after_s:.1f} s", flush=True)
         asyncio.run(_create_nodes(plane, arguments))
-        plane.start_kwok()
+        if not arguments.no_kwok:
+            plane.start_kwok()
         plane.start_controller_manager()
         plane.start_scheduler(scheduler_config.shipped(arguments.extender) if arguments.extender else None)
         if arguments.training_operator:

@@ -256,7 +256,11 @@ class ControlPlane:
         tokens.touch(mode=0o600)
         tokens.write_text(f'{self.token},turnout-admin,turnout-admin,"system:masters"\n')
         self._files = programs.ServerFiles(
-            self.ca, self.authority.server("server", names), tokens, signing_key(self.folder / "pki" / "accounts.key")
+            self.ca,
+            self.authority.server("server", names),
+            tokens,
+            signing_key(self.folder / "pki" / "accounts.key"),
+            self.authority.user("apiserver-to-kubelets"),
         )
         self._trust = ssl.create_default_context(cafile=str(self.ca))
 

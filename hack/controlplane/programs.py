@@ -32,12 +32,16 @@ CONTROLLERS = (
 
 @dataclass(frozen=True, slots=True)
 class ServerFiles:
-    """What the API server reads: its authority, its serving pair, the tokens it knows, the key of service accounts."""
+    """What the API server reads: its authority, its serving pair, the tokens it knows, the key of service accounts.
+
+    to_kubelets: how it shows itself to kubelets, when it fetches logs.
+    """
 
     ca: Path
     pair: Pair
     tokens: Path
     signing_key: Path
+    to_kubelets: Pair
 
 
 def etcd(binary: Path, folder: Path, client_port: int, peer_port: int) -> list[str]:
@@ -74,6 +78,10 @@ def apiserver(
         f"--service-account-issuer={ISSUER}",
         f"--service-account-key-file={files.signing_key}",
         f"--service-account-signing-key-file={files.signing_key}",
+        # A node's own addresses lead nowhere here: who plays its kubelet says in ExternalIP where it listens.
+        "--kubelet-preferred-address-types=ExternalIP,InternalIP",
+        f"--kubelet-client-certificate={files.to_kubelets.cert}",
+        f"--kubelet-client-key={files.to_kubelets.key}",
         "--service-cluster-ip-range=10.0.0.0/24",
         "--authorization-mode=RBAC",
         "--allow-privileged=true",

@@ -59,8 +59,8 @@ def map_text(found: Iterable[Place]) -> str:
     return "".join(f"{place.path[-1]} {place.path[-2]} {place.ip}\n" for place in found)
 
 
-def node(place: Place, gpus: int, stamp: str) -> Object:
-    """A ready node. stamp: the time as RFC 3339."""
+def node(place: Place, gpus: int, stamp: str, kubelet: tuple[str, int] = ("", 0)) -> Object:
+    """A ready node. stamp: the time as RFC 3339. kubelet: where an API server reaches its kubelet, host and port."""
     worth = gpus + _ROOM_FOR_OTHERS
     offers = {"cpu": str(worth * _CPUS_PER_GPU), "memory": f"{worth * _GIB_PER_GPU}Gi", "pods": "110"}
     if gpus:
@@ -74,7 +74,12 @@ def node(place: Place, gpus: int, stamp: str) -> Object:
         "status": {
             "capacity": offers,
             "allocatable": offers,
-            "addresses": [{"type": "InternalIP", "address": place.ip}, {"type": "Hostname", "address": place.name}],
+            "addresses": [
+                {"type": "InternalIP", "address": place.ip},
+                {"type": "Hostname", "address": place.name},
+                *([{"type": "ExternalIP", "address": kubelet[0]}] if kubelet[0] else []),
+            ],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": kubelet[1]}},
             "conditions": [{**ready, "lastHeartbeatTime": stamp, "lastTransitionTime": stamp}],
             "nodeInfo": {"kubeletVersion": "v1.35.4-yard", "osImage": "yard", "kernelVersion": "none"}
             | {"containerRuntimeVersion": "none://0", "architecture": "amd64", "operatingSystem": "linux"},

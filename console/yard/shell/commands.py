@@ -36,6 +36,8 @@ def _add_wishes(parser: argparse.ArgumentParser) -> None:
     many.add_argument("--fabric", type=Path, metavar="FILE", help="a map: one node for each of its hosts")
     parser.add_argument("--gpus", type=_from_0(_MOST_GPUS), default=_GPUS, help="of each node (%(default)s)")
     parser.add_argument("--port", type=_from_0(65_535), default=0, help="of the API; 0 for a free one")
+    parser.add_argument("--processes", action="store_true", help="pods run their commands, as processes of yours")
+    parser.add_argument("--real", action="store_true", help="on the control plane that `make controlplane` has built")
     parser.add_argument("--no-extender", action="store_true", help="let the scheduler place pods by itself")
 
 
@@ -59,10 +61,15 @@ def _up(args: argparse.Namespace) -> int:
         print(f"turnout yard up: one is up already, at {there.url}; turnout yard down ends it", file=sys.stderr)
         return FAILED
     flags = ["--gpus", str(args.gpus), "--port", str(args.port)] + ["--no-extender"] * args.no_extender
+    flags += ["--real"] * args.real + ["--processes"] * args.processes
     flags += ["--fabric", str(args.fabric.resolve())] if args.fabric else ["--nodes", str(args.nodes)]
     try:
         if args.fabric:
             _read_map(args.fabric)
+        if args.real:
+            from console.yard.shell.plane import check
+
+            check()
         note = start(folder, flags)
     except YardFailed as error:
         print(f"turnout yard up: {error}", file=sys.stderr)
@@ -86,7 +93,7 @@ def _status(args: argparse.Namespace) -> int:
         print("no yard is up; turnout yard up starts one", file=sys.stderr)
         return FAILED
     try:
-        print("\n".join(condition(note, *ask(note))))
+        print("\n".join(condition(note, *ask(home()))))
     except YardFailed as error:
         print(f"turnout yard status: {error}", file=sys.stderr)
         return FAILED
@@ -96,18 +103,17 @@ def _status(args: argparse.Namespace) -> int:
 
 def _serve(args: argparse.Namespace) -> int:
     import asyncio
+    from dataclasses import replace
 
     from console.shell.extender import ExtenderFailed
     from console.yard.shell.serve import Wanted, serve
     from simulator.yard.nodes import places_of
 
-    wanted = Wanted(args.folder, args.nodes, args.gpus, args.port, not args.no_extender)
+    wanted = Wanted(args.folder, args.nodes, args.gpus, args.port, not args.no_extender, args.real, args.processes)
     try:
         if args.fabric:
             reading, data = _read_map(args.fabric)
-            wanted = Wanted(
-                args.folder, 0, args.gpus, args.port, not args.no_extender, tuple(places_of(reading.entries)), data
-            )
+            wanted = replace(wanted, nodes=0, places=tuple(places_of(reading.entries)), map_data=data)
         asyncio.run(serve(wanted))
     except (YardFailed, ExtenderFailed, OSError) as error:
         print(f"turnout yard: {error}", file=sys.stderr)

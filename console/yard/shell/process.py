@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -13,11 +14,14 @@ import urllib.request
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from console.yard.note import LOG, MARK, NOTE, Note, read
+from console.yard.note import KUBECONFIG, LOG, MARK, NOTE, Note, read
 
-_UP_S, _DOWN_S, _ANSWER_S = 30.0, 10.0, 10.0
+if TYPE_CHECKING:
+    from simulator.yard.access import Access
+
+_UP_S, _DOWN_S, _ANSWER_S = 120.0, 20.0, 10.0
 _TOLD_LINES = 12
 
 
@@ -76,12 +80,16 @@ def end(folder: Path, note: Note) -> None:
     (folder / NOTE).unlink(missing_ok=True)
 
 
-def ask(note: Note) -> tuple[dict[str, int], int]:
+def ask(folder: Path) -> tuple[dict[str, int], int]:
     """Pods by phase, and how many nodes are ready. Raises YardFailed."""
+    from simulator.yard.access import NoAccess
+    from simulator.yard.access import read as read_access
+
     try:
-        pods, nodes = (_items(f"{note.url}/api/v1/{plural}") for plural in ("pods", "nodes"))
-    except (urllib.error.URLError, OSError, ValueError) as error:
-        raise YardFailed(f"process {note.pid} does not answer at {note.url}: {error}") from error
+        access = read_access((folder / KUBECONFIG).read_bytes())
+        pods, nodes = (_items(access, plural) for plural in ("pods", "nodes"))
+    except (urllib.error.URLError, OSError, ValueError, NoAccess) as error:
+        raise YardFailed(f"its API does not answer: {error}") from error
     phases = Counter(pod["status"]["phase"] for pod in pods)
     ready = sum(
         any(c["type"] == "Ready" and c["status"] == "True" for c in node["status"].get("conditions", ()))
@@ -90,9 +98,13 @@ def ask(note: Note) -> tuple[dict[str, int], int]:
     return dict(phases), ready
 
 
-def _items(url: str) -> list[dict[str, Any]]:
-    no_proxy = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # as Go does for loopback
-    with no_proxy.open(url, timeout=_ANSWER_S) as answer:
+def _items(access: Access, plural: str) -> list[dict[str, Any]]:
+    trust = ssl.create_default_context(cadata=access.authority or None)
+    no_proxy = urllib.request.ProxyHandler({})  # as Go does for loopback
+    opener = urllib.request.build_opener(no_proxy, urllib.request.HTTPSHandler(context=trust))
+    headers = {"Authorization": f"Bearer {access.token}"}
+    request = urllib.request.Request(f"{access.url}/api/v1/{plural}", headers=headers)
+    with opener.open(request, timeout=_ANSWER_S) as answer:
         items: list[dict[str, Any]] = json.load(answer)["items"]
         return items
 

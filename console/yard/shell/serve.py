@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from console.shell.extender import own_extender, running
-from console.yard.note import KUBECONFIG, NOTE, Note, written
+from console.shell.extender import free_port, own_extender, running
+from console.yard.note import KUBECONFIG, NOTE, PODS, Note, written
+from console.yard.shell.plane import plane
+from simulator.processes.shell.endpoint import HOST, endpoint
+from simulator.processes.shell.logs import PodLogs
+from simulator.yard import access
 from simulator.yard.kubelet import Pace
 from simulator.yard.nodes import Place, map_text, places
 from simulator.yard.scheduler import Extender
 from simulator.yard.shell.loop import Settings
 from simulator.yard.shell.wire import ExtenderDoor
-from simulator.yard.shell.yard import Yard, yard
+from simulator.yard.shell.yard import Yard, attached, yard
 from topology.parse import TEXT_KEY
 
 _NAMESPACE, _MAP = "turnout-system", "node-topology-config"
@@ -25,45 +30,87 @@ _WEIGHT = 121  # as deploy/scheduler/kube-scheduler-config.yaml has it
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A yard as it was asked for. places: of a map's hosts; None for `nodes` generated ones."""
+    """A yard as it was asked for. places: of a map's hosts; None for `nodes` generated ones.
+
+    real: on a real control plane. processes: pods run what they say.
+    """
 
     folder: Path
     nodes: int
     gpus: int
     port: int = 0
     extender: bool = True
+    real: bool = False
+    processes: bool = False
     places: tuple[Place, ...] | None = None
     map_data: tuple[tuple[str, str], ...] = ()
 
+    @property
+    def pods(self) -> Path | None:
+        """Where the files of pods lie; None when they run nothing."""
+        return self.folder / PODS if self.processes else None
+
 
 async def serve(wanted: Wanted) -> None:
-    """Run the yard until SIGTERM. Raises ExtenderFailed, OSError for a port that is taken."""
+    """Run the yard until SIGTERM. Raises ExtenderFailed, YardFailed, OSError for a port that is taken."""
     told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, told.set)
+    await asyncio.to_thread(shutil.rmtree, wanted.folder / PODS, True)  # of a yard that was killed
     standing = list(wanted.places if wanted.places is not None else places(wanted.nodes))
     data = dict(wanted.map_data) or {TEXT_KEY: map_text(standing)}
-    kubeconfig = wanted.folder / KUBECONFIG
     async with AsyncExitStack() as stack:
-        made = await stack.enter_async_context(yard(kubeconfig, wanted.port, Pace()))
-        await made.add_nodes(standing, wanted.gpus)
-        await _write_map(made, data)
-        await made.run_jobs()
-        url = ""
-        if wanted.extender:
-            running_ = running(own_extender(), kubeconfig, f"{_NAMESPACE}/{_MAP}", wanted.folder, made.session)
-            url = (await stack.enter_async_context(running_)).url
-        if url:
-            made.schedule(Settings(extender=Extender(weight=_WEIGHT)), ExtenderDoor(made.session, url))
-        else:
-            made.schedule(Settings())
+        begin = _real if wanted.real else _embedded
+        made, url = await begin(stack, wanted, standing, data)
         note = wanted.folder / NOTE
-        text = written(Note(os.getpid(), made.url, len(standing), wanted.gpus, url))
+        text = written(Note(os.getpid(), made.url, len(standing), wanted.gpus, url, wanted.real, wanted.processes))
         await asyncio.to_thread(_put, note, text)
         try:
             await told.wait()
         finally:
             await asyncio.to_thread(note.unlink, True)
+
+
+async def _embedded(
+    stack: AsyncExitStack, wanted: Wanted, standing: list[Place], data: dict[str, str]
+) -> tuple[Yard, str]:
+    """Everything in this process; the yard, and the URL of its extender."""
+    config = wanted.folder / KUBECONFIG
+    made = await stack.enter_async_context(yard(config, wanted.port, Pace(), wanted.pods))
+    await made.add_nodes(standing, wanted.gpus)
+    await _write_map(made, data)
+    await made.run_jobs()
+    url = await _extender(stack, wanted, made, 0) if wanted.extender else ""
+    if url:
+        made.schedule(Settings(extender=Extender(weight=_WEIGHT)), ExtenderDoor(made.session, url))
+    else:
+        made.schedule(Settings())
+    return made, url
+
+
+async def _real(stack: AsyncExitStack, wanted: Wanted, standing: list[Place], data: dict[str, str]) -> tuple[Yard, str]:
+    """A real control plane, whose scheduler asks our extender; with processes, our kubelet in place of kwok."""
+    port = free_port() if wanted.extender else 0
+    asks = f"http://{HOST}:{port}" if port else ""
+    below = await stack.enter_async_context(plane(asks, kwok=not wanted.processes))
+    config = await asyncio.to_thread(below.kubeconfig.read_bytes)
+    await asyncio.to_thread(_put, wanted.folder / KUBECONFIG, config)
+    made = await stack.enter_async_context(attached(access.read(config)))
+    kubelet = ("", 0)
+    if wanted.processes:
+        kept = PodLogs()
+        listens = endpoint(kept, below.authority, below.certificate, below.key)
+        kubelet = (HOST, await stack.enter_async_context(listens))
+        kept.runner = made.run_pods(Pace(), wanted.pods, config)
+    await made.add_nodes(standing, wanted.gpus, kubelet)
+    await _write_map(made, data)
+    return made, await _extender(stack, wanted, made, port) if port else ""
+
+
+async def _extender(stack: AsyncExitStack, wanted: Wanted, made: Yard, port: int) -> str:
+    config, where = wanted.folder / KUBECONFIG, f"{_NAMESPACE}/{_MAP}"
+    up = running(own_extender(), config, where, wanted.folder, made.session, port)
+    return (await stack.enter_async_context(up)).url
 
 
 async def _write_map(made: Yard, data: dict[str, str]) -> None:
@@ -74,5 +121,6 @@ async def _write_map(made: Yard, data: dict[str, str]) -> None:
 
 def _put(file: Path, text: bytes) -> None:
     part = file.with_suffix(".part")
+    part.touch(mode=0o600)
     part.write_bytes(text)
     part.rename(file)  # whole or not at all

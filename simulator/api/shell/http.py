@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import base64
-import hmac
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 from aiohttp import web
-from aiohttp.typedefs import Middleware
 
 from simulator.api.errors import ApiRefusal, Unserved
 from simulator.api.journal import Key, Page
@@ -37,22 +35,6 @@ async def refusals(
     except web.HTTPRequestEntityTooLarge as error:
         too_large = ApiRefusal("RequestEntityTooLarge", str(error))
         return as_json(too_large.status(), too_large.code)
-
-
-def known(token: str) -> Middleware:
-    """A middleware that lets only the bearer of a token in. token: "" lets everybody in."""
-    wanted = f"Bearer {token}".encode()
-
-    @web.middleware
-    async def check(
-        request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
-        given = request.headers.get("Authorization", "").encode()
-        if token and not hmac.compare_digest(given, wanted):
-            raise ApiRefusal("Unauthorized", "Unauthorized")
-        return await handler(request)
-
-    return check
 
 
 async def body_of(request: web.Request, anything: bool = False) -> Any:

@@ -34,13 +34,16 @@ class Logs(Protocol):
         """The log of a container; None when nobody keeps one. previous: of the run before this one."""
 
 
-async def answer(request: web.Request, pod: Object, logs: Logs | None) -> web.StreamResponse:
-    """Answer a request for a log. Raises ApiRefusal: 400 for a container that has none, 501 for what is not done."""
+async def answer(request: web.Request, pod: Object, logs: Logs | None, container: str = "") -> web.StreamResponse:
+    """Answer a request for a log, of a container or of the one that it names.
+
+    Raises ApiRefusal: 400 for a container that has none, 501 for what is not done.
+    """
     query = request.query
     for key in _NOT_DONE:
         if query.get(key) not in (None, "false"):
             raise ApiRefusal("NotImplemented", f"the embedded API does not do logs with {key}")
-    container = _container(pod, query.get("container", ""))
+    container = _container(pod, container or query.get("container", ""))
     if not pod["spec"].get("nodeName"):
         return web.Response(status=204)
     found = logs.find(pod, container, query.get("previous") == "true") if logs is not None else None

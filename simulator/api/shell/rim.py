@@ -25,13 +25,13 @@ from simulator.api.owners import collect
 from simulator.api.route import Target
 from simulator.api.select import Question, selected
 from simulator.api.shell import logs
+from simulator.api.shell.callers import only_our_own
 from simulator.api.shell.http import (
     MOST_BODY_BYTES,
     as_json,
     as_list,
     as_raw,
     body_of,
-    known,
     list_metadata,
     read_token,
     refusals,
@@ -52,11 +52,9 @@ _HEALTH = ("/healthz", "/livez", "/readyz")
 FAULTS = "/yard/faults"
 
 
-def application(
-    store: Store, watches: Watches, faults: Faults, kept: logs.Logs | None = None, token: str = ""
-) -> web.Application:
-    """The aiohttp application over a store. token: what callers have to bear, "" for nothing."""
-    app = web.Application(client_max_size=MOST_BODY_BYTES, middlewares=[refusals, known(token)])
+def application(store: Store, watches: Watches, faults: Faults, kept: logs.Logs | None = None) -> web.Application:
+    """The aiohttp application over a store."""
+    app = web.Application(client_max_size=MOST_BODY_BYTES, middlewares=[refusals, only_our_own()])
     app.router.add_route("*", "/{path:.*}", Rim(store, watches, faults, kept).answer)
     return app
 

@@ -36,24 +36,23 @@ async def serve(
     bookmark_s: float = 60.0,
     kept_changes: int = 10_000,
     logs: Logs | None = None,
-    token: str = "",
 ) -> AsyncIterator[Served]:
     """Serve until the block ends; the port is closed and every watch ended then.
 
     kubeconfig: where to write one that points here. port: 0 for a free one. kept_changes: of each kind, for watches.
-    logs: who keeps what pods wrote. token: what every caller has to bear, "" for nothing; the kubeconfig has it.
+    logs: who keeps what pods wrote.
     """
     store = Store(_now, lambda: str(uuid.uuid4()), kept_changes)
     first_namespaces(store)
     watches = Watches(store, bookmark_s)
-    runner = web.AppRunner(application(store, watches, Faults(), logs, token), access_log=None, shutdown_timeout=1.0)
+    runner = web.AppRunner(application(store, watches, Faults(), logs), access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:
         site = web.TCPSite(runner, "127.0.0.1", port)
         await site.start()
         url = f"http://127.0.0.1:{runner.addresses[0][1]}"
         if kubeconfig is not None:
-            await asyncio.to_thread(_write, kubeconfig, _kubeconfig(url, token))
+            await asyncio.to_thread(_write, kubeconfig, _kubeconfig(url))
         yield Served(url, store, kubeconfig)
     finally:
         await watches.stop()
@@ -69,13 +68,13 @@ def _write(file: Path, text: str) -> None:
     file.write_text(text)
 
 
-def _kubeconfig(url: str, token: str) -> str:
+def _kubeconfig(url: str) -> str:
     """A kubeconfig as JSON, which is YAML too."""
     config = {
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{"name": "yard", "cluster": {"server": url}}],
-        "users": [{"name": "yard", "user": {"token": token} if token else {}}],
+        "users": [{"name": "yard", "user": {}}],
         "contexts": [{"name": "yard", "context": {"cluster": "yard", "user": "yard", "namespace": "default"}}],
         "current-context": "yard",
     }

@@ -44,14 +44,14 @@ class Node:
 
 
 class Life:
-    """One pod. pod_ip: its address. pod: as last seen; `look` says that it has changed."""
+    """One pod. pod_ip: its address. pod: as last seen; `look` says that it changed. told: what it was said to be."""
 
     def __init__(self, pod: Object, pod_ip: str, folder: Folder, node: Node) -> None:
         self.pod, self.pod_ip, self.folder = pod, pod_ip, folder
         self.book: Book = books.opened(pod, node.backoff_s)
         self._node = node
         self._children: dict[str, Child] = {}
-        self._told: Object = {}
+        self.told: Object = {}
         self._news = asyncio.Event()
         self._waiting: set[asyncio.Task[None]] = set()
         self._gone = False
@@ -96,7 +96,7 @@ class Life:
         for name, signal in books.to_stop(self.book, now_s):
             self.book = books.signalled(self.book, name, signal)
             self._children[name].tell(signal)
-        if not self._told:
+        if not self.told:
             await self._report(now_s)  # the address is known before anything starts, so that it can be handed down
         for name in books.to_start(self.book, now_s):
             await self._start(name)
@@ -120,21 +120,32 @@ class Life:
 
     async def _order(self, name: str) -> tuple[Order, Path]:
         """Everything that a container is started with. Raises NotToBeHad."""
-        pod = {**self.pod, "status": {**(self.pod.get("status") or {}), **self._told}}
+        pod = {**self.pod, "status": {**(self.pod.get("status") or {}), **self.told}}
         containers = [*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"]]
         container = next(each for each in containers if each["name"] == name)
         sources = await self._node.objects.of(pod)
-        base = {**self._node.env, "HOSTNAME": hostname(pod), "KUBECONFIG": f"{SHARED}/kubeconfig"}
+        config = await self._node.objects.kubeconfig(pod)
+        base = {**self._node.env, "HOSTNAME": hostname(pod)}
+        if config is not None:
+            base["KUBECONFIG"] = f"{SHARED}/kubeconfig"
         launch = launch_of(pod, container, base, sources)
         volumes = {each["name"]: volume_of(pod, each, sources) for each in pod["spec"].get("volumes") or ()}
         tokens = await self._node.objects.tokens(pod, volumes.values())
-        return await asyncio.to_thread(self._laid_out, name, pod, launch, volumes, tokens)
+        return await asyncio.to_thread(self._laid_out, name, pod, launch, volumes, tokens, config)
 
     def _laid_out(
-        self, name: str, pod: Object, launch: Launch, volumes: Mapping[str, Volume], tokens: Mapping[str, Any]
+        self,
+        name: str,
+        pod: Object,
+        launch: Launch,
+        volumes: Mapping[str, Volume],
+        tokens: Mapping[str, Any],
+        config: bytes | None,
     ) -> tuple[Order, Path]:
         folder = self.folder
         folder.fill(volumes.values())
+        if config is not None:
+            folder.share("kubeconfig", config)
         for volume, files in tokens.items():
             folder.write(volume, files)
         note = folder.note(name)
@@ -176,18 +187,18 @@ class Life:
         if self._gone:
             return
         status = status_of(
-            {**self.pod, "status": self._told or self.pod.get("status")},
+            {**self.pod, "status": self.told or self.pod.get("status")},
             self.book,
             now_s,
             self.pod_ip,
             self._node.host_ip,
         )
-        if status == self._told:
+        if status == self.told:
             return
         meta = self.pod["metadata"]
         body = {"metadata": {"uid": meta["uid"]}, "status": status}
         if await self._call("PATCH", f"{self._path()}/status", body, _STRATEGIC):
-            self._told = status
+            self.told = status
 
     def _ready_to_go(self) -> bool:
         leaving = self.pod["metadata"].get("deletionTimestamp") and not self._gone
@@ -219,7 +230,7 @@ class Life:
         """Until something happens, or time brings something."""
         now_s = time.time()
         next_s = books.next_look_s(self.book, now_s)
-        untold = not self._gone and (not self._told or self._ready_to_go())
+        untold = not self._gone and (not self.told or self._ready_to_go())
         pause_s = _AGAIN_S if untold else None if next_s is None else max(0.0, next_s - now_s)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause_s):

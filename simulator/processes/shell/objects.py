@@ -6,19 +6,22 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
+
 from simulator.processes.launch import NotToBeHad, Sources
 from simulator.processes.volumes import File, Token, Volume, wanted_objects
 from simulator.yard.shell.wire import ApiDoor, ApiError
 
 Object = dict[str, Any]
 _TOKEN_MODE = 0o600
+_DAY_S = 86_400
 
 
 class Objects:
-    """Reads what pods refer to, at each start anew."""
+    """Reads what pods refer to, at each start anew. kubeconfig: of the yard, None for pods that get none."""
 
-    def __init__(self, api: ApiDoor) -> None:
-        self._api = api
+    def __init__(self, api: ApiDoor, kubeconfig: bytes | None = None) -> None:
+        self._api, self._kubeconfig = api, kubeconfig
 
     async def of(self, pod: Object) -> Sources:
         """Everything that a pod refers to and that is there. Raises ApiError, aiohttp.ClientError."""
@@ -58,10 +61,31 @@ class Objects:
         spec: Object = {"expirationSeconds": token.expires_s, "boundObjectRef": bound}
         if token.audience:
             spec["audiences"] = [token.audience]
-        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
-        path = f"/api/v1/namespaces/{meta['namespace']}/serviceaccounts/{account}/token"
         try:
-            answer = await self._api.call("POST", path, body)
+            return (await self._request(meta["namespace"], account, spec)).encode()
         except ApiError as error:
             raise NotToBeHad(f"no token of the service account {account}: {error}") from error
-        return str(answer["status"]["token"]).encode()
+
+    async def kubeconfig(self, pod: Object) -> bytes | None:
+        """A kubeconfig for a pod: as its service account where the API server gives tokens, else as the yard's own.
+
+        None for a pod that wants none, or where there is none to give. Raises NotToBeHad.
+        """
+        if self._kubeconfig is None or pod["spec"].get("automountServiceAccountToken") is False:
+            return None
+        meta, account = pod["metadata"], pod["spec"].get("serviceAccountName") or "default"
+        config: Object = msgspec.json.decode(self._kubeconfig)
+        try:
+            token = await self._request(meta["namespace"], account, {"expirationSeconds": _DAY_S})
+        except ApiError as error:
+            if error.code != 501:
+                raise NotToBeHad(f"no token of the service account {account}: {error}") from error
+        else:
+            config["users"][0]["user"] = {"token": token}
+        config["contexts"][0]["context"]["namespace"] = meta["namespace"]
+        return msgspec.json.encode(config)
+
+    async def _request(self, namespace: str, account: str, spec: Object) -> str:
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
+        return str((await self._api.call("POST", path, body))["status"]["token"])

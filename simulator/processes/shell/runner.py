@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ _BLOCKS = 127
 
 
 class Runner:
-    """Runs pods that say what they run. folder: for their files, ours alone. kubeconfig: handed to every pod.
+    """Runs pods that say what they run. folder: for their files, ours alone. kubeconfig: of the yard.
 
     host_ip: the address of a node. backoff_s: the second pause before a restart, and the longest.
     """
@@ -42,12 +43,12 @@ class Runner:
         api: ApiDoor,
         folder: Path,
         host_ip: Callable[[str], str],
-        kubeconfig: Path | None = None,
+        kubeconfig: bytes | None = None,
         backoff_s: tuple[float, float] = (10.0, 300.0),
     ) -> None:
         self._api, self._folder, self._host_ip = api, folder, host_ip
-        self._kubeconfig, self._backoff_s = kubeconfig, backoff_s
-        self._objects = Objects(api)
+        self._backoff_s = backoff_s
+        self._objects = Objects(api, kubeconfig)
         self._env = _image_environment()
         self._lives: dict[str, Life] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -56,6 +57,7 @@ class Runner:
         self._seen: dict[str, Object] = {}
         self._services: dict[str, Object] = {}
         self._news = asyncio.Event()
+        self._writing = threading.Lock()
         self._memory = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=_sweep()))
 
     @staticmethod
@@ -123,8 +125,6 @@ class Runner:
 
     def _prepare(self, life: Life) -> None:
         life.folder.make()
-        if self._kubeconfig is not None and life.pod["spec"].get("automountServiceAccountToken") is not False:
-            shutil.copy(self._kubeconfig, life.folder.shared / "kubeconfig")
         self._write(life)
 
     def _address(self, uid: str) -> str:
@@ -159,13 +159,10 @@ class Runner:
                     await asyncio.to_thread(self._write, life)
 
     def _write(self, life: Life) -> None:
-        pod = {**life.pod, "status": {**(life.pod.get("status") or {}), "podIP": life.pod_ip}}
-        text = hosts(pod, list(self._seen.values()), list(self._services.values()))
-        file = life.folder.shared / "hosts"
-        if not file.exists() or file.read_text() != text:
-            part = file.with_suffix(".part")
-            part.write_text(text)
-            part.replace(file)
+        with self._writing:  # else an older text might come to lie over a newer one
+            pod = {**life.pod, "status": {**(life.pod.get("status") or {}), "podIP": life.pod_ip}}
+            text = hosts(pod, list(self._seen.values()), list(self._services.values()))
+            life.folder.share("hosts", text.encode())
 
 
 def _image_environment() -> dict[str, str]:

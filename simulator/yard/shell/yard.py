@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ import aiohttp
 from simulator.api.shell.serve import serve
 from simulator.processes.shell.logs import PodLogs
 from simulator.processes.shell.runner import Runner
+from simulator.yard.access import Access
 from simulator.yard.controllers.batch_job import RETRY_S
 from simulator.yard.kubelet import Pace
 from simulator.yard.nodes import Place, node
@@ -37,21 +39,21 @@ class Yard:
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
     addresses: dict[str, str] = field(default_factory=dict)
 
-    async def add_nodes(self, places: Sequence[Place], gpus: int) -> None:
-        """Create nodes that the yard's kubelet serves."""
+    async def add_nodes(self, places: Sequence[Place], gpus: int, kubelet: tuple[str, int] = ("", 0)) -> None:
+        """Create nodes that the yard's kubelet serves. kubelet: where an API server reaches it, if it has to."""
         stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         room = asyncio.Semaphore(_AT_ONCE)
 
         async def add(place: Place) -> None:
             async with room:
-                await self.api.call("POST", "/api/v1/nodes", node(place, gpus, stamp))
+                await self.api.call("POST", "/api/v1/nodes", node(place, gpus, stamp, kubelet))
 
         self.addresses.update({place.name: place.ip for place in places})
         async with asyncio.TaskGroup() as adding:
             for place in places:
                 adding.create_task(add(place))
 
-    def run_pods(self, pace: Pace, processes: Path | None, kubeconfig: Path | None) -> Runner | None:
+    def run_pods(self, pace: Pace, processes: Path | None, kubeconfig: bytes | None) -> Runner | None:
         """Start the kubelet of all nodes. processes: as `yard` has it; who runs them, if anybody does."""
         runner = None
         if processes is not None:
@@ -87,28 +89,45 @@ async def yard(
     port: int = 0,
     pace: Pace | None = None,
     processes: Path | None = None,
-    token: str = "",
 ) -> AsyncIterator[Yard]:
     """Run a yard until the block ends; everything in it ends then.
 
     pace: of its kubelet, None for none. processes: a folder of its own for the files of pods, which then run what they
-    say; None: they run nothing. token: what callers of its API have to bear. Raises what a part of it failed with,
-    once the block is done.
+    say; None: they run nothing. Raises what a part of it failed with, once the block is done.
     """
     kept = PodLogs()
-    async with serve(kubeconfig, port, logs=kept, token=token) as served, _session() as session:
-        made = Yard(served.url, ApiDoor(session, served.url, token), session)
+    async with serve(kubeconfig, port, logs=kept) as served, _session() as session:
+        made = Yard(served.url, ApiDoor(session, served.url), session)
         if pace is not None:
-            kept.runner = made.run_pods(pace, processes, kubeconfig)
-        try:
+            config = await asyncio.to_thread(kubeconfig.read_bytes) if kubeconfig is not None else None
+            kept.runner = made.run_pods(pace, processes, config)
+        async with _ending(made):
             yield made
-        finally:
-            for task in made.tasks:
-                task.cancel()
-            ended = await asyncio.gather(*made.tasks, return_exceptions=True)
-        for error in ended:
-            if isinstance(error, Exception):
-                raise error
+
+
+@asynccontextmanager
+async def attached(access: Access) -> AsyncIterator[Yard]:
+    """A yard whose API server runs already: a real one, on which our kubelet may play. Otherwise as `yard`."""
+    trust = ssl.create_default_context(cadata=access.authority) if access.authority else None
+    async with _session() as session:
+        made = Yard(access.url, ApiDoor(session, access.url, access.token, trust), session)
+        async with _ending(made):
+            yield made
+    await asyncio.sleep(0)  # one turn of the loop, in which what was aborted is closed
+
+
+@asynccontextmanager
+async def _ending(made: Yard) -> AsyncIterator[None]:
+    """End what runs in a yard; raise what a part of it failed with."""
+    try:
+        yield
+    finally:
+        for task in made.tasks:
+            task.cancel()
+        ended = await asyncio.gather(*made.tasks, return_exceptions=True)
+    for error in ended:
+        if isinstance(error, Exception):
+            raise error
 
 
 def _session() -> aiohttp.ClientSession:
