@@ -88,14 +88,20 @@ def raw(stored: Stored) -> bytes:
 
 
 def event(change: Change, wanted: Question, show: Callable[[Stored], bytes] = raw) -> bytes | None:
-    """The watch line of a change as a selector sees it: an object that stops to match is DELETED; None: not seen."""
+    """The watch line of a change as a selector sees it; None: not seen."""
+    found = seen(change, wanted)
+    return line(found[0], show(found[1])) if found is not None else None
+
+
+def seen(change: Change, wanted: Question) -> tuple[str, Stored] | None:
+    """A change as a selector sees it: an object that stops to match is DELETED; None: not seen."""
     was = change.before is not None and wanted(change.before.obj)
     fits = wanted(change.now.obj)
     if change.gone:
-        return line("DELETED", show(change.now)) if was or fits else None
+        return ("DELETED", change.now) if was or fits else None
     if fits:
-        return line("MODIFIED" if was else "ADDED", show(change.now))
-    return line("DELETED", show(_last_matching(change))) if was else None
+        return ("MODIFIED" if was else "ADDED", change.now)
+    return ("DELETED", _last_matching(change)) if was else None
 
 
 def _last_matching(change: Change) -> Stored:

@@ -5,6 +5,7 @@ How it judges them is in kube_default.py. Room is charged at the decision, befor
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -14,6 +15,7 @@ from kube.shape import PodShape, admits, amount, requests_of, shape_of
 
 ZONE = "topology.kubernetes.io/zone"
 HOSTNAME = "kubernetes.io/hostname"
+_MOST_SHAPES = 64  # whose fits are kept
 _UNSAID_CPU_MILLI = 100  # what scoring takes a container for that asks for no CPU, so that such pods still spread
 _UNSAID_MEMORY_BYTES = 200 * 2**20
 
@@ -79,13 +81,14 @@ class Stand:
 
     node: Node
     offers: dict[str, int]
+    name: str = field(init=False)
     asked: dict[str, int] = field(default_factory=dict)
     fullest: list[int] = field(default_factory=lambda: [0, 0])
     pods: dict[str, Want] = field(default_factory=dict)
 
-    @property
-    def name(self) -> str:
-        return self.node.metadata.name
+    def __post_init__(self) -> None:
+        """Its name is asked for all the time."""
+        self.name = self.node.metadata.name
 
     def label(self, key: str) -> str | None:
         """The value of a node label."""
@@ -122,9 +125,11 @@ class Cluster:
 
     def __init__(self) -> None:
         self.stands: dict[str, Stand] = {}
-        self.nominated: dict[str, Want] = {}  # by pod uid: waiting pods that name a node
+        self._nominated: dict[str, Want] = {}  # by pod uid: waiting pods that name a node
         self._where: dict[str, str] = {}  # uid of a placed pod -> node
         self._order: list[Stand] | None = None
+        self._numbers: dict[str, int] = {}  # node -> its place in the order
+        self._fits: dict[PodShape, _Fits] = {}
 
     def put_node(self, node: Node) -> None:
         """A node as it is now; the pods on it stay."""
@@ -151,20 +156,34 @@ class Cluster:
         if node in self.stands:
             self.stands[node].add(want)
             self._where[want.uid] = node
+            self._changed(node)
 
     def remove(self, uid: str) -> None:
         """A pod takes no room and no nomination any more."""
-        self.nominated.pop(uid, None)
+        self._nominated.pop(uid, None)
         node = self._where.pop(uid, None)
         if node is not None:
             stand = self.stands[node]
             stand.add(stand.pods[uid], -1)
+            self._changed(node)
+
+    def nominate(self, want: Want) -> None:
+        """A waiting pod names a node, or none any more."""
+        if want.nominated:
+            self._nominated[want.uid] = want
+        else:
+            self._nominated.pop(want.uid, None)
+
+    @property
+    def has_nominated(self) -> bool:
+        """Does any waiting pod name a node?"""
+        return bool(self._nominated)
 
     def beside(self, node: str, want: Want) -> tuple[Want, ...]:
         """The other pods nominated to a node that the pod has to leave room for: of its priority or above."""
         return tuple(
             other
-            for other in self.nominated.values()
+            for other in self._nominated.values()
             if other.nominated == node and other.uid != want.uid and other.priority >= want.priority
         )
 
@@ -177,4 +196,36 @@ class Cluster:
                 zones.setdefault(key, []).append(stand)
             longest = max(map(len, zones.values()), default=0)
             self._order = [zone[i] for i in range(longest) for zone in zones.values() if i < len(zone)]
+            self._numbers = {stand.name: number for number, stand in enumerate(self._order)}
+            self._fits.clear()
         return self._order
+
+    def fits(self, want: Want) -> Sequence[bool]:
+        """For every node of the order: do the filters let the pod in, nominated pods left aside?
+
+        Kept by shape, and worked out anew only for nodes that have changed: a cluster has few shapes.
+        """
+        order = self.order()
+        known = self._fits.get(want.shape)
+        if known is None:
+            if len(self._fits) >= _MOST_SHAPES:
+                del self._fits[next(iter(self._fits))]
+            known = self._fits[want.shape] = _Fits([False] * len(order), set(range(len(order))))
+        for number in known.stale:
+            known.fit[number] = order[number].holds(want)
+        known.stale.clear()
+        return known.fit
+
+    def _changed(self, node: str) -> None:
+        number = self._numbers.get(node)
+        if self._order is not None and number is not None:
+            for known in self._fits.values():
+                known.stale.add(number)
+
+
+@dataclass(slots=True)
+class _Fits:
+    """Which nodes of the order hold a shape, and which of them have changed since."""
+
+    fit: list[bool]
+    stale: set[int]

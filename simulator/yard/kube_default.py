@@ -46,7 +46,7 @@ def feasible(cluster: Cluster, want: Want, cursor: Cursor, dice: random.Random, 
     decides among nodes of equal score. Without the race the ties fall to neighbours and the mean ring cost is 7 %
     too low (tests/e2e/test_default_restated.py).
     """
-    order = cluster.order()
+    order, fits, nominated = cluster.order(), cluster.fits(want), cluster.has_nominated
     enough = to_find(len(order), percentage)
     chunk = max(1, min(math.isqrt(len(order)), len(order) // _WORKERS + 1))
     chunks: list[list[Stand]] = []
@@ -56,15 +56,21 @@ def feasible(cluster: Cluster, want: Want, cursor: Cursor, dice: random.Random, 
             break
         if step % chunk == 0:
             chunks.append([])
-        stand = order[(cursor.start + step) % len(order)]
+        at = (cursor.start + step) % len(order)
         looked_at += 1
-        if stand.holds(want, cluster.beside(stand.name, want)):
-            chunks[-1].append(stand)
+        if fits[at] and (not nominated or _leaves_room(cluster, order[at], want)):
+            chunks[-1].append(order[at])
             found += 1
     if order:
         cursor.start = (cursor.start + looked_at) % len(order)
     dice.shuffle(chunks)
     return [stand for each in chunks for stand in each]
+
+
+def _leaves_room(cluster: Cluster, stand: Stand, want: Want) -> bool:
+    """Is there room for the pods that are nominated to the node, too?"""
+    beside = cluster.beside(stand.name, want)
+    return not beside or stand.holds(want, beside)
 
 
 def scores(cluster: Cluster, want: Want, stands: Sequence[Stand]) -> list[int]:

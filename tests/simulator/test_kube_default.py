@@ -70,7 +70,7 @@ def test_filters(wanted, fits):
 
 def test_nominated_pods_of_equal_or_higher_priority_take_room():
     yard = cluster("n")
-    yard.nominated["other"] = want("other", gpus=8, nominated="n", priority=5)
+    yard.nominate(want("other", gpus=8, nominated="n", priority=5))
     assert feasible(yard, want("low", priority=5), Cursor(), UNRACED) == []
     assert names(feasible(yard, want("high", priority=6), Cursor(), UNRACED)) == ["n"]
 

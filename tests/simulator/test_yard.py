@@ -148,7 +148,7 @@ async def test_the_nominated_node_is_tried_first(door):
 @pytest.mark.asyncio
 async def test_pods_of_another_scheduler_and_gated_pods_are_left_alone(door):
     await door.ask("POST", "/api/v1/nodes", raw_node("a"))
-    await door.ask("POST", PODS, raw_pod("other", schedulerName="volcano"))
+    await door.ask("POST", PODS, raw_pod("other", schedulerName="another"))
     await door.ask("POST", PODS, raw_pod("gated", schedulingGates=[{"name": "wait"}]))
     async with scheduling(door) as tried:
         await door.ask("POST", PODS, raw_pod("mine", gpus=1))

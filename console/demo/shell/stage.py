@@ -10,7 +10,7 @@ from console.demo import objects
 from console.demo.objects import MAP_NAME, MAP_NAMESPACE, NAMESPACE, OTHERS, Raw
 from console.demo.scene import DemoGang, Place, Scene
 from simulator.yard.scheduler import Chosen, Outcome
-from simulator.yard.shell.wire import ApiDoor
+from simulator.yard.shell.wire import Door
 
 _GROUPS = f"/apis/scheduling.volcano.sh/v1beta1/namespaces/{NAMESPACE}/podgroups"
 _PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
@@ -21,7 +21,7 @@ _MERGE = "application/merge-patch+json"
 class Stage:
     """The cluster with Turnout. placed: gang name -> index -> node, as the scheduler bound them."""
 
-    def __init__(self, api: ApiDoor) -> None:
+    def __init__(self, api: Door) -> None:
         self._api = api
         self._news = asyncio.Event()
         self.placed: dict[str, dict[int, str]] = {}

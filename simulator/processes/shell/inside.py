@@ -178,9 +178,14 @@ class Root:
         for link in self.links:
             self._place_for(os.path.dirname(link))
             self._open_up(os.path.dirname(link))
-        for source, target, read_only in sorted(binds, key=lambda bind: bind[1].count("/")):
-            place = os.path.join(os.path.realpath(os.path.dirname(target)), os.path.basename(target))
-            self._bind(source, place, read_only)
+        placed = [
+            (source, os.path.join(os.path.realpath(os.path.dirname(target)), os.path.basename(target)), read_only)
+            for source, target, read_only in sorted(binds, key=lambda bind: bind[1].count("/"))
+        ]
+        for source, target, _ in placed:  # all folders first: one that is opened up later would hide what lies in it
+            self._place_for(target, is_file=not os.path.isdir(source))
+        for source, target, read_only in placed:
+            self._bind(source, target, read_only)
         proc = f"{self.root}/proc"
         if _libc.mount(b"proc", proc.encode(), b"proc", 0, None) != 0:
             pass  # /proc may be masked by an outer container: ours then shows the processes outside

@@ -22,7 +22,7 @@ from simulator.processes.shell.folder import SHARED, Folder
 from simulator.processes.shell.objects import Objects
 from simulator.processes.status import status_of
 from simulator.processes.volumes import Volume, volume_of
-from simulator.yard.shell.wire import ApiDoor, ApiError
+from simulator.yard.shell.wire import ApiError, Door
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ _TAIL_BYTES = 2048  # of the log, for FallbackToLogsOnError
 class Node:
     """What a pod shares with all others of its kubelet. env: what its image would bring. host_ip: of its node."""
 
-    api: ApiDoor
+    api: Door
     objects: Objects
     env: Mapping[str, str]
     host_ip: str

@@ -10,7 +10,7 @@ import msgspec
 
 from simulator.processes.launch import NotToBeHad, Sources
 from simulator.processes.volumes import File, Token, Volume, wanted_objects
-from simulator.yard.shell.wire import ApiDoor, ApiError
+from simulator.yard.shell.wire import ApiError, Door
 
 Object = dict[str, Any]
 _TOKEN_MODE = 0o600
@@ -20,7 +20,7 @@ _DAY_S = 86_400
 class Objects:
     """Reads what pods refer to, at each start anew. kubeconfig: of the yard, None for pods that get none."""
 
-    def __init__(self, api: ApiDoor, kubeconfig: bytes | None = None) -> None:
+    def __init__(self, api: Door, kubeconfig: bytes | None = None) -> None:
         self._api, self._kubeconfig = api, kubeconfig
 
     async def of(self, pod: Object) -> Sources:

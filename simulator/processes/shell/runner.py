@@ -22,7 +22,7 @@ from simulator.processes.shell.folder import Folder
 from simulator.processes.shell.life import Life, Node
 from simulator.processes.shell.objects import Objects
 from simulator.yard.kubelet import RUNS_FOR
-from simulator.yard.shell.wire import ApiDoor, ApiError
+from simulator.yard.shell.wire import ApiError, Door
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class Runner:
 
     def __init__(
         self,
-        api: ApiDoor,
+        api: Door,
         folder: Path,
         host_ip: Callable[[str], str],
         kubeconfig: bytes | None = None,

@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 
 from simulator.yard.scheduler import Waits
-from simulator.yard.shell.wire import ApiDoor, ApiError
+from simulator.yard.shell.wire import ApiError, Door
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ _STRATEGIC = "application/strategic-merge-patch+json"
 class Complaints:
     """Each said once for as long as it stays the same; said one after another, so that scheduling does not wait."""
 
-    def __init__(self, api: ApiDoor) -> None:
+    def __init__(self, api: Door) -> None:
         self._api = api
         self._said: dict[str, str] = {}  # uid -> what was said last
         self._due: dict[str, tuple[str, str, Waits]] = {}

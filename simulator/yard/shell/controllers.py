@@ -14,7 +14,7 @@ import msgspec
 from simulator.yard.controllers import batch_job, pod_group, volcano_job
 from simulator.yard.controllers.model import Create, Look, Object, Remove, Tell, Write
 from simulator.yard.shell.cache import NODES, PODS, Cache
-from simulator.yard.shell.wire import ApiDoor, ApiError
+from simulator.yard.shell.wire import ApiError, Door
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ Key = tuple[str, str]  # plural, uid
 class Controllers:
     """Everything that makes pods of jobs. retry_s: of batch Jobs, the first pause after a failure and the longest."""
 
-    def __init__(self, api: ApiDoor, retry_s: tuple[float, float] = batch_job.RETRY_S) -> None:
+    def __init__(self, api: Door, retry_s: tuple[float, float] = batch_job.RETRY_S) -> None:
         self._api, self._retry_s = api, retry_s
         self._cache = Cache()
         self._due: set[Key] = set()

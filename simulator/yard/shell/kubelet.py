@@ -14,7 +14,7 @@ import aiohttp
 import msgspec
 
 from simulator.yard.kubelet import Pace, State, exit_code, state_of, status_in, turn
-from simulator.yard.shell.wire import ApiDoor, ApiError
+from simulator.yard.shell.wire import ApiError, Door
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class Kubelet:
 
     def __init__(
         self,
-        api: ApiDoor,
+        api: Door,
         pace: Pace,
         serves: Callable[[str], bool],
         host_ip: Callable[[str], str],

@@ -26,10 +26,11 @@ from simulator.yard.kube_default import Cursor
 from simulator.yard.queue import WaitingPods
 from simulator.yard.scheduler import Chosen, Extender, Outcome, Reply, Waits, Why, cycle
 from simulator.yard.shell.complaints import Complaints
-from simulator.yard.shell.wire import ApiDoor, ApiError, ExtenderDoor
+from simulator.yard.shell.wire import ApiError, Door, ExtenderDoor
 
 log = logging.getLogger(__name__)
 
+_BINDS_AT_ONCE = 16
 _ENDED = ("Succeeded", "Failed")
 _pods = msgspec.json.Decoder(Pod)
 _nodes = msgspec.json.Decoder(Node)
@@ -55,7 +56,7 @@ class Scheduler:
 
     def __init__(
         self,
-        api: ApiDoor,
+        api: Door,
         settings: Settings,
         extender: ExtenderDoor | None = None,
         told: Callable[[str, str, Outcome], None] | None = None,
@@ -66,6 +67,7 @@ class Scheduler:
         self._raw: dict[str, bytes] = {}  # waiting pods as they came, for the extender
         self._names: dict[str, tuple[str, str]] = {}
         self._assumed: set[str] = set()
+        self._at_once = asyncio.Semaphore(_BINDS_AT_ONCE)
         self._synced = {path: asyncio.Event() for path in ("/api/v1/nodes", "/api/v1/pods", *GROUPS)}
         self._changed = asyncio.Event()
         self._complaints = Complaints(api)
@@ -80,7 +82,7 @@ class Scheduler:
             group.create_task(self._watch("/api/v1/pods", self._see_pod))
             for path, dialect in GROUPS.items():
                 group.create_task(self._watch(path, partial(self._see_group, dialect)))
-            group.create_task(self._schedule())
+            group.create_task(self._schedule(group))
             group.create_task(self._complaints.run())
 
     async def _watch(self, path: str, see: Callable[[str, bytes], None]) -> None:
@@ -131,10 +133,7 @@ class Scheduler:
             self.cluster.place(want, pod.spec.node_name)
             self.waiting.wake()
         elif uid not in self._assumed:
-            if want.nominated:
-                self.cluster.nominated[uid] = want
-            else:
-                self.cluster.nominated.pop(uid, None)
+            self.cluster.nominate(want)
             served = (self._settings.name, *self._settings.gangs)
             if pod.spec.scheduler_name in served and not pod.spec.scheduling_gates:
                 self._raw[uid] = raw
@@ -148,7 +147,7 @@ class Scheduler:
         self._raw.pop(uid, None)
         self._names.pop(uid, None)
 
-    async def _schedule(self) -> None:
+    async def _schedule(self, group: asyncio.TaskGroup) -> None:
         for synced in self._synced.values():
             await synced.wait()
         clock = asyncio.get_running_loop()
@@ -156,7 +155,7 @@ class Scheduler:
             self._changed.clear()
             want = self.waiting.next(clock.time())
             if want is not None:
-                await self._try(want)
+                await self._try(want, group)
                 continue
             try:
                 async with asyncio.timeout(self.waiting.pause_s(clock.time())):
@@ -164,7 +163,7 @@ class Scheduler:
             except TimeoutError:
                 continue  # somebody's pause is over
 
-    async def _try(self, want: Want) -> None:
+    async def _try(self, want: Want, group: asyncio.TaskGroup) -> None:
         members = [each for each in self._gangs.together(want.uid) if each in self._names and each not in self._assumed]
         lacking = self._gangs.lacking(want.uid)
         if lacking > max(1, len(members)):
@@ -179,9 +178,11 @@ class Scheduler:
             self._refuse_all(members, refusal or Waits(Why.UNSCHEDULABLE, "its gang changed"))
             return
         for each, outcome in chosen:
-            namespace, name = self._names[each.uid]
-            await self._bind(each, namespace, name, outcome)
-            self._tell(namespace, name, outcome)
+            self.waiting.drop(each.uid)
+            self._assumed.add(each.uid)
+            self._gangs.bind(each.uid, True)
+            # Bound beside the next cycle, as kube-scheduler does it: the decision counts from now on.
+            group.create_task(self._bind(each, *self._names[each.uid], outcome))
 
     async def _decide_all(self, wants: Sequence[Want]) -> tuple[list[tuple[Want, Chosen]], Waits | None]:
         """A node for each, charged as it is chosen, and the first refusal; who was deleted meanwhile is left out."""
@@ -219,13 +220,11 @@ class Scheduler:
             return outcome
 
     async def _bind(self, want: Want, namespace: str, name: str, chosen: Chosen) -> None:
-        self.waiting.drop(want.uid)
-        self._assumed.add(want.uid)
-        self._gangs.bind(want.uid, True)
         target = {"apiVersion": "v1", "kind": "Node", "name": chosen.node}
         binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
         try:
-            await self._api.call("POST", f"/api/v1/namespaces/{namespace}/pods/{name}/binding", binding)
+            async with self._at_once:
+                await self._api.call("POST", f"/api/v1/namespaces/{namespace}/pods/{name}/binding", binding)
         except (ApiError, aiohttp.ClientError, TimeoutError) as error:
             log.warning("bind_failed", extra={"pod": f"{namespace}/{name}", "why": str(error)})
             self._assumed.discard(want.uid)
@@ -234,6 +233,7 @@ class Scheduler:
             if want.uid in self._raw:
                 self.waiting.put(want)
                 self.waiting.refuse(want.uid, asyncio.get_running_loop().time(), park=False)
+        self._tell(namespace, name, chosen)
 
     def _refuse_all(self, uids: Sequence[str], outcome: Waits) -> None:
         now_s = asyncio.get_running_loop().time()

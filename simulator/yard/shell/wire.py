@@ -6,7 +6,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import aiohttp
 import msgspec
@@ -20,6 +20,16 @@ class ApiError(Exception):
     def __init__(self, code: int, reason: str, message: str) -> None:
         super().__init__(f"{code} {reason}: {message}")
         self.code, self.reason = code, reason
+
+
+class Door(Protocol):
+    """The API as the yard's parts reach it: over HTTP, or in the same process."""
+
+    async def call(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
+        """One request and its JSON. Raises ApiError, aiohttp.ClientError."""
+
+    def changes(self, path: str) -> AsyncIterator[tuple[str, bytes]]:
+        """Every object as it is and as it changes, for ever: (ADDED | MODIFIED | DELETED | SYNCED, raw JSON)."""
 
 
 class ApiDoor:

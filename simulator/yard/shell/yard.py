@@ -21,9 +21,10 @@ from simulator.yard.kubelet import Pace
 from simulator.yard.nodes import Place, node
 from simulator.yard.scheduler import Outcome
 from simulator.yard.shell.controllers import Controllers
+from simulator.yard.shell.direct import Direct
 from simulator.yard.shell.kubelet import Kubelet
 from simulator.yard.shell.loop import Scheduler, Settings
-from simulator.yard.shell.wire import ApiDoor, ExtenderDoor
+from simulator.yard.shell.wire import ApiDoor, Door, ExtenderDoor
 
 _LONGEST_LINE = 4 * 2**20  # of a watch: an object is at most 1.5 MiB
 _AT_ONCE = 32
@@ -34,7 +35,7 @@ class Yard:
     """A running yard. Nodes are added with `add_nodes`, a scheduler is started with `schedule`."""
 
     url: str
-    api: ApiDoor
+    api: Door
     session: aiohttp.ClientSession
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
     addresses: dict[str, str] = field(default_factory=dict)
@@ -97,7 +98,7 @@ async def yard(
     """
     kept = PodLogs()
     async with serve(kubeconfig, port, logs=kept) as served, _session() as session:
-        made = Yard(served.url, ApiDoor(session, served.url), session)
+        made = Yard(served.url, Direct(served.store), session)
         if pace is not None:
             config = await asyncio.to_thread(kubeconfig.read_bytes) if kubeconfig is not None else None
             kept.runner = made.run_pods(pace, processes, config)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -143,6 +144,31 @@ async def test_it_is_given_its_environment_and_files(pods):
     ip, node = found["status"]["podIP"], found["spec"]["nodeName"]
     assert ip.startswith("127.")
     assert await pods.log("a") == f'p p-$(PLAIN) a {ip} {node} v a\napp="train"\nv'
+
+
+async def test_its_memory_is_its_own_and_its_containers_share_it(pods, tmp_path):
+    name = f"turnout-test-{tmp_path.name}"
+    beside = {
+        "name": "beside",
+        "image": "i",
+        "command": ["sh", "-c", f"until cat /dev/shm/{name}; do sleep 0.01; done"],
+    }
+    body = pod("a", f"echo hi > /dev/shm/{name}")
+    body["spec"]["containers"].append(beside)
+    await pods.create(body)
+    await pods.over("a")
+    assert (await pods.log("a", container="beside")).endswith("hi\n")
+    assert name not in os.listdir("/dev/shm")
+
+
+async def test_a_volume_is_mounted_in_another_and_nothing_is_left_on_the_machine(pods):
+    mounts = [{"name": "out", "mountPath": "/turnout-test"}, {"name": "in", "mountPath": "/turnout-test/in"}]
+    volumes = [{"name": "out", "emptyDir": {}}, {"name": "in", "emptyDir": {"medium": "Memory"}}]
+    script = "cd /turnout-test; touch a in/b; find . | sort"
+    await pods.create(pod("a", script, container={"volumeMounts": mounts}, volumes=volumes))
+    await pods.over("a")
+    assert await pods.log("a") == ".\n./a\n./in\n./in/b\n"
+    assert "turnout-test" not in os.listdir("/")
 
 
 async def test_peers_find_one_another_by_name_each_at_its_own_address(pods):

@@ -1,0 +1,1 @@
+"""What the yard's benchmark sets on a yard: pods by the thousand, and watchers."""

@@ -1,0 +1,76 @@
+"""How fast the yard is: until it is ready, and until ten thousand pods run on a thousand nodes, with watchers beside.
+
+As a person has it: `turnout yard up` with its extender, over HTTP from other processes.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+
+from hack.bench.crowd.load import WATCHERS, Filled, filled, start_s
+from hack.bench.outcome import Outcome, Table, Target
+
+NODES, PODS, STARTS = 1_000, 10_000, 5
+QUICK_NODES, QUICK_PODS, QUICK_STARTS = 200, 1_500, 3
+
+
+def run(quick: bool) -> Outcome:
+    """Start it some times, then fill it once."""
+    nodes, pods, starts = (QUICK_NODES, QUICK_PODS, QUICK_STARTS) if quick else (NODES, PODS, STARTS)
+    ready = [start_s() for _ in range(starts)]
+    one = filled(nodes, pods)
+    figures = {
+        "ready_s": statistics.median(ready),
+        "created_s": one.created_s,
+        "running_s": one.run_s,
+        "pods_per_s": pods / one.run_s,
+        "watchers_cut_off": one.cut_off,
+        "slowest_watcher_behind_s": one.behind_s,
+        "mib": one.mib,
+        "extender_mib": one.extender_mib,
+    }
+    tables = (_starts(ready), _fill(nodes, pods, one))
+    return Outcome("yard: a cluster in one process", tables, figures, _targets(figures), _notes(quick))
+
+
+def _starts(ready: list[float]) -> Table:
+    rows = [(f"{statistics.median(ready):.2f}", f"{min(ready):.2f}..{max(ready):.2f}", str(len(ready)))]
+    return Table("turnout yard up: seconds until ready", ("median", "range", "times"), rows)
+
+
+def _fill(nodes: int, pods: int, one: Filled) -> Table:
+    columns = ("nodes", "pods", "created", "all run", "pods/s", "watchers", "cut off", "behind", "MiB", "extender MiB")
+    row = (
+        f"{nodes:,}",
+        f"{pods:,}",
+        f"{one.created_s:.1f} s",
+        f"{one.run_s:.1f} s",
+        f"{pods / one.run_s:.0f}",
+        f"{WATCHERS} x {one.seen_mib:.0f} MiB",
+        str(one.cut_off),
+        f"{one.behind_s:.2f} s",
+        f"{one.mib:.0f}",
+        f"{one.extender_mib:.0f}",
+    )
+    return Table("filled with pods", columns, [row])
+
+
+def _targets(figures: dict[str, float]) -> tuple[Target, ...]:
+    """As issue 4 states them."""
+    return (
+        Target("seconds from start to ready", figures["ready_s"], "<=", 2),
+        Target("seconds until all pods run", figures["running_s"], "<=", 60),
+        Target("watchers that were cut off", figures["watchers_cut_off"], "<=", 0),
+        Target("MiB of the yard's process", figures["mib"], "<=", 400),
+    )
+
+
+def _notes(quick: bool) -> tuple[str, ...]:
+    load = ", ".join(f"{n:.1f}" for n in os.getloadavg())
+    size = f"Smaller than the issue's {NODES:,} nodes and {PODS:,} pods. " if quick else ""
+    return (
+        f"{size}Load of the machine over the last 1, 5 and 15 minutes: {load} on {os.cpu_count()} cores.",
+        "Pods of one GPU each, created one by one over 32 connections, placed by asking the extender (filter and "
+        "prioritize), then pulled for half a second and run by the kubelet's table. MiB is the kernel's peak.",
+    )

@@ -1,0 +1,181 @@
+"""What each verb does to the store, whoever asks: HTTP in shell/rim.py, or the yard's own parts directly.
+
+Whatever is not known here is refused with 501 and a Status that says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from simulator.api.errors import ApiRefusal, invalid, success
+from simulator.api.journal import Page
+from simulator.api.kinds.table import table
+from simulator.api.lists import as_list, list_metadata, read_token
+from simulator.api.model import Kind
+from simulator.api.route import Target
+from simulator.api.select import Question, selected
+from simulator.api.store import Store
+from simulator.api.writes import patch
+from simulator.api.writes.deletion import wish_of
+from simulator.api.writes.scale import scale_of, scaled
+
+_PATCHES: dict[str, Callable[[Any, Any], Any]] = {
+    "application/merge-patch+json": patch.merge,
+    "application/strategic-merge-patch+json": patch.strategic,
+    "application/json-patch+json": patch.json_patch,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request. body: its JSON, None for none. form: its media type. manager: who writes. now_s: for tables.
+
+    tabled: the answer is wanted as kubectl prints it.
+    """
+
+    method: str
+    target: Target
+    query: Mapping[str, str] = field(default_factory=dict)
+    body: Any = None
+    form: str = "application/json"
+    manager: str = "unknown"
+    tabled: bool = False
+    now_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What goes back: JSON."""
+
+    raw: bytes
+    code: int = 200
+
+
+def do(store: Store, call: Call) -> Answer:
+    """Carry out one request; all but watches and logs. Raises ApiRefusal."""
+    if call.method != "GET" and call.query.get("dryRun"):
+        raise ApiRefusal("NotImplemented", "the embedded API does not do dry runs")
+    match call.method:
+        case "GET":
+            return _get(store, call)
+        case "POST":
+            return _post(store, call)
+        case "PUT":
+            _check_writable(call.target)
+            return _written(store, call, call.body)
+        case "PATCH":
+            return _patch(store, call)
+        case "DELETE":
+            return _delete(store, call)
+    raise ApiRefusal("MethodNotAllowed", f"{call.method} is not done on {call.target.kind.resource}")
+
+
+def question(target: Target, query: Mapping[str, str]) -> Question:
+    """What a list or a watch chooses."""
+    wanted = selected(target.kind, query.get("labelSelector", ""), query.get("fieldSelector", ""))
+    if not target.namespace:
+        return wanted
+    return lambda obj: obj["metadata"].get("namespace") == target.namespace and wanted(obj)
+
+
+def _get(store: Store, call: Call) -> Answer:
+    target, query = call.target, call.query
+    kind = target.kind
+    if target.name:
+        stored = store.get(kind, target.namespace, target.name)
+        if target.subresource == "scale":
+            return _json(scale_of(kind, stored.obj))
+        return _json(_tabled(call, Page((stored,), stored.version))) if call.tabled else Answer(stored.raw)
+    wanted = selected(kind, query.get("labelSelector", ""), query.get("fieldSelector", ""))
+    limit = int(query["limit"]) if query.get("limit", "").isdigit() else 0
+    version, after = read_token(query["continue"]) if query.get("continue") else (0, None)
+    page = store.page(kind, target.namespace, wanted, limit, after, version)
+    return _json(_tabled(call, page)) if call.tabled else Answer(as_list(kind, page))
+
+
+def _post(store: Store, call: Call) -> Answer:
+    target, body = call.target, call.body
+    where = (target.kind, target.namespace, target.name)
+    match target.subresource:
+        case "binding":
+            node = (body.get("target") or {}).get("name")
+            if not node:
+                raise ApiRefusal("", "a binding needs target.name")
+            store.bind(*where, node, call.manager)
+            return _json({**success(), "code": 201}, 201)
+        case "eviction":
+            store.evict(*where, wish_of(body.get("deleteOptions") or {}, {}))
+            return _json({**success(), "code": 201}, 201)
+    if target.name:
+        raise ApiRefusal("MethodNotAllowed", "the server does not allow this method on the requested resource")
+    if target.kind.namespaced and not target.namespace:
+        raise ApiRefusal("BadRequest", "an object is created in a namespace, not in all of them")
+    return Answer(store.create(target.kind, target.namespace, body, call.manager).raw, 201)
+
+
+def _patch(store: Store, call: Call) -> Answer:
+    target = call.target
+    _check_writable(target)
+    apply = _PATCHES.get(call.form)
+    if call.form.startswith("application/apply-patch"):
+        raise ApiRefusal("NotImplemented", f"the embedded API does not do patches of {call.form}")
+    if apply is None or (apply is patch.strategic and target.kind.custom):
+        told = "the body of the request was in an unknown format - accepted media types include: "
+        raise ApiRefusal("UnsupportedMediaType", told + "application/json-patch+json, application/merge-patch+json")
+    old = store.get(target.kind, target.namespace, target.name).obj
+    new = apply(scale_of(target.kind, old) if target.subresource == "scale" else old, call.body)
+    if not isinstance(new, dict) or not isinstance(new.get("metadata"), dict):
+        raise ApiRefusal("Invalid", "the patch leaves no object behind")
+    if new["metadata"].get("uid") not in (None, old["metadata"]["uid"]):
+        raise invalid(target.kind.kind, target.name, "metadata.uid: field is immutable")
+    return _written(store, call, new)
+
+
+def _written(store: Store, call: Call, new: Any) -> Answer:
+    target = call.target
+    where = (target.kind, target.namespace, target.name)
+    if target.subresource == "scale":
+        new = scaled(target.kind, store.get(*where).obj, new)
+        return _json(scale_of(target.kind, store.update(*where, new, "scale", call.manager).obj))
+    return Answer(store.update(*where, new, target.subresource, call.manager).raw)
+
+
+def _delete(store: Store, call: Call) -> Answer:
+    target, query = call.target, call.query
+    wish = wish_of(call.body or {}, dict(query))
+    if target.name:
+        gone = store.delete(target.kind, target.namespace, target.name, wish)
+        meta = gone.obj["metadata"]
+        if target.kind.graceful or store.ties.place(meta["uid"]):  # it is shown while there is something to show
+            return Answer(gone.raw)
+        details = {"name": target.name, "group": target.kind.group, "kind": target.kind.plural, "uid": meta["uid"]}
+        return _json({**success(), "details": details})
+    wanted = selected(target.kind, query.get("labelSelector", ""), query.get("fieldSelector", ""))
+    found = store.find(target.kind, target.namespace, wanted)
+    for stored in found:
+        meta = stored.obj["metadata"]
+        store.delete(target.kind, meta.get("namespace", ""), meta["name"], wish)
+    return Answer(as_list(target.kind, Page(tuple(found), store.version)))
+
+
+def _check_writable(target: Target) -> None:
+    if not target.name or target.subresource not in ("", "status", "scale"):
+        raise ApiRefusal("MethodNotAllowed", "the server does not allow this method on the requested resource")
+
+
+def _tabled(call: Call, page: Page) -> dict[str, Any]:
+    told = table(call.target.kind, [stored.obj for stored in page.items], str(page.version), call.now_s)
+    return {**told, "metadata": list_metadata(page)}
+
+
+def _json(obj: Any, code: int = 200) -> Answer:
+    return Answer(msgspec.json.encode(obj), code)
+
+
+def row_of(kind: Kind, obj: dict[str, Any], version: int, now_s: float) -> bytes:
+    """One object as a table of one row, for a watch that wants tables."""
+    return msgspec.json.encode(table(kind, [obj], str(version), now_s))
