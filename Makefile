@@ -26,7 +26,8 @@ setup: .venv/ready ## Make .venv with everything but torch, from the lock file
 	  || { echo 'This Python cannot make environments. On Debian: apt-get install python3-venv' >&2; exit 1; }
 	@echo 'setup: .venv from hack/locks/dev.txt (a minute the first time)'
 	@test -x $(PY) || "$(PYTHON)" -m venv .venv
-	@$(PY) -m pip install --quiet --disable-pip-version-check --only-binary :all: --require-hashes -r hack/locks/dev.txt
+	@# pip compiles what it installs unless the caller's environment forbids it; without, every start reads sources anew.
+	@env -u PYTHONDONTWRITEBYTECODE $(PY) -m pip install --quiet --disable-pip-version-check --only-binary :all: --require-hashes -r hack/locks/dev.txt
 	@$(PY) -m pip install -qq --disable-pip-version-check --no-index --no-deps --no-build-isolation -e .
 	@touch .venv/ready
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from topology import parse
+from topology import keys, parse
 from topology.errors import BadFabric
 from topology.fabric import build
 from topology.model import Reading
@@ -54,7 +54,7 @@ def data_of(text: str) -> Mapping[str, str]:
         return found
     stripped = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     is_yaml = bool(stripped) and stripped[0].split("#")[0].rstrip().endswith(":")
-    return {parse.YAML_KEY if is_yaml else parse.TEXT_KEY: text}
+    return {keys.YAML_KEY if is_yaml else keys.TEXT_KEY: text}
 
 
 def _configmap(text: str) -> Mapping[str, str] | None:

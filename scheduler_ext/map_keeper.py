@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from scheduler_ext.model import Notice, Word
-from topology import parse
+from topology import keys, parse
 from topology.errors import BadFabric
 from topology.fabric import EMPTY, Fabric, build, moved_share
 from topology.model import Fault
@@ -41,7 +41,7 @@ class Verdict:
 
 def draw(data: Mapping[str, str]) -> Drawn:
     """Read a ConfigMap's data and build its fabric: the slow part, safe to run in a thread."""
-    texts = sorted((key, data[key]) for key in (parse.TEXT_KEY, parse.YAML_KEY) if key in data)
+    texts = sorted((key, data[key]) for key in (keys.TEXT_KEY, keys.YAML_KEY) if key in data)
     digest = hashlib.sha256(repr(texts).encode()).hexdigest()[:12]
     reading = parse.read(data)
     if reading.faults:

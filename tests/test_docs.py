@@ -21,7 +21,7 @@ from scheduler_ext.plans.nominate import Why
 from scheduler_ext.shell.metrics import Metrics
 from scheduler_ext.shell.nominate_pods import Nominations
 from simulator.yard import kubelet
-from topology import parse
+from topology import keys, parse
 
 ROOT = Path(__file__).resolve().parents[1]
 PAPERS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("deploy/**/*.md")])
@@ -37,7 +37,7 @@ YARDS = {kubelet.RUNS_FOR, kubelet.EXIT_CODE, kubelet.IGNORES_TERM}
 LEFT_FOR_THE_LAUNCHER = {"DL-107", "DL-108"}
 ELSEWHERE = {"venv", "pip", "pytest"}  # modules that are not ours, as `python -m` names them
 # of our bench and CLI, of helm, kube-scheduler and kubectl
-OTHER_PROGRAMS_FLAGS = {"--quick", "--clear", "--set", "--config", "--server-side", "--tail"}
+OTHER_PROGRAMS_FLAGS = {"--quick", "--clear", "--set", "--config", "--server-side", "--tail", "--follow", "--previous"}
 ANNOTATION = r"(?:\w+\.)?turnout\.dev/[a-z-]+"
 
 
@@ -147,10 +147,10 @@ def test_yaml_that_is_shown_can_be_used(paper):
 
 
 def test_the_readme_shows_both_forms_of_the_map():
-    keys = {
+    shown = {
         key for block in yaml_blocks(text("README.md")) if block.get("kind") == "ConfigMap" for key in block["data"]
     }
-    assert keys == {parse.TEXT_KEY, parse.YAML_KEY}
+    assert shown == {keys.TEXT_KEY, keys.YAML_KEY}
 
 
 def test_the_extender_block_of_the_readme_is_that_of_the_shipped_file():

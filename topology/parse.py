@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from topology.keys import TEXT_KEY, YAML_KEY
 from topology.model import Fault, Reading
 from topology.sources import configmap_text, configmap_yaml
-
-TEXT_KEY = "topology_config"  # DLRover's chart renders this key, empty by default
-YAML_KEY = "topology.yaml"
 
 
 def read(data: Mapping[str, str]) -> Reading:

@@ -7,7 +7,7 @@ from typing import Any
 
 from console.demo.scene import GPUS_PER_NODE, DemoGang, Place
 from kube import labels
-from topology.parse import TEXT_KEY
+from topology.keys import TEXT_KEY
 
 NAMESPACE = "training"
 OTHERS = "others"

@@ -8,17 +8,24 @@ import importlib.util
 import os
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import aiohttp
+if TYPE_CHECKING:
+    import aiohttp  # a third of a second, and who only begins an extender has no use for it
 
 _START_S = 30.0
+_LOOK_S = 0.02
 _STOP_S = 0.5  # it has nothing to save, and a person waits for the prompt
 _TOLD_LINES = 12
+# aiohttp reads the machine's certificate authorities when it is imported, which takes a twentieth of a second; the
+# extender calls nobody but an API server, whose authority stands in the kubeconfig.
+_NO_AUTHORITIES = {"SSL_CERT_FILE": os.devnull, "SSL_CERT_DIR": os.devnull}
 _ERRORS = "turnout_extender_errors_total"
 _MAP_TAKEN = "turnout_topology_last_reload_timestamp_seconds"
 
@@ -60,6 +67,50 @@ def own_extender() -> tuple[str, ...]:
     return (sys.executable, "-m", "scheduler_ext")
 
 
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """An extender that was started and may not be ready yet."""
+
+    child: subprocess.Popen[bytes]
+    port_file: Path
+    log: Path
+    health: str
+
+
+def begin(command: Sequence[str], kubeconfig: Path, configmap: str, folder: Path, port: int = 0) -> Begun:
+    """Start an extender and do not wait for it. Who begins one has to hand it to `ready`, which ends it."""
+    port_file, told = folder / "extender.port", folder / "extender.log"
+    port_file.unlink(missing_ok=True)
+    health = f"127.0.0.1:{free_port()}"
+    flags = ("--kubeconfig", str(kubeconfig), "--bind", f"127.0.0.1:{port}", "--metrics-bind", health)
+    with told.open("wb") as log:
+        child = subprocess.Popen(
+            [*command, *flags, "--port-file", str(port_file), "--configmap", configmap],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, **_NO_AUTHORITIES, "PYTHONPATH": _path()},
+            start_new_session=True,  # a Ctrl-C in the terminal is for us; we end the child
+            preexec_fn=die_with_parent if sys.platform == "linux" else None,
+        )
+    return Begun(child, port_file, told, f"http://{health}")
+
+
+@asynccontextmanager
+async def ready(begun: Begun, session: aiohttp.ClientSession) -> AsyncIterator[Up]:
+    """Wait until an extender is ready, and end it with the block. Raises ExtenderFailed."""
+    try:
+        async with asyncio.timeout(_START_S):
+            up = await _ready(begun, Up("", begun.health, session))
+        yield up
+    except TimeoutError as error:
+        raise ExtenderFailed(f"the extender was not ready within {_START_S:g} s\n{_tail(begun.log)}") from error
+    except ChildProcessError as error:
+        raise ExtenderFailed(f"the extender ended at once ({error})\n{_tail(begun.log)}") from error
+    finally:
+        await asyncio.shield(asyncio.to_thread(_end, begun.child))
+
+
 @asynccontextmanager
 async def running(
     command: Sequence[str],
@@ -73,38 +124,17 @@ async def running(
 
     configmap: namespace/name of the map. port: 0 for a free one. Raises ExtenderFailed.
     """
-    port_file, told = folder / "extender.port", folder / "extender.log"
-    health = f"127.0.0.1:{free_port()}"
-    flags = ("--kubeconfig", str(kubeconfig), "--bind", f"127.0.0.1:{port}", "--metrics-bind", health)
-    with told.open("wb") as log:
-        child = await asyncio.create_subprocess_exec(
-            *command,
-            *flags,
-            *("--port-file", str(port_file), "--configmap", configmap),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env={**os.environ, "PYTHONPATH": _path()},
-            start_new_session=True,  # a Ctrl-C in the terminal is for us; we end the child
-            preexec_fn=die_with_parent if sys.platform == "linux" else None,
-        )
-    try:
-        async with asyncio.timeout(_START_S):
-            up = await _ready(child, port_file, Up("", f"http://{health}", session))
+    async with ready(begin(command, kubeconfig, configmap, folder, port), session) as up:
         yield up
-    except TimeoutError as error:
-        raise ExtenderFailed(f"the extender was not ready within {_START_S:g} s\n{_tail(told)}") from error
-    except ChildProcessError as error:
-        raise ExtenderFailed(f"the extender ended at once ({error})\n{_tail(told)}") from error
-    finally:
-        await _end(child)
 
 
-async def _ready(child: asyncio.subprocess.Process, port_file: Path, up: Up) -> Up:
+async def _ready(begun: Begun, up: Up) -> Up:
+    import aiohttp
+
     while True:
-        if child.returncode is not None:
-            raise ChildProcessError(f"exit code {child.returncode}")
-        text = await asyncio.to_thread(lambda: port_file.read_text() if port_file.exists() else "")
+        if (code := begun.child.poll()) is not None:
+            raise ChildProcessError(f"exit code {code}")
+        text = await asyncio.to_thread(lambda: begun.port_file.read_text() if begun.port_file.exists() else "")
         if text.strip().isdigit():
             try:
                 async with up.session.get(f"{up.health}/readyz") as response:
@@ -112,19 +142,17 @@ async def _ready(child: asyncio.subprocess.Process, port_file: Path, up: Up) -> 
                         return replace(up, url=f"http://127.0.0.1:{text.strip()}")
             except aiohttp.ClientError:
                 pass  # it has named its port and does not answer yet
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(_LOOK_S)
 
 
-async def _end(child: asyncio.subprocess.Process) -> None:
-    if child.returncode is not None:
-        return
-    child.terminate()
-    try:
-        async with asyncio.timeout(_STOP_S):
-            await child.wait()
-    except (TimeoutError, asyncio.CancelledError):
-        child.kill()
-        await child.wait()
+def _end(child: subprocess.Popen[bytes]) -> None:
+    if child.poll() is None:
+        child.terminate()
+        try:
+            child.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
 
 
 def free_port() -> int:

@@ -6,17 +6,19 @@ import json
 from dataclasses import asdict, dataclass
 
 KUBECONFIG, NOTE, LOG, PODS = "kubeconfig", "yard.json", "yard.log", "pods"
-MARK = "yard-serve"  # the word in a yard's command line by which it is known to be one
+NAMESPACE, MAP_NAME = "turnout-system", "node-topology-config"
+MAP = f"{NAMESPACE}/{MAP_NAME}"  # where the extender looks for it
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A running yard. pid: of its process. extender: the URL of its verbs, "" without one.
+    """A running yard. pid: of its process; begun: when that began, in ticks. extender: its URL, "" without one.
 
     real: its control plane is. processes: its pods run what they say.
     """
 
     pid: int
+    begun: int
     url: str
     nodes: int
     gpus: int
@@ -34,7 +36,7 @@ def read(text: bytes) -> Note | None:
     """The note, or None when it is none."""
     try:
         told = json.loads(text)
-        numbers = {key: int(told[key]) for key in ("pid", "nodes", "gpus")}
+        numbers = {key: int(told[key]) for key in ("pid", "begun", "nodes", "gpus")}
         return Note(**{**{key: told[key] for key in ("url", "extender", "real", "processes")}, **numbers})
     except (ValueError, KeyError, TypeError):
         return None

@@ -12,6 +12,7 @@ from simulator.api.errors import ApiRefusal
 from simulator.api.model import Object
 from simulator.api.select import Question
 
+_SLACK = 8  # changes are forgotten this many times for every `keep` of them
 Key = tuple[str, str]  # namespace, name
 
 
@@ -57,7 +58,7 @@ class Journal:
     def write(self, change: Change) -> None:
         """Add a change and wake the watches."""
         self._changes.append(change)
-        if len(self._changes) > 2 * self._keep:
+        if len(self._changes) > self._keep + self._keep // _SLACK:
             gone = len(self._changes) - self._keep
             self._forgotten = self._changes[gone - 1].version
             del self._changes[:gone]

@@ -5,6 +5,8 @@ Whatever is not known here is refused with 501 and a Status that says so.
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,9 +14,8 @@ from typing import Any
 import msgspec
 
 from simulator.api.errors import ApiRefusal, invalid, success
-from simulator.api.journal import Page
+from simulator.api.journal import Key, Page
 from simulator.api.kinds.table import table
-from simulator.api.lists import as_list, list_metadata, read_token
 from simulator.api.model import Kind
 from simulator.api.route import Target
 from simulator.api.select import Question, selected
@@ -92,9 +93,9 @@ def _get(store: Store, call: Call) -> Answer:
         return _json(_tabled(call, Page((stored,), stored.version))) if call.tabled else Answer(stored.raw)
     wanted = selected(kind, query.get("labelSelector", ""), query.get("fieldSelector", ""))
     limit = int(query["limit"]) if query.get("limit", "").isdigit() else 0
-    version, after = read_token(query["continue"]) if query.get("continue") else (0, None)
+    version, after = _read_token(query["continue"]) if query.get("continue") else (0, None)
     page = store.page(kind, target.namespace, wanted, limit, after, version)
-    return _json(_tabled(call, page)) if call.tabled else Answer(as_list(kind, page))
+    return _json(_tabled(call, page)) if call.tabled else Answer(_as_list(kind, page))
 
 
 def _post(store: Store, call: Call) -> Answer:
@@ -159,7 +160,7 @@ def _delete(store: Store, call: Call) -> Answer:
     for stored in found:
         meta = stored.obj["metadata"]
         store.delete(target.kind, meta.get("namespace", ""), meta["name"], wish)
-    return Answer(as_list(target.kind, Page(tuple(found), store.version)))
+    return Answer(_as_list(target.kind, Page(tuple(found), store.version)))
 
 
 def _check_writable(target: Target) -> None:
@@ -169,7 +170,7 @@ def _check_writable(target: Target) -> None:
 
 def _tabled(call: Call, page: Page) -> dict[str, Any]:
     told = table(call.target.kind, [stored.obj for stored in page.items], str(page.version), call.now_s)
-    return {**told, "metadata": list_metadata(page)}
+    return {**told, "metadata": _list_metadata(page)}
 
 
 def _json(obj: Any, code: int = 200) -> Answer:
@@ -179,3 +180,35 @@ def _json(obj: Any, code: int = 200) -> Answer:
 def row_of(kind: Kind, obj: dict[str, Any], version: int, now_s: float) -> bytes:
     """One object as a table of one row, for a watch that wants tables."""
     return msgspec.json.encode(table(kind, [obj], str(version), now_s))
+
+
+def _as_list(kind: Kind, page: Page) -> bytes:
+    """A page as a List."""
+    head = {"kind": f"{kind.kind}List", "apiVersion": kind.api_version, "metadata": _list_metadata(page)}
+    # The API server leaves the kind out of the items of its own lists; every object here begins with it.
+    head_of_each = 0 if kind.custom else len(_named(kind))
+    start = b"{" if head_of_each else b""
+    shown = b",".join(start + stored.raw[head_of_each:] for stored in page.items)
+    return json.dumps(head).encode()[:-1] + b',"items":[' + shown + b"]}"
+
+
+def _named(kind: Kind) -> bytes:
+    return f'{{"kind":"{kind.kind}","apiVersion":"{kind.api_version}",'.encode()
+
+
+def _list_metadata(page: Page) -> dict[str, Any]:
+    """The metadata of a page: its version, and how to go on."""
+    meta: dict[str, Any] = {"resourceVersion": str(page.version)}
+    if page.rest is not None:
+        meta["continue"] = base64.urlsafe_b64encode(json.dumps([page.version, *page.rest]).encode()).decode()
+        meta["remainingItemCount"] = page.left
+    return meta
+
+
+def _read_token(text: str) -> tuple[int, Key]:
+    """Version and key after which a list goes on. Raises ApiRefusal (400)."""
+    try:
+        version, namespace, name = json.loads(base64.urlsafe_b64decode(text))
+        return int(version), (str(namespace), str(name))
+    except (ValueError, TypeError) as error:
+        raise ApiRefusal("BadRequest", f"continue key is not valid: {error}") from error

@@ -23,7 +23,8 @@ from console.demo.shell.screen import Screen
 from console.demo.tally import Asking, Pair, Tally, asked_sentence, sentence
 from console.shell.extender import ExtenderFailed
 from topology.fabric import build
-from topology.parse import TEXT_KEY, read
+from topology.keys import TEXT_KEY
+from topology.parse import read
 
 HERE = Path(__file__)
 ROOT = HERE.parents[2]

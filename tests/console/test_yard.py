@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from hack.controlplane.tools import cache
+
 HERE = Path(__file__).parents[2]
 MAP = "asw-1 psw-1 10.0.0.1\nasw-1 psw-1 10.0.0.2\nasw-2 psw-1 gpu-9\n"
 
@@ -18,7 +20,7 @@ def turnout(tmp_path):
     def run(*args, code=0, home=""):
         env = {**os.environ, "XDG_STATE_HOME": str(tmp_path / home), "PYTHONPATH": str(HERE)}
         done = subprocess.run(
-            [sys.executable, "-m", "console", *args], env=env, capture_output=True, text=True, timeout=60, check=False
+            [sys.executable, "-m", "console", *args], env=env, capture_output=True, text=True, timeout=120, check=False
         )
         assert done.returncode == code, done.stderr
         return done.stdout + done.stderr
@@ -40,6 +42,48 @@ def test_it_comes_up_tells_how_it_is_and_goes(turnout, tmp_path):
     assert "the yard is gone" in turnout("yard", "down")
     assert "no yard is up" in turnout("yard", "status", code=1)
     assert "no yard is up" in turnout("yard", "down")
+
+
+JOB = """
+apiVersion: batch/v1
+kind: Job
+metadata: {name: says}
+spec:
+  completions: 2
+  parallelism: 2
+  completionMode: Indexed
+  template:
+    spec:
+      restartPolicy: Never
+      containers:
+        - name: main
+          image: any
+          command: [sh, -c, "echo $JOB_COMPLETION_INDEX on $(hostname)"]
+          resources: {limits: {nvidia.com/gpu: 2}}
+"""
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("flags", [(), ("--real",)], ids=["embedded", "real"])
+def test_pods_are_processes_on_either_kind_of_api(turnout, tmp_path, flags):
+    told = turnout("yard", "up", "--nodes", "3", "--gpus", "2", "--processes", *flags)
+    assert "run their commands as processes" in told
+    assert ("on a real control plane" in told) is bool(flags)
+    kubeconfig = tmp_path / "turnout/yard/kubeconfig"
+
+    def kubectl(*args, stdin=None):
+        argv = [cache.binary("kubectl"), "--kubeconfig", kubeconfig, "--cache-dir", tmp_path / "cache", *args]
+        done = subprocess.run(argv, input=stdin, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    kubectl("create", "-f", "-", stdin=JOB)
+    kubectl("wait", "--for=condition=Complete", "job/says", "--timeout=40s")
+    names = kubectl("get", "pods", "-o", "name", "-l", "job-name=says").split()
+    assert sorted(kubectl("logs", name) for name in names) == ["0 on says-0\n", "1 on says-1\n"]
+    assert "2 Succeeded; they run as processes" in turnout("yard", "status")
+    turnout("yard", "down")
+    assert not (tmp_path / "turnout/yard/pods").exists() or not any((tmp_path / "turnout/yard/pods").iterdir())
 
 
 def test_a_map_gives_the_nodes(turnout, tmp_path):

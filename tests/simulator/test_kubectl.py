@@ -1,6 +1,7 @@
 """The kubectl of the tool modules drives a yard as it drives any cluster."""
 
 import asyncio
+import json
 import re
 import subprocess
 
@@ -35,12 +36,38 @@ spec:
     metadata: {labels: {app: train}}
     spec: {containers: [{name: main, image: "registry.example.com/train:1"}]}
 """
+JOBS = """
+apiVersion: batch/v1
+kind: Job
+metadata: {name: indexed}
+spec:
+  completions: 2
+  parallelism: 2
+  completionMode: Indexed
+  template:
+    spec:
+      restartPolicy: Never
+      containers: [{name: main, image: i, command: [sh, -c, "test $JOB_COMPLETION_INDEX -lt 2"]}]
+---
+apiVersion: batch.volcano.sh/v1alpha1
+kind: Job
+metadata: {name: gang}
+spec:
+  minAvailable: 2
+  plugins: {env: []}
+  tasks:
+    - name: w
+      replicas: 2
+      template:
+        spec: {containers: [{name: main, image: i, command: [sh, -c, "echo $VC_TASK_INDEX"]}]}
+"""
 
 
 class Kubectl:
     """kubectl, with the yard's kubeconfig."""
 
     def __init__(self, binary, kubeconfig, cache):
+        self.folder = kubeconfig.parent
         self.argv = [str(binary), "--kubeconfig", str(kubeconfig), "--cache-dir", str(cache)]
 
     async def __call__(self, *args, stdin=None, fails=False):
@@ -62,8 +89,10 @@ async def kubectl(tmp_path):
         binary = cache.binary("kubectl")
     except NotBuilt as error:
         pytest.fail(str(error), pytrace=False)
-    async with yard(tmp_path / "kubeconfig", pace=Pace(pull_s=0.05, stop_s=0.05)) as made:
+    pace = Pace(pull_s=0.05, stop_s=0.05, backoff_s=(0.1, 0.1))
+    async with yard(tmp_path / "kubeconfig", pace=pace, processes=tmp_path / "pods") as made:
         await made.add_nodes(places(3), 8)
+        await made.run_jobs()
         made.schedule(Settings())
         yield Kubectl(binary, tmp_path / "kubeconfig", tmp_path / "cache")
 
@@ -129,3 +158,41 @@ async def test_an_edit_is_applied_by_patch_and_what_is_not_done_says_so(kubectl)
     assert await kubectl("get", "pod", "web", "-o", "jsonpath={.metadata.annotations.a}") == "b"
     assert "does not do" in await kubectl("create", "-f", "-", "--dry-run=server", stdin=SET, fails=True)
     assert "send JSON" in await kubectl("create", "configmap", "c", "--from-literal=a=b", fails=True)
+
+
+async def test_logs_are_shown_followed_and_looked_back_at(kubectl):
+    script = "echo begins; read line < /work/go; echo $line; exit 1"
+    makes = {"name": "makes", "image": "i", "command": ["mkfifo", "/work/go"]}
+    work = [{"name": "work", "mountPath": "/work"}]
+    spec = {
+        "restartPolicy": "OnFailure",
+        "volumes": [{"name": "work", "emptyDir": {}}],
+        "initContainers": [{**makes, "volumeMounts": work}],
+        "containers": [{"name": "main", "image": "i", "command": ["sh", "-c", script], "volumeMounts": work}],
+    }
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "talks"}, "spec": spec}
+    await kubectl("create", "-f", "-", stdin=json.dumps(body))
+    await kubectl.ready("talks")
+    following = await asyncio.create_subprocess_exec(
+        *kubectl.argv, "logs", "-f", "talks", "-c", "main", stdout=asyncio.subprocess.PIPE
+    )
+    async with asyncio.timeout(20):
+        assert await following.stdout.readline() == b"begins\n"
+        (fifo,) = kubectl.folder.glob("pods/*/volumes/work/go")
+        await asyncio.to_thread(fifo.write_text, "hello\n")
+        assert await following.communicate() == (b"hello\n", None)
+    await kubectl("wait", "--for=jsonpath={.status.containerStatuses[0].restartCount}=1", "pod/talks", "--timeout=20s")
+    assert await kubectl("logs", "-p", "talks") == "begins\nhello\n"
+    assert await kubectl("logs", "--tail=1", "talks") == "begins\n"
+    assert "does not do logs with sinceSeconds" in await kubectl("logs", "--since=1h", "talks", fails=True)
+
+
+async def test_a_job_of_each_kind_is_created_shown_and_done(kubectl):
+    await kubectl("create", "-f", "-", stdin=JOBS)
+    await kubectl("wait", "--for=condition=Complete", "job/indexed", "--timeout=20s")
+    await kubectl("wait", "--for=jsonpath={.status.state.phase}=Completed", "vcjob/gang", "--timeout=20s")
+    assert re.search(r"indexed\s+Complete\s+2/2", await kubectl("get", "jobs.batch"))
+    assert re.search(r"gang\s+Completed\s+2\s+0", await kubectl("get", "vcjob"))
+    assert await kubectl("logs", "gang-w-1") == "1\n"
+    await kubectl("delete", "vcjob", "gang", "--timeout=20s")
+    await kubectl("wait", "--for=delete", "pod/gang-w-1", "--timeout=20s")

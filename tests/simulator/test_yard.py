@@ -166,8 +166,8 @@ async def test_what_was_deleted_while_the_watch_was_away_is_told(door):
     await door.ask("DELETE", PODS + "/goes")
     for number in range(120):  # the API keeps 50 changes: the version is too old before the watch begins
         await door.ask("POST", PODS, raw_pod(f"p{number}"))
-    word, raw = await asyncio.wait_for(anext(changes), 10)
-    assert (word, json.loads(raw)["metadata"]["name"]) == ("DELETED", "goes")
+    word, seen = await asyncio.wait_for(anext(changes), 10)
+    assert (word, seen.obj["metadata"]["name"]) == ("DELETED", "goes")
     words = [(await asyncio.wait_for(anext(changes), 10))[0] for _ in range(122)]
     assert words == ["ADDED"] * 121 + ["SYNCED"]
     await changes.aclose()

@@ -26,7 +26,8 @@ from simulator.yard.shell.loop import Settings
 from simulator.yard.shell.wire import ExtenderDoor
 from simulator.yard.shell.yard import yard
 from topology.fabric import Fabric, build
-from topology.parse import TEXT_KEY, read
+from topology.keys import TEXT_KEY
+from topology.parse import read
 
 _PACE = Pace(pull_s=0.02, stop_s=0.02)  # nobody came to see images pulled
 _RELOAD_S = 10.0  # twice what the extender promises for a changed map

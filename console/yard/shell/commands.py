@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from console.yard.note import KUBECONFIG, MARK, condition, welcome
+from console.yard.note import KUBECONFIG, condition, welcome
 from console.yard.shell.process import YardFailed, ask, end, found, home, start
 
 FAILED, USAGE = 1, 2
@@ -24,10 +24,6 @@ def add(commands: Any) -> None:
     up.set_defaults(run=_up)
     words.add_parser("down", help="end it").set_defaults(run=_down)
     words.add_parser("status", help="how it is; exit 1 when none runs").set_defaults(run=_status)
-    serve = commands.add_parser(MARK)  # what `up` starts; without a help, so that nobody is told of it
-    serve.add_argument("--folder", type=Path, required=True)
-    _add_wishes(serve)
-    serve.set_defaults(run=_serve)
 
 
 def _add_wishes(parser: argparse.ArgumentParser) -> None:
@@ -60,9 +56,6 @@ def _up(args: argparse.Namespace) -> int:
     if (there := found(folder)) is not None:
         print(f"turnout yard up: one is up already, at {there.url}; turnout yard down ends it", file=sys.stderr)
         return FAILED
-    flags = ["--gpus", str(args.gpus), "--port", str(args.port)] + ["--no-extender"] * args.no_extender
-    flags += ["--real"] * args.real + ["--processes"] * args.processes
-    flags += ["--fabric", str(args.fabric.resolve())] if args.fabric else ["--nodes", str(args.nodes)]
     try:
         if args.fabric:
             _read_map(args.fabric)
@@ -70,7 +63,7 @@ def _up(args: argparse.Namespace) -> int:
             from console.yard.shell.plane import check
 
             check()
-        note = start(folder, flags)
+        note = start(folder, lambda: _serve(args, folder))
     except YardFailed as error:
         print(f"turnout yard up: {error}", file=sys.stderr)
         return FAILED
@@ -101,20 +94,27 @@ def _status(args: argparse.Namespace) -> int:
     return 0
 
 
-def _serve(args: argparse.Namespace) -> int:
+def _serve(args: argparse.Namespace, folder: Path) -> int:
     import asyncio
     from dataclasses import replace
 
+    from console.yard.shell.early import early
+
+    try:
+        begun = None if args.real else early(folder, args.port, not args.no_extender)
+    except OSError as error:
+        print(f"turnout yard: {error}", file=sys.stderr)
+        return FAILED
     from console.shell.extender import ExtenderFailed
     from console.yard.shell.serve import Wanted, serve
     from simulator.yard.nodes import places_of
 
-    wanted = Wanted(args.folder, args.nodes, args.gpus, args.port, not args.no_extender, args.real, args.processes)
+    wanted = Wanted(folder, args.nodes, args.gpus, args.port, not args.no_extender, args.real, args.processes)
     try:
         if args.fabric:
             reading, data = _read_map(args.fabric)
             wanted = replace(wanted, nodes=0, places=tuple(places_of(reading.entries)), map_data=data)
-        asyncio.run(serve(wanted))
+        asyncio.run(serve(wanted, begun))
     except (YardFailed, ExtenderFailed, OSError) as error:
         print(f"turnout yard: {error}", file=sys.stderr)
         return FAILED

@@ -6,17 +6,17 @@ import json
 import os
 import signal
 import ssl
-import subprocess
 import sys
 import time
+import traceback
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from console.yard.note import KUBECONFIG, LOG, MARK, NOTE, Note, read
+from console.yard.note import KUBECONFIG, LOG, NOTE, Note, read
 
 if TYPE_CHECKING:
     from simulator.yard.access import Access
@@ -38,41 +38,68 @@ def found(folder: Path) -> Note | None:
     """The yard that runs in this folder; None when none does, whatever an older one left behind."""
     try:
         note = read((folder / NOTE).read_bytes())
-        command = Path(f"/proc/{note.pid}/cmdline").read_bytes() if note else b""
     except OSError:
         return None
-    return note if MARK.encode() in command.split(b"\0") and str(folder).encode() in command.split(b"\0") else None
+    return note if note is not None and begun_at(note.pid) == note.begun else None
 
 
-def start(folder: Path, flags: Sequence[str]) -> Note:
-    """Start a yard and wait until it is up. Raises YardFailed."""
+def begun_at(pid: int) -> int:
+    """When a process began, in ticks since the machine did, by which it is known from a later one; 0: it is dead."""
+    try:
+        cells = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return 0 if cells[0] == "Z" else int(cells[19])
+
+
+def start(folder: Path, serve: Callable[[], int]) -> Note:
+    """Start a yard in a process of its own and wait until it is up. serve: what it does there. Raises YardFailed."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     (folder / NOTE).unlink(missing_ok=True)
-    with (folder / LOG).open("wb") as log:
-        child = subprocess.Popen(
-            [sys.executable, "-m", "console", MARK, "--folder", str(folder), *flags],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,  # the terminal's Ctrl-C is not for it
-        )
+    pid = _forked(folder / LOG, serve)
     until_s = time.monotonic() + _UP_S
     while time.monotonic() < until_s:
         if (note := found(folder)) is not None:
             return note
-        if child.poll() is not None:
-            raise YardFailed(f"the yard ended at once (exit code {child.returncode}):\n{_tail(folder)}")
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            code = os.waitstatus_to_exitcode(status)
+            raise YardFailed(f"the yard ended at once (exit code {code}):\n{_tail(folder)}")
         time.sleep(0.02)
-    child.kill()
-    child.wait()
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
     raise YardFailed(f"the yard was not up within {_UP_S:g} s:\n{_tail(folder)}")
+
+
+def _forked(log: Path, serve: Callable[[], int]) -> int:
+    """Run something in a child that outlives us, its output in a file; its process id.
+
+    A fork, since all that is read so far is what the child needs first: starting a second Python would take longer.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if pid := os.fork():
+        return pid
+    os.setsid()  # the terminal's Ctrl-C is not for it
+    null, out = os.open(os.devnull, os.O_RDONLY), os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    for number, opened in ((0, null), (1, out), (2, out)):
+        os.dup2(opened, number)
+    code = 1
+    try:
+        code = serve()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def end(folder: Path, note: Note) -> None:
     """End a yard and wait until it is gone."""
     until_s = time.monotonic() + _DOWN_S
     os.kill(note.pid, signal.SIGTERM)
-    while not _is_dead(note.pid):
+    while begun_at(note.pid) == note.begun:
         if time.monotonic() > until_s:
             os.kill(note.pid, signal.SIGKILL)
             until_s = float("inf")
@@ -107,14 +134,6 @@ def _items(access: Access, plural: str) -> list[dict[str, Any]]:
     with opener.open(request, timeout=_ANSWER_S) as answer:
         items: list[dict[str, Any]] = json.load(answer)["items"]
         return items
-
-
-def _is_dead(pid: int) -> bool:
-    """A child that nobody has waited for is dead, too."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
-    except OSError:
-        return True
 
 
 def _tail(folder: Path) -> str:

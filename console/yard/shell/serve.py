@@ -10,9 +10,11 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from console.shell.extender import free_port, own_extender, running
-from console.yard.note import KUBECONFIG, NOTE, PODS, Note, written
+from console.shell.extender import free_port, own_extender, ready, running
+from console.yard.note import KUBECONFIG, MAP, MAP_NAME, NAMESPACE, NOTE, PODS, Note, written
+from console.yard.shell.early import Early
 from console.yard.shell.plane import plane
+from console.yard.shell.process import begun_at
 from simulator.processes.shell.endpoint import HOST, endpoint
 from simulator.processes.shell.logs import PodLogs
 from simulator.yard import access
@@ -22,9 +24,8 @@ from simulator.yard.scheduler import Extender
 from simulator.yard.shell.loop import Settings
 from simulator.yard.shell.wire import ExtenderDoor
 from simulator.yard.shell.yard import Yard, attached, yard
-from topology.parse import TEXT_KEY
+from topology.keys import TEXT_KEY
 
-_NAMESPACE, _MAP = "turnout-system", "node-topology-config"
 _WEIGHT = 121  # as deploy/scheduler/kube-scheduler-config.yaml has it
 
 
@@ -51,8 +52,11 @@ class Wanted:
         return self.folder / PODS if self.processes else None
 
 
-async def serve(wanted: Wanted) -> None:
-    """Run the yard until SIGTERM. Raises ExtenderFailed, YardFailed, OSError for a port that is taken."""
+async def serve(wanted: Wanted, begun: Early | None) -> None:
+    """Run the yard until SIGTERM. Raises ExtenderFailed, YardFailed.
+
+    begun: what of an embedded one is there already; None for a real one.
+    """
     told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, told.set)
@@ -60,10 +64,14 @@ async def serve(wanted: Wanted) -> None:
     standing = list(wanted.places if wanted.places is not None else places(wanted.nodes))
     data = dict(wanted.map_data) or {TEXT_KEY: map_text(standing)}
     async with AsyncExitStack() as stack:
-        begin = _real if wanted.real else _embedded
-        made, url = await begin(stack, wanted, standing, data)
-        note = wanted.folder / NOTE
-        text = written(Note(os.getpid(), made.url, len(standing), wanted.gpus, url, wanted.real, wanted.processes))
+        if begun is not None:
+            made, url = await _embedded(stack, wanted, begun, standing, data)
+        else:
+            made, url = await _real(stack, wanted, standing, data)
+        note, pid = wanted.folder / NOTE, os.getpid()
+        text = written(
+            Note(pid, begun_at(pid), made.url, len(standing), wanted.gpus, url, wanted.real, wanted.processes)
+        )
         await asyncio.to_thread(_put, note, text)
         try:
             await told.wait()
@@ -72,19 +80,20 @@ async def serve(wanted: Wanted) -> None:
 
 
 async def _embedded(
-    stack: AsyncExitStack, wanted: Wanted, standing: list[Place], data: dict[str, str]
+    stack: AsyncExitStack, wanted: Wanted, begun: Early, standing: list[Place], data: dict[str, str]
 ) -> tuple[Yard, str]:
     """Everything in this process; the yard, and the URL of its extender."""
     config = wanted.folder / KUBECONFIG
-    made = await stack.enter_async_context(yard(config, wanted.port, Pace(), wanted.pods))
+    running_ = yard(config, pace=Pace(), processes=wanted.pods, listening=begun.listening)
+    made = await stack.enter_async_context(running_)
     await made.add_nodes(standing, wanted.gpus)
     await _write_map(made, data)
     await made.run_jobs()
-    url = await _extender(stack, wanted, made, 0) if wanted.extender else ""
-    if url:
-        made.schedule(Settings(extender=Extender(weight=_WEIGHT)), ExtenderDoor(made.session, url))
-    else:
+    if begun.extender is None:
         made.schedule(Settings())
+        return made, ""
+    url = (await stack.enter_async_context(ready(begun.extender, made.session))).url
+    made.schedule(Settings(extender=Extender(weight=_WEIGHT)), ExtenderDoor(made.session, url))
     return made, url
 
 
@@ -104,19 +113,16 @@ async def _real(stack: AsyncExitStack, wanted: Wanted, standing: list[Place], da
         kept.runner = made.run_pods(Pace(), wanted.pods, config)
     await made.add_nodes(standing, wanted.gpus, kubelet)
     await _write_map(made, data)
-    return made, await _extender(stack, wanted, made, port) if port else ""
-
-
-async def _extender(stack: AsyncExitStack, wanted: Wanted, made: Yard, port: int) -> str:
-    config, where = wanted.folder / KUBECONFIG, f"{_NAMESPACE}/{_MAP}"
-    up = running(own_extender(), config, where, wanted.folder, made.session, port)
-    return (await stack.enter_async_context(up)).url
+    if not port:
+        return made, ""
+    up = running(own_extender(), wanted.folder / KUBECONFIG, MAP, wanted.folder, made.session, port)
+    return made, (await stack.enter_async_context(up)).url
 
 
 async def _write_map(made: Yard, data: dict[str, str]) -> None:
-    await made.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": _NAMESPACE}})
-    body = {"metadata": {"name": _MAP}, "data": data}
-    await made.api.call("POST", f"/api/v1/namespaces/{_NAMESPACE}/configmaps", body)
+    await made.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+    body = {"metadata": {"name": MAP_NAME}, "data": data}
+    await made.api.call("POST", f"/api/v1/namespaces/{NAMESPACE}/configmaps", body)
 
 
 def _put(file: Path, text: bytes) -> None:

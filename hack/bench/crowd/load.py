@@ -44,6 +44,7 @@ def started(*flags: str) -> Iterator[tuple[float, int, int]]:
     """A yard of its own folder: how long it took to be ready, its port, its process."""
     with TemporaryDirectory() as folder:
         env = {**os.environ, "XDG_STATE_HOME": folder}
+        env.pop("PYTHONDONTWRITEBYTECODE", None)  # else every start would compile our modules anew
         command = [sys.executable, "-m", "console", "yard"]
         began_s = time.monotonic()
         subprocess.run([*command, "up", *flags], env=env, check=True, stdout=subprocess.DEVNULL)

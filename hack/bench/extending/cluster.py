@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kube import labels
-from topology.parse import YAML_KEY
+from topology.keys import YAML_KEY
 
 NAMESPACE = "default"
 MAP_NAMESPACE, MAP_NAME = "kube-system", "node-topology-config"

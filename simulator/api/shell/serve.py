@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import socket
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,6 +14,7 @@ from pathlib import Path
 from aiohttp import web
 
 from simulator.api.faults import Faults
+from simulator.api.kubeconfig import kubeconfig as kubeconfig_of
 from simulator.api.shell.logs import Logs
 from simulator.api.shell.rim import application, first_namespaces
 from simulator.api.shell.watch import Watches
@@ -36,11 +37,12 @@ async def serve(
     bookmark_s: float = 60.0,
     kept_changes: int = 10_000,
     logs: Logs | None = None,
+    listening: socket.socket | None = None,
 ) -> AsyncIterator[Served]:
     """Serve until the block ends; the port is closed and every watch ended then.
 
     kubeconfig: where to write one that points here. port: 0 for a free one. kept_changes: of each kind, for watches.
-    logs: who keeps what pods wrote.
+    logs: who keeps what pods wrote. listening: a socket to serve, in place of a port.
     """
     store = Store(_now, lambda: str(uuid.uuid4()), kept_changes)
     first_namespaces(store)
@@ -48,11 +50,11 @@ async def serve(
     runner = web.AppRunner(application(store, watches, Faults(), logs), access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, "127.0.0.1", port)
+        site = web.SockSite(runner, listening) if listening else web.TCPSite(runner, "127.0.0.1", port)
         await site.start()
         url = f"http://127.0.0.1:{runner.addresses[0][1]}"
         if kubeconfig is not None:
-            await asyncio.to_thread(_write, kubeconfig, _kubeconfig(url))
+            await asyncio.to_thread(_write, kubeconfig, kubeconfig_of(url))
         yield Served(url, store, kubeconfig)
     finally:
         await watches.stop()
@@ -66,16 +68,3 @@ def _now(later_s: float = 0) -> str:
 def _write(file: Path, text: str) -> None:
     file.touch(mode=0o600)
     file.write_text(text)
-
-
-def _kubeconfig(url: str) -> str:
-    """A kubeconfig as JSON, which is YAML too."""
-    config = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "yard", "cluster": {"server": url}}],
-        "users": [{"name": "yard", "user": {}}],
-        "contexts": [{"name": "yard", "context": {"cluster": "yard", "user": "yard", "namespace": "default"}}],
-        "current-context": "yard",
-    }
-    return json.dumps(config, indent=2) + "\n"

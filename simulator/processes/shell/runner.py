@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import msgspec
 
 from simulator.processes.names import address, hosts
 from simulator.processes.shell.folder import Folder
@@ -139,9 +138,9 @@ class Runner:
     async def _watch_services(self) -> None:
         while True:
             try:
-                async for word, raw in self._api.changes("/api/v1/services"):
+                async for word, seen in self._api.changes("/api/v1/services"):
                     if word != "SYNCED":
-                        service = msgspec.json.decode(raw)
+                        service = seen.obj
                         self._services.pop(service["metadata"]["uid"], None)
                         if word != "DELETED":
                             self._services[service["metadata"]["uid"]] = service

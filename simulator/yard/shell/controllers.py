@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 
 import aiohttp
-import msgspec
 
 from simulator.yard.controllers import batch_job, pod_group, volcano_job
 from simulator.yard.controllers.model import Create, Look, Object, Remove, Tell, Write
@@ -61,11 +60,11 @@ class Controllers:
         path = f"{_PATHS[plural]}/{plural.split('.')[0]}"
         while True:
             try:
-                async for word, raw in self._api.changes(path):
+                async for word, seen in self._api.changes(path):
                     if word == "SYNCED":
                         self._synced.add(plural)
                     else:
-                        self._see(plural, word, msgspec.json.decode(raw))
+                        self._see(plural, word, seen.obj)
                     self._news.set()
             except (aiohttp.ClientError, ApiError, TimeoutError) as error:
                 log.warning("watch_failed", extra={"kind": plural, "why": str(error)})

@@ -18,7 +18,7 @@ from simulator.api.journal import seen
 from simulator.api.owners import collect
 from simulator.api.store import Store
 from simulator.api.verbs import Call, do, question
-from simulator.yard.shell.wire import ApiError
+from simulator.yard.shell.wire import ApiError, Seen
 
 
 class Direct:
@@ -43,7 +43,7 @@ class Direct:
                 asyncio.get_running_loop().call_soon(collect, self._store)
         return msgspec.json.decode(answer.raw)
 
-    async def changes(self, path: str) -> AsyncIterator[tuple[str, bytes]]:
+    async def changes(self, path: str) -> AsyncIterator[tuple[str, Seen]]:
         """Every object as it is and as it changes, for ever, as wire.Door has it."""
         url = urlsplit(path)
         target = route.target(self._store.catalogue, url.path)
@@ -51,8 +51,8 @@ class Direct:
         journal = self._store.journal(target.kind)
         position = journal.end()
         for stored in self._store.find(target.kind, "", wanted):
-            yield "ADDED", stored.raw
-        yield "SYNCED", b""
+            yield "ADDED", Seen(stored.raw, stored.obj)
+        yield "SYNCED", Seen(b"{}")
         changed = asyncio.Event()
         journal.wakers.add(changed.set)
         try:
@@ -62,7 +62,7 @@ class Direct:
                     position += 1
                     found = seen(change, wanted)
                     if found is not None:
-                        yield found[0], found[1].raw
+                        yield found[0], Seen(found[1].raw, found[1].obj)
                 if not changed.is_set():
                     await changed.wait()
         finally:

@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 import aiohttp
-import msgspec
 
 from simulator.yard.kubelet import Pace, State, exit_code, state_of, status_in, turn
 from simulator.yard.shell.wire import ApiError, Door
@@ -84,9 +83,9 @@ class Kubelet:
     async def _watch(self) -> None:
         while True:
             try:
-                async for word, raw in self._api.changes(_BOUND):
+                async for word, seen in self._api.changes(_BOUND):
                     if word != "SYNCED":
-                        self._see(word, msgspec.json.decode(raw))
+                        self._see(word, seen.obj)
             except (aiohttp.ClientError, ApiError, TimeoutError) as error:
                 log.warning("watch_failed", extra={"kind": "pods", "why": str(error)})
                 await asyncio.sleep(0.5)

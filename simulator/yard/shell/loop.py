@@ -88,11 +88,11 @@ class Scheduler:
     async def _watch(self, path: str, see: Callable[[str, bytes], None]) -> None:
         while True:
             try:
-                async for word, raw in self._api.changes(path):
+                async for word, seen in self._api.changes(path):
                     if word == "SYNCED":
                         self._synced[path].set()
                     else:
-                        see(word, raw)
+                        see(word, seen.raw)
                     self._changed.set()
             except (aiohttp.ClientError, ApiError, TimeoutError) as error:
                 log.warning("watch_failed", extra={"path": path, "why": str(error)})

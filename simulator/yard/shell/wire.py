@@ -22,14 +22,30 @@ class ApiError(Exception):
         self.code, self.reason = code, reason
 
 
+class Seen:
+    """An object as a list or a watch shows it. raw: its JSON. obj: the same as values, which nobody may change."""
+
+    __slots__ = ("_obj", "raw")
+
+    def __init__(self, raw: bytes, obj: dict[str, Any] | None = None) -> None:
+        self.raw, self._obj = raw, obj
+
+    @property
+    def obj(self) -> dict[str, Any]:
+        """Read when it is first asked for; a store in the same process gives its own."""
+        if self._obj is None:
+            self._obj = msgspec.json.decode(self.raw)
+        return self._obj
+
+
 class Door(Protocol):
     """The API as the yard's parts reach it: over HTTP, or in the same process."""
 
     async def call(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
         """One request and its JSON. Raises ApiError, aiohttp.ClientError."""
 
-    def changes(self, path: str) -> AsyncIterator[tuple[str, bytes]]:
-        """Every object as it is and as it changes, for ever: (ADDED | MODIFIED | DELETED | SYNCED, raw JSON)."""
+    def changes(self, path: str) -> AsyncIterator[tuple[str, Seen]]:
+        """Every object as it is and as it changes, for ever: (ADDED | MODIFIED | DELETED | SYNCED, the object)."""
 
 
 class ApiDoor:
@@ -64,8 +80,8 @@ class ApiDoor:
         url = self._url + path
         return self._session.get(url, params=query, timeout=timeout, headers=self._headers, ssl=self._trust)
 
-    async def changes(self, path: str) -> AsyncIterator[tuple[str, bytes]]:
-        """Every object as it is and as it changes, for ever: (ADDED | MODIFIED | DELETED | SYNCED, raw JSON).
+    async def changes(self, path: str) -> AsyncIterator[tuple[str, Seen]]:
+        """Every object as it is and as it changes, for ever: (ADDED | MODIFIED | DELETED | SYNCED, the object).
 
         A list comes first, SYNCED after it. When a watch ends it goes on from its last version; when that is gone
         (410), a fresh list comes, and a DELETED with metadata only for everything that is not on it any more.
@@ -78,11 +94,11 @@ class ApiDoor:
                 version = listed["metadata"]["resourceVersion"]
                 there = {item["metadata"]["uid"] for item in listed["items"]}
                 for uid in known.keys() - there:
-                    yield "DELETED", msgspec.json.encode({"metadata": known[uid]})
+                    yield "DELETED", Seen(msgspec.json.encode({"metadata": known[uid]}))
                 known = {item["metadata"]["uid"]: _name_of(item["metadata"]) for item in listed["items"]}
                 for item in listed["items"]:
-                    yield "ADDED", msgspec.json.encode(item)
-                yield "SYNCED", b""
+                    yield "ADDED", Seen(msgspec.json.encode(item), item)
+                yield "SYNCED", Seen(b"{}")
             async with self._watch(path, version) as response:
                 if response.status == 410:
                     version = ""
@@ -100,7 +116,7 @@ class ApiDoor:
                         known[seen.metadata["uid"]] = _name_of(seen.metadata)
                         if event.type == "DELETED":
                             del known[seen.metadata["uid"]]
-                        yield event.type, bytes(event.object)
+                        yield event.type, Seen(bytes(event.object))
 
 
 def _name_of(metadata: dict[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -90,14 +91,16 @@ async def yard(
     port: int = 0,
     pace: Pace | None = None,
     processes: Path | None = None,
+    listening: socket.socket | None = None,
 ) -> AsyncIterator[Yard]:
     """Run a yard until the block ends; everything in it ends then.
 
     pace: of its kubelet, None for none. processes: a folder of its own for the files of pods, which then run what they
-    say; None: they run nothing. Raises what a part of it failed with, once the block is done.
+    say; None: they run nothing. listening: a socket of the API, in place of a port. Raises what a part of it failed
+    with, once the block is done.
     """
     kept = PodLogs()
-    async with serve(kubeconfig, port, logs=kept) as served, _session() as session:
+    async with serve(kubeconfig, port, logs=kept, listening=listening) as served, _session() as session:
         made = Yard(served.url, Direct(served.store), session)
         if pace is not None:
             config = await asyncio.to_thread(kubeconfig.read_bytes) if kubeconfig is not None else None

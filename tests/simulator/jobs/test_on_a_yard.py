@@ -1,7 +1,6 @@
 """Jobs on a whole yard: controllers, scheduler and kubelet together, gangs whole or not at all."""
 
 import asyncio
-import json
 
 import pytest
 import pytest_asyncio
@@ -40,9 +39,9 @@ class Cluster:
         """Everything under a path, by name, once it is as asked for."""
         found = {}
         async with asyncio.timeout(20):
-            async for word, raw in self.api.changes(path):
+            async for word, seen_ in self.api.changes(path):
                 if word != "SYNCED":
-                    obj = json.loads(raw)
+                    obj = seen_.obj
                     found.pop(obj["metadata"]["name"], None)
                     if word != "DELETED":
                         found[obj["metadata"]["name"]] = obj

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import os
 from pathlib import Path
 
@@ -38,9 +37,9 @@ class Pods:
     async def until(self, name, seen):
         """The pod once it is as asked for."""
         async with asyncio.timeout(20):
-            async for word, raw in self.api.changes(PODS):
+            async for word, now in self.api.changes(PODS):
                 if word in ("ADDED", "MODIFIED"):
-                    found = json.loads(raw)
+                    found = now.obj
                     if found["metadata"]["name"] == name and seen(found):
                         return found
         raise AssertionError("a watch does not end")
@@ -55,12 +54,12 @@ class Pods:
 
     async def gone(self, name):
         async with asyncio.timeout(20):
-            async for word, raw in self.api.changes(PODS):
+            async for word, now in self.api.changes(PODS):
                 if word == "SYNCED":
                     names = {p["metadata"]["name"] for p in (await self.api.call("GET", PODS))["items"]}
                     if name not in names:
                         return
-                if word == "DELETED" and json.loads(raw)["metadata"]["name"] == name:
+                if word == "DELETED" and now.obj["metadata"]["name"] == name:
                     return
 
     async def wrote(self, name, text):

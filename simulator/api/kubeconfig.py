@@ -1,0 +1,18 @@
+"""The kubeconfig of an embedded API: JSON, which is YAML too."""
+
+from __future__ import annotations
+
+import json
+
+
+def kubeconfig(url: str) -> str:
+    """A kubeconfig that points to a URL, as nobody in particular."""
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "yard", "cluster": {"server": url}}],
+        "users": [{"name": "yard", "user": {}}],
+        "contexts": [{"name": "yard", "context": {"cluster": "yard", "user": "yard", "namespace": "default"}}],
+        "current-context": "yard",
+    }
+    return json.dumps(config, indent=2) + "\n"
