@@ -10,6 +10,12 @@ NAMESPACE, MAP_NAME = "turnout-system", "node-topology-config"
 MAP = f"{NAMESPACE}/{MAP_NAME}"  # where the extender looks for it
 
 
+NO_WALLS = (
+    "turnout yard up: this machine allows no namespaces (mount, uts, pid; unprivileged user namespaces are off): pods "
+    "with volumes will not start, and pods do not find one another by name"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Note:
     """A running yard. pid: of its process; begun: when that began, in ticks. extender: its URL, "" without one.

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from console.yard.note import KUBECONFIG, condition, welcome
+from console.yard.note import KUBECONFIG, NO_WALLS, condition, welcome
 from console.yard.shell.process import YardFailed, ask, end, found, home, start
 
 FAILED, USAGE = 1, 2
@@ -68,6 +68,11 @@ def _up(args: argparse.Namespace) -> int:
         print(f"turnout yard up: {error}", file=sys.stderr)
         return FAILED
     print("\n".join(welcome(note, str(folder / KUBECONFIG))))
+    if args.processes:
+        from simulator.processes.shell.inside import can_have_walls
+
+        if not can_have_walls():
+            print(NO_WALLS, file=sys.stderr)
     return 0
 
 

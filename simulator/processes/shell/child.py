@@ -22,7 +22,7 @@ class Order:
     """What inside.py is told. argv: empty: stay until told to go. binds: (source, target, read only).
 
     links: paths of files that lead elsewhere in the container. note: where the reason goes when it cannot start.
-    needs_walls: without namespaces it is not started at all.
+    needs_walls: without namespaces it is not started at all. walls: False to do without, where there could be some.
     """
 
     argv: Sequence[str]
@@ -34,6 +34,7 @@ class Order:
     binds: Sequence[tuple[str, str, bool]] = ()
     links: Mapping[str, str] = field(default_factory=dict)
     needs_walls: bool = False
+    walls: bool = True
 
 
 class Child:

@@ -37,7 +37,7 @@ def main() -> NoReturn:
         signal.signal(number, lambda got, _: told.append(got))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    walls = _walls()
+    walls = order["walls"] and _walls()
     if order["needs_walls"] and not walls:
         _not_started(order, "a container with volumes needs mount namespaces, which this machine does not allow")
     if not order["argv"]:  # only its image would know: it stays until it is told to go
@@ -46,6 +46,14 @@ def main() -> NoReturn:
     if not child:
         _become(order, walls)
     os._exit(_watch(child, reader, told))
+
+
+def can_have_walls() -> bool:
+    """Does the kernel let us have namespaces? Tried in a child, which is gone after it."""
+    pid = os.fork()
+    if not pid:
+        os._exit(0 if _walls() else 1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 def _line() -> bytes:

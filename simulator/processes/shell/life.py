@@ -54,7 +54,7 @@ class Life:
         self.told: Object = {}
         self._news = asyncio.Event()
         self._waiting: set[asyncio.Task[None]] = set()
-        self._gone = False
+        self._gone = self._untold = False
 
     def look(self, pod: Object) -> None:
         """The pod has changed."""
@@ -197,7 +197,8 @@ class Life:
             return
         meta = self.pod["metadata"]
         body = {"metadata": {"uid": meta["uid"]}, "status": status}
-        if await self._call("PATCH", f"{self._path()}/status", body, _STRATEGIC):
+        self._untold = not await self._call("PATCH", f"{self._path()}/status", body, _STRATEGIC)
+        if not self._untold:
             self.told = status
 
     def _ready_to_go(self) -> bool:
@@ -230,8 +231,9 @@ class Life:
         """Until something happens, or time brings something."""
         now_s = time.time()
         next_s = books.next_look_s(self.book, now_s)
-        untold = not self._gone and (not self.told or self._ready_to_go())
-        pause_s = _AGAIN_S if untold else None if next_s is None else max(0.0, next_s - now_s)
+        pause_s = None if next_s is None else max(0.0, next_s - now_s)
+        if not self._gone and (self._untold or self._ready_to_go()):  # the API server did not answer
+            pause_s = min(_AGAIN_S, pause_s or _AGAIN_S)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause_s):
                 await self._news.wait()

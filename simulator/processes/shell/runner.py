@@ -111,16 +111,19 @@ class Runner:
         folder = Folder(self._folder / uid, self._memory / uid)
         node = Node(self._api, self._objects, self._env, self._host_ip(pod["spec"]["nodeName"]), self._backoff_s)
         life = self._lives[uid] = Life(pod, self._address(uid), folder, node)
-        task = self._tasks[uid] = asyncio.create_task(self._live(life, uid))
-        task.add_done_callback(lambda _: self._tasks.pop(uid, None))
+        self._tasks[uid] = asyncio.create_task(self._live(life, uid))
 
     async def _live(self, life: Life, uid: str) -> None:
         try:
             await asyncio.to_thread(self._prepare, life)
             await life.run()
+        except Exception:
+            # One pod that breaks us must not take the others along; what it ran has been killed.
+            log.exception("pod_lost", extra={"pod": uid})
         finally:
             self._lives.pop(uid, None)
             self._addresses.pop(uid, None)
+            self._tasks.pop(uid, None)
 
     def _prepare(self, life: Life) -> None:
         life.folder.make()
