@@ -9,6 +9,13 @@ MIN_WORKERS = "turnout.dev/min-workers"
 MAX_WORKERS = "turnout.dev/max-workers"
 PODS_PER_HOST_MULTIPLE = "turnout.dev/pods-per-host-multiple"
 RANK = "turnout.dev/rank"
+PRIORITY = "turnout.dev/priority"  # of a job in its queue, 0 to 100
+PAUSED = "turnout.dev/paused"  # true | grow | shrink: changes that the autoscaler leaves alone
+COOLDOWN = "turnout.dev/cooldown"  # between two changes of a job: 600s, 10m
+QUEUE = "turnout.dev/queue"  # of a job whose own fields name none
+WROTE_WORKERS = "turnout.dev/wrote-workers"  # the size that the autoscaler wrote last
+RESIZED_AT = "turnout.dev/resized-at"  # when, as RFC 3339
+WISH_WORKERS = "turnout.dev/wish-workers"  # the size that a person set by hand
 FIELD_MANAGER_NOMINATOR = "turnout-nominator"
 
 # Volcano.
@@ -16,6 +23,13 @@ VOLCANO_GROUP = "scheduling.k8s.io/group-name"
 VOLCANO_GROUP_NEW = "scheduling.volcano.sh/group-name"
 VOLCANO_TASK_INDEX = "volcano.sh/task-index"
 VOLCANO_TASK_SPEC = "volcano.sh/task-spec"
+VOLCANO_COOLDOWN = "volcano.sh/cooldown-time"
+VOLCANO_QUEUE = "scheduling.volcano.sh/queue-name"
+VOLCANO_JOB = "volcano.sh/job-name"
+
+# Kueue.
+KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
+KUEUE_ELASTIC = "kueue.x-k8s.io/elastic-job"
 
 # koordinator.
 KOORD_NAME = "gang.scheduling.koordinator.sh/name"

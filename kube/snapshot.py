@@ -166,6 +166,11 @@ class ClusterSnapshot:
         return free
 
     @property
+    def columns(self) -> tuple[str, ...]:
+        """The resources, in the order of a vector's columns."""
+        return tuple(self._columns)
+
+    @property
     def width(self) -> int:
         """How many resources are known: the length of a vector."""
         return len(self._columns)

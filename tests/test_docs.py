@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from autoscaler.model import Reason as Lent
 from hack.chores.architecture import FLOORS
 from kube import labels
 from kube.shell.clock import RealClock
@@ -171,11 +172,25 @@ def test_every_flag_is_told_and_every_told_flag_is_there():
 
 @EVERY_PAPER
 def test_no_paper_tells_a_flag_of_ours_that_is_not_there(paper):
-    programs = (("scheduler_ext",), ("scheduler_ext.nominator",), ("hack.bench",), ("console", "yard", "up"))
+    programs = (
+        ("scheduler_ext",),
+        ("scheduler_ext.nominator",),
+        ("autoscaler",),
+        ("hack.bench",),
+        ("console", "yard", "up"),
+    )
     there = flags("".join(help_of(*program) for program in programs))
     # In the open, only flags of our own programs: those in shell blocks belong to anybody.
     spans = re.findall(r"`(--[a-z-]+)`", paper.read_text())
     assert set(spans) - there - OTHER_PROGRAMS_FLAGS == set()
+
+
+def test_every_flag_and_reason_of_the_lender_is_told():
+    page = text("docs/autoscaler.md")
+    there = flags(help_of("autoscaler")) - {"--help"}
+    assert there
+    assert there - flags(code(page)) == set()
+    assert set(re.findall(r"^\| `([A-Z]\w+)` \|", page, re.M)) == {reason.value for reason in Lent}
 
 
 def test_every_flag_of_the_yard_is_told():
@@ -217,7 +232,7 @@ def test_every_told_annotation_is_ours(paper):
 
 def test_every_annotation_of_ours_is_told():
     ours = {value for value in vars(labels).values() if isinstance(value, str) and value.startswith("turnout.dev/")}
-    told = set(re.findall(ANNOTATION, text("README.md") + text("docs/extender.md")))
+    told = set(re.findall(ANNOTATION, text("README.md") + text("docs/extender.md") + text("docs/autoscaler.md")))
     assert ours - told == set()
     assert YARDS - set(re.findall(ANNOTATION, text("docs/yard.md"))) == set()
 

@@ -15,7 +15,7 @@ from simulator.api.errors import ApiRefusal, conflict, not_found
 from simulator.api.journal import Change, Journal, Key, Page, Stored
 from simulator.api.kinds.catalogue import Catalogue
 from simulator.api.kinds.custom import established, kind_of
-from simulator.api.kinds.rows import BUDGETS, DEFINITIONS, NAMESPACES, PODS, PRIORITIES
+from simulator.api.kinds.rows import BUDGETS, DEFINITIONS, NAMESPACES, PODS, PRIORITIES, QUOTAS
 from simulator.api.kinds.rules import check_change, check_metadata, check_object
 from simulator.api.model import Kind, Object
 from simulator.api.select import Question
@@ -24,6 +24,7 @@ from simulator.api.writes import deletion
 from simulator.api.writes.admission import as_kind, check_update, shaped, tidied, with_priority, with_status
 from simulator.api.writes.eviction import check_budgets, told_to_leave
 from simulator.api.writes.managed import owned
+from simulator.api.writes.quota import check_quotas
 
 _KEPT_CHANGES = 10_000
 AS_IT_SAYS = deletion.Wish()
@@ -126,6 +127,9 @@ class Store:
             obj = with_priority(obj, [each.obj for each in self._held(PRIORITIES).values()])
         kind.defaults(obj)
         check_object(kind, obj)
+        if kind is PODS and (quotas := self.find(QUOTAS, namespace, lambda obj: True)):
+            pods = [each.obj for each in self.find(PODS, namespace, lambda obj: True)]
+            check_quotas(obj, pods, [each.obj for each in quotas])
         if kind is DEFINITIONS:
             self.catalogue.put(kind_of(obj))
             obj["status"] = established(obj, self._now(0))

@@ -100,3 +100,19 @@ async def test_container_statuses_are_replaced_as_one(both):
         await side.ask("PATCH", side.path("pods", "a", "status"), {"status": {"conditions": [other]}}, STRATEGIC)
 
     await both.agree(story)
+
+
+async def test_a_quota_lets_in_what_it_holds_and_no_more(both):
+    async def story(side):
+        hard = {"pods": "2", "requests.nvidia.com/gpu": "3"}
+        await side.ask("POST", side.path("resourcequotas"), {"metadata": {"name": "q"}, "spec": {"hard": hard}})
+        # A quota whose use nobody has counted yet lets nothing in on a real server; here its controller is played.
+        status = {"status": {"hard": hard, "used": {"pods": "0", "requests.nvidia.com/gpu": "0"}}}
+        await side.peek("PATCH", side.path("resourcequotas", "q", "status"), status, MERGE)
+        for name, gpus in (("a", 2), ("b", 2), ("c", 1), ("d", 0)):
+            body = pod(name)
+            body["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": str(gpus)}}
+            code, _ = await side.peek("POST", side.path("pods"), body)
+            side.told.append((name, code))
+
+    await both.agree(story)

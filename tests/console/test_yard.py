@@ -117,4 +117,4 @@ def test_a_port_that_is_taken_is_told(turnout):
     told = turnout("yard", "up", "--nodes", "1", "--no-extender")
     port = told.split("http://127.0.0.1:")[1].split(";")[0]
     told = turnout("yard", "up", "--nodes", "1", "--no-extender", "--port", port, code=1, home="other")
-    assert "address already in use" in told
+    assert f"cannot listen on port {port}: Address already in use" in told

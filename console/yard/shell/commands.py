@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -108,7 +109,7 @@ def _serve(args: argparse.Namespace, folder: Path) -> int:
     try:
         begun = None if args.real else early(folder, args.port, not args.no_extender)
     except OSError as error:
-        print(f"turnout yard: {error}", file=sys.stderr)
+        print(f"turnout yard: cannot listen on port {args.port}: {os.strerror(error.errno or 0)}", file=sys.stderr)
         return FAILED
     from console.shell.extender import ExtenderFailed
     from console.yard.shell.serve import Wanted, serve

@@ -128,6 +128,11 @@ def stateful_defaults(obj: dict[str, Any]) -> None:
     obj["status"] = {"replicas": 0, "availableReplicas": 0}
 
 
+def quota_defaults(obj: dict[str, Any]) -> None:
+    """A quota of which nobody has counted the use."""
+    obj["status"] = {}
+
+
 def definition_defaults(obj: dict[str, Any]) -> None:
     """The names that follow from others."""
     spec = obj.setdefault("spec", {})

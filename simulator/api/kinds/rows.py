@@ -24,6 +24,7 @@ from simulator.api.kinds.defaults import (
     namespace_defaults,
     node_defaults,
     pod_defaults,
+    quota_defaults,
     replica_defaults,
     stateful_defaults,
 )
@@ -144,6 +145,7 @@ VOLCANO_JOBS = _preinstalled(
     columns=VOLCANO_JOB,
 )
 BUDGETS = Kind("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", status=True, counted=True, short=("pdb",))
+QUOTAS = Kind("", "v1", "ResourceQuota", "resourcequotas", status=True, short=("quota",), defaults=quota_defaults)
 PRIORITIES = Kind(
     "scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", namespaced=False, counted=True, short=("pc",)
 )
@@ -174,6 +176,7 @@ ROWS: tuple[Kind, ...] = (
     _set("ReplicaSet", "replicasets", "rs", REPLICA_SET),
     _set("Deployment", "deployments", "deploy", DEPLOYMENT),
     BUDGETS,
+    QUOTAS,
     PRIORITIES,
     DEFINITIONS,
     VOLCANO_JOBS,

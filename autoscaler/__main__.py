@@ -1,0 +1,94 @@
+"""The lender as a program: watches always, decides and acts while it holds its Lease."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import signal
+import socket
+import sys
+import uuid
+from collections.abc import Sequence
+
+from autoscaler.explain import as_record
+from autoscaler.model import Step
+from autoscaler.settings import Settings, settings
+from autoscaler.shell.act import Hands
+from autoscaler.shell.loop import Lender
+from autoscaler.shell.sight import Sight
+from autoscaler.view import View
+from jobs.kinds.all import KINDS
+from kube.errors import BadKubeconfig
+from kube.shell import logs
+from kube.shell.client import Client
+from kube.shell.clock import RealClock
+from kube.shell.lease import Elector
+
+log = logging.getLogger("turnout.autoscaler")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run until SIGTERM or SIGINT; 0 then, 1 when it cannot start."""
+    wanted = settings(argv)
+    logs.setup(wanted.log_level)
+    try:
+        asyncio.run(serve(wanted))
+    except (BadKubeconfig, OSError) as error:
+        print(f"turnout-autoscaler: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def serve(wanted: Settings) -> None:
+    """Watch always, act while leading, until the process is told to end."""
+    clock = RealClock()
+    async with await Client.open(wanted.kubeconfig, wanted.context) as client:
+        view = View(KINDS)
+        sight = Sight(view, client, KINDS, clock, random.Random())
+        namespace, _, name = wanted.lease.partition("/")
+        identity = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        elector = Elector(client, namespace, name, identity, clock=clock, rng=random.Random())
+        hands = Hands(client, KINDS, lambda: elector.leading, _became, dry_run=not wanted.act)
+        lender = Lender(view, sight, hands, wanted.policy(), clock, _decided)
+        await _run_until_told(sight, elector, lender)
+
+
+def _decided(step: Step) -> None:
+    log.info("decided", extra=as_record(step))
+
+
+def _became(step: Step, word: str) -> None:
+    log.info("resized" if word == "Written" else "not_resized", extra={**as_record(step), "outcome": word})
+
+
+async def _run_until_told(sight: Sight, elector: Elector, lender: Lender) -> None:
+    told = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, told.set)
+
+    async def lead(transitions: int) -> None:
+        log.info("leading", extra={"transitions": transitions})
+        await lender.run()
+
+    async def stand() -> None:
+        await sight.synced()
+        await elector.run(lead)
+
+    async def wait() -> None:
+        await told.wait()
+
+    tasks = [asyncio.create_task(work) for work in (wait(), sight.run(), stand())]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()  # a fault of ours: end with it, so that somebody starts us afresh
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

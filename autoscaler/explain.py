@@ -1,0 +1,45 @@
+"""Decisions for people and logs: each told once for as long as it stays the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from autoscaler.model import Reason, Step
+from jobs.model import JobKey
+
+
+class Decisions:
+    """Which decisions are news."""
+
+    def __init__(self) -> None:
+        self._last: dict[JobKey, tuple[Reason, int]] = {}
+
+    def new(self, steps: Iterable[Step]) -> list[Step]:
+        """The steps that differ from the last ones in reason or size; jobs that are gone are forgotten."""
+        steps = list(steps)
+        told = {step.key: (step.reason, step.workers) for step in steps}
+        news = [step for step in steps if self._last.get(step.key) != told[step.key]]
+        self._last = told
+        return news
+
+
+def as_record(step: Step) -> dict[str, Any]:
+    """A decision as a log line has it."""
+    record: dict[str, Any] = {
+        "job": str(step.key),
+        "was": step.was,
+        "workers": step.workers,
+        "reason": step.reason.value,
+    }
+    if step.detail:
+        record["detail"] = step.detail
+    if step.for_ is not None:
+        record["for_job"] = str(step.for_)
+    return record
+
+
+def sentence(step: Step) -> str:
+    """A decision as an Event tells it."""
+    what = f"{step.was} to {step.workers} workers" if step.changes else f"stays at {step.was} workers"
+    return f"{what}: {step.detail or step.reason.value}"

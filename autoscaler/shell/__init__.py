@@ -1,0 +1,1 @@
+"""The rim of the lender: watches, writes, tells."""

@@ -1,0 +1,55 @@
+"""The lender at work: whenever something changes, and every few seconds, one look and one plan carried out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from autoscaler.decide import decide
+from autoscaler.explain import Decisions
+from autoscaler.model import Policy, Step
+from autoscaler.shell.act import Hands
+from autoscaler.shell.sight import Sight
+from autoscaler.view import View
+from jobs.model import JobKey
+from kube.shell.clock import Clock
+
+log = logging.getLogger("turnout.autoscaler")
+
+LOOK_EACH_S = 5.0  # cooldowns end without anybody changing anything
+GATHER_S = 0.05  # changes come in bursts: one look for all of them
+
+
+class Lender:
+    """Decides and acts while `run` runs. steps: of the last look, by job."""
+
+    def __init__(
+        self, view: View, sight: Sight, hands: Hands, policy: Policy, clock: Clock, told: Callable[[Step], None]
+    ) -> None:
+        self._view, self._sight, self._hands, self._policy = view, sight, hands, policy
+        self._clock, self._told = clock, told
+        self._decisions = Decisions()
+        self.steps: dict[JobKey, Step] = {}
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self.look(time.time())
+            try:
+                async with asyncio.timeout(LOOK_EACH_S):
+                    await self._sight.news.wait()
+            except TimeoutError:
+                continue
+            await self._clock.sleep(GATHER_S)
+
+    async def look(self, now_s: float) -> int:
+        """One look; how many jobs were written."""
+        self._sight.news.clear()
+        seen = self._view.observation(now_s, self._sight.age_s(), self._sight.whole)
+        steps = decide(seen, self._policy, now_s)
+        self.steps = {step.key: step for step in steps}
+        for step in self._decisions.new(steps):
+            self._told(step)
+        return await self._hands.carry_out(steps, self._view.raw, now_s)

@@ -1,0 +1,57 @@
+"""What a namespace's ResourceQuotas let in: a pod that would exceed one is refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from kube.errors import KubeError
+from kube.quantity import milli
+from simulator.api.errors import ApiRefusal
+from simulator.api.model import Object
+
+_PODS = ("pods", "count/pods")
+_PARTS = ("requests", "limits")
+
+
+def check_quotas(pod: Object, pods: Iterable[Object], quotas: Iterable[Object]) -> None:
+    """Raises ApiRefusal (403). pods: of the namespace, those that have ended left aside."""
+    living = [each for each in pods if (each.get("status") or {}).get("phase") not in ("Succeeded", "Failed")]
+    for quota in quotas:
+        hard = {name: _amount(text) for name, text in ((quota.get("spec") or {}).get("hard") or {}).items()}
+        asked, used = _asked(pod), Counter[str]()
+        for each in living:
+            used.update(_asked(each))
+        over = sorted(name for name, most in hard.items() if asked[name] and used[name] + asked[name] > most)
+        if over:
+            raise ApiRefusal(
+                "Forbidden", _sentence(pod, quota, {name: (asked[name], used[name], hard[name]) for name in over})
+            )
+
+
+def _sentence(pod: Object, quota: Object, over: dict[str, tuple[int, int, int]]) -> str:
+    words = ("requested", "used", "limited")
+    told = ", ".join(
+        f"{word}: " + ",".join(f"{name}={amounts[at] / 1000:g}" for name, amounts in over.items())
+        for at, word in enumerate(words)
+    )
+    return f'pods "{pod["metadata"]["name"]}" is forbidden: exceeded quota: {quota["metadata"]["name"]}, {told}'
+
+
+def _asked(pod: Object) -> Counter[str]:
+    """What a pod counts as, in thousandths: by the names that quotas use."""
+    found = Counter(dict.fromkeys(_PODS, 1000))
+    for container in (pod.get("spec") or {}).get("containers") or ():
+        for part in _PARTS:
+            for resource, text in ((container.get("resources") or {}).get(part) or {}).items():
+                found[f"{part}.{resource}"] += _amount(text)
+                if part == "requests" and resource in ("cpu", "memory"):
+                    found[resource] += _amount(text)
+    return found
+
+
+def _amount(text: object) -> int:
+    try:
+        return milli(text if isinstance(text, str | int | float) else str(text))
+    except KubeError:
+        return 0

@@ -1,0 +1,251 @@
+"""What the lender decides, as sentences, and its laws."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoscaler.decide import decide
+from autoscaler.model import Reason
+from autoscaler.quota import least_of
+from jobs.model import Life, Pause
+from tests.autoscaler.world import GPU, NOW_S, POLICY, job, obeyed, seen, world
+
+
+def plan(at, policy=POLICY, now_s=NOW_S):
+    return {step.key.name: step for step in decide(at, policy, now_s)}
+
+
+def words(at, policy=POLICY):
+    return {name: step.reason for name, step in plan(at, policy).items()}
+
+
+def sizes(at, policy=POLICY):
+    return {name: step.workers for name, step in plan(at, policy).items()}
+
+
+def test_one_idle_gpu_is_enough_to_grow_a_worker_of_one():  # VE-11
+    assert sizes(world([2], seen(job("a"), [0]))) == {"a": 2}
+
+
+def test_it_grows_as_far_as_there_is_room_in_one_change():  # VE-37
+    assert sizes(world([4, 4], seen(job("a", most=6), [0]))) == {"a": 6}
+    assert sizes(world([3], seen(job("a", most=6), [0]))) == {"a": 3}
+
+
+def test_only_whole_workers_count():
+    """Eight free GPUs on eight nodes hold no worker of eight."""
+    at = world([8] + [1] * 8, seen(job("a", gpus=8), [0]))
+    assert words(at) == {"a": Reason.NO_FREE_ROOM}
+
+
+def test_every_min_comes_before_any_elastic_worker():  # VE-30
+    at = world([4], seen(job("a"), [0]), seen(job("bb", least=3)))
+    assert words(at) == {"a": Reason.OTHERS_WAIT, "bb": Reason.SCHEDULERS_TURN}
+
+
+def test_a_new_job_makes_just_enough_leave():  # VE-10, VE-31
+    at = world([8], seen(job("a", least=2, most=8, replicas=8), [0] * 8), seen(job("bb", least=3)))
+    told = plan(at)
+    assert (told["a"].workers, told["a"].reason, told["a"].for_.name) == (5, Reason.MAKES_ROOM, "bb")
+    assert told["bb"].reason is Reason.WAITS_FOR_ROOM
+
+
+def test_nobody_is_disturbed_for_one_that_would_not_fit_even_then():  # VE-35
+    at = world([8], seen(job("a", least=6, most=8, replicas=8), [0] * 8), seen(job("bb", least=3)))
+    assert (sizes(at)["a"], words(at)["bb"]) == (8, Reason.NEEDS_MORE)
+
+
+def test_victims_on_many_nodes_make_no_room_for_a_whole_one():
+    rows = list(range(8)) * 2
+    at = world([2] * 8, seen(job("a", least=8, most=16, replicas=16), rows), seen(job("bb", gpus=8)))
+    assert sizes(at)["a"] == 16
+
+
+def test_the_newest_gives_first_and_what_is_not_needed_stays():
+    old = seen(job("a", replicas=4, created="2026-01-01T00:00:00Z"), [0] * 4)
+    new = seen(job("b", replicas=4, created="2026-01-02T00:00:00Z"), [0] * 4)
+    assert sizes(world([8], old, new, seen(job("waits", least=2)))) == {"a": 4, "b": 2, "waits": 2}
+
+
+def test_a_unit_that_does_not_help_stays():
+    """The newest job stands on another node than the one that a worker of four needs."""
+    here = seen(job("a", replicas=4, created="2026-01-01T00:00:00Z"), [0] * 4)
+    there = seen(job("b", replicas=2, created="2026-01-02T00:00:00Z", most=2), [1, 1])
+    told = sizes(world([5, 3], here, there, seen(job("waits", gpus=4))))
+    assert told == {"a": 1, "b": 2, "waits": 1}
+
+
+def test_the_least_important_gives_first():
+    low, high = seen(job("low", replicas=4, priority=1), [0] * 4), seen(job("high", replicas=4, priority=50), [0] * 4)
+    assert sizes(world([8], low, high, seen(job("waits", least=3)))) == {"low": 1, "high": 4, "waits": 3}
+
+
+def test_a_queue_gives_back_what_it_has_borrowed_and_nothing_else():  # VE-36
+    mine = seen(job("mine", least=2, queue="own"))
+    theirs = seen(job("theirs", replicas=4, queue="other"), [0] * 4)
+    lent = {"own": {"deserved": 2}, "other": {"deserved": 2}}
+    assert sizes(world([4], theirs, mine, queues=lent))["theirs"] == 2
+    own = {"own": {"deserved": 2}, "other": {"deserved": 4}}
+    assert sizes(world([4], theirs, mine, queues=own))["theirs"] == 4
+
+
+def test_a_full_queue_grows_no_more_whatever_the_nodes_have():
+    at = world([8], seen(job("a", most=8), [0]), queues={"q": {"limit": 3}})
+    assert sizes(at) == {"a": 3}
+    assert words(world([8], seen(job("a", most=8, replicas=3), [0] * 3), queues={"q": {"limit": 3}})) == {
+        "a": Reason.NO_FREE_ROOM
+    }
+
+
+def test_workers_that_leave_are_still_in_the_way_and_nobody_leaves_twice():
+    for leaving in (True, False):  # the controller has told them to go, or has not got round to it yet
+        going = seen(job("a", replicas=2), [0, 0, 0, 0])
+        going = replace(going, workers=tuple(replace(w, leaving=leaving and w.index > 1) for w in going.workers))
+        at = world([4], going, seen(job("bb", least=2)))
+        assert (words(at)["bb"], sizes(at)["a"]) == (Reason.WAITS_FOR_ROOM, 2)
+
+
+def test_room_that_is_on_its_way_to_a_waiter_is_not_grown_into():
+    going = seen(job("a", replicas=2, most=8), [0, 0, 0, 0])
+    grows = seen(job("c"), [0])
+    told = sizes(world([7], going, grows, seen(job("bb", least=4))))
+    assert told == {"a": 2, "bb": 4, "c": 1}
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        pytest.param(seen(job("a", refused="HPA"), [0]), Reason.REFUSED, id="its kind cannot be resized"),
+        pytest.param(seen(job("a", most=1), [0]), Reason.RIGID, id="it has one size"),
+        pytest.param(seen(job("a", pause=Pause.GROW), [0]), Reason.PAUSED, id="its owner forbids it"),
+        pytest.param(seen(job("a", wish=1), [0]), Reason.AT_MAX, id="a person has set it by hand"),
+        pytest.param(seen(job("a", replicas=2), [0]), Reason.NOT_READY, id="its last change is not done"),
+        pytest.param(seen(job("a"), [0], resized_s=NOW_S - 599), Reason.COOLDOWN, id="it has just been changed"),
+        pytest.param(seen(job("a", cooldown_s=9e9), [0], resized_s=1), Reason.COOLDOWN, id="it asks for a long pause"),
+        pytest.param(seen(job("a", life=Life.SUSPENDED), []), Reason.SUSPENDED, id="it is suspended"),
+    ],
+)
+def test_why_a_job_does_not_grow(made, reason):
+    at = world([8], made)
+    assert words(at) == {"a": reason}
+    assert not plan(at)["a"].changes
+
+
+def test_growth_stops_where_it_gains_too_little():
+    flat = replace(POLICY, speed=lambda workers: 1 + min(workers, 2) * 0.5)
+    assert sizes(world([8], seen(job("a", most=8), [0])), flat) == {"a": 2}
+
+
+def test_headroom_is_kept():
+    kept = replace(POLICY, headroom={GPU: 2})
+    assert sizes(world([4], seen(job("a"), [0])), kept) == {"a": 2}
+    assert words(world([2], seen(job("a"), [0])), kept) == {"a": Reason.HEADROOM_KEPT}
+
+
+def test_sizes_change_in_units():
+    assert sizes(world([8], seen(job("a", least=2, most=8, unit=2), [0, 0]))) == {"a": 8}
+    assert sizes(world([7], seen(job("a", least=2, most=8, unit=2), [0, 0]))) == {"a": 6}
+    at = world([8], seen(job("a", least=2, most=8, unit=2, replicas=8), [0] * 8), seen(job("bb")))
+    assert sizes(at)["a"] == 6
+
+
+def test_workers_above_the_min_that_find_no_node_are_given_up():
+    made = seen(job("a", replicas=3), [0, None, None])
+    late = replace(made, workers=tuple(replace(w, since_s=NOW_S - 60) for w in made.workers))
+    assert plan(world([1], late))["a"].reason is Reason.ROOM_TAKEN
+    assert sizes(world([1], late)) == {"a": 1}
+    assert sizes(world([1], made)) == {"a": 3}
+
+
+@pytest.mark.parametrize("more", [{"age_s": 151.0}, {"whole": False}])
+def test_an_old_or_partial_sight_changes_nothing(more):
+    at = world([8], seen(job("a"), [0]), seen(job("bb", least=3)), **more)
+    assert words(at) == {"a": Reason.STALE, "bb": Reason.STALE}
+
+
+def test_a_closed_queue_neither_grows_nor_starts():
+    at = world([8], seen(job("a"), [0]), seen(job("bb")), queues={"q": {"open": False}})
+    assert words(at) == {"a": Reason.QUEUE_CLOSED, "bb": Reason.QUEUE_CLOSED}
+
+
+def test_a_min_above_the_queues_limit_never_starts():
+    at = world([8], seen(job("a", least=5, most=5)), queues={"q": {"limit": 4}})
+    assert words(at) == {"a": Reason.OVER_QUOTA}
+
+
+@st.composite
+def worlds(draw):
+    """Nodes, queues, and jobs that run or wait, with workers where there was room."""
+    nodes = draw(st.lists(st.integers(1, 8), min_size=1, max_size=4))
+    left, made = list(nodes), []
+    for number in range(draw(st.integers(1, 6))):
+        least = draw(st.integers(1, 3))
+        gpus, unit = draw(st.sampled_from([1, 1, 2, 4])), draw(st.sampled_from([1, 1, 2]))
+        most = least + unit * draw(st.integers(0, 3))
+        replicas = least + unit * draw(st.integers(0, (most - least) // unit))
+        rows = []
+        for _ in range(replicas if draw(st.booleans()) else 0):
+            fit = [row for row, gpus_left in enumerate(left) if gpus_left >= gpus]
+            if not fit:
+                break
+            rows.append(draw(st.sampled_from(fit)))
+            left[rows[-1]] -= gpus
+        if len(rows) < least:
+            for row in rows:
+                left[row] += gpus
+            rows, replicas = [], least
+        more = {"queue": draw(st.sampled_from(["q", "r"])), "priority": draw(st.integers(0, 2)), "unit": unit}
+        made.append(
+            seen(job(f"j{number}", least, most, max(len(rows), least) if rows else replicas, gpus, **more), rows)
+        )
+    queues = {name: draw(st.sampled_from([{}, {"limit": 6}, {"deserved": 3}])) for name in ("q", "r")}
+    return world(nodes, *made, queues=queues)
+
+
+@settings(max_examples=300, deadline=None)
+@given(worlds())
+def test_bounds_and_units_are_kept_and_everybody_has_one_reason(at):  # CS-15, XD-07
+    steps = decide(at, POLICY, NOW_S)
+    assert [step.key for step in steps] == sorted(each.job.key for each in at.jobs)
+    for step in steps:
+        bounds = next(each.job for each in at.jobs if each.job.key == step.key)
+        if step.changes:
+            assert bounds.bounds.least <= step.workers <= bounds.bounds.most
+            assert (step.workers - step.was) % bounds.unit == 0
+
+
+@settings(max_examples=300, deadline=None)
+@given(worlds())
+def test_after_an_eviction_the_waiter_fits(at):  # VE-29, VE-31, VE-35
+    steps = {step.key: step for step in decide(at, POLICY, NOW_S)}
+    room = at.room.copied()
+    turn = sorted((e for e in at.jobs if e.waits), key=lambda e: (-e.job.priority, e.job.created, e.job.key))
+    for waiter in turn:
+        victims = {key: step for key, step in steps.items() if step.for_ == waiter.job.key}
+        assert not victims or steps[waiter.job.key].reason is Reason.WAITS_FOR_ROOM
+        for each in (e for e in at.jobs if e.job.key in victims):
+            room.give(each.job.shape, [w.row for w in each.workers if w.index >= victims[each.job.key].workers])
+        if steps[waiter.job.key].reason in (Reason.WAITS_FOR_ROOM, Reason.SCHEDULERS_TURN):
+            assert all(room.take(wanted, pods) for wanted, pods in least_of(waiter))
+
+
+@settings(max_examples=200, deadline=None)
+@given(worlds())
+def test_once_obeyed_a_plan_takes_nothing_back(at):
+    """No job that was shrunk for somebody grows at once, and none that grew is shrunk, while nothing else happens."""
+    steps = decide(at, POLICY, NOW_S)
+    again = {step.key: step for step in decide(obeyed(at, steps), POLICY, NOW_S + 1)}
+    for step in steps:
+        if step.changes:
+            grew, grows = step.workers > step.was, again[step.key].workers > again[step.key].was
+            assert again[step.key].workers == step.workers or grew is grows
+
+
+@settings(max_examples=200, deadline=None)
+@given(worlds(), st.randoms(use_true_random=False))
+def test_the_order_of_what_was_seen_changes_nothing(at, dice):
+    shuffled = list(at.jobs)
+    dice.shuffle(shuffled)
+    assert decide(replace(at, jobs=tuple(shuffled)), POLICY, NOW_S) == decide(at, POLICY, NOW_S)

@@ -1,0 +1,159 @@
+"""The lender as a program on an embedded yard: Volcano Jobs lend, give back, and grow again."""
+
+import asyncio
+import signal
+import sys
+
+import pytest
+import pytest_asyncio
+
+from simulator.yard.kubelet import Pace
+from simulator.yard.nodes import places
+from simulator.yard.shell.loop import Settings
+from simulator.yard.shell.yard import yard
+
+pytestmark = pytest.mark.asyncio
+JOBS = "/apis/batch.volcano.sh/v1alpha1/namespaces/default/jobs"
+PODS = "/api/v1/namespaces/default/pods"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/turnout-system/leases"
+
+
+class Cluster:
+    """A yard with a lender, and Volcano Jobs submitted to it."""
+
+    def __init__(self, made, kubeconfig):
+        self.made, self.api, self.kubeconfig = made, made.api, kubeconfig
+        self.lenders, self.readers, self.said, self.news = [], [], [], asyncio.Condition()
+
+    async def lender(self, *flags):
+        """Start one more lender; what it says is kept."""
+        child = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "autoscaler", "--kubeconfig", str(self.kubeconfig), *flags),
+            stderr=asyncio.subprocess.PIPE,
+        )
+        self.lenders.append(child)
+        self.readers.append(asyncio.create_task(self._read(child.stderr)))
+        return child
+
+    async def _read(self, stream):
+        async for line in stream:
+            async with self.news:
+                self.said.append(line.decode())
+                self.news.notify_all()
+
+    async def says(self, text):
+        """Wait until a lender has said something."""
+        async with asyncio.timeout(30), self.news:
+            await self.news.wait_for(lambda: any(text in line for line in self.said))
+
+    async def end(self):
+        """Nothing of it is left behind."""
+        for child in self.lenders:
+            if child.returncode is None:
+                child.kill()
+            await child.wait()
+        await asyncio.gather(*self.readers)
+
+    async def submit(self, name, least, most=None, size=None, gpus=1):
+        limits = {"nvidia.com/gpu": str(gpus)}
+        template = {"spec": {"containers": [{"name": "m", "image": "i", "resources": {"limits": limits}}]}}
+        task = {"name": "w", "replicas": size or least, "minAvailable": least, "template": template}
+        notes = {"turnout.dev/max-workers": str(most or least)}
+        head = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job"}
+        meta = {"name": name, "annotations": notes}
+        await self.api.call("POST", JOBS, {**head, "metadata": meta, "spec": {"minAvailable": least, "tasks": [task]}})
+
+    async def until(self, **wanted):
+        """Wait until exactly so many pods of each job run, and no other pod is there."""
+        found, seen = {}, {}
+        try:
+            async with asyncio.timeout(30):
+                async for word, now in self.api.changes(PODS):
+                    if word != "SYNCED":
+                        name = now.obj["metadata"]["name"]
+                        found.pop(name, None)
+                        if word != "DELETED":
+                            found[name] = now.obj["status"]["phase"]
+                    seen = {}
+                    for name, phase in found.items():
+                        key = name.split("-")[0], phase
+                        seen[key] = seen.get(key, 0) + 1
+                    if seen == {(name, "Running"): count for name, count in wanted.items() if count}:
+                        return
+        except TimeoutError:
+            raise AssertionError(f"{seen}, not {wanted}\n{''.join(self.said)}") from None
+
+
+@pytest_asyncio.fixture
+async def cluster(tmp_path):
+    config = tmp_path / "kubeconfig"
+    async with yard(config, pace=Pace(pull_s=0.01, stop_s=0.01)) as made:
+        await made.add_nodes(places(2), 4)
+        await made.run_jobs()
+        made.schedule(Settings(backoff_s=(0.05, 0.2)))
+        await made.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": "turnout-system"}})
+        told = Cluster(made, config)
+        try:
+            yield told
+        finally:
+            await told.end()
+
+
+async def test_a_job_grows_gives_back_at_once_and_grows_again_after_its_cooldown(cluster):
+    await cluster.lender("--act", "--cooldown-s", "1")
+    await cluster.submit("a", 2, 8)
+    await cluster.until(a=8)
+    await cluster.submit("b", 3)
+    await cluster.until(a=5, b=3)
+    await cluster.api.call("DELETE", f"{JOBS}/b")
+    await cluster.until(a=8)
+
+
+async def test_nobody_leaves_for_one_that_would_not_fit_even_then(cluster):
+    await cluster.lender("--act")
+    await cluster.submit("a", 6, 8)
+    await cluster.until(a=8)
+    await cluster.submit("b", 3)  # five are not to be had
+    await cluster.submit("c", 2)
+    await cluster.until(a=6, c=2)
+    assert (await cluster.api.call("GET", f"{JOBS}/b"))["status"]["pending"] == 0
+
+
+async def test_without_being_told_to_act_it_only_looks(cluster):
+    await cluster.lender()
+    await cluster.submit("a", 2, 8)
+    await cluster.until(a=2)
+    await cluster.says('"outcome": "DryRun"')
+    assert (await cluster.api.call("GET", f"{JOBS}/a"))["spec"]["tasks"][0]["replicas"] == 2
+
+
+async def test_a_size_set_by_hand_is_kept(cluster):
+    await cluster.lender("--act", "--cooldown-s", "0")
+    await cluster.submit("a", 2, 8)
+    await cluster.until(a=8)
+    change = [{"op": "replace", "path": "/spec/tasks/0/replicas", "value": 5}]
+    await cluster.api.call("PATCH", f"{JOBS}/a", change, "application/json-patch+json")
+    await cluster.until(a=5)
+    await cluster.submit("b", 5)
+    await cluster.until(a=3, b=5)
+    await cluster.api.call("DELETE", f"{JOBS}/b")
+    await cluster.until(a=5)
+
+
+async def test_another_goes_on_where_a_leader_was_killed(cluster):
+    first = await cluster.lender("--act")
+    await cluster.submit("a", 2, 4)
+    await cluster.until(a=4)
+    first.send_signal(signal.SIGKILL)
+    await first.wait()
+    await cluster.api.call("DELETE", f"{LEASES}/turnout-autoscaler")  # as if its time had passed
+    await cluster.lender("--act")
+    await cluster.submit("b", 6)
+    await cluster.until(a=2, b=6)
+
+
+async def test_it_ends_when_told(cluster):
+    child = await cluster.lender()
+    await cluster.says("leading")
+    child.terminate()
+    assert await child.wait() == 0

@@ -1,0 +1,97 @@
+"""A small cluster to decide on: nodes of GPUs, jobs with workers on them, and what a plan makes of it."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from autoscaler.model import Observation, Policy, Queue, Seen, Worker
+from autoscaler.room import Room
+from jobs.model import Bounds, Job, JobKey
+from kube.shape import PodShape
+
+GPU = "nvidia.com/gpu"
+NOW_S = 1_000_000.0
+POLICY = Policy()
+
+
+def shape(gpus):
+    return PodShape(requests=((GPU, gpus), ("pods", 1)))
+
+
+def job(name, least=1, most=4, replicas=None, gpus=1, **more):
+    told = {"queue": "q", "created": f"2026-01-01T00:00:{len(name):02}Z", **more}
+    return Job(
+        JobKey("Job", "ns", name),
+        name,
+        "1",
+        replicas=replicas or least,
+        bounds=Bounds(least, most),
+        shape=shape(gpus),
+        **told,
+    )
+
+
+def seen(made, rows=(), **more):
+    """The job with a worker on each of these nodes, by index; None for one without a node."""
+    workers = tuple(Worker(index, row, since_s=NOW_S - 5) for index, row in enumerate(rows))
+    return Seen(made, workers, **more)
+
+
+def world(nodes, *jobs, queues=None, **more):
+    """An observation: nodes are how many GPUs each offers; what workers take is taken off."""
+    shapes = {each.job.shape for each in jobs} | {shape(1)}
+    free = np.array([[gpus, 110] for gpus in nodes], dtype=np.int64).reshape(len(nodes), 2)
+    takes = {s: np.array([dict(s.requests).get(GPU, 0), 1], dtype=np.int64) for s in shapes}
+    for each in jobs:
+        for worker in each.workers:
+            if worker.row is not None:
+                free[worker.row] -= takes[each.job.shape]
+    admits = {s: np.ones(len(nodes), dtype=bool) for s in shapes}
+    if queues is None:
+        queues = {"q": {}}
+    made = {}
+    for name, told in queues.items():
+        mine = [each for each in jobs if each.job.queue == name]
+        used = sum(sum(w.row is not None for w in each.workers) * dict(each.job.shape.requests)[GPU] for each in mine)
+        limit, deserved = ({GPU: told[key]} if key in told else {} for key in ("limit", "deserved"))
+        made[name] = Queue(name, limit, deserved, {GPU: used}, told.get("open", True))
+    return Observation(tuple(jobs), made, Room((GPU, "pods"), free, takes, admits), **more)
+
+
+def obeyed(before, steps):
+    """The cluster after a plan: workers above a new size are gone, those that wait get nodes while there are any."""
+    sizes = {step.key: step.workers for step in steps}
+    kept = [
+        replace(
+            each,
+            job=replace(each.job, replicas=sizes[each.job.key]),
+            workers=tuple(w for w in each.workers if w.index < sizes[each.job.key]),
+            resized_s=NOW_S if sizes[each.job.key] != each.job.replicas else each.resized_s,
+        )
+        for each in before.jobs
+    ]
+    nodes = _offers(before)
+    queues = {
+        name: {"limit": q.limit[GPU]} if GPU in q.limit else {} | ({"deserved": q.deserved[GPU]} if q.deserved else {})
+        for name, q in before.queues.items()
+    }
+    order = sorted(range(len(kept)), key=lambda at: (not kept[at].waits, kept[at].job.created, kept[at].job.key))
+    for at in order:
+        for wanted in (kept[at].job.bounds.least, kept[at].job.replicas):
+            while kept[at].placed < wanted:
+                now = world(nodes, *kept, queues=queues)
+                fits = np.flatnonzero(now.room.fits(kept[at].job.shape))
+                if not len(fits):
+                    break
+                index = len(kept[at].workers)
+                kept[at] = replace(kept[at], workers=(*kept[at].workers, Worker(index, int(fits[0]), since_s=NOW_S)))
+    return world(nodes, *kept, queues=queues)
+
+
+def _offers(before):
+    takes = np.zeros(len(before.room.free), dtype=np.int64)
+    for each in before.jobs:
+        for worker in each.workers:
+            if worker.row is not None:
+                takes[worker.row] += dict(each.job.shape.requests)[GPU]
+    return [int(gpus) for gpus in before.room.free[:, 0] + takes]

@@ -1,0 +1,187 @@
+"""Every kind of job, read into one noun and resized: contract XD-02, VE-14 to VE-18, VE-23, VE-24, PE-49."""
+
+import copy
+
+import pytest
+
+from jobs.kinds.all import KINDS
+from jobs.kinds.common import cooldown_s
+from jobs.model import BadJob, Bounds, Life, Pause
+from kube import labels
+
+GPU = "nvidia.com/gpu"
+
+
+def template(gpus=2):
+    return {"spec": {"containers": [{"name": "m", "image": "i", "resources": {"limits": {GPU: str(gpus)}}}]}}
+
+
+def meta(**notes):
+    return {"name": "j", "namespace": "ns", "uid": "u", "resourceVersion": "7", "annotations": notes}
+
+
+def volcano(replicas=4, least=2, notes=None, task=None, **spec):
+    one = {"name": "worker", "replicas": replicas, "template": template(), **(task or {})}
+    return {"metadata": meta(**(notes or {})), "spec": {"minAvailable": least, "queue": "q", "tasks": [one], **spec}}
+
+
+def pytorch(replicas=2, notes=None, master=None, **spec):
+    roles = {"Worker": {"replicas": replicas, "template": template()}} | ({"Master": master} if master else {})
+    elastic = {"elasticPolicy": {"minReplicas": 2, "maxReplicas": 8}}
+    return {"metadata": meta(**(notes or {})), "spec": {"pytorchReplicaSpecs": roles, **elastic, **spec}}
+
+
+def indexed(replicas=2, notes=None, **spec):
+    told = {"parallelism": replicas, "completions": replicas, "completionMode": "Indexed", "template": template()}
+    bounds = {labels.MIN_WORKERS: "2", labels.MAX_WORKERS: "8"}
+    return {"metadata": meta(**(bounds if notes is None else notes)), "spec": {**told, **spec}}
+
+
+def read(kind, raw):
+    return KINDS[kind].read(raw)
+
+
+@pytest.mark.parametrize(
+    ("kind", "raw", "bounds", "replicas"),
+    [
+        pytest.param("VolcanoJob", volcano(), Bounds(2, 4), 4, id="the article's Volcano Job is elastic 2..4"),
+        pytest.param(
+            "VolcanoJob", volcano(notes={labels.MAX_WORKERS: "8"}), Bounds(2, 8), 4, id="or to what we are told"
+        ),
+        pytest.param("PyTorchJob", pytorch(), Bounds(2, 8), 2, id="a PyTorchJob by its elasticPolicy"),
+        pytest.param("PyTorchJob", pytorch(elasticPolicy={"min": 1, "max": 5}), Bounds(1, 5), 2, id="with short keys"),
+        pytest.param("PyTorchJob", pytorch(elasticPolicy=None), Bounds(2, 2), 2, id="without one it is rigid"),
+        pytest.param("Job", indexed(), Bounds(2, 8), 2, id="an Indexed Job by our annotations"),
+        pytest.param("Job", indexed(notes={}), Bounds(2, 2), 2, id="without them it is rigid"),
+    ],
+)
+def test_bounds_and_size(kind, raw, bounds, replicas):
+    job = read(kind, raw)
+    assert (job.bounds, job.replicas, job.refused) == (bounds, replicas, "")
+    assert dict(job.shape.requests)[GPU] == 2
+    assert (str(job.key), job.version) == (f"{kind}/ns/j", "7")
+
+
+@pytest.mark.parametrize(
+    ("kind", "raw", "why"),
+    [
+        ("VolcanoJob", volcano(policies=[{"event": "PodEvicted", "action": "RestartJob"}]), "restarts on PodEvicted"),
+        ("VolcanoJob", volcano(policies=[{"events": ["*"], "action": "RestartJob"}]), "restarts on PodEvicted"),
+        (
+            "VolcanoJob",
+            volcano(task={"policies": [{"event": "PodEvicted", "action": "RestartTask"}]}),
+            "the task restarts",
+        ),
+        ("VolcanoJob", volcano(task={"partitionPolicy": {"totalPartitions": 2}}), "partitionPolicy"),
+        ("PyTorchJob", pytorch(elasticPolicy={"minReplicas": 2, "maxReplicas": 8, "metrics": [{}]}), "its own HPA"),
+        ("PyTorchJob", pytorch(master={"replicas": 1, "template": template()}), "with a Master"),
+        ("PyTorchJob", pytorch(runPolicy={"schedulingPolicy": {"queue": "q"}}), "minAvailable is not set"),
+        ("PyTorchJob", pytorch(runPolicy={"schedulingPolicy": {"minAvailable": 3}}), "must agree"),
+        ("Job", indexed(completionMode="NonIndexed"), "not Indexed"),
+        ("Job", indexed(completions=9), "completions and parallelism differ"),
+    ],
+)
+def test_each_hazard_is_a_refusal_that_says_why(kind, raw, why):
+    job = read(kind, raw)
+    assert why in job.refused
+    assert not job.elastic
+
+
+def test_a_policy_that_does_not_restart_is_none_of_our_business():
+    assert not read("VolcanoJob", volcano(policies=[{"event": "PodFailed", "action": "RestartJob"}])).refused
+    assert not read("VolcanoJob", volcano(policies=[{"event": "PodEvicted", "action": "AbortJob"}])).refused
+
+
+def test_kueue_must_know_that_a_job_is_elastic():
+    raw = indexed()
+    raw["metadata"]["labels"] = {labels.KUEUE_QUEUE: "lq"}
+    assert "Kueue holds it" in read("Job", raw).refused
+    raw["metadata"]["annotations"][labels.KUEUE_ELASTIC] = "true"
+    job = read("Job", raw)
+    assert (job.refused, job.queue) == ("", "lq")
+
+
+@pytest.mark.parametrize(
+    ("kind", "raw", "spec"),
+    [
+        ("PyTorchJob", pytorch(), {"pytorchReplicaSpecs": {"Worker": {"replicas": 5}}}),
+        ("Job", indexed(), {"parallelism": 5, "completions": 5}),
+    ],
+)
+def test_a_resize_changes_the_size_of_this_version_and_nothing_else(kind, raw, spec):
+    before = copy.deepcopy(raw)
+    change = KINDS[kind].resize(raw, 5)
+    assert (change.method, change.body["spec"], raw) == ("PATCH", spec, before)
+    assert change.body["metadata"]["resourceVersion"] == "7"
+    assert change.body["metadata"]["annotations"][labels.WROTE_WORKERS] == "5"
+
+
+def test_a_volcano_job_keeps_its_min_and_remembers_its_most():
+    change = KINDS["VolcanoJob"].resize(volcano(), 3)
+    (task,) = change.body["spec"]["tasks"]
+    assert (task["replicas"], task["minAvailable"]) == (3, 2)  # unset, it would mean all replicas
+    assert change.body["metadata"]["annotations"][labels.MAX_WORKERS] == "4"
+    assert "minAvailable" not in change.body["spec"]
+
+
+def test_a_size_that_a_person_sets_by_hand_is_the_new_wish():
+    untouched = read("Job", indexed())
+    assert (untouched.wish, untouched.most) == (None, 8)
+    notes = {labels.MIN_WORKERS: "2", labels.MAX_WORKERS: "8", labels.WROTE_WORKERS: "6"}
+    by_us = read("Job", indexed(6, notes))
+    assert (by_us.wish, by_us.most) == (None, 8)
+    by_hand = indexed(4, notes)
+    assert (read("Job", by_hand).wish, read("Job", by_hand).most) == (4, 4)
+    shrunk = KINDS["Job"].resize(by_hand, 2).body["metadata"]["annotations"]
+    assert read("Job", indexed(2, {**notes, **shrunk})).most == 4
+
+
+@pytest.mark.parametrize(
+    ("notes", "why"),
+    [
+        ({labels.MIN_WORKERS: "many"}, "min-workers is 'many'"),
+        ({labels.MIN_WORKERS: "9", labels.MAX_WORKERS: "8"}, "least workers are 9 and the most 8"),
+        ({labels.PAUSED: "maybe"}, "paused is 'maybe'"),
+        ({labels.PRIORITY: "101"}, "priority is '101'"),
+        ({labels.COOLDOWN: "soon"}, "'soon' is no duration"),
+    ],
+)
+def test_what_cannot_be_read_names_the_field(notes, why):
+    with pytest.raises(BadJob, match=why):
+        read("Job", indexed(notes=notes))
+
+
+@pytest.mark.parametrize(
+    ("kind", "raw"),
+    [("VolcanoJob", {"metadata": meta(), "spec": {}}), ("PyTorchJob", {"metadata": meta(), "spec": {}}), ("Job", {})],
+)
+def test_an_object_without_a_size_is_no_job(kind, raw):
+    with pytest.raises(BadJob):
+        read(kind, raw)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("600s", 600), ("10m", 600), ("1h30m", 5400), ("45", 45), ("1.5s", 1.5)])
+def test_a_cooldown_is_a_duration(text, seconds):
+    assert cooldown_s({labels.COOLDOWN: text}) == seconds
+    assert cooldown_s({labels.VOLCANO_COOLDOWN: text}) == seconds  # VE-34
+
+
+def test_a_pause_is_for_one_direction_or_both():
+    words = {"true": Pause.BOTH, "grow": Pause.GROW, "shrink": Pause.SHRINK, "false": Pause.NONE}
+    notes = {labels.MIN_WORKERS: "2", labels.MAX_WORKERS: "8"}
+    assert {text: read("Job", indexed(notes={**notes, labels.PAUSED: text})).pause for text in words} == words
+
+
+@pytest.mark.parametrize(
+    ("kind", "raw", "status", "life"),
+    [
+        ("VolcanoJob", volcano(), {"state": {"phase": "Completed"}}, Life.DONE),
+        ("VolcanoJob", volcano(), {"state": {"phase": "Running"}}, Life.LIVE),
+        ("PyTorchJob", pytorch(), {"conditions": [{"type": "Succeeded", "status": "True"}]}, Life.DONE),
+        ("PyTorchJob", pytorch(runPolicy={"suspend": True}), {}, Life.SUSPENDED),
+        ("Job", indexed(), {"conditions": [{"type": "Failed", "status": "True"}]}, Life.DONE),
+        ("Job", indexed(suspend=True), {}, Life.SUSPENDED),
+    ],
+)
+def test_where_a_job_stands(kind, raw, status, life):
+    assert read(kind, {**raw, "status": status}).life is life
