@@ -213,7 +213,7 @@ class Cluster:
         edge = len(times) // 10
         low, high = times[edge], times[-1 - edge]
         return Result(
-            rate=len(times) / (times[-1] - began_s),
+            rate=len(times) / max(times[-1] - began_s, 1e-9),  # a few pods may all be seen at once
             middle=(len(times) - 2 * edge - 1) / max(high - low, 1e-9),
             bound=len(times),
             cpu_s={name: after[name] - before.get(name, 0.0) for name in after},
