@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
-from autoscaler.evict import Ledger, make_room
+from autoscaler.evict import Ledger, by_willingness, make_room
 from autoscaler.model import Observation, Policy, Reason, Seen, Step
 from autoscaler.quota import Quota, least_of, needs_of, total_of
-from jobs.model import JobKey, Life, Pause
+from jobs.model import Job, JobKey, Life, Pause
+from kube.shape import PodShape
 
 
 def decide(seen: Observation, policy: Policy, now_s: float) -> list[Step]:
@@ -25,21 +27,74 @@ def decide(seen: Observation, policy: Policy, now_s: float) -> list[Step]:
     steps: dict[JobKey, Step] = {}
     live = [each for each in seen.jobs if each.job.life is Life.LIVE]
     steps.update({e.job.key: _hold(e, Reason.SUSPENDED) for e in seen.jobs if e.job.life is Life.SUSPENDED})
-    real = Ledger(seen.room.copied(), Quota(seen.queues), {each.job.key: each.job.replicas for each in live})
+    real = Ledger(seen.room.copied(), Quota(seen.queues))
     ledger = real.copied()
-    for each in seen.jobs:  # room that is on its way counts for who waits, so that nobody leaves for it twice
-        ledger.release(each, each.promised)
+    for each in seen.jobs:
+        if each.promised:  # room that is on its way counts for who waits, so that nobody leaves for it twice
+            ledger.release(each, each.promised)
     for each in live:
         if (stuck := _room_taken(each, policy, now_s)) is not None:
             steps[each.job.key] = stuck
-            ledger.sizes[each.job.key] = stuck.workers
     waiters = sorted((each for each in live if each.waits), key=_turn)
+    willing = by_willingness(live) if waiters else []
     for waiter in waiters:
-        steps.update(_serve(waiter, live, (ledger, real), steps))
+        steps.update(_serve(waiter, willing, (ledger, real), steps))
     runners = [each for each in live if not each.waits and each.job.key not in steps]
-    growing = (ledger, real, ledger.with_headroom(policy.headroom))
-    steps.update({step.key: step for step in _grow(runners, growing, policy, now_s, bool(waiters))})
+    kept = ledger.with_headroom(policy.headroom) if policy.headroom else ledger
+    same = not any(each.promised for each in seen.jobs) and not any(step.changes for step in steps.values())
+    served = (Reason.SCHEDULERS_TURN, Reason.WAITS_FOR_ROOM)
+    starting = {each.job.queue for each in waiters if steps[each.job.key].reason in served}
+    growing = _Growing(ledger, ledger if same else real, kept, bool(waiters), starting)
+    steps.update({step.key: step for step in _grow(runners, growing, policy, now_s)})
     return [steps[key] for key in sorted(steps)]
+
+
+@dataclass(slots=True)
+class _Growing:
+    """The ledgers that growth has to satisfy: with what is on its way out, without it, and with the headroom kept.
+
+    starting: queues in which a job is about to get its min; nobody grows there before it has. full: groups of alike
+    workers for which there is no room any more, and why; growth only takes, so that stays true.
+    """
+
+    ledger: Ledger
+    real: Ledger
+    kept: Ledger
+    others_wait: bool
+    starting: set[str]
+    full: dict[tuple[str, PodShape, int], tuple[Reason, str]] = field(default_factory=dict)
+
+    def refuses(self, job: Job) -> tuple[Reason, str] | None:
+        """Why there is no room for one more unit of a job; None when there is."""
+        if job.queue in self.starting:
+            return Reason.OTHERS_WAIT, f"a job of queue {job.queue} is about to start"
+        group = (job.queue, job.shape, job.unit)
+        if group in self.full:
+            return self.full[group]
+        unit = job.queue, job.shape, job.unit
+        if all(held.could(*unit) for held in self._each()):
+            return None
+        self.full[group] = self._why(job)
+        return self.full[group]
+
+    def take(self, job: Job) -> None:
+        """Charge one more unit everywhere."""
+        for held in self._each():
+            held.reserve(job.queue, [(job.shape, job.unit)])
+
+    def _each(self) -> list[Ledger]:
+        return [self.ledger, *(held for held in (self.real, self.kept) if held is not self.ledger)]
+
+    def _why(self, job: Job) -> tuple[Reason, str]:
+        if self.ledger.could(job.queue, job.shape, job.unit):
+            if self.real.could(job.queue, job.shape, job.unit):
+                return Reason.HEADROOM_KEPT, "the room left is kept free"
+            return Reason.NO_FREE_ROOM, "what will be free is not free yet"
+        if self.others_wait:
+            return Reason.OTHERS_WAIT, "what is free is promised to jobs that wait"
+        if not self.ledger.quota.holds(job.queue, needs_of(job.shape, job.unit)):
+            return Reason.NO_FREE_ROOM, f"queue {job.queue} is full"
+        return Reason.NO_FREE_ROOM, "no whole worker fits on the nodes"
 
 
 def _turn(seen: Seen) -> tuple[int, str, JobKey]:
@@ -50,7 +105,7 @@ def _turn(seen: Seen) -> tuple[int, str, JobKey]:
 def _room_taken(seen: Seen, policy: Policy, now_s: float) -> Step | None:
     """A job whose workers above its min have been without a node for too long gives them up."""
     job = seen.job
-    if not job.elastic or seen.waits or job.pause in (Pause.SHRINK, Pause.BOTH):
+    if len(seen.living) == seen.placed or seen.waits or not job.elastic or job.pause in (Pause.SHRINK, Pause.BOTH):
         return None
     late = [worker for worker in seen.living if worker.row is None and now_s - worker.since_s > policy.pending_s]
     size = _in_units(max(job.bounds.least, seen.placed), job.bounds.least, job.unit)
@@ -61,7 +116,7 @@ def _room_taken(seen: Seen, policy: Policy, now_s: float) -> Step | None:
 
 
 def _serve(
-    waiter: Seen, live: list[Seen], ledgers: tuple[Ledger, Ledger], steps: dict[JobKey, Step]
+    waiter: Seen, willing: list[Seen], ledgers: tuple[Ledger, Ledger], steps: dict[JobKey, Step]
 ) -> Iterator[tuple[JobKey, Step]]:
     """The steps that a waiting job brings about: its own, and those of the jobs that make room.
 
@@ -82,8 +137,7 @@ def _serve(
         else:
             yield job.key, _hold(waiter, Reason.WAITS_FOR_ROOM, "workers are on their way out")
         return
-    victims = [each for each in live if each.job.key not in steps and each is not waiter]
-    plan = make_room(waiter, lacking, victims, ledger)
+    plan = make_room(waiter, lacking, (each for each in willing if each.job.key not in steps), ledger)
     if plan is None:
         yield job.key, _hold(waiter, Reason.NEEDS_MORE, f"its min asks for {_told(needs)}")
         return
@@ -92,41 +146,34 @@ def _serve(
     yield job.key, _hold(waiter, Reason.WAITS_FOR_ROOM, f"{len(plan)} jobs make room")
 
 
-def _grow(
-    runners: list[Seen], ledgers: tuple[Ledger, ...], policy: Policy, now_s: float, others_wait: bool
-) -> Iterator[Step]:
-    """Unit by unit to whoever gains most, while whole workers fit by every ledger; the last one keeps the headroom."""
-    ledger = ledgers[0]
-    sizes, ends = {}, {}
+def _grow(runners: list[Seen], growing: _Growing, policy: Policy, now_s: float) -> Iterator[Step]:
+    """Unit by unit to whoever gains most, while whole workers fit by every ledger."""
+    grown: dict[JobKey, tuple[Seen, int]] = {}
     heap: list[tuple[float, tuple[int, str, JobKey], Seen]] = []
     for each in runners:
-        if (why := _cannot_grow(each, ledger, policy, now_s)) is not None:
+        why = _cannot_grow(each, growing.ledger, policy, now_s) or growing.refuses(each.job)
+        if why is not None:
             yield _hold(each, *why)
-            continue
-        sizes[each.job.key] = each.job.replicas
-        heap.append((-_gain(each, each.job.replicas, policy), _turn(each), each))
+        elif (gain := _gain(each, each.job.replicas, policy)) < policy.least_gain:
+            yield _hold(each, Reason.MARGINAL_GAIN, f"{gain:.1%} by the next {each.job.unit}")
+        else:
+            heap.append((-gain, _turn(each), each))
     heapq.heapify(heap)
     while heap:
-        minus_gain, turn, each = heapq.heappop(heap)
-        job, size = each.job, sizes[each.job.key]
-        if -minus_gain < policy.least_gain:
-            ends[job.key] = (Reason.MARGINAL_GAIN, f"{-minus_gain:.1%} by the next {job.unit}")
-        elif not all(held.copied().reserve(job.queue, [(job.shape, job.unit)]) for held in ledgers):
-            ends[job.key] = _why_no_room(each, ledgers, others_wait)
-        else:
-            for held in ledgers:
-                held.reserve(job.queue, [(job.shape, job.unit)])
-            sizes[job.key] = size + job.unit
-            if size + 2 * job.unit <= job.most:
-                heapq.heappush(heap, (-_gain(each, size + job.unit, policy), turn, each))
-    for each in runners:
-        key = each.job.key
-        if key not in sizes:
+        _, turn, each = heapq.heappop(heap)
+        job = each.job
+        if (why := growing.refuses(job)) is not None:
+            if job.key not in grown:
+                yield _hold(each, *why)
             continue
-        if sizes[key] > each.job.replicas:
-            yield Step(key, sizes[key], each.job.replicas, Reason.IDLE_ROOM, f"room in queue {each.job.queue}")
-        else:
-            yield _hold(each, *ends.get(key, (Reason.AT_MAX, "")))
+        growing.take(job)
+        size = grown.get(job.key, (each, job.replicas))[1] + job.unit
+        grown[job.key] = each, size
+        gain = _gain(each, size, policy)
+        if size + job.unit <= job.most and gain >= policy.least_gain:
+            heapq.heappush(heap, (-gain, turn, each))
+    for key, (each, size) in grown.items():
+        yield Step(key, size, each.job.replicas, Reason.IDLE_ROOM, f"room in queue {each.job.queue}")
 
 
 def _cannot_grow(seen: Seen, ledger: Ledger, policy: Policy, now_s: float) -> tuple[Reason, str] | None:
@@ -148,20 +195,6 @@ def _cannot_grow(seen: Seen, ledger: Ledger, policy: Policy, now_s: float) -> tu
     if seen.resized_s and now_s - seen.resized_s < pause_s:
         return Reason.COOLDOWN, f"{pause_s - (now_s - seen.resized_s):.0f} s are left of {pause_s:g}"
     return None
-
-
-def _why_no_room(seen: Seen, ledgers: tuple[Ledger, ...], others_wait: bool) -> tuple[Reason, str]:
-    job, (ledger, real, _) = seen.job, ledgers
-    unit = [(job.shape, job.unit)]
-    if ledger.copied().reserve(job.queue, unit):
-        if real.copied().reserve(job.queue, unit):
-            return Reason.HEADROOM_KEPT, "the room left is kept free"
-        return Reason.NO_FREE_ROOM, "what will be free is not free yet"
-    if others_wait:
-        return Reason.OTHERS_WAIT, "what is free is promised to jobs that wait"
-    if not ledger.quota.holds(job.queue, needs_of(job.shape, job.unit)):
-        return Reason.NO_FREE_ROOM, f"queue {job.queue} is full"
-    return Reason.NO_FREE_ROOM, "no whole worker fits on the nodes"
 
 
 def _gain(seen: Seen, size: int, policy: Policy) -> float:

@@ -6,12 +6,12 @@ one-GPU workers on eight nodes make no room for a worker of eight.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from autoscaler.model import Seen
 from autoscaler.quota import Quota, needs_of, total_of
-from autoscaler.room import Room
+from autoscaler.room import Charges, Room
 from jobs.model import JobKey, Pause
 from kube.shape import PodShape
 
@@ -20,33 +20,55 @@ Pods = Sequence[tuple[PodShape, int]]
 
 @dataclass(slots=True)
 class Ledger:
-    """What is left while a decision is made. sizes: of every job, as decided so far."""
+    """What is left while a decision is made."""
 
     room: Room
     quota: Quota
-    sizes: dict[JobKey, int]
 
     def copied(self) -> Ledger:
-        """The same, to be tried on."""
-        return Ledger(self.room.copied(), self.quota.copied(), dict(self.sizes))
+        """The same, to be charged."""
+        return Ledger(self.room.copied(), self.quota.copied())
+
+    def could(self, queue: str, shape: PodShape, pods: int) -> bool:
+        """Would pods of one shape fit?"""
+        return self.room.total(shape) >= pods and self.quota.holds(queue, needs_of(shape, pods))
 
     def reserve(self, queue: str, pods: Pods) -> bool:
         """Charge pods to their queue and to nodes, all or none."""
         needs = total_of(list(pods))
         if not self.quota.holds(queue, needs):
             return False
-        before = self.room.free.copy()
+        done: list[tuple[PodShape, Charges]] = []
         for shape, count in pods:
-            if not self.room.take(shape, count):
-                self.room.free[:] = before
+            charges = self.room.take(shape, count)
+            if charges is None:
+                for other, charged in done:
+                    self.room.undo(other, charged)
                 return False
+            done.append((shape, charges))
         self.quota.take(queue, needs)
         return True
 
-    def release(self, seen: Seen, rows: Sequence[int]) -> None:
-        """Give back what workers took that leave."""
-        self.room.give(seen.job.shape, rows)
-        self.quota.take(seen.job.queue, needs_of(seen.job.shape, len(rows)), -1)
+    def fits(self, queue: str, pods: Pods) -> bool:
+        """Would `reserve` do it? Leaves everything as it was."""
+        if any(self.room.total(shape) < count for shape, count in pods):
+            return False
+        if not self.quota.holds(queue, total_of(list(pods))):
+            return False
+        done: list[tuple[PodShape, Charges]] = []
+        for shape, count in pods:
+            charges = self.room.take(shape, count)
+            if charges is not None:
+                done.append((shape, charges))
+        for shape, charges in done:
+            self.room.undo(shape, charges)
+        return len(done) == len(pods)
+
+    def release(self, seen: Seen, rows: Sequence[int], sign: int = 1) -> None:
+        """Give back what workers took that leave, or with sign=-1 let them stay."""
+        if rows:
+            self.room.give(seen.job.shape, rows, sign)
+            self.quota.take(seen.job.queue, needs_of(seen.job.shape, len(rows)), -sign)
 
     def with_headroom(self, headroom: Mapping[str, int]) -> Ledger:
         """A copy in which so much is taken, on the nodes and in every queue."""
@@ -65,48 +87,59 @@ class _Victim:
     left: int
 
 
+def by_willingness(jobs: Iterable[Seen]) -> list[Seen]:
+    """Those that may give anything, the least important and newest first."""
+    able = [each for each in jobs if _may_give(each)]
+    able.sort(key=lambda each: each.job.key)
+    able.sort(key=lambda each: each.job.created, reverse=True)
+    able.sort(key=lambda each: each.job.priority)
+    return able
+
+
 def make_room(
-    waiter: Seen, lacking: Pods, others: Iterable[Seen], ledger: Ledger
+    waiter: Seen, lacking: Pods, willing: Iterable[Seen], ledger: Ledger
 ) -> dict[JobKey, tuple[int, int]] | None:
     """The jobs that shrink so that the waiter fits: key -> (size before, size after); None when nothing helps.
 
-    The room is charged to the waiter then. Least important and newest jobs give first; units that turn out not to be
+    willing: as by_willingness orders them. The room is charged to the waiter then; units that turn out not to be
     needed stay.
     """
     queue = waiter.job.queue
-    victims = sorted(
-        (unit for each in others if _may_give(each, waiter, ledger) for unit in _units(each)),
-        key=lambda unit: (unit.seen.job.priority, _newest(unit.seen), -unit.left),
-    )
     taken: list[_Victim] = []
-    trial = ledger.copied()
-    for unit in victims:
-        trial.release(unit.seen, unit.rows)
+    for unit in _offered(waiter, willing, ledger):
+        ledger.release(unit.seen, unit.rows)
         taken.append(unit)
-        if trial.copied().reserve(queue, lacking):
+        if ledger.fits(queue, lacking):
             break
     else:
+        for unit in taken:
+            ledger.release(unit.seen, unit.rows, -1)
         return None
-    needed = _pruned(taken, queue, lacking, ledger)
     sizes: dict[JobKey, tuple[int, int]] = {}
-    for unit in needed:
+    for unit in _pruned(taken, queue, lacking, ledger):
         key = unit.seen.job.key
         sizes[key] = (unit.seen.job.replicas, min(unit.left, sizes.get(key, (0, unit.left))[1]))
-        ledger.release(unit.seen, unit.rows)
-        ledger.sizes[key] = sizes[key][1]
     ledger.reserve(queue, lacking)
     return sizes
 
 
-def _may_give(seen: Seen, waiter: Seen, ledger: Ledger) -> bool:
-    """May workers of this job be taken for that one: of its own queue, or borrowed by another."""
-    job = seen.job
-    if not job.elastic or seen.waits or job.pause in (Pause.SHRINK, Pause.BOTH):
-        return False
-    return job.queue == waiter.job.queue or ledger.quota.borrows(job.queue)
+def _offered(waiter: Seen, willing: Iterable[Seen], ledger: Ledger) -> Iterator[_Victim]:
+    """What may be taken for a job, unit by unit: of its own queue, or borrowed by another."""
+    for each in willing:
+        if each.job.queue == waiter.job.queue:
+            yield from _units(each)
+        else:
+            for unit in _units(each):
+                if not ledger.quota.borrows(each.job.queue):
+                    break
+                yield unit
 
 
-def _units(seen: Seen) -> Iterable[_Victim]:
+def _may_give(seen: Seen) -> bool:
+    return seen.job.elastic and seen.job.pause not in (Pause.SHRINK, Pause.BOTH) and not seen.waits
+
+
+def _units(seen: Seen) -> Iterator[_Victim]:
     """A job's elastic workers, unit by unit from the highest index down; rank 0 is below every min and never there."""
     job, living = seen.job, seen.living
     size = len(living)
@@ -116,22 +149,15 @@ def _units(seen: Seen) -> Iterable[_Victim]:
         yield _Victim(seen, tuple(worker.row for worker in leave if worker.row is not None), size)
 
 
-def _newest(seen: Seen) -> tuple[int, ...]:
-    """Newer jobs first: the text of a creation time, turned around."""
-    return tuple(-ord(letter) for letter in seen.job.created)
-
-
 def _pruned(taken: list[_Victim], queue: str, lacking: Pods, ledger: Ledger) -> list[_Victim]:
-    """Leave out what is not needed, the least willing first, keeping of each job a run from its highest index down."""
+    """Leave out what is not needed, the least willing last, keeping of each job a run from its highest index down."""
     kept = list(taken)
     for unit in taken:
-        deeper = [other for other in kept if other.seen is unit.seen and other.left < unit.left]
-        if deeper:
+        if any(other.seen is unit.seen and other.left < unit.left for other in kept):
             continue  # a deeper unit of the same job goes, so this one has to
-        without = [other for other in kept if other is not unit]
-        trial = ledger.copied()
-        for other in without:
-            trial.release(other.seen, other.rows)
-        if trial.reserve(queue, lacking):
-            kept = without
+        ledger.release(unit.seen, unit.rows, -1)
+        if ledger.fits(queue, lacking):
+            kept.remove(unit)
+        else:
+            ledger.release(unit.seen, unit.rows)
     return kept

@@ -62,27 +62,31 @@ class Seen:
     beside: tuple[int, ...] = ()
     resized_s: float = 0.0
 
-    @property
-    def living(self) -> list[Worker]:
-        """Those that stay: not told to go, nor above the size that the job asks for by now; by index."""
-        return [worker for worker in self.workers if not worker.leaving and worker.index < self.job.replicas]
+    living: tuple[Worker, ...] = field(init=False, compare=False, repr=False)
+    promised: tuple[int, ...] = field(init=False, compare=False, repr=False)
+    placed: int = field(init=False, compare=False, repr=False)
+    waits: bool = field(init=False, compare=False, repr=False)
 
-    @property
-    def promised(self) -> list[int]:
-        """The nodes of workers that are on their way out: their room is as good as free for whoever waits."""
-        going = (worker for worker in self.workers if worker.leaving or worker.index >= self.job.replicas)
-        return [worker.row for worker in going if worker.row is not None]
+    def __post_init__(self) -> None:
+        """What every decision asks, worked out once.
 
-    @property
-    def placed(self) -> int:
-        """How many living workers have a node."""
-        return sum(worker.row is not None for worker in self.living)
-
-    @property
-    def waits(self) -> bool:
-        """Does it wait for its min?"""
+        living: the workers that stay: not told to go, nor above the size that the job asks for by now. promised: the
+        nodes of the others, whose room is as good as free for whoever waits. placed: how many living ones have a
+        node. waits: is anything missing to its min?
+        """
+        size = self.job.replicas
+        living = tuple(worker for worker in self.workers if not worker.leaving and worker.index < size)
+        going = self.workers if len(living) < len(self.workers) else ()
+        promised = (w.row for w in going if w.row is not None and (w.leaving or w.index >= size))
+        placed = sum(worker.row is not None for worker in living)
         short = any(there < wanted for there, (_, wanted) in zip(self.beside, self.job.beside, strict=False))
-        return self.placed < self.job.bounds.least or short
+        for name, value in (
+            ("living", living),
+            ("promised", tuple(promised)),
+            ("placed", placed),
+            ("waits", placed < self.job.bounds.least or short),
+        ):
+            object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True, slots=True)

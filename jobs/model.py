@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from kube.shape import PodShape
 
@@ -29,8 +29,7 @@ class Pause(Enum):
     BOTH = "both"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class JobKey:
+class JobKey(NamedTuple):
     """A job's name: its kind as people write it, its namespace, its name."""
 
     kind: str

@@ -228,7 +228,7 @@ def test_after_an_eviction_the_waiter_fits(at):  # VE-29, VE-31, VE-35
         for each in (e for e in at.jobs if e.job.key in victims):
             room.give(each.job.shape, [w.row for w in each.workers if w.index >= victims[each.job.key].workers])
         if steps[waiter.job.key].reason in (Reason.WAITS_FOR_ROOM, Reason.SCHEDULERS_TURN):
-            assert all(room.take(wanted, pods) for wanted, pods in least_of(waiter))
+            assert all(room.take(wanted, pods) is not None for wanted, pods in least_of(waiter))
 
 
 @settings(max_examples=200, deadline=None)

@@ -75,7 +75,7 @@ def obeyed(before, steps):
         name: {"limit": q.limit[GPU]} if GPU in q.limit else {} | ({"deserved": q.deserved[GPU]} if q.deserved else {})
         for name, q in before.queues.items()
     }
-    order = sorted(range(len(kept)), key=lambda at: (not kept[at].waits, kept[at].job.created, kept[at].job.key))
+    order = sorted(range(len(kept)), key=lambda at: (not kept[at].waits, *_turn(kept[at].job)))
     for at in order:
         for wanted in (kept[at].job.bounds.least, kept[at].job.replicas):
             while kept[at].placed < wanted:
@@ -86,6 +86,10 @@ def obeyed(before, steps):
                 index = len(kept[at].workers)
                 kept[at] = replace(kept[at], workers=(*kept[at].workers, Worker(index, int(fits[0]), since_s=NOW_S)))
     return world(nodes, *kept, queues=queues)
+
+
+def _turn(job):
+    return -job.priority, job.created, job.key
 
 
 def _offers(before):
