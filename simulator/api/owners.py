@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from simulator.api.errors import ApiRefusal
 from simulator.api.journal import Stored
+from simulator.api.kinds.rows import NAMESPACES
 from simulator.api.model import Kind
 from simulator.api.store import Store
 from simulator.api.writes.deletion import FOREGROUND, ORPHAN, Wish
@@ -28,6 +29,8 @@ def collect(store: Store) -> int:
 
 def _look(store: Store, kind: Kind, stored: Stored) -> int:
     meta = stored.obj["metadata"]
+    if kind is NAMESPACES:
+        return _emptied(store, stored) if meta.get("deletionTimestamp") else 0
     if meta.get("deletionTimestamp"):
         finalizers = meta.get("finalizers") or ()
         if ORPHAN in finalizers:
@@ -49,6 +52,23 @@ def _look(store: Store, kind: Kind, stored: Stored) -> int:
         store.patch_metadata(kind, stored, {"ownerReferences": solid})
         return 1
     return 0
+
+
+def _emptied(store: Store, namespace: Stored) -> int:
+    """Delete what is in a namespace that is on its way out; let it go once nothing is left. As its controller does."""
+    name, done = namespace.obj["metadata"]["name"], 0
+    for kind, key in store.contents(name):
+        try:
+            inside = store.get(kind, *key).obj["metadata"]
+        except ApiRefusal:
+            continue  # it went with another
+        if not inside.get("deletionTimestamp"):
+            store.delete(kind, *key)
+            done += 1
+    if not store.contents(name):
+        store.let_go(NAMESPACES, namespace)
+        done += 1
+    return done
 
 
 def _orphan(store: Store, kind: Kind, stored: Stored) -> int:

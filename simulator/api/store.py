@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from simulator.api.errors import ApiRefusal, conflict, not_found
+from simulator.api.errors import ApiRefusal, not_found
 from simulator.api.journal import Change, Journal, Key, Page, Stored
 from simulator.api.kinds.catalogue import Catalogue
 from simulator.api.kinds.custom import established, kind_of
@@ -22,6 +22,8 @@ from simulator.api.select import Question
 from simulator.api.ties import Ties
 from simulator.api.writes import deletion
 from simulator.api.writes.admission import as_kind, check_update, shaped, tidied, with_priority, with_status
+from simulator.api.writes.binding import bound_to
+from simulator.api.writes.deletion import closing
 from simulator.api.writes.eviction import check_budgets, told_to_leave
 from simulator.api.writes.managed import owned
 from simulator.api.writes.quota import check_quotas
@@ -174,23 +176,7 @@ class Store:
     def bind(self, kind: Kind, namespace: str, name: str, node: str, manager: str = "unknown") -> Stored:
         """Give a pod its node, once. Raises ApiRefusal: 404, 409 when it has one."""
         old = self.get(kind, namespace, name)
-        spec, status = old.obj["spec"], dict(old.obj.get("status") or {})
-        if spec.get("nodeName"):
-            raise conflict("pods/binding", name, f'pod {name} is already assigned to node "{spec["nodeName"]}"')
-        if old.obj["metadata"].get("deletionTimestamp"):
-            raise conflict("pods/binding", name, f"pod {name} is being deleted, cannot be assigned to a host")
-        status.pop("nominatedNodeName", None)
-        others = [c for c in status.get("conditions", ()) if c.get("type") != "PodScheduled"]
-        told = {"type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": self._now(0)}
-        status["conditions"] = [*others, told]
-        meta = dict(old.obj["metadata"])
-        return self._keep(
-            kind,
-            {**old.obj, "metadata": meta, "spec": {**spec, "nodeName": node}, "status": status},
-            old,
-            manager,
-            "binding",
-        )
+        return self._keep(kind, bound_to(old.obj, node, self._now(0)), old, manager, "binding")
 
     def evict(self, kind: Kind, namespace: str, name: str, wish: deletion.Wish) -> Stored:
         """Delete a pod unless a budget forbids it. Raises ApiRefusal: 404, 409, 429."""
@@ -207,6 +193,10 @@ class Store:
         old = self.get(kind, namespace, name)
         deletion.check(kind, old.obj, wish)
         later = self._now(deletion.grace(kind, old.obj, wish))
+        if kind is NAMESPACES:
+            return (
+                old if old.obj["metadata"].get("deletionTimestamp") else self._keep(kind, closing(old.obj, later), old)
+            )
         gone = deletion.marked(kind, old.obj, wish, self._now(0), later)
         if gone is None:
             return self._forget(kind, old, deletion.last(kind, old.obj, self._now(0)))
@@ -215,6 +205,14 @@ class Store:
         if kind.counted and not old.obj["metadata"].get("deletionTimestamp"):
             gone["metadata"]["generation"] = gone["metadata"].get("generation", 1) + 1
         return self._keep(kind, gone, old)
+
+    def contents(self, namespace: str) -> list[tuple[Kind, Key]]:
+        """Everything in a namespace."""
+        return [(kind, key) for kind in self.catalogue.kinds() for key in self._held(kind) if key[0] == namespace]
+
+    def let_go(self, kind: Kind, stored: Stored) -> None:
+        """Take away an object that has waited for others."""
+        self._forget(kind, stored, deletion.last(kind, stored.obj, self._now(0)))
 
     # Inside.
 
@@ -276,19 +274,18 @@ class Store:
         self.ties.note(kind, old.obj, None)
         self.journal(kind).write(Change(now.version, now, old, gone=True))
         self._empty(kind, meta["name"])
+        around = self._held(NAMESPACES).get(("", meta.get("namespace", "")))
+        if around is not None and around.obj["metadata"].get("deletionTimestamp"):
+            self.ties.doubtful.add((NAMESPACES, "", around.obj["metadata"]["name"]))
         return now
 
     def _empty(self, kind: Kind, name: str) -> None:
-        """What goes with a namespace, or with a CRD: everything in it."""
+        """What goes with a CRD: everything of its kind."""
         if kind is DEFINITIONS:
             for custom in [kind for kind in self.catalogue.kinds() if kind.resource == name]:
                 for key in list(self._held(custom)):
                     self.delete(custom, *key)
             self.catalogue.drop(name)
-        if kind is NAMESPACES:
-            for each in self.catalogue.kinds():
-                for key in [key for key in self._held(each) if key[0] == name]:
-                    self.delete(each, *key, deletion.Wish(grace_s=0))
 
     def _stamp(self, obj: Object) -> Stored:
         self.version += 1

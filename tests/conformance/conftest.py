@@ -14,7 +14,10 @@ from hack.controlplane.plane import ControlPlane
 from simulator.api.shell.serve import serve
 from tests.conformance.sides import Both, opened
 
-CONTROLLERS = ("garbage-collector-controller",)  # what an API server leaves to others and the embedded one does
+CONTROLLERS = (
+    "garbage-collector-controller",
+    "namespace-controller",
+)  # what an API server leaves to others and the embedded one does
 
 
 @pytest.fixture(scope="package")

@@ -138,3 +138,25 @@ async def test_a_child_of_two_stays_with_the_one_that_is_left(both):
         await side.until(side.path("configmaps", "child"), gone)
 
     await both.agree(story)
+
+
+async def test_a_namespace_goes_once_it_is_empty(both):
+    async def story(side):
+        name = f"{side.namespace}-gone"
+        place = f"/api/v1/namespaces/{name}"
+        await side.peek("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+        await side.peek("POST", f"{place}/configmaps", config_map("a"))
+        await side.peek("POST", f"{place}/configmaps", config_map("held", finalizers=["turnout.dev/hold"]))
+        await side.peek("POST", f"{place}/pods", pod("p"))
+        _, told = await side.peek("DELETE", place)
+        side.told.append(told["status"]["phase"])
+        await side.until(f"{place}/configmaps/a", lambda code, _: code == 404)
+        await side.until(f"{place}/pods/p", lambda code, _: code == 404)
+        code, refused = await side.peek("POST", f"{place}/configmaps", config_map("late"))
+        side.told.append((code, refused["reason"]))
+        code, left = await side.peek("GET", place)
+        side.told.append((code, left["status"]["phase"]))
+        await side.peek("PATCH", f"{place}/configmaps/held", {"metadata": {"finalizers": None}}, MERGE)
+        await side.until(place, lambda code, _: code == 404)
+
+    await both.agree(story)

@@ -104,3 +104,9 @@ def overdue_s(obj: Object, now_s: float) -> float | None:
     """How long ago the grace of an object ended; None when it is not on its way out."""
     then_s = seconds(obj["metadata"].get("deletionTimestamp"))
     return None if then_s is None else now_s - then_s
+
+
+def closing(namespace: Object, now: str) -> Object:
+    """A namespace that is on its way out: nothing new comes in, and it goes once it is empty."""
+    meta = {**namespace["metadata"], "deletionTimestamp": now}
+    return {**namespace, "metadata": meta, "status": {**(namespace.get("status") or {}), "phase": "Terminating"}}
