@@ -12,18 +12,18 @@ import sys
 import uuid
 from collections.abc import Sequence
 
-from autoscaler.explain import as_record
-from autoscaler.model import Step
 from autoscaler.settings import Settings, settings
 from autoscaler.shell.act import Hands
 from autoscaler.shell.loop import Lender
 from autoscaler.shell.sight import Sight
+from autoscaler.shell.teller import Teller
 from autoscaler.view import View
 from jobs.kinds.all import KINDS
 from kube.errors import BadKubeconfig
 from kube.shell import logs
 from kube.shell.client import Client
 from kube.shell.clock import RealClock
+from kube.shell.events import EventRecorder
 from kube.shell.lease import Elector
 
 log = logging.getLogger("turnout.autoscaler")
@@ -50,20 +50,14 @@ async def serve(wanted: Settings) -> None:
         namespace, _, name = wanted.lease.partition("/")
         identity = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         elector = Elector(client, namespace, name, identity, clock=clock, rng=random.Random())
-        hands = Hands(client, KINDS, lambda: elector.leading, _became, dry_run=not wanted.act)
-        lender = Lender(view, sight, hands, wanted.policy(), clock, _decided)
-        await _run_until_told(sight, elector, lender)
+        recorder = EventRecorder(client, "turnout-autoscaler", socket.gethostname(), clock=clock)
+        teller = Teller(recorder, view.raw, KINDS)
+        hands = Hands(client, KINDS, lambda: elector.leading, teller.became, dry_run=not wanted.act)
+        lender = Lender(view, sight, hands, wanted.policy(), clock, teller.decided)
+        await _run_until_told(sight, elector, lender, recorder)
 
 
-def _decided(step: Step) -> None:
-    log.info("decided", extra=as_record(step))
-
-
-def _became(step: Step, word: str) -> None:
-    log.info("resized" if word == "Written" else "not_resized", extra={**as_record(step), "outcome": word})
-
-
-async def _run_until_told(sight: Sight, elector: Elector, lender: Lender) -> None:
+async def _run_until_told(sight: Sight, elector: Elector, lender: Lender, recorder: EventRecorder) -> None:
     told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, told.set)
@@ -79,7 +73,7 @@ async def _run_until_told(sight: Sight, elector: Elector, lender: Lender) -> Non
     async def wait() -> None:
         await told.wait()
 
-    tasks = [asyncio.create_task(work) for work in (wait(), sight.run(), stand())]
+    tasks = [asyncio.create_task(work) for work in (wait(), sight.run(), stand(), recorder.run())]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:

@@ -46,6 +46,15 @@ class Cluster:
         async with asyncio.timeout(30), self.news:
             await self.news.wait_for(lambda: any(text in line for line in self.said))
 
+    async def told(self, job, reason, message):
+        """Wait for an Event on a job."""
+        async with asyncio.timeout(30):
+            async for word, now in self.api.changes("/api/v1/namespaces/default/events"):
+                event = now.obj
+                if word != "SYNCED" and (event["involvedObject"]["name"], event["reason"]) == (job, reason):
+                    assert event["message"] == message
+                    return
+
     async def end(self):
         """Nothing of it is left behind."""
         for child in self.lenders:
@@ -105,6 +114,7 @@ async def test_a_job_grows_gives_back_at_once_and_grows_again_after_its_cooldown
     await cluster.until(a=8)
     await cluster.submit("b", 3)
     await cluster.until(a=5, b=3)
+    await cluster.told("a", "MakesRoom", "8 to 5 workers: 3 workers leave for VolcanoJob/default/b")
     await cluster.api.call("DELETE", f"{JOBS}/b")
     await cluster.until(a=8)
 
