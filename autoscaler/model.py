@@ -54,13 +54,15 @@ class Worker:
 class Seen:
     """One job and its workers, by index. beside: how many pods of its other roles have a node, in the job's order.
 
-    resized_s: when its size was last changed by us; 0 for never.
+    resized_s: when its size was last changed by us; 0 for never. done: workers that have ended well, for whom nobody
+    comes any more.
     """
 
     job: Job
     workers: tuple[Worker, ...] = ()
     beside: tuple[int, ...] = ()
     resized_s: float = 0.0
+    done: int = 0
 
     living: tuple[Worker, ...] = field(init=False, compare=False, repr=False)
     promised: tuple[int, ...] = field(init=False, compare=False, repr=False)
@@ -84,7 +86,7 @@ class Seen:
             ("living", living),
             ("promised", tuple(promised)),
             ("placed", placed),
-            ("waits", placed < self.job.bounds.least or short),
+            ("waits", placed + self.done < self.job.bounds.least or short),
         ):
             object.__setattr__(self, name, value)
 

@@ -65,7 +65,7 @@ def needs_of(shape: PodShape, pods: int) -> dict[str, int]:
 
 def least_of(seen: Seen) -> list[tuple[PodShape, int]]:
     """The pods that a waiting job lacks to its min: (shape, how many)."""
-    lacking = [(seen.job.shape, seen.job.bounds.least - seen.placed)]
+    lacking = [(seen.job.shape, seen.job.bounds.least - seen.placed - seen.done)]
     beside = zip(seen.job.beside, seen.beside or (0,) * len(seen.job.beside), strict=False)
     lacking += [(shape, wanted - there) for (shape, wanted), there in beside]
     return [(shape, pods) for shape, pods in lacking if pods > 0]

@@ -134,7 +134,8 @@ class View:
         beside = tuple(min(others[shape], wanted) for shape, wanted in job.beside)
         notes = (self.raw[job.key]["metadata"].get("annotations")) or {}
         resized_s = since_1970(notes.get(labels.RESIZED_AT))
-        return Seen(job, tuple(sorted(workers, key=lambda worker: worker.index)), beside, resized_s)
+        done = sum(pod.status.phase == "Succeeded" for pod in mine)
+        return Seen(job, tuple(sorted(workers, key=lambda worker: worker.index)), beside, resized_s, done)
 
     def _seen_queues(self) -> dict[str, Queue]:
         total: Counter[str] = Counter()

@@ -61,9 +61,10 @@ def test_workers_are_a_jobs_pods_by_index(view):
     assert only(view).waits is False
 
 
-def test_what_has_ended_is_no_worker_and_takes_nothing(view):
+def test_what_has_ended_well_is_no_worker_takes_nothing_and_is_not_missing(view):
+    assert only(view).waits
     view.put_pod(pod(0, "a", phase="Succeeded"))
-    assert only(view).workers == ()
+    assert (only(view).workers, only(view).waits) == ((), False)
     assert view.observation(0.0).room.free[0, 0] == 8
 
 
