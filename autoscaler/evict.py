@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from autoscaler.model import Seen
+from autoscaler.model import ELSEWHERE, Seen
 from autoscaler.quota import Quota, needs_of, total_of
 from autoscaler.room import Charges, Room
 from jobs.model import JobKey, Pause
@@ -146,7 +146,7 @@ def _units(seen: Seen) -> Iterator[_Victim]:
     while size - job.unit >= job.bounds.least:
         leave = living[size - job.unit : size]
         size -= job.unit
-        yield _Victim(seen, tuple(worker.row for worker in leave if worker.row is not None), size)
+        yield _Victim(seen, tuple(worker.row for worker in leave if worker.row not in (None, ELSEWHERE)), size)
 
 
 def _pruned(taken: list[_Victim], queue: str, lacking: Pods, ledger: Ledger) -> list[_Victim]:

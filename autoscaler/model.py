@@ -40,6 +40,9 @@ class Reason(Enum):
     STALE = "StaleSnapshot"
 
 
+ELSEWHERE = -1  # the row of a node that is not known: its room is nobody's to give
+
+
 @dataclass(frozen=True, slots=True)
 class Worker:
     """One worker's pod. row: of its node in the room, None while it has none. leaving: it has been told to go."""
@@ -79,7 +82,7 @@ class Seen:
         size = self.job.replicas
         living = tuple(worker for worker in self.workers if not worker.leaving and worker.index < size)
         going = self.workers if len(living) < len(self.workers) else ()
-        promised = (w.row for w in going if w.row is not None and (w.leaving or w.index >= size))
+        promised = (w.row for w in going if w.row not in (None, ELSEWHERE) and (w.leaving or w.index >= size))
         placed = sum(worker.row is not None for worker in living)
         short = any(there < wanted for there, (_, wanted) in zip(self.beside, self.job.beside, strict=False))
         for name, value in (

@@ -31,6 +31,7 @@ class Lender:
         self._view, self._sight, self._hands, self._policy = view, sight, hands, policy
         self._clock, self._told = clock, told
         self._decisions = Decisions()
+        self._faults: dict[JobKey, str] = {}
         self.steps: dict[JobKey, Step] = {}
 
     async def run(self) -> None:
@@ -47,6 +48,10 @@ class Lender:
     async def look(self, now_s: float) -> int:
         """One look; how many jobs were written."""
         self._sight.news.clear()
+        for key, why in self._view.faults.items():
+            if self._faults.get(key) != why:
+                log.warning("job_unreadable", extra={"job": str(key), "why": why})
+        self._faults = dict(self._view.faults)
         seen = self._view.observation(now_s, self._sight.age_s(), self._sight.whole)
         steps = decide(seen, self._policy, now_s)
         self.steps = {step.key: step for step in steps}

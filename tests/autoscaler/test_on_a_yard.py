@@ -162,6 +162,15 @@ async def test_another_goes_on_where_a_leader_was_killed(cluster):
     await cluster.until(a=2, b=6)
 
 
+async def test_a_job_that_cannot_be_read_is_told_once_and_left_alone(cluster):
+    await cluster.lender("--act")
+    await cluster.submit("a", 2, "many")
+    await cluster.says("max-workers is 'many'")
+    await cluster.submit("b", 1, 4)
+    await cluster.until(a=2, b=4)
+    assert sum("job_unreadable" in line for line in cluster.said) == 1
+
+
 async def test_it_ends_when_told(cluster):
     child = await cluster.lender()
     await cluster.says("leading")

@@ -1,7 +1,10 @@
 """What the watches show, made into an observation."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from autoscaler.model import ELSEWHERE
 from autoscaler.view import View
 from jobs.kinds.all import KINDS
 from jobs.queue import QueueSpec
@@ -100,8 +103,91 @@ def test_when_we_resized_it_stands_on_the_job(view):
 
 
 def test_what_is_gone_is_gone(view):
-    view.drop_job("u")
+    shape = only(view).job.shape
     view.drop_node("a")
+    assert view.observation(0.0).room.fits(shape).tolist() == [0, 4]
+    view.drop_job("u")
     view.drop_queue("q")
     seen = view.observation(0.0)
-    assert (seen.jobs, seen.queues, len(seen.room.free)) == ((), {}, 1)
+    assert (seen.jobs, seen.queues) == ((), {})
+
+
+def told(view):
+    """All that an observation says, in words that two views can agree on."""
+    seen = view.observation(0.0)
+    rows = {**dict(enumerate(view._snapshot.order)), ELSEWHERE: "elsewhere"}
+    jobs = {
+        each.job.key: (
+            each.job,
+            [(w.index, rows.get(w.row), w.leaving) for w in each.workers],
+            each.waits,
+            seen.room.fits(each.job.shape)[[i for i, name in sorted(rows.items()) if name in view._nodes]].tolist(),
+        )
+        for each in seen.jobs
+    }
+    queues = {name: (dict(+q.used), dict(q.limit), dict(q.deserved)) for name, q in seen.queues.items()}
+    return jobs, queues, dict(view.faults)
+
+
+CHANGES = st.one_of(
+    st.tuples(st.just("node"), st.sampled_from("abc"), st.integers(0, 8)),
+    st.tuples(st.just("no node"), st.sampled_from("abc")),
+    st.tuples(st.just("job"), st.sampled_from("uv"), st.integers(1, 4), st.sampled_from(["q", "r", "bad"])),
+    st.tuples(st.just("no job"), st.sampled_from("uv")),
+    st.tuples(
+        st.just("pod"),
+        st.sampled_from("uvw"),
+        st.integers(0, 3),
+        st.sampled_from(["", "a", "b", "c"]),
+        st.sampled_from(["Running", "Succeeded"]),
+        st.sampled_from([None, "2026-01-01T00:00:09Z"]),
+    ),
+    st.tuples(st.just("no pod"), st.sampled_from("uvw"), st.integers(0, 3)),
+    st.tuples(st.just("queue"), st.sampled_from("qr"), st.integers(0, 9)),
+    st.tuples(st.just("no queue"), st.sampled_from("qr")),
+    st.tuples(st.just("look")),
+)
+
+
+def apply(view, change):
+    match change:
+        case ("node", name, gpus):
+            view.put_node(node(name, gpus))
+        case ("no node", name):
+            view.drop_node(name)
+        case ("job", uid, replicas, queue):
+            notes = {labels.PAUSED: "perhaps"} if queue == "bad" else {labels.QUEUE: queue}
+            view.put_job("Job", job(replicas, uid, **notes))
+        case ("no job", uid):
+            view.drop_job(uid)
+        case ("pod", owner, index, on, phase, deleted):
+            view.put_pod(pod(index, on, owner, phase, deleted=deleted))
+        case ("no pod", owner, index):
+            view.drop_pod(f"{owner}-{index}")
+        case ("queue", name, gpus):
+            view.put_queue(QueueSpec(name, {GPU: gpus}))
+        case ("no queue", name):
+            view.drop_queue(name)
+        case ("look",):
+            view.observation(0.0)
+
+
+def what(change):
+    """Of one object only the last change counts."""
+    kind = change[0].removeprefix("no ")
+    return (kind, *change[1:3]) if kind == "pod" else (kind, *change[1:2])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(CHANGES, max_size=30))
+def test_whatever_came_in_whatever_order_the_end_is_what_counts(changes):
+    """A view that has followed every change agrees with one that is told only how things are now."""
+    followed, fresh = View(KINDS), View(KINDS)
+    for change in changes:
+        apply(followed, change)
+    last = {what(change): change for change in changes}
+    for kind in ("queue", "pod", "job", "node"):
+        for change in last.values():
+            if what(change)[0] == kind and not change[0].startswith("no "):
+                apply(fresh, change)
+    assert told(followed) == told(fresh)
