@@ -12,9 +12,11 @@ import sys
 import uuid
 from collections.abc import Sequence
 
-from autoscaler.settings import Settings, settings
+from autoscaler.settings import Settings, address, settings
 from autoscaler.shell.act import Hands
 from autoscaler.shell.loop import Lender
+from autoscaler.shell.metrics import Metrics
+from autoscaler.shell.probes import probes
 from autoscaler.shell.sight import Sight
 from autoscaler.shell.teller import Teller
 from autoscaler.view import View
@@ -51,10 +53,13 @@ async def serve(wanted: Settings) -> None:
         identity = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         elector = Elector(client, namespace, name, identity, clock=clock, rng=random.Random())
         recorder = EventRecorder(client, "turnout-autoscaler", socket.gethostname(), clock=clock)
-        teller = Teller(recorder, view.raw, KINDS)
+        metrics = Metrics(wanted.gpu_resource)
+        teller = Teller(recorder, view.raw, KINDS, metrics)
         hands = Hands(client, KINDS, lambda: elector.leading, teller.became, dry_run=not wanted.act)
-        lender = Lender(view, sight, hands, wanted.policy(), clock, teller.decided)
-        await _run_until_told(sight, elector, lender, recorder)
+        lender = Lender(view, sight, hands, wanted.policy(), clock, teller.decided, metrics)
+        async with probes(*address(wanted.metrics_bind), metrics, lambda: sight.whole) as port:
+            log.info("serving", extra={"metrics_port": port})
+            await _run_until_told(sight, elector, lender, recorder)
 
 
 async def _run_until_told(sight: Sight, elector: Elector, lender: Lender, recorder: EventRecorder) -> None:

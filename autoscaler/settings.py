@@ -20,6 +20,7 @@ class Settings:
     kubeconfig: str | None = None
     context: str | None = None
     lease: str = "turnout-system/turnout-autoscaler"
+    metrics_bind: str = "127.0.0.1:9092"
     act: bool = False
     cooldown_s: float = 600.0
     least_gain: float = 0.05
@@ -30,6 +31,7 @@ class Settings:
     def __post_init__(self) -> None:
         if self.lease.count("/") != 1 or not all(self.lease.split("/")):
             raise BadSetting(f"--lease is {self.lease!r}: it must be namespace/name")
+        address(self.metrics_bind)
         if self.cooldown_s < 0:
             raise BadSetting(f"--cooldown-s is {self.cooldown_s}: it must not be negative")
         if not 0 <= self.least_gain < 1:
@@ -43,6 +45,14 @@ class Settings:
         return Policy(self.cooldown_s, least_gain=self.least_gain, headroom=headroom)
 
 
+def address(text: str) -> tuple[str, int]:
+    """host:port, with IPv6 hosts in brackets. Raises BadSetting."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdigit() or int(port) > 65535:
+        raise BadSetting(f"--metrics-bind is {text!r}: it must be host:port")
+    return host.strip("[]"), int(port)
+
+
 def settings(argv: Sequence[str] | None) -> Settings:
     """Read the command line. Ends the program with code 2 on a bad one."""
     default = Settings()
@@ -52,6 +62,9 @@ def settings(argv: Sequence[str] | None) -> Settings:
     parser.add_argument("--kubeconfig", help="path; else in-cluster, else the user's own")
     parser.add_argument("--context", help="of the kubeconfig")
     parser.add_argument("--lease", default=default.lease, help="namespace/name of the Lease (%(default)s)")
+    parser.add_argument(
+        "--metrics-bind", default=default.metrics_bind, help="where probes and metrics are served (%(default)s)"
+    )
     parser.add_argument("--act", action="store_true", help="resize jobs; without it decisions are only told")
     parser.add_argument(
         "--cooldown-s", type=float, default=default.cooldown_s, help="between two growths of a job (%(default)g)"

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from autoscaler.model import ELSEWHERE, Observation, Queue, Seen, Worker
 from autoscaler.room import Room
 from jobs.model import BadJob, Job, JobKey, JobKind, Life
-from jobs.queue import NAMESPACE, QueueSpec, limits
+from jobs.queues import koordinator
+from jobs.queues.all import limits
+from jobs.queues.model import NAMESPACE, QueueSpec
 from kube import labels
 from kube.errors import KubeError
 from kube.objects import Node, Pod
@@ -37,6 +40,7 @@ class View:
         self._shapes: dict[str, PodShape] = {}
         self._of: dict[str, set[str]] = {}  # uid of an owner -> uids of its pods
         self._queues: dict[str, QueueSpec] = {}
+        self._local: dict[str, str] = {}  # Kueue: namespace/name of a LocalQueue -> its ClusterQueue
         self._used: dict[str, Counter[str]] = {}  # by queue, of any name
         self._paid: dict[str, tuple[str, PodShape]] = {}  # uid of a pod -> who pays for it, and how much
         self._seen: dict[str, Seen] = {}
@@ -122,6 +126,15 @@ class View:
         """A queue is gone."""
         self._queues.pop(name, None)
 
+    def put_local_queue(self, name: str, cluster_queue: str) -> None:
+        """A LocalQueue of Kueue leads to a ClusterQueue; "" for one that is gone."""
+        if self._local.get(name, "") == cluster_queue:
+            return
+        self._local[name] = cluster_queue
+        self._changed.update(self.jobs)
+        for uid in self._pods:
+            self._pay(uid)
+
     # What is made of it.
 
     def observation(self, now_s: float, age_s: float = 0.0, whole: bool = True) -> Observation:
@@ -161,10 +174,11 @@ class View:
         notes = (self.raw[job.key]["metadata"].get("annotations")) or {}
         done = sum(pod.status.phase == "Succeeded" for pod in mine)
         ordered = tuple(sorted(workers, key=lambda worker: (worker.index, worker.since_s, worker.row or 0)))
+        job = replace(job, queue=self._resolved(job.key.namespace, job.queue))
         return Seen(job, ordered, beside, since_1970(notes.get(labels.RESIZED_AT)), done)
 
     def _seen_queues(self) -> dict[str, Queue]:
-        most = limits(self._queues.values(), self._total)
+        most = limits(self._queues.values(), self._used, self._total)
         return {
             name: Queue(name, most[name], queue.deserved, Counter(self._used.get(name, ())), queue.open)
             for name, queue in self._queues.items()
@@ -212,11 +226,20 @@ class View:
 
     def _queue_of(self, pod: Pod) -> str:
         """The queue that pays for a pod: its job's, else what the pod itself says, else its namespace."""
+        namespace = pod.metadata.namespace
         for owner in pod.metadata.owner_references or ():
             if (job := self.jobs.get(owner.uid)) is not None:
-                return job.queue or NAMESPACE + pod.metadata.namespace
+                return self._resolved(namespace, job.queue)
         said = {**(pod.metadata.labels or {}), **(pod.metadata.annotations or {})}
-        return said.get(labels.VOLCANO_QUEUE) or said.get("volcano.sh/queue-name") or NAMESPACE + pod.metadata.namespace
+        named = (
+            said.get(key)
+            for key in (labels.VOLCANO_QUEUE, "volcano.sh/queue-name", koordinator.NAME, labels.KUEUE_QUEUE)
+        )
+        return self._resolved(namespace, next(filter(None, named), ""))
+
+    def _resolved(self, namespace: str, queue: str) -> str:
+        """The queue that a name means: a LocalQueue leads to its ClusterQueue, no name to that of the namespace."""
+        return self._local.get(f"{namespace}/{queue}") or queue or NAMESPACE + namespace
 
 
 def since_1970(stamp: str | None) -> float:

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from autoscaler.model import Reason as Lent
+from autoscaler.shell.metrics import Metrics as Lending
 from hack.chores.architecture import FLOORS
 from kube import labels
 from kube.shell.clock import RealClock
@@ -211,11 +212,13 @@ def metrics():
     page.certificate_ends(0.0)
     page.pass_through(list, RealClock())
     Nominations(page.registry)
-    return set(re.findall(r"^# TYPE (turnout_\w+) ", page.page().decode(), re.M))
+    both = page.page().decode() + Lending("nvidia.com/gpu").page().decode()
+    return set(re.findall(r"^# TYPE (turnout_\w+) ", both, re.M))
 
 
 def test_every_metric_is_told():
-    assert sorted(metrics() - set(re.findall(r"turnout_\w+", text("docs/extender.md")))) == []
+    told = text("docs/extender.md") + text("docs/autoscaler.md")
+    assert sorted(metrics() - set(re.findall(r"turnout_\w+", told))) == []
 
 
 @EVERY_PAPER

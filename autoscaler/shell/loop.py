@@ -11,6 +11,7 @@ from autoscaler.decide import decide
 from autoscaler.explain import Decisions
 from autoscaler.model import Policy, Step
 from autoscaler.shell.act import Hands
+from autoscaler.shell.metrics import Metrics
 from autoscaler.shell.sight import Sight
 from autoscaler.view import View
 from jobs.model import JobKey
@@ -26,24 +27,35 @@ class Lender:
     """Decides and acts while `run` runs. steps: of the last look, by job."""
 
     def __init__(
-        self, view: View, sight: Sight, hands: Hands, policy: Policy, clock: Clock, told: Callable[[Step], None]
+        self,
+        view: View,
+        sight: Sight,
+        hands: Hands,
+        policy: Policy,
+        clock: Clock,
+        told: Callable[[Step], None],
+        metrics: Metrics,
     ) -> None:
         self._view, self._sight, self._hands, self._policy = view, sight, hands, policy
-        self._clock, self._told = clock, told
+        self._clock, self._told, self._metrics = clock, told, metrics
         self._decisions = Decisions()
         self._faults: dict[JobKey, str] = {}
         self.steps: dict[JobKey, Step] = {}
 
     async def run(self) -> None:
         """Until cancelled."""
-        while True:
-            await self.look(time.time())
-            try:
-                async with asyncio.timeout(LOOK_EACH_S):
-                    await self._sight.news.wait()
-            except TimeoutError:
-                continue
-            await self._clock.sleep(GATHER_S)
+        self._metrics.leading.set(1)
+        try:
+            while True:
+                await self.look(time.time())
+                try:
+                    async with asyncio.timeout(LOOK_EACH_S):
+                        await self._sight.news.wait()
+                except TimeoutError:
+                    continue
+                await self._clock.sleep(GATHER_S)
+        finally:
+            self._metrics.leading.set(0)
 
     async def look(self, now_s: float) -> int:
         """One look; how many jobs were written."""
@@ -53,7 +65,9 @@ class Lender:
                 log.warning("job_unreadable", extra={"job": str(key), "why": why})
         self._faults = dict(self._view.faults)
         seen = self._view.observation(now_s, self._sight.age_s(), self._sight.whole)
-        steps = decide(seen, self._policy, now_s)
+        with self._metrics.decide_s.time():
+            steps = decide(seen, self._policy, now_s)
+        self._metrics.seen(seen, steps)
         self.steps = {step.key: step for step in steps}
         for step in self._decisions.new(steps):
             self._told(step)

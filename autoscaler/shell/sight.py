@@ -11,15 +11,32 @@ import msgspec
 
 from autoscaler.view import View
 from jobs.model import JobKind
-from jobs.queue import NAMESPACE, read_resource_quota, read_volcano
+from jobs.queues import koordinator, kueue, namespace, volcano
+from jobs.queues.model import NAMESPACE, Object, QueueSpec
 from kube.feed import Key
 from kube.objects import Node, ObjectMeta, Pod, Struct
 from kube.shell.clock import Clock
 from kube.shell.reflector import Reflector, Source
 
-VOLCANO_QUEUES = "/apis/scheduling.volcano.sh/v1beta1/queues"
-RESOURCE_QUOTAS = "/api/v1/resourcequotas"
 SYNC_LOOK_S = 0.05
+_LOCAL_QUEUES = "/apis/kueue.x-k8s.io/v1beta2/localqueues"
+
+
+def _by_name(key: Key) -> str:
+    return key.name
+
+
+def _by_namespace(key: Key) -> str:
+    return NAMESPACE + key.namespace
+
+
+# Where each dialect's queues are, how one is read, and by what name it is known.
+_QUEUES: tuple[tuple[str, Callable[[Object], QueueSpec], Callable[[Key], str]], ...] = (
+    ("/apis/scheduling.volcano.sh/v1beta1/queues", volcano.read, _by_name),
+    ("/api/v1/resourcequotas", namespace.read, _by_namespace),
+    ("/apis/scheduling.sigs.k8s.io/v1alpha1/elasticquotas", koordinator.read, _by_name),
+    ("/apis/kueue.x-k8s.io/v1beta2/clusterqueues", kueue.read, _by_name),
+)
 
 
 class Whole(Struct):
@@ -68,21 +85,22 @@ class Sight:
         self.reflectors: dict[str, Reflector[Any]] = {
             "nodes": watch("/api/v1/nodes", Node, view.put_node, lambda key: view.drop_node(key.name)),
             "pods": watch("/api/v1/pods", Pod, view.put_pod, lambda key: view.drop_pod(key.uid)),
-            "queues": watch(
-                VOLCANO_QUEUES,
-                Whole,
-                lambda obj: view.put_queue(read_volcano(obj.raw())),
-                lambda key: view.drop_queue(key.name),
-                optional=True,
-            ),
-            "resourcequotas": watch(
-                RESOURCE_QUOTAS,
-                Whole,
-                lambda obj: view.put_queue(read_resource_quota(obj.raw())),
-                lambda key: view.drop_queue(NAMESPACE + key.namespace),
-                optional=True,
-            ),
         }
+        for path, read, name in _QUEUES:
+            self.reflectors[path] = watch(
+                path,
+                Whole,
+                lambda obj, read=read: view.put_queue(read(obj.raw())),
+                lambda key, name=name: view.drop_queue(name(key)),
+                optional=True,
+            )
+        self.reflectors[_LOCAL_QUEUES] = watch(
+            _LOCAL_QUEUES,
+            Whole,
+            lambda obj: view.put_local_queue(*kueue.local_queue(obj.raw())),
+            lambda key: view.put_local_queue(f"{key.namespace}/{key.name}", ""),
+            optional=True,
+        )
         for kind in kinds.values():
             self.reflectors[kind.kind] = watch(
                 kind.path,

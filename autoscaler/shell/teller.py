@@ -9,6 +9,7 @@ from typing import Any
 
 from autoscaler.explain import as_record, sentence
 from autoscaler.model import Reason, Step
+from autoscaler.shell.metrics import Metrics
 from jobs.model import JobKey, JobKind
 from kube.shell.events import EventRecorder, ObjectRef
 
@@ -31,9 +32,13 @@ class Teller:
     """raw: the objects, by job, for whom an Event is about. kinds: by name, for their API versions."""
 
     def __init__(
-        self, recorder: EventRecorder, raw: Mapping[JobKey, Mapping[str, Any]], kinds: Mapping[str, JobKind]
+        self,
+        recorder: EventRecorder,
+        raw: Mapping[JobKey, Mapping[str, Any]],
+        kinds: Mapping[str, JobKind],
+        metrics: Metrics,
     ) -> None:
-        self._recorder, self._raw, self._kinds = recorder, raw, kinds
+        self._recorder, self._raw, self._kinds, self._metrics = recorder, raw, kinds, metrics
 
     def decided(self, step: Step) -> None:
         """A decision that is news."""
@@ -43,6 +48,7 @@ class Teller:
 
     def became(self, step: Step, word: str) -> None:
         """What became of a change: Written, DryRun, NotLeading, Overtaken or Refused."""
+        self._metrics.became(step, word)
         log.info("resized" if word == "Written" else "not_resized", extra={**as_record(step), "outcome": word})
         if word == "Written":
             self._emit(step, "Normal")

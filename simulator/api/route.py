@@ -50,7 +50,8 @@ def unserved(group: str, path: str) -> Exception:
     A kind of a group of Kubernetes itself is 501: a real server has it. Any other is a CRD that nobody has applied
     yet, or that is gone.
     """
-    if not group or "." not in group or group.endswith(".k8s.io"):
+    ours = group.endswith(".k8s.io") and not group.endswith(".sigs.k8s.io")  # those of special interest groups are CRDs
+    if not group or "." not in group or ours:
         return ApiRefusal("NotImplemented", f"the embedded API does not serve {path}")
     return Unserved()
 

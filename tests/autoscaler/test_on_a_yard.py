@@ -1,6 +1,7 @@
 """The lender as a program on an embedded yard: Volcano Jobs lend, give back, and grow again."""
 
 import asyncio
+import json
 import signal
 import sys
 
@@ -28,7 +29,16 @@ class Cluster:
     async def lender(self, *flags):
         """Start one more lender; what it says is kept."""
         child = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "autoscaler", "--kubeconfig", str(self.kubeconfig), *flags),
+            *(
+                sys.executable,
+                "-m",
+                "autoscaler",
+                "--kubeconfig",
+                str(self.kubeconfig),
+                "--metrics-bind",
+                "127.0.0.1:0",
+            ),
+            *flags,
             stderr=asyncio.subprocess.PIPE,
         )
         self.lenders.append(child)
@@ -169,6 +179,32 @@ async def test_a_job_that_cannot_be_read_is_told_once_and_left_alone(cluster):
     await cluster.submit("b", 1, 4)
     await cluster.until(a=2, b=4)
     assert sum("job_unreadable" in line for line in cluster.said) == 1
+
+
+async def test_its_page_tells_what_each_queue_has(cluster):
+    head = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "metadata": {"name": "default"}}
+    spec = {"spec": {"capability": {"nvidia.com/gpu": "7"}, "deserved": {"nvidia.com/gpu": "3"}}}
+    path = "/apis/scheduling.volcano.sh/v1beta1/queues/default"
+    await cluster.api.call("PATCH", path, {**head, **spec}, "application/merge-patch+json")
+    await cluster.lender("--act")
+    await cluster.submit("a", 2, 8)
+    await cluster.until(a=7)
+    port = json.loads(next(line for line in cluster.said if "metrics_port" in line))["metrics_port"]
+    wanted = {
+        'turnout_queue_gpus{queue="default",what="used"} 7.0',
+        'turnout_queue_gpus{queue="default",what="limit"} 7.0',
+        'turnout_queue_gpus{queue="default",what="free"} 0.0',
+        'turnout_queue_worker_gpus{part="elastic",queue="default"} 5.0',
+        'turnout_lender_changes_total{outcome="Written",reason="IdleRoom"} 1.0',
+        "turnout_lender_leading 1.0",
+    }
+    async with asyncio.timeout(20):
+        while True:
+            async with cluster.made.session.get(f"http://127.0.0.1:{port}/metrics") as answer:
+                if wanted <= set((await answer.text()).splitlines()):
+                    break
+    async with cluster.made.session.get(f"http://127.0.0.1:{port}/readyz") as answer:
+        assert answer.status == 200
 
 
 async def test_it_ends_when_told(cluster):

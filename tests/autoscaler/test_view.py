@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from autoscaler.model import ELSEWHERE
 from autoscaler.view import View
 from jobs.kinds.all import KINDS
-from jobs.queue import QueueSpec
+from jobs.queues.model import QueueSpec
 from kube import labels
 from kube.objects import Container, Node, NodeStatus, ObjectMeta, OwnerReference, Pod, PodSpec, PodStatus, Resources
 
@@ -47,7 +47,7 @@ def view():
     made = View(KINDS)
     for name in ("a", "b"):
         made.put_node(node(name))
-    made.put_queue(QueueSpec("q", {GPU: 12}, deserved={GPU: 4}))
+    made.put_queue(QueueSpec("q", capability={GPU: 12}, deserved={GPU: 4}))
     made.put_job("Job", job())
     return made
 
@@ -165,7 +165,7 @@ def apply(view, change):
         case ("no pod", owner, index):
             view.drop_pod(f"{owner}-{index}")
         case ("queue", name, gpus):
-            view.put_queue(QueueSpec(name, {GPU: gpus}))
+            view.put_queue(QueueSpec(name, capability={GPU: gpus}))
         case ("no queue", name):
             view.drop_queue(name)
         case ("look",):

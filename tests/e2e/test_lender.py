@@ -21,7 +21,9 @@ def elastic(made, least, most):
 
 def start_lender(stage, *flags, name="lender"):
     argv = [sys.executable, "-m", "autoscaler", "--kubeconfig", str(stage.plane.kubeconfig)]
-    stage.plane.start_program(name, [*argv, "--lease", "default/turnout-autoscaler", *flags])
+    stage.plane.start_program(
+        name, [*argv, "--lease", "default/turnout-autoscaler", "--metrics-bind", "127.0.0.1:0", *flags]
+    )
 
 
 async def runs(stage, **wanted):
