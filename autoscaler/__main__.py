@@ -6,13 +6,12 @@ import asyncio
 import logging
 import os
 import random
-import signal
 import socket
 import sys
 import uuid
 from collections.abc import Sequence
 
-from autoscaler.settings import Settings, address, settings
+from autoscaler.settings import Settings, settings
 from autoscaler.shell.act import Hands
 from autoscaler.shell.loop import Lender
 from autoscaler.shell.metrics import Metrics
@@ -22,11 +21,13 @@ from autoscaler.shell.teller import Teller
 from autoscaler.view import View
 from jobs.kinds.all import KINDS
 from kube.errors import BadKubeconfig
+from kube.flags import address
 from kube.shell import logs
 from kube.shell.client import Client
 from kube.shell.clock import RealClock
 from kube.shell.events import EventRecorder
 from kube.shell.lease import Elector
+from kube.shell.program import lead, until_told
 
 log = logging.getLogger("turnout.autoscaler")
 
@@ -57,36 +58,9 @@ async def serve(wanted: Settings) -> None:
         teller = Teller(recorder, view.raw, KINDS, metrics)
         hands = Hands(client, KINDS, lambda: elector.leading, teller.became, dry_run=not wanted.act)
         lender = Lender(view, sight, hands, wanted.policy(), clock, teller.decided, metrics)
-        async with probes(*address(wanted.metrics_bind), metrics, lambda: sight.whole) as port:
+        async with probes(*address(wanted.metrics_bind, "--metrics-bind"), metrics, lambda: sight.whole) as port:
             log.info("serving", extra={"metrics_port": port})
-            await _run_until_told(sight, elector, lender, recorder)
-
-
-async def _run_until_told(sight: Sight, elector: Elector, lender: Lender, recorder: EventRecorder) -> None:
-    told = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, told.set)
-
-    async def lead(transitions: int) -> None:
-        log.info("leading", extra={"transitions": transitions})
-        await lender.run()
-
-    async def stand() -> None:
-        await sight.synced()
-        await elector.run(lead)
-
-    async def wait() -> None:
-        await told.wait()
-
-    tasks = [asyncio.create_task(work) for work in (wait(), sight.run(), stand(), recorder.run())]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()  # a fault of ours: end with it, so that somebody starts us afresh
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+            await until_told(sight.run(), lead(elector, sight.synced, lender.run), recorder.run())
 
 
 if __name__ == "__main__":

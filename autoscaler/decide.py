@@ -2,8 +2,8 @@
 
 Evict first: a waiting job that fits once elastic workers leave makes just enough of them leave; one that would not
 fit even then disturbs nobody. Create late: what is left after every min, in whole workers, goes unit by unit to the
-job that gains most by it. Every job gets exactly one step with one reason, and applying a plan and deciding again
-changes nothing.
+job that gains most by it. Every job gets exactly one step with one reason, and a plan that was carried out is not
+taken back by the next one while nothing else happens.
 """
 
 from __future__ import annotations

@@ -35,34 +35,32 @@ class Ledger:
 
     def reserve(self, queue: str, pods: Pods) -> bool:
         """Charge pods to their queue and to nodes, all or none."""
-        needs = total_of(list(pods))
-        if not self.quota.holds(queue, needs):
+        needs = total_of(pods)
+        if not self.quota.holds(queue, needs) or self._take(pods) is None:
             return False
-        done: list[tuple[PodShape, Charges]] = []
-        for shape, count in pods:
-            charges = self.room.take(shape, count)
-            if charges is None:
-                for other, charged in done:
-                    self.room.undo(other, charged)
-                return False
-            done.append((shape, charges))
         self.quota.take(queue, needs)
         return True
 
     def fits(self, queue: str, pods: Pods) -> bool:
         """Would `reserve` do it? Leaves everything as it was."""
         if any(self.room.total(shape) < count for shape, count in pods):
-            return False
-        if not self.quota.holds(queue, total_of(list(pods))):
-            return False
+            return False  # seen at once, as most that do not fit are
+        taken = self._take(pods) if self.quota.holds(queue, total_of(pods)) else None
+        for shape, charges in taken or ():
+            self.room.undo(shape, charges)
+        return taken is not None
+
+    def _take(self, pods: Pods) -> list[tuple[PodShape, Charges]] | None:
+        """Charge pods to nodes, all or none."""
         done: list[tuple[PodShape, Charges]] = []
         for shape, count in pods:
             charges = self.room.take(shape, count)
-            if charges is not None:
-                done.append((shape, charges))
-        for shape, charges in done:
-            self.room.undo(shape, charges)
-        return len(done) == len(pods)
+            if charges is None:
+                for other, charged in done:
+                    self.room.undo(other, charged)
+                return None
+            done.append((shape, charges))
+        return done
 
     def release(self, seen: Seen, rows: Sequence[int], sign: int = 1) -> None:
         """Give back what workers took that leave, or with sign=-1 let them stay."""

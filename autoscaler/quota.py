@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from autoscaler.model import Queue, Seen
 from kube.shape import PodShape
@@ -71,7 +71,7 @@ def least_of(seen: Seen) -> list[tuple[PodShape, int]]:
     return [(shape, pods) for shape, pods in lacking if pods > 0]
 
 
-def total_of(pods: list[tuple[PodShape, int]]) -> Counter[str]:
+def total_of(pods: Iterable[tuple[PodShape, int]]) -> Counter[str]:
     """What pods of several shapes ask of a queue together."""
     total: Counter[str] = Counter()
     for shape, count in pods:

@@ -121,8 +121,3 @@ class Room:
                 self._totals[other] += now - before
                 if now > before and other in self._order:
                     self._order[other].append(row)  # it may have been passed already
-
-
-def empty() -> Room:
-    """No node at all."""
-    return Room((), np.zeros((0, 0), dtype=np.int64), {}, {})

@@ -7,10 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autoscaler.model import Policy
-
-
-class BadSetting(ValueError):
-    """A flag that cannot be obeyed. Say so and end with exit code 2."""
+from kube.flags import BadSetting, address, build, check_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +26,8 @@ class Settings:
     log_level: str = "info"
 
     def __post_init__(self) -> None:
-        if self.lease.count("/") != 1 or not all(self.lease.split("/")):
-            raise BadSetting(f"--lease is {self.lease!r}: it must be namespace/name")
-        address(self.metrics_bind)
+        check_name(self.lease, "--lease")
+        address(self.metrics_bind, "--metrics-bind")
         if self.cooldown_s < 0:
             raise BadSetting(f"--cooldown-s is {self.cooldown_s}: it must not be negative")
         if not 0 <= self.least_gain < 1:
@@ -43,14 +39,6 @@ class Settings:
         """What of it decides."""
         headroom = {self.gpu_resource: self.headroom_gpus} if self.headroom_gpus else {}
         return Policy(self.cooldown_s, least_gain=self.least_gain, headroom=headroom)
-
-
-def address(text: str) -> tuple[str, int]:
-    """host:port, with IPv6 hosts in brackets. Raises BadSetting."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdigit() or int(port) > 65535:
-        raise BadSetting(f"--metrics-bind is {text!r}: it must be host:port")
-    return host.strip("[]"), int(port)
 
 
 def settings(argv: Sequence[str] | None) -> Settings:
@@ -77,7 +65,4 @@ def settings(argv: Sequence[str] | None) -> Settings:
     )
     parser.add_argument("--gpu-resource", default=default.gpu_resource, help="what a GPU is called (%(default)s)")
     parser.add_argument("--log-level", default=default.log_level, choices=("debug", "info", "warning", "error"))
-    try:
-        return Settings(**vars(parser.parse_args(argv)))
-    except BadSetting as error:
-        parser.error(str(error))
+    return build(parser, Settings, argv)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
 from autoscaler.model import ELSEWHERE, Observation, Queue, Seen, Worker
@@ -19,6 +18,7 @@ from kube.errors import KubeError
 from kube.objects import Node, Pod
 from kube.shape import PodShape, amount, shape_of
 from kube.snapshot import Charge, ClusterSnapshot
+from kube.times import since_1970
 
 Object = Mapping[str, Any]
 _OVER = ("Succeeded", "Failed")
@@ -162,7 +162,7 @@ class View:
                 _index(pod),
                 self._row(pod.spec.node_name),
                 leaving=bool(pod.metadata.deletion_timestamp),
-                since_s=since_1970(pod.metadata.creation_timestamp),
+                since_s=since_1970(pod.metadata.creation_timestamp) or 0.0,
             )
             for pod in mine
             if pod.status.phase not in _OVER
@@ -175,7 +175,7 @@ class View:
         done = sum(pod.status.phase == "Succeeded" for pod in mine)
         ordered = tuple(sorted(workers, key=lambda worker: (worker.index, worker.since_s, worker.row or 0)))
         job = replace(job, queue=self._resolved(job.key.namespace, job.queue))
-        return Seen(job, ordered, beside, since_1970(notes.get(labels.RESIZED_AT)), done)
+        return Seen(job, ordered, beside, since_1970(notes.get(labels.RESIZED_AT)) or 0.0, done)
 
     def _seen_queues(self) -> dict[str, Queue]:
         most = limits(self._queues.values(), self._used, self._total)
@@ -240,14 +240,6 @@ class View:
     def _resolved(self, namespace: str, queue: str) -> str:
         """The queue that a name means: a LocalQueue leads to its ClusterQueue, no name to that of the namespace."""
         return self._local.get(f"{namespace}/{queue}") or queue or NAMESPACE + namespace
-
-
-def since_1970(stamp: str | None) -> float:
-    """An RFC 3339 time as seconds; 0 for none."""
-    try:
-        return datetime.fromisoformat(stamp).timestamp() if stamp else 0.0
-    except ValueError:
-        return 0.0
 
 
 def _role(pod: Pod) -> str:

@@ -13,12 +13,13 @@ import sys
 from collections.abc import Sequence
 
 from kube.errors import BadKubeconfig
+from kube.flags import address
 from kube.shell import logs
 from kube.shell.client import Client
 from kube.shell.clock import RealClock
 from kube.shell.events import EventRecorder
 from scheduler_ext.errors import BadCertificate
-from scheduler_ext.settings import Settings, address, extender_settings
+from scheduler_ext.settings import Settings, extender_settings
 from scheduler_ext.shell.front import Front, Listen
 from scheduler_ext.shell.metrics import Metrics
 from scheduler_ext.shell.sight import Sight

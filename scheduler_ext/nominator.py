@@ -11,7 +11,6 @@ import asyncio
 import logging
 import os
 import random
-import signal
 import socket
 import sys
 import uuid
@@ -19,14 +18,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kube.errors import BadKubeconfig
+from kube.flags import BadSetting, address, build, check_name
 from kube.labels import GPU_RESOURCES
 from kube.shell import logs
 from kube.shell.client import Client
 from kube.shell.clock import RealClock
 from kube.shell.lease import Elector
+from kube.shell.program import lead, until_told
 from scheduler_ext.model import Notice, Rules
 from scheduler_ext.plans.nominate import Nominating
-from scheduler_ext.settings import BadSetting, add_common, address, build
+from scheduler_ext.settings import add_common
 from scheduler_ext.shell.front import bind
 from scheduler_ext.shell.health import Health
 from scheduler_ext.shell.metrics import Metrics
@@ -54,9 +55,8 @@ class NominatorSettings:
     log_level: str = "info"
 
     def __post_init__(self) -> None:
-        for flag, text in (("--configmap", self.configmap), ("--lease", self.lease)):
-            if text.count("/") != 1 or not all(text.split("/")):
-                raise BadSetting(f"{flag} is {text!r}: it must be namespace/name")
+        check_name(self.configmap, "--configmap")
+        check_name(self.lease, "--lease")
         if self.expire_s < 1:
             raise BadSetting(f"--expire-s is {self.expire_s}: it must be at least 1")
         address(self.metrics_bind, "--metrics-bind")
@@ -94,36 +94,9 @@ async def serve(settings: NominatorSettings) -> None:
         with bind(*address(settings.metrics_bind, "--metrics-bind")) as listening:
             await server.listen(listening)
             try:
-                await _run_until_told(sight, elector, nominator)
+                await until_told(sight.run(), lead(elector, sight.synced, nominator.run))
             finally:
                 await server.close()
-
-
-async def _run_until_told(sight: Sight, elector: Elector, nominator: Nominator) -> None:
-    told = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, told.set)
-
-    async def lead(transitions: int) -> None:
-        log.info("leading", extra={"transitions": transitions})
-        await nominator.run()
-
-    async def stand() -> None:
-        await sight.synced()
-        await elector.run(lead)
-
-    async def wait() -> None:
-        await told.wait()
-
-    tasks = [asyncio.create_task(work) for work in (wait(), sight.run(), stand())]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()  # a fault of ours: end with it, so that somebody starts us afresh
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def clear(kubeconfig: str | None, context: str | None) -> int:

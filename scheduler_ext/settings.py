@@ -6,16 +6,10 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
+from kube.flags import BadSetting, address, build, check_name
 from kube.labels import GPU_RESOURCES
 from scheduler_ext.model import Rules
-
-T = TypeVar("T")
-
-
-class BadSetting(ValueError):
-    """A flag that cannot be obeyed. Say so and end with exit code 2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,22 +36,13 @@ class Settings:
             raise BadSetting("--tls-cert and --tls-key go together")
         if self.client_ca is not None and self.tls_cert is None:
             raise BadSetting("--client-ca needs --tls-cert and --tls-key")
-        if self.configmap.count("/") != 1 or not all(self.configmap.split("/")):
-            raise BadSetting(f"--configmap is {self.configmap!r}: it must be namespace/name")
+        check_name(self.configmap, "--configmap")
         address(self.bind, "--bind")
         address(self.metrics_bind, "--metrics-bind")
 
     def rules(self) -> Rules:
         """What of it decides on placements."""
         return Rules(self.hold_incomplete_gangs, self.asw_only, self.gpu_resource)
-
-
-def address(text: str, flag: str) -> tuple[str, int]:
-    """host:port, with IPv6 hosts in brackets. Raises BadSetting."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdigit() or int(port) > 65535:
-        raise BadSetting(f"{flag} is {text!r}: it must be host:port")
-    return host.strip("[]"), int(port)
 
 
 def extender_settings(argv: Sequence[str] | None) -> Settings:
@@ -100,15 +85,3 @@ def add_common(parser: argparse.ArgumentParser, configmap: str, metrics_bind: st
         help=f"resource that counts as a GPU; repeatable ({', '.join(GPU_RESOURCES)})",
     )
     parser.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
-
-
-def build(parser: argparse.ArgumentParser, kind: type[T], argv: Sequence[str] | None) -> T:
-    """Parse and check. Ends the program with code 2 on a bad command line."""
-    values = vars(parser.parse_args(argv))
-    for key in [key for key, value in values.items() if isinstance(value, list)]:
-        values[key] = tuple(values[key])
-    values = {key: value for key, value in values.items() if value is not None}
-    try:
-        return kind(**values)
-    except BadSetting as error:
-        parser.error(str(error))

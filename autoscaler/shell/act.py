@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from autoscaler.model import Step
 from jobs.model import Change, JobKey, JobKind
 from kube import labels
 from kube.errors import CallError, Conflict, NotFound
+from kube.times import rfc3339
 
 log = logging.getLogger("turnout.autoscaler")
 
@@ -74,7 +74,6 @@ class Hands:
 
 def stamped(change: Change, now_s: float) -> Change:
     """A change that says when it was made, by which a cooldown is known after a restart of ours."""
-    at = datetime.fromtimestamp(now_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     body = json.loads(json.dumps(change.body))
-    body["metadata"].setdefault("annotations", {})[labels.RESIZED_AT] = at
+    body["metadata"].setdefault("annotations", {})[labels.RESIZED_AT] = rfc3339(now_s)
     return Change(change.method, change.path, body, change.form)

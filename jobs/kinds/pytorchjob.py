@@ -47,7 +47,7 @@ def read(raw: Object) -> Job:
         life=_life(raw, run),
         pause=common.pause(said.notes),
         cooldown_s=common.cooldown_s(said.notes),
-        refused=_refused(spec, policy, gang, bounds.least, bool(master)),
+        refused=_refused(policy, gang, bounds.least, bool(master)),
     )
 
 
@@ -71,7 +71,7 @@ def _life(raw: Object, run: Any) -> Life:
     return Life.SUSPENDED if run.get("suspend") else Life.LIVE
 
 
-def _refused(spec: Any, policy: Any, gang: Any, least: int, has_master: bool) -> str:
+def _refused(policy: Any, gang: Any, least: int, has_master: bool) -> str:
     if policy.get("metrics"):
         return "spec.elasticPolicy.metrics: its own HPA resizes it, and two hands on one size fight"
     if has_master and policy:

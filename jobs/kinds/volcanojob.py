@@ -46,7 +46,7 @@ def read(raw: Object) -> Job:
         life=Life.DONE if phase in _ENDS else Life.LIVE,
         pause=common.pause(said.notes),
         cooldown_s=common.cooldown_s(said.notes),
-        refused=_refused(spec, task, bounds.least),
+        refused=_refused(spec, task),
     )
 
 
@@ -67,14 +67,14 @@ def _own_least(task: Any, job: Job) -> int:
 
 
 def _elastic_task(tasks: list[Any]) -> int:
-    """The task that grows and shrinks: the one that asks for accelerators, has most replicas, and stands last."""
+    """The task that grows and shrinks: the one called worker, else the last of those with most replicas."""
     named = [number for number, task in enumerate(tasks) if task.get("name") in ("worker", "workers")]
     if named:
         return named[0]
     return max(range(len(tasks)), key=lambda number: (tasks[number].get("replicas", 1), number))
 
 
-def _refused(spec: Any, task: Any, least: int) -> str:
+def _refused(spec: Any, task: Any) -> str:
     """Why a change of size would do more than change the size."""
     for where, policies in (("spec", spec.get("policies")), ("the task", task.get("policies"))):
         for policy in policies or ():

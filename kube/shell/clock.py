@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import AbstractAsyncContextManager
-from datetime import UTC, datetime
 from typing import Protocol
 
 
@@ -42,13 +41,3 @@ class RealClock:
 
     def timeout(self, seconds: float) -> AbstractAsyncContextManager[object]:
         return asyncio.timeout(seconds)
-
-
-def rfc3339(wall_s: float) -> str:
-    """Kubernetes' Time: whole seconds, UTC."""
-    return datetime.fromtimestamp(wall_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def rfc3339_micro(wall_s: float) -> str:
-    """Kubernetes' MicroTime: six digits of a second, UTC."""
-    return datetime.fromtimestamp(wall_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

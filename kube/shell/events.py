@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from kube.errors import CallError, Forbidden, NotFound
-from kube.shell.clock import Clock, rfc3339
+from kube.shell.clock import Clock
 from kube.shell.pace import Pace
+from kube.times import rfc3339
 
 log = logging.getLogger(__name__)
 

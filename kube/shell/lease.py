@@ -20,7 +20,8 @@ import msgspec
 
 from kube.errors import BadAnswer, Conflict, NotFound
 from kube.objects import Lease
-from kube.shell.clock import Clock, rfc3339_micro
+from kube.shell.clock import Clock
+from kube.times import rfc3339_micro
 
 log = logging.getLogger(__name__)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
+from kube.times import rfc3339
 from simulator.processes.book import Book, Container, End, Part, State, initialized, phase, ready
 
 Object = dict[str, Any]
@@ -15,7 +15,7 @@ def status_of(pod: Object, book: Book, now_s: float, pod_ip: str, host_ip: str) 
     """The whole status as a patch; conditions that are not a kubelet's stay. now_s: of a condition that changes."""
     images = {each["name"]: each.get("image", "") for each in _containers(pod)}
     told = phase(book)
-    began = (pod.get("status") or {}).get("startTime") or _stamp(now_s)
+    began = (pod.get("status") or {}).get("startTime") or rfc3339(now_s)
     done = told in ("Succeeded", "Failed")
     status: Object = {
         "phase": told,
@@ -53,7 +53,7 @@ def _condition(before: Mapping[str, Any], kind: str, holds: bool, now_s: float, 
     since = before.get("lastTransitionTime") if before.get("status") == word else None
     reason = {} if holds else {"reason": "PodCompleted" if done else "ContainersNotReady"}
     head = {"type": kind, "status": word, "lastProbeTime": None}
-    return {**head, "lastTransitionTime": since or _stamp(now_s), **reason}
+    return {**head, "lastTransitionTime": since or rfc3339(now_s), **reason}
 
 
 def _shown(each: Container, images: Mapping[str, str]) -> Object:
@@ -79,7 +79,7 @@ def _backs_off(each: Container) -> bool:
 
 def _state(each: Container) -> Object:
     if each.state is State.RUNNING:
-        return {"running": {"startedAt": _stamp(each.began_s)}}
+        return {"running": {"startedAt": rfc3339(each.began_s)}}
     if each.state is State.WAITING:
         return {"waiting": {"reason": each.why} | ({"message": each.message} if each.message else {})}
     if _backs_off(each) and each.end is not None:
@@ -93,11 +93,7 @@ def _ended(end: End) -> Object:
     told: Object = {
         "exitCode": end.code,
         "reason": "Error" if end.code else "Completed",
-        "startedAt": _stamp(end.began_s),
-        "finishedAt": _stamp(end.ended_s),
+        "startedAt": rfc3339(end.began_s),
+        "finishedAt": rfc3339(end.ended_s),
     }
     return told | ({"message": end.message} if end.message else {})
-
-
-def _stamp(at_s: float) -> str:
-    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

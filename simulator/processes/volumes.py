@@ -30,7 +30,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """One volume. files: path in it -> file, rewritten when its sources change. in_memory: an emptyDir on tmpfs.
+    """One volume. files: path in it -> file, written before each start of a container. in_memory: an emptyDir on tmpfs.
 
     host_path: a folder or file of this machine, used as it is; make: created when it is missing.
     """

@@ -161,9 +161,9 @@ async def test_an_edit_is_applied_by_patch_and_what_is_not_done_says_so(kubectl)
 
 
 async def test_logs_are_shown_followed_and_looked_back_at(kubectl):
-    script = "echo begins; read line < /work/go; echo $line; exit 1"
-    makes = {"name": "makes", "image": "i", "command": ["mkfifo", "/work/go"]}
-    work = [{"name": "work", "mountPath": "/work"}]
+    script = "echo begins; read line < /shared/go; echo $line; exit 1"
+    makes = {"name": "makes", "image": "i", "command": ["mkfifo", "/shared/go"]}
+    work = [{"name": "work", "mountPath": "/shared"}]
     spec = {
         "restartPolicy": "OnFailure",
         "volumes": [{"name": "work", "emptyDir": {}}],
@@ -178,7 +178,7 @@ async def test_logs_are_shown_followed_and_looked_back_at(kubectl):
     )
     async with asyncio.timeout(20):
         assert await following.stdout.readline() == b"begins\n"
-        (fifo,) = kubectl.folder.glob("pods/*/volumes/work/go")
+        (fifo,) = kubectl.folder.glob("pods/*/volumes/shared/go")
         await asyncio.to_thread(fifo.write_text, "hello\n")
         assert await following.communicate() == (b"hello\n", None)
     await kubectl("wait", "--for=jsonpath={.status.containerStatuses[0].restartCount}=1", "pod/talks", "--timeout=20s")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any
 
+from kube.times import since_1970
 from simulator.api.model import Column, Object
 
 NONE = "<none>"
@@ -17,14 +17,6 @@ def at(obj: Any, *path: str) -> Any:
     for step in path:
         obj = obj.get(step) if isinstance(obj, dict) else None
     return obj
-
-
-def seconds(stamp: Any) -> float | None:
-    """An RFC 3339 time as seconds since 1970; None when it is none."""
-    try:
-        return datetime.fromisoformat(str(stamp)).astimezone(UTC).timestamp()
-    except ValueError:
-        return None
 
 
 def lasted(span_s: float) -> str:
@@ -52,7 +44,7 @@ def since(*path: str) -> Callable[[Object, float], str]:
     """A cell: how long ago the time under a path was."""
 
     def show(obj: Object, now_s: float) -> str:
-        then_s = seconds(at(obj, *path))
+        then_s = since_1970(at(obj, *path))
         return UNKNOWN if then_s is None else lasted(now_s - then_s)
 
     return show
@@ -119,7 +111,7 @@ def _address(kind: str) -> Callable[[Object, float], str]:
 
 def _last_seen(event: Object, now_s: float) -> str:
     for path in (("series", "lastObservedTime"), ("lastTimestamp",), ("eventTime",), ("metadata", "creationTimestamp")):
-        if (then_s := seconds(at(event, *path))) is not None:
+        if (then_s := since_1970(at(event, *path))) is not None:
             return lasted(now_s - then_s)
     return UNKNOWN
 
@@ -143,7 +135,7 @@ def _completions(job: Object, now_s: float) -> str:
 
 
 def _duration(job: Object, now_s: float) -> str:
-    began_s, ended_s = seconds(at(job, "status", "startTime")), seconds(at(job, "status", "completionTime"))
+    began_s, ended_s = since_1970(at(job, "status", "startTime")), since_1970(at(job, "status", "completionTime"))
     return "" if began_s is None else lasted((now_s if ended_s is None else ended_s) - began_s)
 
 

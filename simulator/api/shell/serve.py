@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from aiohttp import web
 
+from kube.times import rfc3339
 from simulator.api.faults import Faults
 from simulator.api.kubeconfig import kubeconfig as kubeconfig_of
 from simulator.api.shell.logs import Logs
@@ -62,7 +63,7 @@ async def serve(
 
 
 def _now(later_s: float = 0) -> str:
-    return (datetime.now(UTC) + timedelta(seconds=later_s)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return rfc3339(time.time() + later_s)
 
 
 def _write(file: Path, text: str) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulator.api.errors import ApiRefusal, conflict
-from simulator.api.kinds.cells import at, seconds
+from simulator.api.kinds.cells import at
 from simulator.api.model import Kind, Object
 
 FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
@@ -98,12 +98,6 @@ def grace(kind: Kind, obj: Object, wish: Wish) -> int:
     if meta.get("deletionTimestamp"):
         return min(grace_s, int(meta.get("deletionGracePeriodSeconds") or 0))
     return int(grace_s)
-
-
-def overdue_s(obj: Object, now_s: float) -> float | None:
-    """How long ago the grace of an object ended; None when it is not on its way out."""
-    then_s = seconds(obj["metadata"].get("deletionTimestamp"))
-    return None if then_s is None else now_s - then_s
 
 
 def closing(namespace: Object, now: str) -> Object:

@@ -36,10 +36,6 @@ class Folder:
         for each in (self.disk, self.memory):
             shutil.rmtree(each, ignore_errors=True)
 
-    def forget_memory(self) -> None:
-        """Remove what lay in memory only."""
-        shutil.rmtree(self.memory, ignore_errors=True)
-
     @property
     def shared(self) -> Path:
         """What containers find at /.yard."""

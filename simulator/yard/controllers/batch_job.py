@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from kube.times import rfc3339, since_1970
 from simulator.yard.controllers.model import (
     Create,
     Look,
@@ -23,8 +24,6 @@ from simulator.yard.controllers.model import (
     is_ready,
     owned,
     phase,
-    since_1970,
-    stamp,
     with_env,
 )
 
@@ -50,7 +49,7 @@ def look(job: Object, pods: Sequence[Object], now_s: float, retry_s: tuple[float
     """What a job wants done. pods: those that it owns."""
     spec, status = job["spec"], job.get("status") or {}
     if ended := _condition(status, "Complete") or _condition(status, "Failed"):
-        return _after(job, pods, since_1970(ended.get("lastTransitionTime")), now_s)
+        return _after(job, pods, (since_1970(ended.get("lastTransitionTime")) or 0.0), now_s)
     count = _count(job, pods)
     if why := _failure(job, count, now_s):
         return _ending(job, count, now_s, ("FailureTarget", "Failed"), *why)
@@ -62,10 +61,10 @@ def look(job: Object, pods: Sequence[Object], now_s: float, retry_s: tuple[float
         return Look([*writes, *_told(job, count, now_s, {}, [("Suspended", "True", "JobSuspended")])])
     changes, again_s = _changes(job, count, now_s, retry_s)
     resumed = [("Suspended", "False", "JobResumed")] if _condition(status, "Suspended") else []
-    began = {} if status.get("startTime") and not resumed else {"startTime": stamp(now_s)}
+    began = {} if status.get("startTime") and not resumed else {"startTime": rfc3339(now_s)}
     deadline_s = spec.get("activeDeadlineSeconds")
     if deadline_s and status.get("startTime"):
-        due_s = since_1970(status["startTime"]) + deadline_s
+        due_s = (since_1970(status["startTime"]) or 0.0) + deadline_s
         again_s = min(due_s, again_s or due_s)
     return Look([*changes, *_told(job, count, now_s, began, resumed)], again_s)
 
@@ -181,7 +180,7 @@ def _failure(job: Object, count: _Count, now_s: float) -> tuple[str, str] | None
     if count.failed > spec.get("backoffLimit", 6):
         return "BackoffLimitExceeded", "Job has reached the specified backoff limit"
     limit_s = spec.get("activeDeadlineSeconds")
-    if limit_s and began and now_s >= since_1970(began) + limit_s and not spec.get("suspend"):
+    if limit_s and began and now_s >= (since_1970(began) or 0.0) + limit_s and not spec.get("suspend"):
         return "DeadlineExceeded", "Job was active longer than specified deadline"
     return None
 
@@ -198,7 +197,7 @@ def _ending(job: Object, count: _Count, now_s: float, words: tuple[str, str], wh
     writes: list[Write] = [Remove("pods", pod) for pod in count.active]
     at_rest = not count.active and not count.leaving
     told = [(word, "True", why, message) for word in (words if at_rest else words[:1])]
-    done: Object = {"completionTime": stamp(now_s)} if at_rest and words[1] == "Complete" else {}
+    done: Object = {"completionTime": rfc3339(now_s)} if at_rest and words[1] == "Complete" else {}
     if words[1] == "Failed":  # what is ended with it has failed, too
         done["failed"] = count.failed + len(count.active)
     return Look([*writes, *_told(job, count, now_s, done, told)])
@@ -235,7 +234,7 @@ def _told(job: Object, count: _Count, now_s: float, more: Object, conditions: It
     kept = {each["type"]: each for each in before.get("conditions") or ()}
     for kind, word, why, *message in conditions:
         if kept.get(kind, {}).get("status") != word:
-            at = {"lastProbeTime": stamp(now_s), "lastTransitionTime": stamp(now_s)}
+            at = {"lastProbeTime": rfc3339(now_s), "lastTransitionTime": rfc3339(now_s)}
             kept[kind] = {"type": kind, "status": word, **at, "reason": why, "message": message[0] if message else ""}
     if kept:
         told["conditions"] = list(kept.values())

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
+
+from kube.times import since_1970
 
 Object = dict[str, Any]
 
@@ -54,19 +55,6 @@ def owned(owner: Object, api_version: str, kind: str) -> list[Object]:
     return [{**told, "controller": True, "blockOwnerDeletion": True}]
 
 
-def stamp(now_s: float) -> str:
-    """A time as RFC 3339."""
-    return datetime.fromtimestamp(now_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def since_1970(text: Any) -> float:
-    """An RFC 3339 time as seconds; 0 when it is none."""
-    try:
-        return datetime.fromisoformat(str(text)).timestamp()
-    except ValueError:
-        return 0.0
-
-
 def phase(pod: Object) -> str:
     """A pod's phase."""
     return str((pod.get("status") or {}).get("phase") or "Pending")
@@ -92,7 +80,7 @@ def ended_s(pod: Object) -> float:
     """When the last container of a pod ended; 0 when none tells."""
     told = (pod.get("status") or {}).get("containerStatuses") or ()
     times = [((each.get("state") or {}).get("terminated") or {}).get("finishedAt") for each in told]
-    return max((since_1970(each) for each in times), default=0.0)
+    return max((since_1970(each) or 0.0 for each in times), default=0.0)
 
 
 def from_template(template: Object, name: Object, namespace: str, marks: Object, notes: Object) -> Object:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from kube.times import rfc3339, since_1970
 from simulator.yard.controllers.model import (
     Create,
     Look,
@@ -22,8 +23,6 @@ from simulator.yard.controllers.model import (
     is_over,
     owned,
     phase,
-    since_1970,
-    stamp,
     with_env,
 )
 from simulator.yard.controllers.volcano_plugins import extras, in_pod
@@ -241,7 +240,7 @@ def _after(sight: _Sight) -> Look:
     writes: list[Write] = [Remove("pods", pod) for pod in sight.active if not is_leaving(pod)]
     ttl_s = sight.job["spec"].get("ttlSecondsAfterFinished")
     state = (sight.job.get("status") or {}).get("state") or {}
-    due_s = since_1970(state.get("lastTransitionTime")) + (ttl_s or 0)
+    due_s = (since_1970(state.get("lastTransitionTime")) or 0.0) + (ttl_s or 0)
     if ttl_s is None:
         return Look(writes)
     return Look([*writes, Remove(JOBS, sight.job)]) if sight.now_s >= due_s else Look(writes, due_s)
@@ -259,7 +258,7 @@ def _told(sight: _Sight, word: str, why: str = "", tried: int | None = None) -> 
         "retryCount": before.get("retryCount", 0) if tried is None else tried,
     }
     if word != (before.get("state") or {}).get("phase"):
-        at = stamp(sight.now_s)
+        at = rfc3339(sight.now_s)
         told["state"] = {"phase": word, "lastTransitionTime": at} | ({"message": why} if why else {})
         told["conditions"] = [*(before.get("conditions") or ()), {"status": word, "lastTransitionTime": at}]
     changed = {key: value for key, value in told.items() if before.get(key) != value}

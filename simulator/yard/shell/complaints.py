@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from datetime import UTC, datetime
+import time
 from typing import Any
 
 import aiohttp
 
+from kube.times import rfc3339
 from simulator.yard.scheduler import Waits
 from simulator.yard.shell.wire import ApiError, Door
 
@@ -54,7 +55,7 @@ class Complaints:
                     log.warning("pod_not_told", extra={"why": str(error)})
 
     async def _say(self, uid: str, namespace: str, name: str, outcome: Waits) -> None:
-        at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        at = rfc3339(time.time())
         told = {"reason": outcome.why.value, "message": outcome.message}
         condition = {"type": "PodScheduled", "status": "False", "lastProbeTime": None, "lastTransitionTime": at, **told}
         body: dict[str, Any] = {"metadata": {"uid": uid}, "status": {"conditions": [condition]}}

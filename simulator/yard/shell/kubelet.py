@@ -6,12 +6,13 @@ import asyncio
 import heapq
 import itertools
 import logging
+import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any, Protocol
 
 import aiohttp
 
+from kube.times import rfc3339
 from simulator.yard.kubelet import Pace, State, exit_code, state_of, status_in, turn
 from simulator.yard.shell.wire import ApiError, Door
 
@@ -120,7 +121,9 @@ class Kubelet:
                 only_this = {"gracePeriodSeconds": 0, "preconditions": {"uid": meta["uid"]}}
                 await self._api.call("DELETE", path, only_this)
             else:
-                status = status_in(pod, to, _stamp(), self._address(pod), self._host_of(pod), exit_code(pod))
+                status = status_in(
+                    pod, to, rfc3339(time.time()), self._address(pod), self._host_of(pod), exit_code(pod)
+                )
                 body = {"metadata": {"uid": meta["uid"]}, "status": status}
                 await self._api.call("PATCH", f"{path}/status", body, _STRATEGIC)
         except ApiError as error:
@@ -151,7 +154,3 @@ class Kubelet:
 
 def _now_s() -> float:
     return asyncio.get_running_loop().time()
-
-
-def _stamp() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

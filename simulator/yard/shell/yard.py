@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 
 import aiohttp
 
+from kube.times import rfc3339
 from simulator.api.shell.serve import serve
 from simulator.processes.shell.logs import PodLogs
 from simulator.processes.shell.runner import Runner
@@ -43,7 +44,7 @@ class Yard:
 
     async def add_nodes(self, places: Sequence[Place], gpus: int, kubelet: tuple[str, int] = ("", 0)) -> None:
         """Create nodes that the yard's kubelet serves. kubelet: where an API server reaches it, if it has to."""
-        stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        stamp = rfc3339(time.time())
         room = asyncio.Semaphore(_AT_ONCE)
 
         async def add(place: Place) -> None:

@@ -257,20 +257,20 @@ async def test_what_it_refers_to_is_waited_for(pods):
 
 
 async def test_init_containers_come_first_and_a_sidecar_goes_last(pods):
-    shared = [{"name": "w", "mountPath": "/work"}]
-    first = {"name": "first", "image": "i", "command": ["sh", "-c", "echo 1 > /work/n"], "volumeMounts": shared}
+    shared = [{"name": "w", "mountPath": "/shared"}]
+    first = {"name": "first", "image": "i", "command": ["sh", "-c", "echo 1 > /shared/n"], "volumeMounts": shared}
     beside = {
         "name": "beside",
         "image": "i",
         "command": [
             "sh",
             "-c",
-            "trap 'echo last >> /work/n; cat /work/n; exit 0' TERM; echo s >> /work/n; sleep 60 & wait",
+            "trap 'echo last >> /shared/n; cat /shared/n; exit 0' TERM; echo s >> /shared/n; sleep 60 & wait",
         ],
         "restartPolicy": "Always",
         "volumeMounts": shared,
     }
-    script = "until grep -q s /work/n; do sleep 0.01; done; echo main >> /work/n"
+    script = "until grep -q s /shared/n; do sleep 0.01; done; echo main >> /shared/n"
     body = pod(
         "a",
         script,

@@ -1,0 +1,39 @@
+"""The command lines of our programs: flags that are checked when they are built, and a bad one named."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class BadSetting(ValueError):
+    """A flag that cannot be obeyed. Say so and end with exit code 2."""
+
+
+def address(text: str, flag: str) -> tuple[str, int]:
+    """host:port, with IPv6 hosts in brackets. Raises BadSetting."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdigit() or int(port) > 65535:
+        raise BadSetting(f"{flag} is {text!r}: it must be host:port")
+    return host.strip("[]"), int(port)
+
+
+def check_name(text: str, flag: str) -> None:
+    """namespace/name. Raises BadSetting."""
+    if text.count("/") != 1 or not all(text.split("/")):
+        raise BadSetting(f"{flag} is {text!r}: it must be namespace/name")
+
+
+def build(parser: argparse.ArgumentParser, kind: type[T], argv: Sequence[str] | None) -> T:
+    """Parse and check. Ends the program with code 2 on a bad command line."""
+    values = vars(parser.parse_args(argv))
+    for key in [key for key, value in values.items() if isinstance(value, list)]:
+        values[key] = tuple(values[key])
+    values = {key: value for key, value in values.items() if value is not None}
+    try:
+        return kind(**values)
+    except BadSetting as error:
+        parser.error(str(error))

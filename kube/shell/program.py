@@ -1,0 +1,44 @@
+"""How our programs run: until they are told to end, or until a part of them fails; and work that only a leader does."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from kube.shell.lease import Elector
+
+log = logging.getLogger(__name__)
+
+
+async def until_told(*works: Coroutine[Any, Any, None]) -> None:
+    """Do all of these until SIGTERM or SIGINT. Raises what the first of them fails with; none is left running."""
+    told = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, told.set)
+
+    async def wait() -> None:
+        await told.wait()
+
+    tasks = [asyncio.create_task(work) for work in (wait(), *works)]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()  # a fault of ours: end with it, so that somebody starts us afresh
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def lead(elector: Elector, synced: Callable[[], Awaitable[None]], work: Callable[[], Awaitable[None]]) -> None:
+    """Stand for election once everything has been seen, and do the work of each term."""
+
+    async def term(transitions: int) -> None:
+        log.info("leading", extra={"transitions": transitions})
+        await work()
+
+    await synced()
+    await elector.run(term)
