@@ -178,7 +178,7 @@ async def test_logs_are_shown_followed_and_looked_back_at(kubectl):
     )
     async with asyncio.timeout(20):
         assert await following.stdout.readline() == b"begins\n"
-        (fifo,) = kubectl.folder.glob("pods/*/volumes/shared/go")
+        (fifo,) = kubectl.folder.glob("pods/*/volumes/work/go")
         await asyncio.to_thread(fifo.write_text, "hello\n")
         assert await following.communicate() == (b"hello\n", None)
     await kubectl("wait", "--for=jsonpath={.status.containerStatuses[0].restartCount}=1", "pod/talks", "--timeout=20s")
