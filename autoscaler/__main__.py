@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import random
 import socket
 import sys
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 
 from autoscaler.settings import Settings, settings
 from autoscaler.shell.act import Hands
+from autoscaler.shell.journal import Journal
 from autoscaler.shell.loop import Lender
 from autoscaler.shell.metrics import Metrics
+from autoscaler.shell.pages import Pages
 from autoscaler.shell.probes import probes
+from autoscaler.shell.refs import Refs
 from autoscaler.shell.sight import Sight
 from autoscaler.shell.teller import Teller
+from autoscaler.telling.marks import Mark, Marked
+from autoscaler.telling.status import pages as queue_pages
 from autoscaler.view import View
 from jobs.kinds.all import KINDS
 from kube.errors import BadKubeconfig
@@ -26,7 +34,7 @@ from kube.shell import logs
 from kube.shell.client import Client
 from kube.shell.clock import RealClock
 from kube.shell.events import EventRecorder
-from kube.shell.lease import Elector
+from kube.shell.lease import Elector, LeaseSettings
 from kube.shell.program import lead, until_told
 
 log = logging.getLogger("turnout.autoscaler")
@@ -48,19 +56,67 @@ async def serve(wanted: Settings) -> None:
     """Watch always, act while leading, until the process is told to end."""
     clock = RealClock()
     async with await Client.open(wanted.kubeconfig, wanted.context) as client:
-        view = View(KINDS)
-        sight = Sight(view, client, KINDS, clock, random.Random())
+        view = View(KINDS, (wanted.gpu_resource,))
+        sight = Sight(view, client, KINDS, clock, random.Random(), (wanted.configmap, wanted.orders))
         namespace, _, name = wanted.lease.partition("/")
         identity = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        elector = Elector(client, namespace, name, identity, clock=clock, rng=random.Random())
+        terms = lease_settings(wanted.lease_seconds)
+        elector = Elector(client, namespace, name, identity, clock=clock, rng=random.Random(), settings=terms)
         recorder = EventRecorder(client, "turnout-autoscaler", socket.gethostname(), clock=clock)
-        metrics = Metrics(wanted.gpu_resource)
-        teller = Teller(recorder, view.raw, KINDS, metrics)
-        hands = Hands(client, KINDS, lambda: elector.leading, teller.became, dry_run=not wanted.act)
-        lender = Lender(view, sight, hands, wanted.policy(), clock, teller.decided, metrics)
-        async with probes(*address(wanted.metrics_bind, "--metrics-bind"), metrics, lambda: sight.whole) as port:
-            log.info("serving", extra={"metrics_port": port})
-            await until_told(sight.run(), lead(elector, sight.synced, lender.run), recorder.run())
+        metrics = Metrics(wanted.gpu_resource, restart_s=wanted.restart_s)
+        refs = Refs(view)
+        teller = Teller(recorder, refs.job, refs.leaving, metrics)
+
+        def term() -> int | None:
+            return elector.transitions if elector.leading else None
+
+        hands = Hands(client, KINDS, term, teller.became, dry_run=not wanted.act)
+        with journal_at(wanted.decision_log) as journal:
+            lender = Lender(view, sight, hands, wanted.policy(), clock, teller.decided, metrics, journal)
+            words = Words(lender, refs, wanted)
+            pages = Pages(client, namespace, clock, words.pages, words.marks, lambda: elector.leading)
+            async with probes(*address(wanted.metrics_bind, "--metrics-bind"), metrics, lambda: sight.whole) as port:
+                log.info("serving", extra={"metrics_port": port})
+                leading = lead(elector, lambda: settled(sight), lender.run)
+                await until_told(sight.run(), leading, recorder.run(), pages.run())
+
+
+class Words:
+    """What is written beside sizes, made of the last look. Pods are marked only by a lender that acts."""
+
+    def __init__(self, lender: Lender, refs: Refs, wanted: Settings) -> None:
+        self._lender, self._refs, self._wanted, self._marked = lender, refs, wanted, Marked()
+
+    def pages(self) -> dict[str, dict[str, str]]:
+        """Each queue's status, by queue."""
+        lender, wanted = self._lender, self._wanted
+        if lender.seen is None:
+            return {}
+        return queue_pages(lender.seen, lender.steps.values(), wanted.gpu_resource, dry_run=not wanted.act)
+
+    def marks(self) -> Iterable[Mark]:
+        """What pods lack."""
+        if self._lender.seen is None or not (self._wanted.act and self._wanted.mark_pods):
+            return ()
+        return self._marked.missing(self._lender.seen.jobs, self._refs.notes)
+
+
+def journal_at(path: str | None) -> AbstractContextManager[Journal | None]:
+    """The decision log, if one is wanted."""
+    return nullcontext() if path is None else Journal(Path(path))
+
+
+async def settled(sight: Sight) -> None:
+    """Wait until everything is seen; what is there stays, so the collector need not walk it at every turn."""
+    await sight.synced()
+    gc.collect()
+    gc.freeze()
+
+
+def lease_settings(lease_s: int) -> LeaseSettings:
+    """client-go's proportions at any length: its 15 s are renewed within 10, tried every 2, and left 5 to stop in."""
+    renew_s = lease_s * 2 / 3
+    return LeaseSettings(lease_s, renew_s, lease_s * 2 / 15, call_s=lease_s / 3, grace_s=lease_s - renew_s)
 
 
 if __name__ == "__main__":

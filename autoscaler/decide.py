@@ -8,208 +8,142 @@ taken back by the next one while nothing else happens.
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
 
-from autoscaler.evict import Ledger, by_willingness, make_room
-from autoscaler.model import Observation, Policy, Reason, Seen, Step
-from autoscaler.quota import Quota, least_of, needs_of, total_of
-from jobs.model import Job, JobKey, Life, Pause
-from kube.shape import PodShape
+from autoscaler.lending.evict import TURN, Givers, may_give
+from autoscaler.lending.grow import Growing, grow
+from autoscaler.lending.ledger import Ledger, Wish
+from autoscaler.lending.quota import Quota, least_of, total_of
+from autoscaler.model import Observation, Policy, Reason, Seen, Standing, Step
+from jobs.model import JobKey
 
 
 def decide(seen: Observation, policy: Policy, now_s: float) -> list[Step]:
-    """One step a job, by key. now_s: seconds since 1970."""
-    if not seen.whole or seen.age_s > policy.stale_s:
-        why = "a list failed" if not seen.whole else f"the oldest list is {seen.age_s:.0f} s old"
-        return sorted((_hold(each, Reason.STALE, why) for each in seen.jobs), key=lambda step: step.key)
+    """One step a job, in the order of the jobs. now_s: seconds since 1970."""
+    if (why := _nothing_at_all(seen, policy)) is not None:
+        return [each.hold(*why) for each in seen.jobs]
+    if seen.standing is Standing.RELEASE:
+        return [_released(each) for each in seen.jobs]
     steps: dict[JobKey, Step] = {}
-    live = [each for each in seen.jobs if each.job.life is Life.LIVE]
-    steps.update({e.job.key: _hold(e, Reason.SUSPENDED) for e in seen.jobs if e.job.life is Life.SUSPENDED})
-    real = Ledger(seen.room.copied(), Quota(seen.queues))
-    ledger = real.copied()
-    for each in seen.jobs:
-        if each.promised:  # room that is on its way counts for who waits, so that nobody leaves for it twice
-            ledger.release(each, each.promised)
-    for each in live:
-        if (stuck := _room_taken(each, policy, now_s)) is not None:
+    waiters, runners, going = list[Seen](), list[Seen](), list[Seen]()
+    unread = {name: queue.faults[0] for name, queue in seen.queues.items() if queue.faults}
+    for each in sorted(seen.jobs, key=TURN):
+        if each.promised and _goes(each, policy, now_s):
+            going.append(each)
+        if unread and each.job.queue in unread:
+            steps[each.job.key] = each.hold(Reason.STALE, unread[each.job.queue])
+        elif each.waits:
+            waiters.append(each)
+        elif each.steady:
+            if each.still is None:
+                runners.append(each)
+        elif (stuck := _room_taken(each, policy, now_s)) is not None:
             steps[each.job.key] = stuck
-    waiters = sorted((each for each in live if each.waits), key=_turn)
-    willing = by_willingness(live) if waiters else []
-    for waiter in waiters:
-        steps.update(_serve(waiter, willing, (ledger, real), steps))
-    runners = [each for each in live if not each.waits and each.job.key not in steps]
-    kept = ledger.with_headroom(policy.headroom) if policy.headroom else ledger
-    same = not any(each.promised for each in seen.jobs) and not any(step.changes for step in steps.values())
+        elif each.still is None:
+            runners.append(each)
+    ledger = real = Ledger(seen.room.copied(), Quota(seen.queues))
+    if going or waiters:
+        ledger = _with_promised(real, going)
+    same = not going
+    if waiters:
+        givers = Givers([e for e in seen.jobs if may_give(e, now_s) and e.job.key not in steps], ledger)
+        for waiter in waiters:
+            served = list(_serve(waiter, givers, ledger, real))
+            same = same and len(served) == 1
+            steps |= {step.key: step for step in served}
+        runners = [each for each in runners if each.job.key not in steps]
+    kept = ledger.with_headroom(policy.headroom) if policy.headroom or ledger.quota.keeps() else ledger
+    growing = _growing(ledger, ledger if same else real, kept, waiters, steps)
+    steps |= {step.key: step for step in grow(runners, growing, policy, now_s)}
+    decided = (steps.get(each.job.key, each.still) for each in seen.jobs)
+    return [step for step in decided if step is not None]
+
+
+def _goes(seen: Seen, policy: Policy, now_s: float) -> bool:
+    """Will its workers really go? A controller that has not obeyed us for long may never do: nobody waits for it."""
+    resized_s = seen.job.bank.resized_s
+    late = resized_s and seen.job.wish is None and now_s - resized_s > policy.promise_s
+    return not late or any(worker.leaving for worker in seen.workers)
+
+
+def _with_promised(real: Ledger, going: Iterable[Seen]) -> Ledger:
+    """Room that is on its way counts for who waits, so that nobody leaves for it twice."""
+    ledger = real.copied()
+    for each in going:
+        ledger.release(each, each.promised)
+    return ledger
+
+
+def _nothing_at_all(seen: Observation, policy: Policy) -> tuple[Reason, str] | None:
+    """Why nobody is changed, whatever there is to do: what cannot be trusted is not acted on."""
+    if not seen.whole:
+        return Reason.STALE, "a list failed"
+    if seen.age_s > policy.stale_s:
+        return Reason.STALE, f"the oldest list is {seen.age_s:.0f} s old"
+    if seen.unready > policy.most_unready:
+        return Reason.NODES_UNREADY, f"{seen.unready:.0%} of the nodes are not ready"
+    return (Reason.ALL_PAUSED, "an admin has stopped all changes") if seen.standing is Standing.PAUSE else None
+
+
+def _released(seen: Seen) -> Step:
+    """Back to its min; its owner's pause is about lending, and this is its end."""
+    job = seen.job
+    if not job.elastic or job.replicas <= job.bounds.least:
+        return seen.hold(Reason.ALL_PAUSED, "an admin takes back everything that is lent")
+    return Step(job.key, job.bounds.least, job.replicas, Reason.RELEASED, "an admin takes back everything that is lent")
+
+
+def _growing(ledger: Ledger, real: Ledger, kept: Ledger, waiters: list[Seen], steps: dict[JobKey, Step]) -> Growing:
     served = (Reason.SCHEDULERS_TURN, Reason.WAITS_FOR_ROOM)
     starting = {each.job.queue for each in waiters if steps[each.job.key].reason in served}
-    growing = _Growing(ledger, ledger if same else real, kept, bool(waiters), starting)
-    steps.update({step.key: step for step in _grow(runners, growing, policy, now_s)})
-    return [steps[key] for key in sorted(steps)]
-
-
-@dataclass(slots=True)
-class _Growing:
-    """The ledgers that growth has to satisfy: with what is on its way out, without it, and with the headroom kept.
-
-    starting: queues in which a job is about to get its min; nobody grows there before it has. full: groups of alike
-    workers for which there is no room any more, and why; growth only takes, so that stays true.
-    """
-
-    ledger: Ledger
-    real: Ledger
-    kept: Ledger
-    others_wait: bool
-    starting: set[str]
-    full: dict[tuple[str, PodShape, int], tuple[Reason, str]] = field(default_factory=dict)
-
-    def refuses(self, job: Job) -> tuple[Reason, str] | None:
-        """Why there is no room for one more unit of a job; None when there is."""
-        if job.queue in self.starting:
-            return Reason.OTHERS_WAIT, f"a job of queue {job.queue} is about to start"
-        group = (job.queue, job.shape, job.unit)
-        if group in self.full:
-            return self.full[group]
-        unit = job.queue, job.shape, job.unit
-        if all(held.could(*unit) for held in self._each()):
-            return None
-        self.full[group] = self._why(job)
-        return self.full[group]
-
-    def take(self, job: Job) -> None:
-        """Charge one more unit everywhere."""
-        for held in self._each():
-            held.reserve(job.queue, [(job.shape, job.unit)])
-
-    def _each(self) -> list[Ledger]:
-        return [self.ledger, *(held for held in (self.real, self.kept) if held is not self.ledger)]
-
-    def _why(self, job: Job) -> tuple[Reason, str]:
-        if self.ledger.could(job.queue, job.shape, job.unit):
-            if self.real.could(job.queue, job.shape, job.unit):
-                return Reason.HEADROOM_KEPT, "the room left is kept free"
-            return Reason.NO_FREE_ROOM, "what will be free is not free yet"
-        if self.others_wait:
-            return Reason.OTHERS_WAIT, "what is free is promised to jobs that wait"
-        if not self.ledger.quota.holds(job.queue, needs_of(job.shape, job.unit)):
-            return Reason.NO_FREE_ROOM, f"queue {job.queue} is full"
-        return Reason.NO_FREE_ROOM, "no whole worker fits on the nodes"
-
-
-def _turn(seen: Seen) -> tuple[int, str, JobKey]:
-    """Who comes first: priority, then age."""
-    return -seen.job.priority, seen.job.created, seen.job.key
+    return Growing(ledger, real, kept, bool(waiters), starting)
 
 
 def _room_taken(seen: Seen, policy: Policy, now_s: float) -> Step | None:
     """A job whose workers above its min have been without a node for too long gives them up."""
     job = seen.job
-    if len(seen.living) == seen.placed or seen.waits or not job.elastic or job.pause in (Pause.SHRINK, Pause.BOTH):
+    if len(seen.living) == seen.placed or not may_give(seen, now_s):
         return None
     late = [worker for worker in seen.living if worker.row is None and now_s - worker.since_s > policy.pending_s]
-    size = _in_units(max(job.bounds.least, seen.placed), job.bounds.least, job.unit)
+    size = max(job.bounds.least, job.sizes.at_most(seen.placed))
     if not late or size >= job.replicas:
         return None
     detail = f"{len(late)} workers without a node for more than {policy.pending_s:g} s"
     return Step(job.key, size, job.replicas, Reason.ROOM_TAKEN, detail)
 
 
-def _serve(
-    waiter: Seen, willing: list[Seen], ledgers: tuple[Ledger, Ledger], steps: dict[JobKey, Step]
-) -> Iterator[tuple[JobKey, Step]]:
+def wish_of(seen: Seen) -> Wish:
+    """What a waiting job lacks to its min, as near to the pods that it has as its gang asks for."""
+    tier = seen.job.spread.tier
+    near = () if tier is None else tuple(worker.row for worker in seen.living if worker.row is not None)
+    return Wish(seen.job.queue, least_of(seen), tier, near)
+
+
+def _serve(waiter: Seen, givers: Givers, ledger: Ledger, real: Ledger) -> Iterator[Step]:
     """The steps that a waiting job brings about: its own, and those of the jobs that make room.
 
-    ledgers: with what is on its way out, and without.
+    ledger: with what is on its way out; real: without.
     """
-    ledger, real = ledgers
-    job, lacking = waiter.job, least_of(waiter)
-    needs = total_of(lacking)
+    job, wish = waiter.job, wish_of(waiter)
+    needs = total_of(wish.pods)
     if not ledger.quota.is_open(job.queue):
-        yield job.key, _hold(waiter, Reason.QUEUE_CLOSED, f"queue {job.queue} is closed")
-        return
-    if not ledger.quota.ever(job.queue, needs):
-        yield job.key, _hold(waiter, Reason.OVER_QUOTA, f"its min asks for {_told(needs)}")
-        return
-    if ledger.reserve(job.queue, lacking):
-        if real.reserve(job.queue, lacking):
-            yield job.key, _hold(waiter, Reason.SCHEDULERS_TURN, "there is room for its min")
+        yield waiter.hold(Reason.QUEUE_CLOSED, f"queue {job.queue} is closed")
+    elif not ledger.quota.ever(job.queue, needs):
+        yield waiter.hold(Reason.OVER_QUOTA, f"its min asks for {_told(needs)}")
+    elif ledger.reserve(wish):
+        givers.served(wish)
+        if real.reserve(wish):
+            yield waiter.hold(Reason.SCHEDULERS_TURN, "there is room for its min")
         else:
-            yield job.key, _hold(waiter, Reason.WAITS_FOR_ROOM, "workers are on their way out")
-        return
-    plan = make_room(waiter, lacking, (each for each in willing if each.job.key not in steps), ledger)
-    if plan is None:
-        yield job.key, _hold(waiter, Reason.NEEDS_MORE, f"its min asks for {_told(needs)}")
-        return
-    for key, (was, size) in plan.items():
-        yield key, Step(key, size, was, Reason.MAKES_ROOM, f"{was - size} workers leave for {job.key}", job.key)
-    yield job.key, _hold(waiter, Reason.WAITS_FOR_ROOM, f"{len(plan)} jobs make room")
+            yield waiter.hold(Reason.WAITS_FOR_ROOM, "workers are on their way out")
+    elif (plan := givers.make_room(wish)) is None:
+        where = "" if wish.tier is None else f" under one switch of tier {wish.tier}"
+        yield waiter.hold(Reason.NEEDS_MORE, f"its min asks for {_told(needs)}{where}")
+    else:
+        for key, (was, size) in plan.items():
+            yield Step(key, size, was, Reason.MAKES_ROOM, f"{was - size} workers leave for {job.key}", job.key)
+        yield waiter.hold(Reason.WAITS_FOR_ROOM, f"{len(plan)} jobs make room")
 
 
-def _grow(runners: list[Seen], growing: _Growing, policy: Policy, now_s: float) -> Iterator[Step]:
-    """Unit by unit to whoever gains most, while whole workers fit by every ledger."""
-    grown: dict[JobKey, tuple[Seen, int]] = {}
-    heap: list[tuple[float, tuple[int, str, JobKey], Seen]] = []
-    for each in runners:
-        why = _cannot_grow(each, growing.ledger, policy, now_s) or growing.refuses(each.job)
-        if why is not None:
-            yield _hold(each, *why)
-        elif (gain := _gain(each, each.job.replicas, policy)) < policy.least_gain:
-            yield _hold(each, Reason.MARGINAL_GAIN, f"{gain:.1%} by the next {each.job.unit}")
-        else:
-            heap.append((-gain, _turn(each), each))
-    heapq.heapify(heap)
-    while heap:
-        _, turn, each = heapq.heappop(heap)
-        job = each.job
-        if (why := growing.refuses(job)) is not None:
-            if job.key not in grown:
-                yield _hold(each, *why)
-            continue
-        growing.take(job)
-        size = grown.get(job.key, (each, job.replicas))[1] + job.unit
-        grown[job.key] = each, size
-        gain = _gain(each, size, policy)
-        if size + job.unit <= job.most and gain >= policy.least_gain:
-            heapq.heappush(heap, (-gain, turn, each))
-    for key, (each, size) in grown.items():
-        yield Step(key, size, each.job.replicas, Reason.IDLE_ROOM, f"room in queue {each.job.queue}")
-
-
-def _cannot_grow(seen: Seen, ledger: Ledger, policy: Policy, now_s: float) -> tuple[Reason, str] | None:
-    """Why a running job is left alone whatever room there is."""
-    job = seen.job
-    if job.refused:
-        return Reason.REFUSED, job.refused
-    if job.bounds.least == job.bounds.most:
-        return Reason.RIGID, ""
-    if job.pause in (Pause.GROW, Pause.BOTH):
-        return Reason.PAUSED, job.pause.value
-    if job.replicas + job.unit > job.most:
-        return Reason.AT_MAX, f"{job.replicas} of {job.most}"
-    if len(seen.workers) != job.replicas or seen.placed != job.replicas:
-        return Reason.NOT_READY, f"{seen.placed} of {job.replicas} workers have a node"
-    if not ledger.quota.is_open(job.queue):
-        return Reason.QUEUE_CLOSED, f"queue {job.queue} is closed"
-    pause_s = policy.cooldown_s if job.cooldown_s is None else job.cooldown_s
-    if seen.resized_s and now_s - seen.resized_s < pause_s:
-        return Reason.COOLDOWN, f"{pause_s - (now_s - seen.resized_s):.0f} s are left of {pause_s:g}"
-    return None
-
-
-def _gain(seen: Seen, size: int, policy: Policy) -> float:
-    """How much faster it becomes by its next unit, as a share."""
-    return policy.speed(size + seen.job.unit) / policy.speed(size) - 1
-
-
-def _in_units(size: int, least: int, unit: int) -> int:
-    """The largest size that is not above `size` and a multiple of units above the least."""
-    return least + (size - least) // unit * unit
-
-
-def _hold(seen: Seen, reason: Reason, detail: str = "") -> Step:
-    return Step(seen.job.key, seen.job.replicas, seen.job.replicas, reason, detail)
-
-
-def _told(needs: dict[str, int]) -> str:
-    return ", ".join(f"{amount} {what}" for what, amount in sorted(needs.items())) or "nothing"
+def _told(needs: Iterable[tuple[str, int]]) -> str:
+    return ", ".join(f"{amount} {what}" for what, amount in needs) or "nothing"

@@ -1,12 +1,13 @@
-"""Room on nodes, as arrays: what is free, what a pod takes, and how many of a shape still fit.
+"""Room on nodes: what is free, what a pod takes, how many of a shape still fit, and under which switch.
 
 A Room is charged and given back while one decision is made; `copied` before it, so that what was seen stays. How many
-of a shape fit is counted once for all nodes and then kept for the nodes that change.
+of a shape fit is counted once for all nodes, and then only for those that change, when that shape is asked about.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +19,35 @@ Charges = list[tuple[int, int]]  # (row, pods)
 _NO_BOUND = 1 << 40
 
 
-class Room:
-    """free: nodes x resources, named by `names`. takes: shape -> what one pod of it takes.
+@dataclass(slots=True)
+class _Count:
+    """How many of one shape fit. base: on each node as it was seen; order: nodes with any, the fullest first."""
 
-    admits: shape -> which nodes let it in.
+    needs: tuple[tuple[int, int], ...]  # (column, amount)
+    admits: list[bool]
+    base: list[int]
+    order: list[int]
+
+
+@dataclass(slots=True)
+class _Now:
+    """What became of a count. changed: nodes that hold another number by now; read: how much of the log is in it."""
+
+    total: int
+    changed: dict[int, int] = field(default_factory=dict)
+    grew: list[int] = field(default_factory=list)  # nodes that hold more than before, to be filled again
+    at: int = 0  # how many of the order have been filled
+    read: int = 0
+
+    def copied(self) -> _Now:
+        return _Now(self.total, dict(self.changed), list(self.grew), self.at, self.read)
+
+
+class Room:
+    """free: nodes x resources, named by `names`; never changed. takes: shape -> what one pod of it takes.
+
+    admits: shape -> which nodes let it in. switches: of tier 1, 2, … the switch of each node, -1 for a node that is
+    not on the map; empty without a map.
     """
 
     def __init__(
@@ -30,68 +56,97 @@ class Room:
         free: Rows,
         takes: Mapping[PodShape, Rows],
         admits: Mapping[PodShape, NDArray[np.bool_]],
+        switches: Sequence[NDArray[np.int32]] = (),
     ) -> None:
-        self.names, self.free, self._takes, self._admits = names, free, takes, admits
-        self._counts: dict[PodShape, Rows] = {}
-        self._totals: dict[PodShape, int] = {}
-        self._order: dict[PodShape, list[int]] = {}  # rows to be filled, the fullest first
-        self._at: dict[PodShape, int] = {}  # how many of them have been filled
+        self.names, self.free, self._takes, self._admits, self.switches = names, free, takes, admits, switches
+        self._counts: dict[PodShape, _Count] = {}  # shared by all copies
+        self._now: dict[PodShape, _Now] = {}
+        self._left: dict[int, list[int]] = {}  # what nodes have that were charged
+        self._log: list[int] = []  # nodes that were charged, in order
 
     def copied(self) -> Room:
         """The same room, to be charged."""
-        other = Room(self.names, self.free.copy(), self._takes, self._admits)
-        other._counts = {shape: counts.copy() for shape, counts in self._counts.items()}
-        other._totals = dict(self._totals)
+        other = Room(self.names, self.free, self._takes, self._admits, self.switches)
+        other._counts = self._counts
+        other._now = {shape: now.copied() for shape, now in self._now.items()}
+        other._left = {row: list(left) for row, left in self._left.items()}
+        other._log = list(self._log)
         return other
 
     def fits(self, shape: PodShape) -> Rows:
-        """How many more pods of a shape each node holds. Read only."""
-        known = self._counts.get(shape)
-        if known is None:
-            takes = self._takes[shape]
-            asked = takes > 0
-            counts = (
-                (self.free[:, asked] // takes[asked]).min(axis=1) if asked.any() else np.full(len(self.free), _NO_BOUND)
-            )
-            known = self._counts[shape] = np.where(self._admits[shape], np.maximum(counts, 0), 0)
-            self._totals[shape] = int(known.sum())
-        return known
+        """How many more pods of a shape each node holds."""
+        now = self._synced(shape)
+        found = np.array(self._counts[shape].base, dtype=np.int64)
+        for row, count in now.changed.items():
+            found[row] = count
+        return found
 
     def total(self, shape: PodShape) -> int:
         """How many more pods of a shape all nodes hold together."""
-        self.fits(shape)
-        return self._totals[shape]
+        return self._synced(shape).total
 
     def take(self, shape: PodShape, pods: int) -> Charges | None:
         """Charge so many pods, on the fullest nodes first; None, and nothing charged, when they do not fit."""
-        if self.total(shape) < pods:
+        now = self._synced(shape)
+        if now.total < pods:
             return None
-        if shape not in self._order:
-            counts = self._counts[shape]
-            rows = np.flatnonzero(counts)
-            self._order[shape] = rows[np.argsort(counts[rows], kind="stable")].tolist()
-            self._at[shape] = 0
-        order, counts, charged, left = self._order[shape], self._counts[shape], [], pods
+        count, charged, left = self._counts[shape], Charges(), pods
         while left:
-            row = order[self._at[shape]]
-            here = min(left, int(counts[row]))
+            again = now.at >= len(count.order)
+            row = now.grew[-1] if again else count.order[now.at]
+            has = now.changed.get(row)
+            here = min(left, count.base[row] if has is None else has)
             if here:
-                self._charge(row, shape, here)
+                self._charge(row, count.needs, here)
                 charged.append((row, here))
                 left -= here
-            if not counts[row]:
-                self._at[shape] += 1
+                has = self._recount(row, count, now)
+            if not has:
+                if again:
+                    now.grew.pop()
+                else:
+                    now.at += 1
         return charged
+
+    def take_within(self, shape: PodShape, pods: int, rows: Iterable[int]) -> Charges | None:
+        """The same, on some nodes only, in their order."""
+        now, charged, left = self._synced(shape), Charges(), pods
+        count = self._counts[shape]
+        for row in rows:
+            has = now.changed.get(row)
+            here = min(left, count.base[row] if has is None else has)
+            if here:
+                self._charge(row, count.needs, here)
+                self._recount(row, count, now)
+                charged.append((row, here))
+                left -= here
+            if not left:
+                return charged
+        self.undo(shape, charged)
+        return None
 
     def undo(self, shape: PodShape, charges: Charges) -> None:
         """Take back what `take` has charged."""
+        needs = self._counts[shape].needs
         for row, pods in charges:
-            self._charge(row, shape, -pods)
+            self._charge(row, needs, -pods)
 
     def give(self, shape: PodShape, rows: Sequence[int], sign: int = 1) -> None:
         """Give back what one pod took on each of these nodes, or with sign=-1 take it."""
+        self._synced(shape)
+        needs = self._counts[shape].needs
         for row in rows:
-            self._charge(row, shape, -sign)
+            self._charge(row, needs, -sign)
+
+    def given(self, rows: Mapping[PodShape, Sequence[int]]) -> Room:
+        """Another room, in which one pod has left each of these nodes."""
+        free = self.free.copy()
+        for row, left in self._left.items():
+            free[row] = left
+        for shape, where in rows.items():
+            counts = np.bincount(np.asarray(where, dtype=np.intp), minlength=len(free))
+            free += counts[:, None] * self._takes[shape]
+        return Room(self.names, free, self._takes, self._admits, self.switches)
 
     def keep(self, amounts: Mapping[str, int]) -> None:
         """Keep amounts free, on the nodes that have most of each: a headroom."""
@@ -99,25 +154,70 @@ class Room:
             if name not in self.names:
                 continue
             column, left = self.names.index(name), amount
-            for row in np.argsort(-self.free[:, column], kind="stable"):
-                here = min(left, max(0, int(self.free[row, column])))
-                self.free[row, column] -= here
+            has = self.free[:, column].copy()
+            for row, held in self._left.items():
+                has[row] = held[column]
+            for row in np.argsort(-has, kind="stable").tolist():
+                here = min(left, max(0, int(has[row])))
+                self._charge(row, ((column, here),), 1)
                 left -= here
                 if left <= 0:
                     break
-        for known in (self._counts, self._totals, self._order, self._at):
-            known.clear()
 
-    def _charge(self, row: int, shape: PodShape, pods: int) -> None:
-        self.free[row] -= self._takes[shape] * pods
-        left = self.free[row].tolist()
-        for other, counts in self._counts.items():
-            if not self._admits[other][row]:
-                continue
-            fits = min((left[c] // t for c, t in enumerate(self._takes[other].tolist()) if t > 0), default=_NO_BOUND)
-            before, now = int(counts[row]), max(fits, 0)
-            if now != before:
-                counts[row] = now
-                self._totals[other] += now - before
-                if now > before and other in self._order:
-                    self._order[other].append(row)  # it may have been passed already
+    def _synced(self, shape: PodShape) -> _Now:
+        """The count of a shape with every charge in it."""
+        now = self._now.get(shape)
+        if now is None:
+            count = self._counts.get(shape)
+            if count is None:
+                count = self._counts[shape] = self._counted(shape)
+            now = self._now[shape] = _Now(sum(count.base))
+        if now.read < len(self._log):
+            count, log = self._counts[shape], self._log
+            if len(log) == now.read + 1:
+                self._recount(log[-1], count, now)
+            else:
+                for row in set(log[now.read :]):
+                    self._recount(row, count, now)
+            now.read = len(log)
+        return now
+
+    def _counted(self, shape: PodShape) -> _Count:
+        """How many fit as it was seen."""
+        takes, admits = self._takes[shape], self._admits[shape]
+        asked = takes > 0
+        counts = (
+            (self.free[:, asked] // takes[asked]).min(axis=1) if asked.any() else np.full(len(self.free), _NO_BOUND)
+        )
+        counts = np.where(admits, np.maximum(counts, 0), 0)
+        rows = np.flatnonzero(counts)
+        order = rows[np.argsort(counts[rows], kind="stable")].tolist()
+        needs = tuple((column, amount) for column, amount in enumerate(takes.tolist()) if amount > 0)
+        return _Count(needs, admits.tolist(), counts.tolist(), order)
+
+    def _recount(self, row: int, count: _Count, now: _Now) -> int:
+        """Count one node anew."""
+        if not count.admits[row]:
+            return 0
+        left, fits = self._left[row], _NO_BOUND
+        for column, amount in count.needs:
+            here = left[column] // amount
+            if here < fits:
+                fits = here if here > 0 else 0
+        before = now.changed.get(row)
+        if before is None:
+            before = count.base[row]
+        if fits != before:
+            now.changed[row] = fits
+            now.total += fits - before
+            if fits > before:
+                now.grew.append(row)  # it may have been passed already
+        return fits
+
+    def _charge(self, row: int, needs: Iterable[tuple[int, int]], pods: int) -> None:
+        left = self._left.get(row)
+        if left is None:
+            left = self._left[row] = self.free[row].tolist()
+        for column, amount in needs:
+            left[column] -= amount * pods
+        self._log.append(row)

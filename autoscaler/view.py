@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from autoscaler.model import ELSEWHERE, Observation, Queue, Seen, Worker
-from autoscaler.room import Room
+from autoscaler.lending.evict import TURN
+from autoscaler.model import Observation, Seen, Standing
+from autoscaler.seeing import members, orders
+from autoscaler.seeing.accounts import Accounts
+from autoscaler.seeing.ground import Ground
+from autoscaler.seeing.reports import Reports
+from autoscaler.seeing.shares import Shares, as_queues_allow
+from autoscaler.seeing.strays import Group, Strays
 from jobs.model import BadJob, Job, JobKey, JobKind, Life
-from jobs.queues import koordinator
-from jobs.queues.all import limits
 from jobs.queues.model import NAMESPACE, QueueSpec
 from kube import labels
-from kube.errors import KubeError
 from kube.objects import Node, Pod
-from kube.shape import PodShape, amount, shape_of
-from kube.snapshot import Charge, ClusterSnapshot
-from kube.times import since_1970
+from kube.shape import PodShape, shape_of
 
 Object = Mapping[str, Any]
 _OVER = ("Succeeded", "Failed")
@@ -31,22 +32,25 @@ class View:
     faults: what could not be read, by job; such a job is left alone and told.
     """
 
-    def __init__(self, kinds: Mapping[str, JobKind]) -> None:
-        self._kinds = kinds
-        self._nodes: dict[str, Node] = {}
-        self._total: Counter[str] = Counter()
-        self._snapshot = ClusterSnapshot()
+    def __init__(self, kinds: Mapping[str, JobKind], gpus: tuple[str, ...] = labels.GPU_RESOURCES) -> None:
+        self._kinds, self._naming = kinds, members.naming(kinds)
+        self._uids: dict[JobKey, str] = {}  # of jobs
+        self._parts: set[str] = set()  # uids of jobs that something else has made
+        self._ground = Ground()
         self._pods: dict[str, Pod] = {}
         self._shapes: dict[str, PodShape] = {}
         self._of: dict[str, set[str]] = {}  # uid of an owner -> uids of its pods
-        self._queues: dict[str, QueueSpec] = {}
-        self._local: dict[str, str] = {}  # Kueue: namespace/name of a LocalQueue -> its ClusterQueue
-        self._used: dict[str, Counter[str]] = {}  # by queue, of any name
-        self._paid: dict[str, tuple[str, PodShape]] = {}  # uid of a pod -> who pays for it, and how much
+        self._shares = Shares()
         self._seen: dict[str, Seen] = {}
+        self._in_turn = True  # are they in their order? Then they are sorted in no time
         self._changed: set[str] = set()  # uids of jobs that have to be looked at anew
         self._keys: dict[str, JobKey] = {}
+        self._classes: dict[str, int] = {}  # PriorityClass -> its value
         self.jobs: dict[str, Job] = {}
+        self._accounts = Accounts(self.jobs)
+        self.strays = Strays(lambda shape: shape.gpus(gpus) > 0)
+        self.reports = Reports()
+        self._standing, self._standing_ends_s = orders.read({})
         self.raw: dict[JobKey, Object] = {}
         self.faults: dict[JobKey, str] = {}
 
@@ -66,7 +70,11 @@ class View:
         self.faults.pop(key, None)
         before = self.jobs.get(uid)
         self.jobs[uid], self.raw[key] = job, raw
-        self._keys[uid] = key
+        self._keys[uid], self._uids[key] = key, uid
+        if job.part_of:
+            self._parts.add(uid)
+        for pod in self._of.pop(str(key), ()):
+            self.put_pod(self._pods[pod])  # it was there before its job
         self._changed.add(uid)
         if before is None or before.queue != job.queue:
             self._pay_anew(uid)
@@ -78,15 +86,15 @@ class View:
     def put_pod(self, pod: Pod) -> None:
         """A pod as it is now. Raises KubeError for one whose requests cannot be read."""
         uid, shape = pod.metadata.uid, shape_of(pod)
+        pod = members.owned(pod, self._naming, self._uids)
         self._pods[uid], self._shapes[uid] = pod, shape
         for owner in pod.metadata.owner_references or ():
             self._of.setdefault(owner.uid, set()).add(uid)
             self._changed.add(owner.uid)
-        if pod.spec.node_name and pod.status.phase not in _OVER:
-            self._snapshot.charge(uid, Charge(pod.spec.node_name, shape, pod.spec.priority or 0))
-        else:
-            self._snapshot.release(uid)
+        self._ground.put_pod(pod, shape)
         self._pay(uid)
+        self.reports.put_pod(pod)
+        self._stray(uid)
 
     def drop_pod(self, uid: str) -> None:
         """A pod is gone."""
@@ -97,40 +105,51 @@ class View:
         for owner in pod.metadata.owner_references or ():
             self._of.get(owner.uid, set()).discard(uid)
             self._changed.add(owner.uid)
-        self._snapshot.release(uid)
+        self._ground.drop_pod(uid)
         self._pay(uid)
+        self.strays.drop_pod(uid)
 
     def put_node(self, node: Node) -> None:
         """A node as it is now."""
-        name = node.metadata.name
-        if name not in self._nodes:
-            self._changed.update(self.jobs)  # some of their pods may be there
-        self._offer(self._nodes.get(name), -1)
-        self._offer(node, 1)
-        self._nodes[name] = node
-        if not self._snapshot.put_node(node):
-            self._snapshot.lay_out(sorted(self._nodes))
-            self._changed.update(self.jobs)  # rows have moved
+        self._look_again(self._ground.put_node(node))
 
     def drop_node(self, name: str) -> None:
         """A node is gone; its row stays, without room."""
-        self._offer(self._nodes.pop(name, None), -1)
-        self._snapshot.drop_node(name)
-        self._changed.update(self.jobs)
+        self._look_again(self._ground.drop_node(name))
 
-    def put_queue(self, queue: QueueSpec) -> None:
-        """A queue as it is now."""
-        self._queues[queue.name] = queue
+    def put_queue(self, queue: QueueSpec, at: str = "") -> None:
+        """A queue as it is now. at: the object that says so, where several may speak of one queue."""
+        if self._shares.put(queue, at or queue.name):
+            self._pay_all()
 
-    def drop_queue(self, name: str) -> None:
-        """A queue is gone."""
-        self._queues.pop(name, None)
+    def put_map(self, data: Mapping[str, str]) -> str:
+        """The topology map as it is now; what is wrong with it, "" for nothing. A bad one changes nothing."""
+        return self._ground.put_map(data)
 
-    def put_local_queue(self, name: str, cluster_queue: str) -> None:
+    def put_standing(self, data: Mapping[str, str]) -> None:
+        """What an admin says of all jobs; a word that we do not know stops everything, which harms least."""
+        self._standing, self._standing_ends_s = orders.read(data)
+
+    def put_class(self, name: str, value: int | None) -> None:
+        """A PriorityClass as it is now; None for one that is gone."""
+        if self._classes.get(name) != value:
+            self._changed.update(uid for uid, job in self.jobs.items() if job.priority_class == name)
+        self._classes[name] = value or 0
+
+    def drop_queue(self, at: str) -> None:
+        """The object of a queue is gone."""
+        if self._shares.drop(at):
+            self._pay_all()
+
+    def put_local_queue(self, name: str, cluster_queue: str, open: bool = True) -> None:
         """A LocalQueue of Kueue leads to a ClusterQueue; "" for one that is gone."""
-        if self._local.get(name, "") == cluster_queue:
-            return
-        self._local[name] = cluster_queue
+        leads = cluster_queue if open or not cluster_queue else self._shares.stop(name, cluster_queue)
+        if self._accounts.lead(name, leads):
+            self._pay_all()
+
+    def _pay_all(self) -> None:
+        """Names lead elsewhere: every job may be in another queue."""
+        self._accounts.of_namespace = self._shares.of_namespace
         self._changed.update(self.jobs)
         for uid in self._pods:
             self._pay(uid)
@@ -139,56 +158,88 @@ class View:
 
     def observation(self, now_s: float, age_s: float = 0.0, whole: bool = True) -> Observation:
         """Everything at this moment."""
+        if self._ground.settle():
+            self._changed.update(self.jobs)  # rows have moved
         for uid in self._changed & self.jobs.keys():
-            if self.jobs[uid].life is Life.DONE:
-                self._seen.pop(uid, None)
-            else:
-                self._seen[uid] = self._look(self.jobs[uid])
+            self._set_seen(uid, None if self.jobs[uid].life is Life.DONE else self._look(self.jobs[uid]))
         self._changed.clear()
-        shapes = {shape for seen in self._seen.values() for shape in (seen.job.shape, *(s for s, _ in seen.job.beside))}
-        for shape in shapes:
-            self._snapshot.vector(shape)  # every resource gets its column first
-        takes = {shape: self._snapshot.vector(shape) for shape in shapes}
-        admits = {shape: self._snapshot.admitted(shape).copy() for shape in shapes}
-        room = Room(self._snapshot.columns, self._snapshot.free(), takes, admits)
-        return Observation(tuple(self._seen.values()), self._seen_queues(), room, age_s, whole)
+        if not self._in_turn:
+            self._seen = dict(sorted(self._seen.items(), key=lambda each: each[1].turn))
+            self._in_turn = True
+        ends_s = self._standing_ends_s
+        waiting = self.strays.waiting(self.jobs.keys(), self._ground.row, self._payer, self._value)
+        parts = {uid for uid in self._parts if self.jobs[uid].part_of in self.jobs}
+        jobs = (each for each in self._seen.values() if each.job.uid not in parts) if parts else self._seen.values()
+        queues = self._shares.at_present(self._accounts.used, self._accounts.bare, self._ground.total)
+        seen = sorted(as_queues_allow([*jobs, *waiting], queues), key=TURN)
+        return Observation(
+            tuple(seen),
+            queues,
+            self._ground.room(_shapes(seen)),
+            age_s,
+            whole,
+            self._ground.unready(),
+            Standing.RUN if ends_s is not None and now_s >= ends_s else self._standing,
+        )
+
+    def about(self, key: JobKey) -> tuple[str, str, str] | None:
+        """What a job is to the API server: kind, API version, uid; None for one that is gone."""
+        raw = self.raw.get(key)
+        if raw is None:
+            return self.strays.about.get(key)
+        version = self._kinds[key.kind].path.removeprefix("/apis/").rpartition("/")[0]
+        return "Job" if key.kind == "VolcanoJob" else key.kind, version, raw["metadata"].get("uid", "")
+
+    def pods_of(self, key: JobKey) -> list[Pod]:
+        """The pods of a job."""
+        return [self._pods[uid] for uid in self._of.get(self._uids.get(key, ""), ()) if uid in self._pods]
+
+    def leaving(self, key: JobKey, size: int) -> list[Pod]:
+        """The pods that go when a job gets this size."""
+        seen = self._seen.get(self._uids.get(key, ""))
+        names = {each.name for each in seen.living if each.index >= size} if seen is not None else ()
+        return [pod for pod in self.pods_of(key) if pod.metadata.name in names]
+
+    def nodes(self) -> Sequence[str]:
+        """The names of the nodes, by their rows in the last observation."""
+        return self._ground.names()
+
+    def _value(self, name: str) -> int:
+        return self._classes.get(name, 0)
+
+    def _payer(self, pod: Pod | None, group: Group | None) -> str:
+        """The queue of a gang that is nobody's job."""
+        if group is not None and group.queue:
+            return self._accounts.resolved(group.key.namespace, group.queue)
+        return self._accounts.queue_of(pod) if pod is not None else NAMESPACE + (group.key.namespace if group else "")
 
     def _look(self, job: Job) -> Seen:
         """A job with its workers by index; pods of its other roles are told from them by their role."""
         pods = [self._pods[uid] for uid in self._of.get(job.uid, ()) if uid in self._pods]
-        mine = [pod for pod in pods if _role(pod) in ("", job.role)]
-        workers = [
-            Worker(
-                _index(pod),
-                self._row(pod.spec.node_name),
-                leaving=bool(pod.metadata.deletion_timestamp),
-                since_s=since_1970(pod.metadata.creation_timestamp) or 0.0,
-            )
-            for pod in mine
-            if pod.status.phase not in _OVER
-        ]
-        others = Counter(
-            self._shapes[pod.metadata.uid] for pod in pods if _role(pod) not in ("", job.role) and pod.spec.node_name
-        )
+        marks = self._kinds[job.key.kind].pods
+        mine, rest = members.split(marks, job.role, pods)
+        workers = members.workers(marks, (pod for pod in mine if pod.status.phase not in _OVER), self._ground.row)
+        others = Counter(self._shapes[pod.metadata.uid] for pod in rest if pod.spec.node_name)
         beside = tuple(min(others[shape], wanted) for shape, wanted in job.beside)
-        notes = (self.raw[job.key]["metadata"].get("annotations")) or {}
         done = sum(pod.status.phase == "Succeeded" for pod in mine)
-        ordered = tuple(sorted(workers, key=lambda worker: (worker.index, worker.since_s, worker.row or 0)))
-        job = replace(job, queue=self._resolved(job.key.namespace, job.queue))
-        return Seen(job, ordered, beside, since_1970(notes.get(labels.RESIZED_AT)) or 0.0, done)
+        job = replace(
+            job,
+            queue=self._accounts.resolved(job.key.namespace, job.queue),
+            order=replace(job.order, class_value=self._value(job.priority_class)),
+            curve=self.reports.curve(job.uid, job.curve) if job.learnt else job.curve,
+        )
+        return Seen(job, workers, beside, done)
 
-    def _seen_queues(self) -> dict[str, Queue]:
-        most = limits(self._queues.values(), self._used, self._total)
-        return {
-            name: Queue(name, most[name], queue.deserved, Counter(self._used.get(name, ())), queue.open)
-            for name, queue in self._queues.items()
-        }
-
-    def _row(self, node: str) -> int | None:
-        """A node's row; ELSEWHERE for one that we do not know, None for no node."""
-        if not node:
-            return None
-        return self._snapshot.row_of[node] if node in self._nodes else ELSEWHERE
+    def _set_seen(self, uid: str, seen: Seen | None) -> None:
+        """A job as it is seen from now on; None for one that is over."""
+        if (before := self._seen.get(uid)) is not None:
+            self._shares.ask(before, -1)
+        if seen is None:
+            self._seen.pop(uid, None)
+            return
+        self._seen[uid] = seen
+        self._shares.ask(seen, 1)
+        self._in_turn &= before is not None and before.turn == seen.turn
 
     # Keeping count.
 
@@ -197,60 +248,39 @@ class View:
         if key is not None:
             self.raw.pop(key, None)
             self.faults.pop(key, None)
+            if self._uids.get(key) == uid:
+                del self._uids[key]
+        self._parts.discard(uid)
         if self.jobs.pop(uid, None) is not None:
-            self._seen.pop(uid, None)
+            self._set_seen(uid, None)
+            self.reports.forget(uid)
             self._pay_anew(uid)
+
+    def _look_again(self, pods: Collection[str]) -> None:
+        """Their node is one that we know now, or no more."""
+        for uid in self._pods.keys() & pods:
+            self._changed.update(owner.uid for owner in self._pods[uid].metadata.owner_references or ())
 
     def _pay_anew(self, job: str) -> None:
         for uid in self._of.get(job, ()):
             self._pay(uid)
+            self._stray(uid)
+
+    def _stray(self, uid: str) -> None:
+        """Is a pod anybody's?"""
+        pod = self._pods.get(uid)
+        if pod is None or any(owner.uid in self.jobs for owner in pod.metadata.owner_references or ()):
+            self.strays.drop_pod(uid)
+        else:
+            self.strays.put_pod(pod, self._shapes[uid])
 
     def _pay(self, uid: str) -> None:
-        """Charge a pod to the queue that pays for it now, and to no other."""
-        before = self._paid.pop(uid, None)
-        if before is not None:
-            self._used[before[0]].subtract(dict(before[1].requests))
-        pod = self._pods.get(uid)
-        if pod is not None and pod.spec.node_name and pod.status.phase not in _OVER:
-            queue, shape = self._queue_of(pod), self._shapes[uid]
-            self._paid[uid] = queue, shape
-            self._used.setdefault(queue, Counter()).update(dict(shape.requests))
-
-    def _offer(self, node: Node | None, sign: int) -> None:
-        """Count what a node offers in the cluster's total."""
-        for what, text in ((node.status.allocatable or {}) if node is not None else {}).items():
-            try:
-                self._total[what] += sign * amount(what, text)
-            except KubeError:
-                continue  # a resource that nobody can count is nobody's
-
-    def _queue_of(self, pod: Pod) -> str:
-        """The queue that pays for a pod: its job's, else what the pod itself says, else its namespace."""
-        namespace = pod.metadata.namespace
-        for owner in pod.metadata.owner_references or ():
-            if (job := self.jobs.get(owner.uid)) is not None:
-                return self._resolved(namespace, job.queue)
-        said = {**(pod.metadata.labels or {}), **(pod.metadata.annotations or {})}
-        named = (
-            said.get(key)
-            for key in (labels.VOLCANO_QUEUE, "volcano.sh/queue-name", koordinator.NAME, labels.KUEUE_QUEUE)
-        )
-        return self._resolved(namespace, next(filter(None, named), ""))
-
-    def _resolved(self, namespace: str, queue: str) -> str:
-        """The queue that a name means: a LocalQueue leads to its ClusterQueue, no name to that of the namespace."""
-        return self._local.get(f"{namespace}/{queue}") or queue or NAMESPACE + namespace
+        self._accounts.pay(uid, self._pods.get(uid), self._shapes.get(uid))
 
 
-def _role(pod: Pod) -> str:
-    said = {**(pod.metadata.labels or {}), **(pod.metadata.annotations or {})}
-    return said.get(labels.TRAINING_TYPE) or said.get(labels.VOLCANO_TASK_SPEC) or ""
-
-
-def _index(pod: Pod) -> int:
-    said = {**(pod.metadata.labels or {}), **(pod.metadata.annotations or {})}
-    for key in (labels.VOLCANO_TASK_INDEX, labels.TRAINING_INDEX, labels.JOB_INDEX):
-        if (text := said.get(key, "")).isdigit():
-            return int(text)
-    tail = pod.metadata.name.rpartition("-")[2]
-    return int(tail) if tail.isdigit() else 0
+def _shapes(seen: Iterable[Seen]) -> set[PodShape]:
+    """What somebody may ask for."""
+    seen = list(seen)
+    found = {pool.shape for pool in {each.pool for each in seen}}
+    found.update(shape for each in seen if each.job.beside for shape, _ in each.job.beside)
+    return found

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
+from jobs.pods import USUAL, PodMarks
 from kube.shape import PodShape
 
 Object = Mapping[str, Any]
@@ -53,13 +54,90 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
+class Sizes:
+    """Which numbers of workers a job can have: multiples of `unit`, or `unit` doubled any number of times."""
+
+    unit: int = 1
+    doubles: bool = False
+
+    def larger(self, size: int) -> int:
+        """The next size up."""
+        if not self.doubles:
+            return (size // self.unit + 1) * self.unit
+        found = self.unit
+        while found <= size:
+            found *= 2
+        return found
+
+    def smaller(self, size: int) -> int:
+        """The next size down, 0 below the smallest."""
+        return self.at_most(size - 1)
+
+    def at_most(self, size: int) -> int:
+        """The largest size that is not above; 0 when there is none."""
+        if size < self.unit:
+            return 0
+        if not self.doubles:
+            return size // self.unit * self.unit
+        found = self.unit
+        while found * 2 <= size:
+            found *= 2
+        return found
+
+    def has(self, size: int) -> bool:
+        """Is this one of them?"""
+        return size > 0 and self.at_most(size) == size
+
+
+ANY_SIZE = Sizes()
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Whose turn comes first: the larger class, then the larger priority (0 to 100), then the nearer deadline.
+
+    class_value: of its PriorityClass, which admins give out. deadline_s: since 1970, None for no such wish.
+    Contract: XD-08, VE-33.
+    """
+
+    class_value: int = 0
+    priority: int = 0
+    deadline_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bank:
+    """What lending has won and cost a job, in seconds of its own time. Source: facts/autoscaling.md M5.
+
+    gained_s: when its size was last changed, restarts taken off. resized_s: when that was; 0 for never. restart_s:
+    what a change of size costs it, None for what is usual.
+    """
+
+    gained_s: float = 0.0
+    resized_s: float = 0.0
+    restart_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How far a gang may be spread. tier: the widest switch that it may span, None for any. multiple: pods a host."""
+
+    tier: int | None = None
+    multiple: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """One job. replicas: the workers that its object asks for now. shape: of one worker.
 
-    wish: the most that a person has asked for by hand since we last wrote, None for no such wish. unit: the size
-    changes in multiples of this. role: what its workers are called among its pods, "" when it has no other role.
-    beside: pods of other roles, (shape, count), which are part of its least. refused: why it cannot be resized, ""
-    when it can; it counts in its queue all the same. version: of its object, without which no change is written.
+    wish: the most that a person has asked for by hand since we last wrote, None for no such wish. sizes: those that it
+    can have. role: what its workers are called among its pods, "" when it has no other role. beside: pods of other
+    roles, (shape, count), which are part of its least. refused: why it cannot be resized, "" when it can; it counts in
+    its queue all the same. version: of its object, without which no change is written. priority_class: the name of
+    its PriorityClass. part_of: the uid of the object that has made it, "" for none: is that a job, too, then it counts
+    for both. pause_ends_s: when a pause is over, None for never. curve: workers -> how fast, ascending, as its owner
+    knows or its pods have reported; learnt: by the latter. lifted: above others by Kueue. foreign: nobody's to resize,
+    and waits as it stands: pods or a PodGroup of a kind that we do not know.
     """
 
     key: JobKey
@@ -69,16 +147,25 @@ class Job:
     replicas: int
     bounds: Bounds
     shape: PodShape
-    priority: int = 0
+    order: Order = Order()
     created: str = ""
-    unit: int = 1
+    sizes: Sizes = ANY_SIZE
     role: str = ""
     wish: int | None = None
     beside: tuple[tuple[PodShape, int], ...] = ()
     life: Life = Life.LIVE
     pause: Pause = Pause.NONE
+    pause_ends_s: float | None = None
     cooldown_s: float | None = None
+    bank: Bank = Bank()
+    curve: tuple[tuple[int, float], ...] = ()
+    learnt: bool = True
+    spread: Spread = Spread()
+    priority_class: str = ""
     refused: str = ""
+    lifted: bool = False
+    foreign: bool = False
+    part_of: str = ""
 
     @property
     def elastic(self) -> bool:
@@ -90,15 +177,23 @@ class Job:
         """The largest size that is wanted now."""
         return self.bounds.most if self.wish is None else max(self.bounds.least, min(self.wish, self.bounds.most))
 
+    def paused(self, now_s: float) -> Pause:
+        """Which changes are forbidden now."""
+        return Pause.NONE if self.pause_ends_s is not None and now_s >= self.pause_ends_s else self.pause
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One write to the API server. form: the media type of the body."""
+    """One write to the API server. form: the media type of the body.
+
+    then: what is written after it, and only if it got through: by its own name, so that to write it twice is nothing.
+    """
 
     method: str
     path: str
     body: Any
     form: str = "application/merge-patch+json"
+    then: Change | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +201,22 @@ class JobKind:
     """One kind: where its objects are, how one is read, and what resizes one to so many workers.
 
     read raises BadJob for an object that cannot be understood. resize is asked only of jobs that are not refused.
+    naming: resizes, too, where a shrink has to name the pods that leave. again: what may have been lost after a
+    resize of ours, to be written again while the job does not follow; None when there is nothing. pods: how its pods
+    are known.
     """
 
     kind: str
     path: str
     read: Callable[[Object], Job]
     resize: Callable[[Object, int], Change]
+    naming: Callable[[Object, int, tuple[str, ...]], Change] | None = None
+    again: Callable[[Object], Change | None] | None = None
+    pods: PodMarks = USUAL
+
+    def change(self, raw: Object, workers: int, leaving: tuple[str, ...] = ()) -> Change:
+        """What gives the job so many workers. leaving: the names of the pods that are meant to go."""
+        return self.resize(raw, workers) if self.naming is None else self.naming(raw, workers, leaving)
 
 
 class BadJob(Exception):

@@ -11,11 +11,23 @@ PODS_PER_HOST_MULTIPLE = "turnout.dev/pods-per-host-multiple"
 RANK = "turnout.dev/rank"
 PRIORITY = "turnout.dev/priority"  # of a job in its queue, 0 to 100
 PAUSED = "turnout.dev/paused"  # true | grow | shrink: changes that the autoscaler leaves alone
+PAUSED_UNTIL = "turnout.dev/paused-until"  # RFC 3339: the pause ends by itself
+UNIT = "turnout.dev/unit"  # sizes are multiples of it, or powers-of-two
+CURVE = "turnout.dev/scaling-curve"  # how fast by workers: 1:1,2:1.9,4:3.4
+DEADLINE = "turnout.dev/deadline"  # RFC 3339: who has the nearest grows first and gives last
+RESTART_COST = "turnout.dev/restart-cost"  # what a change of size costs the job: 60s, 2m
+STEP_SECONDS = "turnout.dev/step-seconds"  # of a pod: workers:seconds, as its launcher measured
+MEASURED = "turnout.dev/measured-steps"  # of a job: what its pods reported, kept by us
+GAINED = "turnout.dev/gained-seconds"  # what lent workers had won the job when its size last changed
 COOLDOWN = "turnout.dev/cooldown"  # between two changes of a job: 600s, 10m
 QUEUE = "turnout.dev/queue"  # of a job whose own fields name none
 WROTE_WORKERS = "turnout.dev/wrote-workers"  # the size that the autoscaler wrote last
 RESIZED_AT = "turnout.dev/resized-at"  # when, as RFC 3339
 WISH_WORKERS = "turnout.dev/wish-workers"  # the size that a person set by hand
+SCALE_PLAN = "turnout.dev/scale-plan"  # ours: the ScalePlan by which an ElasticJob was resized last
+TERM = "turnout.dev/lease-transitions"  # the leader's term in which a size was written
+CONDITIONS = "turnout.dev/conditions"  # what we can do for a job, as conditions in JSON
+HEADROOM = "turnout.dev/headroom-gpus"  # of a queue: kept free in it
 FIELD_MANAGER_NOMINATOR = "turnout-nominator"
 
 # Volcano.
@@ -26,9 +38,12 @@ VOLCANO_TASK_SPEC = "volcano.sh/task-spec"
 VOLCANO_COOLDOWN = "volcano.sh/cooldown-time"
 VOLCANO_QUEUE = "scheduling.volcano.sh/queue-name"
 VOLCANO_JOB = "volcano.sh/job-name"
+VOLCANO_TASK_PRIORITY = "volcano.sh/task-priority"
+VOLCANO_PREEMPTABLE = "volcano.sh/preemptable"
 
 # Kueue.
 KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
+KUEUE_BOOST = "kueue.x-k8s.io/priority-boost"
 KUEUE_ELASTIC = "kueue.x-k8s.io/elastic-job"
 
 # koordinator.
@@ -46,6 +61,9 @@ STATEFUL_INDEX = "apps.kubernetes.io/pod-index"
 TRAINING_JOB = "training.kubeflow.org/job-name"
 TRAINING_INDEX = "training.kubeflow.org/replica-index"
 TRAINING_TYPE = "training.kubeflow.org/replica-type"
+
+# cluster-autoscaler.
+SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 
 HOSTNAME = "kubernetes.io/hostname"
 GPU_RESOURCES = ("nvidia.com/gpu", "metax-tech.com/gpu", "amd.com/gpu", "huawei.com/Ascend910")

@@ -6,7 +6,7 @@ pod, and why (bound, nominated, assumed), is the caller's; a terminating pod sta
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,7 @@ from kube.shape import PodShape, admits, amount, label_keys, look, same_offer
 Rows = NDArray[np.int32]
 MOST_ROOM = 1_000_000  # a pod that asks for nothing fits this often: a bound, not a measurement
 KEPT_SHAPES = 64  # room tables kept ready at once
+_NOBODY: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,10 @@ class ClusterSnapshot:
         self.gains += 1
 
     # What can be asked.
+
+    def pods_on(self, node: str) -> Set[str]:
+        """The uids of the pods that are charged to a node, known or not. Read only; valid until the next change."""
+        return self._on_node.get(node, _NOBODY)
 
     def room(self, shape: PodShape) -> Rows:
         """How many more pods of this shape each row holds: int32[rows]. Read only; valid until the next change."""

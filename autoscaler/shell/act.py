@@ -1,26 +1,39 @@
 """The one way in which the lender changes anything: a patch of a job's size, valid for one version of it.
 
 Dry run gates it: then a plan is only told. Who leads is asked before each write, so that a leader that was paused
-and wakes writes nothing.
+and wakes writes nothing. What the API server refuses is tried again, less and less often. A person who scales a job
+before we ever did is noted on it: who comes after us sees it there.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from autoscaler.model import Step
+from autoscaler.lending.stamp import overruled
+from autoscaler.model import Observation, Reason, Step
 from jobs.model import Change, JobKey, JobKind
 from kube import labels
-from kube.errors import CallError, Conflict, NotFound
-from kube.times import rfc3339
+from kube.backoff import Backoff
+from kube.errors import CallError, Conflict, Forbidden, NotFound, Rejected
 
 log = logging.getLogger("turnout.autoscaler")
 
 FIELD_MANAGER = "turnout-autoscaler"
+AGAIN = Backoff(first_s=1.0, most_s=60.0)  # between two tries of a change that was refused
+_NOT_OURS = (Reason.RIGID, Reason.REFUSED, Reason.SUSPENDED)  # whose size means nothing to us
+TOGETHER = 16  # writes in flight
+MOST_GROWTHS = 128  # of one look: who comes to wait meanwhile is served before the rest
 Object = Mapping[str, Any]
+Notes = Callable[[Step], Mapping[str, str]]
+
+
+def _nobody(_: Step) -> tuple[str, ...]:
+    return ()
 
 
 class Jobs(Protocol):
@@ -29,35 +42,129 @@ class Jobs(Protocol):
     async def patch(self, path: str, body: Any, content_type: str, field_manager: str) -> bytes:
         """The object as patched. Raises Conflict when its version is not the body's."""
 
+    async def create(self, path: str, body: Any) -> bytes:
+        """The object as made. Raises Conflict when there is one of its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """A change that did not get through. times: in a row, at_s: the last one. why: "" when nobody has said no."""
+
+    uid: str
+    times: int
+    at_s: float
+    wait_s: float
+    why: str
+
+    def holds(self, raw: Object, now_s: float) -> bool:
+        """Is it too early for the next try? A clock that was set back makes nobody wait."""
+        return self.uid == raw["metadata"].get("uid", "") and 0 <= now_s - self.at_s < self.wait_s
+
 
 class Hands:
-    """Carries out plans. told: called with every step that changes a job, and the word for what became of it."""
+    """Carries out plans. told: called with every step that changes a job, and the word for what became of it.
+
+    term: the number of the term in which we lead, None while we do not.
+    """
 
     def __init__(
         self,
         jobs: Jobs,
         kinds: Mapping[str, JobKind],
-        may_write: Callable[[], bool],
+        term: Callable[[], int | None],
         told: Callable[[Step, str], None],
         dry_run: bool = True,
     ) -> None:
-        self._jobs, self._kinds, self._may_write, self._told, self.dry_run = jobs, kinds, may_write, told, dry_run
+        self._jobs, self._kinds, self._term, self._told, self.dry_run = jobs, kinds, term, told, dry_run
         self._sent: dict[JobKey, str] = {}  # the versions that were written over and may still be shown
+        self._refused: dict[JobKey, _Refusal] = {}
+        self._followed: dict[JobKey, str] = {}  # the names of what came after the last changes
+        self._made: dict[JobKey, tuple[str, int]] = {}  # uid and size of those that we have never written
 
-    async def carry_out(self, steps: Iterable[Step], raw: Mapping[JobKey, Object], now_s: float) -> int:
-        """Write what changes, shrinking first; how many jobs were written."""
+    def held_back(self, raw: Mapping[JobKey, Object], now_s: float) -> dict[JobKey, str]:
+        """The jobs that the API server lets nobody resize for now, and its words. raw: every job that is there."""
+        for key in self._refused.keys() - raw.keys():
+            del self._refused[key]
+        return {key: said.why for key, said in self._refused.items() if said.why and said.holds(raw[key], now_s)}
+
+    async def carry_out(
+        self,
+        steps: Iterable[Step],
+        raw: Mapping[JobKey, Object],
+        notes: Notes,
+        now_s: float,
+        leaving: Callable[[Step], tuple[str, ...]] = _nobody,
+    ) -> int:
+        """Write what changes, shrinking first; how many jobs were resized. steps: of every job.
+
+        notes: what is noted on a job that a step changes. leaving: the pods that a shrink means. Of growths, only so
+        many: the next look sees what came.
+        """
+        steps = list(steps)
+        by_hand = self._scaled_by_hand(steps, raw)
+        mine = [step for step in steps if step.changes and step.key not in by_hand]  # else decided before it was known
         written = 0
-        for step in sorted((step for step in steps if step.changes), key=lambda step: step.workers > step.was):
-            if self.dry_run:
-                self._told(step, "DryRun")
-            elif not self._may_write():
-                self._told(step, "NotLeading")
-            elif step.key in raw and self._sent.get(step.key) != raw[step.key]["metadata"]["resourceVersion"]:
-                written += await self._write(step, raw[step.key], now_s)
+        for some in _in_turns(mine):
+            tries = (self._try(step, leaving(step), raw.get(step.key), notes, now_s) for step in some)
+            written += sum(await asyncio.gather(*tries))
+        for step in steps:
+            if step.reason is Reason.NOT_READY and step.key in raw and not self.dry_run:
+                await self._again(step.key, raw[step.key], now_s)
+        for key, size in by_hand.items():
+            if not self.dry_run and self._leading(raw[key], now_s) is not None:
+                await self._note_wish(key, raw[key], size)
         return written
 
-    async def _write(self, step: Step, raw: Object, now_s: float) -> bool:
-        change = stamped(self._kinds[step.key.kind].resize(raw, step.workers), now_s)
+    def _scaled_by_hand(self, steps: list[Step], raw: Mapping[JobKey, Object]) -> dict[JobKey, int]:
+        """The jobs whose size somebody has changed since the last look, of those that we have never written.
+
+        With the size that they had. Of all others their own note says it.
+        """
+        before, self._made = self._made, {}
+        found = {}
+        for step in steps:
+            meta = raw[step.key]["metadata"] if step.key in raw and step.reason not in _NOT_OURS else None
+            if meta is None or step.was < 1 or labels.WROTE_WORKERS in (meta.get("annotations") or {}):
+                continue
+            uid = meta.get("uid", "")
+            had_uid, had = before.get(step.key, (uid, step.was))
+            self._made[step.key] = uid, had if had_uid == uid else step.was
+            if had_uid == uid and had != step.was:
+                found[step.key] = had
+        return found
+
+    async def _note_wish(self, key: JobKey, raw: Object, size: int) -> None:
+        """Write the size that it had as if it were ours, so that the one it has now reads as a person's wish."""
+        change = self._kinds[key.kind].resize(raw, size)
+        meta = {"resourceVersion": raw["metadata"]["resourceVersion"], "annotations": {labels.WROTE_WORKERS: str(size)}}
+        try:
+            await self._jobs.patch(change.path, {"metadata": meta}, change.form, FIELD_MANAGER)
+        except CallError as error:
+            log.info("wish_not_noted", extra={"job": str(key), "why": str(error)})  # the next look tries again
+        else:
+            log.info("wish_noted", extra={"job": str(key), "was": size})
+
+    def _may_try(self, key: JobKey, raw: Object, now_s: float) -> bool:
+        said = self._refused.get(key)
+        return self._sent.get(key) != raw["metadata"]["resourceVersion"] and not (said and said.holds(raw, now_s))
+
+    async def _try(self, step: Step, leaving: tuple[str, ...], raw: Object | None, notes: Notes, now_s: float) -> bool:
+        if self.dry_run:
+            self._told(step, "DryRun")
+        elif raw is not None and (term := self._leading(raw, now_s)) is None:
+            self._told(step, "NotLeading")
+        elif raw is not None and self._may_try(step.key, raw, now_s):
+            change = self._kinds[step.key.kind].change(raw, step.workers, leaving)
+            return await self._write(step, raw, stamped(change, {**notes(step), labels.TERM: str(term)}), now_s)
+        return False
+
+    def _leading(self, raw: Object, now_s: float) -> int | None:
+        """Our term, asked at the last moment; None when the Lease is not ours, or a later term has written this job."""
+        term = self._term()
+        said = raw["metadata"].get("annotations") or {}
+        return None if term is None or overruled(said, term, now_s) else term
+
+    async def _write(self, step: Step, raw: Object, change: Change, now_s: float) -> bool:
         try:
             await self._jobs.patch(change.path, change.body, change.form, FIELD_MANAGER)
         except (Conflict, NotFound):
@@ -65,15 +172,71 @@ class Hands:
             return False
         except CallError as error:
             log.warning("resize_failed", extra={"job": str(step.key), "why": str(error)})
+            self._note(step.key, raw, error, now_s)
             self._told(step, "Refused")
             return False
+        self._refused.pop(step.key, None)
         self._sent[step.key] = raw["metadata"]["resourceVersion"]
+        if change.then is not None and not await self._follow(step.key, raw, change.then, now_s):
+            self._told(step, "Refused")
+            return False
         self._told(step, "Written")
         return True
 
+    async def _again(self, key: JobKey, raw: Object, now_s: float) -> None:
+        """A job does not follow: what should have come after its last change may have been lost."""
+        again = self._kinds[key.kind].again
+        change = again(raw) if again is not None and self._may_try(key, raw, now_s) else None
+        if change is not None and self._followed.get(key) != change.body["metadata"]["name"]:
+            await self._follow(key, raw, change, now_s)
 
-def stamped(change: Change, now_s: float) -> Change:
-    """A change that says when it was made, by which a cooldown is known after a restart of ours."""
+    async def _follow(self, key: JobKey, raw: Object, change: Change, now_s: float) -> bool:
+        """Write what comes after a change, once: that there is one of its name means that it was written."""
+        try:
+            if self._leading(raw, now_s) is None:
+                return False
+            await self._jobs.create(change.path, change.body)
+        except Conflict:
+            pass
+        except CallError as error:
+            log.warning("not_followed", extra={"job": str(key), "why": str(error)})
+            self._note(key, raw, error, now_s)
+            return False
+        self._followed[key] = change.body["metadata"]["name"]
+        return True
+
+    def _note(self, key: JobKey, raw: Object, error: CallError, now_s: float) -> None:
+        """Remember that this did not get through. A server that did not answer has not said no."""
+        uid, last = raw["metadata"].get("uid", ""), self._refused.get(key)
+        times = 1 + (last.times if last is not None and last.uid == uid else 0)
+        why = error.message if isinstance(error, Forbidden | Rejected) else ""
+        self._refused[key] = _Refusal(uid, times, now_s, AGAIN.wait_s(times, 1.0, error.retry_after_s), why)
+
+
+def without(seen: Observation, held: Mapping[JobKey, str]) -> Observation:
+    """The same, with these jobs as ones that cannot be resized: neither counted on to give, nor kept room for."""
+    if not held:
+        return seen
+    jobs = tuple(
+        replace(each, job=replace(each.job, refused=each.job.refused or held[each.job.key]))
+        if each.job.key in held
+        else each
+        for each in seen.jobs
+    )
+    return replace(seen, jobs=jobs)
+
+
+def _in_turns(steps: list[Step]) -> Iterator[list[Step]]:
+    """Steps that are written together: all shrinks first, then some growths."""
+    shrinks = [step for step in steps if step.workers < step.was]
+    growths = [step for step in steps if step.workers > step.was][:MOST_GROWTHS]
+    for some in (shrinks, growths):
+        for at in range(0, len(some), TOGETHER):
+            yield some[at : at + TOGETHER]
+
+
+def stamped(change: Change, notes: Mapping[str, str]) -> Change:
+    """A change with notes on the job."""
     body = json.loads(json.dumps(change.body))
-    body["metadata"].setdefault("annotations", {})[labels.RESIZED_AT] = rfc3339(now_s)
-    return Change(change.method, change.path, body, change.form)
+    body["metadata"].setdefault("annotations", {}).update(notes)
+    return replace(change, body=body)

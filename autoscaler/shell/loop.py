@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from autoscaler.decide import decide
 from autoscaler.explain import Decisions
-from autoscaler.model import Policy, Step
-from autoscaler.shell.act import Hands
+from autoscaler.lending.stamp import notes_of
+from autoscaler.model import Observation, Policy, Step
+from autoscaler.shell.act import Hands, without
+from autoscaler.shell.journal import Journal
 from autoscaler.shell.metrics import Metrics
 from autoscaler.shell.sight import Sight
+from autoscaler.telling.forecast import Outlook
+from autoscaler.telling.lives import Ended
 from autoscaler.view import View
-from jobs.model import JobKey
+from jobs.model import JobKey, Life
 from kube.shell.clock import Clock
 
 log = logging.getLogger("turnout.autoscaler")
@@ -24,7 +28,7 @@ GATHER_S = 0.05  # changes come in bursts: one look for all of them
 
 
 class Lender:
-    """Decides and acts while `run` runs. steps: of the last look, by job."""
+    """Decides and acts while `run` runs. seen, steps: of the last look; steps by job."""
 
     def __init__(
         self,
@@ -35,12 +39,15 @@ class Lender:
         clock: Clock,
         told: Callable[[Step], None],
         metrics: Metrics,
+        journal: Journal | None = None,
     ) -> None:
         self._view, self._sight, self._hands, self._policy = view, sight, hands, policy
         self._clock, self._told, self._metrics = clock, told, metrics
+        self._journal, self._outlook = journal, Outlook()
         self._decisions = Decisions()
         self._faults: dict[JobKey, str] = {}
         self.steps: dict[JobKey, Step] = {}
+        self.seen: Observation | None = None
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -64,11 +71,31 @@ class Lender:
             if self._faults.get(key) != why:
                 log.warning("job_unreadable", extra={"job": str(key), "why": why})
         self._faults = dict(self._view.faults)
-        seen = self._view.observation(now_s, self._sight.age_s(), self._sight.whole)
+        held = self._hands.held_back(self._view.raw, now_s)
+        seen = without(self._view.observation(now_s, self._sight.age_s(), self._sight.whole), held)
         with self._metrics.decide_s.time():
             steps = decide(seen, self._policy, now_s)
-        self._metrics.seen(seen, steps)
-        self.steps = {step.key: step for step in steps}
-        for step in self._decisions.new(steps):
+        self._metrics.seen(
+            seen, steps, self._outlook.starts(seen, steps, self._ended, now_s, acts=not self._hands.dry_run)
+        )
+        self.seen, self.steps = seen, {step.key: step for step in steps}
+        news = self._decisions.new(steps)
+        if news and self._journal is not None:
+            self._journal.note(seen, self._policy, now_s, steps)
+        for step in news:
             self._told(step)
-        return await self._hands.carry_out(steps, self._view.raw, now_s)
+        jobs = {each.job.key: each for each in seen.jobs}
+
+        def notes(step: Step) -> dict[str, str]:
+            return notes_of(jobs[step.key].job, step, self._policy, now_s)
+
+        def leaving(step: Step) -> tuple[str, ...]:
+            return tuple(each.name for each in jobs[step.key].living if each.index >= step.workers)
+
+        return await self._hands.carry_out(steps, self._view.raw, notes, now_s, leaving)
+
+    def _ended(self) -> Iterator[Ended]:
+        """Jobs that are over and still there."""
+        for uid, job in self._view.jobs.items():
+            if job.life is Life.DONE and (raw := self._view.raw.get(job.key)) is not None:
+                yield uid, job.queue, raw

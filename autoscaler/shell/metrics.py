@@ -1,83 +1,190 @@
-"""The lender's metrics page: every queue always, jobs only as counts, so that it stays small on any cluster."""
+"""The lender's metrics page: every queue always, single jobs for as many as a page can bear.
+
+Only who leads tells of queues and jobs: two replicas never tell the same GPU twice. What the numbers of a look are
+is known in figures.py.
+"""
 
 from __future__ import annotations
 
-from collections import Counter as Count
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
-from autoscaler.model import Observation, Seen, Step
-from kube.shape import PodShape
+from autoscaler.model import Observation, Policy, Reason, Seen, Step
+from autoscaler.shell import figures
+from autoscaler.shell.figures import FAMILIES, Look, Start, gpus_of
+from jobs.model import JobKey
+from kube.shell.clock import Clock, RealClock
 
 _DECIDE_S = (0.001, 0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+_OUTCOMES = ("Written", "DryRun", "Overtaken", "Refused", "NotLeading")
+_CHANGES = (
+    ("grow", Reason.IDLE_ROOM),
+    ("shrink", Reason.MAKES_ROOM),
+    ("shrink", Reason.ROOM_TAKEN),
+    ("shrink", Reason.RELEASED),
+)
 
 
 class Metrics:
-    """One page. gpu: the resource that counts as a GPU."""
+    """One page. gpu: the resource that counts as a GPU. restart_s: what a change costs a job that does not say."""
 
-    def __init__(self, gpu: str) -> None:
-        self._gpu = gpu
-        self.registry = CollectorRegistry()
-
-        def gauge(name: str, text: str, *labels: str) -> Gauge:
-            return Gauge(f"turnout_{name}", text, labels, registry=self.registry)
-
-        self._gpus = gauge("queue_gpus", "GPUs of a queue: its limit, its own (deserved), used, free.", "queue", "what")
-        self._jobs = gauge("queue_jobs", "Jobs of a queue that run, and that wait for their min.", "queue", "state")
-        self._workers = gauge(
-            "queue_worker_gpus", "GPUs of running workers up to the min, and above it.", "queue", "part"
-        )
-        self._reasons = gauge("queue_reasons", "Jobs of a queue by the reason of the last decision.", "queue", "reason")
-        self.leading = gauge("lender_leading", "1 while this replica decides.")
-        self.age_s = gauge("lender_sight_age_seconds", "How long ago nodes or pods were last heard of.")
-        self.changes = Counter(
-            "turnout_lender_changes",
-            "Changes of size, by reason and outcome.",
-            ["reason", "outcome"],
-            registry=self.registry,
-        )
+    def __init__(self, gpu: str, clock: Clock | None = None, restart_s: float = Policy().restart_s) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self._gpu, self._clock, self._restart_s = gpu, clock or RealClock(), restart_s
+        self.registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
         self.decide_s = Histogram(
-            "turnout_lender_decide_seconds", "Time for one decision.", buckets=_DECIDE_S, registry=self.registry
+            "turnout_lender_decide_seconds", "Time for one decision.", buckets=_DECIDE_S, registry=registry
         )
 
-    def seen(self, seen: Observation, steps: Iterable[Step]) -> None:
-        """What was seen, and what was decided on it."""
-        of = {each.job.key: each.job.queue for each in seen.jobs}
-        self.age_s.set(seen.age_s)
-        for each in (self._gpus, self._jobs, self._workers, self._reasons):
-            each.clear()
-        for name, queue in seen.queues.items():
-            used = queue.used.get(self._gpu, 0)
-            told = {"used": used, "deserved": queue.deserved.get(self._gpu), "limit": queue.limit.get(self._gpu)}
-            if told["limit"] is not None:
-                told["free"] = max(0, told["limit"] - used)
-            for what, amount in told.items():
-                if amount is not None:
-                    self._gpus.labels(name, what).set(amount)
-        states, parts = Count[tuple[str, str]](), Count[tuple[str, str]]()
-        for job in seen.jobs:
-            states[job.job.queue, "waits" if job.waits else "runs"] += 1
-            parts.update(self._parts(job))
-        reasons = Count((of.get(step.key, ""), step.reason.value) for step in steps)
-        for page, counts in ((self._jobs, states), (self._workers, parts), (self._reasons, reasons)):
-            for labels, amount in counts.items():
-                page.labels(*labels).set(amount)
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"turnout_{name}", text, labels, registry=registry)
+
+        self.changes = counter(
+            "lender_changes", "Changes of size, by reason and outcome.", "queue", "direction", "reason", "outcome"
+        )
+        self._resized = counter("queue_resized_gpus", "GPUs of workers added or taken.", "queue", "direction")
+        self._restarts = counter(
+            "queue_restart_gpu_seconds", "GPU time that changes of size cost the jobs they were made of.", "queue"
+        )
+        self._lent = _Lent(
+            counter("queue_elastic_gpu_seconds", "Time for which workers above the min had GPUs.", "queue"), self._clock
+        )
+        self.leading = _Leading(
+            Gauge("turnout_lender_leading", "1 while this replica decides.", registry=registry), self._stopped
+        )
+        self._look: Look | None = None
+        self._starts: Mapping[JobKey, Start] = {}
+        self._age_s = self._at_s = 0.0
+        self._by_key: dict[JobKey, Seen] = {}
+        self._meant: dict[JobKey, Step] = {}
+        self._begun: set[str] = set()
+        registry.register(_Lately(self._samples))
+
+    def seen(self, seen: Observation, steps: Iterable[Step], starts: Mapping[JobKey, Start] | None = None) -> None:
+        """What was seen, and what was decided on it. starts: as for `expects`; None: what was expected stays."""
+        self._age_s, self._at_s = seen.age_s, self._clock.monotonic()
+        self._lent.now(figures.lent(seen.jobs, self._gpu))
+        before = self._look.since if self._look is not None else {}
+        now_s = self._clock.wall()
+        since = {
+            each.job.key: before.get(each.job.key) or figures.waits_since(each, now_s)
+            for each in seen.jobs
+            if each.waits
+        }
+        self._look = Look(now_s, seen.jobs, seen.queues, tuple(steps), since)
+        if starts is not None:
+            self.expects(starts)
+        self._by_key = {}
+        if self._meant:
+            changing = {step.key for step in self._look.steps if step.changes}
+            self._meant = {key: step for key, step in self._meant.items() if key in changing}
+        for name in self._look.names() - self._begun:
+            self._begin(name)
+
+    def expects(self, starts: Mapping[JobKey, Start]) -> None:
+        """When waiting jobs are expected to start: of each the earliest, the likely and the latest moment."""
+        self._starts = starts
 
     def became(self, step: Step, word: str) -> None:
-        """What became of a change."""
-        self.changes.labels(step.reason.value, word).inc()
+        """What became of a change. One that is only meant is counted once for as long as it stays the same."""
+        if word == "DryRun":
+            if self._meant.get(step.key) == step:
+                return
+            self._meant[step.key] = step
+        seen = self._job(step.key)
+        queue = seen.job.queue if seen is not None else ""
+        direction = "grow" if step.workers > step.was else "shrink"
+        self.changes.labels(queue, direction, step.reason.value, word).inc()
+        if word == "Written" and seen is not None:
+            gpus = gpus_of(seen.job.shape, self._gpu)
+            self._resized.labels(queue, direction).inc(gpus * abs(step.workers - step.was))
+            cost_s = self._restart_s if seen.job.bank.restart_s is None else seen.job.bank.restart_s
+            self._restarts.labels(queue).inc(gpus * min(seen.placed, step.workers) * cost_s)
 
     def page(self) -> bytes:
         """The page as Prometheus reads it."""
+        self._lent.until_now()
         return generate_latest(self.registry)
 
-    def _parts(self, seen: Seen) -> Mapping[tuple[str, str], int]:
-        gpus, least = _gpus(seen.job.shape, self._gpu), seen.job.bounds.least
-        placed = seen.placed
-        queue = seen.job.queue
-        return {(queue, "min"): gpus * min(placed, least), (queue, "elastic"): gpus * max(0, placed - least)}
+    def _samples(self) -> Iterator[figures.Sample]:
+        if self._look is not None:
+            yield from figures.samples(self._look, self._starts, self._gpu)
+            yield "lender_sight_age_seconds", (), self._age_s + self._clock.monotonic() - self._at_s
+
+    def _stopped(self) -> None:
+        """Somebody else looks after the queues from here on."""
+        self._lent.now({})
+        self._look, self._starts, self._by_key, self._meant = None, {}, {}, {}
+
+    def _job(self, key: JobKey) -> Seen | None:
+        if not self._by_key and self._look is not None:
+            self._by_key = {each.job.key: each for each in self._look.jobs}
+        return self._by_key.get(key)
+
+    def _begin(self, queue: str) -> None:
+        """Every count of a queue begins with nought: Prometheus sees no rise in a series that was not there before."""
+        self._begun.add(queue)
+        self._lent.gpu_seconds.labels(queue)
+        self._restarts.labels(queue)
+        for direction, reason in _CHANGES:
+            self._resized.labels(queue, direction)
+            for word in _OUTCOMES:
+                self.changes.labels(queue, direction, reason.value, word)
 
 
-def _gpus(shape: PodShape, gpu: str) -> int:
-    return next((amount for name, amount in shape.requests if name == gpu), 0)
+class _Leading:
+    """The gauge of who leads. stopped: called when it is no longer this replica."""
+
+    def __init__(self, gauge: Gauge, stopped: Callable[[], None]) -> None:
+        self._gauge, self._stopped = gauge, stopped
+
+    def set(self, leads: int) -> None:
+        self._gauge.set(leads)
+        if not leads:
+            self._stopped()
+
+
+class _Lent:
+    """Adds up for how long GPUs are lent, by queue."""
+
+    def __init__(self, gpu_seconds: Counter, clock: Clock) -> None:
+        self.gpu_seconds, self._clock = gpu_seconds, clock
+        self._gpus: Mapping[str, int] = {}
+        self._at_s = 0.0
+
+    def now(self, gpus: Mapping[str, int]) -> None:
+        """So many are lent from now on, by queue."""
+        self.until_now()
+        self._gpus, self._at_s = gpus, self._clock.monotonic()
+
+    def until_now(self) -> None:
+        """Count what has been lent since it was last counted."""
+        now_s = self._clock.monotonic()
+        for queue, gpus in self._gpus.items():
+            self.gpu_seconds.labels(queue).inc(gpus * (now_s - self._at_s))
+        self._at_s = now_s
+
+
+class _Lately(Collector):
+    """The numbers of the last look, worked out when somebody reads the page and not at each look."""
+
+    def __init__(self, samples: Callable[[], Iterable[figures.Sample]]) -> None:
+        self._samples = samples
+
+    def collect(self) -> Iterator[Metric]:
+        found = {name: GaugeMetricFamily(f"turnout_{name}", text, labels=of) for name, (text, of) in FAMILIES.items()}
+        for name, labels, amount in self._samples():
+            found[name].add_metric(labels, amount)
+        yield from found.values()

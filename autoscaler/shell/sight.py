@@ -1,42 +1,61 @@
-"""The lender's watches: nodes, pods, jobs of every kind, queues; and how old what they show is."""
+"""The lender's watches: nodes, pods, jobs of every kind, queues, the map; and how old what they show is."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
+from autoscaler.seeing import strays
+from autoscaler.seeing.slim import slim
 from autoscaler.view import View
+from jobs.gang import Dialect, GangKey
 from jobs.model import JobKind
 from jobs.queues import koordinator, kueue, namespace, volcano
-from jobs.queues.model import NAMESPACE, Object, QueueSpec
+from jobs.queues.model import Object, QueueSpec
 from kube.feed import Key
-from kube.objects import Node, ObjectMeta, Pod, Struct
+from kube.objects import ConfigMap, Node, ObjectMeta, Pod, Struct
 from kube.shell.clock import Clock
 from kube.shell.reflector import Reflector, Source
+
+log = logging.getLogger("turnout.autoscaler")
 
 SYNC_LOOK_S = 0.05
 _LOCAL_QUEUES = "/apis/kueue.x-k8s.io/v1beta2/localqueues"
 
 
-def _by_name(key: Key) -> str:
-    return key.name
+# Where each dialect's queues are, and how one is read.
+_QUEUES: dict[str, Callable[[Object], QueueSpec]] = {
+    "/apis/scheduling.volcano.sh/v1beta1/queues": volcano.read,
+    "/api/v1/resourcequotas": namespace.read,
+    "/apis/scheduling.sigs.k8s.io/v1alpha1/elasticquotas": koordinator.read,
+    "/apis/scheduling.x-k8s.io/v1alpha1/elasticquotas": namespace.read_elastic,
+    "/apis/kueue.x-k8s.io/v1beta2/clusterqueues": kueue.read,
+    "/apis/kueue.x-k8s.io/v1beta2/cohorts": kueue.read_cohort,
+}
 
 
-def _by_namespace(key: Key) -> str:
-    return NAMESPACE + key.namespace
+def _at(path: str, key: Key | ObjectMeta) -> str:
+    """One object that speaks of a queue."""
+    return f"{path} {key.namespace}/{key.name}"
 
 
-# Where each dialect's queues are, how one is read, and by what name it is known.
-_QUEUES: tuple[tuple[str, Callable[[Object], QueueSpec], Callable[[Key], str]], ...] = (
-    ("/apis/scheduling.volcano.sh/v1beta1/queues", volcano.read, _by_name),
-    ("/api/v1/resourcequotas", namespace.read, _by_namespace),
-    ("/apis/scheduling.sigs.k8s.io/v1alpha1/elasticquotas", koordinator.read, _by_name),
-    ("/apis/kueue.x-k8s.io/v1beta2/clusterqueues", kueue.read, _by_name),
-)
+_POD_GROUPS = {
+    Dialect.VOLCANO: "/apis/scheduling.volcano.sh/v1beta1/podgroups",
+    Dialect.KOORDINATOR: "/apis/scheduling.sigs.k8s.io/v1alpha1/podgroups",
+    Dialect.PLUGINS: "/apis/scheduling.x-k8s.io/v1alpha1/podgroups",
+}
+
+
+class Class(Struct):
+    """A PriorityClass."""
+
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    value: int = 0
 
 
 class Whole(Struct):
@@ -59,6 +78,7 @@ class _Sink:
         self._put, self._drop, self._news = put, drop, news
 
     def put(self, obj: Any) -> None:
+        obj.metadata.managed_fields = None  # who wrote which field: nobody asks, and it holds all bytes that came with it
         self._put(obj)
         self._news()
 
@@ -71,44 +91,90 @@ class _Sink:
 
 
 class Sight:
-    """Every watch of the lender. kinds: those whose jobs are resized."""
+    """Every watch of the lender. kinds: those whose jobs are resized.
+
+    configmaps: namespace/name of the topology map, and of what an admin says of all jobs.
+    """
 
     def __init__(
-        self, view: View, source: Source, kinds: Mapping[str, JobKind], clock: Clock, rng: random.Random
+        self,
+        view: View,
+        source: Source,
+        kinds: Mapping[str, JobKind],
+        clock: Clock,
+        rng: random.Random,
+        configmaps: tuple[str, str],
     ) -> None:
-        self._clock = clock
+        self._clock, self._view, self._source, self._rng = clock, view, source, rng
         self.news = asyncio.Event()
+        self.reflectors: dict[str, Reflector[Any]] = {}
+        self._watch("nodes", "/api/v1/nodes", Node, view.put_node, lambda key: view.drop_node(key.name))
+        self._watch("pods", "/api/v1/pods", Pod, lambda pod: view.put_pod(slim(pod)), lambda key: view.drop_pod(key.uid))
+        self._watch(
+            "priorityclasses",
+            "/apis/scheduling.k8s.io/v1/priorityclasses",
+            Class,
+            lambda obj: view.put_class(obj.metadata.name, obj.value),
+            lambda key: view.put_class(key.name, None),
+        )
+        self._watch_configmap(configmaps[0], self._map)
+        self._watch_configmap(configmaps[1], view.put_standing)
+        self._watch_groups()
+        self._watch_queues()
+        for kind in kinds.values():
+            self._watch_kind(kind)
 
-        def watch(path: str, kind: type[Any], put: Any, drop: Any, **options: Any) -> Reflector[Any]:
-            return Reflector(source, path, kind, _Sink(put, drop, self.news.set), clock=clock, rng=rng, **options)
+    def _watch(self, name: str, path: str, kind: type[Any], put: Any, drop: Any, **options: Any) -> None:
+        sink = _Sink(put, drop, self.news.set)
+        self.reflectors[name] = Reflector(self._source, path, kind, sink, clock=self._clock, rng=self._rng, **options)
 
-        self.reflectors: dict[str, Reflector[Any]] = {
-            "nodes": watch("/api/v1/nodes", Node, view.put_node, lambda key: view.drop_node(key.name)),
-            "pods": watch("/api/v1/pods", Pod, view.put_pod, lambda key: view.drop_pod(key.uid)),
-        }
-        for path, read, name in _QUEUES:
-            self.reflectors[path] = watch(
+    def _watch_configmap(self, configmap: str, put: Callable[[Mapping[str, str]], object]) -> None:
+        namespace, _, only = configmap.partition("/")
+        path, fields = f"/api/v1/namespaces/{namespace}/configmaps", {"fieldSelector": f"metadata.name={only}"}
+        self._watch(configmap, path, ConfigMap, lambda obj: put(obj.data or {}), lambda _: put({}), params=fields)
+
+    def _watch_groups(self) -> None:
+        groups = self._view.strays
+        for dialect, path in _POD_GROUPS.items():
+            self._watch(
+                path,
                 path,
                 Whole,
-                lambda obj, read=read: view.put_queue(read(obj.raw())),
-                lambda key, name=name: view.drop_queue(name(key)),
+                lambda obj, dialect=dialect: groups.put_group(strays.read(dialect, obj.raw())),
+                lambda key, dialect=dialect: groups.drop_group(GangKey(key.namespace, key.name, dialect.value)),
                 optional=True,
             )
-        self.reflectors[_LOCAL_QUEUES] = watch(
+
+    def _watch_queues(self) -> None:
+        view = self._view
+        for path, read in _QUEUES.items():
+            self._watch(
+                path,
+                path,
+                Whole,
+                lambda obj, read=read, path=path: view.put_queue(read(obj.raw()), _at(path, obj.metadata)),
+                lambda key, path=path: view.drop_queue(_at(path, key)),
+                optional=True,
+            )
+        self._watch(
+            _LOCAL_QUEUES,
             _LOCAL_QUEUES,
             Whole,
-            lambda obj: view.put_local_queue(*kueue.local_queue(obj.raw())),
+            lambda obj: view.put_local_queue(*kueue.local_queue(obj.raw()), kueue.goes_on(obj.raw())),
             lambda key: view.put_local_queue(f"{key.namespace}/{key.name}", ""),
             optional=True,
         )
-        for kind in kinds.values():
-            self.reflectors[kind.kind] = watch(
-                kind.path,
-                Whole,
-                lambda obj, name=kind.kind: view.put_job(name, obj.raw()),
-                lambda key: view.drop_job(key.uid),
-                optional=True,
-            )
+
+    def _watch_kind(self, kind: JobKind) -> None:
+        view = self._view
+        self._watch(
+            kind.kind,
+            kind.path,
+            Whole,
+            lambda obj: view.put_job(kind.kind, obj.raw()),
+            lambda key: view.drop_job(key.uid),
+            optional=True,
+        )
 
     async def run(self) -> None:
         """Watch until cancelled. A watch ends only by a fault of ours, which ends the program."""
@@ -127,5 +193,9 @@ class Sight:
         return all(reflector.has_synced for reflector in self.reflectors.values())
 
     def age_s(self) -> float:
-        """How long ago nodes or pods last told anything; a watch that lives does it once a minute at least."""
-        return max(self._clock.monotonic() - self.reflectors[name].last_event_s for name in ("nodes", "pods"))
+        """How long ago the quietest watch told anything; one that lives does it once a minute at least."""
+        return self._clock.monotonic() - min(each.last_event_s for each in self.reflectors.values())
+
+    def _map(self, data: Mapping[str, str]) -> None:
+        if data and (faults := self._view.put_map(data)):
+            log.warning("map_rejected", extra={"why": f"{faults}; the last good map stays"})

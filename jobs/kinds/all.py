@@ -1,9 +1,28 @@
-"""Every kind that is resized: adding one is a module and a line here (XD-01)."""
+"""Every kind that is known: adding one is a module, a line here, and its rights (XD-01)."""
 
 from __future__ import annotations
 
+from jobs.kinds.colossalaijob import COLOSSALAI_JOB
+from jobs.kinds.elasticjob import ELASTIC_JOB
 from jobs.kinds.indexedjob import INDEXED_JOB
+from jobs.kinds.leaderworkerset import LEADER_WORKER_SET
+from jobs.kinds.mpijob import MPI_JOB
 from jobs.kinds.pytorchjob import PYTORCH_JOB
+from jobs.kinds.raycluster import RAY_CLUSTER
+from jobs.kinds.trainjob import TRAIN_JOB
 from jobs.kinds.volcanojob import VOLCANO_JOB
 
-KINDS = {kind.kind: kind for kind in (VOLCANO_JOB, PYTORCH_JOB, INDEXED_JOB)}
+KINDS = {
+    kind.kind: kind
+    for kind in (
+        VOLCANO_JOB,
+        PYTORCH_JOB,
+        INDEXED_JOB,
+        ELASTIC_JOB,
+        RAY_CLUSTER,
+        LEADER_WORKER_SET,
+        MPI_JOB,
+        TRAIN_JOB,
+        COLOSSALAI_JOB,
+    )
+}

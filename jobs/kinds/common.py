@@ -1,27 +1,29 @@
-"""What every kind says alike: annotations of ours, the shape of a worker, what we wrote and what a person did since."""
+"""What every kind is read by: its metadata, the shape of a worker, and the body of a patch that resizes it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from jobs.model import BadJob, Bounds, JobKey, Object, Pause
+from jobs.fields import Part
+from jobs.kinds import notes as said_in
+from jobs.model import BadJob, Change, Job, JobKey, Life, Object, Sizes
 from kube import labels
 from kube.errors import KubeError
 from kube.objects import Pod
 from kube.shape import PodShape, shape_of
 
-_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?$")
-_MOST = 1_000_000
+BOTH = (labels.MIN_WORKERS, labels.MAX_WORKERS)
+KEEPERS = ("JobSet", "MPIJob", "RayJob", "RayService", "TrainJob")  # which hold the sizes of what they make
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What a job's metadata says, to whom it is no matter what kind it is."""
+class Head:
+    """What every kind has: metadata, spec and status. maker, part_of: the kind and uid of its controller."""
 
     key: JobKey
     uid: str
@@ -29,106 +31,171 @@ class Said:
     created: str
     notes: Mapping[str, str]
     marks: Mapping[str, str]
+    spec: Part
+    status: Part
+    maker: str = ""
+    part_of: str = ""
+
+    def said(self, *keys: str) -> str:
+        """The first of these labels or annotations that is there, "" for none."""
+        found = (self.marks.get(key) or self.notes.get(key) for key in keys)
+        return next(filter(None, found), "")
 
 
-def said(raw: Object, kind: str) -> Said:
+@dataclass(frozen=True, slots=True)
+class Sized:
+    """How large a job is and may be by its own fields, in pods. template: of a worker's pod.
+
+    fixed: the field that bounds it, when annotations may only narrow that. unit: of pods that come and go together.
+    """
+
+    replicas: int
+    least: int
+    most: int
+    template: Part
+    fixed: str = ""
+    unit: int = 1
+
+
+def head(raw: Object, kind: str) -> Head:
     """Read the metadata. Raises BadJob."""
-    meta = raw.get("metadata")
-    if not isinstance(meta, dict) or not meta.get("name"):
+    whole = Part(raw)
+    meta = whole.part("metadata")
+    if not meta.text("name"):
         raise BadJob(f"a {kind} without metadata.name")
-    return Said(
-        JobKey(kind, meta.get("namespace", ""), meta["name"]),
-        meta.get("uid", ""),
-        meta.get("resourceVersion", ""),
-        meta.get("creationTimestamp") or "",
-        meta.get("annotations") or {},
-        meta.get("labels") or {},
+    makers = [each for each in meta.parts("ownerReferences") if each.flag("controller")]
+    return Head(
+        JobKey(kind, meta.text("namespace"), meta.text("name")),
+        meta.text("uid"),
+        meta.text("resourceVersion"),
+        meta.text("creationTimestamp"),
+        meta.words("annotations"),
+        meta.words("labels"),
+        whole.part("spec"),
+        whole.part("status"),
+        maker=makers[0].text("kind") if makers else "",
+        part_of=makers[0].text("uid") if makers else "",
     )
 
 
-def worker_shape(template: Any, where: str) -> PodShape:
+def job(told: Head, sized: Sized, queue: str, priority: Any = None, priority_class: str = "", **own: Any) -> Job:
+    """The noun: what its kind says, with what annotations of ours add. own: fields that only its kind knows.
+
+    priority: 0 to 100 by a field of the kind, where it has one. Raises BadJob.
+    """
+    notes, sizes = told.notes, _sizes(told.notes, sized.unit)
+    pause, ends_s = said_in.pause(notes)
+    pod_notes = sized.template.part("metadata").words("annotations")
+    bounds = said_in.bounds(notes, sized.least, sized.most, sizes, sized.fixed)
+    others = sum(count for _, count in own.get("beside", ()))
+    own["refused"] = own.get("refused") or _kept(told) or _gang_of(pod_notes, bounds.least + others)
+    return Job(
+        told.key,
+        told.uid,
+        told.version,
+        queue=queue,
+        replicas=sized.replicas,
+        bounds=bounds,
+        shape=worker_shape(sized.template),
+        order=said_in.order(notes, priority),
+        created=told.created,
+        sizes=sizes,
+        wish=said_in.wish(notes, sized.replicas),
+        pause=pause,
+        pause_ends_s=ends_s,
+        cooldown_s=said_in.duration_s(notes, labels.COOLDOWN, labels.VOLCANO_COOLDOWN),
+        bank=said_in.bank(notes),
+        curve=said_in.curve(notes),
+        learnt=labels.CURVE not in notes,
+        lifted=labels.KUEUE_BOOST in notes,
+        spread=said_in.spread(pod_notes),
+        priority_class=priority_class or sized.template.part("spec").text("priorityClassName"),
+        part_of=told.part_of,
+        **own,
+    )
+
+
+def worker_shape(template: Part) -> PodShape:
     """The shape of a pod of this template. Raises BadJob."""
+    spec = template.part("spec").value
     try:
-        return shape_of(msgspec.convert({"metadata": {}, "spec": (template or {}).get("spec") or {}}, Pod))
+        return shape_of(msgspec.convert({"metadata": {}, "spec": spec}, Pod))
     except (msgspec.ValidationError, KubeError, AttributeError) as error:
-        raise BadJob(f"{where}: {error}") from error
+        raise BadJob(f"{template.at('spec')}: {error}") from error
 
 
-def count(value: Any, where: str, least: int = 0) -> int:
-    """A whole number of pods. Raises BadJob."""
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MOST:
-        raise BadJob(f"{where} is {value!r}: it must be a whole number from {least} to {_MOST}")
-    return value
+def life(told: Head, suspended: bool, ends: tuple[str, ...]) -> Life:
+    """Where a job stands by its conditions. ends: the types of those that are final when True. Raises BadJob."""
+    conditions = {each.text("type"): each.text("status") for each in told.status.parts("conditions")}
+    if any(conditions.get(end) == "True" for end in ends):
+        return Life.DONE
+    return Life.SUSPENDED if suspended else Life.LIVE
 
 
-def noted(notes: Mapping[str, str], key: str) -> int | None:
-    """A count in an annotation, None when there is none. Raises BadJob."""
-    text = notes.get(key)
-    if text is None:
-        return None
-    if not re.fullmatch(r"[1-9][0-9]{0,5}", text):
-        raise BadJob(f"annotation {key} is {text[:40]!r}: it must be a whole number from 1 to 999999")
-    return int(text)
+def elsewhere(part: Part, own: str) -> str:
+    """Why a job that another controller has been given is not ours to resize, "" for one that has not. own: its own."""
+    by = part.text("managedBy")
+    return "" if by in ("", own) else f"{part.at('managedBy')} is {by}: its pods are made elsewhere"
 
 
-def bounds(notes: Mapping[str, str], least: int, most: int) -> Bounds:
-    """The bounds of a job: its own, or those that annotations of ours give. Raises BadJob."""
-    low, high = noted(notes, labels.MIN_WORKERS) or least, noted(notes, labels.MAX_WORKERS) or most
-    if not 1 <= low <= high:
-        raise BadJob(f"the least workers are {low} and the most {high}: 1 <= least <= most is needed")
-    return Bounds(low, high)
+def gang_differs(part: Part, needed: int, default: str) -> str:
+    """Why a gang that does not need just the least pods cannot be resized, "" for one that does.
 
-
-def wish(notes: Mapping[str, str], replicas: int) -> int | None:
-    """The size that a person has set by hand: what stands there and we did not write, or what we remember of it.
-
-    None for a job that nobody has resized since it was made.
+    part: what holds minAvailable. needed: pods of all roles at the job's least. default: what its absence means.
     """
-    wrote = noted(notes, labels.WROTE_WORKERS)
-    if wrote is not None and wrote != replicas and replicas > 0:
-        return replicas
-    return noted(notes, labels.WISH_WORKERS)
+    if not part.has("minAvailable"):
+        return f"{part.at('minAvailable')} is not set, so its gang needs {default}: set it to {needed}"
+    floor = part.count("minAvailable", 0)
+    if floor == needed:
+        return ""
+    return f"{part.at('minAvailable')} is {floor} and its least pods are {needed}: they must agree"
 
 
-def pause(notes: Mapping[str, str]) -> Pause:
-    """Which changes the owner has forbidden. Raises BadJob."""
-    text = notes.get(labels.PAUSED, "")
-    words = {"": Pause.NONE, "false": Pause.NONE, "true": Pause.BOTH, "grow": Pause.GROW, "shrink": Pause.SHRINK}
-    if text not in words:
-        raise BadJob(f"annotation {labels.PAUSED} is {text[:40]!r}: it must be true, false, grow or shrink")
-    return words[text]
+def patch(job: Job, notes: Mapping[str, str], plural: str, workers: int, spec: Any, *keeps: str) -> Change:
+    """The merge patch that resizes a job, valid for this version of it only. plural: where objects of its kind are.
 
-
-def cooldown_s(notes: Mapping[str, str]) -> float | None:
-    """The pause between two changes that the job asks for, as a Go duration or seconds. Raises BadJob."""
-    text = notes.get(labels.COOLDOWN) or notes.get(labels.VOLCANO_COOLDOWN)
-    if text is None:
-        return None
-    found = _DURATION.match(text)
-    if not text or found is None:
-        raise BadJob(f"the cooldown {text[:40]!r} is no duration such as 600s or 10m")
-    hours, minutes, seconds = (float(part or 0) for part in found.groups())
-    return hours * 3600 + minutes * 60 + seconds
-
-
-def priority(notes: Mapping[str, str], otherwise: int = 0) -> int:
-    """A job's priority: our annotation, 0 to 100, or what its kind says. Raises BadJob."""
-    text = notes.get(labels.PRIORITY)
-    if text is None:
-        return otherwise
-    if not re.fullmatch(r"[0-9]{1,3}", text) or int(text) > 100:
-        raise BadJob(f"annotation {labels.PRIORITY} is {text[:40]!r}: it must be a whole number from 0 to 100")
-    return int(text)
-
-
-def patch_of(raw: Object, workers: int, person: int | None, spec: Any, most: int | None = None) -> dict[str, Any]:
-    """The body of a merge patch that resizes a job: valid for this version of it only.
-
-    person: the wish to remember. most: written down where it stood nowhere but in the size that changes.
+    keeps: which of the two annotations of its bounds are to be written down, where nothing but its size, which
+    changes, says them.
     """
-    notes = {labels.WROTE_WORKERS: str(workers)}
-    if person is not None:
-        notes[labels.WISH_WORKERS] = str(person)
-    if most is not None:
-        notes[labels.MAX_WORKERS] = str(most)
-    return {"metadata": {"resourceVersion": raw["metadata"]["resourceVersion"], "annotations": notes}, "spec": spec}
+    noted = {labels.WROTE_WORKERS: str(workers)}
+    if job.wish is not None:
+        noted[labels.WISH_WORKERS] = str(job.wish)
+    said = {labels.MIN_WORKERS: str(job.bounds.least), labels.MAX_WORKERS: str(job.bounds.most)}
+    noted |= {key: said[key] for key in keeps if key not in notes}
+    body = {"metadata": {"resourceVersion": job.version, "annotations": noted}, **({"spec": spec} if spec else {})}
+    group, _, name = plural.rpartition("/")
+    return Change("PATCH", f"{group}/namespaces/{job.key.namespace}/{name}/{job.key.name}", body)
+
+
+def never(why: str) -> Callable[[Object, int], Change]:
+    """The resize of a kind of which every job is refused: asked all the same, it is a BadJob."""
+
+    def resize(_: Object, workers: int) -> Change:
+        raise BadJob(f"not to be given {workers} workers: {why}")
+
+    return resize
+
+
+def _sizes(notes: Mapping[str, str], unit: int) -> Sizes:
+    """The sizes that its owner and its kind allow together. Raises BadJob."""
+    said = said_in.sizes(notes)
+    if said.doubles:
+        return Sizes(unit, doubles=True)
+    if labels.UNIT in notes and said.unit % unit:
+        raise BadJob(f"annotation {labels.UNIT} is {said.unit}, and {unit} pods come and go together: not a multiple")
+    return Sizes(max(unit, said.unit))
+
+
+def _kept(told: Head) -> str:
+    """Why a job that another object has made is not ours to resize."""
+    return f"its {told.maker} has made it and holds its size" if told.maker in KEEPERS else ""
+
+
+def _gang_of(pod_notes: Mapping[str, str], least: int) -> str:
+    """Why pods that koordinator starts together cannot become fewer than their gang."""
+    floor = pod_notes.get(labels.KOORD_MIN, "")
+    if re.fullmatch(r"[0-9]{1,7}", floor) is None or int(floor) <= least:
+        return ""
+    return (
+        f"{labels.KOORD_MIN} of its pods is {floor}, more than its least of {least}: what is left could not start anew"
+    )

@@ -1,86 +1,79 @@
-"""PyTorchJobs of training-operator v1. Source: facts/autoscaling.md 5; PE-19, PE-49, VE-23, VE-24."""
+"""PyTorchJobs of training-operator v1. Source: facts/autoscaling.md 5; PE-19, PE-49, VE-23, VE-24.
+
+An elastic one ends well as soon as any worker has ended well: a worker that is told to go must not exit with 0, which
+turnout-run sees to. What its pods know of its bounds, PET_NNODES, is written into each when it is made.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
+from jobs.fields import Part
 from jobs.kinds import common
-from jobs.model import BadJob, Change, Job, JobKind, Life, Object
+from jobs.model import BadJob, Change, Job, JobKind, Object
 from kube import labels
 
-KIND, PATH = "PyTorchJob", "/apis/kubeflow.org/v1"
-_ENDS = ("Succeeded", "Failed")
+KIND, PATH = "PyTorchJob", "/apis/kubeflow.org/v1/pytorchjobs"
+_ROLES = "spec.pytorchReplicaSpecs"
 
 
 def read(raw: Object) -> Job:
-    """Read one. Raises BadJob."""
-    said, spec = common.said(raw, KIND), raw.get("spec") or {}
-    roles = spec.get("pytorchReplicaSpecs") or {}
-    worker = roles.get("Worker")
-    if not isinstance(worker, dict):
-        raise BadJob("spec.pytorchReplicaSpecs.Worker is missing")
-    replicas = common.count(worker.get("replicas", 1), "spec.pytorchReplicaSpecs.Worker.replicas", 1)
-    policy = spec.get("elasticPolicy") or {}
-    least, most = (
-        policy.get(long) or policy.get(short) or replicas
-        for long, short in (("minReplicas", "min"), ("maxReplicas", "max"))
-    )
-    where = "spec.elasticPolicy"
-    own = common.count(least, f"{where}.minReplicas", 1), common.count(most, f"{where}.maxReplicas", 1)
-    run = spec.get("runPolicy") or {}
-    gang = run.get("schedulingPolicy") or {}
-    bounds = common.bounds(said.notes, *own)
-    master = roles.get("Master")
-    return Job(
-        said.key,
-        said.uid,
-        said.version,
-        queue=gang.get("queue") or said.marks.get(labels.KUEUE_QUEUE) or said.notes.get(labels.QUEUE) or "",
-        replicas=replicas,
-        bounds=bounds,
-        shape=common.worker_shape(worker.get("template"), "spec.pytorchReplicaSpecs.Worker.template"),
-        priority=common.priority(said.notes),
-        created=said.created,
+    """Read one. Raises BadJob.
+
+    With an elasticPolicy annotations may only narrow its bounds: its pods know them as PET_NNODES. Without a
+    schedulingPolicy no gang is said, and none is looked for.
+    """
+    head = common.head(raw, KIND)
+    roles = {name.lower(): role for name, role in head.spec.by_name("pytorchReplicaSpecs").items()}  # in any case
+    if "worker" not in roles:
+        raise BadJob(f"{_ROLES}.Worker is missing")
+    worker, master = roles["worker"], roles.get("master")
+    policy, run = head.spec.part("elasticPolicy"), head.spec.part("runPolicy")
+    replicas = worker.count("replicas", 1, 1)
+    gang = run.part("schedulingPolicy")
+    job = common.job(
+        head,
+        common.Sized(
+            replicas,
+            _bound(policy, "minReplicas", "min", replicas),
+            _bound(policy, "maxReplicas", "max", replicas),
+            worker.part("template"),
+            fixed="spec.elasticPolicy" if policy.value else "",
+        ),
+        queue=gang.text("queue") or head.said(labels.KUEUE_QUEUE, labels.QUEUE),
+        priority_class=gang.text("priorityClass"),
         role="worker",
-        wish=common.wish(said.notes, replicas),
-        beside=_beside(master),
-        life=_life(raw, run),
-        pause=common.pause(said.notes),
-        cooldown_s=common.cooldown_s(said.notes),
-        refused=_refused(policy, gang, bounds.least, bool(master)),
+        beside=((common.worker_shape(master.part("template")), master.count("replicas", 1)),) if master else (),
+        life=common.life(head, run.flag("suspend"), ("Succeeded", "Failed")),
+        refused=_refused(head, policy, master is not None) or common.elsewhere(run, "kubeflow.org/training-operator"),
     )
+    if job.refused or not gang.value:
+        return job
+    needed = job.bounds.least + sum(count for _, count in job.beside)
+    return replace(job, refused=common.gang_differs(gang, needed, "all replicas"))
 
 
 def resize(raw: Object, workers: int) -> Change:
     """Give it so many workers."""
-    job = read(raw)
-    body = common.patch_of(raw, workers, job.wish, {"pytorchReplicaSpecs": {"Worker": {"replicas": workers}}})
-    return Change("PATCH", f"{PATH}/namespaces/{job.key.namespace}/pytorchjobs/{job.key.name}", body)
+    head = common.head(raw, KIND)
+    name = next(name for name in head.spec.by_name("pytorchReplicaSpecs") if name.lower() == "worker")
+    size = {"pytorchReplicaSpecs": {name: {"replicas": workers}}}
+    keeps = () if head.spec.part("elasticPolicy").value else common.BOTH
+    return common.patch(read(raw), head.notes, PATH, workers, size, *keeps)
 
 
-def _beside(master: Any) -> tuple[Any, ...]:
-    if not isinstance(master, dict):
-        return ()
-    return ((common.worker_shape(master.get("template"), "Master.template"), master.get("replicas", 1)),)
+def _bound(policy: Part, long: str, short: str, replicas: int) -> int:
+    return policy.count(long, 0) or policy.count(short, 0) or replicas
 
 
-def _life(raw: Object, run: Any) -> Life:
-    told = {each.get("type"): each.get("status") for each in (raw.get("status") or {}).get("conditions") or ()}
-    if any(told.get(end) == "True" for end in _ENDS):
-        return Life.DONE
-    return Life.SUSPENDED if run.get("suspend") else Life.LIVE
-
-
-def _refused(policy: Any, gang: Any, least: int, has_master: bool) -> str:
-    if policy.get("metrics"):
+def _refused(head: common.Head, policy: Part, has_master: bool) -> str:
+    if policy.parts("metrics"):
         return "spec.elasticPolicy.metrics: its own HPA resizes it, and two hands on one size fight"
-    if has_master and policy:
+    if has_master and policy.value:
         return "an elastic job with a Master: rank 0 is then no worker, and the Master's size is fixed"
-    if gang and gang.get("minAvailable") not in (None, least):
-        return f"schedulingPolicy.minAvailable is {gang['minAvailable']} and the least workers {least}: they must agree"
-    if gang and gang.get("minAvailable") is None:
-        return "schedulingPolicy.minAvailable is not set, so its gang needs all replicas: set it to the least workers"
+    if head.marks.get(labels.KUEUE_QUEUE):
+        return "Kueue holds it, and can resize no PyTorchJob: it would evict it whole"
     return ""
 
 
-PYTORCH_JOB = JobKind(KIND, f"{PATH}/pytorchjobs", read, resize)
+PYTORCH_JOB = JobKind(KIND, PATH, read, resize)

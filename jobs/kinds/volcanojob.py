@@ -1,89 +1,94 @@
-"""Volcano Jobs: minAvailable is the least, a task's replicas the most. Source: facts/autoscaling.md 5; VE-14, VE-15."""
+"""Volcano Jobs: minAvailable is the least, a task's replicas the most. Source: facts/autoscaling.md 5; VE-14, VE-15.
+
+Running pods keep the hosts and numbers that the env plugin gave them; the file of hosts follows the size.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+from jobs.fields import Part
 from jobs.kinds import common
 from jobs.model import BadJob, Change, Job, JobKind, Life, Object
+from kube import labels
 
-KIND, PATH = "VolcanoJob", "/apis/batch.volcano.sh/v1alpha1"
+KIND, PATH = "VolcanoJob", "/apis/batch.volcano.sh/v1alpha1/jobs"
 _ENDS = ("Completed", "Failed", "Aborted", "Terminated")
 _EVICTION = ("PodEvicted", "*")
+_HARMLESS = ("", "SyncJob")
+_FIXED_WORLDS = ("mpi", "pytorch", "tensorflow")  # plugins that tell each pod the size of the world once
 
 
 def read(raw: Object) -> Job:
     """Read one. Raises BadJob."""
-    said, spec = common.said(raw, KIND), raw.get("spec") or {}
-    tasks = spec.get("tasks") or []
+    head = common.head(raw, KIND)
+    spec, tasks = head.spec, head.spec.parts("tasks")
     if not tasks:
         raise BadJob("spec.tasks is empty")
     at = _elastic_task(tasks)
     task = tasks[at]
-    replicas = common.count(task.get("replicas", 1), f"spec.tasks[{at}].replicas", 1)
-    others = sum(common.count(each.get("replicas", 1), "spec.tasks[].replicas") for each in tasks) - replicas
-    least = common.count(spec.get("minAvailable", replicas + others), "spec.minAvailable") - others
-    least = min(replicas, max(1, least))
-    bounds = common.bounds(said.notes, least, replicas)
-    phase = ((raw.get("status") or {}).get("state") or {}).get("phase")
-    return Job(
-        said.key,
-        said.uid,
-        said.version,
-        queue=spec.get("queue") or "default",
-        replicas=replicas,
-        bounds=bounds,
-        shape=common.worker_shape(task.get("template"), f"spec.tasks[{at}].template"),
-        priority=common.priority(said.notes),
-        created=said.created,
-        role=task.get("name") or f"default{at}",
-        wish=common.wish(said.notes, replicas),
+    replicas = task.count("replicas", 1, 1)
+    others = sum(each.count("replicas", 1) for each in tasks) - replicas
+    least = min(replicas, max(1, spec.count("minAvailable", replicas + others) - others))
+    return common.job(
+        head,
+        common.Sized(replicas, least, replicas, task.part("template")),
+        queue=spec.text("queue") or "default",
+        priority_class=spec.text("priorityClassName"),
+        role=_name(task, at),
         beside=tuple(
-            (common.worker_shape(each.get("template"), "spec.tasks[].template"), each.get("replicas", 1))
+            (common.worker_shape(each.part("template")), each.count("replicas", 1))
             for number, each in enumerate(tasks)
             if number != at
         ),
-        life=Life.DONE if phase in _ENDS else Life.LIVE,
-        pause=common.pause(said.notes),
-        cooldown_s=common.cooldown_s(said.notes),
-        refused=_refused(spec, task),
+        life=Life.DONE if head.status.part("state").text("phase") in _ENDS else Life.LIVE,
+        refused=_refused(spec, task, least + others),
     )
 
 
 def resize(raw: Object, workers: int) -> Change:
     """Give the elastic task so many replicas; its min stays, and its most is written down."""
-    job = read(raw)
-    tasks: list[dict[str, Any]] = [dict(task) for task in raw["spec"]["tasks"]]
-    at = _elastic_task(tasks)
-    tasks[at] = {**tasks[at], "replicas": workers, "minAvailable": min(workers, _own_least(tasks[at], job))}
-    body = common.patch_of(raw, workers, job.wish, {"tasks": tasks}, most=job.bounds.most)
-    return Change("PATCH", f"{PATH}/namespaces/{job.key.namespace}/jobs/{job.key.name}", body)
+    head, job = common.head(raw, KIND), read(raw)
+    parts = head.spec.parts("tasks")
+    at = _elastic_task(parts)
+    tasks: list[Any] = [dict(task.value) for task in parts]
+    tasks[at] |= {"replicas": workers, "minAvailable": min(workers, _own_least(parts[at], job))}
+    return common.patch(job, head.notes, PATH, workers, {"tasks": tasks}, labels.MAX_WORKERS)
 
 
-def _own_least(task: Any, job: Job) -> int:
+def _own_least(task: Part, job: Job) -> int:
     """An unset minAvailable of a task means all its replicas, which would make it rigid."""
-    said = task.get("minAvailable")
-    return int(said) if said is not None and said < task.get("replicas", 1) else job.bounds.least
+    said = task.count("minAvailable", job.bounds.least)
+    return said if said < task.count("replicas", 1) else job.bounds.least
 
 
-def _elastic_task(tasks: list[Any]) -> int:
+def _elastic_task(tasks: tuple[Part, ...]) -> int:
     """The task that grows and shrinks: the one called worker, else the last of those with most replicas."""
-    named = [number for number, task in enumerate(tasks) if task.get("name") in ("worker", "workers")]
+    named = [number for number, task in enumerate(tasks) if task.text("name") in ("worker", "workers")]
     if named:
         return named[0]
-    return max(range(len(tasks)), key=lambda number: (tasks[number].get("replicas", 1), number))
+    return max(range(len(tasks)), key=lambda number: (tasks[number].count("replicas", 1), number))
 
 
-def _refused(spec: Any, task: Any) -> str:
+def _name(task: Part, at: int) -> str:
+    return task.text("name") or f"default{at}"
+
+
+def _refused(spec: Part, task: Part, least_pods: int) -> str:
     """Why a change of size would do more than change the size."""
-    for where, policies in (("spec", spec.get("policies")), ("the task", task.get("policies"))):
-        for policy in policies or ():
-            events = [policy.get("event"), *(policy.get("events") or ())]
-            if any(event in _EVICTION for event in events) and str(policy.get("action", "")).startswith("Restart"):
-                return f"{where} restarts on PodEvicted: each shrink would restart the whole job"
-    if task.get("partitionPolicy"):
+    for where, policies in (("spec", spec.parts("policies")), ("the task", task.parts("policies"))):
+        for policy in policies:
+            events, action = (policy.text("event"), *policy.texts("events")), policy.text("action")
+            if any(event in _EVICTION for event in events) and action not in _HARMLESS:
+                return f"{where} does {action} on PodEvicted, which each shrink would set off"
+    if task.part("partitionPolicy").value:
         return "its task has a partitionPolicy, which fixes the number of replicas"
+    for plugin in _FIXED_WORLDS:
+        if plugin in spec.part("plugins").value:
+            return f"its plugin {plugin} tells each pod the size of the world once, when it is made"
+    if spec.count("minSuccess", 0) > least_pods:
+        return f"spec.minSuccess is more than its {least_pods} least pods: a shrunk job could not end"
     return ""
 
 
-VOLCANO_JOB = JobKind(KIND, f"{PATH}/jobs", read, resize)
+VOLCANO_JOB = JobKind(KIND, PATH, read, resize)

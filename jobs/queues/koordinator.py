@@ -1,69 +1,166 @@
-"""koordinator's ElasticQuota: a min of its own, a max, and a share by weight of what the others leave of their mins.
+"""koordinator's ElasticQuota: a min of its own, a max, and by weight a share of what the others leave.
 
-Potential room = max(0, min - used) + share of the others' unlent (min - used), capped by max - used. runtime, which
-koordinator writes, follows requests and is 0 for a quota that asks for nothing: so it is worked out on what is used.
+What koordinator writes as `runtime` follows requests, elastic workers included, and is 0 for a quota that asks for
+nothing; `guaranteed` follows what is allocated. So neither is read: the share is worked out on mins, as koordinator
+does it on requests, down the tree, and each quota's limit is what it would get if it alone asked for more.
+Source: facts/autoscaling.md 6; koordinator pkg/scheduler/plugins/elasticquota/core/runtime_quota_calculator.go
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from jobs.queues.model import Amounts, Dialect, Object, QueueSpec, amounts
-from kube import labels
+from jobs.queues.fields import Fields, headroom
+from jobs.queues.fill import Claim, fill
+from jobs.queues.model import NOTHING, Amounts, Demand, Dialect, Object, QueueSpec, Share
+from jobs.queues.tree import CIRCLE, added_up, top_down
 
 LABEL = "quota.scheduling.koordinator.sh/"
 NAME = f"{LABEL}name"  # of the quota that pays for a pod
-_ROOTS = ("koordinator-root-quota", "koordinator-system-quota", "koordinator-default-quota")
+ROOT, SYSTEM, DEFAULT = "koordinator-root-quota", "koordinator-system-quota", "koordinator-default-quota"
+_BESIDE = (SYSTEM, DEFAULT)  # what their pods use is not there for the others
+_Level = dict[str, dict[str, int]]
 
 
 def read(raw: Object) -> QueueSpec:
-    """An ElasticQuota of scheduling.sigs.k8s.io/v1alpha1; known by namespace/name or, as pods name it, by its name."""
-    meta, spec, faults = raw["metadata"], raw.get("spec") or {}, list[str]()
-    marks = {**(meta.get("labels") or {}), **(meta.get("annotations") or {})}
-    lends = marks.get(f"{LABEL}allow-lent-resource", "true") != "false"
-    own = amounts(spec.get("min"), "spec.min", faults)
+    """An ElasticQuota of scheduling.sigs.k8s.io/v1alpha1; known, as pods name it, by its name."""
+    whole = Fields(raw)
+    meta, spec = whole.of("metadata"), whole.of("spec")
+    marks, notes = meta.of("labels"), meta.of("annotations")
+    own, most, name = spec.amounts("min"), spec.amounts("max"), meta.text("name")
+    parent = marks.text(f"{LABEL}parent", "" if name == ROOT else ROOT)
+    told = notes.json(f"{LABEL}shared-weight")
+    weights = Fields({"": told}, f"shared-weight of {name}", whole.faults).amounts("") if told is not None else {}
+    is_root = marks.text(f"{LABEL}is-root") == "true" and name != ROOT
     return QueueSpec(
-        meta["name"],
+        name,
         Dialect.KOORDINATOR,
-        capability=amounts(spec.get("max"), "spec.max", faults),
+        capability=most,
         deserved=own,
-        lending=own if lends else dict.fromkeys(own, 0),
-        parent=marks.get(f"{LABEL}parent", ""),
-        weight=_weight(marks.get(f"{LABEL}shared-weight"), spec.get("max"), faults),
-        faults=tuple(faults),
+        lends=marks.text(f"{LABEL}allow-lent-resource") != "false",
+        parent="" if is_root else parent,
+        weights=weights if any(weights.values()) else most,
+        namespaces=_namespaces(meta, notes),
+        headroom=headroom(meta, most, own),
+        pool=_pool(notes, most, whole.faults) if is_root else None,
+        faults=tuple(whole.faults),
     )
 
 
-def limits(queues: Sequence[QueueSpec], used: Mapping[str, Amounts]) -> dict[str, dict[str, int]]:
-    """What each quota's pods may ask for together. Quotas share with those of the same parent."""
-    return {queue.name: _limit(queue, queues, used) for queue in queues if queue.name not in _ROOTS}
+def by_namespace(queues: Iterable[QueueSpec]) -> dict[str, str]:
+    """The quota that pays for pods of a namespace that name none: the namespace's own, else one that lists it."""
+    ours = sorted((q for q in queues if q.dialect is Dialect.KOORDINATOR), key=lambda queue: queue.name, reverse=True)
+    found = {namespace: queue.name for queue in ours for namespace in queue.namespaces}
+    return found | {queue.name: queue.name for queue in ours if queue.name in queue.namespaces}
 
 
-def _limit(queue: QueueSpec, queues: Sequence[QueueSpec], used: Mapping[str, Amounts]) -> dict[str, int]:
-    siblings = [each for each in queues if each.parent == queue.parent and each.name != queue.name]
-    found = {}
-    for what in {**queue.capability, **queue.deserved}:
-        own = queue.deserved.get(what, 0)
-        unlent = sum(min(each.lending.get(what, 0), _left(each, used, what)) for each in siblings)
-        weights = queue.weight + sum(each.weight for each in siblings if not _left(each, used, what))
-        limit = own + unlent * queue.weight // max(1, weights)
-        found[what] = min(limit, queue.capability.get(what, limit))
+def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Share]:
+    """What each quota may have. Those of an unknown parent share their mins, as nobody knows what there is above."""
+    known = {queue.name: queue for queue in queues}
+    parents = {name: queue.parent for name, queue in known.items() if name not in (ROOT, *_BESIDE)}
+    order, circle = top_down(parents)
+    request = _requests(order, parents, known, demand)
+    groups: dict[str, list[QueueSpec]] = {}
+    for name in order:
+        groups.setdefault(parents[name], []).append(known[name])
+    there = Counter(demand.total)
+    for name in _BESIDE:
+        there.subtract(demand.used.get(name, NOTHING))
+    limit: _Level = {}
+    for parent, group in groups.items():  # a parent's own group comes first
+        for what in sorted({what for queue in group for what in _named(queue)}):
+            whole = sum(queue.deserved.get(what, 0) for queue in group)
+            if parent in limit:
+                whole = limit[parent].get(what, whole)
+            elif parent == ROOT:
+                whole = max(0, there[what])
+            _share_out(group, what, whole, request, limit)
+        _bound(group, limit, limit.get(parent, NOTHING))
+    used = added_up(order, parents, demand.used)
+    found = {name: _share(known[name], limit, used[name]) for name in order}
+    for name in known.keys() & set(_BESIDE):
+        beside, mine = known[name], demand.used.get(name, NOTHING)
+        found[name] = Share(beside.capability, beside.deserved, mine, headroom=beside.headroom, faults=beside.faults)
+    return found | {name: Share(open=False, faults=(*known[name].faults, CIRCLE)) for name in circle}
+
+
+def _named(queue: QueueSpec) -> tuple[str, ...]:
+    return (*queue.capability, *queue.deserved, *(queue.pool or ()))
+
+
+def _share(queue: QueueSpec, limit: _Level, used: Amounts) -> Share:
+    return Share(
+        limit.get(queue.name, NOTHING),
+        queue.deserved,
+        used,
+        queue.parent,
+        headroom=queue.headroom,
+        faults=queue.faults,
+    )
+
+
+def _requests(
+    order: Sequence[str], parents: Mapping[str, str], known: Mapping[str, QueueSpec], demand: Demand
+) -> dict[str, Counter[str]]:
+    """What each asks of its parent: what all below it ask for, no more than its max; its min if it lends none."""
+    found = {name: Counter(demand.of(name)) for name in order}
+    for name in reversed(order):
+        queue, mine = known[name], found[name]
+        for what, most in queue.capability.items():
+            mine[what] = min(mine[what], most)
+        for what, own in queue.deserved.items():
+            mine[what] = mine[what] if queue.lends else max(mine[what], own)
+        if parents[name] in found:
+            found[parents[name]].update(mine)
     return found
 
 
-def _left(queue: QueueSpec, used: Mapping[str, Amounts], what: str) -> int:
-    """What a quota has of its own and does not use."""
-    return max(0, queue.deserved.get(what, 0) - used.get(queue.name, {}).get(what, 0))
+def _share_out(
+    group: Sequence[QueueSpec], what: str, whole: int, request: Mapping[str, Amounts], limit: _Level
+) -> None:
+    """A tree in itself has its pool; the others have what their parent has."""
+    sharing = [queue for queue in group if queue.pool is None]
+    claims = [_claim(queue, what, request[queue.name].get(what, 0)) for queue in sharing]
+    found = zip(sharing, fill(claims, whole), strict=True)
+    most = {queue.name: amount for queue, (_, amount) in found}
+    most |= {queue.name: queue.pool[what] for queue in group if queue.pool is not None and what in queue.pool}
+    for queue in group:
+        if queue.name in most and (what in queue.capability or what in queue.deserved or queue.pool is not None):
+            bound = queue.capability.get(what, most[queue.name])
+            limit.setdefault(queue.name, {})[what] = min(bound, most[queue.name])
 
 
-def _weight(text: str | None, otherwise: object, faults: list[str]) -> int:
-    """shared-weight, a JSON object of quantities, else the max: of the accelerator that it names, else the largest."""
-    try:
-        told = json.loads(text) if text is not None else otherwise
-        found = amounts(told if isinstance(told, dict) else {}, "shared-weight", faults)
-    except ValueError as error:
-        faults.append(f"shared-weight is {(text or '')[:40]!r}: {error}")
-        return 1
-    gpus = [found[what] for what in labels.GPU_RESOURCES if what in found]
-    return int(max([1, *(gpus or found.values())]))
+def _claim(queue: QueueSpec, what: str, asked: int) -> Claim:
+    own, weight = queue.deserved.get(what, 0), queue.weights.get(what, 0)
+    if asked <= own:
+        return Claim(asked, weight, 0.0, 0.0, own)
+    return Claim(own, weight, 0.0, (asked - own) / weight if weight else 0.0, own)
+
+
+def _bound(group: Sequence[QueueSpec], limit: _Level, above: Amounts) -> None:
+    """What bounds a parent bounds its children, also where they say nothing of it themselves."""
+    for queue in group:
+        mine = limit.setdefault(queue.name, {})
+        for what, most in above.items():
+            mine[what] = min(mine.get(what, most), most)
+
+
+def _namespaces(meta: Fields, notes: Fields) -> tuple[str, ...]:
+    """The namespaces whose pods a quota pays for: that of its own name which it stands in, and those that it lists."""
+    name, told = meta.text("name"), notes.json(f"{LABEL}namespaces")
+    found = [name] if name and name == meta.text("namespace") else []
+    if told is not None:
+        listed: list[Any] = told if isinstance(told, list) else [None]
+        if all(isinstance(each, str) for each in listed):
+            found += listed
+        else:
+            notes.fault(f"{LABEL}namespaces", told, "it must be a list of names")
+    return tuple(dict.fromkeys(found))
+
+
+def _pool(notes: Fields, most: Amounts, faults: list[str]) -> Amounts:
+    """What a tree of its own shares out: as it is annotated, else its max."""
+    told = notes.json(f"{LABEL}total-resource")
+    return most if told is None else Fields({"": told}, f"{LABEL}total-resource", faults).amounts("")

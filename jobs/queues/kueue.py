@@ -1,83 +1,216 @@
-"""Kueue's ClusterQueues, found through LocalQueues, with cohorts one level deep.
+"""Kueue's ClusterQueues, found through LocalQueues, and the cohorts above them, by flavor and resource.
 
-available = max(0, local - usage) + min(what the cohort has, (nominal - local) - max(0, usage - local) + borrowing
-limit), where local = nominal - lending limit if there is one, else 0. Source: facts/autoscaling.md 6.
+A node of the tree has its own quota and what is lent from below: subtree = nominal + the children's subtree - local,
+where local = subtree - lending limit if there is one, else 0. Nobody has more than subtree + borrowing limit, and what
+goes beyond local is used in the cohort above.
+Source: facts/autoscaling.md 6; Kueue pkg/cache/scheduler/resource_node.go
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from jobs.queues.model import Amounts, Dialect, Object, QueueSpec, amounts
+from jobs.queues.fields import Fields, headroom
+from jobs.queues.model import COHORT, NOTHING, Demand, Dialect, Flavor, Object, QueueSpec, Share
+from jobs.queues.tree import CIRCLE, top_down
+from kube import labels
 
-_NO_BOUND = 1 << 50
+BOOST = labels.KUEUE_BOOST
+_NEVER, _GOES_ON = "Never", "None"
+_UNKNOWN = ""  # what a resource is called above when nobody knows its flavor
 
 
 def read(raw: Object) -> QueueSpec:
-    """A ClusterQueue of kueue.x-k8s.io. Flavors of one resource are added up."""
-    spec, faults = raw.get("spec") or {}, list[str]()
-    nominal, lending, borrowing = Counter[str](), Counter[str](), Counter[str]()
-    for resource in _resources(spec):
-        name = resource.get("name", "")
-        nominal.update(amounts({name: resource.get("nominalQuota", 0)}, "nominalQuota", faults))
-        for key, total in (("lendingLimit", lending), ("borrowingLimit", borrowing)):
-            if resource.get(key) is not None:
-                total.update(amounts({name: resource[key]}, key, faults))
+    """A ClusterQueue of kueue.x-k8s.io, v1beta1 (`cohort`) or v1beta2 (`cohortName`)."""
+    whole = Fields(raw)
+    meta, spec = whole.of("metadata"), whole.of("spec")
+    flavors, nominal, preemption = tuple(_flavors(spec)), Counter[str](), spec.of("preemption")
+    for flavor in flavors:
+        nominal[flavor.resource] += flavor.nominal
+    cohort, preempts = spec.text("cohortName", spec.text("cohort")), preemption.text("withinClusterQueue", _NEVER)
     return QueueSpec(
-        raw["metadata"]["name"],
+        meta.text("name"),
         Dialect.KUEUE,
         deserved=dict(nominal),
-        lending=dict(lending),
-        borrowing=dict(borrowing),
-        parent=spec.get("cohortName") or spec.get("cohort") or "",
-        open=(spec.get("stopPolicy") or "None") == "None",
-        faults=tuple(faults),
+        parent=COHORT + cohort if cohort else "",
+        open=spec.text("stopPolicy", _GOES_ON) == _GOES_ON,
+        headroom=headroom(meta, nominal),
+        flavors=flavors,
+        preempts="" if preempts == _NEVER else preempts,
+        reclaims=preemption.text("reclaimWithinCohort", _NEVER) != _NEVER,
+        faults=tuple(whole.faults),
     )
+
+
+def read_cohort(raw: Object) -> QueueSpec:
+    """A Cohort of kueue.x-k8s.io: what it has beside its queues, and the cohort above it."""
+    whole = Fields(raw)
+    spec = whole.of("spec")
+    parent, flavors = spec.text("parentName"), tuple(_flavors(spec))
+    name = COHORT + whole.of("metadata").text("name")
+    above = COHORT + parent if parent else ""
+    return QueueSpec(name, Dialect.KUEUE, parent=above, flavors=flavors, faults=tuple(whole.faults))
 
 
 def local_queue(raw: Object) -> tuple[str, str]:
     """A LocalQueue: (namespace/name, its ClusterQueue)."""
-    meta = raw["metadata"]
-    return f"{meta['namespace']}/{meta['name']}", str((raw.get("spec") or {}).get("clusterQueue") or "")
+    whole = Fields(raw)
+    meta = whole.of("metadata")
+    return f"{meta.text('namespace')}/{meta.text('name')}", whole.of("spec").text("clusterQueue")
 
 
-def limits(queues: Sequence[QueueSpec], used: Mapping[str, Amounts]) -> dict[str, dict[str, int]]:
-    """What each queue's pods may ask for together: what they use, and what is available to them."""
-    return {
-        queue.name: {
-            what: used.get(queue.name, {}).get(what, 0) + _available(queue, queues, used, what)
-            for what in queue.deserved
-        }
-        for queue in queues
-    }
+def goes_on(raw: Object) -> bool:
+    """Does a LocalQueue take anything? stopPolicy Hold and HoldAndDrain do not."""
+    return Fields(raw).of("spec").text("stopPolicy", _GOES_ON) == _GOES_ON
 
 
-def _available(queue: QueueSpec, queues: Sequence[QueueSpec], used: Mapping[str, Amounts], what: str) -> int:
-    usage, nominal = used.get(queue.name, {}).get(what, 0), queue.deserved.get(what, 0)
-    if not queue.parent:
-        return max(0, nominal - usage)
-    local = _local(queue, what)
-    members = [each for each in queues if each.parent == queue.parent]
-    pool = sum(each.deserved.get(what, 0) - _local(each, what) for each in members)
-    taken = sum(max(0, used.get(each.name, {}).get(what, 0) - _local(each, what)) for each in members)
-    mine = (nominal - local) - max(0, usage - local) + queue.borrowing.get(what, _NO_BOUND)
-    return max(0, local - usage) + max(0, min(pool - taken, mine))
+@dataclass(slots=True)
+class _Node:
+    """A ClusterQueue or cohort while the tree is added up. Amounts by flavor and resource.
+
+    several: resources of which it has several flavors.
+    """
+
+    spec: QueueSpec
+    parent: str
+    subtree: dict[str, int] = field(default_factory=dict)
+    local: dict[str, int] = field(default_factory=dict)
+    limit: dict[str, int] = field(default_factory=dict)
+    used: dict[str, int] = field(default_factory=dict)
+    several: set[str] = field(default_factory=set)
 
 
-def _local(queue: QueueSpec, what: str) -> int:
-    """What of a queue's own nobody else may have."""
-    if what not in queue.lending:
-        return 0
-    return max(0, queue.deserved.get(what, 0) - queue.lending[what])
+def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Share]:
+    """What each ClusterQueue may have, and each cohort, those that nobody describes included."""
+    known = {queue.name: queue for queue in queues}
+    for queue in queues:
+        if queue.parent and queue.parent not in known:
+            known[queue.parent] = QueueSpec(queue.parent, Dialect.KUEUE)
+    parents = {name: queue.parent for name, queue in known.items()}
+    order, circle = top_down(parents)
+    nodes = {name: _Node(known[name], parents[name]) for name in order}
+    _lend_upwards(order, nodes)
+    for name in order:
+        _bound(nodes[name], nodes)
+    _use_upwards(order, nodes, demand)
+    exposed = _exposed(order, nodes)
+    found = {name: _share(node, demand, name in exposed) for name, node in nodes.items()}
+    return found | {name: Share(open=False, faults=(*known[name].faults, CIRCLE)) for name in circle}
 
 
-def _resources(spec: Any) -> list[Any]:
-    groups = spec.get("resourceGroups") or ()
-    return [
-        resource
-        for group in groups
-        for flavor in group.get("flavors") or ()
-        for resource in flavor.get("resources") or ()
-    ]
+def _lend_upwards(order: Sequence[str], nodes: Mapping[str, _Node]) -> None:
+    for name in reversed(order):
+        node = nodes[name]
+        lending, seen = dict[str, int](), set[str]()
+        for flavor in node.spec.flavors:
+            if flavor.resource in seen:
+                node.several.add(flavor.resource)
+            seen.add(flavor.resource)
+            node.subtree[flavor.key] = node.subtree.get(flavor.key, 0) + flavor.nominal
+            if flavor.lending is not None:
+                lending[flavor.key] = flavor.lending
+        node.local = {key: max(0, node.subtree[key] - most) for key, most in lending.items()}
+        if node.parent in nodes:
+            above = nodes[node.parent].subtree
+            for key, amount in node.subtree.items():
+                above[key] = above.get(key, 0) + amount - node.local.get(key, 0)
+
+
+def _bound(node: _Node, nodes: Mapping[str, _Node]) -> None:
+    """The most that a node could have if nobody else used anything."""
+    if node.parent not in nodes:
+        node.limit = dict(node.subtree)
+        return
+    above, mine = nodes[node.parent].limit, node.subtree
+    node.limit = {key: node.local.get(key, 0) + above.get(key, 0) for key in {**above, **mine}}
+    for flavor in node.spec.flavors:
+        if flavor.borrowing is not None:
+            key = flavor.key
+            node.limit[key] = min(node.limit[key], mine[key] + flavor.borrowing)
+
+
+def _use_upwards(order: Sequence[str], nodes: Mapping[str, _Node], demand: Demand) -> None:
+    """What is used of each flavor. Where a queue has several, each is charged with all that it could be."""
+    for name in reversed(order):
+        node = nodes[name]
+        used = demand.used.get(name, NOTHING)
+        for flavor in node.spec.flavors:
+            if flavor.resource in used and not name.startswith(COHORT):
+                amount = used[flavor.resource]
+                unclear = flavor.resource in node.several
+                node.used[flavor.key] = min(amount, node.limit[flavor.key]) if unclear else amount
+        if node.parent in nodes:
+            above = nodes[node.parent].used
+            for key, amount in node.used.items():
+                above[key] = above.get(key, 0) + max(0, amount - node.local.get(key, 0))
+
+
+def _exposed(order: Sequence[str], nodes: Mapping[str, _Node]) -> set[str]:
+    """Queues that another of their tree of cohorts may take borrowed quota back from, by evicting whole jobs."""
+    root, reclaimers = dict[str, str](), Counter[str]()
+    for name in order:
+        root[name] = root.get(nodes[name].parent, name)
+        reclaimers[root[name]] += nodes[name].spec.reclaims
+    return {name for name in order if reclaimers[root[name]] > nodes[name].spec.reclaims}
+
+
+def _share(node: _Node, demand: Demand, exposed: bool) -> Share:
+    spec = node.spec
+    if spec.name.startswith(COHORT):
+        return Share(node.limit, used=node.used, within=node.parent, kept=node.local, faults=spec.faults)
+    limit, kept, called, several = dict[str, int](), dict[str, int](), dict[str, str](), node.several
+    for flavor in spec.flavors:
+        what = flavor.resource
+        limit[what] = limit.get(what, 0) + node.limit[flavor.key]
+        called[what] = _UNKNOWN if what in several else flavor.key
+        if flavor.key in node.local and what not in several:
+            kept[what] = node.local[flavor.key]
+    free = dict(spec.headroom)
+    if exposed:  # what is borrowed could be taken back with the whole job: elastic workers stay within its own
+        for what in limit.keys() & set(labels.GPU_RESOURCES):
+            free[what] = free.get(what, 0) + max(0, limit[what] - spec.deserved[what])
+    return Share(
+        limit,
+        spec.deserved,
+        demand.used.get(spec.name, NOTHING),
+        node.parent,
+        kept,
+        called,
+        spec.open,
+        free,
+        _no_flavor(spec, sorted(several)),
+        _hazard(spec),
+        spec.faults,
+    )
+
+
+def _no_flavor(spec: QueueSpec, several: Sequence[str]) -> str:
+    if not several:
+        return ""
+    return f"ClusterQueue {spec.name} has several flavors of {several[0]}: which one a job was given is not known"
+
+
+def _hazard(spec: QueueSpec) -> str:
+    if not spec.preempts:
+        return ""
+    return (
+        f"Kueue may evict a job whole for another of its ClusterQueue: preemption.withinClusterQueue of {spec.name} is "
+        f"{spec.preempts}, not Never"
+    )
+
+
+def _flavors(spec: Fields) -> Iterator[Flavor]:
+    seen: set[tuple[str, str]] = set()
+    for group in spec.each("resourceGroups"):
+        for flavor in group.each("flavors"):
+            for resource in flavor.each("resources"):
+                name, what = flavor.text("name"), resource.text("name")
+                limits = (resource.quantity(key, what) for key in ("nominalQuota", "lendingLimit", "borrowingLimit"))
+                nominal, lending, borrowing = limits
+                if (name, what) in seen or not what:
+                    resource.fault("name", what, "each resource has to be named, and once in a flavor")
+                    continue
+                seen.add((name, what))
+                yield Flavor(name, what, nominal or 0, lending, borrowing)

@@ -1,4 +1,4 @@
-"""A queue as its owner wrote it, and the reading of amounts that all dialects share."""
+"""A queue as its owner wrote it, and the share that is worked out for it at one moment."""
 
 from __future__ import annotations
 
@@ -7,30 +7,47 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from kube.errors import KubeError
-from kube.shape import amount
-
 Object = Mapping[str, Any]
-Amounts = Mapping[str, int]
+Amounts = Mapping[str, int]  # by resource, as kube.shape counts them
 NAMESPACE = "namespace/"  # what the queue of a plain namespace is called by
+COHORT = "cohort/"  # what a cohort of Kueue is called by, beside its ClusterQueues
+NOTHING: Amounts = {}
 
 
 class Dialect(Enum):
     """Who holds the queue to its share."""
 
     VOLCANO = "volcano"
-    NAMESPACE = "namespace"
+    NAMESPACE = "namespace"  # a ResourceQuota, or an ElasticQuota of scheduler-plugins
     KOORDINATOR = "koordinator"
     KUEUE = "kueue"
 
 
 @dataclass(frozen=True, slots=True)
+class Flavor:
+    """What Kueue grants of one resource on one kind of node. None: no such limit."""
+
+    name: str
+    resource: str
+    nominal: int = 0
+    lending: int | None = None
+    borrowing: int | None = None
+    key: str = field(init=False, compare=False, repr=False)  # what cohorts count it by
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", f"{self.name}/{self.resource}")
+
+
+@dataclass(frozen=True, slots=True)
 class QueueSpec:
-    """A queue. Amounts by resource, as kube.shape counts them; absent: nothing is said.
+    """A queue. An amount that is absent: nothing is said of it.
 
     capability: never more. guarantee: kept for it. deserved: its own; beyond it, it borrows. parent: of a tree, or
-    the cohort of Kueue. lending, borrowing: how much of its own others may have, and it of theirs. weight: its part
-    of what others leave. faults: what could not be read; such an amount counts as absent.
+    the cohort of Kueue. weight, weights: its part of what others leave, of everything or by resource. lends: may others
+    have what it leaves of its own? namespaces: whose pods it pays for when they name no queue. headroom: kept free in
+    it. preempts, reclaims: does Kueue evict whole jobs in it, and for it in others? pool: the whole that a tree of its
+    own shares out. source: the object, for a queue that several objects make. faults: what could not be read; such an
+    amount is left out, and nothing of the queue may be changed until its owner has mended it.
     """
 
     name: str
@@ -38,20 +55,58 @@ class QueueSpec:
     capability: Amounts = field(default_factory=dict)
     guarantee: Amounts = field(default_factory=dict)
     deserved: Amounts = field(default_factory=dict)
-    lending: Amounts = field(default_factory=dict)
-    borrowing: Amounts = field(default_factory=dict)
     parent: str = ""
     weight: int = 1
+    weights: Amounts = field(default_factory=dict)
+    lends: bool = True
     open: bool = True
+    namespaces: tuple[str, ...] = ()
+    headroom: Amounts = field(default_factory=dict)
+    flavors: tuple[Flavor, ...] = ()
+    preempts: str = ""
+    reclaims: bool = False
+    pool: Amounts | None = None
+    source: str = ""
     faults: tuple[str, ...] = ()
 
 
-def amounts(told: Any, where: str, faults: list[str]) -> dict[str, int]:
-    """Quantities by resource; what cannot be read is left out and told in `faults`."""
-    found = {}
-    for what, text in (told or {}).items():
-        try:
-            found[what] = amount(what, text)
-        except KubeError as error:
-            faults.append(f"{where}.{what}: {error}")
-    return found
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one queue may have now, or a parent or cohort that bounds several.
+
+    limit: its pods together never more. deserved: its own. used: by its pods, and by all below it. within: the share
+    above, which has to hold what goes beyond `kept`, there `called` so. headroom: room that elastic workers leave free.
+    refused: why no job of it can be resized. hazard: why none can but those that are lifted above others by Kueue's
+    priority-boost. faults: why nothing of it may be changed at all.
+    """
+
+    limit: Amounts = field(default_factory=dict)
+    deserved: Amounts = field(default_factory=dict)
+    used: Amounts = field(default_factory=dict)
+    within: str = ""
+    kept: Amounts = field(default_factory=dict)
+    called: Mapping[str, str] = field(default_factory=dict)
+    open: bool = True
+    headroom: Amounts = field(default_factory=dict)
+    refused: str = ""
+    hazard: str = ""
+    faults: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What is asked of queues at one moment, by queue.
+
+    used: by its pods that have a node, those that leave included. asked: what it cannot do without: the mins of its
+    live jobs, running or waiting, and its pods that are of no job; what is used stands for a queue of which that is
+    not told. total: of all nodes.
+    """
+
+    used: Mapping[str, Amounts] = field(default_factory=dict)
+    asked: Mapping[str, Amounts] = field(default_factory=dict)
+    total: Amounts = field(default_factory=dict)
+
+    def of(self, queue: str) -> Amounts:
+        """What a queue cannot do without."""
+        told = self.asked.get(queue)
+        return self.used.get(queue, NOTHING) if told is None else told

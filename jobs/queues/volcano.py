@@ -1,52 +1,128 @@
-"""Volcano's Queue: real capacity = min(capability, total - guarantees of all + its own), and so for each parent."""
+"""Volcano's Queue, as its plugins capacity and proportion hold it to its share.
+
+capacity: real capability = min(capability, what is above - what is guaranteed to its siblings), and `deserved` is its
+own. proportion, taken to run when no queue has `deserved` or a parent: what is there is shared by `weight`, limited by
+what queues ask for, and no less than their guarantees. It is worked out on mins, since requests have our own elastic
+workers in them. Source: facts/schedulers.md 3.4
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from jobs.queues.model import Amounts, Dialect, Object, QueueSpec, amounts
+from jobs.queues.fields import Fields, headroom
+from jobs.queues.fill import Claim, fill
+from jobs.queues.model import NOTHING, Amounts, Demand, Dialect, Object, QueueSpec, Share
+from jobs.queues.tree import CIRCLE, added_up, top_down
+
+ROOT = "root"
+_OPEN = "Open"  # Closing, Closed and Unknown take nothing
+_PODS = "pods"
+_Level = dict[str, dict[str, int]]  # by queue, by resource
 
 
 def read(raw: Object) -> QueueSpec:
     """A Queue of scheduling.volcano.sh/v1beta1."""
-    spec, faults = raw.get("spec") or {}, list[str]()
+    whole = Fields(raw)
+    meta, spec = whole.of("metadata"), whole.of("spec")
+    capability, deserved = spec.amounts("capability"), spec.amounts("deserved")
+    guarantee = spec.of("guarantee").amounts("resource")
     return QueueSpec(
-        raw["metadata"]["name"],
+        meta.text("name"),
         Dialect.VOLCANO,
-        capability=amounts(spec.get("capability"), "spec.capability", faults),
-        guarantee=amounts((spec.get("guarantee") or {}).get("resource"), "spec.guarantee.resource", faults),
-        deserved=amounts(spec.get("deserved"), "spec.deserved", faults),
-        parent=spec.get("parent") or "",
-        open=((raw.get("status") or {}).get("state") or "Open") == "Open",
-        faults=tuple(faults),
+        capability=capability,
+        guarantee=guarantee,
+        deserved=deserved,
+        parent=spec.text("parent"),
+        weight=max(1, spec.count("weight", 1)),
+        open=whole.of("status").text("state", _OPEN) == _OPEN,
+        headroom=headroom(meta, capability, guarantee, deserved),
+        faults=tuple(whole.faults),
     )
 
 
-def limits(queues: Sequence[QueueSpec], total: Amounts) -> dict[str, dict[str, int]]:
-    """What each queue's pods may ask for together. A resource of which nobody speaks has no limit."""
+def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Share]:
+    """What each queue may have. Of a resource of which nobody speaks there is no limit."""
     known = {queue.name: queue for queue in queues}
-    promised: Counter[str] = Counter()
-    for queue in queues:
-        promised.update(queue.guarantee)
-    own = {name: _own(queue, total, promised) for name, queue in known.items()}
-    return {name: _with_parents(name, known, own) for name in known}
+    parents = {name: _parent(queue, known) for name, queue in known.items()}
+    order, circle = top_down(parents)
+    real = _real(order, known, parents, demand.total)
+    capacity = any(queue.deserved or queue.parent not in ("", ROOT) for queue in queues)
+    own = _deserved(known, order, real) if capacity or not demand.asked else _by_weight(known, real, demand)
+    used, is_open = added_up(order, parents, demand.used), dict[str, bool]()
+    for name in order:
+        is_open[name] = known[name].open and is_open.get(parents[name], True)
+    found = {
+        name: Share(
+            real[name],
+            own.get(name, NOTHING),
+            used[name],
+            parents[name],
+            open=is_open[name],
+            headroom=known[name].headroom,
+            faults=known[name].faults,
+        )
+        for name in order
+    }
+    return found | {name: Share(open=False, faults=(*known[name].faults, CIRCLE)) for name in circle}
 
 
-def _own(queue: QueueSpec, total: Amounts, promised: Amounts) -> dict[str, int]:
-    found = dict(queue.capability)
-    for what, amount in promised.items():
-        rest = total.get(what, 0) - amount + queue.guarantee.get(what, 0)
-        found[what] = min(found.get(what, rest), rest)
+def _parent(queue: QueueSpec, known: Mapping[str, QueueSpec]) -> str:
+    if queue.name == ROOT:
+        return ""
+    return queue.parent or (ROOT if ROOT in known else "")
+
+
+def _real(
+    order: Sequence[str], known: Mapping[str, QueueSpec], parents: Mapping[str, str], total: Amounts
+) -> dict[str, dict[str, int]]:
+    """Real capability: its capability, and what is above it less what is guaranteed to the others there."""
+    promised: dict[str, Counter[str]] = {}
+    for name in order:
+        if guarantee := known[name].guarantee:
+            promised.setdefault(parents[name], Counter()).update(guarantee)
+    found: _Level = {}
+    for name in order:
+        above = found.get(parents[name], NOTHING)
+        mine, taken, kept = dict(known[name].capability), promised.get(parents[name], NOTHING), known[name].guarantee
+        for what in {**above, **taken}:
+            rest = above.get(what, total.get(what, 0)) - taken.get(what, 0) + kept.get(what, 0)
+            mine[what] = max(0, min(mine.get(what, rest), rest))
+        found[name] = mine
     return found
 
 
-def _with_parents(name: str, known: Mapping[str, QueueSpec], own: Mapping[str, dict[str, int]]) -> dict[str, int]:
-    found, seen = dict(own[name]), {name}
-    parent = known[name].parent
-    while parent in own and parent not in seen:
-        for what, most in own[parent].items():
-            found[what] = min(found.get(what, most), most)
-        seen.add(parent)
-        parent = known[parent].parent
+def _deserved(known: Mapping[str, QueueSpec], order: Sequence[str], real: Mapping[str, Amounts]) -> _Level:
+    """With capacity: what is deserved, no more than is real, no less than is guaranteed; unset it is nothing."""
+    named = dict.fromkeys(what for queue in known.values() for what in queue.deserved)
+    found: _Level = {}
+    for name in order:
+        queue, most = known[name], real[name]
+        wanted = {what: queue.deserved.get(what, 0) for what in named}
+        own = {what: min(amount, most.get(what, amount)) for what, amount in wanted.items()}
+        for what, amount in queue.guarantee.items():
+            own[what] = max(own.get(what, 0), amount)
+        found[name] = own
     return found
+
+
+def _by_weight(known: Mapping[str, QueueSpec], real: _Level, demand: Demand) -> _Level:
+    """With proportion: what is deserved by weight; and real capability is cut to what one could deserve at most."""
+    queues = [queue for name, queue in known.items() if name in real and name != ROOT]
+    named = {what for queue in queues for what in (*queue.capability, *queue.guarantee)}
+    named |= {what for queue in queues for what in demand.of(queue.name)}
+    found: _Level = {}
+    for what in sorted(what for what in named - {_PODS} if demand.total.get(what)):
+        claims = [_claim(queue, what, real[queue.name], demand) for queue in queues]
+        for queue, (own, most) in zip(queues, fill(claims, demand.total[what]), strict=True):
+            mine = real[queue.name]
+            found.setdefault(queue.name, {})[what] = own
+            mine[what] = min(mine.get(what, most), most)
+    return found
+
+
+def _claim(queue: QueueSpec, what: str, real: Amounts, demand: Demand) -> Claim:
+    least, asked = queue.guarantee.get(what, 0), demand.of(queue.name).get(what, 0)
+    most = max(least, min(asked, real.get(what, asked)))
+    return Claim(least, queue.weight, least / queue.weight, most / queue.weight, least)

@@ -106,10 +106,11 @@ class Reflector(Generic[T]):
             await self._follow()
         except CallError as caught:
             error = caught
-            self._note(error)
             if isinstance(error, NotFound) and self._optional:
+                self._version = ""
                 self._absent()
                 return ABSENT_S
+            self._note(error)
         healthy = self._clock.monotonic() - began_s >= HEALTHY_S
         if healthy:
             self._failures = 0
@@ -129,6 +130,7 @@ class Reflector(Generic[T]):
     def _absent(self) -> None:
         """Nobody serves the kind: so there are no objects of it."""
         self._failures = 0
+        self.last_event_s = self._clock.monotonic()
         if len(self._known) or not self.has_synced:
             self.has_synced = True
             self._known.begin()

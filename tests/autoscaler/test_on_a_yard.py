@@ -119,7 +119,7 @@ async def cluster(tmp_path):
 
 
 async def test_a_job_grows_gives_back_at_once_and_grows_again_after_its_cooldown(cluster):
-    await cluster.lender("--act", "--cooldown-s", "1")
+    await cluster.lender("--act", "--cooldown-s", "1", "--restart-s", "0")
     await cluster.submit("a", 2, 8)
     await cluster.until(a=8)
     await cluster.submit("b", 3)
@@ -148,7 +148,7 @@ async def test_without_being_told_to_act_it_only_looks(cluster):
 
 
 async def test_a_size_set_by_hand_is_kept(cluster):
-    await cluster.lender("--act", "--cooldown-s", "0")
+    await cluster.lender("--act", "--cooldown-s", "0", "--restart-s", "0")
     await cluster.submit("a", 2, 8)
     await cluster.until(a=8)
     change = [{"op": "replace", "path": "/spec/tasks/0/replicas", "value": 5}]
@@ -195,7 +195,7 @@ async def test_its_page_tells_what_each_queue_has(cluster):
         'turnout_queue_gpus{queue="default",what="limit"} 7.0',
         'turnout_queue_gpus{queue="default",what="free"} 0.0',
         'turnout_queue_worker_gpus{part="elastic",queue="default"} 5.0',
-        'turnout_lender_changes_total{outcome="Written",reason="IdleRoom"} 1.0',
+        'turnout_lender_changes_total{direction="grow",outcome="Written",queue="default",reason="IdleRoom"} 1.0',
         "turnout_lender_leading 1.0",
     }
     async with asyncio.timeout(20):

@@ -1,5 +1,7 @@
 """What the watches show, made into an observation."""
 
+from collections import Counter
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -99,7 +101,7 @@ def test_a_job_that_cannot_be_read_is_told_and_left_alone(view):
 
 def test_when_we_resized_it_stands_on_the_job(view):
     view.put_job("Job", job(**{labels.RESIZED_AT: "1970-01-01T00:10:00Z"}))
-    assert only(view).resized_s == 600
+    assert only(view).job.bank.resized_s == 600
 
 
 def test_what_is_gone_is_gone(view):
@@ -115,17 +117,17 @@ def test_what_is_gone_is_gone(view):
 def told(view):
     """All that an observation says, in words that two views can agree on."""
     seen = view.observation(0.0)
-    rows = {**dict(enumerate(view._snapshot.order)), ELSEWHERE: "elsewhere"}
+    rows = {**dict(enumerate(view.nodes())), ELSEWHERE: "elsewhere"}
     jobs = {
         each.job.key: (
             each.job,
             [(w.index, rows.get(w.row), w.leaving) for w in each.workers],
             each.waits,
-            seen.room.fits(each.job.shape)[[i for i, name in sorted(rows.items()) if name in view._nodes]].tolist(),
+            {rows[row]: int(count) for row, count in enumerate(seen.room.fits(each.job.shape)) if count},
         )
         for each in seen.jobs
     }
-    queues = {name: (dict(+q.used), dict(q.limit), dict(q.deserved)) for name, q in seen.queues.items()}
+    queues = {name: (dict(+Counter(q.used)), dict(q.limit), dict(q.deserved)) for name, q in seen.queues.items()}
     return jobs, queues, dict(view.faults)
 
 

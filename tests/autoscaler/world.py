@@ -6,7 +6,7 @@ import numpy as np
 
 from autoscaler.model import Observation, Policy, Queue, Seen, Worker
 from autoscaler.room import Room
-from jobs.model import Bounds, Job, JobKey
+from jobs.model import Bank, Bounds, Job, JobKey, Order, Sizes
 from kube.shape import PodShape
 
 GPU = "nvidia.com/gpu"
@@ -18,8 +18,9 @@ def shape(gpus):
     return PodShape(requests=((GPU, gpus), ("pods", 1)))
 
 
-def job(name, least=1, most=4, replicas=None, gpus=1, **more):
+def job(name, least=1, most=4, replicas=None, gpus=1, unit=1, priority=0, resized_s=0.0, gained_s=0.0, **more):
     told = {"queue": "q", "created": f"2026-01-01T00:00:{len(name):02}Z", **more}
+    told = {"sizes": Sizes(unit), "order": Order(priority=priority), "bank": Bank(gained_s, resized_s), **told}
     return Job(
         JobKey("Job", "ns", name),
         name,
@@ -33,11 +34,13 @@ def job(name, least=1, most=4, replicas=None, gpus=1, **more):
 
 def seen(made, rows=(), **more):
     """The job with a worker on each of these nodes, by index; None for one without a node."""
-    workers = tuple(Worker(index, row, since_s=NOW_S - 5) for index, row in enumerate(rows))
+    workers = tuple(
+        Worker(index, row, since_s=NOW_S - 5, name=f"{made.key.name}-{index}") for index, row in enumerate(rows)
+    )
     return Seen(made, workers, **more)
 
 
-def world(nodes, *jobs, queues=None, **more):
+def world(nodes, *jobs, queues=None, leaves=None, **more):
     """An observation: nodes are how many GPUs each offers; what workers take is taken off."""
     shapes = {each.job.shape for each in jobs} | {shape(1)}
     free = np.array([[gpus, 110] for gpus in nodes], dtype=np.int64).reshape(len(nodes), 2)
@@ -55,27 +58,21 @@ def world(nodes, *jobs, queues=None, **more):
         used = sum(sum(w.row is not None for w in each.workers) * dict(each.job.shape.requests)[GPU] for each in mine)
         limit, deserved = ({GPU: told[key]} if key in told else {} for key in ("limit", "deserved"))
         made[name] = Queue(name, limit, deserved, {GPU: used}, told.get("open", True))
-    return Observation(tuple(jobs), made, Room((GPU, "pods"), free, takes, admits), **more)
+    jobs = sorted(jobs, key=lambda each: each.job.key)
+    switches = () if leaves is None else (np.array(leaves, dtype=np.int32),)
+    return Observation(tuple(jobs), made, Room((GPU, "pods"), free, takes, admits, switches), **more)
 
 
 def obeyed(before, steps):
     """The cluster after a plan: workers above a new size are gone, those that wait get nodes while there are any."""
     sizes = {step.key: step.workers for step in steps}
-    kept = [
-        replace(
-            each,
-            job=replace(each.job, replicas=sizes[each.job.key]),
-            workers=tuple(w for w in each.workers if w.index < sizes[each.job.key]),
-            resized_s=NOW_S if sizes[each.job.key] != each.job.replicas else each.resized_s,
-        )
-        for each in before.jobs
-    ]
+    kept = [_resized(each, sizes[each.job.key]) for each in before.jobs]
     nodes = _offers(before)
     queues = {
         name: {"limit": q.limit[GPU]} if GPU in q.limit else {} | ({"deserved": q.deserved[GPU]} if q.deserved else {})
         for name, q in before.queues.items()
     }
-    order = sorted(range(len(kept)), key=lambda at: (not kept[at].waits, *_turn(kept[at].job)))
+    order = sorted(range(len(kept)), key=lambda at: (not kept[at].waits, kept[at].turn))
     for at in order:
         for wanted in (kept[at].job.bounds.least, kept[at].job.replicas):
             while kept[at].placed < wanted:
@@ -88,8 +85,10 @@ def obeyed(before, steps):
     return world(nodes, *kept, queues=queues)
 
 
-def _turn(job):
-    return -job.priority, job.created, job.key
+def _resized(each, size):
+    bank = replace(each.job.bank, resized_s=NOW_S) if size != each.job.replicas else each.job.bank
+    kept = tuple(w for w in each.workers if w.index < size)
+    return replace(each, job=replace(each.job, replicas=size, bank=bank), workers=kept)
 
 
 def _offers(before):

@@ -2,6 +2,7 @@
 
 import asyncio
 import subprocess
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -17,31 +18,68 @@ from tests.cluster import make_pod
 pytestmark = pytest.mark.real
 
 MANIFESTS = Path(__file__).parents[2] / "deploy" / "manifests"
-PARTS = {"extender": MANIFESTS, "nominator": MANIFESTS / "nominator"}
+PARTS = {
+    "extender": MANIFESTS,
+    "nominator": MANIFESTS / "nominator",
+    "lender": MANIFESTS / "autoscaler",
+    "acting lender": MANIFESTS / "autoscaler" / "act",
+}
+MARKS_PODS = MANIFESTS / "autoscaler" / "mark-pods"
 FILES = sorted(file for file in MANIFESTS.rglob("*.yaml") if file.name != "kustomization.yaml")
-READS = {("get", kind) for kind in ("nodes", "pods", "jobs", "statefulsets", "podgroups")}
-READS |= {(verb, kind) for _, kind in READS for verb in ("list", "watch")}
-TELLS = {("create", "events"), ("patch", "events")}
-MAP = {(verb, "configmaps/node-topology-config") for verb in ("get", "list", "watch")}
+
+
+def may(verbs, *resources):
+    return {(verb, resource) for verb in verbs.split() for resource in resources}
+
+
+GROUPS = [f"podgroups.scheduling.{group}" for group in ("volcano.sh", "sigs.k8s.io", "x-k8s.io")]
+READS = may("get list watch", "nodes", "pods", "jobs.batch", "statefulsets.apps", *GROUPS)
+TELLS = may("create patch", "events")
+MAP = may("get list watch", "configmaps/node-topology-config")
 ALLOWED = {
     "turnout-extender": READS | TELLS,
     "turnout-nominator": READS | TELLS | {("patch", "pods/status")},
     "turnout-topology-reader": MAP,
-    "turnout-nominator-lease": {("get", "leases/turnout-nominator"), ("patch", "leases/turnout-nominator")},
+    "turnout-nominator-lease": may("get patch", "leases.coordination.k8s.io/turnout-nominator"),
+    "turnout-autoscaler": TELLS
+    | may("list watch", "nodes", "pods", "resourcequotas", "priorityclasses.scheduling.k8s.io", *GROUPS)
+    | may("list watch", "queues.scheduling.volcano.sh", "elasticquotas.scheduling.sigs.k8s.io")
+    | may("list watch", "elasticquotas.scheduling.x-k8s.io")
+    | may("list watch", "clusterqueues.kueue.x-k8s.io", "localqueues.kueue.x-k8s.io", "cohorts.kueue.x-k8s.io")
+    | may("list watch", "jobs.batch", "jobs.batch.volcano.sh", "pytorchjobs.kubeflow.org", "mpijobs.kubeflow.org")
+    | may("list watch", "rayclusters.ray.io", "leaderworkersets.leaderworkerset.x-k8s.io")
+    | may("list watch", "elasticjobs.elastic.iml.github.io", "trainjobs.trainer.kubeflow.org")
+    | may("list watch", "colossalaijobs.batch.tensorstack.dev"),
+    "turnout-autoscaler-given": MAP | may("get list watch", "configmaps/turnout-autoscaler"),
+    "turnout-autoscaler-status": may("create patch delete", "configmaps"),
+    "turnout-autoscaler-lease": may("get patch", "leases.coordination.k8s.io/turnout-autoscaler"),
+    "turnout-autoscaler-resize-job": {("patch", "jobs.batch")},
+    "turnout-autoscaler-resize-pytorchjob": {("patch", "pytorchjobs.kubeflow.org")},
+    "turnout-autoscaler-resize-volcanojob": {("patch", "jobs.batch.volcano.sh")},
+    "turnout-autoscaler-resize-mpijob": {("patch", "mpijobs.kubeflow.org")},
+    "turnout-autoscaler-resize-raycluster": {("patch", "rayclusters.ray.io")},
+    "turnout-autoscaler-resize-leaderworkerset": {("patch", "leaderworkersets.leaderworkerset.x-k8s.io")},
+    "turnout-autoscaler-resize-elasticjob": {
+        ("patch", "elasticjobs.elastic.iml.github.io"),
+        ("create", "scaleplans.elastic.iml.github.io"),
+    },
+    "turnout-autoscaler-mark-pods": {("patch", "pods")},
 }
 
 
-def rendered(part):
+def kustomized(folder):
     """Give the objects that `kubectl apply -k` would send."""
-    done = subprocess.run(
-        [cache.binary("kubectl"), "kustomize", PARTS[part]], capture_output=True, text=True, timeout=60
-    )
+    done = subprocess.run([cache.binary("kubectl"), "kustomize", folder], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return list(yaml.safe_load_all(done.stdout))
 
 
+def rendered(part):
+    return kustomized(PARTS[part])
+
+
 def all_rendered():
-    return [each for part in PARTS for each in rendered(part)]
+    return [each for folder in (*PARTS.values(), MARKS_PODS) for each in kustomized(folder)]
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +97,7 @@ async def api(module_plane):
 
 @pytest_asyncio.fixture
 async def installed(module_plane, api):
-    """The plane with everything applied: both parts, the map, and certificates left out."""
+    """The plane with everything applied: all parts, the map, and certificates left out."""
     for each in (*all_rendered(), yaml.safe_load((MANIFESTS / "node-topology-config.yaml").read_text())):
         await api.apply(each)
     return module_plane
@@ -103,7 +141,7 @@ async def test_the_server_takes_everything_in_a_strict_dry_run(control_plane):
 @pytest.mark.asyncio
 async def test_the_pods_are_admitted_under_the_restricted_rules_and_a_laxer_one_is_not(installed, api):
     templates = [each["spec"]["template"] for each in all_rendered() if each["kind"] == "Deployment"]
-    assert len(templates) == 2
+    assert len(templates) == len(PARTS)
     for number, template in enumerate(templates):
         meta = {"name": f"trial-{number}", "namespace": "turnout-system", "labels": template["metadata"]["labels"]}
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": template["spec"]}
@@ -128,19 +166,24 @@ def test_the_pods_are_bounded_and_watched(part):
     (budget,) = (each for each in rendered(part) if each["kind"] == "PodDisruptionBudget")
     assert budget["spec"]["maxUnavailable"] == 1
     assert budget["spec"]["selector"] == deployment["spec"]["selector"]
+    (network,) = (each for each in rendered(part) if each["kind"] == "NetworkPolicy")
+    assert network["spec"]["podSelector"] == deployment["spec"]["selector"]
+    assert network["spec"]["policyTypes"] == ["Ingress", "Egress"]
+    spread = spec.get("topologySpreadConstraints") or spec["affinity"]["podAntiAffinity"].popitem()[1]
+    assert "kubernetes.io/hostname" in str(spread)
 
 
 def _rights(role):
     for rule in role["rules"]:
         assert "*" not in str(rule)
-        for verb in rule["verbs"]:
-            for kind in rule["resources"]:
-                for name in rule.get("resourceNames", [""]):
-                    yield verb, f"{kind}/{name}" if name else kind
+        for verb, group, kind in product(rule["verbs"], rule["apiGroups"], rule["resources"]):
+            for name in rule.get("resourceNames", [""]):
+                yield verb, (f"{kind}.{group}" if group else kind) + (f"/{name}" if name else "")
 
 
 def test_every_role_gives_exactly_the_rights_on_the_list():
     roles = [each for each in all_rendered() if each["kind"] in ("Role", "ClusterRole")]
+    assert {each["kind"] for each in roles if each["metadata"]["name"].endswith(("-status", "-lease"))} == {"Role"}
     assert {role["metadata"]["name"]: set(_rights(role)) for role in roles} == ALLOWED
 
 

@@ -5,7 +5,6 @@ import copy
 import pytest
 
 from jobs.kinds.all import KINDS
-from jobs.kinds.common import cooldown_s
 from jobs.model import BadJob, Bounds, Life, Pause
 from kube import labels
 
@@ -65,13 +64,17 @@ def test_bounds_and_size(kind, raw, bounds, replicas):
 @pytest.mark.parametrize(
     ("kind", "raw", "why"),
     [
-        ("VolcanoJob", volcano(policies=[{"event": "PodEvicted", "action": "RestartJob"}]), "restarts on PodEvicted"),
-        ("VolcanoJob", volcano(policies=[{"events": ["*"], "action": "RestartJob"}]), "restarts on PodEvicted"),
+        ("VolcanoJob", volcano(policies=[{"event": "PodEvicted", "action": "RestartJob"}]), "spec does RestartJob"),
+        ("VolcanoJob", volcano(policies=[{"events": ["*"], "action": "RestartJob"}]), "does RestartJob on PodEvicted"),
+        ("VolcanoJob", volcano(policies=[{"event": "PodEvicted", "action": "AbortJob"}]), "spec does AbortJob"),
+        ("VolcanoJob", volcano(policies=[{"event": "PodEvicted", "action": "CompleteJob"}]), "spec does CompleteJob"),
         (
             "VolcanoJob",
             volcano(task={"policies": [{"event": "PodEvicted", "action": "RestartTask"}]}),
-            "the task restarts",
+            "the task does RestartTask",
         ),
+        ("VolcanoJob", volcano(plugins={"svc": [], "pytorch": []}), "plugin pytorch tells each pod the size"),
+        ("VolcanoJob", volcano(minSuccess=3), "minSuccess is more than its 2 least pods"),
         ("VolcanoJob", volcano(task={"partitionPolicy": {"totalPartitions": 2}}), "partitionPolicy"),
         ("PyTorchJob", pytorch(elasticPolicy={"minReplicas": 2, "maxReplicas": 8, "metrics": [{}]}), "its own HPA"),
         ("PyTorchJob", pytorch(master={"replicas": 1, "template": template()}), "with a Master"),
@@ -79,6 +82,10 @@ def test_bounds_and_size(kind, raw, bounds, replicas):
         ("PyTorchJob", pytorch(runPolicy={"schedulingPolicy": {"minAvailable": 3}}), "must agree"),
         ("Job", indexed(completionMode="NonIndexed"), "not Indexed"),
         ("Job", indexed(completions=9), "completions and parallelism differ"),
+        ("Job", indexed(managedBy="kueue.x-k8s.io/multikueue"), "spec.managedBy is kueue.x-k8s.io/multikueue"),
+        ("Job", indexed(successPolicy={"rules": [{"succeededIndexes": "0-1"}]}), "successPolicy names indexes"),
+        ("Job", indexed(successPolicy={"rules": [{"succeededCount": 3}]}), "successPolicy names indexes"),
+        ("PyTorchJob", pytorch(runPolicy={"managedBy": "kueue.x-k8s.io/multikueue"}), "spec.runPolicy.managedBy is"),
     ],
 )
 def test_each_hazard_is_a_refusal_that_says_why(kind, raw, why):
@@ -87,9 +94,55 @@ def test_each_hazard_is_a_refusal_that_says_why(kind, raw, why):
     assert not job.elastic
 
 
-def test_a_policy_that_does_not_restart_is_none_of_our_business():
+def test_a_policy_that_a_shrink_does_not_set_off_is_none_of_our_business():
     assert not read("VolcanoJob", volcano(policies=[{"event": "PodFailed", "action": "RestartJob"}])).refused
-    assert not read("VolcanoJob", volcano(policies=[{"event": "PodEvicted", "action": "AbortJob"}])).refused
+    assert not read("VolcanoJob", volcano(policies=[{"event": "PodEvicted", "action": "SyncJob"}])).refused
+    assert not read("VolcanoJob", volcano(policies=[{"event": "TaskCompleted", "action": "CompleteJob"}])).refused
+
+
+def test_success_of_index_0_alone_does_not_depend_on_the_size():
+    assert not read("Job", indexed(successPolicy={"rules": [{"succeededIndexes": "0"}]})).refused
+    assert not read("Job", indexed(managedBy="kubernetes.io/job-controller")).refused
+
+
+def test_annotations_may_only_narrow_what_an_elastic_policy_bounds():
+    narrowed = pytorch(notes={labels.MIN_WORKERS: "3", labels.MAX_WORKERS: "6"})
+    assert read("PyTorchJob", narrowed).bounds == Bounds(3, 6)
+    with pytest.raises(BadJob, match=r"ask for 2..9 workers, and spec.elasticPolicy allows 2..8"):
+        read("PyTorchJob", pytorch(notes={labels.MAX_WORKERS: "9"}))
+
+
+def test_a_pytorch_jobs_roles_are_read_in_any_case_and_written_as_they_stand():
+    raw = pytorch()
+    raw["spec"]["pytorchReplicaSpecs"] = {"worker": raw["spec"]["pytorchReplicaSpecs"]["Worker"]}
+    assert KINDS["PyTorchJob"].resize(raw, 5).body["spec"] == {"pytorchReplicaSpecs": {"worker": {"replicas": 5}}}
+
+
+def test_a_master_counts_in_its_gang():
+    gang = {"schedulingPolicy": {"minAvailable": 3}}
+    notes = {labels.MIN_WORKERS: "2", labels.MAX_WORKERS: "4"}
+    with_master = pytorch(4, notes, master={"replicas": 1, "template": template()}, elasticPolicy=None, runPolicy=gang)
+    assert (read("PyTorchJob", with_master).refused, len(read("PyTorchJob", with_master).beside)) == ("", 1)
+
+
+def test_without_a_scheduling_policy_no_gang_is_said():
+    assert read("PyTorchJob", pytorch(runPolicy={"cleanPodPolicy": "None"})).refused == ""
+
+
+@pytest.mark.parametrize(
+    ("task", "least"),
+    [
+        pytest.param({}, 2, id="an unset minAvailable of the task would mean all replicas"),
+        pytest.param({"minAvailable": 4}, 2, id="so would one of all replicas, which admission writes"),
+        pytest.param({"minAvailable": 1}, 1, id="a lower one stays: tasks that depend on it start by it"),
+    ],
+)
+def test_a_volcano_task_keeps_its_min(task, least):
+    followers = {"name": "judge", "replicas": 1, "dependsOn": {"name": ["worker"]}, "template": template(0)}
+    raw = volcano(least=3, task=task)
+    raw["spec"]["tasks"].append(followers)
+    worker, judge = KINDS["VolcanoJob"].resize(raw, 3).body["spec"]["tasks"]
+    assert (worker["replicas"], worker["minAvailable"], judge) == (3, least, followers)
 
 
 def test_kueue_must_know_that_a_job_is_elastic():
@@ -143,7 +196,7 @@ def test_a_size_that_a_person_sets_by_hand_is_the_new_wish():
         ({labels.MIN_WORKERS: "9", labels.MAX_WORKERS: "8"}, "least workers are 9 and the most 8"),
         ({labels.PAUSED: "maybe"}, "paused is 'maybe'"),
         ({labels.PRIORITY: "101"}, "priority is '101'"),
-        ({labels.COOLDOWN: "soon"}, "'soon' is no duration"),
+        ({labels.COOLDOWN: "soon"}, "cooldown is 'soon'"),
     ],
 )
 def test_what_cannot_be_read_names_the_field(notes, why):
@@ -162,8 +215,8 @@ def test_an_object_without_a_size_is_no_job(kind, raw):
 
 @pytest.mark.parametrize(("text", "seconds"), [("600s", 600), ("10m", 600), ("1h30m", 5400), ("45", 45), ("1.5s", 1.5)])
 def test_a_cooldown_is_a_duration(text, seconds):
-    assert cooldown_s({labels.COOLDOWN: text}) == seconds
-    assert cooldown_s({labels.VOLCANO_COOLDOWN: text}) == seconds  # VE-34
+    for key in (labels.COOLDOWN, labels.VOLCANO_COOLDOWN):  # VE-34
+        assert read("Job", indexed(notes={key: text})).cooldown_s == seconds
 
 
 def test_a_pause_is_for_one_direction_or_both():

@@ -1,10 +1,12 @@
-"""Queues in their dialects, and what each may have: facts/autoscaling.md 6."""
+"""Queues in their dialects, and what each may have: facts/autoscaling.md 6, facts/schedulers.md 3.4."""
 
 import pytest
 
-from jobs.queues import koordinator, kueue, namespace, volcano
-from jobs.queues.all import limits
-from jobs.queues.model import Dialect, QueueSpec
+from jobs.queues import kueue, namespace, volcano
+from jobs.queues.all import limits, shares
+from jobs.queues.charge import room
+from jobs.queues.model import Demand, QueueSpec
+from kube import labels
 
 GPU = "nvidia.com/gpu"
 TOTAL = {GPU: 100}
@@ -17,13 +19,30 @@ def raw(name="q", notes=None, marks=None, **spec):
     }
 
 
-def gpus(found):
-    return {name: told.get(GPU) for name, told in found.items()}
+def counts(told):
+    return {name: {GPU: count} for name, count in told.items()}
 
 
-def volcano_queue(name, capability=None, guarantee=None, parent=""):
-    told = {"capability": {GPU: capability} if capability else {}, "guarantee": {GPU: guarantee} if guarantee else {}}
-    return QueueSpec(name, Dialect.VOLCANO, parent=parent, **told)
+def demand(used=(), asked=(), total=100):
+    return Demand(counts(dict(used)), counts(dict(asked)), {GPU: total})
+
+
+def gpus(found, names=None):
+    return {name: told.get(GPU) for name, told in found.items() if names is None or name in names}
+
+
+def limited(found):
+    return gpus({name: share.limit for name, share in found.items()})
+
+
+def own(found):
+    return gpus({name: share.deserved for name, share in found.items()})
+
+
+def volcano_queue(name, capability=None, guarantee=None, parent="", deserved=None, weight=1, **more):
+    told = {"capability": capability, "guarantee": guarantee, "deserved": deserved}
+    sizes = {key: {GPU: amount} for key, amount in told.items() if amount is not None}
+    return QueueSpec(name, parent=parent, weight=weight, **sizes, **more)
 
 
 def test_a_volcano_queue_is_read():
@@ -31,19 +50,52 @@ def test_a_volcano_queue_is_read():
     queue = volcano.read(told)
     assert (queue.capability[GPU], queue.capability["cpu"]) == (8, 96_000)
     assert (queue.guarantee, queue.deserved, queue.parent, queue.open) == ({GPU: 2}, {GPU: 4}, "root", True)
-    assert not volcano.read({**told, "status": {"state": "Closing"}}).open
+    assert (queue.weight, volcano.read(raw(weight=5)).weight) == (1, 5)
 
 
-def test_an_amount_that_cannot_be_read_is_told_and_counts_as_absent():
+@pytest.mark.parametrize(
+    ("state", "is_open"), [("Open", True), ("", True), *((s, False) for s in ("Closed", "Closing", "Unknown"))]
+)
+def test_a_volcano_queue_takes_something_only_while_it_is_open(state, is_open):
+    assert volcano.read({**raw(), "status": {"state": state}}).open is is_open
+
+
+def test_a_queue_below_a_closed_one_is_closed():
+    found = volcano.shares([volcano_queue("p", open=False), volcano_queue("a", parent="p")], demand())
+    assert not found["a"].open
+
+
+def test_an_amount_that_cannot_be_read_is_told_and_nothing_of_the_queue_may_be_changed():
     queue = volcano.read(raw(capability={GPU: "lots"}))
     assert queue.capability == {}
-    assert "spec.capability.nvidia.com/gpu" in queue.faults[0]
+    assert queue.faults == ("spec.capability.nvidia.com/gpu is 'lots': it is no Kubernetes quantity",)
+    assert shares([queue], demand())["q"].faults == queue.faults
 
 
-def test_a_namespaces_quota_is_a_queue():
-    queue = namespace.read(raw(hard={f"requests.{GPU}": "4", "limits.cpu": "9"}))
-    assert (queue.name, queue.capability) == ("namespace/team", {GPU: 4})
-    assert gpus(limits([queue], {}, TOTAL)) == {"namespace/team": 4}
+def test_what_cannot_be_read_of_a_parent_is_a_fault_of_all_below_it():
+    parent, other = volcano.read(raw("p", capability={GPU: []})), volcano_queue("b")
+    found = shares([parent, volcano_queue("a", parent="p"), volcano_queue("a1", parent="a"), other], demand())
+    assert [name for name, share in sorted(found.items()) if share.faults] == ["a", "a1", "p"]
+    assert found["a1"].faults == (f"p: {parent.faults[0]}",)
+
+
+@pytest.mark.parametrize(
+    ("notes", "kept", "faults"),
+    [
+        pytest.param({}, {}, 0, id="nothing is said"),
+        pytest.param({labels.HEADROOM: "2"}, {GPU: 2}, 0, id="of the GPUs that the queue names"),
+        pytest.param({labels.HEADROOM: "some"}, {}, 1, id="not a number"),
+        pytest.param({labels.HEADROOM: "-1"}, {}, 1, id="less than none"),
+    ],
+)
+def test_an_owner_keeps_gpus_free_in_his_queue(notes, kept, faults):
+    queue = volcano.read(raw(notes=notes, capability={GPU: 8, "cpu": 9}))
+    assert (queue.headroom, len(queue.faults)) == (kept, faults)
+    assert shares([queue], demand())["q"].headroom == kept
+
+
+def test_the_headroom_of_a_queue_that_names_no_gpu_is_of_any():
+    assert volcano.read(raw(notes={labels.HEADROOM: "2"})).headroom == dict.fromkeys(labels.GPU_RESOURCES, 2)
 
 
 @pytest.mark.parametrize(
@@ -65,9 +117,19 @@ def test_a_namespaces_quota_is_a_queue():
             id="a parent's limit holds for its children",
         ),
         pytest.param(
-            [volcano_queue("a", 5, parent="b"), volcano_queue("b", 9, parent="a")],
-            {"a": 5, "b": 5},
-            id="parents in a circle end",
+            [
+                volcano_queue("p", 20, guarantee=20),
+                volcano_queue("a", parent="p", guarantee=5),
+                volcano_queue("b", parent="p"),
+                volcano_queue("c"),
+            ],
+            {"p": 20, "a": 20, "b": 15, "c": 80},
+            id="guarantees count among siblings, and are not added up over generations",
+        ),
+        pytest.param(
+            [volcano_queue("root"), volcano_queue("a", guarantee=10), volcano_queue("b")],
+            {"root": None, "a": 100, "b": 90},
+            id="who names no parent is below the root",
         ),
     ],
 )
@@ -75,95 +137,177 @@ def test_what_a_volcano_queue_may_have(queues, found):
     assert gpus(limits(queues, {}, TOTAL)) == found
 
 
-def quota(name, least, most, weight=None, **marks):
-    notes = {f"{koordinator.LABEL}shared-weight": f'{{"{GPU}": {weight}}}'} if weight else {}
-    marks = {koordinator.LABEL + key.replace("_", "-"): value for key, value in marks.items()}
-    return koordinator.read(raw(name, notes, marks, min={GPU: least}, max={GPU: most}))
+def test_volcano_queues_in_a_circle_take_nothing_and_are_told():
+    found = volcano.shares(
+        [volcano_queue("a", parent="b"), volcano_queue("b", parent="a"), volcano_queue("c")], demand()
+    )
+    assert {name: (share.open, share.faults) for name, share in found.items()} == {
+        "a": (False, ("its parents go in a circle",)),
+        "b": (False, ("its parents go in a circle",)),
+        "c": (True, ()),
+    }
+
+
+def test_what_siblings_use_is_not_there_for_a_child_whatever_its_own_limit():
+    queues = [volcano_queue("p", 20), volcano_queue("a", 20, parent="p"), volcano_queue("b", 20, parent="p")]
+    found = volcano.shares(queues, demand(used={"a": 5, "b": 12}))
+    assert found["p"].used[GPU] == 17
+    assert [room(found, name, GPU) for name in ("p", "a", "b")] == [3, 3, 3]
 
 
 @pytest.mark.parametrize(
-    ("queues", "used", "found"),
+    ("queues", "deserves"),
     [
-        pytest.param([quota("a", 4, 10)], {}, {"a": 4}, id="alone it has its min"),
-        pytest.param([quota("a", 4, 10), quota("b", 6, 10)], {"a": 4}, {"a": 10, "b": 6}, id="and what others leave"),
-        pytest.param([quota("a", 4, 7), quota("b", 6, 10)], {"a": 4}, {"a": 7, "b": 6}, id="up to its max"),
-        pytest.param([quota("a", 4, 10), quota("b", 6, 10)], {"a": 4, "b": 6}, {"a": 4, "b": 6}, id="nothing is left"),
+        pytest.param([volcano_queue("a", deserved=30)], {"a": 30}, id="as it is written"),
+        pytest.param([volcano_queue("a", 20, deserved=30)], {"a": 20}, id="no more than is real"),
+        pytest.param([volcano_queue("a", guarantee=40, deserved=30)], {"a": 40}, id="no less than is guaranteed"),
         pytest.param(
-            [quota("a", 4, 10), quota("b", 6, 10, allow_lent_resource="false")],
-            {"a": 4},
-            {"a": 4, "b": 6},
-            id="nor what is not lent",
-        ),
-        pytest.param(
-            [quota("a", 2, 20, 1), quota("b", 2, 20, 3), quota("c", 8, 20)],
-            {"a": 2, "b": 2},
-            {"a": 4, "b": 8, "c": 8},
-            id="those in need share it by weight",
-        ),
-        pytest.param(
-            [quota("a", 4, 10, parent="x"), quota("b", 6, 10, parent="y")],
-            {"a": 4},
-            {"a": 4, "b": 6},
-            id="within one parent",
+            [volcano_queue("a", deserved=30), volcano_queue("b")],
+            {"a": 30, "b": 0},
+            id="unset it is nothing: all is borrowed",
         ),
     ],
 )
-def test_what_an_elastic_quota_may_have(queues, used, found):
-    assert gpus(limits(queues, {name: {GPU: count} for name, count in used.items()}, TOTAL)) == found
-
-
-def test_a_weight_that_cannot_be_read_is_told():
-    made = koordinator.read(raw("a", {f"{koordinator.LABEL}shared-weight": "heavy"}, min={GPU: 1}))
-    assert (made.weight, len(made.faults)) == (1, 1)
-
-
-def cluster_queue(name, nominal, cohort="", lending=None, borrowing=None, **more):
-    resource = {"name": GPU, "nominalQuota": nominal}
-    resource |= {} if lending is None else {"lendingLimit": lending}
-    resource |= {} if borrowing is None else {"borrowingLimit": borrowing}
-    groups = [{"flavors": [{"name": "f", "resources": [resource]}]}]
-    return kueue.read(raw(name, resourceGroups=groups, cohortName=cohort, **more))
+def test_what_a_volcano_queue_deserves_with_capacity(queues, deserves):
+    assert own(volcano.shares(queues, demand(asked={"a": 1}))) == deserves
 
 
 @pytest.mark.parametrize(
-    ("queues", "used", "found"),
+    ("queues", "asked", "deserves", "most"),
     [
-        pytest.param([cluster_queue("a", 8)], {"a": 3}, {"a": 8}, id="alone it has its quota"),
         pytest.param(
-            [cluster_queue("a", 8, "c"), cluster_queue("b", 4, "c")], {"a": 8}, {"a": 12, "b": 4}, id="a cohort's, too"
+            [volcano_queue("a"), volcano_queue("b", weight=3)],
+            {"a": 90, "b": 90},
+            {"a": 25, "b": 75},
+            {"a": 25, "b": 75},
+            id="by weight, when all want more",
         ),
         pytest.param(
-            [cluster_queue("a", 8, "c"), cluster_queue("b", 4, "c")],
-            {"b": 3},
-            {"a": 9, "b": 12},
-            id="as far as it is left",
+            [volcano_queue("a"), volcano_queue("b", weight=3)],
+            {"a": 90, "b": 20},
+            {"a": 80, "b": 20},
+            {"a": 80, "b": 75},
+            id="what one does not ask for is the other's",
         ),
         pytest.param(
-            [cluster_queue("a", 8, "c", borrowing=1), cluster_queue("b", 4, "c")],
-            {},
-            {"a": 9, "b": 12},
-            id="no more than it may borrow",
+            [volcano_queue("a"), volcano_queue("b")],
+            {"a": 10, "b": 10},
+            {"a": 10, "b": 10},
+            {"a": 90, "b": 90},
+            id="one that asks for little may have all that the others leave",
         ),
         pytest.param(
-            [cluster_queue("a", 8, "c", lending=2), cluster_queue("b", 4, "c")],
-            {},
-            {"a": 12, "b": 6},
-            id="no more than others lend",
+            [volcano_queue("a", 30), volcano_queue("b")],
+            {"a": 90, "b": 90},
+            {"a": 30, "b": 70},
+            {"a": 30, "b": 70},
+            id="no more than its capability",
         ),
         pytest.param(
-            [cluster_queue("a", 8, "c"), cluster_queue("b", 4, "d")], {}, {"a": 8, "b": 4}, id="not of another cohort"
+            [volcano_queue("a", guarantee=80), volcano_queue("b"), volcano_queue("c")],
+            {"a": 0, "b": 90, "c": 90},
+            {"a": 80, "b": 10, "c": 10},
+            {"a": 80, "b": 10, "c": 10},
+            id="no less than is guaranteed, though nobody asks for it",
+        ),
+        pytest.param(
+            [volcano_queue("a", weight=1), volcano_queue("b", weight=2)],
+            {"a": 99, "b": 99},
+            {"a": 33, "b": 66},
+            {"a": 33, "b": 66},
+            id="whole ones",
         ),
     ],
 )
-def test_what_a_cluster_queue_may_have(queues, used, found):
-    assert gpus(limits(queues, {name: {GPU: count} for name, count in used.items()}, TOTAL)) == found
+def test_without_deserved_proportion_shares_by_weight(queues, asked, deserves, most):
+    found = volcano.shares(queues, demand(asked=asked))
+    assert (own(found), limited(found)) == (deserves, most)
 
 
-def test_flavors_are_added_up_and_a_stopped_queue_is_closed():
-    flavors = [{"name": n, "resources": [{"name": GPU, "nominalQuota": "4"}]} for n in ("a100", "h100")]
-    made = kueue.read(raw(resourceGroups=[{"flavors": flavors}], stopPolicy="Hold"))
-    assert (made.deserved, made.open) == ({GPU: 8}, False)
+def test_elastic_workers_ask_for_nothing():
+    found = volcano.shares([volcano_queue("a"), volcano_queue("b")], demand(used={"a": 90}, asked={"a": 10, "b": 40}))
+    assert (own(found), limited(found)) == ({"a": 10, "b": 40}, {"a": 60, "b": 90})
 
 
-def test_a_local_queue_leads_to_a_cluster_queue():
-    assert kueue.local_queue(raw("lq", clusterQueue="cq")) == ("team/lq", "cq")
+def quotas(*hards, scopes=(), selector=()):
+    more = {"scopes": list(scopes)} if scopes else {}
+    more |= {"scopeSelector": {"matchExpressions": list(selector)}} if selector else {}
+    return [namespace.read(raw(f"q{index}", hard=hard, **more)) for index, hard in enumerate(hards)]
+
+
+def test_a_namespaces_quota_is_a_queue():
+    (queue,) = quotas({f"requests.{GPU}": "4", "limits.cpu": "9"})
+    assert (queue.name, queue.capability, queue.source) == ("namespace/team", {GPU: 4}, "team/q0")
+    assert gpus(limits([queue], {}, TOTAL)) == {"namespace/team": 4}
+
+
+@pytest.mark.parametrize(
+    ("hards", "limit"),
+    [
+        pytest.param([{GPU: 4}], {GPU: 4}, id="a bare name"),
+        pytest.param([{"requests.cpu": 3, "cpu": 4}], {"cpu": 3000}, id="both names, the smaller"),
+        pytest.param(
+            [{f"requests.{GPU}": 3}, {GPU: 4, "cpu": 9}], {GPU: 3, "cpu": 9000}, id="several quotas, the smaller"
+        ),
+        pytest.param([{"count/pods": 7, "pods": 9}], {"pods": 7}, id="pods, by both names"),
+        pytest.param(
+            [
+                {
+                    "count/jobs.batch": 1,
+                    "requests.storage": "1Gi",
+                    "gold.storageclass.storage.k8s.io/requests.storage": 1,
+                }
+            ],
+            {},
+            id="what is not of pods does not count",
+        ),
+    ],
+)
+def test_what_a_namespace_may_have(hards, limit):
+    assert shares(quotas(*hards), demand())["namespace/team"].limit == limit
+
+
+@pytest.mark.parametrize(
+    ("scopes", "selector", "binds"),
+    [
+        pytest.param([], [], True, id="no scope"),
+        pytest.param(["NotTerminating"], [], True, id="pods without a deadline"),
+        pytest.param(["NotBestEffort"], [], True, id="pods with requests"),
+        pytest.param(["BestEffort"], [], False, id="pods without requests"),
+        pytest.param(["Terminating", "NotBestEffort"], [], False, id="pods with a deadline"),
+        pytest.param([], [{"scopeName": "Terminating", "operator": "Exists"}], False, id="the same by a selector"),
+        pytest.param(
+            [],
+            [{"scopeName": "PriorityClass", "operator": "In", "values": ["high"]}],
+            True,
+            id="a class that may be theirs",
+        ),
+    ],
+)
+def test_a_quota_with_scopes_binds_unless_training_pods_cannot_be_meant(scopes, selector, binds):
+    (queue,) = quotas({f"requests.{GPU}": 4}, scopes=scopes, selector=selector)
+    assert queue.capability == ({GPU: 4} if binds else {})
+
+
+def elastic(space, least, most):
+    meta = {"name": "quota", "namespace": space}
+    return namespace.read_elastic({"metadata": meta, "spec": {"min": {GPU: least}, "max": {GPU: most}}})
+
+
+@pytest.mark.parametrize(
+    ("used", "left"),
+    [
+        pytest.param({}, {"a": 8, "b": 6}, id="up to the max of each"),
+        pytest.param({"namespace/a": 5}, {"a": 3, "b": 5}, id="and what is left of all mins"),
+        pytest.param({"namespace/a": 8, "namespace/b": 2}, {"a": 0, "b": 0}, id="nothing"),
+    ],
+)
+def test_elastic_quotas_of_scheduler_plugins_lend_what_is_left_of_their_mins(used, left):
+    found = shares([elastic("a", 4, 8), elastic("b", 6, 6)], demand(used))
+    assert {name: room(found, f"namespace/{name}", GPU) for name in "ab"} == left
+    assert found["namespace/a"].deserved == {GPU: 4}
+
+
+def test_two_queues_of_one_name_are_both_at_fault():
+    found = shares([volcano_queue("a", 4), kueue.read(raw("a"))], demand())
+    assert found["a"].faults == ("two queues are called a",)

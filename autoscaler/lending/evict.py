@@ -1,0 +1,134 @@
+"""Evict first: the elastic workers that have to leave so that one waiting job fits, and no more of them.
+
+A victim is what its controller will really delete, the highest index first, on the node where it stands: eight
+one-GPU workers on eight nodes make no room for a worker of eight.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
+
+from autoscaler.lending.ledger import Ledger, Wish
+from autoscaler.model import ELSEWHERE, Pool, Seen
+from jobs.model import JobKey, Pause
+from kube.shape import PodShape
+
+TURN = attrgetter("turn")
+
+
+@dataclass(frozen=True, slots=True)
+class _Victim:
+    """One unit of one job: what it gives back, and the size that is left."""
+
+    seen: Seen
+    rows: tuple[int, ...]
+    left: int
+
+
+def may_give(seen: Seen, now_s: float) -> bool:
+    """May any of its workers be told to leave?"""
+    job = seen.job
+    return seen.gives and (job.pause is Pause.NONE or job.paused(now_s) not in (Pause.SHRINK, Pause.BOTH))
+
+
+class Givers:
+    """The jobs that may give workers, and what they could give at most."""
+
+    def __init__(self, jobs: Iterable[Seen], ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._of: dict[str, list[Seen]] = {}
+        for each in jobs:
+            self._of.setdefault(each.job.queue, []).append(each)
+        self._sorted: set[str] = set()
+        self._gave: set[JobKey] = set()
+        self._best = self._all_gone()
+
+    def _all_gone(self) -> Ledger:
+        """What there would be if every elastic worker had left."""
+        quota, rows = self._ledger.quota.copied(), dict[PodShape, list[int]]()
+        left: dict[Pool, list[int]] = {}
+        for offers in self._of.values():
+            for each in offers:
+                left.setdefault(each.pool, []).extend(each.spare)
+        for pool, where in left.items():
+            rows.setdefault(pool.shape, []).extend(where)
+            quota.take(pool.queue, pool.needs, -len(where))
+        return Ledger(self._ledger.room.given(rows), quota)
+
+    def served(self, wish: Wish) -> None:
+        """Somebody got this without anybody leaving."""
+        self._best.reserve(wish)
+
+    def make_room(self, wish: Wish) -> dict[JobKey, tuple[int, int]] | None:
+        """The jobs that shrink so that a wish fits: key -> (size before, size after); None when nothing helps.
+
+        The room is charged to the waiter then; units that turn out not to be needed stay. No job is asked twice.
+        """
+        if not self._best.fits(wish):
+            return None
+        ledger, taken = self._ledger, list[_Victim]()
+        for unit in self._offered(wish.queue):
+            ledger.release(unit.seen, unit.rows)
+            taken.append(unit)
+            if ledger.fits(wish):
+                break
+        else:
+            for unit in taken:
+                ledger.release(unit.seen, unit.rows, -1)
+            return None
+        sizes: dict[JobKey, tuple[int, int]] = {}
+        for unit in _pruned(taken, wish, ledger):
+            key = unit.seen.job.key
+            sizes[key] = (unit.seen.job.replicas, min(unit.left, sizes.get(key, (0, unit.left))[1]))
+        self._gave.update(sizes)
+        ledger.reserve(wish)
+        self._best.reserve(wish)
+        return sizes
+
+    def _offered(self, queue: str) -> Iterator[_Victim]:
+        """What may be taken for a job, unit by unit: of its own queue, or borrowed by another.
+
+        The least important gives first, then the one with the farthest deadline, then the newest.
+        """
+        quota = self._ledger.quota
+        asked = [name for name in self._of if name == queue or quota.borrows(name)]
+        for name in asked:
+            if name not in self._sorted:
+                self._of[name].sort(key=TURN, reverse=True)
+                self._sorted.add(name)
+        for each in heapq.merge(*(self._of[name] for name in asked), key=TURN, reverse=True):
+            if each.job.key in self._gave:
+                continue
+            for unit in _units(each):
+                if each.job.queue != queue and not quota.borrows(each.job.queue):
+                    break
+                yield unit
+
+
+def _units(seen: Seen) -> Iterator[_Victim]:
+    """A job's elastic workers, unit by unit from the highest index down; rank 0 is below every min and never there."""
+    job, living = seen.job, seen.living
+    size = len(living)
+    while (smaller := job.sizes.smaller(size)) >= job.bounds.least:
+        leave = living[smaller:size]
+        size = smaller
+        yield _Victim(seen, tuple(worker.row for worker in leave if worker.row not in (None, ELSEWHERE)), size)
+
+
+def _pruned(taken: list[_Victim], wish: Wish, ledger: Ledger) -> list[_Victim]:
+    """Leave out what is not needed, beginning with the least willing; of each job the highest indexes go."""
+    kept: list[_Victim] = []
+    for _, units in groupby(reversed(taken), key=lambda unit: unit.seen.job.key):
+        mine = list(units)  # the deepest first, as they were taken last
+        while mine:
+            ledger.release(mine[0].seen, mine[0].rows, -1)
+            if not ledger.fits(wish):
+                ledger.release(mine[0].seen, mine[0].rows)
+                break
+            mine.pop(0)
+        kept += mine
+    return kept

@@ -1,0 +1,82 @@
+"""Admission policies for an account that may change a few fields of an object and no others, as CEL.
+
+RBAC knows verbs and no fields: whoever may patch a job may give it another image. Needs Kubernetes 1.30.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+Tree = dict[str, Any]  # the fields that may change: a name and what of it, {} for all
+KEPT_BY_THE_SERVER = ("managedFields", "resourceVersion", "generation")
+
+# dyn: the fields are walked as they came, so a field of a newer version is guarded as well.
+VARIABLES = {
+    "was": "dyn(oldObject)",
+    "becomes": "dyn(object)",
+    "notesWere": "dyn(has(oldObject.metadata.annotations) ? oldObject.metadata.annotations : {})",
+    "notesBecome": "dyn(has(object.metadata.annotations) ? object.metadata.annotations : {})",
+}
+
+
+def only(fields: Sequence[str], note: str) -> str:
+    """CEL, true while an object's update changes nothing but these fields and some annotations.
+
+    fields: as a.b.c, with `[]` for each item of a list. note: CEL that says of the name `key` whether it is one.
+    """
+    tree: Tree = {"metadata": {}}
+    for field in fields:
+        inner = tree
+        for name in field.split("."):
+            inner = inner.setdefault(name, {})
+    free = ("annotations", *KEPT_BY_THE_SERVER)
+    checks = [
+        *_levels("variables.was", "variables.becomes", tree),
+        *_same("variables.was.metadata", "variables.becomes.metadata", f"key in {list(free)}"),
+        *_same("variables.notesWere", "variables.notesBecome", note),
+    ]
+    return "\n&& ".join(checks)
+
+
+def policy(name: str, account: str, rule: tuple[str, str, Sequence[str]], says: str, expression: str) -> list[Any]:
+    """A ValidatingAdmissionPolicy on what an account does to a (group, resource, operations), and its binding.
+
+    expression: CEL over VARIABLES. says: what the account reads where it is false.
+    """
+    group, resource, operations = rule
+    matched = {"apiGroups": [group], "apiVersions": ["*"], "resources": [resource], "operations": list(operations)}
+    by_it = {"name": "by-the-account", "expression": f"request.userInfo.username == '{account}'"}
+    used = [{"name": key, "expression": text} for key, text in VARIABLES.items() if f"variables.{key}" in expression]
+    spec = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": [matched]},
+        "matchConditions": [by_it],
+        **({"variables": used} if used else {}),
+        "validations": [{"message": says, "expression": expression}],
+    }
+    form = "admissionregistration.k8s.io/v1"
+    at_work = {"policyName": name, "validationActions": ["Deny"]}
+    return [
+        {"apiVersion": form, "kind": "ValidatingAdmissionPolicy", "metadata": {"name": name}, "spec": spec},
+        {"apiVersion": form, "kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": name}, "spec": at_work},
+    ]
+
+
+def _levels(was: str, becomes: str, tree: Tree) -> Iterator[str]:
+    """Level by level: a map is the same but for the fields that are free, and those that are walked into."""
+    yield from _same(was, becomes, f"key in {[name.removesuffix('[]') for name in tree]}")
+    for name, inner in tree.items():
+        before, after = f"{was}.{name.removesuffix('[]')}", f"{becomes}.{name.removesuffix('[]')}"
+        if name.endswith("[]"):
+            same = " && ".join(_same("a", "b", f"key in {list(inner)}"))
+            yield f"size({before}) == size({after})"
+            yield f"{before}.all(a, {after}.exists(b, {same}))"
+            yield f"{after}.all(b, {before}.exists(a, {same}))"
+        elif inner:
+            yield from _levels(before, after, inner)
+
+
+def _same(was: str, becomes: str, free: str) -> Iterator[str]:
+    yield f"{becomes}.all(key, {free} || (key in {was} && {was}[key] == {becomes}[key]))"
+    yield f"{was}.all(key, {free} || key in {becomes})"

@@ -1,0 +1,47 @@
+"""ColossalAIJobs of T9k: never resized, but they count in their queue and wait by their priority. Contract: CA-29."""
+
+from __future__ import annotations
+
+from jobs.fields import Part
+from jobs.kinds import common
+from jobs.model import BadJob, Job, JobKind, Life, Object
+from jobs.pods import PodMarks, Said
+from kube import labels
+
+KIND, PATH = "ColossalAIJob", "/apis/batch.tensorstack.dev/v1beta1/colossalaijobs"
+WHY = "colossalai run starts on the hosts of one list: another size is another start"
+
+
+def read(raw: Object) -> Job:
+    """Read one. Raises BadJob."""
+    head = common.head(raw, KIND)
+    spec, turn = head.spec, head.spec.part("scheduler").part("t9kScheduler")
+    worker = spec.part("worker")
+    if not worker.has("template"):
+        raise BadJob("spec.worker.template is missing")
+    replicas = worker.count("replicas", 1, 1)
+    starter = {"spec": {"containers": [{"name": "launcher", **spec.part("launcher").value}]}}
+    return common.job(
+        head,
+        common.Sized(replicas, replicas, replicas, worker.part("template")),
+        queue=turn.text("queue") or head.said(labels.QUEUE),
+        priority=turn.count("priority", 0),
+        role="worker",
+        beside=((common.worker_shape(Part(starter, "spec.launcher")), 1),),
+        life=_life(head),
+        refused=WHY,
+    )
+
+
+def _life(head: common.Head) -> Life:
+    if head.status.text("phase") in ("Succeeded", "Failed"):
+        return Life.DONE
+    return Life.SUSPENDED if head.spec.part("runMode").part("pause").flag("enabled") else Life.LIVE
+
+
+def _role(said: Said, name: str) -> str:
+    """Its own scheduler's label; without that scheduler, by the names that its manual shows."""
+    return said.get("scheduler.tensorstack.dev/role") or ("launcher" if name.endswith("-launcher") else "worker")
+
+
+COLOSSALAI_JOB = JobKind(KIND, PATH, read, common.never(WHY), pods=PodMarks(role=_role))

@@ -1,0 +1,38 @@
+"""Queues below queues: who stands where, and what all below somebody use together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from jobs.queues.model import NOTHING, Amounts
+
+CIRCLE = "its parents go in a circle"
+
+
+def top_down(parents: Mapping[str, str]) -> tuple[list[str], set[str]]:
+    """Names, each after its parent, and those that hang on a circle. parents: by name; one that is unknown is none."""
+    children: dict[str, list[str]] = {}
+    order: list[str] = []
+    for name, parent in parents.items():
+        if parent in parents:
+            children.setdefault(parent, []).append(name)
+        else:
+            order.append(name)
+    for name in order:
+        order.extend(children.get(name, ()))
+    return order, parents.keys() - order if len(order) < len(parents) else set()
+
+
+def added_up(order: Iterable[str], parents: Mapping[str, str], each: Mapping[str, Amounts]) -> dict[str, Amounts]:
+    """What is counted for each, and for all below it. order: each after its parent."""
+    order = list(order)
+    found: dict[str, Amounts] = {name: each.get(name, NOTHING) for name in order}
+    own: dict[str, Counter[str]] = {}  # of those that have anybody below
+    for name in reversed(order):
+        parent = parents[name]
+        if parent in found:
+            if parent not in own:
+                found[parent] = own[parent] = Counter(found[parent])
+            own[parent].update(found[name])
+    return found

@@ -1,0 +1,57 @@
+"""How fast a job is by its workers: as its owner knows, as its pods have reported, else as jobs are on average.
+
+A curve is workers -> how fast, ascending by workers, in any unit; an empty one stands for the usual.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from itertools import pairwise
+from typing import NamedTuple
+
+Curve = tuple[tuple[int, float], ...]
+USUAL = 0.9  # the power of the workers by which a job of no known curve gets faster: facts/autoscaling.md 7.1
+
+
+class Gain(NamedTuple):
+    """What growing from one size to another is worth. share: how much faster the job gets.
+
+    per_worker: what each added worker adds, beside what a worker of the least does: 1.0 is perfect scaling.
+    """
+
+    share: float
+    per_worker: float
+
+
+@lru_cache(maxsize=65_536)
+def speed(curve: Curve, workers: int) -> float:
+    """A point of a curve: between two points as a power of the workers, beyond them as the nearest two go.
+
+    Beyond the last point it never gets faster than is usual; a single point is continued as is usual.
+    """
+    workers = max(1, workers)
+    if not curve:
+        return float(workers**USUAL)
+    for (low, slow), (high, fast) in pairwise(curve):
+        if low <= workers <= high:
+            return slow * float((workers / low) ** _power(low, slow, high, fast))
+    known = len(curve) > 1
+    if workers < curve[0][0]:
+        at, there = curve[0]
+        power = _power(*curve[0], *curve[1]) if known else USUAL
+    else:
+        at, there = curve[-1]
+        power = min(USUAL, _power(*curve[-2], *curve[-1])) if known else USUAL
+    return there * float((workers / at) ** power)
+
+
+def _power(low: int, slow: float, high: int, fast: float) -> float:
+    return math.log(fast / slow) / math.log(high / low)
+
+
+@lru_cache(maxsize=65_536)
+def gain(curve: Curve, least: int, size: int, larger: int) -> Gain:
+    """What growing is worth to a job of so many workers at least."""
+    each, now, then = speed(curve, least) / least, speed(curve, size), speed(curve, larger)
+    return Gain(then / now - 1, (then - now) / (larger - size) / each if larger > size else 0.0)

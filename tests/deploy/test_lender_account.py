@@ -1,0 +1,257 @@
+"""What the lender's account may do, tried with its own token: whoever has it can resize jobs, and not much more."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import pytest_asyncio
+
+from hack.controlplane.api import plural
+from hack.controlplane.errors import ApiError
+from hack.controlplane.nodes import gpu_nodes
+from kube import labels
+from tests.cluster import indexed_job, make_pod, pytorch_job
+from tests.deploy.test_lender_installed import CRDS, LENDER, MAPS, SYSTEM, install, loose_crd, pytorch_crd, serve
+from tests.deploy.test_manifests import MARKS_PODS, kustomized
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio]
+
+VERSIONS = {
+    "MPIJob": "kubeflow.org/v2beta1",
+    "RayCluster": "ray.io/v1",
+    "LeaderWorkerSet": "leaderworkerset.x-k8s.io/v1",
+    "ElasticJob": "elastic.iml.github.io/v1alpha1",
+    "ScalePlan": "elastic.iml.github.io/v1alpha1",
+    "TrainJob": "trainer.kubeflow.org/v1alpha1",
+    "ColossalAIJob": "batch.tensorstack.dev/v1beta1",
+}
+VOLCANO = "batch.volcano.sh/v1alpha1"
+TEMPLATE = {"spec": {"containers": [{"name": "m", "image": "theirs"}]}}
+OURS = {"spec": {"containers": [{"name": "m", "image": "ours:1"}]}}
+
+
+def made(version, kind, **spec):
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": "a"}, "spec": spec}
+
+
+def tasks(replicas, **more):
+    master = {"name": "master", "replicas": 1, "template": TEMPLATE}
+    return {"tasks": [master, {"name": "worker", "replicas": replicas, "template": TEMPLATE, **more}]}
+
+
+def groups(replicas, template=TEMPLATE, **more):
+    return {"workerGroupSpecs": [{"groupName": "g", "replicas": replicas, "template": template, **more}]}
+
+
+def torch(replicas, **more):
+    return {"pytorchReplicaSpecs": {"Worker": {"replicas": replicas, **more}}}
+
+
+def mpi(replicas, **more):
+    return {"mpiReplicaSpecs": {"Worker": {"replicas": replicas, **more}}}
+
+
+PYTORCH = pytorch_job("a", 2, gpus=1, most=4)
+MPI = {"mpiReplicaSpecs": {"Launcher": {"replicas": 1}, "Worker": {"replicas": 2, "template": TEMPLATE}}}
+SIZED = [  # a job, its size as we write it, and what of it is not ours
+    pytest.param(
+        indexed_job("a", 2), {"parallelism": 3, "completions": 3}, [{"suspend": True}, {"backoffLimit": 1}], id="job"
+    ),
+    pytest.param(
+        PYTORCH,
+        torch(3),
+        [torch(2, template=OURS), {"runPolicy": {"suspend": True}}, torch(2, restartPolicy="Never")],
+        id="pytorchjob",
+    ),
+    pytest.param(
+        made(VOLCANO, "Job", minAvailable=2, **tasks(2)),
+        tasks(3, minAvailable=2),
+        [tasks(2, template=OURS), {"tasks": tasks(2)["tasks"][:1]}, {"tasks": tasks(2)["tasks"] * 2}, {"queue": "q"}],
+        id="volcanojob",
+    ),
+    pytest.param(
+        made(VERSIONS["MPIJob"], "MPIJob", **MPI), mpi(3), [mpi(2, template=OURS), {"slotsPerWorker": 2}], id="mpijob"
+    ),
+    pytest.param(
+        made(VERSIONS["RayCluster"], "RayCluster", **groups(2)),
+        groups(1, scaleStrategy={"workersToDelete": ["w"]}),
+        [groups(2, OURS), groups(2, minReplicas=0), {"workerGroupSpecs": []}],
+        id="raycluster",
+    ),
+    pytest.param(
+        made(VERSIONS["LeaderWorkerSet"], "LeaderWorkerSet", replicas=2, leaderWorkerTemplate={"size": 2}),
+        {"replicas": 3},
+        [{"leaderWorkerTemplate": {"size": 3}}],
+        id="leaderworkerset",
+    ),
+]
+NOT_OURS = [
+    {"metadata": {"labels": {"a": "b"}}},
+    {"metadata": {"annotations": {"a": "b"}}},
+    {"metadata": {"annotations": {"kept": None}}},
+    {"metadata": {"finalizers": ["a.b/c"]}},
+]
+
+
+@pytest_asyncio.fixture
+async def api(module_plane):
+    async with module_plane.api() as api:
+        yield api
+
+
+@pytest_asyncio.fixture
+async def lent(module_plane, api):
+    """The plane with the lender installed, all that it may do switched on, and a kind of each dialect served."""
+    await install(api, "acting lender")
+    for each in kustomized(MARKS_PODS):
+        await api.apply(each)
+    if len((await api.get(CRDS))["items"]) == 0:
+        kinds = [*((version, kind) for kind, version in VERSIONS.items()), (VOLCANO, "Job")]
+        await serve(api, pytorch_crd(), *(loose_crd(*each) for each in kinds))
+    return module_plane
+
+
+@pytest_asyncio.fixture
+async def lender(lent):
+    async with lent.api(lent.service_account_token(SYSTEM, LENDER)) as lender:
+        yield lender
+
+
+async def guarded(attempt, policy):
+    """Repeat a forbidden call until the policy refuses it: the API server compiles a new one within a second or so."""
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                await attempt()
+            except ApiError as error:
+                if policy in error.message:
+                    return
+                raise
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize(("job", "size", "others"), SIZED)
+async def test_of_a_job_its_size_and_our_annotations_may_be_changed_and_nothing_else(
+    lender, api, job, size, others, request
+):
+    job = {**job, "metadata": {**job["metadata"], "annotations": {"kept": "yes"}}}
+    there = await api.create(job)
+    path = f"/apis/{job['apiVersion']}/namespaces/default/{plural(job['kind'])}/a"
+    policy = f"turnout-autoscaler-resizes-{request.node.callspec.id}-only"
+    await guarded(lambda: lender.patch(f"{path}?dryRun=All", NOT_OURS[0]), policy)
+    for change in [*NOT_OURS, *({"spec": each} for each in others)]:
+        with pytest.raises(ApiError, match=policy):
+            await lender.patch(path, change)
+    note = {labels.WROTE_WORKERS: "3"}
+    version = {"resourceVersion": there["metadata"]["resourceVersion"]}
+    resized = await lender.patch(path, {"metadata": {"annotations": note, **version}, "spec": size})
+    assert resized["metadata"]["annotations"] == {"kept": "yes", **note}
+    assert resized["spec"] != there["spec"]
+    with pytest.raises(ApiError, match="forbidden"):
+        await lender.delete(path)
+    await api.delete(path)
+
+
+async def test_an_elastic_job_is_noted_on_and_resized_by_a_plan(lender, api):
+    job = made(VERSIONS["ElasticJob"], "ElasticJob", replicaSpecs={"worker": {"replicas": 2}})
+    await api.create({**job, "metadata": {**job["metadata"], "annotations": {"kept": "yes"}}})
+    group = f"/apis/{VERSIONS['ElasticJob']}/namespaces/default"
+    policy = "turnout-autoscaler-resizes-elasticjob-only"
+    path = f"{group}/elasticjobs/a"
+    await guarded(lambda: lender.patch(f"{path}?dryRun=All", NOT_OURS[0]), policy)
+    for change in (*NOT_OURS, {"spec": {"replicaSpecs": {"worker": {"replicas": 3}}}}):
+        with pytest.raises(ApiError, match=policy):
+            await lender.patch(path, change)
+    note = {labels.SCALE_PLAN: "a-1"}
+    noted = await lender.patch(path, {"metadata": {"annotations": note}})
+    assert noted["metadata"]["annotations"] == {"kept": "yes", **note}
+    plan = made(VERSIONS["ScalePlan"], "ScalePlan", ownerJob="a")
+    await lender.create(plan)
+    for attempt in (
+        lambda: lender.get(f"{group}/scaleplans"),
+        lambda: lender.patch(f"{group}/scaleplans/a", {"spec": {"ownerJob": "b"}}),
+        lambda: lender.delete(f"{group}/scaleplans/a"),
+    ):
+        with pytest.raises(ApiError, match="forbidden"):
+            await attempt()
+
+
+@pytest.mark.parametrize("kind", ["TrainJob", "ColossalAIJob"])
+async def test_a_kind_that_cannot_be_resized_may_be_read_only(kind, lender, api):
+    await api.create(made(VERSIONS[kind], kind, replicas=2))
+    path = f"/apis/{VERSIONS[kind]}/namespaces/default/{plural(kind)}"
+    assert len((await lender.get(path))["items"]) == 1
+    with pytest.raises(ApiError, match="forbidden"):
+        await lender.patch(f"{path}/a", {"metadata": {"annotations": {labels.CONDITIONS: "[]"}}})
+
+
+async def test_of_configmaps_those_of_queues_are_its_own_and_the_map_is_not(lender):
+    def of_queue(name):
+        return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"a": "b"}}
+
+    own = f"{MAPS}/turnout-queue-a"
+    policy = "turnout-autoscaler-tells-of-queues-only"
+    await guarded(lambda: lender.patch(f"{MAPS}/node-topology-config?dryRun=All", {"data": {}}), policy)
+    for attempt in (
+        lambda: lender.patch(f"{MAPS}/node-topology-config", {"data": {"topology_config": ""}}),
+        lambda: lender.delete(f"{MAPS}/node-topology-config"),
+        lambda: lender.create(of_queue("other"), SYSTEM),
+        lambda: lender.create(of_queue(LENDER), SYSTEM),
+        lambda: lender.apply(of_queue("other"), SYSTEM),
+    ):
+        with pytest.raises(ApiError, match=policy):
+            await attempt()
+    assert (await lender.get(f"{MAPS}/node-topology-config"))["data"]["topology_config"]
+    await lender.create(of_queue("turnout-queue-a"), SYSTEM)
+    assert (await lender.patch(own, {"data": {"a": "c"}}))["data"] == {"a": "c"}
+    await lender.apply(of_queue("turnout-queue-b"), SYSTEM)
+    await lender.delete(own)
+    with pytest.raises(ApiError, match="forbidden"):
+        await lender.create(of_queue("turnout-queue-a"), "default")
+
+
+async def test_of_pods_three_annotations_may_be_changed_and_nothing_else(lender, api):
+    await api.create(make_pod("worker", marks={"kept": "yes"}, notes={"kept": "yes"}))
+    path = "/api/v1/namespaces/default/pods/worker"
+    policy = "turnout-autoscaler-marks-pods-only"
+    await guarded(lambda: lender.patch(f"{path}?dryRun=All", {"metadata": {"labels": {"a": "b"}}}), policy)
+    for change in (
+        *NOT_OURS,
+        {"metadata": {"annotations": {labels.TOPOLOGY: "required"}}},
+        {"spec": {"containers": [{**make_pod("worker")["spec"]["containers"][0], "image": "ours:1"}]}},
+        {"spec": {"activeDeadlineSeconds": 1}},
+    ):
+        with pytest.raises(ApiError, match=policy):
+            await lender.patch(path, change)
+    notes = {labels.SAFE_TO_EVICT: "true", labels.VOLCANO_PREEMPTABLE: "true", labels.VOLCANO_TASK_PRIORITY: "1"}
+    marked = await lender.patch(path, {"metadata": {"annotations": notes}})
+    assert marked["metadata"]["annotations"] == {"kept": "yes", **notes}
+    for attempt in (
+        lambda: lender.patch(f"{path}/status", {"status": {"phase": "Failed"}}),
+        lambda: lender.delete(path),
+    ):
+        with pytest.raises(ApiError, match="forbidden"):
+            await attempt()
+
+
+async def test_nothing_else_is_given(lender, api):
+    await api.create_all(gpu_nodes(1))
+    leases = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases"
+    other = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "other"}}
+    held = await lender.patch(f"{leases}/{LENDER}", {"spec": {"holderIdentity": "one"}})
+    assert held["spec"]["holderIdentity"] == "one"
+    for attempt in (
+        lambda: lender.get("/api/v1/secrets"),
+        lambda: lender.get(MAPS),
+        lambda: lender.create(make_pod("mine")),
+        lambda: lender.create({**indexed_job("mine", 1), "metadata": {"name": "mine"}}),
+        lambda: lender.patch("/api/v1/nodes/node-000", {"metadata": {"labels": {"a": "b"}}}),
+        lambda: lender.create(other, SYSTEM),
+        lambda: lender.patch(f"{leases}/other", {"spec": {"holderIdentity": "one"}}),
+        lambda: lender.delete(f"{leases}/{LENDER}"),
+        lambda: lender.patch(f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{LENDER}", {"rules": []}),
+    ):
+        with pytest.raises(ApiError, match="forbidden") as answer:
+            await attempt()
+        assert answer.value.status == 403

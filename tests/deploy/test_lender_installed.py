@@ -1,0 +1,306 @@
+"""The lender as the manifests install it: what its account may do, and what it makes of a right that it lacks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+
+import pytest
+import yaml
+
+from autoscaler.settings import settings
+from hack.controlplane.api import plural
+from hack.controlplane.errors import ApiError
+from hack.controlplane.nodes import gpu_nodes
+from hack.controlplane.plane import free_ports
+from hack.controlplane.tools import cache
+from kube import labels
+from tests.cluster import indexed_job, make_pod, pytorch_job
+from tests.deploy.test_manifests import MANIFESTS, PARTS, kustomized, rendered
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio]
+
+SYSTEM, LENDER = "turnout-system", "turnout-autoscaler"
+JOBS = "/apis/batch/v1/namespaces/default/jobs"
+TORCH = "/apis/kubeflow.org/v1/namespaces/default/pytorchjobs"
+MAPS = f"/api/v1/namespaces/{SYSTEM}/configmaps"
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
+
+def loose_crd(version, kind):
+    """A CRD with the names of somebody's kind, whose schema takes anything."""
+    group, served = version.split("/")
+    names = {"kind": kind, "listKind": f"{kind}List", "plural": plural(kind), "singular": kind.lower()}
+    anything = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    versions = [{"name": served, "served": True, "storage": True, "schema": anything}]
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural(kind)}.{group}"},
+        "spec": {"group": group, "scope": "Namespaced", "names": names, "versions": versions},
+    }
+
+
+def pytorch_crd():
+    return yaml.safe_load((cache.training_crds() / "kubeflow.org_pytorchjobs.yaml").read_text())
+
+
+async def serve(api, *crds):
+    """Create CRDs and wait until their kinds are served."""
+    for crd in crds:
+        await api.create(crd)
+
+    def served(there):
+        conditions = [each.get("status", {}).get("conditions") or [] for each in there]
+        told = [{one["type"]: one["status"] for one in each} for each in conditions]
+        return len(told) >= len(crds) and all(each.get("Established") == "True" for each in told)
+
+    await api.until(CRDS, served)
+    for crd in crds:  # established, and a moment later routed
+        spec = crd["spec"]
+        path = f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}"
+        await api_until(lambda path=path: api.get(path))
+
+
+async def api_until(attempt):
+    """Repeat a call until the API server takes it: a moment after the change that allows it."""
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                return await attempt()
+            except ApiError:
+                await asyncio.sleep(0.05)
+
+
+async def install(api, part):
+    namespace = yaml.safe_load((MANIFESTS / "namespace.yaml").read_text())
+    for each in (namespace, *rendered(part), yaml.safe_load((MANIFESTS / "node-topology-config.yaml").read_text())):
+        await api.apply(each)
+
+
+def start(plane, part, *more):
+    """Start the lender with its Deployment's own arguments and its account's token. Gives the address of its probes."""
+    (deployment,) = (each for each in rendered(part) if each["kind"] == "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    probes = f"127.0.0.1:{free_ports(1)[0]}"
+    arguments = [argument.replace("0.0.0.0:9092", probes) for argument in container["args"]]
+    assert f"--metrics-bind={probes}" in arguments
+    kubeconfig = plane.service_account_kubeconfig(SYSTEM, LENDER)
+    plane.start_program("lender", [sys.executable, "-m", "autoscaler", *arguments, f"--kubeconfig={kubeconfig}", *more])
+    return f"http://{probes}"
+
+
+def records(plane, **fields):
+    """The lender's log lines that have these fields."""
+    lines = (json.loads(line) for line in plane.logs("lender").splitlines() if line.startswith("{"))
+    return [line for line in lines if fields.items() <= line.items()]
+
+
+async def eventually(plane, true, within_s=60.0):
+    try:
+        async with asyncio.timeout(within_s):
+            while True:
+                if answer := true():
+                    return answer
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        raise AssertionError(plane.logs("lender")[-4000:]) from None
+
+
+def get(url):
+    try:
+        with urllib.request.urlopen(url, timeout=10) as page:
+            return page.status, page.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, ""
+
+
+def elastic_job():
+    made = indexed_job("a", 2, gpus=1)
+    made["metadata"]["annotations"] = {labels.MIN_WORKERS: "2", labels.MAX_WORKERS: "4"}
+    return made
+
+
+async def run_a_pytorch_job(api):
+    """A PyTorchJob whose two workers run, as training-operator would have made them."""
+    job = await api.create(pytorch_job("b", 2, gpus=1, most=4))
+    owner = {"apiVersion": job["apiVersion"], "kind": job["kind"], "name": "b", "uid": job["metadata"]["uid"]}
+    for index in range(2):
+        marks = {labels.TRAINING_JOB: "b", labels.TRAINING_INDEX: str(index), labels.TRAINING_TYPE: "worker"}
+        pod = make_pod(f"b-worker-{index}", gpus=1, marks=marks, nodeName="node-000")
+        pod["metadata"]["ownerReferences"] = [owner]
+        await api.create(pod)
+
+
+def sizes(of):
+    def seen(jobs):
+        return {each["metadata"]["name"]: of(each["spec"]) for each in jobs}
+
+    return seen
+
+
+parallelism = sizes(lambda spec: spec["parallelism"])
+workers = sizes(lambda spec: spec["pytorchReplicaSpecs"]["Worker"]["replicas"])
+
+
+async def becomes(plane, api, path, seen, wanted):
+    try:
+        await api.until(path, lambda jobs: seen(jobs) == wanted, 90.0)
+    except TimeoutError as error:
+        raise AssertionError(f"{error}\n{plane.logs('lender')[-4000:]}") from None
+
+
+async def stage(plane, api, part, *crds):
+    await install(api, part)
+    await serve(api, *crds)
+    await api.create_all(gpu_nodes(4))
+    plane.start_scheduler()
+    plane.start_controller_manager()
+    await api.create(elastic_job())
+
+
+async def test_a_lender_that_may_only_look_resizes_nothing_though_told_to_and_then_only_the_kind_that_it_may(
+    control_plane,
+):
+    async with control_plane.api() as api:
+        await stage(control_plane, api, "lender", pytorch_crd())
+        await run_a_pytorch_job(api)
+        url = start(control_plane, "lender", "--act")
+        for job in ("Job/default/a", "PyTorchJob/default/b"):
+            await eventually(control_plane, lambda job=job: records(control_plane, job=job, outcome="Refused"))
+        assert parallelism((await api.get(JOBS))["items"]) == {"a": 2}
+        status, page = await asyncio.to_thread(get, f"{url}/metrics")
+        assert status == 200
+        assert re.search(r'^turnout_queue_jobs\{queue="namespace/default",state="runs"\} 2.0', page, re.M)
+        assert re.search(r'^turnout_lender_changes_total\{[^}]*outcome="Refused"[^}]*\} [1-9]', page, re.M)
+
+        for each in yaml.safe_load_all((PARTS["acting lender"] / "resize-job.yaml").read_text()):
+            await api.apply(each)
+        await becomes(control_plane, api, JOBS, parallelism, {"a": 4})
+        assert workers((await api.get(TORCH))["items"]) == {"b": 2}
+        for each in yaml.safe_load_all((PARTS["acting lender"] / "resize-pytorchjob.yaml").read_text()):
+            await api.apply(each)
+        await becomes(control_plane, api, TORCH, workers, {"b": 4})
+        told = await api.until("/api/v1/namespaces/default/events", lambda all_: _told(all_, "IdleRoom"))
+        assert {"Job", "PyTorchJob"} <= {each["involvedObject"]["kind"] for each in told}
+    forbidden = [line["event"] for line in records(control_plane) if "forbidden" in str(line).lower()]
+    assert "resize_failed" in forbidden
+    assert {*forbidden} & {"watch_broken", "event_not_written", "lease_not_read", "renewal_failed"} == set()
+
+
+def _told(events, reason):
+    found = [each for each in events if each["reason"] == reason]
+    return found if len({each["involvedObject"]["name"] for each in found}) >= 2 else None
+
+
+async def test_the_acting_lender_resizes_by_its_shipped_arguments_where_most_kinds_are_unknown(control_plane):
+    async with control_plane.api() as api:
+        await stage(control_plane, api, "acting lender")
+        url = start(control_plane, "acting lender")
+        await becomes(control_plane, api, JOBS, parallelism, {"a": 4})
+    assert (await asyncio.to_thread(get, f"{url}/readyz"))[0] == 200
+    assert "forbidden" not in control_plane.logs("lender").lower()
+
+
+async def test_a_kind_that_may_not_be_read_stops_everything_until_it_may(control_plane):
+    """Half a sight is none: the jobs that are not seen would count for nothing in their queues."""
+    async with control_plane.api() as api:
+        await stage(control_plane, api, "acting lender")
+        (role,) = [
+            each
+            for each in rendered("acting lender")
+            if each["kind"] == "ClusterRole" and each["metadata"]["name"] == LENDER
+        ]
+        kept = [rule for rule in role["rules"] if "pytorchjobs" not in rule["resources"]]
+        assert len(kept) == len(role["rules"]) - 1
+        await api.patch(f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{LENDER}", {"rules": kept})
+        await _until_forbidden(control_plane)
+        url = start(control_plane, "acting lender")
+        await eventually(control_plane, lambda: len(_refused_watches(control_plane)) >= 2)
+        assert (await asyncio.to_thread(get, f"{url}/readyz"))[0] == 503
+        assert not records(control_plane, event="leading")
+        assert parallelism((await api.get(JOBS))["items"]) == {"a": 2}
+        await api.apply(role)
+        await becomes(control_plane, api, JOBS, parallelism, {"a": 4})
+
+
+async def _until_forbidden(plane):
+    """Wait until the API server has noticed that a role changed."""
+    token = plane.service_account_token(SYSTEM, LENDER)
+    async with plane.api(token) as lender, asyncio.timeout(30):
+        while True:
+            try:
+                await lender.get("/apis/kubeflow.org/v1/pytorchjobs")
+            except ApiError as error:
+                if error.status == 403:
+                    return
+            await asyncio.sleep(0.05)
+
+
+def _refused_watches(plane):
+    return [line for line in records(plane, event="watch_broken") if "pytorchjobs" in line["path"]]
+
+
+async def test_the_readme_lets_it_act_and_takes_that_back(control_plane):
+    """Its shell lines as they stand."""
+    acts, back = re.findall(r"```sh\n(.*?)```", (MANIFESTS / "README.md").read_text().split("## The lender")[1], re.S)
+    async with control_plane.api() as api:
+        await api.apply(yaml.safe_load((MANIFESTS / "namespace.yaml").read_text()))
+        for script, flags, roles in (
+            ("kubectl apply -k deploy/manifests/autoscaler", [], 0),
+            (acts, ["--act"], 7),
+            (back, [], 0),
+            (back, [], 0),
+        ):
+            await asyncio.to_thread(_type, control_plane, script)
+            there = await api.get(f"/apis/apps/v1/namespaces/{SYSTEM}/deployments/{LENDER}")
+            assert _arguments([there])[2:] == flags
+            for kind in ("clusterroles", "clusterrolebindings"):
+                there = (await api.get(f"/apis/rbac.authorization.k8s.io/v1/{kind}"))["items"]
+                ours = [each["metadata"]["name"] for each in there if each["metadata"]["name"].startswith(LENDER)]
+                assert len(ours) == 1 + roles
+
+
+def _type(plane, script):
+    kubectl = cache.binary("kubectl")
+    environment = {"KUBECONFIG": str(plane.kubeconfig), "HOME": str(plane.folder)}
+    environment["PATH"] = f"{kubectl.parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["sh", "-euc", script], cwd=MANIFESTS.parents[1], env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("part", ["lender", "acting lender"])
+async def test_its_arguments_are_those_that_the_program_knows(part):
+    wanted = settings(_arguments(rendered(part)))
+    assert wanted.act == (part == "acting lender")
+    assert (wanted.lease, wanted.metrics_bind) == (f"{SYSTEM}/{LENDER}", "0.0.0.0:9092")
+
+
+async def test_pods_are_marked_where_the_component_is_switched_on(tmp_path):
+    """As act/kustomization.yaml says: the marks before two lines taken away."""
+    shutil.copytree(MANIFESTS / "autoscaler", tmp_path / "autoscaler")
+    file = tmp_path / "autoscaler" / "act" / "kustomization.yaml"
+    text = file.read_text()
+    file.write_text(text.replace("# components:\n#   - ../mark-pods", "components:\n  - ../mark-pods"))
+    assert file.read_text() != text
+    plain, marking = rendered("acting lender"), kustomized(file.parent)
+    added = {(each["kind"], each["metadata"]["name"]) for each in marking}
+    added -= {(each["kind"], each["metadata"]["name"]) for each in plain}
+    assert ("ClusterRoleBinding", "turnout-autoscaler-mark-pods") in added
+    assert ("ValidatingAdmissionPolicyBinding", "turnout-autoscaler-marks-pods-only") in added
+    assert len(added) == 4
+    assert set(_arguments(marking)) - set(_arguments(plain)) == {"--mark-pods"}
+
+
+def _arguments(objects):
+    (deployment,) = (each for each in objects if each["kind"] == "Deployment")
+    return deployment["spec"]["template"]["spec"]["containers"][0]["args"]

@@ -1,0 +1,78 @@
+"""What people submit, one builder a kind; ../test_kinds.py has those of Volcano, PyTorch and batch."""
+
+from kube import labels
+from tests.jobs.test_kinds import indexed, meta, pytorch, template, volcano
+
+BOUNDS = {labels.MIN_WORKERS: "2", labels.MAX_WORKERS: "8"}
+
+
+def running(command, gpus=2):
+    made = template(gpus)
+    made["spec"]["containers"][0]["command"] = command.split()
+    return made
+
+
+def elastic(replicas=4, notes=None, worker=None, command="dlrover-run --nnodes=2:8 train.py", roles=None, **spec):
+    own = {"replicas": replicas, "template": running(command), **(worker or {})}
+    told = {"distributionStrategy": "AllreduceStrategy", "replicaSpecs": {"worker": own, **(roles or {})}}
+    return {"metadata": meta(**(BOUNDS if notes is None else notes)), "spec": {**told, **spec}}
+
+
+def group(name="worker", replicas=4, gpus=2, **more):
+    return {"groupName": name, "replicas": replicas, "template": template(gpus), **more}
+
+
+def ray(replicas=4, notes=None, marks=None, groups=None, worker=None, **spec):
+    head = {"rayStartParams": {}, "template": template(0)}
+    told = {"headGroupSpec": head, "workerGroupSpecs": groups or [group(replicas=replicas, **(worker or {}))]}
+    made = {"metadata": meta(**(BOUNDS if notes is None else notes)), "spec": {**told, **spec}}
+    made["metadata"]["labels"] = marks or {}
+    return made
+
+
+def lws(groups=2, size=2, notes=None, marks=None, each=None, **spec):
+    told = {"size": size, "workerTemplate": template(), **(each or {})}
+    made = {"metadata": meta(**(BOUNDS if notes is None else notes)), "spec": {"replicas": groups, **spec}}
+    made["spec"]["leaderWorkerTemplate"] = told
+    made["metadata"]["labels"] = marks or {}
+    return made
+
+
+HOROVOD = "horovodrun -np 4 --min-np 2 --max-np 8 --host-discovery-script /etc/mpi/discover_hosts.sh python t.py"
+
+
+def mpi(replicas=4, notes=None, command=HOROVOD, **spec):
+    roles = {
+        "Launcher": {"replicas": 1, "template": running(command, gpus=0)},
+        "Worker": {"replicas": replicas, "template": template()},
+    }
+    return {"metadata": meta(**(BOUNDS if notes is None else notes)), "spec": {"mpiReplicaSpecs": roles, **spec}}
+
+
+def train(notes=None, **spec):
+    return {"metadata": meta(**(notes or {})), "spec": {"trainer": {"numNodes": 4}, **spec}}
+
+
+def colossal(queue="default", priority=50, **spec):
+    """As T9k's manual has it."""
+    room = {"limits": {"cpu": 1, "memory": "2Gi"}, "requests": {"cpu": "500m", "memory": "1Gi"}}
+    told = {
+        "ssh": {"authMountPath": "/root/.ssh", "sshdPath": "/usr/sbin/sshd"},
+        "launcher": {"image": "colossalai:0.3.0", "workingDir": "/workspace", "env": [], "resources": room},
+        "worker": {"replicas": 2, "procPerWorker": 1, "command": ["train.py"], "template": template(1)},
+        "scheduler": {"t9kScheduler": {"queue": queue, "priority": priority}},
+    }
+    return {"metadata": meta(), "spec": {**told, **spec}}
+
+
+SAMPLES = {
+    "VolcanoJob": volcano(notes={labels.MAX_WORKERS: "8"}),
+    "PyTorchJob": pytorch(replicas=4),
+    "Job": indexed(4),
+    "ElasticJob": elastic(),
+    "RayCluster": ray(),
+    "LeaderWorkerSet": lws(),
+    "MPIJob": mpi(),
+    "TrainJob": train(),
+    "ColossalAIJob": colossal(),
+}

@@ -1,0 +1,204 @@
+"""DLRover ElasticJobs: one ScalePlan for each change, named by the version that it was decided on; XD-02, VE-16."""
+
+import copy
+
+import pytest
+
+from autoscaler.model import Reason, Step
+from autoscaler.shell.act import Hands
+from jobs.kinds.all import KINDS
+from jobs.model import BadJob, Bounds, JobKey, Sizes
+from kube import labels
+from kube.errors import Conflict, Forbidden, ServerFault
+from tests.jobs.kinds.papers import BOUNDS, elastic
+from tests.jobs.kinds.test_every_kind import merged
+from tests.jobs.test_kinds import template
+
+KIND = KINDS["ElasticJob"]
+KEY = JobKey("ElasticJob", "ns", "j")
+PLANS = "/apis/elastic.iml.github.io/v1alpha1/namespaces/ns/scaleplans"
+
+
+def plan(name="j-turnout-7", workers=6):
+    group = "elastic.iml.github.io/v1alpha1"
+    return {
+        "apiVersion": group,
+        "kind": "ScalePlan",
+        "metadata": {
+            "name": name,
+            "namespace": "ns",
+            "labels": {"elasticjob-name": "j", "elasticjob.dlrover/name": "j", "scale-type": "manual"},
+            "ownerReferences": [{"apiVersion": group, "kind": "ElasticJob", "name": "j", "uid": "u"}],
+        },
+        "spec": {"ownerJob": "j", "replicaResourceSpecs": {"worker": {"replicas": workers}}},
+    }
+
+
+def test_a_change_is_a_note_on_the_job_and_then_a_plan():
+    change = KIND.change(elastic(), 6)
+    assert change.body["metadata"]["resourceVersion"] == "7"
+    assert change.body["metadata"]["annotations"][labels.SCALE_PLAN] == "j-turnout-7"
+    assert "spec" not in change.body  # its master reads no change of replicas
+    assert (change.then.method, change.then.path, change.then.body) == ("POST", PLANS, plan())
+
+
+def test_its_size_is_what_we_asked_for_last():
+    raw = elastic()
+    assert KIND.read(raw).replicas == 4
+    asked = merged(raw, KIND.change(raw, 6).body)
+    job = KIND.read(asked)
+    assert (job.replicas, job.wish, asked["spec"]["replicaSpecs"]["worker"]["replicas"]) == (6, None, 4)
+
+
+def test_a_plan_that_was_lost_is_written_again_under_its_name():
+    raw = elastic()
+    assert KIND.again(raw) is None
+    asked = merged(raw, KIND.change(raw, 6).body)
+    asked["metadata"]["resourceVersion"] = "9"
+    assert KIND.again(asked) == KIND.change(raw, 6).then
+
+
+def test_a_long_name_still_names_a_plan():
+    raw = elastic()
+    raw["metadata"]["name"] = "j" * 253
+    assert len(KIND.change(raw, 6).then.body["metadata"]["name"]) <= 253
+
+
+@pytest.mark.parametrize(
+    ("raw", "why"),
+    [
+        (elastic(notes={}), "does not say that its master reads ScalePlans"),
+        (elastic(distributionStrategy="ParameterServerStrategy"), "distributionStrategy is ParameterServerStrategy"),
+        (elastic(distributionStrategy=None), "distributionStrategy is not set"),
+        (elastic(optimizeMode="cluster"), "DLRover resizes it by itself"),
+        (elastic(worker={"autoScale": True}), "DLRover resizes it by itself"),
+    ],
+)
+def test_each_hazard_is_a_refusal_that_says_why(raw, why):
+    assert why in KIND.read(raw).refused
+
+
+@pytest.mark.parametrize(
+    ("command", "bounds", "sizes"),
+    [
+        ("dlrover-run --nnodes=2:8 t.py", Bounds(2, 8), Sizes()),
+        ("dlrover-run --nnodes 2:8 --node_unit=2 t.py", Bounds(2, 8), Sizes(2)),
+        ("sh run.sh", Bounds(2, 8), Sizes()),
+    ],
+)
+def test_what_its_launcher_is_told_bounds_it(command, bounds, sizes):
+    job = KIND.read(elastic(command=command))
+    assert (job.bounds, job.sizes, job.refused) == (bounds, sizes, "")
+
+
+def test_annotations_may_only_narrow_what_its_launcher_is_told():
+    with pytest.raises(BadJob, match=r"ask for 2..8 workers, and --nnodes allows 2..4"):
+        KIND.read(elastic(command="dlrover-run --nnodes=2:4 t.py"))
+
+
+def test_its_other_roles_are_part_of_its_least():
+    job = KIND.read(elastic(roles={"evaluator": {"replicas": 1, "template": template(1)}}))
+    assert ([count for _, count in job.beside], job.role) == ([1], "worker")
+
+
+# Written by the one write path: the note first, which one writer of a version can make, then the plan.
+
+
+class Api:
+    """Takes what is written, in order; refuses a plan as it is told to, and one whose name is there."""
+
+    def __init__(self, *refusals, note=None):
+        self.written, self.plans, self.refusals, self.note = [], {}, list(refusals), note
+
+    async def patch(self, path, body, content_type, field_manager):
+        if self.note is not None:
+            raise self.note
+        self.written.append(("note", body["metadata"]["annotations"][labels.WROTE_WORKERS]))
+        return b"{}"
+
+    async def create(self, path, body):
+        if self.refusals:
+            raise self.refusals.pop(0)
+        if body["metadata"]["name"] in self.plans:
+            raise Conflict("POST", path, 409, "", reason="AlreadyExists")
+        self.plans[body["metadata"]["name"]] = body
+        self.written.append(("plan", str(body["spec"]["replicaResourceSpecs"]["worker"]["replicas"])))
+        return b"{}"
+
+
+def hands(api, told, leading=lambda: 7):
+    return Hands(api, KINDS, leading, lambda step, word: told.append(word), dry_run=False)
+
+
+def grown(raw, workers=6):
+    """The job with our note, as the next look sees it."""
+    made = merged(raw, KIND.change(raw, workers).body)
+    made["metadata"]["resourceVersion"] = "9"
+    return made
+
+
+def grow():
+    return Step(KEY, 6, 4, Reason.IDLE_ROOM)
+
+
+def stays():
+    return Step(KEY, 6, 6, Reason.NOT_READY)
+
+
+def nothing(step):
+    return {}
+
+
+@pytest.mark.asyncio
+async def test_the_note_comes_first():
+    api, told = Api(), []
+    assert await hands(api, told).carry_out([grow()], {KEY: elastic()}, nothing, 0.0) == 1
+    assert (api.written, told) == ([("note", "6"), ("plan", "6")], ["Written"])
+
+
+@pytest.mark.asyncio
+async def test_whoever_was_overtaken_writes_no_plan():
+    api, told = Api(note=Conflict("PATCH", "j", 409, "")), []
+    await hands(api, told).carry_out([grow()], {KEY: elastic()}, nothing, 0.0)
+    assert (api.written, told) == ([], ["Overtaken"])
+
+
+@pytest.mark.asyncio
+async def test_whoever_no_longer_leads_writes_no_plan():
+    terms = iter([7, None])
+    api, told = Api(), []
+    await hands(api, told, lambda: next(terms)).carry_out([grow()], {KEY: elastic()}, nothing, 0.0)
+    assert (api.written, told) == ([("note", "6")], ["Refused"])
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("refusal", [ServerFault("POST", PLANS, 500, ""), Forbidden("POST", PLANS, 403, "")])
+async def test_a_plan_that_did_not_get_through_is_written_later(refusal):
+    api, told = Api(refusal), []
+    doing = hands(api, told)
+    await doing.carry_out([grow()], {KEY: elastic()}, nothing, 0.0)
+    assert (api.written, told) == ([("note", "6")], ["Refused"])
+    for now_s in (0.1, 100.0, 200.0):  # not at once, and not twice
+        await doing.carry_out([stays()], {KEY: grown(elastic())}, nothing, now_s)
+    assert api.written == [("note", "6"), ("plan", "6")]
+
+
+@pytest.mark.asyncio
+async def test_who_leads_next_writes_the_plan_that_the_last_one_died_over_and_no_second_one():
+    api, jobs = Api(), {KEY: grown(elastic())}
+    for _ in range(2):
+        await hands(api, []).carry_out([stays()], copy.deepcopy(jobs), nothing, 0.0)
+    assert (api.written, list(api.plans)) == ([("plan", "6")], ["j-turnout-7"])
+
+
+@pytest.mark.asyncio
+async def test_a_dry_run_writes_no_plan():
+    api = Api()
+    dry = Hands(api, KINDS, lambda: 7, lambda step, word: None, dry_run=True)
+    await dry.carry_out([grow()], {KEY: elastic()}, nothing, 0.0)
+    await dry.carry_out([stays()], {KEY: grown(elastic())}, nothing, 0.0)
+    assert api.written == []
+
+
+def test_bounds_alone_make_no_plan():
+    assert KIND.again(elastic(notes=BOUNDS)) is None

@@ -1,0 +1,132 @@
+"""Queue objects with every field that is read, against the schemas that their projects publish.
+
+The published definitions are no part of the repository: where they are not at hand, the fields of them that are read
+stand here, as they were found there.
+"""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from jobs.queues import koordinator, kueue, volcano
+from jobs.queues.model import Flavor
+from tests.jobs.test_queue import GPU
+
+SHARED = Path(__file__).parents[2].parent / "shared" / "crds"
+AMOUNTS = {"type": "object", "additionalProperties": {"x-kubernetes-int-or-string": True}}
+TEXT, WHOLE, QUANTITY = {"type": "string"}, {"type": "integer"}, {"x-kubernetes-int-or-string": True}
+
+
+def fields(**properties):
+    return {"type": "object", "properties": properties}
+
+
+def listed(**properties):
+    return {"type": "array", "items": fields(**properties)}
+
+
+GROUPS = listed(
+    coveredResources={"type": "array", "items": TEXT},
+    flavors=listed(
+        name=TEXT,
+        resources=listed(name=TEXT, nominalQuota=QUANTITY, lendingLimit=QUANTITY, borrowingLimit=QUANTITY),
+    ),
+)
+PREEMPTION = fields(withinClusterQueue=TEXT, reclaimWithinCohort=TEXT)
+NODE = {"resourceGroups": GROUPS}
+STOPPED = {"stopPolicy": {"type": "string", "enum": ["None", "Hold", "HoldAndDrain"]}}
+PLAIN = {
+    ("volcano/scheduling.volcano.sh_queues", "v1beta1"): fields(
+        capability=AMOUNTS, deserved=AMOUNTS, guarantee=fields(resource=AMOUNTS), parent=TEXT, weight=WHOLE
+    ),
+    ("koordinator/scheduling.sigs.k8s.io_elasticquotas", "v1alpha1"): fields(min=AMOUNTS, max=AMOUNTS),
+    ("kueue/kueue.x-k8s.io_clusterqueues", "v1beta1"): fields(cohort=TEXT, preemption=PREEMPTION, **NODE, **STOPPED),
+    ("kueue/kueue.x-k8s.io_clusterqueues", "v1beta2"): fields(
+        cohortName=TEXT, preemption=PREEMPTION, **NODE, **STOPPED
+    ),
+    ("kueue/kueue.x-k8s.io_cohorts", "v1beta1"): fields(parentName=TEXT, **NODE),
+    ("kueue/kueue.x-k8s.io_cohorts", "v1beta2"): fields(parentName=TEXT, **NODE),
+    ("kueue/kueue.x-k8s.io_localqueues", "v1beta2"): fields(clusterQueue=TEXT, **STOPPED),
+}
+
+FLAVORS = [
+    {
+        "coveredResources": [GPU],
+        "flavors": [
+            {"name": "f", "resources": [{"name": GPU, "nominalQuota": "8", "lendingLimit": "2", "borrowingLimit": 3}]}
+        ],
+    }
+]
+POLICIES = {"withinClusterQueue": "LowerPriority", "reclaimWithinCohort": "Any"}
+SPECS = {
+    "volcano/scheduling.volcano.sh_queues": {
+        "capability": {GPU: "8", "cpu": "96"},
+        "deserved": {GPU: 4},
+        "guarantee": {"resource": {GPU: 2}},
+        "parent": "root",
+        "weight": 3,
+    },
+    "koordinator/scheduling.sigs.k8s.io_elasticquotas": {"min": {GPU: 4}, "max": {GPU: "8"}},
+    "kueue/kueue.x-k8s.io_clusterqueues": {"resourceGroups": FLAVORS, "preemption": POLICIES, "stopPolicy": "Hold"},
+    "kueue/kueue.x-k8s.io_cohorts": {"resourceGroups": FLAVORS, "parentName": "up"},
+    "kueue/kueue.x-k8s.io_localqueues": {"clusterQueue": "q", "stopPolicy": "HoldAndDrain"},
+}
+MORE = {"v1beta1": {"cohort": "c"}, "v1beta2": {"cohortName": "c"}}
+
+
+def schema(file, version):
+    """The published schema of a spec where it is at hand, else what we know of it."""
+    path = SHARED / f"{file}.yaml"
+    if not path.is_file():
+        return PLAIN[file, version]
+    versions = {each["name"]: each["schema"] for each in yaml.safe_load(path.read_text())["spec"]["versions"]}
+    return versions[version]["openAPIV3Schema"]["properties"]["spec"]
+
+
+def misfits(told, rule, where="spec"):
+    """Where a value does not meet a structural schema: unknown fields, other types, other words."""
+    if rule.get("x-kubernetes-int-or-string"):
+        return [] if isinstance(told, int | str) else [where]
+    kinds = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool}
+    if not isinstance(told, kinds[rule["type"]]) or told not in rule.get("enum", [told]):
+        return [where]
+    if isinstance(told, list):
+        return [fault for each in told for fault in misfits(each, rule["items"], f"{where}[]")]
+    if not isinstance(told, dict):
+        return []
+    known, others = rule.get("properties", {}), rule.get("additionalProperties")
+    return [
+        fault
+        for key, value in told.items()
+        for fault in (
+            misfits(value, known.get(key, others), f"{where}.{key}") if key in known or others else [f"{where}.{key}"]
+        )
+    ]
+
+
+@pytest.mark.parametrize(("file", "version"), list(PLAIN), ids=lambda part: part)
+def test_the_fields_that_are_read_are_those_of_the_schema(file, version):
+    spec = SPECS[file] | (MORE[version] if "clusterqueues" in file else {})
+    for rule in (schema(file, version), PLAIN[file, version]):
+        assert misfits(spec, rule) == []
+        assert misfits({**spec, "nonsense": 1}, rule) == ["spec.nonsense"]
+
+
+def written(file, **more):
+    return {"metadata": {"name": "q", "namespace": "n"}, "spec": SPECS[f"{file}"] | more}
+
+
+def test_every_field_of_them_is_understood():
+    queue = volcano.read(written("volcano/scheduling.volcano.sh_queues"))
+    assert (queue.capability, queue.deserved, queue.guarantee) == ({GPU: 8, "cpu": 96_000}, {GPU: 4}, {GPU: 2})
+    assert (queue.parent, queue.weight) == ("root", 3)
+    quota = koordinator.read(written("koordinator/scheduling.sigs.k8s.io_elasticquotas"))
+    assert (quota.deserved, quota.capability) == ({GPU: 4}, {GPU: 8})
+    whole = kueue.read(written("kueue/kueue.x-k8s.io_clusterqueues", cohortName="c"))
+    assert (whole.flavors, whole.parent, whole.open) == ((Flavor("f", GPU, 8, 2, 3),), "cohort/c", False)
+    assert (whole.preempts, whole.reclaims) == ("LowerPriority", True)
+    above = kueue.read_cohort(written("kueue/kueue.x-k8s.io_cohorts"))
+    assert (above.name, above.parent, above.flavors) == ("cohort/q", "cohort/up", whole.flavors)
+    local = written("kueue/kueue.x-k8s.io_localqueues")
+    assert (kueue.local_queue(local), kueue.goes_on(local)) == (("n/q", "q"), False)
