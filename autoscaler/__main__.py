@@ -92,7 +92,7 @@ class Words:
         lender, wanted = self._lender, self._wanted
         if lender.seen is None:
             return {}
-        return queue_pages(lender.seen, lender.steps.values(), wanted.gpu_resource, dry_run=not wanted.act)
+        return queue_pages(lender.seen, lender.steps, wanted.gpu_resource, dry_run=not wanted.act)
 
     def marks(self) -> Iterable[Mark]:
         """What pods lack."""

@@ -9,12 +9,14 @@ taken back by the next one while nothing else happens.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 from autoscaler.lending.evict import TURN, Givers, may_give
 from autoscaler.lending.grow import Growing, grow
 from autoscaler.lending.ledger import Ledger, Wish
 from autoscaler.lending.quota import Quota, least_of, total_of
-from autoscaler.model import Observation, Policy, Reason, Seen, Standing, Step
+from autoscaler.lending.worth import in_debt
+from autoscaler.model import Going, Observation, Policy, Reason, Seen, Standing, Step, pool_of
 from jobs.model import JobKey
 
 
@@ -42,21 +44,30 @@ def decide(seen: Observation, policy: Policy, now_s: float) -> list[Step]:
         elif each.still is None:
             runners.append(each)
     ledger = real = Ledger(seen.room.copied(), Quota(seen.queues))
-    if going or waiters:
-        ledger = _with_promised(real, going)
-    same = not going
+    if going or waiters or seen.leaving:
+        ledger = _with_promised(real, going, seen.leaving)
+    same = not going and not seen.leaving
     if waiters:
-        givers = Givers([e for e in seen.jobs if may_give(e, now_s) and e.job.key not in steps], ledger)
+        poor = partial(in_debt, policy=policy, now_s=now_s)
+        givers = Givers([e for e in seen.jobs if may_give(e, now_s) and e.job.key not in steps], ledger, poor)
         for waiter in waiters:
             served = list(_serve(waiter, givers, ledger, real))
             same = same and len(served) == 1
-            steps |= {step.key: step for step in served}
+            steps |= {step.key: _with_others(step, steps.get(step.key)) for step in served}
         runners = [each for each in runners if each.job.key not in steps]
     kept = ledger.with_headroom(policy.headroom) if policy.headroom or ledger.quota.keeps() else ledger
     growing = _growing(ledger, ledger if same else real, kept, waiters, steps)
     steps |= {step.key: step for step in grow(runners, growing, policy, now_s)}
     decided = (steps.get(each.job.key, each.still) for each in seen.jobs)
     return [step for step in decided if step is not None]
+
+
+def _with_others(step: Step, before: Step | None) -> Step:
+    """A job that has already given to somebody else is told with whom it gave first to."""
+    if before is None or before.for_ is None:
+        return step
+    detail = f"{step.was - step.workers} workers leave for {before.for_} and others"
+    return step._replace(detail=detail, for_=before.for_)
 
 
 def _goes(seen: Seen, policy: Policy, now_s: float) -> bool:
@@ -66,11 +77,13 @@ def _goes(seen: Seen, policy: Policy, now_s: float) -> bool:
     return not late or any(worker.leaving for worker in seen.workers)
 
 
-def _with_promised(real: Ledger, going: Iterable[Seen]) -> Ledger:
+def _with_promised(real: Ledger, going: Iterable[Seen], leaving: Iterable[Going]) -> Ledger:
     """Room that is on its way counts for who waits, so that nobody leaves for it twice."""
     ledger = real.copied()
     for each in going:
-        ledger.release(each, each.promised)
+        ledger.release(each.pool, each.promised)
+    for pod in leaving:
+        ledger.release(pool_of(pod.queue, pod.shape), (pod.row,))
     return ledger
 
 
@@ -142,7 +155,8 @@ def _serve(waiter: Seen, givers: Givers, ledger: Ledger, real: Ledger) -> Iterat
     else:
         for key, (was, size) in plan.items():
             yield Step(key, size, was, Reason.MAKES_ROOM, f"{was - size} workers leave for {job.key}", job.key)
-        yield waiter.hold(Reason.WAITS_FOR_ROOM, f"{len(plan)} jobs make room")
+        who = "1 job makes" if len(plan) == 1 else f"{len(plan)} jobs make"
+        yield waiter.hold(Reason.WAITS_FOR_ROOM, f"{who} room")
 
 
 def _told(needs: Iterable[tuple[str, int]]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from autoscaler.model import Reason, Step
+from autoscaler.model import Step
 from jobs.model import JobKey
 
 
@@ -13,15 +13,16 @@ class Decisions:
     """Which decisions are news."""
 
     def __init__(self) -> None:
-        self._last: dict[JobKey, tuple[Reason, int]] = {}
+        self._last: dict[JobKey, Step] = {}
 
     def new(self, steps: Iterable[Step]) -> list[Step]:
         """The steps that differ from the last ones in reason or size; jobs that are gone are forgotten."""
-        steps = list(steps)
-        told = {step.key: (step.reason, step.workers) for step in steps}
-        news = [step for step in steps if self._last.get(step.key) != told[step.key]]
-        self._last = told
-        return news
+        before, self._last = self._last, {step.key: step for step in steps}
+        return [step for key, step in self._last.items() if not _same(before.get(key), step)]
+
+
+def _same(one: Step | None, other: Step) -> bool:
+    return one is other or (one is not None and one.reason is other.reason and one.workers == other.workers)
 
 
 def as_record(step: Step) -> dict[str, Any]:

@@ -225,11 +225,20 @@ class Standing(Enum):
     RELEASE = "release"  # every job goes back to its min, as before an uninstall
 
 
+class Going(NamedTuple):
+    """A pod that has been told to go: the queue that pays for it, and its node's row."""
+
+    queue: str
+    shape: PodShape
+    row: int
+
+
 @dataclass(frozen=True, slots=True)
 class Observation:
     """What was seen at one moment. jobs: by key. age_s: of the oldest list in it. whole: False when some list failed.
 
-    unready: the share of nodes that are not ready. standing: what an admin has said of all jobs.
+    unready: the share of nodes that are not ready. standing: what an admin has said of all jobs. leaving: pods that go,
+    of no job that is here any more.
     """
 
     jobs: tuple[Seen, ...]
@@ -239,6 +248,7 @@ class Observation:
     whole: bool = True
     unready: float = 0.0
     standing: Standing = Standing.RUN
+    leaving: tuple[Going, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,16 @@ class Room:
         self._left: dict[int, list[int]] = {}  # what nodes have that were charged
         self._log: list[int] = []  # nodes that were charged, in order
 
+    @property
+    def takes(self) -> Mapping[PodShape, Rows]:
+        """What one pod of each shape takes."""
+        return self._takes
+
+    @property
+    def admits(self) -> Mapping[PodShape, NDArray[np.bool_]]:
+        """Which nodes let a shape in."""
+        return self._admits
+
     def copied(self) -> Room:
         """The same room, to be charged."""
         other = Room(self.names, self.free, self._takes, self._admits, self.switches)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from autoscaler.lending.evict import TURN
-from autoscaler.model import Observation, Seen, Standing
+from autoscaler.model import ELSEWHERE, Going, Observation, Seen, Standing
 from autoscaler.seeing import members, orders
 from autoscaler.seeing.accounts import Accounts
-from autoscaler.seeing.ground import Ground
+from autoscaler.seeing.ground import Ground, shapes_of
 from autoscaler.seeing.reports import Reports
 from autoscaler.seeing.shares import Shares, as_queues_allow
 from autoscaler.seeing.strays import Group, Strays
@@ -41,6 +41,7 @@ class View:
         self._shapes: dict[str, PodShape] = {}
         self._of: dict[str, set[str]] = {}  # uid of an owner -> uids of its pods
         self._shares = Shares()
+        self._going: set[str] = set()  # uids of pods on nodes that have been told to go
         self._seen: dict[str, Seen] = {}
         self._in_turn = True  # are they in their order? Then they are sorted in no time
         self._changed: set[str] = set()  # uids of jobs that have to be looked at anew
@@ -95,6 +96,8 @@ class View:
         self._pay(uid)
         self.reports.put_pod(pod)
         self._stray(uid)
+        goes = pod.metadata.deletion_timestamp and pod.spec.node_name and pod.status.phase not in _OVER
+        (self._going.add if goes else self._going.discard)(uid)
 
     def drop_pod(self, uid: str) -> None:
         """A pod is gone."""
@@ -102,6 +105,7 @@ class View:
         if pod is None:
             return
         del self._shapes[uid]
+        self._going.discard(uid)
         for owner in pod.metadata.owner_references or ():
             self._of.get(owner.uid, set()).discard(uid)
             self._changed.add(owner.uid)
@@ -164,22 +168,23 @@ class View:
             self._set_seen(uid, None if self.jobs[uid].life is Life.DONE else self._look(self.jobs[uid]))
         self._changed.clear()
         if not self._in_turn:
-            self._seen = dict(sorted(self._seen.items(), key=lambda each: each[1].turn))
-            self._in_turn = True
+            self._seen, self._in_turn = dict(sorted(self._seen.items(), key=lambda each: each[1].turn)), True
         ends_s = self._standing_ends_s
         waiting = self.strays.waiting(self.jobs.keys(), self._ground.row, self._payer, self._value)
         parts = {uid for uid in self._parts if self.jobs[uid].part_of in self.jobs}
         jobs = (each for each in self._seen.values() if each.job.uid not in parts) if parts else self._seen.values()
+        leaving = tuple(self._leaving_alone())
         queues = self._shares.at_present(self._accounts.used, self._accounts.bare, self._ground.total)
         seen = sorted(as_queues_allow([*jobs, *waiting], queues), key=TURN)
         return Observation(
             tuple(seen),
             queues,
-            self._ground.room(_shapes(seen)),
+            self._ground.room(shapes_of(seen) | {pod.shape for pod in leaving}),
             age_s,
             whole,
             self._ground.unready(),
             Standing.RUN if ends_s is not None and now_s >= ends_s else self._standing,
+            leaving,
         )
 
     def about(self, key: JobKey) -> tuple[str, str, str] | None:
@@ -203,6 +208,15 @@ class View:
     def nodes(self) -> Sequence[str]:
         """The names of the nodes, by their rows in the last observation."""
         return self._ground.names()
+
+    def _leaving_alone(self) -> Iterator[Going]:
+        """Pods that go and of which no job tells: their job is gone or over, or of a kind that we do not know."""
+        for uid in sorted(self._going):
+            pod = self._pods[uid]
+            row = self._ground.row(pod.spec.node_name)
+            owners = pod.metadata.owner_references or ()
+            if row is not None and row != ELSEWHERE and not any(owner.uid in self._seen for owner in owners):
+                yield Going(self._accounts.queue_of(pod), self._shapes[uid], row)
 
     def _value(self, name: str) -> int:
         return self._classes.get(name, 0)
@@ -276,11 +290,3 @@ class View:
 
     def _pay(self, uid: str) -> None:
         self._accounts.pay(uid, self._pods.get(uid), self._shapes.get(uid))
-
-
-def _shapes(seen: Iterable[Seen]) -> set[PodShape]:
-    """What somebody may ask for."""
-    seen = list(seen)
-    found = {pool.shape for pool in {each.pool for each in seen}}
-    found.update(shape for each in seen if each.job.beside for shape, _ in each.job.beside)
-    return found

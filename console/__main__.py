@@ -10,6 +10,9 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from console.shell.replay import add as replay_command
+from console.shell.standing import add as standing_commands
+from console.shell.why import add as why_command
 from console.yard.shell.commands import add as yard_commands
 
 _MOST_GANGS = 25  # scene.MOST_GANGS, which is not imported before it is needed
@@ -31,11 +34,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="turnout", description="GPU training: the right switches, the right size.")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    demo = commands.add_parser("demo", help="see gangs land under one switch, beside the default scheduler")
+    demo = commands.add_parser("demo", help="see gangs land under one switch, and a queue lend its idle GPUs")
     demo.add_argument("--seed", type=int, default=1, help="which cluster and which gangs (%(default)s)")
     demo.add_argument("--gangs", type=_gangs, default=14, help=f"how many arrive, 1 to {_MOST_GANGS} (%(default)s)")
     demo.add_argument("--fast", action="store_true", help="no pauses between the acts")
     demo.add_argument("--plain", action="store_true", help="plain text, as for a file")
+    demo.add_argument("--part", choices=("both", "gangs", "lending"), default="both", help="what to see (%(default)s)")
     demo.set_defaults(run=_demo)
     topo = commands.add_parser("topo", help="the switch topology").add_subparsers(metavar="COMMAND", required=True)
     check = topo.add_parser("check", help="tell every fault of a topology text or ConfigMap; exit 3 when it has any")
@@ -46,6 +50,9 @@ def _parser() -> argparse.ArgumentParser:
     nominate.add_argument("--kubeconfig", help="path; else in-cluster, else the user's own")
     nominate.add_argument("--context", help="of the kubeconfig")
     nominate.set_defaults(run=_nominate_clear)
+    standing_commands(commands)
+    why_command(commands)
+    replay_command(commands)
     yard_commands(commands)
     return parser
 
@@ -59,19 +66,17 @@ def _gangs(text: str) -> int:
 
 def _demo(args: argparse.Namespace) -> int:
     import asyncio
-    from dataclasses import replace
 
-    from console.demo.shell.play import Show, perform
-    from console.demo.shell.screen import Screen
-    from console.shell.extender import ExtenderFailed
+    from console.demo.lending.shell.stage import StoryFailed
+    from console.demo.shell.parts import play
+    from console.demo.shell.play import Show
+    from console.shell.child import ChildFailed
     from console.shell.terminal import ended_by_sigterm, terminal
 
     show = Show(seed=args.seed, gangs=args.gangs)
-    if args.fast:
-        show = replace(show, pause_s=0.0)
     try:
-        asyncio.run(ended_by_sigterm(perform(show, Screen(terminal(args.plain)))))
-    except ExtenderFailed as error:
+        asyncio.run(ended_by_sigterm(play(args.part, show, args.fast, terminal(args.plain))))
+    except (ChildFailed, StoryFailed) as error:
         print(f"turnout demo: {error}", file=sys.stderr)
         return FAILED
     except asyncio.CancelledError:

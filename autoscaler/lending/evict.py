@@ -7,14 +7,14 @@ one-GPU workers on eight nodes make no room for a worker of eight.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 
 from autoscaler.lending.ledger import Ledger, Wish
 from autoscaler.model import ELSEWHERE, Pool, Seen
-from jobs.model import JobKey, Pause
+from jobs.model import Job, JobKey, Pause
 from kube.shape import PodShape
 
 TURN = attrgetter("turn")
@@ -38,13 +38,13 @@ def may_give(seen: Seen, now_s: float) -> bool:
 class Givers:
     """The jobs that may give workers, and what they could give at most."""
 
-    def __init__(self, jobs: Iterable[Seen], ledger: Ledger) -> None:
-        self._ledger = ledger
+    def __init__(self, jobs: Iterable[Seen], ledger: Ledger, poor: Callable[[Job], bool]) -> None:
+        self._ledger, self._poor = ledger, poor
         self._of: dict[str, list[Seen]] = {}
         for each in jobs:
             self._of.setdefault(each.job.queue, []).append(each)
         self._sorted: set[str] = set()
-        self._gave: set[JobKey] = set()
+        self._gave: dict[JobKey, int] = {}
         self._best = self._all_gone()
 
     def _all_gone(self) -> Ledger:
@@ -66,25 +66,32 @@ class Givers:
     def make_room(self, wish: Wish) -> dict[JobKey, tuple[int, int]] | None:
         """The jobs that shrink so that a wish fits: key -> (size before, size after); None when nothing helps.
 
-        The room is charged to the waiter then; units that turn out not to be needed stay. No job is asked twice.
+        The room is charged to the waiter then; units that turn out not to be needed stay.
         """
         if not self._best.fits(wish):
             return None
         ledger, taken = self._ledger, list[_Victim]()
         for unit in self._offered(wish.queue):
-            ledger.release(unit.seen, unit.rows)
+            ledger.release(unit.seen.pool, unit.rows)
             taken.append(unit)
             if ledger.fits(wish):
                 break
         else:
             for unit in taken:
-                ledger.release(unit.seen, unit.rows, -1)
+                ledger.release(unit.seen.pool, unit.rows, -1)
             return None
         sizes: dict[JobKey, tuple[int, int]] = {}
+        poor: dict[JobKey, Seen] = {}
         for unit in _pruned(taken, wish, ledger):
             key = unit.seen.job.key
             sizes[key] = (unit.seen.job.replicas, min(unit.left, sizes.get(key, (0, unit.left))[1]))
-        self._gave.update(sizes)
+            if self._poor(unit.seen.job):
+                poor[key] = unit.seen
+        for key, seen in poor.items():  # it cannot pay for one more restart, so it gives everything in this one
+            for unit in _units(seen, sizes[key][1]):
+                ledger.release(unit.seen.pool, unit.rows)
+                sizes[key] = (sizes[key][0], unit.left)
+        self._gave.update({key: size for key, (_, size) in sizes.items()})
         ledger.reserve(wish)
         self._best.reserve(wish)
         return sizes
@@ -101,18 +108,16 @@ class Givers:
                 self._of[name].sort(key=TURN, reverse=True)
                 self._sorted.add(name)
         for each in heapq.merge(*(self._of[name] for name in asked), key=TURN, reverse=True):
-            if each.job.key in self._gave:
-                continue
-            for unit in _units(each):
+            for unit in _units(each, self._gave.get(each.job.key)):
                 if each.job.queue != queue and not quota.borrows(each.job.queue):
                     break
                 yield unit
 
 
-def _units(seen: Seen) -> Iterator[_Victim]:
+def _units(seen: Seen, gave: int | None) -> Iterator[_Victim]:
     """A job's elastic workers, unit by unit from the highest index down; rank 0 is below every min and never there."""
     job, living = seen.job, seen.living
-    size = len(living)
+    size = len(living) if gave is None else gave
     while (smaller := job.sizes.smaller(size)) >= job.bounds.least:
         leave = living[smaller:size]
         size = smaller
@@ -125,9 +130,9 @@ def _pruned(taken: list[_Victim], wish: Wish, ledger: Ledger) -> list[_Victim]:
     for _, units in groupby(reversed(taken), key=lambda unit: unit.seen.job.key):
         mine = list(units)  # the deepest first, as they were taken last
         while mine:
-            ledger.release(mine[0].seen, mine[0].rows, -1)
+            ledger.release(mine[0].seen.pool, mine[0].rows, -1)
             if not ledger.fits(wish):
-                ledger.release(mine[0].seen, mine[0].rows)
+                ledger.release(mine[0].seen.pool, mine[0].rows)
                 break
             mine.pop(0)
         kept += mine

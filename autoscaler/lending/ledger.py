@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.lending.quota import Quota, total_of
-from autoscaler.model import ELSEWHERE, Pool, Seen
+from autoscaler.model import ELSEWHERE, Pool
 from autoscaler.room import Charges, Room
 from kube.shape import PodShape
 
@@ -103,11 +103,11 @@ class Ledger:
             done.append((shape, charges))
         return done
 
-    def release(self, seen: Seen, rows: Sequence[int], sign: int = 1) -> None:
+    def release(self, pool: Pool, rows: Sequence[int], sign: int = 1) -> None:
         """Give back what workers took that leave, or with sign=-1 let them stay."""
         if rows:
-            self.room.give(seen.job.shape, rows, sign)
-            self.quota.take(seen.job.queue, seen.pool.needs, -sign * len(rows))
+            self.room.give(pool.shape, rows, sign)
+            self.quota.take(pool.queue, pool.needs, -sign * len(rows))
 
     def with_headroom(self, headroom: Mapping[str, int]) -> Ledger:
         """A copy in which so much is taken, on the nodes and in every queue."""

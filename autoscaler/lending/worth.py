@@ -1,8 +1,9 @@
 """What a change of size is worth to a job: how much faster it gets, and what restarts have cost it so far.
 
 The bank: a job gains a second for each second that lent workers have saved it, pays for each restart, and may have one
-restart and its undoing on credit, which time pays back slowly. So whatever happens to it, lending costs a job at most
-two restarts and `budget` of the time it has run. Source: facts/autoscaling.md 0.4, M5.
+restart and its undoing on credit, which time pays back slowly. A job that is asked for more than that gives all it has
+at once. So whatever happens to it, lending costs a job at most three restarts and `budget` of the time it has run.
+Source: facts/autoscaling.md 0.4, M5.
 """
 
 from __future__ import annotations
@@ -30,9 +31,14 @@ def balance_s(job: Job, policy: Policy, now_s: float) -> float:
         return 0.0
     since_s = max(0.0, now_s - bank.resized_s)
     faster = gain(job.curve, least, least, max(least, job.replicas)).share
-    return bank.gained_s + since_s * (faster + policy.budget)
+    return bank.gained_s + max(0.0, since_s - restart_s(job, policy)) * faster + since_s * policy.budget
 
 
 def after_change_s(job: Job, policy: Policy, now_s: float) -> float:
     """What is to be noted when a job's size is changed now."""
     return balance_s(job, policy, now_s) - restart_s(job, policy)
+
+
+def in_debt(job: Job, policy: Policy, now_s: float) -> bool:
+    """Does being shrunk now cost it more than the two restarts that it may owe? Then it had better be the last time."""
+    return after_change_s(job, policy, now_s) < -2 * restart_s(job, policy)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from autoscaler.model import ELSEWHERE
+from autoscaler.model import ELSEWHERE, Seen
 from autoscaler.room import Room
 from autoscaler.seeing.cables import Cables
 from kube.errors import KubeError
@@ -110,6 +110,13 @@ class Ground:
                 self.total[what] += sign * amount(what, text)
             except KubeError:
                 continue  # a resource that nobody can count is nobody's
+
+
+def shapes_of(seen: Collection[Seen]) -> set[PodShape]:
+    """Every shape of pods that one of these may ask for."""
+    found = {pool.shape for pool in {each.pool for each in seen}}
+    found.update(shape for each in seen if each.job.beside for shape, _ in each.job.beside)
+    return found
 
 
 def _ready(node: Node) -> bool:

@@ -52,10 +52,10 @@ class Shares:
         used = {**used}
         for name, above in self._stopped.items():
             used[above] = Counter(used.get(above, {})) + Counter(used.get(name, {}))
-        asked = {name: +mins for name, mins in self._mins.items()}
+        asked = {name: Counter(mins) for name, mins in self._mins.items()}
         for name, amounts in bare.items():
             asked.setdefault(name, Counter()).update(amounts)
-        asked = {name: amounts for name, amounts in asked.items() if amounts}
+        asked = {name: left for name, amounts in asked.items() if (left := +amounts)}
         found = shares(self._specs.values(), Demand(used, asked, total)) if self._specs else {}
         queues = {name: _queue(name, share) for name, share in found.items()}
         for name, above in self._stopped.items():
@@ -67,9 +67,13 @@ class Shares:
         return before != self.of_namespace
 
 
-def as_queues_allow(jobs: Iterable[Seen], queues: Mapping[str, Queue]) -> Iterator[Seen]:
+def as_queues_allow(jobs: Iterable[Seen], queues: Mapping[str, Queue]) -> Iterable[Seen]:
     """The same, with those refused that cannot be resized where they are."""
     unsafe = {name: queue for name, queue in queues.items() if queue.refused or queue.hazard}
+    return _refused(jobs, unsafe) if unsafe else jobs
+
+
+def _refused(jobs: Iterable[Seen], unsafe: Mapping[str, Queue]) -> Iterator[Seen]:
     for each in jobs:
         queue = unsafe.get(each.job.queue)
         why = "" if queue is None else queue.refused or ("" if each.job.lifted else queue.hazard)
@@ -81,7 +85,7 @@ def _queue(name: str, share: Share) -> Queue:
         name,
         share.limit,
         share.deserved,
-        share.used,
+        dict(share.used),
         share.open,
         share.headroom,
         share.within,

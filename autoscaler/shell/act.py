@@ -26,6 +26,7 @@ log = logging.getLogger("turnout.autoscaler")
 FIELD_MANAGER = "turnout-autoscaler"
 AGAIN = Backoff(first_s=1.0, most_s=60.0)  # between two tries of a change that was refused
 _NOT_OURS = (Reason.RIGID, Reason.REFUSED, Reason.SUSPENDED)  # whose size means nothing to us
+_GONE = 1000  # jobs that are remembered after they are gone
 TOGETHER = 16  # writes in flight
 MOST_GROWTHS = 128  # of one look: who comes to wait meanwhile is served before the rest
 Object = Mapping[str, Any]
@@ -79,6 +80,7 @@ class Hands:
         self._sent: dict[JobKey, str] = {}  # the versions that were written over and may still be shown
         self._refused: dict[JobKey, _Refusal] = {}
         self._followed: dict[JobKey, str] = {}  # the names of what came after the last changes
+        self._looked: dict[JobKey, Object] = {}  # the objects that were looked at for what a person did
         self._made: dict[JobKey, tuple[str, int]] = {}  # uid and size of those that we have never written
 
     def held_back(self, raw: Mapping[JobKey, Object], now_s: float) -> dict[JobKey, str]:
@@ -120,17 +122,26 @@ class Hands:
 
         With the size that they had. Of all others their own note says it.
         """
-        before, self._made = self._made, {}
         found = {}
         for step in steps:
-            meta = raw[step.key]["metadata"] if step.key in raw and step.reason not in _NOT_OURS else None
-            if meta is None or step.was < 1 or labels.WROTE_WORKERS in (meta.get("annotations") or {}):
+            there = raw.get(step.key)
+            if there is None or self._looked.get(step.key) is there or step.reason in _NOT_OURS or step.was < 1:
+                continue
+            meta = there["metadata"]
+            if labels.WROTE_WORKERS in (meta.get("annotations") or {}):
+                self._looked[step.key] = there
+                self._made.pop(step.key, None)
                 continue
             uid = meta.get("uid", "")
-            had_uid, had = before.get(step.key, (uid, step.was))
+            had_uid, had = self._made.get(step.key, (uid, step.was))
             self._made[step.key] = uid, had if had_uid == uid else step.was
             if had_uid == uid and had != step.was:
-                found[step.key] = had
+                found[step.key] = had  # looked at again until it is noted
+            else:
+                self._looked[step.key] = there
+        if len(self._looked) > len(raw) + _GONE:
+            self._looked = {key: there for key, there in self._looked.items() if key in raw}
+            self._made = {key: had for key, had in self._made.items() if key in raw}
         return found
 
     async def _note_wish(self, key: JobKey, raw: Object, size: int) -> None:

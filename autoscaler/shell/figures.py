@@ -71,10 +71,8 @@ def lent(jobs: Iterable[Seen], gpu: str) -> Counter[str]:
     """GPUs of workers above the min, by queue."""
     found: Counter[str] = Counter()
     for each in jobs:
-        job = each.job
-        above = each.placed - job.bounds.least
-        if above > 0:
-            found[job.queue] += above * gpus_of(job.shape, gpu)
+        if each.spare:
+            found[each.job.queue] += len(each.spare) * gpus_of(each.job.shape, gpu)
     return found
 
 

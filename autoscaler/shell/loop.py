@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from autoscaler.decide import decide
 from autoscaler.explain import Decisions
@@ -25,10 +25,11 @@ log = logging.getLogger("turnout.autoscaler")
 
 LOOK_EACH_S = 5.0  # cooldowns end without anybody changing anything
 GATHER_S = 0.05  # changes come in bursts: one look for all of them
+MOST_GATHER_S = 0.5  # and for as long as a look takes others have their turn: watches, the Lease, probes
 
 
 class Lender:
-    """Decides and acts while `run` runs. seen, steps: of the last look; steps by job."""
+    """Decides and acts while `run` runs. seen, steps: of the last look."""
 
     def __init__(
         self,
@@ -46,7 +47,7 @@ class Lender:
         self._journal, self._outlook = journal, Outlook()
         self._decisions = Decisions()
         self._faults: dict[JobKey, str] = {}
-        self.steps: dict[JobKey, Step] = {}
+        self.steps: Sequence[Step] = ()
         self.seen: Observation | None = None
 
     async def run(self) -> None:
@@ -54,13 +55,15 @@ class Lender:
         self._metrics.leading.set(1)
         try:
             while True:
+                began_s = self._clock.monotonic()
                 await self.look(time.time())
+                took_s = self._clock.monotonic() - began_s
                 try:
                     async with asyncio.timeout(LOOK_EACH_S):
                         await self._sight.news.wait()
                 except TimeoutError:
                     continue
-                await self._clock.sleep(GATHER_S)
+                await self._clock.sleep(min(max(GATHER_S, took_s), MOST_GATHER_S))
         finally:
             self._metrics.leading.set(0)
 
@@ -75,16 +78,15 @@ class Lender:
         seen = without(self._view.observation(now_s, self._sight.age_s(), self._sight.whole), held)
         with self._metrics.decide_s.time():
             steps = decide(seen, self._policy, now_s)
-        self._metrics.seen(
-            seen, steps, self._outlook.starts(seen, steps, self._ended, now_s, acts=not self._hands.dry_run)
-        )
-        self.seen, self.steps = seen, {step.key: step for step in steps}
+        self._metrics.seen(seen, steps)
+        self.seen, self.steps = seen, steps
         news = self._decisions.new(steps)
         if news and self._journal is not None:
             self._journal.note(seen, self._policy, now_s, steps)
         for step in news:
             self._told(step)
-        jobs = {each.job.key: each for each in seen.jobs}
+        changing = {step.key for step in steps if step.changes}
+        jobs = {each.job.key: each for each in seen.jobs if each.job.key in changing} if changing else {}
 
         def notes(step: Step) -> dict[str, str]:
             return notes_of(jobs[step.key].job, step, self._policy, now_s)
@@ -92,7 +94,9 @@ class Lender:
         def leaving(step: Step) -> tuple[str, ...]:
             return tuple(each.name for each in jobs[step.key].living if each.index >= step.workers)
 
-        return await self._hands.carry_out(steps, self._view.raw, notes, now_s, leaving)
+        written = await self._hands.carry_out(steps, self._view.raw, notes, now_s, leaving)
+        self._metrics.expects(self._outlook.starts(seen, steps, self._ended, now_s, acts=not self._hands.dry_run))
+        return written
 
     def _ended(self) -> Iterator[Ended]:
         """Jobs that are over and still there."""

@@ -78,7 +78,9 @@ class _Sink:
         self._put, self._drop, self._news = put, drop, news
 
     def put(self, obj: Any) -> None:
-        obj.metadata.managed_fields = None  # who wrote which field: nobody asks, and it holds all bytes that came with it
+        obj.metadata.managed_fields = (
+            None  # who wrote which field: nobody asks, and it holds all bytes that came with it
+        )
         self._put(obj)
         self._news()
 
@@ -109,7 +111,9 @@ class Sight:
         self.news = asyncio.Event()
         self.reflectors: dict[str, Reflector[Any]] = {}
         self._watch("nodes", "/api/v1/nodes", Node, view.put_node, lambda key: view.drop_node(key.name))
-        self._watch("pods", "/api/v1/pods", Pod, lambda pod: view.put_pod(slim(pod)), lambda key: view.drop_pod(key.uid))
+        self._watch(
+            "pods", "/api/v1/pods", Pod, lambda pod: view.put_pod(slim(pod)), lambda key: view.drop_pod(key.uid)
+        )
         self._watch(
             "priorityclasses",
             "/apis/scheduling.k8s.io/v1/priorityclasses",

@@ -28,6 +28,7 @@ from kube.shape import PodShape
 
 DRAWS = 12
 AGAIN_S = 10.0  # between two forecasts
+SOON_S = 1.0  # after the last estimate, when somebody waits of whom it says nothing
 MOST_WAITERS = 200  # those whose turn comes first; the others are told that they come after these
 GRACE_S = 30.0  # Kubernetes' own time for a pod to end in; a job's may differ
 SCHEDULER_S = (5.0, 60.0)  # what a scheduler takes that has room, and takes at most
@@ -58,11 +59,12 @@ class Estimate:
 
 
 class Outlook:
-    """Estimates while the lender works: made anew every so often, of jobs that ended in the meantime, too."""
+    """Estimates while the lender works: made anew every so often, and soon when somebody new waits."""
 
     def __init__(self) -> None:
         self._lives, self._at_s = Lives(), -math.inf
         self._starts: dict[JobKey, tuple[float, float, float]] = {}
+        self._waiting: set[JobKey] = set()
 
     def starts(
         self, seen: Observation, steps: Sequence[Step], ended: Callable[[], Iterable[Ended]], now_s: float, acts: bool
@@ -71,8 +73,10 @@ class Outlook:
 
         ended: jobs that have ended and are still there.
         """
-        if not 0 <= now_s - self._at_s < AGAIN_S:
-            self._at_s = now_s
+        waiting = {each.job.key for each in seen.jobs if each.waits}
+        due_s = AGAIN_S if waiting <= self._waiting else SOON_S
+        if not 0 <= now_s - self._at_s < due_s:
+            self._at_s, self._waiting = now_s, waiting
             self._lives.look(ended())
             found = forecast(seen, steps, self._lives, now_s, acts)
             told = ((key, (each.early_s, each.likely_s, each.late_s)) for key, each in found.items())

@@ -75,7 +75,9 @@ class Runner:
     def leave(self, ledger: Ledger, taken: Taken) -> None:
         """It has ended."""
         stay = self.seen.living[: self.seen.job.bounds.least] if self.lent else self.seen.living
-        ledger.release(self.seen, [worker.row for worker in stay if worker.row is not None and worker.row != ELSEWHERE])
+        ledger.release(
+            self.seen.pool, [worker.row for worker in stay if worker.row is not None and worker.row != ELSEWHERE]
+        )
 
 
 End = tuple[float, int, Runner | Line, Taken]  # when, a number that tells those of one moment apart, whose, of what

@@ -44,7 +44,7 @@ def taken(noun: Any, plain: type[Any]) -> dict[str, Any]:
 PLAIN_SHAPE = _mirror(PodShape)
 PLAIN_JOB = _mirror(Job, shape=int, beside=tuple[tuple[int, int], ...])
 PLAIN_SEEN = _mirror(Seen, job=PLAIN_JOB)
-PLAIN_SIGHT = _mirror(Observation, without=("jobs", "queues", "room"))
+PLAIN_SIGHT = _mirror(Observation, without=("jobs", "queues", "room", "leaving"))
 
 
 class RoomChange(msgspec.Struct, omit_defaults=True):
@@ -66,7 +66,8 @@ class Line(msgspec.Struct, omit_defaults=True):
     """One look. number: 0 for one that says everything, else one more than the line that it builds on.
 
     digest: of all decisions, details and all. sight: what there is to say of the look itself. program: the version
-    that wrote it. policy: told when it is another one. shapes: new ones, numbered on. news: the decisions that differ
+    that wrote it. policy: told when it is another one. shapes: new ones, numbered on. leaving: pods of no job,
+    by queue, shape and row. news: the decisions that differ
     from those of the line before.
     """
 
@@ -79,6 +80,7 @@ class Line(msgspec.Struct, omit_defaults=True):
     program: str = ""
     policy: Policy | None = None
     shapes: list[Any] = []
+    leaving: list[tuple[str, int, int]] = []
     jobs: list[Any] = []
     gone: list[JobKey] = []
     queues: list[Queue] = []
@@ -111,7 +113,7 @@ def words(steps: Iterable[Step]) -> dict[JobKey, Word]:
 
 def parts_of(room: Room) -> dict[PodShape, tuple[Any, Any]]:
     """By shape: what a pod takes, and which nodes let it in."""
-    return {shape: (takes, room._admits[shape]) for shape, takes in room._takes.items()}
+    return {shape: (takes, room.admits[shape]) for shape, takes in room.takes.items()}
 
 
 def same_map(one: Sequence[Any], other: Sequence[Any]) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from autoscaler.model import Observation, Policy, Queue, Seen, Step
+from autoscaler.model import Going, Observation, Policy, Queue, Seen, Step
 from autoscaler.room import Room
 from autoscaler.telling.plain import (
     PLAIN_JOB,
@@ -68,6 +68,7 @@ class Scribe:
             self._room_change(seen.room),
             program="" if self._number >= 0 else self._program,
             policy=None if policy == self._policy else policy,
+            leaving=[(pod.queue, self._number_of(pod.shape), pod.row) for pod in seen.leaving],
             jobs=[self._plain(each) for key, each in jobs.items() if not _same(self._jobs.get(key), each)],
             gone=[key for key in self._jobs if key not in jobs],
             queues=[queue for name, queue in seen.queues.items() if self._queues.get(name) != queue],
@@ -167,7 +168,8 @@ class Reader:
         self._room = self._changed(line.room)
         jobs = tuple(sorted(self._jobs.values(), key=lambda each: each.job.key))
         sight = msgspec.convert(line.sight, PLAIN_SIGHT)
-        seen = Observation(jobs, dict(self._queues), self._room, **taken(sight, PLAIN_SIGHT))
+        leaving = tuple(Going(queue, self._shapes[number], row) for queue, number, row in line.leaving)
+        seen = Observation(jobs, dict(self._queues), self._room, leaving=leaving, **taken(sight, PLAIN_SIGHT))
         return Told(seen, self._policy, line.now_s, self._program, dict(self._words), line.digest)
 
     def _seen(self, plain: Any) -> Seen:

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import importlib.util
-import os
-import signal
 import socket
 import subprocess
 import sys
@@ -16,21 +12,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from console.shell.child import STOP_S, ChildFailed, die_with_parent, environment
+
 if TYPE_CHECKING:
     import aiohttp  # a third of a second, and who only begins an extender has no use for it
 
 _START_S = 30.0
 _LOOK_S = 0.02
-_STOP_S = 0.5  # it has nothing to save, and a person waits for the prompt
 _TOLD_LINES = 12
-# aiohttp reads the machine's certificate authorities when it is imported, which takes a twentieth of a second; the
-# extender calls nobody but an API server, whose authority stands in the kubeconfig.
-_NO_AUTHORITIES = {"SSL_CERT_FILE": os.devnull, "SSL_CERT_DIR": os.devnull}
 _ERRORS = "turnout_extender_errors_total"
 _MAP_TAKEN = "turnout_topology_last_reload_timestamp_seconds"
 
 
-class ExtenderFailed(Exception):
+class ExtenderFailed(ChildFailed):
     """The extender did not come up. The message holds the last lines that it wrote."""
 
 
@@ -89,7 +83,7 @@ def begin(command: Sequence[str], kubeconfig: Path, configmap: str, folder: Path
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env={**os.environ, **_NO_AUTHORITIES, "PYTHONPATH": _path()},
+            env=environment("scheduler_ext"),
             start_new_session=True,  # a Ctrl-C in the terminal is for us; we end the child
             preexec_fn=die_with_parent if sys.platform == "linux" else None,
         )
@@ -149,7 +143,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
     if child.poll() is None:
         child.terminate()
         try:
-            child.wait(_STOP_S)
+            child.wait(STOP_S)
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
@@ -160,18 +154,6 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def _path() -> str:
-    """Where the child finds our packages, from whatever folder the demo was started."""
-    spec = importlib.util.find_spec("scheduler_ext")
-    here = str(Path(spec.origin).parent.parent) if spec and spec.origin else ""
-    return os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH", ""))))
-
-
-def die_with_parent() -> None:
-    """Ask Linux to kill the child when we are killed (PR_SET_PDEATHSIG is 1): nobody would be left to insist."""
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
 def _tail(log: Path) -> str:

@@ -6,13 +6,11 @@ import argparse
 import asyncio
 import sys
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-from autoscaler.model import Standing
-from console.standing import BadWish, Write, job_key, of_all, of_job, until
-from kube.errors import BadKubeconfig, KubeError, NotFound
-from kube.shell.client import Client
-from kube.shell.put import MERGE, put
+if TYPE_CHECKING:
+    from console.standing import Write
 
 FAILED, USAGE = 1, 2
 _MANAGER = "turnout-cli"
@@ -44,6 +42,9 @@ def _target(parser: argparse.ArgumentParser) -> None:
 
 
 def _pause(args: argparse.Namespace) -> int:
+    from autoscaler.model import Standing
+    from console.standing import BadWish, job_key, of_all, of_job, until
+
     def wanted() -> Write:
         ends = until(args.until, args.for_, time.time())
         if not args.all:
@@ -58,12 +59,18 @@ def _pause(args: argparse.Namespace) -> int:
 
 
 def _resume(args: argparse.Namespace) -> int:
+    from autoscaler.model import Standing
+    from console.standing import job_key, of_all, of_job
+
     return _done(
         "resume", args, lambda: of_all(args.orders, Standing.RUN) if args.all else of_job(job_key(args.job), None)
     )
 
 
-def _done(command: str, args: argparse.Namespace, wanted: Any) -> int:
+def _done(command: str, args: argparse.Namespace, wanted: Callable[[], Write]) -> int:
+    from console.standing import BadWish
+    from kube.errors import BadKubeconfig, KubeError, NotFound
+
     try:
         write = wanted()
     except BadWish as error:
@@ -82,6 +89,9 @@ def _done(command: str, args: argparse.Namespace, wanted: Any) -> int:
 
 
 async def _write(args: argparse.Namespace, write: Write) -> None:
+    from kube.shell.client import Client
+    from kube.shell.put import MERGE, put
+
     async with await Client.open(args.kubeconfig, args.context) as client:
         if write.makes:
             await put(client, write.path, write.body, _MANAGER)

@@ -23,7 +23,10 @@ KEEPERS = ("JobSet", "MPIJob", "RayJob", "RayService", "TrainJob")  # which hold
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What every kind has: metadata, spec and status. maker, part_of: the kind and uid of its controller."""
+    """What every kind has: metadata, spec and status. maker, part_of: the kind and uid of its controller.
+
+    going: it has been told to go.
+    """
 
     key: JobKey
     uid: str
@@ -35,6 +38,7 @@ class Head:
     status: Part
     maker: str = ""
     part_of: str = ""
+    going: bool = False
 
     def said(self, *keys: str) -> str:
         """The first of these labels or annotations that is there, "" for none."""
@@ -75,6 +79,7 @@ def head(raw: Object, kind: str) -> Head:
         whole.part("status"),
         maker=makers[0].text("kind") if makers else "",
         part_of=makers[0].text("uid") if makers else "",
+        going=bool(meta.text("deletionTimestamp")),
     )
 
 
@@ -89,6 +94,8 @@ def job(told: Head, sized: Sized, queue: str, priority: Any = None, priority_cla
     bounds = said_in.bounds(notes, sized.least, sized.most, sizes, sized.fixed)
     others = sum(count for _, count in own.get("beside", ()))
     own["refused"] = own.get("refused") or _kept(told) or _gang_of(pod_notes, bounds.least + others)
+    if told.going:
+        own["life"] = Life.DONE  # it waits for nothing, whatever pods it lacks
     return Job(
         told.key,
         told.uid,

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from autoscaler.decide import decide
 from autoscaler.lending.quota import least_of
-from autoscaler.model import Reason
+from autoscaler.model import Going, Reason
 from jobs.model import Bank, Life, Pause, Spread
-from tests.autoscaler.world import GPU, NOW_S, POLICY, job, obeyed, seen, world
+from tests.autoscaler.world import GPU, NOW_S, POLICY, job, obeyed, seen, shape, world
 
 
 def plan(at, policy=POLICY, now_s=NOW_S):
@@ -105,6 +105,15 @@ def test_workers_that_leave_are_still_in_the_way_and_nobody_leaves_twice():
         going = replace(going, workers=tuple(replace(w, leaving=leaving and w.index > 1) for w in going.workers))
         at = world([4], going, seen(job("bb", least=2)))
         assert (words(at)["bb"], sizes(at)["a"]) == (Reason.WAITS_FOR_ROOM, 2)
+
+
+def test_nobody_leaves_where_the_pods_of_a_job_that_was_deleted_are_on_their_way_out():
+    lent = seen(job("a", replicas=4), [0] * 4)
+    at = world([4, 0], lent, seen(job("bb", least=2)))
+    assert sizes(at)["a"] == 2
+    going = Going("q", shape(1), 1)
+    at = replace(at, leaving=(going, going))
+    assert (words(at)["bb"], sizes(at)["a"]) == (Reason.WAITS_FOR_ROOM, 4)
 
 
 def test_a_controller_that_does_not_obey_is_not_waited_for_for_ever():
@@ -245,17 +254,43 @@ def test_bounds_and_units_are_kept_and_everybody_has_one_reason(at):  # CS-15, X
 
 @settings(max_examples=300, deadline=None)
 @given(worlds())
-def test_after_an_eviction_the_waiter_fits(at):  # VE-29, VE-31, VE-35
+def test_after_an_eviction_the_waiters_fit(at):  # VE-29, VE-31, VE-35
+    """All that are told that room comes, or that it is the scheduler's turn, fit together once the victims are gone."""
     steps = {step.key: step for step in decide(at, POLICY, NOW_S)}
     room = at.room.copied()
-    turn = sorted((e for e in at.jobs if e.waits), key=lambda e: e.turn)
-    for waiter in turn:
-        victims = {key: step for key, step in steps.items() if step.for_ == waiter.job.key}
-        assert not victims or steps[waiter.job.key].reason is Reason.WAITS_FOR_ROOM
-        for each in (e for e in at.jobs if e.job.key in victims):
-            room.give(each.job.shape, [w.row for w in each.workers if w.index >= victims[each.job.key].workers])
-        if steps[waiter.job.key].reason in (Reason.WAITS_FOR_ROOM, Reason.SCHEDULERS_TURN):
-            assert all(room.take(wanted, pods) is not None for wanted, pods in least_of(waiter))
+    for each in at.jobs:
+        if steps[each.job.key].for_ is not None:
+            size = steps[each.job.key].workers
+            room.give(each.job.shape, [worker.row for worker in each.workers if worker.index >= size])
+    served = (Reason.WAITS_FOR_ROOM, Reason.SCHEDULERS_TURN)
+    pods = [
+        dict(wanted.requests)[GPU]
+        for waiter in at.jobs
+        if waiter.waits and steps[waiter.job.key].reason in served
+        for wanted, count in least_of(waiter)
+        for _ in range(count)
+    ]
+    assert fit(sorted(pods, reverse=True), tuple(room.fits(shape(1)).tolist()))
+    assert all(steps[step.for_].reason in served for step in steps.values() if step.for_ is not None)
+
+
+def fit(pods, free):
+    """Is there any way to put these pods on nodes with so many GPUs free? Tried out."""
+    if not pods:
+        return True
+    first, *rest = pods
+    return any(
+        fit(rest, (*free[:at], free[at] - first, *free[at + 1 :]))
+        for at in {free.index(gpus) for gpus in set(free) if gpus >= first}
+    )
+
+
+def test_one_job_gives_to_several_in_one_change():
+    at = world(
+        [8], seen(job("a", most=8, replicas=8), [0] * 8), *(seen(job(name, most=1)) for name in ("b", "c", "dd"))
+    )
+    told = plan(at)
+    assert (told["a"].workers, told["a"].detail) == (5, "3 workers leave for Job/ns/b and others")
 
 
 @settings(max_examples=200, deadline=None)

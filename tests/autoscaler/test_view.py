@@ -104,6 +104,20 @@ def test_when_we_resized_it_stands_on_the_job(view):
     assert only(view).job.bank.resized_s == 600
 
 
+def test_pods_of_a_job_that_was_deleted_are_on_their_way_out_and_it_waits_for_nothing(view):
+    view.put_pod(pod(0, "a"))
+    view.put_pod(pod(1, "b", deleted="2026-01-01T00:00:09Z"))
+    assert view.observation(0.0).leaving == ()  # its own job tells of it
+    made = job()
+    made["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:09Z"
+    view.put_job("Job", made)
+    seen = view.observation(0.0)
+    assert (seen.jobs, [(pod.queue, pod.row) for pod in seen.leaving]) == ((), [("q", 1)])
+    view.drop_job("u")
+    view.drop_pod("u-1")
+    assert view.observation(0.0).leaving == ()
+
+
 def test_what_is_gone_is_gone(view):
     shape = only(view).job.shape
     view.drop_node("a")

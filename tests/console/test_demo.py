@@ -152,6 +152,8 @@ def test_our_extender_places_gangs_under_fewer_switches_than_the_default():
     assert re.search(r"Asked over HTTP \d+ times", out)
     assert "went without an answer" not in out
     assert "neutral" not in out
+    assert re.search(r"MakesRoom +A shrinks from 12 to 10", out)  # the second part comes after the first
+    assert out.index("The running extender took") < out.index("MakesRoom") < out.index("Try next:")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -185,6 +185,7 @@ async def story(api, watched):
     await submit(api, "large", 6, 6)
     await watched.until('max(turnout_queue_reasons{cluster="yard",reason="NeedsMore"})', 1)
     await watched.until('min(min_over_time(turnout_queue_jobs{cluster="yard",state="waits"}[3s]))', 1)
+    await watched.until('count(turnout_job_estimated_start_timestamp_seconds{cluster="yard"})', 3)
 
 
 def binary():

@@ -87,7 +87,7 @@ class Screen:
                     _told(gang, scores.theirs.get(gang.letter), theirs),
                 )
             )
-            line.stylize(_colour(gang.letter), 0, 1)
+            line.stylize(colour(gang.letter), 0, 1)
         self._console.print(line)
         for waited in late:
             columns = (
@@ -110,7 +110,7 @@ class Screen:
         )
 
     def close(self, tally: Tally) -> None:
-        """The totals, in numbers and in a sentence, and where to go from here."""
+        """The totals, in numbers and in a sentence."""
         table = Table(box=None, pad_edge=False, header_style="bold")
         for heading in ("", _OURS, _THEIRS):
             table.add_column(heading, justify="left" if not heading else "right")
@@ -130,14 +130,6 @@ class Screen:
         self._console.print()
         self._console.print(Text(sentence(tally), style="bold"))
         self._console.print(asked_sentence(tally))
-        self._console.print()
-        self._console.print("Try next:")
-        for command, what in (
-            ("turnout demo --seed 7", "another cluster, other gangs"),
-            ("turnout demo --gangs 20 --fast", "a longer day, without pauses"),
-            ("turnout topo check FILE", "every fault of your own topology text, with its line"),
-        ):
-            self._console.print(f"  {command:<32} {what}", highlight=False)
 
 
 def _told(gang: DemoGang, score: Score | None, placed: Placed) -> str:
@@ -174,11 +166,12 @@ def _cells(row: Row) -> Text:
     for number, cell in enumerate(row.cells):
         text.append(" " if number else "")
         for sign in cell:
-            text.append(sign, style=_colour(sign))
+            text.append(sign, style=colour(sign))
     return text
 
 
-def _colour(sign: str) -> str:
+def colour(sign: str) -> str:
+    """The style of a sign of the pictures."""
     if sign in (FREE, OTHER):
         return "dim"
     return f"bold {_COLOURS[(ord(sign) - ord('A')) % len(_COLOURS)]}"

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from console.shell.extender import die_with_parent
+from console.shell.child import die_with_parent
 from console.yard.shell.process import YardFailed
 
 _MODULE = "hack.controlplane"

@@ -27,7 +27,7 @@ def test_a_job_that_was_never_changed_owes_nothing():
 
 def test_lent_workers_earn_what_they_save_and_mins_earn_nothing():
     doubled = ((1, 1.0), (2, 2.0))
-    grown = job("a", replicas=2, curve=doubled, resized_s=NOW_S - 100, gained_s=-60)
+    grown = job("a", replicas=2, curve=doubled, resized_s=NOW_S - 160, gained_s=-60)  # 60 of them it restarted
     assert balance_s(grown, STRICT, NOW_S) == pytest.approx(40)
     assert balance_s(job("a", curve=doubled, resized_s=NOW_S - 100, gained_s=-60), STRICT, NOW_S) == -60
 

@@ -1,0 +1,140 @@
+"""A cluster whose every GPU is lent, as objects: nodes, elastic jobs with their pods, gangs that come and wait."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from hack.controlplane.nodes import GPU, address, gpu_node
+from kube import labels
+
+Raw = dict[str, Any]
+JOBS = "/apis/batch/v1/namespaces/default/jobs"
+PODS = "/api/v1/namespaces/default/pods"
+GROUPS = "/apis/scheduling.volcano.sh/v1beta1/namespaces/default/podgroups"
+PER_NODE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """jobs: elastic, of `workers` pods of `gpus` each, of which one is the min; others: pods that are nobody's job's.
+
+    A gang asks for just what one job has lent, so that each brings about one shrink.
+    """
+
+    jobs: int
+    workers: int
+    gpus: int
+    others: int = 0
+
+    @property
+    def nodes(self) -> int:
+        return -(-self.pods * self.gpus // PER_NODE)
+
+    @property
+    def pods(self) -> int:
+        return self.jobs * self.workers + self.others
+
+    @property
+    def asked(self) -> int:
+        """Pods of one gang."""
+        return self.workers - 1
+
+
+def nodes(size: Size) -> list[Raw]:
+    """Every node."""
+    return [gpu_node(_node(at), address(at)) for at in range(size.nodes)]
+
+
+def jobs(size: Size) -> list[Raw]:
+    """Every elastic job, grown to its most."""
+    return [_job(f"job-{at:05d}", size) for at in range(size.jobs)]
+
+
+def pods(size: Size, made: list[Raw]) -> Iterator[Raw]:
+    """Every pod, each on its node. made: the jobs, as the API server has them."""
+    places = (_node(at) for at in range(size.nodes) for _ in range(PER_NODE // size.gpus))
+    for job, index in ((job, index) for job in made for index in range(size.workers)):
+        meta = job["metadata"]
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": meta["name"], "uid": meta["uid"], "controller": True}
+        mark = {labels.JOB_INDEX: str(index)}
+        yield _pod(
+            f"{meta['name']}-{index}",
+            size.gpus,
+            next(places),
+            labels={"job-name": meta["name"], **mark},
+            annotations=mark,
+            ownerReferences=[owner],
+        )
+    for at in range(size.others):
+        yield _pod(f"other-{at:05d}", size.gpus, next(places))
+
+
+def gang(name: str, size: Size) -> list[Raw]:
+    """Pods without a node that nobody known owns; koordinator's annotations, which need no PodGroup."""
+    count = str(size.asked)
+    notes = {labels.KOORD_NAME: name, labels.KOORD_MIN: count, labels.KOORD_TOTAL: count}
+    return [_pod(f"{name}-{rank}", size.gpus, annotations=notes) for rank in range(size.asked)]
+
+
+def group(name: str, size: Size, phase: str) -> Raw:
+    """A PodGroup of Volcano, whose pods are not made before there is room for them."""
+    asks = {GPU: str(size.gpus * size.asked)}
+    return {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "PodGroup",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"minMember": size.asked, "minResources": asks},
+        "status": {"phase": phase},
+    }
+
+
+def members(name: str, size: Size, places: list[str]) -> list[Raw]:
+    """The pods of a PodGroup, on their nodes."""
+    notes = {labels.VOLCANO_GROUP: name}
+    return [_pod(f"{name}-{rank}", size.gpus, place, annotations=notes) for rank, place in enumerate(places)]
+
+
+def group_crd() -> Raw:
+    """PodGroups of Volcano without a schema; their status is written with them, since nobody else is here to do it."""
+    names = {"kind": "PodGroup", "listKind": "PodGroupList", "plural": "podgroups", "singular": "podgroup"}
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    served = {"name": "v1beta1", "served": True, "storage": True, "schema": schema}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": "podgroups.scheduling.volcano.sh"},
+        "spec": {"group": "scheduling.volcano.sh", "scope": "Namespaced", "names": names, "versions": [served]},
+    }
+
+
+def _node(number: int) -> str:
+    return f"node-{number:05d}"
+
+
+def _job(name: str, size: Size) -> Raw:
+    notes = {labels.MIN_WORKERS: "1", labels.MAX_WORKERS: str(size.workers)}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "namespace": "default", "annotations": notes},
+        "spec": {
+            "completionMode": "Indexed",
+            "completions": size.workers,
+            "parallelism": size.workers,
+            "template": {"spec": {**_spec(size.gpus), "restartPolicy": "Never"}},
+        },
+    }
+
+
+def _pod(name: str, gpus: int, place: str = "", **meta: Any) -> Raw:
+    on = {"nodeName": place} if place else {}
+    metadata = {"name": name, "namespace": "default", **meta}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {**_spec(gpus), **on}}
+
+
+def _spec(gpus: int) -> Raw:
+    asks = {"cpu": "1", "memory": "1Gi", GPU: str(gpus)}
+    container = {"name": "worker", "image": "train:1", "resources": {"requests": asks, "limits": asks}}
+    return {"terminationGracePeriodSeconds": 0, "containers": [container]}

@@ -1,0 +1,1 @@
+"""What the benchmark `lending` replays, and the rival beside it."""

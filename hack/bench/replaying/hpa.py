@@ -1,0 +1,39 @@
+"""The rival: each job scaled alone by the formula of the HorizontalPodAutoscaler, on the free GPUs of the queue.
+
+desired = ceil(current x free / target), within its bounds, every 60 s, with a tolerance of 10 % and 300 s before it
+shrinks again. Source: facts/autoscaling.md 7.1, the Volcano article's own example.
+"""
+
+from __future__ import annotations
+
+import math
+
+from autoscaler.model import Observation, Policy, Reason, Seen, Step
+from simulator.replay.life import GPU
+
+TARGET, TOLERANCE, SYNC_S, DOWN_S = 8, 0.1, 60.0, 300.0
+
+
+def hpa(seen: Observation, policy: Policy, now_s: float) -> list[Step]:
+    """One step a job. policy: its cooldown is the pause before a job shrinks again.
+
+    Each job sees at once what the one before it did, which real ones do not: they would all grow into the same room.
+    """
+    free, steps = int(seen.room.free[:, seen.room.names.index(GPU)].sum()), []
+    for each in seen.jobs:
+        step = _sized(each, max(0, free) / TARGET, policy, now_s)
+        free -= (step.workers - step.was) * each.job.shape.gpus()
+        steps.append(step)
+    return steps
+
+
+def _sized(seen: Seen, ratio: float, policy: Policy, now_s: float) -> Step:
+    job = seen.job
+    wanted = min(max(math.ceil(job.replicas * ratio), job.bounds.least), job.bounds.most)
+    if seen.waits or abs(ratio - 1) <= TOLERANCE or wanted == job.replicas:
+        return seen.hold(Reason.AT_MAX)
+    if wanted > job.replicas:
+        return Step(job.key, wanted, job.replicas, Reason.IDLE_ROOM)
+    if job.bank.resized_s and now_s - job.bank.resized_s < policy.cooldown_s:
+        return seen.hold(Reason.COOLDOWN)
+    return Step(job.key, wanted, job.replicas, Reason.ROOM_TAKEN)

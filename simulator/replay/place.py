@@ -1,0 +1,15 @@
+"""Where workers go: the fullest node that holds one, as the lender assumes."""
+
+from __future__ import annotations
+
+
+def place(free: list[int], gpus: int, workers: int) -> list[int] | None:
+    """Take room for a whole gang and return the row of each worker; None, and nothing taken, when it does not fit."""
+    if sum(left // gpus for left in free if left >= gpus) < workers:
+        return None
+    rows: list[int] = []
+    for row in sorted((row for row, left in enumerate(free) if left >= gpus), key=lambda row: (free[row], row)):
+        while free[row] >= gpus and len(rows) < workers:
+            free[row] -= gpus
+            rows.append(row)
+    return rows

@@ -1,0 +1,80 @@
+"""A replay from its first submission to its last end: events, the scheduler, and the lender's looks in between."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from autoscaler.decide import decide
+from autoscaler.model import Observation, Policy, Reason, Step
+from simulator.replay.life import EPOCH_S
+from simulator.replay.model import Rules, Submission, Tape
+from simulator.replay.world import World
+
+Decide = Callable[[Observation, Policy, float], list[Step]]
+Watch = Callable[[World], None]
+_INSTANT_S = 0.001
+_BUDGET_LOOK_S = 60.0  # a bank fills slowly
+_MOST_LOOKS = 1000  # at one instant: a plan that is never done is a fault
+
+
+def replay(
+    submissions: Sequence[Submission],
+    rules: Rules,
+    policy: Policy | None = None,
+    decides: Decide = decide,
+    watch: Watch | None = None,
+) -> Tape:
+    """Run everything. policy: None leaves the lender out, so that every job keeps its min. watch: called at each event.
+
+    The lender looks at the first tick after an event, again after a change, and when a job's time has come; between
+    those nothing that it sees could have changed. Raises ValueError for a job that no empty cluster would hold.
+    """
+    world = World(submissions, rules)
+    look_s, looks = math.inf, 0
+    while (event_s := world.next_s()) is not None or look_s < math.inf:
+        if event_s is not None and event_s <= look_s:
+            world.advance(event_s)
+            if policy is not None:
+                look_s = min(look_s, _tick(world.now_s, rules.tick_s))
+        else:
+            world.now_s = look_s
+            look_s, looks = _look(world, policy or Policy(), decides), looks + 1
+        if watch is not None:
+            watch(world)
+    ran = tuple(world.ended[each.name] for each in submissions)
+    return Tape(rules, ran, tuple(world.evictions), world.worked_gpu_s, looks)
+
+
+def _look(world: World, policy: Policy, decides: Decide) -> float:
+    """Decide and do. Returns when to look again if nothing happens."""
+    tick_s = world.rules.tick_s
+    steps = decides(world.shown(), policy, world.now_s + EPOCH_S)
+    changed = world.obey(steps, policy)
+    for _ in range(_MOST_LOOKS if tick_s == 0 and changed else 0):
+        steps = decides(world.shown(), policy, world.now_s + EPOCH_S)
+        if not world.obey(steps, policy):
+            break
+    if changed and tick_s:
+        return world.now_s + tick_s
+    return _due_s(world, policy, steps)
+
+
+def _due_s(world: World, policy: Policy, steps: Sequence[Step]) -> float:
+    """When a job that time alone holds back may be moved."""
+    due = math.inf
+    for step in steps:
+        if step.reason is Reason.COOLDOWN:
+            due = min(due, world.running[step.key.name].bank.resized_s - EPOCH_S + policy.cooldown_s)
+        elif step.reason is Reason.BUDGET_SPENT:
+            due = min(due, world.now_s + _BUDGET_LOOK_S)
+        elif step.reason is Reason.NOT_READY:
+            since_s = [pod.since_s for pod in world.running[step.key.name].pods if pod.row is None]
+            due = min([due, *(at_s + policy.pending_s + _INSTANT_S for at_s in since_s)])
+    tick_s = world.rules.tick_s
+    return max(_tick(due, tick_s), world.now_s + (tick_s or _INSTANT_S)) if due < math.inf else due
+
+
+def _tick(at_s: float, tick_s: float) -> float:
+    """The first look that is not before a moment."""
+    return max(at_s, math.ceil(round(at_s / tick_s, 6)) * tick_s) if tick_s else at_s

@@ -1,0 +1,1 @@
+"""Where a replay reads its files."""

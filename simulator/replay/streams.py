@@ -1,0 +1,74 @@
+"""Streams of jobs to replay: rows of a trace, or drawn with a seed, labelled with who is elastic and how far."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from simulator.replay.model import Submission
+from simulator.replay.traces import Row, Table
+
+_SIZES = ((1, 60), (2, 8), (4, 10), (8, 18), (16, 3), (32, 1))  # GPUs, how often: roughly those of the traces
+_DAY_S = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """What no trace says. elastic: the share of jobs that are. factor: their max beside what they asked for, their min.
+
+    per_node: the largest worker; a job that asked for more has several. tables: measured speeds, of which each job
+    gets one; none: the usual power.
+    """
+
+    elastic: float = 1.0
+    factor: int = 4
+    per_node: int = 8
+    tables: Sequence[Table] = ()
+
+
+def labelled(rows: Iterable[Row], labels: Labels, dice: Random) -> tuple[Submission, ...]:
+    """Jobs as they were submitted, the first at 0, with bounds and curves drawn by the dice."""
+    ordered = sorted(rows)
+    began_s = ordered[0].at_s if ordered else 0.0
+    return tuple(_labelled(row, began_s, labels, dice) for row in ordered)
+
+
+def _labelled(row: Row, began_s: float, labels: Labels, dice: Random) -> Submission:
+    gpus = row.gpus if row.gpus <= labels.per_node else math.gcd(row.gpus, labels.per_node)
+    least = row.gpus // gpus
+    most = least * labels.factor if dice.random() < labels.elastic else least
+    curve = _curve(dice.choice(labels.tables), gpus) if labels.tables else ()
+    return Submission(row.name, row.at_s - began_s, row.took_s, least, most, gpus, curve=curve)
+
+
+def _curve(table: Table, gpus: int) -> Table:
+    """By workers of so many GPUs, where it was measured; a job of larger workers goes on as the table ends."""
+    return tuple((at // gpus, speed) for at, speed in table if at % gpus == 0)
+
+
+def drawn(jobs: int, gpus: int, load: float, dice: Random) -> tuple[Row, ...]:
+    """A stream that asks for `load` of so many GPUs, with days and nights, many short jobs and a few long ones."""
+    sizes = [size for size, _ in _SIZES if size <= gpus // 2 or size == 1]
+    often = [count for size, count in _SIZES if size in sizes]
+    rows = []
+    for _ in range(jobs):
+        took_s = min(10 * _DAY_S, 300 + dice.lognormvariate(7.5, 1.4))
+        rows.append((dice.choices(sizes, often)[0], took_s))
+    asked = sum(size * took_s for size, took_s in rows)
+    times = _times(jobs, asked / (gpus * load), dice)
+    return tuple(
+        Row(at_s, f"job-{number:06}", size, took_s)
+        for number, (at_s, (size, took_s)) in enumerate(zip(times, rows, strict=True))
+    )
+
+
+def _times(jobs: int, span_s: float, dice: Random) -> Iterator[float]:
+    """Ascending times in a span; by day three times as many as by night."""
+    found: list[float] = []
+    while len(found) < jobs:
+        at_s = dice.random() * span_s
+        if dice.random() < 0.5 - 0.25 * math.cos(2 * math.pi * at_s / _DAY_S):
+            found.append(at_s)
+    return iter(sorted(found))

@@ -1,0 +1,49 @@
+"""Each scene of the lending benchmark really runs, on a stream too short to measure anything; its rival is the HPA."""
+
+import pytest
+
+from autoscaler.model import Policy, Seen, Worker
+from hack.bench.lending import SEEDS
+from hack.bench.replaying.hpa import hpa
+from hack.bench.replaying.scenes import DRAWN, SCENES, Task, clusters, replayed
+from simulator.replay.shell import files
+from tests.autoscaler.world import job, world
+
+
+@pytest.fixture(autouse=True)
+def no_traces(monkeypatch, tmp_path):
+    monkeypatch.setenv(files.VARIABLE, str(tmp_path))
+
+
+def test_without_traces_streams_are_drawn():
+    assert clusters() == list(DRAWN)
+
+
+def test_traces_that_are_there_are_replayed(tmp_path):
+    (tmp_path / "itp").mkdir()
+    (tmp_path / "itp" / "cluster06.csv").write_text("job_id,submission_time,duration,num_gpu\na,0,900,8\nb,60,900,1\n")
+    assert clusters() == ["c06"]
+    assert replayed(Task("c06", SCENES[0], 0, 0)).jobs == 2
+
+
+@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.name)
+def test_every_scene_runs(scene):
+    found = replayed(Task("drawn-64", scene, SEEDS, 60))
+    assert (found.jobs, found.restarts > 0, found.looks_per_s > 0) == (60, True, True)
+    assert (found.capture is None) is not scene.oracle
+
+
+@pytest.mark.parametrize(
+    ("nodes", "sizes"),
+    [
+        pytest.param([12], {"a": 2, "b": 2}, id="eight free: the target"),
+        pytest.param(
+            [20], {"a": 4, "b": 4}, id="sixteen free: twice as many for the first, and the second sees fourteen"
+        ),
+        pytest.param([6], {"a": 1, "b": 1}, id="two free: a quarter, so the least"),
+    ],
+)
+def test_the_rival_is_the_formula(nodes, sizes):
+    jobs = [Seen(job(name, most=8, replicas=2), (Worker(0, 0), Worker(1, 0))) for name in ("a", "b")]
+    seen = world(nodes, *jobs)
+    assert {step.key.name: step.workers for step in hpa(seen, Policy(), 1e6)} == sizes

@@ -1,0 +1,246 @@
+"""What stories of the lender share: jobs that lend, lenders as processes, what they told, and what one waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections import Counter
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import yaml
+
+from hack.controlplane.errors import ApiError
+from hack.controlplane.plane import free_ports
+from kube import labels
+
+GPU = "nvidia.com/gpu"
+BATCH, KUBEFLOW = "/apis/batch/v1", "/apis/kubeflow.org/v1"
+JOBS = f"{BATCH}/namespaces/default/jobs"
+PODS = "/api/v1/namespaces/default/pods"
+EVENTS = "/api/v1/namespaces/default/events"
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/default/leases/turnout-autoscaler"
+AT_ONCE = ("--act", "--cooldown-s", "1", "--restart-s", "0")  # a lender that acts, and grows again within a story
+HOLD = "turnout.dev/test-holds"  # keeps a pod that was told to go until a story lets go of it
+SHARED = Path(__file__).parents[3].parent / "shared" / "crds"  # as published; not part of the repository
+DECISIONS = "turnout_lender_decide_seconds_count"
+_OVER = ("Succeeded", "Failed")
+
+
+def elastic(made, least, most, **notes):
+    """Let a job be as small and as large as its annotations say."""
+    said = {labels.MIN_WORKERS: str(least), labels.MAX_WORKERS: str(most), **notes}
+    made["metadata"].setdefault("annotations", {}).update(said)
+    return made
+
+
+def slow_to_go(made):
+    """Let an Indexed Job's pods stay, on their way out, until `let_go`."""
+    made["spec"]["template"]["metadata"]["finalizers"] = [HOLD]
+    return made
+
+
+def start_lender(stage, *flags, name="lender"):
+    """Start a lender as a process and wait until it has seen everything."""
+    (port,) = free_ports(1)
+    argv = [sys.executable, "-m", "autoscaler", "--kubeconfig", str(stage.plane.kubeconfig)]
+    argv += ["--lease", "default/turnout-autoscaler", "--metrics-bind", f"127.0.0.1:{port}", *flags]
+    stage.plane.start_program(name, argv, f"http://127.0.0.1:{port}/readyz")
+    stage.health[name] = port
+
+
+def start_around(stage):
+    """Start what a story of the lender needs beside it: our extender, a scheduler, the Job controller."""
+    stage.start_extender()
+    stage.start_scheduler()
+    stage.plane.start_controller_manager()
+
+
+def told(stage, event, name="lender"):
+    """What a lender has logged under one word, as objects."""
+    lines = [line for line in stage.plane.logs(name).splitlines() if line.startswith("{")]
+    return [line for line in map(json.loads, lines) if line["event"] == event]
+
+
+def written(stage, name="lender"):
+    """The changes that a lender has written: (job, size before, size after)."""
+    return [(line["job"].rsplit("/", 1)[1], line["was"], line["workers"]) for line in told(stage, "resized", name)]
+
+
+def leader(stage, names):
+    """Which of these lenders holds the Lease, None for none of them."""
+    holder = stage.plane.request("GET", LEASE)["spec"].get("holderIdentity") or ""
+    return next((name for name in names if f"-{stage.plane.pid(name)}-" in holder), None)
+
+
+def signal_to(stage, name, number):
+    """Send a signal to a program of the story."""
+    os.kill(stage.plane.pid(name), number)
+
+
+async def runs(stage, within_s=40.0, **wanted):
+    """Wait until exactly so many pods of each job have a node and no other pod is there; where they are, by pod."""
+
+    def seen(pods):
+        living = [pod for pod in pods if pod["status"].get("phase") not in _OVER]
+        if any(not pod["spec"].get("nodeName") or pod["metadata"].get("deletionTimestamp") for pod in living):
+            return None
+        count = Counter(job_of(pod) for pod in living)
+        return count == wanted and {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in living}
+
+    async with stage.plane.api() as api:
+        try:
+            return await api.until(PODS, seen, within_s)
+        except TimeoutError as error:
+            raise AssertionError(f"{error}\n{_last_words(stage)}") from None
+
+
+def _last_words(stage, lines=25):
+    """What lenders have decided and done last."""
+    said = [line for name in stage.health for line in stage.plane.logs(name).splitlines()]
+    return "\n".join([line[:400] for line in said if '"logger": "turnout.autoscaler"' in line][-lines:])
+
+
+def job_of(pod):
+    """The job that a pod belongs to."""
+    marks = pod["metadata"].get("labels") or {}
+    return marks.get(labels.VOLCANO_JOB) or marks.get(labels.TRAINING_JOB) or marks.get("job-name")
+
+
+def here(name, count):
+    """Ask of pods: do so many of a job have a node, whatever else there is? Gives {pod: uid} then."""
+
+    def seen(pods):
+        mine = [pod for pod in pods if job_of(pod) == name and pod["spec"].get("nodeName")]
+        mine = [pod for pod in mine if not pod["metadata"].get("deletionTimestamp")]
+        return len(mine) == count and {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in mine}
+
+    return seen
+
+
+def sized(name, size):
+    """Ask of Indexed Jobs: is one of this size? Gives it then."""
+    return lambda jobs: next(
+        (job for job in jobs if job["metadata"]["name"] == name and job["spec"]["parallelism"] == size), None
+    )
+
+
+async def let_go(api):
+    """Let every pod go that was told to and is held, whatever else changes its finalizers meanwhile."""
+    while held := [
+        pod["metadata"]
+        for pod in await api.pods()
+        if pod["metadata"].get("deletionTimestamp") and HOLD in pod["metadata"].get("finalizers", ())
+    ]:
+        for meta in held:
+            kept = [each for each in meta["finalizers"] if each != HOLD]
+            change = {"metadata": {"resourceVersion": meta["resourceVersion"], "finalizers": kept}}
+            try:
+                await api.patch(f"{PODS}/{meta['name']}", change)
+            except ApiError as error:
+                if error.status not in (404, 409):
+                    raise
+
+
+async def decided(stage, job, reason, name="lender", within_s=30.0):
+    """Wait until a lender has decided so on a job."""
+    try:
+        await stage.eventually(
+            lambda: any(
+                line["job"].endswith(f"/{job}") and line["reason"] == reason for line in told(stage, "decided", name)
+            ),
+            within_s,
+        )
+    except TimeoutError:
+        raise AssertionError(f"{job} was never {reason}\n{_last_words(stage)}") from None
+
+
+async def looks(stage, api, count, name="lender"):
+    """Let a lender look so many times more: at each change of a node."""
+    start = stage.metric(DECISIONS, name)
+    async with asyncio.timeout(30):
+        while (made := stage.metric(DECISIONS, name) - start) < count:
+            await api.patch("/api/v1/nodes/node-000", {"metadata": {"annotations": {"poked": str(made)}}})
+
+
+@asynccontextmanager
+async def stirred(api):
+    """Change a node twice a second, as a busy cluster does all the time: a scheduler tries again what it put aside.
+
+    Until its watches are back after a restart of the API server, our extender refuses what fits by then (NoRoom), and
+    kube-scheduler asks again only when something changes.
+    """
+
+    async def stir():
+        at = 0
+        while True:
+            at += 1
+            await api.patch("/api/v1/nodes/node-000", {"metadata": {"annotations": {"stirred": str(at)}}})
+            await asyncio.sleep(0.5)
+
+    stirring = asyncio.create_task(stir())
+    try:
+        yield
+    finally:
+        stirring.cancel()
+        await asyncio.gather(stirring, return_exceptions=True)
+
+
+async def clear(stage, *collections):
+    """Delete all jobs, and wait until their pods are gone, so that the next story on this plane begins anew."""
+    async with stage.plane.api() as api:
+        for path in (JOBS, *collections):
+            for job in (await api.get(path))["items"]:
+                await api.delete(f"{path}/{job['metadata']['name']}?propagationPolicy=Background")
+        async with asyncio.timeout(40):
+            while await api.pods():
+                await let_go(api)
+
+
+async def install(stage, *definitions):
+    """Create CRDs and wait until their objects can be listed: what is not there yet, a lender asks for rarely."""
+    async with stage.plane.api() as api:
+        await api.create_all(definitions)
+    for each in definitions:
+        spec = each["spec"]
+        stored = next(version["name"] for version in spec["versions"] if version["storage"])
+        await listed(stage, f"/apis/{spec['group']}/{stored}/{spec['names']['plural']}")
+
+
+async def listed(stage, path):
+    """Wait until a collection can be listed."""
+
+    def answers():
+        try:
+            return stage.plane.request("GET", path)
+        except ApiError as error:
+            if error.status not in (404, 429):  # not known yet, and known but not ready
+                raise
+            return None
+
+    await stage.eventually(answers, 30.0)
+
+
+def published(project, name):
+    """A project's own CRD, None where it is not at hand."""
+    file = SHARED / project / f"{name}.yaml"
+    return yaml.safe_load(file.read_text()) if file.is_file() else None
+
+
+def plain_crd(group, version, kind, scope):
+    """A CRD of ours without a schema, for where the project's own is not at hand."""
+    plural = f"{kind.lower()}s"
+    names = {"kind": kind, "listKind": f"{kind}List", "plural": plural, "singular": kind.lower()}
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    served = {"name": version, "served": True, "storage": True, "schema": schema}
+    meta = {"name": f"{plural}.{group}"}
+    if group.endswith("k8s.io"):  # protected: the API server wants to know who approved it
+        meta["annotations"] = {"api-approved.kubernetes.io": "unapproved, for tests"}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": meta,
+        "spec": {"group": group, "scope": scope, "names": names, "versions": [served]},
+    }

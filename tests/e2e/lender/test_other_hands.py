@@ -1,0 +1,151 @@
+"""Others have a say in a job's size, too: an admission webhook that refuses ours, and a person who scales by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import urllib.request
+
+import pytest
+import pytest_asyncio
+
+from kube import labels
+from tests import cluster
+from tests.e2e.lender.lending import (
+    AT_ONCE,
+    JOBS,
+    PODS,
+    clear,
+    elastic,
+    here,
+    job_of,
+    looks,
+    runs,
+    sized,
+    start_around,
+    start_lender,
+    told,
+)
+from tests.e2e.lender.webhook import Webhook, admission
+from tests.e2e.stage import Stage
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio]
+
+
+def lends(name, least, most, **notes):
+    return elastic(cluster.indexed_job(name, least, gpus=1), least, most, **notes)
+
+
+@pytest.fixture(scope="module")
+def module_stage(module_plane):
+    """Eight GPUs and a lender that acts, for all stories of this module."""
+    stage = Stage(module_plane, random.Random(7))
+    asyncio.run(stage.build(leaves=1, hosts_per_leaf=4, gpus=2))
+    start_around(stage)
+    start_lender(stage, *AT_ONCE)
+    return stage
+
+
+@pytest_asyncio.fixture
+async def stage(module_stage):
+    """The stage of the module, and nothing left on it afterwards."""
+    yield module_stage
+    await clear(module_stage)
+
+
+def refusals(stage):
+    """How many refusals the lender's metrics page counts, whatever for."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{stage.health['lender']}/metrics", timeout=5) as answer:
+        page = answer.read().decode().splitlines()
+    mine = [line for line in page if line.startswith("turnout_lender_changes_total{") and '"Refused"' in line]
+    return sum(float(line.rsplit(" ", 1)[1]) for line in mine)
+
+
+async def test_a_webhook_that_refuses_growth_is_asked_less_and_less_often_and_others_grow(stage):
+    webhook = Webhook("firm")
+    before = refusals(stage)
+    async with admission(stage, webhook), stage.plane.api() as api:
+        await api.create(lends("firm", 2, 4))
+        await runs(stage, firm=2)
+        await stage.eventually(lambda: webhook.asked_s)
+        await api.create(lends("soft", 2, 4))
+        await runs(stage, firm=2, soft=4)
+        await stage.eventually(lambda: len(webhook.asked_s) >= 3, 30.0)
+        first_s, second_s, third_s, *_ = webhook.asked_s
+        assert second_s - first_s > 0.9
+        assert third_s - second_s > 1.9
+        await stage.eventually(lambda: refusals(stage) - before == len(webhook.asked_s))
+        (event, *_) = await stage.events("AdapterRefused")
+        assert event["involvedObject"]["name"] == "firm"
+        assert "hands off" in event["message"]
+        await api.create(lends("wide", 1, 2))
+        await runs(stage, firm=2, soft=4, wide=2)  # no room is kept for who may not grow
+        await api.delete(f"{JOBS}/soft?propagationPolicy=Background")
+        await runs(stage, firm=2, wide=2)
+    await runs(stage, firm=4, wide=2)
+
+
+async def test_who_may_not_shrink_is_passed_over_and_asked_again_once_the_webhook_is_gone(stage):
+    webhook = Webhook("firm")
+    async with stage.plane.api() as api:
+        await api.create(lends("soft", 2, 4, **{labels.PRIORITY: "50"}))
+        await api.create(lends("firm", 2, 4))  # of less importance: it would give first
+        await runs(stage, soft=4, firm=4)
+        async with admission(stage, webhook):
+            await api.create(cluster.indexed_job("one", 2, gpus=1))
+            await runs(stage, soft=2, firm=4, one=2)
+            assert webhook.asked_s
+        await api.create(cluster.indexed_job("two", 2, gpus=1))
+        await runs(stage, soft=2, firm=2, one=2, two=2)
+
+
+async def scaled(api, name, size):
+    """Scale by hand as kubectl would, in one patch that asks for no version, with a label on the way."""
+    spec = {"parallelism": size, "completions": size}
+    return await api.patch(f"{JOBS}/{name}", {"metadata": {"labels": {"scaled": "by-hand"}}, "spec": spec})
+
+
+async def first_growth(stage, api, bert):
+    """As the lender grows it for the first time."""
+    await api.create(lends(bert, 2, 8))
+    await stage.eventually(lambda: any(line["job"].endswith(f"/{bert}") for line in told(stage, "decided")))
+    await api.until(PODS, cluster.bound(2))
+
+
+async def room(stage, api, bert):
+    """As room appears into which the lender grows it."""
+    await api.create(cluster.indexed_job("other", 5, gpus=1))
+    await api.create(lends(bert, 2, 8))
+    await runs(stage, **{bert: 3, "other": 5})
+    await api.delete(f"{JOBS}/other?propagationPolicy=Background")
+    await api.until(PODS, lambda pods: "other" not in map(job_of, pods))
+
+
+async def growth(stage, api, bert):
+    """As the lender's growth is written."""
+    await api.create(lends(bert, 2, 8))
+    await api.until(JOBS, sized(bert, 8))
+
+
+@pytest.mark.parametrize("moment", [first_growth, room, growth], ids=lambda moment: moment.__doc__.strip("."))
+async def test_the_size_that_a_person_sets_by_hand_stands_as_the_most(stage, moment):
+    bert = moment.__name__.replace("_", "-")
+    async with stage.plane.api() as api:
+        await moment(stage, api, bert)
+        await scaled(api, bert, 5)
+        await runs(stage, **{bert: 5})
+        settled = await api.get(f"{JOBS}/{bert}")
+        pods = await api.until(PODS, here(bert, 5))
+        await looks(stage, api, 5)
+        now = await api.get(f"{JOBS}/{bert}")
+        assert now["metadata"]["generation"] == settled["metadata"]["generation"]
+        assert await api.until(PODS, here(bert, 5)) == pods
+        await api.create(cluster.indexed_job("another", 4, gpus=1))
+        await runs(stage, **{bert: 4, "another": 4})
+        meta = (await api.get(f"{JOBS}/{bert}"))["metadata"]
+        assert meta["annotations"][labels.WISH_WORKERS] == "5"
+        assert meta["labels"]["scaled"] == "by-hand"
+        await api.delete(f"{JOBS}/another?propagationPolicy=Background")
+        await runs(stage, **{bert: 5})
+        await looks(stage, api, 5)
+        assert (await api.get(f"{JOBS}/{bert}"))["spec"]["parallelism"] == 5

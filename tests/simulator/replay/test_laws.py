@@ -1,0 +1,126 @@
+"""Lending harms nobody: laws of replays in which the real lender decides, job by job beside the same run without it."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.replay.compare import Compared
+from simulator.replay.model import Rules
+from simulator.replay.run import replay
+from simulator.replay.streams import Labels, drawn, labelled
+from tests.simulator.replay.world import POLICY, SOON, Eyes, job, longer, streams
+
+COSTS = st.sampled_from([(60.0, 30.0, 5.0), (0.0, 0.0, 0.0), (250.0, 30.0, 1.0), (10.0, 5.0, 15.0)])
+FREE = 0.0  # restarts that cost nothing: what is left is what eviction does
+
+
+def lent(jobs, rules, **eyes):
+    policy = replace(POLICY, restart_s=rules.restart_s)
+    return replay(jobs, rules, policy, watch=Eyes(rules, **eyes))
+
+
+def starts_and_ends_in_time(jobs, rules):
+    """Under strict FIFO, with free restarts: beside the same run in which every job holds its GPUs that much longer."""
+    late_s = rules.grace_s + rules.tick_s
+    without, with_ = replay(longer(jobs, late_s), rules), lent(jobs, rules)
+    for before, after in zip(without.ran, with_.ran, strict=True):
+        assert after.started_s <= before.started_s + late_s + SOON
+        assert after.ended_s <= before.ended_s + SOON
+
+
+@settings(max_examples=300, deadline=None)
+@given(streams(), COSTS)
+def test_nobody_waits_longer_for_elastic_workers_than_a_grace_and_a_look(stream, costs):
+    """And at every moment each job has its min to its max, and no GPU is held twice."""
+    jobs, nodes = stream
+    assert len(lent(jobs, Rules(nodes, *costs)).ran) == len(jobs)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from([1, 2, 4]).flatmap(lambda gpus: streams(gpus=(gpus,), pools=3)), COSTS)
+def test_the_same_on_many_nodes_where_workers_are_alike(stream, costs):
+    jobs, nodes = stream
+    assert len(lent(jobs, Rules(nodes, *costs)).ran) == len(jobs)
+
+
+@settings(max_examples=200, deadline=None)
+@given(streams(gpus=(1, 2, 4, 8), pools=3), COSTS, st.booleans())
+def test_where_workers_of_several_sizes_share_nodes_one_that_finds_no_node_is_given_up(stream, costs, backfill):
+    """The scheduler may fill other nodes than the lender took it to, so that a worker is left without one."""
+    jobs, nodes = stream
+    assert len(lent(jobs, Rules(nodes, *costs, backfill=backfill), mixed=True).ran) == len(jobs)
+
+
+@settings(max_examples=200, deadline=None)
+@given(streams(gpus=(1, 2, 4)), COSTS)
+def test_after_an_eviction_the_waiter_fits_and_starts(stream, costs):  # VE-29
+    jobs, nodes = stream
+    rules = Rules(nodes, *costs)
+    tape = lent(jobs, rules, mixed=True)
+    started = {ran.submitted.name: ran.started_s for ran in tape.ran}
+    for eviction in tape.evictions:
+        assert started[eviction.for_] <= eviction.at_s + rules.grace_s + SOON
+
+
+@settings(max_examples=300, deadline=None)
+@given(streams())
+def test_no_job_starts_later_than_by_a_grace_and_a_look_for_itself_and_for_each_before_it(stream):
+    jobs, nodes = stream
+    starts_and_ends_in_time(jobs, Rules(nodes, restart_s=FREE))
+
+
+@settings(max_examples=300, deadline=None)
+@given(streams(), st.sampled_from([10.0, 60.0, 250.0]))
+def test_lending_costs_a_job_at_most_three_restarts_and_its_budget(stream, restart_s):
+    jobs, nodes = stream
+    for ran in lent(jobs, Rules(nodes, restart_s=restart_s), mixed=True).ran:
+        ran_s = ran.ended_s - ran.started_s
+        assert ran_s <= ran.submitted.work_s + 3 * restart_s + POLICY.budget * ran_s + SOON
+
+
+def test_many_that_come_at_once_are_all_served_by_one_look():
+    """One job holds everything; whoever comes waits for one grace and one look, and the giver restarts once."""
+    jobs = [job("wide", 0, 5000, 1, 8), *(job(f"new{n}", 101) for n in range(4))]
+    tape = lent(jobs, Rules((8,)))
+    assert [ran.started_s for ran in tape.ran[1:]] == [135.0] * 4
+    assert tape.ran[0].robbed == 1
+
+
+def test_a_job_that_gives_little_by_little_pays_for_no_more_than_three_restarts():
+    """Seven come for one worker each, a minute apart: the giver may not restart seven times for them."""
+    jobs = [job("wide", 0, 400, 1, 8), *(job(f"new{n}", 101 + 61 * n, 3000) for n in range(7))]
+    wide = lent(jobs, Rules((8,))).ran[0]
+    assert wide.ended_s <= 400 + 3 * 60 + POLICY.budget * wide.ended_s
+
+
+def test_graces_add_up_where_jobs_wait_for_one_another():
+    """`last` waits for `first`, which had to wait a grace itself, and then for its own: no lender that lends what is
+    idle knows better, since it cannot know when `first` ends."""
+    jobs = [job("wide", 0, 5000, 1, 5), job("first", 101, 100, 3), job("last", 102, 100, 4)]
+    rules = Rules((5,), restart_s=FREE)
+    without, with_ = replay(jobs, rules), lent(jobs, rules)
+    assert [ran.started_s for ran in without.ran] == [0.0, 101.0, 201.0]
+    assert [ran.started_s for ran in with_.ran] == [0.0, 135.0, 265.0]
+    starts_and_ends_in_time(jobs, rules)
+
+
+def test_lending_makes_a_queue_busier_and_trainings_shorter():  # VE-02, VE-03
+    for seed in range(3):
+        dice = Random(seed)
+        jobs = labelled(drawn(300, 64, 0.7, dice), Labels(elastic=0.5), dice)
+        rules = Rules((8,) * 8)
+        beside = Compared(replay(jobs, rules), replay(jobs, rules, POLICY))
+        assert beside.lent.utilisation > beside.without.utilisation
+        assert beside.lent.mean_took_s < beside.without.mean_took_s
+
+
+@pytest.mark.long
+@settings(max_examples=150, deadline=None)
+@given(streams(gpus=(1, 2, 4), most_jobs=80), COSTS)
+def test_the_same_for_longer_streams(stream, costs):
+    jobs, nodes = stream
+    lent(jobs, Rules(nodes, *costs))
+    starts_and_ends_in_time(jobs, replace(Rules(nodes, *costs), restart_s=FREE))

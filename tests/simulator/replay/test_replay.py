@@ -1,0 +1,150 @@
+"""What a replay does with a few jobs, told to the second, and how streams and traces become jobs."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from simulator.replay.compare import Compared, p99
+from simulator.replay.model import Rules, Submission
+from simulator.replay.run import replay
+from simulator.replay.shell import files
+from simulator.replay.streams import Labels, drawn, labelled
+from simulator.replay.traces import BadTrace, Row, rows_of, tables_of
+from tests.simulator.replay.world import POLICY, job
+
+LINEAR = ((1, 1.0), (2, 2.0), (4, 4.0), (8, 8.0))
+TRACE = "job_id,submission_time,duration,num_gpu\nb,50,700,16\na,10,600.5,1\nc,60,700,0\n"
+SPEEDS = "global_batch_size,1,2,4\n64,5,9,\n128,0,4.5,8\n256,,,0\n"
+
+
+def told(tape):
+    return [(ran.started_s, round(ran.ended_s, 3)) for ran in tape.ran]
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        pytest.param(Rules((4,)), [(0, 100), (100, 200), (200, 210)], id="strictly in turn"),
+        pytest.param(Rules((4,), backfill=True), [(0, 100), (100, 200), (2, 12)], id="a later one passes"),
+        pytest.param(Rules((2, 2)), [(0, 100), (100, 200), (200, 210)], id="a gang spans nodes"),
+    ],
+)
+def test_without_the_lender_jobs_start_at_their_min_in_turn(rules, expected):
+    jobs = [job("a", 0, 100, 3), job("b", 1, 100, 4), job("c", 2, 10, 1)]
+    assert told(replay(jobs, rules)) == expected
+
+
+def test_lent_workers_make_a_job_faster_once_it_has_restarted():
+    """Alone on 4 GPUs: it grows at once, stands still for 60 s, and runs four times as fast."""
+    jobs = [job("a", 0, 1000, 1, 4, curve=LINEAR)]
+    tape = replay(jobs, Rules((4,)), POLICY)
+    assert told(tape) == [(0, 60 + 1000 / 4)]
+    assert (tape.ran[0].restarts, replay(jobs, Rules((4,))).ran[0].ended_s) == (1, 1000)
+
+
+def test_workers_that_leave_hold_their_gpus_for_their_grace():
+    """Seen at 105, gone at 135; the giver stands still until 165. Once `b` is done its room is lent again after the
+    cooldown, at 705."""
+    jobs = [job("a", 0, 4000, 1, 4, curve=LINEAR), job("b", 101, 100, 2)]
+    tape = replay(jobs, Rules((4,)), POLICY)
+    done_s = (105 - 60) * 4 + (705 - 165) * 2
+    assert told(tape) == [(0, 705 + 60 + (4000 - done_s) / 4), (135, 235)]
+    assert (tape.ran[0].restarts, tape.ran[0].robbed, tape.evictions[0].for_) == (3, 1, "b")
+
+
+def test_only_gpus_that_made_progress_count_as_busy():
+    """Four GPUs for 1000 s until the last submission: one worker at 0, none while it restarts, then four."""
+    jobs = [job("a", 0, 100_000, 1, 4, curve=LINEAR), job("late", 1000, 1, 1)]
+    rules = Rules((4,))
+    assert replay(jobs, rules).utilisation == pytest.approx(1 / 4)
+    assert replay(jobs, rules, POLICY).utilisation == pytest.approx(940 / 1000)
+
+
+def test_a_lender_that_does_not_know_a_flat_curve_grows_in_vain():
+    flat = ((1, 1.0), (8, 1.01))
+    jobs = [job("a", 0, 1000, 1, 8, curve=flat)]
+    assert replay(jobs, Rules((8,)), POLICY).ran[0].restarts == 0
+    assert replay(jobs, Rules((8,), told_curves=False), POLICY).ran[0].restarts == 1
+
+
+def test_the_oracle_pays_for_nothing():
+    jobs = [job("a", 0, 1000, 1, 4, curve=LINEAR), job("b", 100, 100, 2)]
+    oracle = replay(jobs, Rules((4,), 0, 0, 0), replace(POLICY, restart_s=0.0, cooldown_s=0.0))
+    assert told(oracle) == [(0, 300.0), (100, 200)]
+
+
+@pytest.mark.parametrize(("all_seen", "leave"), [(False, []), (True, ["behind"])])
+def test_a_strict_queue_holds_back_whoever_is_behind_one_that_does_not_fit(all_seen, leave):
+    """The lender takes it that a scheduler passes a job that does not fit; under strict FIFO nobody starts by that."""
+    jobs = [job("rigid", 0, 5000, 2), job("wide", 0, 5000, 1, 2), job("head", 100, 10, 3), job("behind", 101, 10)]
+    tape = replay(jobs, Rules((4,), all_seen=all_seen), POLICY)
+    assert [eviction.for_ for eviction in tape.evictions if eviction.at_s < 200] == leave
+    assert tape.ran[3].started_s > 2000
+
+
+def test_a_job_that_no_empty_cluster_holds_is_told():
+    with pytest.raises(ValueError, match="big asks for 1 x 8 GPUs"):
+        replay([job("big", gpus=8)], Rules((4, 4)))
+
+
+@pytest.mark.parametrize("more", [{"least": 0}, {"least": 3, "most": 2}, {"gpus": 0}, {"work_s": 0}, {"at_s": -1}])
+def test_a_bad_submission_cannot_be_built(more):
+    with pytest.raises(ValueError, match="submission x"):
+        Submission(**{"name": "x", "at_s": 0.0, "work_s": 1.0, **more})
+
+
+def test_two_replays_are_compared_job_by_job():
+    jobs = [job("a", 0, 1000, 1, 4, curve=LINEAR), job("b", 101, 100, 2), job("c", 500, 10, 4)]
+    rules = Rules((4,))
+    beside = Compared(replay(jobs, rules), replay(jobs, rules, POLICY))
+    assert beside.delays_s[:2] == [0, 34]
+    assert (beside.late, beside.undisturbed) == (0, pytest.approx(2 / 3))
+    assert beside.faster == pytest.approx(beside.without.mean_took_s / beside.lent.mean_took_s)
+    assert beside.capture(beside.lent) == pytest.approx(1)
+    assert beside.harm == pytest.approx(34 / 150)
+
+
+def test_p99():
+    assert (p99([5.0]), p99(list(range(200)))) == (5.0, 198)
+
+
+def test_a_trace_is_read_by_time_without_jobs_that_held_nothing():
+    assert rows_of(TRACE) == (Row(10.0, "job-000001", 1, 600.5), Row(50.0, "job-000000", 16, 700.0))
+
+
+@pytest.mark.parametrize("text", ["a,b\n1,2\n", TRACE + "d,now,1,1\n", TRACE + "d,1\n"])
+def test_what_is_no_trace_is_told(text):
+    with pytest.raises(BadTrace, match="not a trace"):
+        rows_of(text)
+
+
+def test_speeds_are_read_where_they_were_measured():
+    assert tables_of(SPEEDS) == (((1, 5.0), (2, 9.0)), ((2, 4.5), (4, 8.0)))
+
+
+def test_rows_become_jobs_of_whole_nodes_with_a_seed():
+    labels = Labels(elastic=0.5, factor=2, tables=tables_of(SPEEDS))
+    made = labelled(rows_of(TRACE) * 10, labels, Random(1))
+    assert made == labelled(rows_of(TRACE) * 10, labels, Random(1))
+    assert {(each.at_s, each.gpus, each.least) for each in made} == {(0.0, 1, 1), (40.0, 8, 2)}
+    assert {each.most // each.least for each in made} == {1, 2}
+    assert {each.curve for each in made if each.gpus == 1} == {((1, 5.0), (2, 9.0)), ((2, 4.5), (4, 8.0))}
+
+
+def test_a_drawn_stream_asks_for_its_load():
+    rows = drawn(500, 64, 0.7, Random(3))
+    asked = sum(row.gpus * row.took_s for row in rows)
+    assert 0.65 < asked / (64 * (rows[-1].at_s - rows[0].at_s)) < 0.75
+    assert [row.at_s for row in rows] == sorted(row.at_s for row in rows)
+    assert max(row.gpus for row in rows) <= 32
+
+
+def test_traces_are_read_where_the_environment_says(tmp_path, monkeypatch):
+    monkeypatch.setenv(files.VARIABLE, str(tmp_path))
+    assert (files.cluster("02"), files.speeds()) == (None, ())
+    (tmp_path / "itp").mkdir()
+    (tmp_path / "itp" / "cluster02.csv").write_text(TRACE)
+    (tmp_path / "elasticflow-throughput" / "throughputs_A100").mkdir(parents=True)
+    (tmp_path / "elasticflow-throughput" / "throughputs_A100" / "bert.csv").write_text(SPEEDS)
+    assert (files.cluster("02"), files.speeds()) == (rows_of(TRACE), tables_of(SPEEDS))
