@@ -107,10 +107,16 @@ def journal_at(path: str | None) -> AbstractContextManager[Journal | None]:
 
 
 async def settled(sight: Sight) -> None:
-    """Wait until everything is seen; what is there stays, so the collector need not walk it at every turn."""
+    """Wait until everything is seen."""
     await sight.synced()
+    settle()
+
+
+def settle() -> None:
+    """What is there by now stays, so the collector need not walk it; and a look makes much that soon goes by itself."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
 
 
 def lease_settings(lease_s: int) -> LeaseSettings:

@@ -17,7 +17,6 @@ from autoscaler.lending.ledger import Ledger, Wish
 from autoscaler.lending.quota import Quota, least_of, total_of
 from autoscaler.lending.worth import in_debt
 from autoscaler.model import Going, Observation, Policy, Reason, Seen, Standing, Step, pool_of
-from jobs.model import JobKey
 
 
 def decide(seen: Observation, policy: Policy, now_s: float) -> list[Step]:
@@ -26,21 +25,22 @@ def decide(seen: Observation, policy: Policy, now_s: float) -> list[Step]:
         return [each.hold(*why) for each in seen.jobs]
     if seen.standing is Standing.RELEASE:
         return [_released(each) for each in seen.jobs]
-    steps: dict[JobKey, Step] = {}
+    steps: dict[int, Step] = {}  # by the id of a Seen: ten thousand names take long to be told apart
     waiters, runners, going = list[Seen](), list[Seen](), list[Seen]()
     unread = {name: queue.faults[0] for name, queue in seen.queues.items() if queue.faults}
-    for each in sorted(seen.jobs, key=TURN):
+    ordered = seen.jobs if seen.in_turn else sorted(seen.jobs, key=TURN)
+    for each in ordered:
         if each.promised and _goes(each, policy, now_s):
             going.append(each)
         if unread and each.job.queue in unread:
-            steps[each.job.key] = each.hold(Reason.STALE, unread[each.job.queue])
+            steps[id(each)] = each.hold(Reason.STALE, unread[each.job.queue])
         elif each.waits:
             waiters.append(each)
         elif each.steady:
             if each.still is None:
                 runners.append(each)
         elif (stuck := _room_taken(each, policy, now_s)) is not None:
-            steps[each.job.key] = stuck
+            steps[id(each)] = stuck
         elif each.still is None:
             runners.append(each)
     ledger = real = Ledger(seen.room.copied(), Quota(seen.queues))
@@ -49,17 +49,17 @@ def decide(seen: Observation, policy: Policy, now_s: float) -> list[Step]:
     same = not going and not seen.leaving
     if waiters:
         poor = partial(in_debt, policy=policy, now_s=now_s)
-        givers = Givers([e for e in seen.jobs if may_give(e, now_s) and e.job.key not in steps], ledger, poor)
+        able = [each for each in ordered if each.gives and id(each) not in steps and may_give(each, now_s)]
+        givers = Givers(able, ledger, poor)
         for waiter in waiters:
             served = list(_serve(waiter, givers, ledger, real))
             same = same and len(served) == 1
-            steps |= {step.key: _with_others(step, steps.get(step.key)) for step in served}
-        runners = [each for each in runners if each.job.key not in steps]
+            steps |= {id(each): _with_others(step, steps.get(id(each))) for each, step in served}
+        runners = [each for each in runners if id(each) not in steps]
     kept = ledger.with_headroom(policy.headroom) if policy.headroom or ledger.quota.keeps() else ledger
     growing = _growing(ledger, ledger if same else real, kept, waiters, steps)
-    steps |= {step.key: step for step in grow(runners, growing, policy, now_s)}
-    decided = (steps.get(each.job.key, each.still) for each in seen.jobs)
-    return [step for step in decided if step is not None]
+    grow(runners, growing, policy, now_s, steps)
+    return [step for each in seen.jobs if (step := steps.get(id(each)) or each.still) is not None]
 
 
 def _with_others(step: Step, before: Step | None) -> Step:
@@ -106,9 +106,9 @@ def _released(seen: Seen) -> Step:
     return Step(job.key, job.bounds.least, job.replicas, Reason.RELEASED, "an admin takes back everything that is lent")
 
 
-def _growing(ledger: Ledger, real: Ledger, kept: Ledger, waiters: list[Seen], steps: dict[JobKey, Step]) -> Growing:
+def _growing(ledger: Ledger, real: Ledger, kept: Ledger, waiters: list[Seen], steps: dict[int, Step]) -> Growing:
     served = (Reason.SCHEDULERS_TURN, Reason.WAITS_FOR_ROOM)
-    starting = {each.job.queue for each in waiters if steps[each.job.key].reason in served}
+    starting = {each.job.queue for each in waiters if steps[id(each)].reason in served}
     return Growing(ledger, real, kept, bool(waiters), starting)
 
 
@@ -132,7 +132,7 @@ def wish_of(seen: Seen) -> Wish:
     return Wish(seen.job.queue, least_of(seen), tier, near)
 
 
-def _serve(waiter: Seen, givers: Givers, ledger: Ledger, real: Ledger) -> Iterator[Step]:
+def _serve(waiter: Seen, givers: Givers, ledger: Ledger, real: Ledger) -> Iterator[tuple[Seen, Step]]:
     """The steps that a waiting job brings about: its own, and those of the jobs that make room.
 
     ledger: with what is on its way out; real: without.
@@ -140,23 +140,25 @@ def _serve(waiter: Seen, givers: Givers, ledger: Ledger, real: Ledger) -> Iterat
     job, wish = waiter.job, wish_of(waiter)
     needs = total_of(wish.pods)
     if not ledger.quota.is_open(job.queue):
-        yield waiter.hold(Reason.QUEUE_CLOSED, f"queue {job.queue} is closed")
+        yield waiter, waiter.hold(Reason.QUEUE_CLOSED, f"queue {job.queue} is closed")
     elif not ledger.quota.ever(job.queue, needs):
-        yield waiter.hold(Reason.OVER_QUOTA, f"its min asks for {_told(needs)}")
+        yield waiter, waiter.hold(Reason.OVER_QUOTA, f"its min asks for {_told(needs)}")
     elif ledger.reserve(wish):
         givers.served(wish)
         if real.reserve(wish):
-            yield waiter.hold(Reason.SCHEDULERS_TURN, "there is room for its min")
+            yield waiter, waiter.hold(Reason.SCHEDULERS_TURN, "there is room for its min")
         else:
-            yield waiter.hold(Reason.WAITS_FOR_ROOM, "workers are on their way out")
+            yield waiter, waiter.hold(Reason.WAITS_FOR_ROOM, "workers are on their way out")
     elif (plan := givers.make_room(wish)) is None:
         where = "" if wish.tier is None else f" under one switch of tier {wish.tier}"
-        yield waiter.hold(Reason.NEEDS_MORE, f"its min asks for {_told(needs)}{where}")
+        yield waiter, waiter.hold(Reason.NEEDS_MORE, f"its min asks for {_told(needs)}{where}")
     else:
-        for key, (was, size) in plan.items():
-            yield Step(key, size, was, Reason.MAKES_ROOM, f"{was - size} workers leave for {job.key}", job.key)
+        for each, size in plan.values():
+            was = each.job.replicas
+            detail = f"{was - size} workers leave for {job.key}"
+            yield each, Step(each.job.key, size, was, Reason.MAKES_ROOM, detail, job.key)
         who = "1 job makes" if len(plan) == 1 else f"{len(plan)} jobs make"
-        yield waiter.hold(Reason.WAITS_FOR_ROOM, f"{who} room")
+        yield waiter, waiter.hold(Reason.WAITS_FOR_ROOM, f"{who} room")
 
 
 def _told(needs: Iterable[tuple[str, int]]) -> str:

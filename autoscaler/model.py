@@ -130,6 +130,7 @@ class Seen:
     first: Gain = field(init=False, compare=False, repr=False)
     gives: bool = field(init=False, compare=False, repr=False)
     steady: bool = field(init=False, compare=False, repr=False)
+    _said: list[Step] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         """What every decision asks, worked out once.
@@ -141,6 +142,7 @@ class Seen:
         its workers above the min. larger: the next size up; unit: what that takes of which pool; first: what it is
         worth. gives: has it workers to give? steady: only time and room decide whether it grows.
         """
+        object.__setattr__(self, "_said", [])
         job = self.job
         size = job.replicas
         living = tuple(worker for worker in self.workers if not worker.leaving and worker.index < size)
@@ -188,9 +190,13 @@ class Seen:
         return None
 
     def hold(self, reason: Reason, detail: str = "") -> Step:
-        """The step of a job that is left alone."""
-        size = self.job.replicas
-        return Step(self.job.key, size, size, reason, detail)
+        """The step of a job that is left alone. The same is made once: most looks say what the last one said."""
+        last = self._said[0] if self._said else None
+        if last is None or last.reason is not reason or last.detail != detail:
+            size = self.job.replicas
+            last = Step(self.job.key, size, size, reason, detail)
+            self._said[:] = [last]
+        return last
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +244,7 @@ class Observation:
     """What was seen at one moment. jobs: by key. age_s: of the oldest list in it. whole: False when some list failed.
 
     unready: the share of nodes that are not ready. standing: what an admin has said of all jobs. leaving: pods that go,
-    of no job that is here any more.
+    of no job that is here any more. in_turn: jobs are in the order of their turns.
     """
 
     jobs: tuple[Seen, ...]
@@ -249,6 +255,7 @@ class Observation:
     unready: float = 0.0
     standing: Standing = Standing.RUN
     leaving: tuple[Going, ...] = ()
+    in_turn: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,11 @@ class _Count:
     admits: list[bool]
     base: list[int]
     order: list[int]
+    pair: tuple[int, int, int, int] | None = None  # the needs of a shape that has just two, as most have
+
+    def __post_init__(self) -> None:
+        if len(self.needs) == 2:
+            self.pair = (*self.needs[0], *self.needs[1])
 
 
 @dataclass(slots=True)
@@ -63,6 +68,7 @@ class Room:
         self._now: dict[PodShape, _Now] = {}
         self._left: dict[int, list[int]] = {}  # what nodes have that were charged
         self._log: list[int] = []  # nodes that were charged, in order
+        self._fullest_first = True
 
     @property
     def takes(self) -> Mapping[PodShape, Rows]:
@@ -81,6 +87,7 @@ class Room:
         other._now = {shape: now.copied() for shape, now in self._now.items()}
         other._left = {row: list(left) for row, left in self._left.items()}
         other._log = list(self._log)
+        other._fullest_first = self._fullest_first
         return other
 
     def fits(self, shape: PodShape) -> Rows:
@@ -96,27 +103,52 @@ class Room:
         return self._synced(shape).total
 
     def take(self, shape: PodShape, pods: int) -> Charges | None:
-        """Charge so many pods, on the fullest nodes first; None, and nothing charged, when they do not fit."""
-        now = self._synced(shape)
+        """Charge so many pods, on the fullest nodes first; None, and nothing charged, when they do not fit.
+
+        Only the nodes that are looked at are counted anew: the others wait until somebody asks for the total.
+        """
+        now = self._now.get(shape) or self._synced(shape)
         if now.total < pods:
-            return None
+            now = self._synced(shape)
+            if now.total < pods:
+                return None
         count, charged, left = self._counts[shape], Charges(), pods
+        order, at_most = count.order, len(count.order)
         while left:
-            again = now.at >= len(count.order)
-            row = now.grew[-1] if again else count.order[now.at]
-            has = now.changed.get(row)
-            here = min(left, count.base[row] if has is None else has)
+            if now.at < at_most:
+                row = order[now.at]
+            elif now.grew or (now.read < len(self._log) and self._synced(shape).grew):
+                row = now.grew[-1]
+            else:
+                self.undo(shape, charged)
+                return None
+            has = self._has(row, count)
+            here = min(left, has)
             if here:
                 self._charge(row, count.needs, here)
                 charged.append((row, here))
                 left -= here
-                has = self._recount(row, count, now)
-            if not has:
-                if again:
-                    now.grew.pop()
-                else:
+            if here == has:  # nothing is left there
+                now.total -= now.changed.get(row, count.base[row])
+                now.changed[row] = 0
+                if now.at < at_most:
                     now.at += 1
+                else:
+                    now.grew.pop()
         return charged
+
+    def _has(self, row: int, count: _Count) -> int:
+        """How many pods fit on a node that lets them in, as it is now."""
+        left = self._left.get(row)
+        if left is None:
+            return count.base[row]
+        if count.pair is not None:
+            one, amount, other, other_amount = count.pair
+            fits, here = left[one] // amount, left[other] // other_amount
+            fits = here if here < fits else fits
+        else:
+            fits = min([left[column] // amount for column, amount in count.needs], default=_NO_BOUND)
+        return fits if fits > 0 else 0
 
     def take_within(self, shape: PodShape, pods: int, rows: Iterable[int]) -> Charges | None:
         """The same, on some nodes only, in their order."""
@@ -156,7 +188,9 @@ class Room:
         for shape, where in rows.items():
             counts = np.bincount(np.asarray(where, dtype=np.intp), minlength=len(free))
             free += counts[:, None] * self._takes[shape]
-        return Room(self.names, free, self._takes, self._admits, self.switches)
+        other = Room(self.names, free, self._takes, self._admits, self.switches)
+        other._fullest_first = False  # asked only whether something fits
+        return other
 
     def keep(self, amounts: Mapping[str, int]) -> None:
         """Keep amounts free, on the nodes that have most of each: a headroom."""
@@ -201,19 +235,16 @@ class Room:
         )
         counts = np.where(admits, np.maximum(counts, 0), 0)
         rows = np.flatnonzero(counts)
-        order = rows[np.argsort(counts[rows], kind="stable")].tolist()
+        if self._fullest_first:
+            rows = rows[np.argsort(counts[rows], kind="stable")]
         needs = tuple((column, amount) for column, amount in enumerate(takes.tolist()) if amount > 0)
-        return _Count(needs, admits.tolist(), counts.tolist(), order)
+        return _Count(needs, admits.tolist(), counts.tolist(), rows.tolist())
 
     def _recount(self, row: int, count: _Count, now: _Now) -> int:
         """Count one node anew."""
         if not count.admits[row]:
             return 0
-        left, fits = self._left[row], _NO_BOUND
-        for column, amount in count.needs:
-            here = left[column] // amount
-            if here < fits:
-                fits = here if here > 0 else 0
+        fits = self._has(row, count)
         before = now.changed.get(row)
         if before is None:
             before = count.base[row]

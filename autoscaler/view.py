@@ -185,6 +185,7 @@ class View:
             self._ground.unready(),
             Standing.RUN if ends_s is not None and now_s >= ends_s else self._standing,
             leaving,
+            in_turn=True,
         )
 
     def about(self, key: JobKey) -> tuple[str, str, str] | None:

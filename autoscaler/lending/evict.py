@@ -7,7 +7,7 @@ one-GPU workers on eight nodes make no room for a worker of eight.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
@@ -36,14 +36,13 @@ def may_give(seen: Seen, now_s: float) -> bool:
 
 
 class Givers:
-    """The jobs that may give workers, and what they could give at most."""
+    """The jobs that may give workers, and what they could give at most. jobs: in the order of their turns."""
 
-    def __init__(self, jobs: Iterable[Seen], ledger: Ledger, poor: Callable[[Job], bool]) -> None:
+    def __init__(self, jobs: Sequence[Seen], ledger: Ledger, poor: Callable[[Job], bool]) -> None:
         self._ledger, self._poor = ledger, poor
         self._of: dict[str, list[Seen]] = {}
-        for each in jobs:
-            self._of.setdefault(each.job.queue, []).append(each)
-        self._sorted: set[str] = set()
+        for each in reversed(jobs):
+            self._of.setdefault(each.pool.queue, []).append(each)
         self._gave: dict[JobKey, int] = {}
         self._best = self._all_gone()
 
@@ -63,8 +62,8 @@ class Givers:
         """Somebody got this without anybody leaving."""
         self._best.reserve(wish)
 
-    def make_room(self, wish: Wish) -> dict[JobKey, tuple[int, int]] | None:
-        """The jobs that shrink so that a wish fits: key -> (size before, size after); None when nothing helps.
+    def make_room(self, wish: Wish) -> dict[JobKey, tuple[Seen, int]] | None:
+        """The jobs that shrink so that a wish fits, and the size that each is left with; None when nothing helps.
 
         The room is charged to the waiter then; units that turn out not to be needed stay.
         """
@@ -80,17 +79,15 @@ class Givers:
             for unit in taken:
                 ledger.release(unit.seen.pool, unit.rows, -1)
             return None
-        sizes: dict[JobKey, tuple[int, int]] = {}
-        poor: dict[JobKey, Seen] = {}
+        sizes: dict[JobKey, tuple[Seen, int]] = {}
         for unit in _pruned(taken, wish, ledger):
             key = unit.seen.job.key
-            sizes[key] = (unit.seen.job.replicas, min(unit.left, sizes.get(key, (0, unit.left))[1]))
-            if self._poor(unit.seen.job):
-                poor[key] = unit.seen
-        for key, seen in poor.items():  # it cannot pay for one more restart, so it gives everything in this one
-            for unit in _units(seen, sizes[key][1]):
-                ledger.release(unit.seen.pool, unit.rows)
-                sizes[key] = (sizes[key][0], unit.left)
+            sizes[key] = unit.seen, min(unit.left, sizes[key][1]) if key in sizes else unit.left
+        for key, (seen, size) in list(sizes.items()):
+            if self._poor(seen.job):  # it cannot pay for one more restart, so it gives everything in this one
+                for unit in _units(seen, size):
+                    ledger.release(unit.seen.pool, unit.rows)
+                    sizes[key] = seen, unit.left
         self._gave.update({key: size for key, (_, size) in sizes.items()})
         ledger.reserve(wish)
         self._best.reserve(wish)
@@ -103,10 +100,6 @@ class Givers:
         """
         quota = self._ledger.quota
         asked = [name for name in self._of if name == queue or quota.borrows(name)]
-        for name in asked:
-            if name not in self._sorted:
-                self._of[name].sort(key=TURN, reverse=True)
-                self._sorted.add(name)
         for each in heapq.merge(*(self._of[name] for name in asked), key=TURN, reverse=True):
             for unit in _units(each, self._gave.get(each.job.key)):
                 if each.job.queue != queue and not quota.borrows(each.job.queue):

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 
 from autoscaler.lending.ledger import Ledger
 from autoscaler.lending.worth import balance_s, pays
-from autoscaler.model import Policy, Pool, Reason, Seen, Step, Turn
-from jobs.model import JobKey, Pause
+from autoscaler.model import Policy, Pool, Reason, Seen, Step
+from jobs.model import Pause
 from jobs.speed import gain
 
 Unit = tuple[Pool, int]  # so many more workers of one pool
 _Why = tuple[Reason, str]
-_Next = tuple[Turn, Seen, int, Unit]  # a job that may grow: its turn, to which size, by what
+_Next = tuple[int, Seen, int, Unit]  # a job that may grow: its place in turn, to which size, by what
 _OTHERS_FIRST: _Why = (Reason.NO_FREE_ROOM, "others came first")
 
 
@@ -47,7 +48,7 @@ class Growing:
 
     def take(self, unit: Unit) -> bool:
         """Charge so many more workers everywhere; False, and nothing charged, when there is no room."""
-        if self.refused(unit) is not None:
+        if unit not in self.full and self.refused(unit) is not None:
             return False
         pool, pods = unit
         if len(self.each) == 1:
@@ -86,75 +87,75 @@ class Growing:
         return Reason.NO_FREE_ROOM, "no whole worker fits on the nodes"
 
 
-def grow(runners: Sequence[Seen], growing: Growing, policy: Policy, now_s: float) -> Iterator[Step]:
-    """One step for each of these jobs: larger, or left alone with the reason."""
+def grow(runners: Sequence[Seen], growing: Growing, policy: Policy, now_s: float, steps: dict[int, Step]) -> None:
+    """One step for each of these jobs: larger, or left alone with the reason. steps: put here, by the job's id."""
     able: list[Seen] = []
-    any_poor = False
+    any_poor, full, enough = False, growing.full, 2 * policy.restart_s / max(policy.payback_s, 1e-9)
     for each in runners:
         job = each.job
         why = None if each.steady else _unsteady(each, now_s)
         if why is None and job.bank.resized_s:
             why = _too_soon(each, policy, now_s)
         if why is None:
-            why = growing.full[each.unit] if each.unit in growing.full else growing.refused(each.unit)
+            why = full[each.unit] if each.unit in full else growing.refused(each.unit)
         if why is None:
             if each.first.per_worker < policy.least_gain:
                 why = Reason.MARGINAL_GAIN, f"{each.first.share:.1%} faster by the next worker"
-            elif not any_poor and not pays(job, each.larger, policy):
-                any_poor = True  # perhaps by growing further
+            elif not any_poor and (each.first.share < enough or job.bank.restart_s is not None):
+                any_poor = not pays(job, each.larger, policy)  # perhaps it does by growing further
         if why is None:
             able.append(each)
         else:
-            yield each.hold(*why)
-    yield from _grown(able, growing, policy, any_poor)
+            steps[id(each)] = each.hold(*why)
+    _grown(able, growing, policy, any_poor, steps)
 
 
-def _grown(able: list[Seen], growing: Growing, policy: Policy, any_poor: bool) -> Iterator[Step]:
+def _grown(able: list[Seen], growing: Growing, policy: Policy, any_poor: bool, steps: dict[int, Step]) -> None:
     """What becomes of jobs that may grow. A growth that would not pay is taken back, and others have the room."""
-    poor: set[JobKey] = set()
+    poor: set[int] = set()
     while True:
         attempt = growing.copied() if any_poor else growing
-        sizes = _shared_out([each for each in able if each.job.key not in poor], attempt, policy)
+        sizes = _shared_out([each for each in able if id(each) not in poor] if poor else able, attempt, policy)
         late = any_poor and {
-            each.job.key for each in able if each.job.key in sizes and not pays(each.job, sizes[each.job.key], policy)
+            id(each) for each in able if id(each) in sizes and not pays(each.job, sizes[id(each)], policy)
         }
         if not late:
             break
         poor |= late
     for each in able:
         job = each.job
-        if (size := sizes.get(job.key)) is not None:
-            yield Step(job.key, size, job.replicas, Reason.IDLE_ROOM, f"room in queue {job.queue}")
-        elif job.key in poor:
+        if (size := sizes.get(id(each))) is not None:
+            steps[id(each)] = Step(job.key, size, job.replicas, Reason.IDLE_ROOM, f"room in queue {job.queue}")
+        elif id(each) in poor:
             why = f"{each.first.share:.1%} faster by the next worker: no restart is worth it"
-            yield each.hold(Reason.MARGINAL_GAIN, why)
+            steps[id(each)] = each.hold(Reason.MARGINAL_GAIN, why)
         else:
-            yield each.hold(*(attempt.full.get(each.unit) or _OTHERS_FIRST))
+            steps[id(each)] = each.hold(*(attempt.full.get(each.unit) or _OTHERS_FIRST))
 
 
-def _shared_out(able: list[Seen], growing: Growing, policy: Policy) -> dict[JobKey, int]:
-    """The sizes that jobs get: unit by unit to whoever gains most, and among those that gain alike by turn."""
-    sizes: dict[JobKey, int] = {}
-    levels: dict[float, list[_Next]] = {}
-    for each in able:
-        levels.setdefault(-each.first.share, []).append((each.turn, each, each.larger, each.unit))
+def _shared_out(able: list[Seen], growing: Growing, policy: Policy) -> dict[int, int]:
+    """The sizes that jobs get, by id: unit by unit to whoever gains most, and among those that gain alike by turn."""
+    sizes: dict[int, int] = {}
+    levels: defaultdict[float, list[_Next]] = defaultdict(list)
+    full = growing.full
+    for turn, each in enumerate(able):
+        levels[-each.first.share].append((turn, each, each.larger, each.unit))
     heap = list(levels)
     heapq.heapify(heap)
     while heap:
         level = levels.pop(heapq.heappop(heap))
         level.sort(key=itemgetter(0))
         for turn, each, larger, unit in level:
-            if not growing.take(unit):
+            if (unit in full and full[unit] is not None) or not growing.take(unit):
                 continue
             job = each.job
-            sizes[job.key] = larger
+            sizes[id(each)] = larger
             further = job.sizes.larger(larger)
             if further > job.most:
                 continue
             worth = gain(job.curve, job.bounds.least, larger, further)
             if worth.per_worker >= policy.least_gain:
                 if -worth.share not in levels:
-                    levels[-worth.share] = []
                     heapq.heappush(heap, -worth.share)
                 levels[-worth.share].append((turn, each, further, (each.pool, further - larger)))
     return sizes

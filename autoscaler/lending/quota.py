@@ -21,7 +21,17 @@ class Quota:
 
     def holds(self, queue: str, needs: Needs, times: int = 1) -> bool:
         """Does so much more fit, here and above, so many times? A queue that nobody describes has no limit."""
-        return holds(self._queues, self._used, queue, needs, times)
+        found = self._queues.get(queue)
+        if found is None:
+            return True
+        if found.within:
+            return holds(self._queues, self._used, queue, needs, times)
+        used, limit = self._used[queue], found.limit  # the same, where nothing is above
+        for what, amount in needs:
+            most = limit.get(what)
+            if most is not None and amount and used.get(what, 0) + amount * times > most:
+                return False
+        return True
 
     def ever(self, queue: str, needs: Needs) -> bool:
         """Would it fit if nobody used anything?"""
@@ -29,7 +39,13 @@ class Quota:
 
     def take(self, queue: str, needs: Needs, times: int = 1) -> None:
         """Charge a queue and what is above it so many times, or with times below 0 give back."""
-        charge(self._queues, self._used, queue, needs, times)
+        found = self._queues.get(queue)
+        if found is not None and found.within:
+            charge(self._queues, self._used, queue, needs, times)
+        elif found is not None:
+            used = self._used[queue]
+            for what, amount in needs:
+                used[what] = used.get(what, 0) + amount * times
 
     def keep(self, amounts: Mapping[str, int]) -> None:
         """Keep so much free in every queue, and what each queue keeps for itself."""

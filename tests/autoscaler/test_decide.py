@@ -212,12 +212,12 @@ def test_a_min_above_the_queues_limit_never_starts():
 
 
 @st.composite
-def worlds(draw):
+def worlds(draw, gpus_of_workers=(1, 1, 2, 4)):
     """Nodes, queues, and jobs that run or wait, with workers where there was room."""
     nodes = draw(st.lists(st.integers(1, 8), min_size=1, max_size=4))
     left, made = list(nodes), []
     for number in range(draw(st.integers(1, 6))):
-        gpus, unit = draw(st.sampled_from([1, 1, 2, 4])), draw(st.sampled_from([1, 1, 2]))
+        gpus, unit = draw(st.sampled_from(gpus_of_workers)), draw(st.sampled_from([1, 1, 2]))
         least = unit * draw(st.integers(1, 3))
         most = least + unit * draw(st.integers(0, 3))
         replicas = least + unit * draw(st.integers(0, (most - least) // unit))
@@ -294,9 +294,12 @@ def test_one_job_gives_to_several_in_one_change():
 
 
 @settings(max_examples=200, deadline=None)
-@given(worlds())
+@given(worlds(gpus_of_workers=(1,)))
 def test_once_obeyed_a_plan_takes_nothing_back(at):
-    """No job that was shrunk for somebody grows at once, and none that grew is shrunk, while nothing else happens."""
+    """No job that was shrunk for somebody grows at once, and none that grew is shrunk, while nothing else happens.
+
+    Among workers of one size: of several sizes a scheduler may fill other nodes than the plan had in mind.
+    """
     steps = decide(at, POLICY, NOW_S)
     again = {step.key: step for step in decide(obeyed(at, steps), POLICY, NOW_S + 1)}
     for step in steps:

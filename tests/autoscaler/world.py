@@ -75,6 +75,7 @@ def obeyed(before, steps):
     order = sorted(range(len(kept)), key=lambda at: (not kept[at].waits, kept[at].turn))
     for at in order:
         for wanted in (kept[at].job.bounds.least, kept[at].job.replicas):
+            before = kept[at]
             while kept[at].placed < wanted:
                 now = world(nodes, *kept, queues=queues)
                 fits = np.flatnonzero(now.room.fits(kept[at].job.shape))
@@ -82,6 +83,8 @@ def obeyed(before, steps):
                     break
                 index = len(kept[at].workers)
                 kept[at] = replace(kept[at], workers=(*kept[at].workers, Worker(index, int(fits[0]), since_s=NOW_S)))
+            if kept[at].waits:
+                kept[at] = before  # a gang starts whole, or holds nothing
     return world(nodes, *kept, queues=queues)
 
 
