@@ -31,7 +31,7 @@ setup: .venv/ready ## Make .venv with everything but torch, from the lock file
 	@$(PY) -m pip install -qq --disable-pip-version-check --no-index --no-deps --no-build-isolation -e .
 	@touch .venv/ready
 
-demo: setup ## Watch gangs land under one switch, beside the default scheduler (ARGS=--fast)
+demo: setup ## Watch gangs land under one switch, and a queue lend its idle GPUs (ARGS=--fast)
 	@$(PY) -m console demo $(ARGS)
 
 test: setup controlplane ## Run every test of minutes, those against a real kube-scheduler included
