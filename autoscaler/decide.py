@@ -8,7 +8,7 @@ taken back by the next one while nothing else happens.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 
 from autoscaler.lending.evict import TURN, Givers, may_give
@@ -16,7 +16,7 @@ from autoscaler.lending.grow import Growing, grow
 from autoscaler.lending.ledger import Ledger, Wish
 from autoscaler.lending.quota import Quota, least_of, total_of
 from autoscaler.lending.worth import in_debt
-from autoscaler.model import Going, Observation, Policy, Reason, Seen, Standing, Step, pool_of
+from autoscaler.model import Going, Observation, Policy, Queue, Reason, Seen, Standing, Step, pool_of
 
 
 def decide(seen: Observation, policy: Policy, now_s: float) -> list[Step]:
@@ -50,11 +50,7 @@ def decide(seen: Observation, policy: Policy, now_s: float) -> list[Step]:
     if waiters:
         poor = partial(in_debt, policy=policy, now_s=now_s)
         able = [each for each in ordered if each.gives and id(each) not in steps and may_give(each, now_s)]
-        givers = Givers(able, ledger, poor)
-        for waiter in waiters:
-            served = list(_serve(waiter, givers, ledger, real))
-            same = same and len(served) == 1
-            steps |= {id(each): _with_others(step, steps.get(id(each))) for each, step in served}
+        same &= not _serve_all(waiters, Givers(able, ledger, poor), (ledger, real), seen.queues, steps)
         runners = [each for each in runners if id(each) not in steps]
     kept = ledger.with_headroom(policy.headroom) if policy.headroom or ledger.quota.keeps() else ledger
     growing = _growing(ledger, ledger if same else real, kept, waiters, steps)
@@ -68,6 +64,32 @@ def _with_others(step: Step, before: Step | None) -> Step:
         return step
     detail = f"{step.was - step.workers} workers leave for {before.for_} and others"
     return step._replace(detail=detail, for_=before.for_)
+
+
+def _serve_all(
+    waiters: list[Seen],
+    givers: Givers,
+    ledgers: tuple[Ledger, Ledger],
+    queues: Mapping[str, Queue],
+    steps: dict[int, Step],
+) -> bool:
+    """The steps that waiting jobs bring about, in their turn, put into `steps`. Does anybody have to leave?
+
+    In a strict queue one that nobody can help holds up all behind it: to make room for them would be in vain.
+    """
+    blocked: dict[str, Seen] = {}
+    shrinks = False
+    for waiter in waiters:
+        queue = waiter.job.queue
+        if (head := blocked.get(queue)) is not None:
+            steps[id(waiter)] = waiter.hold(Reason.OTHERS_WAIT, f"its queue is strict, and {head.job.key} comes first")
+            continue
+        for each, step in _serve(waiter, givers, *ledgers):
+            steps[id(each)] = _with_others(step, steps.get(id(each)))
+            shrinks = shrinks or step.changes
+        if queue in queues and queues[queue].strict and steps[id(waiter)].reason is Reason.NEEDS_MORE:
+            blocked[queue] = waiter
+    return shrinks
 
 
 def _goes(seen: Seen, policy: Policy, now_s: float) -> bool:

@@ -206,7 +206,7 @@ class Queue:
     deserved: what is its own; beyond it, it borrows. used: by all its pods, those that leave included. headroom: kept
     free in it, by its owner's word. within, kept, called: what is above it, as jobs.queues.charge has it. refused: why
     no job of it can be resized; hazard: why none can that Kueue does not lift above others. faults: why nothing of it
-    may be changed.
+    may be changed. strict: nobody in it starts before an older one.
     """
 
     name: str
@@ -221,6 +221,7 @@ class Queue:
     refused: str = ""
     hazard: str = ""
     faults: tuple[str, ...] = ()
+    strict: bool = False
 
 
 class Standing(Enum):

@@ -94,4 +94,5 @@ def _queue(name: str, share: Share) -> Queue:
         share.refused,
         share.hazard,
         share.faults,
+        share.strict,
     )

@@ -36,6 +36,7 @@ def read(raw: Object) -> QueueSpec:
         deserved=dict(nominal),
         parent=COHORT + cohort if cohort else "",
         open=spec.text("stopPolicy", _GOES_ON) == _GOES_ON,
+        strict=spec.text("queueingStrategy") == "StrictFIFO",
         headroom=headroom(meta, nominal),
         flavors=flavors,
         preempts="" if preempts == _NEVER else preempts,
@@ -183,6 +184,7 @@ def _share(node: _Node, demand: Demand, exposed: bool) -> Share:
         _no_flavor(spec, sorted(several)),
         _hazard(spec),
         spec.faults,
+        spec.strict,
     )
 
 

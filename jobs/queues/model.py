@@ -44,10 +44,11 @@ class QueueSpec:
 
     capability: never more. guarantee: kept for it. deserved: its own; beyond it, it borrows. parent: of a tree, or
     the cohort of Kueue. weight, weights: its part of what others leave, of everything or by resource. lends: may others
-    have what it leaves of its own? namespaces: whose pods it pays for when they name no queue. headroom: kept free in
-    it. preempts, reclaims: does Kueue evict whole jobs in it, and for it in others? pool: the whole that a tree of its
-    own shares out. source: the object, for a queue that several objects make. faults: what could not be read; such an
-    amount is left out, and nothing of the queue may be changed until its owner has mended it.
+    have what it leaves of its own? strict: does nobody start before an older one? namespaces: whose pods it pays for
+    when they name no queue. headroom: kept free in it. preempts, reclaims: does Kueue evict whole jobs in it, and for
+    it in others? pool: the whole that a tree of its own shares out. source: the object, for a queue that several
+    objects make. faults: what could not be read; such an amount is left out, and nothing of the queue may be changed
+    until its owner has mended it.
     """
 
     name: str
@@ -60,6 +61,7 @@ class QueueSpec:
     weights: Amounts = field(default_factory=dict)
     lends: bool = True
     open: bool = True
+    strict: bool = False
     namespaces: tuple[str, ...] = ()
     headroom: Amounts = field(default_factory=dict)
     flavors: tuple[Flavor, ...] = ()
@@ -76,6 +78,7 @@ class Share:
 
     limit: its pods together never more. deserved: its own. used: by its pods, and by all below it. within: the share
     above, which has to hold what goes beyond `kept`, there `called` so. headroom: room that elastic workers leave free.
+    strict: nobody starts before an older one.
     refused: why no job of it can be resized. hazard: why none can but those that are lifted above others by Kueue's
     priority-boost. faults: why nothing of it may be changed at all.
     """
@@ -91,6 +94,7 @@ class Share:
     refused: str = ""
     hazard: str = ""
     faults: tuple[str, ...] = ()
+    strict: bool = False
 
 
 @dataclass(frozen=True, slots=True)

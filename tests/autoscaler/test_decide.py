@@ -206,6 +206,17 @@ def test_a_closed_queue_neither_grows_nor_starts():
     assert words(at) == {"a": Reason.QUEUE_CLOSED, "bb": Reason.QUEUE_CLOSED}
 
 
+def test_in_a_strict_queue_nobody_makes_room_for_one_behind_another_that_waits():
+    """4 GPUs: to make room for the last would be in vain, as it may not start before the one that is too large."""
+    lent, rigid = seen(job("a", most=2, replicas=2), [0, 0]), seen(job("b", least=2, most=2), [0, 0])
+    head, behind = seen(job("cc", least=3, most=3)), seen(job("ddd", most=1))
+    at = world([4], lent, rigid, head, behind)
+    assert (sizes(at)["a"], words(at)["ddd"]) == (1, Reason.WAITS_FOR_ROOM)
+    strict = replace(at, queues={"q": replace(at.queues["q"], strict=True)})
+    assert (sizes(strict)["a"], words(strict)["ddd"]) == (2, Reason.OTHERS_WAIT)
+    assert plan(strict)["ddd"].detail == "its queue is strict, and Job/ns/cc comes first"
+
+
 def test_a_min_above_the_queues_limit_never_starts():
     at = world([8], seen(job("a", least=5, most=5)), queues={"q": {"limit": 4}})
     assert words(at) == {"a": Reason.OVER_QUOTA}

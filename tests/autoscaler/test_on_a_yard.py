@@ -207,6 +207,24 @@ async def test_its_page_tells_what_each_queue_has(cluster):
         assert answer.status == 200
 
 
+async def test_a_queue_has_its_page_and_pods_their_marks_where_an_admin_wants_them(cluster):
+    await cluster.lender("--act", "--mark-pods")
+    await cluster.submit("a", 1, 3)
+    await cluster.until(a=3)
+    marks = {}
+    async with asyncio.timeout(30):
+        async for word, now in cluster.api.changes(PODS):
+            if word != "SYNCED":
+                notes = now.obj["metadata"].get("annotations") or {}
+                marks[now.obj["metadata"]["name"]] = notes.get("volcano.sh/preemptable")
+            if list(marks.values()).count("true") == 2 and "false" in marks.values():
+                break
+    assert {name[-1]: mark for name, mark in marks.items()} == {"0": "false", "1": "true", "2": "true"}
+    page = await cluster.api.call("GET", "/api/v1/namespaces/turnout-system/configmaps/turnout-queue-default")
+    status = json.loads(page["data"]["status"])
+    assert (status["elasticWorkers"], [line["job"] for line in status["lent"]]) == (2, ["VolcanoJob/default/a"])
+
+
 async def test_it_ends_when_told(cluster):
     child = await cluster.lender()
     await cluster.says("leading")

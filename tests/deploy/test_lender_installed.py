@@ -299,6 +299,7 @@ async def test_pods_are_marked_where_the_component_is_switched_on(tmp_path):
     assert ("ValidatingAdmissionPolicyBinding", "turnout-autoscaler-marks-pods-only") in added
     assert len(added) == 4
     assert set(_arguments(marking)) - set(_arguments(plain)) == {"--mark-pods"}
+    assert settings(_arguments(marking)).mark_pods
 
 
 def _arguments(objects):

@@ -103,6 +103,14 @@ def test_a_stopped_queue_is_closed(policy, is_open):
     assert kueue.goes_on(raw(stopPolicy=policy)) is is_open
 
 
+@pytest.mark.parametrize(
+    ("strategy", "strict"),
+    [({"queueingStrategy": "StrictFIFO"}, True), ({"queueingStrategy": "BestEffortFIFO"}, False), ({}, False)],
+)
+def test_a_strict_queue_is_known(strategy, strict):
+    assert kueue.read(raw(**strategy)).strict is strict
+
+
 def test_which_of_several_flavors_a_job_was_given_is_not_known_so_none_is_resized():
     flavors = [{"name": n, "resources": [{"name": GPU, "nominalQuota": "4"}]} for n in ("a100", "h100")]
     queue = kueue.read(raw("a", resourceGroups=[{"flavors": flavors}], cohortName="c"))
