@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 import time
 from collections.abc import Callable
@@ -68,6 +67,8 @@ def _resume(args: argparse.Namespace) -> int:
 
 
 def _done(command: str, args: argparse.Namespace, wanted: Callable[[], Write]) -> int:
+    import asyncio
+
     from console.standing import BadWish
     from kube.errors import BadKubeconfig, KubeError, NotFound
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import random
 import sys
 import textwrap
@@ -69,6 +68,8 @@ class Sighted:
 
 
 def _why(args: argparse.Namespace) -> int:
+    import asyncio
+
     from autoscaler.settings import Settings
     from console.why import NoSuchJob
     from kube.errors import BadKubeconfig, KubeError
@@ -93,6 +94,8 @@ def _why(args: argparse.Namespace) -> int:
 
 async def _list(wanted: Settings) -> Sighted:
     """List once all that the lender watches. Raises CannotSee, or BadKubeconfig."""
+    import asyncio
+
     from autoscaler.shell.sight import Sight
     from jobs.kinds.all import KINDS
     from kube.shell.client import Client
@@ -168,6 +171,8 @@ class _Once:
 
     async def watch(self, path: str, params: Mapping[str, Any]) -> AsyncIterator[bytes]:
         """Nothing, until cancelled."""
+        import asyncio
+
         await asyncio.Event().wait()
         yield b""
 
