@@ -70,9 +70,15 @@ def run_all(names: Sequence[str], quick: bool) -> int:
     return 1 if broken else 0
 
 
+def _console() -> Console:
+    """As wide as the terminal; in a file wide enough for every table."""
+    console = Console()
+    return console if console.is_terminal else Console(width=140)
+
+
 def show(name: str, outcome: Outcome) -> None:
     """Print an outcome and keep it in build/bench."""
-    console = Console()
+    console = _console()
     console.rule(outcome.title)
     for table in outcome.tables:
         console.print(drawn(table))
