@@ -16,6 +16,7 @@ from jobs.gang import Dialect
 from kube.reserve import Pods
 from kube.shape import PodShape
 from kube.snapshot import Rows
+from kube.times import rfc3339_micro
 from scheduler_ext.model import Answer, Notice, Rules, Victims, Word
 from scheduler_ext.plans.book import Book
 from scheduler_ext.plans.place import GangPlan, judged, judged_members, place
@@ -25,7 +26,8 @@ from topology.distance import common_tier
 from topology.model import Reason, Refusal, Rule
 from topology.score import scores
 
-LONG_LIST = 1024  # names; a refusal of more than these explains itself on the first ones only
+LONG_LIST = 1024  # names; a refusal of more than these explains itself on the first FEW only
+FEW = 64
 MOST_SCORES = 256  # a long answer is what an extender costs (facts/extender.md 1.9)
 
 
@@ -80,6 +82,18 @@ def fit(book: Book, member: Member, names: Sequence[str], rules: Rules, now_s: f
         detail = f"planned host {node} is not among the {len(names)} candidates"
         return _refuse_all(member, names, Word.PLANNED_HOST_MISSING, f"{detail}; is percentageOfNodesToScore 100?")
     return _fit_among(book, gang, member, names, plan)
+
+
+def not_yet(why: Notice, names: Sequence[str], wall_s: float, pause_s: float) -> Answer:
+    """Refuse until asked again: what was seen may be old, and newer knowledge may make it a yes.
+
+    kube-scheduler writes into a pod why it waits, and tries a refused pod again whose status changed: so no two of
+    these answers read the same. All nodes are forbidden, so that nothing is preempted on old knowledge. An error would
+    not do: an extender that is ignorable is then passed over, and a part of the gang would start.
+    wall_s: of this answer. pause_s: how long it is kept back, since a scheduler with nothing else to do asks at once.
+    """
+    text = f"{Word.OLD_VIEW.value} at {rfc3339_micro(wall_s)}: {why.word.value}: {why.detail}"
+    return Answer((), forbidden=dict.fromkeys(names[:FEW], text), pause_s=pause_s)
 
 
 def rank(book: Book, member: Member, names: Sequence[str], rules: Rules, now_s: float) -> list[tuple[str, int]]:
@@ -257,7 +271,7 @@ def _refuse_all(member: Member, names: Sequence[str], word: Word, detail: str) -
 
 def _explained(names: Sequence[str]) -> Sequence[str]:
     """A node in neither failure map counts as unresolvable too, so a long list needs no name for each."""
-    return names if len(names) <= LONG_LIST else names[:64]
+    return names if len(names) <= LONG_LIST else names[:FEW]
 
 
 def _notice(word: Word, member: Member, detail: str) -> Notice:

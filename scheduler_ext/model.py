@@ -22,6 +22,7 @@ class Answer:
     no_room: Mapping[str, str] = field(default_factory=dict)  # name -> why; preemption may try these
     forbidden: Mapping[str, str] = field(default_factory=dict)  # name -> why; nothing that leaves would help
     all_kept: bool = False  # nothing narrowed: the request's list goes back as it came
+    pause_s: float = 0.0  # how long to keep the answer back
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class Word(Enum):
     GANG_INCOMPLETE = "GangIncomplete"  # held until as many members exist as must start together
     GANG_PARTIAL = "GangPartial"  # some members hold a host, the rest finds none
     PLANNED_HOST_MISSING = "PlannedHostMissing"  # the scheduler did not offer the host that a required gang needs
+    OLD_VIEW = "OldView"  # one of the refusals above, but from a view that may be old: to be asked again
     BAD_ANNOTATION = "BadAnnotation"
     MAP_APPLIED = "MapApplied"
     MAP_REJECTED = "MapRejected"  # faults in the ConfigMap; the last good map stays

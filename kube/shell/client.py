@@ -196,12 +196,12 @@ class Client:
         return await self._call(_Ask("DELETE", path, params, deadline_s, body=options))
 
     async def watch(self, path: str, params: Params, *, max_line_bytes: int = MAX_LINE_BYTES) -> AsyncIterator[bytes]:
-        """Raw lines of a watch until the server ends it. A line too long comes cut off, hence unreadable.
-
-        Close it (`contextlib.aclosing`) when leaving early. Silence is for the caller to notice.
+        """An empty line once the server has taken the watch, then each raw line until it ends. One too long comes cut
+        off, hence unreadable. Close it (`contextlib.aclosing`) when leaving early. Silence is for the caller to notice.
         """
         response = await self._send(_Ask("GET", path, {**params, "watch": True}, CALL_S, stream=True))
         try:
+            yield b""
             async for line in split(response.content.iter_any(), max_line_bytes):
                 yield line
         except (aiohttp.ClientError, OSError) as error:

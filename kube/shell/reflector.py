@@ -37,14 +37,15 @@ class Source(Protocol):
         """Each page of a list."""
 
     def watch(self, path: str, params: Mapping[str, Any]) -> AsyncIterator[bytes]:
-        """Each line of a watch."""
+        """An empty line once the server has taken the watch, then each line of it."""
 
 
 class Reflector(Generic[T]):
     """Tells `sink` of every object under `path`, each change, and each one that went while nobody looked.
 
     has_synced: a whole list has been told. last_event_s: of `clock`, when anything last came. relists, reconnects:
-    lists and watches after the first. skipped: objects and lines that could not be read or used.
+    lists and watches after the first. skipped: objects and lines that could not be read or used. watching_since_s:
+    of `clock`, when the server took the watch in hand; None while there is none, and things change unseen.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Reflector(Generic[T]):
         self._lists = self._watches = self._unread = 0
         self.has_synced = False
         self.last_event_s = clock.monotonic()
+        self.watching_since_s: float | None = None
         self.last_error = ""
 
     @property
@@ -175,6 +177,7 @@ class Reflector(Generic[T]):
             await asyncio.wait({reading, silence}, return_when=asyncio.FIRST_COMPLETED)
             ended = reading.done()
         finally:
+            self.watching_since_s = None
             reading.cancel()
             silence.cancel()
             await asyncio.wait({reading, silence})
@@ -204,6 +207,9 @@ class Reflector(Generic[T]):
         async with aclosing(lines):
             taken = 0
             async for raw in lines:
+                if not raw:
+                    self.watching_since_s = self._clock.monotonic()
+                    continue
                 self._take(raw)
                 taken += 1
                 if taken % _LINES_A_TURN == 0:

@@ -65,6 +65,8 @@ class Verbs:
         verb = PATHS.get(request.path)
         try:
             reply = self._unread(request, verb) or await self._read_and_answer(request, verb or Verb.FILTER, start_s)
+            if reply.pause_s:
+                await asyncio.sleep(reply.pause_s)
         except _Refused as refused:
             reply = refused.reply
         finally:

@@ -54,6 +54,7 @@ class Reply:
     status: int
     body: bytes
     outcome: Outcome
+    pause_s: float = 0.0  # how long to keep it back
 
 
 class _Filter:
@@ -66,6 +67,10 @@ class _Filter:
     def plan(self, adviser: Adviser) -> None:
         self._answer = adviser.filter(self._args.pod, self._args.names)
 
+    @property
+    def pause_s(self) -> float:
+        return self._answer.pause_s
+
     def encode(self) -> tuple[bytes, int]:
         named = len(self._args.names) if self._answer.all_kept else len(self._answer.kept)
         return wire_kube.encode_filter(self._args, self._answer), named
@@ -73,6 +78,8 @@ class _Filter:
 
 class _Prioritize:
     """A question that prioritize asked, then its answer."""
+
+    pause_s = 0.0
 
     def __init__(self, body: bytes) -> None:
         self._args = wire_kube.decode_args(body)
@@ -87,6 +94,8 @@ class _Prioritize:
 
 class _Preempt:
     """A question that preempt asked, then its answer."""
+
+    pause_s = 0.0
 
     def __init__(self, body: bytes) -> None:
         self._args = args = wire_kube.decode_preempt(body)
@@ -133,18 +142,18 @@ class Desk:
             question.plan(self._adviser)
             planned_s = self._clock()
             encoded, names = question.encode()
-            outcome = Outcome.ANSWERED
+            outcome, pause_s = Outcome.ANSWERED, question.pause_s
         except Exception as error:
             self._tell(verb, error)
             planned_s = self._clock()
             encoded, names = _QUESTIONS[verb](body).encode()
-            outcome = Outcome.NEUTRAL
+            outcome, pause_s = Outcome.NEUTRAL, 0.0
         decode, plan, encode = self._phases[verb]
         decode.observe(decoded_s - start_s)
         plan.observe(planned_s - decoded_s)
         encode.observe(self._clock() - planned_s)
         self._names[verb].observe(names)
-        return Reply(200, encoded, outcome)
+        return Reply(200, encoded, outcome, pause_s)
 
     def _tell(self, verb: Verb, error: Exception) -> None:
         """Count and log a failure by its kind and place alone: an error's text may hold what a pod says."""

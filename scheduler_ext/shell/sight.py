@@ -28,6 +28,8 @@ OWNERS = {"Job": "/apis/batch/v1/jobs", "StatefulSet": "/apis/apps/v1/statefulse
 UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
 TIDY_S = 5.0
 SYNC_LOOK_S = 0.1
+CAUGHT_UP_S = 2.0  # after which a watch that came back has told what it had missed
+ROOM = ("nodes", "pods")  # what a scheduler knows as we do, and asks anew when it changes
 
 
 class _Nodes:
@@ -174,6 +176,7 @@ class Sight:
         for kind, path in OWNERS.items():
             self.reflectors[path.rsplit("/", 1)[1]] = watch(path, Owner, _Owners(view, kind), optional=True)
         view.waiting_for = self.waiting_for
+        view.may_be_old = self.may_be_old
 
     def waiting_for(self) -> str | None:
         """What is still to be seen before an answer can be trusted."""
@@ -181,6 +184,12 @@ class Sight:
         if missing:
             return f"no whole list yet of {', '.join(missing)}"
         return None if self.map_desk.looked else "the map is being read"
+
+    def may_be_old(self) -> bool:
+        """Whether room may have come or gone unseen: a watch is down, or has not caught up yet."""
+        caught_up_s = self._clock.monotonic() - CAUGHT_UP_S
+        watching = (self.reflectors[kind].watching_since_s for kind in ROOM)
+        return any(since_s is None or since_s > caught_up_s for since_s in watching)
 
     async def synced(self) -> None:
         """Wait until nothing is missing."""

@@ -22,6 +22,7 @@ from topology.model import Rule
 
 log = logging.getLogger("turnout.extender")
 
+AGAIN_S = 0.2  # how soon the same pod is refused again from an old view
 UNCONFIRMED_S = 30.0  # how long a pod that only a request has shown is believed
 GANGS_DESCRIBED = 200
 COUNTED_SILENCE = ("ResourceClaims", "PodLevelGpus")  # pods with GPUs of which we cannot tell where they fit
@@ -35,8 +36,10 @@ class View:
         self.gangs = GangView(rules.gpu_resources)
         self.book = Book(self.gangs, Rule.LEAF_ONLY if rules.leaf_only else Rule.ALL_TIERS, rules.hold_incomplete)
         self.waiting_for: Callable[[], str | None] = lambda: "no watch is running"
+        self.may_be_old: Callable[[], bool] = lambda: False
         self.on_pod: Callable[[Pod], None] | None = None  # the nominator looks over our shoulder
         self._unconfirmed: dict[str, float] = {}
+        self._put_off_s: dict[str, float] = {}  # uid -> when it was last refused from an old view
 
     # What the rim asks.
 
@@ -52,6 +55,8 @@ class View:
         advice = advise.fit(self.book, member, names, self.rules, now_s)
         if advice.node:
             self.gangs.assume(member, advice.node, now_s)
+        if advice.notice is not None and self.may_be_old():
+            return self._put_off(member, advice.notice, names)
         if advice.notice is not None:
             self.metrics.refusals.labels(advice.notice.word.value).inc()
             self.tell(advice.notice)
@@ -119,6 +124,7 @@ class View:
     def drop_pod(self, uid: str) -> None:
         """A pod is gone."""
         self._unconfirmed.pop(uid, None)
+        self._put_off_s.pop(uid, None)
         self.gangs.drop_pod(uid)
 
     def use_map(self, fabric: Fabric) -> None:
@@ -137,6 +143,15 @@ class View:
         self.metrics.unenforced_pods.set(advise.unenforced_pods(self.book, self.rules))
 
     # Inside.
+
+    def _put_off(self, member: Member, why: Notice, names: Sequence[str]) -> Answer:
+        """Refuse so that the scheduler asks again. The owner is not told: it may be wrong."""
+        now_s = self.clock.monotonic()
+        due_s = self._put_off_s.get(member.uid, now_s - AGAIN_S) + AGAIN_S
+        pause_s = min(max(0.0, due_s - now_s), AGAIN_S)  # far below the scheduler's patience
+        self._put_off_s[member.uid] = now_s + pause_s
+        self.metrics.refusals.labels(Word.OLD_VIEW.value).inc()
+        return advise.not_yet(why, names, self.clock.wall(), pause_s)
 
     def _member(self, pod: Pod) -> Member | None:
         """The pod as we know it; one that our watch has not shown yet is taken from the request."""

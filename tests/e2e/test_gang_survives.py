@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 
@@ -11,7 +12,8 @@ from aiohttp import web
 
 from kube import labels
 from tests import cluster
-from tests.e2e.stories import PODS, bound_now, landed_where, refused, tempt
+from tests.e2e.door import Door
+from tests.e2e.stories import PODS, bound_now, landed_where, refused, remove, tempt
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 REQUIRED = {labels.TOPOLOGY: "required"}
@@ -97,6 +99,32 @@ async def test_a_started_required_gang_that_lost_a_host_is_told_to_be_partial(st
     async with stage.plane.api() as api:
         await api.delete(f"{PODS}/intruder")
     assert set(stage.leaves(await stage.landed("bert", 8, within_s=20))) == {whole}
+
+
+async def test_a_gang_refused_while_a_watch_was_down_lands_once_it_is_back_though_nothing_else_changes(stage, tmp_path):
+    await stage.build(leaves=1, hosts_per_leaf=4)
+    async with Door(stage.plane.url) as door:
+        through = door.kubeconfig(stage.plane.kubeconfig, tmp_path)
+        await asyncio.to_thread(stage.start_extender, "extender", "--kubeconfig", str(through))
+        stage.start_scheduler()
+        await stage.submit(*cluster.koordinator_gang("old", 2))
+        await stage.landed("old", 2, within_s=15)
+        await stage.submit(*cluster.koordinator_gang("new", 4))
+        async with stage.plane.api() as api:
+            await api.until(f"{PODS}?labelSelector=gang%3Dnew", told(4, "2 NoRoom: 4 pods must start together"))
+            door.shut()
+            await remove(stage, "old", 2)  # the scheduler sees it, the extender does not
+            await api.until(f"{PODS}?labelSelector=gang%3Dnew", told(4, "4 OldView at "))
+        assert await bound_now(stage, "new") == {}
+        door.open()
+        assert len(await stage.landed("new", 4)) == 4
+
+
+def told(count, why):
+    """Ask of pods: do so many wait for this reason, as the scheduler was told?"""
+    return lambda pods: (
+        sum(why in c.get("message", "") for p in pods for c in p["status"].get("conditions", [])) == count
+    )
 
 
 async def take_a_free_host(stage, leaf, placed):

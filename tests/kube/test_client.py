@@ -197,7 +197,7 @@ async def test_watch_lines_come_whole_whatever_the_chunks(tmp_path):
     async with connected(tmp_path) as (script, client):
         script.watches = [stream(*pieces, then="end")]
         read = [raw async for raw in client.watch(PODS, {"resourceVersion": "1"})]
-    assert read == [line.rstrip()] * 3
+    assert read == [b"", *[line.rstrip()] * 3]  # the empty one says that the watch was taken
     assert script.asked[0].query == {"resourceVersion": "1", "watch": "true"}
 
 
@@ -206,7 +206,7 @@ async def test_a_line_past_the_bound_is_cut_and_the_next_one_is_whole(tmp_path):
     async with connected(tmp_path) as (script, client):
         script.watches = [stream(long[:100_000], long[100_000:] + bookmark(5), long + bookmark(6), then="end")]
         read = [raw async for raw in client.watch(PODS, {}, max_line_bytes=50_000)]
-    assert [len(raw) for raw in read] == [1024, len(bookmark(5)) - 1, 1024, len(bookmark(6)) - 1]
+    assert [len(raw) for raw in read] == [0, 1024, len(bookmark(5)) - 1, 1024, len(bookmark(6)) - 1]
 
 
 @pytest.mark.parametrize(

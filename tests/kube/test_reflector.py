@@ -325,6 +325,20 @@ async def test_a_list_of_nothing_may_be_null(tmp_path):
         assert scene.reflector.skipped == 0
 
 
+async def test_it_is_known_since_when_a_watch_shows_what_changes(tmp_path):
+    watches = [stream(event("ADDED", pod("a", 11)), then="reset"), fault(503), stream(event("ADDED", pod("b", 12)))]
+    async with reflecting(tmp_path, watches=watches) as scene:
+        assert scene.reflector.watching_since_s is None  # nothing was asked yet
+        for pause_s in (0.8, 1.6):  # cut off, then refused
+            assert await scene.clock.until_asleep() == pytest.approx(pause_s)
+            assert scene.reflector.watching_since_s is None
+            await scene.clock.skip()
+        await scene.receiver.until("put b@12")
+        taken_s = scene.clock.monotonic()
+        await scene.clock.advance(60)
+        assert scene.reflector.watching_since_s == taken_s
+
+
 async def test_the_age_of_the_last_word_is_known(tmp_path):
     async with reflecting(tmp_path, watches=[stream(bookmark(11))]) as scene:
         await scene.receiver.until("synced")

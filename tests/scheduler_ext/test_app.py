@@ -165,6 +165,25 @@ async def test_before_it_is_ready_nobody_is_advised_and_the_reason_is_told():
         assert await rim.get("/readyz") == (200, "ok\n")
 
 
+class Slow(Scripted):
+    """An adviser whose answers to filter are to be kept back."""
+
+    def filter(self, pod, names):
+        return Answer((), forbidden={"a": "OldView"}, pause_s=0.3)
+
+
+@pytest.mark.asyncio
+async def test_an_answer_may_be_kept_back_while_others_are_given():
+    async with opened(Slow()) as rim:
+        start_s = time.perf_counter()
+        waiting = asyncio.create_task(rim.post("filter", body()))
+        assert await rim.post("prioritize", body()) == (200, [{"Host": "a", "Score": 10}])
+        assert not waiting.done()
+        status, answer = await waiting
+        assert (status, answer["NodeNames"], answer["FailedAndUnresolvableNodes"]) == (200, [], {"a": "OldView"})
+        assert time.perf_counter() - start_s >= 0.3
+
+
 @pytest.mark.asyncio
 async def test_on_leaving_it_is_not_ready_but_still_answers():
     async with opened() as rim:

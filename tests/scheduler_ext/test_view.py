@@ -5,7 +5,7 @@ import pytest
 from kube import labels
 from scheduler_ext.model import Rules, Victims, Word
 from scheduler_ext.shell.metrics import Metrics
-from scheduler_ext.shell.view import UNCONFIRMED_S, View
+from scheduler_ext.shell.view import AGAIN_S, UNCONFIRMED_S, View
 from tests import world
 from tests.world import REQUIRED, World
 
@@ -66,6 +66,58 @@ def test_malformed_annotations_are_told_and_block_nobody():
     assert story.words == [Word.BAD_ANNOTATION]
     assert labels.TOPOLOGY in story.told[0].detail
     assert labels.MAX_WORKERS in story.told[0].detail
+
+
+class TestOldView:
+    """A no that newer knowledge may turn into a yes: kube-scheduler tries a pod again whose own status changed."""
+
+    def old(self, *pods, **more):
+        story = Story(2, 2, **more)
+        story.show(*pods).view.may_be_old = lambda: True
+        return story
+
+    @pytest.mark.parametrize(("pods", "rules", "word"), [
+        pytest.param(world.volcano("bert", 5), Rules(), "NoRoom", id="no room"),
+        pytest.param(world.volcano("bert", 3, notes=REQUIRED), Rules(), "TierTooNarrow", id="none under one switch"),
+        pytest.param(world.koordinator("bert", 2, least=4), Rules(hold_incomplete=True), "GangIncomplete", id="held"),
+    ])  # fmt: skip
+    def test_each_refusal_reads_unlike_the_last_and_tells_the_owner_nothing(self, pods, rules, word):
+        story, texts = self.old(*pods, rules=rules), []
+        for _ in range(3):
+            answer = story.view.filter(pods[0], story.stage.names)
+            assert (answer.kept, answer.no_room, answer.all_kept) == ((), {}, False)  # nor is anything preempted
+            assert set(answer.forbidden) == set(story.stage.names)
+            texts += {*answer.forbidden.values()}
+            story.wait(0.01)
+        assert len({*texts}) == len(texts) == 3
+        assert all(text.startswith("OldView at 1970-01-01T00:16:40.") and f"Z: {word}: " in text for text in texts)
+        assert story.told == []
+        assert story.count("turnout_refusals_total", reason="OldView") == 3
+
+    def test_a_pod_is_kept_waiting_when_it_comes_again_too_soon_and_others_are_not(self):
+        pods = world.volcano("bert", 5)
+        story = self.old(*pods)
+        asks = [(pods[0], 0.0), (pods[0], 0.05), (pods[1], 0.0), (pods[0], AGAIN_S), (pods[0], 1.0)]
+        pauses = []
+        for pod, later_s in asks:
+            story.wait(later_s)
+            pauses.append(story.view.filter(pod, story.stage.names).pause_s)
+        assert pauses == pytest.approx([0.0, AGAIN_S - 0.05, 0.0, AGAIN_S - 0.05, 0.0])
+
+    def test_a_yes_stays_a_yes(self):
+        pods = world.volcano("bert", 2)
+        answer = self.old(*pods).view.filter(pods[0], ["a0", "a1", "b0", "b1"])
+        assert (answer.kept, answer.pause_s) == (("a0",), 0.0)
+
+    def test_once_the_view_is_new_the_refusal_is_final_and_told(self):
+        pods = world.volcano("bert", 5)
+        story = self.old(*pods)
+        story.view.filter(pods[0], story.stage.names)
+        story.view.may_be_old = lambda: False
+        first, second = (story.view.filter(pods[0], story.stage.names) for _ in range(2))
+        assert first == second
+        assert first.no_room["a0"].startswith("NoRoom: 5 pods must start together")
+        assert story.words == [Word.NO_ROOM] * 2
 
 
 def test_a_pod_that_only_a_request_has_shown_is_answered_and_then_forgotten():

@@ -7,7 +7,6 @@ import json
 import os
 import sys
 from collections import Counter
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import yaml
@@ -163,29 +162,6 @@ async def looks(stage, api, count, name="lender"):
     async with asyncio.timeout(30):
         while (made := stage.metric(DECISIONS, name) - start) < count:
             await api.patch("/api/v1/nodes/node-000", {"metadata": {"annotations": {"poked": str(made)}}})
-
-
-@asynccontextmanager
-async def stirred(api):
-    """Change a node twice a second, as a busy cluster does all the time: a scheduler tries again what it put aside.
-
-    Until its watches are back after a restart of the API server, our extender refuses what fits by then (NoRoom), and
-    kube-scheduler asks again only when something changes.
-    """
-
-    async def stir():
-        at = 0
-        while True:
-            at += 1
-            await api.patch("/api/v1/nodes/node-000", {"metadata": {"annotations": {"stirred": str(at)}}})
-            await asyncio.sleep(0.5)
-
-    stirring = asyncio.create_task(stir())
-    try:
-        yield
-    finally:
-        stirring.cancel()
-        await asyncio.gather(stirring, return_exceptions=True)
 
 
 async def clear(stage, *collections):

@@ -29,7 +29,6 @@ from tests.e2e.lender.lending import (
     slow_to_go,
     start_around,
     start_lender,
-    stirred,
     told,
     written,
 )
@@ -132,8 +131,7 @@ async def test_the_api_server_restarts_between_a_shrink_and_the_pods_end(stage):
         await api.until(PODS, lambda pods: sum(bool(p["metadata"].get("deletionTimestamp")) for p in pods) == 3)
         await looks(stage, api, 5, "restarted")
         await let_go(api)
-        async with stirred(api):
-            await runs(stage, lends=5, waits=3)
+        await runs(stage, lends=5, waits=3)
         assert (await api.get(f"{JOBS}/lends"))["metadata"]["annotations"][labels.WROTE_WORKERS] == "5"
     assert shrinks(stage, "restarted") == [("lends", 8, 5)]
 
@@ -152,7 +150,6 @@ async def test_the_api_server_restarts_while_a_shrink_is_being_written(stage):
         assert shrinks(stage, "unanswered") == []
         await asyncio.to_thread(stage.plane.restart_apiserver)
         webhook.answers.set()
-        async with stage.plane.api() as api, stirred(api):
-            await runs(stage, lends=5, waits=3)
+        await runs(stage, lends=5, waits=3)
     assert shrinks(stage, "unanswered") == [("lends", 8, 5)]
     assert "Refused" in [line["outcome"] for line in told(stage, "not_resized", "unanswered")]  # nobody answered

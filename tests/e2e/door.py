@@ -1,0 +1,70 @@
+"""A door before the API server for one program alone: shut, it cuts every connection and takes no other."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import yaml
+
+
+class Door:
+    """Passes bytes on to the API server while it is open. To be used with `async with`."""
+
+    def __init__(self, url):
+        self._behind = urlsplit(url)
+        self._open = True
+        self._passing: set[asyncio.Task] = set()
+
+    async def __aenter__(self):
+        self._server = await asyncio.start_server(self._pass, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_):
+        self._server.close()
+        passing = self.shut()
+        await asyncio.gather(*passing, return_exceptions=True)
+
+    def open(self):
+        """Let connections pass from now on."""
+        self._open = True
+
+    def shut(self):
+        """Cut every connection. Gives what is being cut."""
+        self._open = False
+        passing = list(self._passing)
+        for task in passing:
+            task.cancel()
+        return passing
+
+    def kubeconfig(self, direct, folder):
+        """Write a kubeconfig that leads through the door. Returns its path."""
+        config = yaml.safe_load(Path(direct).read_text())
+        for each in config["clusters"]:
+            each["cluster"]["server"] = f"https://127.0.0.1:{self.port}"
+        path = folder / "through-the-door"
+        path.write_text(yaml.safe_dump(config))
+        return path
+
+    async def _pass(self, reader, writer):
+        with contextlib.closing(writer):
+            if not self._open:
+                return
+            there, back = await asyncio.open_connection(self._behind.hostname, self._behind.port)
+            with contextlib.closing(back):
+                task = asyncio.gather(copy(reader, back), copy(there, writer))
+                self._passing.add(task)
+                with contextlib.suppress(asyncio.CancelledError, ConnectionError):
+                    await task
+                self._passing.discard(task)
+
+
+async def copy(source, sink):
+    """Pass on what comes until it ends."""
+    while chunk := await source.read(1 << 16):
+        sink.write(chunk)
+        await sink.drain()
+    sink.close()
