@@ -96,25 +96,25 @@ def pod_group(dialect, name, least, namespace="default"):
 
 
 def pod_group_crd(dialect):
-    """Build a CRD of ours for a dialect's PodGroups: the group and kind are theirs, the schema takes anything."""
+    """Build a CRD of ours for a dialect's PodGroups."""
     group, version = GROUPS[dialect].split("/")
-    names = {"kind": "PodGroup", "listKind": "PodGroupList", "plural": "podgroups", "singular": "podgroup"}
-    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    served = {
-        "name": version,
-        "served": True,
-        "storage": True,
-        "schema": {"openAPIV3Schema": anything},
-        "subresources": {"status": {}},
-    }
-    meta = {"name": f"podgroups.{group}"}
+    return plain_crd(group, version, "PodGroup", subresources={"status": {}})
+
+
+def plain_crd(group, version, kind, scope="Namespaced", **more):
+    """Build a CRD of ours for a kind of others: the group and kind are theirs, the schema takes anything."""
+    plural = f"{kind.lower()}s"
+    names = {"kind": kind, "listKind": f"{kind}List", "plural": plural, "singular": kind.lower()}
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    served = {"name": version, "served": True, "storage": True, "schema": schema, **more}
+    meta = {"name": f"{plural}.{group}"}
     if group.endswith("k8s.io"):  # protected: the API server wants to know who approved it
         meta["annotations"] = {"api-approved.kubernetes.io": "unapproved, for tests"}
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
         "metadata": meta,
-        "spec": {"group": group, "scope": "Namespaced", "names": names, "versions": [served]},
+        "spec": {"group": group, "scope": scope, "names": names, "versions": [served]},
     }
 
 

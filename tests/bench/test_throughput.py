@@ -8,7 +8,10 @@ from hack.bench.throughput import SETUPS, WORKLOADS
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 
 
-@pytest.mark.parametrize("load", WORKLOADS)
+FIRST, *MORE = WORKLOADS
+
+
+@pytest.mark.parametrize("load", [FIRST, *(pytest.param(load, marks=pytest.mark.long) for load in MORE)])
 async def test_every_configuration_binds_every_pod(control_plane, load):
     cluster = Cluster(control_plane, 16)
     await cluster.build()

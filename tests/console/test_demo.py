@@ -122,6 +122,7 @@ def test_questions_without_an_answer_are_told():
     assert "3 got a neutral answer" in asked_sentence(Tally((), Pair({}, {}), asked, neutral=3))
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 async def test_an_extender_without_an_opinion_places_as_the_default_does():
     """The yard over HTTP and the restatement in memory are the same scheduler."""

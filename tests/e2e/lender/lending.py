@@ -203,20 +203,3 @@ def published(project, name):
     """A project's own CRD, None where it is not at hand."""
     file = SHARED / project / f"{name}.yaml"
     return yaml.safe_load(file.read_text()) if file.is_file() else None
-
-
-def plain_crd(group, version, kind, scope):
-    """A CRD of ours without a schema, for where the project's own is not at hand."""
-    plural = f"{kind.lower()}s"
-    names = {"kind": kind, "listKind": f"{kind}List", "plural": plural, "singular": kind.lower()}
-    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
-    served = {"name": version, "served": True, "storage": True, "schema": schema}
-    meta = {"name": f"{plural}.{group}"}
-    if group.endswith("k8s.io"):  # protected: the API server wants to know who approved it
-        meta["annotations"] = {"api-approved.kubernetes.io": "unapproved, for tests"}
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": meta,
-        "spec": {"group": group, "scope": scope, "names": names, "versions": [served]},
-    }

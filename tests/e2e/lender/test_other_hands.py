@@ -127,7 +127,11 @@ async def growth(stage, api, bert):
     await api.until(JOBS, sized(bert, 8))
 
 
-@pytest.mark.parametrize("moment", [first_growth, room, growth], ids=lambda moment: moment.__doc__.strip("."))
+@pytest.mark.parametrize(
+    "moment",
+    [pytest.param(first_growth, marks=pytest.mark.long), pytest.param(room, marks=pytest.mark.long), growth],
+    ids=lambda moment: moment.__doc__.strip("."),
+)
 async def test_the_size_that_a_person_sets_by_hand_stands_as_the_most(stage, moment):
     bert = moment.__name__.replace("_", "-")
     async with stage.plane.api() as api:

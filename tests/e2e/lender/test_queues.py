@@ -29,7 +29,6 @@ from tests.e2e.lender.lending import (
     here,
     install,
     listed,
-    plain_crd,
     published,
     runs,
     start_around,
@@ -98,7 +97,7 @@ class Dialect:
 
     def definitions(self):
         """The CRDs: the project's own where they are at hand."""
-        return [published(self.project, file) or plain_crd(*rest) for file, *rest in self.crds]
+        return [published(self.project, file) or cluster.plain_crd(*rest) for file, *rest in self.crds]
 
 
 VOLCANO = Dialect(
@@ -172,9 +171,13 @@ async def stage(module_stage):
                 await api.delete(f"{path}/{body['metadata']['name']}")
 
 
-def story(dialect, objects, borrower, owner, words):
+LONG = pytest.mark.long  # the same story once more
+
+
+def story(dialect, objects, borrower, owner, words, *marks):
     schema = "by its schema" if (SHARED / dialect.project).is_dir() else "by a definition of ours"
-    return pytest.param(dialect, borrower, owner, id=f"{objects} {schema} without its controller, {words}")
+    name = f"{objects} {schema} without its controller, {words}"
+    return pytest.param(dialect, borrower, owner, id=name, marks=marks)
 
 
 @pytest.mark.parametrize(
@@ -183,9 +186,9 @@ def story(dialect, objects, borrower, owner, words):
         story(VOLCANO, "Queue of Volcano", indexed, pytorch, "a Job lends to a PyTorchJob"),
         story(VOLCANO, "Queue of Volcano", pytorch, indexed, "a PyTorchJob lends to a Job"),
         story(KOORDINATOR, "ElasticQuota of koordinator", indexed, pytorch, "a Job lends to a PyTorchJob"),
-        story(KOORDINATOR, "ElasticQuota of koordinator", pytorch, indexed, "a PyTorchJob lends to a Job"),
+        story(KOORDINATOR, "ElasticQuota of koordinator", pytorch, indexed, "a PyTorchJob lends to a Job", LONG),
         story(KUEUE, "ClusterQueue, LocalQueue and cohort of Kueue", indexed, pytorch, "a Job lends to a PyTorchJob"),
-        story(KUEUE, "ClusterQueue, LocalQueue and cohort of Kueue", indexed, indexed, "a Job lends to a Job"),
+        story(KUEUE, "ClusterQueue, LocalQueue and cohort of Kueue", indexed, indexed, "a Job lends to a Job", LONG),
     ],
 )
 async def test_a_queue_borrows_and_gives_back_down_to_what_it_deserves(stage, dialect, borrower, owner):

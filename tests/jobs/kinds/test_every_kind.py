@@ -257,7 +257,7 @@ def told(kind, raw):
 
 
 @pytest.mark.parametrize("kind", SAMPLES)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(data=st.data())
 def test_any_object_is_a_job_or_a_bad_one(kind, data):
     raw = SAMPLES[kind]

@@ -31,7 +31,7 @@ def starts_and_ends_in_time(jobs, rules):
         assert after.ended_s <= before.ended_s + SOON
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(streams(), COSTS)
 def test_nobody_waits_longer_for_elastic_workers_than_a_grace_and_a_look(stream, costs):
     """And at every moment each job has its min to its max, and no GPU is held twice."""
@@ -39,14 +39,14 @@ def test_nobody_waits_longer_for_elastic_workers_than_a_grace_and_a_look(stream,
     assert len(lent(jobs, Rules(nodes, *costs)).ran) == len(jobs)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.sampled_from([1, 2, 4]).flatmap(lambda gpus: streams(gpus=(gpus,), pools=3)), COSTS)
 def test_the_same_on_many_nodes_where_workers_are_alike(stream, costs):
     jobs, nodes = stream
     assert len(lent(jobs, Rules(nodes, *costs)).ran) == len(jobs)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(streams(gpus=(1, 2, 4, 8), pools=3), COSTS, st.booleans())
 def test_where_workers_of_several_sizes_share_nodes_one_that_finds_no_node_is_given_up(stream, costs, backfill):
     """The scheduler may fill other nodes than the lender took it to, so that a worker is left without one."""
@@ -54,7 +54,7 @@ def test_where_workers_of_several_sizes_share_nodes_one_that_finds_no_node_is_gi
     assert len(lent(jobs, Rules(nodes, *costs, backfill=backfill), mixed=True).ran) == len(jobs)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(streams(gpus=(1, 2, 4)), COSTS)
 def test_after_an_eviction_the_waiter_fits_and_starts(stream, costs):  # VE-29
     jobs, nodes = stream
@@ -65,14 +65,14 @@ def test_after_an_eviction_the_waiter_fits_and_starts(stream, costs):  # VE-29
         assert started[eviction.for_] <= eviction.at_s + rules.grace_s + SOON
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(streams())
 def test_no_job_starts_later_than_by_a_grace_and_a_look_for_itself_and_for_each_before_it(stream):
     jobs, nodes = stream
     starts_and_ends_in_time(jobs, Rules(nodes, restart_s=FREE))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(streams(), st.sampled_from([10.0, 60.0, 250.0]))
 def test_lending_costs_a_job_at_most_three_restarts_and_its_budget(stream, restart_s):
     jobs, nodes = stream
