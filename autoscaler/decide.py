@@ -62,7 +62,7 @@ def _with_others(step: Step, before: Step | None) -> Step:
     """A job that has already given to somebody else is told with whom it gave first to."""
     if before is None or before.for_ is None:
         return step
-    detail = f"{step.was - step.workers} workers leave for {before.for_} and others"
+    detail = f"{_leave(step.was - step.workers)} for {before.for_} and others"
     return step._replace(detail=detail, for_=before.for_)
 
 
@@ -177,10 +177,14 @@ def _serve(waiter: Seen, givers: Givers, ledger: Ledger, real: Ledger) -> Iterat
     else:
         for each, size in plan.values():
             was = each.job.replicas
-            detail = f"{was - size} workers leave for {job.key}"
+            detail = f"{_leave(was - size)} for {job.key}"
             yield each, Step(each.job.key, size, was, Reason.MAKES_ROOM, detail, job.key)
         who = "1 job makes" if len(plan) == 1 else f"{len(plan)} jobs make"
         yield waiter, waiter.hold(Reason.WAITS_FOR_ROOM, f"{who} room")
+
+
+def _leave(workers: int) -> str:
+    return "1 worker leaves" if workers == 1 else f"{workers} workers leave"
 
 
 def _told(needs: Iterable[tuple[str, int]]) -> str:
