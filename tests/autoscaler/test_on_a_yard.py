@@ -220,8 +220,11 @@ async def test_a_queue_has_its_page_and_pods_their_marks_where_an_admin_wants_th
             if list(marks.values()).count("true") == 2 and "false" in marks.values():
                 break
     assert {name[-1]: mark for name, mark in marks.items()} == {"0": "false", "1": "true", "2": "true"}
-    page = await cluster.api.call("GET", "/api/v1/namespaces/turnout-system/configmaps/turnout-queue-default")
-    status = json.loads(page["data"]["status"])
+    async with asyncio.timeout(30):
+        async for word, now in cluster.api.changes("/api/v1/namespaces/turnout-system/configmaps"):
+            if word != "SYNCED" and now.obj["metadata"]["name"] == "turnout-queue-default":
+                status = json.loads(now.obj["data"]["status"])
+                break
     assert (status["elasticWorkers"], [line["job"] for line in status["lent"]]) == (2, ["VolcanoJob/default/a"])
 
 
