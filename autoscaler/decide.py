@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 
-from autoscaler.lending.evict import TURN, Givers, may_give
+from autoscaler.lending.evict import Givers, may_give
 from autoscaler.lending.grow import Growing, grow
 from autoscaler.lending.ledger import Ledger, Wish
 from autoscaler.lending.quota import Quota, least_of, total_of
 from autoscaler.lending.worth import in_debt
-from autoscaler.model import Going, Observation, Policy, Queue, Reason, Seen, Standing, Step, pool_of
+from autoscaler.model import TURN, Going, Observation, Policy, Queue, Reason, Seen, Standing, Step, pool_of
 
 
 def decide(seen: Observation, policy: Policy, now_s: float) -> list[Step]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
+from operator import attrgetter
 from typing import NamedTuple
 
 from autoscaler.room import Room
@@ -86,6 +87,7 @@ class Step(NamedTuple):
 
 
 Turn = tuple[int, int, float, float, JobKey]
+TURN = attrgetter("turn")  # of a Seen, to sort by
 _FOREVER_S = float("inf")
 
 

@@ -7,8 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from autoscaler.lending.evict import TURN
-from autoscaler.model import ELSEWHERE, Going, Observation, Seen, Standing
+from autoscaler.model import ELSEWHERE, TURN, Going, Observation, Seen, Standing
 from autoscaler.seeing import members, orders
 from autoscaler.seeing.accounts import Accounts
 from autoscaler.seeing.ground import Ground, shapes_of
@@ -147,7 +146,8 @@ class View:
 
     def put_local_queue(self, name: str, cluster_queue: str, open: bool = True) -> None:
         """A LocalQueue of Kueue leads to a ClusterQueue; "" for one that is gone."""
-        leads = cluster_queue if open or not cluster_queue else self._shares.stop(name, cluster_queue)
+        stopped = cluster_queue and not open
+        leads = self._shares.stop(name, cluster_queue) if stopped else self._shares.go_on(name, cluster_queue)
         if self._accounts.lead(name, leads):
             self._pay_all()
 

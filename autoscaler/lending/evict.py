@@ -10,14 +10,11 @@ import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from operator import attrgetter
 
 from autoscaler.lending.ledger import Ledger, Wish
-from autoscaler.model import ELSEWHERE, Pool, Seen
+from autoscaler.model import ELSEWHERE, TURN, Pool, Seen
 from jobs.model import Job, JobKey, Pause
 from kube.shape import PodShape
-
-TURN = attrgetter("turn")
 
 
 @dataclass(frozen=True, slots=True)

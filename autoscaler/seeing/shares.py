@@ -34,10 +34,15 @@ class Shares:
         return queue is not None and queue.dialect is Dialect.KOORDINATOR and self._paid_for()
 
     def stop(self, local_queue: str, cluster_queue: str) -> str:
-        """A LocalQueue takes nothing: the name of a closed queue, which is within its ClusterQueue."""
+        """A LocalQueue takes nothing: it leads to a closed queue of its own, which is within its ClusterQueue."""
         name = f"{STOPPED}{local_queue}"
         self._stopped[name] = cluster_queue
         return name
+
+    def go_on(self, local_queue: str, cluster_queue: str) -> str:
+        """It takes something, or is gone: it leads to its ClusterQueue, "" for none."""
+        self._stopped.pop(f"{STOPPED}{local_queue}", None)
+        return cluster_queue
 
     def ask(self, seen: Seen, times: int) -> None:
         """A job's min is asked of its queue, or with times -1 no longer."""

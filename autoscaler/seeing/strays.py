@@ -168,19 +168,14 @@ class Strays:
         return Seen(made, workers, (0,) * len(others))
 
     def _job(self, key: GangKey, group: Group | None, first: Pod | None) -> JobKey:
-        """The name that it goes by: its PodGroup's, else its owner's or its pod's."""
+        """The name that it goes by: its PodGroup's, else its gang's as a pod."""
         if group is not None:
-            name, version, uid = (
-                JobKey("PodGroup", key.namespace, key.name),
-                f"{key.dialect}/{_VERSION[key.dialect]}",
-                group.uid,
-            )
+            name = JobKey("PodGroup", key.namespace, key.name)
+            self.about[name] = "PodGroup", f"{key.dialect}/{_VERSION[key.dialect]}", group.uid
         else:
-            name, version, uid = JobKey("Pod", key.namespace, key.name), "v1", ""
-        if group is None and first is not None:
-            self.about[name] = "Pod", "v1", first.metadata.uid
-        else:
-            self.about[name] = "PodGroup", version, uid
+            name = JobKey("Pod", key.namespace, key.name)
+            if first is not None:
+                self.about[name] = "Pod", "v1", first.metadata.uid
         return name
 
 

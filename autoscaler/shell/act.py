@@ -141,7 +141,9 @@ class Hands:
                 self._looked[step.key] = there
         if len(self._looked) > len(raw) + _GONE:
             self._looked = {key: there for key, there in self._looked.items() if key in raw}
-            self._made = {key: had for key, had in self._made.items() if key in raw}
+            for known in (self._made, self._sent, self._followed):
+                for key in known.keys() - raw.keys():
+                    known.pop(key)
         return found
 
     async def _note_wish(self, key: JobKey, raw: Object, size: int) -> None:

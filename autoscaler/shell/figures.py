@@ -14,6 +14,7 @@ from math import isfinite
 
 from autoscaler.model import Queue, Reason, Seen, Step, Turn
 from jobs.model import JobKey, Life
+from jobs.queues.model import bounds_several
 from kube.shape import PodShape
 from kube.times import since_1970
 
@@ -55,7 +56,8 @@ class Look:
 
     def names(self) -> set[str]:
         """Every queue that exists or that a job names."""
-        return self.queues.keys() | {each.job.queue for each in self.jobs}
+        told = {name for name in self.queues if not bounds_several(name)}
+        return told | {each.job.queue for each in self.jobs}
 
 
 def waits_since(seen: Seen, now_s: float) -> float:
@@ -97,6 +99,8 @@ def gpus_of(shape: PodShape, gpu: str) -> int:
 
 def _of_queues(look: Look, gpu: str) -> Iterator[Sample]:
     for name, queue in look.queues.items():
+        if bounds_several(name):
+            continue
         used, limit = queue.used.get(gpu, 0), queue.limit.get(gpu)
         free = None if limit is None else max(0, limit - used)
         told = {"limit": limit, "deserved": queue.deserved.get(gpu), "used": used, "free": free}

@@ -42,6 +42,10 @@ class Scribe:
 
     def __init__(self, program: str = "") -> None:
         self._program = program
+        self.forget()
+
+    def forget(self) -> None:
+        """The next line says everything."""
         self._number = -1
         self._jobs: dict[JobKey, Seen] = {}
         self._queues: dict[str, Queue] = {}
@@ -49,10 +53,6 @@ class Scribe:
         self._policy: Policy | None = None
         self._words: dict[JobKey, Word] = {}
         self._shapes: dict[PodShape, int] = {}
-
-    def forget(self) -> None:
-        """The next line says everything."""
-        self.__init__(self._program)  # type: ignore[misc]
 
     def line(self, seen: Observation, policy: Policy, now_s: float, steps: Sequence[Step]) -> bytes:
         """A look as a line of JSON, with its end."""

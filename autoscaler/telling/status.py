@@ -10,6 +10,7 @@ from typing import Any
 
 from autoscaler.model import Observation, Queue, Seen, Step
 from jobs.model import JobKey
+from jobs.queues.model import bounds_several
 
 PREFIX = "turnout-queue-"
 LABEL = "turnout.dev/queue-status"
@@ -27,7 +28,7 @@ def name_of(queue: str) -> str:
 
 def pages(seen: Observation, steps: Iterable[Step], gpu: str, dry_run: bool) -> dict[str, dict[str, str]]:
     """The data of each queue's ConfigMap, by queue; nothing in it changes while nothing else does."""
-    of: dict[str, list[Seen]] = {name: [] for name in seen.queues}
+    of: dict[str, list[Seen]] = {name: [] for name in seen.queues if not bounds_several(name)}
     for each in seen.jobs:
         of.setdefault(each.job.queue, []).append(each)
     decided = {step.key: step for step in steps}

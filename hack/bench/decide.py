@@ -21,8 +21,7 @@ import numpy as np
 
 from autoscaler.__main__ import settle
 from autoscaler.decide import decide
-from autoscaler.lending.evict import TURN
-from autoscaler.model import Observation, Policy, Queue, Seen, Worker
+from autoscaler.model import TURN, Observation, Policy, Queue, Seen, Worker
 from autoscaler.room import Room
 from hack.bench.looking import cluster, feed
 from hack.bench.looking.fed import Fed

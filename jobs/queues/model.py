@@ -11,7 +11,13 @@ Object = Mapping[str, Any]
 Amounts = Mapping[str, int]  # by resource, as kube.shape counts them
 NAMESPACE = "namespace/"  # what the queue of a plain namespace is called by
 COHORT = "cohort/"  # what a cohort of Kueue is called by, beside its ClusterQueues
+POOL = "elasticquotas/"  # what the mins of all ElasticQuotas of scheduler-plugins make together
 NOTHING: Amounts = {}
+
+
+def bounds_several(name: str) -> bool:
+    """Is it what several queues are held to together, and none that anybody submits to?"""
+    return name.startswith((COHORT, POOL))
 
 
 class Dialect(Enum):

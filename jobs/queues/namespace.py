@@ -14,14 +14,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from jobs.queues.fields import Fields, headroom
-from jobs.queues.model import NAMESPACE, NOTHING, Amounts, Demand, Dialect, Object, QueueSpec, Share
+from jobs.queues.model import NAMESPACE, NOTHING, POOL, Amounts, Demand, Dialect, Object, QueueSpec, Share
 
 _ASKED = "requests."
 _PODS = ("pods", "count/pods")
 _OTHERS = ("limits.", "count/", "services", "configmaps", "secrets", "replicationcontrollers", "resourcequotas")
 _STORAGE = ("storage", "persistentvolumeclaims")
 _NOT_OURS = frozenset(("BestEffort", "Terminating", "VolumeAttributesClass"))
-_POOL = "elasticquotas/"  # what the mins of all ElasticQuotas of scheduler-plugins make together
 
 
 def read(raw: Object) -> QueueSpec:
@@ -57,7 +56,7 @@ def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Share]:
             whole.update(queue.pool or NOTHING)
         for name in elastic:
             used.update(demand.used.get(name, NOTHING))
-        found[_POOL] = Share(whole, used=used)
+        found[POOL] = Share(whole, used=used)
     return found
 
 
@@ -80,7 +79,7 @@ def _spec(
 
 
 def _share(queue: QueueSpec, demand: Demand) -> Share:
-    within = "" if queue.pool is None else _POOL
+    within = "" if queue.pool is None else POOL
     used = demand.used.get(queue.name, NOTHING)
     return Share(queue.capability, queue.deserved, used, within, headroom=queue.headroom, faults=queue.faults)
 

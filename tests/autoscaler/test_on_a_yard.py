@@ -3,119 +3,19 @@
 import asyncio
 import json
 import signal
-import sys
 
 import pytest
 import pytest_asyncio
 
-from simulator.yard.kubelet import Pace
-from simulator.yard.nodes import places
-from simulator.yard.shell.loop import Settings
-from simulator.yard.shell.yard import yard
+from tests.autoscaler.yard import JOBS, LEASES, PODS, lending_yard
 
 pytestmark = pytest.mark.asyncio
-JOBS = "/apis/batch.volcano.sh/v1alpha1/namespaces/default/jobs"
-PODS = "/api/v1/namespaces/default/pods"
-LEASES = "/apis/coordination.k8s.io/v1/namespaces/turnout-system/leases"
-
-
-class Cluster:
-    """A yard with a lender, and Volcano Jobs submitted to it."""
-
-    def __init__(self, made, kubeconfig):
-        self.made, self.api, self.kubeconfig = made, made.api, kubeconfig
-        self.lenders, self.readers, self.said, self.news = [], [], [], asyncio.Condition()
-
-    async def lender(self, *flags):
-        """Start one more lender; what it says is kept."""
-        child = await asyncio.create_subprocess_exec(
-            *(
-                sys.executable,
-                "-m",
-                "autoscaler",
-                "--kubeconfig",
-                str(self.kubeconfig),
-                "--metrics-bind",
-                "127.0.0.1:0",
-            ),
-            *flags,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        self.lenders.append(child)
-        self.readers.append(asyncio.create_task(self._read(child.stderr)))
-        return child
-
-    async def _read(self, stream):
-        async for line in stream:
-            async with self.news:
-                self.said.append(line.decode())
-                self.news.notify_all()
-
-    async def says(self, text):
-        """Wait until a lender has said something."""
-        async with asyncio.timeout(30), self.news:
-            await self.news.wait_for(lambda: any(text in line for line in self.said))
-
-    async def told(self, job, reason, message):
-        """Wait for an Event on a job."""
-        async with asyncio.timeout(30):
-            async for word, now in self.api.changes("/api/v1/namespaces/default/events"):
-                event = now.obj
-                if word != "SYNCED" and (event["involvedObject"]["name"], event["reason"]) == (job, reason):
-                    assert event["message"] == message
-                    return
-
-    async def end(self):
-        """Nothing of it is left behind."""
-        for child in self.lenders:
-            if child.returncode is None:
-                child.kill()
-            await child.wait()
-        await asyncio.gather(*self.readers)
-
-    async def submit(self, name, least, most=None, size=None, gpus=1):
-        limits = {"nvidia.com/gpu": str(gpus)}
-        template = {"spec": {"containers": [{"name": "m", "image": "i", "resources": {"limits": limits}}]}}
-        task = {"name": "w", "replicas": size or least, "minAvailable": least, "template": template}
-        notes = {"turnout.dev/max-workers": str(most or least)}
-        head = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job"}
-        meta = {"name": name, "annotations": notes}
-        await self.api.call("POST", JOBS, {**head, "metadata": meta, "spec": {"minAvailable": least, "tasks": [task]}})
-
-    async def until(self, **wanted):
-        """Wait until exactly so many pods of each job run, and no other pod is there."""
-        found, seen = {}, {}
-        try:
-            async with asyncio.timeout(30):
-                async for word, now in self.api.changes(PODS):
-                    if word != "SYNCED":
-                        name = now.obj["metadata"]["name"]
-                        found.pop(name, None)
-                        if word != "DELETED":
-                            found[name] = now.obj["status"]["phase"]
-                    seen = {}
-                    for name, phase in found.items():
-                        key = name.split("-")[0], phase
-                        seen[key] = seen.get(key, 0) + 1
-                    if seen == {(name, "Running"): count for name, count in wanted.items() if count}:
-                        return
-        except TimeoutError:
-            raise AssertionError(f"{seen}, not {wanted}\n{''.join(self.said)}") from None
 
 
 @pytest_asyncio.fixture
 async def cluster(tmp_path):
-    config = tmp_path / "kubeconfig"
-    async with yard(config, pace=Pace(pull_s=0.01, stop_s=0.01)) as made:
-        await made.add_nodes(places(2), 4)
-        await made.run_jobs()
-        made.schedule(Settings(backoff_s=(0.05, 0.2)))
-        await made.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": "turnout-system"}})
-        told = Cluster(made, config)
-        try:
-            yield told
-        finally:
-            await told.end()
+    async with lending_yard(tmp_path) as made:
+        yield made
 
 
 async def test_a_job_grows_gives_back_at_once_and_grows_again_after_its_cooldown(cluster):

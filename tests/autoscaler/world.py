@@ -64,7 +64,10 @@ def world(nodes, *jobs, queues=None, leaves=None, **more):
 
 
 def obeyed(before, steps):
-    """The cluster after a plan: workers above a new size are gone, those that wait get nodes while there are any."""
+    """The cluster after a plan: workers above a new size are gone, those that wait get nodes while there are any.
+
+    A queue's limit is kept there, too.
+    """
     sizes = {step.key: step.workers for step in steps}
     kept = [_resized(each, sizes[each.job.key]) for each in before.jobs]
     nodes = _offers(before)
@@ -72,6 +75,7 @@ def obeyed(before, steps):
         name: {"limit": q.limit[GPU]} if GPU in q.limit else {} | ({"deserved": q.deserved[GPU]} if q.deserved else {})
         for name, q in before.queues.items()
     }
+    limits = {name: q.limit[GPU] for name, q in before.queues.items() if GPU in q.limit}
     order = sorted(range(len(kept)), key=lambda at: (not kept[at].waits, kept[at].turn))
     for at in order:
         for wanted in (kept[at].job.bounds.least, kept[at].job.replicas):
@@ -79,13 +83,19 @@ def obeyed(before, steps):
             while kept[at].placed < wanted:
                 now = world(nodes, *kept, queues=queues)
                 fits = np.flatnonzero(now.room.fits(kept[at].job.shape))
-                if not len(fits):
+                if not len(fits) or not _within_limit(limits, kept[at], kept):
                     break
                 index = len(kept[at].workers)
                 kept[at] = replace(kept[at], workers=(*kept[at].workers, Worker(index, int(fits[0]), since_s=NOW_S)))
             if kept[at].waits:
                 kept[at] = before  # a gang starts whole, or holds nothing
     return world(nodes, *kept, queues=queues)
+
+
+def _within_limit(limits, each, jobs):
+    gpus = {other.job.key: dict(other.job.shape.requests)[GPU] for other in jobs}
+    held = sum(other.placed * gpus[other.job.key] for other in jobs if other.job.queue == each.job.queue)
+    return held + gpus[each.job.key] <= limits.get(each.job.queue, held + gpus[each.job.key])
 
 
 def _resized(each, size):

@@ -4,6 +4,7 @@ import asyncio
 import sys
 
 import pytest
+import pytest_asyncio
 
 from autoscaler.model import Standing
 from autoscaler.seeing import orders
@@ -11,7 +12,7 @@ from console.__main__ import main
 from console.standing import BadWish, job_key, of_all, of_job, until
 from jobs.kinds.all import KINDS
 from kube import labels
-from tests.autoscaler.test_on_a_yard import JOBS, cluster  # noqa: F401
+from tests.autoscaler.yard import JOBS, lending_yard
 from tests.jobs.test_kinds import indexed
 
 NOW_S = 1_800_000_000.0  # 2027-01-15T08:00:00Z
@@ -97,8 +98,14 @@ def test_what_makes_no_sense_is_told(argv, said, capsys):
     assert said in capsys.readouterr().err
 
 
+@pytest_asyncio.fixture
+async def cluster(tmp_path):
+    async with lending_yard(tmp_path) as made:
+        yield made
+
+
 @pytest.mark.asyncio
-async def test_a_job_is_paused_and_everything_is_taken_back_before_an_uninstall(cluster):  # noqa: F811
+async def test_a_job_is_paused_and_everything_is_taken_back_before_an_uninstall(cluster):
     async def turnout(*argv, code=0):
         child = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "console", *argv, "--kubeconfig", str(cluster.kubeconfig)),

@@ -1,15 +1,13 @@
-"""The queue owner's board: as its code makes it, clear to read, and alive: a real Prometheus answers every question.
+"""The queue owner's board is alive: a real Prometheus answers every question.
 
 The Prometheus is Debian's. It scrapes two lenders on an embedded yard, of which one leads, while jobs come, grow, give
 back and wait.
 """
 
 import asyncio
-import json
 import math
 import re
 import shutil
-import subprocess
 import sys
 import time
 from contextlib import asynccontextmanager
@@ -20,18 +18,14 @@ import yaml
 from aiohttp import web
 
 from hack.chores import board
-from hack.chores.grafana import COLUMNS, SCHEMA
 from hack.controlplane.children import Children
 from hack.controlplane.plane import free_ports
 from simulator.yard.kubelet import Pace
 from simulator.yard.nodes import places
 from simulator.yard.shell.loop import Settings
 from simulator.yard.shell.yard import yard
-from tests.deploy.test_manifests import MANIFESTS
+from tests.deploy.test_alerts import ALERTS
 
-DEPLOY = MANIFESTS.parent
-FILE, RULES = DEPLOY / "grafana/queue.json", DEPLOY / "prometheus/rules.yaml"
-ALERTS = {rule["alert"]: rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]}
 BOARD = board.made()
 PANELS = BOARD["panels"]
 TARGETS = [
@@ -39,7 +33,6 @@ TARGETS = [
     for panel in PANELS
     for target in panel["targets"]
 ]
-EVERY_PANEL = pytest.mark.parametrize("panel", PANELS, ids=[panel["title"] for panel in PANELS])
 VARIABLES = {each["name"]: each for each in BOARD["templating"]["list"]}
 
 JOBS = "/apis/batch.volcano.sh/v1alpha1/namespaces/default/jobs"
@@ -48,65 +41,6 @@ SCRAPE_S = 0.5
 WITHIN_S = 60.0
 # Whether the scrapes carry a label `cluster` or none: an empty variable finds those that have none.
 CLUSTERS = pytest.mark.parametrize("cluster", ["yard", ""], ids=["a named cluster", "no label for clusters"])
-
-
-# As a file.
-
-
-def test_the_file_is_what_the_code_makes():
-    assert FILE.read_text() == board.text(), "python -m hack.chores.board writes it"
-
-
-def test_the_board_can_be_imported_as_it_is():
-    assert BOARD["schemaVersion"] == SCHEMA
-    assert BOARD["id"] is None
-    assert BOARD["uid"] == "turnout-queue"
-    assert list(VARIABLES) == ["datasource", "cluster", "queue"]
-    assert len(PANELS) <= 20
-    assert len({panel["id"] for panel in PANELS}) == len({panel["title"] for panel in PANELS}) == len(PANELS)
-    named = set(re.findall(r"\$\{?(\w+)", json.dumps(BOARD)))
-    assert named == {"datasource", "cluster", "queue", "__range", "__rate_interval"}
-
-
-def test_panels_fill_the_grid_and_none_lies_on_another():
-    cells = [
-        (x, y)
-        for place in (panel["gridPos"] for panel in PANELS)
-        for x in range(place["x"], place["x"] + place["w"])
-        for y in range(place["y"], place["y"] + place["h"])
-    ]
-    assert len(cells) == len(set(cells))
-    assert max(x for x, _ in cells) == COLUMNS - 1
-    assert len(cells) == COLUMNS * (1 + max(y for _, y in cells))
-
-
-@EVERY_PANEL
-def test_a_panel_says_what_it_shows_in_which_unit(panel):
-    assert re.fullmatch(r"[A-Z][\w ,]{3,50}", panel["title"])
-    assert re.fullmatch(r"(?s)[A-Z].{30,400}\.", panel["description"])
-    defaults = panel["fieldConfig"]["defaults"]
-    assert defaults["unit"] in ("none", "s")
-    steps = defaults.get("thresholds", {}).get("steps", [])
-    assert [step["value"] for step in steps] == sorted((step["value"] for step in steps), key=lambda at: at or 0)
-    assert not steps or steps[0]["value"] is None
-    legends = [target["legendFormat"] for target in panel["targets"]]
-    assert len(set(legends)) == len(legends)
-    assert all(legends)
-    assert all(target["datasource"]["uid"] == "${datasource}" for target in (panel, *panel["targets"]))
-
-
-def test_a_table_names_the_values_of_each_query():
-    tables = [panel for panel in PANELS if panel["type"] == "table"]
-    assert tables
-    for panel in tables:
-        (names,) = (each["options"]["renameByName"] for each in panel["transformations"] if each["id"] == "organize")
-        assert {f"Value #{target['refId']}" for target in panel["targets"]} <= names.keys()
-        units = [each["matcher"]["options"] for each in panel["fieldConfig"]["overrides"]]
-        assert set(units) <= set(names.values())
-        assert len(units) == len(panel["targets"])
-
-
-# On a running yard.
 
 
 class Watched:
@@ -323,80 +257,3 @@ async def test_what_is_stacked_adds_up_to_what_is_used(watched):
 async def test_every_alert_asks_for_what_a_lender_tells(watched):
     asked = set(re.findall(r"turnout_\w+(?:\{.*?\})?", " ".join(rule["expr"] for rule in ALERTS.values())))
     assert [selector for selector in sorted(asked) if not await watched.now(selector)] == []
-
-
-# The alerts beside it.
-
-WELL = {
-    "turnout_lender_leading": "1+0x200",
-    "turnout_lender_sight_age_seconds": "2+0x200",
-    "turnout_lender_last_look_timestamp_seconds": "0+60x200",
-    'turnout_lender_decide_seconds_bucket{le="0.25"}': "0+12x200",
-    'turnout_lender_decide_seconds_bucket{le="2.5"}': "0+12x200",
-    'turnout_lender_decide_seconds_bucket{le="+Inf"}': "0+12x200",
-    'turnout_lender_changes_total{queue="q",reason="IdleRoom",outcome="Refused"}': "0+0x200",
-    'turnout_lender_changes_total{queue="q",reason="IdleRoom",outcome="Written"}': "0+0.1x200",
-    'turnout_queue_jobs{queue="q",state="waits"}': "1+0x200",
-    'turnout_queue_jobs{queue="q",state="runs"}': "2+0x200",
-    'turnout_queue_gpus{queue="q",what="used"}': "8+0x200",
-    'turnout_queue_restart_gpu_seconds_total{queue="q"}': "0+60x200",
-    'turnout_queue_elastic_gpu_seconds_total{queue="q"}': "0+240x200",
-}
-
-
-@pytest.mark.parametrize(
-    ("series", "fires"),
-    [
-        pytest.param({}, None, id="all is well"),
-        pytest.param({"turnout_lender_leading": "0+0x200"}, "TurnoutNobodyLeads", id="none leads"),
-        pytest.param({"turnout_lender_leading": "_x200"}, "TurnoutNobodyLeads", id="none is there"),
-        pytest.param({"turnout_lender_leading": "2+0x200"}, "TurnoutTwoLead", id="two lead"),
-        pytest.param({"turnout_lender_sight_age_seconds": "0+60x200"}, "TurnoutLenderIsBlind", id="a dead watch"),
-        pytest.param(
-            {"turnout_lender_last_look_timestamp_seconds": "9+0x200"}, "TurnoutLenderIsStuck", id="it looks no more"
-        ),
-        pytest.param(
-            {'turnout_lender_decide_seconds_bucket{le="0.25"}': "0+6x200"}, "TurnoutDecidesSlowly", id="slow decisions"
-        ),
-        pytest.param(
-            {'turnout_lender_changes_total{queue="q",reason="IdleRoom",outcome="Refused"}': "0+1x200"},
-            "TurnoutChangesAreRefused",
-            id="a webhook says no",
-        ),
-        pytest.param(
-            {'turnout_queue_gpus{queue="q",what="used"}': "0+0x200"}, "TurnoutQueueIsStarved", id="nothing is held"
-        ),
-        pytest.param(
-            {'turnout_lender_changes_total{queue="q",reason="IdleRoom",outcome="Written"}': "0+1x200"},
-            "TurnoutQueueFlaps",
-            id="thirty changes in half an hour",
-        ),
-        pytest.param(
-            {'turnout_queue_restart_gpu_seconds_total{queue="q"}': "0+600x200"},
-            "TurnoutLendingCostsMoreThanItGives",
-            id="restarts eat it up",
-        ),
-    ],
-)
-def test_an_alert_fires_when_it_should_and_no_other_does(tmp_path, series, fires):
-    inputs = [{"series": name, "values": values} for name, values in {**WELL, **series}.items()]
-    told = [{"labels": f'{{alertname="{fires}"}}', "value": 1}] if fires else []
-    asked = {"expr": 'count by (alertname) (ALERTS{alertstate="firing"})', "eval_time": "3h", "exp_samples": told}
-    case = {"interval": "1m", "input_series": inputs, "promql_expr_test": [asked]}
-    (tmp_path / "rules.yaml").write_text(RULES.read_text())
-    (tmp_path / "case.yaml").write_text(yaml.safe_dump({"rule_files": ["rules.yaml"], "tests": [case]}))
-    done = promtool("test", "rules", "case.yaml", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_promtool_accepts_the_alerts_and_each_has_a_test():
-    done = promtool("check", "rules", "--lint=all", "--lint-fatal", str(RULES))
-    assert done.returncode == 0, done.stdout + done.stderr
-    (table,) = test_an_alert_fires_when_it_should_and_no_other_does.pytestmark
-    assert {case.values[1] for case in table.args[1]} == {None, *ALERTS}
-
-
-def promtool(*arguments, cwd=None):
-    found = shutil.which("promtool")
-    assert found, "promtool is missing: apt-get install prometheus"
-    return subprocess.run([found, *arguments], capture_output=True, text=True, timeout=60, cwd=cwd, check=False)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from autoscaler.decide import decide
 from autoscaler.telling.forecast import MOST_WAITERS, Outlook, forecast
 from autoscaler.telling.lives import KEPT, Lives, lived_s
-from tests.autoscaler.test_decide import worlds
+from tests.autoscaler.test_laws import worlds
 from tests.autoscaler.world import NOW_S, POLICY, job, seen, world
 
 

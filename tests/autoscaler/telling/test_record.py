@@ -16,7 +16,7 @@ from autoscaler.telling.record import Reader, Scribe
 from autoscaler.telling.replay import replay
 from jobs.model import Bank, Life, Order, Pause, Sizes, Spread
 from kube.shape import PodShape
-from tests.autoscaler.test_decide import worlds
+from tests.autoscaler.test_laws import worlds
 from tests.autoscaler.world import GPU, NOW_S, POLICY, job, seen, world
 
 

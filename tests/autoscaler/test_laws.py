@@ -1,0 +1,108 @@
+"""The laws of what the lender decides, over random small clusters."""
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoscaler.decide import decide
+from autoscaler.lending.quota import least_of
+from autoscaler.model import Reason
+from tests.autoscaler.world import GPU, NOW_S, POLICY, job, obeyed, seen, shape, world
+
+
+@st.composite
+def worlds(draw, gpus_of_workers=(1, 1, 2, 4)):
+    """Nodes, queues, and jobs that run or wait, with workers where there was room."""
+    nodes = draw(st.lists(st.integers(1, 8), min_size=1, max_size=4))
+    left, made = list(nodes), []
+    for number in range(draw(st.integers(1, 6))):
+        gpus, unit = draw(st.sampled_from(gpus_of_workers)), draw(st.sampled_from([1, 1, 2]))
+        least = unit * draw(st.integers(1, 3))
+        most = least + unit * draw(st.integers(0, 3))
+        replicas = least + unit * draw(st.integers(0, (most - least) // unit))
+        rows = []
+        for _ in range(replicas if draw(st.booleans()) else 0):
+            fit = [row for row, gpus_left in enumerate(left) if gpus_left >= gpus]
+            if not fit:
+                break
+            rows.append(draw(st.sampled_from(fit)))
+            left[rows[-1]] -= gpus
+        if len(rows) < least:
+            for row in rows:
+                left[row] += gpus
+            rows, replicas = [], least
+        more = {"queue": draw(st.sampled_from(["q", "r"])), "priority": draw(st.integers(0, 2)), "unit": unit}
+        made.append(
+            seen(job(f"j{number}", least, most, max(len(rows), least) if rows else replicas, gpus, **more), rows)
+        )
+    queues = {name: draw(st.sampled_from([{}, {"limit": 6}, {"deserved": 3}])) for name in ("q", "r")}
+    return world(nodes, *made, queues=queues)
+
+
+@settings(max_examples=300, deadline=None)
+@given(worlds())
+def test_bounds_and_units_are_kept_and_everybody_has_one_reason(at):  # CS-15, XD-07
+    steps = decide(at, POLICY, NOW_S)
+    assert [step.key for step in steps] == sorted(each.job.key for each in at.jobs)
+    for step in steps:
+        bounds = next(each.job for each in at.jobs if each.job.key == step.key)
+        if step.changes:
+            assert bounds.bounds.least <= step.workers <= bounds.bounds.most
+            assert bounds.sizes.has(step.workers)
+
+
+@settings(max_examples=300, deadline=None)
+@given(worlds())
+def test_after_an_eviction_the_waiters_fit(at):  # VE-29, VE-31, VE-35
+    """All that are told that room comes, or that it is the scheduler's turn, fit together once the victims are gone."""
+    steps = {step.key: step for step in decide(at, POLICY, NOW_S)}
+    room = at.room.copied()
+    for each in at.jobs:
+        if steps[each.job.key].for_ is not None:
+            size = steps[each.job.key].workers
+            room.give(each.job.shape, [worker.row for worker in each.workers if worker.index >= size])
+    served = (Reason.WAITS_FOR_ROOM, Reason.SCHEDULERS_TURN)
+    pods = [
+        dict(wanted.requests)[GPU]
+        for waiter in at.jobs
+        if waiter.waits and steps[waiter.job.key].reason in served
+        for wanted, count in least_of(waiter)
+        for _ in range(count)
+    ]
+    assert fit(sorted(pods, reverse=True), tuple(room.fits(shape(1)).tolist()))
+    assert all(steps[step.for_].reason in served for step in steps.values() if step.for_ is not None)
+
+
+def fit(pods, free):
+    """Is there any way to put these pods on nodes with so many GPUs free? Tried out."""
+    if not pods:
+        return True
+    first, *rest = pods
+    return any(
+        fit(rest, (*free[:at], free[at] - first, *free[at + 1 :]))
+        for at in {free.index(gpus) for gpus in set(free) if gpus >= first}
+    )
+
+
+@settings(max_examples=200, deadline=None)
+@given(worlds(gpus_of_workers=(1,)))
+def test_once_obeyed_a_plan_takes_nothing_back(at):
+    """No job that was shrunk for somebody grows at once, and none that grew is shrunk, while nothing else happens.
+
+    Among workers of one size: of several sizes a scheduler may fill other nodes than the plan had in mind.
+    """
+    steps = decide(at, POLICY, NOW_S)
+    again = {step.key: step for step in decide(obeyed(at, steps), POLICY, NOW_S + 1)}
+    for step in steps:
+        if step.changes:
+            grew, grows = step.workers > step.was, again[step.key].workers > again[step.key].was
+            assert again[step.key].workers == step.workers or grew is grows
+
+
+@settings(max_examples=200, deadline=None)
+@given(worlds(), st.randoms(use_true_random=False))
+def test_the_order_of_what_was_seen_changes_nothing(at, dice):
+    shuffled = list(at.jobs)
+    dice.shuffle(shuffled)
+    assert sorted(decide(replace(at, jobs=tuple(shuffled)), POLICY, NOW_S)) == decide(at, POLICY, NOW_S)

@@ -1,0 +1,87 @@
+"""The alerts beside the board: each fires when it should, and no other does. The promtool is Debian's."""
+
+import shutil
+import subprocess
+
+import pytest
+import yaml
+
+from tests.deploy.test_manifests import MANIFESTS
+
+RULES = MANIFESTS.parent / "prometheus/rules.yaml"
+ALERTS = {rule["alert"]: rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]}
+
+
+WELL = {
+    "turnout_lender_leading": "1+0x200",
+    "turnout_lender_sight_age_seconds": "2+0x200",
+    "turnout_lender_last_look_timestamp_seconds": "0+60x200",
+    'turnout_lender_decide_seconds_bucket{le="0.25"}': "0+12x200",
+    'turnout_lender_decide_seconds_bucket{le="2.5"}': "0+12x200",
+    'turnout_lender_decide_seconds_bucket{le="+Inf"}': "0+12x200",
+    'turnout_lender_changes_total{queue="q",reason="IdleRoom",outcome="Refused"}': "0+0x200",
+    'turnout_lender_changes_total{queue="q",reason="IdleRoom",outcome="Written"}': "0+0.1x200",
+    'turnout_queue_jobs{queue="q",state="waits"}': "1+0x200",
+    'turnout_queue_jobs{queue="q",state="runs"}': "2+0x200",
+    'turnout_queue_gpus{queue="q",what="used"}': "8+0x200",
+    'turnout_queue_restart_gpu_seconds_total{queue="q"}': "0+60x200",
+    'turnout_queue_elastic_gpu_seconds_total{queue="q"}': "0+240x200",
+}
+
+
+@pytest.mark.parametrize(
+    ("series", "fires"),
+    [
+        pytest.param({}, None, id="all is well"),
+        pytest.param({"turnout_lender_leading": "0+0x200"}, "TurnoutNobodyLeads", id="none leads"),
+        pytest.param({"turnout_lender_leading": "_x200"}, "TurnoutNobodyLeads", id="none is there"),
+        pytest.param({"turnout_lender_leading": "2+0x200"}, "TurnoutTwoLead", id="two lead"),
+        pytest.param({"turnout_lender_sight_age_seconds": "0+60x200"}, "TurnoutLenderIsBlind", id="a dead watch"),
+        pytest.param(
+            {"turnout_lender_last_look_timestamp_seconds": "9+0x200"}, "TurnoutLenderIsStuck", id="it looks no more"
+        ),
+        pytest.param(
+            {'turnout_lender_decide_seconds_bucket{le="0.25"}': "0+6x200"}, "TurnoutDecidesSlowly", id="slow decisions"
+        ),
+        pytest.param(
+            {'turnout_lender_changes_total{queue="q",reason="IdleRoom",outcome="Refused"}': "0+1x200"},
+            "TurnoutChangesAreRefused",
+            id="a webhook says no",
+        ),
+        pytest.param(
+            {'turnout_queue_gpus{queue="q",what="used"}': "0+0x200"}, "TurnoutQueueIsStarved", id="nothing is held"
+        ),
+        pytest.param(
+            {'turnout_lender_changes_total{queue="q",reason="IdleRoom",outcome="Written"}': "0+1x200"},
+            "TurnoutQueueFlaps",
+            id="thirty changes in half an hour",
+        ),
+        pytest.param(
+            {'turnout_queue_restart_gpu_seconds_total{queue="q"}': "0+600x200"},
+            "TurnoutLendingCostsMoreThanItGives",
+            id="restarts eat it up",
+        ),
+    ],
+)
+def test_an_alert_fires_when_it_should_and_no_other_does(tmp_path, series, fires):
+    inputs = [{"series": name, "values": values} for name, values in {**WELL, **series}.items()]
+    told = [{"labels": f'{{alertname="{fires}"}}', "value": 1}] if fires else []
+    asked = {"expr": 'count by (alertname) (ALERTS{alertstate="firing"})', "eval_time": "3h", "exp_samples": told}
+    case = {"interval": "1m", "input_series": inputs, "promql_expr_test": [asked]}
+    (tmp_path / "rules.yaml").write_text(RULES.read_text())
+    (tmp_path / "case.yaml").write_text(yaml.safe_dump({"rule_files": ["rules.yaml"], "tests": [case]}))
+    done = promtool("test", "rules", "case.yaml", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_promtool_accepts_the_alerts_and_each_has_a_test():
+    done = promtool("check", "rules", "--lint=all", "--lint-fatal", str(RULES))
+    assert done.returncode == 0, done.stdout + done.stderr
+    (table,) = test_an_alert_fires_when_it_should_and_no_other_does.pytestmark
+    assert {case.values[1] for case in table.args[1]} == {None, *ALERTS}
+
+
+def promtool(*arguments, cwd=None):
+    found = shutil.which("promtool")
+    assert found, "promtool is missing: apt-get install prometheus"
+    return subprocess.run([found, *arguments], capture_output=True, text=True, timeout=60, cwd=cwd, check=False)
