@@ -1,0 +1,1 @@
+"""The rim of the launcher: sockets, processes, files, the clock."""
