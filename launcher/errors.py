@@ -17,3 +17,7 @@ class BadMember(LauncherError):
     def __init__(self, name: str, fault: str) -> None:
         super().__init__(f"worker {name!r}: {fault}")
         self.name, self.fault = name, fault
+
+
+class BadFrame(LauncherError):
+    """Bytes from a socket that are no message of ours. Close that connection."""

@@ -49,8 +49,8 @@ class Reason(StrEnum):
 class Terms:
     """What a job asks of its world. Every member brings the same.
 
-    least, most: members, 1 <= least <= most. unit: a world is a multiple of it. wanted: how many the job has now,
-    when that is known; no more than that are waited for. max_restarts: of processes, for the whole job, 0 or more.
+    least, most: members, 1 <= least <= most. unit: a world is a multiple of it. max_restarts: of processes, for
+    the whole job, 0 or more.
     """
 
     least: int = 1
@@ -190,4 +190,4 @@ class Record:
     coordinator: str
     address: str = ""
     port: int = 0
-    budget: Budget = Budget()
+    budget: Budget = field(default_factory=Budget)

@@ -1,0 +1,120 @@
+"""The environment of one training process, as torchelastic sets it, and what of it libraries read at their import.
+
+Only values: whose environment it starts from, and who is in the world, is passed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from launcher.errors import BadTerms
+from launcher.model import Seat, World
+from launcher.orders import How, Order
+
+ROUND = "TURNOUT_ROUND"
+
+# What is read when an interpreter starts or a library is imported. Who has imported ahead has read it already.
+_READ_AT_IMPORT = frozenset(["LANG", "GLIBC_TUNABLES", "NUMEXPR_MAX_THREADS", "NUMEXPR_NUM_THREADS", "CC", "CXX"])
+_PREFIXES_READ_AT_IMPORT = (
+    *("PYTHON", "LD_", "LC_", "MALLOC_"),
+    *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "VECLIB_"),
+    *("CUDA_", "HIP_", "ROCR_", "GPU_", "ZE_", "PYTORCH_", "TORCH_", "TORCHINDUCTOR_", "TRITON_"),
+)
+_READ_LATER = ("TORCH_NCCL_", "TORCH_ELASTIC_", "PYTHON_EXEC")  # by a constructor, or not by the process at all
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is the same for every process of a job, in every round."""
+
+    run: str
+    role: str = "default"
+    max_restarts: int = 0
+    virtual_local_rank: bool = False
+
+
+def common(own: Mapping[str, str], processes: int) -> dict[str, str]:
+    """What all processes of an agent have alike. own: the agent's environment; processes: how many it starts.
+
+    Several processes get one thread each where the user has not said how many: they would fight for the cores.
+    """
+    env = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", **own}
+    if processes > 1:
+        env.setdefault("OMP_NUM_THREADS", "1")
+    return env
+
+
+def of_process(
+    shared: Mapping[str, str],
+    job: Job,
+    world: World,
+    seat: Seat,
+    local_rank: int,
+    *,
+    master: tuple[str, int],
+    restarts: int,
+    error_file: str = "",
+) -> dict[str, str]:
+    """The whole environment of one process. shared: of `common`. master: address and port of rank 0's store.
+
+    restarts: of the job so far: the same number on every agent. Raises BadTerms when `virtual_local_rank` has no
+    device for it.
+    """
+    rank, size = str(seat.first_rank + local_rank), str(world.ranks)
+    env = {
+        **shared,
+        "RANK": rank,
+        "LOCAL_RANK": str(local_rank),
+        "ROLE_RANK": rank,
+        "GROUP_RANK": str(seat.group_rank),
+        "ROLE_NAME": job.role,
+        "LOCAL_WORLD_SIZE": str(seat.processes),
+        "WORLD_SIZE": size,
+        "GROUP_WORLD_SIZE": str(len(world.members)),
+        "ROLE_WORLD_SIZE": size,
+        "MASTER_ADDR": master[0],
+        "MASTER_PORT": str(master[1]),
+        "TORCHELASTIC_RESTART_COUNT": str(restarts),
+        "TORCHELASTIC_MAX_RESTARTS": str(job.max_restarts),
+        "TORCHELASTIC_RUN_ID": job.run,
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_ERROR_FILE": error_file,
+        ROUND: str(world.round),
+    }
+    return env | (_one_device(shared, local_rank) if job.virtual_local_rank else {})
+
+
+def _one_device(shared: Mapping[str, str], local_rank: int) -> dict[str, str]:
+    """A process that sees one device only, as its device 0."""
+    name = "HIP_VISIBLE_DEVICES" if shared.get("HIP_VISIBLE_DEVICES") else "CUDA_VISIBLE_DEVICES"
+    if (visible := shared.get(name)) is None:
+        return {"LOCAL_RANK": "0", name: str(local_rank)}
+    devices = visible.split(",")
+    if local_rank >= len(devices):
+        raise BadTerms(f"process {local_rank} has no device: {name} is {visible!r}")
+    return {"LOCAL_RANK": "0", name: devices[local_rank].strip()}
+
+
+def read_at_import(name: str) -> bool:
+    """Is this variable read once, when an interpreter starts or a library is imported?"""
+    if name.startswith(_READ_LATER):
+        return False
+    return name in _READ_AT_IMPORT or name.startswith(_PREFIXES_READ_AT_IMPORT)
+
+
+def why_spawn(order: Order, parent: Mapping[str, str], python: str) -> str:
+    """Why an order cannot be a fork of the pre-imported parent; "" when it can.
+
+    parent: the environment it was started with. python: its interpreter.
+    """
+    if order.how in (How.BARE, How.RUN_PATH):
+        return f"--{order.how.value}"
+    if order.python and order.python != python:
+        return f"another interpreter: {order.python}"
+    if order.cpus and "OMP_NUM_THREADS" not in order.env:
+        return "bound to CPUs without OMP_NUM_THREADS: libraries count their threads at import"
+    names = sorted(name for name in parent.keys() | order.env.keys() if parent.get(name) != order.env.get(name))
+    if differing := [name for name in names if read_at_import(name)]:
+        return f"read at import and different: {', '.join(differing)}"
+    return ""

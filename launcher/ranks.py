@@ -1,0 +1,202 @@
+"""Which member gets which group rank: neighbours in rank are neighbours in the fabric.
+
+How places stand to one another is topology's rule. Here is when ranks may move: a new or resized world is ranked
+anew; after a replacement the others keep theirs. Members of whose place nobody knows come last and cross nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from launcher.model import MOST_MEMBERS, Member
+from topology import order
+from topology.tiers import Key, natural, rows
+
+Path = tuple[str, ...]
+Index = tuple[int, Key, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """How many crossings a replacement may leave: `times` the least, and `more`. Past that all are ranked anew.
+
+    One member in a foreign place adds at most two, so that many are always allowed; and half as many again as the
+    least cost a ring less than what is in memory costs to move.
+    """
+
+    times: float = 1.5
+    more: int = 2
+
+    def allows(self, crossings: int, least: int) -> bool:
+        """Whether so many may stay."""
+        return crossings <= self.times * least + self.more
+
+
+LIMIT = Limit()
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Members by group rank, and what their order costs.
+
+    crossings: edges of the ring that leave a leaf switch; optimum: the least that any order has. moved: how many of
+    those who were there before have another group rank now. anew: no rank was kept for its own sake.
+    """
+
+    members: tuple[Member, ...]
+    crossings: int = 0
+    optimum: int = 0
+    moved: int = 0
+    anew: bool = True
+
+    @property
+    def excess(self) -> int:
+        """Crossings that another order would save."""
+        return self.crossings - self.optimum
+
+
+def seated(members: Sequence[Member], before: Sequence[Member] = (), limit: Limit = LIMIT) -> Ranking:
+    """Give every member a group rank, whatever the order in which they are told.
+
+    before: the last world by group rank, () for none. A member is the one before when its name and its path are; one
+    that came back elsewhere under its name is new, and has its old seat if no other costs less.
+    Source: issue 6 item 4; facts/launcher.md target 18; pytorch#191190
+    """
+    least = optimum(members)
+    members = sorted(members, key=_index)
+    stay = _stay(members, before) if len(members) == len(before) else {}
+    if stay:
+        ranked = _refilled(members, before, stay)
+        crossed = crossings(ranked)
+        if limit.allows(crossed, least):
+            return Ranking(tuple(ranked), crossed, least, _moved(ranked, before), anew=False)
+    ranked = _in_order(members)
+    return Ranking(tuple(ranked), crossings(ranked), least, _moved(ranked, before))
+
+
+def crossings(members: Iterable[Member]) -> int:
+    """Count the edges that leave a leaf switch, in the ring of the members whose place is known."""
+    paths = [member.path for member in members if member.path]
+    return sum(path != after for path, after in zip(paths, [*paths[1:], *paths[:1]], strict=True))
+
+
+def optimum(members: Iterable[Member]) -> int:
+    """Return the least crossings that any order has: each leaf is left once, if there is another."""
+    leaves = len({member.path for member in members if member.path})
+    return leaves if leaves > 1 else 0
+
+
+def ips(members: Iterable[Member]) -> tuple[str, ...]:
+    """Return the addresses by rank, for the log. Source: DL-107"""
+    return tuple(member.address for member in members)
+
+
+def _index(member: Member) -> Index:
+    """The order among equals: by index where the job numbers its workers, worker-2 before worker-10."""
+    return (MOST_MEMBERS if member.order is None else member.order, natural(member.name), member.id)
+
+
+def _moved(ranked: Sequence[Member], before: Sequence[Member]) -> int:
+    was = {member.name: rank for rank, member in enumerate(before)}
+    return sum(was.get(member.name, rank) != rank for rank, member in enumerate(ranked))
+
+
+def _stay(members: Sequence[Member], before: Sequence[Member]) -> dict[int, Member]:
+    """rank -> member, of those who are where they were."""
+    was = {member.name: rank for rank, member in enumerate(before)}
+    stay: dict[int, Member] = {}
+    for member in members:
+        rank = was.get(member.name)
+        if rank is not None and before[rank].path == member.path:
+            stay.setdefault(rank, member)
+    return stay
+
+
+def _in_order(members: Sequence[Member], others: Sequence[Member] = ()) -> list[Member]:
+    """Sort members, which come by index, into rank order.
+
+    others: count when homes are told from outposts, but are not returned.
+    """
+    on_host: dict[tuple[Path, str], list[Member]] = {}
+    for member in members:
+        on_host.setdefault((member.path, member.host), []).append(member)
+    held = Counter(member.path for member in (*members, *others) if member.path)
+    row_of = rows(held)
+    keys = order.homeward([row_of[path] for path in held], list(held.values()))
+    key_of = dict(zip(held, keys, strict=True))
+    hosts = sorted((host for host in on_host if host[0]), key=lambda host: (key_of[host[0]], -len(on_host[host])))
+    return [*(member for host in hosts for member in on_host[host]), *(m for m in members if not m.path)]
+
+
+def _refilled(members: Sequence[Member], before: Sequence[Member], stay: Mapping[int, Member]) -> list[Member]:
+    """Leave those who stay and put the new members between them, each in its old seat if that is no dearer."""
+    staying = {member.id for member in stay.values()}
+    new = [member for member in members if member.id not in staying]
+    free = [rank for rank in range(len(members)) if rank not in stay]
+    own = {**stay, **_own_seats(new, before, free)}
+    if len(new) < 2:
+        return [own[rank] for rank in range(len(members))]
+    pool = _in_order(new, tuple(stay.values()))
+    near = {**stay, **_at_home(_near(pool, free, stay), before)}
+    in_old, in_near = ([seats[rank] for rank in range(len(members))] for seats in (own, near))
+    return min(in_old, in_near, key=_price)
+
+
+def _own_seats(new: Sequence[Member], before: Sequence[Member], free: Sequence[int]) -> dict[int, Member]:
+    """Give each its seat from before: by name, then by index, then what is left in order."""
+    by_name = {before[rank].name: rank for rank in free}
+    by_order: dict[int | None, int] = {before[rank].order: rank for rank in free if before[rank].order is not None}
+    wishes: tuple[Callable[[Member], int | None], ...] = (
+        lambda member: by_name.get(member.name),
+        lambda member: by_order.get(member.order),
+    )
+    seats: dict[int, Member] = {}
+    for wish in wishes:
+        left = []
+        for member in new:
+            rank = wish(member)
+            if rank is None or seats.setdefault(rank, member) is not member:
+                left.append(member)
+        new = left
+    return {**seats, **dict(zip((rank for rank in free if rank not in seats), new, strict=True))}
+
+
+def _near(pool: Sequence[Member], free: Sequence[int], stay: Mapping[int, Member]) -> dict[int, Member]:
+    """Fill the free seats so that few switches are crossed; one of whose place nobody knows is near nobody."""
+    known = {rank: member for rank, member in stay.items() if member.path}
+    everybody = [*pool, *known.values()]
+    row_of = rows(member.path for member in everybody if member.path)
+    tiers = len(next(iter(row_of.values()), ()))
+    hosts: dict[tuple[Path, str], int] = {}
+    places: dict[int, tuple[int, ...]] = {}
+    for at, member in enumerate(everybody):
+        host = hosts.setdefault((member.path, member.host), len(hosts))
+        places[at] = (host, *row_of[member.path], 0) if member.path else (-at - 1,) * (tiers + 1) + (0,)
+    placed = {rank: len(pool) + at for at, rank in enumerate(known)}
+    given = order.fill(places, range(len(pool)), free, placed)
+    return {rank: pool[at] for rank, at in given.items()}
+
+
+def _at_home(seats: Mapping[int, Member], before: Sequence[Member]) -> dict[int, Member]:
+    """Let members under one leaf change seats among them, so that whoever can has its own."""
+    of_leaf: dict[Path, list[int]] = {}
+    for rank in sorted(seats):
+        of_leaf.setdefault(seats[rank].path, []).append(rank)
+    found: dict[int, Member] = {}
+    for ranks in of_leaf.values():
+        found |= _own_seats([seats[rank] for rank in ranks], before, ranks)
+    return found
+
+
+def _price(ranked: Sequence[Member]) -> int:
+    """Count the switches of every tier that edges of the ring leave."""
+    ring = [member.path for member in ranked if member.path]
+    row_of = rows(ring)
+    edges = Counter(zip(ring, [*ring[1:], *ring[:1]], strict=True))
+    return sum(
+        times * sum(one != other for one, other in zip(row_of[a], row_of[b], strict=True))
+        for (a, b), times in edges.items()
+        if a != b
+    )

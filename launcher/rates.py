@@ -1,0 +1,71 @@
+"""What happens to the learning rate, and by choice to the batch, when the number of workers changes.
+
+With ElasticBatch (batch.py) nothing has to happen: the global batch stays, and so does the rate. The rules here are for
+those who let the batch float with the world.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from math import sqrt
+
+from launcher.errors import LauncherError
+
+
+class BadRate(LauncherError):
+    """A rate, a size or a number of steps that cannot be. Mend the call."""
+
+
+class Rule(StrEnum):
+    """How a rate follows the size of what it was tuned for, a global batch or a world."""
+
+    SAME = "same"
+    LINEAR = "linear"  # Goyal et al., Accurate, Large Minibatch SGD
+    SQRT = "sqrt"  # Krizhevsky, One weird trick; usual with Adam
+
+
+def scaled(rate: float, *, base: int, now: int, rule: Rule = Rule.SAME) -> float:
+    """The rate at a size of `now`, for a rate that was tuned at `base`. Both are batches, or both are worlds."""
+    if base < 1 or now < 1:
+        raise BadRate(f"sizes of {base} and {now}: 1 or more is needed")
+    factor = {Rule.SAME: 1.0, Rule.LINEAR: now / base, Rule.SQRT: sqrt(now / base)}
+    return rate * factor[rule]
+
+
+def warmed(rate: float, *, step: int, steps: int, start: float = 0.0) -> float:
+    """The rate in step number `step` from 0 of a warmup of so many steps: a straight line that ends at `rate`.
+
+    start: where the line begins: 0, or the rate before a resize. After the warmup, and with steps = 0, `rate` itself.
+    """
+    if step < 0 or steps < 0:
+        raise BadRate(f"step {step} of {steps}: 0 or more is needed")
+    return rate if step >= steps else start + (rate - start) * (step + 1) / steps
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What a world trains with."""
+
+    global_batch: int
+    rate: float
+
+
+def following(world: int, *, batch: int, rate: float, base_world: int = 1, rule: Rule = Rule.LINEAR) -> Sizes:
+    """A global batch and a rate that follow the number of processes.
+
+    batch: of one process, the same in every world. rate: tuned in a world of base_world processes.
+    Source: Volcano's guide, VE-20
+    """
+    if batch < 1:
+        raise BadRate(f"a batch of {batch}: 1 or more is needed")
+    return Sizes(batch * world, scaled(rate, base=base_world, now=world, rule=rule))
+
+
+def world_of(environment: Mapping[str, str]) -> int:
+    """How many processes train together: WORLD_SIZE, as every launcher sets it, and 1 without a launcher."""
+    said = environment.get("WORLD_SIZE", "1")
+    if not said.isascii() or not said.isdigit() or int(said) < 1:
+        raise BadRate(f"WORLD_SIZE is {said!r}: a whole number from 1 up is needed")
+    return int(said)

@@ -1,0 +1,136 @@
+"""Who makes the next world, and when it is formed. DESIGN §5.
+
+A round waits for nobody who cannot come: once formed, only for members that are there. The first one waits for the
+wanted number, else for the last call. Members of the last world come before others, then the oldest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from launcher.model import Exit, Member, Reason, Record, World
+from launcher.ranks import seated
+from launcher.rendezvous.state import Claim, Known, Phase
+from launcher.rendezvous.turn import Turn
+from launcher.wire import Base, Formed, Waiting
+
+RETRY_S = 1.0  # between two asks of an arbiter that does not answer
+
+
+def gather(turn: Turn) -> None:
+    """Form a world if one can be formed now, else see to it that somebody looks again."""
+    at = turn.at
+    if turn.now_s < at.retry_s:
+        turn.wake(at.retry_s)
+        return
+    there = [known for known in turn.members.values() if not known.busy and known.leave_s is None]
+    size = at.terms.size(len(there))
+    if size == 0:
+        _below_min(turn, len(there))
+        return
+    called = turn.now_s >= at.joined_s + at.call_s
+    if not called and len(there) < min(at.expected, at.terms.most):
+        turn.wake(at.joined_s + at.call_s)
+        return
+    chosen = sorted(there, key=lambda known: (not _veteran(turn, known), known.member.age))[:size]
+    if not at.arbiter and not overlaps(turn, chosen):
+        _no_arbiter(turn)
+        return
+    _claim(turn, tuple(known.member for known in chosen))
+
+
+def overlaps(turn: Turn, chosen: list[Known]) -> bool:
+    """Are more than half of the last world in this one? Then no other world can follow it without one of them."""
+    return turn.at.base == 0 or 2 * sum(_veteran(turn, known) for known in chosen) > turn.at.base_size
+
+
+def _veteran(turn: Turn, known: Known) -> bool:
+    return known.base.inside and known.base.round == turn.at.base
+
+
+def _below_min(turn: Turn, there: int) -> None:
+    at = turn.at
+    until_s = at.since_s + at.terms.join_timeout_s
+    if turn.now_s < until_s:
+        turn.wake(until_s)
+        return
+    names = ", ".join(sorted(known.member.name for known in turn.members.values())[:16])
+    detail = f"{there} of at least {at.terms.floor} workers came within {at.terms.join_timeout_s:g} s: {names}"
+    turn.finish(Exit.FAILED, Reason.JOIN_TIMEOUT, detail)
+
+
+def _no_arbiter(turn: Turn) -> None:
+    at = turn.at
+    until_s = at.since_s + at.regroup_s
+    if turn.now_s < until_s:
+        turn.wake(until_s)
+        return
+    here = sum(_veteran(turn, known) for known in turn.members.values())
+    detail = (
+        f"{here} of the {at.base_size} workers of round {at.base} are left: without a Lease or a round folder "
+        "more than half of them are needed, since the others may still train"
+    )
+    turn.finish(Exit.FAILED, Reason.NO_ARBITER, detail)
+
+
+def _claim(turn: Turn, chosen: tuple[Member, ...]) -> None:
+    at = turn.at
+    round_ = at.granted or at.round + 1
+    turn.at = replace(at, phase=Phase.CLAIMING, round=round_, chosen=chosen, granted=0)
+    if at.arbiter and not at.granted:
+        me = at.me
+        turn.effects.append(Claim(Record(at.run, round_, me.id, me.address, me.port, at.budget)))
+    else:
+        form(turn)
+
+
+def unanswered(turn: Turn) -> None:
+    """The arbiter does not answer: more than half of the last world may go on without it, others ask again."""
+    chosen = [turn.members[member.id] for member in turn.at.chosen if member.id in turn.members]
+    if turn.at.base and len(chosen) == len(turn.at.chosen) and overlaps(turn, chosen):
+        form(turn)
+        return
+    turn.at = replace(turn.at, phase=Phase.GATHERING, retry_s=turn.now_s + RETRY_S)
+
+
+def form(turn: Turn) -> None:
+    """The round is ours: freeze its world and tell everybody their own place in it."""
+    at = turn.at
+    if not all(
+        (known := turn.members.get(member.id)) and not known.busy and known.leave_s is None for member in at.chosen
+    ):
+        turn.at = replace(at, phase=Phase.GATHERING, chosen=())
+        return
+    before = at.world.members if at.world else ()
+    ranking = seated(at.chosen, before)
+    world, base = World.of(at.round, ranking.members), at.base
+    turn.at = replace(
+        at, phase=Phase.TRAINING, world=world, base=at.round, base_size=len(world.members), chosen=(), done=frozenset(),
+        expected=0, call_s=0.0, since_s=turn.now_s, fault="", lost=False, stop_step=None, sure=False,
+    )  # fmt: skip
+    _tell_places(turn, world, base)
+    fields: dict[str, object] = {"round": world.round, "members": len(world.members), "ranks": world.ranks}
+    fields |= {"waited_s": round(turn.now_s - at.since_s, 3), "detail": at.detail, "restarts": at.budget.total}
+    fields |= {"crossings": ranking.crossings, "moved": ranking.moved, "ips": [each.address for each in world.members]}
+    turn.told("world_formed", at.why, **fields)
+
+
+def _tell_places(turn: Turn, world: World, base: int) -> None:
+    size, successors, host = len(world.members), turn.successors(), world.members[0]
+    for member in world.members:
+        seat, known = world.seats[member.id], turn.members[member.id]
+        turn.know(
+            member.id, replace(known, base=Base(world.round, size, True), busy=world.round, step=-1, reached=None)
+        )
+        turn.tell(
+            (member.id,),
+            Formed(
+                world.round, base, seat.group_rank, size, seat.first_rank, world.ranks, host.address, host.master_port,
+                turn.at.why.value, turn.at.budget, successors,
+            ),
+        )  # fmt: skip
+    spares = [id_ for id_ in turn.members if id_ not in world.seats]
+    for id_ in spares:
+        turn.know(id_, replace(turn.members[id_], base=Base(world.round, size, False)))
+    if spares:
+        turn.tell(spares, Waiting(world.round, size, Reason.SPARE.value, f"the world of round {world.round} is {size}"))

@@ -1,0 +1,217 @@
+"""What the coordinator knows, what can happen to it, and what it can ask for. DESIGN §5.
+
+States, and what ends each:
+    GATHERING  nobody trains         enough members have no process running: CLAIMING
+    CLAIMING   nobody trains         the arbiter grants the round: TRAINING; it has another holder: OVER
+    TRAINING   the world is frozen   a loss or a fault: STOPPING; a leaver or growth: DRAINING; all done: FINISHING
+    DRAINING   a stop step is agreed everybody has stopped: GATHERING; time is up: STOPPING
+    STOPPING   processes are ended   everybody has stopped or is lost: GATHERING
+    FINISHING  nobody trains         everybody knows that the job is over: OVER
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TypeAlias
+
+from launcher.model import Budget, Exit, Member, Reason, Record, Terms, World
+from launcher.wire import Base, Message
+
+NO_BUDGET, NO_BASE = Budget(), Base()
+
+
+class Phase(Enum):
+    """Where the job stands."""
+
+    GATHERING = "gathering"
+    CLAIMING = "claiming"
+    TRAINING = "training"
+    DRAINING = "draining"
+    STOPPING = "stopping"
+    FINISHING = "finishing"
+    OVER = "over"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A member as the coordinator knows it. busy: the newest round of which processes may run there, 0 for none.
+
+    leave_s: by when it has to be gone, None while it stays. step: the newest that it has told, -1 for none. reached:
+    its answer to the stop step that is being agreed, None until it comes.
+    """
+
+    member: Member
+    base: Base
+    busy: int = 0
+    leave_s: float | None = None
+    step: int = -1
+    reached: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """All that the coordinator knows. Soft: a successor begins with what members bring along.
+
+    me: the coordinator itself. arbiter: somebody else grants rounds; without, each world holds more than half of the
+    one before it. granted: a round that is ours and not formed yet, 0 for none. round: the newest number that was used
+    anywhere. base, base_size: the newest world that anybody was in. retry_s: no claim before then. expected: members
+    that are worth waiting for; call_s: how long after the latest join. why: what began the next round. fault: the
+    process failure that will be charged unless a loss explains it.
+    """
+
+    me: Member
+    run: str
+    terms: Terms
+    arbiter: bool = False
+    granted: int = 0
+    regroup_s: float = 10.0
+    phase: Phase = Phase.GATHERING
+    round: int = 0
+    base: int = 0
+    base_size: int = 0
+    retry_s: float = 0.0
+    world: World | None = None
+    members: Mapping[str, Known] = field(default_factory=dict)
+    done: frozenset[str] = frozenset()
+    budget: Budget = NO_BUDGET
+    expected: int = 0
+    call_s: float = 0.0
+    wanted: int = 0
+    since_s: float = 0.0
+    joined_s: float = 0.0
+    why: Reason = Reason.FIRST_ROUND
+    detail: str = ""
+    fault: str = ""
+    lost: bool = False
+    chosen: tuple[Member, ...] = ()
+    stop_step: int | None = None
+    sure: bool = False
+    until_s: float = 0.0
+    exit: Exit | None = None
+
+
+# What can happen.
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A member has come, or come back."""
+
+    member: Member
+    terms: Terms
+    base: Base = NO_BASE
+    budget: Budget = NO_BUDGET
+    wanted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A member's connection has closed, or it was silent for too long."""
+
+    id: str
+    reason: Reason = Reason.MEMBER_LOST
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A member has said something: Beat, Ready, Failed, Succeeded, Leaving, Reached or Ask."""
+
+    id: str
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """The arbiter has granted this round."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """Somebody else holds the job now."""
+
+    holder: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """The arbiter could not be asked for this round. fault: why."""
+
+    round: int
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Unfenced:
+    """The arbiter has not been reached for so long that somebody else may take over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """Time has passed."""
+
+
+Event: TypeAlias = Joined | Lost | Said | Granted | Denied | Unanswered | Unfenced | Ticked
+
+
+# What can be asked for.
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """One message to these members."""
+
+    ids: tuple[str, ...]
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Close the connection of this member once what was told it is sent."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Ask the arbiter for this record's round."""
+
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Say Ticked at this time."""
+
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A line for the log and the metrics. what: a past-tense word."""
+
+    what: str
+    reason: Reason
+    fields: tuple[tuple[str, object], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepDown:
+    """Somebody else decides: send everybody there."""
+
+    to: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """The job is over, and everybody knows or has had the time to."""
+
+    exit: Exit
+    reason: Reason
+    detail: str = ""
+
+
+Effect: TypeAlias = Tell | Drop | Claim | Wake | Told | StepDown | Over

@@ -1,0 +1,218 @@
+"""The coordinator: what one event makes of the state, and what it asks for. A pure function. DESIGN §5.
+
+The table of states is in state.py. A world is frozen once formed: never above max, never below min, a multiple of the
+unit. Who comes late waits for the next round and never ends one, unless the world can grow. A fault is charged once,
+and not at all when the loss of a member explains it. Source: issue 6; torchelastic and DLRover as facts/launcher.md
+§1 and facts/dlrover.md §2.1 have them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from launcher.model import Budget, Exit, Member, Reason, Terms
+from launcher.rendezvous.gather import form, gather, unanswered
+from launcher.rendezvous.leave import drain, leaving, reached, wants_drain
+from launcher.rendezvous.state import (
+    Denied,
+    Drop,
+    Effect,
+    Event,
+    Granted,
+    Joined,
+    Known,
+    Lost,
+    Over,
+    Phase,
+    Said,
+    State,
+    StepDown,
+    Unanswered,
+    Unfenced,
+)
+from launcher.rendezvous.turn import Turn
+from launcher.wire import Base, Beat, Failed, Finish, Leaving, Reached, Ready, Refused, Stop, Succeeded
+
+TRAINS = (Phase.TRAINING, Phase.DRAINING)
+
+
+def begin(me: Member, run: str, terms: Terms, now_s: float, *, arbiter: bool = False, wanted: int = 0) -> State:
+    """A job that nobody has begun yet."""
+    expected = wanted or terms.most
+    call_s = terms.last_call_s
+    return State(
+        me, run, terms, arbiter, expected=expected, call_s=call_s, wanted=wanted, since_s=now_s, joined_s=now_s
+    )
+
+
+def succeed(state: State, base: Base, budget: Budget) -> State:
+    """The same, of a job that a lost coordinator leaves behind: its members have the time to regroup."""
+    if not base.round:
+        return replace(state, budget=budget)
+    return replace(
+        state, base=base.round, base_size=base.size, round=max(state.round, base.round), budget=budget,
+        expected=max(base.size - 1, 1), call_s=state.regroup_s, why=Reason.COORDINATOR_LOST,
+    )  # fmt: skip
+
+
+def step(state: State, event: Event, now_s: float) -> tuple[State, tuple[Effect, ...]]:
+    """What this event makes of the state, and what is to be done."""
+    return steps(state, (event,), now_s)
+
+
+def steps(state: State, events: Iterable[Event], now_s: float) -> tuple[State, tuple[Effect, ...]]:
+    """The same for a crowd of events, of one moment, in the order in which they came."""
+    turn = Turn(state, now_s)
+    for event in events:
+        _take(turn, event)
+    _decide(turn)
+    return turn.ended()
+
+
+def _take(turn: Turn, event: Event) -> None:
+    match event:
+        case Joined():
+            _joined(turn, event)
+        case Lost(id=id_, reason=reason):
+            _lost(turn, id_, reason)
+        case Said(id=id_, message=message) if (known := turn.members.get(id_)) is not None:
+            _said(turn, id_, known, message)
+        case Granted(round=round_) if turn.at.phase is Phase.CLAIMING and round_ == turn.at.round:
+            form(turn)
+        case Unanswered(round=round_) if turn.at.phase is Phase.CLAIMING and round_ == turn.at.round:
+            unanswered(turn)
+        case Denied(holder=holder) if turn.at.phase not in (Phase.FINISHING, Phase.OVER):
+            turn.at = replace(turn.at, phase=Phase.OVER)
+            turn.told("stepped_down", Reason.ROUND_LOST, to=holder.coordinator, round=holder.round)
+            turn.effects.append(StepDown(holder))
+        case Unfenced() if turn.at.phase in TRAINS:
+            turn.stop(Reason.NO_ARBITER, "the arbiter was out of reach for too long")
+
+
+def _decide(turn: Turn) -> None:
+    """Go on as far as what is known allows."""
+    if turn.at.phase is Phase.TRAINING:
+        _train(turn)
+    if turn.at.phase is Phase.DRAINING:
+        drain(turn)
+    if turn.at.phase is Phase.STOPPING and not turn.busy():
+        _stopped(turn)
+    if turn.at.phase is Phase.GATHERING:
+        gather(turn)
+    if turn.at.phase is Phase.FINISHING:
+        others = turn.members.keys() - {turn.at.me.id}
+        if not others or turn.now_s >= turn.at.until_s:
+            turn.at = replace(turn.at, phase=Phase.OVER)
+            turn.effects.append(Over(turn.at.exit or Exit.DONE, turn.at.why, turn.at.detail))
+
+
+def _joined(turn: Turn, event: Joined) -> None:
+    at, member = turn.at, event.member
+    if at.phase in (Phase.FINISHING, Phase.OVER):
+        turn.know(member.id, Known(member, event.base))
+        turn.tell((member.id,), Finish(int(at.exit or Exit.FAILED), at.why.value, at.detail))
+        return
+    if fault := _differs(at.terms, event.terms):
+        turn.know(member.id, Known(member, event.base))
+        turn.tell((member.id,), Refused(Reason.REFUSED.value, fault))
+        turn.effects.append(Drop(member.id))
+        del turn.members[member.id]
+        turn.told("member_refused", Reason.REFUSED, member=member.name, detail=fault)
+        return
+    for id_ in [id_ for id_, known in turn.members.items() if known.member.name == member.name and id_ != member.id]:
+        turn.effects.append(Drop(id_))  # its place was taken: a worker's name is given to one at a time
+        _lost(turn, id_, Reason.MEMBER_LOST)
+    at = turn.at
+    same = at.phase in TRAINS and event.base.busy and event.base.round == at.round and turn.inside(member.id)
+    turn.know(member.id, Known(member, event.base, busy=event.base.round if event.base.busy else 0))
+    base, size = max((at.base, at.base_size), (event.base.round, event.base.size) if event.base.inside else (0, 0))
+    turn.at = replace(
+        at, base=base, base_size=size, round=max(at.round, event.base.round), joined_s=turn.now_s,
+        budget=at.budget.newer(event.budget), wanted=event.wanted or at.wanted,
+    )  # fmt: skip
+    if event.wanted and at.base == 0:
+        turn.at = replace(turn.at, expected=event.wanted)
+    if event.base.busy and not same:
+        turn.tell((member.id,), Stop(event.base.round, at.why.value, 0.0))
+    elif at.phase in TRAINS and not same:
+        turn.wait(member.id, Reason.SPARE)
+    turn.told("member_joined", at.why, member=member.name, members=len(turn.members))
+
+
+def _differs(ours: Terms, theirs: Terms) -> str:
+    one, other = (f"{each.least}:{each.most}, unit {each.unit}" for each in (ours, theirs))
+    return "" if one == other else f"the job's world is {one}, this worker's command line says {other}"
+
+
+def _lost(turn: Turn, id_: str, reason: Reason) -> None:
+    known = turn.members.pop(id_, None)
+    if known is None:
+        return
+    turn.told("member_lost", reason, member=known.member.name, members=len(turn.members))
+    if not turn.inside(id_) or id_ in turn.at.done:
+        return
+    if turn.at.phase in TRAINS:
+        leaves = known.leave_s is not None
+        why = Reason.MEMBER_LEFT if leaves and not known.busy else reason
+        if known.busy or not leaves:
+            turn.stop(why, known.member.name)
+    if known.busy:
+        turn.at = replace(turn.at, lost=True)
+
+
+def _said(turn: Turn, id_: str, known: Known, message: object) -> None:
+    at = turn.at
+    match message:
+        case Beat(step=step_, saved=saved):
+            if step_ != known.step:
+                turn.know(id_, replace(known, step=step_))
+            if saved > at.budget.saved_step:
+                turn.at = replace(at, budget=at.budget.saved(saved))
+        case Ready(round=round_, master_port=port) if round_ >= known.busy:
+            turn.know(id_, replace(known, busy=0, member=replace(known.member, master_port=port)))
+        case Failed(round=round_, local_rank=rank, detail=detail) if known.busy == round_ == at.round:
+            if at.phase in TRAINS:
+                fault = f"{known.member.name}, local rank {rank}: {detail}"
+                turn.stop(Reason.PROCESS_FAILED, fault)
+                turn.at = replace(turn.at, fault=fault)
+        case Succeeded(round=round_) if known.busy == round_:
+            turn.know(id_, replace(known, busy=0))
+            if round_ == at.round and at.phase in TRAINS and turn.inside(id_):
+                turn.at = replace(at, done=at.done | {id_})
+        case Leaving(grace_s=grace_s):
+            leaving(turn, id_, known, grace_s)
+        case Reached(round=round_, step=step_) if known.busy == round_ == at.round:
+            reached(turn, id_, known, step_)
+
+
+def _train(turn: Turn) -> None:
+    """All done? Does somebody want to leave, or can the world grow?"""
+    at = turn.at
+    if at.world is not None and at.done and at.done >= at.world.seats.keys():
+        turn.finish(Exit.DONE, Reason.ALL_DONE, f"round {at.round}")
+    elif at.done:
+        return
+    elif why := wants_drain(turn):
+        reason, detail = why
+        turn.told("round_ended", reason, round=at.round, detail=detail)
+        turn.at = replace(at, phase=Phase.DRAINING, why=reason, detail=detail, since_s=turn.now_s)
+
+
+def _stopped(turn: Turn) -> None:
+    """Nobody trains any more: the fault is charged, and those who wanted to leave may go."""
+    at = turn.at
+    if at.fault and not at.lost:
+        if at.budget.used >= at.terms.max_restarts:
+            detail = f"{at.budget.used} of {at.terms.max_restarts} restarts are used; {at.fault}"
+            turn.finish(Exit.FAILED, Reason.BUDGET_SPENT, detail)
+            return
+        turn.at = replace(at, budget=at.budget.charged())
+    for id_ in [id_ for id_, known in turn.members.items() if known.leave_s is not None]:
+        turn.tell((id_,), Finish(int(Exit.DRAINED), Reason.DRAINED.value, ""))
+    staying = sum(known.leave_s is None for known in turn.members.values())
+    short = at.terms.size(staying) == 0
+    turn.at = replace(
+        turn.at, phase=Phase.GATHERING, fault="", lost=False, since_s=turn.now_s, world=at.world,
+        expected=at.base_size if short else 0, call_s=at.terms.settle_s if short else 0.0,
+    )  # fmt: skip

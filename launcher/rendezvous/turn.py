@@ -1,0 +1,90 @@
+"""One turn of the coordinator: a state being changed, and what it asks for meanwhile.
+
+Events come in crowds: a turn copies the members once and takes any number of events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from launcher.model import Exit, Member, Reason
+from launcher.rendezvous.state import Effect, Known, Phase, State, Tell, Told, Wake
+from launcher.wire import Finish, Message, Stop, Successor, Waiting
+
+SUCCESSORS = 8
+FAREWELL_S = 5.0  # how long everybody has to hear that the job is over
+STOP_GRACE_S = 30.0  # for processes to end when nobody is in a hurry
+
+
+class Turn:
+    """The state `at`, with its members taken out to be changed in place."""
+
+    __slots__ = ("at", "effects", "members", "now_s")
+
+    def __init__(self, state: State, now_s: float) -> None:
+        self.at, self.now_s = state, now_s
+        self.members = dict(state.members)
+        self.effects: list[Effect] = []
+
+    def ended(self) -> tuple[State, tuple[Effect, ...]]:
+        """What the turn has made of the state, and what it asks for."""
+        return replace(self.at, members=self.members), tuple(self.effects)
+
+    def tell(self, ids: Iterable[str], message: Message) -> None:
+        """Say this to whoever of them is there."""
+        if there := tuple(id_ for id_ in ids if id_ in self.members):
+            self.effects.append(Tell(there, message))
+
+    def told(self, what: str, reason: Reason, **fields: object) -> None:
+        """A line for the log."""
+        self.effects.append(Told(what, reason, tuple(fields.items())))
+
+    def wake(self, at_s: float) -> None:
+        """Look again at this time."""
+        self.effects.append(Wake(at_s))
+
+    def know(self, id_: str, known: Known) -> None:
+        """Remember this of a member."""
+        self.members[id_] = known
+
+    def inside(self, id_: str) -> bool:
+        """Is it in the newest world?"""
+        return self.at.world is not None and id_ in self.at.world.seats
+
+    def busy(self) -> list[str]:
+        """Members that may have processes running."""
+        return [id_ for id_, known in self.members.items() if known.busy]
+
+    def successors(self) -> tuple[Successor, ...]:
+        """The oldest members but ourselves, which everybody knows from now on."""
+        others = (known.member for id_, known in self.members.items() if id_ != self.at.me.id and known.leave_s is None)
+        oldest = sorted(others, key=_age)[:SUCCESSORS]
+        return tuple(Successor(member.id, member.address, member.port) for member in oldest)
+
+    def wait(self, id_: str, reason: Reason, detail: str = "") -> None:
+        """Tell a member that it is not in this world."""
+        self.tell((id_,), Waiting(self.at.base, self.at.base_size, reason.value, detail))
+
+    def stop(self, reason: Reason, detail: str = "", grace_s: float = STOP_GRACE_S) -> None:
+        """End the round and the processes of everybody; the next one begins when nobody has any."""
+        self.told("round_ended", reason, round=self.at.round, detail=detail)
+        self.at = replace(self.at, why=reason, detail=detail, since_s=self.now_s, lost=False, fault="")
+        self.end_processes(grace_s)
+
+    def end_processes(self, grace_s: float) -> None:
+        """Have everybody end what still runs, within this time."""
+        self.at = replace(self.at, phase=Phase.STOPPING, done=frozenset(), stop_step=None, sure=False)
+        self.tell(self.busy(), Stop(self.at.round, self.at.why.value, grace_s))
+
+    def finish(self, exit_: Exit, reason: Reason, detail: str = "") -> None:
+        """The job is over: everybody hears it and goes."""
+        self.told("job_ended", reason, exit=int(exit_), detail=detail)
+        until_s = self.now_s + FAREWELL_S
+        self.at = replace(self.at, phase=Phase.FINISHING, exit=exit_, why=reason, detail=detail, until_s=until_s)
+        self.tell(list(self.members), Finish(int(exit_), reason.value, detail))
+        self.wake(until_s)
+
+
+def _age(member: Member) -> tuple[float, int, str, str]:
+    return member.age

@@ -1,0 +1,268 @@
+"""The coordinator at work: guests' words become events, the step's effects become words. It has no opinion.
+
+Events of one moment are one turn, so that a thousand joins cost one copy of the state and not a thousand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
+
+from launcher.arbiter import ArbiterRefused, ArbiterUnreachable, Held, StaleRound
+from launcher.model import Exit, Reason, Record
+from launcher.rendezvous.liveness import beat_of, excused, silent
+from launcher.rendezvous.state import (
+    Claim,
+    Denied,
+    Drop,
+    Effect,
+    Event,
+    Granted,
+    Joined,
+    Lost,
+    Over,
+    Phase,
+    Said,
+    State,
+    StepDown,
+    Tell,
+    Ticked,
+    Told,
+    Unanswered,
+    Unfenced,
+    Wake,
+)
+from launcher.rendezvous.step import steps
+from launcher.shell.arbiters import Arbiter
+from launcher.shell.door import Guest
+from launcher.shell.values import Values
+from launcher.wire import Ask, Beat, Get, Join, Put, Redirect, Roster, ToCoordinator, Welcome, encode
+
+Say = Callable[[str, Mapping[str, object]], None]
+
+
+class Coordinator:
+    """One job's coordinator. ended: how it went, Over or StepDown."""
+
+    def __init__(
+        self,
+        state: State,
+        say: Say,
+        *,
+        beat_s: float,
+        silence_s: float,
+        arbiter: Arbiter | None = None,
+        held: Held | None = None,
+        renew_s: float = 5.0,
+        fence_s: float = 400.0,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.state, self._say = state, say
+        self._beat_s, self._silence_s = beat_s, silence_s
+        self._arbiter, self._held, self._renew_s, self._fence_s = arbiter, held, renew_s, fence_s
+        self._renewed_s = self._looked_s = self._loop.time()
+        self._guests: dict[str, Guest] = {}
+        self._heard_s: dict[str, float] = {}
+        self._beats: dict[str, Beat] = {}
+        self._events: list[Event] = []
+        self._due: asyncio.Handle | None = None
+        self._wakes: asyncio.TimerHandle | None = None
+        self._values = Values()
+        self.counts: Counter[str] = Counter()
+        self.ended: asyncio.Future[Over | StepDown] = self._loop.create_future()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._watch = self._loop.call_later(beat_s, self._look)
+        if arbiter is not None:
+            self._begin(self._renew_for_ever())
+
+    def admit(self, guest: Guest, join: Join) -> None:
+        """A guest has proved himself."""
+        old = self._guests.get(guest.id)
+        self._guests[guest.id] = guest
+        self._heard_s[guest.id] = self._loop.time()
+        if old is not None and old is not guest:
+            old.abort()
+        beat_s = beat_of(len(self._guests), self._beat_s)
+        silence_s = max(self._silence_s, 5 * beat_s)
+        guest.welcome(self, lambda proof: Welcome(proof, self.state.me.id, beat_s, silence_s))
+        self.event(Joined(join.member, join.terms, join.base, join.budget, join.wanted))
+
+    def heard(self, guest: Guest, message: ToCoordinator) -> None:
+        """A guest says something."""
+        if self._guests.get(guest.id) is not guest:
+            return
+        self._heard_s[guest.id] = self._loop.time()
+        match message:
+            case Beat():
+                self._beats[guest.id] = message
+            case Ask():
+                world = self.state.world
+                guest.tell(Roster(world.round if world else 0, world.members if world else ()))
+            case Put() | Get():
+                self._values.take(guest, message)
+            case _:
+                self.event(Said(guest.id, message))
+
+    def gone(self, guest: Guest) -> None:
+        """A guest's connection is closed."""
+        if self._guests.get(guest.id) is guest:
+            self._forget(guest.id, Reason.MEMBER_LOST)
+
+    def _forget(self, id_: str, reason: Reason) -> None:
+        del self._guests[id_]
+        self._heard_s.pop(id_, None)
+        self._beats.pop(id_, None)
+        self.event(Lost(id_, reason))
+
+    def event(self, event: Event) -> None:
+        """Something happened: a turn follows as soon as all that came with it is read."""
+        self._events.append(event)
+        if self._due is None:
+            self._due = self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._due = None
+        if self._beats:
+            beats: list[Event] = [Said(id_, beat) for id_, beat in self._beats.items()]
+            self._beats.clear()
+            self._events[:0] = beats
+        events, self._events = self._events, []
+        self.state, effects = steps(self.state, events, self._loop.time())
+        for effect in effects:
+            self._do(effect)
+
+    def _do(self, effect: Effect) -> None:
+        match effect:
+            case Tell(ids=ids, message=message):
+                data = encode(message)
+                for id_ in ids:
+                    if (guest := self._guests.get(id_)) is not None:
+                        guest.send(data)
+            case Told(what=what, reason=reason, fields=fields):
+                self.counts[f"{what}:{reason.value}"] += 1
+                self._say(what, {"reason": reason.value, **dict(fields)})
+            case Wake(at_s=at_s):
+                self._wake(at_s)
+            case Claim(record=record):
+                self._begin(self._claim(record))
+            case Drop(id=id_):
+                if (guest := self._guests.pop(id_, None)) is not None:
+                    self._heard_s.pop(id_, None)
+                    guest.close()
+            case StepDown() | Over():
+                self._end(effect)
+
+    def _wake(self, at_s: float) -> None:
+        if self._wakes is None or self._wakes.cancelled() or at_s < self._wakes.when():
+            if self._wakes is not None:
+                self._wakes.cancel()
+            self._wakes = self._loop.call_at(at_s, self._woken)
+
+    def _woken(self) -> None:
+        self._wakes = None
+        self.event(Ticked())
+
+    def _look(self) -> None:
+        """Speak to everybody, and see who has been silent."""
+        now_s = self._loop.time()
+        beat_s = beat_of(len(self._guests), self._beat_s)
+        limit_s = max(self._silence_s, 5 * beat_s)
+        if not excused(self._heard_s, self._looked_s, now_s, limit_s):
+            for id_ in silent(self._heard_s, now_s, limit_s):
+                self._guests[id_].abort()
+                self._forget(id_, Reason.MEMBER_SILENT)
+        self._looked_s = now_s
+        data = encode(Beat())
+        for guest in self._guests.values():
+            guest.send(data)
+        if self._beats:
+            self.event(Ticked())
+        self._watch = self._loop.call_later(beat_s, self._look)
+
+    def _begin(self, work: Coroutine[None, None, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _claim(self, record: Record) -> None:
+        arbiter, held = self._arbiter, self._held
+        assert arbiter is not None
+        try:
+            held = held or await arbiter.look()
+            won = await arbiter.claim(record, held)
+            if won is not None:
+                self._held, self._renewed_s = won, self._loop.time()
+                self.event(Granted(record.round))
+                return
+            found = await arbiter.look()
+            self._held = None if found.record is None else found
+            holder = found.record
+            if holder is not None and holder.coordinator != self.state.me.id:
+                self.event(Denied(holder))
+                return
+            self.event(Unanswered(record.round, "the record has changed"))
+        except ArbiterUnreachable as error:
+            self._say("arbiter_unreachable", {"detail": error.why})
+            self.event(Unanswered(record.round, error.why))
+        except (ArbiterRefused, StaleRound) as error:
+            self._say("arbiter_refused", {"detail": str(error)})
+            self.event(Unanswered(record.round, str(error)))
+
+    async def _renew_for_ever(self) -> None:
+        assert self._arbiter is not None
+        while True:
+            await asyncio.sleep(self._renew_s)
+            if self._held is None or self._held.record is None or self.state.phase is Phase.CLAIMING:
+                continue
+            mine = replace(self._held, record=replace(self._held.record, budget=self.state.budget))
+            try:
+                held = await self._arbiter.renew(mine)
+            except ArbiterUnreachable as error:
+                self._say("arbiter_unreachable", {"detail": error.why})
+                if self._loop.time() - self._renewed_s > self._fence_s:
+                    self.event(Unfenced())
+                continue
+            except ArbiterRefused as error:
+                self._say("arbiter_refused", {"detail": str(error)})
+                continue
+            if held is not None:
+                self._held, self._renewed_s = held, self._loop.time()
+            else:
+                await self._dethroned()
+
+    async def _dethroned(self) -> None:
+        assert self._arbiter is not None
+        try:
+            found = await self._arbiter.look()
+        except (ArbiterUnreachable, ArbiterRefused):
+            return
+        if found.record is not None and found.record.coordinator != self.state.me.id:
+            self.event(Denied(found.record))
+
+    def _end(self, how: Over | StepDown) -> None:
+        if isinstance(how, StepDown):
+            data = encode(Redirect(how.to.coordinator, how.to.address, how.to.port))
+            for guest in self._guests.values():
+                guest.send(data)
+        if not self.ended.done():
+            self.ended.set_result(how)
+
+    async def close(self) -> None:
+        """Let everybody go; the last words are sent first."""
+        self._watch.cancel()
+        for handle in (self._due, self._wakes):
+            if handle is not None:
+                handle.cancel()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for guest in list(self._guests.values()):
+            guest.close()
+        self._guests.clear()
+
+
+def exit_of(how: Over | StepDown) -> Exit | None:
+    """What the end of a coordinator means for its own agent; None: it goes on as a member."""
+    return how.exit if isinstance(how, Over) else None

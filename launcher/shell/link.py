@@ -1,0 +1,165 @@
+"""A member's connection to the coordinator: the handshake, heartbeats, and what either side says."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from launcher.errors import BadFrame
+from launcher.model import Reason
+from launcher.shell.frames import Frames
+from launcher.wire import (
+    NONCE_BYTES,
+    VERSION,
+    Beat,
+    Challenge,
+    Join,
+    Redirect,
+    Refused,
+    ToCoordinator,
+    ToMember,
+    Welcome,
+    encode,
+    proof,
+    proves,
+    read_at_member,
+)
+
+CONNECT_S = 1.0  # for a host that is there to take a connection
+GREET_S = 5.0  # for it to answer: it may first have to find out itself that the coordinator is lost
+
+
+@dataclass(frozen=True, slots=True)
+class NobodyListens:
+    """The host is there and refuses: whoever listened on that port is dead."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoAnswer:
+    """Nothing came in time: nobody knows. why: as far as it is known."""
+
+    why: str
+
+
+class Link(Frames):
+    """One connection, from its side. on_message: what comes after the Welcome; on_lost: once, with the reason."""
+
+    def __init__(
+        self,
+        join: Callable[[bytes, bytes], Join],
+        token: bytes,
+        run: str,
+        on_message: Callable[[Link, ToMember], None],
+        on_lost: Callable[[Link, Reason], None],
+    ) -> None:
+        super().__init__()
+        self._join, self._token, self._run = join, token, run
+        self._on_message, self._on_lost = on_message, on_lost
+        self._loop = asyncio.get_running_loop()
+        self.answer: asyncio.Future[Welcome | Redirect | Refused | NoAnswer] = self._loop.create_future()
+        self._nonce, self._theirs = os.urandom(NONCE_BYTES), b""
+        self.welcome: Welcome | None = None
+        self._heard_s = self._looked_s = self._loop.time()
+        self._beats: asyncio.TimerHandle | None = None
+        self.step = self.saved = -1
+        self._over = False
+
+    def took(self, body: bytes) -> None:
+        """A frame from the coordinator."""
+        self._heard_s = self._loop.time()
+        message = read_at_member(body)
+        if self.welcome is not None:
+            if not isinstance(message, Beat):
+                self._on_message(self, message)
+            return
+        match message:
+            case Challenge(version=version, nonce=nonce):
+                if version != VERSION:
+                    self._answer(NoAnswer(f"it speaks version {version}, this is {VERSION}"))
+                    return
+                self._theirs = nonce
+                self.send(encode(self._join(self._nonce, self._proof(nonce))))
+            case Welcome():
+                if not proves(message.proof, self._token, "coordinator", self._run, self._nonce, self._theirs):
+                    self._answer(Refused(Reason.REFUSED.value, "the coordinator does not know the job's token"))
+                    self.abort()
+                    return
+                self.welcome = message
+                self._beats = self._loop.call_later(message.beat_s, self._beat)
+                self._answer(message)
+            case Redirect() | Refused():
+                self._answer(message)
+            case _:
+                raise BadFrame(f"{type(message).__name__} before Welcome")
+
+    def _proof(self, theirs: bytes) -> bytes:
+        return proof(self._token, "member", self._run, theirs, self._nonce)
+
+    def _answer(self, answer: Welcome | Redirect | Refused | NoAnswer) -> None:
+        if not self.answer.done():
+            self.answer.set_result(answer)
+
+    def say(self, message: ToCoordinator) -> None:
+        """Send this; nothing when the connection is gone: the next one begins afresh."""
+        self.send(encode(message))
+
+    def _beat(self) -> None:
+        assert self.welcome is not None
+        now_s, limit_s = self._loop.time(), self.welcome.silence_s
+        if now_s - self._looked_s > limit_s / 2:
+            self._heard_s = now_s  # we were stopped ourselves: what came meanwhile is still to be read
+        self._looked_s = now_s
+        if now_s - self._heard_s > limit_s:
+            self._lost(Reason.MEMBER_SILENT)
+            self.abort()
+            return
+        self.say(Beat(self.step, self.saved))
+        self._beats = self._loop.call_later(self.welcome.beat_s, self._beat)
+
+    def closed(self, why: Exception | None) -> None:
+        """The connection is gone."""
+        if self._beats is not None:
+            self._beats.cancel()
+        self._answer(NoAnswer("the connection was closed" if why is None else str(why)))
+        if self.welcome is not None:
+            self._lost(Reason.MEMBER_LOST)
+
+    def _lost(self, reason: Reason) -> None:
+        if not self._over:
+            self._over = True
+            self._on_lost(self, reason)
+
+    def leave(self) -> None:
+        """Close without a word about it."""
+        self._over = True
+        if self._beats is not None:
+            self._beats.cancel()
+        self.close()
+
+
+async def connect(
+    make: Callable[[], Link], address: str, port: int, *, connect_s: float = CONNECT_S, greet_s: float = GREET_S
+) -> tuple[Link | None, Welcome | Redirect | Refused | NobodyListens | NoAnswer]:
+    """Knock there. address: an IP literal or a name; only a name is looked up. A Link comes with Welcome only."""
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(connect_s):
+            _, link = await loop.create_connection(make, address, port)
+    except ConnectionRefusedError:
+        return None, NobodyListens()
+    except (OSError, TimeoutError) as error:
+        return None, NoAnswer(str(error) or f"no connection within {connect_s:g} s")
+    try:
+        async with asyncio.timeout(greet_s):
+            answer = await link.answer
+    except TimeoutError:
+        answer = NoAnswer(f"no greeting within {greet_s:g} s")
+    except asyncio.CancelledError:
+        link.abort()
+        raise
+    if isinstance(answer, Welcome):
+        return link, answer
+    link.leave()
+    return None, answer

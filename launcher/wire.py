@@ -1,0 +1,282 @@
+"""What agents and the coordinator say to one another: msgpack frames with a schema, bounded, never pickle.
+
+A frame is four bytes of length, big endian, and one message. A message is an array that begins with its number. An
+unknown number, a missing field or a value out of bounds is a BadFrame: the connection is closed, nothing else happens.
+
+Who connects first gets a Challenge. The answer, Join, proves that its sender knows the job's token without sending it,
+and asks the coordinator for the same proof, which Welcome brings. Source: issue 6, facts/reliability.md §2.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from typing import Annotated, TypeAlias
+
+import msgspec
+
+from launcher.errors import BadFrame, LauncherError
+from launcher.model import Budget, Member, Terms
+
+VERSION = 1
+PORT = 29_400
+MOST_BYTES = 4 << 20  # the whole list of 20,000 members; all else is far smaller
+MOST_JOIN_BYTES = 16 << 10  # of one who has not proved anything yet
+NONCE_BYTES = 16
+
+Text = Annotated[str, msgspec.Meta(max_length=1_024)]
+Word = Annotated[str, msgspec.Meta(max_length=253)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
+Step = Annotated[int, msgspec.Meta(ge=-1, le=1 << 60)]
+Proof = Annotated[bytes, msgspec.Meta(max_length=64)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e7)]
+Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
+
+
+class _Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    pass
+
+
+class Challenge(_Frame, tag=1, frozen=True):
+    """Prove that you know the token, over this nonce."""
+
+    version: Count
+    nonce: Proof
+
+
+class Base(_Frame, frozen=True):
+    """The last round that a member took part in, or was told of: it accepts none before it.
+
+    size: members of that world; inside: whether it was one of them. busy: its processes of it may still run.
+    """
+
+    round: Count = 0
+    size: Count = 0
+    inside: bool = False
+    busy: bool = False
+
+
+class Join(_Frame, tag=2, frozen=True):
+    """A member and what it knows. wanted: workers that the job has now, 0 when it does not know."""
+
+    version: Count
+    run: Word
+    nonce: Proof
+    proof: Proof
+    member: Member
+    terms: Terms
+    base: Base
+    budget: Budget
+    wanted: Count = 0
+
+
+class Successor(_Frame, frozen=True):
+    """Where to go when the coordinator is lost: the oldest members, oldest first."""
+
+    id: Word
+    address: Word
+    port: Port
+
+
+class Welcome(_Frame, tag=3, frozen=True):
+    """Taken. beat_s: how often to say so; silence_s: after how long without a word the other side counts as lost."""
+
+    proof: Proof
+    coordinator: Word
+    beat_s: Seconds
+    silence_s: Seconds
+    successors: tuple[Successor, ...] = ()
+
+
+class Refused(_Frame, tag=4, frozen=True):
+    """Not taken, and will not be. reason: a word of model.Reason."""
+
+    reason: Word
+    detail: Text
+
+
+class Redirect(_Frame, tag=5, frozen=True):
+    """Not here: that one decides."""
+
+    id: Word
+    address: Word
+    port: Port
+
+
+class Waiting(_Frame, tag=6, frozen=True):
+    """Taken, and not in this world. A member that was told of a round accepts none before it."""
+
+    round: Count
+    size: Count
+    reason: Word
+    detail: Text
+
+
+class Formed(_Frame, tag=7, frozen=True):
+    """A world, as one member has to know it. base: the round that this one follows."""
+
+    round: Count
+    base: Count
+    group_rank: Count
+    group_size: Count
+    first_rank: Count
+    ranks: Count
+    master_address: Word
+    master_port: Port
+    reason: Word
+    budget: Budget
+    successors: tuple[Successor, ...] = ()
+
+
+class StopAt(_Frame, tag=8, frozen=True):
+    """All stop after this step. sure: nobody has passed it; until then ranks that get there wait."""
+
+    round: Count
+    step: Step
+    sure: bool
+
+
+class Stop(_Frame, tag=9, frozen=True):
+    """End the processes of this round, with so much time for them to save, and say Ready."""
+
+    round: Count
+    reason: Word
+    grace_s: Seconds
+
+
+class Finish(_Frame, tag=10, frozen=True):
+    """The job is over for this member."""
+
+    exit: Annotated[int, msgspec.Meta(ge=0, le=255)]
+    reason: Word
+    detail: Text
+
+
+class Beat(_Frame, tag=11, frozen=True):
+    """I live. step: the newest that all local processes have done; saved: the newest saved. -1: unknown."""
+
+    step: Step = -1
+    saved: Step = -1
+
+
+class Ready(_Frame, tag=12, frozen=True):
+    """No process of this round or any before runs here. master_port: one that is free for the next."""
+
+    round: Count
+    master_port: Port
+
+
+class Failed(_Frame, tag=13, frozen=True):
+    """A process of this round ended with an error."""
+
+    round: Count
+    local_rank: Count
+    detail: Text
+
+
+class Succeeded(_Frame, tag=14, frozen=True):
+    """All processes of this round ended well."""
+
+    round: Count
+
+
+class Leaving(_Frame, tag=15, frozen=True):
+    """Asked to go, within so many seconds."""
+
+    grace_s: Seconds
+    reason: Word = ""
+
+
+class Reached(_Frame, tag=16, frozen=True):
+    """The answer to StopAt: the farthest step that a local process has begun."""
+
+    round: Count
+    step: Step
+
+
+class Ask(_Frame, tag=17, frozen=True):
+    """Who is in the world?"""
+
+
+class Roster(_Frame, tag=18, frozen=True):
+    """All members of the world by group rank."""
+
+    round: Count
+    members: tuple[Member, ...]
+
+
+class Put(_Frame, tag=19, frozen=True):
+    """Keep a value for this round; the first one stays."""
+
+    key: Word
+    value: Annotated[bytes, msgspec.Meta(max_length=65_536)]
+
+
+class Get(_Frame, tag=20, frozen=True):
+    """Answered with Value as soon as somebody has put it."""
+
+    key: Word
+
+
+class Value(_Frame, tag=21, frozen=True):
+    """What was put."""
+
+    key: Word
+    value: Annotated[bytes, msgspec.Meta(max_length=65_536)]
+
+
+ToMember: TypeAlias = (
+    Challenge | Welcome | Refused | Redirect | Waiting | Formed | StopAt | Stop | Finish | Beat | Roster | Value
+)
+ToCoordinator: TypeAlias = Join | Beat | Ready | Failed | Succeeded | Leaving | Reached | Ask | Put | Get
+Message: TypeAlias = ToMember | ToCoordinator
+
+_encoder = msgspec.msgpack.Encoder()
+_at_member: msgspec.msgpack.Decoder[ToMember] = msgspec.msgpack.Decoder(ToMember)
+_at_coordinator: msgspec.msgpack.Decoder[ToCoordinator] = msgspec.msgpack.Decoder(ToCoordinator)
+
+
+def encode(message: Message) -> bytes:
+    """One frame, ready to be sent."""
+    body = _encoder.encode(message)
+    return len(body).to_bytes(4, "big") + body
+
+
+def length(head: bytes | memoryview, most_bytes: int = MOST_BYTES) -> int:
+    """How many bytes follow a frame's first four."""
+    size = int.from_bytes(head, "big")
+    if not 0 < size <= most_bytes:
+        raise BadFrame(f"a frame of {size} bytes: 1 to {most_bytes} are taken")
+    return size
+
+
+def read_at_member(body: bytes | memoryview) -> ToMember:
+    """What a coordinator has said."""
+    try:
+        return _at_member.decode(body)
+    except (msgspec.MsgspecError, ValueError, RecursionError, LauncherError) as error:
+        raise BadFrame(str(error)) from error
+
+
+def read_at_coordinator(body: bytes | memoryview) -> ToCoordinator:
+    """What a member has said."""
+    try:
+        return _at_coordinator.decode(body)
+    except (msgspec.MsgspecError, ValueError, RecursionError, LauncherError) as error:
+        raise BadFrame(str(error)) from error
+
+
+def proof(token: bytes, role: str, run: str, theirs: bytes, ours: bytes) -> bytes:
+    """HMAC-SHA256 that shows a party knows the token.
+
+    theirs: the other's nonce, ours: the prover's own. role: "member" or "coordinator", so that no proof can be sent
+    back to its maker.
+    """
+    parts = (role.encode(), run.encode(), theirs, ours)
+    text = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+    return hmac.new(token, b"turnout rendezvous 1" + text, hashlib.sha256).digest()
+
+
+def proves(claimed: bytes, token: bytes, role: str, run: str, theirs: bytes, ours: bytes) -> bool:
+    """Is this the proof that one who knows the token would send? In constant time."""
+    return hmac.compare_digest(claimed, proof(token, role, run, theirs, ours))
