@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from launcher.errors import BadTerms
-from launcher.model import Seat, World
 from launcher.orders import How, Order
+from launcher.wire import Formed
 
 ROUND = "TURNOUT_ROUND"
 
@@ -46,41 +46,33 @@ def common(own: Mapping[str, str], processes: int) -> dict[str, str]:
 
 
 def of_process(
-    shared: Mapping[str, str],
-    job: Job,
-    world: World,
-    seat: Seat,
-    local_rank: int,
-    *,
-    master: tuple[str, int],
-    restarts: int,
-    error_file: str = "",
+    shared: Mapping[str, str], job: Job, formed: Formed, processes: int, local_rank: int, *, error_file: str = ""
 ) -> dict[str, str]:
-    """The whole environment of one process. shared: of `common`. master: address and port of rank 0's store.
+    """The whole environment of one process. shared: of `common`. processes: how many this agent has.
 
-    restarts: of the job so far: the same number on every agent. Raises BadTerms when `virtual_local_rank` has no
+    The restart count is the job's: the same number on every agent. Raises BadTerms when `virtual_local_rank` has no
     device for it.
     """
-    rank, size = str(seat.first_rank + local_rank), str(world.ranks)
+    rank, size = str(formed.first_rank + local_rank), str(formed.ranks)
     env = {
         **shared,
         "RANK": rank,
         "LOCAL_RANK": str(local_rank),
         "ROLE_RANK": rank,
-        "GROUP_RANK": str(seat.group_rank),
+        "GROUP_RANK": str(formed.group_rank),
         "ROLE_NAME": job.role,
-        "LOCAL_WORLD_SIZE": str(seat.processes),
+        "LOCAL_WORLD_SIZE": str(processes),
         "WORLD_SIZE": size,
-        "GROUP_WORLD_SIZE": str(len(world.members)),
+        "GROUP_WORLD_SIZE": str(formed.group_size),
         "ROLE_WORLD_SIZE": size,
-        "MASTER_ADDR": master[0],
-        "MASTER_PORT": str(master[1]),
-        "TORCHELASTIC_RESTART_COUNT": str(restarts),
+        "MASTER_ADDR": formed.master_address,
+        "MASTER_PORT": str(formed.master_port),
+        "TORCHELASTIC_RESTART_COUNT": str(formed.budget.total),
         "TORCHELASTIC_MAX_RESTARTS": str(job.max_restarts),
         "TORCHELASTIC_RUN_ID": job.run,
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         "TORCHELASTIC_ERROR_FILE": error_file,
-        ROUND: str(world.round),
+        ROUND: str(formed.round),
     }
     return env | (_one_device(shared, local_rank) if job.virtual_local_rank else {})
 

@@ -89,7 +89,7 @@ def _cpu(files: Mapping[str, str], number: int, node: int) -> Cpu:
     at = f"cpu/cpu{number}"
     cores = numbers(files.get(f"{at}/topology/thread_siblings_list", "")) or (number,)
     socket = files.get(f"{at}/topology/physical_package_id", "0").strip()
-    largest, cache = -1, (number,)
+    largest, cache = -1, numbers(str(number))
     for index in range(8):
         level = files.get(f"{at}/cache/index{index}/level", "").strip()
         kind = files.get(f"{at}/cache/index{index}/type", "").strip()

@@ -17,7 +17,7 @@ from launcher.errors import LauncherError
 MOST_ERROR_LINES = 12
 MOST_ERROR_CHARS = 2_000
 
-# What `--run-path` means to torchrun: the file is run under the name __main__, and an exception lands in the error file.
+# What `--run-path` means to torchrun: the file is run as __main__, and an exception lands in the error file.
 RUN_PATH_PROGRAM = """\
 import runpy, sys
 from torch.distributed.elastic.multiprocessing.errors import record

@@ -6,7 +6,7 @@ many GPUs there are, the host's name, a token's text. The shell finds those out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import IntFlag, StrEnum
 from math import isfinite
 
@@ -188,10 +188,10 @@ class Timing:
     shutdown_s: float = 30.0
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
+        for each in fields(self):
+            value = getattr(self, each.name)
             if not isfinite(value) or value < 0:
-                raise BadSettings(f"{field.name} is {value}: it must be a time, not negative")
+                raise BadSettings(f"{each.name} is {value}: it must be a time, not negative")
         if not 0 < self.heartbeat_s < self.silence_s:
             raise BadSettings(
                 f"a heartbeat each {self.heartbeat_s:g} s, given up after {self.silence_s:g} s: "
@@ -269,7 +269,7 @@ class Settings:
     """
 
     command: Command
-    terms: Terms = Terms()
+    terms: Terms = field(default_factory=Terms)
     processes: int | Devices = 1
     meeting: Meeting = Meeting()
     place: Place = Place()

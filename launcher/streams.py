@@ -82,9 +82,7 @@ def error_file(attempt: str, local_rank: int) -> str:
     return f"{rank_folder(attempt, local_rank)}/error.json" if attempt else ""
 
 
-def streams_of(
-    streams: Streams, attempt: str, local_rank: int, *, rank: int, hostname: str
-) -> tuple[Stream, Stream]:
+def streams_of(streams: Streams, attempt: str, local_rank: int, *, rank: int, hostname: str) -> tuple[Stream, Stream]:
     """stdout and stderr of one process. attempt: its folder, "" when no files are kept (`--log-dir=/dev/null`)."""
     prefix = _prefix(streams, local_rank, rank, hostname)
     out = _stream(streams, attempt, local_rank, Std.OUT, prefix)

@@ -160,10 +160,11 @@ class Beat(_Frame, tag=11, frozen=True):
 
 
 class Ready(_Frame, tag=12, frozen=True):
-    """No process of this round or any before runs here. master_port: one that is free for the next."""
+    """No process of this round or before runs here. master_port: one that is free for the next; path: as Member's."""
 
     round: Count
     master_port: Port
+    path: Annotated[tuple[Word, ...], msgspec.Meta(max_length=16)] = ()
 
 
 class Failed(_Frame, tag=13, frozen=True):

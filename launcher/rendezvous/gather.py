@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from launcher.model import Exit, Member, Reason, Record, World
 from launcher.ranks import seated
-from launcher.rendezvous.state import Claim, Known, Phase
+from launcher.rendezvous.state import Claim, Known, Phase, StepDown
 from launcher.rendezvous.turn import Turn
 from launcher.wire import Base, Formed, Waiting
 
@@ -22,6 +22,9 @@ def gather(turn: Turn) -> None:
     at = turn.at
     if turn.now_s < at.retry_s:
         turn.wake(at.retry_s)
+        return
+    if (own := turn.members.get(at.me.id)) is not None and own.leave_s is not None:
+        _hand_over(turn)
         return
     there = [known for known in turn.members.values() if not known.busy and known.leave_s is None]
     size = at.terms.size(len(there))
@@ -39,9 +42,19 @@ def gather(turn: Turn) -> None:
     _claim(turn, tuple(known.member for known in chosen))
 
 
+def _hand_over(turn: Turn) -> None:
+    """The coordinator itself leaves: the oldest of the others goes on."""
+    at = turn.at
+    for next_ in turn.successors()[:1]:
+        turn.at = replace(at, phase=Phase.OVER)
+        turn.told("handed_over", Reason.MEMBER_LEFT, to=next_.id, round=at.round + 1)
+        record = Record(at.run, at.round + 1, next_.id, next_.address, next_.port, at.budget)
+        turn.effects.append(StepDown(record, handover=True))
+
+
 def overlaps(turn: Turn, chosen: list[Known]) -> bool:
     """Are more than half of the last world in this one? Then no other world can follow it without one of them."""
-    return turn.at.base == 0 or 2 * sum(_veteran(turn, known) for known in chosen) > turn.at.base_size
+    return turn.at.only or turn.at.base == 0 or 2 * sum(_veteran(turn, known) for known in chosen) > turn.at.base_size
 
 
 def _veteran(turn: Turn, known: Known) -> bool:
@@ -61,7 +74,7 @@ def _below_min(turn: Turn, there: int) -> None:
 
 def _no_arbiter(turn: Turn) -> None:
     at = turn.at
-    until_s = at.since_s + at.regroup_s
+    until_s = at.since_s + at.alone_s
     if turn.now_s < until_s:
         turn.wake(until_s)
         return

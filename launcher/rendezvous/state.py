@@ -55,18 +55,21 @@ class State:
     """All that the coordinator knows. Soft: a successor begins with what members bring along.
 
     me: the coordinator itself. arbiter: somebody else grants rounds; without, each world holds more than half of the
-    one before it. granted: a round that is ours and not formed yet, 0 for none. round: the newest number that was used
-    anywhere. base, base_size: the newest world that anybody was in. retry_s: no claim before then. expected: members
-    that are worth waiting for; call_s: how long after the latest join. why: what began the next round. fault: the
-    process failure that will be charged unless a loss explains it.
+    one before it; only: nobody may succeed us, so that no other world can be. granted: a round that is ours and not
+    formed yet, 0 for none. round: the newest number that was used anywhere. base, base_size: the newest world that
+    anybody was in. retry_s: no claim before then. expected: members that are worth waiting for; call_s: how long after
+    the latest join. why: what began the next round. fault: the process failure that will be charged unless a loss
+    explains it.
     """
 
     me: Member
     run: str
     terms: Terms
     arbiter: bool = False
+    only: bool = False
     granted: int = 0
-    regroup_s: float = 10.0
+    regroup_s: float = 2.0
+    alone_s: float = 10.0
     phase: Phase = Phase.GATHERING
     round: int = 0
     base: int = 0
@@ -200,9 +203,10 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class StepDown:
-    """Somebody else decides: send everybody there."""
+    """Somebody else decides: send everybody there. handover: he does not know it yet, nor does the arbiter."""
 
     to: Record
+    handover: bool = False
 
 
 @dataclass(frozen=True, slots=True)

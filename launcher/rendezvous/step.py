@@ -37,13 +37,13 @@ from launcher.wire import Base, Beat, Failed, Finish, Leaving, Reached, Ready, R
 TRAINS = (Phase.TRAINING, Phase.DRAINING)
 
 
-def begin(me: Member, run: str, terms: Terms, now_s: float, *, arbiter: bool = False, wanted: int = 0) -> State:
-    """A job that nobody has begun yet."""
-    expected = wanted or terms.most
-    call_s = terms.last_call_s
-    return State(
-        me, run, terms, arbiter, expected=expected, call_s=call_s, wanted=wanted, since_s=now_s, joined_s=now_s
-    )
+def begin(
+    me: Member, run: str, terms: Terms, now_s: float, *, wanted: int = 0, granted: int | None = None, only: bool = False
+) -> State:
+    """A job that nobody has begun yet. granted: the round that the arbiter gave us, None without an arbiter."""
+    state = State(me, run, terms, granted is not None, only, granted or 0, round=granted or 0, wanted=wanted)
+    expected, call_s = wanted or terms.most, terms.last_call_s
+    return replace(state, expected=expected, call_s=call_s, since_s=now_s, joined_s=now_s)
 
 
 def succeed(state: State, base: Base, budget: Budget) -> State:
@@ -169,8 +169,8 @@ def _said(turn: Turn, id_: str, known: Known, message: object) -> None:
                 turn.know(id_, replace(known, step=step_))
             if saved > at.budget.saved_step:
                 turn.at = replace(at, budget=at.budget.saved(saved))
-        case Ready(round=round_, master_port=port) if round_ >= known.busy:
-            turn.know(id_, replace(known, busy=0, member=replace(known.member, master_port=port)))
+        case Ready(round=round_, master_port=port, path=path) if round_ >= known.busy:
+            turn.know(id_, replace(known, busy=0, member=replace(known.member, master_port=port, path=path)))
         case Failed(round=round_, local_rank=rank, detail=detail) if known.busy == round_ == at.round:
             if at.phase in TRAINS:
                 fault = f"{known.member.name}, local rank {rank}: {detail}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from launcher.errors import BadFrame
 from launcher.model import Reason
-from launcher.shell.frames import Frames
+from launcher.shell.meeting.frames import Frames
 from launcher.wire import (
     NONCE_BYTES,
     VERSION,

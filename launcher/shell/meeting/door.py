@@ -9,7 +9,7 @@ from typing import Protocol
 
 from launcher.errors import BadFrame
 from launcher.model import Reason
-from launcher.shell.frames import Frames
+from launcher.shell.meeting.frames import Frames
 from launcher.wire import (
     MOST_JOIN_BYTES,
     NONCE_BYTES,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from launcher.shell.door import Guest
+from launcher.shell.meeting.door import Guest
 from launcher.wire import Get, Put, Value
 
 MOST_KEYS = 4_096

@@ -36,8 +36,8 @@ from launcher.rendezvous.state import (
 )
 from launcher.rendezvous.step import steps
 from launcher.shell.arbiters import Arbiter
-from launcher.shell.door import Guest
-from launcher.shell.values import Values
+from launcher.shell.meeting.door import Guest
+from launcher.shell.meeting.values import Values
 from launcher.wire import Ask, Beat, Get, Join, Put, Redirect, Roster, ToCoordinator, Welcome, encode
 
 Say = Callable[[str, Mapping[str, object]], None]
@@ -243,9 +243,20 @@ class Coordinator:
 
     def _end(self, how: Over | StepDown) -> None:
         if isinstance(how, StepDown):
-            data = encode(Redirect(how.to.coordinator, how.to.address, how.to.port))
-            for guest in self._guests.values():
-                guest.send(data)
+            self._begin(self._step_down(how))
+        elif not self.ended.done():
+            self.ended.set_result(how)
+
+    async def _step_down(self, how: StepDown) -> None:
+        """Everybody is sent to who decides now. Whom we name ourselves the arbiter hears of first, if it answers."""
+        if how.handover and self._arbiter is not None and self._held is not None:
+            try:
+                await self._arbiter.claim(how.to, self._held)
+            except (ArbiterUnreachable, ArbiterRefused, StaleRound) as error:
+                self._say("handover_untold", {"detail": str(error)})
+        data = encode(Redirect(how.to.coordinator, how.to.address, how.to.port))
+        for guest in self._guests.values():
+            guest.send(data)
         if not self.ended.done():
             self.ended.set_result(how)
 

@@ -1,0 +1,65 @@
+"""`turnout-run`: stands where torchrun stood. `python -m launcher --help`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+
+from launcher.arbiter import ArbiterRefused
+from launcher.model import Exit
+from launcher.options.explain import explain
+from launcher.options.read import Answer, read
+from launcher.settings import BadSettings, Settings
+from launcher.shell.identity import NoDoor
+from launcher.shell.start import attend
+
+_ORDINARY = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}  # a log record's own names
+log = logging.getLogger("turnout.launcher")
+_QUIET = frozenset(["member_joined"])  # one a worker: a crowd of them helps nobody
+
+
+def main(argv: Sequence[str] | None = None, program: str = "turnout-run") -> int:
+    """Run one worker's agent. The exit code is one of model.Exit."""
+    settings = read(sys.argv[1:] if argv is None else argv, os.environ, program)
+    if isinstance(settings, Answer):
+        print(settings.text, file=sys.stdout if settings.exit is Exit.DONE else sys.stderr)
+        return int(settings.exit)
+    if settings.explain:
+        print(explain(settings))
+        return int(Exit.DONE)
+    _log_to_stderr(settings)
+    for note in settings.notes:
+        log.warning("noted", extra={"about": note.about, "word": note.word.value, "detail": note.why})
+    try:
+        return int(asyncio.run(attend(settings, os.environ, say)))
+    except (BadSettings, NoDoor, ArbiterRefused) as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        return int(Exit.USAGE)
+
+
+def dlrover_run() -> int:
+    """The same under the guide's name. Source: DL-42"""
+    return main(program="dlrover-run")
+
+
+def say(what: str, fields: Mapping[str, object]) -> None:
+    """One line of the log."""
+    extra = {f"{name}_" if name in _ORDINARY else name: value for name, value in fields.items()}
+    log.log(logging.DEBUG if what in _QUIET else logging.INFO, what, extra=extra)
+
+
+def _log_to_stderr(settings: Settings) -> None:
+    from kube.shell.logs import JsonFormatter, PlainFormatter
+
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if settings.output.json else PlainFormatter())
+    log.addHandler(handler)
+    log.setLevel(os.environ.get("LOGLEVEL", "INFO").upper())
+    log.propagate = False
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The command line: every option of torchrun, of dlrover-run, of the guide and of our own, in one table."""

@@ -1,0 +1,36 @@
+"""What was understood, a line for each field that is not the default."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from enum import Enum
+
+from launcher.settings import Command, Settings
+
+_APART = ("heard", "notes")
+
+
+def explain(settings: Settings) -> str:
+    """For people. Starts with what was given, ends with the notes."""
+    usual = dict(flat(Settings(Command("script"))))
+    lines = [f"given: {' '.join(settings.heard) or 'nothing'}"]
+    lines += [f"{name} = {value}" for name, value in flat(settings) if value != usual[name] and name != "explain"]
+    return "\n".join([*lines, *(f"note: {note}" for note in settings.notes)])
+
+
+def flat(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Every field with its dotted name, as text, but for what was heard and noted."""
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if field.name in _APART:
+            continue
+        if not is_dataclass(value):
+            yield field.name, _text(value)
+            continue
+        for inner in fields(value):
+            yield f"{field.name}.{inner.name}", _text(getattr(value, inner.name))
+
+
+def _text(value: object) -> str:
+    return str(value.value) if isinstance(value, Enum) else str(value)

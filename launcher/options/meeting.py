@@ -1,0 +1,134 @@
+"""Where the members of a job meet, by what was given: its id, the first coordinator's address, the arbiter.
+
+A job under a controller need not say any of it: the environment that its pods get is enough. Source: DL-38, PE-13..16
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from launcher.model import MOST_MEMBERS
+from launcher.options import values
+from launcher.options.lex import BadCommand, Given
+from launcher.settings import ArbiterKind, Backend, Meeting, Note, Warned
+from launcher.wire import PORT
+
+STATIC_PORT = 29_500  # torchrun's, where an address is given without --rdzv-endpoint
+LOCAL = "127.0.0.1"
+JOB_IDS = ("TURNOUT_JOB", "JOB_UID", "ELASTIC_JOB_NAME", "SLURM_JOB_ID")
+_ETCD = (Backend.ETCD, Backend.ETCD_V2)
+
+
+def meet(
+    chosen: Mapping[str, Any], conf: Mapping[str, Any], bounds: tuple[int, int], environ: Mapping[str, str]
+) -> Meeting:
+    """Settle it. chosen: values by option; conf: by key of --rdzv-conf. Raises BadSettings, BadCommand."""
+    least, most = bounds
+    backend = chosen.get("rdzv-backend", Backend.STATIC)
+    is_host = conf.get("is_host")
+    if backend is Backend.STATIC and least < most:
+        backend = Backend.C10D
+    if backend is Backend.STATIC and is_host is None and most > 1 and "node-rank" in chosen:
+        is_host = chosen["node-rank"] == 0
+    arbiter = _arbiter(chosen, most)
+    host, port = _address(chosen, backend, arbiter, most, environ)
+    return Meeting(
+        run=_run(chosen, most, environ),
+        backend=backend,
+        host=host,
+        port=port,
+        is_host=is_host,
+        standalone=chosen.get("standalone", False),
+        wanted=chosen.get("wanted"),
+        arbiter=arbiter,
+        lease=chosen.get("lease", ""),
+        round_dir=chosen.get("round-dir", ""),
+        token_file=chosen.get("token-file", ""),
+        insecure=chosen.get("insecure-no-token", False),
+    )
+
+
+def _run(chosen: Mapping[str, Any], most: int, environ: Mapping[str, str]) -> str:
+    """The job's id. A worker that is alone and has none makes its own."""
+    given = chosen.get("rdzv-id", "none")
+    if given != "none":
+        return str(given)
+    return next(filter(None, map(environ.get, JOB_IDS)), "" if most == 1 else "none")
+
+
+def _address(
+    chosen: Mapping[str, Any], backend: Backend, arbiter: ArbiterKind, most: int, environ: Mapping[str, str]
+) -> tuple[str, int]:
+    """Where the first coordinator listens. The more explicit, the stronger."""
+    if chosen.get("standalone"):
+        return LOCAL, 0
+    if "rdzv-endpoint" in chosen and backend not in _ETCD:
+        host, port = chosen["rdzv-endpoint"]
+        return host, port
+    said = environ.get("MASTER_ADDR", "")
+    if "master-addr" in chosen or "master-port" in chosen:
+        return chosen.get("master-addr") or said or LOCAL, chosen.get("master-port", _env_port(environ))
+    if most == 1:
+        return LOCAL, 0
+    if said:
+        return said, _env_port(environ)
+    if arbiter in (ArbiterKind.LEASE, ArbiterKind.FILE):
+        return "", PORT
+    if first := re.fullmatch(r"(.+-)[0-9]{1,5}", environ.get("POD_NAME", "")):
+        return f"{first[1]}0", PORT
+    if backend in _ETCD:
+        raise BadCommand(
+            f"--rdzv-backend {backend.value}: its server is not asked, so the workers need another place to meet: "
+            "give --master-addr, --lease or --round-dir"
+        )
+    return LOCAL, PORT
+
+
+def _env_port(environ: Mapping[str, str]) -> int:
+    text = environ.get("MASTER_PORT", "")
+    try:
+        return values.port(text) if text else STATIC_PORT
+    except values.BadValue as error:
+        raise BadCommand(f"MASTER_PORT is {text!r}: {error}") from error
+
+
+def _arbiter(chosen: Mapping[str, Any], most: int) -> ArbiterKind:
+    wanted = chosen.get("arbiter", "auto")
+    if wanted != "auto":
+        return ArbiterKind(wanted)
+    if "lease" in chosen:
+        return ArbiterKind.LEASE
+    if "round-dir" in chosen:
+        return ArbiterKind.FILE
+    return ArbiterKind.NONE if most == 1 else ArbiterKind.MAJORITY
+
+
+def order(chosen: Mapping[str, Any], environ: Mapping[str, str]) -> int | None:
+    """The worker's index: given, or a PyTorchJob's RANK (not that of a training process), or its pod's number."""
+    if "node-rank" in chosen:
+        return int(chosen["node-rank"])
+    if "LOCAL_RANK" not in environ and {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= environ.keys():
+        text = environ["RANK"]
+        return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else None
+    found = re.fullmatch(r".+-([0-9]{1,5})", environ.get("POD_NAME", ""))
+    return int(found[1]) if found and int(found[1]) < MOST_MEMBERS else None
+
+
+def notes(given: Mapping[str, Given], meeting: Meeting, bounds: tuple[int, int]) -> tuple[Note, ...]:
+    """What of the meeting is not as it was written."""
+    told: list[Note] = []
+    if meeting.standalone and "nnodes" in given and given["nnodes"].value != bounds:
+        told.append(Note(given["nnodes"].source, Warned.NO_EFFECT, "a standalone worker is the whole world"))
+    backend, endpoint = given.get("rdzv-backend"), given.get("rdzv-endpoint")
+    asked = backend.text if backend else Backend.STATIC.value
+    if meeting.backend.value != asked:
+        about = backend.source if backend else "--nnodes"
+        why = f"static cannot be resized, and {bounds[0]}:{bounds[1]} workers are asked for"
+        told.append(Note(about, Warned.OTHER_BACKEND, why))
+    if endpoint and meeting.standalone:
+        told.append(Note(endpoint.source, Warned.NO_EFFECT, "a standalone worker meets nobody"))
+    elif endpoint and meeting.backend in _ETCD:
+        told.append(Note(endpoint.source, Warned.NO_EFFECT, "the server of etcd is not asked: members meet each other"))
+    return tuple(told)

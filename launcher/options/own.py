@@ -1,0 +1,194 @@
+"""Options that are ours alone. Each is also a variable, TURNOUT_ and its name in capitals."""
+
+from __future__ import annotations
+
+from launcher.options import values
+from launcher.options.option import Option, Origin
+
+_MEETING = (
+    Option(
+        "arbiter",
+        "who settles the next round when the coordinator is lost: a Lease, a file in --round-dir, more than half of "
+        "the last world, or nobody. auto: the first of these that is there.",
+        value="auto|lease|file|majority|none",
+        example="none",
+        sets=("meeting.arbiter",),
+        choices=("auto", "lease", "file", "majority", "none"),
+        origin=Origin.OURS,
+    ),
+    Option(
+        "lease",
+        "the Lease of this job; it tells where the coordinator is, too.",
+        value="NAMESPACE/NAME",
+        example="team/bert",
+        sets=("meeting.lease", "meeting.arbiter", "meeting.host"),
+        read=values.name_of_lease,
+        origin=Origin.OURS,
+    ),
+    Option(
+        "round-dir",
+        "folder in storage that all workers share; rounds are claimed there, and it tells where the coordinator is.",
+        value="DIR",
+        example="/shared/bert",
+        sets=("meeting.round_dir", "meeting.arbiter", "meeting.host"),
+        read=values.word,
+        origin=Origin.OURS,
+    ),
+    Option(
+        "token-file",
+        "file with the job's token, from a Secret. Its knowledge is proven, it is never sent.",
+        value="FILE",
+        example="/run/token",
+        sets=("meeting.token_file",),
+        read=values.word,
+        origin=Origin.OURS,
+    ),
+    Option(
+        "insecure-no-token",
+        "talk to other hosts without a token. Without it and without a token, only loopback.",
+        sets=("meeting.insecure",),
+        origin=Origin.OURS,
+    ),
+    Option(
+        "wanted",
+        "how many workers the job has now: no more than that are waited for.",
+        value="N",
+        example="3",
+        sets=("meeting.wanted",),
+        read=values.some,
+        env=("NODE_NUM",),
+        origin=Origin.OURS,
+    ),
+)
+
+_TIMES = (
+    Option(
+        "last-call-s",
+        "how long a round waits for more once it has its least, 30 if nothing is given.",
+        value="S",
+        example="2",
+        sets=("terms.last_call_s",),
+        read=values.seconds,
+        origin=Origin.OURS,
+    ),
+    Option(
+        "heartbeat-s",
+        "how often both sides of a connection are heard, 2 if nothing is given.",
+        value="S",
+        example="1",
+        sets=("timing.heartbeat_s", "timing.silence_s"),
+        read=values.seconds,
+        origin=Origin.OURS,
+    ),
+    Option(
+        "silence-s",
+        "after so long without one, the other side is given up; five heartbeats if nothing is given.",
+        value="S",
+        example="4",
+        sets=("timing.silence_s",),
+        read=values.seconds,
+        origin=Origin.OURS,
+    ),
+    Option(
+        "drain-grace-s",
+        "from SIGTERM to the end: stop step, save, goodbye; 25 if nothing is given. Less than the pod's grace period.",
+        value="S",
+        example="50",
+        sets=("timing.drain_grace_s",),
+        read=values.seconds,
+        origin=Origin.OURS,
+    ),
+)
+
+_START = (
+    Option("no-fork", "a fresh interpreter for each process.", sets=("start.fork",), origin=Origin.OURS),
+    Option(
+        "preload",
+        "modules that the parent of processes imports ahead, torch if nothing is given.",
+        value="MODULE,...",
+        example="torch,numpy",
+        sets=("start.preload",),
+        read=values.modules,
+        origin=Origin.OURS,
+    ),
+    Option(
+        "strategy",
+        "how the job trains, such as ddp or fsdp. Resizing is promised for ddp only; others are warned.",
+        value="NAME",
+        example="fsdp",
+        sets=("strategy",),
+        read=values.word,
+        origin=Origin.OURS,
+    ),
+)
+
+_PLACE = (
+    Option(
+        "name",
+        "of this worker, kept by its replacement. Else POD_NAME, else the host's name.",
+        value="NAME",
+        example="bert-3",
+        sets=("place.name",),
+        read=values.word,
+        env=("POD_NAME",),
+        origin=Origin.OURS,
+    ),
+    Option(
+        "host",
+        "the machine that it runs on. Else NODE_NAME, else NODE_IP, else the host's name.",
+        value="NAME",
+        example="gpu-7",
+        sets=("place.host",),
+        read=values.word,
+        env=("NODE_NAME", "NODE_IP"),
+        origin=Origin.OURS,
+    ),
+    Option(
+        "path",
+        "switches above that host, from the root: ranks follow them.",
+        value="A/B/C",
+        example="spine/leaf",
+        sets=("place.path",),
+        read=values.path,
+        origin=Origin.OURS,
+    ),
+    Option(
+        "path-file",
+        "file that holds them, of the downward API. Not read where --path is given.",
+        value="FILE",
+        example="/etc/podinfo/path",
+        sets=("place.path_file",),
+        read=values.word,
+        origin=Origin.OURS,
+    ),
+)
+
+_TELLING = (
+    Option(
+        "explain",
+        "tell what was understood and from where, and end; no script is needed.",
+        sets=("explain",),
+        origin=Origin.OURS,
+    ),
+    Option(
+        "metrics-port",
+        "serve Prometheus metrics there, 0 for any free port.",
+        value="PORT",
+        example="9093",
+        sets=("output.metrics_port",),
+        read=values.port,
+        origin=Origin.OURS,
+    ),
+    Option(
+        "log-format",
+        "of the agent's own lines.",
+        value="text|json",
+        example="json",
+        sets=("output.json",),
+        choices=("text", "json"),
+        origin=Origin.OURS,
+    ),
+    Option("help", "print the options, and end.", short="h", origin=Origin.OURS),
+)
+
+OURS = (*_MEETING, *_TIMES, *_START, *_PLACE, *_TELLING)

@@ -1,0 +1,349 @@
+"""The agent: one member of a job, from its first knock to its exit code. It obeys the coordinator, and may be it.
+
+Everything that happens is put into one inbox and dealt with in turn. What a member may believe of a coordinator is in
+rendezvous/follow.py, where it looks for one in rendezvous/seek.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, replace
+
+from launcher.model import Budget, Exit, Member, Reason
+from launcher.orders import Exited
+from launcher.rendezvous.follow import accepts
+from launcher.rendezvous.seek import Address, GiveUp, Seek
+from launcher.rendezvous.state import Over, StepDown
+from launcher.settings import Settings
+from launcher.shell.identity import free_port
+from launcher.shell.leading import Leading
+from launcher.shell.meeting.finding import Finder
+from launcher.shell.meeting.link import Link
+from launcher.shell.training import Training, told
+from launcher.whereabouts import Sighting
+from launcher.wire import (
+    VERSION,
+    Base,
+    Failed,
+    Finish,
+    Formed,
+    Join,
+    Leaving,
+    Message,
+    Reached,
+    Ready,
+    Redirect,
+    Refused,
+    Stop,
+    StopAt,
+    Succeeded,
+    Waiting,
+)
+
+Say = Callable[[str, Mapping[str, object]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Came:
+    """A message on a link; None: the link is lost, for this reason."""
+
+    link: Link
+    message: Message | None
+    reason: Reason = Reason.MEMBER_LOST
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The search has ended."""
+
+    found: tuple[Link, Address] | GiveUp
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """Processes of a round have ended."""
+
+    round: int
+    exited: tuple[Exited, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Signalled:
+    """Asked to go."""
+
+    signal: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Late:
+    """Some time is up: the time to leave, or to be without a coordinator."""
+
+    what: str
+    link: Link | None = None
+
+
+class Agent:
+    """One member. run() gives its exit."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        me: Member,
+        token: bytes,
+        training: Training,
+        leading: Leading,
+        seek: Seek,
+        say: Say,
+        where: Callable[[], Sighting],
+    ) -> None:
+        self._settings, self.me, self._token, self._say, self._where = settings, me, token, say, where
+        self._training, self._leading, self._seek = training, leading, seek
+        self._inbox: asyncio.Queue[object] = asyncio.Queue()
+        self._link: Link | None = None
+        self._early: list[_Came] = []
+        self._base, self._budget = Base(), Budget()
+        self._formed: Formed | None = None
+        self._report: Failed | Succeeded | None = None
+        self._leave: float | None = None  # when to be gone, by the loop's clock
+        self._finder = Finder(self._new_link, leading.lead, (me.address, me.port), leading.arbiter, say)
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._exit: tuple[Exit, Reason, str] | None = None
+
+    async def run(self) -> Exit:
+        """Take part until it is over. Nothing is left running."""
+        loop = asyncio.get_running_loop()
+        for sig in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(sig, self._inbox.put_nowait, _Signalled(sig))
+        self._leading.budget = lambda: self._budget
+        self._leading.on_end = lambda how: self._inbox.put_nowait(how)
+        try:
+            await self._training.warm()
+            self._search()
+            while self._exit is None:
+                await self._take(await self._inbox.get())
+            exit_, reason, detail = self._exit
+            self._say("agent_ended", {"exit": int(exit_), "reason": reason.value, "detail": detail})
+            return exit_
+        finally:
+            for sig in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(sig)
+            for task in self._tasks.values():
+                task.cancel()
+            await self._training.close()
+            if self._link is not None:
+                self._link.leave()
+            await self._leading.close()
+
+    def _new_link(self) -> Link:
+        def join(nonce: bytes, proof: bytes) -> Join:
+            terms, wanted = self._settings.terms, self._settings.meeting.wanted or 0
+            return Join(
+                VERSION, self._settings.meeting.run, nonce, proof, self.me, terms, self._base, self._budget, wanted
+            )
+
+        return Link(
+            join, self._token, self._settings.meeting.run,
+            lambda link, message: self._inbox.put_nowait(_Came(link, message)),
+            lambda link, reason: self._inbox.put_nowait(_Came(link, None, reason)),
+        )  # fmt: skip
+
+    def _begin(self, name: str, work: Coroutine[None, None, None]) -> None:
+        if (old := self._tasks.get(name)) is not None:
+            old.cancel()
+        self._tasks[name] = asyncio.get_running_loop().create_task(work)
+
+    def _search(self) -> None:
+        async def search() -> None:
+            seek = replace(self._seek, since_s=asyncio.get_running_loop().time(), base=self._base)
+            self._inbox.put_nowait(_Found(await self._finder.find(seek)))
+
+        self._begin("search", search())
+
+    async def _take(self, item: object) -> None:
+        match item:
+            case _Found(found=GiveUp(reason=reason, detail=detail)):
+                await self._training.stop()
+                self._exit = (Exit.DRAINED if self._leave is not None else Exit.FAILED, reason, detail)
+            case _Found(found=(link, address)):
+                await self._linked(link, address)
+            case _Came(message=None):
+                await self._lost(item)
+            case _Came(link=link) if link is not self._link:
+                self._early.append(item)
+            case _Came(message=message):
+                await self._obey(message)
+            case _Ended():
+                self._processes_ended(item)
+            case _Signalled(signal=number):
+                await self._asked_to_go(number)
+            case _Late():
+                await self._late(item)
+            case StepDown() | Over():
+                await self._led(item)
+
+    async def _linked(self, link: Link, address: Address) -> None:
+        assert link.welcome is not None
+        self._link = link
+        self._leading.elsewhere(Redirect(link.welcome.coordinator, *address))
+        self._seek = replace(self._seek, last=address, hint=None, successors=link.welcome.successors)
+        self._say("coordinator_found", {"coordinator": link.welcome.coordinator, "at": f"{address[0]}:{address[1]}"})
+        if self._leave is not None:
+            link.say(Leaving(max(self._leave - asyncio.get_running_loop().time(), 0.0)))
+        if self._report is not None:
+            link.say(self._report)
+        self._tell_steps()
+        early, self._early = self._early, []
+        for came in early:
+            if came.link is link:
+                await self._take(came)
+
+    async def _lost(self, came: _Came) -> None:
+        if came.link is not self._link:
+            return
+        self._say("coordinator_lost", {"reason": came.reason.value})
+        self._link = None
+        self._leading.elsewhere(None)
+        if came.reason is Reason.MEMBER_SILENT:
+            await self._fence()
+        elif came.link.welcome is not None:
+            asyncio.get_running_loop().call_later(
+                came.link.welcome.silence_s, self._inbox.put_nowait, _Late("coordinator", came.link)
+            )
+        self._search()
+
+    async def _fence(self) -> None:
+        """Without a coordinator for so long, others may train without us: we must not."""
+        if self._training.alive():
+            self._say("processes_fenced", {"round": self._base.round})
+            await self._stop(0.0)
+
+    async def _stop(self, grace_s: float) -> None:
+        if (watch := self._tasks.pop("watch", None)) is not None:
+            watch.cancel()
+        await self._training.stop(min(grace_s, self._settings.timing.shutdown_s))
+        self._report = None
+        self._base = replace_base(self._base, busy=False)
+
+    async def _obey(self, message: Message | None) -> None:
+        match message:
+            case Formed():
+                await self._start(message)
+            case Stop():
+                await self._stop(message.grace_s)
+                await self._refresh()
+                self._send(Ready(max(message.round, self._base.round), self.me.master_port, self.me.path))
+            case StopAt(round=round_, step=step, sure=sure) if round_ == self._base.round:
+                farthest = self._training.stop_at(step, sure=sure)
+                if not sure:
+                    self._send(Reached(round_, max(farthest, 0)))
+            case Waiting(round=round_, size=size) if round_ >= self._base.round and not self._base.busy:
+                self._base = Base(round_, size, False)
+                self._say("spare", {"round": round_, "reason": message.reason, "detail": message.detail})
+            case Finish(exit=code, reason=reason, detail=detail):
+                await self._stop(self._settings.timing.shutdown_s)
+                await self._leading.finished(wait=code != Exit.DRAINED)
+                self._exit = (Exit(code), Reason(reason), detail)
+            case Redirect():
+                self._redirected(message)
+            case Refused(reason=reason, detail=detail):
+                await self._stop(self._settings.timing.shutdown_s)
+                self._exit = (Exit.FAILED, Reason(reason), detail)
+
+    async def _refresh(self) -> None:
+        """What of us may have changed since the last round."""
+        path = (await asyncio.to_thread(self._where)).path or self.me.path
+        self.me = replace(self.me, master_port=free_port(self.me.address), path=path)
+
+    def _send(self, message: Ready | Reached | Failed | Succeeded | Leaving) -> None:
+        if self._link is not None:
+            self._link.say(message)
+
+    def _redirected(self, to: Redirect) -> None:
+        assert self._link is not None
+        self._say("coordinator_moved", {"coordinator": to.id, "at": f"{to.address}:{to.port}"})
+        self._link.leave()
+        self._link = None
+        self._leading.elsewhere(None)
+        self._seek = replace(self._seek, hint=(to.address, to.port), last=None)
+        self._search()
+
+    async def _start(self, formed: Formed) -> None:
+        if not accepts(self._base, formed):
+            self._say("round_refused", {"round": formed.round, "base": formed.base, "ours": self._base.round})
+            self._redirected(Redirect("", self.me.address, 0))
+            return
+        if self._training.alive():
+            await self._stop(0.0)
+        self._base, self._budget = Base(formed.round, formed.group_size, True, True), formed.budget
+        self._seek = replace(self._seek, successors=formed.successors)
+        self._formed, self._report = formed, None
+        self._say("processes_started", {
+            "round": formed.round, "reason": formed.reason, "group_rank": formed.group_rank,
+            "ranks": f"{formed.first_rank}..{formed.first_rank + self.me.processes - 1} of {formed.ranks}",
+            "master": f"{formed.master_address}:{formed.master_port}", "restarts": formed.budget.total,
+        })  # fmt: skip
+        await self._training.start(formed)
+
+        async def watch() -> None:
+            self._inbox.put_nowait(_Ended(formed.round, await self._training.ended()))
+
+        self._begin("watch", watch())
+
+    def _processes_ended(self, ended: _Ended) -> None:
+        if ended.round != self._base.round:
+            return
+        self._tell_steps(again=False)
+        if any(each.failed for each in ended.exited):
+            rank, how = told(ended.exited)
+            self._say("process_failed", {"round": ended.round, "local_rank": rank, "detail": how})
+            self._report = Failed(ended.round, rank, how)
+        else:
+            self._say("processes_done", {"round": ended.round})
+            self._report = Succeeded(ended.round)
+            self._base = replace_base(self._base, busy=False)
+        self._send(self._report)
+
+    def _tell_steps(self, again: bool = True) -> None:
+        """Give the link what its next heartbeat tells."""
+        if self._link is not None:
+            self._link.step, self._link.saved = self._training.steps()
+        if again:
+            asyncio.get_running_loop().call_later(0.2, self._inbox.put_nowait, _Late("steps", self._link))
+
+    async def _asked_to_go(self, number: int) -> None:
+        loop, grace_s = asyncio.get_running_loop(), self._settings.timing.drain_grace_s
+        if number == signal.SIGINT or self._leave is not None:
+            await self._training.stop(0.0 if self._leave is not None else None)
+            leaves = number == signal.SIGTERM or self._leave is not None
+            self._exit = (Exit.DRAINED, Reason.DRAINED, "") if leaves else (Exit.INTERRUPTED, Reason.MEMBER_LEFT, "")
+            return
+        self._leave = loop.time() + grace_s
+        self._say("leave_asked", {"grace_s": grace_s})
+        loop.call_later(grace_s, self._inbox.put_nowait, _Late("leave"))
+        if self._link is not None:
+            self._tell_steps(again=False)
+            self._link.say(Leaving(grace_s))
+        elif not self._training.alive():
+            self._exit = (Exit.DRAINED, Reason.DRAINED, "")
+
+    async def _late(self, late: _Late) -> None:
+        if late.what == "leave":
+            await self._training.stop(0.0)
+            self._exit = (Exit.DRAINED, Reason.DRAINED, "the time to leave was up")
+        elif late.what == "coordinator" and self._link is None and self._base.busy:
+            await self._fence()
+        elif late.what == "steps" and late.link is self._link:
+            self._tell_steps()
+
+    async def _led(self, how: Over | StepDown) -> None:
+        """Our own coordinator has ended."""
+        await self._leading.end()
+        if isinstance(how, StepDown) and self._link is not None:
+            self._redirected(Redirect(how.to.coordinator, how.to.address, how.to.port))
+
+
+def replace_base(base: Base, *, busy: bool) -> Base:
+    """The same base, with or without processes."""
+    return Base(base.round, base.size, base.inside, busy)

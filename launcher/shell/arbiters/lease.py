@@ -1,0 +1,249 @@
+"""The newest round of a job in a coordination.k8s.io Lease: the API server grants each change to one of several.
+
+kubectl shows who holds it and since when; the record itself is an annotation. Times in it are for people: whether a
+holder is alive is told by whether its record changes. Source: kube/shell/lease.py, whose transport this uses
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any, Protocol
+
+import msgspec
+
+from launcher.arbiter import (
+    HOLD_S,
+    ROUND,
+    ArbiterRefused,
+    ArbiterUnreachable,
+    BadRecord,
+    Held,
+    Sighting,
+    claimed,
+    same_grant,
+    seal,
+    unseal,
+)
+from launcher.model import Record
+
+log = logging.getLogger(__name__)
+
+CALL_S = 4.0  # two of them, a renewal that was disturbed, fit well into the hold
+
+
+class LeaseStore(Protocol):
+    """What is asked of a kube.shell.client.Client."""
+
+    async def get(self, path: str, *, urgent: bool = False, deadline_s: float = CALL_S) -> bytes:
+        """The Lease. Raises CallError."""
+
+    async def create(
+        self, path: str, body: dict[str, Any], *, urgent: bool = False, deadline_s: float = CALL_S
+    ) -> bytes:
+        """The Lease as created. Raises CallError."""
+
+    async def patch(
+        self, path: str, body: dict[str, Any], *, urgent: bool = False, deadline_s: float = CALL_S
+    ) -> bytes:
+        """The Lease as patched. Raises CallError, Conflict when the version in the body is not its own."""
+
+    async def close(self) -> None:
+        """End its connections."""
+
+
+class _Meta(msgspec.Struct, rename="camel"):
+    resource_version: str = ""
+    annotations: dict[str, str] | None = None
+
+
+class _Spec(msgspec.Struct, rename="camel"):
+    holder_identity: str | None = None
+    acquire_time: str | None = None
+    renew_time: str | None = None
+    lease_transitions: int | None = None
+
+
+class _Lease(msgspec.Struct):
+    metadata: _Meta = msgspec.field(default_factory=_Meta)
+    spec: _Spec = msgspec.field(default_factory=_Spec)
+
+    @property
+    def note(self) -> str | None:
+        return (self.metadata.annotations or {}).get(ROUND)
+
+
+_decoder = msgspec.json.Decoder(_Lease)
+
+
+class LeaseArbiter:
+    """One member's way to the Lease of its job."""
+
+    kind = "lease"
+
+    def __init__(
+        self,
+        client: LeaseStore,
+        name: str,
+        run: str,
+        *,
+        hold_s: float = HOLD_S,
+        call_s: float = CALL_S,
+        monotonic: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """name: namespace/name. client: closed with this. hold_s: what the Lease tells as its duration.
+
+        Raises ArbiterRefused for a name that is none.
+        """
+        namespace, slash, bare = name.partition("/")
+        if not slash or not namespace or not bare or "/" in bare:
+            raise ArbiterRefused(f"Lease {name!r}", "that is no name of a Lease", "name it as namespace/name")
+        self._client, self._name, self._run = client, name, run
+        self._bare, self._leases = bare, f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+        self._path = f"{self._leases}/{bare}"
+        self._hold_s, self._call_s, self._monotonic, self._wall = hold_s, call_s, monotonic, wall
+        self._beats, self._told = itertools.count(1), ""
+        self._last = _Lease()
+        self._sighting = Sighting(None, monotonic())
+
+    @classmethod
+    async def open(
+        cls, name: str, run: str, *, kubeconfig: str | None = None, context: str | None = None, hold_s: float = HOLD_S
+    ) -> LeaseArbiter:
+        """Find the API server: the kubeconfig named, else the pod's service account, else the user's own kubeconfig.
+
+        Raises ArbiterRefused when none can be used.
+        """
+
+        def load() -> tuple[Any, type[Exception]]:  # a second, in which the loop goes on
+            from kube.errors import BadKubeconfig
+            from kube.shell.client import Client
+
+            return Client, BadKubeconfig
+
+        client, bad_kubeconfig = await asyncio.to_thread(load)
+        try:
+            opened = await client.open(kubeconfig, context)
+        except bad_kubeconfig as error:
+            step = "let the pod have its service account's token, or name a kubeconfig"
+            raise ArbiterRefused(f"Lease {name}", str(error), step) from error
+        try:
+            return cls(opened, name, run, hold_s=hold_s)
+        except ArbiterRefused:
+            await opened.close()
+            raise
+
+    async def look(self) -> Held:
+        """Give the round as the Lease holds it now. Raises ArbiterUnreachable and ArbiterRefused."""
+        return self._held(await self._get() or _Lease())
+
+    async def claim(self, record: Record, after: Held) -> Held | None:
+        """Write the record if the Lease is as it was in `after`; None when it is not. A missing Lease is made."""
+        record = claimed(record, after)
+        if after.token != self._last.metadata.resource_version:
+            return None
+        was, now = self._last.spec, self._now()
+        spec = {"holderIdentity": record.coordinator, "leaseDurationSeconds": math.ceil(self._hold_s), "renewTime": now}
+        if record.coordinator != (was.holder_identity or ""):
+            before = was.lease_transitions
+            spec |= {"acquireTime": now, "leaseTransitions": 0 if before is None else before + 1}
+        lease = await self._write(record, after.token, spec)
+        return self._ours(lease) if lease else None
+
+    async def renew(self, mine: Held) -> Held | None:
+        """Write the record again with a new time. None: the Lease is gone, or tells of another grant."""
+        if mine.record is None:
+            return None
+        spec = {"holderIdentity": mine.record.coordinator, "renewTime": self._now()}
+        lease = await self._write(mine.record, mine.token, spec)
+        if lease is None:  # somebody wrote a label, a renewal of ours was done unheard, or we have lost it
+            there = await self._get()
+            if there is None or not self._is_ours(there, mine.record):
+                return None
+            lease = await self._write(mine.record, there.metadata.resource_version, spec)
+        return self._ours(lease) if lease else None
+
+    async def close(self) -> None:
+        """End the connections."""
+        await self._client.close()
+
+    async def _get(self) -> _Lease | None:
+        return await self._ask("get", self._client.get(self._path, urgent=True, deadline_s=self._call_s))
+
+    async def _write(self, record: Record, version: str, spec: dict[str, Any]) -> _Lease | None:
+        """The Lease as written; None when it was not at that version. version: "" to make it."""
+        meta: dict[str, Any] = {"annotations": {ROUND: seal(record, next(self._beats)).decode()}}
+        if version:
+            change = {"metadata": {**meta, "resourceVersion": version}, "spec": spec}
+            patching = self._client.patch(self._path, change, urgent=True, deadline_s=self._call_s)
+            return await self._ask("patch", patching)
+        meta["name"] = self._bare
+        new = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta, "spec": spec}
+        return await self._ask("create", self._client.create(self._leases, new, urgent=True, deadline_s=self._call_s))
+
+    async def _ask(self, verb: str, call: Awaitable[bytes]) -> _Lease | None:
+        """The Lease as answered; None when it is not there, or not as we knew it."""
+        from kube.errors import CallError, Conflict, Forbidden, NotFound, Rejected
+
+        name = f"Lease {self._name}"
+        try:
+            return _decoder.decode(await call)
+        except Conflict:
+            return None
+        except NotFound as error:
+            if verb == "create":
+                raise ArbiterRefused(name, "its namespace is not there", "name one that is") from error
+            return None
+        except Forbidden as error:
+            step = "apply deploy/manifests/launcher for that name, and start the pods with its ServiceAccount"
+            raise ArbiterRefused(name, f"the account of this pod may not {verb} it", step) from error
+        except Rejected as error:
+            step = "mend the name, or what an admission policy asks for"
+            raise ArbiterRefused(name, f"the API server does not take it: {error.message[:300]}", step) from error
+        except CallError as error:
+            raise ArbiterUnreachable(name, str(error)) from error
+        except msgspec.DecodeError as error:
+            raise ArbiterUnreachable(name, f"the answer is no Lease: {error}") from error
+
+    def _held(self, lease: _Lease) -> Held:
+        self._last = lease
+        seen = (lease.spec.holder_identity, lease.spec.renew_time, lease.note)
+        now_s = self._monotonic()
+        self._sighting = self._sighting.again(seen, now_s)
+        record = self._record(lease)
+        ours = record if record and record.run == self._run else None
+        version, quiet_s = lease.metadata.resource_version, now_s - self._sighting.since_s
+        return Held(ours, version, quiet_s, record.round if record else 0)
+
+    def _ours(self, lease: _Lease) -> Held:
+        """What we have just written: seen this moment, whatever its text."""
+        return replace(self._held(lease), quiet_s=0.0)
+
+    def _record(self, lease: _Lease) -> Record | None:
+        if lease.note is None:
+            if lease.spec.holder_identity:
+                why = f"{lease.spec.holder_identity!r} holds it, and is no job of Turnout"
+                raise ArbiterRefused(f"Lease {self._name}", why, "name another Lease, or delete this one")
+            return None
+        try:
+            return unseal(lease.note.encode())
+        except BadRecord as error:  # changed by hand; the living members know the round
+            if self._told != lease.note:
+                self._told = lease.note
+                log.warning("round_unreadable", extra={"lease": self._name, "why": str(error)})
+            return None
+
+    def _is_ours(self, lease: _Lease, record: Record) -> bool:
+        there = self._record(lease)
+        return there is not None and same_grant(there, record)
+
+    def _now(self) -> str:
+        from kube.times import rfc3339_micro
+
+        return rfc3339_micro(self._wall())

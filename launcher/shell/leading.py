@@ -1,0 +1,108 @@
+"""A member as the coordinator: whether it may be, and its beginning and end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from launcher.arbiter import ArbiterRefused, Held, may_claim, next_round
+from launcher.model import Budget, Member, Record, Terms
+from launcher.rendezvous.seek import Address, Seek
+from launcher.rendezvous.state import Over, StepDown
+from launcher.rendezvous.step import begin, succeed
+from launcher.settings import Timing
+from launcher.shell.arbiters import Arbiter
+from launcher.shell.meeting.coordinator import Coordinator
+from launcher.shell.meeting.door import Door
+from launcher.wire import Redirect
+
+Say = Callable[[str, Mapping[str, object]], None]
+GOODBYE_S = 6.0  # for everybody to hear that the job is over
+
+
+class Leading:
+    """Of one agent. budget: the newest one that it knows."""
+
+    def __init__(
+        self,
+        me: Member,
+        run: str,
+        terms: Terms,
+        timing: Timing,
+        door: Door,
+        say: Say,
+        *,
+        arbiter: Arbiter | None = None,
+        wanted: int = 0,
+        only: bool = False,
+    ) -> None:
+        self.me, self.arbiter = me, arbiter
+        self._run, self._terms, self._timing, self._door, self._say = run, terms, timing, door, say
+        self._wanted, self._only = wanted, only
+        self.budget: Callable[[], Budget] = Budget
+        self.on_end: Callable[[Over | StepDown], None] = lambda how: None
+        self.coordinator: Coordinator | None = None
+
+    def elsewhere(self, to: Redirect | None) -> None:
+        """Who coordinates, as far as this member knows: what the door tells those who knock here."""
+        self._door.elsewhere = lambda: to
+
+    async def lead(self, seek: Seek) -> tuple[bool, Address | None]:
+        """Coordinate, if we may. (False, holder's address) if somebody else does. Raises as an Arbiter does."""
+        if self.coordinator is not None:
+            return True, None
+        if self._only and seek.base.round:
+            raise ArbiterRefused("nobody", "the coordinator is lost, and none may succeed it", "see --arbiter")
+        held, granted, budget = None, None, self.budget()
+        if self.arbiter is not None:
+            held = await self.arbiter.look()
+            if (record := held.record) is not None:
+                holder = (record.address, record.port)
+                dead = holder in seek.refused or _name(record.coordinator) == self.me.name
+                if not may_claim(held, self._run, self.me.id, dead=dead).may:
+                    return False, holder if holder != (self.me.address, self.me.port) else None
+                if record.run == self._run:
+                    budget = budget.newer(record.budget)
+            granted = next_round(held, seek.base.round)
+            record = Record(self._run, granted, self.me.id, self.me.address, self.me.port, budget)
+            if (held := await self.arbiter.claim(record, held)) is None:
+                return False, None
+        self._begin(seek, budget, held, granted)
+        return True, None
+
+    def _begin(self, seek: Seek, budget: Budget, held: Held | None, granted: int | None) -> None:
+        now_s = asyncio.get_running_loop().time()
+        state = begin(self.me, self._run, self._terms, now_s, wanted=self._wanted, granted=granted, only=self._only)
+        state = succeed(state, seek.base, budget)
+        self._say("coordinator_begun", {"round": state.round + 1, "reason": state.why.value, "arbiter": bool(held)})
+        self.coordinator = Coordinator(
+            state, self._say, beat_s=self._timing.heartbeat_s, silence_s=self._timing.silence_s,
+            arbiter=self.arbiter, held=held,
+        )  # fmt: skip
+        self.coordinator.ended.add_done_callback(lambda ended: self.on_end(ended.result()))
+        self._door.lead(self.coordinator)
+
+    async def finished(self, *, wait: bool) -> None:
+        """The job is over for us: the others have to hear it before their coordinator goes."""
+        if self.coordinator is not None and wait:
+            await asyncio.wait([self.coordinator.ended], timeout=GOODBYE_S)
+        elif self.coordinator is not None:
+            await asyncio.wait([self.coordinator.ended], timeout=1.0)
+
+    async def end(self) -> None:
+        """Coordinate no longer."""
+        coordinator, self.coordinator = self.coordinator, None
+        self._door.lead(None)
+        if coordinator is not None:
+            await coordinator.close()
+
+    async def close(self) -> None:
+        """Nobody comes in any more."""
+        await self.end()
+        await self._door.close()
+        if self.arbiter is not None:
+            await self.arbiter.close()
+
+
+def _name(id_: str) -> str:
+    return id_.rsplit("/", 1)[0]

@@ -1,0 +1,120 @@
+"""The search for the coordinator, carried out: knock, look, lead. Where to go next is decided in rendezvous/seek.py."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+from launcher.arbiter import ArbiterRefused, ArbiterUnreachable
+from launcher.model import Reason
+from launcher.rendezvous.seek import (
+    Address,
+    GiveUp,
+    Go,
+    Lead,
+    Look,
+    Move,
+    Pause,
+    Seek,
+    failed,
+    looked,
+    next_move,
+    not_ours,
+    paused,
+    redirected,
+)
+from launcher.shell.arbiters import Arbiter
+from launcher.shell.identity import resolved
+from launcher.shell.meeting.link import Link, NoAnswer, NobodyListens, connect
+from launcher.wire import Redirect, Refused, Welcome
+
+Say = Callable[[str, Mapping[str, object]], None]
+
+
+class Finder:
+    """Finds the coordinator, or makes this member one.
+
+    make: a fresh Link. lead: coordinate here, unless somebody else may; gives None when we do, else the holder's
+    address if it is known. here: where our own door is.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Link],
+        lead: Callable[[Seek], Awaitable[tuple[bool, Address | None]]],
+        here: Address,
+        arbiter: Arbiter | None,
+        say: Say,
+    ) -> None:
+        self._make, self._lead, self._here, self._arbiter, self._say = make, lead, here, arbiter, say
+
+    async def find(self, seek: Seek) -> tuple[Link, Address] | GiveUp:
+        """Search until there is a Link or the time is up."""
+        loop = asyncio.get_running_loop()
+        while True:
+            move = next_move(seek, loop.time())
+            if isinstance(move, GiveUp):
+                return move
+            found = await self._try(seek, move)
+            if isinstance(found, Seek):
+                seek = found
+            else:
+                return found
+
+    async def _try(self, seek: Seek, move: Move) -> Seek | tuple[Link, Address] | GiveUp:
+        match move:
+            case Go(to=to) if to == self._here:
+                return await self._lead_here(seek)
+            case Go(to=to):
+                return await self._knock(seek, to)
+            case Lead():
+                return await self._lead_here(seek)
+            case Look():
+                return await self._look(seek)
+            case Pause(for_s=for_s):
+                await asyncio.sleep(for_s)
+        return paused(seek)
+
+    async def _knock(self, seek: Seek, to: Address) -> Seek | tuple[Link, Address] | GiveUp:
+        if (address := await resolved(to[0])) is None:
+            self._say("coordinator_sought", {"at": f"{to[0]}:{to[1]}", "detail": "the name is not known, or not yet"})
+            return failed(seek, to, refused=False)
+        link, answer = await connect(self._make, address, to[1])
+        if link is not None and isinstance(answer, Welcome):
+            return link, (address, to[1])
+        match answer:
+            case Refused(reason=reason, detail=detail):
+                return GiveUp(Reason(reason) if reason in set(Reason) else Reason.REFUSED, detail)
+            case Redirect() if answer.port:
+                return redirected(failed(seek, to, refused=False), answer)
+            case NobodyListens():
+                return failed(seek, to, refused=True)
+            case NoAnswer(why=why):
+                self._say("coordinator_sought", {"at": f"{to[0]}:{to[1]}", "detail": why})
+        return failed(seek, to, refused=False)
+
+    async def _lead_here(self, seek: Seek) -> Seek | tuple[Link, Address] | GiveUp:
+        try:
+            leads, holder = await self._lead(seek)
+        except ArbiterUnreachable as error:
+            self._say("arbiter_unreachable", {"detail": error.why})
+            await asyncio.sleep(0.5)
+            return paused(seek)
+        except ArbiterRefused as error:
+            return GiveUp(Reason.NO_ARBITER, str(error))
+        if not leads:
+            await asyncio.sleep(0.1)
+            return not_ours(seek, holder)
+        return await self._knock(seek, self._here)
+
+    async def _look(self, seek: Seek) -> Seek | GiveUp:
+        assert self._arbiter is not None
+        try:
+            held = await self._arbiter.look()
+        except ArbiterUnreachable as error:
+            self._say("arbiter_unreachable", {"detail": error.why})
+            return looked(seek, None)
+        except ArbiterRefused as error:
+            return GiveUp(Reason.NO_ARBITER, str(error))
+        record = held.record
+        return looked(seek, (record.address, record.port) if record is not None and record.port else None)

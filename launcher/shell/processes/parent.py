@@ -1,0 +1,195 @@
+"""The agent's end of one parent of training processes: it starts the parent, speaks with it, and notices its death."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from launcher.errors import BadFrame
+from launcher.shell.processes.reaping import bury_adopted
+from launcher.shell.processes.wire import (
+    READ_BYTES,
+    Ended,
+    Frames,
+    Ready,
+    Start,
+    Started,
+    Stop,
+    Stopped,
+    Task,
+    frame,
+    heard,
+)
+
+ROOT = str(Path(__file__).resolve().parents[3])  # where our packages are: the parent may find them nowhere else
+FAREWELL_S = 2.0
+BURIAL_S = 0.005
+_T = TypeVar("_T")
+_alive: set[int] = set()  # pids of the parents of this process: children of ours, in sessions of their own
+_PROGRAM = "import sys; sys.path.insert(0, sys.argv[3]); from launcher.shell.processes.forkserver import main; main()"
+
+
+class Parent:
+    """One parent, from its start to its burial. Open it with `open`.
+
+    env: its environment; modules: what it imports ahead. running: local ranks by pid, as it tells. ended: called with
+    every process that has ended, also with those that died with the parent. lost: awaited when it ended unasked.
+    """
+
+    def __init__(
+        self,
+        modules: Sequence[str],
+        env: Mapping[str, str],
+        ended: Callable[[Ended], None],
+        lost: Callable[[Parent], Awaitable[None]],
+        stuck_s: float,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self.env, self._modules, self._ended, self._lost, self._stuck_s = (
+            dict(env),
+            tuple(modules),
+            ended,
+            lost,
+            stuck_s,
+        )
+        self.running: dict[int, int] = {}
+        self.ready: asyncio.Future[Ready | None] = loop.create_future()  # None: it died first
+        self.gone = asyncio.Event()
+        self._started: asyncio.Future[Started | None] | None = None
+        self._stopped: asyncio.Future[Stopped | None] | None = None
+        self._closing = False
+
+    async def open(self) -> None:
+        """Start it. It is ready later. Raises OSError when it cannot be started."""
+        door = self._spawn()
+        self._reader, self._writer = await asyncio.open_connection(sock=door)
+        self._listening = asyncio.create_task(self._listen())
+
+    def _spawn(self) -> socket.socket:
+        """Start the program. In the thread that stays: the parent dies with the thread that made it."""
+        ours, theirs = socket.socketpair()
+        fd, agent = str(theirs.fileno()), str(os.getpid())
+        command = [sys.executable, "-u", "-c", _PROGRAM, fd, agent, ROOT, *self._modules]
+        try:
+            self._process = subprocess.Popen(command, env=self.env, pass_fds=[theirs.fileno()], start_new_session=True)
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        _alive.add(self._process.pid)
+        return ours
+
+    @property
+    def pid(self) -> int:
+        """Of the parent itself."""
+        return self._process.pid
+
+    async def start(self, tasks: Sequence[Task]) -> Started | None:
+        """Have these started. None when the parent died of it."""
+        self._started = asyncio.get_running_loop().create_future()
+        await self._tell(Start(tuple(tasks)))
+        return await asyncio.shield(self._started)
+
+    async def stop(self, sig: int, grace_s: float) -> Stopped | None:
+        """Have everything below it stopped. None when it did not answer in time, or died: then it is gone too."""
+        if self.gone.is_set() or not self.ready.done():
+            return None
+        if self._stopped is None or self._stopped.done():
+            self._stopped = asyncio.get_running_loop().create_future()
+        await self._tell(Stop(int(sig), grace_s))
+        with contextlib.suppress(TimeoutError):
+            return await asyncio.wait_for(asyncio.shield(self._stopped), grace_s + self._stuck_s)
+        await self._kill()
+        return None
+
+    async def close(self) -> None:
+        """End it. What is below it ends with it."""
+        self._closing = True
+        if self.ready.done():
+            self._writer.close()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.gone.wait(), FAREWELL_S)
+        await self._kill()
+        await self._listening
+
+    async def _kill(self) -> None:
+        if not self.gone.is_set():
+            self._process.kill()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.gone.wait(), self._stuck_s + FAREWELL_S)
+
+    async def _tell(self, message: Start | Stop) -> None:
+        with contextlib.suppress(ConnectionError):  # its death is noticed by who listens
+            self._writer.write(frame(message))
+            await self._writer.drain()
+
+    async def _listen(self) -> None:
+        """Hear it until it ends, then bury what it leaves."""
+        frames = Frames()
+        with contextlib.suppress(ConnectionError, BadFrame):
+            while more := await self._reader.read(READ_BYTES):
+                for body in frames.cut(more):
+                    self._hear(heard(body))
+        self._writer.close()
+        await asyncio.to_thread(self._reap)
+        _alive.discard(self._process.pid)
+        await self._bury()
+        for waiting in (self.ready, self._started, self._stopped):
+            if waiting is not None and not waiting.done():
+                waiting.set_result(None)
+        self.gone.set()
+        if not self._closing:
+            await self._lost(self)
+
+    def _reap(self) -> None:
+        """It closed its door: it is ending. One that does not end is killed."""
+        try:
+            self._process.wait(FAREWELL_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _hear(self, message: Ready | Started | Ended | Stopped) -> None:
+        match message:
+            case Ready():
+                self.ready.set_result(message)
+            case Started(pids, _):
+                self.running |= {pid: local_rank for local_rank, pid in pids.items()}
+                _answer(self._started, message)
+            case Ended(_, pid, _):
+                self.running.pop(pid, None)
+                self._ended(message)
+            case Stopped():
+                _answer(self._stopped, message)
+
+    async def _bury(self) -> None:
+        """What was below it died with it or is ours now: end that, and tell what became of the processes."""
+        until_s = time.monotonic() + self._stuck_s
+        codes = dict[int, int]()
+        left = bury_adopted(codes, _alive)
+        while left and time.monotonic() < until_s:
+            await asyncio.sleep(BURIAL_S)
+            left = bury_adopted(codes, _alive)
+        for pid, local_rank in self.running.items():
+            self._ended(Ended(local_rank, pid, codes.get(pid, -signal.SIGKILL), stuck=pid in left))
+        self.running.clear()
+
+    @property
+    def code(self) -> int | None:
+        """How it ended, None while it runs."""
+        return self._process.returncode
+
+
+def _answer(waiting: asyncio.Future[_T | None] | None, message: _T) -> None:
+    if waiting is not None and not waiting.done():
+        waiting.set_result(message)

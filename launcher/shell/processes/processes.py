@@ -1,0 +1,229 @@
+"""The training processes of one agent: started, awaited and stopped, round after round.
+
+A process is a fork of the warm parent where that is as good as a fresh one, else the plain parent executes it, and why
+is told. Both are in parent.py; why a fork will not do is in launcher/environment.py and forkserver.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from launcher.environment import why_spawn
+from launcher.orders import Exited, Order, StillRunning, command, error_text
+from launcher.shell.processes.kernel import adopt_orphans
+from launcher.shell.processes.logs import Tails, read_error
+from launcher.shell.processes.parent import Parent
+from launcher.shell.processes.running import CANNOT_RUN
+from launcher.shell.processes.wire import Ended, Task
+
+MOST_PARENTS = 3  # that die unasked: then nothing is imported ahead any more
+PATIENCE_S = 120.0  # for imports: a cold disk reads torch for a minute
+STUCK_S = 10.0  # for a killed process to go, and for a parent to answer
+
+Say = Callable[[str, Mapping[str, object]], None]
+
+
+class Processes:
+    """Of one agent. Rounds follow one another: start, ended, stop.
+
+    fork: whether a warm parent is used at all. preload: what it imports. shutdown_timeout_s: between SIGTERM and
+    SIGKILL where nothing else is said. say: told every event in the past tense. env: what the environments of the
+    processes have in common (`environment.common`), None = the agent's own. It is the parent's: libraries read it at
+    import. stuck_s: for a killed process to go, and for a parent to answer. patience_s: for what is imported.
+    """
+
+    def __init__(
+        self,
+        *,
+        fork: bool,
+        preload: Sequence[str],
+        shutdown_timeout_s: float,
+        say: Say,
+        env: Mapping[str, str] | None = None,
+        stuck_s: float = STUCK_S,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        self._fork, self._preload, self._say = fork, tuple(preload), say
+        self._timeout_s, self._stuck_s, self._patience_s = shutdown_timeout_s, stuck_s, patience_s
+        self._env = dict(os.environ if env is None else env)
+        self._warm: Parent | None = None
+        self._plain: Parent | None = None
+        self._greeted: Parent | None = None  # the last one whose readiness was told
+        self._lost = 0
+        self._orders: dict[int, Order] = {}
+        self._ended: dict[int, Exited] = {}  # in the order in which they ended
+        self._changed = asyncio.Event()
+        self._tails: Tails | None = None
+        adopt_orphans()
+
+    async def warm(self) -> None:
+        """Start the pre-imported parent in the background. Whatever becomes of it is told and fails nothing."""
+        if self._fork and self._warm is None:
+            try:
+                self._warm = await self._open(self._preload)
+            except OSError as error:
+                self._fork = False
+                self._say("parent_failed", {"why": str(error)})
+
+    async def _open(self, modules: Sequence[str]) -> Parent:
+        parent = Parent(modules, self._env, self._on_ended, self._on_lost, self._stuck_s)
+        await parent.open()
+        return parent
+
+    async def start(self, orders: Sequence[Order]) -> None:
+        """Start all processes of a round. Raises StillRunning while one of the last round is alive.
+
+        One that cannot be started has ended: the next `ended` tells it.
+        """
+        if alive := self.alive():
+            raise StillRunning(f"{alive} processes of the last round are alive")
+        await self._close_tails()
+        self._orders, self._ended = {order.local_rank: order for order in orders}, {}
+        self._tails = Tails(orders, sys.stdout, sys.stderr)
+        refused = await self._start_forks()
+        for why in sorted(set(refused.values())):
+            ranks = sorted(rank for rank, reason in refused.items() if reason == why)
+            self._say("processes_spawned", {"local_ranks": ranks, "why": why})
+        await self._spawn([self._orders[rank] for rank in sorted(refused)])
+
+    async def _start_forks(self) -> dict[int, str]:
+        """Fork what can be; why the others cannot, by local rank."""
+        if not self._fork:
+            return dict.fromkeys(self._orders, "no parent is kept")
+        refused = {rank: why for rank, order in self._orders.items() if (why := self._why_spawn(order))}
+        if len(refused) == len(self._orders):
+            return refused
+        forks = [order for rank, order in self._orders.items() if rank not in refused]
+        parent = await self._ready()
+        if parent is None:
+            return refused | {order.local_rank: "the parent is not ready" for order in forks}
+        answer = await parent.start([_task(order, ()) for order in forks])
+        if answer is None:
+            return refused | {order.local_rank: "the parent died" for order in forks}
+        return refused | answer.refused
+
+    def _why_spawn(self, order: Order) -> str:
+        return why_spawn(order, self._env, sys.executable)
+
+    async def _ready(self) -> Parent | None:
+        """The warm parent once it has imported everything. One that takes too long is given up."""
+        await self.warm()
+        parent = self._warm
+        if parent is None:
+            return None
+        try:
+            ready = await asyncio.wait_for(asyncio.shield(parent.ready), self._patience_s)
+        except TimeoutError:
+            self._fork, self._warm = False, None
+            self._say(
+                "parent_failed", {"why": f"it has not imported {', '.join(self._preload)} in {self._patience_s} s"}
+            )
+            await parent.close()
+            return None
+        if ready is not None and self._greeted is not parent:
+            self._greeted = parent
+            self._say("parent_ready", {"pid": parent.pid, "took_s": ready.took_s})
+            for module, why in ready.failed.items():
+                self._say("preload_failed", {"module": module, "why": why})
+        return None if ready is None else parent
+
+    async def _spawn(self, orders: Sequence[Order]) -> None:
+        if not orders:
+            return
+        if self._plain is None:
+            self._plain = await self._open(())
+        answer = await self._plain.start([_task(order, command(order, sys.executable)) for order in orders])
+        for order in orders:
+            if answer is None or order.local_rank in answer.refused:
+                why = "the parent died" if answer is None else answer.refused[order.local_rank]
+                self._note(Exited(order.local_rank, 0, CANNOT_RUN, error=why))
+
+    def _on_ended(self, message: Ended) -> None:
+        sig = signal.Signals(-message.code).name if message.code < 0 else ""
+        self._note(Exited(message.local_rank, message.pid, message.code, sig, stuck=message.stuck))
+
+    def _note(self, exited: Exited) -> None:
+        self._ended.setdefault(exited.local_rank, exited)
+        self._changed.set()
+
+    async def _on_lost(self, parent: Parent) -> None:
+        """A parent ended unasked: its processes have ended with it. Another one takes its place, but not for ever."""
+        self._say("parent_lost", {"pid": parent.pid, "code": parent.code})
+        if parent is self._plain:
+            self._plain = None
+        if parent is self._warm:
+            self._warm, self._lost = None, self._lost + 1
+            if self._lost >= MOST_PARENTS:
+                self._fork = False
+            await self.warm()
+
+    async def ended(self) -> tuple[Exited, ...]:
+        """Wait until a process has failed, or all have ended well: those that have ended, the first one first."""
+        while not any(each.failed for each in self._ended.values()) and len(self._ended) < len(self._orders):
+            self._changed.clear()
+            await self._changed.wait()
+        if self._tails is not None:
+            await self._tails.catch_up()
+        return await self._tell()
+
+    async def _tell(self) -> tuple[Exited, ...]:
+        for rank, exited in list(self._ended.items()):
+            file = self._orders[rank].error_file
+            if exited.failed and file and not exited.error_file and (raw := await asyncio.to_thread(read_error, file)):
+                self._ended[rank] = replace(exited, error=error_text(raw), error_file=file)
+        return tuple(self._ended.values())
+
+    async def stop(self, sig: int = signal.SIGTERM, grace_s: float | None = None) -> tuple[Exited, ...]:
+        """Signal every process group, kill what is there after `grace_s`, and all that processes left behind.
+
+        Returns when nothing of the round is left: everyone that ended in it, the first one first. What the kernel does
+        not let go is told as stuck.
+        """
+        grace_s = self._timeout_s if grace_s is None else grace_s
+        parents = [parent for parent in (self._warm, self._plain) if parent is not None]
+        for answer in await asyncio.gather(*(parent.stop(sig, grace_s) for parent in parents)):
+            if answer is not None and answer.orphans:
+                self._say("orphans_killed", {"names": list(answer.orphans)})
+        for parent in parents:
+            for pid, rank in parent.running.items():  # only where even its death has not ended them
+                self._note(Exited(rank, pid, -signal.SIGKILL, stuck=True))
+        await self._close_tails()
+        return await self._tell()
+
+    def alive(self) -> int:
+        """How many processes run."""
+        return sum(len(parent.running) for parent in (self._warm, self._plain) if parent is not None)
+
+    async def close(self) -> None:
+        """End everything at once, the parents too."""
+        await self.stop(signal.SIGKILL, 0.0)
+        self._fork = False
+        for parent in (self._warm, self._plain):
+            if parent is not None:
+                await parent.close()
+        self._warm = self._plain = None
+
+    async def _close_tails(self) -> None:
+        if self._tails is not None:
+            tails, self._tails = self._tails, None
+            await tails.close()
+
+
+def _task(order: Order, spawn: tuple[str, ...]) -> Task:
+    """An order as a parent hears it."""
+    return Task(
+        local_rank=order.local_rank,
+        argv=order.argv,
+        env=dict(order.env),
+        spawn=spawn,
+        module=order.how == "module",
+        cwd=order.cwd,
+        stdout=order.stdout.file,
+        stderr=order.stderr.file,
+        cpus=order.cpus,
+    )

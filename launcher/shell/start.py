@@ -1,0 +1,115 @@
+"""Settings become an agent: who it is, where it listens, whom it asks, what it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import re
+import secrets
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from launcher.arbiter import ArbiterRefused, ArbiterUnreachable
+from launcher.model import Exit
+from launcher.rendezvous.seek import Seek
+from launcher.settings import ArbiterKind, BadSettings, Devices, Settings
+from launcher.shell.agent import Agent
+from launcher.shell.arbiters import Arbiter
+from launcher.shell.identity import NoDoor, is_own, member_of, own_address, resolved, token_of
+from launcher.shell.leading import Leading
+from launcher.shell.meeting.door import Door
+from launcher.shell.training import Training
+from launcher.shell.whereabouts import Lookout
+from launcher.wire import PORT
+
+Say = Callable[[str, Mapping[str, object]], None]
+ARBITER_S = 60.0  # for the arbiter to answer at all, at the start
+
+
+async def attend(settings: Settings, environ: Mapping[str, str], say: Say) -> Exit:
+    """Take part in a job until it is over. Raises BadSettings, NoDoor and ArbiterRefused before anything is started."""
+    if settings.meeting.standalone:
+        alone = replace(settings.meeting, host="127.0.0.1", port=0, is_host=True, arbiter=ArbiterKind.NONE)
+        settings = replace(settings, meeting=replace(alone, run=alone.run or secrets.token_hex(8)))
+    meeting, place = settings.meeting, settings.place
+    endpoint = await resolved(meeting.host) if meeting.host else None
+    address = "127.0.0.1" if meeting.standalone else place.address or own_address(endpoint)
+    token = token_of(meeting, address)
+    where = Lookout(environ, place.path, place.path_file, environ.get("TURNOUT_MAP_DIR", ""))
+    arbiter = None if settings.terms.most == 1 else await _arbiter(settings)
+    door = Door(token, meeting.run, lambda what, fields: say(what, fields))
+    host, port = await _listen(door, settings, endpoint, address)
+    processes = _processes(settings, environ)
+    me = member_of(place, address, port, processes, (await asyncio.to_thread(where.look)).path)
+    only = meeting.arbiter is ArbiterKind.NONE
+    leading = Leading(
+        me, meeting.run, settings.terms, settings.timing, door, say,
+        arbiter=arbiter, wanted=meeting.wanted or 0, only=only,
+    )  # fmt: skip
+    training = Training(settings, processes, environ, say, socket.gethostname())
+    at = (address if meeting.standalone else meeting.host, port if host else meeting.port)
+    seek = Seek(me.id, at if meeting.host else None, host, arbiter is not None, settings.terms.join_timeout_s)
+    return await Agent(settings, me, token, training, leading, seek, say, where.look).run()
+
+
+async def _arbiter(settings: Settings) -> Arbiter | None:
+    meeting = settings.meeting
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + ARBITER_S
+    while True:
+        try:
+            if meeting.arbiter is ArbiterKind.LEASE:
+                from launcher.shell.arbiters.lease import LeaseArbiter
+
+                return await LeaseArbiter.open(meeting.lease, meeting.run)
+            if meeting.arbiter is ArbiterKind.FILE:
+                from launcher.shell.arbiters.round_file import RoundFileArbiter
+
+                return await RoundFileArbiter.open(Path(meeting.round_dir), meeting.run)
+            return None
+        except ArbiterUnreachable as error:
+            if loop.time() > until_s:
+                raise ArbiterRefused(error.arbiter, error.why, "is it there?") from error
+            await asyncio.sleep(1.0)
+
+
+async def _listen(door: Door, settings: Settings, endpoint: str | None, address: str) -> tuple[bool, int]:
+    """Open the door. Are we the one whom the endpoint names? And at which port we listen."""
+    meeting = settings.meeting
+    host = meeting.is_host if meeting.is_host is not None else endpoint is not None and is_own(endpoint)
+    if host:
+        try:
+            return True, await door.open(endpoint or address, meeting.port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or meeting.is_host:
+                raise NoDoor(f"cannot listen at {endpoint or address}:{meeting.port}: {error.strerror}") from error
+    for port in (meeting.port or PORT, 0):
+        try:
+            return False, await door.open(address, port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise NoDoor(f"cannot listen at {address}: {error.strerror}") from error
+    raise NoDoor(f"cannot listen at {address}: no port is free")
+
+
+def _processes(settings: Settings, environ: Mapping[str, str]) -> int:
+    """How many processes, where the command line names only what to count."""
+    count = settings.processes
+    if isinstance(count, int):
+        return count
+    cpus = len(os.sched_getaffinity(0))
+    if count is Devices.CPU:
+        return cpus
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    there = [name for name in os.listdir("/dev") if re.fullmatch(r"nvidia\d+|renderD\d+", name)]
+    nvidia = [name for name in there if name.startswith("nvidia")]
+    if count is Devices.XPU:
+        devices = len(there) - len(nvidia)
+    else:
+        devices = len(nvidia) if visible is None else len([name for name in visible.split(",") if name.strip()])
+    if not devices and count is not Devices.AUTO:
+        raise BadSettings(f"--nproc-per-node={count.value}: there is no such device here")
+    return devices or cpus

@@ -1,0 +1,148 @@
+"""The processes of one agent, round by round: their orders from what the world is, their progress, their end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from launcher import numa
+from launcher.environment import Job, common, of_process
+from launcher.orders import Exited, How, Order, of_rank
+from launcher.settings import Kind, Settings
+from launcher.settings import Streams as Given
+from launcher.shell.processes.logs import make_attempt, make_run_folder
+from launcher.shell.processes.machine import look
+from launcher.shell.processes.processes import Processes
+from launcher.shell.progress import PROGRESS, Watched
+from launcher.streams import Choice, Std, Streams, error_file, streams_of
+from launcher.wire import Formed
+
+Say = Callable[[str, Mapping[str, object]], None]
+
+_HOW = {
+    Kind.SCRIPT: How.SCRIPT,
+    Kind.MODULE: How.MODULE,
+    Kind.PROGRAM: How.BARE,
+    Kind.RUN_PATH: How.RUN_PATH,
+}
+
+
+class Training:
+    """What this agent's processes do. processes: how many there are."""
+
+    def __init__(self, settings: Settings, processes: int, env: Mapping[str, str], say: Say, hostname: str) -> None:
+        self._settings, self.processes, self._say, self._hostname = settings, processes, say, hostname
+        self._env = common(env, processes)
+        self._job = Job(
+            settings.meeting.run, settings.command.role, settings.terms.max_restarts, settings.start.one_device
+        )
+        self._streams = _streams(settings)
+        self._run_folder = ""
+        self._folder = tempfile.TemporaryDirectory(prefix="turnout-", dir=_memory())
+        self._watched: Watched | None = None
+        self._hands = Processes(
+            fork=settings.start.fork,
+            preload=settings.start.preload,
+            shutdown_timeout_s=settings.timing.shutdown_s,
+            say=say,
+            env=self._env,
+        )
+
+    async def warm(self) -> None:
+        """Import ahead while the others are still coming."""
+        await self._hands.warm()
+
+    async def start(self, formed: Formed) -> None:
+        """Start all processes of a round."""
+        if not self._run_folder:
+            self._run_folder = await asyncio.to_thread(
+                make_run_folder, self._settings.output.log_dir, self._settings.meeting.run
+            )
+        attempt = ""
+        if self._run_folder:
+            attempt = await asyncio.to_thread(make_attempt, self._run_folder, formed.budget.total, self.processes)
+        if self._watched is not None:
+            self._watched.close()
+        self._watched = Watched(Path(self._folder.name), self.processes)
+        await self._hands.start([self._order(formed, rank, attempt) for rank in range(self.processes)])
+
+    def _order(self, formed: Formed, local_rank: int, attempt: str) -> Order:
+        assert self._watched is not None
+        command, rank = self._settings.command, formed.first_rank + local_rank
+        errors = error_file(attempt, local_rank)
+        env = of_process(self._env, self._job, formed, self.processes, local_rank, error_file=errors)
+        env[PROGRESS] = str(self._watched.paths[local_rank])
+        out, err = streams_of(self._streams, attempt, local_rank, rank=rank, hostname=self._hostname)
+        argv = of_rank((command.program, *command.arguments), local_rank)
+        return Order(
+            local_rank, argv, env, _HOW[command.kind], command.python, "", out, err, errors, self._cpus(local_rank)
+        )
+
+    def _cpus(self, local_rank: int) -> tuple[int, ...]:
+        binding = self._settings.start.numa
+        if not binding:
+            return ()
+        found = look(chosen=self._env.get("CUDA_VISIBLE_DEVICES"))
+        bound = (
+            found
+            if isinstance(found, numa.Refusal)
+            else numa.bind(found, numa.Binding(binding), local_rank, self.processes)
+        )
+        if isinstance(bound, numa.Refusal):
+            if local_rank == 0:
+                self._say("numa_unbound", {"why": str(bound)})
+            return ()
+        return bound.cpus
+
+    async def ended(self) -> tuple[Exited, ...]:
+        """Wait for the first failure, or for all to end well."""
+        return await self._hands.ended()
+
+    async def stop(self, grace_s: float | None = None, sig: int = signal.SIGTERM) -> tuple[Exited, ...]:
+        """End all processes."""
+        return await self._hands.stop(sig, grace_s)
+
+    def alive(self) -> int:
+        """How many run."""
+        return self._hands.alive()
+
+    def steps(self) -> tuple[int, int]:
+        """The newest step that all have done, and the newest that is saved; -1 for none."""
+        return (-1, -1) if self._watched is None else (self._watched.done(), self._watched.saved())
+
+    def stop_at(self, step: int, *, sure: bool) -> int:
+        """Have all stop after this step. Gives the farthest that one may have begun."""
+        return -1 if self._watched is None else self._watched.stop_at(step, sure=sure)
+
+    async def close(self) -> None:
+        """Nothing is left."""
+        await self._hands.close()
+        if self._watched is not None:
+            self._watched.close()
+        self._folder.cleanup()
+
+
+def told(ended: Sequence[Exited]) -> tuple[int, str]:
+    """The first that failed: its local rank, and how."""
+    first = next(each for each in ended if each.failed)
+    return first.local_rank, str(first)[:1_000]
+
+
+def _memory() -> str | None:
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
+
+def _streams(settings: Settings) -> Streams:
+    output = settings.output
+
+    def choice(given: Given) -> Choice:
+        return Choice(Std(int(given.every)), {rank: Std(int(std)) for rank, std in given.by_rank or ()})
+
+    return Streams(
+        choice(output.redirects), choice(output.tee), output.local_ranks, settings.command.role, output.prefix,
+        output.stdout_filters, output.stderr_filters,
+    )  # fmt: skip

@@ -1,0 +1,121 @@
+"""Where a worker stands on the fabric: the path of switches above its host, from what a pod can be given.
+
+Texts in, a Sighting out. Reading them, afresh for each round, is left to the shell: a file may come late. What cannot
+be read leaves the worker's place unknown and is told; it never stops a training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from re import compile as pattern
+from re import sub
+
+from topology.keys import TEXT_KEY, YAML_KEY
+from topology.tiers import BadPath, Path, read
+
+PATH_ENV = "TURNOUT_SWITCH_PATH"
+HOST_ENVS = ("NODE_NAME", "NODE_IP", "HOST_IP")  # by which names a map may know the host; NODE_IP is DLRover's
+MAP_KEYS = (TEXT_KEY, YAML_KEY)
+MOST_FILE_BYTES = 1 << 16
+MOST_MAP_BYTES = 1 << 20  # what a ConfigMap holds
+
+_ANNOTATION = pattern(r'([A-Za-z0-9][A-Za-z0-9./_-]*)="((?:[^"\\]|\\.)*)"\Z')
+_ESCAPE = r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8})|(.))"
+_PLAIN_ESCAPES = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+
+
+class Source(StrEnum):
+    """Who says so."""
+
+    GIVEN = "given"  # the command line, or the environment
+    FILE = "file"
+    MAP = "map"
+    NOBODY = "nobody"
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """A worker's place. path: the switches above its host from the root, () when nobody knows. faults: why a source
+    that was there could not be read, most trusted source first."""
+
+    path: Path = ()
+    source: Source = Source.NOBODY
+    faults: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """What a pod was given. "" where nothing is.
+
+    given: a path. file: a path, or the annotations of the pod as the downward API writes them. map: the keys of the
+    topology ConfigMap. hosts: what the worker's host may be called there. faults: what could not even be read.
+    """
+
+    given: str = ""
+    file: str = ""
+    map: tuple[tuple[str, str], ...] = ()
+    hosts: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
+
+
+def sight(texts: Texts, annotation: str) -> Sighting:
+    """Take the first that says where the worker stands: what was given, then the file, then the map.
+
+    annotation: the name of the pod's annotation. Raises nothing.
+    """
+    faults = list(texts.faults)
+    for source, text in ((Source.GIVEN, texts.given), (Source.FILE, of_file(texts.file, annotation))):
+        try:
+            path = read(text)
+        except BadPath as error:
+            faults.append(f"{source}: {error}")
+            continue
+        if path:
+            return Sighting(path, source, tuple(faults))
+    path, fault = of_map(dict(texts.map), texts.hosts)
+    if fault:
+        faults.append(f"{Source.MAP}: {fault}")
+    return Sighting(path, Source.MAP if path else Source.NOBODY, tuple(faults))
+
+
+def hosts(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names under which a map may know the host, most telling first."""
+    return tuple(dict.fromkeys(environ[name].strip() for name in HOST_ENVS if environ.get(name, "").strip()))
+
+
+def of_file(text: str, annotation: str) -> str:
+    """Return the written path in a file of the downward API: its one line, or one of the pod's annotations.
+
+    Annotations stand one a line, as key="value" with the value quoted as Go does it. "" when the one is not there.
+    """
+    found = [_ANNOTATION.match(line.strip()) for line in text.split("\n") if line.strip()]
+    if not found or not all(found):
+        return text
+    values = {line[1]: line[2] for line in found if line}
+    return sub(_ESCAPE, lambda escape: _character(*escape.groups()), values.get(annotation, ""))
+
+
+def of_map(data: Mapping[str, str], hosts: Sequence[str]) -> tuple[Path, str]:
+    """Return the path above the host that a topology ConfigMap tells, and what is wrong with it: "" for nothing."""
+    if not any(text.strip() for text in data.values()):
+        return (), ""
+    if not hosts:
+        return (), f"none of {', '.join(HOST_ENVS)} says which host this is"
+    from topology import parse  # with a YAML parser: only where there is a map
+
+    reading = parse.read(data)
+    if reading.faults:
+        first = reading.faults[0]
+        return (), f"line {first.line}: {first.text} ({len(reading.faults)} in all)"
+    paths = {entry.host: entry.path for entry in reading.entries}
+    return next((paths[host] for host in hosts if host in paths), ()), ""
+
+
+def _character(byte: str | None, short: str | None, long: str | None, plain: str | None) -> str:
+    """What an escape of Go's %q stands for."""
+    code = byte or short or long
+    if code is None:
+        return _PLAIN_ESCAPES.get(plain or "", plain or "")
+    return chr(min(int(code, 16), 0x10FFFF))
