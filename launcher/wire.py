@@ -96,11 +96,12 @@ class Refused(_Frame, tag=4, frozen=True):
 
 
 class Redirect(_Frame, tag=5, frozen=True):
-    """Not here: that one decides."""
+    """Not here: that one decides. size: members of the last world that have not left it, 0 when that is not told."""
 
     id: Word
     address: Word
     port: Port
+    size: Count = 0
 
 
 class Waiting(_Frame, tag=6, frozen=True):

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 
 from launcher.errors import LauncherError
 from launcher.options.dlrover import DLROVER
-from launcher.options.option import Effect, Option
+from launcher.options.option import Option
 from launcher.options.own import OURS
 from launcher.options.torchrun import TORCHRUN
 from launcher.options.values import BadValue
@@ -108,8 +108,6 @@ def look_up(environ: Mapping[str, str]) -> Mapping[str, Given]:
     """What the environment says of each option, by its name. An empty variable is as if it were not set."""
     found: dict[str, Given] = {}
     for option in OPTIONS:
-        if not option.sets and option.effect is Effect.HERE:
-            continue  # asks for a page: only who types it wants that
         for variable in option.variables:
             text = environ.get(variable)
             if text is not None and (text := text if text.strip() else option.empty):

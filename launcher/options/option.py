@@ -14,7 +14,7 @@ class Origin(StrEnum):
 
     TORCHRUN = "torchrun"
     DLROVER = "dlrover-run"
-    GUIDE = "guide"  # of DLRover with switchboxes; not upstream
+    GUIDE = "the guide"  # to DLRover with switchboxes; not upstream
     OURS = "turnout-run"
 
 
@@ -61,13 +61,23 @@ class Option:
         return not self.value
 
     @property
+    def asks(self) -> bool:
+        """It asks for a page instead of a run."""
+        return not self.sets and self.effect is Effect.HERE
+
+    @property
     def strings(self) -> tuple[str, ...]:
         """How it is written: long names with dashes, then the short one."""
         return (*(f"--{name}" for name in (self.name, *self.also)), *((f"-{self.short}",) if self.short else ()))
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """Where it is looked up when the command line does not have it: the first that is set counts."""
+        """Where it is looked up when the command line does not have it: the first that is set counts.
+
+        None for what asks for a page: only who types it wants that.
+        """
+        if self.asks:
+            return ()
         ours = (f"TURNOUT_{self.dest.upper()}",) if self.origin is Origin.OURS else ()
         return (f"PET_{self.dest.upper()}", *ours, *self.env)
 

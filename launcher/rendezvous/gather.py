@@ -24,7 +24,7 @@ def gather(turn: Turn) -> None:
         turn.wake(at.retry_s)
         return
     if (own := turn.members.get(at.me.id)) is not None and own.leave_s is not None:
-        _hand_over(turn)
+        _hand_over(turn, own)
         return
     there = [known for known in turn.members.values() if not known.busy and known.leave_s is None]
     size = at.terms.size(len(there))
@@ -42,14 +42,14 @@ def gather(turn: Turn) -> None:
     _claim(turn, tuple(known.member for known in chosen))
 
 
-def _hand_over(turn: Turn) -> None:
+def _hand_over(turn: Turn, own: Known) -> None:
     """The coordinator itself leaves: the oldest of the others goes on."""
     at = turn.at
     for next_ in turn.successors()[:1]:
         turn.at = replace(at, phase=Phase.OVER)
         turn.told("handed_over", Reason.MEMBER_LEFT, to=next_.id, round=at.round + 1)
         record = Record(at.run, at.round + 1, next_.id, next_.address, next_.port, at.budget)
-        turn.effects.append(StepDown(record, handover=True))
+        turn.effects.append(StepDown(record, handover=True, size=at.base_size - int(_veteran(turn, own))))
 
 
 def overlaps(turn: Turn, chosen: list[Known]) -> bool:

@@ -26,7 +26,8 @@ class Seek:
 
     host: it is the one that the endpoint names, or the first worker where nobody names one. arbiter: there is one to
     ask. successors: as last told. refused: where nobody listens, so whoever was there is dead; silent: where nothing
-    answered. asked: the arbiter had nothing new in this lap. since_s: when the search began.
+    answered. asked: the arbiter had nothing new in this lap. since_s: when the search began. handed: the
+    coordinator left in peace, and the base counts it no longer.
     """
 
     id: str
@@ -43,6 +44,7 @@ class Seek:
     asked: bool = False
     laps: int = 0
     since_s: float = 0.0
+    handed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -203,10 +203,14 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class StepDown:
-    """Somebody else decides: send everybody there. handover: he does not know it yet, nor does the arbiter."""
+    """Somebody else decides: send everybody there.
+
+    handover: he does not know it yet, nor does the arbiter. size: members of the last world that are still there.
+    """
 
     to: Record
     handover: bool = False
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,13 +46,16 @@ def begin(
     return replace(state, expected=expected, call_s=call_s, since_s=now_s, joined_s=now_s)
 
 
-def succeed(state: State, base: Base, budget: Budget) -> State:
-    """The same, of a job that a lost coordinator leaves behind: its members have the time to regroup."""
+def succeed(state: State, base: Base, budget: Budget, *, handed: bool = False) -> State:
+    """The same, of a job that a lost coordinator leaves behind: its members have the time to regroup.
+
+    handed: it left in peace, and the base counts it no longer.
+    """
     if not base.round:
         return replace(state, budget=budget)
     return replace(
         state, base=base.round, base_size=base.size, round=max(state.round, base.round), budget=budget,
-        expected=max(base.size - 1, 1), call_s=state.regroup_s, why=Reason.COORDINATOR_LOST,
+        expected=base.size if handed else max(base.size - 1, 1), call_s=state.regroup_s, why=Reason.COORDINATOR_LOST,
     )  # fmt: skip
 
 
@@ -126,7 +129,10 @@ def _joined(turn: Turn, event: Joined) -> None:
     at = turn.at
     same = at.phase in TRAINS and event.base.busy and event.base.round == at.round and turn.inside(member.id)
     turn.know(member.id, Known(member, event.base, busy=event.base.round if event.base.busy else 0))
-    base, size = max((at.base, at.base_size), (event.base.round, event.base.size) if event.base.inside else (0, 0))
+    base, size = at.base, at.base_size
+    if event.base.inside and event.base.round >= base:  # of one world the smaller size: it knows who has left
+        size = min(size, event.base.size) if event.base.round == base else event.base.size
+        base = event.base.round
     turn.at = replace(
         at, base=base, base_size=size, round=max(at.round, event.base.round), joined_s=turn.now_s,
         budget=at.budget.newer(event.budget), wanted=event.wanted or at.wanted,
@@ -150,6 +156,8 @@ def _lost(turn: Turn, id_: str, reason: Reason) -> None:
     if known is None:
         return
     turn.told("member_lost", reason, member=known.member.name, members=len(turn.members))
+    if known.leave_s is not None and not known.busy and known.base.inside and known.base.round == turn.at.base:
+        turn.at = replace(turn.at, base_size=turn.at.base_size - 1)  # it has left for good, and says so
     if not turn.inside(id_) or id_ in turn.at.done:
         return
     if turn.at.phase in TRAINS:

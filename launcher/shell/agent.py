@@ -11,6 +11,7 @@ import signal
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 
+from launcher.errors import LauncherError
 from launcher.model import Budget, Exit, Member, Reason
 from launcher.orders import Exited
 from launcher.rendezvous.follow import accepts
@@ -63,10 +64,11 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """Processes of a round have ended."""
+    """Processes of a round have ended. fault: they could not even be started."""
 
     round: int
-    exited: tuple[Exited, ...]
+    exited: tuple[Exited, ...] = ()
+    fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +189,7 @@ class Agent:
         assert link.welcome is not None
         self._link = link
         self._leading.elsewhere(Redirect(link.welcome.coordinator, *address))
-        self._seek = replace(self._seek, last=address, hint=None, successors=link.welcome.successors)
+        self._seek = replace(self._seek, last=address, hint=None, handed=False, successors=link.welcome.successors)
         self._say("coordinator_found", {"coordinator": link.welcome.coordinator, "at": f"{address[0]}:{address[1]}"})
         if self._leave is not None:
             link.say(Leaving(max(self._leave - asyncio.get_running_loop().time(), 0.0)))
@@ -215,7 +217,7 @@ class Agent:
 
     async def _fence(self) -> None:
         """Without a coordinator for so long, others may train without us: we must not."""
-        if self._training.alive():
+        if self._base.busy:
             self._say("processes_fenced", {"round": self._base.round})
             await self._stop(0.0)
 
@@ -266,7 +268,10 @@ class Agent:
         self._link.leave()
         self._link = None
         self._leading.elsewhere(None)
-        self._seek = replace(self._seek, hint=(to.address, to.port), last=None)
+        handed = to.size > 0 and to.id == self.me.id
+        if handed:
+            self._base = Base(self._base.round, to.size, self._base.inside, self._base.busy)
+        self._seek = replace(self._seek, hint=(to.address, to.port) if to.port else None, last=None, handed=handed)
         self._search()
 
     async def _start(self, formed: Formed) -> None:
@@ -274,7 +279,7 @@ class Agent:
             self._say("round_refused", {"round": formed.round, "base": formed.base, "ours": self._base.round})
             self._redirected(Redirect("", self.me.address, 0))
             return
-        if self._training.alive():
+        if self._base.busy:
             await self._stop(0.0)
         self._base, self._budget = Base(formed.round, formed.group_size, True, True), formed.budget
         self._seek = replace(self._seek, successors=formed.successors)
@@ -284,19 +289,23 @@ class Agent:
             "ranks": f"{formed.first_rank}..{formed.first_rank + self.me.processes - 1} of {formed.ranks}",
             "master": f"{formed.master_address}:{formed.master_port}", "restarts": formed.budget.total,
         })  # fmt: skip
-        await self._training.start(formed)
+        self._begin("watch", self._train(formed))
 
-        async def watch() -> None:
-            self._inbox.put_nowait(_Ended(formed.round, await self._training.ended()))
-
-        self._begin("watch", watch())
+    async def _train(self, formed: Formed) -> None:
+        """Start the processes and wait for their end, beside everything else that happens."""
+        try:
+            await self._training.start(formed)
+        except (LauncherError, OSError) as error:
+            self._inbox.put_nowait(_Ended(formed.round, fault=str(error)))
+            return
+        self._inbox.put_nowait(_Ended(formed.round, await self._training.ended()))
 
     def _processes_ended(self, ended: _Ended) -> None:
         if ended.round != self._base.round:
             return
         self._tell_steps(again=False)
-        if any(each.failed for each in ended.exited):
-            rank, how = told(ended.exited)
+        if ended.fault or any(each.failed for each in ended.exited):
+            rank, how = (0, ended.fault) if ended.fault else told(ended.exited)
             self._say("process_failed", {"round": ended.round, "local_rank": rank, "detail": how})
             self._report = Failed(ended.round, rank, how)
         else:
@@ -325,7 +334,7 @@ class Agent:
         if self._link is not None:
             self._tell_steps(again=False)
             self._link.say(Leaving(grace_s))
-        elif not self._training.alive():
+        elif not self._base.busy:
             self._exit = (Exit.DRAINED, Reason.DRAINED, "")
 
     async def _late(self, late: _Late) -> None:

@@ -73,7 +73,7 @@ class Leading:
     def _begin(self, seek: Seek, budget: Budget, held: Held | None, granted: int | None) -> None:
         now_s = asyncio.get_running_loop().time()
         state = begin(self.me, self._run, self._terms, now_s, wanted=self._wanted, granted=granted, only=self._only)
-        state = succeed(state, seek.base, budget)
+        state = succeed(state, seek.base, budget, handed=seek.handed)
         self._say("coordinator_begun", {"round": state.round + 1, "reason": state.why.value, "arbiter": bool(held)})
         self.coordinator = Coordinator(
             state, self._say, beat_s=self._timing.heartbeat_s, silence_s=self._timing.silence_s,

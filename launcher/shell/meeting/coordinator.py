@@ -254,7 +254,7 @@ class Coordinator:
                 await self._arbiter.claim(how.to, self._held)
             except (ArbiterUnreachable, ArbiterRefused, StaleRound) as error:
                 self._say("handover_untold", {"detail": str(error)})
-        data = encode(Redirect(how.to.coordinator, how.to.address, how.to.port))
+        data = encode(Redirect(how.to.coordinator, how.to.address, how.to.port, how.size))
         for guest in self._guests.values():
             guest.send(data)
         if not self.ended.done():
