@@ -68,6 +68,9 @@ class Refusal:
 
     reason: str
 
+    def __str__(self) -> str:
+        return self.reason
+
 
 def machine(files: Mapping[str, str], allowed: Iterable[int], devices: Sequence[Device] = ()) -> Machine | Refusal:
     """Read a machine from the texts of /sys. files: by path below /sys/devices/system. allowed: our CPUs.

@@ -129,7 +129,7 @@ def form(turn: Turn) -> None:
 
 
 def _tell_places(turn: Turn, world: World, base: int) -> None:
-    size, successors, host = len(world.members), turn.successors(), world.members[0]
+    size, ranks, successors, host = len(world.members), world.ranks, turn.successors(), world.members[0]
     for member in world.members:
         seat, known = world.seats[member.id], turn.members[member.id]
         turn.know(
@@ -138,7 +138,7 @@ def _tell_places(turn: Turn, world: World, base: int) -> None:
         turn.tell(
             (member.id,),
             Formed(
-                world.round, base, seat.group_rank, size, seat.first_rank, world.ranks, host.address, host.master_port,
+                world.round, base, seat.group_rank, size, seat.first_rank, ranks, host.address, host.master_port,
                 turn.at.why.value, turn.at.budget, successors,
             ),
         )  # fmt: skip

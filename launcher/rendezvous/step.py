@@ -123,9 +123,9 @@ def _joined(turn: Turn, event: Joined) -> None:
         del turn.members[member.id]
         turn.told("member_refused", Reason.REFUSED, member=member.name, detail=fault)
         return
-    for id_ in [id_ for id_, known in turn.members.items() if known.member.name == member.name and id_ != member.id]:
-        turn.effects.append(Drop(id_))  # its place was taken: a worker's name is given to one at a time
-        _lost(turn, id_, Reason.MEMBER_LOST)
+    if (before := turn.named(member.name)) is not None and before != member.id and before in turn.members:
+        turn.effects.append(Drop(before))  # its place was taken: a worker's name is given to one at a time
+        _lost(turn, before, Reason.MEMBER_LOST)
     at = turn.at
     same = at.phase in TRAINS and event.base.busy and event.base.round == at.round and turn.inside(member.id)
     turn.know(member.id, Known(member, event.base, busy=event.base.round if event.base.busy else 0))

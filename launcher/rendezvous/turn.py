@@ -20,12 +20,13 @@ STOP_GRACE_S = 30.0  # for processes to end when nobody is in a hurry
 class Turn:
     """The state `at`, with its members taken out to be changed in place."""
 
-    __slots__ = ("at", "effects", "members", "now_s")
+    __slots__ = ("_names", "at", "effects", "members", "now_s")
 
     def __init__(self, state: State, now_s: float) -> None:
         self.at, self.now_s = state, now_s
         self.members = dict(state.members)
         self.effects: list[Effect] = []
+        self._names: dict[str, str] | None = None
 
     def ended(self) -> tuple[State, tuple[Effect, ...]]:
         """What the turn has made of the state, and what it asks for."""
@@ -47,6 +48,14 @@ class Turn:
     def know(self, id_: str, known: Known) -> None:
         """Remember this of a member."""
         self.members[id_] = known
+        if self._names is not None:
+            self._names[known.member.name] = id_
+
+    def named(self, name: str) -> str | None:
+        """The id of the member with this name."""
+        if self._names is None:
+            self._names = {known.member.name: id_ for id_, known in self.members.items()}
+        return self._names.get(name)
 
     def inside(self, id_: str) -> bool:
         """Is it in the newest world?"""

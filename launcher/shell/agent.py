@@ -9,20 +9,21 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from launcher.errors import LauncherError
 from launcher.model import Budget, Exit, Member, Reason
-from launcher.orders import Exited
 from launcher.rendezvous.follow import accepts
 from launcher.rendezvous.seek import Address, GiveUp, Seek
 from launcher.rendezvous.state import Over, StepDown
 from launcher.settings import Settings
+from launcher.shell.hands import Hands
+from launcher.shell.happened import Came, Ended, Found, Late, Signalled
 from launcher.shell.identity import free_port
-from launcher.shell.leading import Leading
 from launcher.shell.meeting.finding import Finder
+from launcher.shell.meeting.leading import Leading
 from launcher.shell.meeting.link import Link
-from launcher.shell.training import Training, told
+from launcher.shell.training import told
 from launcher.whereabouts import Sighting
 from launcher.wire import (
     VERSION,
@@ -46,46 +47,6 @@ from launcher.wire import (
 Say = Callable[[str, Mapping[str, object]], None]
 
 
-@dataclass(frozen=True, slots=True)
-class _Came:
-    """A message on a link; None: the link is lost, for this reason."""
-
-    link: Link
-    message: Message | None
-    reason: Reason = Reason.MEMBER_LOST
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """The search has ended."""
-
-    found: tuple[Link, Address] | GiveUp
-
-
-@dataclass(frozen=True, slots=True)
-class _Ended:
-    """Processes of a round have ended. fault: they could not even be started."""
-
-    round: int
-    exited: tuple[Exited, ...] = ()
-    fault: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class _Signalled:
-    """Asked to go."""
-
-    signal: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Late:
-    """Some time is up: the time to leave, or to be without a coordinator."""
-
-    what: str
-    link: Link | None = None
-
-
 class Agent:
     """One member. run() gives its exit."""
 
@@ -94,7 +55,7 @@ class Agent:
         settings: Settings,
         me: Member,
         token: bytes,
-        training: Training,
+        training: Hands,
         leading: Leading,
         seek: Seek,
         say: Say,
@@ -104,7 +65,7 @@ class Agent:
         self._training, self._leading, self._seek = training, leading, seek
         self._inbox: asyncio.Queue[object] = asyncio.Queue()
         self._link: Link | None = None
-        self._early: list[_Came] = []
+        self._early: list[Came] = []
         self._base, self._budget = Base(), Budget()
         self._formed: Formed | None = None
         self._report: Failed | Succeeded | None = None
@@ -113,11 +74,16 @@ class Agent:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._exit: tuple[Exit, Reason, str] | None = None
 
-    async def run(self) -> Exit:
-        """Take part until it is over. Nothing is left running."""
+    def leave(self) -> None:
+        """Ask it to go, as SIGTERM does."""
+        self._inbox.put_nowait(Signalled(signal.SIGTERM))
+
+    async def run(self, *, signals: bool = True) -> Exit:
+        """Take part until it is over. Nothing is left running. signals: SIGTERM and SIGINT are for us."""
         loop = asyncio.get_running_loop()
-        for sig in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(sig, self._inbox.put_nowait, _Signalled(sig))
+        ours = (signal.SIGTERM, signal.SIGINT) if signals else ()
+        for sig in ours:
+            loop.add_signal_handler(sig, self._inbox.put_nowait, Signalled(sig))
         self._leading.budget = lambda: self._budget
         self._leading.on_end = lambda how: self._inbox.put_nowait(how)
         try:
@@ -129,7 +95,7 @@ class Agent:
             self._say("agent_ended", {"exit": int(exit_), "reason": reason.value, "detail": detail})
             return exit_
         finally:
-            for sig in (signal.SIGTERM, signal.SIGINT):
+            for sig in ours:
                 loop.remove_signal_handler(sig)
             for task in self._tasks.values():
                 task.cancel()
@@ -147,8 +113,8 @@ class Agent:
 
         return Link(
             join, self._token, self._settings.meeting.run,
-            lambda link, message: self._inbox.put_nowait(_Came(link, message)),
-            lambda link, reason: self._inbox.put_nowait(_Came(link, None, reason)),
+            lambda link, message: self._inbox.put_nowait(Came(link, message)),
+            lambda link, reason: self._inbox.put_nowait(Came(link, None, reason)),
         )  # fmt: skip
 
     def _begin(self, name: str, work: Coroutine[None, None, None]) -> None:
@@ -159,28 +125,28 @@ class Agent:
     def _search(self) -> None:
         async def search() -> None:
             seek = replace(self._seek, since_s=asyncio.get_running_loop().time(), base=self._base)
-            self._inbox.put_nowait(_Found(await self._finder.find(seek)))
+            self._inbox.put_nowait(Found(await self._finder.find(seek)))
 
         self._begin("search", search())
 
     async def _take(self, item: object) -> None:
         match item:
-            case _Found(found=GiveUp(reason=reason, detail=detail)):
+            case Found(found=GiveUp(reason=reason, detail=detail)):
                 await self._training.stop()
                 self._exit = (Exit.DRAINED if self._leave is not None else Exit.FAILED, reason, detail)
-            case _Found(found=(link, address)):
+            case Found(found=(link, address)):
                 await self._linked(link, address)
-            case _Came(message=None):
+            case Came(message=None):
                 await self._lost(item)
-            case _Came(link=link) if link is not self._link:
+            case Came(link=link) if link is not self._link:
                 self._early.append(item)
-            case _Came(message=message):
+            case Came(message=message):
                 await self._obey(message)
-            case _Ended():
+            case Ended():
                 self._processes_ended(item)
-            case _Signalled(signal=number):
+            case Signalled(signal=number):
                 await self._asked_to_go(number)
-            case _Late():
+            case Late():
                 await self._late(item)
             case StepDown() | Over():
                 await self._led(item)
@@ -201,7 +167,7 @@ class Agent:
             if came.link is link:
                 await self._take(came)
 
-    async def _lost(self, came: _Came) -> None:
+    async def _lost(self, came: Came) -> None:
         if came.link is not self._link:
             return
         self._say("coordinator_lost", {"reason": came.reason.value})
@@ -211,7 +177,7 @@ class Agent:
             await self._fence()
         elif came.link.welcome is not None:
             asyncio.get_running_loop().call_later(
-                came.link.welcome.silence_s, self._inbox.put_nowait, _Late("coordinator", came.link)
+                came.link.welcome.silence_s, self._inbox.put_nowait, Late("coordinator", came.link)
             )
         self._search()
 
@@ -296,11 +262,11 @@ class Agent:
         try:
             await self._training.start(formed)
         except (LauncherError, OSError) as error:
-            self._inbox.put_nowait(_Ended(formed.round, fault=str(error)))
+            self._inbox.put_nowait(Ended(formed.round, fault=str(error)))
             return
-        self._inbox.put_nowait(_Ended(formed.round, await self._training.ended()))
+        self._inbox.put_nowait(Ended(formed.round, await self._training.ended()))
 
-    def _processes_ended(self, ended: _Ended) -> None:
+    def _processes_ended(self, ended: Ended) -> None:
         if ended.round != self._base.round:
             return
         self._tell_steps(again=False)
@@ -319,7 +285,7 @@ class Agent:
         if self._link is not None:
             self._link.step, self._link.saved = self._training.steps()
         if again:
-            asyncio.get_running_loop().call_later(0.2, self._inbox.put_nowait, _Late("steps", self._link))
+            asyncio.get_running_loop().call_later(0.2, self._inbox.put_nowait, Late("steps", self._link))
 
     async def _asked_to_go(self, number: int) -> None:
         loop, grace_s = asyncio.get_running_loop(), self._settings.timing.drain_grace_s
@@ -330,14 +296,14 @@ class Agent:
             return
         self._leave = loop.time() + grace_s
         self._say("leave_asked", {"grace_s": grace_s})
-        loop.call_later(grace_s, self._inbox.put_nowait, _Late("leave"))
+        loop.call_later(grace_s, self._inbox.put_nowait, Late("leave"))
         if self._link is not None:
             self._tell_steps(again=False)
             self._link.say(Leaving(grace_s))
         elif not self._base.busy:
             self._exit = (Exit.DRAINED, Reason.DRAINED, "")
 
-    async def _late(self, late: _Late) -> None:
+    async def _late(self, late: Late) -> None:
         if late.what == "leave":
             await self._training.stop(0.0)
             self._exit = (Exit.DRAINED, Reason.DRAINED, "the time to leave was up")

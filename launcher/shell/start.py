@@ -18,9 +18,10 @@ from launcher.rendezvous.seek import Seek
 from launcher.settings import ArbiterKind, BadSettings, Devices, Settings
 from launcher.shell.agent import Agent
 from launcher.shell.arbiters import Arbiter
+from launcher.shell.hands import Hands
 from launcher.shell.identity import NoDoor, is_own, member_of, own_address, resolved, token_of
-from launcher.shell.leading import Leading
 from launcher.shell.meeting.door import Door
+from launcher.shell.meeting.leading import Leading
 from launcher.shell.training import Training
 from launcher.shell.whereabouts import Lookout
 from launcher.wire import PORT
@@ -29,8 +30,19 @@ Say = Callable[[str, Mapping[str, object]], None]
 ARBITER_S = 60.0  # for the arbiter to answer at all, at the start
 
 
-async def attend(settings: Settings, environ: Mapping[str, str], say: Say) -> Exit:
-    """Take part in a job until it is over. Raises BadSettings, NoDoor and ArbiterRefused before anything is started."""
+async def attend(
+    settings: Settings,
+    environ: Mapping[str, str],
+    say: Say,
+    *,
+    training: Hands | None = None,
+    ready: Callable[[Callable[[], None]], None] | None = None,
+) -> Exit:
+    """Take part in a job until it is over. Raises BadSettings, NoDoor and ArbiterRefused before anything is started.
+
+    training: who has the processes, if not we ourselves; ready: given what asks this member to leave, where signals
+    are somebody else's.
+    """
     if settings.meeting.standalone:
         alone = replace(settings.meeting, host="127.0.0.1", port=0, is_host=True, arbiter=ArbiterKind.NONE)
         settings = replace(settings, meeting=replace(alone, run=alone.run or secrets.token_hex(8)))
@@ -49,10 +61,13 @@ async def attend(settings: Settings, environ: Mapping[str, str], say: Say) -> Ex
         me, meeting.run, settings.terms, settings.timing, door, say,
         arbiter=arbiter, wanted=meeting.wanted or 0, only=only,
     )  # fmt: skip
-    training = Training(settings, processes, environ, say, socket.gethostname())
+    hands = training or Training(settings, processes, environ, say, socket.gethostname())
     at = (address if meeting.standalone else meeting.host, port if host else meeting.port)
     seek = Seek(me.id, at if meeting.host else None, host, arbiter is not None, settings.terms.join_timeout_s)
-    return await Agent(settings, me, token, training, leading, seek, say, where.look).run()
+    agent = Agent(settings, me, token, hands, leading, seek, say, where.look)
+    if ready is not None:
+        ready(agent.leave)
+    return await agent.run(signals=ready is None)
 
 
 async def _arbiter(settings: Settings) -> Arbiter | None:

@@ -95,7 +95,9 @@ class Parent:
         return self._process.pid
 
     async def start(self, tasks: Sequence[Task]) -> Started | None:
-        """Have these started. None when the parent died of it."""
+        """Have these started. None when the parent died of it, or before."""
+        if self.gone.is_set():
+            return None
         self._started = asyncio.get_running_loop().create_future()
         await self._tell(Start(tuple(tasks)))
         return await asyncio.shield(self._started)

@@ -35,8 +35,8 @@ def part(task: Task, parent: int, handlers: Handlers) -> None:
     """Leave the parent's session, outputs, signals and folder. Signals are blocked until this is done."""
     try:
         os.setsid()
-        if not die_with(parent, signal.SIGKILL):
-            os._exit(CANNOT_RUN)
+        if not die_with(parent, signal.SIGKILL):  # it is gone: its death did not reach us
+            os.kill(os.getpid(), signal.SIGKILL)
         for file, fd in ((task.stdout, 1), (task.stderr, 2)):
             if file:
                 opened = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o644)

@@ -1,0 +1,170 @@
+"""`torchrun --rdzv-backend=turnout`: our rendezvous under torch's own agent, for who adopts half of it.
+
+torch's agent starts and stops the processes; we say when, in which world and with which ranks. What its agent cannot
+do stays undone: restarts are its own count, its processes are imported afresh, and SIGTERM is its own affair.
+Entry point `torchrun.handlers`. Source: facts/launcher.md §1
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+from launcher.errors import LauncherError
+from launcher.model import Exit, Terms
+from launcher.orders import Exited
+from launcher.settings import ArbiterKind, Command, Meeting, Place, Settings
+from launcher.shell.start import attend
+from launcher.wire import PORT, Formed
+
+log = logging.getLogger("turnout.launcher")
+SHUTDOWN_S = 10.0
+
+
+def handler() -> Callable[[Any], Any]:
+    """What torch's registry wants: a function that makes a handler of RendezvousParameters."""
+
+    def create(parameters: Any) -> Any:
+        from launcher.shell.torch_rendezvous import TurnoutRendezvous
+
+        return TurnoutRendezvous(parameters)
+
+    return create
+
+
+class Borrowed:
+    """Processes that torch's agent has, with the face of Training. Lives in the rendezvous' own loop."""
+
+    def __init__(self) -> None:
+        self.formed: asyncio.Queue[Formed] = asyncio.Queue()
+        self.wanted = False  # torch's agent has stopped its processes and waits for the next round
+        self.stale = False  # the world has changed: torch's agent should stop and come again
+        self._ended: asyncio.Future[tuple[Exited, ...]] | None = None
+        self._free = asyncio.Event()
+        self._free.set()
+
+    async def warm(self) -> None:
+        """Nothing is imported ahead."""
+
+    async def start(self, formed: Formed) -> None:
+        """A world: torch's agent gets it."""
+        self._ended, self.stale, self.wanted = asyncio.get_running_loop().create_future(), False, False
+        self._free.clear()
+        self.formed.put_nowait(formed)
+
+    async def ended(self) -> tuple[Exited, ...]:
+        """Wait until torch's agent comes again unasked, which means that one has failed, or is done."""
+        assert self._ended is not None
+        return await asyncio.shield(self._ended)
+
+    async def stop(self, grace_s: float | None = None, sig: int = signal.SIGTERM) -> tuple[Exited, ...]:
+        """Have torch's agent stop its processes: it looks every --monitor-interval."""
+        self.stale = True
+        await self._free.wait()
+        return ()
+
+    def came_again(self, code: int) -> None:
+        """torch's agent has no processes any more. code: 0 when it is done for good."""
+        self.wanted = True
+        self._free.set()
+        if self._ended is not None and not self._ended.done() and not self.stale:
+            self._ended.set_result((Exited(0, 0, code, error="" if code == 0 else "torch's agent starts anew"),))
+
+    def alive(self) -> int:
+        """Whether torch's agent has processes, as far as we know."""
+        return int(not self._free.is_set())
+
+    def steps(self) -> tuple[int, int]:
+        """Nobody tells us steps."""
+        return -1, -1
+
+    def stop_at(self, step: int, *, sure: bool) -> int:
+        """Nor can we name one."""
+        return -1
+
+    async def close(self) -> None:
+        """Nothing is ours."""
+        self._free.set()
+
+
+class Beside:
+    """The rendezvous' loop, in a thread beside torch's agent."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.training = Borrowed()
+        self.leave: Callable[[], None] = lambda: None
+        self.over: Future[Exit] = Future()
+        self._thread = threading.Thread(target=self._run, args=(settings,), name="turnout", daemon=True)
+        self._thread.start()
+
+    def _run(self, settings: Settings) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.over.set_result(self.loop.run_until_complete(self._attend(settings)))
+        except (LauncherError, OSError) as error:
+            self.over.set_exception(error)
+        finally:
+            self.loop.close()
+
+    async def _attend(self, settings: Settings) -> Exit:
+        def ready(leave: Callable[[], None]) -> None:
+            self.leave = leave
+
+        return await attend(settings, os.environ, _say, training=self.training, ready=ready)
+
+    def call(self, work: Coroutine[Any, Any, Formed]) -> Future[Formed]:
+        """Do this in the loop."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+    def tell(self, what: Callable[[], None]) -> None:
+        """Say this in the loop; nothing when it has ended."""
+        if not self.over.done():
+            self.loop.call_soon_threadsafe(what)
+
+    def go(self) -> None:
+        """torch's agent is done for good. Called in the loop."""
+        self.training.came_again(0)
+        self.leave()
+
+    def join(self) -> bool:
+        """Wait for its end. Has it come?"""
+        self._thread.join(SHUTDOWN_S)
+        return not self._thread.is_alive()
+
+
+def _say(what: str, fields: Mapping[str, object]) -> None:
+    log.info("%s %s", what, " ".join(f"{name}={value}" for name, value in fields.items()))
+
+
+def settings_of(parameters: Any) -> Settings:
+    """Our settings, from torch's RendezvousParameters and TURNOUT_*. Raises BadSettings."""
+    host, _, port = str(parameters.endpoint or "").rpartition(":") if ":" in (parameters.endpoint or "") else (
+        parameters.endpoint, "", ""
+    )  # fmt: skip
+    lease, folder = os.environ.get("TURNOUT_LEASE", ""), os.environ.get("TURNOUT_ROUND_DIR", "")
+    kind = ArbiterKind.LEASE if lease else ArbiterKind.FILE if folder else ArbiterKind.MAJORITY
+
+    def number(key: str, usual: float) -> float:
+        return float(parameters.get(key, usual))
+
+    return Settings(
+        Command("torch's agent"),
+        Terms(
+            parameters.min_nodes, parameters.max_nodes, max_restarts=1 << 30,
+            last_call_s=number("last_call_timeout", 30), join_timeout_s=number("join_timeout", 600),
+        ),
+        1,
+        Meeting(
+            run=parameters.run_id, host=(host or "").strip("[]"), port=int(port or PORT), arbiter=kind, lease=lease,
+            round_dir=folder, token_file=os.environ.get("TURNOUT_TOKEN_FILE", ""),
+            insecure=os.environ.get("TURNOUT_INSECURE_NO_TOKEN", "") == "1",
+        ),
+        Place(name=os.environ.get("POD_NAME", ""), address=getattr(parameters, "local_addr", None) or ""),
+    )  # fmt: skip

@@ -1,0 +1,33 @@
+"""What an agent needs of whoever has its processes: training.py, or torch's own agent through handler.py."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from launcher.orders import Exited
+from launcher.wire import Formed
+
+
+class Hands(Protocol):
+    """Who starts and stops the processes of this member: training.py, or torch's own agent."""
+
+    async def warm(self) -> None:
+        """Import ahead."""
+
+    async def start(self, formed: Formed) -> None:
+        """Start all processes of a round."""
+
+    async def ended(self) -> tuple[Exited, ...]:
+        """Wait for the first failure, or for all to end well."""
+
+    async def stop(self, grace_s: float | None = None) -> tuple[Exited, ...]:
+        """End all processes."""
+
+    def steps(self) -> tuple[int, int]:
+        """The newest step that all have done, and the newest that is saved; -1 for none."""
+
+    def stop_at(self, step: int, *, sure: bool) -> int:
+        """Have all stop after this step. Gives the farthest that one may have begun."""
+
+    async def close(self) -> None:
+        """Nothing is left."""
