@@ -15,6 +15,7 @@ from launcher.options.read import Answer, read
 from launcher.settings import BadSettings, Settings
 from launcher.shell.identity import NoDoor
 from launcher.shell.start import attend
+from launcher.shell.torch_version import TorchTooOld, check_torch
 
 _ORDINARY = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}  # a log record's own names
 log = logging.getLogger("turnout.launcher")
@@ -34,8 +35,9 @@ def main(argv: Sequence[str] | None = None, program: str = "turnout-run") -> int
     for note in settings.notes:
         log.warning("noted", extra={"about": note.about, "word": note.word.value, "detail": note.why})
     try:
+        check_torch()
         return int(asyncio.run(attend(settings, os.environ, say)))
-    except (BadSettings, NoDoor, ArbiterRefused) as error:
+    except (BadSettings, NoDoor, ArbiterRefused, TorchTooOld) as error:
         print(f"{program}: {error}", file=sys.stderr)
         return int(Exit.USAGE)
 

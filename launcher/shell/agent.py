@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import replace
 
 from launcher.errors import LauncherError
@@ -78,10 +78,9 @@ class Agent:
         """Ask it to go, as SIGTERM does."""
         self._inbox.put_nowait(Signalled(signal.SIGTERM))
 
-    async def run(self, *, signals: bool = True) -> Exit:
-        """Take part until it is over. Nothing is left running. signals: SIGTERM and SIGINT are for us."""
-        loop = asyncio.get_running_loop()
-        ours = (signal.SIGTERM, signal.SIGINT) if signals else ()
+    async def run(self, signals: Collection[signal.Signals] = ()) -> Exit:
+        """Take part until it is over. Nothing is left running. signals: those that are for us to act on."""
+        loop, ours = asyncio.get_running_loop(), tuple(signals)
         for sig in ours:
             loop.add_signal_handler(sig, self._inbox.put_nowait, Signalled(sig))
         self._leading.budget = lambda: self._budget
@@ -289,7 +288,7 @@ class Agent:
 
     async def _asked_to_go(self, number: int) -> None:
         loop, grace_s = asyncio.get_running_loop(), self._settings.timing.drain_grace_s
-        if number == signal.SIGINT or self._leave is not None:
+        if number != signal.SIGTERM or self._leave is not None:
             await self._training.stop(0.0 if self._leave is not None else None)
             leaves = number == signal.SIGTERM or self._leave is not None
             self._exit = (Exit.DRAINED, Reason.DRAINED, "") if leaves else (Exit.INTERRUPTED, Reason.MEMBER_LEFT, "")

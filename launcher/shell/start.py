@@ -7,8 +7,10 @@ import errno
 import os
 import re
 import secrets
+import signal
 import socket
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,6 +52,7 @@ async def attend(
     endpoint = await resolved(meeting.host) if meeting.host else None
     address = "127.0.0.1" if meeting.standalone else place.address or own_address(endpoint)
     token = token_of(meeting, address)
+    say, serving = _measured(settings, address, say)
     where = Lookout(environ, place.path, place.path_file, environ.get("TURNOUT_MAP_DIR", ""))
     arbiter = None if settings.terms.most == 1 else await _arbiter(settings)
     door = Door(token, meeting.run, lambda what, fields: say(what, fields))
@@ -67,7 +70,26 @@ async def attend(
     agent = Agent(settings, me, token, hands, leading, seek, say, where.look)
     if ready is not None:
         ready(agent.leave)
-    return await agent.run(signals=ready is None)
+    with serving:
+        return await agent.run([] if ready else [signal.Signals[name] for name in settings.start.signals])
+
+
+def _measured(settings: Settings, address: str, say: Say) -> tuple[Say, AbstractContextManager[object]]:
+    """Count what is said, and serve the counts, where a port for them is given."""
+    if (port := settings.output.metrics_port) is None:
+        return say, nullcontext()
+    from launcher.shell.metrics import Metrics
+
+    metrics = Metrics(settings.meeting.run)
+
+    def both(what: str, fields: Mapping[str, object]) -> None:
+        metrics.told(what, fields)
+        say(what, fields)
+
+    try:
+        return both, metrics.serve(address, port)
+    except OSError as error:
+        raise NoDoor(f"cannot serve metrics at {address}:{port}: {error.strerror}") from error
 
 
 async def _arbiter(settings: Settings) -> Arbiter | None:

@@ -45,7 +45,7 @@ class Training:
         self._folder = tempfile.TemporaryDirectory(prefix="turnout-", dir=_memory())
         self._watched: Watched | None = None
         self._hands = Processes(
-            fork=settings.start.fork,
+            fork=settings.start.fork and settings.command.kind in (Kind.SCRIPT, Kind.MODULE),
             preload=settings.start.preload,
             shutdown_timeout_s=settings.timing.shutdown_s,
             say=say,
