@@ -11,10 +11,10 @@ NOT_HERE := $(if $(TURNOUT_PEERS),,and not peers)
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long check format bench controlplane lock clean
+.PHONY: help setup setup-launcher demo test test-long check format bench controlplane lock clean
 
 help: ## List the doors
-	@awk -F ' *## *' '/^[a-z-]+:.*## /{split($$1, door, ":"); printf "  make %-13s %s\n", door[1], $$2}' Makefile
+	@awk -F ' *## *' '/^[a-z-]+:.*## /{split($$1, door, ":"); printf "  make %-14s %s\n", door[1], $$2}' Makefile
 
 setup: .venv/ready ## Make .venv with everything but torch, from the lock file
 
@@ -31,13 +31,20 @@ setup: .venv/ready ## Make .venv with everything but torch, from the lock file
 	@$(PY) -m pip install -qq --disable-pip-version-check --no-index --no-deps --no-build-isolation -e .
 	@touch .venv/ready
 
+setup-launcher: .venv/launcher ## Add torch to .venv: 3 GB the first time, then from pip's cache
+
+.venv/launcher: .venv/ready hack/locks/launcher.txt
+	@echo 'setup-launcher: torch from hack/locks/launcher.txt (3 GB the first time)'
+	@env -u PYTHONDONTWRITEBYTECODE $(PY) -m pip install --quiet --disable-pip-version-check --only-binary :all: --require-hashes -r hack/locks/launcher.txt
+	@touch .venv/launcher
+
 demo: setup ## Watch gangs land under one switch, and a queue lend its idle GPUs (ARGS=--fast)
 	@$(PY) -m console demo $(ARGS)
 
-test: setup controlplane ## Run every test of minutes, those against a real kube-scheduler included
+test: setup-launcher controlplane ## Run every test of minutes, those against a real kube-scheduler included
 	@$(PY) -m pytest -m 'not long $(NOT_HERE)' $(ARGS)
 
-test-long: setup controlplane ## Run the tests that take longer
+test-long: setup-launcher controlplane ## Run the tests that take longer
 	@$(PY) -m pytest -m 'long $(NOT_HERE)' $(ARGS)
 
 check: setup ## Lint, format, types, the plan of the house, and whether the papers are true
@@ -57,8 +64,8 @@ bench: setup controlplane ## Measure ours beside the anchors; results lie in bui
 controlplane: setup ## Build etcd, kube-apiserver, kube-scheduler and the rest (seven minutes, then cached)
 	@$(PY) -m hack.controlplane build
 
-lock: ## Resolve the lock files afresh from setup.cfg, with uv
-	@"$(PYTHON)" -m hack.chores.lock
+lock: ## Resolve the lock files afresh from setup.cfg, with uv (ARGS=--keep: only add and drop)
+	@"$(PYTHON)" -m hack.chores.lock $(ARGS)
 
 clean: ## Remove what the doors made in this folder: .venv, build, caches
 	@rm -rf .venv build turnout.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -16,6 +16,7 @@ UNIT = "turnout.dev/unit"  # sizes are multiples of it, or powers-of-two
 CURVE = "turnout.dev/scaling-curve"  # how fast by workers: 1:1,2:1.9,4:3.4
 DEADLINE = "turnout.dev/deadline"  # RFC 3339: who has the nearest grows first and gives last
 RESTART_COST = "turnout.dev/restart-cost"  # what a change of size costs the job: 60s, 2m
+SWITCH_PATH = "turnout.dev/switch-path"  # of a bound pod: the switches above its host, root/.../leaf
 STEP_SECONDS = "turnout.dev/step-seconds"  # of a pod: workers:seconds, as its launcher measured
 MEASURED = "turnout.dev/measured-steps"  # of a job: what its pods reported, kept by us
 GAINED = "turnout.dev/gained-seconds"  # what lent workers had won the job when its size last changed

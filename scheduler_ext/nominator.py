@@ -1,7 +1,7 @@
 """The nominator as a program: plans ahead and writes status.nominatedNodeName while it holds its Lease.
 
 A Deployment, an account and a Lease of its own; the extender stays without write rights. Filter and prioritize of the
-extender remain the net under it.
+extender remain the net under it. With --annotate-switch-path it also leaves on bound pods where they stand.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import random
 import socket
 import sys
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from kube.errors import BadKubeconfig
 from kube.flags import BadSetting, address, build, check_name
-from kube.labels import GPU_RESOURCES
+from kube.labels import GPU_RESOURCES, SWITCH_PATH
 from kube.shell import logs
 from kube.shell.client import Client
 from kube.shell.clock import RealClock
@@ -30,6 +31,7 @@ from scheduler_ext.plans.nominate import Nominating
 from scheduler_ext.settings import add_common
 from scheduler_ext.shell.front import bind
 from scheduler_ext.shell.health import Health
+from scheduler_ext.shell.mark_paths import PathMarker
 from scheduler_ext.shell.metrics import Metrics
 from scheduler_ext.shell.nominate_pods import Nominator
 from scheduler_ext.shell.sight import Sight
@@ -40,7 +42,8 @@ log = logging.getLogger("turnout.nominator")
 
 @dataclass(frozen=True, slots=True)
 class NominatorSettings:
-    """lease: namespace/name. scheduler_name: whose pods are nominated."""
+    """lease: namespace/name. scheduler_name: whose pods are nominated. annotate_switch_path: bound pods of gangs are
+    told the switches above them."""
 
     kubeconfig: str | None = None
     context: str | None = None
@@ -49,6 +52,7 @@ class NominatorSettings:
     lease: str = "turnout-system/turnout-nominator"
     scheduler_name: tuple[str, ...] = ("default-scheduler",)
     expire_s: float = 60.0
+    annotate_switch_path: bool = False
     hold_incomplete_gangs: bool = False
     asw_only: bool = False
     gpu_resource: tuple[str, ...] = GPU_RESOURCES
@@ -89,14 +93,22 @@ async def serve(settings: NominatorSettings) -> None:
         metrics.pass_through(sight.reflectors.items, clock)
         namespace, _, name = settings.lease.partition("/")
         elector = Elector(client, namespace, name, _identity(), clock=clock, rng=random.Random())
-        nominator = Nominator(view, client, choices, clock, metrics.registry, lambda: elector.leading)
+        works = [Nominator(view, client, choices, clock, metrics.registry, lambda: elector.leading).run]
+        if settings.annotate_switch_path:
+            works.append(PathMarker(view, client, clock, metrics.registry, lambda: elector.leading).run)
         server = Health(view, metrics).server()
         with bind(*address(settings.metrics_bind, "--metrics-bind")) as listening:
             await server.listen(listening)
             try:
-                await until_told(sight.run(), lead(elector, sight.synced, nominator.run))
+                await until_told(sight.run(), lead(elector, sight.synced, lambda: _all(works)))
             finally:
                 await server.close()
+
+
+async def _all(works: Sequence[Callable[[], Coroutine[Any, Any, None]]]) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        for work in works:
+            tasks.create_task(work())
 
 
 async def clear(kubeconfig: str | None, context: str | None) -> int:
@@ -128,6 +140,11 @@ def _settings(argv: Sequence[str] | None) -> NominatorSettings:
     )
     parser.add_argument(
         "--expire-s", type=float, default=default.expire_s, help="seconds a nomination may stay unused (%(default)s)"
+    )
+    parser.add_argument(
+        "--annotate-switch-path",
+        action="store_true",
+        help=f"write {SWITCH_PATH} on the bound pods of gangs, for turnout-run; needs the right to patch pods",
     )
     return build(parser, NominatorSettings, argv)
 

@@ -8,6 +8,11 @@ from hack.controlplane.errors import NotBuilt
 from hack.controlplane.plane import ControlPlane
 
 
+def pytest_collection_modifyitems(items):
+    """Put the stories on real control planes first: they wait the longest, and side by side others fill the gaps."""
+    items.sort(key=lambda item: item.get_closest_marker("real") is None)
+
+
 def _start(request, **settings):
     """Start a control plane, or fail with the command that builds it: a missing binary is no reason to skip."""
     try:

@@ -20,6 +20,7 @@ from kube.shell.clock import RealClock
 from scheduler_ext.map_keeper import CONFIRM
 from scheduler_ext.model import Word
 from scheduler_ext.plans.nominate import Why
+from scheduler_ext.shell.mark_paths import SwitchPaths
 from scheduler_ext.shell.metrics import Metrics
 from scheduler_ext.shell.nominate_pods import Nominations
 from simulator.yard import kubelet
@@ -224,6 +225,7 @@ def metrics():
     page.certificate_ends(0.0)
     page.pass_through(list, RealClock())
     Nominations(page.registry)
+    SwitchPaths(page.registry)
     both = page.page().decode() + Lending("nvidia.com/gpu").page().decode()
     return set(re.findall(r"^# TYPE (turnout_\w+) ", both, re.M))
 

@@ -11,7 +11,7 @@ from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCKS = ROOT / "hack" / "locks"
-NAMES = ["dev.txt", "controllers.txt"]
+NAMES = ["dev.txt", "controllers.txt", "launcher.txt"]
 LINE = re.compile(r"([A-Za-z0-9._-]+)==([^\s;]+)( ; [^\\]+)? \\|    --hash=sha256:[0-9a-f]{64}( \\)?")
 
 
@@ -36,7 +36,11 @@ def test_a_lock_names_packages_and_hashes_and_no_place(name):
 
 @pytest.mark.parametrize(
     ("name", "extras"),
-    [pytest.param("dev.txt", ["dev"], id="dev"), pytest.param("controllers.txt", [], id="controllers")],
+    [
+        pytest.param("dev.txt", ["dev"], id="dev"),
+        pytest.param("controllers.txt", [], id="controllers"),
+        pytest.param("launcher.txt", ["launcher"], id="launcher"),
+    ],
 )
 def test_a_lock_keeps_what_setup_cfg_asks_for(name, extras):
     locked = pinned(name)
@@ -49,3 +53,11 @@ def test_the_image_runs_on_a_part_of_what_was_tested():
     assert controllers.items() <= dev.items()
     assert {"torch", "pytest", "ruff", "mypy", "ortools", "hypothesis"} & controllers.keys() == set()
     assert "torch" not in dev
+
+
+def test_dev_and_launcher_go_into_one_environment():
+    dev, launcher = pinned("dev.txt"), pinned("launcher.txt")
+    both = dev.keys() & launcher.keys()
+    assert {name: launcher[name] for name in both} == {name: dev[name] for name in both}
+    assert pinned("controllers.txt").items() <= launcher.items()
+    assert "torch" in launcher

@@ -8,7 +8,6 @@ Several roots get one switch above them. What a distance means is in distance.py
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -18,10 +17,9 @@ import numpy.typing as npt
 
 from topology.errors import BadFabric
 from topology.model import Entry, Fault
+from topology.tiers import Key, Path, heights, natural, row, top
 
 Ids = npt.NDArray[np.int32]
-Path = tuple[str, ...]
-_NUMBER = re.compile(r"(\d+)")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,12 +59,6 @@ class Fabric:
         return int(first[switch]), end
 
 
-def natural(text: str) -> tuple[tuple[int, int, str], ...]:
-    """Return a sort key under which gpu9 comes before gpu10; equal keys only for equal texts."""
-    parts = _NUMBER.split(text)
-    return tuple((1, int(part), part) if at % 2 else (0, 0, part) for at, part in enumerate(parts))
-
-
 def build(entries: Iterable[Entry]) -> Fabric:
     """Build the tables of a map. The order of entries has no influence.
 
@@ -74,15 +66,13 @@ def build(entries: Iterable[Entry]) -> Fabric:
     """
     entries = tuple(entries)
     tree = _tree(entries)
-    heights = _heights(tree)
-    tiers = max(heights[()], 1)
-    if tree.out_degree(()) == 1 and tiers > 1:
-        tiers -= 1  # the only root holds everything; nothing is needed above it
+    tier_of = heights(tree.nodes)
+    tiers = top(tier_of, tree.out_degree(()))
     paths = {entry.host: entry.path for entry in entries}
-    rows = [(_row(host, path, heights, tiers), host) for host, path in paths.items()]
-    keys: dict[str, tuple[tuple[int, int, str], ...]] = {}
-    rows.sort(key=lambda row: [_natural_once(name, keys) for name in (*_flat(row[0]), row[1])])
-    return _tables([host for _, host in rows], [row for row, _ in rows], len(rows), tiers, paths)
+    rows = [(row(path, tier_of, tiers), host) for host, path in paths.items()]
+    keys: dict[str, Key] = {}
+    rows.sort(key=lambda each: [_natural_once(name, keys) for name in (*each[0][-1], each[1])])
+    return _tables([host for _, host in rows], [chain for chain, _ in rows], len(rows), tiers, paths)
 
 
 def with_strangers(fabric: Fabric, names: Iterable[str]) -> Fabric:
@@ -158,32 +148,7 @@ def _tree(entries: Sequence[Entry]) -> nx.DiGraph[Path]:
     return tree
 
 
-def _heights(tree: nx.DiGraph[Path]) -> dict[Path, int]:
-    """Return each switch's tier: 1 for a leaf, else one above its highest switch."""
-    heights: dict[Path, int] = {}
-    for path in nx.dfs_postorder_nodes(tree, ()):
-        heights[path] = 1 + max((heights[below] for below in tree.successors(path)), default=0)
-    return heights
-
-
-def _row(host: str, path: Path, heights: Mapping[Path, int], tiers: int) -> tuple[Path, ...]:
-    """Return a host's switches of tier T, T-1, ..., 1: of each tier the highest that is not above it."""
-    chain = [path[:depth] for depth in range(len(path), 0, -1)]
-    own_leaf = (*path, "")  # where hosts and switches hang side by side
-    row = []
-    for tier in range(1, tiers + 1):
-        below = [switch for switch in chain if heights[switch] <= tier]
-        row.append(below[-1] if below else own_leaf)
-    if tiers == heights[()]:
-        row[-1] = ()
-    return tuple(reversed(row))
-
-
-def _flat(row: tuple[Path, ...]) -> tuple[str, ...]:
-    return row[-1] if row else ()
-
-
-def _natural_once(name: str, keys: dict[str, tuple[tuple[int, int, str], ...]]) -> tuple[tuple[int, int, str], ...]:
+def _natural_once(name: str, keys: dict[str, Key]) -> Key:
     if name not in keys:
         keys[name] = natural(name)
     return keys[name]

@@ -2,16 +2,20 @@
 
 The hosts of a switch follow one another at every tier, so a ring leaves each switch once, which is the least it can.
 The domain with the most pods comes first and the smallest parts last: controllers delete the highest index first, so
-a shrinking job gives up its outposts before its home.
+a shrinking job gives up its outposts before its home. A place is told by its row: a number for each of its switches.
+The tables of a fabric are no part of that, so a launcher, which knows only paths, numbers its ranks by the same rule.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from bisect import bisect
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, islice, pairwise
+from typing import TYPE_CHECKING
 
-from topology.fabric import Fabric
+if TYPE_CHECKING:  # numpy and networkx take a launcher longer to import than its world takes to form
+    from topology.fabric import Fabric
 
 Slots = tuple[tuple[int, int], ...]
 _SWAPPED = 24  # ranks up to which pairs are tried for a swap: 276 pairs a pass
@@ -26,22 +30,31 @@ def ranks(fabric: Fabric, counts: Iterable[tuple[int, int]], anchors: Iterable[t
     counts = tuple(counts)
     if len(counts) < 2:
         return counts
-    rows = fabric.switch_of[1:, [host for host, _ in counts]].T.tolist()
-    placed = [(row, pods) for row, (_, pods) in zip(rows, counts, strict=True)]
-    for host, pods in anchors:
-        placed.append((fabric.switch_of[1:, host].tolist(), pods))
-    held = [Counter[int]() for _ in range(fabric.tiers)]
-    for row, pods in placed:
-        for tier, switch in enumerate(row):
-            held[tier][switch] += pods
+    anchors = tuple(anchors)
+    everywhere = (*counts, *anchors)
+    rows = fabric.switch_of[1:, [host for host, _ in everywhere]].T.tolist()
+    keys = homeward(rows, [pods for _, pods in everywhere])
     at_home = Counter[int]()
     for host, pods in anchors:
         at_home[host] += pods
-    keyed = []
-    for row, (host, pods) in zip(rows, counts, strict=True):
-        key = [part for tier in range(fabric.tiers - 1, -1, -1) for part in (-held[tier][row[tier]], row[tier])]
-        keyed.append((key, -pods - at_home[host], host, pods))
+    keyed = [(key, -pods - at_home[host], host, pods) for key, (host, pods) in zip(keys, counts, strict=False)]
     return tuple((host, pods) for _, _, host, pods in sorted(keyed))
+
+
+def homeward(rows: Sequence[Sequence[int]], pods: Sequence[int]) -> list[tuple[int, ...]]:
+    """Return a key for each place, by which they sort into rank order; equal for places under one leaf.
+
+    rows: of each place the numbers of its switches of tier 1, 2, ..., T. pods: how many stand there.
+    """
+    held = [Counter[int]() for _ in rows[0]] if rows else []
+    for row, count in zip(rows, pods, strict=True):
+        for tier, switch in enumerate(row):
+            held[tier][switch] += count
+    keys: dict[tuple[int, ...], tuple[int, ...]] = {}  # of each leaf, told by its row
+    for row in {tuple(row) for row in rows}:
+        downwards = range(len(row) - 1, -1, -1)
+        keys[row] = tuple(part for tier in downwards for part in (-held[tier][row[tier]], row[tier]))
+    return [keys[tuple(row)] for row in rows]
 
 
 def assign(
@@ -50,23 +63,41 @@ def assign(
     """Give the free ranks of a gang to its free slots: rank -> host id, for as many ranks as there are slots.
 
     free_slots: (host, pods). placed: rank -> host of the members that cannot move. With none placed this is the
-    plain rank order. Else each gap between placed ranks is filled from its ends with the slots nearest to them,
-    tier by tier, gaps that one switch fills whole first and short ones before long; then pairs are swapped while
-    that makes the ring cheaper. A heuristic: the least crossings are not promised.
+    plain rank order. Else they are filled in as fill() does it.
     """
     wanted = sorted(set(free_ranks) - set(placed))
     ordered = ranks(fabric, free_slots, [(host, 1) for _, host in sorted(placed.items())])
     pool = [host for host, pods in ordered for _ in range(pods)][: len(wanted)]
+    rows = {host: tuple(fabric.switch_of[:, host].tolist()) for host in {*pool, *placed.values()}}
+    return fill(rows, pool, wanted, placed)
+
+
+def fill(
+    rows: Mapping[int, tuple[int, ...]], pool: Sequence[int], wanted: Sequence[int], placed: Mapping[int, int]
+) -> dict[int, int]:
+    """Give free ranks, ascending, to the places of a pool, in rank order: rank -> place, for as many as there are.
+
+    rows: place -> the numbers of its host and of its switches of tier 1, 2, ..., T. placed: rank -> place of the
+    members that cannot move. Each gap between placed ranks is filled from its ends with the places nearest to them,
+    tier by tier, gaps that one switch fills whole first and short ones before long; then pairs are swapped while
+    that makes the ring cheaper. A heuristic: the least crossings are not promised.
+    """
     if not placed or len(pool) < 2:
         return dict(zip(wanted, pool, strict=False))
-    wanted = wanted[: len(pool)]
-    rows = {host: tuple(fabric.switch_of[:, host].tolist()) for host in {*pool, *placed.values()}}
+    wanted, left = wanted[: len(pool)], list(pool)
     given = dict(placed)
     gaps = _gaps(wanted, placed)
-    for tier in range(fabric.tiers + 1):
+    for tier in range(len(rows[left[0]])):
+        under: dict[int, deque[int]] = {}
+        for place in left:
+            under.setdefault(rows[place][tier], deque()).append(place)
         for whole in (True, False):
-            for gap in sorted(gaps, key=lambda gap: (len(gap.free), gap.free[:1])):
-                _fill(gap, tier, whole, pool, rows, given)
+            for gap in sorted(gaps, key=lambda gap: (len(gap.free), *islice(gap.free, 1))):
+                _fill(gap, tier, whole, under, rows, given)
+        left = [place for switch in under.values() for place in switch]
+        gaps = [gap for gap in gaps if gap.free]
+        if not gaps:
+            break
     if len(wanted) <= _SWAPPED:
         _swap(wanted, rows, given)
     return {rank: given[rank] for rank in wanted}
@@ -77,45 +108,43 @@ class _Gap:
 
     __slots__ = ("free", "left", "right")
 
-    def __init__(self, left: int, free: list[int], right: int) -> None:
-        self.left, self.free, self.right = left, free, right
+    def __init__(self, left: int, free: Iterable[int], right: int) -> None:
+        self.left, self.free, self.right = left, deque(free), right
 
 
 def _gaps(wanted: Sequence[int], placed: Mapping[int, int]) -> list[_Gap]:
     """Cut the ring of all ranks at the placed ones. Ranks above the last and below the first make one gap."""
-    first, last = min(placed), max(placed)
-    gaps: list[_Gap] = []
-    for left, right in zip(sorted(placed), [*sorted(placed)[1:], first], strict=True):
-        inside = (
-            [rank for rank in wanted if left < rank < right]
-            if left != last
-            else [rank for rank in wanted if rank > last] + [rank for rank in wanted if rank < first]
-        )
-        if inside:
-            gaps.append(_Gap(left, inside, right))
-    return gaps
+    ends = sorted(placed)
+    gaps = [_Gap(left, wanted[bisect(wanted, left) : bisect(wanted, right)], right) for left, right in pairwise(ends)]
+    around = [*wanted[bisect(wanted, ends[-1]) :], *wanted[: bisect(wanted, ends[0])]]
+    return [gap for gap in (*gaps, _Gap(ends[-1], around, ends[0])) if gap.free]
 
 
 def _fill(
-    gap: _Gap, tier: int, whole: bool, pool: list[int], rows: Mapping[int, tuple[int, ...]], given: dict[int, int]
+    gap: _Gap,
+    tier: int,
+    whole: bool,
+    under: Mapping[int, deque[int]],
+    rows: Mapping[int, tuple[int, ...]],
+    given: dict[int, int],
 ) -> None:
-    """Fill a gap from both ends with slots under the ends' switches of this tier; `whole`: all of it or nothing."""
+    """Fill a gap from both ends with places under the ends' switches of this tier; `whole`: all of it or nothing.
+
+    under: switch -> the places of the pool that are left under it.
+    """
     for from_left in (True, False):
         if not gap.free:
             return
-        end = rows[given[gap.left if from_left else gap.right]][tier]
-        near = [at for at, host in enumerate(pool) if rows[host][tier] == end][: len(gap.free)]
+        near = under.get(rows[given[gap.left if from_left else gap.right]][tier], deque[int]())
         if whole and len(near) < len(gap.free):
             continue
-        for host in [pool[at] for at in near]:
-            rank = gap.free.pop(0 if from_left else -1)
-            given[rank] = host
+        while near and gap.free:
+            rank = gap.free.popleft() if from_left else gap.free.pop()
+            given[rank] = near.popleft()
             if from_left:
                 gap.left = rank
             else:
                 gap.right = rank
-        for at in reversed(near):
-            del pool[at]
 
 
 def _swap(wanted: Sequence[int], rows: Mapping[int, tuple[int, ...]], given: dict[int, int]) -> None:

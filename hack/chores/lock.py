@@ -1,11 +1,13 @@
 """Resolve hack/locks/*.txt afresh from setup.cfg: `python -m hack.chores.lock`. Needs uv on PATH or in this Python.
 
 Every wheel is named by its hash and none by its address, so that any index may serve it. dev.txt is what
-`make setup` installs; controllers.txt is the part of it that the controllers' image runs on.
+`make setup` installs; controllers.txt is the part of it that the controllers' image runs on; launcher.txt is what
+`make setup-launcher` adds, torch and what it needs, and repeats what the two share.
 """
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import subprocess
 import sys
@@ -16,13 +18,16 @@ LOCKS = Path("hack/locks")
 FORM = ["--generate-hashes", "--no-header", "--no-annotate", "--no-emit-index-url", "--no-emit-find-links"]
 
 
-def main() -> int:
-    """Write both files; the second never strays from the first."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the files; the others never stray from the first."""
+    parser = argparse.ArgumentParser(prog="lock", description="Resolve hack/locks/*.txt from setup.cfg.")
+    parser.add_argument("--keep", action="store_true", help="add and drop packages, but keep every version")
+    upgrade = [] if parser.parse_args(argv).keep else ["--upgrade"]
     uv = [found] if (found := shutil.which("uv")) else [sys.executable, "-m", "uv"]
-    dev, controllers = LOCKS / "dev.txt", LOCKS / "controllers.txt"
-    sources = ["setup.cfg", str(LOCKS / "tools.in")]
-    _compile(uv, [*sources, "--extra", "dev", "--upgrade"], dev)
-    _compile(uv, ["setup.cfg", "--constraint", str(dev)], controllers)
+    dev = LOCKS / "dev.txt"
+    _compile(uv, ["setup.cfg", str(LOCKS / "tools.in"), "--extra", "dev", *upgrade], dev)
+    _compile(uv, ["setup.cfg", "--constraint", str(dev)], LOCKS / "controllers.txt")
+    _compile(uv, ["setup.cfg", "--extra", "launcher", "--constraint", str(dev), *upgrade], LOCKS / "launcher.txt")
     return 0
 
 

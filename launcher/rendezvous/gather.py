@@ -124,7 +124,8 @@ def form(turn: Turn) -> None:
     _tell_places(turn, world, base)
     fields: dict[str, object] = {"round": world.round, "members": len(world.members), "ranks": world.ranks}
     fields |= {"waited_s": round(turn.now_s - at.since_s, 3), "detail": at.detail, "restarts": at.budget.total}
-    fields |= {"crossings": ranking.crossings, "moved": ranking.moved, "ips": [each.address for each in world.members]}
+    fields |= {"crossings": ranking.crossings, "excess": ranking.excess, "moved": ranking.moved, "anew": ranking.anew}
+    fields |= {"ips": [each.address for each in world.members]}
     turn.told("world_formed", at.why, **fields)
 
 

@@ -1,4 +1,4 @@
-"""What an agent needs of whoever has its processes: training.py, or torch's own agent through handler.py."""
+"""What an agent needs of whoever has its processes: training.py, or torch's own agent through torchrun/."""
 
 from __future__ import annotations
 

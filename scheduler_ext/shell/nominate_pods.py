@@ -70,7 +70,7 @@ class Nominator:
         self._dirty: dict[GangKey, None] = {}
         self._news = asyncio.Event()
         self._room = asyncio.Semaphore(AT_ONCE)
-        view.on_pod = self.see
+        view.on_pod.append(self.see)
 
     def see(self, pod: Pod) -> None:
         """A pod as the watch shows it."""

@@ -37,7 +37,7 @@ class View:
         self.book = Book(self.gangs, Rule.LEAF_ONLY if rules.leaf_only else Rule.ALL_TIERS, rules.hold_incomplete)
         self.waiting_for: Callable[[], str | None] = lambda: "no watch is running"
         self.may_be_old: Callable[[], bool] = lambda: False
-        self.on_pod: Callable[[Pod], None] | None = None  # the nominator looks over our shoulder
+        self.on_pod: list[Callable[[Pod], None]] = []  # the nominator looks over our shoulder
         self._unconfirmed: dict[str, float] = {}
         self._put_off_s: dict[str, float] = {}  # uid -> when it was last refused from an old view
 
@@ -118,8 +118,8 @@ class View:
         """A pod as the API server has it."""
         self._unconfirmed.pop(pod.metadata.uid, None)
         self.gangs.put_pod(pod)
-        if self.on_pod is not None:
-            self.on_pod(pod)
+        for told in self.on_pod:
+            told(pod)
 
     def drop_pod(self, uid: str) -> None:
         """A pod is gone."""

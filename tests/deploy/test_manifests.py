@@ -1,6 +1,7 @@
 """What deploy/manifests installs: valid to a real API server, restricted, and with no right beyond those on a list."""
 
 import asyncio
+import shutil
 import subprocess
 from itertools import product
 from pathlib import Path
@@ -13,6 +14,7 @@ from hack.controlplane import schemas
 from hack.controlplane.errors import ApiError
 from hack.controlplane.nodes import gpu_nodes
 from hack.controlplane.tools import cache
+from kube import labels
 from tests.cluster import make_pod
 
 pytestmark = pytest.mark.real
@@ -25,6 +27,7 @@ PARTS = {
     "acting lender": MANIFESTS / "autoscaler" / "act",
 }
 MARKS_PODS = MANIFESTS / "autoscaler" / "mark-pods"
+TELLS_PLACES = MANIFESTS / "nominator" / "switch-path"
 FILES = sorted(file for file in MANIFESTS.rglob("*.yaml") if file.name != "kustomization.yaml")
 
 
@@ -40,6 +43,7 @@ ALLOWED = {
     "turnout-extender": READS | TELLS,
     "turnout-nominator": READS | TELLS | {("patch", "pods/status")},
     "turnout-topology-reader": MAP,
+    "turnout-nominator-switch-path": {("patch", "pods")},
     "turnout-nominator-lease": may("get patch", "leases.coordination.k8s.io/turnout-nominator"),
     "turnout-autoscaler": TELLS
     | may("list watch", "nodes", "pods", "resourcequotas", "priorityclasses.scheduling.k8s.io", *GROUPS)
@@ -79,7 +83,7 @@ def rendered(part):
 
 
 def all_rendered():
-    return [each for folder in (*PARTS.values(), MARKS_PODS) for each in kustomized(folder)]
+    return [each for folder in (*PARTS.values(), MARKS_PODS, TELLS_PLACES) for each in kustomized(folder)]
 
 
 @pytest.fixture(scope="module")
@@ -225,14 +229,14 @@ LEFT = "/api/v1/namespaces/default/pods/nominee"
 CONDITION = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-11-01T00:00:00Z"}
 
 
-async def _until_guarded(nominator):
-    """Wait until the policy is at work: the API server compiles a new one within a second or so."""
+async def _until_guarded(nominator, path, change, policy):
+    """Wait until a policy is at work: the API server compiles a new one within a second or so."""
     async with asyncio.timeout(30):
         while True:
             try:
-                await nominator.patch(f"{LEFT}/status?dryRun=All", {"status": {"phase": "Failed"}})
+                await nominator.patch(f"{path}?dryRun=All", change)
             except ApiError as error:
-                if "turnout-nominator-names-a-node-only" in error.message:
+                if policy in error.message:
                     return
                 raise
 
@@ -242,7 +246,8 @@ async def test_the_nominators_account_may_change_the_nominated_node_and_nothing_
     await api.create(make_pod("nominee", marks={"kept": "yes"}, notes={"kept": "yes"}))
     token = installed.service_account_token("turnout-system", "turnout-nominator")
     async with installed.api(token) as nominator:
-        await _until_guarded(nominator)
+        failed = {"status": {"phase": "Failed"}}
+        await _until_guarded(nominator, f"{LEFT}/status", failed, "turnout-nominator-names-a-node-only")
         named = await nominator.patch(
             f"{LEFT}/status?fieldManager=turnout-nominator", {"status": {"nominatedNodeName": "node-1"}}
         )
@@ -261,11 +266,61 @@ async def test_the_nominators_account_may_change_the_nominated_node_and_nothing_
         ):
             with pytest.raises(ApiError, match="turnout-nominator-names-a-node-only"):
                 await nominator.patch(f"{LEFT}/status", change)
-        with pytest.raises(ApiError, match="forbidden"):
-            await nominator.patch(LEFT, {"metadata": {"labels": {"a": "b"}}})
         cleared = await nominator.patch(f"{LEFT}/status", {"status": {"nominatedNodeName": None}})
         assert "nominatedNodeName" not in cleared["status"]
     assert (await api.patch(f"{LEFT}/status", {"status": {"phase": "Failed"}}))["status"]["phase"] == "Failed"
+
+
+@pytest.mark.asyncio
+async def test_the_nominators_account_may_tell_a_pod_its_place_and_nothing_else_where_that_is_switched_on(
+    installed, api
+):
+    place = "/api/v1/namespaces/default/pods/placed"
+    made = await api.create(make_pod("placed", marks={"kept": "yes"}, notes={"kept": "yes"}))
+    theirs = [{**made["spec"]["containers"][0], "image": "theirs:1"}]
+    token = installed.service_account_token("turnout-system", "turnout-nominator")
+    policy = "turnout-nominator-tells-places-only"
+    async with installed.api(token) as nominator:
+        await _until_guarded(nominator, place, {"metadata": {"labels": {"a": "b"}}}, policy)
+        for path in ("spine/leaf1", "spine/leaf2", None):
+            told = await nominator.patch(place, {"metadata": {"annotations": {labels.SWITCH_PATH: path}}})
+            assert told["metadata"]["annotations"].get(labels.SWITCH_PATH) == path
+        for change in (
+            {"metadata": {"labels": {"kept": None}}},
+            {"metadata": {"annotations": {"kept": "no"}}},
+            {"metadata": {"annotations": {"kept": None}}},
+            {"metadata": {"annotations": {"new": "one", labels.SWITCH_PATH: "spine/leaf1"}}},
+            {"metadata": {"finalizers": ["a.b/c"]}},
+            {"spec": {"activeDeadlineSeconds": 1}},
+            {"spec": {"containers": theirs}},
+        ):
+            with pytest.raises(ApiError, match=policy):
+                await nominator.patch(place, change)
+        with pytest.raises(ApiError, match="forbidden"):
+            await nominator.delete(place)
+    changed = await api.patch(place, {"spec": {"containers": theirs}})
+    assert changed["spec"]["containers"][0]["image"] == "theirs:1"  # the policy is for that account alone
+
+
+def test_places_are_told_where_the_component_is_switched_on(tmp_path):
+    """As nominator/kustomization.yaml says: the marks before two lines taken away. The rights come with the flag."""
+    shutil.copytree(MANIFESTS / "nominator", tmp_path / "nominator")
+    file = tmp_path / "nominator" / "kustomization.yaml"
+    text = file.read_text()
+    file.write_text(text.replace("# components:\n#   - switch-path", "components:\n  - switch-path"))
+    assert file.read_text() != text
+    plain, telling = rendered("nominator"), kustomized(file.parent)
+    added = {(each["kind"], each["metadata"]["name"]) for each in telling}
+    added -= {(each["kind"], each["metadata"]["name"]) for each in plain}
+    assert ("ClusterRoleBinding", "turnout-nominator-switch-path") in added
+    assert ("ValidatingAdmissionPolicyBinding", "turnout-nominator-tells-places-only") in added
+    assert len(added) == 4
+    assert set(_arguments(telling)) - set(_arguments(plain)) == {"--annotate-switch-path"}
+
+
+def _arguments(objects):
+    (deployment,) = (each for each in objects if each["kind"] == "Deployment")
+    return deployment["spec"]["template"]["spec"]["containers"][0]["args"]
 
 
 @pytest.mark.asyncio

@@ -10,6 +10,7 @@ import pytest
 
 from kube import labels
 from tests import cluster
+from topology.parse import read
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 PODS = "/api/v1/namespaces/default/pods"
@@ -34,6 +35,17 @@ def nominated(count, but=()):
     return seen
 
 
+def told_their_place(count):
+    """Ask of a list of pods: do `count` of them carry a switch path? Gives {pod: path} then."""
+
+    def seen(pods):
+        notes = {p["metadata"]["name"]: p["metadata"].get("annotations", {}) for p in pods}
+        paths = {name: told[labels.SWITCH_PATH] for name, told in notes.items() if labels.SWITCH_PATH in told}
+        return paths if len(paths) >= count else None
+
+    return seen
+
+
 def nothing_nominated(pods):
     """Ask of a list of pods: is there some, and no nomination on any?"""
     return bool(pods) and not nominations(pods)
@@ -52,15 +64,18 @@ async def occupy(api, node, name):
 async def test_a_gang_is_nominated_whole_and_lands_there(stage):
     await stage.build()
     stage.start_extender()
-    stage.start_nominator()
+    stage.start_nominator("nominator", "--annotate-switch-path")
     await stage.submit(*cluster.koordinator_gang("bert", 8, total=8))
     async with stage.plane.api() as api:
         planned = await api.until(PODS, nominated(8))
-    stage.start_scheduler()
-    placed = await stage.landed("bert", 8)
-    assert placed == planned
-    assert len(stage.leaves(placed)) == 1
-    assert stage.ring(placed).total == 0
+        stage.start_scheduler()
+        placed = await stage.landed("bert", 8)
+        assert placed == planned
+        assert len(stage.leaves(placed)) == 1
+        assert stage.ring(placed).total == 0
+        paths = await api.until(PODS, told_their_place(8))  # which a launcher reads in its pod
+    path_of = {entry.host: "/".join(entry.path) for entry in read({"topology_config": stage.text}).entries}
+    assert paths == {name: path_of[stage.ip_of[node]] for name, node in placed.items()}
 
 
 async def test_a_gang_whose_pods_raced_ahead_of_the_nominator_still_lands_under_one_leaf(stage):

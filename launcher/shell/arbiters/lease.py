@@ -147,15 +147,20 @@ class LeaseArbiter:
 
     async def claim(self, record: Record, after: Held) -> Held | None:
         """Write the record if the Lease is as it was in `after`; None when it is not. A missing Lease is made."""
-        record = claimed(record, after)
         async with self._turn:
-            last, version = self._last, after.token
-            if after.record and after.record.coordinator == record.coordinator and self._is_ours(last, after.record):
-                version = last.metadata.resource_version  # we have renewed since
-            if version != last.metadata.resource_version:
+            after = self._renewed(after, record.coordinator)
+            record = claimed(record, after)
+            if after.token != self._last.metadata.resource_version:
                 return None
-            lease = await self._write(record, version, self._taken(record.coordinator, last.spec))
+            lease = await self._write(record, after.token, self._taken(record.coordinator, self._last.spec))
             return self._ours(lease) if lease else None
+
+    def _renewed(self, after: Held, coordinator: str) -> Held:
+        """The same grant as it was seen last, if it is the claimer's own: its renewals do not stand in its way."""
+        there, before = self._record(self._last), after.record
+        if there is None or before is None or before.coordinator != coordinator or not same_grant(there, before):
+            return after
+        return replace(after, record=there, token=self._last.metadata.resource_version)
 
     def _taken(self, coordinator: str, was: _Spec) -> dict[str, Any]:
         now = self._now()
@@ -178,124 +183,6 @@ class LeaseArbiter:
                     return None
                 lease = await self._write(record, there.metadata.resource_version, spec)
             return self._ours(lease) if lease else None
-
-    async def close(self) -> None:
-        """End its connections."""
-
-
-class _Meta(msgspec.Struct, rename="camel"):
-    resource_version: str = ""
-    annotations: dict[str, str] | None = None
-
-
-class _Spec(msgspec.Struct, rename="camel"):
-    holder_identity: str | None = None
-    acquire_time: str | None = None
-    renew_time: str | None = None
-    lease_transitions: int | None = None
-
-
-class _Lease(msgspec.Struct):
-    metadata: _Meta = msgspec.field(default_factory=_Meta)
-    spec: _Spec = msgspec.field(default_factory=_Spec)
-
-    @property
-    def note(self) -> str | None:
-        return (self.metadata.annotations or {}).get(ROUND)
-
-
-_decoder = msgspec.json.Decoder(_Lease)
-
-
-class LeaseArbiter:
-    """One member's way to the Lease of its job."""
-
-    kind = "lease"
-
-    def __init__(
-        self,
-        client: LeaseStore,
-        name: str,
-        run: str,
-        *,
-        hold_s: float = HOLD_S,
-        call_s: float = CALL_S,
-        monotonic: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
-    ) -> None:
-        """name: namespace/name. client: closed with this. hold_s: what the Lease tells as its duration.
-
-        Raises ArbiterRefused for a name that is none.
-        """
-        namespace, slash, bare = name.partition("/")
-        if not slash or not namespace or not bare or "/" in bare:
-            raise ArbiterRefused(f"Lease {name!r}", "that is no name of a Lease", "name it as namespace/name")
-        self._client, self._name, self._run = client, name, run
-        self._bare, self._leases = bare, f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
-        self._path = f"{self._leases}/{bare}"
-        self._hold_s, self._call_s, self._monotonic, self._wall = hold_s, call_s, monotonic, wall
-        self._beats, self._told = itertools.count(1), ""
-        self._turn = asyncio.Lock()  # an answer that comes late must not hide a newer one
-        self._last = _Lease()
-        self._sighting = Sighting(None, monotonic())
-
-    @classmethod
-    async def open(
-        cls, name: str, run: str, *, kubeconfig: str | None = None, context: str | None = None, hold_s: float = HOLD_S
-    ) -> LeaseArbiter:
-        """Find the API server: the kubeconfig named, else the pod's service account, else the user's own kubeconfig.
-
-        Raises ArbiterRefused when none can be used.
-        """
-
-        def load() -> tuple[Any, type[Exception]]:  # a second, in which the loop goes on
-            from kube.errors import BadKubeconfig
-            from kube.shell.client import Client
-
-            return Client, BadKubeconfig
-
-        client, bad_kubeconfig = await asyncio.to_thread(load)
-        try:
-            opened = await client.open(kubeconfig, context)
-        except bad_kubeconfig as error:
-            step = "let the pod have its service account's token, or name a kubeconfig"
-            raise ArbiterRefused(f"Lease {name}", str(error), step) from error
-        try:
-            return cls(opened, name, run, hold_s=hold_s)
-        except ArbiterRefused:
-            await opened.close()
-            raise
-
-    async def look(self) -> Held:
-        """Give the round as the Lease holds it now. Raises ArbiterUnreachable and ArbiterRefused."""
-        async with self._turn:
-            return self._held(await self._get() or _Lease())
-
-    async def claim(self, record: Record, after: Held) -> Held | None:
-        """Write the record if the Lease is as it was in `after`; None when it is not. A missing Lease is made."""
-        record = claimed(record, after)
-        if after.token != self._last.metadata.resource_version:
-            return None
-        was, now = self._last.spec, self._now()
-        spec = {"holderIdentity": record.coordinator, "leaseDurationSeconds": math.ceil(self._hold_s), "renewTime": now}
-        if record.coordinator != (was.holder_identity or ""):
-            before = was.lease_transitions
-            spec |= {"acquireTime": now, "leaseTransitions": 0 if before is None else before + 1}
-        lease = await self._write(record, after.token, spec)
-        return self._ours(lease) if lease else None
-
-    async def renew(self, mine: Held) -> Held | None:
-        """Write the record again with a new time. None: the Lease is gone, or tells of another grant."""
-        if mine.record is None:
-            return None
-        spec = {"holderIdentity": mine.record.coordinator, "renewTime": self._now()}
-        lease = await self._write(mine.record, mine.token, spec)
-        if lease is None:  # somebody wrote a label, a renewal of ours was done unheard, or we have lost it
-            there = await self._get()
-            if there is None or not self._is_ours(there, mine.record):
-                return None
-            lease = await self._write(mine.record, there.metadata.resource_version, spec)
-        return self._ours(lease) if lease else None
 
     async def close(self) -> None:
         """End the connections."""

@@ -115,6 +115,9 @@ class RoundFileArbiter:
             raise ArbiterRefused(self._folder.name, f"{after} is the last one there can be", "empty the folder")
         name, private = _name(number), f".claim-{number:010}-{secrets.token_hex(8)}"
         with self._folder.opened() as at:
+            there = self._see(at)  # once more: what its holder has told of the budget since that look counts too
+            if there.number == number - 1 and there.record and there.record.run == record.run:
+                record = replace(record, budget=record.budget.newer(there.record.budget))
             try:
                 self._folder.make(at, private, seal(record))
                 if not self._folder.publish(at, private, name):

@@ -1,7 +1,8 @@
 """The parent of training processes: one thread that has imported what they need, forks them, and buries them.
 
-A program of its own, `forkserver FD AGENT ROOT [MODULE ...]`: it hears orders on the socket FD and ends with AGENT, a
-pid, but not before all that is below it has ended. Without modules it is the plain parent, which only executes.
+A program of its own, `forkserver FD AGENT ROOT [MODULE ...] SPACE`: it hears orders on the socket FD and ends with
+AGENT, a pid, but not before all that is below it has ended. SPACE is where `ps` will find the commands of children.
+Without modules it is the plain parent, which only executes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import time
 import warnings
 from collections.abc import Sequence
 
-from launcher.shell.processes.kernel import adopt_orphans, die_with
+from launcher.shell.processes.kernel import adopt_orphans, die_with, rename
 from launcher.shell.processes.reaping import code_of, kill_below
 from launcher.shell.processes.running import execute, look, part, run, why_no_script
 from launcher.shell.processes.wire import (
@@ -56,13 +57,12 @@ class Parent:
     def warm(self, modules: Sequence[str]) -> None:
         """Import ahead, and tell how it went."""
         start_s, failed = time.monotonic(), dict[str, str]()
-        sys.path.append(os.getcwd())  # the last place: a module of the user's may lie here
+        sys.path.append(os.getcwd())  # the last place: a module of the user's may lie here. A child has its own path
         for module in modules:
             try:
                 importlib.import_module(module)
             except BaseException as error:  # a user's module may do anything
                 failed[module] = f"{type(error).__name__}: {error}"
-        sys.path.remove(os.getcwd())
         if modules:
             self._never = _try_a_fork()
             gc.collect()
@@ -235,10 +235,11 @@ def _try_a_fork() -> str:
 
 def main() -> None:
     """Serve, and in a child run the user's program. Started by parent.py, which says what the arguments are."""
-    _, fd, agent, root, *modules = sys.argv
+    _, fd, agent, root, *modules, _ = sys.argv
     if not die_with(int(agent), signal.SIGTERM):
         return
     adopt_orphans()
+    rename(["turnout-run: parent of training processes", *modules])
     sys.path.remove(root)
     if not sys.flags.safe_path:
         del sys.path[0]  # what `-c` put there

@@ -1,10 +1,11 @@
-"""What is asked of the Linux kernel without a word for it in Python: who dies with whom, and who gets orphans."""
+"""What is asked of Linux without a word for it in Python: who dies with whom, who gets orphans, what `ps` shows."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import signal
+from collections.abc import Sequence
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -29,3 +30,17 @@ def die_with(parent: int, sig: signal.Signals) -> bool:
     """From now on `sig` comes to us when our parent ends. False when `parent` has ended already."""
     _ask(_PR_SET_PDEATHSIG, sig)
     return os.getppid() == parent
+
+
+def rename(words: Sequence[str]) -> None:
+    """Show this command to `ps`, cut to the length of the one that we were started with.
+
+    The texts that are written over are those that the kernel shows; an interpreter that has started has its own.
+    """
+    with open("/proc/self/stat", "rb") as file:
+        fields = file.read().rpartition(b")")[2].split()
+    start, end = int(fields[45]), int(fields[46])
+    room = end - start - 1  # the last byte stays NUL, else the kernel reads on into the environment
+    if start and room > 0:
+        text = b"\0".join(os.fsencode(word) for word in words)[:room]
+        ctypes.memmove(start, text.ljust(room, b"\0"), room)

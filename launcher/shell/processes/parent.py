@@ -32,6 +32,7 @@ from launcher.shell.processes.wire import (
 
 ROOT = str(Path(__file__).resolve().parents[3])  # where our packages are: the parent may find them nowhere else
 FAREWELL_S = 2.0
+_SPACE = " " * 8_192  # of the command line: `ps` shows those of the children in this place
 BURIAL_S = 0.005
 _T = TypeVar("_T")
 _alive: set[int] = set()  # pids of the parents of this process: children of ours, in sessions of their own
@@ -78,7 +79,7 @@ class Parent:
         """Start the program. In the thread that stays: the parent dies with the thread that made it."""
         ours, theirs = socket.socketpair()
         fd, agent = str(theirs.fileno()), str(os.getpid())
-        command = [sys.executable, "-u", "-c", _PROGRAM, fd, agent, ROOT, *self._modules]
+        command = [sys.executable, "-u", "-c", _PROGRAM, fd, agent, ROOT, *self._modules, _SPACE]
         try:
             self._process = subprocess.Popen(command, env=self.env, pass_fds=[theirs.fileno()], start_new_session=True)
         except OSError:

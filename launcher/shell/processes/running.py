@@ -17,7 +17,7 @@ from importlib.machinery import SourceFileLoader
 from types import ModuleType, TracebackType
 from typing import Any, NoReturn
 
-from launcher.shell.processes.kernel import die_with
+from launcher.shell.processes.kernel import die_with, rename
 from launcher.shell.processes.wire import Task
 
 CANNOT_RUN, NOT_FOUND = 126, 127  # as shells have it
@@ -106,6 +106,7 @@ def _renew(task: Task, path: list[str]) -> None:
     flag = ["-m"] if task.module else []
     sys.argv = ["-m", *task.argv[1:]] if task.module else list(task.argv)
     sys.orig_argv = [sys.executable, "-u", *flag, *task.argv]
+    rename(sys.orig_argv)
     home = os.getcwd() if task.module else os.path.dirname(os.path.realpath(task.argv[0]))
     sys.path[:] = path if sys.flags.safe_path else [home, *path]
     importlib.invalidate_caches()

@@ -1,9 +1,4 @@
-"""`torchrun --rdzv-backend=turnout`: our rendezvous under torch's own agent, for who adopts half of it.
-
-torch's agent starts and stops the processes; we say when, in which world and with which ranks. What its agent cannot
-do stays undone: restarts are its own count, its processes are imported afresh, and SIGTERM is its own affair.
-Entry point `torchrun.handlers`. Source: facts/launcher.md §1
-"""
+"""Our rendezvous in a thread beside torch's agent: it has the processes, we say when and in which world they run."""
 
 from __future__ import annotations
 
@@ -25,17 +20,6 @@ from launcher.wire import PORT, Formed
 
 log = logging.getLogger("turnout.launcher")
 SHUTDOWN_S = 10.0
-
-
-def handler() -> Callable[[Any], Any]:
-    """What torch's registry wants: a function that makes a handler of RendezvousParameters."""
-
-    def create(parameters: Any) -> Any:
-        from launcher.shell.torch_rendezvous import TurnoutRendezvous
-
-        return TurnoutRendezvous(parameters)
-
-    return create
 
 
 class Borrowed:

@@ -10,7 +10,7 @@ from torch.distributed import PrefixStore, TCPStore
 from torch.distributed.elastic.rendezvous import api
 
 from launcher.settings import BadSettings
-from launcher.shell.handler import Beside, settings_of
+from launcher.shell.torchrun.beside import Beside, settings_of
 from launcher.wire import Formed
 
 log = logging.getLogger("turnout.launcher")

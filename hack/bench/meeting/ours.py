@@ -1,0 +1,133 @@
+"""Our own way to meet: the launcher's door, coordinator, search and link as they are shipped; no training processes.
+
+The coordinator has a process of its own, as the floor's server has. A member of the crowd does what an agent does with
+what it is told, and nothing else: it accepts a round or refuses it, and is ready at once when told to stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+
+from hack.bench.meeting.crowd import Gate
+from hack.bench.meeting.plain import HERE
+from launcher.model import Budget, Member, Reason, Terms
+from launcher.rendezvous.follow import accepts
+from launcher.rendezvous.seek import Address, GiveUp, Seek
+from launcher.rendezvous.step import begin
+from launcher.settings import Timing
+from launcher.shell.meeting.coordinator import Coordinator
+from launcher.shell.meeting.door import Door
+from launcher.shell.meeting.finding import Finder
+from launcher.shell.meeting.link import Link
+from launcher.wire import VERSION, Base, Formed, Join, Ready, Stop, ToMember
+
+RUN, TOKEN = "bench", b"a token of a benchmark"
+HOSTS_PER_LEAF, LEAVES_PER_SPINE = 16, 16
+
+
+def terms_of(agents: int) -> Terms:
+    """All are wanted; with less than half of them there is no world."""
+    return Terms(least=max(1, agents // 2), most=agents, join_timeout_s=600)
+
+
+def member_of(agent: int) -> Member:
+    """One agent of eight processes, under its switches."""
+    leaf = agent // HOSTS_PER_LEAF
+    path = (f"spine-{leaf // LEAVES_PER_SPINE}", f"leaf-{leaf}")
+    name = f"worker-{agent}"
+    return Member(f"{name}/{agent:012x}", name, name, HERE, 1, 8, path, agent, float(agent), 29_500)
+
+
+class Ours:
+    """A production coordinator and members that speak its protocol."""
+
+    def warm(self) -> None:
+        """Imported already."""
+
+    def serve(self, agents: int, told: Callable[[float], None]) -> None:
+        """Coordinate; tell the port, then when a member was found to be lost."""
+        asyncio.run(_coordinate(agents, told))
+
+    def meet(self, mine: Sequence[int], agents: int, port: int, gate: Gate) -> Iterator[list[float]]:
+        """Join the first world, and each that follows a loss."""
+        with asyncio.Runner() as runner:
+            members = runner.run(_made(mine, agents, port))
+            gate()
+            yield runner.run(_together([member.join() for member in members]))
+            while True:
+                yield runner.run(_together([member.again() for member in members]))
+
+
+async def _coordinate(agents: int, told: Callable[[float], None]) -> None:
+    def say(what: str, fields: Mapping[str, object]) -> None:
+        if fields.get("reason") == Reason.MEMBER_LOST.value:
+            told(time.monotonic())
+
+    loop, timing = asyncio.get_running_loop(), Timing()
+    door = Door(TOKEN, RUN, lambda what, fields: None)
+    port = await door.open(HERE, 0)
+    state = begin(member_of(0), RUN, terms_of(agents), loop.time(), wanted=agents)
+    coordinator = Coordinator(state, say, beat_s=timing.heartbeat_s, silence_s=timing.silence_s)
+    door.lead(coordinator)
+    told(port)
+    await coordinator.ended
+
+
+async def _made(mine: Sequence[int], agents: int, port: int) -> list[_Follower]:
+    return [_Follower(member_of(agent), terms_of(agents), (HERE, port)) for agent in mine]
+
+
+async def _together(joins: Sequence[Coroutine[None, None, float]]) -> list[float]:
+    return list(await asyncio.gather(*joins))
+
+
+class _Follower:
+    """One member: what of an agent is left without processes."""
+
+    def __init__(self, me: Member, terms: Terms, endpoint: Address) -> None:
+        self._me, self._terms, self._endpoint = me, terms, endpoint
+        self._base = Base()
+        self._link: Link | None = None
+        self._held: asyncio.Queue[float | str] = asyncio.Queue()
+
+    async def join(self) -> float:
+        """Find the coordinator, and hold a place in its next world."""
+        finder = Finder(self._new_link, _nobody_leads, ("", 0), None, lambda what, fields: None)
+        loop = asyncio.get_running_loop()
+        seek = Seek(self._me.id, self._endpoint, False, False, self._terms.join_timeout_s, since_s=loop.time())
+        found = await finder.find(seek)
+        if isinstance(found, GiveUp):
+            raise ConnectionError(found.detail)
+        self._link, _ = found
+        return await self.again()
+
+    async def again(self) -> float:
+        """When it held its place in the next world."""
+        held = await self._held.get()
+        if isinstance(held, str):
+            raise ConnectionError(held)
+        return held
+
+    def _new_link(self) -> Link:
+        def join(nonce: bytes, proof: bytes) -> Join:
+            return Join(VERSION, RUN, nonce, proof, self._me, self._terms, self._base, Budget(), self._terms.most)
+
+        return Link(join, TOKEN, RUN, self._heard, self._lost)
+
+    def _heard(self, link: Link, message: ToMember) -> None:
+        match message:
+            case Formed() if accepts(self._base, message):
+                self._base = Base(message.round, message.group_size, True, True)
+                self._held.put_nowait(time.monotonic())
+            case Stop(round=round_):
+                self._base = Base(self._base.round, self._base.size, self._base.inside, False)
+                link.say(Ready(round_, self._me.master_port, self._me.path))
+
+    def _lost(self, link: Link, reason: Reason) -> None:
+        self._held.put_nowait(f"the coordinator is lost: {reason.value}")
+
+
+async def _nobody_leads(seek: Seek) -> tuple[bool, Address | None]:
+    raise AssertionError("the crowd has a coordinator")
