@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from launcher.model import Exit, Member, Reason, Record, World
-from launcher.ranks import seated
+from launcher.ranks import ips, seated
 from launcher.rendezvous.state import Claim, Known, Phase, StepDown
 from launcher.rendezvous.turn import Turn
 from launcher.wire import Base, Formed, Waiting
@@ -125,7 +125,7 @@ def form(turn: Turn) -> None:
     fields: dict[str, object] = {"round": world.round, "members": len(world.members), "ranks": world.ranks}
     fields |= {"waited_s": round(turn.now_s - at.since_s, 3), "detail": at.detail, "restarts": at.budget.total}
     fields |= {"crossings": ranking.crossings, "excess": ranking.excess, "moved": ranking.moved, "anew": ranking.anew}
-    fields |= {"ips": [each.address for each in world.members]}
+    fields |= {"ips": ips(world.members)}
     turn.told("world_formed", at.why, **fields)
 
 

@@ -189,6 +189,7 @@ class Agent:
     async def _stop(self, grace_s: float) -> None:
         if (watch := self._tasks.pop("watch", None)) is not None:
             watch.cancel()
+            await asyncio.wait([watch])  # it starts nothing any more
         await self._training.stop(min(grace_s, self._settings.timing.shutdown_s))
         self._report = None
         self._base = replace_base(self._base, busy=False)

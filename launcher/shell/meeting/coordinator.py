@@ -41,6 +41,7 @@ from launcher.shell.meeting.values import Values
 from launcher.wire import Ask, Beat, Get, Join, Put, Redirect, Roster, ToCoordinator, Welcome, encode
 
 Say = Callable[[str, Mapping[str, object]], None]
+FENCE_S = 400.0  # without the arbiter: a stranger to the world may take over after STRANGER_S (leading.py)
 
 
 class Coordinator:
@@ -56,7 +57,7 @@ class Coordinator:
         arbiter: Arbiter | None = None,
         held: Held | None = None,
         renew_s: float = 5.0,
-        fence_s: float = 400.0,
+        fence_s: float = FENCE_S,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self.state, self._say = state, say
@@ -217,18 +218,16 @@ class Coordinator:
             if self._held is None or self._held.record is None or self.state.phase is Phase.CLAIMING:
                 continue
             mine = replace(self._held, record=replace(self._held.record, budget=self.state.budget))
+            sent_s = self._loop.time()
             try:
                 held = await self._arbiter.renew(mine)
-            except ArbiterUnreachable as error:
-                self._say("arbiter_unreachable", {"detail": error.why})
+            except (ArbiterUnreachable, ArbiterRefused) as error:
+                self._say("arbiter_unreachable", {"detail": str(error)})
                 if self._loop.time() - self._renewed_s > self._fence_s:
                     self.event(Unfenced())
                 continue
-            except ArbiterRefused as error:
-                self._say("arbiter_refused", {"detail": str(error)})
-                continue
             if held is not None:
-                self._held, self._renewed_s = held, self._loop.time()
+                self._held, self._renewed_s = held, sent_s
             else:
                 await self._dethroned()
 
@@ -240,6 +239,10 @@ class Coordinator:
             return
         if found.record is not None and found.record.coordinator != self.state.me.id:
             self.event(Denied(found.record))
+        elif found.record is None and found.newest > self.state.round:  # another run has it
+            self.event(Denied(Record(self.state.run, found.newest, "")))
+        else:
+            self._held = None  # somebody removed it: the next round claims it afresh
 
     def _end(self, how: Over | StepDown) -> None:
         if isinstance(how, StepDown):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
-from launcher.arbiter import ArbiterRefused, Held, may_claim, next_round
+from launcher.arbiter import HOLD_S, ArbiterRefused, Held, may_claim, next_round
 from launcher.model import Budget, Member, Record, Terms
 from launcher.rendezvous.seek import Address, Seek
 from launcher.rendezvous.state import Over, StepDown
@@ -17,6 +17,9 @@ from launcher.shell.meeting.door import Door
 from launcher.wire import Redirect
 
 Say = Callable[[str, Mapping[str, object]], None]
+# A holder that is silent, and may live. Its world cannot train without one of its members, so that one takes over soon.
+# A stranger waits until that holder has fenced itself (coordinator.FENCE_S), however long its API server was away.
+STRANGER_S = 600.0
 GOODBYE_S = 6.0  # for everybody to hear that the job is over
 
 
@@ -59,8 +62,9 @@ class Leading:
             if (record := held.record) is not None:
                 holder = (record.address, record.port)
                 dead = holder in seek.refused or _name(record.coordinator) == self.me.name
-                if not may_claim(held, self._run, self.me.id, dead=dead).may:
-                    return False, holder if holder != (self.me.address, self.me.port) else None
+                ours = seek.base.inside and seek.base.round >= record.round
+                if not may_claim(held, self._run, self.me.id, dead=dead, hold_s=HOLD_S if ours else STRANGER_S).may:
+                    return False, holder if record.port and holder != (self.me.address, self.me.port) else None
                 if record.run == self._run:
                     budget = budget.newer(record.budget)
             granted = next_round(held, seek.base.round)

@@ -105,8 +105,8 @@ class Parent:
 
     async def stop(self, sig: int, grace_s: float) -> Stopped | None:
         """Have everything below it stopped. None when it did not answer in time, or died: then it is gone too."""
-        if self.gone.is_set() or not self.ready.done():
-            return None
+        if self.gone.is_set() or (self._started is None and not self.ready.done()):
+            return None  # what it was told to start it may not have read yet: that is stopped too
         if self._stopped is None or self._stopped.done():
             self._stopped = asyncio.get_running_loop().create_future()
         await self._tell(Stop(int(sig), grace_s))

@@ -72,7 +72,13 @@ class Processes:
 
     async def _open(self, modules: Sequence[str]) -> Parent:
         parent = Parent(modules, self._env, self._on_ended, self._on_lost, self._stuck_s)
-        await parent.open()
+        opening = asyncio.create_task(parent.open())
+        try:
+            await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            await opening  # it has a process by now, which somebody has to bury
+            await parent.close()
+            raise
         return parent
 
     async def start(self, orders: Sequence[Order]) -> None:
