@@ -8,10 +8,10 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from launcher.arbiter import ArbiterRefused
 from launcher.model import Exit
 from launcher.options.explain import explain
 from launcher.options.read import Answer, read
+from launcher.rendezvous.arbiter import ArbiterRefused
 from launcher.settings import BadSettings, Settings
 from launcher.shell.identity import NoDoor
 from launcher.shell.start import attend

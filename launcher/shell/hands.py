@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from launcher.orders import Exited
+from launcher.process.orders import Exited
 from launcher.wire import Formed
 
 

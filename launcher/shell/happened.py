@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from launcher.model import Reason
-from launcher.orders import Exited
+from launcher.process.orders import Exited
 from launcher.rendezvous.seek import Address, GiveUp
 from launcher.shell.meeting.link import Link
 from launcher.wire import Message

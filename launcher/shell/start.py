@@ -14,8 +14,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-from launcher.arbiter import ArbiterRefused, ArbiterUnreachable
 from launcher.model import Exit
+from launcher.rendezvous.arbiter import ArbiterRefused, ArbiterUnreachable
 from launcher.rendezvous.seek import Seek
 from launcher.settings import ArbiterKind, BadSettings, Devices, Settings
 from launcher.shell.agent import Agent

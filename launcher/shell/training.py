@@ -9,16 +9,16 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from launcher import numa
-from launcher.environment import Job, common, of_process
-from launcher.orders import Exited, How, Order, of_rank
+from launcher.process import numa
+from launcher.process.environment import Job, common, of_process
+from launcher.process.orders import Exited, How, Order, of_rank
+from launcher.process.streams import Choice, Std, Streams, error_file, streams_of
 from launcher.settings import Kind, Settings
 from launcher.settings import Streams as Given
 from launcher.shell.processes.logs import make_attempt, make_run_folder
 from launcher.shell.processes.machine import look
 from launcher.shell.processes.processes import Processes
 from launcher.shell.progress import PROGRESS, Watched
-from launcher.streams import Choice, Std, Streams, error_file, streams_of
 from launcher.wire import Formed
 
 Say = Callable[[str, Mapping[str, object]], None]

@@ -17,7 +17,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from launcher.arbiter import (
+from launcher.model import Record
+from launcher.rendezvous.arbiter import (
     HOLD_S,
     ROUND,
     ArbiterRefused,
@@ -30,7 +31,6 @@ from launcher.arbiter import (
     seal,
     unseal,
 )
-from launcher.model import Record
 
 log = logging.getLogger(__name__)
 

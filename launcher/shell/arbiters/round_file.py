@@ -21,7 +21,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from launcher.arbiter import (
+from launcher.model import Record
+from launcher.rendezvous.arbiter import (
     ArbiterRefused,
     ArbiterUnreachable,
     BadRecord,
@@ -32,7 +33,6 @@ from launcher.arbiter import (
     seal,
     unseal,
 )
-from launcher.model import Record
 from launcher.shell.arbiters.aside import Aside
 from launcher.shell.arbiters.folder import Folder
 

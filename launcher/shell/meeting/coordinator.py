@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 
-from launcher.arbiter import ArbiterRefused, ArbiterUnreachable, Held, StaleRound
 from launcher.model import Exit, Reason, Record
+from launcher.rendezvous.arbiter import ArbiterRefused, ArbiterUnreachable, Held, StaleRound
 from launcher.rendezvous.liveness import beat_of, excused, silent
 from launcher.rendezvous.state import (
     Claim,

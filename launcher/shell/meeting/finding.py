@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
-from launcher.arbiter import ArbiterRefused, ArbiterUnreachable
 from launcher.model import Reason
+from launcher.rendezvous.arbiter import ArbiterRefused, ArbiterUnreachable
 from launcher.rendezvous.seek import (
     Address,
     GiveUp,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
-from launcher.arbiter import HOLD_S, ArbiterRefused, Held, may_claim, next_round
 from launcher.model import Budget, Member, Record, Terms
+from launcher.rendezvous.arbiter import HOLD_S, ArbiterRefused, Held, may_claim, next_round
 from launcher.rendezvous.seek import Address, Seek
 from launcher.rendezvous.state import Over, StepDown
 from launcher.rendezvous.step import begin, succeed

@@ -1,6 +1,6 @@
 """The files that training processes write, and the agent's own output that repeats them line by line.
 
-Which file and which prefix is settled in launcher/streams.py. A process writes to its file itself, so that it never
+Which file and which prefix is settled in process/streams.py. A process writes to its file itself, so that it never
 waits for its agent; the agent reads what was added. A slow disk or terminal holds up a thread, not the agent.
 """
 
@@ -17,8 +17,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
-from launcher.orders import Order, Stream
-from launcher.streams import attempt_folder, rank_folder, repeated
+from launcher.process.orders import Order, Stream
+from launcher.process.streams import attempt_folder, rank_folder, repeated
 
 EVERY_S = 0.1
 CHUNK_BYTES = 1 << 20

@@ -1,11 +1,11 @@
-"""What this machine says of its CPUs, NUMA nodes and GPUs in /sys and /proc, gathered for launcher/numa.py to read."""
+"""What this machine says of its CPUs, NUMA nodes and GPUs in /sys and /proc, gathered for process/numa.py to read."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-from launcher.numa import Device, Machine, Refusal, machine, visible
+from launcher.process.numa import Device, Machine, Refusal, machine, visible
 
 _FILES = (
     "node/node*/cpulist",

@@ -1,7 +1,7 @@
 """The training processes of one agent: started, awaited and stopped, round after round.
 
 A process is a fork of the warm parent where that is as good as a fresh one, else the plain parent executes it, and why
-is told. Both are in parent.py; why a fork will not do is in launcher/environment.py and forkserver.py.
+is told. Both are in parent.py; why a fork will not do is in launcher/process/environment.py and forkserver.py.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from launcher.environment import why_spawn
-from launcher.orders import Exited, Order, StillRunning, command, error_text
+from launcher.process.environment import why_spawn
+from launcher.process.orders import Exited, Order, StillRunning, command, error_text
 from launcher.shell.processes.kernel import adopt_orphans
 from launcher.shell.processes.logs import Tails, read_error
 from launcher.shell.processes.parent import Parent

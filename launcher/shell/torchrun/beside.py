@@ -13,7 +13,7 @@ from typing import Any
 
 from launcher.errors import LauncherError
 from launcher.model import Exit, Terms
-from launcher.orders import Exited
+from launcher.process.orders import Exited
 from launcher.settings import ArbiterKind, Command, Meeting, Place, Settings
 from launcher.shell.start import attend
 from launcher.wire import PORT, Formed

@@ -10,8 +10,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from launcher.arbiter import Held, same_grant
 from launcher.model import Budget, Record
+from launcher.rendezvous.arbiter import Held, same_grant
 from launcher.shell.arbiters.round_file import RoundFileArbiter
 
 STEPS = ("open", "os.listdir", "os.link", "os.rename", "os.remove", "os.mkdir")

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.arbiter import (
+from launcher.model import Budget, Record
+from launcher.rendezvous.arbiter import (
     BadRecord,
     Sighting,
     StaleRound,
@@ -16,7 +17,6 @@ from launcher.arbiter import (
     seal,
     unseal,
 )
-from launcher.model import Budget, Record
 from tests.launcher.arbiters.world import held, record
 
 numbers = st.integers(0, 9_999_999_999)

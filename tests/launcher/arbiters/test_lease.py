@@ -15,8 +15,17 @@ import yaml
 
 from kube.errors import Unreachable
 from kube.shell.client import Client
-from launcher.arbiter import ROUND, ArbiterRefused, ArbiterUnreachable, Held, StaleRound, Why, may_claim, next_round
 from launcher.model import Budget
+from launcher.rendezvous.arbiter import (
+    ROUND,
+    ArbiterRefused,
+    ArbiterUnreachable,
+    Held,
+    StaleRound,
+    Why,
+    may_claim,
+    next_round,
+)
 from launcher.shell.arbiters.lease import LeaseArbiter
 from tests.launcher.arbiters.world import Clock, record
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.arbiter import ArbiterRefused, ArbiterUnreachable, StaleRound, Why, may_claim, next_round, seal
 from launcher.model import Budget
+from launcher.rendezvous.arbiter import ArbiterRefused, ArbiterUnreachable, StaleRound, Why, may_claim, next_round, seal
 from launcher.shell.arbiters.folder import Folder
 from launcher.shell.arbiters.round_file import KEPT, RoundFileArbiter
 from tests.launcher.arbiters.world import Clock, record

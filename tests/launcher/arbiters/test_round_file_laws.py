@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.arbiter import next_round
+from launcher.rendezvous.arbiter import next_round
 from launcher.shell.arbiters.round_file import RoundFileArbiter
 from tests.launcher.arbiters.world import record
 

@@ -10,7 +10,7 @@ from itertools import count
 from pathlib import Path
 from textwrap import dedent
 
-from launcher.orders import How, Order, Stream
+from launcher.process.orders import How, Order, Stream
 from launcher.shell.processes.processes import Processes
 
 SECONDS = 30.0  # no wait of a test is longer

@@ -10,7 +10,7 @@ import time
 import pytest
 import pytest_asyncio
 
-from launcher.orders import How, StillRunning
+from launcher.process.orders import How, StillRunning
 from tests.launcher.processes.desk import PYTHON, SECONDS, Desk, running, until, zombies
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -279,6 +279,34 @@ asyncio.run(main())
         below = _below(process.pid)
         assert len(below) == (1 + 1 + 3 if moment == "training" else 1)
         process.kill()
+    await until(lambda: not any(running(pid) for pid in below), 5.0)
+    _reap()
+
+
+async def test_a_process_dies_with_its_parent_even_when_nobody_is_left_to_kill_it(tmp_path):
+    agent = tmp_path / "agent.py"
+    agent.write_text(
+        f"""
+import asyncio, os
+from pathlib import Path
+from tests.launcher.processes.desk import Desk
+async def main():
+    desk = Desk(Path({str(tmp_path)!r}))
+    await desk.start(desk.program("import time; print('on', flush=True); time.sleep(600)"))
+    await desk.line()
+    print(desk.told("parent_ready")[0]["pid"], flush=True)
+    await asyncio.Event().wait()
+asyncio.run(main())
+"""
+    )
+    with agent_process(agent) as process:
+        parent = int(await asyncio.wait_for(asyncio.to_thread(process.stdout.readline), SECONDS))
+        below = _below(process.pid)
+        assert len(below) == 2
+        os.kill(parent, signal.SIGSTOP)  # it will not hear that its agent is gone
+        process.kill()
+    assert all(running(pid) for pid in below)
+    os.kill(parent, signal.SIGKILL)
     await until(lambda: not any(running(pid) for pid in below), 5.0)
     _reap()
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.numa import Binding, Bound, Device, Machine, Refusal, bind, machine, numbers, visible
+from launcher.process.numa import Binding, Bound, Device, Machine, Refusal, bind, machine, numbers, visible
 from launcher.shell.processes.machine import gpus, look
 
 

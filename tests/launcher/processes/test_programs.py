@@ -11,7 +11,7 @@ import subprocess
 import pytest
 import pytest_asyncio
 
-from launcher.orders import How
+from launcher.process.orders import How
 from tests.launcher.processes.desk import PYTHON, SECONDS, Desk
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.environment import Job, common, of_process, read_at_import, why_spawn
 from launcher.errors import BadTerms
 from launcher.model import Budget
-from launcher.orders import Exited, How, Order, command, of_rank
+from launcher.process.environment import Job, common, of_process, read_at_import, why_spawn
+from launcher.process.orders import Exited, How, Order, command, of_rank
 from launcher.wire import Formed
 from tests.launcher.processes.desk import PYTHON, Desk, running
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import BadTerms
-from launcher.orders import MOST_ERROR_LINES, Stream, error_text
+from launcher.process.orders import MOST_ERROR_LINES, Stream, error_text
+from launcher.process.streams import Choice, Std, Streams, choice, error_file, streams_of
 from launcher.shell.processes.logs import make_attempt, make_run_folder
-from launcher.streams import Choice, Std, Streams, choice, error_file, streams_of
 from tests.launcher.processes.desk import Desk, until
 
 FILE = Stream("/a/1/stdout.log")

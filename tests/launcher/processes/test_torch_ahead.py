@@ -5,7 +5,7 @@ import os
 import pytest
 import pytest_asyncio
 
-from launcher.orders import How
+from launcher.process.orders import How
 from tests.launcher.processes.desk import Desk
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -12,7 +12,7 @@ from enum import IntFlag
 from string import Template
 
 from launcher.errors import BadTerms
-from launcher.orders import Stream
+from launcher.process.orders import Stream
 
 NOWHERE = "/dev/null"
 _ONE = re.compile(r"[0-3]")

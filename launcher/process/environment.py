@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from launcher.errors import BadTerms
-from launcher.orders import How, Order
+from launcher.process.orders import How, Order
 from launcher.wire import Formed
 
 ROUND = "TURNOUT_ROUND"
