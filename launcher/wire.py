@@ -207,30 +207,10 @@ class Roster(_Frame, tag=18, frozen=True):
     members: tuple[Member, ...]
 
 
-class Put(_Frame, tag=19, frozen=True):
-    """Keep a value for this round; the first one stays."""
-
-    key: Word
-    value: Annotated[bytes, msgspec.Meta(max_length=65_536)]
-
-
-class Get(_Frame, tag=20, frozen=True):
-    """Answered with Value as soon as somebody has put it."""
-
-    key: Word
-
-
-class Value(_Frame, tag=21, frozen=True):
-    """What was put."""
-
-    key: Word
-    value: Annotated[bytes, msgspec.Meta(max_length=65_536)]
-
-
 ToMember: TypeAlias = (
-    Challenge | Welcome | Refused | Redirect | Waiting | Formed | StopAt | Stop | Finish | Beat | Roster | Value
+    Challenge | Welcome | Refused | Redirect | Waiting | Formed | StopAt | Stop | Finish | Beat | Roster
 )
-ToCoordinator: TypeAlias = Join | Beat | Ready | Failed | Succeeded | Leaving | Reached | Ask | Put | Get
+ToCoordinator: TypeAlias = Join | Beat | Ready | Failed | Succeeded | Leaving | Reached | Ask
 Message: TypeAlias = ToMember | ToCoordinator
 
 _encoder = msgspec.msgpack.Encoder()

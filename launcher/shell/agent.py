@@ -27,6 +27,7 @@ from launcher.shell.training import told
 from launcher.whereabouts import Sighting
 from launcher.wire import (
     VERSION,
+    Ask,
     Base,
     Failed,
     Finish,
@@ -38,6 +39,7 @@ from launcher.wire import (
     Ready,
     Redirect,
     Refused,
+    Roster,
     Stop,
     StopAt,
     Succeeded,
@@ -215,6 +217,9 @@ class Agent:
                 self._exit = (Exit(code), Reason(reason), detail)
             case Redirect():
                 self._redirected(message)
+            case Roster(round=round_, members=members):
+                ranked = [f"{member.name} {member.address}" for member in members]
+                self._say("roster", {"round": round_, "members": ranked})
             case Refused(reason=reason, detail=detail):
                 await self._stop(self._settings.timing.shutdown_s)
                 self._exit = (Exit.FAILED, Reason(reason), detail)
@@ -224,7 +229,7 @@ class Agent:
         path = (await asyncio.to_thread(self._where)).path or self.me.path
         self.me = replace(self.me, master_port=free_port(self.me.address), path=path)
 
-    def _send(self, message: Ready | Reached | Failed | Succeeded | Leaving) -> None:
+    def _send(self, message: Ready | Reached | Failed | Succeeded | Leaving | Ask) -> None:
         if self._link is not None:
             self._link.say(message)
 
@@ -289,6 +294,9 @@ class Agent:
 
     async def _asked_to_go(self, number: int) -> None:
         loop, grace_s = asyncio.get_running_loop(), self._settings.timing.drain_grace_s
+        if number == signal.SIGUSR1:
+            self._send(Ask())
+            return
         if number != signal.SIGTERM or self._leave is not None:
             await self._training.stop(0.0 if self._leave is not None else None)
             leaves = number == signal.SIGTERM or self._leave is not None

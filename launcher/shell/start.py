@@ -71,7 +71,9 @@ async def attend(
     if ready is not None:
         ready(agent.leave)
     with serving:
-        return await agent.run([] if ready else [signal.Signals[name] for name in settings.start.signals])
+        return await agent.run(
+            [] if ready else [signal.SIGUSR1, *(signal.Signals[name] for name in settings.start.signals)]
+        )
 
 
 def _measured(settings: Settings, address: str, say: Say) -> tuple[Say, AbstractContextManager[object]]:

@@ -37,8 +37,7 @@ from launcher.rendezvous.state import (
 from launcher.rendezvous.step import steps
 from launcher.shell.arbiters import Arbiter
 from launcher.shell.meeting.door import Guest
-from launcher.shell.meeting.values import Values
-from launcher.wire import Ask, Beat, Get, Join, Put, Redirect, Roster, ToCoordinator, Welcome, encode
+from launcher.wire import Ask, Beat, Join, Redirect, Roster, ToCoordinator, Welcome, encode
 
 Say = Callable[[str, Mapping[str, object]], None]
 FENCE_S = 400.0  # without the arbiter: a stranger to the world may take over after STRANGER_S (leading.py)
@@ -70,7 +69,6 @@ class Coordinator:
         self._events: list[Event] = []
         self._due: asyncio.Handle | None = None
         self._wakes: asyncio.TimerHandle | None = None
-        self._values = Values()
         self.counts: Counter[str] = Counter()
         self.ended: asyncio.Future[Over | StepDown] = self._loop.create_future()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -101,8 +99,6 @@ class Coordinator:
             case Ask():
                 world = self.state.world
                 guest.tell(Roster(world.round if world else 0, world.members if world else ()))
-            case Put() | Get():
-                self._values.take(guest, message)
             case _:
                 self.event(Said(guest.id, message))
 
