@@ -15,6 +15,7 @@ from launcher.rendezvous.turn import Turn
 from launcher.wire import Base, Formed, Waiting
 
 RETRY_S = 1.0  # between two asks of an arbiter that does not answer
+FRESH_S = 10.0  # a grant that was asked for longer ago is asked for again: we may have slept, and lost it
 
 
 def gather(turn: Turn) -> None:
@@ -35,6 +36,11 @@ def gather(turn: Turn) -> None:
     if not called and len(there) < min(at.expected, at.terms.most):
         turn.wake(at.joined_s + at.call_s)
         return
+    if at.terms.size(len(there) + sum(bool(known.busy) for known in turn.members.values())) > size:
+        return  # they were told to stop, and say when they have
+    if not _alone(turn):
+        turn.wake(at.fenced_s)
+        return
     chosen = sorted(there, key=lambda known: (not _veteran(turn, known), known.member.age))[:size]
     if not at.arbiter and not overlaps(turn, chosen):
         _no_arbiter(turn)
@@ -50,6 +56,19 @@ def _hand_over(turn: Turn, own: Known) -> None:
         turn.told("handed_over", Reason.MEMBER_LEFT, to=next_.id, round=at.round + 1)
         record = Record(at.run, at.round + 1, next_.id, next_.address, next_.port, at.budget)
         turn.effects.append(StepDown(record, handover=True, size=at.base_size - int(_veteran(turn, own))))
+
+
+def _alone(turn: Turn) -> bool:
+    """Does no older world train any more, for all that anybody can know?
+
+    A world trains with all its seats only. So ours is over when one of them has ended. Of a world of somebody before us
+    half its members have to be here: then no other can have more than half of it. Else time has to pass, until those
+    who do not hear from us have fenced themselves.
+    """
+    at = turn.at
+    here = sum(_veteran(turn, known) and not known.busy for known in turn.members.values())
+    ours = 0 < at.base == turn.world_round == at.ended
+    return ours or (0 < at.base >= at.before and 2 * here >= at.base_size) or turn.now_s >= at.fenced_s
 
 
 def overlaps(turn: Turn, chosen: list[Known]) -> bool:
@@ -88,19 +107,30 @@ def _no_arbiter(turn: Turn) -> None:
 
 def _claim(turn: Turn, chosen: tuple[Member, ...]) -> None:
     at = turn.at
-    round_ = at.granted or at.round + 1
+    ours = at.granted >= at.round and turn.now_s <= at.asked_s + FRESH_S and at.granted > 0
+    round_ = at.granted if ours else at.round + 1
     turn.at = replace(at, phase=Phase.CLAIMING, round=round_, chosen=chosen, granted=0)
-    if at.arbiter and not at.granted:
+    if at.arbiter and not ours:
+        turn.at = replace(turn.at, asked_s=turn.now_s)
         me = at.me
         turn.effects.append(Claim(Record(at.run, round_, me.id, me.address, me.port, at.budget)))
     else:
         form(turn)
 
 
+def granted(turn: Turn) -> None:
+    """The arbiter has granted the round. We may have slept since we asked: then somebody else may have had it since."""
+    if turn.now_s > turn.at.asked_s + FRESH_S:
+        turn.at = replace(turn.at, phase=Phase.GATHERING, chosen=())
+        return
+    turn.at = replace(turn.at, unfenced=False)
+    form(turn)
+
+
 def unanswered(turn: Turn) -> None:
     """The arbiter does not answer: more than half of the last world may go on without it, others ask again."""
     chosen = [turn.members[member.id] for member in turn.at.chosen if member.id in turn.members]
-    if turn.at.base and len(chosen) == len(turn.at.chosen) and overlaps(turn, chosen):
+    if turn.at.base and not turn.at.unfenced and len(chosen) == len(turn.at.chosen) and overlaps(turn, chosen):
         form(turn)
         return
     turn.at = replace(turn.at, phase=Phase.GATHERING, retry_s=turn.now_s + RETRY_S)

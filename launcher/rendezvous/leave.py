@@ -71,7 +71,7 @@ def drain(turn: Turn) -> None:
         _propose(turn, farthest + AHEAD)
     else:
         turn.at = replace(at, sure=True)
-        turn.tell(turn.busy(), StopAt(at.round, at.stop_step, True))
+        turn.tell(turn.busy(), StopAt(turn.world_round, at.stop_step, True))
 
 
 def _propose_first(turn: Turn) -> None:
@@ -90,7 +90,7 @@ def _propose(turn: Turn, step: int) -> None:
         if known.reached is not None:
             turn.know(id_, replace(known, reached=None))
     turn.at = replace(turn.at, stop_step=step, sure=False)
-    turn.tell(turn.busy(), StopAt(turn.at.round, step, False))
+    turn.tell(turn.busy(), StopAt(turn.world_round, step, False))
 
 
 def _left_s(turn: Turn) -> float:

@@ -58,8 +58,11 @@ class State:
     one before it; only: nobody may succeed us, so that no other world can be. granted: a round that is ours and not
     formed yet, 0 for none. round: the newest number that was used anywhere. base, base_size: the newest world that
     anybody was in. retry_s: no claim before then. expected: members that are worth waiting for; call_s: how long after
-    the latest join. why: what began the next round. fault: the process failure that will be charged unless a loss
-    explains it.
+    the latest join. fence_s: how long after it lost us a member may still train; fenced_s: until then somebody may whom
+    we have lost, or never had. ended: a seat of that round has no process any more: its world never trains again.
+    before: the round that the arbiter gave to whoever came before us. asked_s: when it was asked for the round, or gave
+    it; unfenced: it was out of reach for too long, and only its grant lets us go on. why: what began the next round.
+    fault: the process failure that will be charged unless a loss explains it.
     """
 
     me: Member
@@ -75,6 +78,12 @@ class State:
     base: int = 0
     base_size: int = 0
     retry_s: float = 0.0
+    fence_s: float = 15.0
+    fenced_s: float = 0.0
+    ended: int = 0
+    before: int = 0
+    asked_s: float = 0.0
+    unfenced: bool = False
     world: World | None = None
     members: Mapping[str, Known] = field(default_factory=dict)
     done: frozenset[str] = frozenset()

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from launcher.model import Budget, Exit, Member, Reason, Terms
-from launcher.rendezvous.gather import form, gather, unanswered
+from launcher.rendezvous.gather import gather, granted, unanswered
 from launcher.rendezvous.leave import drain, leaving, reached, wants_drain
 from launcher.rendezvous.state import (
     Denied,
@@ -32,7 +32,7 @@ from launcher.rendezvous.state import (
     Unfenced,
 )
 from launcher.rendezvous.turn import Turn
-from launcher.wire import Base, Beat, Failed, Finish, Leaving, Reached, Ready, Refused, Stop, Succeeded
+from launcher.wire import Base, Beat, Failed, Finish, Leaving, Reached, Ready, Refused, Stop, StopAt, Succeeded
 
 TRAINS = (Phase.TRAINING, Phase.DRAINING)
 
@@ -43,14 +43,20 @@ def begin(
     """A job that nobody has begun yet. granted: the round that the arbiter gave us, None without an arbiter."""
     state = State(me, run, terms, granted is not None, only, granted or 0, round=granted or 0, wanted=wanted)
     expected, call_s = wanted or terms.most, terms.last_call_s
-    return replace(state, expected=expected, call_s=call_s, since_s=now_s, joined_s=now_s)
+    return replace(state, expected=expected, call_s=call_s, since_s=now_s, joined_s=now_s, asked_s=now_s)
 
 
-def succeed(state: State, base: Base, budget: Budget, *, handed: bool = False) -> State:
+def succeed(
+    state: State, base: Base, budget: Budget, *, handed: bool = False, before: int = 0, fenced_s: float = 0.0
+) -> State:
     """The same, of a job that a lost coordinator leaves behind: its members have the time to regroup.
 
-    handed: it left in peace, and the base counts it no longer.
+    handed: it left in peace, and the base counts it no longer. before: the round in the arbiter's record when we
+    claimed ours, 0 for none. fenced_s: until when its holder, if it lives, may train without the arbiter.
     """
+    if base.round or before:
+        fenced_s = max(fenced_s, state.since_s + state.fence_s)
+    state = replace(state, before=before, fenced_s=fenced_s)
     if not base.round:
         return replace(state, budget=budget)
     return replace(
@@ -82,15 +88,18 @@ def _take(turn: Turn, event: Event) -> None:
         case Said(id=id_, message=message) if (known := turn.members.get(id_)) is not None:
             _said(turn, id_, known, message)
         case Granted(round=round_) if turn.at.phase is Phase.CLAIMING and round_ == turn.at.round:
-            form(turn)
+            granted(turn)
         case Unanswered(round=round_) if turn.at.phase is Phase.CLAIMING and round_ == turn.at.round:
             unanswered(turn)
         case Denied(holder=holder) if turn.at.phase not in (Phase.FINISHING, Phase.OVER):
+            turn.tell(turn.busy(), Stop(turn.at.round, Reason.ROUND_LOST.value, 0.0))
             turn.at = replace(turn.at, phase=Phase.OVER)
             turn.told("stepped_down", Reason.ROUND_LOST, to=holder.coordinator, round=holder.round)
             turn.effects.append(StepDown(holder))
-        case Unfenced() if turn.at.phase in TRAINS:
-            turn.stop(Reason.NO_ARBITER, "the arbiter was out of reach for too long")
+        case Unfenced():
+            turn.at = replace(turn.at, unfenced=True)
+            if turn.at.phase in TRAINS:
+                turn.stop(Reason.NO_ARBITER, "the arbiter was out of reach for too long")
 
 
 def _decide(turn: Turn) -> None:
@@ -114,7 +123,8 @@ def _joined(turn: Turn, event: Joined) -> None:
     at, member = turn.at, event.member
     if at.phase in (Phase.FINISHING, Phase.OVER):
         turn.know(member.id, Known(member, event.base))
-        turn.tell((member.id,), Finish(int(at.exit or Exit.FAILED), at.why.value, at.detail))
+        if at.exit is not None:  # else somebody else decides, and it is sent there with the others
+            turn.tell((member.id,), Finish(int(at.exit), at.why.value, at.detail))
         return
     if fault := _differs(at.terms, event.terms):
         turn.know(member.id, Known(member, event.base))
@@ -127,23 +137,39 @@ def _joined(turn: Turn, event: Joined) -> None:
         turn.effects.append(Drop(before))  # its place was taken: a worker's name is given to one at a time
         _lost(turn, before, Reason.MEMBER_LOST)
     at = turn.at
-    same = at.phase in TRAINS and event.base.busy and event.base.round == at.round and turn.inside(member.id)
+    new = member.id not in turn.members
     turn.know(member.id, Known(member, event.base, busy=event.base.round if event.base.busy else 0))
     base, size = at.base, at.base_size
     if event.base.inside and event.base.round >= base:  # of one world the smaller size: it knows who has left
         size = min(size, event.base.size) if event.base.round == base else event.base.size
         base = event.base.round
     turn.at = replace(
-        at, base=base, base_size=size, round=max(at.round, event.base.round), joined_s=turn.now_s,
-        budget=at.budget.newer(event.budget), wanted=event.wanted or at.wanted,
+        at, base=base, base_size=size, round=max(at.round, event.base.round), wanted=event.wanted or at.wanted,
+        joined_s=turn.now_s if new else at.joined_s, budget=at.budget.newer(event.budget),
     )  # fmt: skip
+    if at.phase is Phase.CLAIMING and event.base.round >= at.round:  # this one would not take the round we ask for
+        turn.at = replace(turn.at, phase=Phase.GATHERING, chosen=())
     if event.wanted and at.base == 0:
         turn.at = replace(turn.at, expected=event.wanted)
-    if event.base.busy and not same:
-        turn.tell((member.id,), Stop(event.base.round, at.why.value, 0.0))
-    elif at.phase in TRAINS and not same:
-        turn.wait(member.id, Reason.SPARE)
     turn.told("member_joined", at.why, member=member.name, members=len(turn.members))
+    _placed(turn, member, event.base)
+
+
+def _placed(turn: Turn, member: Member, base: Base) -> None:
+    """What a member that has just come has to do: stop, wait, or go on. A seat that trains no more ends its world."""
+    at, seat = turn.at, turn.at.phase in TRAINS and turn.inside(member.id)
+    if seat and base.busy and base.round == turn.world_round:
+        if at.stop_step is not None:
+            turn.tell((member.id,), StopAt(turn.world_round, at.stop_step, at.sure))
+        return
+    if base.busy:
+        turn.tell((member.id,), Stop(base.round, at.why.value, 0.0))
+    elif base.round == turn.world_round and turn.inside(member.id):
+        turn.at = replace(at, ended=base.round)
+    if seat and member.id not in at.done:
+        turn.stop(Reason.MEMBER_LOST, f"{member.name} has come back without its processes")
+    elif at.phase in TRAINS and not seat and not base.busy:
+        turn.wait(member.id, Reason.SPARE)
 
 
 def _differs(ours: Terms, theirs: Terms) -> str:
@@ -156,6 +182,8 @@ def _lost(turn: Turn, id_: str, reason: Reason) -> None:
     if known is None:
         return
     turn.told("member_lost", reason, member=known.member.name, members=len(turn.members))
+    if known.busy:
+        turn.at = replace(turn.at, fenced_s=max(turn.at.fenced_s, turn.now_s + turn.at.fence_s))
     if known.leave_s is not None and not known.busy and known.base.inside and known.base.round == turn.at.base:
         turn.at = replace(turn.at, base_size=turn.at.base_size - 1)  # it has left for good, and says so
     if not turn.inside(id_) or id_ in turn.at.done:
@@ -179,18 +207,22 @@ def _said(turn: Turn, id_: str, known: Known, message: object) -> None:
                 turn.at = replace(at, budget=at.budget.saved(saved))
         case Ready(round=round_, master_port=port, path=path) if round_ >= known.busy:
             turn.know(id_, replace(known, busy=0, member=replace(known.member, master_port=port, path=path)))
-        case Failed(round=round_, local_rank=rank, detail=detail) if known.busy == round_ == at.round:
+            if known.busy == turn.world_round and turn.inside(id_):
+                turn.at = replace(at, ended=turn.world_round)
+                if at.phase in TRAINS:
+                    turn.stop(Reason.MEMBER_LOST, f"{known.member.name} has ended its processes")
+        case Failed(round=round_, local_rank=rank, detail=detail) if known.busy == round_ == turn.world_round:
             if at.phase in TRAINS:
                 fault = f"{known.member.name}, local rank {rank}: {detail}"
                 turn.stop(Reason.PROCESS_FAILED, fault)
                 turn.at = replace(turn.at, fault=fault)
         case Succeeded(round=round_) if known.busy == round_:
             turn.know(id_, replace(known, busy=0))
-            if round_ == at.round and at.phase in TRAINS and turn.inside(id_):
-                turn.at = replace(at, done=at.done | {id_})
+            if round_ == turn.world_round and turn.inside(id_):
+                turn.at = replace(at, ended=round_, done=at.done | {id_} if at.phase in TRAINS else at.done)
         case Leaving(grace_s=grace_s):
             leaving(turn, id_, known, grace_s)
-        case Reached(round=round_, step=step_) if known.busy == round_ == at.round:
+        case Reached(round=round_, step=step_) if known.busy == round_ == turn.world_round:
             reached(turn, id_, known, step_)
 
 

@@ -57,6 +57,11 @@ class Turn:
             self._names = {known.member.name: id_ for id_, known in self.members.items()}
         return self._names.get(name)
 
+    @property
+    def world_round(self) -> int:
+        """The round of the newest world that we formed; a number in `at.round` may be newer, from elsewhere."""
+        return self.at.world.round if self.at.world is not None else 0
+
     def inside(self, id_: str) -> bool:
         """Is it in the newest world?"""
         return self.at.world is not None and id_ in self.at.world.seats

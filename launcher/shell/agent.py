@@ -29,6 +29,7 @@ from launcher.wire import (
     VERSION,
     Ask,
     Base,
+    Beat,
     Failed,
     Finish,
     Formed,
@@ -306,7 +307,7 @@ class Agent:
         self._say("leave_asked", {"grace_s": grace_s})
         loop.call_later(grace_s, self._inbox.put_nowait, Late("leave"))
         if self._link is not None:
-            self._tell_steps(again=False)
+            self._link.say(Beat(*self._training.steps()))  # the stop step lies ahead of where we are now
             self._link.say(Leaving(grace_s))
         elif not self._base.busy:
             self._exit = (Exit.DRAINED, Reason.DRAINED, "")

@@ -35,9 +35,10 @@ from launcher.rendezvous.state import (
     Wake,
 )
 from launcher.rendezvous.step import steps
+from launcher.rendezvous.turn import SUCCESSORS
 from launcher.shell.arbiters import Arbiter
 from launcher.shell.meeting.door import Guest
-from launcher.wire import Ask, Beat, Join, Redirect, Roster, ToCoordinator, Welcome, encode
+from launcher.wire import Ask, Beat, Join, Redirect, Roster, Successor, ToCoordinator, Welcome, encode
 
 Say = Callable[[str, Mapping[str, object]], None]
 FENCE_S = 400.0  # without the arbiter: a stranger to the world may take over after STRANGER_S (leading.py)
@@ -64,6 +65,7 @@ class Coordinator:
         self._arbiter, self._held, self._renew_s, self._fence_s = arbiter, held, renew_s, fence_s
         self._renewed_s = self._looked_s = self._loop.time()
         self._guests: dict[str, Guest] = {}
+        self._first: dict[str, Successor] = {}  # by when they came: until a world is formed, all agree on that order
         self._heard_s: dict[str, float] = {}
         self._beats: dict[str, Beat] = {}
         self._events: list[Event] = []
@@ -85,7 +87,11 @@ class Coordinator:
             old.abort()
         beat_s = beat_of(len(self._guests), self._beat_s)
         silence_s = max(self._silence_s, 5 * beat_s)
-        guest.welcome(self, lambda proof: Welcome(proof, self.state.me.id, beat_s, silence_s))
+        member = join.member
+        if member.id != self.state.me.id and member.id not in self._first and len(self._first) < SUCCESSORS:
+            self._first[member.id] = Successor(member.id, member.address, member.port)
+        first = tuple(self._first.values())
+        guest.welcome(self, lambda proof: Welcome(proof, self.state.me.id, beat_s, silence_s, first))
         self.event(Joined(join.member, join.terms, join.base, join.budget, join.wanted))
 
     def heard(self, guest: Guest, message: ToCoordinator) -> None:
@@ -109,6 +115,7 @@ class Coordinator:
 
     def _forget(self, id_: str, reason: Reason) -> None:
         del self._guests[id_]
+        self._first.pop(id_, None)
         self._heard_s.pop(id_, None)
         self._beats.pop(id_, None)
         self.event(Lost(id_, reason))

@@ -61,10 +61,11 @@ class Leading:
             held = await self.arbiter.look()
             if (record := held.record) is not None:
                 holder = (record.address, record.port)
-                dead = holder in seek.refused or _name(record.coordinator) == self.me.name
+                here = holder == (self.me.address, self.me.port)  # where we listen ourselves: it listens no longer
+                dead = here or holder in seek.refused or _name(record.coordinator) == self.me.name
                 ours = seek.base.inside and seek.base.round >= record.round
                 if not may_claim(held, self._run, self.me.id, dead=dead, hold_s=HOLD_S if ours else STRANGER_S).may:
-                    return False, holder if record.port and holder != (self.me.address, self.me.port) else None
+                    return False, holder if record.port else None
                 if record.run == self._run:
                     budget = budget.newer(record.budget)
             granted = next_round(held, seek.base.round)

@@ -1,0 +1,1 @@
+"""Trials of `hack.bench survival`: whole jobs of real agents, in each of which somebody is killed."""
