@@ -8,6 +8,12 @@ ARGS ?=
 # Tests against Volcano and koord-scheduler run where TURNOUT_PEERS names a folder with their binaries.
 NOT_HERE := $(if $(TURNOUT_PEERS),,and not peers)
 
+# Tests wait more than they compute: three at a time keep two cores busy, each file in one process. One by one: ARGS='-n 0'.
+SIDE_BY_SIDE := -n 3 --dist loadfile --no-loadscope-reorder
+
+# Programs that tests start read their modules once, whatever the caller's environment says.
+unexport PYTHONDONTWRITEBYTECODE
+
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
@@ -26,23 +32,22 @@ setup: .venv/ready ## Make .venv with everything but torch, from the lock file
 	  || { echo 'This Python cannot make environments. On Debian: apt-get install python3-venv' >&2; exit 1; }
 	@echo 'setup: .venv from hack/locks/dev.txt (a minute the first time)'
 	@test -x $(PY) || "$(PYTHON)" -m venv .venv
-	@# pip compiles what it installs unless the caller's environment forbids it; without, every start reads sources anew.
-	@env -u PYTHONDONTWRITEBYTECODE $(PY) -m pip install --quiet --disable-pip-version-check --only-binary :all: --require-hashes -r hack/locks/dev.txt
+	@$(PY) -m pip install --quiet --disable-pip-version-check --only-binary :all: --require-hashes -r hack/locks/dev.txt
 	@$(PY) -m pip install -qq --disable-pip-version-check --no-index --no-deps --no-build-isolation -e .
 	@touch .venv/ready
 
-setup-launcher: .venv/launcher ## Add torch to .venv: 3 GB the first time, then from pip's cache
+setup-launcher: .venv/launcher ## Add torch to .venv, from its own lock file: 3 GB the first time
 
 .venv/launcher: .venv/ready hack/locks/launcher.txt
 	@echo 'setup-launcher: torch from hack/locks/launcher.txt (3 GB the first time)'
-	@env -u PYTHONDONTWRITEBYTECODE $(PY) -m pip install --quiet --disable-pip-version-check --only-binary :all: --require-hashes -r hack/locks/launcher.txt
+	@$(PY) -m pip install --quiet --disable-pip-version-check --only-binary :all: --require-hashes -r hack/locks/launcher.txt
 	@touch .venv/launcher
 
 demo: setup ## Watch gangs land under one switch, and a queue lend its idle GPUs (ARGS=--fast)
 	@$(PY) -m console demo $(ARGS)
 
 test: setup-launcher controlplane ## Run every test of minutes, those against a real kube-scheduler included
-	@$(PY) -m pytest -m 'not long $(NOT_HERE)' $(ARGS)
+	@$(PY) -m pytest $(SIDE_BY_SIDE) -m 'not long $(NOT_HERE)' $(ARGS)
 
 test-long: setup-launcher controlplane ## Run the tests that take longer
 	@$(PY) -m pytest -m 'long $(NOT_HERE)' $(ARGS)

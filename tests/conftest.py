@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import settings
 
 from hack.controlplane.errors import NotBuilt
 from hack.controlplane.plane import ControlPlane
+
+# The files beside a test may hold the machine for a while: no example has to end in 200 ms, hypothesis' own limit.
+settings.register_profile("side by side", settings.default, deadline=None)
+settings.load_profile("side by side")
 
 
 def pytest_collection_modifyitems(items):
