@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -64,7 +64,7 @@ def run(death: Death, folder: Path) -> Result:
         return _run(death, folder, port, agents)
     except TimeoutError as error:
         logs = "\n".join(file.read_text(errors="replace") for file in sorted(folder.glob("*.log")))
-        return Result(False, _split(folder), -1, LIMIT_S, f"{error}\n{logs}")
+        return Result(False, split(lives(folder)), -1, LIMIT_S, f"{error}\n{logs}")
     finally:
         for agent in agents:
             with suppress(ProcessLookupError):
@@ -96,7 +96,7 @@ def _run(death: Death, folder: Path, port: int, agents: list[subprocess.Popen[by
     _until(lambda: all(agent.poll() is not None for agent in living), "an end")
     codes = [agent.returncode for agent in living]
     charged = max(life.restarts for life in lives(folder))
-    return Result(codes == [0] * len(living), _split(folder), charged, back_s, f"exit codes {codes}")
+    return Result(codes == [0] * len(living), split(lives(folder)), charged, back_s, f"exit codes {codes}")
 
 
 def _agent(folder: Path, port: int, number: int) -> subprocess.Popen[bytes]:
@@ -132,10 +132,10 @@ def _whole(folder: Path, after: int, size: int) -> bool:
     return any(len(ranks) == size for ranks in rounds.values())
 
 
-def _split(folder: Path) -> bool:
+def split(lived: Sequence[Life]) -> bool:
     """Did two rounds ever have all of their processes alive at the same moment?"""
     rounds: defaultdict[int, list[Life]] = defaultdict(list)
-    for life in lives(folder):
+    for life in lived:
         rounds[life.round].append(life)
     spans = sorted(
         (max(life.began_s for life in each), min(life.alive_s for life in each))

@@ -1,0 +1,52 @@
+"""An agent's metrics page tells what its log tells, in numbers."""
+
+import urllib.request
+
+import pytest
+
+from launcher.shell.metrics import Metrics
+
+FORMED = {"round": 2, "members": 3, "ranks": 6, "crossings": 2, "restarts": 1, "waited_s": 0.4, "reason": "member_lost"}
+
+
+@pytest.mark.parametrize(
+    ("what", "fields", "sample", "labels", "value"),
+    [
+        pytest.param("world_formed", FORMED, "members", {}, 3, id="how many workers train"),
+        pytest.param("world_formed", FORMED, "ranks", {}, 6, id="how many processes train"),
+        pytest.param("world_formed", FORMED, "ring_crossings", {}, 2, id="what the ring costs"),
+        pytest.param("world_formed", FORMED, "restarts", {}, 1, id="restarts of the whole job"),
+        pytest.param("world_formed", FORMED, "rounds_total", {"reason": "member_lost"}, 1, id="rounds by their cause"),
+        pytest.param("world_formed", FORMED, "round_wait_seconds_sum", {}, 0.4, id="how long nobody trained"),
+        pytest.param("processes_started", {"round": 7, "group_rank": 1}, "round", {}, 7, id="the round of this agent"),
+        pytest.param("processes_started", {"round": 7, "group_rank": 1}, "group_rank", {}, 1, id="its place"),
+        pytest.param("process_failed", {}, "process_failures_total", {}, 1, id="a process of its own has failed"),
+        pytest.param("member_lost", {"reason": "member_silent"}, "members_lost_total", {"reason": "member_silent"}, 1,
+                     id="a member fell silent"),
+        pytest.param("coordinator_lost", {"reason": "member_lost"}, "coordinators_lost_total",
+                     {"reason": "member_lost"}, 1, id="its coordinator was lost"),
+        pytest.param("coordinator_begun", {}, "coordinates", {}, 1, id="it coordinates"),
+        pytest.param("handed_over", {}, "coordinates", {}, 0, id="it coordinates no longer"),
+    ],
+)  # fmt: skip
+def test_what_is_told_is_counted(what, fields, sample, labels, value):
+    metrics = Metrics("bert")
+    metrics.told(what, fields)
+    assert metrics.registry.get_sample_value(f"turnout_launcher_{sample}", {"run": "bert", **labels}) == value
+
+
+def test_a_word_that_counts_nothing_changes_nothing():
+    metrics = Metrics("bert")
+    before = [sample for family in metrics.registry.collect() for sample in family.samples]
+    metrics.told("roster", {"round": 1, "members": []})
+    assert [sample for family in metrics.registry.collect() for sample in family.samples] == before
+
+
+def test_the_page_is_served_until_it_is_closed():
+    metrics = Metrics("bert")
+    with metrics.serve("127.0.0.1", 0) as server:
+        port = server.server.server_address[1]
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as page:
+            assert b'turnout_launcher_coordinates{run="bert"} 0.0' in page.read()
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5)
