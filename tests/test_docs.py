@@ -192,6 +192,7 @@ def test_no_paper_tells_a_flag_of_ours_that_is_not_there(paper):
         ("console", "demo"),
         ("console", "why"),
         ("console", "pause"),
+        ("launcher",),
     )
     there = flags("".join(help_of(*program) for program in programs))
     # In the open, only flags of our own programs: those in shell blocks belong to anybody.

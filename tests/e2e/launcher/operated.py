@@ -1,0 +1,179 @@
+"""A cluster whose pods are processes: a real API server, scheduler, training-operator and Job controller, our kubelet.
+
+Jobs are those of deploy/examples/launcher, with scripts and sizes for this machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import yaml
+
+from simulator.yard import access
+from simulator.yard.kubelet import Pace
+from simulator.yard.nodes import places
+from simulator.yard.shell.yard import attached
+
+ROOT = Path(__file__).parents[3]
+EXAMPLES = ROOT / "deploy/examples/launcher"
+GIVEN = ROOT / "deploy/manifests/launcher"
+JOBS = "/apis/kubeflow.org/v1/namespaces/default/pytorchjobs"
+PLAIN_JOBS = "/apis/batch/v1/namespaces/default/jobs"
+PODS = "/api/v1/namespaces/default/pods"
+PACE = Pace(pull_s=0.01, stop_s=0.01, restart_s=0.01, backoff_s=(0.1, 0.2))
+NOBODY = {"automountServiceAccountToken": False, "serviceAccountName": "default"}
+TOKEN = "5f0c" * 16
+# Pods of a yard share one network, in which each could listen at the first worker's address: who is the first is told.
+FIRST = 'case $POD_NAME in *-0) first=1;; *) first=0;; esac; PET_RDZV_CONF="$PET_RDZV_CONF,is_host=$first" exec '
+
+
+class Operated:
+    """What runs, and what was seen of its pods, each by its name.
+
+    uids: its incarnations, oldest first. codes: how its container has ended, each time. env, labels: as the operator
+    has made them.
+    """
+
+    def __init__(self, api, logs):
+        self.api, self._logs = api, logs
+        self.uids, self.codes, self.env = defaultdict(list), defaultdict(list), {}
+        self.labels = {}
+        self._ends, self._news = set(), asyncio.Condition()
+
+    async def watch_pods(self):
+        """Write down how pods come and end, until cancelled."""
+        async for word, now in self.api.changes(PODS):
+            if word in ("ADDED", "MODIFIED"):
+                self._see(now.obj)
+                async with self._news:
+                    self._news.notify_all()
+
+    def _see(self, pod):
+        name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+        if uid not in self.uids[name]:
+            self.uids[name].append(uid)
+            self.env[name] = {each["name"]: each.get("value") for each in pod["spec"]["containers"][0].get("env", ())}
+            self.labels[name] = pod["metadata"]["labels"]
+        for told in pod["status"].get("containerStatuses", ()):
+            runs = ((told["restartCount"] - 1, told.get("lastState")), (told["restartCount"], told["state"]))
+            for run, state in runs:
+                ended = (state or {}).get("terminated")
+                if ended and (uid, run) not in self._ends:
+                    self._ends.add((uid, run))
+                    self.codes[name].append(ended["exitCode"])
+
+    async def until(self, seen, within_s=40.0):
+        """Wait until what was seen of the pods answers true."""
+        async with asyncio.timeout(within_s), self._news:
+            await self._news.wait_for(seen)
+
+    async def condition(self, job, kind, path=JOBS, within_s=40.0):
+        """Wait until a job has this condition; the job then."""
+        async with asyncio.timeout(within_s):
+            async for _, now in self.api.changes(path):
+                if now.obj.get("metadata", {}).get("name") == job and kind in conditions(now.obj):
+                    return now.obj
+        raise AssertionError("a watch does not end")
+
+    async def conditions(self, job):
+        """What holds of a job now."""
+        return conditions(await self.api.call("GET", f"{JOBS}/{job}"))
+
+    def log(self, pod):
+        """What the container of a pod has written so far."""
+        file = self._logs("default", pod)
+        return file.read_text() if file else ""
+
+    async def there(self, file, pods=(), within_s=40.0):
+        """Wait until a script has left this file; what pods have written is told where it never does."""
+        try:
+            async with asyncio.timeout(within_s):
+                while True:
+                    if await asyncio.to_thread(file.exists):
+                        return
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            raise AssertionError(f"no {file.name}\n" + "\n".join(map(self.log, pods))) from None
+
+
+def conditions(job):
+    """What holds of a job."""
+    return {each["type"] for each in (job.get("status") or {}).get("conditions", ()) if each["status"] == "True"}
+
+
+@asynccontextmanager
+async def operated(plane, folder):
+    """Run it all on a plane until the block ends."""
+    config = await asyncio.to_thread(plane.kubeconfig.read_bytes)
+    async with attached(access.read(config)) as made, asyncio.TaskGroup() as tasks:
+        await asyncio.to_thread(plane.start_scheduler)
+        await asyncio.to_thread(plane.start_training_operator)
+        await asyncio.to_thread(plane.start_controller_manager)
+        runner = made.run_pods(PACE, folder, config)
+        await made.add_nodes(places(2), 8)
+
+        def log(namespace, name):
+            life = runner.find(namespace, name)
+            return life and life.log_of("pytorch", False)
+
+        world = Operated(made.api, log)
+        watching = tasks.create_task(world.watch_pods())
+        try:
+            yield world
+        finally:
+            watching.cancel()
+            with suppress(asyncio.CancelledError):
+                await watching
+
+
+def given(job):
+    """What deploy/manifests/launcher makes for a job: its Secret, with a token, and its account and Lease."""
+    for file in ("job-token.yaml", "job.yaml"):
+        text = (GIVEN / file).read_text().replace("example-job", job).replace("example-namespace", "default")
+        for each in yaml.safe_load_all(text):
+            if each["kind"] == "Secret":
+                each["stringData"] = {"token": TOKEN}
+            yield each
+
+
+def example(job, command, *, workers, **policy):
+    """The PyTorchJob of the examples under this name; each worker runs the command in a shell, one process each."""
+    made = next(yaml.safe_load_all((EXAMPLES / "pytorchjob.yaml").read_text().replace("example-job", job)))
+    made["spec"]["elasticPolicy"] |= {"minReplicas": min(workers, 2), "maxReplicas": workers, **policy}
+    made["spec"]["nprocPerNode"] = "1"
+    worker = made["spec"]["pytorchReplicaSpecs"]["Worker"]
+    worker["replicas"] = workers
+    (container,) = worker["template"]["spec"]["containers"]
+    container |= {"command": ["bash", "-c", command], "resources": {"limits": {"nvidia.com/gpu": 1}}}
+    return made
+
+
+def policy():
+    """What the NetworkPolicy beside the example says of the job that is called bert."""
+    _, network = yaml.safe_load_all((EXAMPLES / "pytorchjob.yaml").read_text().replace("example-job", "bert"))
+    return network["spec"]
+
+
+def bare(job, command, policy):
+    """A PyTorchJob of one worker that runs a command of its own and knows nothing of us."""
+    container = {"name": "pytorch", "image": "any:1", "command": ["sh", "-c", command]}
+    pod = {**NOBODY, "containers": [container]}
+    worker = {"replicas": 1, "restartPolicy": policy, "template": {"spec": pod}}
+    head = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": job}}
+    return {**head, "spec": {"pytorchReplicaSpecs": {"Worker": worker}}}
+
+
+def plain(job, command):
+    """The Indexed Job of the examples with one worker that runs a command of its own."""
+    made = next(yaml.safe_load_all((EXAMPLES / "indexed-job.yaml").read_text().replace("example-job", job)))
+    made["spec"] |= {"completions": 1, "parallelism": 1}
+    pod = made["spec"]["template"]["spec"]
+    del pod["volumes"], pod["securityContext"]
+    pod |= NOBODY
+    (container,) = pod["containers"]
+    del container["volumeMounts"], container["resources"], container["args"]
+    container["command"] = ["sh", "-c", command]
+    return made

@@ -1,0 +1,180 @@
+"""turnout-run under real controllers: one world, and what training-operator and Kubernetes make of each exit code.
+
+All jobs are submitted at once, and each story waits for what becomes of its own.
+"""
+
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from hack.controlplane.plane import free_ports
+from launcher.rendezvous.arbiter import ROUND, unseal
+from tests.e2e.launcher.operated import FIRST, JOBS, PLAIN_JOBS, PODS, bare, example, given, operated, plain, policy
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+
+TRAIN = Path(__file__).with_name("train.py")
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
+ONCE = "if [ -e {file} ]; then exit 0; fi; touch {file}; exit {code}"
+BY_HAND = [("faulty", 138, "ExitCode"), ("drained", 143, "ExitCode"), ("stays", 138, "OnFailure")]
+PLAIN = [("plain-drained", 143), ("plain-faulty", 138), ("plain-spent", 1)]
+HOOK = """sh -c 'cd {folder}; [ -e saved-by-hook ] && exit; trap "touch saved-by-hook; exit" TERM; touch begun
+while :; do sleep 0.05; done'"""
+# As docs/launcher.md shows it, for who cannot exec.
+WRAPPED = """trap 'kill -TERM $agent' TERM
+{run} & agent=$!
+while kill -0 $agent 2>/dev/null; do wait $agent; code=$?; done
+exit $code"""
+CONF = [{"key": "last_call_timeout", "value": "20"}, {"key": "join_timeout", "value": "60"}]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("stories")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def world(module_plane, folder, tmp_path_factory):
+    runs = "turnout-run --no-fork --no-python "
+    (port,) = free_ports(1)  # torch's store listens on all addresses of what is one machine here
+    jobs = [
+        example("bert", f"{FIRST} turnout-run {TRAIN} {folder}", workers=3, rdzvConf=CONF),
+        example("spent", f"{FIRST} {runs} false", workers=2, maxRestarts=1),
+        example("alone", f"exec {runs} touch {folder}/alone", workers=1, standalone=True),
+        example("wrapped", WRAPPED.format(run=f"{runs} {HOOK.format(folder=folder)}"), workers=1, standalone=True),
+        example(
+            "torch", f"exec python -m torch.distributed.run --no-python touch {folder}/torch", workers=1, rdzvPort=port
+        ),
+        *(bare(name, ONCE.format(file=folder / name, code=code), policy) for name, code, policy in BY_HAND),
+        *(
+            plain(name, f"echo $TURNOUT_JOB > {folder}/{name}-run; {ONCE.format(file=folder / name, code=code)}")
+            for name, code in PLAIN
+        ),
+    ]
+    async with operated(module_plane, tmp_path_factory.mktemp("pods")) as world, module_plane.api() as api:
+        for job in ("bert", "spent", "alone", "wrapped", "torch"):
+            await api.create_all(given(job))
+        await api.create_all(jobs)
+        yield world
+
+
+async def test_the_variables_of_the_operator_are_enough_to_form_one_world(world, folder):
+    await world.there(folder / "round-1-of-3", ["bert-worker-0", "bert-worker-1", "bert-worker-2"])
+    for pod in ("bert-worker-0", "bert-worker-1", "bert-worker-2"):
+        set_ = {name: value for name, value in world.env[pod].items() if name.startswith(("PET_", "PYTHON"))}
+        assert set_ == {
+            "PYTHONUNBUFFERED": "1",
+            "PET_RDZV_ENDPOINT": "bert-worker-0:29400",
+            "PET_RDZV_BACKEND": "c10d",
+            "PET_RDZV_ID": "bert",
+            "PET_RDZV_CONF": "last_call_timeout=20,join_timeout=60",
+            "PET_NNODES": "2:3",
+            "PET_NPROC_PER_NODE": "1",
+            "PET_MAX_RESTARTS": "3",
+        }
+        assert policy()["podSelector"]["matchLabels"].items() <= world.labels[pod].items()
+
+
+async def test_a_worker_that_is_evicted_drains_with_143_and_its_new_pod_joins(world, folder):
+    await world.there(folder / "round-1-of-3")
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "bert-worker-1"}}
+    await world.api.call("POST", f"{PODS}/bert-worker-1/eviction", eviction)
+    await world.until(lambda: len(world.uids["bert-worker-1"]) == 2)
+    assert world.codes["bert-worker-1"] == [143]
+    await world.there(folder / "round-3-of-3", ["bert-worker-0", "bert-worker-1"])
+    assert (folder / "round-2-of-2").exists()
+    assert not await world.conditions("bert") & {"Succeeded", "Failed"}
+
+
+async def test_a_worker_that_scaling_takes_away_drains_and_the_job_goes_on_unfinished(world, folder):
+    await world.there(folder / "round-3-of-3")
+    fewer = {"spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": 2}}}}
+    await world.api.call("PATCH", f"{JOBS}/bert", fewer, "application/merge-patch+json")
+    await world.until(lambda: world.codes["bert-worker-2"])
+    assert world.codes["bert-worker-2"] == [143]
+    await world.there(folder / "round-4-of-2", ["bert-worker-0", "bert-worker-1"])
+    assert not await world.conditions("bert") & {"Succeeded", "Failed"}
+
+
+async def test_the_job_succeeds_when_all_are_done_and_not_before(world, folder):
+    (folder / "enough").touch()
+    await world.condition("bert", "Succeeded")
+    assert (folder / "all-done").exists()  # by the last rank, a second after the other
+    await world.until(lambda: world.codes["bert-worker-0"] and len(world.codes["bert-worker-1"]) == 2)
+    assert (world.codes["bert-worker-0"], world.codes["bert-worker-1"]) == ([0], [143, 0])
+    assert {pod: len(uids) for pod, uids in world.uids.items() if pod.startswith("bert")} == {
+        "bert-worker-0": 1,
+        "bert-worker-1": 2,
+        "bert-worker-2": 1,
+    }
+
+
+async def record(world, job):
+    """What the Lease of a job tells, and who holds it."""
+    lease = await world.api.call("GET", f"{LEASES}/{job}")
+    return unseal(lease["metadata"]["annotations"][ROUND].encode()), lease["spec"]["holderIdentity"]
+
+
+async def test_its_lease_tells_the_last_round_and_who_decided(world):
+    last, holder = await record(world, "bert")
+    assert (last.run, last.round, last.coordinator) == ("bert", 4, holder)
+    assert holder.startswith("bert-worker-0/")
+    assert last.budget.total == 0  # workers that come and go are free
+
+
+async def test_a_job_whose_restarts_are_spent_fails_with_1_and_gets_no_new_pods(world):
+    await world.condition("spent", "Failed")
+    assert "Succeeded" not in await world.conditions("spent")
+    assert (world.codes["spent-worker-0"], world.codes["spent-worker-1"]) == ([1], [1])
+    assert len(world.uids["spent-worker-0"]) == len(world.uids["spent-worker-1"]) == 1
+    last, _ = await record(world, "spent")
+    assert (last.round, last.budget.used, last.budget.total) == (2, 1, 1)  # two tries, and the one restart
+
+
+async def test_an_empty_word_for_standalone_is_a_yes_where_torchrun_dies_of_it(world, folder):
+    await world.condition("alone", "Succeeded")
+    assert world.env["alone-worker-0"]["PET_STANDALONE"] in ("", None)
+    assert (folder / "alone").exists()
+    assert world.codes["alone-worker-0"] == [0]
+
+
+async def test_a_shell_that_is_process_1_hands_its_sigterm_on_where_it_traps_it(world, folder):
+    await world.there(folder / "begun", ["wrapped-worker-0"])
+    await world.api.call("DELETE", f"{PODS}/wrapped-worker-0")
+    await world.condition("wrapped", "Succeeded")
+    assert (folder / "saved-by-hook").exists()
+    assert world.codes["wrapped-worker-0"] == [143, 0]
+
+
+@pytest.mark.parametrize(
+    ("job", "code", "pods"),
+    [
+        pytest.param("faulty", 138, 2, id="a node at fault: a new pod under ExitCode"),
+        pytest.param("drained", 143, 2, id="drained: a new pod under ExitCode"),
+        pytest.param("stays", 138, 1, id="a node at fault: the same pod again under OnFailure"),
+    ],
+)
+async def test_what_becomes_of_a_pod(world, job, code, pods):
+    await world.condition(job, "Succeeded")
+    assert world.codes[f"{job}-worker-0"] == [code, 0]
+    assert len(world.uids[f"{job}-worker-0"]) == pods
+
+
+async def test_plain_torchrun_works_in_the_same_pods(world, folder):
+    await world.there(folder / "torch", ["torch-worker-0"])
+    await world.condition("torch", "Succeeded")
+
+
+@pytest.mark.parametrize(
+    ("job", "ends", "failed"),
+    [
+        pytest.param("plain-drained", "Complete", 0, id="143 is nobody's fault: a new pod"),
+        pytest.param("plain-faulty", "Complete", 1, id="138 counts: a new pod"),
+        pytest.param("plain-spent", "Failed", 1, id="1 is the end of the job"),
+    ],
+)
+async def test_what_becomes_of_an_indexed_job(world, folder, job, ends, failed):
+    ended = await world.condition(job, ends, PLAIN_JOBS)
+    assert ended["status"].get("failed", 0) == failed
+    assert (folder / f"{job}-run").read_text().strip() == ended["metadata"]["uid"]
