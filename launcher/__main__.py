@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import resource
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -32,6 +33,7 @@ def main(argv: Sequence[str] | None = None, program: str = "turnout-run") -> int
         print(explain(settings))
         return int(Exit.DONE)
     _log_to_stderr(settings)
+    _more_files()
     for note in settings.notes:
         log.warning("noted", extra={"about": note.about, "word": note.word.value, "detail": note.why})
     try:
@@ -51,6 +53,14 @@ def say(what: str, fields: Mapping[str, object]) -> None:
     """One line of the log."""
     extra = {f"{name}_" if name in _ORDINARY else name: value for name, value in fields.items()}
     log.log(logging.DEBUG if what in _QUIET else logging.INFO, what, extra=extra)
+
+
+def _more_files() -> None:
+    """A coordinator has a connection a worker: take as many files as the machine allows, and tell where it ends."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    log.debug("files_limited", extra={"most": hard})
 
 
 def _log_to_stderr(settings: Settings) -> None:

@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 import yaml
+from prometheus_client import generate_latest
 
 from autoscaler.model import Reason as Lent
 from autoscaler.shell.metrics import Metrics as Lending
 from hack.chores.architecture import FLOORS
 from kube import labels
 from kube.shell.clock import RealClock
+from launcher.shell.metrics import Metrics as Launched
 from scheduler_ext.map_keeper import CONFIRM
 from scheduler_ext.model import Word
 from scheduler_ext.plans.nominate import Why
@@ -228,11 +230,12 @@ def metrics():
     Nominations(page.registry)
     SwitchPaths(page.registry)
     both = page.page().decode() + Lending("nvidia.com/gpu").page().decode()
+    both += generate_latest(Launched("bert").registry).decode()
     return set(re.findall(r"^# TYPE (turnout_\w+) ", both, re.M))
 
 
 def test_every_metric_is_told():
-    told = text("docs/extender.md") + text("docs/autoscaler.md")
+    told = text("docs/extender.md") + text("docs/autoscaler.md") + text("docs/launcher.md")
     assert sorted(metrics() - set(re.findall(r"turnout_\w+", told))) == []
 
 

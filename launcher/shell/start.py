@@ -45,16 +45,14 @@ async def attend(
     training: who has the processes, if not we ourselves; ready: given what asks this member to leave, where signals
     are somebody else's.
     """
-    if settings.meeting.standalone:
-        alone = replace(settings.meeting, host="127.0.0.1", port=0, is_host=True, arbiter=ArbiterKind.NONE)
-        settings = replace(settings, meeting=replace(alone, run=alone.run or secrets.token_hex(8)))
+    settings = _alone(settings) if settings.meeting.standalone else settings
     meeting, place = settings.meeting, settings.place
     endpoint = await resolved(meeting.host) if meeting.host else None
     address = "127.0.0.1" if meeting.standalone else place.address or own_address(endpoint)
     token = token_of(meeting, address)
     say, serving = _measured(settings, address, say)
     where = Lookout(environ, place.path, place.path_file, environ.get("TURNOUT_MAP_DIR", ""))
-    arbiter = None if settings.terms.most == 1 else await _arbiter(settings)
+    arbiter = await _arbiter(settings)
     door = Door(token, meeting.run, lambda what, fields: say(what, fields))
     host, port = await _listen(door, settings, endpoint, address)
     processes = _processes(settings, environ)
@@ -70,10 +68,15 @@ async def attend(
     agent = Agent(settings, me, token, hands, leading, seek, say, where.look)
     if ready is not None:
         ready(agent.leave)
+    signals = [signal.SIGUSR1, *(signal.Signals[name] for name in settings.start.signals)]
     with serving:
-        return await agent.run(
-            [] if ready else [signal.SIGUSR1, *(signal.Signals[name] for name in settings.start.signals)]
-        )
+        return await agent.run([] if ready else signals)
+
+
+def _alone(settings: Settings) -> Settings:
+    """One worker, on loopback, whom nobody succeeds."""
+    meeting = replace(settings.meeting, host="127.0.0.1", port=0, is_host=True, arbiter=ArbiterKind.NONE)
+    return replace(settings, meeting=replace(meeting, run=meeting.run or secrets.token_hex(8)))
 
 
 def _measured(settings: Settings, address: str, say: Say) -> tuple[Say, AbstractContextManager[object]]:
@@ -118,20 +121,27 @@ async def _arbiter(settings: Settings) -> Arbiter | None:
 async def _listen(door: Door, settings: Settings, endpoint: str | None, address: str) -> tuple[bool, int]:
     """Open the door. Are we the one whom the endpoint names? And at which port we listen."""
     meeting = settings.meeting
-    host = meeting.is_host if meeting.is_host is not None else endpoint is not None and is_own(endpoint)
-    if host:
+    host = meeting.is_host if meeting.is_host is not None else _is_host(settings, endpoint)
+    if host and endpoint is not None:
         try:
-            return True, await door.open(endpoint or address, meeting.port)
+            return True, await door.open(endpoint, meeting.port)
         except OSError as error:
             if error.errno != errno.EADDRINUSE or meeting.is_host:
-                raise NoDoor(f"cannot listen at {endpoint or address}:{meeting.port}: {error.strerror}") from error
+                raise NoDoor(f"cannot listen at {endpoint}:{meeting.port}: {error.strerror}") from error
     for port in (meeting.port or PORT, 0):
         try:
-            return False, await door.open(address, port)
+            return host and endpoint is None, await door.open(address, port)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise NoDoor(f"cannot listen at {address}: {error.strerror}") from error
     raise NoDoor(f"cannot listen at {address}: no port is free")
+
+
+def _is_host(settings: Settings, endpoint: str | None) -> bool:
+    """Does the endpoint name us? Where nobody is named, the first worker is the first to coordinate."""
+    if not settings.meeting.host:
+        return settings.place.order == 0
+    return endpoint is not None and (endpoint == settings.place.address if settings.place.address else is_own(endpoint))
 
 
 def _processes(settings: Settings, environ: Mapping[str, str]) -> int:
