@@ -128,7 +128,8 @@ async def _listen(door: Door, settings: Settings, endpoint: str | None, address:
         except OSError as error:
             if error.errno != errno.EADDRINUSE or meeting.is_host:
                 raise NoDoor(f"cannot listen at {endpoint}:{meeting.port}: {error.strerror}") from error
-    for port in (meeting.port or PORT, 0):
+    named = () if endpoint == address else (meeting.port or PORT,)  # there the one whom the endpoint names listens
+    for port in (*named, 0):
         try:
             return host and endpoint is None, await door.open(address, port)
         except OSError as error:

@@ -1,0 +1,114 @@
+"""The size of a world between min and max: who comes late, who leaves a gap, who fills it."""
+
+from __future__ import annotations
+
+
+def test_grows_from_one_to_three(crew):
+    """PE-12, DL-87, PE-02: the elastic command line; each size is a round of its own."""
+    job = crew("1:4", "--last-call-s", "0")
+    job.start("w0")
+    first = job.world(1)
+    job.start("w1")
+    job.start("w2")
+    last = job.world(3, after=first[0].round)
+    job.finish()
+    assert job.codes() == [0, 0, 0]
+    assert last[0].round > first[0].round
+    assert {life.restarts for life in last} == {0}, "growth is no fault"
+    job.check_one_world()
+
+
+def test_two_to_three_to_two(crew):
+    """DL-88, DL-89, DL-90: starts with min, grows with who joins, shrinks with who dies."""
+    job = crew("2:4", "--last-call-s", "0.3")
+    one, two = job.start("w0"), job.start("w1")
+    small = job.world(2)
+    three = job.start("w2")
+    grown = job.world(3, after=small[0].round)
+    three.kill()
+    job.world(2, after=grown[0].round)
+    job.finish()
+    assert job.codes(one, two) == [0, 0]
+    assert "w2" in (one.told("round_ended") + two.told("round_ended"))[-1]["detail"]
+    job.check_one_world()
+
+
+def test_a_replacement_takes_the_place(crew):
+    """Below min the job waits; who comes back under the same name gets the same rank, and the others keep theirs."""
+    job = crew("3")
+    agents = job.gather(3)
+    before = {life.name: life.rank for life in job.world(3)}
+    agents[1].kill()
+    agents[0].until("member_lost", member="w1")
+    again = job.start("w1")
+    after = job.world(3, after=1)
+    job.finish()
+    assert job.codes(agents[0], agents[2], again) == [0, 0, 0]
+    assert {life.name: life.rank for life in after} == before
+    assert {life.restarts for life in after} == {0}
+    job.check_one_world()
+
+
+def test_a_replacement_that_comes_before_the_loss_is_seen(crew, tmp_path):
+    """A controller may start a worker anew before anybody has noticed that the old one is gone."""
+    job = crew("2", "--silence-s", "20", "--round-dir", str(tmp_path / "rounds"))
+    agents = job.gather(2)
+    agents[1].signal(19)
+    again = job.start("w1")
+    job.world(2, after=1)
+    job.finish()
+    assert job.codes(agents[0], again) == [0, 0]
+
+
+def test_spares(crew, tmp_path):
+    """Above max, and what a unit leaves over, waits; it takes a lost one's place, and ends well with the others."""
+    job = crew("2:4", "--node-unit", "2", "--round-dir", str(tmp_path / "rounds"))
+    agents = job.gather(4)
+    spare = job.start("w4")
+    spare.until("spare", reason="spare")
+    agents[3].kill()
+    world = job.world(4, after=1)
+    assert {life.name for life in world} == {"w0", "w1", "w2", "w4"}
+    agents[2].kill()
+    small = job.world(2, after=world[0].round)
+    job.finish()
+    alive = [agent for agent in (agents[0], agents[1], spare)]
+    assert job.codes(*alive) == [0, 0, 0]
+    assert small[0].world == 2
+    job.check_one_world()
+
+
+def test_the_log_gives_addresses_by_rank(crew):
+    """DL-107"""
+    job = crew("2")
+    agents = job.gather(2)
+    job.finish()
+    assert job.codes(*agents) == [0, 0]
+    formed = agents[0].until("world_formed")
+    assert str(formed["ips"]).count("127.0.0.1") == 2
+
+
+def test_terms_that_differ_are_refused(crew):
+    """A worker whose command line says another world is told so, and the job goes on without it."""
+    job = crew("2")
+    job.start("w0").until("coordinator_begun")
+    stranger = job.start("other", "--nnodes", "3")
+    assert stranger.code() == 1
+    assert "3:3" in stranger.until("agent_ended", reason="refused")["detail"]
+    job.start("w1")
+    job.world(2)
+    job.finish()
+    assert job.codes(job.agents[0], job.agents[2]) == [0, 0]
+
+
+def test_the_others_wait_until_the_first_answers(crew):
+    """VE-25: who starts before worker 0 looks for it until it is there."""
+    job = crew("2")
+    away = ("--rdzv-conf", "is_host=0")
+    early = job.start("w1", *away)
+    early.until("coordinator_sought")
+    job.start("w0", "--rdzv-conf", "is_host=1")
+    world = job.world(2)
+    job.finish()
+    assert job.codes() == [0, 0]
+    assert [life.round for life in world] == [1, 1]
