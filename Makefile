@@ -63,7 +63,7 @@ format: setup ## Format the code and sort its imports
 	@$(PY) -m ruff check --fix-only --quiet .
 	@$(PY) -m ruff format .
 
-bench: setup controlplane ## Measure ours beside the anchors; results lie in build/bench (ARGS=--quick)
+bench: setup-launcher controlplane ## Measure ours beside the anchors; results lie in build/bench (ARGS=--quick)
 	@$(PY) -m hack.bench --all $(ARGS)
 
 controlplane: setup ## Build etcd, kube-apiserver, kube-scheduler and the rest (seven minutes, then cached)

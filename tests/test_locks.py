@@ -11,7 +11,7 @@ from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCKS = ROOT / "hack" / "locks"
-NAMES = ["dev.txt", "controllers.txt", "launcher.txt"]
+NAMES = ["dev.txt", "controllers.txt", "launcher.txt", "anchors.txt", "anchors-nvrx.txt"]
 LINE = re.compile(r"([A-Za-z0-9._-]+)==([^\s;]+)( ; [^\\]+)? \\|    --hash=sha256:[0-9a-f]{64}( \\)?")
 
 

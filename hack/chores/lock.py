@@ -19,7 +19,7 @@ FORM = ["--generate-hashes", "--no-header", "--no-annotate", "--no-emit-index-ur
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the files; the others never stray from the first."""
+    """Write the files; the others never stray from the first. anchors-nvrx.txt is of another Python: kept by hand."""
     parser = argparse.ArgumentParser(prog="lock", description="Resolve hack/locks/*.txt from setup.cfg.")
     parser.add_argument("--keep", action="store_true", help="add and drop packages, but keep every version")
     upgrade = [] if parser.parse_args(argv).keep else ["--upgrade"]
@@ -28,6 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _compile(uv, ["setup.cfg", str(LOCKS / "tools.in"), "--extra", "dev", *upgrade], dev)
     _compile(uv, ["setup.cfg", "--constraint", str(dev)], LOCKS / "controllers.txt")
     _compile(uv, ["setup.cfg", "--extra", "launcher", "--constraint", str(dev), *upgrade], LOCKS / "launcher.txt")
+    _compile(uv, [str(LOCKS / "anchors.in"), "--no-deps", *upgrade], LOCKS / "anchors.txt")
     return 0
 
 

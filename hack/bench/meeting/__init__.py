@@ -1,1 +1,1 @@
-"""Agents that meet over real sockets, in many processes of one machine, and jobs whose parts are killed: ours, anchors."""
+"""Agents that meet over real sockets in many processes of one machine, and jobs whose parts are killed."""

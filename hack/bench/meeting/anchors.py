@@ -40,6 +40,11 @@ def folder() -> Path:
     return at
 
 
+def nvrx() -> str:
+    """Which NVRx it is."""
+    return _PARTS[-1][0].read_text().split(maxsplit=1)[0]
+
+
 def _install(lock: Path, options: Sequence[str], into: Path) -> None:
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
     command += ["--only-binary", ":all:", "--require-hashes", *options, "--target", str(into), "-r", str(lock)]

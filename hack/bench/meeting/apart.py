@@ -58,7 +58,9 @@ def command(words: Sequence[str], names: Names, folder: Path) -> list[str]:
 def permitted(names: Names, folder: Path) -> str:
     """Return "" where commands may be run so, else why not."""
     try:
-        tried = subprocess.run(command(["true"], names, folder), capture_output=True, text=True, timeout=20, check=False)
+        tried = subprocess.run(
+            command(["true"], names, folder), capture_output=True, text=True, timeout=20, check=False
+        )
     except OSError as error:
         return str(error)
     return "" if tried.returncode == 0 else tried.stderr.strip() or f"exit status {tried.returncode}"

@@ -1,11 +1,13 @@
 """N agents in P processes that meet at one address, all at the same word, and when the last of them holds its rank.
 
-Then, if asked, one of them dies, and when the others hold the next world. One process serves and P others hold N/P agents each. All are forked from one that has imported what they need and has
-a single thread; all are killed at the end, so that no meeting finds what another has left. What they do is a Kind's.
+Then, if asked, one of them dies, and when the others hold the next world. One process serves and P others hold N/P
+agents each. All are forked from one that has imported what they need and has a single thread; all are killed at the
+end, so that no meeting finds what another has left. What they do is a Kind's.
 """
 
 from __future__ import annotations
 
+import gc
 import math
 import multiprocessing
 import multiprocessing.connection
@@ -122,7 +124,7 @@ class _Crowd:
         return replace(met, noticed_s=noticed_s - killed_s, renewed_s=last_s - noticed_s)
 
     def _last_s(self, lines: Sequence[Connection], agents: int) -> float:
-        times = [each for share in _heard(lines, self._give_up_s) for each in share]
+        times: list[float] = [each for share in _heard(lines, self._give_up_s) for each in share]
         if len(times) != agents:
             raise _Broke(f"{len(times)} of {agents} agents told their rank")
         return max(times)
@@ -152,8 +154,8 @@ def _heard(lines: Sequence[Connection], give_up_s: float) -> list[Any]:
                 word = line.recv()
             except EOFError as error:
                 raise _Broke("a process ended") from error
-            if isinstance(word, Exception):
-                raise _Broke(f"{type(word).__name__}: {word}") from word
+            if isinstance(word, _Broke):
+                raise word
             told[line] = word
     return [told[line] for line in lines]
 
@@ -168,6 +170,7 @@ def _meeting(line: Connection, kind: Kind, mine: Sequence[int], agents: int, por
         line.recv()
 
     def meet() -> None:
+        gc.disable()  # an agent alone in its process has next to nothing to collect: a crowd must not pay for that
         for times in kind.meet(mine, agents, port, gate):
             line.send(times)
 

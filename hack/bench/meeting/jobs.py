@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -35,10 +35,13 @@ WORKER = ["-m", "hack.bench.meeting.worker"]
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """How the agents of a job are started. agents(port): the command of each, without the worker's words."""
+    """How the agents of a job are started.
+
+    agents(port, folder): the command of each, without the worker's words; the folder is one that they share.
+    """
 
     name: str
-    agents: Callable[[int], Sequence[Sequence[str]]]
+    agents: Callable[[int, str], Sequence[Sequence[str]]]
     env: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -53,8 +56,14 @@ def turnout(*options: str) -> list[str]:
     return [sys.executable, "-m", "launcher", f"--max-restarts={RESTARTS}", "--local-addr=127.0.0.1", *options]
 
 
-def _members(nnodes: str, port: int) -> list[list[str]]:
-    at = ["--nproc-per-node=1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=bench"]
+def _members(nnodes: str, port: int, folder: str) -> list[list[str]]:
+    at = [
+        f"--round-dir={folder}",
+        "--nproc-per-node=1",
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint=127.0.0.1:{port}",
+        "--rdzv-id=bench",
+    ]
     return [turnout(f"--nnodes={nnodes}", *at, f"--node-rank={rank}") for rank in range(2)]
 
 
@@ -67,13 +76,15 @@ def _joined(nnodes: str, port: int) -> list[str]:
 # restarts or hangs for good. With a store for each restart it is at its best, and that is what ours is held against.
 OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
-TORCH_SHIPPED = Launcher("torchrun as shipped", lambda port: [torchrun("--standalone", f"--nproc-per-node={RANKS}")])
+TORCH_SHIPPED = Launcher(
+    "torchrun as shipped", lambda port, folder: [torchrun("--standalone", f"--nproc-per-node={RANKS}")]
+)
 TORCH = Launcher("torchrun at its best", TORCH_SHIPPED.agents, OWN_STORE)
-TORCH_TWO = Launcher("torchrun, 2 agents", lambda port: [_joined("2", port)] * 2, OWN_STORE)
-OURS = Launcher("turnout-run", lambda port: [turnout("--standalone", f"--nproc-per-node={RANKS}")])
-OURS_TWO = Launcher("turnout-run, 2 agents", lambda port: _members("2", port))
-OURS_SHRINKS = Launcher("turnout-run, --nnodes=1:2", lambda port: _members("1:2", port))
-TORCH_SHRINKS = Launcher("torchrun, --nnodes=1:2", lambda port: [_joined("1:2", port)] * 2, OWN_STORE)
+TORCH_TWO = Launcher("torchrun, 2 agents", lambda port, folder: [_joined("2", port)] * 2, OWN_STORE)
+OURS = Launcher("turnout-run", lambda port, folder: [turnout("--standalone", f"--nproc-per-node={RANKS}")])
+OURS_TWO = Launcher("turnout-run, 2 agents", lambda port, folder: _members("2", port, folder))
+OURS_SHRINKS = Launcher("turnout-run, --nnodes=1:2", lambda port, folder: _members("1:2", port, folder))
+TORCH_SHRINKS = Launcher("torchrun, --nnodes=1:2", lambda port, folder: [_joined("1:2", port)] * 2, OWN_STORE)
 
 
 class Job:
@@ -94,7 +105,7 @@ class Job:
         env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.getcwd(), "GLOO_SOCKET_IFNAME": "lo"}
         env |= {"PYTHONUNBUFFERED": "1", **self._launcher.env}
         port = _free_port()
-        for at, words in enumerate(self._launcher.agents(port)):
+        for at, words in enumerate(self._launcher.agents(port, memory)):
             if at:
                 _served(port)
             command = apart.command([*words, *WORKER, memory], self._names, self._folder)
@@ -142,10 +153,10 @@ class Job:
         return self._killed([self.going()[rank]], RANKS, limit_s)
 
     def kill_agent(self, limit_s: float) -> Fault:
-        """Kill the last agent and its processes together, as a node that is lost. The others go on without."""
+        """Kill the last agent and all that it started together, as a node that is lost. The others go on without."""
         agent = self._agents.pop()
-        children = [pid for pid in self.going().values() if _parent(pid) == agent.pid]
-        return self._killed([agent.pid, *children], RANKS - len(children), limit_s)
+        victims = [agent.pid, *_below(agent.pid)]
+        return self._killed(victims, RANKS - len({*self.going().values()} & {*victims}), limit_s)
 
     def _killed(self, victims: Sequence[int], ranks: int, limit_s: float) -> Fault:
         with ExitStack() as stack:
@@ -179,7 +190,7 @@ class Job:
 
 
 def faults(launcher: Launcher, names: Names, folder: Path, times: int, limit_s: float) -> list[Fault]:
-    """Kill a process so many times, in as many jobs as its budget of restarts needs. A job that is lost is a fault too."""
+    """Kill a process so many times, in as many jobs as the budget of restarts needs. A job that is lost counts too."""
     found: list[Fault] = []
     while len(found) < times:
         with Job(launcher, names, folder) as job:
@@ -209,8 +220,17 @@ def _end(agent: subprocess.Popen[str]) -> None:
         agent.wait()
 
 
-def _parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+def _below(pid: int) -> list[int]:
+    """The processes that this one has started, and those that they have."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(stat.parent.name))
+    found = [*children.get(pid, ())]
+    for each in found:  # grows as it goes
+        found += children.get(each, ())
+    return found
 
 
 def _served(port: int) -> None:

@@ -81,5 +81,8 @@ def fault(
 def middle(faults: Sequence[Fault]) -> dict[str, float]:
     """The median of each phase's end over the faults that the jobs survived."""
     lived = [fault for fault in faults if fault.after_s]
-    told = {phase: [each for fault in lived if not math.isnan(each := fault.after_s.get(phase, math.nan))] for phase in PHASES}
+    told = {
+        phase: [each for fault in lived if not math.isnan(each := fault.after_s.get(phase, math.nan))]
+        for phase in PHASES
+    }
     return {phase: median(times) if times else math.nan for phase, times in told.items()}

@@ -1,7 +1,9 @@
 """Our own way to meet: the launcher's door, coordinator, search and link as they are shipped; no training processes.
 
 The coordinator has a process of its own, as the floor's server has. A member of the crowd does what an agent does with
-what it is told, and nothing else: it accepts a round or refuses it, and is ready at once when told to stop.
+what it is told, and nothing else: it accepts a round or refuses it, and is ready at once when told to stop. It holds
+a place when that is one in a world of all. On a host of its own no agent waits for another's interpreter, so of each
+process only so many knock at a time; in a crowd of 1,024 that is everybody.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from launcher.shell.meeting.link import Link
 from launcher.wire import VERSION, Base, Formed, Join, Ready, Stop, ToMember
 
 RUN, TOKEN = "bench", b"a token of a benchmark"
+KNOCKING = 128
 HOSTS_PER_LEAF, LEAVES_PER_SPINE = 16, 16
 
 
@@ -55,9 +58,9 @@ class Ours:
         with asyncio.Runner() as runner:
             members = runner.run(_made(mine, agents, port))
             gate()
-            yield runner.run(_together([member.join() for member in members]))
-            while True:
-                yield runner.run(_together([member.again() for member in members]))
+            knocks = asyncio.Semaphore(KNOCKING)
+            yield runner.run(_together([member.join(knocks, agents) for member in members]))
+            yield runner.run(_together([member.held(agents - 1) for member in members]))
 
 
 async def _coordinate(agents: int, told: Callable[[float], None]) -> None:
@@ -90,25 +93,28 @@ class _Follower:
         self._me, self._terms, self._endpoint = me, terms, endpoint
         self._base = Base()
         self._link: Link | None = None
-        self._held: asyncio.Queue[float | str] = asyncio.Queue()
+        self._worlds: asyncio.Queue[tuple[int, float] | str] = asyncio.Queue()
 
-    async def join(self) -> float:
-        """Find the coordinator, and hold a place in its next world."""
+    async def join(self, knocks: asyncio.Semaphore, size: int) -> float:
+        """Find the coordinator, and hold a place in a world of this size."""
         finder = Finder(self._new_link, _nobody_leads, ("", 0), None, lambda what, fields: None)
         loop = asyncio.get_running_loop()
         seek = Seek(self._me.id, self._endpoint, False, False, self._terms.join_timeout_s, since_s=loop.time())
-        found = await finder.find(seek)
+        async with knocks:
+            found = await finder.find(seek)
         if isinstance(found, GiveUp):
             raise ConnectionError(found.detail)
         self._link, _ = found
-        return await self.again()
+        return await self.held(size)
 
-    async def again(self) -> float:
-        """When it held its place in the next world."""
-        held = await self._held.get()
-        if isinstance(held, str):
-            raise ConnectionError(held)
-        return held
+    async def held(self, size: int) -> float:
+        """When it held its place in a world of this size."""
+        while True:
+            world = await self._worlds.get()
+            if isinstance(world, str):
+                raise ConnectionError(world)
+            if world[0] == size:
+                return world[1]
 
     def _new_link(self) -> Link:
         def join(nonce: bytes, proof: bytes) -> Join:
@@ -120,13 +126,13 @@ class _Follower:
         match message:
             case Formed() if accepts(self._base, message):
                 self._base = Base(message.round, message.group_size, True, True)
-                self._held.put_nowait(time.monotonic())
+                self._worlds.put_nowait((message.group_size, time.monotonic()))
             case Stop(round=round_):
                 self._base = Base(self._base.round, self._base.size, self._base.inside, False)
                 link.say(Ready(round_, self._me.master_port, self._me.path))
 
     def _lost(self, link: Link, reason: Reason) -> None:
-        self._held.put_nowait(f"the coordinator is lost: {reason.value}")
+        self._worlds.put_nowait(f"the coordinator is lost: {reason.value}")
 
 
 async def _nobody_leads(seek: Seek) -> tuple[bool, Address | None]:

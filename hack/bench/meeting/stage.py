@@ -1,7 +1,7 @@
-"""Where agents meet: a process apart that gathers crowds on request, `python -m hack.bench.meeting.stage NAMES KIND...`.
+"""Where agents meet: a process that gathers crowds on request, `python -m hack.bench.meeting.stage NAMES KIND...`.
 
-It reads lines "kind agents limit_s [dies]" and answers each with the meeting as JSON. What its kinds need is imported once;
-the crowds are forked from it.
+It reads lines "kind agents limit_s [dies]" and answers each with the meeting as JSON. What its kinds need is imported
+once; the crowds are forked from it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from hack.bench.meeting import apart
 from hack.bench.meeting.apart import Names
 from hack.bench.meeting.crowd import Kind, Met, gather
 from hack.bench.meeting.ours import Ours
-from hack.bench.meeting.plain import Floor
+from hack.bench.meeting.plain import Floor, Lookup
 from hack.bench.meeting.stores import C10d, Connections, Nvrx
 
 KINDS: Mapping[str, Kind] = {
     "ours": Ours(),
     "floor": Floor(),
+    "lookup": Lookup(),
     "nvrx": Nvrx(),
     "c10d": C10d(),
     "stores": Connections(),

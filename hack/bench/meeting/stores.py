@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
+from importlib import import_module
 from typing import Any
 
 from hack.bench.meeting.crowd import Gate
@@ -94,12 +95,11 @@ class Nvrx(_Stores):
     def warm(self) -> None:
         """Import it."""
         super().warm()
-        import nvidia_resiliency_ext.fault_tolerance.ft_rendezvous_barrier  # noqa: F401
+        _barrier()
 
     def agent(self, agent: int, agents: int, store: Any) -> Rendezvous:
         """The first one closes the round, as the host of the store does there."""
-        from nvidia_resiliency_ext.fault_tolerance import ft_rendezvous_barrier as barrier
-
+        barrier = _barrier()
         state = barrier._RendezvousBarrierState(
             store, "bench", is_store_host=agent == 0, join_timeout_seconds=LIMIT.total_seconds()
         )
@@ -123,6 +123,10 @@ class C10d(_Stores):
         backend = C10dRendezvousBackend(store, "bench")
         handler = DynamicRendezvousHandler.from_backend("bench", store, backend, agents, agents, local_addr=HERE)
         return lambda: handler.next_rendezvous()
+
+
+def _barrier() -> Any:
+    return import_module("nvidia_resiliency_ext.fault_tolerance.ft_rendezvous_barrier")
 
 
 def _connected(port: int) -> Any:
