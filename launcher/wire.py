@@ -207,8 +207,15 @@ class Roster(_Frame, tag=18, frozen=True):
     members: tuple[Member, ...]
 
 
+class Pace(_Frame, tag=19, frozen=True):
+    """The crowd has grown: from now on as Welcome says it."""
+
+    beat_s: Seconds
+    silence_s: Seconds
+
+
 ToMember: TypeAlias = (
-    Challenge | Welcome | Refused | Redirect | Waiting | Formed | StopAt | Stop | Finish | Beat | Roster
+    Challenge | Welcome | Refused | Redirect | Waiting | Formed | StopAt | Stop | Finish | Beat | Roster | Pace
 )
 ToCoordinator: TypeAlias = Join | Beat | Ready | Failed | Succeeded | Leaving | Reached | Ask
 Message: TypeAlias = ToMember | ToCoordinator

@@ -7,6 +7,7 @@ wanted number, else for the last call. Members of the last world come before oth
 from __future__ import annotations
 
 from dataclasses import replace
+from zlib import crc32
 
 from launcher.model import Exit, Member, Reason, Record, World
 from launcher.ranks import ips, seated
@@ -27,9 +28,11 @@ def gather(turn: Turn) -> None:
     if (own := turn.members.get(at.me.id)) is not None and own.leave_s is not None:
         _hand_over(turn, own)
         return
+    if _comes(turn):
+        return
     there = [known for known in turn.members.values() if not known.busy and known.leave_s is None]
     size = at.terms.size(len(there))
-    if size == 0:
+    if size == 0 or _second(turn):
         _below_min(turn, len(there))
         return
     called = turn.now_s >= at.joined_s + at.call_s
@@ -48,14 +51,40 @@ def gather(turn: Turn) -> None:
     _claim(turn, tuple(known.member for known in chosen))
 
 
+def _comes(turn: Turn) -> bool:
+    """Is a first crowd still on its way? Then nobody looks at every member each time that one more has come."""
+    at = turn.at
+    until_s = min(at.joined_s + at.call_s, (at.sought_s or at.since_s) + at.terms.join_timeout_s)
+    if (
+        at.base
+        or at.before
+        or at.roams
+        or len(turn.members) >= min(at.expected, at.terms.most)
+        or turn.now_s >= until_s
+    ):
+        return False
+    turn.wake(until_s)
+    return True
+
+
 def _hand_over(turn: Turn, own: Known) -> None:
     """The coordinator itself leaves: the oldest of the others goes on."""
     at = turn.at
-    for next_ in turn.successors()[:1]:
+    for next_ in [each for each in turn.successors() if each.id != at.me.id][:1]:
         turn.at = replace(at, phase=Phase.OVER)
         turn.told("handed_over", Reason.MEMBER_LEFT, to=next_.id, round=at.round + 1)
         record = Record(at.run, at.round + 1, next_.id, next_.address, next_.port, at.budget)
         turn.effects.append(StepDown(record, handover=True, size=at.base_size - int(_veteran(turn, own))))
+
+
+def _second(turn: Turn) -> bool:
+    """Has the first coordinator perhaps formed the first world, without a word to anybody here?
+
+    We took its place before we heard of a world. Nobody here has been in one, so no majority tells; but when the min is
+    more than half of the max, two worlds do not fit into one job.
+    """
+    at = turn.at
+    return at.base == 0 and not at.arbiter and bool(at.roams) and (at.only or 2 * at.terms.least <= at.terms.most)
 
 
 def _alone(turn: Turn) -> bool:
@@ -82,13 +111,30 @@ def _veteran(turn: Turn, known: Known) -> bool:
 
 def _below_min(turn: Turn, there: int) -> None:
     at = turn.at
-    until_s = at.since_s + at.terms.join_timeout_s
+    until_s = (at.sought_s or at.since_s) + at.terms.join_timeout_s
     if turn.now_s < until_s:
         turn.wake(until_s)
+        if at.roams and not at.arbiter and (not at.only or at.base == 0):
+            _look_around(turn)
         return
     names = ", ".join(sorted(known.member.name for known in turn.members.values())[:16])
     detail = f"{there} of at least {at.terms.floor} workers came within {at.terms.join_timeout_s:g} s: {names}"
     turn.finish(Exit.FAILED, Reason.JOIN_TIMEOUT, detail)
+
+
+def _look_around(turn: Turn) -> None:
+    """The others may have a coordinator of their own, whom nobody names to us: everybody searches again, we too.
+
+    Who has more members stays longer, and nobody as long as the next one: so that one is there when the other comes.
+    """
+    at = turn.at
+    until_s = at.since_s + at.alone_s * (1 + len(turn.members) + crc32(at.me.id.encode()) / 2**31)
+    if turn.now_s < until_s:
+        turn.wake(until_s)
+        return
+    turn.at = replace(at, phase=Phase.OVER)
+    turn.told("stepped_down", Reason.BELOW_MIN, round=at.round)
+    turn.effects.append(StepDown(Record(at.run, at.round, "")))
 
 
 def _no_arbiter(turn: Turn) -> None:
@@ -149,7 +195,8 @@ def form(turn: Turn) -> None:
     world, base = World.of(at.round, ranking.members), at.base
     turn.at = replace(
         at, phase=Phase.TRAINING, world=world, base=at.round, base_size=len(world.members), chosen=(), done=frozenset(),
-        expected=0, call_s=0.0, since_s=turn.now_s, fault="", lost=False, stop_step=None, sure=False,
+        expected=0, call_s=0.0, since_s=turn.now_s, sought_s=0.0, fault="",
+        roams=None if at.roams is None else True, lost=False, stop_step=None, sure=False,
     )  # fmt: skip
     _tell_places(turn, world, base)
     fields: dict[str, object] = {"round": world.round, "members": len(world.members), "ranks": world.ranks}

@@ -27,7 +27,8 @@ class Seek:
     host: it is the one that the endpoint names, or the first worker where nobody names one. arbiter: there is one to
     ask. successors: as last told. refused: where nobody listens, so whoever was there is dead; silent: where nothing
     answered. asked: the arbiter had nothing new in this lap. since_s: when the search began. handed: the
-    coordinator left in peace, and the base counts it no longer.
+    coordinator left in peace, and the base counts it no longer. roams: it has led, with too few: others may lead, too,
+    and are tried before it leads again.
     """
 
     id: str
@@ -45,6 +46,7 @@ class Seek:
     laps: int = 0
     since_s: float = 0.0
     handed: bool = False
+    roams: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,9 @@ def _lap(seek: Seek, now_s: float) -> Iterator[Move]:
         yield Go(seek.last)
     for successor in seek.successors:
         if successor.id == seek.id:
-            yield Lead()
+            if not seek.roams:
+                yield Lead()
+            continue
         yield Go((successor.address, successor.port))
     if not seek.base.round and seek.endpoint is not None and not seek.host:
         yield Go(seek.endpoint)
@@ -111,6 +115,8 @@ def _lap(seek: Seek, now_s: float) -> Iterator[Move]:
         yield Lead()
     if seek.endpoint is not None and not seek.host:
         yield Go(seek.endpoint)
+    if seek.roams:
+        yield Lead()
     if seek.arbiter and seek.laps and now_s - seek.since_s > LEADERLESS_S:
         yield Lead()
 

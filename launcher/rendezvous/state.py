@@ -61,8 +61,10 @@ class State:
     the latest join. fence_s: how long after it lost us a member may still train; fenced_s: until then somebody may whom
     we have lost, or never had. ended: a seat of that round has no process any more: its world never trains again.
     before: the round that the arbiter gave to whoever came before us. asked_s: when it was asked for the round, or gave
-    it; unfenced: it was out of reach for too long, and only its grant lets us go on. why: what began the next round.
-    fault: the process failure that will be charged unless a loss explains it.
+    it. roams: without an arbiter, who has too few members has everybody search for another coordinator now and then;
+    False: not before the first world, None: never. sought_s: since when we have none, also before we led, or 0.
+    unfenced: the arbiter was out of reach for too long, and only its grant lets us go on. why: what began the next
+    round. fault: the process failure that will be charged unless a loss explains it.
     """
 
     me: Member
@@ -83,9 +85,12 @@ class State:
     ended: int = 0
     before: int = 0
     asked_s: float = 0.0
+    roams: bool | None = None
+    sought_s: float = 0.0
     unfenced: bool = False
     world: World | None = None
     members: Mapping[str, Known] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)  # of members that are here or were: the id of the newest
     done: frozenset[str] = frozenset()
     budget: Budget = NO_BUDGET
     expected: int = 0

@@ -47,16 +47,26 @@ def begin(
 
 
 def succeed(
-    state: State, base: Base, budget: Budget, *, handed: bool = False, before: int = 0, fenced_s: float = 0.0
+    state: State,
+    base: Base,
+    budget: Budget,
+    *,
+    handed: bool = False,
+    before: int = 0,
+    fenced_s: float = 0.0,
+    sought_s: float | None = None,
 ) -> State:
     """The same, of a job that a lost coordinator leaves behind: its members have the time to regroup.
 
     handed: it left in peace, and the base counts it no longer. before: the round in the arbiter's record when we
-    claimed ours, 0 for none. fenced_s: until when its holder, if it lives, may train without the arbiter.
+    claimed ours, 0 for none. fenced_s: until when its holder, if it lives, may train without the arbiter. sought_s:
+    since when we search, 0 for the one whom everybody searches: it does not roam before its first world. None: never.
     """
     if base.round or before:
         fenced_s = max(fenced_s, state.since_s + state.fence_s)
     state = replace(state, before=before, fenced_s=fenced_s)
+    if sought_s is not None:
+        state = replace(state, roams=sought_s > 0, sought_s=sought_s)
     if not base.round:
         return replace(state, budget=budget)
     return replace(

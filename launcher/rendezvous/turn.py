@@ -30,7 +30,8 @@ class Turn:
 
     def ended(self) -> tuple[State, tuple[Effect, ...]]:
         """What the turn has made of the state, and what it asks for."""
-        return replace(self.at, members=self.members), tuple(self.effects)
+        names = self.at.names if self._names is None else self._names
+        return replace(self.at, members=self.members, names=names), tuple(self.effects)
 
     def tell(self, ids: Iterable[str], message: Message) -> None:
         """Say this to whoever of them is there."""
@@ -54,7 +55,7 @@ class Turn:
     def named(self, name: str) -> str | None:
         """The id of the member with this name."""
         if self._names is None:
-            self._names = {known.member.name: id_ for id_, known in self.members.items()}
+            self._names = dict(self.at.names)
         return self._names.get(name)
 
     @property
@@ -71,9 +72,9 @@ class Turn:
         return [id_ for id_, known in self.members.items() if known.busy]
 
     def successors(self) -> tuple[Successor, ...]:
-        """The oldest members but ourselves, which everybody knows from now on."""
-        others = (known.member for id_, known in self.members.items() if id_ != self.at.me.id and known.leave_s is None)
-        oldest = sorted(others, key=_age)[:SUCCESSORS]
+        """The oldest members, which everybody knows from now on; ourselves too, to be found again if we live."""
+        staying = (known.member for known in self.members.values() if known.leave_s is None)
+        oldest = sorted(staying, key=_age)[:SUCCESSORS]
         return tuple(Successor(member.id, member.address, member.port) for member in oldest)
 
     def wait(self, id_: str, reason: Reason, detail: str = "") -> None:

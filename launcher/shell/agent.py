@@ -126,7 +126,8 @@ class Agent:
 
     def _search(self) -> None:
         async def search() -> None:
-            seek = replace(self._seek, since_s=asyncio.get_running_loop().time(), base=self._base)
+            since_s = self._seek.since_s if self._seek.roams else asyncio.get_running_loop().time()
+            self._seek = seek = replace(self._seek, since_s=since_s, base=self._base)
             self._inbox.put_nowait(Found(await self._finder.find(seek)))
 
         self._begin("search", search())
@@ -157,7 +158,9 @@ class Agent:
         assert link.welcome is not None
         self._link = link
         self._leading.elsewhere(Redirect(link.welcome.coordinator, *address))
-        self._seek = replace(self._seek, last=address, hint=None, handed=False, successors=link.welcome.successors)
+        self._seek = replace(
+            self._seek, last=address, hint=None, handed=False, silent=frozenset(), successors=link.welcome.successors
+        )
         self._say("coordinator_found", {"coordinator": link.welcome.coordinator, "at": f"{address[0]}:{address[1]}"})
         if self._leave is not None:
             link.say(Leaving(max(self._leave - asyncio.get_running_loop().time(), 0.0)))
@@ -176,6 +179,8 @@ class Agent:
         self._link = None
         self._leading.elsewhere(None)
         if came.reason is Reason.MEMBER_SILENT:
+            if self._seek.last is not None:  # to knock there would last until that fails, too
+                self._seek = replace(self._seek, silent=frozenset([self._seek.last]))
             await self._fence()
         elif came.link.welcome is not None:
             asyncio.get_running_loop().call_later(
@@ -254,7 +259,7 @@ class Agent:
         if self._base.busy:
             await self._stop(0.0)
         self._base, self._budget = Base(formed.round, formed.group_size, True, True), formed.budget
-        self._seek = replace(self._seek, successors=formed.successors)
+        self._seek = replace(self._seek, successors=formed.successors, roams=False)
         self._formed, self._report = formed, None
         self._say("processes_started", {
             "round": formed.round, "reason": formed.reason, "group_rank": formed.group_rank,
@@ -325,6 +330,7 @@ class Agent:
         """Our own coordinator has ended."""
         await self._leading.end()
         if isinstance(how, StepDown) and self._link is not None:
+            self._seek = replace(self._seek, roams=not how.to.coordinator)
             self._redirected(Redirect(how.to.coordinator, how.to.address, how.to.port))
 
 

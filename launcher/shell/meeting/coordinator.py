@@ -6,6 +6,7 @@ Events of one moment are one turn, so that a thousand joins cost one copy of the
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
@@ -38,7 +39,7 @@ from launcher.rendezvous.step import steps
 from launcher.rendezvous.turn import SUCCESSORS
 from launcher.shell.arbiters import Arbiter
 from launcher.shell.meeting.door import Guest
-from launcher.wire import Ask, Beat, Join, Redirect, Roster, Successor, ToCoordinator, Welcome, encode
+from launcher.wire import Ask, Beat, Join, Pace, Redirect, Roster, Successor, ToCoordinator, Welcome, encode
 
 Say = Callable[[str, Mapping[str, object]], None]
 FENCE_S = 400.0  # without the arbiter: a stranger to the world may take over after STRANGER_S (leading.py)
@@ -74,6 +75,9 @@ class Coordinator:
         self.counts: Counter[str] = Counter()
         self.ended: asyncio.Future[Over | StepDown] = self._loop.create_future()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._paced_s = beat_s
+        gc.freeze()  # a crowd of members are many objects that stay: the collector need not look at them so often
+        gc.set_threshold(50_000, 20, 50)
         self._watch = self._loop.call_later(beat_s, self._look)
         if arbiter is not None:
             self._begin(self._renew_for_ever())
@@ -179,6 +183,9 @@ class Coordinator:
                 self._forget(id_, Reason.MEMBER_SILENT)
         self._looked_s = now_s
         data = encode(Beat())
+        if beat_s > self._paced_s * 1.5:  # those who came when the crowd was small would take us for silent
+            self._paced_s = beat_s
+            data = encode(Pace(beat_s, limit_s)) + data
         for guest in self._guests.values():
             guest.send(data)
         if self._beats:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable, Mapping
 
 from launcher.model import Reason
@@ -28,7 +29,9 @@ from launcher.shell.identity import resolved
 from launcher.shell.meeting.link import Link, NoAnswer, NobodyListens, connect
 from launcher.wire import Redirect, Refused, Welcome
 
+NOTICE_S = 5.0  # for others to notice, too, that the coordinator is lost: their heartbeats are out of step with ours
 Say = Callable[[str, Mapping[str, object]], None]
+_TOLD_LAPS = (0, 8)  # of a search: a worker that waits for the first one does not fill its log
 
 
 class Finder:
@@ -72,7 +75,7 @@ class Finder:
             case Look():
                 return await self._look(seek)
             case Pause(for_s=for_s):
-                await asyncio.sleep(for_s)
+                await asyncio.sleep(for_s * (0.5 + random.random()))  # a crowd does not come back all at once
         return paused(seek)
 
     async def _knock(self, seek: Seek, to: Address) -> Seek | tuple[Link, Address] | GiveUp:
@@ -86,8 +89,14 @@ class Finder:
             case Refused(reason=reason, detail=detail):
                 return GiveUp(Reason(reason) if reason in set(Reason) else Reason.REFUSED, detail)
             case Redirect() if answer.port:
+                lost = (answer.address, answer.port) in seek.refused | seek.silent
+                if lost and asyncio.get_running_loop().time() < seek.since_s + NOTICE_S:
+                    await asyncio.sleep(0.1)
+                    return seek  # ask it again: of two that lead at once, neither may have enough
                 return redirected(failed(seek, to, refused=False), answer)
             case NobodyListens():
+                if seek.laps in _TOLD_LAPS:
+                    self._say("coordinator_sought", {"at": f"{to[0]}:{to[1]}", "detail": "nobody listens there"})
                 return failed(seek, to, refused=True)
             case NoAnswer(why=why):
                 self._say("coordinator_sought", {"at": f"{to[0]}:{to[1]}", "detail": why})

@@ -30,7 +30,7 @@ class Frames(asyncio.Protocol):
         """asyncio: connected."""
         self.transport = cast(asyncio.Transport, transport)
         self.transport.set_write_buffer_limits(high=_MOST_UNSENT)
-        if (sock := transport.get_extra_info("socket")) is not None and sock.family != socket.AF_UNIX:
+        if (sock := transport.get_extra_info("socket")) is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         peername = transport.get_extra_info("peername")
         self.peer = peername[0] if isinstance(peername, tuple) else ""

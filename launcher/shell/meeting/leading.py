@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from launcher.model import Budget, Member, Record, Terms
 from launcher.rendezvous.arbiter import HOLD_S, ArbiterRefused, Held, may_claim, next_round
+from launcher.rendezvous.liveness import beat_of
 from launcher.rendezvous.seek import Address, Seek
 from launcher.rendezvous.state import Over, StepDown
 from launcher.rendezvous.step import begin, succeed
@@ -20,6 +22,7 @@ Say = Callable[[str, Mapping[str, object]], None]
 # A holder that is silent, and may live. Its world cannot train without one of its members, so that one takes over soon.
 # A stranger waits until that holder has fenced itself (coordinator.FENCE_S), however long its API server was away.
 STRANGER_S = 600.0
+FENCE = 1.5  # of the silence after which a member ends its processes: it looks at each heartbeat only, and has to kill
 GOODBYE_S = 6.0  # for everybody to hear that the job is over
 
 
@@ -78,7 +81,10 @@ class Leading:
     def _begin(self, seek: Seek, budget: Budget, held: Held | None, granted: int | None) -> None:
         now_s = asyncio.get_running_loop().time()
         state = begin(self.me, self._run, self._terms, now_s, wanted=self._wanted, granted=granted, only=self._only)
-        state = succeed(state, seek.base, budget, handed=seek.handed)
+        crowd_s = 5 * beat_of(seek.base.size, self._timing.heartbeat_s)  # as the coordinator itself stretches silence
+        state = replace(state, fence_s=FENCE * max(self._timing.silence_s, crowd_s))
+        sought_s = 0.0 if seek.host and not seek.base.round else seek.since_s
+        state = succeed(state, seek.base, budget, handed=seek.handed, sought_s=sought_s)
         self._say("coordinator_begun", {"round": state.round + 1, "reason": state.why.value, "arbiter": bool(held)})
         self.coordinator = Coordinator(
             state, self._say, beat_s=self._timing.heartbeat_s, silence_s=self._timing.silence_s,

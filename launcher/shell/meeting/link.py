@@ -16,6 +16,7 @@ from launcher.wire import (
     Beat,
     Challenge,
     Join,
+    Pace,
     Redirect,
     Refused,
     ToCoordinator,
@@ -27,8 +28,9 @@ from launcher.wire import (
     read_at_member,
 )
 
-CONNECT_S = 1.0  # for a host that is there to take a connection
-GREET_S = 5.0  # for it to answer: it may first have to find out itself that the coordinator is lost
+CONNECT_S = 2.0  # for a host that is there to take a connection
+CHALLENGE_S = 5.0  # for its agent to say a word: one that is stopped says none
+GREET_S = 20.0  # from then on: a crowd comes before us, or it first has to find out that the coordinator is lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,7 @@ class Link(Frames):
         self.welcome: Welcome | None = None
         self._heard_s = self._looked_s = self._loop.time()
         self._beats: asyncio.TimerHandle | None = None
+        self._beat_s = self._silence_s = 0.0
         self.step = self.saved = -1
         self._over = False
 
@@ -71,7 +74,9 @@ class Link(Frames):
         self._heard_s = self._loop.time()
         message = read_at_member(body)
         if self.welcome is not None:
-            if not isinstance(message, Beat):
+            if isinstance(message, Pace):
+                self._beat_s, self._silence_s = message.beat_s, message.silence_s
+            elif not isinstance(message, Beat):
                 self._on_message(self, message)
             return
         match message:
@@ -87,12 +92,18 @@ class Link(Frames):
                     self.abort()
                     return
                 self.welcome = message
+                self._beat_s, self._silence_s = message.beat_s, message.silence_s
                 self._beats = self._loop.call_later(message.beat_s, self._beat)
                 self._answer(message)
             case Redirect() | Refused():
                 self._answer(message)
             case _:
                 raise BadFrame(f"{type(message).__name__} before Welcome")
+
+    @property
+    def challenged(self) -> bool:
+        """Has the other side said anything?"""
+        return self._theirs != b""
 
     def _proof(self, theirs: bytes) -> bytes:
         return proof(self._token, "member", self._run, theirs, self._nonce)
@@ -106,8 +117,7 @@ class Link(Frames):
         self.send(encode(message))
 
     def _beat(self) -> None:
-        assert self.welcome is not None
-        now_s, limit_s = self._loop.time(), self.welcome.silence_s
+        now_s, limit_s = self._loop.time(), self._silence_s
         if now_s - self._looked_s > limit_s / 2:
             self._heard_s = now_s  # we were stopped ourselves: what came meanwhile is still to be read
         self._looked_s = now_s
@@ -116,7 +126,7 @@ class Link(Frames):
             self.abort()
             return
         self.say(Beat(self.step, self.saved))
-        self._beats = self._loop.call_later(self.welcome.beat_s, self._beat)
+        self._beats = self._loop.call_later(self._beat_s, self._beat)
 
     def closed(self, why: Exception | None) -> None:
         """The connection is gone."""
@@ -152,10 +162,10 @@ async def connect(
     except (OSError, TimeoutError) as error:
         return None, NoAnswer(str(error) or f"no connection within {connect_s:g} s")
     try:
-        async with asyncio.timeout(greet_s):
-            answer = await link.answer
-    except TimeoutError:
-        answer = NoAnswer(f"no greeting within {greet_s:g} s")
+        await asyncio.wait([link.answer], timeout=min(CHALLENGE_S, greet_s))
+        if link.challenged:
+            await asyncio.wait([link.answer], timeout=greet_s)
+        answer = link.answer.result() if link.answer.done() else NoAnswer(f"no greeting within {greet_s:g} s")
     except asyncio.CancelledError:
         link.abort()
         raise
