@@ -55,6 +55,10 @@ class Base(_Frame, frozen=True):
     inside: bool = False
     busy: bool = False
 
+    def idle(self) -> Base:
+        """The same, without processes."""
+        return Base(self.round, self.size, self.inside)
+
 
 class Join(_Frame, tag=2, frozen=True):
     """A member and what it knows. wanted: workers that the job has now, 0 when it does not know."""

@@ -81,7 +81,7 @@ def _second(turn: Turn) -> bool:
     """Has the first coordinator perhaps formed the first world, without a word to anybody here?
 
     We took its place before we heard of a world. Nobody here has been in one, so no majority tells; but when the min is
-    more than half of the max, two worlds do not fit into one job.
+    more than half of the max, and nobody has started more workers than that, two worlds do not fit into one job.
     """
     at = turn.at
     return at.base == 0 and not at.arbiter and bool(at.roams) and (at.only or 2 * at.terms.least <= at.terms.most)

@@ -17,6 +17,7 @@ from launcher.rendezvous.follow import accepts
 from launcher.rendezvous.seek import Address, GiveUp, Seek
 from launcher.rendezvous.state import Over, StepDown
 from launcher.settings import Settings
+from launcher.shell.contact import Contact
 from launcher.shell.hands import Hands
 from launcher.shell.happened import Came, Ended, Found, Late, Signalled
 from launcher.shell.identity import free_port
@@ -65,15 +66,14 @@ class Agent:
         where: Callable[[], Sighting],
     ) -> None:
         self._settings, self.me, self._token, self._say, self._where = settings, me, token, say, where
-        self._training, self._leading, self._seek = training, leading, seek
+        self._training, self._leading = training, leading
         self._inbox: asyncio.Queue[object] = asyncio.Queue()
-        self._link: Link | None = None
-        self._early: list[Came] = []
         self._base, self._budget = Base(), Budget()
         self._formed: Formed | None = None
         self._report: Failed | Succeeded | None = None
         self._leave: float | None = None  # when to be gone, by the loop's clock
-        self._finder = Finder(self._new_link, leading.lead, (me.address, me.port), leading.arbiter, say)
+        finder = Finder(self._new_link, leading.lead, (me.address, me.port), leading.arbiter, say)
+        self._contact = Contact(seek, finder, leading, self._inbox.put_nowait, say)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._exit: tuple[Exit, Reason, str] | None = None
 
@@ -90,7 +90,7 @@ class Agent:
         self._leading.on_end = lambda how: self._inbox.put_nowait(how)
         try:
             await self._training.warm()
-            self._search()
+            self._contact.search(self._base)
             while self._exit is None:
                 await self._take(await self._inbox.get())
             exit_, reason, detail = self._exit
@@ -102,8 +102,7 @@ class Agent:
             for task in self._tasks.values():
                 task.cancel()
             await self._training.close()
-            if self._link is not None:
-                self._link.leave()
+            self._contact.close()
             await self._leading.close()
 
     def _new_link(self) -> Link:
@@ -124,14 +123,6 @@ class Agent:
             old.cancel()
         self._tasks[name] = asyncio.get_running_loop().create_task(work)
 
-    def _search(self) -> None:
-        async def search() -> None:
-            since_s = self._seek.since_s if self._seek.roams else asyncio.get_running_loop().time()
-            self._seek = seek = replace(self._seek, since_s=since_s, base=self._base)
-            self._inbox.put_nowait(Found(await self._finder.find(seek)))
-
-        self._begin("search", search())
-
     async def _take(self, item: object) -> None:
         match item:
             case Found(found=GiveUp(reason=reason, detail=detail)):
@@ -141,8 +132,8 @@ class Agent:
                 await self._linked(link, address)
             case Came(message=None):
                 await self._lost(item)
-            case Came(link=link) if link is not self._link:
-                self._early.append(item)
+            case Came(link=link) if link is not self._contact.link:
+                self._contact.early(item)
             case Came(message=message):
                 await self._obey(message)
             case Ended():
@@ -155,38 +146,21 @@ class Agent:
                 await self._led(item)
 
     async def _linked(self, link: Link, address: Address) -> None:
-        assert link.welcome is not None
-        self._link = link
-        self._leading.elsewhere(Redirect(link.welcome.coordinator, *address))
-        self._seek = replace(
-            self._seek, last=address, hint=None, handed=False, silent=frozenset(), successors=link.welcome.successors
-        )
-        self._say("coordinator_found", {"coordinator": link.welcome.coordinator, "at": f"{address[0]}:{address[1]}"})
+        early = self._contact.made(link, address)
         if self._leave is not None:
             link.say(Leaving(max(self._leave - asyncio.get_running_loop().time(), 0.0)))
         if self._report is not None:
             link.say(self._report)
         self._tell_steps()
-        early, self._early = self._early, []
         for came in early:
-            if came.link is link:
-                await self._take(came)
+            await self._take(came)
 
     async def _lost(self, came: Came) -> None:
-        if came.link is not self._link:
-            return
-        self._say("coordinator_lost", {"reason": came.reason.value})
-        self._link = None
-        self._leading.elsewhere(None)
-        if came.reason is Reason.MEMBER_SILENT:
-            if self._seek.last is not None:  # to knock there would last until that fails, too
-                self._seek = replace(self._seek, silent=frozenset([self._seek.last]))
-            await self._fence()
-        elif came.link.welcome is not None:
-            asyncio.get_running_loop().call_later(
-                came.link.welcome.silence_s, self._inbox.put_nowait, Late("coordinator", came.link)
-            )
-        self._search()
+        if came.link is self._contact.link:
+            self._contact.lost(came)
+            if came.reason is Reason.MEMBER_SILENT:
+                await self._fence()
+            self._contact.search(self._base)
 
     async def _fence(self) -> None:
         """Without a coordinator for so long, others may train without us: we must not."""
@@ -200,7 +174,7 @@ class Agent:
             await asyncio.wait([watch])  # it starts nothing any more
         await self._training.stop(min(grace_s, self._settings.timing.shutdown_s))
         self._report = None
-        self._base = replace_base(self._base, busy=False)
+        self._base = self._base.idle()
 
     async def _obey(self, message: Message | None) -> None:
         match message:
@@ -209,11 +183,11 @@ class Agent:
             case Stop():
                 await self._stop(message.grace_s)
                 await self._refresh()
-                self._send(Ready(max(message.round, self._base.round), self.me.master_port, self.me.path))
+                self._contact.send(Ready(max(message.round, self._base.round), self.me.master_port, self.me.path))
             case StopAt(round=round_, step=step, sure=sure) if round_ == self._base.round:
                 farthest = self._training.stop_at(step, sure=sure)
                 if not sure:
-                    self._send(Reached(round_, max(farthest, 0)))
+                    self._contact.send(Reached(round_, max(farthest, 0)))
             case Waiting(round=round_, size=size) if round_ >= self._base.round and not self._base.busy:
                 self._base = Base(round_, size, False)
                 self._say("spare", {"round": round_, "reason": message.reason, "detail": message.detail})
@@ -222,7 +196,7 @@ class Agent:
                 await self._leading.finished(wait=code != Exit.DRAINED)
                 self._exit = (Exit(code), Reason(reason), detail)
             case Redirect():
-                self._redirected(message)
+                self._moved(message)
             case Roster(round=round_, members=members):
                 ranked = [f"{member.name} {member.address}" for member in members]
                 self._say("roster", {"round": round_, "members": ranked})
@@ -235,31 +209,22 @@ class Agent:
         path = (await asyncio.to_thread(self._where)).path or self.me.path
         self.me = replace(self.me, master_port=free_port(self.me.address), path=path)
 
-    def _send(self, message: Ready | Reached | Failed | Succeeded | Leaving | Ask) -> None:
-        if self._link is not None:
-            self._link.say(message)
-
-    def _redirected(self, to: Redirect) -> None:
-        assert self._link is not None
-        self._say("coordinator_moved", {"coordinator": to.id, "at": f"{to.address}:{to.port}"})
-        self._link.leave()
-        self._link = None
-        self._leading.elsewhere(None)
+    def _moved(self, to: Redirect) -> None:
         handed = to.size > 0 and to.id == self.me.id
         if handed:
             self._base = Base(self._base.round, to.size, self._base.inside, self._base.busy)
-        self._seek = replace(self._seek, hint=(to.address, to.port) if to.port else None, last=None, handed=handed)
-        self._search()
+        self._contact.moved(to, handed)
+        self._contact.search(self._base)
 
     async def _start(self, formed: Formed) -> None:
         if not accepts(self._base, formed):
             self._say("round_refused", {"round": formed.round, "base": formed.base, "ours": self._base.round})
-            self._redirected(Redirect("", self.me.address, 0))
+            self._moved(Redirect("", self.me.address, 0))
             return
         if self._base.busy:
             await self._stop(0.0)
         self._base, self._budget = Base(formed.round, formed.group_size, True, True), formed.budget
-        self._seek = replace(self._seek, successors=formed.successors, roams=False)
+        self._contact.formed(formed)
         self._formed, self._report = formed, None
         self._say("processes_started", {
             "round": formed.round, "reason": formed.reason, "group_rank": formed.group_rank,
@@ -288,20 +253,20 @@ class Agent:
         else:
             self._say("processes_done", {"round": ended.round})
             self._report = Succeeded(ended.round)
-            self._base = replace_base(self._base, busy=False)
-        self._send(self._report)
+            self._base = self._base.idle()
+        self._contact.send(self._report)
 
     def _tell_steps(self, again: bool = True) -> None:
         """Give the link what its next heartbeat tells."""
-        if self._link is not None:
-            self._link.step, self._link.saved = self._training.steps()
+        if (link := self._contact.link) is not None:
+            link.step, link.saved = self._training.steps()
         if again:
-            asyncio.get_running_loop().call_later(0.2, self._inbox.put_nowait, Late("steps", self._link))
+            asyncio.get_running_loop().call_later(0.2, self._inbox.put_nowait, Late("steps", self._contact.link))
 
     async def _asked_to_go(self, number: int) -> None:
         loop, grace_s = asyncio.get_running_loop(), self._settings.timing.drain_grace_s
         if number == signal.SIGUSR1:
-            self._send(Ask())
+            self._contact.send(Ask())
             return
         if number != signal.SIGTERM or self._leave is not None:
             await self._training.stop(0.0 if self._leave is not None else None)
@@ -311,9 +276,9 @@ class Agent:
         self._leave = loop.time() + grace_s
         self._say("leave_asked", {"grace_s": grace_s})
         loop.call_later(grace_s, self._inbox.put_nowait, Late("leave"))
-        if self._link is not None:
-            self._link.say(Beat(*self._training.steps()))  # the stop step lies ahead of where we are now
-            self._link.say(Leaving(grace_s))
+        if self._contact.link is not None:
+            self._contact.send(Beat(*self._training.steps()))  # the stop step lies ahead of where we are now
+            self._contact.send(Leaving(grace_s))
         elif not self._base.busy:
             self._exit = (Exit.DRAINED, Reason.DRAINED, "")
 
@@ -321,19 +286,14 @@ class Agent:
         if late.what == "leave":
             await self._training.stop(0.0)
             self._exit = (Exit.DRAINED, Reason.DRAINED, "the time to leave was up")
-        elif late.what == "coordinator" and self._link is None and self._base.busy:
+        elif late.what == "coordinator" and self._contact.link is None and self._base.busy:
             await self._fence()
-        elif late.what == "steps" and late.link is self._link:
+        elif late.what == "steps" and late.link is self._contact.link:
             self._tell_steps()
 
     async def _led(self, how: Over | StepDown) -> None:
         """Our own coordinator has ended."""
         await self._leading.end()
-        if isinstance(how, StepDown) and self._link is not None:
-            self._seek = replace(self._seek, roams=not how.to.coordinator)
-            self._redirected(Redirect(how.to.coordinator, how.to.address, how.to.port))
-
-
-def replace_base(base: Base, *, busy: bool) -> Base:
-    """The same base, with or without processes."""
-    return Base(base.round, base.size, base.inside, busy)
+        if isinstance(how, StepDown) and self._contact.link is not None:
+            self._contact.roam(not how.to.coordinator)
+            self._moved(Redirect(how.to.coordinator, how.to.address, how.to.port))

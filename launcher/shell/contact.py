@@ -1,0 +1,98 @@
+"""A member's contact with whoever coordinates: the link, the search for the next one, and what is known of where."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from launcher.model import Reason
+from launcher.rendezvous.seek import Address, Seek
+from launcher.shell.happened import Came, Found, Late
+from launcher.shell.meeting.finding import Finder
+from launcher.shell.meeting.leading import Leading
+from launcher.shell.meeting.link import Link
+from launcher.wire import Base, Formed, Redirect, ToCoordinator
+
+Say = Callable[[str, Mapping[str, object]], None]
+
+
+class Contact:
+    """Of one agent. put: into its inbox."""
+
+    def __init__(self, seek: Seek, finder: Finder, leading: Leading, put: Callable[[object], None], say: Say) -> None:
+        self._seek, self._finder, self._leading, self._put, self._say = seek, finder, leading, put, say
+        self.link: Link | None = None
+        self._early: list[Came] = []
+        self._searching: asyncio.Task[None] | None = None
+
+    def search(self, base: Base) -> None:
+        """Look for a coordinator, with what we know of the last world. The inbox gets what was found."""
+
+        async def search() -> None:
+            since_s = self._seek.since_s if self._seek.roams else asyncio.get_running_loop().time()
+            self._seek = seek = replace(self._seek, since_s=since_s, base=base)
+            self._put(Found(await self._finder.find(seek)))
+
+        if self._searching is not None:
+            self._searching.cancel()
+        self._searching = asyncio.get_running_loop().create_task(search())
+
+    def early(self, came: Came) -> None:
+        """Something was said on a link of which we have not heard yet that it was found."""
+        self._early.append(came)
+
+    def made(self, link: Link, address: Address) -> list[Came]:
+        """The search has found it. Gives what was said on it meanwhile."""
+        assert link.welcome is not None
+        self.link = link
+        self._leading.elsewhere(Redirect(link.welcome.coordinator, *address))
+        self._seek = replace(
+            self._seek, last=address, hint=None, handed=False, silent=frozenset(), successors=link.welcome.successors
+        )
+        self._say("coordinator_found", {"coordinator": link.welcome.coordinator, "at": f"{address[0]}:{address[1]}"})
+        early, self._early = self._early, []
+        return [came for came in early if came.link is link]
+
+    def lost(self, came: Came) -> None:
+        """The link is gone: after its silence we may not train any more, unless there is another one by then."""
+        self._say("coordinator_lost", {"reason": came.reason.value})
+        self._gone()
+        if came.reason is Reason.MEMBER_SILENT:
+            if self._seek.last is not None:  # to knock there would last until that fails, too
+                self._seek = replace(self._seek, silent=frozenset([self._seek.last]))
+        elif came.link.welcome is not None:
+            loop = asyncio.get_running_loop()
+            loop.call_later(came.link.welcome.silence_s, self._put, Late("coordinator", came.link))
+
+    def moved(self, to: Redirect, handed: bool = False) -> None:
+        """Somebody else decides now. handed: it is we, by the will of the last one."""
+        assert self.link is not None
+        self._say("coordinator_moved", {"coordinator": to.id, "at": f"{to.address}:{to.port}"})
+        self.link.leave()
+        self._gone()
+        self._seek = replace(self._seek, hint=(to.address, to.port) if to.port else None, last=None, handed=handed)
+
+    def roam(self, roams: bool) -> None:
+        """We have led, with too few, and know nobody who does better; or we know somebody."""
+        self._seek = replace(self._seek, roams=roams)
+
+    def formed(self, formed: Formed) -> None:
+        """A world, and who comes after its coordinator."""
+        self._seek = replace(self._seek, successors=formed.successors, roams=False)
+
+    def _gone(self) -> None:
+        self.link = None
+        self._leading.elsewhere(None)
+
+    def send(self, message: ToCoordinator) -> None:
+        """Say this; nothing while there is nobody to hear it."""
+        if self.link is not None:
+            self.link.say(message)
+
+    def close(self) -> None:
+        """Search no more, and leave."""
+        if self._searching is not None:
+            self._searching.cancel()
+        if self.link is not None:
+            self.link.leave()
