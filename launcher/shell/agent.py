@@ -169,8 +169,7 @@ class Agent:
             await self._stop(0.0)
 
     async def _stop(self, grace_s: float) -> None:
-        if (watch := self._tasks.pop("watch", None)) is not None:
-            watch.cancel()
+        if (watch := self._tasks.pop("watch", None)) is not None and watch.cancel():
             await asyncio.wait([watch])  # it starts nothing any more
         await self._training.stop(min(grace_s, self._settings.timing.shutdown_s))
         self._report = None
@@ -259,7 +258,9 @@ class Agent:
     def _tell_steps(self, again: bool = True) -> None:
         """Give the link what its next heartbeat tells."""
         if (link := self._contact.link) is not None:
-            link.step, link.saved = self._training.steps()
+            before, (link.step, link.saved) = link.step, self._training.steps()
+            if before < 0 <= link.step:  # who wants a stop step should know soon that there are steps
+                link.say(Beat(link.step, link.saved))
         if again:
             asyncio.get_running_loop().call_later(0.2, self._inbox.put_nowait, Late("steps", self._contact.link))
 
@@ -286,7 +287,7 @@ class Agent:
         if late.what == "leave":
             await self._training.stop(0.0)
             self._exit = (Exit.DRAINED, Reason.DRAINED, "the time to leave was up")
-        elif late.what == "coordinator" and self._contact.link is None and self._base.busy:
+        elif late.what == "coordinator" and self._contact.link is None:
             await self._fence()
         elif late.what == "steps" and late.link is self._contact.link:
             self._tell_steps()

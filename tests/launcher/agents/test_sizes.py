@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+
+from tests.launcher.agents.crew import until
+
 
 def test_grows_from_one_to_three(crew):
     """PE-12, DL-87, PE-02: the elastic command line; each size is a round of its own."""
@@ -72,8 +76,7 @@ def test_spares(crew, tmp_path):
     agents[2].kill()
     small = job.world(2, after=world[0].round)
     job.finish()
-    alive = [agent for agent in (agents[0], agents[1], spare)]
-    assert job.codes(*alive) == [0, 0, 0]
+    assert job.codes(agents[0], agents[1], spare) == [0, 0, 0]
     assert small[0].world == 2
     job.check_one_world()
 
@@ -112,3 +115,28 @@ def test_the_others_wait_until_the_first_answers(crew):
     job.finish()
     assert job.codes() == [0, 0]
     assert [life.round for life in world] == [1, 1]
+
+
+def test_others_wait_for_the_first_worker(crew, hosts, tmp_path):
+    """VE-25: a worker that comes before worker 0 knocks until its endpoint answers."""
+    net, token = hosts(2), tmp_path / "token"
+    token.write_text("a token of these two hosts")
+    job = crew("2", "--token-file", str(token))
+    job.endpoint = ("--rdzv-endpoint", f"{net.address(1)}:29400")
+    early = job.start("w1", prefix=net.inside(2))
+    until(lambda: knocks(net, 2), "it knocks")
+    first = job.start("w0", prefix=net.inside(1))
+    world = job.world(2)
+    job.finish()
+    assert job.codes(first, early) == [0, 0]
+    assert {life.env["MASTER_ADDR"] for life in world} <= {net.address(1), net.address(2)}
+    assert not early.leads
+
+
+def knocks(net, at) -> bool:
+    """Has that host tried to open a connection yet? It listens, too."""
+    command = (*net.inside(at), "cat", "/proc/net/snmp")
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    lines = [line.split() for line in told.splitlines()]
+    names, values = (line for line in lines if line[0] == "Tcp:")
+    return int(dict(zip(names, values, strict=True))["ActiveOpens"]) > 0

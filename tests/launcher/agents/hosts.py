@@ -1,0 +1,60 @@
+"""Hosts of one bridge, each a network namespace, so that one can fall silent: its packets are lost, nobody is told."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from itertools import count
+
+import pytest
+
+_numbers = count()
+
+
+class Hosts:
+    """This many of them: 10.77.0.1 and on. Needs root and `ip`."""
+
+    def __init__(self, size: int) -> None:
+        if os.geteuid() != 0 or shutil.which("ip") is None:
+            pytest.fail("hosts that fall silent need root and `ip`: apt-get install iproute2", pytrace=False)
+        self.prefix, self.names = f"crew-{os.getpid()}-{next(_numbers)}", []
+        self.bridge = self._add("bridge")
+        _ip("-n", self.bridge, "link", "add", "br0", "type", "bridge")
+        _ip("-n", self.bridge, "link", "set", "br0", "up")
+        for at in range(1, size + 1):
+            name = self._add(str(at))
+            _ip("-n", self.bridge, "link", "add", f"v{at}", "type", "veth", "peer", "name", "eth0", "netns", name)
+            self.join(at)
+            _ip("-n", self.bridge, "link", "set", f"v{at}", "up")
+            _ip("-n", name, "addr", "add", f"{self.address(at)}/24", "dev", "eth0")
+            for device in ("lo", "eth0"):
+                _ip("-n", name, "link", "set", device, "up")
+
+    def _add(self, name: str) -> str:
+        _ip("netns", "add", f"{self.prefix}-{name}")
+        self.names.append(f"{self.prefix}-{name}")
+        return self.names[-1]
+
+    def address(self, at: int) -> str:
+        return f"10.77.0.{at}"
+
+    def inside(self, at: int) -> tuple[str, ...]:
+        """What stands before a command that is to run there."""
+        return ("ip", "netns", "exec", f"{self.prefix}-{at}")
+
+    def cut(self, at: int) -> None:
+        """From now on every packet to and from that host is lost. Its link stays up."""
+        _ip("-n", self.bridge, "link", "set", f"v{at}", "nomaster")
+
+    def join(self, at: int) -> None:
+        """Its packets get through, again."""
+        _ip("-n", self.bridge, "link", "set", f"v{at}", "master", "br0")
+
+    def end(self) -> None:
+        for name in self.names:
+            _ip("netns", "del", name)
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(("ip", *words), check=True, capture_output=True, text=True, timeout=20)
