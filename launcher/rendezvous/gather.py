@@ -146,7 +146,7 @@ def _no_arbiter(turn: Turn) -> None:
     here = sum(_veteran(turn, known) for known in turn.members.values())
     detail = (
         f"{here} of the {at.base_size} workers of round {at.base} are left: without a Lease or a round folder "
-        "more than half of them are needed, since the others may still train"
+        f"a world, a multiple of {at.terms.unit}, needs more than half of them, since the others may still train"
     )
     turn.finish(Exit.FAILED, Reason.NO_ARBITER, detail)
 
