@@ -125,10 +125,11 @@ def _below_min(turn: Turn, there: int) -> None:
 def _look_around(turn: Turn) -> None:
     """The others may have a coordinator of their own, whom nobody names to us: everybody searches again, we too.
 
-    Who has more members stays longer, and nobody as long as the next one: so that one is there when the other comes.
+    Who has more members stays longer, and each time for another while: so that one is there when the other comes.
     """
     at = turn.at
-    until_s = at.since_s + at.alone_s * (1 + len(turn.members) + crc32(at.me.id.encode()) / 2**31)
+    while_ = crc32(f"{at.me.id} {at.since_s}".encode()) / 2**31  # 0 to 2
+    until_s = at.since_s + at.alone_s * (1 + len(turn.members) + while_)
     if turn.now_s < until_s:
         turn.wake(until_s)
         return

@@ -1,0 +1,171 @@
+"""The coordinator of one agent: what launcher/shell/meeting/coordinator.py does, on a network that a test bends.
+
+It decides by rendezvous.step and liveness, which are the real ones.
+"""
+
+from dataclasses import replace
+
+from launcher.model import Reason
+from launcher.rendezvous.liveness import excused, silent
+from launcher.rendezvous.state import (
+    Claim,
+    Denied,
+    Drop,
+    Granted,
+    Joined,
+    Lost,
+    Over,
+    Phase,
+    Said,
+    StepDown,
+    Tell,
+    Ticked,
+    Told,
+    Unanswered,
+    Unfenced,
+    Wake,
+)
+from launcher.rendezvous.step import steps
+from launcher.wire import Beat, Formed, Redirect, Successor, Welcome
+
+BEAT_S, SILENCE_S, RENEW_S = 2.0, 10.0, 5.0
+
+
+class Leads:
+    """The coordinator of one agent: launcher/shell/meeting/coordinator.py."""
+
+    def __init__(self, agent, state, held):
+        self.agent, self.yard, self.state, self.held = agent, agent.yard, state, held
+        self.guests, self.heard_s, self.inbox = {}, {}, []
+        self.since_s = self.looked_s = self.renewed_s = self.renews_s = self.yard.now_s
+        self.wakes_s = self.claim = None
+        self.first = {agent.id: Successor(agent.id, *agent.here)}  # launcher/shell leaves itself out
+
+    def admit(self, conn, join):
+        old = self.guests.get(join.member.id)
+        self.guests[join.member.id], conn.host = conn, self
+        self.heard_s[join.member.id] = self.yard.now_s
+        if old is not None:
+            old.end(self.yard.now_s)
+        self.first.setdefault(conn.member.id, Successor(conn.member.id, *conn.member.here))
+        first = tuple(self.first.values())
+        conn.say("down", self.yard.now_s, Welcome(b"", self.state.me.id, BEAT_S, SILENCE_S, first))
+        self.inbox.append(Joined(join.member, join.terms, join.base, join.budget, join.wanted))
+
+    def reads(self, conn, message):
+        id_ = conn.member.id
+        if self.guests.get(id_) is not conn:
+            return
+        self.heard_s[id_] = self.yard.now_s
+        if message is None:
+            self.forget(id_, Reason.MEMBER_LOST)
+        else:
+            self.inbox.append(Said(id_, message))
+
+    def forget(self, id_, reason):
+        del self.guests[id_]
+        if id_ != self.agent.id:
+            self.first.pop(id_, None)
+        self.heard_s.pop(id_, None)
+        self.inbox.append(Lost(id_, reason))
+
+    def turn(self):
+        events, self.inbox = self.inbox, []
+        self.state, effects = steps(self.state, events, self.yard.now_s)
+        for effect in effects:
+            if self.agent.lead is self:
+                self.does(effect)
+
+    def does(self, effect):
+        now_s = self.yard.now_s
+        match effect:
+            case Tell(ids=ids, message=message):
+                of = None
+                if isinstance(message, Formed):
+                    of = (self.agent.id, self.since_s, message.round)
+                    self.yard.formed(of, self.state.world)
+                for id_ in ids:
+                    if (conn := self.guests.get(id_)) is not None:
+                        conn.say("down", now_s, message, of)
+            case Wake(at_s=at_s):
+                self.wakes_s = min(at_s, self.wakes_s or at_s)
+            case Claim(record=record):
+                self.claim = (record, now_s)
+            case Drop(id=id_):
+                if (conn := self.guests.pop(id_, None)) is not None:
+                    self.heard_s.pop(id_, None)
+                    conn.end(now_s)
+            case StepDown():
+                self.steps_down(effect)
+            case Over():
+                self.ends()
+            case Told(what=what, reason=reason):
+                self.yard.tell(self.agent.id, f"C {what} {reason} {dict(effect.fields)}")
+
+    def steps_down(self, how):
+        if how.handover and self.held is not None and self.yard.path(self.agent.name, "arbiter"):
+            self.yard.register.claim(how.to, self.held)
+        for conn in self.guests.values():
+            conn.say("down", self.yard.now_s, Redirect(how.to.coordinator, how.to.address, how.to.port, how.size))
+        self.ends()
+
+    def ends(self):
+        self.agent.lead = None
+        for conn in self.guests.values():
+            conn.end(self.yard.now_s)
+
+    def answered(self, lost_answer=False, within=True):
+        """The arbiter answers a claim, or does not."""
+        record, _ = self.claim
+        self.claim = None
+        if not within or not self.yard.path(self.agent.name, "arbiter"):
+            self.inbox.append(Unanswered(record.round, "out of reach"))
+            return
+        held = self.held or self.yard.register.look()
+        won = self.yard.register.claim(record, held)
+        if lost_answer:
+            self.inbox.append(Unanswered(record.round, "the answer was lost"))
+        elif won is not None:
+            self.held, self.renewed_s = won, self.yard.now_s
+            self.inbox.append(Granted(record.round))
+        else:
+            self.held = self.yard.register.look()
+            holder = self.held.record
+            if holder.coordinator != self.agent.id:
+                self.inbox.append(Denied(holder))
+            else:
+                self.inbox.append(Unanswered(record.round, "the record has changed"))
+
+    def timers(self):
+        now_s = self.yard.now_s
+        if not excused(self.heard_s, self.looked_s, now_s, SILENCE_S):
+            for id_ in silent(self.heard_s, now_s, SILENCE_S):
+                self.guests[id_].end(now_s)
+                self.forget(id_, Reason.MEMBER_SILENT)
+        self.looked_s = now_s
+        for id_, conn in self.guests.items():
+            member = conn.member
+            if member.link is conn and member.hears() and not member.paused and member.base.busy:
+                self.inbox.append(Said(id_, Beat(member.step, member.step)))
+        if self.wakes_s is not None and now_s >= self.wakes_s:
+            self.wakes_s = None
+            self.inbox.append(Ticked())
+        if self.claim is not None and now_s >= self.claim[1] + 1.0:
+            self.answered()
+        if self.held is not None and now_s >= self.renews_s + RENEW_S and self.state.phase is not Phase.CLAIMING:
+            self.renews_s = now_s
+            self.renews()
+        if self.inbox:
+            self.turn()
+
+    def renews(self):
+        if not self.yard.path(self.agent.name, "arbiter"):
+            if self.yard.now_s - self.renewed_s > self.yard.fence_s:
+                self.inbox.append(Unfenced())
+            return
+        mine = replace(self.held, record=replace(self.held.record, budget=self.state.budget))
+        held = self.yard.register.renew(mine)
+        if held is not None:
+            self.held, self.renewed_s = held, self.yard.now_s
+        elif (record := self.yard.register.record) is not None and record.coordinator != self.agent.id:
+            self.inbox.append(Denied(record))

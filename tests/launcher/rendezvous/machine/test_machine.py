@@ -1,0 +1,228 @@
+"""Whatever happens on the network and to its hosts, two worlds never train at once, and peace ends in one world."""
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from launcher.model import Terms
+from tests.launcher.rendezvous.machine.agents import Agent
+from tests.launcher.rendezvous.machine.yard import Yard
+
+PEACE_S = 600.0
+WHO = st.integers(0, 4)
+
+
+class Machine(RuleBasedStateMachine):
+    """mode: who settles rounds."""
+
+    mode = "arbiter"
+
+    @initialize(
+        members=st.integers(2, 5), least=st.integers(1, 5), spare=st.integers(0, 2), unit=st.sampled_from([1, 1, 1, 2]),
+        late=st.integers(0, 2),
+    )  # fmt: skip
+    def begin(self, members, least, spare, unit, late):
+        most = max(unit, members - spare)
+        least = min(least, most)
+        if self.mode == "majority" and 2 * least <= members:
+            most = members  # with more workers than the max, and no arbiter, two first worlds may begin
+        if Terms(least, most, unit, 3).size(most) == 0:
+            unit = 1
+        self.yard = Yard(Terms(least, most, unit, 3, 2.0, 600.0, 1.0), self.mode)
+        self.incarnations = {}
+        for number in range(members):
+            if number < members - late or number == 0:
+                self.yard.add(Agent(self.yard, number))
+            self.incarnations[number] = 0
+        self.yard.tell("yard", f"{members} members, {self.yard.terms}, {self.mode}")
+
+    def agent(self, who):
+        return self.yard.here.get(f"w{who % len(self.incarnations)}")
+
+    @rule(seconds=st.sampled_from([0.5, 1.0, 2.0, 4.0, 8.0, 13.0, 20.0]))
+    def time_passes(self, seconds):
+        self.yard.tick(seconds)
+
+    @rule(which=st.integers(0, 30), way=st.sampled_from(["up", "down"]))
+    def one_message_arrives(self, which, way):
+        ready = [conn for conn in self.yard.conns if self.yard.reader(conn, way)]
+        if ready:
+            self.yard.deliver(ready[which % len(ready)], way)
+
+    @rule(which=st.integers(0, 30), up=st.integers(0, 2), down=st.integers(0, 2))
+    def a_connection_breaks(self, which, up, down):
+        if self.yard.conns:
+            conn = self.yard.conns[which % len(self.yard.conns)]
+            conn.cut(self.yard.now_s, up, down)
+            self.yard.tell(conn.member.id, f"connection to {conn.door.id} breaks")
+
+    @rule(who=WHO, host=st.booleans())
+    def one_dies(self, who, host):
+        if (agent := self.agent(who)) is not None and agent.alive:
+            agent.dies(host)
+            self.yard.tell(agent.id, f"dies, host {host}")
+
+    @rule(who=WHO)
+    def one_is_started(self, who):
+        agent = self.agent(who)
+        if self.may_start(who % len(self.incarnations)) and (agent is None or not agent.alive):
+            number = who % len(self.incarnations)
+            self.incarnations[number] += agent is not None
+            self.yard.add(Agent(self.yard, number, self.incarnations[number]))
+
+    @rule(who=WHO)
+    def one_is_stopped(self, who):
+        if (agent := self.agent(who)) is not None and agent.alive:
+            agent.paused = True
+            self.yard.tell(agent.id, "is stopped")
+
+    @rule(who=WHO)
+    def one_goes_on(self, who):
+        if (agent := self.agent(who)) is not None and agent.alive and agent.paused:
+            agent.goes_on()
+
+    @rule(away=st.sets(WHO, min_size=1, max_size=3), arbiter=st.booleans())
+    def the_network_parts(self, away, arbiter):
+        names = {f"w{who}" for who in away}
+        others = {agent.name for agent in self.yard.agents.values()} - names | ({"arbiter"} if arbiter else set())
+        self.yard.cut_off |= {frozenset((one, other)) for one in names for other in others}
+        self.yard.tell("yard", f"{sorted(names)} are cut off, from the arbiter {arbiter}")
+
+    @rule(who=WHO)
+    def the_arbiter_is_out_of_reach(self, who):
+        self.yard.cut_off.add(frozenset((f"w{who}", "arbiter")))
+        self.yard.tell("yard", f"w{who} is cut off from the arbiter")
+
+    @rule()
+    def the_network_heals(self):
+        self.yard.cut_off.clear()
+        self.yard.tell("yard", "heals")
+
+    @rule(who=WHO, lost_answer=st.booleans(), within=st.booleans())
+    def the_arbiter_answers(self, who, lost_answer, within):
+        agent = self.agent(who)
+        if agent is not None and agent.alive and not agent.paused and agent.lead and agent.lead.claim:
+            agent.lead.answered(lost_answer, within)
+            agent.lead.turn()
+
+    @rule(who=WHO, well=st.booleans())
+    def processes_end(self, who, well):
+        if (agent := self.agent(who)) is not None and agent.runs:
+            agent.processes_end(well)
+            self.yard.tell(agent.id, f"processes end, well {well}")
+
+    @rule(who=WHO)
+    def a_step_is_done(self, who):
+        if (agent := self.agent(who)) is not None and agent.runs:
+            agent.step += 1
+
+    @rule(who=WHO)
+    def one_is_asked_to_go(self, who):
+        if (agent := self.agent(who)) is not None and agent.alive:
+            agent.asked_to_go()
+            self.yard.tell(agent.id, "is asked to go")
+
+    @invariant()
+    def two_worlds_never_train_at_once(self):
+        if hasattr(self, "yard"):
+            training = self.yard.training()
+            assert len(training) <= 1, "\n".join([*self.yard.saga, f"{training} train at once"])
+
+    def teardown(self):
+        if not hasattr(self, "yard"):
+            return
+        yard = self.yard
+        yard.cut_off.clear()
+        for agent in yard.living():
+            agent.goes_on()
+        yard.tell("yard", "peace")
+        until_s = yard.now_s + PEACE_S
+        calm_s = 0.0
+        while yard.now_s < until_s and calm_s < 40.0:
+            yard.tick(1.0)
+            yard.nearly_done()
+            calm_s = calm_s + 1.0 if self.settled() else 0.0
+            self.two_worlds_never_train_at_once()
+        living = yard.living()
+        size = yard.terms.size(len(living))
+        done = any(agent.exit == 0 for agent in yard.agents.values())
+        if size and not done and self.enough(living):
+            saga = "\n".join([*yard.saga, *(f"{a.id} {a.base} {a.lead and a.lead.state}" for a in living)])
+            training = yard.training()
+            assert len(training) == 1, f"{saga}\nnobody trains"
+            assert len(yard.worlds[training[0]]) == size, f"{saga}\nof {len(living)} {len(training)}"
+            self.everybody_is_done(training[0], living, saga)
+
+    def everybody_is_done(self, world, living, saga):
+        """All say that they have succeeded: then all are told that the job is done, spares that are there too."""
+        there = [agent for agent in living if agent.link is not None and agent.link.door.id == world[0]]
+        for id_ in self.yard.worlds[world]:
+            self.yard.agents[id_].processes_end(well=True)
+        self.yard.tick(20.0)
+        exits = {agent.id: agent.exit for agent in there}
+        assert set(exits.values()) == {0}, f"{saga}\nexits {exits}"
+
+    def settled(self):
+        """Does the largest possible world train, as far as one look tells?"""
+        training = self.yard.training()
+        return training and len(self.yard.worlds[training[0]]) == self.yard.terms.size(len(self.yard.living()))
+
+    def may_start(self, number):
+        return True
+
+    def enough(self, living):
+        return True
+
+
+class Majority(Machine):
+    mode = "majority"
+
+    def may_start(self, number):
+        return number > 0
+
+    def enough(self, living):
+        newest = max(agent.base.round for agent in living)
+        last = [agent for agent in living if agent.base.round == newest and agent.base.inside]
+        found = self.agent(0).alive or all(agent.base.round for agent in living)  # else a new one knows no address
+        return found and last and 2 * len(last) > min(agent.base.size for agent in last)
+
+
+class Only(Majority):
+    mode = "only"
+
+    def enough(self, living):
+        return self.agent(0).alive
+
+
+def case(machine, examples, **more):
+    """The machine as a test case."""
+    made = machine.TestCase
+    made.settings = settings(
+        max_examples=examples, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck), **more
+    )
+    return made
+
+
+class Arbiter(Machine):
+    """A register that may be out of reach, or answer late, or whose answer is lost."""
+
+
+class LongArbiter(Arbiter):
+    """The same, for longer."""
+
+
+class LongMajority(Majority):
+    """The same, for longer."""
+
+
+class LongOnly(Only):
+    """The same, for longer."""
+
+
+TestArbiter = case(Arbiter, 400, derandomize=True)
+TestMajority = case(Majority, 400, derandomize=True)
+TestOnly = case(Only, 200, derandomize=True)
+TestLongArbiter = pytest.mark.long(case(LongArbiter, 10_000))
+TestLongMajority = pytest.mark.long(case(LongMajority, 10_000))
+TestLongOnly = pytest.mark.long(case(LongOnly, 3_000))

@@ -1,0 +1,120 @@
+"""A job told event by event: who comes, what is said, what the coordinator makes of it. Worker a coordinates."""
+
+from dataclasses import replace
+
+from launcher.model import Budget, Member, Terms
+from launcher.rendezvous.state import Claim, Drop, Granted, Joined, Lost, Over, Said, StepDown, Tell, Ticked, Told
+from launcher.rendezvous.step import begin, step, steps, succeed
+from launcher.wire import Base, Beat, Failed, Finish, Formed, Leaving, Ready, Stop, StopAt, Succeeded, Waiting
+
+NO_BASE = Base()
+
+
+def member(name, incarnation=0, **more):
+    """The older the nearer to a."""
+    return Member(f"{name}/{incarnation}", name, name, born_s=float(ord(name[0])), master_port=1, **more)
+
+
+class Story:
+    """nnodes: "min:max". base: what a succeeds with, None for a job that nobody has begun."""
+
+    def __init__(self, nnodes, base=None, wanted=0, granted=None, only=False, succeeds=None, begins_s=0.0, **terms):
+        least, _, most = nnodes.partition(":")
+        self.terms = Terms(int(least), int(most or least), **{"max_restarts": 3, **terms})
+        self.now_s = begins_s
+        self.state = begin(member("a"), "job", self.terms, begins_s, wanted=wanted, granted=granted, only=only)
+        if base is not None:
+            self.state = succeed(self.state, base, Budget(), **(succeeds or {}))
+        self.ids, self.told, self.effects = {"a": "a/0"}, {}, []
+
+    def happens(self, *events):
+        """All at once."""
+        self.state, effects = steps(self.state, events, self.now_s)
+        for effect in effects:
+            self.effects.append(effect)
+            for id_ in effect.ids if isinstance(effect, Tell) else ():
+                self.told.setdefault(id_.partition("/")[0], []).append(effect.message)
+        return self
+
+    def join(self, *names, base=NO_BASE, incarnation=0, wanted=0, budget=None, terms=None, **more):
+        for name in names:
+            self.ids[name] = f"{name}/{incarnation}"
+        came = [member(name, incarnation, **more) for name in names]
+        return self.happens(*(Joined(each, terms or self.terms, base, budget or Budget(), wanted) for each in came))
+
+    def say(self, names, message):
+        """Who is lost says nothing."""
+        return self.happens(*(Said(self.ids[name], message) for name in names))
+
+    def lose(self, names):
+        return self.happens(*(Lost(self.ids[name]) for name in names))
+
+    def wait(self, seconds):
+        self.now_s += seconds
+        return self.happens(Ticked())
+
+    def fail(self, names, round_=None):
+        return self.say(names, Failed(round_ or self.round, 0, "it crashed"))
+
+    def succeed(self, names):
+        return self.say(names, Succeeded(self.round))
+
+    def ready(self, names):
+        return self.say(names, Ready(self.state.round, 1))
+
+    def leave(self, names, grace_s=25.0):
+        return self.say(names, Leaving(grace_s))
+
+    def reach(self, names, step_):
+        return self.say(names, Beat(step_))
+
+    def grant(self):
+        return self.happens(Granted(self.of(Claim)[-1].record.round))
+
+    @property
+    def phase(self):
+        return self.state.phase.value
+
+    @property
+    def round(self):
+        return self.state.world.round if self.state.world else 0
+
+    @property
+    def world(self):
+        """Names by group rank while they train, "" else."""
+        trains = self.phase in ("training", "draining")
+        return "".join(sorted(each.name for each in self.state.world.members)) if trains else ""
+
+    def of(self, kind):
+        return [effect for effect in self.effects if isinstance(effect, kind)]
+
+    def last(self, name, *kinds):
+        """The newest thing that it was told, of these kinds."""
+        return next((each for each in reversed(self.told.get(name, ())) if not kinds or isinstance(each, kinds)), None)
+
+    def events(self, what):
+        return [(each.reason.value, dict(each.fields)) for each in self.of(Told) if each.what == what]
+
+
+__all__ = [
+    "NO_BASE",
+    "Base",
+    "Budget",
+    "Claim",
+    "Drop",
+    "Failed",
+    "Finish",
+    "Formed",
+    "Granted",
+    "Over",
+    "Ready",
+    "StepDown",
+    "Stop",
+    "StopAt",
+    "Story",
+    "Succeeded",
+    "Waiting",
+    "member",
+    "replace",
+    "step",
+]  # fmt: skip

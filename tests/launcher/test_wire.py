@@ -1,0 +1,254 @@
+"""Frames between agents: what is written is read again, whatever else comes is a BadFrame, and proofs prove."""
+
+import math
+import struct
+
+import msgspec
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from launcher import wire
+from launcher.errors import BadFrame
+from launcher.model import Budget, Member, Terms
+
+words = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)
+counts, steps = st.integers(0, 1 << 40), st.integers(-1, 1 << 60)
+ports, seconds, proofs = st.integers(0, 65_535), st.floats(0, 1e7), st.binary(max_size=64)
+budgets = st.builds(Budget, st.integers(0, 1 << 30), st.integers(0, 1 << 30), steps)
+paths = st.lists(words, max_size=16).map(tuple)
+members = st.builds(
+    Member, names, names, words, words, ports, st.integers(1, 1_024), paths, st.none() | st.integers(0, 9),
+    st.floats(0, 1e12), ports,
+)  # fmt: skip
+terms = st.builds(lambda least, more, unit: Terms(least, least + more + unit, unit), *[st.integers(1, 99)] * 3)
+bases = st.builds(wire.Base, counts, counts, st.booleans(), st.booleans())
+successors = st.lists(st.builds(wire.Successor, words, words, ports), max_size=8).map(tuple)
+
+TO_MEMBER = {
+    wire.Challenge: (counts, proofs),
+    wire.Welcome: (proofs, words, seconds, seconds, successors),
+    wire.Refused: (words, words),
+    wire.Redirect: (words, words, ports, counts),
+    wire.Waiting: (counts, counts, words, words),
+    wire.Formed: (counts, counts, counts, counts, counts, counts, words, ports, words, budgets, successors),
+    wire.StopAt: (counts, steps, st.booleans()),
+    wire.Stop: (counts, words, seconds),
+    wire.Finish: (st.integers(0, 255), words, words),
+    wire.Beat: (steps, steps),
+    wire.Pace: (seconds, seconds),
+    wire.Roster: (counts, st.lists(members, max_size=4).map(tuple)),
+}
+TO_COORDINATOR = {
+    wire.Join: (counts, words, proofs, proofs, members, terms, bases, budgets, counts),
+    wire.Beat: (steps, steps),
+    wire.Ready: (counts, ports, paths),
+    wire.Failed: (counts, counts, words),
+    wire.Succeeded: (counts,),
+    wire.Leaving: (seconds, words),
+    wire.Reached: (counts, steps),
+    wire.Ask: (),
+}
+down = st.one_of(*(st.builds(kind, *fields) for kind, fields in TO_MEMBER.items()))
+up = st.one_of(*(st.builds(kind, *fields) for kind, fields in TO_COORDINATOR.items()))
+JOIN = wire.Join(1, "job", b"n", b"p", Member("a/0", "a"), Terms(1, 2), wire.Base(), Budget())
+READERS = [wire.read_at_member, wire.read_at_coordinator]
+pack = msgspec.msgpack.encode
+
+
+def body_of(frame):
+    """What a reader takes, once it has read as many bytes as the head tells."""
+    assert wire.length(frame[:4]) == len(frame) - 4
+    return frame[4:]
+
+
+def refuses(read, body):
+    with pytest.raises(BadFrame):
+        read(body)
+
+
+def test_every_message_has_its_examples():
+    assert set(TO_MEMBER) | set(TO_COORDINATOR) == set(wire.ToMember.__args__) | set(wire.ToCoordinator.__args__)
+
+
+@given(message=down)
+def test_what_a_coordinator_says_is_read_again(message):
+    assert wire.read_at_member(body_of(wire.encode(message))) == message
+    assert wire.read_at_member(memoryview(body_of(wire.encode(message)))) == message
+
+
+@given(message=up)
+def test_what_a_member_says_is_read_again(message):
+    assert wire.read_at_coordinator(body_of(wire.encode(message))) == message
+
+
+@given(message=st.one_of(down, up), cut=st.integers(1, 400))
+def test_a_torn_frame_is_a_bad_one(message, cut):
+    body = body_of(wire.encode(message))
+    for read in READERS:
+        refuses(read, body[: max(len(body) - cut, 0)])
+
+
+@given(message=st.one_of(down, up), tail=st.binary(min_size=1, max_size=8))
+def test_so_is_one_with_more_behind_it(message, tail):
+    for read in READERS:
+        refuses(read, body_of(wire.encode(message)) + tail)
+
+
+@given(body=st.binary(max_size=200))
+@example(body=b"")
+@example(body=b"\x80\x04\x95")  # a pickle
+@example(body=b"\x91" * 100_000)  # arrays in arrays in arrays
+@example(body=b"\x93\x0b" + b"\x91" * 100_000)
+@example(body=b"\xdd\xff\xff\xff\xff")  # an array of four thousand million
+@example(body=b"\xc6\xff\xff\xff\xff")
+@example(body=b"\xdb\xff\xff\xff\xff\x00")
+@example(body=b"\xc1")
+def test_random_bytes_raise_nothing_else(body):
+    for read in READERS:
+        try:
+            message = read(body)
+        except BadFrame:
+            continue
+        assert read(body_of(wire.encode(message))) == message
+
+
+@given(message=st.one_of(down, up), at=st.integers(0, 10_000), value=st.integers(0, 255))
+def test_one_wrong_byte_raises_nothing_else(message, at, value):
+    body = bytearray(body_of(wire.encode(message)))
+    body[at % len(body)] = value
+    test_random_bytes_raise_nothing_else.hypothesis.inner_test(bytes(body))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(pack(None), id="nothing"),
+        pytest.param(pack("beat"), id="a word"),
+        pytest.param(pack({"step": 1}), id="a map"),
+        pytest.param(pack([]), id="no number"),
+        pytest.param(pack([99, 1]), id="an unknown number"),
+        pytest.param(pack([-1]), id="a negative number"),
+        pytest.param(pack(["11", 1, 1]), id="a number as text"),
+        pytest.param(pack([14]), id="too few fields"),
+        pytest.param(pack([14, "1"]), id="text for a number"),
+        pytest.param(pack([14, 1.5]), id="a fraction for a count"),
+        pytest.param(pack([14, -1]), id="a negative round"),
+        pytest.param(pack([14, (1 << 40) + 1]), id="a round too large"),
+        pytest.param(pack([14, (1 << 64) - 1]), id="the largest number that there is"),
+        pytest.param(pack([11, -2, 0]), id="a step below none"),
+        pytest.param(pack([11, (1 << 60) + 1, 0]), id="a step too large"),
+        pytest.param(pack([15, math.nan]), id="a time that is no number"),
+        pytest.param(pack([15, math.inf]), id="a time without an end"),
+        pytest.param(pack([15, -0.5]), id="a negative time"),
+        pytest.param(pack([15, 1e8]), id="a time too long"),
+        pytest.param(pack([13, 1, 0, "x" * 1_025]), id="a text too long"),
+        pytest.param(pack([12, 1, 70_000, []]), id="a port too large"),
+        pytest.param(pack([12, 1, 1, ["s"] * 17]), id="a path too long"),
+        pytest.param(pack([12, 1, 1, ["s" * 254]]), id="a switch's name too long"),
+        pytest.param(b"\x92\x0f\xc7\x08\x05" + struct.pack(">d", 1.0), id="an extension type"),
+        pytest.param(b"\x94\x0d\x01\x00\xa2\xff\xfe", id="text that is no UTF-8"),
+        pytest.param(pack(["launcher.wire.Ask"]), id="a class by its name"),
+    ],
+)
+def test_what_is_no_message_is_refused(body):
+    refuses(wire.read_at_coordinator, body)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        pytest.param(3, b"x" * 65, id="a proof too long"),
+        pytest.param(5, {"id": "", "name": "a"}, id="a member without an id"),
+        pytest.param(5, {"id": "a/0", "name": "a" * 254}, id="a member's name too long"),
+        pytest.param(5, {"id": "a/0", "name": "a", "processes": 0}, id="a member without processes"),
+        pytest.param(5, {"id": "a/0", "name": "a", "processes": 10**6}, id="a million processes"),
+        pytest.param(5, {"id": "a/0", "name": "a", "port": -1}, id="a negative port"),
+        pytest.param(5, {"id": "a/0", "name": "a", "path": ["s"] * 17}, id="a member's path too long"),
+        pytest.param(6, {"least": 3, "most": 2}, id="min above max"),
+        pytest.param(6, {"least": 1, "most": 1 << 60}, id="too many members"),
+        pytest.param(6, {"least": 1, "most": 1, "unit": 0}, id="no unit"),
+        pytest.param(6, {"least": 1, "most": 1, "max_restarts": -1}, id="less than no restarts"),
+        pytest.param(6, {"least": 1, "most": 1, "last_call_s": -1.0}, id="a negative last call"),
+        pytest.param(7, [0, 0, 1, 0], id="a number for a yes"),
+        pytest.param(7, [1 << 41], id="a base too large"),
+    ],
+)
+def test_a_join_out_of_bounds_is_refused(field, value):
+    fields = msgspec.msgpack.decode(body_of(wire.encode(JOIN)))
+    assert wire.read_at_coordinator(pack(fields)) == JOIN
+    fields[field] = value
+    refuses(wire.read_at_coordinator, pack(fields))
+
+
+@given(message=st.one_of(*(st.builds(kind, *TO_MEMBER[kind]) for kind in TO_MEMBER if kind not in TO_COORDINATOR)))
+def test_what_only_a_coordinator_says_is_not_taken_from_a_member(message):
+    refuses(wire.read_at_coordinator, body_of(wire.encode(message)))
+
+
+@pytest.mark.parametrize(
+    ("head", "most", "size"),
+    [
+        pytest.param(b"\0\0\0\1", wire.MOST_BYTES, 1, id="one byte"),
+        pytest.param(b"\0\x40\0\0", wire.MOST_BYTES, wire.MOST_BYTES, id="as much as there may be"),
+        pytest.param(b"\0\x40\0\1", wire.MOST_BYTES, None, id="one byte more"),
+        pytest.param(b"\0\0\0\0", wire.MOST_BYTES, None, id="nothing"),
+        pytest.param(b"\xff\xff\xff\xff", wire.MOST_BYTES, None, id="four gigabytes"),
+        pytest.param(b"\0\0\x40\1", wire.MOST_JOIN_BYTES, None, id="too much from a stranger"),
+        pytest.param(b"GET ", wire.MOST_BYTES, None, id="a browser"),
+    ],
+)
+def test_how_much_is_read_is_bounded(head, most, size):
+    if size is None:
+        with pytest.raises(BadFrame):
+            wire.length(head, most)
+    else:
+        assert wire.length(head, most) == size
+
+
+def test_the_largest_messages_fit():
+    many = tuple(Member(f"{'w' * 100}/{n:06}", "w" * 100, "h" * 63, "10.0.0.1", 29_400, 8) for n in range(20_000))
+    frame = wire.encode(wire.Roster(1, many))
+    assert wire.length(frame[:4], 8 << 20) == len(frame) - 4
+    path = ("s" * 253,) * 16
+    largest = Member("i" * 128, "n" * 253, "h" * 253, "a" * 39, 65_535, 1_024, path)
+    join = wire.encode(wire.Join(1, "r" * 253, b"n" * 64, b"p" * 64, largest, Terms(), wire.Base(), Budget()))
+    assert wire.length(join[:4], wire.MOST_JOIN_BYTES) == len(join) - 4
+
+
+THEIRS, OURS = b"c" * 16, b"m" * 16
+PROOF = wire.proof(b"token", "member", "job", THEIRS, OURS)
+
+
+@pytest.mark.parametrize(
+    ("claimed", "token", "role", "run", "theirs", "ours", "proves"),
+    [
+        pytest.param(PROOF, b"token", "member", "job", THEIRS, OURS, True, id="the one who knows the token"),
+        pytest.param(PROOF, b"other", "member", "job", THEIRS, OURS, False, id="another token"),
+        pytest.param(PROOF, b"", "member", "job", THEIRS, OURS, False, id="no token here"),
+        pytest.param(PROOF, b"token", "member", "job", b"d" * 16, OURS, False, id="replayed to another challenge"),
+        pytest.param(PROOF, b"token", "member", "job", THEIRS, b"n" * 16, False, id="with another nonce of its own"),
+        pytest.param(PROOF, b"token", "coordinator", "job", OURS, THEIRS, False, id="sent back to its maker"),
+        pytest.param(PROOF, b"token", "coordinator", "job", THEIRS, OURS, False, id="in the other role"),
+        pytest.param(PROOF, b"token", "member", "job2", THEIRS, OURS, False, id="for another job"),
+        pytest.param(b"", b"token", "member", "job", THEIRS, OURS, False, id="nothing at all"),
+        pytest.param(PROOF[:-1], b"token", "member", "job", THEIRS, OURS, False, id="a part of it"),
+        pytest.param(PROOF + b"\0", b"token", "member", "job", THEIRS, OURS, False, id="more than it"),
+    ],
+)
+def test_a_proof(claimed, token, role, run, theirs, ours, proves):
+    assert wire.proves(claimed, token, role, run, theirs, ours) is proves
+
+
+@given(one=st.tuples(words, words, proofs, proofs), other=st.tuples(words, words, proofs, proofs))
+@example(one=("a", "bc", b"", b""), other=("ab", "c", b"", b""))
+@example(one=("a", "b", b"cd", b""), other=("a", "b", b"c", b"d"))
+def test_no_two_handshakes_have_the_same_proof(one, other):
+    assert (wire.proof(b"t", *one) == wire.proof(b"t", *other)) is (one == other)
+
+
+def test_the_token_is_in_no_frame():
+    token = b"correct horse battery"
+    proof = wire.proof(token, "member", "job", THEIRS, OURS)
+    assert token not in wire.encode(msgspec.structs.replace(JOIN, nonce=OURS, proof=proof))
