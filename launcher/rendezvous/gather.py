@@ -16,6 +16,7 @@ from launcher.rendezvous.turn import Turn
 from launcher.wire import Base, Formed, Waiting
 
 RETRY_S = 1.0  # between two asks of an arbiter that does not answer
+TELL_S = 10.0  # between two words about who is missing
 FRESH_S = 10.0  # a grant that was asked for longer ago is asked for again: we may have slept, and lost it
 
 
@@ -29,14 +30,17 @@ def gather(turn: Turn) -> None:
         _hand_over(turn, own)
         return
     if _comes(turn):
+        _tell_waiting(turn, Reason.LAST_CALL)
         return
     there = [known for known in turn.members.values() if not known.busy and known.leave_s is None]
     size = at.terms.size(len(there))
     if size == 0 or _second(turn):
+        _tell_waiting(turn, Reason.BELOW_MIN)
         _below_min(turn, len(there))
         return
     called = turn.now_s >= at.joined_s + at.call_s
     if not called and len(there) < min(at.expected, at.terms.most):
+        _tell_waiting(turn, Reason.LAST_CALL)
         turn.wake(at.joined_s + at.call_s)
         return
     if at.terms.size(len(there) + sum(bool(known.busy) for known in turn.members.values())) > size:
@@ -49,6 +53,19 @@ def gather(turn: Turn) -> None:
         _no_arbiter(turn)
         return
     _claim(turn, tuple(known.member for known in chosen))
+
+
+def _tell_waiting(turn: Turn, reason: Reason) -> None:
+    """Who is missing, now and then: those of the last world who are not here, else a number is all that is known."""
+    at = turn.at
+    if turn.now_s < at.told_s + TELL_S:
+        return
+    here = {known.member.name for known in turn.members.values()}
+    missing = [member.name for member in (at.world.members if at.world else ()) if member.name not in here]
+    wanted = min(at.expected, at.terms.most) if reason is Reason.LAST_CALL else at.terms.floor
+    turn.at = replace(at, told_s=turn.now_s)
+    fields = {"members": len(here), "wanted": max(wanted, at.terms.floor), "missing": missing[:16]}
+    turn.told("round_waits", reason, waited_s=round(turn.now_s - at.since_s, 3), **fields)
 
 
 def _comes(turn: Turn) -> bool:

@@ -53,6 +53,9 @@ def drain(turn: Turn) -> None:
     """Bring about that all stop after the same step; when time is up, or nobody tells steps, end the processes."""
     at = turn.at
     if not turn.busy():
+        if at.world is not None and not at.sure and at.done >= at.world.seats.keys():
+            turn.finish(Exit.DONE, Reason.ALL_DONE, f"round {at.round}")  # nobody was made to stop: they have finished
+            return
         turn.at = replace(at, phase=Phase.STOPPING)
         return
     if at.stop_step is None:

@@ -63,8 +63,9 @@ class State:
     before: the round that the arbiter gave to whoever came before us. asked_s: when it was asked for the round, or gave
     it. roams: without an arbiter, who has too few members has everybody search for another coordinator now and then;
     False: not before the first world, None: never. sought_s: since when we have none, also before we led, or 0.
-    unfenced: the arbiter was out of reach for too long, and only its grant lets us go on. why: what began the next
-    round. fault: the process failure that will be charged unless a loss explains it.
+    unfenced: the arbiter was out of reach for too long, and only its grant lets us go on. told_s: when it was last
+    told who is missing. why: what began the next round. fault: the process failure that will be charged unless a loss
+    explains it.
     """
 
     me: Member
@@ -88,6 +89,7 @@ class State:
     roams: bool | None = None
     sought_s: float = 0.0
     unfenced: bool = False
+    told_s: float = -1e9
     world: World | None = None
     members: Mapping[str, Known] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)  # of members that are here or were: the id of the newest

@@ -3,7 +3,7 @@
 import pytest
 
 from launcher.model import Terms
-from launcher.rendezvous.state import Drop
+from launcher.rendezvous.state import Drop, Told
 from launcher.wire import Base, Finish, Formed, Refused, Waiting
 from tests.launcher.rendezvous.story import Story
 
@@ -116,3 +116,25 @@ def test_a_member_that_still_ends_an_old_round_is_waited_for():
     assert (story.phase, story.last("b").round) == ("gathering", 4)
     assert story.ready("b").world == "ab"
     assert story.round == 5
+
+
+def waits(story):
+    """What is told of those who are missing, oldest first."""
+    told = [effect for effect in story.of(Told) if effect.what == "round_waits"]
+    return [(effect.reason.value, dict(effect.fields)) for effect in told]
+
+
+def test_who_is_missing_is_told_at_once_and_then_now_and_then():
+    story = Story("3").join(*"abc")
+    assert waits(story) == []
+    story = Story("3").join("a")
+    assert waits(story) == [("last_call", {"waited_s": 0.0, "members": 1, "wanted": 3, "missing": []})]
+    story.wait(5.0).join("b")
+    assert len(waits(story)) == 1, "not at each knock"
+    assert [fields["waited_s"] for _, fields in waits(story.wait(6.0))] == [0.0, 11.0]
+
+
+def test_who_of_the_last_world_is_missing_is_told_by_name():
+    story = Story("3").join(*"abc").lose("b").ready("ac")
+    reason, fields = waits(story)[-1]
+    assert (reason, fields["members"], fields["wanted"], fields["missing"]) == ("below_min", 2, 3, ["b"])

@@ -56,6 +56,11 @@ def test_who_tells_no_steps_gets_the_grace_and_saves_by_its_own_hook():
     assert story.lose("b").world == "a"
 
 
+def test_who_finishes_before_the_stop_step_is_sure_has_finished():
+    story = running("ab", steps={"a": 10}).leave("b").succeed("ab")
+    assert [story.last(name, Finish).exit for name in "ab"] == [0, 0]
+
+
 def test_a_stop_step_that_nobody_reaches_in_time_ends_the_processes_before_the_grace_is_over():
     story = running("ab", steps={"a": 10}).leave("b", 25.0).wait(19.9)
     assert story.last("a", Stop) is None

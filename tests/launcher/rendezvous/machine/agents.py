@@ -1,7 +1,7 @@
 """An agent as the shell makes one, without processes and sockets: it follows, searches, and may coordinate.
 
 What it decides by is the real thing: rendezvous.seek, follow, arbiter. What is here stands for launcher/shell/agent.py
-and meeting/finding.py, leading.py and door.py; where it differs from them it says so. A pause stops a whole host.
+and meeting/finding.py, leading.py and door.py; DIFFERS marks where it differs. A pause stops a whole host.
 """
 
 from dataclasses import replace
@@ -111,7 +111,7 @@ class Agent:
         conn.end(self.yard.now_s)
 
     def known(self, first):
-        """Those, and whom it knew before: launcher/shell forgets them, and then two parts of a world never meet."""
+        """Those, and whom it knew before, so that two parts of a world meet again. DIFFERS: the shell forgets them."""
         ids = {each.id for each in first}
         return (*first, *(each for each in self.seek.successors if each.id not in ids))
 
@@ -142,7 +142,7 @@ class Agent:
         roams = not to.port and self.link.door is self
         self.link.end(self.yard.now_s)
         self.link = None
-        self.search(None if to.port else self.seek.since_s)  # launcher/shell always begins anew
+        self.search(None if to.port else self.seek.since_s)
         handed = to.size > 0 and to.id == self.id
         if handed:
             self.base = Base(self.base.round, to.size, self.base.inside, self.base.busy)
@@ -219,7 +219,7 @@ class Agent:
     def goes_on(self):
         """It was stopped, so long perhaps that it was given up: then it reads nothing more from back then.
 
-        launcher/shell reads on, and may start a round of which everybody else knows that it is over.
+        DIFFERS: the shell reads on, and may start a round of which everybody else knows that it is over.
         """
         self.paused = False
         self.yard.tell(self.id, "goes on")
@@ -351,7 +351,7 @@ class Agent:
         self.greeting = yard.connect(self, self, join)
 
     def fences(self, held, dead):
-        """Until when whoever held the record may train on without us. launcher/shell does not tell this yet."""
+        """Until when whoever held the record may train on without us. DIFFERS: the shell does not tell it."""
         record, yard = held.record, self.yard
         if record.coordinator == self.id:
             return {}

@@ -39,7 +39,7 @@ class Leads:
         self.guests, self.heard_s, self.inbox = {}, {}, []
         self.since_s = self.looked_s = self.renewed_s = self.renews_s = self.yard.now_s
         self.wakes_s = self.claim = None
-        self.first = {agent.id: Successor(agent.id, *agent.here)}  # launcher/shell leaves itself out
+        self.first = {agent.id: Successor(agent.id, *agent.here)}  # DIFFERS: the shell leaves itself out
 
     def admit(self, conn, join):
         old = self.guests.get(join.member.id)

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from launcher.model import Terms
+from launcher.rendezvous.state import Phase
 from tests.launcher.rendezvous.machine.agents import Agent
 from tests.launcher.rendezvous.machine.yard import Yard
 
@@ -157,6 +158,8 @@ class Machine(RuleBasedStateMachine):
     def everybody_is_done(self, world, living, saga):
         """All say that they have succeeded: then all are told that the job is done, spares that are there too."""
         there = [agent for agent in living if agent.link is not None and agent.link.door.id == world[0]]
+        if any(agent.lead is not None and agent.lead.state.phase is not Phase.TRAINING for agent in there):
+            return  # it is to grow or to shrink: not all of them may finish
         for id_ in self.yard.worlds[world]:
             self.yard.agents[id_].processes_end(well=True)
         self.yard.tick(20.0)
