@@ -43,10 +43,10 @@ async def test_a_required_gang_that_fits_no_leaf_is_refused_and_told_why(stage):
 
 async def test_of_two_gangs_of_eight_onto_room_for_twelve_one_runs_whole_and_one_waits_whole(stage):
     await stage.build(leaves=3, hosts_per_leaf=4)
-    stage.start_extender()
-    stage.start_scheduler()
     one, other = cluster.koordinator_gang("one", 8), cluster.koordinator_gang("two", 8)
     await stage.submit(*[pod for pair in zip(one, other, strict=True) for pod in pair])
+    stage.start_extender()  # who looks earlier may place the first pod of a gang before it has seen a second
+    stage.start_scheduler()
     async with stage.plane.api() as api:
         await api.until(PODS, cluster.bound(8), 20)
         await api.until(PODS, lambda pods: len(cluster.unschedulable(8)(pods) or ()) >= 8, 20)

@@ -26,7 +26,7 @@ from launcher.rendezvous.state import (
     Wake,
 )
 from launcher.rendezvous.step import steps
-from launcher.wire import Beat, Formed, Redirect, Successor, Welcome
+from launcher.wire import Base, Beat, Formed, Redirect, Successor, Welcome
 
 BEAT_S, SILENCE_S, RENEW_S = 2.0, 10.0, 5.0
 
@@ -110,6 +110,10 @@ class Leads:
         self.ends()
 
     def ends(self):
+        """DIFFERS: the shell forgets the round that it has formed itself, and may begin the job anew."""
+        at, base = self.state, self.agent.base
+        if at.base > base.round:
+            self.agent.base = Base(at.base, at.base_size, False, base.busy)
         self.agent.lead = None
         for conn in self.guests.values():
             conn.end(self.yard.now_s)

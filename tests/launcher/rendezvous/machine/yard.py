@@ -84,8 +84,8 @@ class Yard:
 
     terms: Terms
     mode: str = "arbiter"  # or "majority", or "only"
-    fence_s: float = 30.0  # a coordinator that has not renewed for so long stops its world
-    stranger_s: float = 60.0  # who was not in its world takes over after this
+    fence_s: float = 100.0  # a coordinator that has not renewed for so long stops its world
+    stranger_s: float = 150.0  # who was not in its world takes over after this
     now_s: float = 1000.0
     agents: dict = field(default_factory=dict)  # every incarnation by id
     here: dict = field(default_factory=dict)  # name -> the newest incarnation
