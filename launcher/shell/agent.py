@@ -294,7 +294,8 @@ class Agent:
 
     async def _led(self, how: Over | StepDown) -> None:
         """Our own coordinator has ended."""
-        await self._leading.end()
-        if isinstance(how, StepDown) and self._contact.link is not None:
+        if (newest := await self._leading.end()).round > self._base.round:
+            self._base = Base(newest.round, newest.size, False, self._base.busy)
+        if isinstance(how, StepDown) and self._contact.link:
             self._contact.roam(not how.to.coordinator)
             self._moved(Redirect(how.to.coordinator, how.to.address, how.to.port))

@@ -14,6 +14,7 @@ from launcher.shell.meeting.leading import Leading
 from launcher.shell.meeting.link import Link
 from launcher.wire import Base, Formed, Redirect, ToCoordinator
 
+MOST_KNOWN = 16
 Say = Callable[[str, Mapping[str, object]], None]
 
 
@@ -25,12 +26,13 @@ class Contact:
         self.link: Link | None = None
         self._early: list[Came] = []
         self._searching: asyncio.Task[None] | None = None
+        self._nowhere = False  # sent away, to nobody: the search goes on
 
     def search(self, base: Base) -> None:
         """Look for a coordinator, with what we know of the last world. The inbox gets what was found."""
 
         async def search() -> None:
-            since_s = self._seek.since_s if self._seek.roams else asyncio.get_running_loop().time()
+            since_s = self._seek.since_s if self._seek.roams or self._nowhere else asyncio.get_running_loop().time()
             self._seek = seek = replace(self._seek, since_s=since_s, base=base)
             self._put(Found(await self._finder.find(seek)))
 
@@ -47,9 +49,12 @@ class Contact:
         assert link.welcome is not None
         self.link = link
         self._leading.elsewhere(Redirect(link.welcome.coordinator, *address))
+        ids = {each.id for each in link.welcome.successors}  # and whom we knew before: so that parts of a world meet
+        known = (*link.welcome.successors, *(each for each in self._seek.successors if each.id not in ids))
         self._seek = replace(
-            self._seek, last=address, hint=None, handed=False, silent=frozenset(), successors=link.welcome.successors
+            self._seek, last=address, hint=None, handed=False, silent=frozenset(), successors=known[:MOST_KNOWN]
         )
+        self._nowhere = False
         self._say("coordinator_found", {"coordinator": link.welcome.coordinator, "at": f"{address[0]}:{address[1]}"})
         early, self._early = self._early, []
         return [came for came in early if came.link is link]
@@ -71,6 +76,7 @@ class Contact:
         self._say("coordinator_moved", {"coordinator": to.id, "at": f"{to.address}:{to.port}"})
         self.link.leave()
         self._gone()
+        self._nowhere = not to.port
         self._seek = replace(self._seek, hint=(to.address, to.port) if to.port else None, last=None, handed=handed)
 
     def roam(self, roams: bool) -> None:

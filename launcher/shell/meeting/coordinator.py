@@ -42,6 +42,7 @@ from launcher.shell.meeting.door import Guest
 from launcher.wire import Ask, Beat, Join, Pace, Redirect, Roster, Successor, ToCoordinator, Welcome, encode
 
 Say = Callable[[str, Mapping[str, object]], None]
+RENEW_S = 5.0
 FENCE_S = 400.0  # without the arbiter: a stranger to the world may take over after STRANGER_S (leading.py)
 
 
@@ -57,7 +58,7 @@ class Coordinator:
         silence_s: float,
         arbiter: Arbiter | None = None,
         held: Held | None = None,
-        renew_s: float = 5.0,
+        renew_s: float = RENEW_S,
         fence_s: float = FENCE_S,
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -66,7 +67,8 @@ class Coordinator:
         self._arbiter, self._held, self._renew_s, self._fence_s = arbiter, held, renew_s, fence_s
         self._renewed_s = self._looked_s = self._loop.time()
         self._guests: dict[str, Guest] = {}
-        self._first: dict[str, Successor] = {}  # by when they came: until a world is formed, all agree on that order
+        # By when they came, ourselves first: until a world is formed, all agree on that order.
+        self._first = {state.me.id: Successor(state.me.id, state.me.address, state.me.port)}
         self._heard_s: dict[str, float] = {}
         self._beats: dict[str, Beat] = {}
         self._events: list[Event] = []
@@ -92,7 +94,7 @@ class Coordinator:
         beat_s = beat_of(len(self._guests), self._beat_s)
         silence_s = max(self._silence_s, 5 * beat_s)
         member = join.member
-        if member.id != self.state.me.id and member.id not in self._first and len(self._first) < SUCCESSORS:
+        if member.id not in self._first and len(self._first) < SUCCESSORS:
             self._first[member.id] = Successor(member.id, member.address, member.port)
         first = tuple(self._first.values())
         guest.welcome(self, lambda proof: Welcome(proof, self.state.me.id, beat_s, silence_s, first))

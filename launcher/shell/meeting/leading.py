@@ -14,9 +14,9 @@ from launcher.rendezvous.state import Over, StepDown
 from launcher.rendezvous.step import begin, succeed
 from launcher.settings import Timing
 from launcher.shell.arbiters import Arbiter
-from launcher.shell.meeting.coordinator import Coordinator
+from launcher.shell.meeting.coordinator import FENCE_S, RENEW_S, Coordinator
 from launcher.shell.meeting.door import Door
-from launcher.wire import Redirect
+from launcher.wire import Base, Redirect
 
 Say = Callable[[str, Mapping[str, object]], None]
 # A holder that is silent, and may live. Its world cannot train without one of its members, so that one takes over soon.
@@ -60,6 +60,7 @@ class Leading:
         if self._only and seek.base.round:
             raise ArbiterRefused("nobody", "the coordinator is lost, and none may succeed it", "see --arbiter")
         held, granted, budget = None, None, self.budget()
+        before, left_s = 0, 0.0  # the round of a holder before us, and how long it may train on without the arbiter
         if self.arbiter is not None:
             held = await self.arbiter.look()
             if (record := held.record) is not None:
@@ -71,20 +72,27 @@ class Leading:
                     return False, holder if record.port else None
                 if record.run == self._run:
                     budget = budget.newer(record.budget)
+                    before = 0 if record.coordinator == self.me.id else record.round
+                    left_s = 0.0 if dead else max(FENCE_S - held.quiet_s, 0.0) + RENEW_S
             granted = next_round(held, seek.base.round)
             record = Record(self._run, granted, self.me.id, self.me.address, self.me.port, budget)
             if (held := await self.arbiter.claim(record, held)) is None:
                 return False, None
-        self._begin(seek, budget, held, granted)
+        self._begin(seek, budget, held, granted, before, left_s)
         return True, None
 
-    def _begin(self, seek: Seek, budget: Budget, held: Held | None, granted: int | None) -> None:
+    def _begin(
+        self, seek: Seek, budget: Budget, held: Held | None, granted: int | None, before: int, left_s: float
+    ) -> None:
         now_s = asyncio.get_running_loop().time()
         state = begin(self.me, self._run, self._terms, now_s, wanted=self._wanted, granted=granted, only=self._only)
         crowd_s = 5 * beat_of(seek.base.size, self._timing.heartbeat_s)  # as the coordinator itself stretches silence
         state = replace(state, fence_s=FENCE * max(self._timing.silence_s, crowd_s))
         sought_s = 0.0 if seek.host and not seek.base.round else seek.since_s
-        state = succeed(state, seek.base, budget, handed=seek.handed, sought_s=sought_s)
+        fenced_s = now_s + left_s + state.fence_s if before else 0.0
+        state = succeed(
+            state, seek.base, budget, handed=seek.handed, before=before, fenced_s=fenced_s, sought_s=sought_s
+        )
         self._say("coordinator_begun", {"round": state.round + 1, "reason": state.why.value, "arbiter": bool(held)})
         self.coordinator = Coordinator(
             state, self._say, beat_s=self._timing.heartbeat_s, silence_s=self._timing.silence_s,
@@ -100,12 +108,14 @@ class Leading:
         elif self.coordinator is not None:
             await asyncio.wait([self.coordinator.ended], timeout=1.0)
 
-    async def end(self) -> None:
-        """Coordinate no longer."""
+    async def end(self) -> Base:
+        """Coordinate no longer. Gives the newest world that we formed or heard of: it binds us, in it or not."""
         coordinator, self.coordinator = self.coordinator, None
         self._door.lead(None)
-        if coordinator is not None:
-            await coordinator.close()
+        if coordinator is None:
+            return Base()
+        await coordinator.close()
+        return Base(coordinator.state.base, coordinator.state.base_size)
 
     async def close(self) -> None:
         """Nobody comes in any more."""

@@ -30,6 +30,7 @@ from launcher.wire import (
 
 CONNECT_S = 2.0  # for a host that is there to take a connection
 CHALLENGE_S = 5.0  # for its agent to say a word: one that is stopped says none
+SLEPT_S = 5.0  # between two looks at the clock: we were stopped
 GREET_S = 20.0  # from then on: a crowd comes before us, or it first has to find out that the coordinator is lost
 
 
@@ -72,6 +73,8 @@ class Link(Frames):
     def took(self, body: bytes) -> None:
         """A frame from the coordinator."""
         self._heard_s = self._loop.time()
+        if self._slept():
+            return
         message = read_at_member(body)
         if self.welcome is not None:
             if isinstance(message, Pace):
@@ -93,6 +96,9 @@ class Link(Frames):
                     return
                 self.welcome = message
                 self._beat_s, self._silence_s = message.beat_s, message.silence_s
+                self._looked_s = self._loop.time()
+                if self._beats is not None:
+                    self._beats.cancel()
                 self._beats = self._loop.call_later(message.beat_s, self._beat)
                 self._answer(message)
             case Redirect() | Refused():
@@ -118,6 +124,8 @@ class Link(Frames):
 
     def _beat(self) -> None:
         now_s, limit_s = self._loop.time(), self._silence_s
+        if self._slept():
+            return
         if now_s - self._looked_s > limit_s / 2:
             self._heard_s = now_s  # we were stopped ourselves: what came meanwhile is still to be read
         self._looked_s = now_s
@@ -127,6 +135,24 @@ class Link(Frames):
             return
         self.say(Beat(self.step, self.saved))
         self._beats = self._loop.call_later(self._beat_s, self._beat)
+
+    def _slept(self) -> bool:
+        """Were we stopped for so long that the others have given us up? What they said before that is over."""
+        if self._loop.time() - self._looked_s <= (self._silence_s or SLEPT_S):
+            return False
+        if self.welcome is not None:
+            self._lost(Reason.MEMBER_SILENT)
+        self.abort()
+        return True
+
+    def opened(self) -> None:
+        """Notice, while we wait for the Welcome, whether we are stopped meanwhile."""
+        self._looked_s = self._loop.time()
+        self._beats = self._loop.call_later(1.0, self._wait)
+
+    def _wait(self) -> None:
+        if self.welcome is None and not self._slept():
+            self.opened()
 
     def closed(self, why: Exception | None) -> None:
         """The connection is gone."""

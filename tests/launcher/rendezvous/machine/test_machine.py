@@ -187,7 +187,10 @@ class Majority(Machine):
     def enough(self, living):
         newest = max(agent.base.round for agent in living)
         last = [agent for agent in living if agent.base.round == newest and agent.base.inside]
-        found = self.agent(0).alive or all(agent.base.round for agent in living)  # else a new one knows no address
+        first = self.agent(0)
+        found = all(agent.base.round for agent in living)  # who is new knows no address but the first one's,
+        if first.alive:  # and the first knows only whom it has heard of
+            found = len(first.seek.successors) > 1
         return found and last and 2 * len(last) > min(agent.base.size for agent in last)
 
 
@@ -226,6 +229,6 @@ class LongOnly(Only):
 TestArbiter = case(Arbiter, 400, derandomize=True)
 TestMajority = case(Majority, 400, derandomize=True)
 TestOnly = case(Only, 200, derandomize=True)
-TestLongArbiter = pytest.mark.long(case(LongArbiter, 10_000))
-TestLongMajority = pytest.mark.long(case(LongMajority, 10_000))
-TestLongOnly = pytest.mark.long(case(LongOnly, 3_000))
+TestLongArbiter = pytest.mark.long(pytest.mark.timeout(900)(case(LongArbiter, 10_000)))
+TestLongMajority = pytest.mark.long(pytest.mark.timeout(900)(case(LongMajority, 10_000)))
+TestLongOnly = pytest.mark.long(pytest.mark.timeout(900)(case(LongOnly, 3_000)))
