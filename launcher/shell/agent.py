@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import replace
 
 from launcher.errors import LauncherError
@@ -17,7 +17,7 @@ from launcher.rendezvous.follow import accepts
 from launcher.rendezvous.seek import Address, GiveUp, Seek
 from launcher.rendezvous.state import Over, StepDown
 from launcher.settings import Settings
-from launcher.shell.contact import Contact
+from launcher.shell.contact import Contact, Say
 from launcher.shell.hands import Hands
 from launcher.shell.happened import Came, Ended, Found, Late, Signalled
 from launcher.shell.identity import free_port
@@ -47,8 +47,6 @@ from launcher.wire import (
     Succeeded,
     Waiting,
 )
-
-Say = Callable[[str, Mapping[str, object]], None]
 
 
 class Agent:
