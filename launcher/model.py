@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
@@ -10,6 +11,8 @@ from launcher.errors import BadMember, BadTerms
 
 MOST_PROCESSES = 1_024  # training processes of one worker
 MOST_MEMBERS = 20_000
+MOST_S = 1e7  # of any time that a job may name
+MOST_COUNT = 1 << 60
 
 
 class Exit(IntEnum):
@@ -66,10 +69,10 @@ class Terms:
             raise BadTerms(f"min and max are {self.least}:{self.most}: 1 <= min <= max <= {MOST_MEMBERS} is needed")
         if self.unit < 1 or self.most < self.unit:
             raise BadTerms(f"the unit is {self.unit}: at least 1 and at most {self.most}, the max, is needed")
-        if self.max_restarts < 0:
+        if not 0 <= self.max_restarts <= MOST_COUNT:
             raise BadTerms(f"max_restarts is {self.max_restarts}: 0 or more is needed")
-        if min(self.last_call_s, self.join_timeout_s, self.settle_s) < 0:
-            raise BadTerms("a time of the rendezvous is negative")
+        if not all(0 <= each <= MOST_S for each in (self.last_call_s, self.join_timeout_s, self.settle_s)):
+            raise BadTerms(f"a time of the rendezvous is outside 0 to {MOST_S:g} s")
 
     @property
     def floor(self) -> int:
@@ -111,6 +114,10 @@ class Member:
             raise BadMember(self.name, f"{self.processes} processes: 1 to {MOST_PROCESSES} are needed")
         if not 0 <= self.port < 65_536 or not 0 <= self.master_port < 65_536:
             raise BadMember(self.name, "a port is outside 0 to 65535")
+        if self.order is not None and not 0 <= self.order <= MOST_COUNT:
+            raise BadMember(self.name, f"its index is {self.order}: 0 or more is needed")
+        if not math.isfinite(self.born_s):
+            raise BadMember(self.name, "the time when it began is no time")
         if len(self.path) > 16:
             raise BadMember(self.name, f"a path of {len(self.path)} switches: 16 at most")
 
@@ -163,6 +170,10 @@ class Budget:
     used: int = 0
     total: int = 0
     saved_step: int = -1
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.used <= MOST_COUNT and 0 <= self.total <= MOST_COUNT and -1 <= self.saved_step <= MOST_COUNT):
+            raise BadTerms("the budget is out of bounds")
 
     def charged(self) -> Budget:
         """One fault more."""

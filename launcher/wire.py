@@ -109,12 +109,16 @@ class Redirect(_Frame, tag=5, frozen=True):
 
 
 class Waiting(_Frame, tag=6, frozen=True):
-    """Taken, and not in this world. A member that was told of a round accepts none before it."""
+    """Taken, and not in this world. A member that was told of a round accepts none before it.
+
+    successors: of this world, () when nothing about them is new.
+    """
 
     round: Count
     size: Count
     reason: Word
     detail: Text
+    successors: tuple[Successor, ...] = ()
 
 
 class Formed(_Frame, tag=7, frozen=True):

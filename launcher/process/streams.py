@@ -5,52 +5,18 @@ Only names of files. Who makes the folders, opens the files and repeats lines is
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import IntFlag
 from string import Template
 
-from launcher.errors import BadTerms
 from launcher.process.orders import Stream
+from launcher.settings import Std, Streams
 
 NOWHERE = "/dev/null"
-_ONE = re.compile(r"[0-3]")
-_EACH = re.compile(r"\d+:[0-3](,\d+:[0-3])*")
-
-
-class Std(IntFlag):
-    """Which outputs an option is about."""
-
-    NONE = 0
-    OUT = 1
-    ERR = 2
-    ALL = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """An option of torchrun's that is one for all processes, or named for some: `3`, `0:1,1:2`."""
-
-    every: Std = Std.NONE
-    some: Mapping[int, Std] = field(default_factory=dict)
-
-    def of(self, local_rank: int) -> Std:
-        """What is chosen for one process."""
-        return self.some.get(local_rank, self.every)
-
-
-def choice(text: str) -> Choice:
-    """Read such an option. Raises BadTerms when it is none."""
-    if _ONE.fullmatch(text):
-        return Choice(Std(int(text)))
-    if not _EACH.fullmatch(text):
-        raise BadTerms(f"{text!r} names no outputs: 0, 1, 2, 3 or a list like 0:1,1:2 is needed")
-    return Choice(some={int(rank): Std(int(std)) for rank, std in (each.split(":") for each in text.split(","))})
-
-
-@dataclass(frozen=True, slots=True)
-class Streams:
+class Outputs:
     """How an agent treats the outputs of its processes.
 
     redirects: to files. tee: to files and to the agent's own output. only: the local ranks that are shown on it,
@@ -58,8 +24,8 @@ class Streams:
     them are gathered in filtered_stdout.log and filtered_stderr.log.
     """
 
-    redirects: Choice = field(default_factory=Choice)
-    tee: Choice = field(default_factory=Choice)
+    redirects: Streams = field(default_factory=Streams)
+    tee: Streams = field(default_factory=Streams)
     only: tuple[int, ...] = ()
     role: str = "default"
     template: str = ""
@@ -82,33 +48,33 @@ def error_file(attempt: str, local_rank: int) -> str:
     return f"{rank_folder(attempt, local_rank)}/error.json" if attempt else ""
 
 
-def streams_of(streams: Streams, attempt: str, local_rank: int, *, rank: int, hostname: str) -> tuple[Stream, Stream]:
+def streams_of(outputs: Outputs, attempt: str, local_rank: int, *, rank: int, hostname: str) -> tuple[Stream, Stream]:
     """stdout and stderr of one process. attempt: its folder, "" when no files are kept (`--log-dir=/dev/null`)."""
-    prefix = _prefix(streams, local_rank, rank, hostname)
-    out = _stream(streams, attempt, local_rank, Std.OUT, prefix)
-    return out, _stream(streams, attempt, local_rank, Std.ERR, prefix)
+    prefix = _prefix(outputs, local_rank, rank, hostname)
+    out = _stream(outputs, attempt, local_rank, Std.OUT, prefix)
+    return out, _stream(outputs, attempt, local_rank, Std.ERR, prefix)
 
 
-def _stream(streams: Streams, attempt: str, local_rank: int, std: Std, prefix: str) -> Stream:
-    shown = not streams.only or local_rank in streams.only
+def _stream(outputs: Outputs, attempt: str, local_rank: int, std: Std, prefix: str) -> Stream:
+    shown = not outputs.only or local_rank in outputs.only
     if not attempt:
         return Stream()
     name = "stdout" if std is Std.OUT else "stderr"
-    tee = bool(streams.tee.of(local_rank) & std)
-    if not tee and not streams.redirects.of(local_rank) & std:
+    tee = bool(outputs.tee.of(local_rank) & std)
+    if not tee and not outputs.redirects.of(local_rank) & std:
         return Stream() if shown else Stream(NOWHERE)
     file = f"{rank_folder(attempt, local_rank)}/{name}.log"
     if not tee or not shown:
         return Stream(file)
-    needles = streams.out_needles if std is Std.OUT else streams.err_needles
+    needles = outputs.out_needles if std is Std.OUT else outputs.err_needles
     return Stream(file, prefix, f"{attempt}/filtered_{name}.log" if needles else "", needles)
 
 
-def _prefix(streams: Streams, local_rank: int, rank: int, hostname: str) -> str:
-    if not streams.template:
-        return f"[{streams.role}{local_rank}]:"
-    known = {"role_name": streams.role, "rank": rank, "local_rank": local_rank, "hostname": hostname}
-    return Template(streams.template).safe_substitute(known)
+def _prefix(outputs: Outputs, local_rank: int, rank: int, hostname: str) -> str:
+    if not outputs.template:
+        return f"[{outputs.role}{local_rank}]:"
+    known = {"role_name": outputs.role, "rank": rank, "local_rank": local_rank, "hostname": hostname}
+    return Template(outputs.template).safe_substitute(known)
 
 
 def repeated(stream: Stream, lines: Sequence[str]) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from enum import StrEnum
 
 import msgspec
 
-from launcher.errors import LauncherError
+from launcher.errors import BadTerms, LauncherError
 from launcher.model import Record
 
 HOLD_S = 15.0  # who was not seen to renew for longer has lost its round
@@ -163,12 +163,10 @@ def unseal(text: bytes) -> Record:
         if sealed.sum != _sum(bytes(sealed.record), sealed.beat):
             raise BadRecord("the checksum is wrong")
         record = msgspec.json.decode(sealed.record, type=Record)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, BadTerms) as error:
         raise BadRecord(f"not a record: {error}") from error
     if not (0 <= record.round <= MOST_ROUND and 0 <= record.port < 65_536):
         raise BadRecord("its round or its port is out of bounds")
-    if min(record.budget.used, record.budget.total, record.budget.saved_step + 1) < 0:
-        raise BadRecord("its budget is out of bounds")
     return record
 
 

@@ -242,4 +242,5 @@ def _tell_places(turn: Turn, world: World, base: int) -> None:
     for id_ in spares:
         turn.know(id_, replace(turn.members[id_], base=Base(world.round, size, False)))
     if spares:
-        turn.tell(spares, Waiting(world.round, size, Reason.SPARE.value, f"the world of round {world.round} is {size}"))
+        why = f"the world of round {world.round} is {size}"
+        turn.tell(spares, Waiting(world.round, size, Reason.SPARE.value, why, successors))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from launcher.model import Reason
+from launcher.rendezvous.state import NO_BASE
 from launcher.wire import Base, Redirect, Successor
 
 Address: TypeAlias = tuple[str, int]
@@ -36,7 +37,7 @@ class Seek:
     host: bool
     arbiter: bool
     join_timeout_s: float
-    base: Base = Base()  # noqa: RUF009 - frozen
+    base: Base = NO_BASE
     last: Address | None = None
     successors: tuple[Successor, ...] = ()
     hint: Address | None = None

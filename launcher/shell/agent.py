@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from launcher.errors import LauncherError
@@ -17,13 +17,14 @@ from launcher.rendezvous.follow import accepts
 from launcher.rendezvous.seek import Address, GiveUp, Seek
 from launcher.rendezvous.state import Over, StepDown
 from launcher.settings import Settings
-from launcher.shell.contact import Contact, Say
+from launcher.shell.contact import Contact
 from launcher.shell.hands import Hands
 from launcher.shell.happened import Came, Ended, Found, Late, Signalled
 from launcher.shell.identity import free_port
 from launcher.shell.meeting.finding import Finder
 from launcher.shell.meeting.leading import Leading
 from launcher.shell.meeting.link import Link
+from launcher.shell.say import Say
 from launcher.shell.training import told
 from launcher.whereabouts import Sighting
 from launcher.wire import (
@@ -67,12 +68,11 @@ class Agent:
         self._training, self._leading = training, leading
         self._inbox: asyncio.Queue[object] = asyncio.Queue()
         self._base, self._budget = Base(), Budget()
-        self._formed: Formed | None = None
         self._report: Failed | Succeeded | None = None
         self._leave: float | None = None  # when to be gone, by the loop's clock
         finder = Finder(self._new_link, leading.lead, (me.address, me.port), leading.arbiter, say)
         self._contact = Contact(seek, finder, leading, self._inbox.put_nowait, say)
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._watch: asyncio.Task[None] | None = None  # starts the processes, and waits for their end
         self._exit: tuple[Exit, Reason, str] | None = None
 
     def leave(self) -> None:
@@ -97,8 +97,8 @@ class Agent:
         finally:
             for sig in ours:
                 loop.remove_signal_handler(sig)
-            for task in self._tasks.values():
-                task.cancel()
+            if self._watch is not None:
+                self._watch.cancel()
             await self._training.close()
             self._contact.close()
             await self._leading.close()
@@ -115,11 +115,6 @@ class Agent:
             lambda link, message: self._inbox.put_nowait(Came(link, message)),
             lambda link, reason: self._inbox.put_nowait(Came(link, None, reason)),
         )  # fmt: skip
-
-    def _begin(self, name: str, work: Coroutine[None, None, None]) -> None:
-        if (old := self._tasks.get(name)) is not None:
-            old.cancel()
-        self._tasks[name] = asyncio.get_running_loop().create_task(work)
 
     async def _take(self, item: object) -> None:
         match item:
@@ -149,6 +144,8 @@ class Agent:
             link.say(Leaving(max(self._leave - asyncio.get_running_loop().time(), 0.0)))
         if self._report is not None:
             link.say(self._report)
+        if link.claimed.busy and not self._base.busy:  # fenced while the Join was on its way
+            link.say(Ready(self._base.round, self.me.master_port, self.me.path))
         self._tell_steps()
         for came in early:
             await self._take(came)
@@ -166,9 +163,12 @@ class Agent:
             self._say("processes_fenced", {"round": self._base.round})
             await self._stop(0.0)
 
+    def _trains(self) -> bool:
+        return self._base.busy and not isinstance(self._report, Succeeded)
+
     async def _stop(self, grace_s: float) -> None:
-        if (watch := self._tasks.pop("watch", None)) is not None and watch.cancel():
-            await asyncio.wait([watch])  # it starts nothing any more
+        if self._watch is not None and self._watch.cancel():
+            await asyncio.wait([self._watch])  # it starts nothing any more
         await self._training.stop(min(grace_s, self._settings.timing.shutdown_s))
         self._report = None
         self._base = self._base.idle()
@@ -179,14 +179,18 @@ class Agent:
                 await self._start(message)
             case Stop():
                 await self._stop(message.grace_s)
-                await self._refresh()
+                path = (await asyncio.to_thread(self._where)).path or self.me.path  # the map may have changed
+                self.me = replace(self.me, master_port=free_port(self.me.address), path=path)
                 self._contact.send(Ready(max(message.round, self._base.round), self.me.master_port, self.me.path))
             case StopAt(round=round_, step=step, sure=sure) if round_ == self._base.round:
                 farthest = self._training.stop_at(step, sure=sure)
                 if not sure:
                     self._contact.send(Reached(round_, max(farthest, 0)))
-            case Waiting(round=round_, size=size) if round_ >= self._base.round and not self._base.busy:
-                self._base = Base(round_, size, False)
+            case Waiting(round=round_, size=size) if (
+                round_ >= self._base.round + self._base.busy and not self._trains()
+            ):
+                self._base, self._report = Base(round_, size, False), None
+                self._contact.succeed(message.successors)
                 self._say("spare", {"round": round_, "reason": message.reason, "detail": message.detail})
             case Finish(exit=code, reason=reason, detail=detail):
                 await self._stop(self._settings.timing.shutdown_s)
@@ -200,11 +204,6 @@ class Agent:
             case Refused(reason=reason, detail=detail):
                 await self._stop(self._settings.timing.shutdown_s)
                 self._exit = (Exit.FAILED, Reason(reason), detail)
-
-    async def _refresh(self) -> None:
-        """What of us may have changed since the last round."""
-        path = (await asyncio.to_thread(self._where)).path or self.me.path
-        self.me = replace(self.me, master_port=free_port(self.me.address), path=path)
 
     def _moved(self, to: Redirect) -> None:
         handed = to.size > 0 and to.id == self.me.id
@@ -221,14 +220,14 @@ class Agent:
         if self._base.busy:
             await self._stop(0.0)
         self._base, self._budget = Base(formed.round, formed.group_size, True, True), formed.budget
-        self._contact.formed(formed)
-        self._formed, self._report = formed, None
+        self._contact.formed(formed.successors)
+        self._report = None
         self._say("processes_started", {
             "round": formed.round, "reason": formed.reason, "group_rank": formed.group_rank,
             "ranks": f"{formed.first_rank}..{formed.first_rank + self.me.processes - 1} of {formed.ranks}",
             "master": f"{formed.master_address}:{formed.master_port}", "restarts": formed.budget.total,
         })  # fmt: skip
-        self._begin("watch", self._train(formed))
+        self._watch = asyncio.get_running_loop().create_task(self._train(formed))
 
     async def _train(self, formed: Formed) -> None:
         """Start the processes and wait for their end, beside everything else that happens."""
@@ -249,8 +248,7 @@ class Agent:
             self._report = Failed(ended.round, rank, how)
         else:
             self._say("processes_done", {"round": ended.round})
-            self._report = Succeeded(ended.round)
-            self._base = self._base.idle()
+            self._report = Succeeded(ended.round)  # the world trains on until told: a new link finds us in our seat
         self._contact.send(self._report)
 
     def _tell_steps(self, again: bool = True) -> None:
@@ -278,14 +276,14 @@ class Agent:
         if self._contact.link is not None:
             self._contact.send(Beat(*self._training.steps()))  # the stop step lies ahead of where we are now
             self._contact.send(Leaving(grace_s))
-        elif not self._base.busy:
+        elif not self._trains():
             self._exit = (Exit.DRAINED, Reason.DRAINED, "")
 
     async def _late(self, late: Late) -> None:
         if late.what == "leave":
             await self._training.stop(0.0)
             self._exit = (Exit.DRAINED, Reason.DRAINED, "the time to leave was up")
-        elif late.what == "coordinator" and self._contact.link is None:
+        elif late.what == "coordinator" and self._contact.misses(late.link):
             await self._fence()
         elif late.what == "steps" and late.link is self._contact.link:
             self._tell_steps()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 from launcher.model import Reason
@@ -12,10 +12,10 @@ from launcher.shell.happened import Came, Found, Late
 from launcher.shell.meeting.finding import Finder
 from launcher.shell.meeting.leading import Leading
 from launcher.shell.meeting.link import Link
-from launcher.wire import Base, Formed, Redirect, ToCoordinator
+from launcher.shell.say import Say
+from launcher.wire import Base, Redirect, Successor, ToCoordinator
 
 MOST_KNOWN = 16
-Say = Callable[[str, Mapping[str, object]], None]
 
 
 class Contact:
@@ -24,6 +24,7 @@ class Contact:
     def __init__(self, seek: Seek, finder: Finder, leading: Leading, put: Callable[[object], None], say: Say) -> None:
         self._seek, self._finder, self._leading, self._put, self._say = seek, finder, leading, put, say
         self.link: Link | None = None
+        self._last: Link | None = None
         self._early: list[Came] = []
         self._searching: asyncio.Task[None] | None = None
         self._nowhere = False  # sent away, to nobody: the search goes on
@@ -66,16 +67,17 @@ class Contact:
         if came.reason is Reason.MEMBER_SILENT:
             if self._seek.last is not None:  # to knock there would last until that fails, too
                 self._seek = replace(self._seek, silent=frozenset([self._seek.last]))
-        elif came.link.welcome is not None:
-            loop = asyncio.get_running_loop()
-            loop.call_later(came.link.welcome.silence_s, self._put, Late("coordinator", came.link))
+        else:
+            self._miss(came.link)
 
     def moved(self, to: Redirect, handed: bool = False) -> None:
         """Somebody else decides now. handed: it is we, by the will of the last one."""
         assert self.link is not None
         self._say("coordinator_moved", {"coordinator": to.id, "at": f"{to.address}:{to.port}"})
-        self.link.leave()
+        link = self.link
+        link.leave()
         self._gone()
+        self._miss(link)
         self._nowhere = not to.port
         self._seek = replace(self._seek, hint=(to.address, to.port) if to.port else None, last=None, handed=handed)
 
@@ -83,12 +85,23 @@ class Contact:
         """We have led, with too few, and know nobody who does better; or we know somebody."""
         self._seek = replace(self._seek, roams=roams)
 
-    def formed(self, formed: Formed) -> None:
-        """A world, and who comes after its coordinator."""
-        self._seek = replace(self._seek, successors=formed.successors, roams=False)
+    def formed(self, successors: tuple[Successor, ...]) -> None:
+        """A world, ours, and who comes after its coordinator."""
+        self._seek = replace(self._seek, successors=successors, roams=False)
+
+    def succeed(self, successors: tuple[Successor, ...]) -> None:
+        """A world of others, and who comes after its coordinator, if that is told."""
+        self._seek = replace(self._seek, successors=successors or self._seek.successors)
+
+    def misses(self, link: Link | None) -> bool:
+        """Was this the last coordinator that we had, and is there still no other?"""
+        return self.link is None and link is self._last
+
+    def _miss(self, link: Link) -> None:
+        asyncio.get_running_loop().call_later(link.silence_s, self._put, Late("coordinator", link))
 
     def _gone(self) -> None:
-        self.link = None
+        self.link, self._last = None, self.link
         self._leading.elsewhere(None)
 
     def send(self, message: ToCoordinator) -> None:

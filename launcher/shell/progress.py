@@ -107,11 +107,6 @@ class Watched:
             words.write(_SURE, int(sure))
         return max(words.read(_DONE) + (not words.read(_WAITS)) for words in self._words)
 
-    def go_on(self) -> None:
-        """Nobody stops after all."""
-        for words in self._words:
-            words.write(_STOP, -1)
-
     def close(self) -> None:
         """Remove the files; a process that still has one keeps it."""
         for words, path in zip(self._words, self.paths, strict=True):

@@ -24,11 +24,11 @@ from launcher.shell.hands import Hands
 from launcher.shell.identity import NoDoor, is_own, member_of, own_address, resolved, token_of
 from launcher.shell.meeting.door import Door
 from launcher.shell.meeting.leading import Leading
+from launcher.shell.say import Say
 from launcher.shell.training import Training
 from launcher.shell.whereabouts import Lookout
 from launcher.wire import PORT
 
-Say = Callable[[str, Mapping[str, object]], None]
 ARBITER_S = 60.0  # for the arbiter to answer at all, at the start
 
 

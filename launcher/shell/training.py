@@ -6,22 +6,20 @@ import asyncio
 import os
 import signal
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from launcher.process import numa
 from launcher.process.environment import Job, common, of_process
 from launcher.process.orders import Exited, How, Order, of_rank
-from launcher.process.streams import Choice, Std, Streams, error_file, streams_of
+from launcher.process.streams import Outputs, error_file, streams_of
 from launcher.settings import Kind, Settings
-from launcher.settings import Streams as Given
 from launcher.shell.processes.logs import make_attempt, make_run_folder
 from launcher.shell.processes.machine import look
 from launcher.shell.processes.processes import Processes
 from launcher.shell.progress import PROGRESS, Watched
+from launcher.shell.say import Say
 from launcher.wire import Formed
-
-Say = Callable[[str, Mapping[str, object]], None]
 
 _HOW = {
     Kind.SCRIPT: How.SCRIPT,
@@ -40,7 +38,7 @@ class Training:
         self._job = Job(
             settings.meeting.run, settings.command.role, settings.terms.max_restarts, settings.start.one_device
         )
-        self._streams = _streams(settings)
+        self._outputs = _outputs(settings)
         self._run_folder = ""
         self._folder = tempfile.TemporaryDirectory(prefix="turnout-", dir=_memory())
         self._watched: Watched | None = None
@@ -76,7 +74,7 @@ class Training:
         errors = error_file(attempt, local_rank)
         env = of_process(self._env, self._job, formed, self.processes, local_rank, error_file=errors)
         env[PROGRESS] = str(self._watched.paths[local_rank])
-        out, err = streams_of(self._streams, attempt, local_rank, rank=rank, hostname=self._hostname)
+        out, err = streams_of(self._outputs, attempt, local_rank, rank=rank, hostname=self._hostname)
         argv = of_rank((command.program, *command.arguments), local_rank)
         return Order(
             local_rank, argv, env, _HOW[command.kind], command.python, "", out, err, errors, self._cpus(local_rank)
@@ -106,10 +104,6 @@ class Training:
         """End all processes."""
         return await self._hands.stop(sig, grace_s)
 
-    def alive(self) -> int:
-        """How many run."""
-        return self._hands.alive()
-
     def steps(self) -> tuple[int, int]:
         """The newest step that all have done, and the newest that is saved; -1 for none."""
         return (-1, -1) if self._watched is None else (self._watched.done(), self._watched.saved())
@@ -136,13 +130,9 @@ def _memory() -> str | None:
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
-def _streams(settings: Settings) -> Streams:
+def _outputs(settings: Settings) -> Outputs:
     output = settings.output
-
-    def choice(given: Given) -> Choice:
-        return Choice(Std(int(given.every)), {rank: Std(int(std)) for rank, std in given.by_rank or ()})
-
-    return Streams(
-        choice(output.redirects), choice(output.tee), output.local_ranks, settings.command.role, output.prefix,
+    return Outputs(
+        output.redirects, output.tee, output.local_ranks, settings.command.role, output.prefix,
         output.stdout_filters, output.stderr_filters,
     )  # fmt: skip

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from importlib import import_module
@@ -24,7 +25,7 @@ _STEERING = ("SLURM_", "NVRX_", "GROUP_RANK", "CROSS_SLURM")  # of the caller's 
 Rendezvous = Callable[[], object]
 
 
-class _Stores:
+class _Stores(ABC):
     """A store that is served, and a thread for each agent."""
 
     def warm(self) -> None:
@@ -76,9 +77,9 @@ class _Stores:
             raise faults[0]
         yield times
 
+    @abstractmethod
     def agent(self, agent: int, agents: int, store: Any) -> Rendezvous:
         """What one agent does at the word."""
-        raise NotImplementedError
 
 
 class Connections(_Stores):

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine
 from dataclasses import replace
 
-from launcher.model import Exit, Reason, Record
+from launcher.model import Reason, Record
 from launcher.rendezvous.arbiter import ArbiterRefused, ArbiterUnreachable, Held, StaleRound
 from launcher.rendezvous.liveness import beat_of, excused, silent
 from launcher.rendezvous.state import (
@@ -39,9 +38,9 @@ from launcher.rendezvous.step import steps
 from launcher.rendezvous.turn import SUCCESSORS
 from launcher.shell.arbiters import Arbiter
 from launcher.shell.meeting.door import Guest
+from launcher.shell.say import Say
 from launcher.wire import Ask, Beat, Join, Pace, Redirect, Roster, Successor, ToCoordinator, Welcome, encode
 
-Say = Callable[[str, Mapping[str, object]], None]
 RENEW_S = 5.0
 FENCE_S = 400.0  # without the arbiter: a stranger to the world may take over after STRANGER_S (leading.py)
 
@@ -74,7 +73,6 @@ class Coordinator:
         self._events: list[Event] = []
         self._due: asyncio.Handle | None = None
         self._wakes: asyncio.TimerHandle | None = None
-        self.counts: Counter[str] = Counter()
         self.ended: asyncio.Future[Over | StepDown] = self._loop.create_future()
         self._tasks: set[asyncio.Task[None]] = set()
         self._paced_s = beat_s
@@ -151,7 +149,6 @@ class Coordinator:
                     if (guest := self._guests.get(id_)) is not None:
                         guest.send(data)
             case Told(what=what, reason=reason, fields=fields):
-                self.counts[f"{what}:{reason.value}"] += 1
                 self._say(what, {"reason": reason.value, **dict(fields)})
             case Wake(at_s=at_s):
                 self._wake(at_s)
@@ -287,8 +284,3 @@ class Coordinator:
         for guest in list(self._guests.values()):
             guest.close()
         self._guests.clear()
-
-
-def exit_of(how: Over | StepDown) -> Exit | None:
-    """What the end of a coordinator means for its own agent; None: it goes on as a member."""
-    return how.exit if isinstance(how, Over) else None

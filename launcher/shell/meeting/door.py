@@ -10,6 +10,7 @@ from typing import Protocol
 from launcher.errors import BadFrame
 from launcher.model import Reason
 from launcher.shell.meeting.frames import Frames
+from launcher.shell.say import Say
 from launcher.wire import (
     MOST_JOIN_BYTES,
     NONCE_BYTES,
@@ -124,7 +125,7 @@ class Guest(Frames):
 class Door:
     """The listening socket of one agent. It opens to whoever coordinates here, and else says where to go."""
 
-    def __init__(self, token: bytes, run: str, say: Callable[[str, dict[str, object]], None]) -> None:
+    def __init__(self, token: bytes, run: str, say: Say) -> None:
         self.token, self.run, self.say = token, run, say
         self.elsewhere: Callable[[], Redirect | None] = lambda: None
         self._host: Host | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 
 from launcher.model import Reason
 from launcher.rendezvous.arbiter import ArbiterRefused, ArbiterUnreachable
@@ -27,10 +27,10 @@ from launcher.rendezvous.seek import (
 from launcher.shell.arbiters import Arbiter
 from launcher.shell.identity import resolved
 from launcher.shell.meeting.link import Link, NoAnswer, NobodyListens, connect
+from launcher.shell.say import Say
 from launcher.wire import Redirect, Refused, Welcome
 
 NOTICE_S = 5.0  # for others to notice, too, that the coordinator is lost: their heartbeats are out of step with ours
-Say = Callable[[str, Mapping[str, object]], None]
 _TOLD_LAPS = (0, 8)  # of a search: a worker that waits for the first one does not fill its log
 
 

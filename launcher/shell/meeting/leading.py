@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 from launcher.model import Budget, Member, Record, Terms
@@ -16,9 +16,9 @@ from launcher.settings import Timing
 from launcher.shell.arbiters import Arbiter
 from launcher.shell.meeting.coordinator import FENCE_S, RENEW_S, Coordinator
 from launcher.shell.meeting.door import Door
+from launcher.shell.say import Say
 from launcher.wire import Base, Redirect
 
-Say = Callable[[str, Mapping[str, object]], None]
 # A holder that is silent, and may live. Its world cannot train without one of its members, so that one takes over soon.
 # A stranger waits until that holder has fenced itself (coordinator.FENCE_S), however long its API server was away.
 STRANGER_S = 600.0

@@ -13,6 +13,7 @@ from launcher.shell.meeting.frames import Frames
 from launcher.wire import (
     NONCE_BYTES,
     VERSION,
+    Base,
     Beat,
     Challenge,
     Join,
@@ -64,9 +65,10 @@ class Link(Frames):
         self.answer: asyncio.Future[Welcome | Redirect | Refused | NoAnswer] = self._loop.create_future()
         self._nonce, self._theirs = os.urandom(NONCE_BYTES), b""
         self.welcome: Welcome | None = None
+        self.claimed = Base()  # what the Join said of us
         self._heard_s = self._looked_s = self._loop.time()
         self._beats: asyncio.TimerHandle | None = None
-        self._beat_s = self._silence_s = 0.0
+        self._beat_s = self.silence_s = 0.0
         self.step = self.saved = -1
         self._over = False
 
@@ -78,7 +80,7 @@ class Link(Frames):
         message = read_at_member(body)
         if self.welcome is not None:
             if isinstance(message, Pace):
-                self._beat_s, self._silence_s = message.beat_s, message.silence_s
+                self._beat_s, self.silence_s = message.beat_s, message.silence_s
             elif not isinstance(message, Beat):
                 self._on_message(self, message)
             return
@@ -88,14 +90,16 @@ class Link(Frames):
                     self._answer(NoAnswer(f"it speaks version {version}, this is {VERSION}"))
                     return
                 self._theirs = nonce
-                self.send(encode(self._join(self._nonce, self._proof(nonce))))
+                join = self._join(self._nonce, self._proof(nonce))
+                self.claimed = join.base
+                self.send(encode(join))
             case Welcome():
                 if not proves(message.proof, self._token, "coordinator", self._run, self._nonce, self._theirs):
                     self._answer(Refused(Reason.REFUSED.value, "the coordinator does not know the job's token"))
                     self.abort()
                     return
                 self.welcome = message
-                self._beat_s, self._silence_s = message.beat_s, message.silence_s
+                self._beat_s, self.silence_s = message.beat_s, message.silence_s
                 self._looked_s = self._loop.time()
                 if self._beats is not None:
                     self._beats.cancel()
@@ -123,7 +127,7 @@ class Link(Frames):
         self.send(encode(message))
 
     def _beat(self) -> None:
-        now_s, limit_s = self._loop.time(), self._silence_s
+        now_s, limit_s = self._loop.time(), self.silence_s
         if self._slept():
             return
         if now_s - self._looked_s > limit_s / 2:
@@ -138,7 +142,7 @@ class Link(Frames):
 
     def _slept(self) -> bool:
         """Were we stopped for so long that the others have given us up? What they said before that is over."""
-        if self._loop.time() - self._looked_s <= (self._silence_s or SLEPT_S):
+        if self._loop.time() - self._looked_s <= (self.silence_s or SLEPT_S):
             return False
         if self.welcome is not None:
             self._lost(Reason.MEMBER_SILENT)

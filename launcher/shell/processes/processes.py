@@ -10,7 +10,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from launcher.process.environment import why_spawn
@@ -20,12 +20,11 @@ from launcher.shell.processes.logs import Tails, read_error
 from launcher.shell.processes.parent import Parent
 from launcher.shell.processes.running import CANNOT_RUN
 from launcher.shell.processes.wire import Ended, Task
+from launcher.shell.say import Say
 
 MOST_PARENTS = 3  # that die unasked: then nothing is imported ahead any more
 PATIENCE_S = 120.0  # for imports: a cold disk reads torch for a minute
 STUCK_S = 10.0  # for a killed process to go, and for a parent to answer
-
-Say = Callable[[str, Mapping[str, object]], None]
 
 
 class Processes:

@@ -27,7 +27,6 @@ class Borrowed:
 
     def __init__(self) -> None:
         self.formed: asyncio.Queue[Formed] = asyncio.Queue()
-        self.wanted = False  # torch's agent has stopped its processes and waits for the next round
         self.stale = False  # the world has changed: torch's agent should stop and come again
         self._ended: asyncio.Future[tuple[Exited, ...]] | None = None
         self._free = asyncio.Event()
@@ -38,7 +37,7 @@ class Borrowed:
 
     async def start(self, formed: Formed) -> None:
         """A world: torch's agent gets it."""
-        self._ended, self.stale, self.wanted = asyncio.get_running_loop().create_future(), False, False
+        self._ended, self.stale = asyncio.get_running_loop().create_future(), False
         self._free.clear()
         self.formed.put_nowait(formed)
 
@@ -55,14 +54,9 @@ class Borrowed:
 
     def came_again(self, code: int) -> None:
         """torch's agent has no processes any more. code: 0 when it is done for good."""
-        self.wanted = True
         self._free.set()
         if self._ended is not None and not self._ended.done() and not self.stale:
             self._ended.set_result((Exited(0, 0, code, error="" if code == 0 else "torch's agent starts anew"),))
-
-    def alive(self) -> int:
-        """Whether torch's agent has processes, as far as we know."""
-        return int(not self._free.is_set())
 
     def steps(self) -> tuple[int, int]:
         """Nobody tells us steps."""

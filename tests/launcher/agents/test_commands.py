@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -101,7 +102,8 @@ def test_all_processes_fail_at_once(crew):
         job.start(f"w{at}")
     before = job.world(3)
     for life in before:
-        os.kill(life.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # its agent was quicker: it ended this one for the first's sake
+            os.kill(life.pid, signal.SIGKILL)
     after = job.world(3, after=before[0].round)
     job.finish()
     assert job.codes() == [0, 0, 0]

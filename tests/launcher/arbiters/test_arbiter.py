@@ -1,5 +1,8 @@
 """Who may claim a round, what a claim writes, and that what was written is read again or not at all."""
 
+import hashlib
+
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -116,14 +119,23 @@ def test_noise_is_no_record(noise):
         pytest.param(record(-1), id="a round below nothing"),
         pytest.param(record(10**10), id="a round of eleven digits"),
         pytest.param(record(port=65_536), id="no port"),
-        pytest.param(record(budget=Budget(-1)), id="restarts below nothing"),
-        pytest.param(record(budget=Budget(0, 0, -2)), id="a step before none"),
         pytest.param(record(coordinator="a" * 4_096), id="too long"),
     ],
 )
 def test_what_would_not_be_read_is_not_written(bad):
     with pytest.raises(BadRecord):
         seal(bad)
+
+
+@pytest.mark.parametrize("budget", [
+    pytest.param({"used": -1, "total": 0, "saved_step": -1}, id="restarts below nothing"),
+    pytest.param({"used": 0, "total": 0, "saved_step": -2}, id="a step before none"),
+])  # fmt: skip
+def test_a_budget_out_of_bounds_is_no_record(budget):
+    plain = msgspec.json.encode(msgspec.to_builtins(record()) | {"budget": budget})
+    seals = hashlib.sha256(b"0\n" + plain).hexdigest()
+    with pytest.raises(BadRecord, match="budget"):
+        unseal(msgspec.json.encode({"sum": seals, "beat": 0, "record": msgspec.Raw(plain)}))
 
 
 def test_each_renewal_is_another_text():

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from launcher.errors import BadTerms
+from launcher.options.values import BadValue
+from launcher.options.values import streams as choice
 from launcher.process.orders import MOST_ERROR_LINES, Stream, error_text
-from launcher.process.streams import Choice, Std, Streams, choice, error_file, streams_of
+from launcher.process.streams import Outputs, error_file, streams_of
+from launcher.settings import Std
+from launcher.settings import Streams as Choice
 from launcher.shell.processes.logs import make_attempt, make_run_folder
 from tests.launcher.processes.desk import Desk, until
 
@@ -33,31 +36,31 @@ def test_outputs_are_chosen_for_all_or_for_some(text, rank0, rank1):
 
 @pytest.mark.parametrize("text", ["", "4", "-1", "0:4", "0:1,", "a:1", "0:1;1:2"])
 def test_what_chooses_no_outputs_is_refused(text):
-    with pytest.raises(BadTerms, match="names no outputs"):
+    with pytest.raises(BadValue, match=r"RANK:0\.\.3,\.\.\. is needed"):
         choice(text)
 
 
 @pytest.mark.parametrize(
     ("streams", "attempt", "out"),
     [
-        pytest.param(Streams(), "/a", Stream(), id="shown as it comes"),
-        pytest.param(Streams(redirects=choice("1")), "/a", FILE, id="to a file"),
-        pytest.param(Streams(redirects=choice("2")), "/a", Stream(), id="the other one to a file"),
-        pytest.param(Streams(redirects=choice("0:3")), "/a", Stream(), id="another process to a file"),
-        pytest.param(Streams(tee=choice("3")), "/a", SHOWN, id="to a file and shown"),
-        pytest.param(Streams(redirects=choice("3"), tee=choice("1:1")), "/a", SHOWN, id="both are one file"),
-        pytest.param(Streams(only=(0,)), "/a", Stream("/dev/null"), id="another process is shown"),
-        pytest.param(Streams(only=(1,)), "/a", Stream(), id="this process is shown"),
-        pytest.param(Streams(tee=ALL, only=(0,)), "/a", FILE, id="another is shown, this one kept"),
-        pytest.param(Streams(redirects=ALL, tee=ALL), "", Stream(), id="nothing is kept"),
+        pytest.param(Outputs(), "/a", Stream(), id="shown as it comes"),
+        pytest.param(Outputs(redirects=choice("1")), "/a", FILE, id="to a file"),
+        pytest.param(Outputs(redirects=choice("2")), "/a", Stream(), id="the other one to a file"),
+        pytest.param(Outputs(redirects=choice("0:3")), "/a", Stream(), id="another process to a file"),
+        pytest.param(Outputs(tee=choice("3")), "/a", SHOWN, id="to a file and shown"),
+        pytest.param(Outputs(redirects=choice("3"), tee=choice("1:1")), "/a", SHOWN, id="both are one file"),
+        pytest.param(Outputs(only=(0,)), "/a", Stream("/dev/null"), id="another process is shown"),
+        pytest.param(Outputs(only=(1,)), "/a", Stream(), id="this process is shown"),
+        pytest.param(Outputs(tee=ALL, only=(0,)), "/a", FILE, id="another is shown, this one kept"),
+        pytest.param(Outputs(redirects=ALL, tee=ALL), "", Stream(), id="nothing is kept"),
         pytest.param(
-            Streams(tee=ALL, template="$role_name $rank/${local_rank}@$hostname $else: "),
+            Outputs(tee=ALL, template="$role_name $rank/${local_rank}@$hostname $else: "),
             "/a",
             Stream("/a/1/stdout.log", "default 5/1@host $else: "),
             id="a prefix of the user's",
         ),
         pytest.param(
-            Streams(tee=ALL, role="r", out_needles=("x",), err_needles=("y",)),
+            Outputs(tee=ALL, role="r", out_needles=("x",), err_needles=("y",)),
             "/a",
             Stream("/a/1/stdout.log", "[r1]:", "/a/filtered_stdout.log", ("x",)),
             id="some lines are gathered",
@@ -69,7 +72,7 @@ def test_an_output_goes_where_the_options_say(streams, attempt, out):
 
 
 def test_stderr_has_a_file_of_its_own():
-    streams = Streams(redirects=choice("2"), err_needles=("y",))
+    streams = Outputs(redirects=choice("2"), err_needles=("y",))
     assert streams_of(streams, "/a", 0, rank=0, hostname="")[1] == Stream("/a/0/stderr.log")
     assert (error_file("/a", 3), error_file("", 3)) == ("/a/3/error.json", "")
 
@@ -123,7 +126,7 @@ def logs_in(folder):
 @pytest.mark.asyncio
 async def test_lines_are_kept_repeated_and_gathered(tmp_path, capfd):
     desk = Desk(tmp_path, env=os.environ | {"PYTHONIOENCODING": "utf-8:surrogateescape"})
-    streams = Streams(tee=choice("0:3,1:1"), redirects=choice("2:3"), out_needles=("out", "last"), err_needles=("err",))
+    streams = Outputs(tee=choice("0:3,1:1"), redirects=choice("2:3"), out_needles=("out", "last"), err_needles=("err",))
     attempt = await asyncio.to_thread(make_attempt, str(tmp_path), 0, 4)
     orders = []
     for rank in range(4):

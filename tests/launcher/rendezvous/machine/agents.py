@@ -1,7 +1,7 @@
 """An agent as the shell makes one, without processes and sockets: it follows, searches, and may coordinate.
 
 What it decides by is the real thing: rendezvous.seek, follow, arbiter. What is here stands for launcher/shell/agent.py
-and meeting/finding.py, leading.py and door.py; DIFFERS marks where it differs. A pause stops a whole host.
+and meeting/finding.py, leading.py and door.py. A pause stops a whole host.
 """
 
 from dataclasses import replace
@@ -111,7 +111,7 @@ class Agent:
         conn.end(self.yard.now_s)
 
     def known(self, first):
-        """Those, and whom it knew before, so that two parts of a world meet again. DIFFERS: the shell forgets them."""
+        """Those, and whom it knew before, so that two parts of a world meet again."""
         ids = {each.id for each in first}
         return (*first, *(each for each in self.seek.successors if each.id not in ids))
 
@@ -217,10 +217,7 @@ class Agent:
                     conn.end(self.yard.now_s)
 
     def goes_on(self):
-        """It was stopped, so long perhaps that it was given up: then it reads nothing more from back then.
-
-        DIFFERS: the shell reads on, and may start a round of which everybody else knows that it is over.
-        """
+        """It was stopped, so long perhaps that it was given up: then it reads nothing more from back then."""
         self.paused = False
         self.yard.tell(self.id, "goes on")
         if self.yard.now_s - self.looked_s > SILENCE_S:
@@ -351,7 +348,7 @@ class Agent:
         self.greeting = yard.connect(self, self, join)
 
     def fences(self, held, dead):
-        """Until when whoever held the record may train on without us. DIFFERS: the shell does not tell it."""
+        """Until when whoever held the record may train on without us."""
         record, yard = held.record, self.yard
         if record.coordinator == self.id:
             return {}

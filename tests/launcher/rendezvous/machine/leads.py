@@ -39,7 +39,7 @@ class Leads:
         self.guests, self.heard_s, self.inbox = {}, {}, []
         self.since_s = self.looked_s = self.renewed_s = self.renews_s = self.yard.now_s
         self.wakes_s = self.claim = None
-        self.first = {agent.id: Successor(agent.id, *agent.here)}  # DIFFERS: the shell leaves itself out
+        self.first = {agent.id: Successor(agent.id, *agent.here)}
 
     def admit(self, conn, join):
         old = self.guests.get(join.member.id)
@@ -110,7 +110,7 @@ class Leads:
         self.ends()
 
     def ends(self):
-        """DIFFERS: the shell forgets the round that it has formed itself, and may begin the job anew."""
+        """Somebody else decides now, or nobody. The round that we have formed binds us."""
         at, base = self.state, self.agent.base
         if at.base > base.round:
             self.agent.base = Base(at.base, at.base_size, False, base.busy)
