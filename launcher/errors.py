@@ -21,3 +21,27 @@ class BadMember(LauncherError):
 
 class BadFrame(LauncherError):
     """Bytes from a socket that are no message of ours. Close that connection."""
+
+
+class BadState(LauncherError):
+    """A value that cannot be saved. path: its keys, joined by "/". Leave it out, or turn it into tensors and plain values."""
+
+    def __init__(self, path: str, fault: str) -> None:
+        super().__init__(f"{path or 'the state'}: {fault}")
+        self.path, self.fault = path, fault
+
+
+class BadCheckpoint(LauncherError):
+    """Bytes that are not what was written: torn, foreign or flipped. Take the next older or farther copy."""
+
+
+class NoMemory(LauncherError):
+    """The memory for checkpoints is not there. advice: what to add, as YAML."""
+
+    def __init__(self, fault: str, advice: str = "") -> None:
+        super().__init__(f"{fault}\n{advice}" if advice else fault)
+        self.fault, self.advice = fault, advice
+
+
+class StorageFailed(LauncherError):
+    """Storage did not take or give what it was asked for. Training goes on from memory; try again, or another target."""

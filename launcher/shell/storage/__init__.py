@@ -1,0 +1,1 @@
+"""Checkpoints in storage: written beside the training, committed by one file."""
