@@ -24,7 +24,7 @@ class BadFrame(LauncherError):
 
 
 class BadState(LauncherError):
-    """A value that cannot be saved. path: its keys, joined by "/". Leave it out, or make it tensors and plain values."""
+    """A value that cannot be saved. path: its keys, joined by "/". Leave it out, or turn it into tensors and words."""
 
     def __init__(self, path: str, fault: str) -> None:
         super().__init__(f"{path or 'the state'}: {fault}")
