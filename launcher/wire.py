@@ -60,6 +60,17 @@ class Base(_Frame, frozen=True):
         return Base(self.round, self.size, self.inside)
 
 
+class Held(_Frame, frozen=True):
+    """A step that all processes of a member hold in memory, sealed and hashed: as these ranks of so many."""
+
+    step: Step
+    first_rank: Count
+    ranks: Count
+
+
+Holds = Annotated[tuple[Held, ...], msgspec.Meta(max_length=16)]
+
+
 class Join(_Frame, tag=2, frozen=True):
     """A member and what it knows. wanted: workers that the job has now, 0 when it does not know."""
 
@@ -72,6 +83,7 @@ class Join(_Frame, tag=2, frozen=True):
     base: Base
     budget: Budget
     wanted: Count = 0
+    held: Holds = ()
 
 
 class Successor(_Frame, frozen=True):
@@ -122,7 +134,10 @@ class Waiting(_Frame, tag=6, frozen=True):
 
 
 class Formed(_Frame, tag=7, frozen=True):
-    """A world, as one member has to know it. base: the round that this one follows."""
+    """A world, as one member has to know it. base: the round that this one follows.
+
+    restore: the newest step of which every rank of this world is held where it is needed, -1 for none.
+    """
 
     round: Count
     base: Count
@@ -135,6 +150,7 @@ class Formed(_Frame, tag=7, frozen=True):
     reason: Word
     budget: Budget
     successors: tuple[Successor, ...] = ()
+    restore: Step = -1
 
 
 class StopAt(_Frame, tag=8, frozen=True):
@@ -174,6 +190,7 @@ class Ready(_Frame, tag=12, frozen=True):
     round: Count
     master_port: Port
     path: Annotated[tuple[Word, ...], msgspec.Meta(max_length=16)] = ()
+    held: Holds = ()
 
 
 class Failed(_Frame, tag=13, frozen=True):

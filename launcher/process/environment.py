@@ -12,7 +12,8 @@ from launcher.errors import BadTerms
 from launcher.process.orders import How, Order
 from launcher.wire import Formed
 
-ROUND = "TURNOUT_ROUND"
+ROUND, RESTORE, KEEPER = "TURNOUT_ROUND", "TURNOUT_RESTORE_STEP", "TURNOUT_KEEPER"
+RUN, WORKER, MEMORY = "TURNOUT_RUN", "TURNOUT_WORKER", "TURNOUT_MEMORY_DIR"  # whose memory it is, and where it lies
 
 # What is read when an interpreter starts or a library is imported. Who has imported ahead has read it already.
 _READ_AT_IMPORT = frozenset(["LANG", "GLIBC_TUNABLES", "NUMEXPR_MAX_THREADS", "NUMEXPR_NUM_THREADS", "CC", "CXX"])
@@ -73,6 +74,7 @@ def of_process(
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         "TORCHELASTIC_ERROR_FILE": error_file,
         ROUND: str(formed.round),
+        RESTORE: str(formed.restore),
     }
     return env | (_one_device(shared, local_rank) if job.virtual_local_rank else {})
 

@@ -11,6 +11,7 @@ from zlib import crc32
 
 from launcher.model import Exit, Member, Reason, Record, World
 from launcher.ranks import ips, seated
+from launcher.rendezvous.held import restorable
 from launcher.rendezvous.state import Claim, Known, Phase, StepDown
 from launcher.rendezvous.turn import Turn
 from launcher.wire import Base, Formed, Waiting
@@ -226,6 +227,7 @@ def form(turn: Turn) -> None:
 
 def _tell_places(turn: Turn, world: World, base: int) -> None:
     size, ranks, successors, host = len(world.members), world.ranks, turn.successors(), world.members[0]
+    restore = restorable(world, {id_: turn.members[id_].held for id_ in world.seats})
     for member in world.members:
         seat, known = world.seats[member.id], turn.members[member.id]
         turn.know(
@@ -235,7 +237,7 @@ def _tell_places(turn: Turn, world: World, base: int) -> None:
             (member.id,),
             Formed(
                 world.round, base, seat.group_rank, size, seat.first_rank, ranks, host.address, host.master_port,
-                turn.at.why.value, turn.at.budget, successors,
+                turn.at.why.value, turn.at.budget, successors, restore,
             ),
         )  # fmt: skip
     spares = [id_ for id_ in turn.members if id_ not in world.seats]

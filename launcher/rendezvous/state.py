@@ -17,7 +17,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from launcher.model import Budget, Exit, Member, Reason, Record, Terms, World
-from launcher.wire import Base, Message
+from launcher.wire import Base, Held, Message
 
 NO_BUDGET, NO_BASE = Budget(), Base()
 
@@ -39,7 +39,7 @@ class Known:
     """A member as the coordinator knows it. busy: the newest round of which processes may run there, 0 for none.
 
     leave_s: by when it has to be gone, None while it stays. step: the newest that it has told, -1 for none. reached:
-    its answer to the stop step that is being agreed, None until it comes.
+    its answer to the stop step that is being agreed, None until it comes. held: what its memory held, as last told.
     """
 
     member: Member
@@ -48,6 +48,7 @@ class Known:
     leave_s: float | None = None
     step: int = -1
     reached: int | None = None
+    held: tuple[Held, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +124,7 @@ class Joined:
     base: Base = NO_BASE
     budget: Budget = NO_BUDGET
     wanted: int = 0
+    held: tuple[Held, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,7 +148,7 @@ def _joined(turn: Turn, event: Joined) -> None:
         _lost(turn, before, Reason.MEMBER_LOST)
     at = turn.at
     new = member.id not in turn.members
-    turn.know(member.id, Known(member, event.base, busy=event.base.round if event.base.busy else 0))
+    turn.know(member.id, Known(member, event.base, busy=event.base.round if event.base.busy else 0, held=event.held))
     base, size = at.base, at.base_size
     if event.base.inside and event.base.round >= base:  # of one world the smaller size: it knows who has left
         size = min(size, event.base.size) if event.base.round == base else event.base.size
@@ -215,8 +215,9 @@ def _said(turn: Turn, id_: str, known: Known, message: object) -> None:
                 turn.know(id_, replace(known, step=step_))
             if saved > at.budget.saved_step:
                 turn.at = replace(at, budget=at.budget.saved(saved))
-        case Ready(round=round_, master_port=port, path=path) if round_ >= known.busy:
-            turn.know(id_, replace(known, busy=0, member=replace(known.member, master_port=port, path=path)))
+        case Ready(round=round_, master_port=port, path=path, held=held) if round_ >= known.busy:
+            at_home = replace(known.member, master_port=port, path=path)
+            turn.know(id_, replace(known, busy=0, member=at_home, held=held))
             if known.busy == turn.world_round and turn.inside(id_):
                 turn.at = replace(at, ended=turn.world_round)
                 if at.phase in TRAINS:

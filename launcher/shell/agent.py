@@ -35,6 +35,7 @@ from launcher.wire import (
     Failed,
     Finish,
     Formed,
+    Held,
     Join,
     Leaving,
     Message,
@@ -68,6 +69,7 @@ class Agent:
         self._training, self._leading = training, leading
         self._inbox: asyncio.Queue[object] = asyncio.Queue()
         self._base, self._budget = Base(), Budget()
+        self._held: tuple[Held, ...] = ()
         self._report: Failed | Succeeded | None = None
         self._leave: float | None = None  # when to be gone, by the loop's clock
         finder = Finder(self._new_link, leading.lead, (me.address, me.port), leading.arbiter, say)
@@ -88,6 +90,7 @@ class Agent:
         self._leading.on_end = lambda how: self._inbox.put_nowait(how)
         try:
             await self._training.warm()
+            self._held = await self._training.held()
             self._contact.search(self._base)
             while self._exit is None:
                 await self._take(await self._inbox.get())
@@ -99,19 +102,18 @@ class Agent:
                 loop.remove_signal_handler(sig)
             if self._watch is not None:
                 self._watch.cancel()
-            await self._training.close()
+            await self._training.close(done=self._exit is not None and self._exit[0] is Exit.DONE)
             self._contact.close()
             await self._leading.close()
 
     def _new_link(self) -> Link:
+        run, wanted, terms = self._settings.meeting.run, self._settings.meeting.wanted or 0, self._settings.terms
+
         def join(nonce: bytes, proof: bytes) -> Join:
-            terms, wanted = self._settings.terms, self._settings.meeting.wanted or 0
-            return Join(
-                VERSION, self._settings.meeting.run, nonce, proof, self.me, terms, self._base, self._budget, wanted
-            )
+            return Join(VERSION, run, nonce, proof, self.me, terms, self._base, self._budget, wanted, self._held)
 
         return Link(
-            join, self._token, self._settings.meeting.run,
+            join, self._token, run,
             lambda link, message: self._inbox.put_nowait(Came(link, message)),
             lambda link, reason: self._inbox.put_nowait(Came(link, None, reason)),
         )  # fmt: skip
@@ -145,7 +147,7 @@ class Agent:
         if self._report is not None:
             link.say(self._report)
         if link.claimed.busy and not self._base.busy:  # fenced while the Join was on its way
-            link.say(Ready(self._base.round, self.me.master_port, self.me.path))
+            link.say(Ready(self._base.round, self.me.master_port, self.me.path, self._held))
         self._tell_steps()
         for came in early:
             await self._take(came)
@@ -170,6 +172,7 @@ class Agent:
         if self._watch is not None and self._watch.cancel():
             await asyncio.wait([self._watch])  # it starts nothing any more
         await self._training.stop(min(grace_s, self._settings.timing.shutdown_s))
+        self._held = await self._training.held()
         self._report = None
         self._base = self._base.idle()
 
@@ -177,11 +180,11 @@ class Agent:
         match message:
             case Formed():
                 await self._start(message)
-            case Stop():
-                await self._stop(message.grace_s)
+            case Stop(round=round_, grace_s=grace_s):
+                await self._stop(grace_s)
                 path = (await asyncio.to_thread(self._where)).path or self.me.path  # the map may have changed
                 self.me = replace(self.me, master_port=free_port(self.me.address), path=path)
-                self._contact.send(Ready(max(message.round, self._base.round), self.me.master_port, self.me.path))
+                self._contact.send(Ready(max(round_, self._base.round), self.me.master_port, self.me.path, self._held))
             case StopAt(round=round_, step=step, sure=sure) if round_ == self._base.round:
                 farthest = self._training.stop_at(step, sure=sure)
                 if not sure:

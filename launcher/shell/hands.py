@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from launcher.process.orders import Exited
-from launcher.wire import Formed
+from launcher.wire import Formed, Held
 
 
 class Hands(Protocol):
@@ -29,5 +29,8 @@ class Hands(Protocol):
     def stop_at(self, step: int, *, sure: bool) -> int:
         """Have all stop after this step. Gives the farthest that one may have begun."""
 
-    async def close(self) -> None:
-        """Nothing is left."""
+    async def held(self) -> tuple[Held, ...]:
+        """What all processes of this member hold in memory. Asked while none of them runs."""
+
+    async def close(self, *, done: bool = False) -> None:
+        """Nothing is left. done: of the whole job, so that nobody will restore what is held."""

@@ -10,16 +10,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from launcher.process import numa
-from launcher.process.environment import Job, common, of_process
+from launcher.process.environment import MEMORY, Job, common, of_process
 from launcher.process.orders import Exited, How, Order, of_rank
 from launcher.process.streams import Outputs, error_file, streams_of
 from launcher.settings import Kind, Settings
+from launcher.shell.memory.beside import KeeperBeside
 from launcher.shell.processes.logs import make_attempt, make_run_folder
 from launcher.shell.processes.machine import look
 from launcher.shell.processes.processes import Processes
 from launcher.shell.progress import PROGRESS, Watched
 from launcher.shell.say import Say
-from launcher.wire import Formed
+from launcher.wire import Formed, Held
 
 _HOW = {
     Kind.SCRIPT: How.SCRIPT,
@@ -42,6 +43,9 @@ class Training:
         self._run_folder = ""
         self._folder = tempfile.TemporaryDirectory(prefix="turnout-", dir=_memory())
         self._watched: Watched | None = None
+        memory = Path(env.get(MEMORY) or _memory() or tempfile.gettempdir())
+        name = settings.place.name or hostname
+        self._keeper = KeeperBeside(Path(self._folder.name), memory, settings.meeting.run, name, say)
         self._hands = Processes(
             fork=settings.start.fork and settings.command.kind in (Kind.SCRIPT, Kind.MODULE),
             preload=settings.start.preload,
@@ -52,6 +56,7 @@ class Training:
 
     async def warm(self) -> None:
         """Import ahead while the others are still coming."""
+        await self._keeper.listen()
         await self._hands.warm()
 
     async def start(self, formed: Formed) -> None:
@@ -66,6 +71,7 @@ class Training:
         if self._watched is not None:
             self._watched.close()
         self._watched = Watched(Path(self._folder.name), self.processes)
+        await self._keeper.agreed(formed.restore)
         await self._hands.start([self._order(formed, rank, attempt) for rank in range(self.processes)])
 
     def _order(self, formed: Formed, local_rank: int, attempt: str) -> Order:
@@ -73,7 +79,7 @@ class Training:
         command, rank = self._settings.command, formed.first_rank + local_rank
         errors = error_file(attempt, local_rank)
         env = of_process(self._env, self._job, formed, self.processes, local_rank, error_file=errors)
-        env[PROGRESS] = str(self._watched.paths[local_rank])
+        env |= {PROGRESS: str(self._watched.paths[local_rank]), **self._keeper.env}
         out, err = streams_of(self._outputs, attempt, local_rank, rank=rank, hostname=self._hostname)
         argv = of_rank((command.program, *command.arguments), local_rank)
         return Order(
@@ -112,8 +118,14 @@ class Training:
         """Have all stop after this step. Gives the farthest that one may have begun."""
         return -1 if self._watched is None else self._watched.stop_at(step, sure=sure)
 
-    async def close(self) -> None:
-        """Nothing is left."""
+    async def held(self) -> tuple[Held, ...]:
+        """What all processes of this member hold in memory, hashed."""
+        return await self._keeper.held(self.processes)
+
+    async def close(self, *, done: bool = False) -> None:
+        """Nothing is left. done: nobody will restore what is held."""
+        await self._hands.stop(signal.SIGTERM, 0.0)
+        await self._keeper.close(done=done)  # before the last of what processes have left behind is killed
         await self._hands.close()
         if self._watched is not None:
             self._watched.close()

@@ -96,7 +96,7 @@ class Coordinator:
             self._first[member.id] = Successor(member.id, member.address, member.port)
         first = tuple(self._first.values())
         guest.welcome(self, lambda proof: Welcome(proof, self.state.me.id, beat_s, silence_s, first))
-        self.event(Joined(join.member, join.terms, join.base, join.budget, join.wanted))
+        self.event(Joined(join.member, join.terms, join.base, join.budget, join.wanted, join.held))
 
     def heard(self, guest: Guest, message: ToCoordinator) -> None:
         """A guest says something."""

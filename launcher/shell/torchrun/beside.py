@@ -16,7 +16,7 @@ from launcher.model import Exit, Terms
 from launcher.process.orders import Exited
 from launcher.settings import ArbiterKind, Command, Meeting, Place, Settings
 from launcher.shell.start import attend
-from launcher.wire import PORT, Formed
+from launcher.wire import PORT, Formed, Held
 
 log = logging.getLogger("turnout.launcher")
 SHUTDOWN_S = 10.0
@@ -66,7 +66,11 @@ class Borrowed:
         """Nor can we name one."""
         return -1
 
-    async def close(self) -> None:
+    async def held(self) -> tuple[Held, ...]:
+        """Nothing: torch's own agent has the processes, and no keeper."""
+        return ()
+
+    async def close(self, *, done: bool = False) -> None:
         """Nothing is ours."""
         self._free.set()
 

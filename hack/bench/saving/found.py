@@ -1,0 +1,150 @@
+"""What a run of the checkpoint benchmark found: in figures, in words, and against what issue 7 promises.
+
+Ratios are of minima: a busy machine only ever adds. Each names its floor and is taken within one scene, so within
+minutes. What is not built has no number, and no number meets no target.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from hack.bench.outcome import Table, Target
+from hack.bench.saving.beside import ASKED, BLOCKING, BUSY, PERSIST, PLAIN, TAKEN
+from hack.bench.saving.ours import NOT_BUILT
+from hack.bench.saving.plan import Seen
+from hack.bench.saving.sockets import LOOPBACK
+from hack.bench.saving.stalls import (
+    ANCHORS,
+    CHANGED,
+    EQUAL,
+    OURS,
+    PREPARE,
+    REUSED,
+    SECOND,
+    SHIPPED,
+    UNPREPARED,
+    floor,
+    of,
+)
+from hack.bench.saving.worlds import DCP, FLOOR
+
+FROZEN = f"ours, {CHANGED:.0%} not frozen"
+REPLICA, REPLICA_STEP = "ours, replica", "ours, a step while replicas are sent"
+BROKE = "broke"  # the notes say how
+COLUMNS = ("", "times", "best ms", "median ms", "best / floor", "")
+Row = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One run: what each scene saw, by its name."""
+
+    seen: Mapping[str, Seen]
+
+    def over(self, scene: str, name: str, beneath: str) -> float:
+        """The best of one beside the best of another of the same scene; nan where one is missing."""
+        best_s, least_s = (self.seen[scene].best_s(each) for each in (name, beneath))
+        return best_s / least_s if least_s > 0 else math.nan
+
+    def taken(self) -> float:
+        """The share of the saves during a persist that were taken; nan where none was asked for."""
+        figures = self.seen["persisted"].figures
+        return figures.get(TAKEN, math.nan) / asked if (asked := figures.get(ASKED, 0)) else math.nan
+
+    def in_other_worlds(self, name: str) -> float:
+        """The worst ratio to the floor over all pairs of world sizes; nan where one is missing."""
+        ratios = [self.over("worlds", f"{name}, {each}", f"{FLOOR}, {each}") for each in self._pairs()]
+        return math.nan if not ratios or any(map(math.isnan, ratios)) else max(ratios)
+
+    def targets(self) -> list[Target]:
+        """As issue 7 states them."""
+        one, two = floor(1), floor(2)
+        replica_step = self.over("persisted", PLAIN, REPLICA_STEP)
+        return [
+            Target("first save / floor 1", self.over("first", OURS, one), "<=", 1.5),
+            Target("steady save, blocking / floor 2", self.over("steady", OURS, two), "<=", 1.08),
+            Target("steady save, overlapped / floor 1", self.over("overlapped", OURS, one), "<=", 0.15),
+            Target(f"{CHANGED:.0%} not frozen / floor 2", self.over("steady", FROZEN, two), "<=", 0.10),
+            Target("saves taken during a persist", self.taken(), ">=", 1.0),
+            Target("step rate during a persist / alone", self.over("persisted", PLAIN, OURS), ">=", 0.97),
+            Target("load in other worlds / floor of each", self.in_other_worlds(OURS), "<=", 1.2),
+            Target("... and equal to dcp.load (1: it is)", self._equal_in_other_worlds(), ">=", 1.0),
+            Target("replicas / loopback socket", self.over("sockets", LOOPBACK, REPLICA), ">=", 0.7),
+            Target("step rate while replicas are sent / alone", replica_step, ">=", 0.97),
+        ]
+
+    def figures(self) -> dict[str, float]:
+        """For machines."""
+        told: dict[str, float] = {}
+        for scene, seen in self.seen.items():
+            told[f"{scene}_bytes"] = float(seen.state_bytes)
+            for name in seen.times_s:
+                word = f"{scene}_{_word(name)}"
+                told |= {f"{word}_s": seen.best_s(name), f"{word}_median_s": seen.median_s(name)}
+            told |= {f"{scene}_{_word(name)}": value for name, value in seen.figures.items()}
+        return told
+
+    def tables(self) -> list[Table]:
+        """For people. What ours cannot do yet has its row too."""
+        one, two, part = floor(1), floor(2), floor(2, CHANGED)
+        first = [one, two, *ANCHORS, of(SHIPPED, SECOND), OURS, of(OURS, PREPARE), UNPREPARED]
+        steady = [one, two, part, *(name for name in ANCHORS if name != SHIPPED), OURS, FROZEN]
+        slowed = [one, REUSED, BLOCKING, OURS, *(of(name, BUSY) for name in (REUSED, BLOCKING, OURS))]
+        persisted = [PLAIN, REUSED, OURS, of(REUSED, PERSIST), of(OURS, PERSIST), REPLICA_STEP]
+        return [
+            self._table("first", "first save: training stands still", first, {"": one}),
+            self._table("steady", "the saves after it", steady, {OURS: two, FROZEN: two, part: two, "": one}),
+            self._table(
+                "overlapped", "what one save adds to a loop on one core, copy and all behind it", slowed, {"": one}
+            ),
+            self._table("persisted", "a step on one core while what was saved goes to a disk", persisted, {"": PLAIN}),
+            self._worlds(),
+            self._table("sockets", "bytes into a peer's memory", [LOOPBACK, REPLICA], {"": LOOPBACK}),
+        ]
+
+    def _table(self, scene: str, title: str, names: Iterable[str], beneath: Mapping[str, str]) -> Table:
+        """A row for each name. beneath: what it is held against; "" for all that are not named."""
+        seen = self.seen[scene]
+        rows = [self._row(scene, name, beneath.get(name, beneath[""])) for name in names]
+        return Table(f"{title}: {seen.state_bytes / 1e6:,.0f} MB", COLUMNS, rows)
+
+    def _row(self, scene: str, name: str, beneath: str) -> Row:
+        seen = self.seen[scene]
+        times = seen.times_s.get(name, [])
+        if not times:
+            return (name, "0", "-", "-", "-", self._why(scene, name))
+        ratio = self.over(scene, name, beneath)
+        equal = "loaded again, equal" if seen.figures.get(of(name, EQUAL)) else ""
+        best_ms, median_ms = seen.best_s(name) * 1e3, seen.median_s(name) * 1e3
+        return (name, str(len(times)), f"{best_ms:,.1f}", f"{median_ms:,.1f}", f"{ratio:.2f} x {beneath}", equal)
+
+    def _why(self, scene: str, name: str) -> str:
+        """Why a row is empty."""
+        return BROKE if name.partition(":")[0] in self.seen[scene].faults else NOT_BUILT
+
+    def _worlds(self) -> Table:
+        pairs = self._pairs()
+        rows = [
+            self._row("worlds", f"{name}, {each}", f"{FLOOR}, {each}") for each in pairs for name in (FLOOR, DCP, OURS)
+        ]
+        seen = self.seen["worlds"]
+        return Table(f"load what another number of ranks saved: {seen.state_bytes / 1e6:,.0f} MB", COLUMNS, rows)
+
+    def _pairs(self) -> list[str]:
+        return [name.removeprefix(f"{FLOOR}, ") for name in self.seen["worlds"].times_s if name.startswith(FLOOR)]
+
+    def _equal_in_other_worlds(self) -> float:
+        return self.seen["worlds"].figures.get(of(OURS, EQUAL), math.nan)
+
+    def missing(self) -> list[str]:
+        """What could not be measured, in words."""
+        faults = {f"{scene}, {name}: {why}" for scene, seen in self.seen.items() for name, why in seen.faults.items()}
+        rows = [row for table in self.tables() for row in table.rows if row[-1] == NOT_BUILT]
+        told = [f"{NOT_BUILT}: {', '.join(dict.fromkeys(row[0] for row in rows))}."] if rows else []
+        return [*sorted(faults), *told]
+
+
+def _word(name: str) -> str:
+    return "_".join("".join(letter if letter.isalnum() else " " for letter in name.lower()).split())

@@ -1,0 +1,192 @@
+"""What lies in storage, and that all of it does: each rank's note of its shard, and the manifest that commits them.
+
+Both are one line of JSON in which a sum of the rest comes first. Whatever is read again is byte for byte what was
+written, or a BadCheckpoint. Where the files lie, and in which order they are written, is settled in shell/storage.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import msgspec
+
+from launcher.checkpoint.sums import CHUNK_BYTES, sum_of
+from launcher.errors import BadCheckpoint
+
+VERSION = 1
+MOST_BYTES = 512 << 20  # of a manifest: the sums of 100 TiB of state
+MOST_COUNT = 1 << 60
+MOST_WORLD = 1 << 24
+MOST_SHARD_BYTES = 1 << 41
+_SUM: Final = b'{"sum":"%016x","version":%d,"%s":%s}'
+_Noun = TypeVar("_Noun")
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One rank's file: a safetensors file of a step.
+
+    file: its name beside the manifest. bytes: all of it, head included; head_bytes: up to where its data begins.
+    sums: of each CHUNK_BYTES of the file, head included, the last one shorter. sums_sum: of those, eight bytes little
+    endian each. about: JSON of the writer's own, "" for none: what part of a mesh this is; it is not read here.
+    """
+
+    file: str
+    rank: int
+    bytes: int
+    head_bytes: int
+    sums_sum: int
+    sums: tuple[int, ...]
+    about: str = ""
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.file) <= 255 or self.file in (".", "..") or {*self.file} & {"/", "\\", "\0"}:
+            raise BadCheckpoint(f"{self.file[:255]!r} is no name of a file")
+        if not 0 <= self.rank < MOST_WORLD:
+            raise BadCheckpoint(f"{self.file}: rank {self.rank} is outside 0 to {MOST_WORLD - 1}")
+        if not 8 <= self.head_bytes <= self.bytes <= MOST_SHARD_BYTES:
+            raise BadCheckpoint(f"{self.file}: {self.bytes} bytes with a head of {self.head_bytes} cannot be")
+        if len(self.sums) != -(-self.bytes // CHUNK_BYTES) or not 0 <= min(self.sums) <= max(self.sums) < 1 << 64:
+            raise BadCheckpoint(f"{self.file}: its sums are not those of {self.bytes} bytes")
+        if self.sums_sum != sum_of_sums(self.sums):
+            raise BadCheckpoint(f"{self.file}: the sum of its sums is wrong")
+
+    @classmethod
+    def of(cls, file: str, rank: int, bytes: int, head_bytes: int, sums: Iterable[int], about: str = "") -> Shard:
+        """The same, its sums summed here."""
+        sums = tuple(sums)
+        return cls(file, rank, bytes, head_bytes, sum_of_sums(sums), sums, about)
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """That one rank's shard of a step is in storage. saved_s: since when, in seconds since 1970."""
+
+    run: str
+    step: int
+    round: int
+    world: int
+    shard: Shard
+    saved_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check(self.run, self.step, self.round, self.world, self.saved_s)
+        if self.shard.rank >= self.world:
+            raise BadCheckpoint(f"rank {self.shard.rank} is not in a world of {self.world}")
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A step that is in storage as a whole. shards: by rank, all of them. saved_s: when the last one was."""
+
+    run: str
+    step: int
+    round: int
+    world: int
+    saved_s: float
+    shards: tuple[Shard, ...]
+
+    def __post_init__(self) -> None:
+        _check(self.run, self.step, self.round, self.world, self.saved_s)
+        if [shard.rank for shard in self.shards] != list(range(self.world)):
+            raise BadCheckpoint(f"step {self.step}: its shards are not those of the ranks 0 to {self.world - 1}")
+        if len({shard.file for shard in self.shards}) < self.world:
+            raise BadCheckpoint(f"step {self.step}: two of its shards are one file")
+
+    @property
+    def bytes(self) -> int:
+        """Of all shards."""
+        return sum(shard.bytes for shard in self.shards)
+
+
+def sum_of_sums(sums: Iterable[int]) -> int:
+    """The sum of chunk sums, as they lie behind the data: eight bytes little endian each. Each is below 1 << 64."""
+    sums = tuple(sums)
+    return sum_of(struct.pack(f"<{len(sums)}Q", *sums))
+
+
+def complete(notes: Iterable[Note], step: int, round: int, world: int) -> Manifest | None:
+    """The manifest of a step, once the notes of all its ranks are there; None before that.
+
+    Notes of other steps, rounds, worlds and runs never make it complete, so that no checkpoint is patched together of
+    two. A rank's newest note counts. Of several runs the one that was saved last is taken.
+    Source: facts/launcher.md §5; facts/dlrover.md §6.6, defects 3 and 7
+    """
+    runs: dict[str, dict[int, Note]] = {}
+    for note in notes:
+        if (note.step, note.round, note.world) == (step, round, world):
+            of_run = runs.setdefault(note.run, {})
+            before = of_run.get(note.shard.rank)
+            if before is None or _age(before) < _age(note):
+                of_run[note.shard.rank] = note
+    whole = [
+        Manifest(
+            run, step, round, world, max(note.saved_s for note in of_run.values()),
+            tuple(of_run[rank].shard for rank in range(world)),
+        )
+        for run, of_run in runs.items()
+        if len(of_run) == world
+    ]  # fmt: skip
+    return max(whole, key=lambda manifest: (manifest.saved_s, manifest.run), default=None)
+
+
+def write(manifest: Manifest) -> bytes:
+    """The manifest as it stands in storage. Raises BadCheckpoint for one too large to be read again."""
+    return _sealed(b"manifest", msgspec.json.encode(manifest))
+
+
+def read(data: bytes | bytearray | memoryview) -> Manifest:
+    """The manifest in what `write` wrote. Raises BadCheckpoint for whatever else it is."""
+    return _unsealed(b"manifest", bytes(data[: MOST_BYTES + 1]), Manifest)
+
+
+def write_note(note: Note) -> bytes:
+    """The note as it stands in storage. Raises BadCheckpoint for one too large to be read again."""
+    return _sealed(b"note", msgspec.json.encode(note))
+
+
+def read_note(data: bytes | bytearray | memoryview) -> Note:
+    """The note in what `write_note` wrote. Raises BadCheckpoint for whatever else it is."""
+    return _unsealed(b"note", bytes(data[: MOST_BYTES + 1]), Note)
+
+
+def _check(run: str, step: int, round: int, world: int, saved_s: float) -> None:
+    if not 0 < len(run) <= 253:
+        raise BadCheckpoint("a run has a name of 1 to 253 characters")
+    if not 0 <= step <= MOST_COUNT or not 0 <= round <= MOST_COUNT or not 0 < world <= MOST_WORLD:
+        raise BadCheckpoint(f"step {step} of round {round} in a world of {world} is out of bounds")
+    if not (math.isfinite(saved_s) and saved_s >= 0):
+        raise BadCheckpoint(f"{saved_s} is no time")
+
+
+def _age(note: Note) -> tuple[float, int, str]:
+    """Notes of one rank in the order of time, the same whatever the order told."""
+    return (note.saved_s, note.shard.sums_sum, note.shard.file)
+
+
+def _text(what: bytes, plain: bytes) -> bytes:
+    return _SUM % (sum_of(b"%b %d %b" % (what, VERSION, plain)), VERSION, what, plain)
+
+
+def _sealed(what: bytes, plain: bytes) -> bytes:
+    text = _text(what, plain)
+    if len(text) > MOST_BYTES:
+        raise BadCheckpoint(f"a {what.decode()} of {len(text)} bytes: at most {MOST_BYTES} are one")
+    return text
+
+
+def _unsealed(what: bytes, text: bytes, kind: type[_Noun]) -> _Noun:
+    """The noun in a text, which is compared as a whole: nothing in it may differ and be read the same."""
+    if len(text) > MOST_BYTES:
+        raise BadCheckpoint(f"more than {MOST_BYTES} bytes are no {what.decode()}")
+    plain = text[len(_text(what, b"")) - 1 : -1]
+    if text != _text(what, plain):
+        raise BadCheckpoint(f"not a {what.decode()} as it was written: torn, foreign or flipped")
+    try:
+        return msgspec.json.decode(plain, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadCheckpoint(f"not a {what.decode()}: {error}") from error

@@ -1,0 +1,100 @@
+"""How much memory checkpoints take on a worker, and whether it is there: asked before the first byte is taken.
+
+Memory of a file system in memory counts against the pod as well. What the limits are is seen in shell/memory.
+Source: issue 7; facts/dlrover.md §6.6, defect 11
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from launcher.checkpoint.generations import PAGE_BYTES
+from launcher.errors import NoMemory
+
+REPLICA_GENERATIONS = 2  # of each replica: the one that is whole stays until the next one is
+FOLDER = "/dev/shm"
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What is left. None: nothing limits it.
+
+    free_bytes: of the file system of the arenas; cgroup_left_bytes: up to the pod's memory limit; locked_bytes: that
+    may still be pinned. size_bytes, cgroup_bytes: what the first two are in all, where that is known.
+    """
+
+    free_bytes: int
+    cgroup_left_bytes: int | None = None
+    locked_bytes: int | None = None
+    size_bytes: int | None = None
+    cgroup_bytes: int | None = None
+
+
+def need_bytes(shard_bytes: int, generations: int, processes: int, replicas: int = 0) -> int:
+    """The memory that all arenas of a worker take, and the most that is ever taken.
+
+    shard_bytes: of the largest shard, with head and sums. generations: of each process. replicas: how many other
+    workers' shards are kept for each of our own, REPLICA_GENERATIONS of each.
+    """
+    shard = -(-shard_bytes // PAGE_BYTES) * PAGE_BYTES
+    own = generations * shard + (generations + 1) * PAGE_BYTES
+    kept = REPLICA_GENERATIONS * shard + (REPLICA_GENERATIONS + 1) * PAGE_BYTES
+    return processes * (own + replicas * kept)
+
+
+def refusal(need: int, limits: Limits, pinned: int = 0, folder: str = FOLDER) -> NoMemory | None:
+    """Why so many bytes cannot be had, with the YAML to add; None when they can.
+
+    need: bytes. pinned: how many of them are to be locked for a GPU's copies. folder: of the arenas.
+    """
+    short: list[str] = []
+    volume = limit = lock = False
+    if need > limits.free_bytes:
+        volume = True
+        short.append(f"{folder} has {_told(limits.free_bytes)} free")
+    if limits.cgroup_left_bytes is not None and need > limits.cgroup_left_bytes:
+        limit = True
+        short.append(f"the pod's memory limit leaves {_told(limits.cgroup_left_bytes)}")
+    if limits.locked_bytes is not None and pinned > limits.locked_bytes:
+        lock = True
+        short.append(f"{_told(pinned)} are to be pinned and {_told(limits.locked_bytes)} may be")
+    if not short:
+        return None
+    fault = f"checkpoints in memory need {_told(need)}: " + "; ".join(short)
+    return NoMemory(fault, _advice(need, limits, folder, volume, limit, lock))
+
+
+def _advice(need: int, limits: Limits, folder: str, volume: bool, limit: bool, lock: bool) -> str:
+    """What to write into the pod. Its limit is told with the volume: what is in that counts against it."""
+    lines = ["spec:"]
+    if volume:
+        size = _gib(need, limits.free_bytes, limits.size_bytes)
+        lines += ["  volumes:", "  - name: turnout-memory", f"    emptyDir: {{medium: Memory, sizeLimit: {size}Gi}}"]
+    lines += ["  containers:", "  - name: main  # the container that trains"]
+    if volume:
+        lines.append(f"    volumeMounts: [{{name: turnout-memory, mountPath: {folder}}}]")
+    if limit:
+        size = _gib(need, limits.cgroup_left_bytes, limits.cgroup_bytes)
+        lines.append(f"    resources: {{limits: {{memory: {size}Gi}}}}  # at least")
+    elif volume and limits.cgroup_left_bytes is not None:
+        lines.append("    # what lies in the volume counts against resources.limits.memory, which is large enough")
+    elif volume:
+        lines.append("    # if you set resources.limits.memory: what lies in the volume counts against it")
+    if lock:
+        lines.append("    securityContext: {capabilities: {add: [IPC_LOCK]}}  # or do not pin")
+    return "\n".join(lines)
+
+
+def _gib(need: int, left: int | None, all_: int | None) -> int:
+    """GiB to ask for: what is there in all and what is missing, or at least the need."""
+    known = 0 if all_ is None or left is None else all_ + need - left
+    return max(1, -(-max(known, need) // _GIB))
+
+
+def _told(size_bytes: int) -> str:
+    """A size as people read it; never less than it is."""
+    for unit, one in (("GiB", _GIB), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size_bytes >= one:
+            return f"{size_bytes / one:.2f} {unit} ({size_bytes} bytes)"
+    return f"{size_bytes} bytes"

@@ -1,0 +1,207 @@
+"""What the keeper of a worker and its clients, training processes and the agent, say to one another: msgpack frames.
+
+A frame is four bytes of length, big endian, and one message. A message is an array that begins with its number. An
+unknown number, a missing field or a value out of bounds is a BadFrame: the connection is closed, nothing else happens.
+Tensors never travel here: they lie in the arena, and a generation's number says which.
+
+A training process speaks first, with Hello and Need; Arena or Refused is the answer. Its connection, when it ends
+without Bye, is that of a process that died. An agent says Settle, and Holdings is the answer.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+
+from launcher.checkpoint.generations import MOST_GENERATIONS
+from launcher.errors import BadFrame
+from launcher.wire import Holds
+
+VERSION = 1
+MOST_BYTES = 64 << 10
+
+Text = Annotated[str, msgspec.Meta(max_length=4_096)]  # a path, a URL, a sentence
+Word = Annotated[str, msgspec.Meta(max_length=253)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
+Step = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
+Newest = Annotated[int, msgspec.Meta(ge=-1, le=1 << 60)]  # a step, -1 for none
+Ranks = Annotated[int, msgspec.Meta(ge=0, le=1 << 24)]
+Slot = Annotated[int, msgspec.Meta(ge=0, lt=MOST_GENERATIONS)]
+Slots = Annotated[int, msgspec.Meta(ge=1, le=MOST_GENERATIONS)]
+Kind: TypeAlias = Literal["shards", "torch"]
+
+
+class _Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    pass
+
+
+class Hello(_Frame, tag=1, frozen=True):
+    """Who saves here: a rank of a round of a run, on the worker of this name."""
+
+    run: Word
+    worker: Word
+    rank: Ranks
+    local_rank: Ranks
+    world: Ranks
+    round: Count
+    version: Count = VERSION
+
+
+class Need(_Frame, tag=2, frozen=True):
+    """Have an arena ready. bytes: of one generation, with head and sums."""
+
+    bytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
+    generations: Slots
+
+
+class Sealed(_Frame, tag=3, frozen=True):
+    """A generation is sealed: hash it, and where a target is named persist it.
+
+    target: folder or URL of the checkpoints, "" for memory alone. kind: as shards with a manifest, or as a torch file
+    at `path`. keep, every: how many of the newest and which multiples stay in the folder, 0 and 0: all of them.
+    """
+
+    generation: Slot
+    epoch: Count
+    step: Step
+    target: Text = ""
+    kind: Kind = "shards"
+    path: Text = ""
+    keep: Count = 0
+    every: Count = 0
+
+
+class Wait(_Frame, tag=4, frozen=True):
+    """Say Done once nothing that was told before this is in flight."""
+
+
+class Ask(_Frame, tag=5, frozen=True):
+    """How far is it all? Stats is the answer."""
+
+
+class Bye(_Frame, tag=6, frozen=True):
+    """This process ends as it should: nothing more has to be saved on its behalf."""
+
+
+class Settle(_Frame, tag=7, frozen=True):
+    """Hash what is sealed of all `ranks` processes of this worker, and say Holdings. Storage is not waited for."""
+
+    ranks: Ranks
+
+
+class End(_Frame, tag=8, frozen=True):
+    """The agent ends: finish what is in flight. done: the job is over, and its memory is given back."""
+
+    done: bool
+
+
+class Arena(_Frame, tag=9, frozen=True):
+    """The file to save into: its pages are there, or come soon."""
+
+    path: Text
+    generations: Slots
+
+
+class Refused(_Frame, tag=10, frozen=True):
+    """No arena. reason: a word; detail: what is missing and what to add."""
+
+    reason: Word
+    detail: Text
+
+
+class Hashed(_Frame, tag=11, frozen=True):
+    """The step in memory is verified from now on."""
+
+    step: Step
+
+
+class Persisted(_Frame, tag=12, frozen=True):
+    """This rank's part of the step is in storage, at this path."""
+
+    step: Step
+    path: Text
+
+
+class Failed(_Frame, tag=13, frozen=True):
+    """The step did not get where it was to go. Memory has it still, and training goes on."""
+
+    step: Step
+    reason: Word
+    detail: Text
+
+
+class Done(_Frame, tag=14, frozen=True):
+    """The answer to Wait."""
+
+
+class Stats(_Frame, tag=15, frozen=True):
+    """What the keeper has done for this rank. Steps: the newest, -1 for none; in_flight: told and not done yet."""
+
+    sealed: Newest = -1
+    hashed: Newest = -1
+    persisted: Newest = -1
+    committed: Newest = -1
+    in_flight: Count = 0
+    persists: Count = 0
+    failures: Count = 0
+    skipped: Count = 0  # persists that a newer one of the same target has overtaken
+    persisted_bytes: Count = 0
+    reserved_bytes: Count = 0
+
+
+class Holdings(_Frame, tag=16, frozen=True):
+    """The answer to Settle: the steps that all processes of the worker hold in memory, hashed, newest first."""
+
+    held: Holds = ()
+
+
+class Agreed(_Frame, tag=17, frozen=True):
+    """The agent tells from which step the world goes on: it is persisted, where a target is known. Done answers."""
+
+    step: Step
+
+
+class Pinned(_Frame, tag=18, frozen=True):
+    """Sealed was heard: where it named a target, the generation stays until it is in storage, or fails to be."""
+
+    step: Step
+
+
+ToKeeper: TypeAlias = Hello | Need | Sealed | Wait | Ask | Bye | Settle | End | Agreed
+ToClient: TypeAlias = Arena | Refused | Hashed | Persisted | Failed | Done | Stats | Holdings | Pinned
+Message: TypeAlias = ToKeeper | ToClient
+
+_encoder = msgspec.msgpack.Encoder()
+_at_keeper: msgspec.msgpack.Decoder[ToKeeper] = msgspec.msgpack.Decoder(ToKeeper)
+_at_client: msgspec.msgpack.Decoder[ToClient] = msgspec.msgpack.Decoder(ToClient)
+
+
+def encode(message: Message) -> bytes:
+    """One frame, ready to be sent."""
+    body = _encoder.encode(message)
+    return len(body).to_bytes(4, "big") + body
+
+
+def length(head: bytes | memoryview) -> int:
+    """How many bytes follow a frame's first four."""
+    size = int.from_bytes(head, "big")
+    if not 0 < size <= MOST_BYTES:
+        raise BadFrame(f"a frame of {size} bytes: 1 to {MOST_BYTES} are taken")
+    return size
+
+
+def read_at_keeper(body: bytes | memoryview) -> ToKeeper:
+    """What a training process or the agent has said."""
+    try:
+        return _at_keeper.decode(body)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise BadFrame(str(error)) from error
+
+
+def read_at_client(body: bytes | memoryview) -> ToClient:
+    """What a keeper has said."""
+    try:
+        return _at_client.decode(body)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise BadFrame(str(error)) from error

@@ -1,0 +1,129 @@
+"""The agent's side of its keeper: a socket that starts it when the first training process knocks, and what it holds.
+
+A job that saves nothing in memory has no keeper. One that has left arenas behind, before its agent was started again,
+has one at once. The keeper ends with its agent: what it reads from is a pipe that nobody else holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import sys
+from pathlib import Path
+
+from launcher.checkpoint.wire import Agreed, End, Holdings, Settle, ToClient, encode, length, read_at_client
+from launcher.errors import BadFrame
+from launcher.process.environment import KEEPER, MEMORY, RUN, WORKER
+from launcher.shell.memory.arena import find
+from launcher.shell.say import Say
+from launcher.wire import Held
+
+ANSWER_S = 60.0  # to hash what is sealed: 16 GB/s a core, and hundreds of gigabytes
+END_S = 600.0  # to write what is in flight
+_BACKLOG = 128
+
+
+class KeeperBeside:
+    """Of one agent. folder: private, for the socket; memory: where arenas lie."""
+
+    def __init__(self, folder: Path, memory: Path, run: str, worker: str, say: Say) -> None:
+        self._path, self._memory, self._run, self._worker, self._say = folder / "keeper", memory, run, worker, say
+        self._listens: socket.socket | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._watch: asyncio.Task[None] | None = None
+
+    @property
+    def env(self) -> dict[str, str]:
+        """What a training process has to know."""
+        return {KEEPER: str(self._path), RUN: self._run, WORKER: self._worker, MEMORY: str(self._memory)}
+
+    async def listen(self) -> None:
+        """Have the socket there; start the keeper if there is something to keep."""
+        if self._listens is not None:
+            return
+        self._listens = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listens.bind(str(self._path))
+        os.chmod(self._path, 0o600)
+        self._listens.listen(_BACKLOG)
+        self._listens.setblocking(False)
+        self._arm()
+        if await asyncio.to_thread(find, self._memory, self._run, self._worker):
+            await self._start()
+
+    def _arm(self) -> None:
+        assert self._listens is not None
+        asyncio.get_running_loop().add_reader(self._listens.fileno(), self._knocked)
+
+    def _disarm(self) -> None:
+        assert self._listens is not None
+        asyncio.get_running_loop().remove_reader(self._listens.fileno())
+
+    def _knocked(self) -> None:
+        self._disarm()
+        self._watch = asyncio.get_running_loop().create_task(self._start())
+
+    async def _start(self) -> None:
+        assert self._listens is not None
+        self._disarm()
+        fd = self._listens.fileno()
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "launcher.shell.memory.keeper", "--listen", str(fd), "--folder", str(self._memory),
+            "--run", self._run, "--worker", self._worker,
+            stdin=asyncio.subprocess.PIPE, pass_fds=[fd], start_new_session=True,
+        )  # fmt: skip
+        self._watch = asyncio.get_running_loop().create_task(self._watches(self._process))
+
+    async def _watches(self, process: asyncio.subprocess.Process) -> None:
+        """One that dies is started again by the next knock: arenas outlive it."""
+        code = await process.wait()
+        if self._process is process:
+            self._process = None
+            self._say("keeper_lost", {"exit": code})
+            self._arm()
+
+    async def held(self, ranks: int) -> tuple[Held, ...]:
+        """What all `ranks` processes of this worker hold, hashed, newest first. Waits for hashes, not for storage."""
+        answer = await self._ask(Settle(ranks))
+        return answer.held if isinstance(answer, Holdings) else ()
+
+    async def agreed(self, step: int) -> None:
+        """All members hold this step, and go on from it: it is written to storage, too. -1: there is none."""
+        if step >= 0:
+            await self._ask(Agreed(step))
+
+    async def _ask(self, message: Settle | Agreed) -> ToClient | None:
+        if self._process is None:
+            return None
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                reader, writer = await asyncio.open_unix_connection(str(self._path))
+                try:
+                    writer.write(encode(message))
+                    return read_at_client(await reader.readexactly(length(await reader.readexactly(4))))
+                finally:
+                    writer.close()
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, BadFrame) as error:
+            self._say("keeper_silent", {"detail": str(error) or type(error).__name__})
+            return None
+
+    async def close(self, *, done: bool) -> None:
+        """The agent ends. done: the job is, too, and its memory is given back; else it is left for who comes next."""
+        process, self._process = self._process, None
+        if process is not None and process.stdin is not None:
+            with contextlib.suppress(OSError):
+                process.stdin.write(encode(End(done)))
+                process.stdin.close()
+            try:
+                async with asyncio.timeout(END_S):
+                    await process.wait()
+            except TimeoutError:
+                process.kill()
+                await process.wait()
+        if self._watch is not None:
+            self._watch.cancel()
+        if self._listens is not None:
+            self._disarm()
+            self._listens.close()
+            self._path.unlink(missing_ok=True)

@@ -1,0 +1,160 @@
+"""One connection of a keeper: what a training process or the agent says, and what is done about it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Protocol
+
+from launcher.checkpoint.generations import Record
+from launcher.checkpoint.wire import (
+    Agreed,
+    Arena,
+    Ask,
+    Bye,
+    Done,
+    Failed,
+    Hashed,
+    Hello,
+    Holdings,
+    Need,
+    Persisted,
+    Pinned,
+    Refused,
+    Sealed,
+    Settle,
+    Stats,
+    ToClient,
+    ToKeeper,
+    Wait,
+    encode,
+)
+from launcher.errors import BadFrame, LauncherError, NoMemory
+from launcher.shell.memory.persisting import Persisting
+from launcher.shell.memory.ward import Ward
+from launcher.wire import Held
+
+
+class House(Protocol):
+    """What a guest needs of its keeper."""
+
+    run: str
+    worker: str
+    persisting: Persisting
+
+    def ward(self, local_rank: int) -> Ward:
+        """Of this local rank."""
+
+    def stop(self, pause_s: float) -> bool:
+        """Wait; True when the keeper ends."""
+
+    async def held(self, ranks: int) -> tuple[Held, ...]:
+        """By all of them."""
+
+    async def agreed(self, step: int) -> None:
+        """Have it in storage."""
+
+    def begin(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Do this beside everything else."""
+
+
+class Guest:
+    """send: bytes to the other side."""
+
+    def __init__(self, house: House, send: Callable[[bytes], object]) -> None:
+        self._house, self._send = house, send
+        self._ward: Ward | None = None
+        self._cares: set[asyncio.Task[None]] = set()
+        self._newest = 0  # epoch of the newest Sealed
+        self._stats = Stats()
+        self._here = True
+
+    async def heard(self, message: ToKeeper) -> ToClient | None:
+        """One message, and the answer to it. Raises BadFrame for what cannot be said here."""
+        match message:
+            case Settle(ranks=ranks):
+                return Holdings(await self._house.held(ranks))
+            case Agreed(step=step):
+                await self._house.agreed(step)
+                return Done()
+            case Hello(run=run, worker=worker, local_rank=local_rank):
+                if (run, worker) != (self._house.run, self._house.worker):
+                    return Refused("refused", f"this is the keeper of {self._house.worker} in {self._house.run}")
+                self._ward = self._house.ward(local_rank)
+                return self._arena()
+        if self._ward is None:
+            raise BadFrame(f"{type(message).__name__} before Hello")
+        return await self._known(self._ward, message)
+
+    def _arena(self) -> Arena:
+        arena = self._ward.arena if self._ward is not None else None
+        return Arena("", 1) if arena is None else Arena(str(arena.path), arena.identity.count)
+
+    async def _known(self, ward: Ward, message: ToKeeper) -> ToClient | None:
+        match message:
+            case Need(bytes=size, generations=generations):
+                try:
+                    await ward.need(size, generations)
+                except NoMemory as error:
+                    return Refused("no_memory", str(error)[:4_096])
+                return self._arena()
+            case Sealed(step=step):
+                await self._sealed(ward, message)
+                return Pinned(step)
+            case Wait():
+                while self._cares:
+                    await asyncio.wait(list(self._cares))
+                return Done()
+            case Ask():
+                return self._told(sealed=ward.newest(), in_flight=len(self._cares))
+            case Bye():
+                return None
+        raise BadFrame(f"{type(message).__name__} is not for a keeper")
+
+    async def _sealed(self, ward: Ward, told: Sealed) -> None:
+        self._newest = max(self._newest, told.epoch)
+        pinned = await ward.seal(told)
+        if pinned is None:
+            self._say(Failed(told.step, "overwritten", "a newer save was there before it was heard of"))
+            return
+        task = self._house.begin(self._care(ward, told, *pinned))
+        self._cares.add(task)
+        task.add_done_callback(self._cares.discard)
+
+    async def _care(self, ward: Ward, told: Sealed, generation: int, record: Record) -> None:
+        """Hash it, and carry it where it is to go. Of saves that stay in memory the newest is enough."""
+        try:
+            if told.target or told.epoch == self._newest:
+                if not await ward.hash(generation):
+                    self._say(Failed(told.step, "corrupt", "its memory is not what was hashed"))
+                    return
+                self._told(hashed=told.step)
+                self._say(Hashed(told.step))
+            if told.target:
+                where = await ward.write(generation, record, told)
+                size = self._stats.persisted_bytes + record.head_bytes + record.data_bytes
+                self._told(persisted=told.step, persists=self._stats.persists + 1, persisted_bytes=size)
+                self._say(Persisted(told.step, where))
+        except LauncherError as error:
+            self._told(failures=self._stats.failures + 1)
+            self._say(Failed(told.step, "storage_failed", str(error)[:4_096]))
+            return
+        finally:
+            ward.unpin(generation)
+        if told.target and told.kind == "shards" and record.rank == 0:
+            commit, stop = self._house.persisting.commit, self._house.stop
+            if await asyncio.to_thread(commit, record, told, stop):
+                self._told(committed=told.step)
+
+    def _told(self, **news: int) -> Stats:
+        known = {name: getattr(self._stats, name) for name in Stats.__struct_fields__}
+        self._stats = Stats(**(known | news))
+        return self._stats
+
+    def _say(self, message: ToClient) -> None:
+        if self._here:
+            self._send(encode(message))
+
+    def gone(self) -> None:
+        """The connection is closed: what was begun goes on."""
+        self._here = False

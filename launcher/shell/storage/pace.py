@@ -1,0 +1,41 @@
+"""How fast storage is written: small pieces, and no more of them a second than training can bear."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+PIECE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """bytes_s: at most so many bytes a second, 0 for no limit. piece_bytes: of one write, 4096 or more."""
+
+    bytes_s: float = 0.0
+    piece_bytes: int = PIECE_BYTES
+
+    def __post_init__(self) -> None:
+        if not self.bytes_s >= 0 or self.piece_bytes < 4_096:
+            raise ValueError(f"a pace of {self.bytes_s} bytes/s in pieces of {self.piece_bytes} bytes is none")
+
+
+class Paced:
+    """One writer under way. Its pace may be changed from another thread: who is told to leave hurries."""
+
+    def __init__(
+        self,
+        pace: Pace | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.pace, self._monotonic, self._sleep = pace or Pace(), monotonic, sleep
+        self._free_s = monotonic()
+
+    def take(self, size_bytes: int) -> None:
+        """Wait until so many bytes may be written. Time that was not used is not saved up."""
+        while self.pace.bytes_s and (left_s := self._free_s - self._monotonic()) > 0:
+            self._sleep(min(left_s, 0.25))  # a new pace is seen soon
+        spent_s = size_bytes / self.pace.bytes_s if self.pace.bytes_s else 0.0
+        self._free_s = max(self._free_s, self._monotonic()) + spent_s

@@ -1,0 +1,117 @@
+"""What storage holds: the steps that are committed, each byte of which is seen to be what was written.
+
+The newest step is derived from manifests. One that is broken, incomplete or not to be read is told and passed over;
+the caller then takes the next older one. Nothing is given out that was not hashed.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+
+from launcher.checkpoint.manifest import MOST_BYTES, Manifest, Shard, read
+from launcher.checkpoint.sums import CHUNK_BYTES, sum_of
+from launcher.errors import BadCheckpoint, StorageFailed
+from launcher.shell.say import Say
+from launcher.shell.storage.pace import Paced
+from launcher.shell.storage.store import MANIFEST, Opened, Store
+
+
+def committed(store: Store, say: Say) -> Iterator[Manifest]:
+    """The manifests of all steps, newest first, whose shards are there in their full size.
+
+    Raises StorageFailed where the store cannot be listed, and at the end where it could not give the only steps it
+    has: that storage is gone is not that nothing was saved.
+    """
+    failure: StorageFailed | None = None
+    given = False
+    for step in reversed(store.steps()):
+        try:
+            found = manifest_of(store, step)
+        except (BadCheckpoint, StorageFailed) as error:
+            failure = failure or (error if isinstance(error, StorageFailed) else None)
+            say("checkpoint_passed_over", {"step": step, "store": store.name, "why": str(error)})
+            continue
+        given = True
+        yield found
+    if failure is not None and not given:
+        raise failure
+
+
+def newest(store: Store, say: Say) -> Manifest | None:
+    """The newest step that is committed, None when none is. Raises StorageFailed as `committed` does."""
+    return next(committed(store, say), None)
+
+
+def steps(store: Store, say: Say) -> tuple[int, ...]:
+    """All steps that are committed, oldest first. Raises StorageFailed as `committed` does."""
+    return tuple(sorted(manifest.step for manifest in committed(store, say)))
+
+
+def manifest_of(store: Store, step: int) -> Manifest:
+    """The manifest of a step whose shards are there in their full size. Raises BadCheckpoint, StorageFailed."""
+    text = store.read(step, MANIFEST, MOST_BYTES)
+    if text is None:
+        raise BadCheckpoint(f"step {step} is not committed")
+    try:
+        manifest = read(text)
+    except BadCheckpoint as error:
+        raise BadCheckpoint(f"step {step}: {error}") from error
+    if manifest.step != step:
+        raise BadCheckpoint(f"step {step} has the manifest of step {manifest.step}")
+    there = store.files(step)
+    for shard in manifest.shards:
+        about = there.get(shard.file)
+        if about is None or about.size_bytes != shard.bytes:
+            what = "is not there as a plain file" if about is None else f"has {about.size_bytes} bytes"
+            raise BadCheckpoint(f"step {step}: {shard.file} {what}, and {shard.bytes} were written")
+    return manifest
+
+
+def verify(store: Store, step: int, paced: Paced | None = None) -> Manifest:
+    """Read every chunk of every shard of a step. Raises BadCheckpoint, StorageFailed."""
+    manifest = manifest_of(store, step)
+    aside = memoryview(bytearray(CHUNK_BYTES))
+    for shard in manifest.shards:
+        with store.opened(step, shard.file) as file:
+            _same_size(file, shard)
+            for number, start, size in _chunks(shard):
+                if paced is not None:
+                    paced.take(size)
+                _fill(file, shard, number, start, aside[:size])
+                file.forget(start, size)
+    return manifest
+
+
+def load(store: Store, manifest: Manifest, rank: int, into: memoryview | None = None) -> memoryview:
+    """One rank's shard, head and data, each chunk verified as it comes.
+
+    into: exactly as many bytes, which may have been written to in part when this raises; without it, memory of its own.
+    It is never a mapping of the file, which may change, or end, behind one's back. Raises BadCheckpoint, StorageFailed.
+    """
+    shard = manifest.shards[rank]
+    view = memoryview(mmap.mmap(-1, shard.bytes)) if into is None else into.cast("B")
+    if view.nbytes != shard.bytes:
+        raise ValueError(f"{shard.bytes} bytes do not go into {view.nbytes}")
+    with store.opened(manifest.step, shard.file) as file:
+        _same_size(file, shard)
+        for number, start, size in _chunks(shard):
+            _fill(file, shard, number, start, view[start : start + size])
+    return view
+
+
+def _chunks(shard: Shard) -> Iterator[tuple[int, int, int]]:
+    """Number, start and size of each."""
+    for number, start in enumerate(range(0, shard.bytes, CHUNK_BYTES)):
+        yield number, start, min(CHUNK_BYTES, shard.bytes - start)
+
+
+def _same_size(file: Opened, shard: Shard) -> None:
+    if file.size_bytes != shard.bytes:
+        raise BadCheckpoint(f"{shard.file} has {file.size_bytes} bytes, and {shard.bytes} were written")
+
+
+def _fill(file: Opened, shard: Shard, number: int, start: int, view: memoryview) -> None:
+    file.fill(view, start)
+    if sum_of(view) != shard.sums[number]:
+        raise BadCheckpoint(f"{shard.file}: chunk {number}, at byte {start}, is not what was written")

@@ -1,0 +1,130 @@
+"""What may go from storage: steps that were asked not to be kept, and what killed or outrun writers have left.
+
+Which steps those are is decided in checkpoint/retention.py. A manifest goes first, so that a step which is removed in
+part is no step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from launcher.checkpoint.manifest import MOST_BYTES, Manifest, Note, read_note
+from launcher.checkpoint.retention import All, Keep, doomed
+from launcher.errors import BadCheckpoint, StorageFailed
+from launcher.shell.say import Say
+from launcher.shell.storage.reader import committed, manifest_of
+from launcher.shell.storage.store import MANIFEST, Store, is_shard, note_name, rank_of
+
+OLD_S = 3_600.0  # a file in the making is written to all the time
+
+
+def retire(
+    store: Store, keep: Keep, say: Say, reading: frozenset[int] = frozenset(), just: int | None = None
+) -> tuple[int, ...]:
+    """Remove the steps that are not to be kept, oldest first. reading: those that are read now; just: as in `doomed`.
+
+    Steps that are not committed, or broken, are neither counted nor removed. Raises StorageFailed.
+    """
+    if isinstance(keep, All):
+        return ()
+    there = {manifest.step: manifest for manifest in committed(store, lambda word, fields: None)}
+    removed = doomed(there, keep, reading, just)
+    for step in removed:
+        store.remove(step, _of(store, there[step]))
+        say("checkpoint_removed", {"step": step, "store": store.name})
+    return removed
+
+
+def _of(store: Store, manifest: Manifest) -> list[str]:
+    """All that makes up a committed step. What another round is saving of this step meanwhile is not among it."""
+    shards = [shard.file for shard in manifest.shards]
+    notes = [
+        note_name(shard.rank)
+        for shard in manifest.shards
+        if (note := _note(store, manifest.step, shard.rank)) is None or note.shard.file == shard.file
+    ]
+    return [MANIFEST, *notes, *shards]
+
+
+def sweep(
+    store: Store, now_s: float, say: Say, older_than_s: float = OLD_S, ranks: Mapping[int, int] | None = None
+) -> tuple[str, ...]:
+    """Remove files in the making, shards that the manifest of their step has outrun, and steps that came to nothing:
+    without a manifest, while a newer step is committed.
+
+    now_s: since the epoch, by the storage's clock. older_than_s: what was written to later stays: its writer may live.
+    ranks: those that only the caller writes, and the round it writes them in: what another boot or round has left in
+    the making for these goes at once. Raises StorageFailed when the steps cannot be listed.
+    """
+    gone, newer_is_whole = [], False
+    for step in reversed(store.steps()):
+        try:
+            newer_is_whole = newer_is_whole or _is_whole(store, step)
+            swept = [
+                *store.sweep(step, now_s, older_than_s, ranks or {}),
+                *_remove_outrun(store, step, now_s - older_than_s, newer_is_whole),
+            ]
+        except StorageFailed as error:
+            say("step_not_swept", {"step": step, "store": store.name, "why": str(error)})
+            continue
+        for name in swept:
+            say("leftover_removed", {"step": step, "file": name, "store": store.name})
+        gone += swept
+    return tuple(gone)
+
+
+def _remove_outrun(store: Store, step: int, before_s: float, newer_is_whole: bool) -> list[str]:
+    """Remove from a step what no restore can ask for; before_s: only what was written before."""
+    there = store.files(step)
+    ours = [name for name in there if rank_of(name) is not None]
+    old = [name for name in ours if (there[name].modified_s or before_s) < before_s]
+    if MANIFEST in there:
+        outrun = _unnamed(store, step, old)
+    else:  # never committed, or its removal was cut off
+        outrun = old if newer_is_whole and len(old) == len(ours) and _has_no_manifest(store, step) else []
+    outrun.sort(key=lambda name: (is_shard(name), name))  # no note of a shard that is gone
+    if outrun:
+        store.remove(step, outrun)
+    return outrun
+
+
+def _unnamed(store: Store, step: int, names: list[str]) -> list[str]:
+    """Those of the shards that neither the manifest nor a note of a later round names."""
+    shards = sorted(name for name in names if is_shard(name))
+    try:
+        manifest = manifest_of(store, step) if shards else None
+    except BadCheckpoint:  # then any of them may be of use to a person
+        manifest = None
+    if manifest is None:
+        return []
+    named = {shard.file for shard in manifest.shards}
+    return [name for name in shards if name not in named and not _is_newer(store, step, name, manifest)]
+
+
+def _is_newer(store: Store, step: int, name: str, manifest: Manifest) -> bool:
+    """Whether a note names this shard, which is not one of the manifest's own world."""
+    note = _note(store, step, rank_of(name) or 0)
+    return note is not None and note.shard.file == name and (note.run != manifest.run or note.round > manifest.round)
+
+
+def _note(store: Store, step: int, rank: int) -> Note | None:
+    try:
+        text = store.read(step, note_name(rank), MOST_BYTES)
+        return read_note(text) if text is not None else None
+    except BadCheckpoint:
+        return None
+
+
+def _has_no_manifest(store: Store, step: int) -> bool:
+    try:
+        return store.read(step, MANIFEST, MOST_BYTES) is None
+    except BadCheckpoint:  # something is there in its place, by a person's hand
+        return False
+
+
+def _is_whole(store: Store, step: int) -> bool:
+    try:
+        manifest_of(store, step)
+    except BadCheckpoint:
+        return False
+    return True

@@ -1,0 +1,229 @@
+"""Every scene of the checkpoint benchmark really runs, on a state too small to measure; what is loaded is equal."""
+
+import copy
+import json
+import math
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hack.bench.__main__ import as_json
+from hack.bench.checkpoint import LARGE, SMALL, measured
+from hack.bench.saving.floors import Copy, Warm, split
+from hack.bench.saving.found import BROKE, Found
+from hack.bench.saving.ours import NOT_BUILT, absent
+from hack.bench.saving.plan import Plan, Seen
+from hack.bench.saving.scenes import SCENES
+from hack.bench.saving.stalls import ANCHORS, part
+from hack.bench.saving.state import Size, bytes_of, differ, make, tensors
+
+TINY = Size(width=32, layers=2, words=64)
+PLAN = Plan(
+    size=TINY,
+    small=TINY,
+    firsts=1,
+    steady=1,
+    loops=1,
+    loop_s=0.01,
+    persists=1,
+    worlds=((2, 3),),
+    loads=1,
+    sent_bytes=1 << 20,
+    sockets=1,
+)
+FLOORS = ["floor 1", "floor 2"]
+ROWS = {
+    "first save": [*FLOORS, *ANCHORS, "dcp.async_save: second", "ours", "ours: prepare", "ours, not prepared"],
+    "the saves after it": [*FLOORS, "floor 2, 5%", "torch.save", "dcp.save", "dcp.async_save, stager reused", "ours"],
+    "what one save adds": ["floor 1", "dcp.async_save, stager reused", "ours, blocking", "ours"],
+    "a step on one core": ["a step alone", "dcp.async_save, stager reused", "ours"],
+    "load what another": ["floor, 2 -> 3", "dcp.load, 2 -> 3", "ours, 2 -> 3"],
+    "bytes into a peer": ["floor: loopback socket", "ours, replica"],
+}
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    with tempfile.TemporaryDirectory(prefix="turnout-test-", dir="/dev/shm") as memory:
+        yield Path(memory), tmp_path_factory.mktemp("disk")
+
+
+@pytest.fixture(scope="module")
+def outcome(places):
+    return measured(PLAN, *places)
+
+
+@pytest.fixture(scope="module")
+def rows(outcome):
+    """The rows of each table by their first column; the tables by the first words of their titles."""
+    tables = {table.title: {row[0]: row for row in table.rows} for table in outcome.tables}
+    return {words: next(rows for title, rows in tables.items() if title.startswith(words)) for words in ROWS}
+
+
+@pytest.mark.parametrize("words", ROWS)
+def test_every_table_has_every_row(rows, words):
+    assert [name for name in ROWS[words] if name not in rows[words]] == []
+
+
+def test_floors_and_anchors_were_measured(rows):
+    measured_ = {name for found in rows.values() for name, row in found.items() if int(row[1])}
+    theirs = {name for names in ROWS.values() for name in names if not name.startswith("ours")}
+    assert theirs - measured_ == set()
+
+
+def test_a_row_without_times_says_why(rows):
+    assert all(row[-1] for found in rows.values() for row in found.values() if not int(row[1]))
+
+
+def test_what_an_anchor_saved_is_loaded_again_bit_by_bit(outcome):
+    equal = {name for name in outcome.figures if name.startswith("first_") and name.endswith("_equal")}
+    assert equal >= {
+        "first_torch_save_equal",
+        "first_dcp_save_equal",
+        "first_dcp_async_save_equal",
+        "first_dcp_async_save_stager_reused_equal",
+    }
+
+
+@pytest.mark.skipif(bool(absent()), reason="ours is not there yet")
+def test_ours_breaks_in_no_scene_and_loads_what_it_saved(outcome):
+    assert [note for note in outcome.notes if "Error" in note] == []
+    assert outcome.figures["first_ours_equal"] == outcome.figures["steady_ours_equal"] == 1
+
+
+def test_the_line_for_machines_has_every_target(outcome):
+    line = json.loads(as_json("checkpoint", outcome))
+    assert len(line["targets"]) == 10
+    assert [target["name"] for target in line["targets"] if target["met"] and target["value"] is None] == []
+
+
+def test_nothing_is_left_in_memory_or_on_the_disk(outcome, places):
+    assert [path for place in places for path in place.iterdir()] == []
+
+
+def test_of_a_run_that_saw_nothing_no_target_is_met():
+    found = Found({scene: Seen() for scene in SCENES})
+    assert [target.name for target in found.targets() if target.met] == []
+    assert {row[-1] for table in found.tables() for row in table.rows} == {NOT_BUILT}
+    assert [note for note in found.missing() if note.startswith(NOT_BUILT)]
+
+
+def test_a_ratio_is_of_the_best_of_one_scene():
+    found = Found({"first": Seen(times_s={"ours": [3.0, 2.0], "floor 1": [1.0, 4.0]}), "steady": Seen()})
+    assert found.over("first", "ours", "floor 1") == 2
+    assert math.isnan(found.over("first", "ours", "floor 2"))
+    assert math.isnan(found.over("steady", "ours", "floor 1"))
+
+
+def test_what_broke_is_told_in_its_row():
+    found = Found({scene: Seen(faults={"ours": "OSError: no room"}) for scene in SCENES})
+    assert {row[-1] for table in found.tables() for row in table.rows if row[0] == "ours"} == {BROKE}
+    assert "first, ours: OSError: no room" in found.missing()
+
+
+@pytest.mark.parametrize(
+    ("size", "count", "size_bytes"),
+    [
+        pytest.param(LARGE, 1_056, 1.87e9, id="1,056 tensors and 1.87 GB, as facts/launcher.md has them"),
+        pytest.param(SMALL, 1_056, 256 << 20, id="as many in 256 MiB"),
+    ],
+)
+def test_the_states_are_as_large_as_they_say(size, count, size_bytes):
+    shapes = size.shapes().values()
+    assert 3 * len(shapes) == count
+    assert 3 * 4 * sum(math.prod(shape) for shape in shapes) == pytest.approx(size_bytes, rel=0.01)
+
+
+pieces = st.lists(st.integers(1, 50_000), max_size=20)
+
+
+@given(pieces, st.integers(1, 5))
+def test_shares_are_as_large_and_lose_no_byte(lengths, shares):
+    given_ = [(at * 1_000_000, at * 2_000_000, length) for at, length in enumerate(lengths)]
+    found = split(given_, shares)
+    assert len(found) == shares
+    sizes = [sum(length for _, _, length in share) for share in found]
+    assert max(sizes) - min(sizes) <= 2 * 4096
+    whole = [(to + at, source + at) for to, source, length in given_ for at in range(0, length, 997)]
+    inside = [
+        (to + at, source + at)
+        for share in found
+        for to, source, length in share
+        for at in range(length)
+        if (to + at) % 1_000_000 % 997 == 0
+    ]
+    assert inside == whole
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_floor_copies_every_byte_there_and_back(threads):
+    every = [tensor for _, tensor in tensors(make(TINY))]
+    wanted = [tensor.clone() for tensor in every]
+    with Warm(sum(tensor.nbytes for tensor in every)) as warm:
+        there, back = (Copy(every, warm.address, threads, backwards=way) for way in (False, True))
+        there()
+        assert warm.holds(every)
+        for tensor in every:
+            tensor.zero_()
+        back()
+        for each in (there, back):
+            each.close()
+    assert all(map(lambda one, other: one.equal(other), every, wanted))
+
+
+def test_the_part_that_changes_is_a_twentieth_of_the_bytes():
+    every = [tensor for _, tensor in tensors(make(TINY))]
+    chosen = sum(tensor.nbytes for tensor in part(every, 0.05))
+    largest = max(tensor.nbytes for tensor in every)
+    assert 0.05 * bytes_of(make(TINY)) <= chosen <= 0.05 * bytes_of(make(TINY)) + largest
+
+
+def test_a_state_equals_its_copy():
+    assert differ(make(TINY), copy.deepcopy(make(TINY))) == ""
+
+
+def bit(state):
+    state["model"]["1.up.weight"][3, 5] += 1e-3
+
+
+def sign_of_zero(state):
+    state["optimizer"]["exp_avg"]["last.bias"].zero_()[0] = -0.0
+
+
+def key(state):
+    del state["scheduler"]["kind"]
+
+
+def order(state):
+    state["step"] = state.pop("step")
+    state["model"] = state.pop("model")
+
+
+def kind(state):
+    state["step"] = 0.0
+
+
+def shape(state):
+    state["model"]["words"] = state["model"]["words"].reshape(-1)
+
+
+@pytest.mark.parametrize(
+    ("change", "at"),
+    [
+        pytest.param(bit, "/model/1.up.weight", id="one value"),
+        pytest.param(sign_of_zero, "/optimizer/exp_avg/last.bias", id="the sign of a zero"),
+        pytest.param(key, "/scheduler", id="a key"),
+        pytest.param(order, "the keys", id="the order of keys"),
+        pytest.param(kind, "/step", id="an int that is a float"),
+        pytest.param(shape, "/model/words", id="a shape"),
+    ],
+)
+def test_where_two_states_differ(change, at):
+    one, other = make(TINY), make(TINY)
+    one["optimizer"]["exp_avg"]["last.bias"].zero_()
+    other["optimizer"]["exp_avg"]["last.bias"].zero_()
+    change(other)
+    assert differ(one, other) == at

@@ -1,0 +1,187 @@
+"""Frames to and from a keeper: what is written is read again, whatever else comes is a BadFrame."""
+
+import msgspec
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from launcher.checkpoint import wire
+from launcher.errors import BadFrame
+from launcher.wire import Held
+
+words = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+counts, steps, newest = st.integers(0, 1 << 60), st.integers(0, 1 << 60), st.integers(-1, 1 << 60)
+ranks, sizes = st.integers(0, 1 << 24), st.integers(0, 1 << 40)
+slots, generations = st.integers(0, wire.MOST_GENERATIONS - 1), st.integers(1, wire.MOST_GENERATIONS)
+kinds = st.sampled_from(["shards", "torch"])
+held = st.lists(st.builds(Held, newest, sizes, sizes), max_size=16).map(tuple)
+
+TO_KEEPER = {
+    wire.Hello: (words, words, ranks, ranks, ranks, counts, counts),
+    wire.Need: (sizes, generations),
+    wire.Sealed: (slots, counts, steps, words, kinds, words, counts, counts),
+    wire.Wait: (),
+    wire.Ask: (),
+    wire.Bye: (),
+    wire.Settle: (ranks,),
+    wire.End: (st.booleans(),),
+    wire.Agreed: (steps,),
+}
+TO_CLIENT = {
+    wire.Arena: (words, generations),
+    wire.Refused: (words, words),
+    wire.Hashed: (steps,),
+    wire.Persisted: (steps, words),
+    wire.Failed: (steps, words, words),
+    wire.Done: (),
+    wire.Stats: (*[newest] * 4, *[counts] * 6),
+    wire.Holdings: (held,),
+    wire.Pinned: (steps,),
+}
+up = st.one_of(*(st.builds(kind, *fields) for kind, fields in TO_KEEPER.items()))
+down = st.one_of(*(st.builds(kind, *fields) for kind, fields in TO_CLIENT.items()))
+READERS = [wire.read_at_keeper, wire.read_at_client]
+pack = msgspec.msgpack.encode
+
+
+def body_of(frame):
+    """What a reader takes, once it has read as many bytes as the head tells."""
+    assert wire.length(frame[:4]) == len(frame) - 4
+    return frame[4:]
+
+
+def refuses(read, body):
+    with pytest.raises(BadFrame):
+        read(body)
+
+
+def number(kind):
+    return kind.__struct_config__.tag
+
+
+def test_every_message_has_its_examples_and_a_number_of_its_own():
+    assert {*TO_KEEPER} == {*wire.ToKeeper.__args__}
+    assert {*TO_CLIENT} == {*wire.ToClient.__args__}
+    kinds = [*TO_KEEPER, *TO_CLIENT]
+    assert len({number(kind) for kind in kinds}) == len(kinds)
+    assert all(len(fields) == len(kind.__struct_fields__) for kind, fields in {**TO_KEEPER, **TO_CLIENT}.items())
+
+
+@given(message=up)
+def test_what_a_client_says_is_read_again(message):
+    assert wire.read_at_keeper(body_of(wire.encode(message))) == message
+    assert wire.read_at_keeper(memoryview(body_of(wire.encode(message)))) == message
+    refuses(wire.read_at_client, body_of(wire.encode(message)))
+
+
+@given(message=down)
+def test_what_a_keeper_says_is_read_again(message):
+    assert wire.read_at_client(body_of(wire.encode(message))) == message
+    assert wire.read_at_client(memoryview(body_of(wire.encode(message)))) == message
+    refuses(wire.read_at_keeper, body_of(wire.encode(message)))
+
+
+@given(message=st.one_of(down, up), cut=st.integers(1, 400), tail=st.binary(min_size=1, max_size=8))
+def test_a_torn_frame_is_a_bad_one_and_so_is_one_with_more_behind_it(message, cut, tail):
+    body = body_of(wire.encode(message))
+    for read in READERS:
+        refuses(read, body[: max(len(body) - cut, 0)])
+        refuses(read, body + tail)
+
+
+@given(body=st.binary(max_size=200))
+@example(body=b"")
+@example(body=b"\x80\x04\x95")  # a pickle
+@example(body=b"\x91" * 60_000)  # arrays in arrays in arrays
+@example(body=b"\x92\x10" + b"\x91" * 60_000)
+@example(body=b"\xdd\xff\xff\xff\xff")  # an array of four thousand million
+@example(body=b"\xdb\xff\xff\xff\xff\x00")
+@example(body=b"\xc1")
+def test_random_bytes_raise_nothing_else(body):
+    for read in READERS:
+        try:
+            message = read(body)
+        except BadFrame:
+            continue
+        assert read(body_of(wire.encode(message))) == message
+
+
+@given(message=st.one_of(down, up), at=st.integers(0, 10_000), value=st.integers(0, 255))
+def test_one_wrong_byte_raises_nothing_else(message, at, value):
+    body = bytearray(body_of(wire.encode(message)))
+    body[at % len(body)] = value
+    test_random_bytes_raise_nothing_else.hypothesis.inner_test(bytes(body))
+
+
+NEED, SEALED, SETTLE, END = (number(kind) for kind in (wire.Need, wire.Sealed, wire.Settle, wire.End))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(pack(None), id="nothing"),
+        pytest.param(pack({"bytes": 1}), id="a map"),
+        pytest.param(pack([]), id="no number"),
+        pytest.param(pack([99, 1]), id="an unknown number"),
+        pytest.param(pack(["2", 1, 2]), id="a number as text"),
+        pytest.param(pack([NEED, 1]), id="too few fields"),
+        pytest.param(pack([NEED, -1, 2]), id="less than no bytes"),
+        pytest.param(pack([NEED, (1 << 40) + 1, 2]), id="more bytes than a generation has"),
+        pytest.param(pack([NEED, 1, 0]), id="no generation"),
+        pytest.param(pack([NEED, 1, wire.MOST_GENERATIONS + 1]), id="too many generations"),
+        pytest.param(pack([SEALED, wire.MOST_GENERATIONS, 1, 1]), id="a generation that there is not"),
+        pytest.param(pack([SEALED, -1, 1, 1]), id="a generation below the first"),
+        pytest.param(pack([SEALED, 0, 1, -1]), id="a step below none"),
+        pytest.param(pack([SEALED, 0, 1, 1.5]), id="half a step"),
+        pytest.param(pack([SEALED, 0, 1, 1, "x" * 4_097]), id="a target too long"),
+        pytest.param(pack([SEALED, 0, 1, 1, "x", "pickle"]), id="a kind that there is not"),
+        pytest.param(pack([SEALED, 0, 1, 1, "x", "shards", "", -1]), id="fewer than none to keep"),
+        pytest.param(pack([SETTLE, (1 << 24) + 1]), id="too many ranks"),
+        pytest.param(pack([END, 1]), id="a number for a yes"),
+        pytest.param(bytes([0x95, SEALED, 0, 1, 1, 0xA2, 0xFF, 0xFE]), id="text that is no UTF-8"),
+        pytest.param(pack(["launcher.checkpoint.wire.Ask"]), id="a class by its name"),
+    ],
+)
+def test_what_is_no_message_is_refused(body):
+    refuses(wire.read_at_keeper, body)
+
+
+def test_what_an_agent_is_told_is_bounded():
+    kind = number(wire.Holdings)
+    assert wire.read_at_client(pack([kind, [[1, 0, 2]] * 16])).held == (Held(1, 0, 2),) * 16
+    refuses(wire.read_at_client, pack([kind, [[1, 0, 2]] * 17]))
+    refuses(wire.read_at_client, pack([kind, [[-2, 0, 2]]]))
+
+
+def test_a_field_left_out_is_what_it_is_when_nobody_asks():
+    """A generation without a target stays in memory, and what lies in storage is the user's to remove."""
+    sealed = wire.read_at_keeper(pack([SEALED, 1, 5, 10]))
+    assert (sealed.target, sealed.kind, sealed.keep, sealed.every) == ("", "shards", 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("head", "size"),
+    [
+        pytest.param(b"\0\0\0\1", 1, id="one byte"),
+        pytest.param(b"\0\1\0\0", wire.MOST_BYTES, id="as much as there may be"),
+        pytest.param(b"\0\1\0\1", None, id="one byte more"),
+        pytest.param(b"\0\0\0\0", None, id="nothing"),
+        pytest.param(b"\xff\xff\xff\xff", None, id="four gigabytes"),
+        pytest.param(b"GET ", None, id="a browser"),
+    ],
+)
+def test_how_much_is_read_is_bounded(head, size):
+    if size is None:
+        with pytest.raises(BadFrame):
+            wire.length(head)
+    else:
+        assert wire.length(head) == size
+
+
+def test_the_largest_messages_fit():
+    longest = "\U0001f9e0" * 4_096
+    for message in (
+        wire.Sealed(wire.MOST_GENERATIONS - 1, 1 << 60, 1 << 60, longest, "shards", longest, 1 << 60, 1 << 60),
+        wire.Failed(1 << 60, "\U0001f9e0" * 253, longest),
+    ):
+        body_of(wire.encode(message))
