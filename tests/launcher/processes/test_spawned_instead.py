@@ -105,6 +105,7 @@ def test_a_process_is_told_its_place_as_torchelastic_tells_it():
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         "TORCHELASTIC_ERROR_FILE": "",
         "TURNOUT_ROUND": "7",
+        "TURNOUT_RESTORE_STEP": "-1",
     }
 
 
