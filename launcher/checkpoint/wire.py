@@ -60,6 +60,7 @@ class Sealed(_Frame, tag=3, frozen=True):
 
     target: folder or URL of the checkpoints, "" for memory alone. kind: as shards with a manifest, or as a torch file
     at `path`. keep, every: how many of the newest and which multiples stay in the folder, 0 and 0: all of them.
+    later: it stays in memory, and goes to its target only if the world goes on from it after a failure.
     """
 
     generation: Slot
@@ -70,6 +71,7 @@ class Sealed(_Frame, tag=3, frozen=True):
     path: Text = ""
     keep: Count = 0
     every: Count = 0
+    later: bool = False
 
 
 class Wait(_Frame, tag=4, frozen=True):

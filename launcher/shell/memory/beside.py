@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import socket
 import sys
+import tempfile
 from pathlib import Path
 
 from launcher.checkpoint.wire import Agreed, End, Holdings, Settle, ToClient, encode, length, read_at_client
@@ -23,13 +25,38 @@ from launcher.wire import Held
 ANSWER_S = 60.0  # to hash what is sealed: 16 GB/s a core, and hundreds of gigabytes
 END_S = 600.0  # to write what is in flight
 _BACKLOG = 128
+_SOCKET = "keeper"
+_MOST_PATH_BYTES = 107  # of a socket's name: sockaddr_un has 108, and a zero at the end
+
+
+def private_folder(*wanted: str | Path) -> tempfile.TemporaryDirectory[str]:
+    """A folder of ours alone, in the first of these that takes one, whose name is short enough for a socket in it.
+
+    Where none does: in /dev/shm, else in /tmp. Raises OSError where these do not either.
+    """
+    refused: OSError | None = None
+    for parent in (*wanted, tempfile.gettempdir(), "/dev/shm", "/tmp"):
+        try:
+            made = tempfile.TemporaryDirectory(prefix="turnout-", dir=parent)
+        except OSError as error:
+            refused = error
+            continue
+        if len(os.fsencode(socket_in(made.name))) <= _MOST_PATH_BYTES:
+            return made
+        made.cleanup()
+    raise refused or OSError(errno.ENAMETOOLONG, "no folder is short enough for a socket")
+
+
+def socket_in(folder: str | Path) -> Path:
+    """Where a keeper listens."""
+    return Path(folder).absolute() / _SOCKET
 
 
 class KeeperBeside:
     """Of one agent. folder: private, for the socket; memory: where arenas lie."""
 
     def __init__(self, folder: Path, memory: Path, run: str, worker: str, say: Say) -> None:
-        self._path, self._memory, self._run, self._worker, self._say = folder / "keeper", memory, run, worker, say
+        self._path, self._memory, self._run, self._worker, self._say = socket_in(folder), memory, run, worker, say
         self._listens: socket.socket | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._watch: asyncio.Task[None] | None = None

@@ -40,6 +40,7 @@ from launcher.checkpoint.wire import (
 )
 from launcher.errors import BadFrame, LauncherError, NoMemory
 from launcher.process.environment import KEEPER
+from launcher.shell.memory.beside import private_folder, socket_in
 from launcher.wire import Held
 
 ANSWER_S = 120.0  # to reserve memory: a gigabyte or so a second
@@ -73,8 +74,8 @@ class Client:
 
     def _begin_own(self, hello: Hello, folder: Path) -> str:
         """Without an agent: a keeper that ends with this process, once all is in storage."""
-        self._socket_folder = tempfile.TemporaryDirectory(prefix="turnout-")
-        path = str(Path(self._socket_folder.name) / "keeper")
+        self._socket_folder = private_folder(tempfile.gettempdir())
+        path = str(socket_in(self._socket_folder.name))
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listens:
             listens.bind(path)
             listens.listen()

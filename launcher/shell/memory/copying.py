@@ -8,7 +8,7 @@ Source: facts/launcher.md §0, §4; torch's own threads fall to a quarter of thi
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeAlias
 
@@ -82,27 +82,34 @@ def _rows(pieces: Pieces) -> Rows:
     return rows
 
 
-def _runs(rows: Rows) -> Iterator[Rows]:
-    """Pieces whose targets follow one another."""
-    yield from np.split(rows, np.flatnonzero(rows[1:, 0] != rows[:-1, 0] + rows[:-1, 2]) + 1)
-
-
 def _copy(rows: Rows) -> None:
-    tiny = rows[:, 2] < _TINY_BYTES
-    for to, source, size in rows[~tiny].tolist():
+    tiny = rows[rows[:, 2] < _TINY_BYTES]
+    starts, lengths = _runs(tiny)
+    alone = np.repeat(lengths < _FEW, lengths)
+    for to, source, size in (*rows[rows[:, 2] >= _TINY_BYTES].tolist(), *tiny[alone].tolist()):
         ctypes.memmove(to, source, size)
-    for run in _runs(rows[tiny]):
-        for first in range(0, len(run), _MOST_AT_ONCE):
-            some = run[first : first + _MOST_AT_ONCE]
-            sources = np.ascontiguousarray(some[:, 1:])
-            size = int(some[:, 2].sum())
-            if len(some) < _FEW or not kernel.gather(int(some[0, 0]), size, sources.ctypes.data, len(some)):
-                for each in some.tolist():
-                    ctypes.memmove(*each)
+    for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
+        if length >= _FEW:
+            for first in range(start, start + length, _MOST_AT_ONCE):
+                _gather(tiny[first : min(first + _MOST_AT_ONCE, start + length)])
+
+
+def _runs(rows: Rows) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Pieces whose targets follow one another: where each such run begins, and how many it has."""
+    breaks = np.flatnonzero(rows[1:, 0] != rows[:-1, 0] + rows[:-1, 2]) + 1
+    starts = np.concatenate([np.zeros(min(len(rows), 1), np.intp), breaks])
+    return starts, np.diff(starts, append=len(rows))
+
+
+def _gather(run: Rows) -> None:
+    sources = np.ascontiguousarray(run[:, 1:])
+    if not kernel.gather(int(run[0, 0]), int(run[:, 2].sum()), sources.ctypes.data, len(run)):
+        for to, source, size in run.tolist():
+            ctypes.memmove(to, source, size)
 
 
 def _write(file: int, rows: Rows) -> None:
-    for run in _runs(rows):
-        if len(run):
-            sources = np.ascontiguousarray(run[:, 1:])
-            kernel.write_from(file, int(run[0, 0]), sources.ctypes.data, len(sources))
+    starts, lengths = _runs(rows)
+    for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
+        sources = rows[start : start + length, 1:].copy()  # changed where the kernel stops in the middle
+        kernel.write_from(file, int(rows[start, 0]), sources.ctypes.data, length)

@@ -123,16 +123,17 @@ class Guest:
 
     async def _care(self, ward: Ward, told: Sealed, generation: int, record: Record) -> None:
         """Hash it, and carry it where it is to go. Of saves that stay in memory the newest is enough."""
+        goes = bool(told.target) and not told.later
         try:
-            if told.target or told.epoch == self._newest:
+            if goes or told.epoch == self._newest:
                 if not await ward.hash(generation):
                     self._say(Failed(told.step, "corrupt", "its memory is not what was hashed"))
                     return
                 self._told(hashed=told.step)
                 self._say(Hashed(told.step))
-            if told.target:
+            if goes:
                 where = await ward.write(generation, record, told)
-                size = self._stats.persisted_bytes + record.head_bytes + record.data_bytes
+                size = self._stats.persisted_bytes + record.shard_bytes
                 self._told(persisted=told.step, persists=self._stats.persists + 1, persisted_bytes=size)
                 self._say(Persisted(told.step, where))
         except LauncherError as error:
@@ -141,7 +142,7 @@ class Guest:
             return
         finally:
             ward.unpin(generation)
-        if told.target and told.kind == "shards" and record.rank == 0:
+        if goes and told.kind == "shards" and record.rank == 0:
             commit, stop = self._house.persisting.commit, self._house.stop
             if await asyncio.to_thread(commit, record, told, stop):
                 self._told(committed=told.step)

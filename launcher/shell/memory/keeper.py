@@ -68,7 +68,7 @@ class Keeper:
 
         What is not what was hashed is thrown away here, before anybody relies on it.
         """
-        records = [await self.ward(local_rank).settled() for local_rank in range(ranks)]
+        records = await asyncio.gather(*(self.ward(local_rank).settled() for local_rank in range(ranks)))
         held = [Held(each.step, 0, 0) for each in (records[0] if records else ()) if each.world == 1]
         for first in records[0] if records else ():
             others = range(1, ranks)

@@ -18,7 +18,7 @@ _POPULATE_WRITE = 23  # Linux 5.14
 _MEMBARRIER = {"x86_64": 324, "aarch64": 283}.get(os.uname().machine)
 _GLOBAL_EXPEDITED = 2
 _MOST_PAIRS = 1_024  # IOV_MAX
-_STEP_BYTES = 256 << 20  # a call that a signal interrupts begins anew: each is short
+_STEP_BYTES = 4 << 20  # a call that a signal interrupts begins anew, and holds up page faults: each is short
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]

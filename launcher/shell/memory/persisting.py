@@ -37,11 +37,11 @@ class Persisting:
         Raises StorageFailed, and BadCheckpoint where memory is not what was hashed.
         """
         if to.kind == "torch":
-            return _as_torch_file(arena, generation, record, to.path)
+            return _as_torch_file(arena, generation, record, to)
         store = open_store(to.target)
         store.prepare()
         saving = Saving(self._run, record.step, record.round, record.rank, record.world, record.head_bytes)
-        region = arena.map(generation, record.head_bytes + record.data_bytes)
+        region = arena.map(generation, record.shard_bytes)
         note = persist(store, saving, region, arena.sums(generation), time.time(), Paced(self._pace))
         return f"{to.target.rstrip('/')}/{step_name(record.step)}/{note.shard.file}"
 
@@ -67,11 +67,12 @@ class Persisting:
         return False
 
 
-def _as_torch_file(arena: Arena, generation: int, record: Record, path: str) -> str:
+def _as_torch_file(arena: Arena, generation: int, record: Record, to: Sealed) -> str:
     """In a process of its own: torch is gigabytes that a keeper does not need."""
+    path = to.path
     command = [
         sys.executable, "-m", "launcher.shell.memory.torch_file", str(arena.path), str(generation), str(record.epoch),
-        path,
+        path, to.target, str(to.keep), str(to.every),
     ]  # fmt: skip
     try:
         done = subprocess.run(

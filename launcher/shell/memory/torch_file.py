@@ -38,7 +38,7 @@ def write(path: Path, generation: int, epoch: int, file: Path) -> None:
     record = arena.slots()[generation].record
     if record is None or record.epoch != epoch:
         raise BadCheckpoint(f"generation {generation} of {path} is another one by now")
-    region = arena.map(generation, record.head_bytes + record.data_bytes)
+    region = arena.map(generation, record.shard_bytes)
     if tuple(sums_of(region)) != arena.sums(generation):
         raise BadCheckpoint(f"step {record.step} in memory is not what was hashed")
     state = state_of(region)

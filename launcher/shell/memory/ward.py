@@ -29,7 +29,8 @@ class Ward:
     def __init__(self, folder: Path, identity: Identity, persist: Persist, say: Say) -> None:
         self._folder, self._identity, self._persist, self._say = folder, identity, persist, say
         self.arena: Arena | None = None
-        self.target: Sealed | None = None  # where it was last told to go
+        self._told: dict[int, Sealed] = {}  # by generation: where it was told to go
+        self._folder_told: Sealed | None = None  # the last folder of shards: for what was told nothing
         self.persisted = -1
         self._hashing = asyncio.Lock()
         self._writing = asyncio.Lock()
@@ -57,7 +58,8 @@ class Ward:
         if record is None:
             return None
         if told.target:
-            self.target = told
+            self._told[told.generation] = told
+            self._folder_told = told if told.kind == "shards" else self._folder_told
         return told.generation, record
 
     async def hash(self, generation: int) -> bool:
@@ -70,7 +72,7 @@ class Ward:
         slot = arena.slots()[generation]
         if slot.record is None:
             return False
-        shard_bytes = slot.record.head_bytes + slot.record.data_bytes
+        shard_bytes = slot.record.shard_bytes
         sums = sums_of(arena.map(generation, slot.record.region_bytes)[:shard_bytes])
         if slot.state is State.SEALED:
             arena.hashed(generation, sums)
@@ -91,15 +93,16 @@ class Ward:
         return where
 
     async def settled(self) -> list[Record]:
-        """All that is held, every sum of it looked at now, newest first."""
+        """All that is held and hashed, newest first. Of the newest every byte is looked at now, of others at their load."""
         found: list[Record] = []
         if self.arena is None:
             return found
-        for generation in range(self.arena.identity.count):
+        slots = self.arena.slots()
+        for generation in sorted(range(len(slots)), key=lambda at: -slots[at].epoch):
             if (record := self.arena.pin(generation)) is None:
                 continue
             try:
-                if await self.hash(generation):
+                if (found and slots[generation].state is State.HASHED) or await self.hash(generation):
                     found.append(record)
             finally:
                 self.arena.unpin(generation)
@@ -111,20 +114,22 @@ class Ward:
             self.arena.unpin(generation)
 
     async def persist(self, step: int, commit: Commit, stop: Callable[[float], bool]) -> None:
-        """Write the newest generation of this step to the last target, if it is not there yet."""
-        if self.arena is None or self.target is None or step <= self.persisted:
+        """Write the newest generation of this step to its target, else to the last folder, if it is not there yet."""
+        if self.arena is None or step <= self.persisted:
             return
         slots = self.arena.slots()
         held = [(slot.epoch, at) for at, slot in enumerate(slots) if slot.record and slot.record.step == step]
         generation = max(held)[1] if held else 0
         if not held or (record := self.arena.pin(generation)) is None:
             return
+        told = self._told.get(generation)
+        target = told if told is not None and told.epoch == record.epoch else self._folder_told
         try:
-            if await self.hash(generation):
-                where = await self.write(generation, record, self.target)
+            if target is not None and await self.hash(generation):
+                where = await self.write(generation, record, target)
                 self._say("persisted", {"step": step, "rank": record.rank, "path": where})
-                if self.target.kind == "shards" and record.rank == 0:
-                    await asyncio.to_thread(commit, record, self.target, stop)
+                if target.kind == "shards" and record.rank == 0:
+                    await asyncio.to_thread(commit, record, target, stop)
         except LauncherError as error:
             self._say("persist_failed", {"step": step, "rank": record.rank, "detail": str(error)})
         finally:

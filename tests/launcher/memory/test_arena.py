@@ -150,6 +150,24 @@ def test_a_pinned_generation_is_not_taken(arena):
     assert save(arena, 7) == 0
 
 
+def test_a_keeper_that_pins_a_generation_just_as_it_is_taken_keeps_it(arena):
+    for step in (1, 2, 3):
+        save(arena, step)
+
+    class PinnedMeanwhile(Record):
+        @property
+        def region_bytes(self):  # is asked for by begin() when the oldest generation is chosen, and not yet taken
+            if asked and not arena.slots()[0].pinned:
+                arena.pin(0)
+            return super().region_bytes
+
+    asked = False
+    late = PinnedMeanwhile(0, 4, 1, 0, 1, PAGE_BYTES, 100_000)
+    asked = True
+    assert arena.begin(late) == 1
+    assert (arena.slots()[0].pinned, arena.slots()[0].record.step) == (True, 1)
+
+
 def test_a_pin_counts_its_readers_and_a_new_keeper_frees_what_the_last_one_left(arena):
     save(arena, 1)
     assert [arena.pin(0).step, arena.pin(0).step] == [1, 1]
