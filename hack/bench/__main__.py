@@ -120,7 +120,12 @@ def drawn(table: Table) -> RichTable:
 
 def _targets(outcome: Outcome) -> Table:
     rows = [
-        (target.name, f"{target.value:.4g}", f"{target.op} {target.limit:g}", "met" if target.met else "NOT MET")
+        (
+            target.name,
+            f"{target.value:.4g}" if math.isfinite(target.value) else "-",
+            f"{target.op} {target.limit:g}",
+            "met" if target.met else "NOT MET",
+        )
         for target in outcome.targets
     ]
     return Table("targets", ("target", "value", "limit", ""), rows)

@@ -27,7 +27,7 @@ FULL = Plan(
     size=LARGE,
     small=Size(width=352, layers=29, words=9_600),  # 565 MB
     firsts=5,
-    steady=7,
+    steady=5,
     loops=5,
     loop_s=1.0,
     persists=6,

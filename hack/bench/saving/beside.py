@@ -23,7 +23,7 @@ from typing import Any
 from hack.bench.saving.anchors import DcpAsync, Saver
 from hack.bench.saving.ours import Ours, absent
 from hack.bench.saving.plan import Places, Plan, Seen
-from hack.bench.saving.stalls import OURS, REUSED, Maker, floor, floors, of, tried
+from hack.bench.saving.stalls import ASIDE, OURS, REUSED, Maker, floor, floors, of, tried
 from hack.bench.saving.state import bytes_of, differ, make, tensors
 
 PLAIN = "a step alone"
@@ -70,40 +70,52 @@ def overlapped(plan: Plan, places: Places) -> Seen:
     main, others = cores()
     with floors(state) as copies, ExitStack() as ends:
         savers: dict[str, Saver] = {}
+        slowed = partial(_slowed, loop, state, plan.loop_s, (main, others), seen)
 
         def saved(name: str) -> None:
-            if name not in savers:
-                savers[name] = makers[name](places.memory / "saved")
-                ends.callback(savers[name].close)
-                savers[name].prepare(state)
+            savers[name] = makers[name](places.memory / "saved")
+            ends.callback(savers[name].close)
+            savers[name].prepare(state)
             state["step"] += 1
             savers[name].save(state["step"], state)
             savers[name].wait()
-
-        def slowed(name: str, called: str) -> None:
-            before, before_s = loop.steps(plan.loop_s)
-            state["step"] += 1
-            began_s = time.perf_counter()
-            savers[name].save(state["step"], state)
-            spread(main, others)
-            done, _ = loop.steps(plan.loop_s, waiting(savers[name]))
-            took_s = time.perf_counter() - began_s
-            after, after_s = loop.steps(plan.loop_s)
-            step_s = (before_s + after_s) / (before + after)
-            seen.keep(PLAIN, step_s)
-            seen.keep(called, took_s - done * step_s)
 
         for name in makers:
             tried(name, seen, partial(saved, name))
         for busy in (False, True):
             with _busy(others) if busy else nullcontext():
-                for _ in range((plan.loops + 1) // 2 if busy else plan.loops):
+                for _ in range(min(plan.loops, ASIDE) if busy else plan.loops):
                     for name in makers:
                         spread(main, others)
                         seen.timed(floor(1), copies[floor(1)])
-                        tried(name, seen, partial(slowed, name, of(name, BUSY) if busy else name))
+                        called = of(name, BUSY) if busy else name
+                        if name in savers:
+                            tried(name, seen, partial(slowed, savers[name], called))
                         shutil.rmtree(places.memory / "saved", ignore_errors=True)
     return seen
+
+
+def _slowed(
+    loop: Loop,
+    state: dict[str, Any],
+    least_s: float,
+    where: tuple[set[int], set[int]],
+    seen: Seen,
+    saver: Saver,
+    called: str,
+) -> None:
+    """One save in a loop, between two loops without. where: the loop's core, and those of the rest."""
+    before, before_s = loop.steps(least_s)
+    state["step"] += 1
+    began_s = time.perf_counter()
+    saver.save(state["step"], state)
+    spread(*where)
+    done, _ = loop.steps(least_s, waiting(saver))
+    took_s = time.perf_counter() - began_s
+    after, after_s = loop.steps(least_s)
+    step_s = (before_s + after_s) / (before + after)
+    seen.keep(PLAIN, step_s)
+    seen.keep(called, took_s - done * step_s)
 
 
 def persisted(plan: Plan, places: Places) -> Seen:

@@ -30,7 +30,7 @@ SCENES: Mapping[str, Callable[[Plan, Places], Seen]] = {
     "worlds": worlds.loaded,
     "sockets": sockets.sent,
 }
-LIMIT_S = 300  # of a scene: whatever happens, it ends then
+LIMIT_S = 600  # of a scene: whatever happens, it ends then
 MEMORY_DIR = "TURNOUT_MEMORY_DIR"
 THREADS = 2
 

@@ -34,6 +34,7 @@ ANCHORS: Mapping[str, Maker] = {
 }
 THREADS = (1, 2)
 CHANGED = 0.05  # of the bytes, where the rest is frozen
+ASIDE = 3  # times of what no target asks for
 SECOND, PREPARE, EQUAL = "second", "prepare", "equal"
 
 
@@ -56,6 +57,8 @@ def first(plan: Plan, places: Places) -> Seen:
     with floors(state) as copies, _quiet():
         for turn in range(plan.firsts):
             for name, maker in makers.items():
+                if name == UNPREPARED and turn >= ASIDE:
+                    continue
                 _copied(copies, seen)
                 tried(name, seen, partial(_first, name, maker, places.memory / "saved", state, turn, seen))
                 shutil.rmtree(places.memory / "saved", ignore_errors=True)
@@ -71,7 +74,7 @@ def _first(name: str, maker: Maker, folder: Path, state: dict[str, Any], turn: i
         _change(state)
         seen.timed(name, lambda: saver.save(state["step"], state))
         saver.wait()
-        if name == SHIPPED:
+        if name == SHIPPED and turn < ASIDE:
             _change(state)
             seen.timed(of(name, SECOND), lambda: saver.save(state["step"], state))
             saver.wait()
