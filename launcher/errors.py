@@ -30,6 +30,9 @@ class BadState(LauncherError):
         super().__init__(f"{path or 'the state'}: {fault}")
         self.path, self.fault = path, fault
 
+    def __reduce__(self) -> tuple[type[BadState], tuple[str, str]]:
+        return type(self), (self.path, self.fault)  # torch's collectives carry errors from rank to rank
+
 
 class BadCheckpoint(LauncherError):
     """Bytes that are not what was written: torn, foreign or flipped. Take the next older or farther copy."""

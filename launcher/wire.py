@@ -61,11 +61,15 @@ class Base(_Frame, frozen=True):
 
 
 class Held(_Frame, frozen=True):
-    """A step that all processes of a member hold in memory, sealed and hashed: as these ranks of so many."""
+    """A step that all processes of a member hold in memory, sealed and hashed: as these ranks of so many.
+
+    round: in which it was trained. What another round made of the same step is another state.
+    """
 
     step: Step
     first_rank: Count
     ranks: Count
+    round: Count = 0
 
 
 Holds = Annotated[tuple[Held, ...], msgspec.Meta(max_length=16)]

@@ -37,7 +37,10 @@ class _Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Hello(_Frame, tag=1, frozen=True):
-    """Who saves here: a rank of a round of a run, on the worker of this name."""
+    """Who saves here: a rank of a round of a run, on the worker of this name.
+
+    target: the folder or URL of its checkpoints, "" where it writes none: for what goes there on its behalf.
+    """
 
     run: Word
     worker: Word
@@ -46,6 +49,7 @@ class Hello(_Frame, tag=1, frozen=True):
     world: Ranks
     round: Count
     version: Count = VERSION
+    target: Text = ""
 
 
 class Need(_Frame, tag=2, frozen=True):
@@ -159,9 +163,12 @@ class Holdings(_Frame, tag=16, frozen=True):
 
 
 class Agreed(_Frame, tag=17, frozen=True):
-    """The agent tells from which step the world goes on: it is persisted, where a target is known. Done answers."""
+    """The agent tells from which step in memory the world goes on, -1: from storage. Done answers.
 
-    step: Step
+    The step is persisted, where a target is known. What is newer is of a past that was given up, and is thrown away.
+    """
+
+    step: Newest
 
 
 class Pinned(_Frame, tag=18, frozen=True):

@@ -13,16 +13,17 @@ ALL = 0  # Held.ranks of a state that is the same on every rank
 def restorable(world: World, held: Mapping[str, tuple[Held, ...]]) -> int:
     """The newest step that every member of this world holds, each for the ranks that are its own now. -1: none.
 
-    What was saved as other ranks, or of a world of another size, is no part of this one. Source: DL-108
+    What was saved as other ranks, or of a world of another size, is no part of this one, and shards of a step that
+    two rounds have trained are none of one state: a round may have lost the step, and trained it anew. Source: DL-108
     """
-    steps: set[int] | None = None
+    states: set[tuple[int, int]] | None = None
     for id_, seat in world.seats.items():
         ours = {
-            each.step
+            (each.step, each.round)
             for each in held.get(id_, ())
             if each.ranks == ALL or (each.ranks == world.ranks and each.first_rank == seat.first_rank)
         }
-        steps = ours if steps is None else steps & ours
-        if not steps:
+        states = ours if states is None else states & ours
+        if not states:
             return -1
-    return max(steps or (-1,))
+    return max(states)[0] if states else -1

@@ -102,7 +102,7 @@ class Agent:
                 loop.remove_signal_handler(sig)
             if self._watch is not None:
                 self._watch.cancel()
-            await self._training.close(done=self._exit is not None and self._exit[0] is Exit.DONE)
+            await self._training.close(done=(self._exit or [None])[0] is Exit.DONE, by_s=self._leave)
             self._contact.close()
             await self._leading.close()
 

@@ -32,5 +32,8 @@ class Hands(Protocol):
     async def held(self) -> tuple[Held, ...]:
         """What all processes of this member hold in memory. Asked while none of them runs."""
 
-    async def close(self, *, done: bool = False) -> None:
-        """Nothing is left. done: of the whole job, so that nobody will restore what is held."""
+    async def close(self, *, done: bool = False, by_s: float | None = None) -> None:
+        """Nothing is left. done: of the whole job, so that nobody will restore what is held.
+
+        by_s: when to be gone, by the loop's clock; None where nobody waits.
+        """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import signal
 import tempfile
@@ -14,7 +15,7 @@ from launcher.process.environment import MEMORY, Job, common, of_process
 from launcher.process.orders import Exited, How, Order, of_rank
 from launcher.process.streams import Outputs, error_file, streams_of
 from launcher.settings import Kind, Settings
-from launcher.shell.memory.beside import KeeperBeside
+from launcher.shell.memory.beside import KeeperBeside, private_folder
 from launcher.shell.processes.logs import make_attempt, make_run_folder
 from launcher.shell.processes.machine import look
 from launcher.shell.processes.processes import Processes
@@ -41,11 +42,10 @@ class Training:
         )
         self._outputs = _outputs(settings)
         self._run_folder = ""
-        self._folder = tempfile.TemporaryDirectory(prefix="turnout-", dir=_memory())
+        memory = _memory(env)
+        self._folder = private_folder(memory)
         self._watched: Watched | None = None
-        memory = Path(env.get(MEMORY) or _memory() or tempfile.gettempdir())
-        name = settings.place.name or hostname
-        self._keeper = KeeperBeside(Path(self._folder.name), memory, settings.meeting.run, name, say)
+        self._keeper = KeeperBeside(Path(self._folder.name), memory, *_whose(settings, hostname), say)
         self._hands = Processes(
             fork=settings.start.fork and settings.command.kind in (Kind.SCRIPT, Kind.MODULE),
             preload=settings.start.preload,
@@ -122,10 +122,10 @@ class Training:
         """What all processes of this member hold in memory, hashed."""
         return await self._keeper.held(self.processes)
 
-    async def close(self, *, done: bool = False) -> None:
-        """Nothing is left. done: nobody will restore what is held."""
+    async def close(self, *, done: bool = False, by_s: float | None = None) -> None:
+        """Nothing is left. done: nobody will restore what is held. by_s: when to be gone, by the loop's clock."""
         await self._hands.stop(signal.SIGTERM, 0.0)
-        await self._keeper.close(done=done)  # before the last of what processes have left behind is killed
+        await self._keeper.close(done=done, by_s=by_s)  # before the last of what processes have left behind is killed
         await self._hands.close()
         if self._watched is not None:
             self._watched.close()
@@ -138,8 +138,22 @@ def told(ended: Sequence[Exited]) -> tuple[int, str]:
     return first.local_rank, str(first)[:1_000]
 
 
-def _memory() -> str | None:
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+def _memory(env: Mapping[str, str]) -> Path:
+    """Where arenas lie, and what else is memory: TURNOUT_MEMORY_DIR, else /dev/shm."""
+    return Path(env.get(MEMORY) or ("/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()))
+
+
+def _whose(settings: Settings, hostname: str) -> tuple[str, str]:
+    """The run and the worker whose memory it is.
+
+    Jobs without a name of their own are told apart by what they run: memory of another job is no memory of ours.
+    """
+    run, name, command = settings.meeting.run, settings.place.name or hostname, settings.command
+    if run not in ("", "none"):
+        return run, name
+    line = "\0".join((command.kind.value, command.program, *command.arguments))
+    what = hashlib.sha256(os.fsencode(line)).hexdigest()
+    return "none", f"{name[:200]}/{what[:16]}"
 
 
 def _outputs(settings: Settings) -> Outputs:

@@ -24,6 +24,7 @@ members = st.builds(
 )  # fmt: skip
 terms = st.builds(lambda least, more, unit: Terms(least, least + more + unit, unit), *[st.integers(1, 99)] * 3)
 bases = st.builds(wire.Base, counts, counts, st.booleans(), st.booleans())
+holds = st.lists(st.builds(wire.Held, steps, counts, counts, counts), max_size=16).map(tuple)
 successors = st.lists(st.builds(wire.Successor, words, words, ports), max_size=8).map(tuple)
 
 TO_MEMBER = {
@@ -32,7 +33,7 @@ TO_MEMBER = {
     wire.Refused: (words, words),
     wire.Redirect: (words, words, ports, counts),
     wire.Waiting: (counts, counts, words, words, successors),
-    wire.Formed: (counts, counts, counts, counts, counts, counts, words, ports, words, budgets, successors),
+    wire.Formed: (counts, counts, counts, counts, counts, counts, words, ports, words, budgets, successors, steps),
     wire.StopAt: (counts, steps, st.booleans()),
     wire.Stop: (counts, words, seconds),
     wire.Finish: (st.integers(0, 255), words, words),
@@ -41,9 +42,9 @@ TO_MEMBER = {
     wire.Roster: (counts, st.lists(members, max_size=4).map(tuple)),
 }
 TO_COORDINATOR = {
-    wire.Join: (counts, words, proofs, proofs, members, terms, bases, budgets, counts),
+    wire.Join: (counts, words, proofs, proofs, members, terms, bases, budgets, counts, holds),
     wire.Beat: (steps, steps),
-    wire.Ready: (counts, ports, paths),
+    wire.Ready: (counts, ports, paths, holds),
     wire.Failed: (counts, counts, words),
     wire.Succeeded: (counts,),
     wire.Leaving: (seconds, words),
@@ -147,6 +148,11 @@ def test_one_wrong_byte_raises_nothing_else(message, at, value):
         pytest.param(pack([12, 1, 70_000, []]), id="a port too large"),
         pytest.param(pack([12, 1, 1, ["s"] * 17]), id="a path too long"),
         pytest.param(pack([12, 1, 1, ["s" * 254]]), id="a switch's name too long"),
+        pytest.param(pack([12, 1, 1, [], [[1, 0, 2, 1]] * 17]), id="too many steps in memory"),
+        pytest.param(pack([12, 1, 1, [], [[-2, 0, 2, 1]]]), id="a step in memory below none"),
+        pytest.param(pack([12, 1, 1, [], [[1, -1, 2, 1]]]), id="a negative rank in memory"),
+        pytest.param(pack([12, 1, 1, [], [[1, 0, 2, -1]]]), id="a negative round in memory"),
+        pytest.param(pack([12, 1, 1, [], [[1, 0]]]), id="a step in memory of no ranks"),
         pytest.param(b"\x92\x0f\xc7\x08\x05" + struct.pack(">d", 1.0), id="an extension type"),
         pytest.param(b"\x94\x0d\x01\x00\xa2\xff\xfe", id="text that is no UTF-8"),
         pytest.param(pack(["launcher.wire.Ask"]), id="a class by its name"),
@@ -177,6 +183,9 @@ def test_what_is_no_message_is_refused(body):
         pytest.param(6, {"least": 1, "most": 1, "join_timeout_s": math.inf}, id="a wait without an end"),
         pytest.param(7, [0, 0, 1, 0], id="a number for a yes"),
         pytest.param(7, [1 << 41], id="a base too large"),
+        pytest.param(10, [[1, 0, 2, 1]] * 17, id="too many steps in memory"),
+        pytest.param(10, [[1, 0, 1 << 41, 1]], id="memory of too many ranks"),
+        pytest.param(10, [[1, 0, 2, "1"]], id="a round in memory that is a word"),
         pytest.param(8, {"used": -1, "total": 0, "saved_step": -1}, id="less than no restarts used"),
         pytest.param(8, {"used": 0, "total": 0, "saved_step": 1 << 62}, id="a saved step too large"),
     ],

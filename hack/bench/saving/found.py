@@ -19,6 +19,7 @@ from hack.bench.saving.stalls import (
     ANCHORS,
     CHANGED,
     EQUAL,
+    FROZEN,
     OURS,
     PREPARE,
     REUSED,
@@ -30,7 +31,6 @@ from hack.bench.saving.stalls import (
 )
 from hack.bench.saving.worlds import DCP, FLOOR
 
-FROZEN = f"ours, {CHANGED:.0%} not frozen"
 REPLICA, REPLICA_STEP = "ours, replica", "ours, a step while replicas are sent"
 BROKE = "broke"  # the notes say how
 COLUMNS = ("", "times", "best ms", "median ms", "best / floor", "")

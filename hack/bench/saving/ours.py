@@ -20,10 +20,10 @@ def absent() -> str:
 
 
 class Ours:
-    """Checkpointer. Nothing goes to the folder unless it is told so."""
+    """Checkpointer. Nothing goes to the folder unless it is told so. frozen: names of tensors that do not change."""
 
-    def __init__(self, folder: Path) -> None:
-        self._checkpointer: Any = import_module(MODULE).Checkpointer(folder)
+    def __init__(self, folder: Path, frozen: frozenset[str] = frozenset()) -> None:
+        self._checkpointer: Any = import_module(MODULE).Checkpointer(folder, frozen=frozen or None)
 
     def prepare(self, state: dict[str, Any]) -> None:
         """Have the memory made and written once, by whoever does that."""

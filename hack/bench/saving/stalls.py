@@ -34,7 +34,9 @@ ANCHORS: Mapping[str, Maker] = {
 }
 THREADS = (1, 2)
 CHANGED = 0.05  # of the bytes, where the rest is frozen
+FULL_SAVES = 3  # until each generation has what is frozen
 ASIDE = 3  # times of what no target asks for
+FROZEN = f"ours, {CHANGED:.0%} not frozen"
 SECOND, PREPARE, EQUAL = "second", "prepare", "equal"
 
 
@@ -112,7 +114,33 @@ def steady(plan: Plan, places: Places) -> Seen:
                     shutil.rmtree(places.memory / name, ignore_errors=True)
         if OURS in savers:
             tried(OURS, seen, lambda: _compared(OURS, savers[OURS], state, seen))
+        ends.close()  # the memory of all these and of one more would be too much
+        if not absent():
+            tried(FROZEN, seen, partial(_frozen, state, copies, places.memory / FROZEN, plan.steady, seen))
     return seen
+
+
+def _frozen(
+    state: dict[str, Any], copies: Mapping[str, Callable[[], None]], folder: Path, times: int, seen: Seen
+) -> None:
+    """The saves of a state of which only a part changes, once each generation has the rest."""
+    named = list(tensors(state))
+    live = part([tensor for _, tensor in named], CHANGED)
+    with ExitStack() as ends:
+        saver = Ours(folder, frozenset(name for name, tensor in named if not any(tensor is each for each in live)))
+        ends.callback(saver.close)
+        saver.prepare(state)
+        for turn in range(-FULL_SAVES, times):
+            _copied(copies, seen)
+            state["step"] += 1
+            for each in live:
+                each.reshape(-1)[:1].add_(1)
+            began_s = time.perf_counter()
+            saver.save(state["step"], state)
+            if turn >= 0:
+                seen.keep(FROZEN, time.perf_counter() - began_s)
+            saver.wait()
+        _compared(FROZEN, saver, state, seen)
 
 
 def _compared(name: str, saver: Saver, state: dict[str, Any], seen: Seen) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import math
 import os
 import socket
 import sys
@@ -60,6 +61,7 @@ class KeeperBeside:
         self._listens: socket.socket | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._watch: asyncio.Task[None] | None = None
+        self._starting = asyncio.Lock()
 
     @property
     def env(self) -> dict[str, str]:
@@ -76,8 +78,7 @@ class KeeperBeside:
         self._listens.listen(_BACKLOG)
         self._listens.setblocking(False)
         self._arm()
-        if await asyncio.to_thread(find, self._memory, self._run, self._worker):
-            await self._start()
+        await self._start_if_any()
 
     def _arm(self) -> None:
         assert self._listens is not None
@@ -91,16 +92,25 @@ class KeeperBeside:
         self._disarm()
         self._watch = asyncio.get_running_loop().create_task(self._start())
 
+    async def _start_if_any(self) -> None:
+        """Where there is something to keep: left by an earlier life of ours, or by a keeper that has died."""
+        if self._listens is None or self._process is not None:
+            return
+        if await asyncio.to_thread(find, self._memory, self._run, self._worker):
+            await self._start()
+
     async def _start(self) -> None:
-        assert self._listens is not None
-        self._disarm()
-        fd = self._listens.fileno()
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "launcher.shell.memory.keeper", "--listen", str(fd), "--folder", str(self._memory),
-            "--run", self._run, "--worker", self._worker,
-            stdin=asyncio.subprocess.PIPE, pass_fds=[fd], start_new_session=True,
-        )  # fmt: skip
-        self._watch = asyncio.get_running_loop().create_task(self._watches(self._process))
+        async with self._starting:
+            if self._listens is None or self._process is not None:
+                return
+            self._disarm()
+            fd = self._listens.fileno()
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "launcher.shell.memory.keeper", "--listen", str(fd),
+                "--folder", str(self._memory), "--run", self._run, "--worker", self._worker,
+                stdin=asyncio.subprocess.PIPE, pass_fds=[fd], start_new_session=True,
+            )  # fmt: skip
+            self._watch = asyncio.get_running_loop().create_task(self._watches(self._process))
 
     async def _watches(self, process: asyncio.subprocess.Process) -> None:
         """One that dies is started again by the next knock: arenas outlive it."""
@@ -116,11 +126,11 @@ class KeeperBeside:
         return answer.held if isinstance(answer, Holdings) else ()
 
     async def agreed(self, step: int) -> None:
-        """All members hold this step, and go on from it: it is written to storage, too. -1: there is none."""
-        if step >= 0:
-            await self._ask(Agreed(step))
+        """All members hold this step, and go on from it: it is written to storage, too. -1: storage has the newest."""
+        await self._ask(Agreed(step))
 
     async def _ask(self, message: Settle | Agreed) -> ToClient | None:
+        await self._start_if_any()
         if self._process is None:
             return None
         try:
@@ -135,22 +145,32 @@ class KeeperBeside:
             self._say("keeper_silent", {"detail": str(error) or type(error).__name__})
             return None
 
-    async def close(self, *, done: bool) -> None:
-        """The agent ends. done: the job is, too, and its memory is given back; else it is left for who comes next."""
+    async def close(self, *, done: bool, by_s: float | None = None) -> None:
+        """The agent ends. done: the job is, too, and its memory is given back; else it is left for who comes next.
+
+        by_s: when to be gone, by the loop's clock. A keeper that still writes then is told, and goes on while it may.
+        """
         process, self._process = self._process, None
         if process is not None and process.stdin is not None:
             with contextlib.suppress(OSError):
                 process.stdin.write(encode(End(done)))
                 process.stdin.close()
+            now_s = asyncio.get_running_loop().time()
             try:
-                async with asyncio.timeout(END_S):
+                async with asyncio.timeout_at(min(by_s or math.inf, now_s + END_S)):
                     await process.wait()
             except TimeoutError:
-                process.kill()
-                await process.wait()
+                self._say("keeper_late", {"pid": process.pid})
+                if by_s is None:
+                    process.kill()
+                    await process.wait()
         if self._watch is not None:
             self._watch.cancel()
         if self._listens is not None:
             self._disarm()
             self._listens.close()
+            self._listens = None
             self._path.unlink(missing_ok=True)
+        if done:  # of a keeper that has died
+            for found in await asyncio.to_thread(find, self._memory, self._run, self._worker):
+                found.path.unlink(missing_ok=True)

@@ -61,7 +61,7 @@ class Client:
         self._news = threading.Condition()
         self._lost = ""
         self._unheard = 0  # Sealed that the keeper has not taken yet
-        path = environ.get(KEEPER, "") or self._begin_own(hello, folder)
+        path = environ.get(KEEPER, "") or self._begin_own(hello, folder, environ)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._socket.connect(path)
@@ -72,7 +72,7 @@ class Client:
         self._reader.start()
         self.arena = self._ask(hello)
 
-    def _begin_own(self, hello: Hello, folder: Path) -> str:
+    def _begin_own(self, hello: Hello, folder: Path, environ: dict[str, str]) -> str:
         """Without an agent: a keeper that ends with this process, once all is in storage."""
         self._socket_folder = private_folder(tempfile.gettempdir())
         path = str(socket_in(self._socket_folder.name))
@@ -84,7 +84,7 @@ class Client:
                 "--folder", str(folder), "--run", hello.run, "--worker", hello.worker,
             ]  # fmt: skip
             self._own = subprocess.Popen(
-                command, stdin=subprocess.PIPE, pass_fds=[listens.fileno()], start_new_session=True
+                command, stdin=subprocess.PIPE, pass_fds=[listens.fileno()], start_new_session=True, env=environ
             )
         return path
 

@@ -30,7 +30,6 @@ from launcher.checkpoint.wire import (
     encode,
 )
 from launcher.errors import BadFrame, LauncherError, NoMemory
-from launcher.shell.memory.persisting import Persisting
 from launcher.shell.memory.ward import Ward
 from launcher.wire import Held
 
@@ -40,16 +39,18 @@ class House(Protocol):
 
     run: str
     worker: str
-    persisting: Persisting
 
-    def ward(self, local_rank: int) -> Ward:
-        """Of this local rank."""
+    async def met(self, local_rank: int, target: str) -> Ward:
+        """Who saves as this local rank has come: what looks after its memory."""
 
-    def stop(self, pause_s: float) -> bool:
-        """Wait; True when the keeper ends."""
+    async def commit(self, record: Record, told: Sealed) -> bool:
+        """Wait for the other ranks; False where they do not come."""
 
     async def held(self, ranks: int) -> tuple[Held, ...]:
         """By all of them."""
+
+    async def settle(self, ranks: int) -> tuple[Held, ...]:
+        """By all of them, when a round has ended."""
 
     async def agreed(self, step: int) -> None:
         """Have it in storage."""
@@ -73,14 +74,15 @@ class Guest:
         """One message, and the answer to it. Raises BadFrame for what cannot be said here."""
         match message:
             case Settle(ranks=ranks):
-                return Holdings(await self._house.held(ranks))
+                ends = self._ward is None  # a round, as the agent tells: a process asks while it trains
+                return Holdings(await (self._house.settle if ends else self._house.held)(ranks))
             case Agreed(step=step):
                 await self._house.agreed(step)
                 return Done()
             case Hello(run=run, worker=worker, local_rank=local_rank):
                 if (run, worker) != (self._house.run, self._house.worker):
                     return Refused("refused", f"this is the keeper of {self._house.worker} in {self._house.run}")
-                self._ward = self._house.ward(local_rank)
+                self._ward = await self._house.met(local_rank, message.target)
                 return self._arena()
         if self._ward is None:
             raise BadFrame(f"{type(message).__name__} before Hello")
@@ -142,10 +144,9 @@ class Guest:
             return
         finally:
             ward.unpin(generation)
-        if goes and told.kind == "shards" and record.rank == 0:
-            commit, stop = self._house.persisting.commit, self._house.stop
-            if await asyncio.to_thread(commit, record, told, stop):
-                self._told(committed=told.step)
+        commits = goes and told.kind == "shards" and record.rank == 0
+        if commits and await self._house.commit(record, told):
+            self._told(committed=told.step)
 
     def _told(self, **news: int) -> Stats:
         known = {name: getattr(self._stats, name) for name in Stats.__struct_fields__}

@@ -1,75 +1,76 @@
 """Writes one generation of an arena as a file that torch.load(weights_only=True) reads: a process of its own.
 
-`python -m launcher.shell.memory.torch_file ARENA GENERATION EPOCH FILE`. Whoever starts it has pinned the generation.
+`python -m launcher.shell.memory.torch_file ARENA GENERATION EPOCH FILE FOLDER KEEP EVERY`. Whoever starts it has pinned
+the generation. FOLDER: of the checkpoints, where it is noted; KEEP, EVERY: which files of it stay.
 """
 
 from __future__ import annotations
 
-import os
-import secrets
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from launcher.checkpoint.retention import rule
 from launcher.checkpoint.sums import sums_of
 from launcher.errors import BadCheckpoint, LauncherError
 
 
 def main(argv: Sequence[str]) -> int:
     """1, and a line on stderr, where it cannot be written."""
-    arena, generation, epoch, file = argv
+    arena, generation, epoch, file, folder, keep, every = argv
     try:
-        write(Path(arena), int(generation), int(epoch), Path(file))
+        step = write(Path(arena), int(generation), int(epoch), Path(file), Path(folder))
+        retire(Path(folder), int(keep), int(every), step)
     except (LauncherError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
     return 0
 
 
-def write(path: Path, generation: int, epoch: int, file: Path) -> None:
-    """Verify, write aside, sync, rename. Raises BadCheckpoint, OSError."""
+def write(path: Path, generation: int, epoch: int, file: Path, folder: Path) -> int:
+    """Verify, write aside, sync, note, rename. Gives the step. Raises BadCheckpoint, OSError."""
     import torch
 
     from launcher.shell.memory.arena import Arena
+    from launcher.shell.saving.flash.torch_files import put
     from launcher.shell.saving.memory import state_of
 
     arena = Arena.open(path)
     record = arena.slots()[generation].record
     if record is None or record.epoch != epoch:
         raise BadCheckpoint(f"generation {generation} of {path} is another one by now")
-    region = arena.map(generation, record.shard_bytes)
+    region = arena.map(generation, record.head_bytes + record.data_bytes)
     if tuple(sums_of(region)) != arena.sums(generation):
         raise BadCheckpoint(f"step {record.step} in memory is not what was hashed")
-    state = state_of(region)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    aside = file.with_name(f".{file.name}.{secrets.token_hex(8)}.tmp")
-    try:
-        with open(aside, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as target:
-            torch.save(_plain(state), target)
-            target.flush()
-            os.fsync(target.fileno())
-        os.rename(aside, file)
-    finally:
-        with suppress(OSError):
-            aside.unlink()
-    folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    state = _plain(state_of(region), {})
+    put(folder, file, record.step, lambda target: torch.save(state, target))
+    return record.step
 
 
-def _plain(value: object) -> object:
-    """Tensors of their own: torch.save writes the whole storage of a view, and all of these are views of one."""
+def retire(folder: Path, keep: int, every: int, just: int) -> None:
+    """Remove what is not to be kept. What cannot be removed stays until the next time."""
+    from launcher.shell.saving.flash import torch_files
+
+    with suppress(OSError):
+        torch_files.retire(folder, rule(keep, every), just)
+
+
+def _plain(value: object, seen: dict[int, object]) -> object:
+    """Tensors of their own: torch.save writes the whole storage of a view, and all of these are views of one.
+
+    seen: by id, the tensors so far: shared ones stay shared.
+    """
     import torch
 
     if isinstance(value, torch.Tensor):
-        return value.clone()
+        if id(value) not in seen:
+            seen[id(value)] = value.clone()
+        return seen[id(value)]
     if isinstance(value, dict):
-        return type(value)((key, _plain(each)) for key, each in value.items())
+        return type(value)((key, _plain(each, seen)) for key, each in value.items())
     if isinstance(value, list | tuple) and not isinstance(value, torch.Size):
-        return type(value)(_plain(each) for each in value)
+        return type(value)(_plain(each, seen) for each in value)
     return value
 
 

@@ -7,19 +7,27 @@ it was to be persisted, is in storage.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from launcher.checkpoint.generations import MOST_GENERATIONS, Identity, Record, State, newest
+from launcher.checkpoint.need import need_bytes, refusal
 from launcher.checkpoint.sums import sums_of
 from launcher.checkpoint.wire import Sealed
 from launcher.errors import BadCheckpoint, LauncherError
-from launcher.shell.memory.arena import Arena
+from launcher.shell.memory.arena import Arena, boot_id, find, leftovers
+from launcher.shell.memory.files import look
+from launcher.shell.memory.limits import limits
 from launcher.shell.say import Say
 
-Commit = Callable[[Record, Sealed, Callable[[float], bool]], bool]  # blocks, as persisting.py has it
+ADOPT_S = 10.0  # for a keeper whose agent was killed to have written what it holds
+_LOOK_S = 0.05
+
 Persist = Callable[[Arena, int, Record, Sealed], str]  # blocks; gives where it is; raises as storage does
 
 
@@ -31,7 +39,7 @@ class Ward:
         self.arena: Arena | None = None
         self._told: dict[int, Sealed] = {}  # by generation: where it was told to go
         self._folder_told: Sealed | None = None  # the last folder of shards: for what was told nothing
-        self.persisted = -1
+        self._persisted: dict[int, str] = {}  # where, by epoch, of saves that the arena still holds
         self._hashing = asyncio.Lock()
         self._writing = asyncio.Lock()
 
@@ -40,15 +48,32 @@ class Ward:
         arena.unpin_all()
         self.arena = arena
 
+    def met(self, target: str) -> bool:
+        """Its process has come, and has this folder, "" for none. True where it was not known."""
+        known = self._folder_told.target if self._folder_told is not None else ""
+        if known != target:
+            self._folder_told = Sealed(0, 0, 0, target) if target else None
+        return bool(target) and not known
+
     async def need(self, size: int, generations: int) -> Arena:
-        """The arena, its pages made in the background. Raises NoMemory, at once, where they will not be there."""
+        """The arena, its pages made. Raises NoMemory, before the first of them, where not all will be there."""
+        count = min(max(generations, 2), MOST_GENERATIONS)
+        await asyncio.to_thread(self._refuse, size, min(generations, count))
         if self.arena is None:
-            count = min(max(generations, 2), MOST_GENERATIONS)
             self.arena = await asyncio.to_thread(Arena.make, self._folder, replace(self._identity, count=count))
+            is_ours_alone(self.arena)
         arena = self.arena
         for generation in range(min(generations, arena.identity.count)):
             await asyncio.to_thread(arena.reserve, generation, size)
         return arena
+
+    def _refuse(self, size: int, generations: int) -> None:
+        """Tell what is missing, and what to add. What the arena has already is not asked for again."""
+        slots = self.arena.slots()[:generations] if self.arena is not None else ()
+        need = need_bytes(size, generations, 1) - sum(min(slot.reserved_bytes, size) for slot in slots)
+        refused = refusal(need, limits(self._folder), folder=str(self._folder))
+        if refused is not None:
+            raise refused
 
     async def seal(self, told: Sealed) -> tuple[int, Record] | None:
         """Keep this generation from now on. None where it is overwritten already, or was never there."""
@@ -88,12 +113,16 @@ class Ward:
         """Persist a pinned and hashed generation; one at a time. Raises StorageFailed and BadCheckpoint."""
         assert self.arena is not None
         async with self._writing:
+            if record.epoch in self._persisted:  # on behalf of the agent, before its Sealed was heard
+                return self._persisted[record.epoch]
             where = await asyncio.to_thread(self._persist, self.arena, generation, record, to)
-        self.persisted = max(self.persisted, record.step)
+        held = {slot.epoch for slot in self.arena.slots()}
+        self._persisted = {epoch: path for epoch, path in self._persisted.items() if epoch in held}
+        self._persisted[record.epoch] = where
         return where
 
     async def settled(self) -> list[Record]:
-        """All that is held and hashed, newest first. Of the newest every byte is looked at now, of others at their load."""
+        """All that is held and hashed, newest first. The newest is looked at byte by byte now, others when loaded."""
         found: list[Record] = []
         if self.arena is None:
             return found
@@ -113,27 +142,55 @@ class Ward:
         if self.arena is not None:
             self.arena.unpin(generation)
 
-    async def persist(self, step: int, commit: Commit, stop: Callable[[float], bool]) -> None:
-        """Write the newest generation of this step to its target, else to the last folder, if it is not there yet."""
-        if self.arena is None or step <= self.persisted:
-            return
-        slots = self.arena.slots()
-        held = [(slot.epoch, at) for at, slot in enumerate(slots) if slot.record and slot.record.step == step]
-        generation = max(held)[1] if held else 0
-        if not held or (record := self.arena.pin(generation)) is None:
-            return
+    async def persist(self, step: int) -> tuple[Record, Sealed] | None:
+        """Write the newest generation of this step to its target, else to the last folder.
+
+        Not where it is there already. Gives what is to be committed now, by rank 0.
+        """
+        if self.arena is None or (found := self._pinned(step)) is None:
+            return None
+        generation, record = found
         told = self._told.get(generation)
         target = told if told is not None and told.epoch == record.epoch else self._folder_told
         try:
-            if target is not None and await self.hash(generation):
-                where = await self.write(generation, record, target)
-                self._say("persisted", {"step": step, "rank": record.rank, "path": where})
-                if target.kind == "shards" and record.rank == 0:
-                    await asyncio.to_thread(commit, record, target, stop)
+            if target is None or record.epoch in self._persisted:
+                return None
+            if self.arena.slots()[generation].state is State.SEALED and not await self.hash(generation):
+                return None
+            where = await self.write(generation, record, target)
         except LauncherError as error:
             self._say("persist_failed", {"step": step, "rank": record.rank, "detail": str(error)})
+            return None
         finally:
             self.arena.unpin(generation)
+        self._say("persisted", {"step": step, "rank": record.rank, "path": where})
+        return (record, target) if target.kind == "shards" and record.rank == 0 else None
+
+    async def verify(self, step: int) -> None:
+        """Look at every byte of this step once more. What is broken is thrown away, and told."""
+        if self.arena is None or (found := self._pinned(step)) is None:
+            return
+        try:
+            await self.hash(found[0])
+        finally:
+            self.arena.unpin(found[0])
+
+    def _pinned(self, step: int) -> tuple[int, Record] | None:
+        assert self.arena is not None
+        slots = self.arena.slots()
+        held = [(slot.epoch, at) for at, slot in enumerate(slots) if slot.record and slot.record.step == step]
+        if not held or (record := self.arena.pin(max(held)[1])) is None:
+            return None
+        return max(held)[1], record
+
+    async def forget_after(self, step: int) -> None:
+        """Throw away what is newer: the world goes on from this step, and will come to those that follow it anew."""
+        if self.arena is None:
+            return
+        async with self._hashing:
+            for generation, slot in enumerate(self.arena.slots()):
+                if slot.record is not None and slot.record.step > step:
+                    self.arena.discard(generation)
 
     def newest(self) -> int:
         """The newest step that is sealed, -1 for none."""
@@ -145,8 +202,60 @@ class Ward:
     def close(self, *, remove: bool) -> None:
         """Let go of the arena. remove: its memory is given back."""
         if self.arena is not None:
-            self.arena.unpin_all()
             if remove:
                 self.arena.remove()
             self.arena.close()
             self.arena = None
+
+
+def is_ours_alone(arena: Arena) -> bool:
+    """Become its only keeper, until it is closed or this process ends. False where another living keeper is."""
+    try:
+        fcntl.flock(arena.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def adopted(folder: Path, run: str, worker: str, say: Say) -> Iterator[Arena]:
+    """The arenas that an earlier keeper of this worker has left, one of each local rank: the one saved to last.
+
+    One that still writes has some time to end. Others of the same rank are removed.
+    """
+    newest: dict[int, Arena] = {}
+    until_s = time.monotonic() + ADOPT_S
+    for found in find(folder, run, worker, lambda why: say("arena_passed_over", {"why": why})):
+        with suppress(BadCheckpoint):
+            arena = Arena.open(found.path)
+            while not (free := is_ours_alone(arena)) and time.monotonic() < until_s:
+                time.sleep(_LOOK_S)
+            if not free:
+                say("arena_passed_over", {"why": f"{arena.path} has another keeper"})
+                arena.close()
+                continue
+            before = newest.get(arena.identity.local_rank)
+            if before is not None:
+                older, arena = sorted((before, arena), key=_age)
+                older.remove()
+                older.close()
+            newest[arena.identity.local_rank] = arena
+    yield from newest.values()
+
+
+def _age(arena: Arena) -> tuple[int, int]:
+    return max(((slot.record.round, slot.record.step) for slot in arena.slots() if slot.record), default=(-1, -1))
+
+
+def left_behind(folder: Path, run: str, worker: str) -> Iterator[Path]:
+    """Arenas that nobody uses, of another boot, or of this worker in a run that is not ours: memory that is lost else.
+
+    A worker of a job without a name has what it runs behind a slash.
+    """
+    boot, name = boot_id(), worker.partition("/")[0]
+    for path in leftovers(folder, ""):
+        with suppress(BadCheckpoint):
+            file, identity = look(path)
+            os.close(file)
+            ours = (identity.run, identity.worker) == (run, worker)
+            if identity.boot != boot or (identity.worker.partition("/")[0] == name and not ours):
+                yield path

@@ -15,7 +15,8 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -23,10 +24,14 @@ from typing import NamedTuple
 from launcher.checkpoint.wire import Failed, Hashed, Persisted, Sealed, ToClient
 from launcher.errors import BadCheckpoint, StorageFailed
 from launcher.shell.progress import Steps
-from launcher.shell.saving.memory import Memory, state_of
+from launcher.shell.saving import rng
+from launcher.shell.saving.frozen import Declared
+from launcher.shell.saving.memory import Memory, beside, state_of
+from launcher.shell.saving.overlap import BeforeSteps, Optimizer, Waits, addresses
 from launcher.shell.saving.rank import Rank
+from launcher.shell.saving.tensors import plain, restore
 from launcher.shell.storage.opening import open_store
-from launcher.shell.storage.reader import committed
+from launcher.shell.storage.reader import committed, newest
 from launcher.shell.storage.reader import load as load_shard
 
 log = logging.getLogger("turnout.checkpoint")
@@ -43,7 +48,8 @@ class Loaded(NamedTuple):
 class Stats:
     """Of this rank. Steps: the newest, -1 for none. failures: persists that storage did not take; why: the last one's.
 
-    saves: into memory; saved_bytes: in all of them.
+    saves: into memory; saved_bytes: in all of them, of which copied_bytes were not there already. dropped: how often
+    some were found not to be what they should. source: of the last load, "memory" or "storage", "" for none.
     """
 
     saves: int = 0
@@ -55,6 +61,9 @@ class Stats:
     in_flight: int = 0
     failures: int = 0
     why: str = ""
+    source: str = ""
+    dropped: int = 0
+    copied_bytes: int = 0
 
 
 class Checkpointer:
@@ -62,7 +71,11 @@ class Checkpointer:
 
     generations: how many saves memory holds, 2 to 7; with 3 a save never waits for storage. replicated: every rank has
     the same state (DDP): local rank 0 saves for its worker, rank 0 to storage. keep, every: how many of the newest
-    checkpoints stay in storage, and which multiples; without either all of them. threads: that copy.
+    checkpoints stay in storage, and which multiples; without either all of them. threads: that copy. environ: of this
+    process, by which its launcher tells it who it is. frozen: tensors that do not change, by name ("model/embedding",
+    with all that lies in it) or by a function of name and tensor: each generation copies them once. Where one changes
+    after all, torch's versions tell, and a comparison that goes round: then what may be stale is dropped and told.
+    rng: the random numbers of torch, its device, numpy and Python go on where they were, for each rank that saves.
     """
 
     def __init__(
@@ -74,17 +87,23 @@ class Checkpointer:
         keep: int = 0,
         every: int = 0,
         threads: int = 2,
+        environ: Mapping[str, str] | None = None,
+        frozen: Declared | None = None,
+        rng: bool = True,
     ) -> None:
         if not 2 <= generations <= 7 or keep < 0 or every < 0:
             raise ValueError("generations are 2 to 7, keep and every 0 or more")
         self.folder = str(folder) if "://" in str(folder) else str(Path(folder).absolute())
-        self._rank = Rank.of(os.environ, self.folder)
+        self._environ = dict(os.environ if environ is None else environ)
+        self._rank = Rank.of(self._environ, self.folder)
         self._generations, self._replicated, self._threads = generations, replicated, threads
         self._keep, self._every = keep, every
         self._memory: Memory | None = None
         self._steps = Steps()
         self._saves = self._saved_bytes = 0
-        self._why = ""
+        self._dropped, self._why, self._source = 0, "", ""
+        self._rng = rng
+        self._frozen, self._before_steps = frozen, BeforeSteps(self._settle)
         self.on_failure: Callable[[int, str], None] = lambda step, why: None
 
     @property
@@ -95,8 +114,8 @@ class Checkpointer:
     def _opened(self) -> Memory:
         if self._memory is None:
             self._memory = Memory(
-                self._rank, os.environ, generations=self._generations, replicated=self._replicated,
-                threads=self._threads, told=self._told,
+                self._rank, self._environ, generations=self._generations, replicated=self._replicated,
+                threads=self._threads, told=self._told, frozen=self._frozen, dropped=self._drops,
             )  # fmt: skip
             atexit.register(self.close)
         return self._memory
@@ -104,63 +123,118 @@ class Checkpointer:
     def prepare(self, state: object) -> None:
         """Have the memory for such a state ready before the first save, in the background. Raises NoMemory."""
         if self.saves_here:
-            self._opened().prepare(state)
+            self._opened().prepare(plain(state), self._dice())
 
-    def save(self, step: int, state: object, *, disk: bool = True) -> None:
+    def save(
+        self,
+        step: int,
+        state: object,
+        *,
+        disk: bool = True,
+        overlap: Optimizer | Sequence[Optimizer] = (),
+        verify: bool = False,
+    ) -> None:
         """Save this step in memory; training may go on when this returns. disk: and to storage, in the background.
 
-        state: nested dicts, lists and tuples of tensors and plain values. Raises BadState for anything else, and
-        NoMemory; the saves before this one are kept.
+        state: nested dicts, lists and tuples of tensors and plain values; in a dict also what has state_dict() and
+        load_state_dict(), as a model, a GradScaler or a scheduler. Raises BadState for anything else, and NoMemory;
+        the saves before this one are kept.
+
+        overlap: what only these optimizers change, parameters and their own state, is copied while training goes on;
+        the next step of one of them waits for it. All else is copied before this returns. Where one of these tensors
+        is written to before that step, this save is dropped and told, and with later ones it is copied at once.
+        Writes through .data are seen with verify alone, which hashes all of it twice.
         """
-        self._save(step, state, Sealed(0, 0, step, self.folder, keep=self._keep, every=self._every) if disk else None)
+        optimizers = tuple(overlap) if isinstance(overlap, Sequence) else (overlap,)
+        behind = Waits(addresses(optimizers), verify) if optimizers else None
+        if self.saves_here:
+            self._before_steps.see(optimizers)
+        to = Sealed(0, 0, step, self.folder, keep=self._keep, every=self._every) if disk else None
+        self._save(step, state, to, behind)
+
+    def _settle(self) -> None:
+        if self._memory is not None:
+            self._memory.settle()
+
+    def _drops(self, step: int, why: str) -> None:
+        self._dropped, self._why = self._dropped + 1, why
+        log.warning("save_dropped", extra={"step": step, "why": why})
+        self.on_failure(step, why)
 
     def save_as_torch_file(self, step: int, state: object, path: str | Path) -> None:
         """The same, to storage as one file that `torch.load(path, weights_only=True)` reads."""
         self._save(step, state, Sealed(0, 0, step, self.folder, "torch", str(Path(path).absolute())))
 
-    def _save(self, step: int, state: object, target: Sealed | None) -> None:
+    def _save(self, step: int, state: object, target: Sealed | None, behind: Waits | None = None) -> None:
         if not self.saves_here:
             return
         if self._replicated and self._rank.rank:
             target = None
-        self._saved_bytes += self._opened().save(step, state, target)
+        self._saved_bytes += self._opened().save(step, plain(state), target, behind, self._dice())
         self._saves += 1
         self._steps.saved(step)
 
-    def load(self) -> Loaded | None:
+    def _dice(self) -> str:
+        return rng.seen(self._rank.rank) if self._rng else ""
+
+    def load(self, into: Mapping[str, object] | None = None) -> Loaded | None:
         """The newest step: from memory where all ranks hold it, else from storage. None where nothing was saved.
 
+        into: by key, what takes its part up again by load_state_dict(). Random numbers go on where they were.
         Each byte is verified. Raises BadCheckpoint where memory was agreed on and is broken: the next round does
         without it; StorageFailed where storage cannot be read.
         """
-        memory = self._opened()
-        restore = self._rank.restore
-        if restore is None:
-            restore = memory.newest() if self._rank.world == 1 or self._replicated else -1
-        if restore >= 0:
+        held = self._in_memory()
+        if held >= 0:
             try:
-                return Loaded(restore, memory.load(restore))
+                return self._loaded("memory", held, self._opened().read(held), into)
             except BadCheckpoint as error:
-                if self._rank.world > 1 and not self._replicated:
+                if self._rank.world > 1:  # the other ranks would not fall back with us
                     raise
-                log.warning("memory_passed_over", extra={"step": restore, "why": str(error)})
-        return self._from_storage()
+                log.warning("memory_passed_over", extra={"step": held, "why": str(error)})
+        return self._from_storage(into)
 
-    def _from_storage(self) -> Loaded | None:
+    def _loaded(self, source: str, step: int, shard: memoryview, into: Mapping[str, object] | None) -> Loaded:
+        state, dice = state_of(shard), beside(shard) if self._rng else ""
+        if into:
+            restore(into, state)
+        if dice and not rng.restore(dice, self._rank.rank):
+            log.info("random_numbers_of_another_rank", extra={"step": step})
+        self._source = source
+        log.info("checkpoint_loaded", extra={"step": step, "source": source})
+        return Loaded(step, state)
+
+    def _in_memory(self) -> int:
+        """The step to take from there: the one that all ranks hold, or of a rank alone its own if it is the newest.
+
+        Where there are others and no agent nobody knows what they hold, so all of them take what storage has.
+        """
+        if self._rank.restore is not None:
+            return self._rank.restore
+        held = self._opened().newest() if self._rank.world == 1 else -1
+        if held >= 0:
+            with suppress(StorageFailed):
+                found = newest(open_store(self.folder), lambda word, fields: None)
+                if found is not None and found.step > held:
+                    log.warning("memory_passed_over", extra={"step": held, "why": f"storage has step {found.step}"})
+                    return -1
+        return held
+
+    def _from_storage(self, into: Mapping[str, object] | None) -> Loaded | None:
         store = open_store(self.folder)
         rank, world = (0, 1) if self._replicated else (self._rank.rank, self._rank.world)
         if "://" not in self.folder and not Path(self.folder).is_dir():
             return None
-        for manifest in committed(store, lambda word, fields: log.warning(word, extra=dict(fields))):
+        for manifest in committed(store, _tell):
             if manifest.world != world:
                 raise BadCheckpoint(
                     f"step {manifest.step} in {self.folder} is of {manifest.world} ranks, this world has {world}: "
                     "save with torch.distributed.checkpoint what is to be loaded in another world size"
                 )
             try:
-                return Loaded(manifest.step, state_of(load_shard(store, manifest, rank)))
+                return self._loaded("storage", manifest.step, load_shard(store, manifest, rank), into)
             except (BadCheckpoint, StorageFailed) as error:
-                if world > 1:  # the other ranks would not fall back with us
+                if self._rank.world > 1:
                     raise
                 log.warning("checkpoint_passed_over", extra={"step": manifest.step, "why": str(error)})
         return None
@@ -168,17 +242,19 @@ class Checkpointer:
     def wait(self, timeout_s: float | None = None) -> None:
         """Until all that was saved is hashed and, where it was to be, in storage. Raises TimeoutError."""
         if self._memory is not None:
+            self._memory.settle()
             self._memory.prepared()
             self._memory.client.wait(timeout_s)
 
     def stats(self) -> Stats:
         """What has become of the saves of this rank."""
         if self._memory is None:
-            return Stats()
+            return Stats(self._saves, self._saved_bytes, why=self._why, source=self._source, dropped=self._dropped)
         found = self._memory.stats()
         return Stats(
             self._saves, self._saved_bytes, found.sealed, found.hashed, found.persisted, found.committed,
-            found.in_flight, found.failures, self._why,
+            found.in_flight, found.failures, self._why, self._source, self._dropped,
+            self._memory.copied_bytes,
         )  # fmt: skip
 
     def _told(self, message: ToClient) -> None:
@@ -196,3 +272,7 @@ class Checkpointer:
         if memory is not None:
             atexit.unregister(self.close)
             memory.close()
+
+
+def _tell(word: str, fields: Mapping[str, object]) -> None:
+    log.warning(word, extra=dict(fields))

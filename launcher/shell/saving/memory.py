@@ -7,27 +7,50 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 
+import msgspec
+import numpy as np
 import torch
 
-from launcher.checkpoint.generations import Record
-from launcher.checkpoint.layout import Layout, head_of, pack, read_head
+from launcher.checkpoint.generations import Record, Slot, offset_of
+from launcher.checkpoint.layout import read_head
 from launcher.checkpoint.sums import CHUNK_BYTES, sum_of
 from launcher.checkpoint.wire import Hello, Sealed, Stats, ToClient
-from launcher.errors import BadCheckpoint, LauncherError
+from launcher.errors import BadCheckpoint, LauncherError, NoMemory
 from launcher.shell.memory.arena import Arena, address_of
 from launcher.shell.memory.client import Client
 from launcher.shell.memory.copying import Copier
+from launcher.shell.saving.frozen import Declared, Frozen, Mask, Skip
+from launcher.shell.saving.laying import BESIDE, KEY, Laid, Laying, copied_by_torch
+from launcher.shell.saving.overlap import Behind, Waits, may_wait
 from launcher.shell.saving.rank import Rank
-from launcher.shell.saving.tensors import flatten, is_bytes, over, restored, spec_of
+from launcher.shell.saving.tensors import flatten, restored
 
-KEY = "turnout"  # of the head's metadata
 _LOOK_S = 0.0005
 _STUCK_S = 600.0
+_SPARE_BYTES = 64 << 10  # for a head that becomes longer, as a step's number does
+
+
+@dataclass(slots=True)
+class _Save:
+    """One that is being copied."""
+
+    arena: Arena
+    generation: int
+    record: Record
+    laid: Laid
+    target: Sealed
+    skip: Skip | None
+    behind: Behind | None = None
 
 
 class Memory:
-    """Of one process. generations: 2 or more; told: what the keeper says later, on a thread."""
+    """Of one process. generations: 2 or more; told: what the keeper says later, on a thread.
+
+    frozen: what is copied once. dropped: told of a step that is not held, and why.
+    """
 
     def __init__(
         self,
@@ -38,31 +61,34 @@ class Memory:
         replicated: bool,
         threads: int,
         told: Callable[[ToClient], None],
+        frozen: Declared | None = None,
+        dropped: Callable[[int, str], object] = lambda step, why: None,
     ) -> None:
         self._rank, self._generations = rank, generations
         self._place = (0, 1) if replicated else (rank.rank, rank.world)
         local_rank = 0 if replicated else rank.local_rank
-        hello = Hello(rank.run, rank.worker, rank.rank, local_rank, rank.world, rank.round)
+        target = "" if replicated and rank.rank else rank.folder
+        hello = Hello(
+            rank.run, rank.worker, rank.rank, local_rank, rank.world, rank.round, target=target,
+        )  # fmt: skip
         self.client = Client(hello, dict(environ), rank.memory, told)
         self._copier = Copier(threads)
         self._arena = Arena.open(self.client.arena) if self.client.arena else None
         self._asked = 0  # bytes of a generation that the keeper was asked for
-        self._known: tuple[object, Layout, bytes] | None = None
+        self._laying = Laying(*self._place)
+        self._frozen = Frozen(frozen, self._changed) if frozen is not None else None
+        self._dropped, self._not_still = dropped, set[str]()
+        self._pending: _Save | None = None
+        self._settling = threading.RLock()  # who is told of a save that is dropped may ask
+        self.copied_bytes = 0
+        self._mapped = 0  # bytes of each generation whose pages are mapped, or soon will be
+        self._by_file = True  # where pages are not mapped; False where the kernel cannot map them ahead
         self._mapping: threading.Thread | None = None
 
-    def prepare(self, state: object) -> int:
+    def prepare(self, state: object, beside: str = "") -> int:
         """Have the memory for such a state, and its pages, before the first save. Gives its bytes. Raises NoMemory."""
-        text, tensors = flatten(state)
-        layout, head = self._laid_out(text, tensors)
-        record = Record(0, 0, 0, *self._place, len(head), layout.data_bytes)
-        arena = self._reserved(record)
-
-        def mapped() -> None:
-            for generation in range(min(self._generations, arena.identity.count)):
-                arena.populate(generation, record.region_bytes)
-
-        self._mapping = threading.Thread(target=mapped, name="turnout-pages", daemon=True)
-        self._mapping.start()
+        record = self._laying(*flatten(state), beside).record(0, 0, self._place)
+        self._have_pages(self._reserved(record))
         return record.region_bytes
 
     def prepared(self) -> None:
@@ -70,82 +96,148 @@ class Memory:
         if self._mapping is not None:
             self._mapping.join()
 
-    def save(self, step: int, state: object, target: Sealed | None) -> int:
-        """Copy, seal, tell. Blocks for as long as the copy takes. Gives the bytes. Raises BadState and NoMemory."""
-        text, tensors = flatten(state)
-        layout, head = self._laid_out(text, tensors)
-        record = Record(0, step, self._rank.round, *self._place, len(head), layout.data_bytes)
-        arena = self._reserved(record)
-        generation = self._begun(arena, record)
-        self._copy(arena, generation, record, layout, head, tensors)
-        record = arena.seal(generation, record)
-        told = target or Sealed(0, 0, step)
-        self.client.sealed(
-            Sealed(generation, record.epoch, step, told.target, told.kind, told.path, told.keep, told.every)
-        )
-        return record.head_bytes + record.data_bytes
+    def _have_pages(self, arena: Arena) -> None:
+        """In the background, where it has not begun: have the pages of all generations mapped here."""
+        size = self._asked
+        if size <= self._mapped or (self._mapping is not None and self._mapping.is_alive()):
+            return
+        self._mapped = size
 
-    def _laid_out(self, text: str, tensors: Mapping[str, torch.Tensor]) -> tuple[Layout, bytes]:
-        key = (text, tuple((name, each.dtype, each.shape) for name, each in tensors.items()))
-        if self._known is None or self._known[0] != key:
-            layout = pack(spec_of(name, tensor) for name, tensor in tensors.items())
-            rank, world = self._place
-            about = json.dumps({"tree": text, "rank": rank, "world": world})
-            self._known = (key, layout, head_of(layout, {KEY: about}))
-        return self._known[1], self._known[2]
+        def mapped() -> None:
+            with suppress(NoMemory):  # it is the saves that tell it
+                for generation in range(min(self._generations, arena.identity.count)):
+                    self._by_file = arena.populate(generation, size) and self._by_file
+
+        self._mapping = threading.Thread(target=mapped, name="turnout-pages", daemon=True)
+        self._mapping.start()
+
+    def save(
+        self, step: int, state: object, target: Sealed | None, behind: Waits | None = None, beside: str = ""
+    ) -> int:
+        """Copy, seal, tell. Blocks for as long as the copy takes. Gives the bytes. Raises BadState and NoMemory.
+
+        behind: what may be copied until settle(), which is then what seals. beside: text that goes with the state.
+        """
+        self.settle()
+        laid = self._laying(*flatten(state), beside)
+        record = laid.record(step, self._rank.round, self._place)
+        arena = self._reserved(record)
+        generation, before = self._begun(arena, record)
+        skip = self._frozen.skip(generation, before, laid, record.head_bytes) if self._frozen else None
+        save = _Save(arena, generation, record, laid, target or Sealed(0, 0, step), skip)
+        try:
+            if behind is not None:
+                mask = may_wait(laid, behind.lie, self._not_still) & ~(skip.mask if skip else np.False_)
+                save.behind = Behind.of(laid, mask, behind.verify)
+                self._copy(save, mask, wait=True)
+                self._copy(save, ~mask, wait=False)
+                self._pending = save
+            else:
+                self._copy(save, None, wait=True)
+        except BaseException:
+            self._pending = None
+            arena.discard(generation)
+            raise
+        if behind is None:
+            self._seal(save)
+        return record.shard_bytes
+
+    def settle(self) -> None:
+        """What is copied behind training is whole: seal it. Where it has changed meanwhile, drop it and tell.
+
+        For the thread that trains: an operation that runs elsewhere has not raised its version yet.
+        """
+        with self._settling:  # who comes second waits: the copy may not be over
+            save, self._pending = self._pending, None
+            if save is not None and save.behind is not None:
+                self._settle(save, save.behind)
+        if self._frozen is not None:
+            self._frozen.settled()
+
+    def _settle(self, save: _Save, behind: Behind) -> None:
+        try:
+            self._copier.wait()
+            region = save.arena.map(save.generation, save.record.region_bytes)
+            names = behind.changed(address_of(region) + save.record.head_bytes)
+        except BaseException:
+            save.arena.discard(save.generation)
+            raise
+        if names:
+            save.arena.discard(save.generation)
+            self._not_still.update(names)
+            self._dropped(save.record.step, f"{', '.join(names[:3])} was written to before the optimizer's step")
+        else:
+            self._seal(save)
+
+    def _seal(self, save: _Save) -> None:
+        record = save.arena.seal(save.generation, save.record)
+        if self._frozen is not None and save.skip is not None:
+            self._frozen.sealed(save.arena, save.generation, record, save.laid, save.skip)
+        told = msgspec.structs.replace(save.target, generation=save.generation, epoch=record.epoch, step=record.step)
+        self.client.sealed(told)
 
     def _reserved(self, record: Record) -> Arena:
         if self._arena is None or self._asked < record.region_bytes:
-            path = self.client.need(record.region_bytes, self._generations)
+            self._asked = 0
+            asked = record.region_bytes + _SPARE_BYTES
+            path = self.client.need(asked, self._generations)
             if self._arena is None or str(self._arena.path) != path:
                 self._arena = Arena.open(path)
-            self._asked = record.region_bytes
+            self._asked = asked
         return self._arena
 
-    def _begun(self, arena: Arena, record: Record) -> int:
-        """A generation to write. What the keeper reads just now is not overwritten: in the worst case it is awaited."""
+    def _begun(self, arena: Arena, record: Record) -> tuple[int, Slot]:
+        """A generation to write, and as it was. What the keeper reads just now is left alone, at worst awaited."""
         self.client.unheard()
         until_s = time.monotonic() + _STUCK_S
         while time.monotonic() < until_s:
+            before = arena.slots()
             generation = arena.begin(record)
             if generation is None:
                 generation = arena.begin(record, spare_newest=False)
             if generation is not None:
-                return generation
+                return generation, before[generation]
             time.sleep(_LOOK_S)
         raise LauncherError(f"{arena.path}: no generation was free within {_STUCK_S:g} s: is the keeper stopped?")
 
-    def _copy(
-        self,
-        arena: Arena,
-        generation: int,
-        record: Record,
-        layout: Layout,
-        head: bytes,
-        tensors: Mapping[str, torch.Tensor],
-    ) -> None:
+    def _copy(self, save: _Save, but: Mask | None, *, wait: bool) -> None:
+        """Through the mapping where its pages are there, else through the file, which makes them without faults."""
+        arena, generation, record, laid = save.arena, save.generation, save.record, save.laid
+        mapped = arena.ready(generation, record.region_bytes) or not self._by_file
         view = arena.map(generation, record.region_bytes)
-        to = address_of(view)
-        view[: len(head)] = head
-        data, pieces, elsewhere = to + len(head), list[tuple[int, int, int]](), list[tuple[torch.Tensor, int]]()
-        for at, entry in enumerate(layout.entries):
-            tensor = tensors[entry.name]
-            if is_bytes(tensor):
-                pieces.append((data + entry.start, tensor.data_ptr(), entry.end - entry.start))
+        skip = save.skip.mask if save.skip else None
+        if but is not None:
+            skip = but if skip is None else but | skip
+        try:
+            if mapped:
+                rows, elsewhere = laid.pieces(address_of(view) + record.head_bytes, skip)
+                self._copier.copy(rows)
+                view[: record.head_bytes] = laid.head
             else:
-                elsewhere.append((tensor, at))
-        self._copier.copy(pieces)
-        devices = set()
-        for tensor, at in elsewhere:
-            over(view, layout.entries[at], len(head)).copy_(tensor, non_blocking=True)
-            devices.add(tensor.device)
-        self._copier.wait()
-        for device in devices:
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
+                rows, elsewhere = laid.pieces(offset_of(generation) + record.head_bytes, skip)
+                self._copier.write(arena.file, rows)
+                os.pwrite(arena.file, laid.head, offset_of(generation))
+            copied_by_torch(view, record.head_bytes, elsewhere)
+        except BaseException:
+            self._copier.wait()
+            raise
+        self.copied_bytes += int(laid.sizes.sum() if skip is None else laid.sizes[~skip].sum())
+        if wait:
+            self._copier.wait()
+        if not mapped:
+            self._have_pages(arena)
+
+    def _changed(self, name: str) -> None:
+        """A tensor that was declared frozen has other bytes than memory."""
+        self._dropped(-1, f"{name} was declared frozen and has changed: from now on all is copied with each save")
 
     def load(self, step: int) -> object:
         """The state of this step, every byte of it verified. Raises BadCheckpoint where it is not there, or broken."""
+        return state_of(self.read(step))
+
+    def read(self, step: int) -> memoryview:
+        """The shard of this step, a copy that was verified. Raises BadCheckpoint."""
+        self.settle()
         if self._arena is None:
             raise BadCheckpoint("no memory holds a step")
         slots = self._arena.slots()
@@ -160,7 +252,7 @@ class Memory:
                 f"memory holds step {step} as rank {record.rank} of {record.world}, not as {self._place[0]} of "
                 f"{self._place[1]}"
             )
-        return state_of(self._verified(self._arena.map(generation, record.head_bytes + record.data_bytes), sums, step))
+        return self._verified(self._arena.map(generation, record.shard_bytes), sums, step)
 
     def _verified(self, region: memoryview, sums: tuple[int, ...], step: int) -> memoryview:
         """A copy that nobody else can change, each chunk of it hashed."""
@@ -175,15 +267,18 @@ class Memory:
 
     def newest(self) -> int:
         """Where no agent has said which step all hold, and there is one rank only: the newest that is hashed."""
+        self.settle()
         held = self.client.settle(1)
         return held[0].step if held else -1
 
     def stats(self) -> Stats:
         """Of the keeper, for this process."""
+        self.settle()
         return self.client.stats()
 
     def close(self) -> None:
         """No more saves. What was told to the keeper goes on."""
+        self.settle()
         self._copier.close()
         self.client.close()
 
@@ -192,8 +287,7 @@ def state_of(shard: memoryview) -> object:
     """The state in a verified shard. Its tensors lie in these bytes. Raises BadCheckpoint."""
     layout, metadata, head_bytes = read_head(shard)
     try:
-        about = json.loads(metadata.get(KEY, ""))
-        text = about["tree"]
+        text = json.loads(metadata.get(KEY, ""))["tree"]
     except (ValueError, KeyError, TypeError) as error:
         raise BadCheckpoint(f"the shard has no tree: {error}") from error
     if not isinstance(text, str):
@@ -201,6 +295,6 @@ def state_of(shard: memoryview) -> object:
     return restored(text, layout, shard, head_bytes)
 
 
-def environ() -> dict[str, str]:
-    """Of this process, now."""
-    return dict(os.environ)
+def beside(shard: memoryview) -> str:
+    """The text that was saved with the state in a verified shard, "" for none. Raises BadCheckpoint."""
+    return read_head(shard)[1].get(BESIDE, "")

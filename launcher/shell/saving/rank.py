@@ -32,6 +32,7 @@ class Rank:
     restore: int | None
     beside: bool
     memory: Path
+    folder: str
 
     @classmethod
     def of(cls, environ: Mapping[str, str], folder: str) -> Rank:
@@ -49,7 +50,7 @@ class Rank:
             environ.get(RUN, "") if beside else f"own-{own}",
             environ.get(WORKER, hostname) if beside else hostname,
             number("RANK", 0), number("LOCAL_RANK", 0), number("WORLD_SIZE", 1), number("LOCAL_WORLD_SIZE", 1),
-            number(ROUND, 0), number(RESTORE, -1) if beside else None, beside, memory_folder(environ),
+            number(ROUND, 0), number(RESTORE, -1) if beside else None, beside, memory_folder(environ), folder,
         )  # fmt: skip
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, Protocol, TypeGuard, cast
 
 import numpy as np
 import torch
@@ -22,32 +23,66 @@ NAMES: Mapping[torch.dtype, str] = {
 }  # fmt: skip
 _TYPES = {name: dtype for dtype, name in NAMES.items()}
 _TORCH = {str(dtype).removeprefix("torch."): dtype for dtype in NAMES}
+_KINDS = (torch.Tensor, torch.nn.Parameter)
 _NUMBERS = "biufc"  # of numpy, by kind
 
 
 def flatten(state: object) -> tuple[str, dict[str, torch.Tensor]]:
     """The tree and the tensors of a state. Raises BadState with the path of what has no place in it."""
-    text, tensors = tree.flatten(state, lambda value: isinstance(value, torch.Tensor), _plain, _identity)
-    found: dict[str, torch.Tensor] = {}
-    for name, tensor in tensors.items():
-        assert isinstance(tensor, torch.Tensor)
-        if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
-            kind = type(tensor).__name__ if tensor.layout is torch.strided else str(tensor.layout)
-            raise BadState(name, f"a {kind} is no plain tensor: save it with torch.distributed.checkpoint")
-        if tensor.dtype not in NAMES or tensor.is_quantized:
-            raise BadState(name, f"{tensor.dtype} has no place in a checkpoint")
-        found[name] = tensor.detach()
-    return text, found
+    same = _Same()
+    text, found = tree.flatten(state, _is_tensor, _plain, same)
+    tensors = cast(dict[str, torch.Tensor], found)
+    if same.odd:
+        for name, tensor in tensors.items():
+            if type(tensor) not in _KINDS or tensor.layout is not torch.strided:
+                kind = type(tensor).__name__ if tensor.layout is torch.strided else str(tensor.layout)
+                raise BadState(name, f"a {kind} is no plain tensor: save it with torch.distributed.checkpoint")
+            if tensor.is_meta:
+                raise BadState(name, "a tensor on the meta device has no bytes")
+    return text, tensors
+
+
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+class _Same:
+    """Equal for tensors that are one: the same bytes seen in the same way, as tied weights are.
+
+    Called for each tensor of each save, so most of them cost one address. odd: was one no plain tensor with bytes?
+    """
+
+    def __init__(self) -> None:
+        self.odd = False
+        self._first: dict[int, torch.Tensor] = {}
+
+    def __call__(self, value: Any) -> Hashable:
+        plain = type(value) in _KINDS and value.layout is torch.strided
+        address: int = value.data_ptr() if plain else 0
+        if not address:
+            self.odd = True
+            return "at", id(value)
+        first = self._first.setdefault(address, value)
+        if first is value or _seen(first) == _seen(value):
+            return address
+        return _seen(value) if value.numel() else ("at", id(value))
+
+
+def _seen(tensor: torch.Tensor) -> Hashable:
+    as_is = tensor.is_neg(), tensor.is_conj()
+    return tensor.data_ptr(), tensor.device, tensor.dtype, tensor.shape, tensor.stride(), as_is
 
 
 def spec_of(name: str, tensor: torch.Tensor) -> Spec:
-    """What has to be laid out for it."""
+    """What has to be laid out for it. Raises BadState."""
+    if tensor.dtype not in NAMES:
+        raise BadState(name, f"{tensor.dtype} has no place in a checkpoint")
     return Spec(name, NAMES[tensor.dtype], tuple(tensor.shape))
 
 
 def is_bytes(tensor: torch.Tensor) -> bool:
     """Does it lie in this process's memory as it is to be saved?"""
-    return tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+    return tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
 
 
 def over(view: memoryview, entry: Entry, head_bytes: int) -> torch.Tensor:
@@ -68,14 +103,6 @@ def restored(text: str, layout: Layout, view: memoryview, head_bytes: int) -> ob
     return tree.unflatten(text, tensors, _MADE)
 
 
-def _identity(value: object) -> tuple[object, ...]:
-    """Tensors that are one: the same bytes seen in the same way, as tied weights are."""
-    assert isinstance(value, torch.Tensor)
-    if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.layout is not torch.strided or not value.numel():
-        return (id(value),)
-    return (value.data_ptr(), str(value.device), value.dtype, tuple(value.shape), value.stride())
-
-
 def _plain(value: object) -> tuple[str, object] | None:
     if isinstance(value, torch.Size):
         return "torch.Size", list(value)
@@ -88,6 +115,37 @@ def _plain(value: object) -> tuple[str, object] | None:
     if type(value) is np.ndarray and value.dtype.kind in _NUMBERS:
         return "numpy.array", [value.dtype.str, list(value.shape), value.tobytes()]
     return None
+
+
+class Stateful(Protocol):
+    """A model, an optimizer, a GradScaler, a scheduler, a sampler."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it is to be saved as."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> object:
+        """Go on from there."""
+
+
+def _is_stateful(value: object) -> TypeGuard[Stateful]:
+    return hasattr(type(value), "state_dict") and hasattr(type(value), "load_state_dict")
+
+
+def plain(state: object) -> object:
+    """With what has a state_dict() at the top of a dict saved as that."""
+    if not isinstance(state, dict) or not any(map(_is_stateful, state.values())):
+        return state
+    parts = ((key, each.state_dict() if _is_stateful(each) else each) for key, each in state.items())
+    return type(state)(parts) if type(state) in (dict, OrderedDict) else dict(parts)
+
+
+def restore(into: Mapping[str, object], state: object) -> None:
+    """Each part that is there is taken up by what is there for it. Raises BadCheckpoint where it has no such parts."""
+    if not isinstance(state, dict):
+        raise BadCheckpoint(f"the state is a {type(state).__name__}, and has no parts by name")
+    for key, each in into.items():
+        if _is_stateful(each) and key in state:
+            each.load_state_dict(state[key])
 
 
 def _number(found: Any) -> object:

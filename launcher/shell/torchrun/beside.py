@@ -70,7 +70,7 @@ class Borrowed:
         """Nothing: torch's own agent has the processes, and no keeper."""
         return ()
 
-    async def close(self, *, done: bool = False) -> None:
+    async def close(self, *, done: bool = False, by_s: float | None = None) -> None:
         """Nothing is ours."""
         self._free.set()
 

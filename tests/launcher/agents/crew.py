@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import defaultdict
@@ -50,6 +52,20 @@ def running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def command_of(pid: int) -> str:
+    """Its command line, "" where it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def pids_of(word: str) -> list[int]:
+    """The processes with this in their command line."""
+    pids = (int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal())
+    return [pid for pid in pids if word in command_of(pid)]
 
 
 @dataclass(frozen=True)
@@ -123,6 +139,7 @@ class Crew:
         self.folder, self.script, self._numbers = folder, script, count()
         self.lives_in, self.finish_file = folder / "lives", folder / "finish"
         self.lives_in.mkdir()
+        self.memory = Path(tempfile.mkdtemp(prefix="crew-", dir="/dev/shm"))  # a folder of each agent in it
         self.port = free_port(at)
         self.options = ("--nnodes", nnodes, *quick, *more)
         self.endpoint = ("--rdzv-endpoint", f"{at}:{self.port}")
@@ -133,10 +150,21 @@ class Crew:
         command = argv or (
             *RUN, *self.options, *self.endpoint, "--name", name, *more, str(self.script), str(self.folder), *arguments
         )  # fmt: skip
+        own = {"CREW_NAME": name, "TURNOUT_MEMORY_DIR": str(self.memory_of(name))}
         number = next(self._numbers)
-        agent = Agent(name, (*prefix, *command), self.folder, number, ENV | {"CREW_NAME": name} | (env or {}), **popen)
+        agent = Agent(name, (*prefix, *command), self.folder, number, ENV | own | (env or {}), **popen)
         self.agents.append(agent)
         return agent
+
+    def memory_of(self, name: str) -> Path:
+        """Where this agent has its memory, in every life of it."""
+        folder = self.memory / name
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def keepers(self) -> list[int]:
+        """Those that live, of all agents: they end later than an agent that was killed."""
+        return [pid for pid in pids_of("launcher.shell.memory.keeper") if str(self.memory) in command_of(pid)]
 
     def gather(self, size: int) -> list[Agent]:
         """Start this many, the first as the coordinator, and wait for the world of all of them."""
@@ -215,3 +243,8 @@ class Crew:
             agent.process.wait(SECONDS)
         pids = [life.pid for life in self.lives() if "pid_namespace" not in life.env]
         until(lambda: not any(map(running, pids)), "processes end with their agents", 5)
+        for pid in self.keepers():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        until(lambda: not self.keepers(), "keepers end when they are killed", 5)
+        shutil.rmtree(self.memory)

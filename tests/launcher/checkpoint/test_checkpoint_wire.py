@@ -14,18 +14,18 @@ counts, steps, newest = st.integers(0, 1 << 60), st.integers(0, 1 << 60), st.int
 ranks, sizes = st.integers(0, 1 << 24), st.integers(0, 1 << 40)
 slots, generations = st.integers(0, wire.MOST_GENERATIONS - 1), st.integers(1, wire.MOST_GENERATIONS)
 kinds = st.sampled_from(["shards", "torch"])
-held = st.lists(st.builds(Held, newest, sizes, sizes), max_size=16).map(tuple)
+held = st.lists(st.builds(Held, newest, sizes, sizes, sizes), max_size=16).map(tuple)
 
 TO_KEEPER = {
-    wire.Hello: (words, words, ranks, ranks, ranks, counts, counts),
+    wire.Hello: (words, words, ranks, ranks, ranks, counts, counts, words),
     wire.Need: (sizes, generations),
-    wire.Sealed: (slots, counts, steps, words, kinds, words, counts, counts),
+    wire.Sealed: (slots, counts, steps, words, kinds, words, counts, counts, st.booleans()),
     wire.Wait: (),
     wire.Ask: (),
     wire.Bye: (),
     wire.Settle: (ranks,),
     wire.End: (st.booleans(),),
-    wire.Agreed: (steps,),
+    wire.Agreed: (newest,),
 }
 TO_CLIENT = {
     wire.Arena: (words, generations),

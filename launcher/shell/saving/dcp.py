@@ -1,0 +1,176 @@
+"""torch.distributed.checkpoint over memory: each rank's part of a state dict is saved in its arena, and by its keeper
+in storage, and is loaded in any world size through DCP's own planners.
+
+    dcp.save(state, storage_writer=FlashStorageWriter(folder, step=step))
+    reader = FlashStorageReader(folder)
+    if reader:
+        dcp.load(state, storage_reader=reader)
+
+Nothing is pickled and nothing unpickled: values that are no tensors are JSON text. Beside DCP's own collectives there
+are none: what ranks have to agree on travels with its plans.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem, WriteItemType
+from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
+from torch.futures import Future
+
+from launcher.checkpoint.wire import Sealed
+from launcher.errors import BadState, LauncherError
+from launcher.shell.progress import Steps
+from launcher.shell.saving import dcp_metadata
+from launcher.shell.saving.dcp_metadata import FlashLoadPlanner, FlashSavePlanner, chunk_name, table_of, text_of
+from launcher.shell.saving.dcp_reading import FlashStorageReader, memories, named
+from launcher.shell.saving.memory import Memory
+from launcher.shell.saving.rank import Rank
+
+__all__ = ["FlashLoadPlanner", "FlashSavePlanner", "FlashStorageReader", "FlashStorageWriter"]
+
+_LAUNCH = f"own-{secrets.token_hex(16)}"  # where no agent names the run: what two launches save is not committed as one
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """From each rank, with its plan. items: before what others have, too, is taken out. place: who shares memory."""
+
+    step: int
+    place: str
+    items: tuple[WriteItem, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """To each rank, with its plan. more: what it keeps for its place, as no one else there does. table: as JSON."""
+
+    rank: int
+    world: int
+    launch: str
+    save: str
+    more: tuple[WriteItem, ...]
+    table: bytes
+
+
+def _is_whole(plan: SavePlan) -> bool:
+    """Not one that stands for what was planned before, as torch has them since 2.7."""
+    return bool(getattr(plan, "usable", True))
+
+
+class FlashStorageWriter(StorageWriter):  # type: ignore[misc, unused-ignore]
+    """Of one step. folder: a path or a URL of fsspec; disk: to there in the background, else to memory alone.
+
+    A save that stays in memory still goes to the folder if the world goes on from it after a failure. generations,
+    keep, every: as for Checkpointer. Each worker's memory has all that its own ranks need: what all ranks have alike
+    is kept once by each worker.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        step: int,
+        disk: bool = True,
+        generations: int = 3,
+        keep: int = 0,
+        every: int = 0,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        if step < 0 or not 2 <= generations <= 7 or keep < 0 or every < 0:
+            raise ValueError("step, keep and every are 0 or more, generations 2 to 7")
+        self.folder, self.step, self.disk, self.generations = named(folder), step, disk, generations
+        self.home = self.folder  # by which memory is found again where no agent names it
+        self._keep, self._every = keep, every
+        self._environ = os.environ if environ is None else environ
+        self._memory: Memory | None = None
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """checkpoint_id: another folder."""
+        if checkpoint_id is not None:
+            self.folder = named(checkpoint_id)
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        """Raises LauncherError for a save whose ranks do not speak with each other."""
+        if kwargs.get("use_collectives") is False:
+            raise LauncherError("use_collectives=False leaves nobody who knows what all ranks have saved")
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        rank = Rank.of(self._environ, self.folder)
+        return replace(plan, storage_data=_Asked(self.step, rank.worker if rank.beside else "", tuple(plan.items)))
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        """Raises LauncherError where ranks save different steps, or cached plans."""
+        asked = [plan.storage_data for plan in plans]
+        if not all(isinstance(each, _Asked) for each in asked) or not all(map(_is_whole, plans)):
+            raise LauncherError("the planner must give each rank's own plan: leave enable_plan_caching off")
+        if len({each.step for each in asked}) > 1:
+            raise LauncherError(f"the ranks save different steps: {sorted({each.step for each in asked})}")
+        save = secrets.token_hex(16)
+        table = dcp_metadata.write(table_of(plans, save))
+        told, known = [], dict[str, set[MetadataIndex]]()
+        for plan, each in zip(plans, asked, strict=True):
+            known.setdefault(each.place, set()).update(item.index for item in plan.items)
+        first = dict[str, int]()
+        for rank, (plan, each) in enumerate(zip(plans, asked, strict=True)):
+            more = tuple(item for item in each.items if item.index not in known[each.place])
+            known[each.place].update(item.index for item in more)
+            its_table = table if first.setdefault(each.place, rank) == rank else b""
+            told.append(replace(plan, storage_data=_Told(rank, len(plans), _LAUNCH, save, more, its_table)))
+        return told
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        """Returns when all of it is in memory. Raises BadState, NoMemory."""
+        told = plan.storage_data
+        if not isinstance(told, _Told):
+            raise LauncherError("the planner has not kept the plan's storage_data")
+        chunks, values, results = dict[str, torch.Tensor](), dict[str, str](), list[WriteResult]()
+        for item in (*plan.items, *told.more):
+            if item.type is WriteItemType.BYTE_IO:
+                text = values[item.index.fqn] = text_of(planner, item)
+                results.append(WriteResult(item.index, len(text), None))
+            else:
+                tensor = planner.resolve_data(item).detach()
+                chunks[chunk_name(item.index.fqn, item.tensor_data.chunk.offsets)] = tensor
+                results.append(WriteResult(item.index, tensor.numel() * tensor.element_size(), None))
+        table = torch.frombuffer(bytearray(told.table), dtype=torch.uint8) if told.table else None
+        state = {"dcp": 1, "save": told.save, "chunks": chunks, "values": values, "table": table}
+        target = Sealed(0, 0, self.step, self.folder, keep=self._keep, every=self._every, later=not self.disk)
+        self._memory = memories.of(self._rank(told), self._environ, self.generations)
+        try:
+            self._memory.save(self.step, state, target)
+        except BadState as error:
+            raise BadState(error.path.removeprefix("chunks/"), error.fault) from error
+        Steps().saved(self.step)
+        done: Future[list[WriteResult]] = Future()
+        done.set_result(results[: len(plan.items)])
+        return done
+
+    def _rank(self, told: _Told) -> Rank:
+        rank = replace(Rank.of(self._environ, self.home), rank=told.rank, world=told.world)
+        if rank.beside or told.world == 1:
+            return rank
+        # It has a keeper of its own, which would take up the arena of another rank of this name.
+        return replace(rank, run=told.launch, worker=f"{rank.worker}-{told.rank}", local_rank=0)
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        """The step is committed by the keepers. Raises LauncherError where that will not be what the planner meant."""
+        saved = {result.index.fqn for of_rank in results for result in of_rank}
+        if saved != set(metadata.state_dict_metadata):
+            raise LauncherError("the planner's metadata has other keys than its plans")
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Until this rank's part is in storage, and on rank 0 all of the step. Raises TimeoutError."""
+        if self._memory is not None:
+            self._memory.prepared()
+            self._memory.client.wait(timeout_s)
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        return bool(os.fspath(checkpoint_id))

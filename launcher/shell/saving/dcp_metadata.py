@@ -1,0 +1,233 @@
+"""What torch.distributed.checkpoint knows of a checkpoint, as JSON: which chunks each tensor has, and who saved them;
+and the values that are no tensors, as JSON too, by planners of our own.
+
+Nothing in it can name a class or a function. Where in a shard a chunk lies, the shard tells itself; by `chunk_name`.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any
+
+import msgspec
+import torch
+from torch.distributed.checkpoint._traverse import set_element
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    Metadata,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import LoadPlanner, ReadItem, SavePlan, SavePlanner, WriteItem, WriteItemType
+
+from launcher.checkpoint.layout import MOST_DIMENSIONS, Layout
+from launcher.checkpoint.sums import sum_of
+from launcher.errors import BadCheckpoint, BadState, LauncherError
+from launcher.shell.saving.tensors import NAMES, flatten, restored
+
+VERSION = 1
+MOST_BYTES = 1 << 30  # of the JSON
+_DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in NAMES}
+_FORMATS = {
+    str(each).removeprefix("torch."): each
+    for each in (torch.contiguous_format, torch.channels_last, torch.preserve_format)
+}
+_HAS_STRIDES = "strides" in TensorProperties.__dataclass_fields__  # not yet in torch 2.6
+_NOTHING = Layout((), 0)
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
+_Sizes = Annotated[tuple[_Count, ...], msgspec.Meta(max_length=MOST_DIMENSIONS)]
+
+
+class Chunk(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A part of a tensor. rank: whose shard it lies in."""
+
+    offsets: _Sizes
+    sizes: _Sizes
+    rank: _Count
+
+
+class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A tensor of all ranks together, and what torch keeps of it."""
+
+    dtype: str
+    size: _Sizes
+    chunks: list[Chunk]
+    requires_grad: bool = False
+    memory_format: str = "contiguous_format"
+    pin_memory: bool = False
+    strides: _Sizes | None = None
+
+
+class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A whole checkpoint. save: a word that no two saves share: shards of two are never read as one.
+
+    values: by key, the rank that saved it. paths: by key, the keys that it is made of in the nested state.
+    """
+
+    version: int
+    save: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
+    world: Annotated[int, msgspec.Meta(ge=1, le=1 << 24)]
+    tensors: dict[str, Tensor]
+    values: dict[str, _Count]
+    paths: dict[str, list[str | int]]
+
+    @property
+    def shape(self) -> int:
+        """The same for two saves that can be read by one plan."""
+        return sum_of(msgspec.json.encode(msgspec.structs.replace(self, save="0" * 32)))
+
+
+def chunk_name(key: str, offsets: Iterable[int]) -> str:
+    """What a chunk is called in its shard. No two have one name, whatever their keys are."""
+    return f"{key}[{','.join(map(str, offsets))}]"
+
+
+def table_of(plans: Sequence[SavePlan], save: str) -> Table:
+    """What all ranks together are about to save. plans: by rank, nothing in two of them. Raises BadState."""
+    tensors: dict[str, Tensor] = {}
+    values: dict[str, int] = {}
+    paths: dict[str, list[str | int]] = {}
+    for rank, plan in enumerate(plans):
+        for item in plan.items:
+            if item.type is WriteItemType.BYTE_IO:
+                values[item.index.fqn] = rank
+            else:
+                _add(tensors, item, rank)
+        if isinstance(plan.planner_data, dict):
+            paths |= {key: list(path) for key, path in plan.planner_data.items() if _is_path(path)}
+    return Table(VERSION, save, len(plans), tensors, values, paths)
+
+
+def _add(tensors: dict[str, Tensor], item: WriteItem, rank: int) -> None:
+    key, about = item.index.fqn, item.tensor_data
+    properties = about.properties
+    if properties.dtype not in NAMES:
+        raise BadState(key, f"{properties.dtype} has no place in a checkpoint")
+    if properties.layout is not torch.strided:
+        raise BadState(key, f"{properties.layout} has no place in a checkpoint")
+    if key not in tensors:
+        strides = getattr(properties, "strides", None)
+        tensors[key] = Tensor(
+            str(properties.dtype).removeprefix("torch."), tuple(about.size), [],
+            bool(properties.requires_grad), str(properties.memory_format).removeprefix("torch."),
+            bool(properties.pin_memory), None if strides is None else tuple(strides),
+        )  # fmt: skip
+    tensors[key].chunks.append(Chunk(tuple(about.chunk.offsets), tuple(about.chunk.sizes), rank))
+
+
+def _is_path(path: object) -> bool:
+    return isinstance(path, tuple | list) and all(type(key) in (str, int) for key in path)
+
+
+def write(table: Table) -> bytes:
+    """Raises BadState for one that could not be read again."""
+    try:
+        text = msgspec.json.encode(table)
+    except UnicodeEncodeError as error:
+        raise BadState("", f"a key that is no Unicode: {error}") from error
+    if len(text) > MOST_BYTES:
+        raise BadState("", f"{len(text)} bytes say which chunks there are: {MOST_BYTES} at most")
+    return text
+
+
+def read(text: bytes | memoryview) -> Table:
+    """Raises BadCheckpoint for all else than what `write` wrote."""
+    try:
+        table = msgspec.json.decode(text, type=Table)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadCheckpoint(f"not the metadata of a checkpoint: {error}") from error
+    if table.version != VERSION:
+        raise BadCheckpoint(f"metadata of version {table.version}: this is version {VERSION}")
+    if any(rank >= table.world for rank in table.values.values()) or table.tensors.keys() & table.values.keys():
+        raise BadCheckpoint("the metadata names a rank that there is not, or a key twice")
+    for key, tensor in table.tensors.items():
+        if tensor.dtype not in _DTYPES or tensor.memory_format not in _FORMATS:
+            raise BadCheckpoint(f"{key}: this torch has no {tensor.dtype} or no {tensor.memory_format}")
+        for chunk in tensor.chunks:
+            if not _fits(chunk, tensor) or chunk.rank >= table.world:
+                raise BadCheckpoint(f"{key}: a chunk at {chunk.offsets} is not in a tensor of {tensor.size}")
+    return table
+
+
+def _fits(chunk: Chunk, tensor: Tensor) -> bool:
+    if not len(chunk.offsets) == len(chunk.sizes) == len(tensor.size):
+        return False
+    return all(
+        at + part <= whole for at, part, whole in zip(chunk.offsets, chunk.sizes, tensor.size, strict=True)
+    )  # fmt: skip
+
+
+def metadata_of(table: Table) -> Metadata:
+    """As DCP's planners want it."""
+    known: dict[str, Any] = {key: BytesStorageMetadata() for key in table.values}
+    for key, tensor in table.tensors.items():
+        more = {"strides": tensor.strides} if _HAS_STRIDES else {}
+        properties = TensorProperties(
+            dtype=_DTYPES[tensor.dtype], layout=torch.strided, requires_grad=tensor.requires_grad,
+            memory_format=_FORMATS[tensor.memory_format], pin_memory=tensor.pin_memory, **more,
+        )  # fmt: skip
+        chunks = [ChunkStorageMetadata(torch.Size(each.offsets), torch.Size(each.sizes)) for each in tensor.chunks]
+        known[key] = TensorStorageMetadata(properties, torch.Size(tensor.size), chunks)
+    return Metadata(known, planner_data={key: tuple(path) for key, path in table.paths.items()})
+
+
+class FlashSavePlanner(DefaultSavePlanner):  # type: ignore[misc, unused-ignore]
+    """DCP's default planner, but values that are no tensors are saved as JSON. Raises BadState for what cannot be."""
+
+    def transform_object(self, write_item: WriteItem, object: Any) -> Any:
+        """The bytes of a value, or the tensor as it is."""
+        if write_item.type is not WriteItemType.BYTE_IO:
+            return object
+        key = write_item.index.fqn
+        try:
+            text, tensors = flatten(object)
+        except BadState as error:
+            raise BadState(f"{key}/{error.path}".rstrip("/"), error.fault) from error
+        if tensors:
+            raise BadState(f"{key}/{next(iter(tensors))}".rstrip("/"), "a tensor in a tuple: use a list or a dict")
+        return io.BytesIO(text.encode())
+
+
+class FlashLoadPlanner(DefaultLoadPlanner):  # type: ignore[misc, unused-ignore]
+    """DCP's default planner for what FlashSavePlanner has saved."""
+
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        """Put a value where it belongs. Raises BadCheckpoint where it is not what FlashSavePlanner makes."""
+        try:
+            found = restored(value.read().decode(), _NOTHING, memoryview(b""), 0)
+        except UnicodeDecodeError as error:
+            raise BadCheckpoint(f"{read_item.dest_index.fqn}: {error}") from error
+        if self.flatten_state_dict:
+            set_element(self.original_state_dict, self.mappings[read_item.dest_index.fqn], found)
+        else:
+            self.state_dict[read_item.dest_index.fqn] = found
+
+
+def text_of(planner: SavePlanner, item: WriteItem) -> str:
+    """A value as it is saved. DCP's own default planner would pickle it: ours does that part for it.
+
+    Raises BadState, and LauncherError for a planner that has a way of its own.
+    """
+    kind = type(planner)
+    if isinstance(planner, FlashSavePlanner):
+        return str(planner.resolve_data(item).getvalue().decode())
+    own = getattr(kind, "resolve_data", None) is not DefaultSavePlanner.resolve_data
+    if own or kind.transform_object is not DefaultSavePlanner.transform_object:
+        raise LauncherError(f"{kind.__name__} turns values into bytes in its own way: make it a FlashSavePlanner")
+    found = planner.lookup_object(item.index)
+    return str(FlashSavePlanner.transform_object(planner, item, found).getvalue().decode())
+
+
+def load_text(planner: LoadPlanner, item: ReadItem, text: str) -> None:
+    """Give a value to the planner; DCP's own default planner would unpickle it. Raises BadCheckpoint, LauncherError."""
+    value = io.BytesIO(text.encode())
+    if isinstance(planner, FlashLoadPlanner):
+        planner.load_bytes(item, value)
+    elif getattr(type(planner), "load_bytes", None) is DefaultLoadPlanner.load_bytes:
+        FlashLoadPlanner.load_bytes(planner, item, value)
+    else:
+        raise LauncherError(f"{type(planner).__name__} reads values in its own way: make it a FlashLoadPlanner")

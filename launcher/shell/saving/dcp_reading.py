@@ -1,0 +1,261 @@
+"""The other half of dcp.py: a step is found, agreed on by way of DCP's plans, and read in any world size."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import torch.distributed as dist
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem
+from torch.distributed.checkpoint.storage import StorageReader
+from torch.futures import Future
+
+from launcher.checkpoint.layout import Entry
+from launcher.checkpoint.wire import Failed, ToClient
+from launcher.errors import BadCheckpoint, StorageFailed
+from launcher.shell.memory.arena import find
+from launcher.shell.saving.dcp_metadata import Chunk, chunk_name, load_text, metadata_of
+from launcher.shell.saving.dcp_shards import InMemory, InStorage, Saved, Shard, Verified, Want, log
+from launcher.shell.saving.memory import Memory
+from launcher.shell.saving.rank import Rank
+from launcher.shell.saving.tensors import over
+from launcher.shell.storage.opening import open_store
+from launcher.shell.storage.reader import committed, manifest_of
+
+Take = Callable[[Shard, Verified], None]
+
+
+class Memories:
+    """What this process has in memory, by folder where no agent keeps one for all: saves come and go, this stays."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._open: dict[tuple[str, str, int], tuple[Rank, Memory]] = {}
+        self._closes = False
+
+    def of(self, rank: Rank, environ: Mapping[str, str], generations: int = 3) -> Memory:
+        """Raises KeeperLost. generations: of the first save."""
+        key = (rank.run, rank.worker, rank.local_rank)
+        with self._guard:
+            known = self._open.get(key)
+            if known is not None and known[0] == rank:
+                return known[1]
+            if known is not None:  # another world, in the same process
+                known[1].close()
+            memory = Memory(rank, environ, generations=generations, replicated=False, threads=2, told=_told)
+            self._open[key] = rank, memory
+            if not self._closes:
+                self._closes = True
+                atexit.register(self.close)
+            return memory
+
+    def close(self) -> None:
+        """What is in flight goes on: with the agent, or first where there is none."""
+        with self._guard:
+            for _, memory in self._open.values():
+                memory.close()
+            self._open.clear()
+
+
+memories = Memories()
+
+
+def _told(message: ToClient) -> None:
+    if isinstance(message, Failed) and message.reason != "overwritten":
+        log.warning("persist_failed", extra={"step": message.step, "reason": message.reason, "detail": message.detail})
+
+
+def named(folder: str | os.PathLike[str]) -> str:
+    """A path, absolute, or a URL."""
+    text = os.fspath(folder)
+    return text if "://" in text else str(Path(text).absolute())
+
+
+def here(folder: str, environ: Mapping[str, str]) -> Rank:
+    """This process, as torch.distributed knows it."""
+    rank = Rank.of(environ, folder)
+    if dist.is_available() and dist.is_initialized():
+        return replace(rank, rank=dist.get_rank(), world=dist.get_world_size())
+    return rank
+
+
+def _in_memory(rank: Rank, environ: Mapping[str, str]) -> int:
+    """The step that all ranks hold. Where no agent has said so: that of an only rank. -1 for none."""
+    if rank.restore is not None:
+        return rank.restore
+    if rank.world > 1 or not find(rank.memory, rank.run, rank.worker):
+        return -1
+    return memories.of(rank, environ).newest()
+
+
+def find_saved(folder: str, environ: Mapping[str, str], step: int | None) -> Saved | None:
+    """The newest step, or the one that is asked for; None where nothing is stored.
+
+    Raises BadCheckpoint where there is something, and none of it can be read, and StorageFailed.
+    """
+    rank = here(folder, environ)
+    memory = _in_memory(rank, environ)
+    if memory >= 0 and step in (None, memory):
+        try:
+            return Saved(InMemory.of(rank, memory), lambda: _in_storage(folder, memory))
+        except BadCheckpoint as error:
+            log.warning("memory_passed_over", extra={"step": memory, "why": str(error)})
+    if "://" not in folder and not Path(folder).is_dir():
+        return None
+    store, fault = open_store(folder), None
+    for manifest in committed(store, lambda word, fields: log.warning(word, extra=dict(fields))):
+        if step is not None and manifest.step != step:
+            continue
+        found = InStorage(store, manifest)
+        try:
+            return Saved(None, lambda found=found: found)  # type: ignore[misc]
+        except BadCheckpoint as error:
+            fault = fault or error
+            log.warning("checkpoint_passed_over", extra={"step": manifest.step, "why": str(error)})
+    if fault is not None:
+        raise fault
+    return None
+
+
+def _in_storage(folder: str, step: int) -> InStorage:
+    try:
+        store = open_store(folder)
+        return InStorage(store, manifest_of(store, step))
+    except StorageFailed as error:
+        raise BadCheckpoint(f"step {step} is not in storage either: {error}") from error
+
+
+class FlashStorageReader(StorageReader):  # type: ignore[misc, unused-ignore]
+    """Of one step: the newest, or the one that is asked for. It stays with it, so that several loads are of one step.
+
+    False where nothing is stored. From memory where the agents have agreed on its step and the world is the same, else
+    from storage, in any world size.
+    """
+
+    def __init__(
+        self, folder: str | os.PathLike[str], *, step: int | None = None, environ: Mapping[str, str] | None = None
+    ) -> None:
+        self.folder, self._step = named(folder), step
+        self._environ = os.environ if environ is None else environ
+        self._found: Saved | None = None
+
+    def __bool__(self) -> bool:
+        return self._saved() is not None
+
+    @property
+    def step(self) -> int | None:
+        """Which one it is; None where nothing is stored."""
+        saved = self._saved()
+        return None if saved is None else saved.step
+
+    def _saved(self) -> Saved | None:
+        if self._found is None:
+            self._found = find_saved(self.folder, self._environ, self._step)
+        return self._found
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """checkpoint_id: another folder."""
+        if checkpoint_id is not None and named(checkpoint_id) != self.folder:
+            self.folder, self._found = named(checkpoint_id), None
+
+    def read_metadata(self) -> Metadata:
+        """Raises BadCheckpoint, also where nothing is stored, and StorageFailed."""
+        return metadata_of(self._there().table)
+
+    def _there(self) -> Saved:
+        saved = self._saved()
+        if saved is None:
+            what = "nothing" if self._step is None else f"no step {self._step}"
+            raise BadCheckpoint(f"{self.folder}: {what} is stored here")
+        return saved
+
+    def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool) -> None:
+        pass
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        saved = self._there()
+        return replace(plan, storage_data=(saved.step, saved.table.save, saved.table.shape))
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        """All read one step: the oldest that any rank has found. Raises BadCheckpoint where that is not possible."""
+        seen = [plan.storage_data for plan in plans]
+        if len({shape for _, _, shape in seen}) > 1:
+            steps = sorted({step for step, _, _ in seen})
+            raise BadCheckpoint(f"the ranks see different checkpoints, of steps {steps}: load again")
+        return [replace(plan, storage_data=min(seen)) for plan in plans]
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """Raises BadCheckpoint and StorageFailed; the state dict may then hold a part of what was read."""
+        saved = self._agreed(*plan.storage_data)
+        saved.read(_wanted(saved, planner, plan))
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    def _agreed(self, step: int, save: str, shape: int) -> Saved:
+        if self._there().table.save != save:
+            log.warning("checkpoint_passed_over", extra={"step": self._there().step, "why": "another rank lacks it"})
+            self._found = find_saved(self.folder, self._environ, step)
+            if self._there().table.save != save or self._there().table.shape != shape:
+                raise BadCheckpoint(f"step {step} is another one than the other ranks have")
+        return self._there()
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        return bool(os.fspath(checkpoint_id))
+
+
+def _wanted(saved: Saved, planner: LoadPlanner, plan: LoadPlan) -> Iterator[Want]:
+    """What a plan reads. Raises BadCheckpoint for what the checkpoint does not have."""
+    chunks: dict[str, dict[tuple[int, ...], Chunk]] = {}
+    for item in plan.items:
+        key = item.storage_index.fqn
+        if item.type is LoadItemType.BYTE_IO:
+            if key not in saved.table.values:
+                raise BadCheckpoint(f"step {saved.step} has no value {key}")
+            yield Want(key, saved.table.values[key], _value(planner, item), is_value=True)
+            continue
+        if key not in chunks and key in saved.table.tensors:
+            chunks[key] = {each.offsets: each for each in saved.table.tensors[key].chunks}
+        chunk = chunks.get(key, {}).get(tuple(item.storage_index.offset or ()))
+        if chunk is None:
+            raise BadCheckpoint(f"step {saved.step} has no chunk of {key} at {item.storage_index.offset}")
+        yield Want(chunk_name(key, chunk.offsets), chunk.rank, _tensor(planner, item, chunk))
+
+
+def _value(planner: LoadPlanner, item: ReadItem) -> Take:
+    def take(shard: Shard, verified: Verified) -> None:
+        load_text(planner, item, shard.values[item.storage_index.fqn])
+
+    return take
+
+
+def _tensor(planner: LoadPlanner, item: ReadItem, chunk: Chunk) -> Take:
+    """Reads the rows that are needed, and of these copies the columns that are."""
+
+    def take(shard: Shard, verified: Verified) -> None:
+        entry = shard.chunks[chunk_name(item.storage_index.fqn, chunk.offsets)]
+        if entry.shape != chunk.sizes:
+            raise BadCheckpoint(f"{entry.name} is {entry.shape}, and {chunk.sizes} by the metadata")
+        starts, sizes = tuple(item.storage_offsets), tuple(item.lengths)
+        shape, at, size = entry.shape, entry.start, entry.end - entry.start
+        if shape and size:
+            row = size // shape[0]
+            shape, at, size = (sizes[0], *shape[1:]), at + starts[0] * row, sizes[0] * row
+        part = Entry(entry.name, entry.dtype, shape, 0, size)
+        at += shard.head_bytes
+        source = over(verified.read(at, at + size), part, 0)
+        for dim in range(1, len(shape)):
+            source = source.narrow(dim, starts[dim], sizes[dim])
+        target = planner.resolve_tensor(item).detach()
+        if target.shape != source.shape:
+            raise BadCheckpoint(f"{entry.name}: {tuple(source.shape)} does not go into {tuple(target.shape)}")
+        target.copy_(source)
+        planner.commit_tensor(item, target)
+
+    return take

@@ -1,0 +1,291 @@
+"""A step that torch.distributed.checkpoint has saved, as its shards hold it: in this host's arenas, or in storage.
+
+No byte of it is given out that was not hashed. Memory is read where the agents have agreed on its step; what is broken
+or missing there is told, and comes from storage if the same save lies there.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from launcher.checkpoint import tree
+from launcher.checkpoint.generations import State, offset_of
+from launcher.checkpoint.layout import Entry, read_head
+from launcher.checkpoint.manifest import Manifest
+from launcher.checkpoint.sums import CHUNK_BYTES, sum_of
+from launcher.errors import BadCheckpoint
+from launcher.shell.memory.arena import Arena, find
+from launcher.shell.saving import dcp_metadata
+from launcher.shell.saving.dcp_metadata import Table
+from launcher.shell.saving.laying import KEY
+from launcher.shell.saving.rank import Rank
+from launcher.shell.storage.store import Opened, Store
+
+log = logging.getLogger("turnout.checkpoint")
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """What one shard holds. save: of which save. chunks: by `chunk_name`. values: by key, as text of a tree."""
+
+    save: str
+    chunks: Mapping[str, Entry]
+    values: Mapping[str, str]
+    table: Entry | None
+    head_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """A chunk, or a value, and the rank that saved it. take: is given its bytes by a Verified."""
+
+    name: str
+    rank: int
+    take: Callable[[Shard, Verified], None]
+    is_value: bool = False
+
+    def at(self, shard: Shard) -> int | None:
+        """Where it begins, None where the shard has no such thing."""
+        if self.is_value:
+            return 0 if self.name in shard.values else None
+        return shard.chunks[self.name].start if self.name in shard.chunks else None
+
+
+class Verified:
+    """A shard that is being read. sums: of its chunks."""
+
+    def __init__(self, file: Opened, sums: tuple[int, ...], name: str) -> None:
+        self._file, self._sums, self._name = file, sums, name
+        self._aside = memoryview(b"")
+        self._first = self._past = 0  # which chunks lie aside
+        if len(sums) != -(-file.size_bytes // CHUNK_BYTES):
+            raise BadCheckpoint(f"{name}: its {len(sums)} sums are not those of {file.size_bytes} bytes")
+
+    def read(self, start: int, end: int) -> memoryview:
+        """These bytes, until the next read. Raises BadCheckpoint where they are not what was hashed."""
+        if not 0 <= start <= end <= self._file.size_bytes:
+            raise BadCheckpoint(f"{self._name} has {self._file.size_bytes} bytes: {start} to {end} are not in it")
+        first, past = start // CHUNK_BYTES, -(-end // CHUNK_BYTES)
+        if start < end and not self._first <= first <= past <= self._past:
+            self._have(first, past)
+        at = start - self._first * CHUNK_BYTES
+        return self._aside[at : at + end - start]
+
+    def _have(self, first: int, past: int) -> None:
+        size = min(past * CHUNK_BYTES, self._file.size_bytes) - first * CHUNK_BYTES
+        aside = self._aside if self._aside.nbytes >= size else memoryview(torch.empty(size, dtype=torch.uint8).numpy())
+        at = first
+        if self._first <= first < self._past:  # the end of what was read before is where this begins
+            held = self._aside[(first - self._first) * CHUNK_BYTES : (self._past - self._first) * CHUNK_BYTES]
+            at = self._past
+            aside[: min(held.nbytes, size)] = held[: min(held.nbytes, size)]
+        self._first = self._past = 0
+        for number in range(at, past):
+            chunk = aside[(number - first) * CHUNK_BYTES : min((number - first + 1) * CHUNK_BYTES, size)]
+            self._file.fill(chunk, number * CHUNK_BYTES)
+            if sum_of(chunk) != self._sums[number]:
+                raise BadCheckpoint(f"{self._name}: chunk {number} is not what was written")
+        self._aside, self._first, self._past = aside, first, past
+
+
+class Source(Protocol):
+    """Where shards are."""
+
+    def opened(self, rank: int) -> AbstractContextManager[Verified]:
+        """One of them. Raises BadCheckpoint, StorageFailed."""
+
+    def holder(self, want: Want) -> int | None:
+        """The rank in whose shard it is to be looked for, None for nowhere here."""
+
+
+class _Region:
+    """A generation's bytes, read through its file: a mapping made for one load would cost a fault for each page."""
+
+    def __init__(self, arena: Arena, generation: int, size_bytes: int) -> None:
+        self._file, self._start, self.size_bytes = arena.file, offset_of(generation), size_bytes
+
+    def fill(self, view: memoryview, offset: int) -> None:
+        while view.nbytes:
+            got = os.preadv(self._file, [view], self._start + offset)
+            if not got:
+                raise BadCheckpoint("memory ends before its shard does")
+            view, offset = view[got:], offset + got
+
+    def forget(self, offset: int, size_bytes: int) -> None:
+        pass
+
+
+class InMemory:
+    """The arenas of this worker that hold a step, by rank: path, generation and epoch of each."""
+
+    def __init__(self, step: int, held: Mapping[int, tuple[Path, int, int]]) -> None:
+        self.step, self._held = step, held
+        self._shards: dict[int, Shard] = {}
+        for rank in held:
+            with self.opened(rank) as verified:
+                self._shards[rank] = shard_of(verified)
+        if len({shard.save for shard in self._shards.values()}) != 1:
+            raise BadCheckpoint(f"memory does not hold step {step} as one save")
+
+    @classmethod
+    def of(cls, rank: Rank, step: int) -> InMemory:
+        """What all ranks of this worker hold. Raises BadCheckpoint where that is nothing, or broken."""
+        held: dict[int, tuple[Path, int, int]] = {}
+        for found in find(rank.memory, rank.run, rank.worker):
+            arena = Arena.open(found.path)
+            try:
+                for generation, slot in enumerate(arena.slots()):
+                    record = slot.record
+                    if (
+                        record is None
+                        or slot.state is not State.HASHED
+                        or (record.step, record.world) != (step, rank.world)
+                    ):
+                        continue
+                    if slot.epoch >= held.get(record.rank, (found.path, 0, -1))[2]:
+                        held[record.rank] = (found.path, generation, slot.epoch)
+            finally:
+                arena.close()
+        return cls(step, held)
+
+    @contextmanager
+    def opened(self, rank: int) -> Iterator[Verified]:
+        path, generation, epoch = self._held[rank]
+        arena = Arena.open(path)
+        try:
+            record = arena.slots()[generation].record
+            if record is None or record.epoch != epoch:
+                raise BadCheckpoint(f"memory holds step {self.step} of rank {rank} no longer")
+            region = _Region(arena, generation, record.head_bytes + record.data_bytes)
+            yield Verified(region, arena.sums(generation), f"step {self.step} of rank {rank} in memory")
+        finally:
+            arena.close()
+
+    def holder(self, want: Want) -> int | None:
+        return next((rank for rank, shard in self._shards.items() if want.at(shard) is not None), None)
+
+    def table(self) -> Table:
+        """Raises BadCheckpoint."""
+        for rank, shard in self._shards.items():
+            if shard.table is not None:
+                with self.opened(rank) as verified:
+                    return _table(shard, verified)
+        raise BadCheckpoint(f"no shard of step {self.step} in this memory tells what the others are")
+
+
+class InStorage:
+    """A step that is committed."""
+
+    def __init__(self, store: Store, manifest: Manifest) -> None:
+        self._store, self._manifest, self.step = store, manifest, manifest.step
+
+    @contextmanager
+    def opened(self, rank: int) -> Iterator[Verified]:
+        if rank >= self._manifest.world:
+            raise BadCheckpoint(f"step {self.step} has no rank {rank}")
+        shard = self._manifest.shards[rank]
+        with self._store.opened(self.step, shard.file) as file:
+            yield Verified(file, shard.sums, f"{shard.file} of step {self.step}")
+
+    def holder(self, want: Want) -> int | None:
+        return want.rank
+
+    def table(self) -> Table:
+        """Raises BadCheckpoint, StorageFailed."""
+        with self.opened(0) as verified:
+            table = _table(shard_of(verified), verified)
+        if table.world != self._manifest.world:
+            raise BadCheckpoint(f"step {self.step} was saved by {table.world} ranks, its manifest says otherwise")
+        return table
+
+
+class Saved:
+    """One step. near: memory. far: gives what storage has of it, and raises BadCheckpoint where that is nothing."""
+
+    def __init__(self, near: InMemory | None, far: Callable[[], InStorage]) -> None:
+        self._near, self._far = near, far
+        source = near or far()
+        self.step, self.table = source.step, source.table()
+
+    def read(self, wants: Iterable[Want]) -> None:
+        """Have each of them taken. Raises BadCheckpoint, StorageFailed; some of them may have been taken then."""
+        left = list(wants)
+        if self._near is not None:
+            left = list(self._from(self._near, left, again=True))
+        if left:
+            for _ in self._from(self._far(), left, again=False):
+                raise BadCheckpoint(f"step {self.step} is not whole")
+
+    def _from(self, source: Source, wants: Iterable[Want], *, again: bool) -> Iterator[Want]:
+        """Gives those that are not there. again: also those that are broken there."""
+        by_rank: dict[int, list[Want]] = {}
+        for want in wants:
+            rank = source.holder(want)
+            if rank is None:
+                yield want
+            else:
+                by_rank.setdefault(rank, []).append(want)
+        for rank, there in sorted(by_rank.items()):
+            try:
+                with source.opened(rank) as verified:
+                    self._take(verified, rank, there)
+            except BadCheckpoint as error:
+                if not again:
+                    raise
+                log.warning("memory_passed_over", extra={"step": self.step, "why": str(error)})
+                yield from there
+
+    def _take(self, verified: Verified, rank: int, wants: Iterable[Want]) -> None:
+        shard = shard_of(verified)
+        if shard.save != self.table.save:
+            raise BadCheckpoint(f"rank {rank} of step {self.step} is of another save of this step")
+        places = [(want.at(shard), want) for want in wants]
+        for at, want in sorted(places, key=lambda place: place[0] or 0):
+            if at is None:
+                raise BadCheckpoint(f"rank {rank} of step {self.step} does not hold {want.name}")
+            want.take(shard, verified)
+
+
+def shard_of(verified: Verified) -> Shard:
+    """What a shard holds. Raises BadCheckpoint for one that was not saved through torch.distributed.checkpoint."""
+    size = 8 + int.from_bytes(verified.read(0, 8), "little")
+    layout, metadata, head_bytes = read_head(verified.read(0, size))
+    try:
+        text = json.loads(metadata.get(KEY, ""))["tree"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise BadCheckpoint(f"the shard has no tree: {error}") from error
+    if not isinstance(text, str):
+        raise BadCheckpoint("the tree is no text")
+    match tree.unflatten(text, {entry.name: entry for entry in layout.entries}):
+        case {
+            "dcp": 1,
+            "save": str(save),
+            "chunks": dict(chunks),
+            "values": dict(values),
+            "table": (None | Entry()) as table,
+        }:
+            whole = all(isinstance(each, Entry) for each in chunks.values())
+            if whole and all(isinstance(each, str) for each in values.values()):
+                return Shard(save, chunks, values, table, head_bytes)
+    raise BadCheckpoint("the shard was not saved through torch.distributed.checkpoint")
+
+
+def _table(shard: Shard, verified: Verified) -> Table:
+    if shard.table is None:
+        raise BadCheckpoint("the shard does not tell what the others are")
+    start, end = shard.head_bytes + shard.table.start, shard.head_bytes + shard.table.end
+    if end - start > dcp_metadata.MOST_BYTES:
+        raise BadCheckpoint(f"metadata of {end - start} bytes: {dcp_metadata.MOST_BYTES} at most")
+    table = dcp_metadata.read(bytes(verified.read(start, end)))
+    if table.save != shard.save:
+        raise BadCheckpoint("the metadata is of another save")
+    return table

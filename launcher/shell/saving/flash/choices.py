@@ -1,0 +1,61 @@
+"""What a user of the flash-checkpoint classes chooses: where a save goes, and which files stay. Source: DL-43, DL-50"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import TypeAlias
+
+from launcher.checkpoint.retention import Every, Latest
+
+
+class StorageType(Enum):
+    """Where a save goes. MEMORY: to storage only if training goes on from it after a failure; DISK: there too, soon."""
+
+    MEMORY = 0
+    DISK = 1
+
+
+@dataclass(frozen=True, slots=True)
+class KeepLatestStepStrategy:
+    """Of the files in the folder the newest `max_to_keep` stay, 1 or more. checkpoint_dir: the checkpointer's."""
+
+    max_to_keep: int
+    checkpoint_dir: str | Path = ""
+
+    def __post_init__(self) -> None:
+        Latest(self.max_to_keep)
+
+
+@dataclass(frozen=True, slots=True)
+class KeepStepIntervalStrategy:
+    """Of the files in the folder those of multiples of `keep_interval` stay, 1 or more, and the newest one."""
+
+    keep_interval: int
+    checkpoint_dir: str | Path = ""
+
+    def __post_init__(self) -> None:
+        Every(self.keep_interval)
+
+
+DeletionStrategy: TypeAlias = KeepLatestStepStrategy | KeepStepIntervalStrategy
+
+
+def keep_and_every(strategy: object, folder: Path) -> tuple[int, int]:
+    """The two numbers that a strategy means, 0 and 0 for none. Raises ValueError and TypeError for what is not ours."""
+    match strategy:
+        case None:
+            return 0, 0
+        case KeepLatestStepStrategy(max_to_keep=keep, checkpoint_dir=where):
+            numbers = keep, 0
+        case KeepStepIntervalStrategy(keep_interval=every, checkpoint_dir=where):
+            numbers = 0, every
+        case _:
+            raise TypeError(
+                f"deletion_strategy is a {type(strategy).__name__}: KeepLatestStepStrategy and "
+                "KeepStepIntervalStrategy are known here"
+            )
+    if str(where) and Path(where).absolute() != folder:
+        raise ValueError(f"the strategy is for {where}, the checkpoints are in {folder}")
+    return numbers

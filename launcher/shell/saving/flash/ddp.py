@@ -1,0 +1,213 @@
+"""`DdpCheckpointer`: a state that is the same on all ranks, as a dictionary, in memory and as one torch file a step.
+
+Every rank calls `save_checkpoint` and `load_checkpoint`. Local rank 0 of each worker saves into memory, rank 0 alone
+to disk. How users write it: launcher/flash_checkpoint.py. Which files there are: torch_files.py.
+Source: DL-43 to DL-51, DL-65, DL-66; facts/dlrover.md §6.4
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import math
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from launcher.checkpoint.wire import Failed, Persisted, Sealed, ToClient
+from launcher.errors import BadCheckpoint, StorageFailed
+from launcher.shell.progress import Steps
+from launcher.shell.saving.flash import torch_files
+from launcher.shell.saving.flash.choices import DeletionStrategy, StorageType, keep_and_every
+from launcher.shell.saving.flash.together import talks, told_by_first
+from launcher.shell.saving.memory import Memory
+from launcher.shell.saving.rank import Rank
+
+_GENERATIONS, _THREADS = 3, 2
+_OTHERS_S, _LOOK_S = 60.0, 0.01  # until local rank 0 has saved what this rank has passed already
+_NOTHING, _BROKEN = -1, -2
+log = logging.getLogger("turnout.checkpoint")
+
+
+class DdpCheckpointer:
+    """Of one process. checkpoint_dir: where files go that are given no path, and where it is noted which there are.
+
+    local_shard_num, global_shard_num: 1, the state is whole on each rank. comm_backend, save_timeout: taken, not
+    needed: one file has no others to wait for. deletion_strategy: which files stay, None for all. replica_count: 0.
+    environ: of this process, by which its launcher tells it who it is. Raises NotImplementedError for replicas, and
+    ValueError.
+    """
+
+    def __init__(
+        self,
+        checkpoint_dir: str | os.PathLike[str],
+        local_shard_num: int = 1,
+        global_shard_num: int = 1,
+        comm_backend: str = "",
+        deletion_strategy: DeletionStrategy | None = None,
+        save_timeout: float = 600,
+        replica_count: int = 0,
+        *,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        if replica_count:
+            raise NotImplementedError(f"replica_count={replica_count}: not yet, memory has no copies on other workers")
+        if (local_shard_num, global_shard_num) != (1, 1):
+            raise ValueError("a sharded state is for FsdpShardCheckpointer: here there is one shard")
+        if not math.isfinite(save_timeout) or save_timeout <= 0:
+            raise ValueError(f"save_timeout is {save_timeout}: seconds, more than 0")
+        self.checkpoint_dir = Path(checkpoint_dir).absolute()
+        self._keep, self._every = keep_and_every(deletion_strategy, self.checkpoint_dir)
+        self._environ = dict(os.environ if environ is None else environ)
+        self._rank = Rank.of(self._environ, str(self.checkpoint_dir))
+        self._steps = Steps()
+        self._memory: Memory | None = None
+        self._newest = -1  # step that was saved by this process, or would have been by local rank 0
+        self._to_disk = -1
+        self._failed: dict[int, str] = {}
+
+    def save_checkpoint(
+        self,
+        step: int,
+        state_dict: Mapping[str, Any],
+        path: str | os.PathLike[str] = "",
+        storage_type: StorageType = StorageType.DISK,
+    ) -> None:
+        """Have this step in memory; training may go on when this returns. DISK: and at `path`, in the background.
+
+        state_dict: nested dicts, lists and tuples of tensors and plain values. path: of a file that
+        `torch.load(path, weights_only=True)` reads, "" for <checkpoint_dir>/<step>/rank_0.pt. MEMORY: the file is
+        written only if the training fails and goes on from this step. Raises BadState, NoMemory.
+        """
+        if not isinstance(storage_type, StorageType):
+            raise TypeError(f"storage_type is {storage_type!r}: StorageType.MEMORY or StorageType.DISK")
+        if not isinstance(state_dict, Mapping):
+            raise TypeError(f"state_dict is a {type(state_dict).__name__}, not a dictionary")
+        if step < 0:
+            raise ValueError(f"step is {step}: 0 or more")
+        if self._rank.local_rank == 0:
+            self._opened().save(step, state_dict, self._target(step, path, storage_type))
+        self._newest = step
+        self._steps.saved(step)
+
+    def _target(self, step: int, path: str | os.PathLike[str], storage_type: StorageType) -> Sealed | None:
+        if self._rank.rank:
+            return None
+        file = self.checkpoint_dir / path if str(path) else torch_files.default_path(self.checkpoint_dir, step)
+        if storage_type is StorageType.DISK:
+            self._to_disk = step
+            self._failed.pop(step, None)
+        later = storage_type is StorageType.MEMORY
+        return Sealed(
+            0, 0, step, str(self.checkpoint_dir), "torch", str(file.absolute()), self._keep, self._every, later
+        )
+
+    def load_checkpoint(self, resume_path: str | os.PathLike[str] = "") -> dict[str, Any]:
+        """The newest state: from memory where all ranks hold one, else from `resume_path`, else the newest file.
+
+        {} where there is nothing. All ranks call it, and get the same step. Each byte is verified. Raises
+        BadCheckpoint where memory was agreed on and is broken (the next round does without), and where there are
+        files and none can be loaded; StorageFailed.
+        """
+        found = self._from_memory()
+        if found is None and str(resume_path):
+            found = torch_files.load(Path(resume_path))
+        if found is None:
+            found = self._from_files()
+        if found is None:
+            return {}
+        if not isinstance(found, dict):
+            raise BadCheckpoint(f"the newest checkpoint of {self.checkpoint_dir} is no dictionary")
+        return found
+
+    def _from_memory(self) -> object | None:
+        rank = self._rank
+        if not rank.beside and rank.world > 1:
+            return None  # nobody can say what the other ranks hold
+        if self._newest >= 0:
+            step = self._await(self._newest)
+        elif rank.restore is not None:
+            step = rank.restore
+        else:
+            step = self._opened().newest()
+        if step < 0:
+            return None
+        try:
+            return self._opened().load(step)
+        except BadCheckpoint as error:
+            if rank.world > 1:  # the other ranks would not fall back with us
+                raise
+            log.warning("memory_passed_over", extra={"step": step, "why": str(error)})
+            return None
+
+    def _await(self, step: int) -> int:
+        """Have the step that all have saved last hashed: local rank 0 may be a little behind."""
+        memory, until_s = self._opened(), time.monotonic() + _OTHERS_S
+        while step not in [each.step for each in memory.client.settle(1)]:
+            if time.monotonic() > until_s:
+                raise BadCheckpoint(f"local rank 0 has not saved step {step} within {_OTHERS_S:g} s")
+            time.sleep(_LOOK_S)
+        return step
+
+    def _from_files(self) -> object | None:
+        """The newest file that is whole. Where ranks can talk rank 0 chooses, since files may appear meanwhile."""
+        if not talks(self._rank.world):
+            newest = torch_files.newest(self.checkpoint_dir, _say)
+            return newest[1] if newest is not None else None
+        if self._rank.rank == 0:
+            return self._choose()
+        number, step = told_by_first((_NOTHING, 0))
+        if number == _BROKEN:
+            raise BadCheckpoint("rank 0 could load none of the checkpoints that there are")
+        if number == _NOTHING:
+            return None
+        for each in torch_files.kept(self.checkpoint_dir):
+            if (each.number, each.step) == (number, step):
+                return torch_files.load(each.path, each.versions)
+        raise BadCheckpoint(f"rank 0 has loaded step {step}: {self.checkpoint_dir} of this rank does not hold it")
+
+    def _choose(self) -> object | None:
+        choice = (_BROKEN, 0)
+        try:
+            newest = torch_files.newest(self.checkpoint_dir, _say)
+            choice = (newest[0].number, newest[0].step) if newest is not None else (_NOTHING, 0)
+        finally:
+            told_by_first(choice)
+        return newest[1] if newest is not None else None
+
+    def wait_latest_checkpoint(self, timeout: float = 1800) -> None:
+        """Until the last DISK save is in its file. Raises TimeoutError, and StorageFailed where that has failed."""
+        if self._memory is not None:
+            self._memory.client.wait(timeout)
+        if self._to_disk in self._failed:
+            raise StorageFailed(f"step {self._to_disk}: {self._failed[self._to_disk]}")
+
+    def close(self) -> None:
+        """Nothing more is saved. What is in flight goes on: with the agent, or first where there is none."""
+        memory, self._memory = self._memory, None
+        if memory is not None:
+            atexit.unregister(self.close)
+            memory.close()
+
+    def _opened(self) -> Memory:
+        if self._memory is None:
+            self._memory = Memory(
+                self._rank, self._environ, generations=_GENERATIONS, replicated=True, threads=_THREADS,
+                told=self._told,
+            )  # fmt: skip
+            atexit.register(self.close)
+        return self._memory
+
+    def _told(self, message: ToClient) -> None:
+        match message:
+            case Persisted(step=step):
+                self._failed.pop(step, None)
+            case Failed(step=step, reason=reason, detail=detail) if step == self._to_disk:
+                self._failed[step] = detail
+                log.warning("persist_failed", extra={"step": step, "reason": reason, "detail": detail})
+
+
+def _say(word: str, fields: Mapping[str, object]) -> None:
+    log.warning(word, extra=dict(fields))

@@ -1,0 +1,219 @@
+"""`FsdpShardCheckpointer`: each rank saves its own part, over torch.distributed.checkpoint, a folder a step.
+
+Both generations of DLRover's class: state dicts in and a storage reader out, or models and optimizers in and out. How
+parts become files, and files parts in another world size, is in ../dcp.py.
+Source: DL-52 to DL-56; facts/dlrover.md §6.4
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, overload
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+from launcher.errors import BadCheckpoint, BadState
+from launcher.shell.saving.dcp import FlashStorageReader, FlashStorageWriter
+from launcher.shell.saving.dcp_reading import here
+from launcher.shell.saving.flash.choices import StorageType
+from launcher.shell.saving.flash.together import talks, told_by_first
+from launcher.shell.saving.tensors import flatten
+from launcher.shell.storage.store import MOST_STEP, step_of
+
+_NOTHING, _FOUND, _BROKEN = range(3)
+log = logging.getLogger("turnout.checkpoint")
+
+
+class FsdpShardCheckpointer:
+    """Of one process; all ranks call its methods alike. checkpoint_dir: the folder in which folders of steps lie.
+
+    comm_backend, save_timeout: taken, not needed. deletion_strategy: None, replica_count: 0. Raises
+    NotImplementedError for others. environ: of this process, by which its launcher tells it who it is.
+    """
+
+    def __init__(
+        self,
+        checkpoint_dir: str | os.PathLike[str],
+        comm_backend: str = "",
+        deletion_strategy: None = None,
+        save_timeout: float = 600,
+        replica_count: int = 0,
+        *,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        if replica_count:
+            raise NotImplementedError(f"replica_count={replica_count}: not yet, memory has no copies on other workers")
+        if deletion_strategy is not None:
+            raise NotImplementedError("deletion_strategy: not yet for folders of shards, they are the user's to remove")
+        self.checkpoint_dir = Path(checkpoint_dir).absolute()
+        self._environ = dict(os.environ if environ is None else environ)
+        self._writer: FlashStorageWriter | None = None
+
+    @overload
+    def save_checkpoint(
+        self,
+        step: int,
+        model: Mapping[str, Any],
+        optimizer: str | os.PathLike[str] = "",
+        /,
+        *,
+        storage_type: StorageType = StorageType.DISK,
+    ) -> None: ...
+
+    @overload
+    def save_checkpoint(
+        self,
+        step: int,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        extra_sd: Mapping[str, Any] | None = None,
+        path: str | os.PathLike[str] = "",
+        storage_type: StorageType = StorageType.DISK,
+    ) -> None: ...
+
+    @overload
+    def save_checkpoint(
+        self,
+        step: int,
+        *,
+        state_dict: Mapping[str, Any],
+        path: str | os.PathLike[str] = "",
+        storage_type: StorageType = StorageType.DISK,
+    ) -> None: ...
+
+    def save_checkpoint(
+        self,
+        step: int,
+        model: Any = None,
+        optimizer: Any = None,
+        extra_sd: Any = None,
+        path: str | os.PathLike[str] = "",
+        storage_type: StorageType = StorageType.DISK,
+        *,
+        state_dict: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Have this step in memory; training may go on when this returns. DISK: and in a folder, in the background.
+
+        Either (step, state_dict, path) or (step, model, optimizer, extra_sd, path). state_dict: with sharded tensors.
+        extra_sd: plain values, the same on all ranks. path: a folder in checkpoint_dir, "" for <checkpoint_dir>/<step>:
+        a file for each rank and one about all will lie in it. MEMORY: only if training fails and goes on from this
+        step. Raises BadState, NoMemory, TypeError, ValueError.
+        """
+        if isinstance(model, Mapping):
+            state_dict, path = model, path or optimizer or ""
+        elif state_dict is None:
+            state_dict = _state_of(model, optimizer) | {"extra": _only_values(extra_sd or {})}
+        if not isinstance(storage_type, StorageType):
+            raise TypeError(f"storage_type is {storage_type!r}: StorageType.MEMORY or StorageType.DISK")
+        folder = self._folder(step, path)
+        writer = FlashStorageWriter(folder, step=step, disk=storage_type is StorageType.DISK, environ=self._environ)
+        writer.home = str(self.checkpoint_dir)
+        dcp.save(dict(state_dict), storage_writer=writer)
+        self._writer = writer
+
+    def _folder(self, step: int, path: str | os.PathLike[str]) -> Path:
+        if not 0 <= step <= MOST_STEP:
+            raise ValueError(f"step is {step}: 0 to {MOST_STEP}")
+        folder = self.checkpoint_dir / (path or str(step))
+        if self.checkpoint_dir not in (folder, folder.parent):
+            raise ValueError(f"{folder} is no folder in {self.checkpoint_dir}: it would not be found again")
+        return folder
+
+    def get_storage_reader(self) -> FlashStorageReader | None:
+        """For torch.distributed.checkpoint, of the newest step: in memory where all ranks hold one, else in a folder.
+
+        None where nothing is stored. It may serve several loads, of the same step. All ranks call it, and get the same
+        step. Raises BadCheckpoint where there are steps and none can be read, and StorageFailed.
+        """
+        if not talks(here(str(self.checkpoint_dir), self._environ).world):
+            return self._newest()
+        if torch.distributed.get_rank() == 0:
+            choice, found = (_BROKEN, 0), None
+            try:
+                found = self._newest()
+                choice = (_FOUND, found.step or 0) if found is not None else (_NOTHING, 0)
+            finally:
+                told_by_first(choice)
+            return found
+        kind, step = told_by_first((_NOTHING, 0))
+        if kind == _BROKEN:
+            raise BadCheckpoint("rank 0 could read none of the steps that there are")
+        return self._at(step) if kind == _FOUND else None
+
+    def _newest(self) -> FlashStorageReader | None:
+        fault: BadCheckpoint | None = None
+        for step, folder in self._candidates():
+            try:
+                if reader := FlashStorageReader(folder, step=step, environ=self._environ):
+                    return reader
+            except BadCheckpoint as error:
+                fault = fault or error
+                log.warning("checkpoint_passed_over", extra={"step": step, "why": str(error)})
+        if fault is not None:
+            raise fault
+        return None
+
+    def _at(self, step: int) -> FlashStorageReader:
+        """The step that rank 0 has found. Raises BadCheckpoint where this rank does not find it."""
+        for _, folder in (each for each in self._candidates() if each[0] == step):
+            if reader := FlashStorageReader(folder, step=step, environ=self._environ):
+                return reader
+        raise BadCheckpoint(f"rank 0 has found step {step}: this rank does not, in {self.checkpoint_dir}")
+
+    def _candidates(self) -> Iterator[tuple[int, Path]]:
+        """Steps and their folders: what memory holds, then what may be in storage, newest first."""
+        stored = sorted(self._stored(), key=lambda each: (-each[0], each[1]))
+        restore = here(str(self.checkpoint_dir), self._environ).restore
+        if restore is not None and restore >= 0:
+            yield restore, next((folder for step, folder in stored if step == restore), self._folder(restore, ""))
+        yield from stored
+
+    def _stored(self) -> Iterator[tuple[int, Path]]:
+        if not self.checkpoint_dir.is_dir():
+            return
+        for folder in (self.checkpoint_dir, *self.checkpoint_dir.iterdir()):
+            if folder.is_dir():
+                steps = (step_of(each.name) for each in folder.iterdir())
+                yield from ((step, folder) for step in steps if step is not None)
+
+    def load_checkpoint(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """Load the newest step into both. Gives extra_sd, {} where nothing is stored.
+
+        Raises BadCheckpoint and StorageFailed, and on all ranks torch's CheckpointException where one of them cannot
+        read its part; the model may then hold some of what was read.
+        """
+        reader = self.get_storage_reader()
+        if reader is None:
+            return {}
+        state = _state_of(model, optimizer) | {"extra": ({},)}
+        dcp.load(state, storage_reader=reader)
+        set_state_dict(
+            model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
+        )  # the extra values have been put into their place
+        extra: dict[str, Any] = state["extra"][0]
+        return extra
+
+    def wait_latest_checkpoint(self, timeout: float = 1800) -> None:
+        """Until this rank's part of the last save is where it was to go, on rank 0 all of it. Raises TimeoutError."""
+        if self._writer is not None:
+            self._writer.wait(timeout)
+
+
+def _only_values(extra_sd: Mapping[str, Any]) -> tuple[dict[str, Any]]:
+    """As torch.distributed.checkpoint takes it for one value. Raises BadState, before other ranks wait for this one."""
+    _, tensors = flatten(dict(extra_sd))
+    for name in tensors:
+        raise BadState(f"extra_sd/{name}", "a tensor among the extra values")
+    return (dict(extra_sd),)
+
+
+def _state_of(model: object, optimizer: object) -> dict[str, Any]:
+    if not isinstance(model, torch.nn.Module) or not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError("a state dict and a path are needed, or a model and its optimizer")
+    model_state, optimizer_state = get_state_dict(model, optimizer)
+    return {"model": model_state, "optimizer": optimizer_state}

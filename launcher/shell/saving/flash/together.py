@@ -1,0 +1,21 @@
+"""What ranks tell each other where torch.distributed is up: two numbers, from rank 0 to all."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+
+def talks(world: int) -> bool:
+    """Are there others, and can they be talked to?"""
+    return world > 1 and dist.is_available() and dist.is_initialized() and dist.get_world_size() == world
+
+
+def told_by_first(numbers: tuple[int, int]) -> tuple[int, int]:
+    """Rank 0's numbers, on every rank. All call it."""
+    on_device = torch.cuda.is_available() and dist.get_backend() != dist.Backend.GLOO
+    where = torch.device("cuda", torch.cuda.current_device()) if on_device else torch.device("cpu")
+    told = torch.tensor(numbers, dtype=torch.int64, device=where)
+    dist.broadcast(told, src=0)
+    first, second = told.tolist()
+    return int(first), int(second)

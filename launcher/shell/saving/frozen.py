@@ -1,0 +1,163 @@
+"""Tensors that do not change are copied once into each generation, and not again with every save.
+
+Which these are is declared, and not believed: a tensor whose address or version is another one is copied, and after
+each save so many bytes of the others are compared with what memory has of them, round and round. What neither tells
+at once, a write through .data or from outside torch, is found when its turn comes: then all that may be stale is
+dropped, and from then on everything is copied.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from launcher.checkpoint.generations import Record, Slot, State
+from launcher.checkpoint.layout import Entry, Layout
+from launcher.shell.memory.arena import Arena, address_of
+from launcher.shell.saving.laying import Laid
+from launcher.shell.saving.tensors import is_bytes, over
+
+Declared: TypeAlias = Callable[[str, torch.Tensor], bool] | Collection[str]
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+COMPARED_BYTES = 32 << 20  # after each save: a few milliseconds of another core
+_HASHED_S = 10.0
+_libc = ctypes.CDLL(None)
+_libc.memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """What one save leaves out. By entry: its mark, another one where the tensor was written to; is it left out?"""
+
+    marks: tuple[object, ...]
+    mask: Mask
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What one generation has of a layout, as its last save has left it."""
+
+    layout: Layout
+    head_bytes: int
+    epoch: int
+    skip: Skip
+
+
+class Frozen:
+    """Of one process. declared: names, of tensors or of what they lie in, or a function of name and tensor.
+
+    told: what is said when a tensor has changed silently: its name. compared_bytes: after each save.
+    """
+
+    def __init__(self, declared: Declared, told: Callable[[str], object], compared_bytes: int = COMPARED_BYTES) -> None:
+        self._declared, self._told, self._budget = declared, told, compared_bytes
+        self.off = False
+        self._layout: Layout | None = None
+        self._mask: Mask = np.zeros(0, np.bool_)
+        self._held: dict[int, _Held] = {}
+        self._at = (0, 0)  # the entry, and the byte in it, to compare next
+        self._comparing: threading.Thread | None = None
+
+    def skip(self, generation: int, before: Slot, laid: Laid, head_bytes: int) -> Skip:
+        """What this generation has already. before: it was that when it was taken for this save."""
+        held, marks = self._held.pop(generation, None), self._marks(laid)
+        if (
+            self.off
+            or held is None
+            or held.layout is not laid.layout
+            or (held.epoch, held.head_bytes) != (before.epoch, head_bytes)
+            or before.record is None  # somebody has found it broken
+        ):
+            return Skip(marks, np.zeros(len(marks), np.bool_))
+        alike = (mark is not None and mark == was for mark, was in zip(marks, held.skip.marks, strict=True))
+        return Skip(marks, np.fromiter(alike, np.bool_, len(marks)))
+
+    def _marks(self, laid: Laid) -> tuple[object, ...]:
+        """Of each tensor that is declared: another one once it was written to, as far as torch knows."""
+        if self._layout is not laid.layout:
+            named = zip(laid.layout.entries, laid.tensors, strict=True)
+            self._mask = np.array([self._is_frozen(entry.name, tensor) for entry, tensor in named], np.bool_)
+            self._layout, self._at = laid.layout, (0, 0)
+        return tuple(
+            (tensor.data_ptr(), tensor._version) if frozen and not tensor.is_inference() else None
+            for tensor, frozen in zip(laid.tensors, self._mask.tolist(), strict=True)
+        )
+
+    def _is_frozen(self, name: str, tensor: torch.Tensor) -> bool:
+        if callable(self._declared):
+            return bool(self._declared(name, tensor))
+        return any(name == each or name.startswith(f"{each}/") for each in self._declared)
+
+    def sealed(self, arena: Arena, generation: int, record: Record, laid: Laid, skip: Skip) -> None:
+        """The generation holds all of it now. Begins to compare."""
+        if self.off:
+            return
+        self._held[generation] = _Held(laid.layout, record.head_bytes, record.epoch, skip)
+        if skip.mask.any():
+            self._comparing = threading.Thread(
+                target=self._compare, args=(arena, generation, record, laid), name="turnout-compare", daemon=True
+            )
+            self._comparing.start()
+
+    def settled(self) -> None:
+        """Wait for the comparison: before the generations change, or are read."""
+        comparing = self._comparing
+        if comparing is not None and comparing is not threading.current_thread():
+            comparing.join()
+
+    def _compare(self, arena: Arena, generation: int, record: Record, laid: Laid) -> None:
+        view = arena.map(generation, record.region_bytes)
+        held, left, (at, byte) = self._held[generation], self._budget, self._at
+        for _ in range(len(laid.tensors) + 1):
+            if left <= 0:
+                break
+            if at >= len(laid.tensors):
+                at, byte = 0, 0
+            entry, tensor = laid.layout.entries[at], laid.tensors[at]
+            size = min(entry.end - entry.start - byte, left) if is_bytes(tensor) else entry.end - entry.start
+            if not held.skip.mask[at] or size <= 0:
+                at, byte = at + 1, 0
+                continue
+            if not _equal(view, record.head_bytes, entry, tensor, byte, size) and held.skip.marks[at] == _mark(tensor):
+                self._drop(arena, at, entry.name)
+                return
+            left -= size
+            at, byte = (at, byte + size) if byte + size < entry.end - entry.start else (at + 1, 0)
+        self._at = at, byte
+
+    def _drop(self, arena: Arena, at: int, name: str) -> None:
+        """Nobody knows since when: every generation that has not copied it goes."""
+        self.off = True
+        for generation, held in self._held.items():
+            if held.skip.mask[at]:
+                until_s = time.monotonic() + _HASHED_S
+                while time.monotonic() < until_s:  # a keeper that is just hashing it would make it whole again
+                    slot = arena.slots()[generation]
+                    if slot.state is not State.SEALED or not slot.pinned:
+                        break
+                    time.sleep(0.001)
+                arena.discard(generation)
+        self._held.clear()
+        self._told(name)
+
+
+def _mark(tensor: torch.Tensor) -> object:
+    return tensor.data_ptr(), tensor._version
+
+
+def _equal(view: memoryview, head_bytes: int, entry: Entry, tensor: torch.Tensor, byte: int, size: int) -> bool:
+    if is_bytes(tensor):
+        at = address_of(view) + head_bytes + entry.start + byte
+        return bool(_libc.memcmp(at, tensor.data_ptr() + byte, size) == 0)
+    there = over(view, entry, head_bytes)
+    here = torch.empty_like(there).copy_(tensor)
+    return bool((there.reshape(-1).view(torch.uint8) == here.reshape(-1).view(torch.uint8)).all())

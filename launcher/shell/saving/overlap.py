@@ -1,0 +1,105 @@
+"""A save whose larger part is copied while training goes on, up to the next step of its optimizer.
+
+What an optimizer changes, parameters and its own state, stays as it is through forward and backward. That it did is
+seen by torch's version of each tensor, which every in-place operation raises when it is over: so it is looked at when
+no operation runs, before the optimizer's step. A write through .data, or from outside torch, raises no version: where
+there are such, sums of the bytes tell, at the price of hashing them twice.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.optim import Optimizer as Optimizer
+
+from launcher.checkpoint.sums import sum_of
+from launcher.shell.saving.laying import Laid
+from launcher.shell.saving.tensors import is_bytes
+
+
+class Waits(NamedTuple):
+    """What may be copied behind training. lie: where it does; verify: hash it before and after."""
+
+    lie: frozenset[int]
+    verify: bool
+
+
+def addresses(optimizers: Iterable[Optimizer]) -> frozenset[int]:
+    """Where that lies which only a step of these optimizers changes."""
+    found: set[int] = set()
+    for optimizer in optimizers:
+        found.update(each.data_ptr() for group in optimizer.param_groups for each in group["params"])
+        for state in optimizer.state.values():
+            found.update(each.data_ptr() for each in state.values() if type(each) is torch.Tensor)
+    return frozenset(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """What one save copies behind training. versions, sums: of each such tensor when the save began; sums may be ()."""
+
+    names: tuple[str, ...]
+    starts: tuple[int, ...]
+    tensors: tuple[torch.Tensor, ...]
+    versions: tuple[int, ...]
+    sums: tuple[int, ...]
+
+    @classmethod
+    def of(cls, laid: Laid, mask: npt.NDArray[np.bool_], verify: bool) -> Behind:
+        """mask: by entry. verify: hash them now, and what was copied of them in the end."""
+        chosen = [(laid.layout.entries[at], laid.tensors[at]) for at in np.flatnonzero(mask).tolist()]
+        tensors = tuple(tensor for _, tensor in chosen)
+        return cls(
+            tuple(entry.name for entry, _ in chosen),
+            tuple(entry.start for entry, _ in chosen),
+            tensors,
+            tuple(tensor._version for tensor in tensors),
+            tuple(sum_of(_octets(tensor.data_ptr(), tensor.nbytes)) for tensor in tensors) if verify else (),
+        )
+
+    def changed(self, data: int) -> list[str]:
+        """Which may have changed before they were copied. data: where the first tensor's bytes were copied to."""
+        pairs = zip(self.names, self.tensors, self.versions, strict=True)
+        names = [name for name, tensor, version in pairs if tensor._version != version]
+        if not names and self.sums:
+            copied = zip(self.names, self.tensors, self.starts, self.sums, strict=True)
+            names = [name for name, tensor, at, was in copied if sum_of(_octets(data + at, tensor.nbytes)) != was]
+        return names
+
+
+def may_wait(laid: Laid, lie: frozenset[int], not_these: set[str]) -> npt.NDArray[np.bool_]:
+    """Which entries can be copied behind training. lie: where such tensors do. not_these: names that were not still."""
+    pairs = zip(laid.layout.entries, laid.tensors, strict=True)
+    return np.array(
+        [
+            tensor.data_ptr() in lie and is_bytes(tensor) and not tensor.is_inference() and entry.name not in not_these
+            for entry, tensor in pairs
+        ],
+        np.bool_,
+    )
+
+
+class BeforeSteps:
+    """Before each step of an optimizer that was seen here, something is done. Optimizers are not kept alive."""
+
+    def __init__(self, before: Callable[[], None]) -> None:
+        self._before = before
+        self._seen: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+
+    def see(self, optimizers: Iterable[Optimizer]) -> None:
+        """From now on."""
+        for optimizer in optimizers:
+            if optimizer not in self._seen:
+                self._seen.add(optimizer)
+                optimizer.register_step_pre_hook(lambda *_: self._before())
+
+
+def _octets(address: int, size: int) -> memoryview:
+    return memoryview((ctypes.c_char * size).from_address(address)).cast("B") if size else memoryview(b"")

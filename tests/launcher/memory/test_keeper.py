@@ -1,0 +1,280 @@
+"""The keeper, as the process that it is: what it is told, what it answers, and what it leaves behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+
+from launcher.checkpoint.generations import Identity, State, newest
+from launcher.checkpoint.sums import sums_of
+from launcher.checkpoint.wire import (
+    Agreed,
+    Done,
+    End,
+    Hashed,
+    Hello,
+    Holdings,
+    Need,
+    Pinned,
+    Refused,
+    Sealed,
+    Settle,
+    Wait,
+    encode,
+    length,
+    read_at_client,
+)  # fmt: skip
+from launcher.checkpoint.wire import (
+    Arena as ArenaAt,
+)
+from launcher.shell.memory.arena import Arena, boot_id
+from launcher.shell.memory.beside import private_folder, socket_in
+from launcher.wire import Held
+from tests.launcher.agents.crew import until
+from tests.launcher.memory.saver import bytes_of, record_of
+
+WITHIN_S = 30.0
+
+
+class Keeper:
+    """One that lives as long as the test, or shorter."""
+
+    def __init__(self, folder, run="job", worker="w0") -> None:
+        self._sockets = private_folder(folder)
+        self._talks = []
+        self.path, self.log = socket_in(self._sockets.name), folder / f"{worker}.log"
+        with socket.socket(socket.AF_UNIX) as listens, self.log.open("a") as log:
+            listens.bind(str(self.path))
+            listens.listen()
+            command = (
+                *("setpriv", "--pdeathsig", "KILL", sys.executable, "-m", "launcher.shell.memory.keeper"),
+                *("--listen", str(listens.fileno()), "--folder", str(folder), "--run", run, "--worker", worker),
+            )
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stderr=log, pass_fds=[listens.fileno()], start_new_session=True
+            )
+
+    def meet(self, *first):
+        self._talks.append(Talk(self.path, *first))
+        return self._talks[-1]
+
+    def end(self, done) -> int:
+        """Its exit code. Nobody is connected any more: it would wait for last words."""
+        for talk in self._talks:
+            talk.close()
+        self.process.stdin.write(encode(End(done)))
+        self.process.stdin.close()
+        return self.process.wait(WITHIN_S)
+
+    def close(self):
+        self.process.kill()
+        self.process.wait(WITHIN_S)
+        with suppress(OSError):
+            self.process.stdin.close()
+        for talk in self._talks:
+            talk.close()
+        self._sockets.cleanup()
+
+
+class Talk:
+    """One connection."""
+
+    def __init__(self, path, *first) -> None:
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.settimeout(WITHIN_S)
+        self.socket.connect(str(path))
+        self._file = self.socket.makefile("rb")
+        for message in first:
+            self.say(message)
+
+    def say(self, message) -> None:
+        self.socket.sendall(encode(message))
+
+    def hear(self, kind):
+        """The next message of this kind."""
+        while True:
+            message = read_at_client(self._file.read(length(self._file.read(4))))
+            if isinstance(message, kind):
+                return message
+
+    def ask(self, message, kind):
+        self.say(message)
+        return self.hear(kind)
+
+    def close(self):
+        self._file.close()
+        self.socket.close()
+
+    def closed(self) -> bool:
+        return self._file.read(1) == b""
+
+
+@pytest.fixture
+def keeper(tmp_path, request):
+    """Starts keepers of tmp_path: keeper(), keeper(worker="w1")."""
+
+    def start(**more):
+        made = Keeper(tmp_path, **more)
+        request.addfinalizer(made.close)
+        return made
+
+    return start
+
+
+def hello(local_rank=0, round_=1, **more):
+    return Hello("job", "w0", local_rank, local_rank, 2, round_, **more)
+
+
+def opened(talk, local_rank=0):
+    """The arena of this local rank, which the keeper has made for it."""
+    talk.ask(hello(local_rank), ArenaAt)
+    return Arena.open(talk.ask(Need(record(0).region_bytes, 3), ArenaAt).path)
+
+
+def record(step, rank=0, round_=1):
+    return replace(record_of(step), rank=rank, world=2, round=round_)
+
+
+def save(arena, step, rank=0, round_=1):
+    """Write a generation and seal it. Gives its number and its record."""
+    wanted = record(step, rank, round_=round_)
+    generation = arena.begin(wanted)
+    view = arena.map(generation, wanted.region_bytes)
+    view[: wanted.shard_bytes] = bytes_of(step).data
+    return generation, arena.seal(generation, wanted)
+
+
+def told(talk, generation, record_):
+    talk.ask(Sealed(generation, record_.epoch, record_.step), Pinned)
+
+
+def test_what_is_sealed_is_hashed(keeper):
+    talk = keeper().meet()
+    arena = opened(talk)
+    generation, made = save(arena, 7)
+    told(talk, generation, made)
+    assert talk.hear(Hashed).step == 7
+    assert arena.slots()[generation].state is State.HASHED
+    assert list(arena.sums(generation)) == sums_of(arena.map(generation, made.shard_bytes))
+    assert talk.ask(Wait(), Done)
+
+
+def test_what_all_local_ranks_hold_is_told(keeper):
+    """What was sealed and never told of is hashed now; another round's state of a step is not the same state."""
+    one = keeper()
+    talks = [one.meet(), one.meet()]
+    arenas = [opened(talk, local_rank) for local_rank, talk in enumerate(talks)]
+    for local_rank, arena in enumerate(arenas):
+        save(arena, 5, local_rank)
+        save(arena, 6, local_rank, round_=1 + local_rank)
+    found = one.meet().ask(Settle(2), Holdings).held
+    assert found == (Held(5, 0, 2, 1),)
+
+
+def test_what_is_newer_than_the_agreed_step_is_thrown_away(keeper):
+    """The world trains it anew, and makes another state of it."""
+    one = keeper()
+    arena = opened(one.meet())
+    for step in (5, 6, 7):
+        save(arena, step)
+    assert one.meet().ask(Agreed(6), Done)
+    assert {slot.record.step for slot in arena.slots() if slot.record} == {5, 6}
+    assert one.meet().ask(Agreed(-1), Done)
+    assert not any(slot.record for slot in arena.slots())
+
+
+@pytest.mark.parametrize("step", [6, 7])
+def test_memory_that_changed_is_told_and_thrown_away(keeper, step):
+    """The newest when it is asked for, an older one when the world has agreed on it."""
+    one = keeper()
+    arena = opened(one.meet())
+    for each in (6, 7):
+        save(arena, each)
+    assert [held.step for held in one.meet().ask(Settle(1), Holdings).held] == [7, 6]
+    at = next(at for at, slot in enumerate(arena.slots()) if slot.record and slot.record.step == step)
+    arena.map(at, record(step).shard_bytes)[50_000] ^= 1
+    one.meet().ask(Agreed(step), Done)
+    assert step not in [held.step for held in one.meet().ask(Settle(1), Holdings).held]
+    until(lambda: f"memory_corrupt step={step}" in one.log.read_text(), "it is told")
+
+
+def test_the_next_keeper_of_the_worker_adopts_what_the_last_has_left(keeper):
+    one = keeper()
+    arena = opened(one.meet())
+    generation, _ = save(arena, 7)
+    arena.pin(generation)
+    one.process.kill()
+    arena.close()
+    after = keeper().meet()
+    assert after.ask(Settle(1), Holdings).held == (Held(7, 0, 2, 1),)
+    found = Arena.open(after.ask(hello(), ArenaAt).path)
+    assert newest(found.slots()) == generation
+    assert not found.slots()[generation].pinned, "whoever has pinned it is gone"
+
+
+def test_a_keeper_that_still_writes_is_waited_for(keeper):
+    """Two of them would unpin one another's generations. Stopped here, it does not end by itself."""
+    one = keeper()
+    arena = opened(one.meet())
+    save(arena, 7)
+    os.kill(one.process.pid, signal.SIGSTOP)
+    after = keeper().meet()
+    after.say(Settle(1))
+    one.process.kill()
+    assert after.hear(Holdings).held == (Held(7, 0, 2, 1),)
+
+
+@pytest.mark.parametrize(("identity", "stays"), [
+    pytest.param(Identity("old", "w0", 0, boot_id(), 2), False, id="of this worker in another run"),
+    pytest.param(Identity("old", "w0/00ff", 0, boot_id(), 2), False, id="of this worker in a run without a name"),
+    pytest.param(Identity("old", "w1", 0, boot_id(), 2), True, id="of another worker"),
+    pytest.param(Identity("old", "w1", 0, "another boot", 2), False, id="of another boot"),
+    pytest.param(Identity("job", "w0", 0, boot_id(), 2), True, id="its own"),
+])  # fmt: skip
+def test_memory_that_nobody_will_ask_for_is_given_back(keeper, tmp_path, identity, stays):
+    arena = Arena.make(tmp_path, identity)
+    path = arena.path
+    arena.close()
+    keeper().meet().ask(Settle(1), Holdings)
+    assert path.exists() is stays
+
+
+def test_memory_that_somebody_uses_is_not(keeper, tmp_path):
+    arena = Arena.make(tmp_path, Identity("old", "w0", 0, boot_id(), 2))
+    keeper().meet().ask(Settle(1), Holdings)
+    assert arena.path.exists()
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_at_the_end_memory_is_given_back_if_the_job_is_done(keeper, tmp_path, done):
+    one = keeper()
+    arena = opened(one.meet())
+    save(arena, 7)
+    arena.close()
+    assert one.end(done) == 0
+    assert len(list(tmp_path.glob("turnout-*.arena"))) == (not done)
+
+
+def test_a_process_of_another_job_is_refused(keeper):
+    assert keeper().meet().ask(Hello("other", "w0", 0, 0, 1, 1), Refused).reason == "refused"
+
+
+@pytest.mark.parametrize("frame", [
+    pytest.param(b"\0\0\0\0", id="of no bytes"),
+    pytest.param(b"\xff\xff\xff\xff", id="of four gigabytes"),
+    pytest.param(b"\0\0\0\5\x80\x04\x95ab", id="a pickle"),
+    pytest.param(encode(Wait()), id="before Hello"),
+])  # fmt: skip
+def test_a_bad_frame_ends_the_connection_and_nothing_else(keeper, frame):
+    one = keeper()
+    talk = one.meet()
+    talk.socket.sendall(frame)
+    assert talk.closed()
+    assert one.meet().ask(Settle(1), Holdings).held == ()
