@@ -18,6 +18,7 @@ import time
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from launcher.checkpoint.generations import Identity, Record
 from launcher.checkpoint.wire import End, Message, Sealed, encode, length, read_at_keeper
@@ -56,7 +57,7 @@ class Keeper:
         self._checks: set[asyncio.Task[None]] = set()
         self._looking: set[threading.Event] = set()  # those that may write a manifest now
         self._parked = threading.Event()  # nobody may
-        self._agreed = -1  # the step from which the world went on last
+        self._agreed = self._over = -1  # the step that was gone on from last; the last round that commits no more
         for path in left_behind(folder, run, worker):
             say("arena_removed", {"path": str(path)})
             path.unlink(missing_ok=True)
@@ -92,7 +93,7 @@ class Keeper:
         try:
             while self._parked.is_set() and not given_up.is_set():  # noqa: ASYNC110 -- as above
                 await asyncio.sleep(LOOK_S)
-            if given_up.is_set():
+            if given_up.is_set() or record.round <= self._over:
                 return False
             self._looking.add(given_up)
             return await asyncio.to_thread(
@@ -182,15 +183,15 @@ class Keeper:
             _, late = await asyncio.wait(list(self._tasks), timeout=STORED_S)
             if late:
                 say("storage_behind", {"waited_s": STORED_S, "in_flight": len(late)})
+        self._over = max(ward.newest_round() for ward in self._wards.values()) if self._wards else 0
+        for given_up in self._committing:  # from now on storage is read: a step that another rank missed comes too late
+            given_up.set()
 
     async def _persist(self, ward: Ward, step: int) -> None:
         if (committing := await ward.persist(step)) is not None:
-            self.begin(self._committed(*committing))
+            self.begin(self.commit(*committing))
 
-    async def _committed(self, record: Record, told: Sealed) -> None:
-        await self.commit(record, told)
-
-    def begin(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+    def begin(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Do this beside everything else."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)

@@ -183,6 +183,11 @@ class Ward:
             return None
         return max(held)[1], record
 
+    def newest_round(self) -> int:
+        """Of all that is held, -1 for nothing."""
+        slots = self.arena.slots() if self.arena is not None else ()
+        return max((slot.record.round for slot in slots if slot.record), default=-1)
+
     async def forget_after(self, step: int) -> None:
         """Throw away what is newer: the world goes on from this step, and will come to those that follow it anew."""
         if self.arena is None:

@@ -69,7 +69,7 @@ class Stats:
 class Checkpointer:
     """Of one process. folder: a path or a URL of fsspec, for the checkpoints that go to storage.
 
-    generations: how many saves memory holds, 2 to 7; with 3 a save never waits for storage. replicated: every rank has
+    generations: how many saves memory holds, 2 to 7; with 3 none waits for a write to disk. replicated: every rank has
     the same state (DDP): local rank 0 saves for its worker, rank 0 to storage. keep, every: how many of the newest
     checkpoints stay in storage, and which multiples; without either all of them. threads: that copy. environ: of this
     process, by which its launcher tells it who it is. frozen: tensors that do not change, by name ("model/embedding",

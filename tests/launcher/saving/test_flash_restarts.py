@@ -84,7 +84,10 @@ def steps_of(folder):
     return found
 
 
-@pytest.mark.parametrize("workers", [1, 2], ids=["of one worker", "of another worker"])
+@pytest.mark.parametrize("workers", [
+    pytest.param(1, id="of one worker", marks=pytest.mark.long),
+    pytest.param(2, id="of another worker"),
+])  # fmt: skip
 def test_a_killed_rank_of_ddp(turnout_run, tmp_path, workers):  # DL-43, DL-48, DL-51, DL-65
     """All ranks go on from the newest step in memory; it is in its file too. When memory is gone, the newest file."""
     lives = turnout_run("ddp", last=9, killed=7, workers=workers)
@@ -98,7 +101,7 @@ def test_a_killed_rank_of_ddp(turnout_run, tmp_path, workers):  # DL-43, DL-48, 
     goes_on(again[0], lives[1], 8)
 
 
-@pytest.mark.parametrize("kind", ["fsdp", "fsdp-newer"])
+@pytest.mark.parametrize("kind", ["fsdp", pytest.param("fsdp-newer", marks=pytest.mark.long)])
 def test_a_killed_rank_of_fsdp(turnout_run, tmp_path, kind):  # DL-52 to DL-56
     """In both generations of the class: each rank its own shard, one file a rank in the folder of the step."""
     lives = turnout_run(kind, last=9, killed=7)
