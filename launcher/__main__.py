@@ -7,7 +7,7 @@ import logging
 import os
 import resource
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from launcher.model import Exit
 from launcher.options.explain import explain
@@ -15,12 +15,12 @@ from launcher.options.read import Answer, read
 from launcher.rendezvous.arbiter import ArbiterRefused
 from launcher.settings import BadSettings, Settings
 from launcher.shell.identity import NoDoor
+from launcher.shell.say import into
 from launcher.shell.start import attend
 from launcher.shell.torch_version import TorchTooOld, check_torch
 
-_ORDINARY = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}  # a log record's own names
 log = logging.getLogger("turnout.launcher")
-_QUIET = frozenset(["member_joined"])  # one a worker: a crowd of them helps nobody
+say = into(log, quiet=["member_joined"])  # one a worker: a crowd of them helps nobody
 
 
 def main(argv: Sequence[str] | None = None, program: str = "turnout-run") -> int:
@@ -47,12 +47,6 @@ def main(argv: Sequence[str] | None = None, program: str = "turnout-run") -> int
 def dlrover_run() -> int:
     """The same under the guide's name. Source: DL-42"""
     return main(program="dlrover-run")
-
-
-def say(what: str, fields: Mapping[str, object]) -> None:
-    """One line of the log."""
-    extra = {f"{name}_" if name in _ORDINARY else name: value for name, value in fields.items()}
-    log.log(logging.DEBUG if what in _QUIET else logging.INFO, what, extra=extra)
 
 
 def _more_files() -> None:

@@ -151,9 +151,7 @@ class Stats(_Frame, tag=15, frozen=True):
     in_flight: Count = 0
     persists: Count = 0
     failures: Count = 0
-    skipped: Count = 0  # persists that a newer one of the same target has overtaken
     persisted_bytes: Count = 0
-    reserved_bytes: Count = 0
 
 
 class Holdings(_Frame, tag=16, frozen=True):

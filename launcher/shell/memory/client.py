@@ -171,12 +171,11 @@ class Client:
         if isinstance(message, Hashed | Persisted | Failed):
             self._told(message)
 
-    def close(self, bye: bool = True) -> None:
+    def close(self) -> None:
         """This process has no more to save. A keeper of its own finishes what is in flight first."""
-        if bye:
-            with suppress(OSError):
-                self._socket.sendall(encode(Bye()))
-                self._socket.shutdown(socket.SHUT_RDWR)  # the thread that reads keeps it open else
+        with suppress(OSError):
+            self._socket.sendall(encode(Bye()))
+            self._socket.shutdown(socket.SHUT_RDWR)  # the thread that reads keeps it open else
         self._socket.close()
         if self._own is not None:
             assert self._own.stdin is not None

@@ -15,7 +15,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from launcher.shell.memory.arena import boot_id
 from launcher.shell.memory.guest import Guest
 from launcher.shell.memory.persisting import Persisting
 from launcher.shell.memory.ward import Ward, adopted, left_behind
+from launcher.shell.say import into
 from launcher.wire import Held
 
 LAST_WORDS_S = 5.0  # for processes that have ended to be seen as such
@@ -37,8 +38,7 @@ LOOK_S = 0.05
 MOST_KNOWN = 16  # commits that are over: each save is heard of twice at most, by its process and by the agent
 BYTES_S = "TURNOUT_PERSIST_BYTES_S"  # of its environment, which is that of the agent
 log = logging.getLogger("turnout.keeper")
-_ORDINARY = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
-_DEBUG = frozenset(["persisted", "checkpoint_committed"])
+say = into(log, quiet=["persisted", "checkpoint_committed"])
 
 
 class Keeper:
@@ -91,7 +91,7 @@ class Keeper:
         given_up = threading.Event()
         self._committing[given_up] = record.step
         try:
-            while self._parked.is_set() and not given_up.is_set():  # noqa: ASYNC110 -- as above
+            while self._parked.is_set() and not given_up.is_set():  # noqa: ASYNC110 -- set from threads, too
                 await asyncio.sleep(LOOK_S)
             if given_up.is_set() or record.round <= self._over:
                 return False
@@ -151,7 +151,7 @@ class Keeper:
                 committed_s = min(committed_s, time.monotonic() + COMMIT_S)
             await asyncio.wait(list(self._tasks), timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
         self._parked.set()
-        while self._looking:  # noqa: ASYNC110 -- threads, which set no asyncio.Event
+        while self._looking:  # noqa: ASYNC110 -- threads set no asyncio.Event
             await asyncio.sleep(LOOK_S / 10)
         return await self.held(ranks)
 
@@ -243,12 +243,6 @@ class Keeper:
             ward.close(remove=done)
         while self._tasks:
             await asyncio.wait(list(self._tasks))
-
-
-def say(what: str, fields: Mapping[str, object]) -> None:
-    """One line of the log."""
-    extra = {f"{name}_" if name in _ORDINARY else name: value for name, value in fields.items()}
-    log.log(logging.DEBUG if what in _DEBUG else logging.INFO, what, extra=extra)
 
 
 async def _told_to_end() -> bool:

@@ -121,7 +121,7 @@ class Checkpointer:
         return self._memory
 
     def prepare(self, state: object) -> None:
-        """Have the memory for such a state ready before the first save, in the background. Raises NoMemory."""
+        """Take the memory for such a state before the first save, and map it in the background. Raises NoMemory."""
         if self.saves_here:
             self._opened().prepare(plain(state), self._dice())
 
@@ -160,10 +160,6 @@ class Checkpointer:
         self._dropped, self._why = self._dropped + 1, why
         log.warning("save_dropped", extra={"step": step, "why": why})
         self.on_failure(step, why)
-
-    def save_as_torch_file(self, step: int, state: object, path: str | Path) -> None:
-        """The same, to storage as one file that `torch.load(path, weights_only=True)` reads."""
-        self._save(step, state, Sealed(0, 0, step, self.folder, "torch", str(Path(path).absolute())))
 
     def _save(self, step: int, state: object, target: Sealed | None, behind: Waits | None = None) -> None:
         if not self.saves_here:

@@ -34,7 +34,7 @@ TO_CLIENT = {
     wire.Persisted: (steps, words),
     wire.Failed: (steps, words, words),
     wire.Done: (),
-    wire.Stats: (*[newest] * 4, *[counts] * 6),
+    wire.Stats: (*[newest] * 4, *[counts] * 4),
     wire.Holdings: (held,),
     wire.Pinned: (steps,),
 }
