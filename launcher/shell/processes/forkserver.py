@@ -19,6 +19,7 @@ import time
 import warnings
 from collections.abc import Sequence
 
+from launcher.shell.processes import head_start
 from launcher.shell.processes.kernel import adopt_orphans, die_with, rename
 from launcher.shell.processes.reaping import code_of, kill_below
 from launcher.shell.processes.running import execute, look, part, run, why_no_script
@@ -132,7 +133,9 @@ class Parent:
     def _start(self, tasks: Sequence[Task]) -> Task | None:
         """Start each or say why not; in a child its task."""
         pids, refused = dict[int, int](), dict[int, str]()
-        for task in tasks:
+        for at, task in enumerate(tasks):
+            if at == 0:
+                head_start.before_first(task.env)
             if not task.spawn and (why := self._never or why_no_fork() or self._odd(task)):
                 refused[task.local_rank] = why
                 continue
@@ -153,6 +156,8 @@ class Parent:
             signal.pthread_sigmask(signal.SIG_SETMASK, [])
             pids[task.local_rank] = pid
             self._running[pid] = task.local_rank
+            if task is not tasks[-1]:
+                head_start.after(task.env)
         self._say(Started(pids, refused))
         return None
 

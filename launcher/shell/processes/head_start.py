@@ -1,0 +1,45 @@
+"""Rank 0 hosts the store that all ranks meet at. Whoever comes before it listens is refused, and waits to try again.
+
+torch tries again after 0.25 to 0.75 s (torch/csrc/distributed/c10d/Backoff.hpp): ten times what a restart costs else.
+Ranks run the same program, so a moment is enough. It is no promise: a program may do anything before it meets.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+MOST_S = 0.03
+_LOOK_S = 0.001
+_LISTENS = "0A"  # the state of a socket, as the kernel writes it
+
+
+def before_first(env: Mapping[str, str], most_s: float = MOST_S) -> None:
+    """Before the first process of this worker: what rank 0 has elsewhere as long as we do not know better."""
+    if env.get("RANK", "0") != "0":
+        time.sleep(most_s)
+
+
+def after(env: Mapping[str, str], most_s: float = MOST_S) -> None:
+    """Behind the process with this environment: for rank 0, until it listens, at most for a moment."""
+    port = env.get("MASTER_PORT", "")
+    if env.get("RANK") != "0" or not port.isdecimal():
+        return
+    until_s = time.monotonic() + most_s
+    while time.monotonic() < until_s and not listens(int(port)):
+        time.sleep(_LOOK_S)
+
+
+def listens(port: int) -> bool:
+    """Whether any socket of this host listens at this TCP port."""
+    local = f":{port:04X}"
+    for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
+        try:
+            with open(table) as lines:
+                for line in lines:
+                    fields = line.split(None, 4)
+                    if fields[1].endswith(local) and fields[3] == _LISTENS:
+                        return True
+        except OSError:
+            continue
+    return False
