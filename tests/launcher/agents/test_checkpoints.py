@@ -245,6 +245,23 @@ def test_what_was_saved_is_in_storage_when_a_drained_agent_has_ended(job, size):
     assert len(arenas(job)) == size, "who comes next may have it from memory"
 
 
+def test_one_worker_is_evicted_with_its_memory(job, tmp_path):
+    """XD-06: what it had sealed at the stop step is in storage when it has ended; its successor goes on from there."""
+    job = job("2", "--max-restarts", "9", "--drain-grace-s", "20")
+    first, evicted = gathered(job, 2, "disk=0")
+    saved(job, 5)
+    evicted.signal(signal.SIGTERM)
+    assert job.codes(evicted) == [143]
+    (stop,) = {each["step"] for each in lines(job, "stops")}
+    assert [path.parent.name for path in job.folder.rglob("rank-00001.safetensors")] == [f"step-{stop:010}"]
+    (tmp_path / "elsewhere").mkdir()
+    elsewhere = {"TURNOUT_MEMORY_DIR": str(tmp_path / "elsewhere")}
+    successor = job.start("w1", arguments=("disk=0",), env=elsewhere)
+    assert started(job, newest_round(job, 2), 2) == (stop, -1)
+    job.finish()
+    assert job.codes(first, successor) == [0, 0]
+
+
 def test_the_memory_of_a_dead_run_is_given_back(job, crew):
     """An agent that is killed leaves its memory to its next life; another run under its name removes it."""
     first = job("1", "--rdzv-id", "one")
