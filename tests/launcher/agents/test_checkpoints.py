@@ -127,7 +127,7 @@ def test_a_thousand_kills(job, seed):
     kills(job("1", "--nproc-per-node", "2", "--max-restarts", "2000"), 250, seed, seconds=600)
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_one_of_several_workers_loses_its_process(job, size):
     """DL-65: all of them go on from memory, from one step, though storage has an older one."""
     job = job(str(size), "--max-restarts", "9")
@@ -156,7 +156,7 @@ def life_of(job, name):
 
 
 @pytest.mark.parametrize(("victim", "empty"), [
-    pytest.param("w1", False, id="a member, whose memory is still there"),
+    pytest.param("w1", False, id="a member, whose memory is still there", marks=pytest.mark.long),
     pytest.param("w0", False, id="the coordinator, whose memory is still there"),
     pytest.param("w1", True, id="a member, whose memory is gone"),
 ])  # fmt: skip

@@ -16,6 +16,7 @@ from tests.launcher.agents.crew import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = Path(__file__).with_name("scripts") / "flash.py"
+AHEAD = "torch,torch.distributed.fsdp,torch.distributed.checkpoint.optimizer,launcher.flash_checkpoint"
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def turnout_run(environ, memory, tmp_path):
             subprocess.Popen(
                 (
                     "setpriv", "--pdeathsig", "KILL", sys.executable, "-m", "launcher", *meeting, "--name", f"w{at}",
-                    "--nproc-per-node", str(processes // workers), "--max-restarts", "2",
+                    "--nproc-per-node", str(processes // workers), "--max-restarts", "2", "--preload", AHEAD,
                     str(SCRIPT), str(tmp_path), kind, str(last), str(killed),
                 ),
                 cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
@@ -85,8 +86,8 @@ def steps_of(folder):
 
 
 @pytest.mark.parametrize("workers", [
-    pytest.param(1, id="of one worker", marks=pytest.mark.long),
-    pytest.param(2, id="of another worker"),
+    pytest.param(1, id="of one worker"),
+    pytest.param(2, id="of another worker", marks=pytest.mark.long),
 ])  # fmt: skip
 def test_a_killed_rank_of_ddp(turnout_run, tmp_path, workers):  # DL-43, DL-48, DL-51, DL-65
     """All ranks go on from the newest step in memory; it is in its file too. When memory is gone, the newest file."""

@@ -227,7 +227,7 @@ class LongOnly(Only):
 
 
 TestArbiter = case(Arbiter, 400, derandomize=True)
-TestMajority = case(Majority, 400, derandomize=True)
+TestMajority = case(Majority, 200, derandomize=True)
 TestOnly = case(Only, 200, derandomize=True)
 TestLongArbiter = pytest.mark.long(pytest.mark.timeout(900)(case(LongArbiter, 10_000)))
 TestLongMajority = pytest.mark.long(pytest.mark.timeout(900)(case(LongMajority, 10_000)))
