@@ -38,12 +38,19 @@ setup: .venv/ready ## Make .venv with everything but torch, from the lock file
 	@$(PY) -m pip install -qq --disable-pip-version-check --no-index --no-deps --no-build-isolation -e .
 	@touch .venv/ready
 
-setup-launcher: .venv/launcher ## Add torch to .venv, from its own lock file: 3 GB the first time
+setup-launcher: .venv/adapters ## Add torch, and the trainers it saves for, from lock files of their own: 3 GB the first time
 
 .venv/launcher: .venv/ready hack/locks/launcher.txt
 	@echo 'setup-launcher: torch from hack/locks/launcher.txt (3 GB the first time)'
 	@$(PY) -m pip install --quiet --disable-pip-version-check --only-binary :all: --require-hashes -r hack/locks/launcher.txt
 	@touch .venv/launcher
+
+# DeepSpeed comes as source alone; none of its extensions is compiled.
+.venv/adapters: .venv/launcher hack/locks/adapters.txt
+	@echo 'setup-launcher: transformers, deepspeed and megatron-core from hack/locks/adapters.txt (250 MB the first time)'
+	@DS_BUILD_OPS=0 $(PY) -m pip install --quiet --disable-pip-version-check --only-binary :all: --no-binary deepspeed \
+	  --no-build-isolation --require-hashes -r hack/locks/adapters.txt
+	@touch .venv/adapters
 
 demo: setup ## Watch gangs land under one switch, and a queue lend its idle GPUs (ARGS=--fast)
 	@$(PY) -m console demo $(ARGS)

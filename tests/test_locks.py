@@ -11,7 +11,7 @@ from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCKS = ROOT / "hack" / "locks"
-NAMES = ["dev.txt", "controllers.txt", "launcher.txt", "anchors.txt", "anchors-nvrx.txt"]
+NAMES = ["dev.txt", "controllers.txt", "launcher.txt", "adapters.txt", "anchors.txt", "anchors-nvrx.txt"]
 LINE = re.compile(r"([A-Za-z0-9._-]+)==([^\s;]+)( ; [^\\]+)? \\|    --hash=sha256:[0-9a-f]{64}( \\)?")
 
 
@@ -40,6 +40,7 @@ def test_a_lock_names_packages_and_hashes_and_no_place(name):
         pytest.param("dev.txt", ["dev"], id="dev"),
         pytest.param("controllers.txt", [], id="controllers"),
         pytest.param("launcher.txt", ["launcher"], id="launcher"),
+        pytest.param("adapters.txt", ["launcher", "adapters"], id="adapters"),
     ],
 )
 def test_a_lock_keeps_what_setup_cfg_asks_for(name, extras):
@@ -61,3 +62,11 @@ def test_dev_and_launcher_go_into_one_environment():
     assert {name: launcher[name] for name in both} == {name: dev[name] for name in both}
     assert pinned("controllers.txt").items() <= launcher.items()
     assert "torch" in launcher
+
+
+def test_adapters_change_nothing_that_is_there():
+    dev, launcher, adapters = pinned("dev.txt"), pinned("launcher.txt"), pinned("adapters.txt")
+    assert launcher.items() <= adapters.items()
+    assert {name: adapters[name] for name in dev.keys() & adapters.keys()} == {
+        name: dev[name] for name in dev.keys() & adapters.keys()
+    }

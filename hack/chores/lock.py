@@ -2,7 +2,8 @@
 
 Every wheel is named by its hash and none by its address, so that any index may serve it. dev.txt is what
 `make setup` installs; controllers.txt is the part of it that the controllers' image runs on; launcher.txt is what
-`make setup-launcher` adds, torch and what it needs, and repeats what the two share.
+`make setup-launcher` adds, torch and what it needs, and repeats what the two share; adapters.txt is launcher.txt
+and the trainers that others wrote.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     _compile(uv, ["setup.cfg", str(LOCKS / "tools.in"), "--extra", "dev", *upgrade], dev)
     _compile(uv, ["setup.cfg", "--constraint", str(dev)], LOCKS / "controllers.txt")
     _compile(uv, ["setup.cfg", "--extra", "launcher", "--constraint", str(dev), *upgrade], LOCKS / "launcher.txt")
+    launcher = str(LOCKS / "launcher.txt")
+    both = ["--extra", "launcher", "--extra", "adapters", "--constraint", str(dev), "--constraint", launcher]
+    _compile(uv, ["setup.cfg", *both, *upgrade], LOCKS / "adapters.txt")
     _compile(uv, [str(LOCKS / "anchors.in"), "--no-deps", *upgrade], LOCKS / "anchors.txt")
     return 0
 

@@ -1,0 +1,7 @@
+"""Megatron-LM with a distributed optimizer: DLRover has a module of its own for it, here it is the same one."""
+
+from __future__ import annotations
+
+from launcher.flash_checkpoint.megatron import StorageType, load_checkpoint, save_checkpoint, wait_latest_checkpoint
+
+__all__ = ["StorageType", "load_checkpoint", "save_checkpoint", "wait_latest_checkpoint"]

@@ -1,0 +1,180 @@
+"""`FlashCkptTrainer`: Hugging Face's Trainer with its checkpoints in memory, and now and then in storage.
+
+    trainer = FlashCkptTrainer(model, arguments, train_dataset=data, storage_steps=500)
+    trainer.train(resume_from_checkpoint=True)
+
+The Trainer decides when it saves (`save_strategy`, `save_steps`), and how it goes on; what it would write to files and
+read from them lies in parts.py. Source: DL-63; facts/dlrover.md §6.4
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from launcher.errors import BadCheckpoint, NotUsable
+from launcher.shell.progress import Steps
+from launcher.shell.saving import rng
+from launcher.shell.saving.flash.choices import copies_of
+from launcher.shell.saving.frameworks.parts import Parts, Step
+
+try:
+    from transformers import Trainer, TrainerCallback
+    from transformers.trainer_callback import ExportableState
+except ImportError as error:
+    raise NotUsable("transformers", "with Trainer is not there") from error
+
+_STATE = "trainer_state.json"
+_REPLICATED = ("model", "optimizer", "scheduler", "scaler", "trainer")
+
+
+class FlashSaves:
+    """For a class of Trainer of your own, before it: `class Mine(FlashSaves, SFTTrainer)`.
+
+    storage_steps: saves of multiples of so many steps go to storage, and the last one; 0: all do, in the background.
+    The others go there only if training fails and goes on from them. flash_folder: where, `output_dir` if nothing is
+    given. `save_total_limit` is how many of the newest stay in storage. replica_count: workers in a group that keeps
+    each other's shards in memory, 0 and 1: none. environ: of this process.
+    """
+
+    def __init__(
+        self,
+        *arguments: Any,
+        storage_steps: int = 0,
+        flash_folder: str | os.PathLike[str] = "",
+        replica_count: int = 0,
+        environ: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> None:
+        super().__init__(*arguments, **more)
+        trainer: Any = self
+        if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
+            raise NotImplementedError(
+                "a Trainer with DeepSpeed or FSDP: use DeepSpeedCheckpointer, FsdpShardCheckpointer"
+            )
+        if trainer.args.load_best_model_at_end:
+            raise NotImplementedError("load_best_model_at_end reads files of transformers' own")
+        if storage_steps < 0:
+            raise ValueError(f"storage_steps is {storage_steps}: 0 or more")
+        folder = flash_folder or trainer.args.output_dir
+        keep, copies = trainer.args.save_total_limit or 0, copies_of(replica_count)
+        self.flash = Parts(folder, keep=keep, replicas=copies, environ=environ)
+        self._storage_steps = storage_steps
+        self._loaded: Step | None = None
+        self._loaded_at = ""
+        trainer.add_callback(_Progress())
+
+    def _save_checkpoint(self, model: Any, trial: Any, *more: Any, **named: Any) -> None:
+        """In place of transformers' files. Raises BadState, NoMemory."""
+        trainer: Any = self
+        if trial is None and trainer.hp_search_backend is None:
+            trainer.store_flos()
+        step = trainer.state.global_step
+        every = self._storage_steps or 1
+        last = step >= trainer.state.max_steps or trainer.control.should_training_stop
+        self.flash.save(step, self._seen(), disk=last or step % every == 0)
+
+    def _seen(self) -> dict[str, object]:
+        trainer: Any = self
+        for each in (*trainer.callback_handler.callbacks, trainer.control):
+            if isinstance(each, ExportableState):
+                told, name = trainer.state.stateful_callbacks, type(each).__name__
+                if isinstance(told.get(name), list):
+                    told[name].append(each.state())
+                else:
+                    told[name] = each.state()
+        parts: dict[str, object] = {
+            "model": dict(trainer.accelerator.unwrap_model(trainer.model).state_dict()),
+            "optimizer": trainer.optimizer.state_dict(),
+            "scheduler": trainer.lr_scheduler.state_dict(),
+            "trainer": json.dumps(dataclasses.asdict(trainer.state)),
+            "random": rng.seen(self.flash.rank),
+        }
+        scaler = trainer.accelerator.scaler
+        return parts if scaler is None else parts | {"scaler": scaler.state_dict()}
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *more: Any, **named: Any) -> Any:
+        """As transformers', but True means the newest step, from memory or storage, and a fresh start where none is.
+
+        Raises BadCheckpoint and StorageFailed. Where memory or storage of ours is not meant, give a path.
+        """
+        inherited: Any = super()
+        if resume_from_checkpoint is not True:
+            return inherited.train(resume_from_checkpoint, *more, **named)
+        self._loaded = self.flash.load(lambda name: name in _REPLICATED)
+        if self._loaded is None:
+            return inherited.train(None, *more, **named)
+        with tempfile.TemporaryDirectory(prefix="turnout-") as folder:  # the Trainer reads its own state by a path
+            Path(folder, _STATE).write_text(self._text("trainer"))
+            self._loaded_at = folder
+            try:
+                return inherited.train(folder, *more, **named)
+            finally:
+                self._loaded, self._loaded_at = None, ""
+
+    def _text(self, name: str) -> str:
+        found = self._part(name)
+        if not isinstance(found, str):
+            raise BadCheckpoint(f"the part {name!r} is no text")
+        return found
+
+    def _part(self, name: str) -> Any:
+        if self._loaded is None or name not in self._loaded.parts:
+            raise BadCheckpoint(f"the checkpoint has no part {name!r}")
+        return self._loaded.parts[name]
+
+    def _is_ours(self, path: object) -> bool:
+        return bool(self._loaded_at) and path == self._loaded_at
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        trainer: Any = self
+        inherited: Any = super()
+        if not self._is_ours(resume_from_checkpoint):
+            inherited._load_from_checkpoint(resume_from_checkpoint, model)
+            return
+        trainer.accelerator.unwrap_model(model or trainer.model).load_state_dict(self._part("model"))
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        trainer: Any = self
+        inherited: Any = super()
+        if not self._is_ours(checkpoint):
+            inherited._load_optimizer_and_scheduler(checkpoint)
+            return
+        trainer.optimizer.load_state_dict(self._part("optimizer"))
+        trainer.lr_scheduler.load_state_dict(self._part("scheduler"))
+
+    def _load_scaler(self, checkpoint: str | None) -> None:
+        trainer: Any = self
+        inherited: Any = super()
+        if not self._is_ours(checkpoint):
+            inherited._load_scaler(checkpoint)
+        elif trainer.accelerator.scaler is not None:
+            trainer.accelerator.scaler.load_state_dict(self._part("scaler"))
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        inherited: Any = super()
+        if not self._is_ours(checkpoint):
+            inherited._load_rng_state(checkpoint)
+        elif self._loaded is not None and self._loaded.same_world:
+            rng.restore(self._text("random"), self.flash.rank)
+
+
+class _Progress(TrainerCallback):  # type: ignore[misc, unused-ignore]
+    """Tells the agent how far training is, and stops where all ranks stop: the step is saved, and the loop left."""
+
+    def __init__(self) -> None:
+        self._steps = Steps()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> Any:
+        if self._steps.done(state.global_step):
+            control.should_save = control.should_training_stop = True
+        return control
+
+
+class FlashCkptTrainer(FlashSaves, Trainer):  # type: ignore[misc, unused-ignore]
+    """transformers' Trainer, with the name that scripts know from DLRover."""
