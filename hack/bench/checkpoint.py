@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
+import threading
+import time
 from contextlib import ExitStack
 from importlib import metadata
 from pathlib import Path
@@ -21,30 +24,33 @@ from hack.bench.saving.scenes import played
 from hack.bench.saving.state import Size
 
 MEMORY, DISK = Path("/dev/shm"), Path("/var/tmp")
+REMOVE_S = 10.0
 LARGE = Size(width=640, layers=29, words=19_200)  # 1.87 GB in 1,056 tensors
 SMALL = Size(width=240, layers=29, words=8_600)  # 268 MB in as many
 FULL = Plan(
     size=LARGE,
     small=Size(width=352, layers=29, words=9_600),  # 565 MB
+    wide=Size(width=2_048, layers=2, words=19_200),  # 1.70 GB in 84 tensors
     firsts=5,
     steady=5,
     loops=5,
     loop_s=1.0,
     persists=6,
-    worlds=((1, 2), (2, 1), (2, 4), (4, 2)),
+    worlds=tuple((saved, loads) for saved in range(1, 9) for loads in range(1, 9) if saved != loads),
     loads=5,
-    sent_bytes=1 << 30,
+    sent_bytes=512 << 20,
     sockets=9,
 )
 QUICK = Plan(
     size=SMALL,
     small=Size(width=256, layers=6, words=3_000),  # 78 MB in 228 tensors
+    wide=Size(width=1_024, layers=1, words=8_192),  # 264 MB in 48 tensors
     firsts=5,
     steady=5,
     loops=5,
     loop_s=0.1,
     persists=5,
-    worlds=((1, 2), (2, 1)),
+    worlds=((1, 2), (2, 1), (2, 3), (4, 2)),
     loads=5,
     sent_bytes=256 << 20,
     sockets=5,
@@ -57,12 +63,15 @@ def run(quick: bool) -> Outcome:
 
 
 def measured(plan: Plan, memory: Path = MEMORY, disk: Path = DISK) -> Outcome:
-    """One run, in folders of its own in these two; it leaves nothing there."""
+    """One run, in folders of its own in these two; it leaves nothing there, also where it is told to end."""
     with ExitStack() as ends:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                ends.callback(signal.signal, number, signal.signal(number, _ended))
         folders = []
         for parent in (memory, disk):
             folders.append(Path(tempfile.mkdtemp(prefix="turnout-bench-", dir=parent)))
-            ends.callback(shutil.rmtree, folders[-1], ignore_errors=True)
+            ends.callback(_remove, folders[-1])
         found = Found(played(plan, Places(*folders)))
     load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
     notes = [
@@ -73,3 +82,15 @@ def measured(plan: Plan, memory: Path = MEMORY, disk: Path = DISK) -> Outcome:
     ]
     title = "checkpoint: saves that stop training, saves beside training, loads"
     return Outcome(title, found.tables(), found.figures(), found.targets(), notes)
+
+
+def _ended(number: int, frame: object) -> None:
+    raise SystemExit(128 + number)
+
+
+def _remove(folder: Path) -> None:
+    """What is killed in the middle of a scene has children that end on their own, and may write until then."""
+    until_s = time.monotonic() + REMOVE_S
+    while folder.exists() and time.monotonic() < until_s:
+        shutil.rmtree(folder, ignore_errors=True)
+        time.sleep(0.01)

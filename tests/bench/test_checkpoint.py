@@ -24,6 +24,7 @@ TINY = Size(width=32, layers=2, words=64)
 PLAN = Plan(
     size=TINY,
     small=TINY,
+    wide=TINY,
     firsts=1,
     steady=1,
     loops=1,
@@ -38,9 +39,17 @@ FLOORS = ["floor 1", "floor 2"]
 ROWS = {
     "first save": [*FLOORS, *ANCHORS, "dcp.async_save: second", "ours", "ours: prepare", "ours, not prepared"],
     "the saves after it": [*FLOORS, "floor 2, 5%", "torch.save", "dcp.save", "dcp.async_save, stager reused", "ours"],
-    "what one save adds": ["floor 1", "dcp.async_save, stager reused", "ours, blocking", "ours"],
+    "what one save adds": [
+        "floor 1",
+        "a bare memcpy on the other core",
+        "dcp.async_save, stager reused",
+        "ours, blocking",
+        "ours",
+        "ours: both cores busy",
+    ],
+    "the step right after": ["a step alone", "a bare memcpy on the other core: a step while it is copied"],
     "a step on one core": ["a step alone", "dcp.async_save, stager reused", "ours"],
-    "load what another": ["floor, 2 -> 3", "dcp.load, 2 -> 3", "ours, 2 -> 3"],
+    "load what another": ["2 -> 3"],
     "bytes into a peer": ["floor: loopback socket", "ours, replica"],
 }
 
@@ -90,12 +99,13 @@ def test_what_an_anchor_saved_is_loaded_again_bit_by_bit(outcome):
 
 def test_ours_breaks_in_no_scene_and_loads_what_it_saved(outcome):
     assert [row for table in outcome.tables for row in table.rows if row[-1] == BROKE] == []
-    assert outcome.figures["first_ours_equal"] == outcome.figures["steady_ours_equal"] == 1
+    scenes = ("first", "steady", "overlapped", "worlds")
+    assert [scene for scene in scenes if outcome.figures.get(f"{scene}_ours_equal") != 1] == []
 
 
 def test_the_line_for_machines_has_every_target(outcome):
     line = json.loads(as_json("checkpoint", outcome))
-    assert len(line["targets"]) == 10
+    assert len(line["targets"]) == 11
     assert [target["name"] for target in line["targets"] if target["met"] and target["value"] is None] == []
 
 

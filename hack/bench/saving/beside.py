@@ -1,12 +1,12 @@
 """What a save costs the training that goes on meanwhile: a loop on one core, with saves and persists behind it.
 
 A step is some matrix products that fit the cache, and an update in place of a part of the state, as an optimizer does.
-The loop's thread has one core. OVERLAPPED: every other thread and process of a saver has the other core, BUSY: they
-have both, and a process keeps the other one busy. PERSISTED: they have both.
+The loop's thread has one core. What else a saver has may run on both while it persists.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import subprocess
@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from itertools import cycle
 from pathlib import Path
@@ -22,100 +22,67 @@ from typing import Any
 
 from hack.bench.saving.anchors import DcpAsync, Saver
 from hack.bench.saving.ours import Ours, absent
-from hack.bench.saving.plan import Places, Plan, Seen
-from hack.bench.saving.stalls import ASIDE, OURS, REUSED, Maker, floor, floors, of, tried
+from hack.bench.saving.plan import Places, Plan, Seen, took_s
+from hack.bench.saving.stalls import OURS, REUSED, Maker, of, tried
 from hack.bench.saving.state import bytes_of, differ, make, tensors
 
 PLAIN = "a step alone"
-BUSY, PERSIST = "both cores busy", "persist"
-BLOCKING = "ours, blocking"
+PERSIST = "persist"
 TAKEN, ASKED = "saves taken during a persist", "saves asked for during a persist"
 _SPIN = "import os, sys\nwhile os.getppid() == int(sys.argv[1]): sum(range(100_000))"
+_TRIES = 3
 _ATTEMPTS = 8  # saves while one persist is under way
 
 
 class Loop:
-    """Training, as far as the machine feels it. It has one thread."""
+    """Training, as far as the machine feels it. It has one thread. optimizer: what changes the state."""
 
     def __init__(self, state: dict[str, Any], products: int = 24, width: int = 256, updated: int = 16) -> None:
         import torch
 
         torch.set_num_threads(1)
         self._left, self._right, self._out = (torch.full((width, width), 1.0 / width) for _ in range(3))
-        self._products, self._updated, self._multiply = products, updated, torch.mm
-        self._turns = cycle([tensor for _, tensor in tensors(state) if tensor.is_floating_point()])
+        self._products, self._multiply = products, torch.mm
+        self.optimizer = updating([tensor for _, tensor in tensors(state) if tensor.is_floating_point()], updated)
 
     def step(self) -> None:
         """One step."""
+        self._multiplied()
+        self.optimizer.step()
+
+    def _multiplied(self) -> None:
         for _ in range(self._products):
             self._multiply(self._left, self._right, out=self._out)
-        for _ in range(self._updated):
-            next(self._turns).mul_(0.999)
+
+    def last(self, least_s: float) -> None:
+        """From now on the products of a step take so long."""
+        self._multiplied()
+        took = min(took_s(self._multiplied) for _ in range(_TRIES))
+        self._products = math.ceil(self._products * least_s / took)
 
     def steps(self, least_s: float, going: Callable[[], bool] = lambda: False) -> tuple[int, float]:
         """Step for so long, and until nothing goes on any more. -> how many steps, how long"""
         began_s, done = time.perf_counter(), 0
-        while (took_s := time.perf_counter() - began_s) < least_s or going():
+        while (passed_s := time.perf_counter() - began_s) < least_s or going():
             self.step()
             done += 1
-        return done, took_s
+        return done, passed_s
 
 
-def overlapped(plan: Plan, places: Places) -> Seen:
-    """By how much a loop is longer for one save in it, copy and all that follows. Ours has no such save yet."""
-    makers: dict[str, Maker] = {REUSED: partial(DcpAsync, reused=True)} | ({} if absent() else {BLOCKING: Ours})
-    state = make(plan.size)
-    seen = Seen(bytes_of(state))
-    loop = Loop(state)
-    main, others = cores()
-    with floors(state) as copies, ExitStack() as ends:
-        savers: dict[str, Saver] = {}
-        slowed = partial(_slowed, loop, state, plan.loop_s, (main, others), seen)
+def updating(every: list[Any], updated: int) -> Any:
+    """An optimizer of these tensors. Its step writes to so many of them, another time to the next ones."""
+    import torch
 
-        def saved(name: str) -> None:
-            savers[name] = makers[name](places.memory / "saved")
-            ends.callback(savers[name].close)
-            savers[name].prepare(state)
-            state["step"] += 1
-            savers[name].save(state["step"], state)
-            savers[name].wait()
+    class Updating(torch.optim.Optimizer):  # type: ignore[misc, unused-ignore]
+        def __init__(self) -> None:
+            super().__init__(every, {})
+            self._turns = cycle(every)
 
-        for name in makers:
-            tried(name, seen, partial(saved, name))
-        for busy in (False, True):
-            with _busy(others) if busy else nullcontext():
-                for _ in range(min(plan.loops, ASIDE) if busy else plan.loops):
-                    for name in makers:
-                        spread(main, others)
-                        seen.timed(floor(1), copies[floor(1)])
-                        called = of(name, BUSY) if busy else name
-                        if name in savers:
-                            tried(name, seen, partial(slowed, savers[name], called))
-                        shutil.rmtree(places.memory / "saved", ignore_errors=True)
-    return seen
+        def step(self, closure: object = None) -> None:
+            for _ in range(updated):
+                next(self._turns).mul_(0.999)
 
-
-def _slowed(
-    loop: Loop,
-    state: dict[str, Any],
-    least_s: float,
-    where: tuple[set[int], set[int]],
-    seen: Seen,
-    saver: Saver,
-    called: str,
-) -> None:
-    """One save in a loop, between two loops without. where: the loop's core, and those of the rest."""
-    before, before_s = loop.steps(least_s)
-    state["step"] += 1
-    began_s = time.perf_counter()
-    saver.save(state["step"], state)
-    spread(*where)
-    done, _ = loop.steps(least_s, waiting(saver))
-    took_s = time.perf_counter() - began_s
-    after, after_s = loop.steps(least_s)
-    step_s = (before_s + after_s) / (before + after)
-    seen.keep(PLAIN, step_s)
-    seen.keep(called, took_s - done * step_s)
+    return Updating()
 
 
 def persisted(plan: Plan, places: Places) -> Seen:
@@ -211,7 +178,7 @@ def _listed(folder: str) -> list[str]:
 
 
 @contextmanager
-def _busy(others: set[int]) -> Iterator[None]:
+def busy(others: set[int]) -> Iterator[None]:
     """A process that keeps these cores busy; it ends with this one."""
     process = subprocess.Popen([sys.executable, "-c", _SPIN, str(os.getpid())])
     try:

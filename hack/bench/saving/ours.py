@@ -30,9 +30,9 @@ class Ours:
         self._checkpointer.prepare(state)
         self._checkpointer.wait()
 
-    def save(self, step: int, state: dict[str, Any], *, disk: bool = False) -> None:
-        """Copy it. disk: it is persisted too, behind training."""
-        self._checkpointer.save(step, state, disk=disk)
+    def save(self, step: int, state: dict[str, Any], *, disk: bool = False, overlap: Any = ()) -> None:
+        """Copy it, or have it copied before the next step of the optimizer in overlap. disk: it is persisted, too."""
+        self._checkpointer.save(step, state, disk=disk, overlap=overlap)
 
     def wait(self) -> None:
         """Wait until all is hashed and persisted."""

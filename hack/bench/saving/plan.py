@@ -15,13 +15,14 @@ from hack.bench.saving.state import Size
 class Plan:
     """One run. firsts, steady, loops, persists, loads, sockets: how often each is done.
 
-    size: of the state whose saves are timed. small: of the one that is saved beside training and loaded by others.
-    worlds: pairs of world sizes, who saved and who loads. loop_s: the least that a training loop is timed.
-    sent_bytes: over a socket.
+    size: of the state whose saves are timed. small: of the one that is saved beside training. wide: of the one that is
+    loaded by others, in worlds: pairs of world sizes, who saved and who loads. loop_s: the least that a training loop
+    is timed. sent_bytes: over a socket.
     """
 
     size: Size
     small: Size
+    wide: Size
     firsts: int
     steady: int
     loops: int

@@ -6,6 +6,7 @@ writes what it saw to RESULT, a folder: SCENE.json.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import multiprocessing
@@ -18,14 +19,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from hack.bench.saving import beside, sockets, stalls, worlds
+from hack.bench.saving import beside, overlapped, sockets, stalls, worlds
 from hack.bench.saving.plan import Places, Plan, Seen
 from hack.bench.saving.state import Size
 
 SCENES: Mapping[str, Callable[[Plan, Places], Seen]] = {
     "first": stalls.first,
     "steady": stalls.steady,
-    "overlapped": beside.overlapped,
+    "overlapped": overlapped.overlapped,
     "persisted": beside.persisted,
     "worlds": worlds.loaded,
     "sockets": sockets.sent,
@@ -33,6 +34,7 @@ SCENES: Mapping[str, Callable[[Plan, Places], Seen]] = {
 LIMIT_S = 600  # of a scene: whatever happens, it ends then
 MEMORY_DIR = "TURNOUT_MEMORY_DIR"
 THREADS = 2
+_PDEATHSIG = 1
 
 
 def played(plan: Plan, places: Places) -> dict[str, Seen]:
@@ -47,10 +49,11 @@ def played(plan: Plan, places: Places) -> dict[str, Seen]:
 
 def main(argv: Sequence[str]) -> int:
     """Play one scene after the other."""
+    _end_with_parent()
     signal.alarm(LIMIT_S * len(SCENES))
     words = json.loads(argv[0])
-    size, small = Size(**words.pop("size")), Size(**words.pop("small"))
-    plan = Plan(size, small, **words)
+    words |= {name: Size(**words[name]) for name in ("size", "small", "wide")}
+    plan = Plan(**words)
     places = Places(Path(argv[1]), Path(argv[2]))
     warnings.simplefilter("ignore")  # DCP says at each call that there is no process group
     import torch.distributed.checkpoint
@@ -67,7 +70,12 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
+
+
 def _play(name: str, plan: Plan, places: Places) -> None:
+    _end_with_parent()
     signal.alarm(LIMIT_S)
     _result(places, name).write_text(json.dumps(asdict(SCENES[name](plan, places))))
 

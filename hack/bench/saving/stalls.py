@@ -8,6 +8,7 @@ part: beside all that the others keep it would not fit into memory.
 from __future__ import annotations
 
 import gc
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -37,6 +38,7 @@ CHANGED = 0.05  # of the bytes, where the rest is frozen
 FULL_SAVES = 3  # until each generation has what is frozen
 ASIDE = 3  # times of what no target asks for
 FROZEN = f"ours, {CHANGED:.0%} not frozen"
+TOUCHED = "floor of memory that is new"  # of one generation
 SECOND, PREPARE, EQUAL = "second", "prepare", "equal"
 
 
@@ -62,9 +64,21 @@ def first(plan: Plan, places: Places) -> Seen:
                 if name == UNPREPARED and turn >= ASIDE:
                     continue
                 _copied(copies, seen)
+                if name == OURS:
+                    seen.timed(TOUCHED, partial(_touched, places.memory / "touched", seen.state_bytes))
                 tried(name, seen, partial(_first, name, maker, places.memory / "saved", state, turn, seen))
                 shutil.rmtree(places.memory / "saved", ignore_errors=True)
     return seen
+
+
+def _touched(path: Path, size_bytes: int) -> None:
+    """What the kernel needs to give so much memory: it writes zeros to it, and its host may have to find it first."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        os.posix_fallocate(file, 0, size_bytes)
+    finally:
+        os.close(file)
+        path.unlink()
 
 
 def _first(name: str, maker: Maker, folder: Path, state: dict[str, Any], turn: int, seen: Seen) -> None:

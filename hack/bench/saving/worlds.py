@@ -1,133 +1,155 @@
-"""How long each of W' ranks takes for its part of what W ranks saved: the floor, DCP from tmpfs, and ours.
+"""How long W' ranks take to load what W ranks saved: the floors, DCP from tmpfs, and ours from there.
 
-Tensors are cut along their first dimension (DTensor). A rank is a process with one thread; what counts in a turn is
-the slowest rank. The floor is the memcpy of each rank's part, by all ranks at once, out of warm shared memory.
+Tensors are cut along their first dimension (DTensor). All ranks are of one process, which is each of them in turn: the
+time is that of all ranks together, none of which waits for another; what processes would take from each other is not
+in it. A floor is the memcpy of each rank's part out of warm shared memory, rank by rank, by one or two threads.
 """
 
 from __future__ import annotations
 
-import json
-import multiprocessing
-import os
-import signal
-import traceback
-from collections.abc import Callable, Sequence
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from hack.bench.saving.floors import Copy, Warm
-from hack.bench.saving.plan import Places, Plan, Seen, took_s
-from hack.bench.saving.state import Size, make, tensors
+from hack.bench.saving.plan import Places, Plan, Seen
+from hack.bench.saving.stalls import EQUAL, OURS, THREADS, floor, of, tried
+from hack.bench.saving.state import bytes_of, make, tensors
 
-FLOOR, DCP = "floor", "dcp.load"
-LIMIT_S = 120
+DCP, NOTHING = "dcp.load", "dcp's plans alone"
+MOST_RANKS = 8
+Shards = Sequence[dict[str, Any]]
+Call = Callable[[dict[str, Any]], object]
 
 
-def pair(saved: int, loads: int) -> str:
-    """Name two world sizes."""
-    return f"{saved} -> {loads}"
+def pair(name: str, saved: int, loads: int) -> str:
+    """Name two world sizes, and what was done in them."""
+    return f"{name}, {saved} -> {loads}"
 
 
 def loaded(plan: Plan, places: Places) -> Seen:
-    """Save in each world, load in the other. Ours has nothing yet that loads so."""
-    seen = Seen(sum(tensor.nbytes for _, tensor in tensors(make(plan.small))))
-    for saved, loads in plan.worlds:
-        folder = places.memory / f"{saved}-{loads}"
-        folder.mkdir()
-        world(saved, folder, _save, plan.small)
-        world(loads, folder, _load, plan.small, plan.loads)
-        told = [json.loads((folder / f"told-{rank}.json").read_text()) for rank in range(loads)]
-        for name in (FLOOR, DCP):
-            times = zip(*(each[name] for each in told), strict=True)
-            seen.times_s[f"{name}, {pair(saved, loads)}"] = [max(each) for each in times]
-        if not all(each["equal"] for each in told):
-            raise RuntimeError(f"dcp.load gives other bytes than were saved ({pair(saved, loads)})")
-        for path in sorted(folder.rglob("*"), reverse=True):
-            path.rmdir() if path.is_dir() else path.unlink()
+    """Save in each world, load in others; ours has to give the bytes that dcp.load gives, those that were saved."""
+    whole = {name: tensor for name, tensor in tensors(make(plan.wide)) if tensor.dim()}
+    seen = Seen(bytes_of(whole))
+    for saved, pairs in groupby(sorted(plan.worlds), key=lambda each: each[0]):
+        folder = places.memory / f"of-{saved}"
+        states = [sharded(whole, rank, saved) for rank in range(saved)]
+        tried(DCP, seen, partial(save, states, folder / "dcp"))
+        tried(OURS, seen, partial(save_ours, states, folder / "ours"))
+        for _, loads in pairs:
+            _pair(whole, (saved, loads), folder, plan.loads, seen)
+        shutil.rmtree(folder)
+    if OURS not in seen.faults:
+        seen.figures[of(OURS, EQUAL)] = 1.0
     return seen
 
 
-def world(ranks: int, folder: Path, work: Callable[..., None], *arguments: object) -> None:
-    """Run it in so many processes that form a gloo world, and wait for their end. Raises RuntimeError if one fails."""
-    store = folder / f"store-{work.__name__}"
-    context = multiprocessing.get_context("fork")
-    processes = [
-        context.Process(target=_rank, args=(rank, ranks, store, folder, work, arguments), daemon=True)
-        for rank in range(ranks)
-    ]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(LIMIT_S)
-        if process.exitcode != 0:
-            for each in processes:
-                each.kill()
-            raise RuntimeError(f"a rank of {ranks} ended with {process.exitcode}")
-
-
-def _rank(
-    rank: int, ranks: int, store: Path, folder: Path, work: Callable[..., None], arguments: Sequence[object]
-) -> None:
+def _pair(whole: Mapping[str, Any], worlds: tuple[int, int], folder: Path, turns: int, seen: Seen) -> None:
     import torch
-    import torch.distributed as dist
 
-    signal.alarm(LIMIT_S)
-    try:
-        torch.set_num_threads(1)
-        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-        dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
-        work(rank, ranks, folder, *arguments)
-        dist.barrier()
-        dist.destroy_process_group()
-    except BaseException:
-        traceback.print_exc()
-        raise
+    saved, loads = worlds
+    empty = {name: torch.zeros_like(tensor) for name, tensor in whole.items()}
+    states = [sharded(empty, rank, loads) for rank in range(loads)]
+    mine = [[each.to_local() for each in state.values()] for state in states]
+    with ExitStack() as ends:
+        warm = ends.enter_context(Warm(max(sum(each.nbytes for each in part) for part in mine)))
+        floors = {
+            floor(threads): [Copy(part, warm.address, threads, backwards=True) for part in mine] for threads in THREADS
+        }
+        for copies in floors.values():
+            for copy in copies:
+                ends.callback(copy.close)
+
+        def load(name: str, call: Call, timed: bool) -> None:
+            for tensor in empty.values():
+                tensor.reshape(-1)[:: 1 << 16].fill_(-1)
+            if timed:
+                seen.timed(pair(name, saved, loads), lambda: [call(state) for state in states])
+            else:
+                for state in states:
+                    call(state)
+                if name != NOTHING and (other := [key for key in whole if not torch.equal(whole[key], empty[key])]):
+                    raise RuntimeError(f"{pair(name, saved, loads)}: {other[0]} is not what was saved")
+
+        for turn in range(-1, turns):
+            for name, copies in floors.items():
+                seen.timed(pair(name, saved, loads), lambda copies=copies: [copy() for copy in copies])  # type: ignore[misc]
+            for name, call in ways(folder).items():
+                tried(name, seen, partial(load, name, call, turn >= 0))
 
 
-def sharded(size: Size, seed: int = 7) -> dict[str, Any]:
-    """The tensors of a state, cut along their first dimension for this process' rank."""
-    import torch
-    import torch.distributed as dist
-    from torch.distributed.device_mesh import init_device_mesh
+def ways(folder: Path) -> Mapping[str, Call]:
+    """How a rank loads. A reader is made for each load, as each process has to."""
+    import torch.distributed.checkpoint as dcp
+
+    from launcher.shell.saving.dcp import FlashStorageReader
+
+    class Nothing(dcp.FileSystemReader):  # type: ignore[misc, unused-ignore]
+        def read_data(self, plan: Any, planner: Any) -> Any:
+            import torch
+
+            done: Any = torch.futures.Future()
+            done.set_result(None)
+            return done
+
+    return {
+        DCP: lambda state: dcp.load(state, checkpoint_id=folder / "dcp", no_dist=True),
+        NOTHING: lambda state: dcp.load(state, storage_reader=Nothing(folder / "dcp"), no_dist=True),
+        OURS: lambda state: dcp.load(state, storage_reader=FlashStorageReader(folder / "ours"), no_dist=True),
+    }
+
+
+def sharded(whole: Mapping[str, Any], rank: int, ranks: int) -> dict[str, Any]:
+    """A rank's part of tensors, without copying them."""
+    from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor, Shard
 
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    mesh = init_device_mesh("cpu", (ranks,))
+    mesh = DeviceMesh("cpu", list(range(ranks)), _init_backend=False, _rank=rank)
 
     def cut(tensor: Any) -> Any:
         chunks = tensor.chunk(ranks)
-        mine = chunks[rank].clone() if rank < len(chunks) else tensor[:0].clone()
+        mine = chunks[rank] if rank < len(chunks) else tensor[:0]
         return DTensor.from_local(mine, mesh, [Shard(0)], run_check=False, shape=tensor.shape, stride=tensor.stride())
 
-    whole = make(size, seed)
-    return {name: cut(tensor) for name, tensor in tensors(whole) if isinstance(tensor, torch.Tensor)}
+    return {name: cut(tensor) for name, tensor in whole.items()}
 
 
-def _save(rank: int, ranks: int, folder: Path, size: Size) -> None:
+def save(states: Shards, folder: Path) -> None:
+    """dcp.save, of all ranks."""
     import torch.distributed.checkpoint as dcp
 
-    dcp.save(sharded(size), checkpoint_id=folder / "dcp")
+    _save(states, [dcp.FileSystemWriter(folder) for _ in states], dcp.DefaultSavePlanner)
 
 
-def _load(rank: int, ranks: int, folder: Path, size: Size, turns: int) -> None:
-    """Load into tensors that hold something else, and write down the times and whether all bytes are there."""
-    import torch
-    import torch.distributed as dist
-    import torch.distributed.checkpoint as dcp
+def save_ours(states: Shards, folder: Path) -> None:
+    """The same by our writer, until it is all in the folder. Its memory is given back."""
+    from launcher.shell.saving.dcp import FlashSavePlanner, FlashStorageWriter
+    from launcher.shell.saving.dcp_reading import memories
 
-    wanted, state = sharded(size), sharded(size, seed=8)
-    mine = [tensor.to_local() for tensor in state.values()]
-    told: dict[str, Any] = {FLOOR: [], DCP: []}
-    with Warm(sum(tensor.nbytes for tensor in mine)) as warm:
-        calls: dict[str, Callable[[], object]] = {
-            FLOOR: Copy(mine, warm.address, 1, backwards=True),
-            DCP: lambda: dcp.load(state, checkpoint_id=folder / "dcp"),
-        }
-        for turn in range(-1, turns):
-            for name, call in calls.items():
-                dist.barrier()
-                took = took_s(call)
-                if turn >= 0:
-                    told[name].append(took)
-    told["equal"] = all(torch.equal(wanted[name].to_local(), tensor.to_local()) for name, tensor in state.items())
-    (folder / f"told-{rank}.json").write_text(json.dumps(told))
+    writers = [FlashStorageWriter(folder, step=1, generations=2) for _ in states]
+    try:
+        _save(states, writers, FlashSavePlanner)
+        for writer in reversed(writers):  # the first one waits for the step to be committed
+            writer.wait()
+    finally:
+        memories.close()
+
+
+def _save(states: Shards, writers: Sequence[Any], planner: Callable[[], Any]) -> None:
+    """What dcp.save does in each rank, and its coordinator between them."""
+    planners = [planner() for _ in states]
+    plans = []
+    for rank, (state, writer, own) in enumerate(zip(states, writers, planners, strict=True)):
+        writer.reset()
+        own.set_up_planner(state, writer.storage_meta(), rank == 0)
+        writer.set_up_storage_writer(rank == 0)
+        plans.append(writer.prepare_local_plan(own.create_local_plan()))
+    plans, metadata = planners[0].create_global_plan(plans)
+    results = []
+    for plan, writer, own in zip(writers[0].prepare_global_plan(plans), writers, planners, strict=True):
+        results.append(writer.write_data(own.finish_plan(plan), own).wait())
+    writers[0].finish(metadata, results)

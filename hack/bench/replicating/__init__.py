@@ -1,0 +1,1 @@
+"""Copies from keeper to keeper, as the checkpoint benchmark measures them."""
