@@ -48,3 +48,11 @@ class NoMemory(LauncherError):
 
 class StorageFailed(LauncherError):
     """Storage did not take or give what it was asked for. Training goes on from memory; try another target."""
+
+
+class NotUsable(LauncherError, ImportError):
+    """A library that is not there, or is too old. Install what the message names."""
+
+    def __init__(self, library: str, fault: str) -> None:
+        super().__init__(f"{library} {fault}: pip install 'turnout[launcher,adapters]'")
+        self.library, self.fault = library, fault

@@ -93,7 +93,7 @@ class Member:
     where it runs. address: IP literal; port: where its own coordinator would listen. processes: how many it starts.
     path: the switches above its host from the root, () when nobody knows. order: its index where the job numbers its
     workers. born_s: when it began, seconds since 1970: the oldest decides. master_port: a port that is free on its
-    host, for the training processes of the next round.
+    host, for the training processes of the next round. keeper: the port where its keeper listens, 0: nowhere.
     """
 
     id: str
@@ -106,13 +106,14 @@ class Member:
     order: int | None = None
     born_s: float = 0.0
     master_port: int = 0
+    keeper: int = 0
 
     def __post_init__(self) -> None:
         if not self.id or len(self.id) > 128 or not self.name or len(self.name) > 253:
             raise BadMember(self.name, "an id of 1 to 128 and a name of 1 to 253 characters are needed")
         if not 1 <= self.processes <= MOST_PROCESSES:
             raise BadMember(self.name, f"{self.processes} processes: 1 to {MOST_PROCESSES} are needed")
-        if not 0 <= self.port < 65_536 or not 0 <= self.master_port < 65_536:
+        if not all(0 <= port < 65_536 for port in (self.port, self.master_port, self.keeper)):
             raise BadMember(self.name, "a port is outside 0 to 65535")
         if self.order is not None and not 0 <= self.order <= MOST_COUNT:
             raise BadMember(self.name, f"its index is {self.order}: 0 or more is needed")

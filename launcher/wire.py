@@ -16,6 +16,8 @@ from typing import Annotated, TypeAlias
 import msgspec
 
 from launcher.errors import BadFrame, LauncherError
+from launcher.keeping import Circle, Count, Doors, Holds, Port, Step, Word
+from launcher.keeping import Held as Held
 from launcher.model import Budget, Member, Terms
 
 VERSION = 1
@@ -25,12 +27,8 @@ MOST_JOIN_BYTES = 16 << 10  # of one who has not proved anything yet
 NONCE_BYTES = 16
 
 Text = Annotated[str, msgspec.Meta(max_length=1_024)]
-Word = Annotated[str, msgspec.Meta(max_length=253)]
-Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
-Step = Annotated[int, msgspec.Meta(ge=-1, le=1 << 60)]
 Proof = Annotated[bytes, msgspec.Meta(max_length=64)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e7)]
-Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
 
 
 class _Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -58,21 +56,6 @@ class Base(_Frame, frozen=True):
     def idle(self) -> Base:
         """The same, without processes."""
         return Base(self.round, self.size, self.inside)
-
-
-class Held(_Frame, frozen=True):
-    """A step that all processes of a member hold in memory, sealed and hashed: as these ranks of so many.
-
-    round: in which it was trained. What another round made of the same step is another state.
-    """
-
-    step: Step
-    first_rank: Count
-    ranks: Count
-    round: Count = 0
-
-
-Holds = Annotated[tuple[Held, ...], msgspec.Meta(max_length=16)]
 
 
 class Join(_Frame, tag=2, frozen=True):
@@ -140,7 +123,10 @@ class Waiting(_Frame, tag=6, frozen=True):
 class Formed(_Frame, tag=7, frozen=True):
     """A world, as one member has to know it. base: the round that this one follows.
 
-    restore: the newest step of which every rank of this world is held where it is needed, -1 for none.
+    restore: the newest step of which every rank of this world is in somebody's memory, -1 for none. It was trained in
+    the round `origin`, and is the same on all ranks where they are `alike`. fetch: whom to ask for it before anything
+    is started, () where this member holds its part. circle: whose keepers its own has to know, None where it is alone.
+    carry: the newest step that all of the last world held, which is to be in storage, -1 for none.
     """
 
     round: Count
@@ -155,6 +141,11 @@ class Formed(_Frame, tag=7, frozen=True):
     budget: Budget
     successors: tuple[Successor, ...] = ()
     restore: Step = -1
+    origin: Count = 0
+    alike: bool = False
+    fetch: Doors = ()
+    circle: Circle | None = None
+    carry: Step = -1
 
 
 class StopAt(_Frame, tag=8, frozen=True):
@@ -174,11 +165,12 @@ class Stop(_Frame, tag=9, frozen=True):
 
 
 class Finish(_Frame, tag=10, frozen=True):
-    """The job is over for this member."""
+    """The job is over for this member. carry: as Formed's."""
 
     exit: Annotated[int, msgspec.Meta(ge=0, le=255)]
     reason: Word
     detail: Text
+    carry: Step = -1
 
 
 class Beat(_Frame, tag=11, frozen=True):
@@ -243,10 +235,18 @@ class Pace(_Frame, tag=19, frozen=True):
     silence_s: Seconds
 
 
+class Stored(_Frame, tag=20, frozen=True):
+    """The newest step committed in this folder: as a member sees it, then as all are to read it. "", -1: none known."""
+
+    round: Count
+    target: Annotated[str, msgspec.Meta(max_length=4_096)] = ""
+    step: Step = -1
+
+
 ToMember: TypeAlias = (
-    Challenge | Welcome | Refused | Redirect | Waiting | Formed | StopAt | Stop | Finish | Beat | Roster | Pace
+    Challenge | Welcome | Refused | Redirect | Waiting | Formed | StopAt | Stop | Finish | Beat | Roster | Pace | Stored
 )
-ToCoordinator: TypeAlias = Join | Beat | Ready | Failed | Succeeded | Leaving | Reached | Ask
+ToCoordinator: TypeAlias = Join | Beat | Ready | Failed | Succeeded | Leaving | Reached | Ask | Stored
 Message: TypeAlias = ToMember | ToCoordinator
 
 _encoder = msgspec.msgpack.Encoder()

@@ -47,18 +47,25 @@ class State(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whose arena it is. run: the job's id. boot: of the machine, new with each start. count: of generations."""
+    """Whose arena it is. run: the job's id. boot: of the machine, new with each start. count: of generations.
+
+    owner: the worker whose shards it keeps, "" where that is `worker` itself; then local_rank is the owner's, and
+    owner_count the generations of the owner's own arena.
+    """
 
     run: str
     worker: str
     local_rank: int
     boot: str
     count: int
+    owner: str = ""
+    owner_count: int = 1
 
     def __post_init__(self) -> None:
-        if max(len(self.run), len(self.worker)) > 253 or len(self.boot) > 64:
+        if max(len(self.run), len(self.worker), len(self.owner)) > 253 or len(self.boot) > 64:
             raise BadCheckpoint("an arena's run, worker or boot id is too long")
-        if not 0 <= self.local_rank < 1 << 20 or not 1 <= self.count <= MOST_GENERATIONS:
+        counts = self.count, self.owner_count
+        if not 0 <= self.local_rank < 1 << 20 or not all(1 <= count <= MOST_GENERATIONS for count in counts):
             raise BadCheckpoint(f"an arena of {self.count} generations: 1 to {MOST_GENERATIONS} are taken")
 
 
@@ -204,25 +211,19 @@ def next_epoch(slots: Sequence[Slot]) -> int:
     return max((slot.epoch for slot in slots), default=0) + 1
 
 
-def slot_to_write(slots: Sequence[Slot], *, busy: Collection[int] = (), spare_newest: bool = True) -> int | None:
+def slot_to_write(slots: Sequence[Slot], *, busy: Collection[int] = ()) -> int | None:
     """Choose the generation that the next save overwrites: one that holds nothing, else the oldest.
 
     Of those that hold nothing the one that has most memory already.
 
     Never a pinned one, which is being read, nor the newest that is sealed: a crash in mid-save leaves it. busy: those
-    that this process is still filling. Returns None where only such are left; then the caller decides: wait for the
-    keeper, or ask again with spare_newest=False. This gives the newest when it is not pinned and another sealed one,
-    which a reader has pinned, would remain: a crash in mid-save then costs one save more, but never all of them.
+    that this process is still filling. Returns None where only such are left: then the keeper has to let one go.
     Source: issue 7, facts/launcher.md §5
     """
     last = newest(slots)
     free = [at for at, slot in enumerate(slots) if not slot.pinned and at not in busy]
     others = [at for at in free if at != last]
-    if others:
-        return min(others, key=lambda at: _rank(slots[at]))
-    if spare_newest or last not in free or sum(slot.record is not None for slot in slots) < 2:
-        return None
-    return last
+    return min(others, key=lambda at: _rank(slots[at])) if others else None
 
 
 def _rank(slot: Slot) -> tuple[bool, int]:

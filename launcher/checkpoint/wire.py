@@ -16,7 +16,7 @@ import msgspec
 
 from launcher.checkpoint.generations import MOST_GENERATIONS
 from launcher.errors import BadFrame
-from launcher.wire import Holds
+from launcher.keeping import MOST_COPIES, Circle, Doors, Holds
 
 VERSION = 1
 MOST_BYTES = 64 << 10
@@ -40,6 +40,7 @@ class Hello(_Frame, tag=1, frozen=True):
     """Who saves here: a rank of a round of a run, on the worker of this name.
 
     target: the folder or URL of its checkpoints, "" where it writes none: for what goes there on its behalf.
+    replicas: how many copies of each shard the memory of other workers is to hold.
     """
 
     run: Word
@@ -50,6 +51,7 @@ class Hello(_Frame, tag=1, frozen=True):
     round: Count
     version: Count = VERSION
     target: Text = ""
+    replicas: Annotated[int, msgspec.Meta(ge=0, le=MOST_COPIES)] = 0
 
 
 class Need(_Frame, tag=2, frozen=True):
@@ -142,7 +144,11 @@ class Done(_Frame, tag=14, frozen=True):
 
 
 class Stats(_Frame, tag=15, frozen=True):
-    """What the keeper has done for this rank. Steps: the newest, -1 for none; in_flight: told and not done yet."""
+    """What the keeper has done for this rank. Steps: the newest, -1 for none; in_flight: told and not done yet.
+
+    replicated: of which all its buddies have a copy. overtaken: saves that were not copied, since a newer one was.
+    unstored: saves that were not written to storage, since newer ones needed their memory.
+    """
 
     sealed: Newest = -1
     hashed: Newest = -1
@@ -152,6 +158,9 @@ class Stats(_Frame, tag=15, frozen=True):
     persists: Count = 0
     failures: Count = 0
     persisted_bytes: Count = 0
+    replicated: Newest = -1
+    overtaken: Count = 0
+    unstored: Count = 0
 
 
 class Holdings(_Frame, tag=16, frozen=True):
@@ -160,13 +169,31 @@ class Holdings(_Frame, tag=16, frozen=True):
     held: Holds = ()
 
 
+class Seat(_Frame, frozen=True):
+    """A member's place in a world, and where its shards are: as wire.Formed has it. processes: of this member."""
+
+    round: Count
+    first_rank: Ranks
+    processes: Ranks
+    ranks: Ranks
+    origin: Count = 0
+    alike: bool = False
+    fetch: Doors = ()
+    circle: Circle | None = None
+
+
 class Agreed(_Frame, tag=17, frozen=True):
     """The agent tells from which step in memory the world goes on, -1: from storage. Done answers.
 
     The step is persisted, where a target is known. What is newer is of a past that was given up, and is thrown away.
+    seat: of the world, and what is to be fetched for it before anything else; None where nobody tells. Where it cannot
+    be had the answer is Failed, and nothing has changed. carry: what is to be in storage before that is read, -1 where
+    nobody knows.
     """
 
     step: Newest
+    seat: Seat | None = None
+    carry: Newest = -1
 
 
 class Pinned(_Frame, tag=18, frozen=True):
@@ -175,8 +202,42 @@ class Pinned(_Frame, tag=18, frozen=True):
     step: Step
 
 
-ToKeeper: TypeAlias = Hello | Need | Sealed | Wait | Ask | Bye | Settle | End | Agreed
-ToClient: TypeAlias = Arena | Refused | Hashed | Persisted | Failed | Done | Stats | Holdings | Pinned
+class Trust(_Frame, tag=19, frozen=True):
+    """The agent says first: the token by which the keepers of its job know one another, and where its round stands.
+
+    step, seat: of the round that goes on now, as in Agreed, with nothing to fetch.
+    """
+
+    token: Annotated[bytes, msgspec.Meta(max_length=4_096)]
+    step: Newest = -1
+    seat: Seat | None = None
+
+
+class Overtake(_Frame, tag=22, frozen=True):
+    """A save finds no room: let go of the oldest one that waits to be written to storage. MadeRoom answers."""
+
+
+class MadeRoom(_Frame, tag=23, frozen=True):
+    """The step that was let go, -1 where none can be: it is not in storage, and will not be."""
+
+    step: Newest
+
+
+class Look(_Frame, tag=24, frozen=True):
+    """The agent asks, once the world has agreed to go on from storage, what is there. Stored answers."""
+
+
+class Stored(_Frame, tag=25, frozen=True):
+    """The newest step that is committed in this folder, -1 for none. target: "" where none is known or answers."""
+
+    target: Text = ""
+    step: Newest = -1
+
+
+ToKeeper: TypeAlias = Hello | Need | Sealed | Wait | Ask | Bye | Settle | End | Agreed | Trust | Overtake | Look
+ToClient: TypeAlias = (
+    Arena | Refused | Hashed | Persisted | Failed | Done | Stats | Holdings | Pinned | MadeRoom | Stored
+)
 Message: TypeAlias = ToKeeper | ToClient
 
 _encoder = msgspec.msgpack.Encoder()

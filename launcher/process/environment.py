@@ -13,6 +13,7 @@ from launcher.process.orders import How, Order
 from launcher.wire import Formed
 
 ROUND, RESTORE, KEEPER = "TURNOUT_ROUND", "TURNOUT_RESTORE_STEP", "TURNOUT_KEEPER"
+STORED, STORED_IN = "TURNOUT_STORED_STEP", "TURNOUT_STORED_IN"  # what all ranks read of this folder of checkpoints
 RUN, WORKER, MEMORY = "TURNOUT_RUN", "TURNOUT_WORKER", "TURNOUT_MEMORY_DIR"  # whose memory it is, and where it lies
 
 # What is read when an interpreter starts or a library is imported. Who has imported ahead has read it already.

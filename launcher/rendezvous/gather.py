@@ -11,6 +11,7 @@ from zlib import crc32
 
 from launcher.model import Exit, Member, Reason, Record, World
 from launcher.ranks import ips, seated
+from launcher.rendezvous.circles import circles
 from launcher.rendezvous.held import restorable
 from launcher.rendezvous.state import Claim, Known, Phase, StepDown
 from launcher.rendezvous.turn import Turn
@@ -227,17 +228,25 @@ def form(turn: Turn) -> None:
 
 def _tell_places(turn: Turn, world: World, base: int) -> None:
     size, ranks, successors, host = len(world.members), world.ranks, turn.successors(), world.members[0]
-    restore = restorable(world, {id_: turn.members[id_].held for id_ in world.seats})
+    there = {id_: known for id_, known in turn.members.items() if known.leave_s is None}
+    choice = restorable(
+        world, {id_: known.held for id_, known in there.items()}, {id_: known.member for id_, known in there.items()}
+    )
+    around = circles(world)
+    carry = turn.at.carry
+    turn.at = replace(turn.at, named=None, unnamed=size, carry=-1)
     for member in world.members:
         seat, known = world.seats[member.id], turn.members[member.id]
         turn.know(
-            member.id, replace(known, base=Base(world.round, size, True), busy=world.round, step=-1, reached=None)
+            member.id,
+            replace(known, base=Base(world.round, size, True), busy=world.round, step=-1, reached=None, stored=None),
         )
         turn.tell(
             (member.id,),
             Formed(
                 world.round, base, seat.group_rank, size, seat.first_rank, ranks, host.address, host.master_port,
-                turn.at.why.value, turn.at.budget, successors, restore,
+                turn.at.why.value, turn.at.budget, successors, choice.step, choice.round, choice.alike,
+                choice.fetch.get(member.id, ()), around.get(member.id), carry,
             ),
         )  # fmt: skip
     spares = [id_ for id_ in turn.members if id_ not in world.seats]

@@ -26,7 +26,7 @@ def leaving(turn: Turn, id_: str, known: Known, grace_s: float) -> None:
     turn.know(id_, replace(known, leave_s=turn.now_s + grace_s))
     turn.told("member_leaving", Reason.DRAINED, member=known.member.name, grace_s=grace_s)
     if not known.busy:
-        turn.tell((id_,), Finish(int(Exit.DRAINED), Reason.DRAINED.value, ""))
+        turn.tell((id_,), Finish(int(Exit.DRAINED), Reason.DRAINED.value, "", turn.at.carry))
     elif turn.at.phase is Phase.DRAINING:
         turn.at = replace(turn.at, until_s=min(turn.at.until_s, turn.now_s + grace_s * STEP_SHARE))
 

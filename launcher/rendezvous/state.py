@@ -17,7 +17,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from launcher.model import Budget, Exit, Member, Reason, Record, Terms, World
-from launcher.wire import Base, Held, Message
+from launcher.wire import Base, Held, Message, Stored
 
 NO_BUDGET, NO_BASE = Budget(), Base()
 
@@ -40,6 +40,7 @@ class Known:
 
     leave_s: by when it has to be gone, None while it stays. step: the newest that it has told, -1 for none. reached:
     its answer to the stop step that is being agreed, None until it comes. held: what its memory held, as last told.
+    stored: what it sees in storage, None until it has told in this round.
     """
 
     member: Member
@@ -49,6 +50,7 @@ class Known:
     step: int = -1
     reached: int | None = None
     held: tuple[Held, ...] = ()
+    stored: Stored | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,9 @@ class State:
     it. roams: without an arbiter, who has too few members has everybody search for another coordinator now and then;
     False: not before the first world, None: never. sought_s: since when we have none, also before we led, or 0.
     unfenced: the arbiter was out of reach for too long, and only its grant lets us go on. told_s: when it was last
-    told who is missing. why: what began the next round. fault: the process failure that will be charged unless a loss
+    told who is missing. unnamed: members that have not told yet what they see in storage; named: what all read of it,
+    None until they have. carry: the newest step that all of the last world held in memory when it stopped, -1 for none.
+    why: what began the next round. fault: the process failure that will be charged unless a loss
     explains it.
     """
 
@@ -91,6 +95,9 @@ class State:
     sought_s: float = 0.0
     unfenced: bool = False
     told_s: float = -1e9
+    unnamed: int = 0
+    named: Stored | None = None
+    carry: int = -1
     world: World | None = None
     members: Mapping[str, Known] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)  # of members that are here or were: the id of the newest

@@ -14,6 +14,7 @@ from dataclasses import replace
 from launcher.model import Budget, Exit, Member, Reason, Terms
 from launcher.rendezvous.gather import gather, granted, unanswered
 from launcher.rendezvous.leave import drain, leaving, reached, wants_drain
+from launcher.rendezvous.naming import carried, saw
 from launcher.rendezvous.state import (
     Denied,
     Drop,
@@ -32,7 +33,7 @@ from launcher.rendezvous.state import (
     Unfenced,
 )
 from launcher.rendezvous.turn import Turn
-from launcher.wire import Base, Beat, Failed, Finish, Leaving, Reached, Ready, Refused, Stop, StopAt, Succeeded
+from launcher.wire import Base, Beat, Failed, Finish, Leaving, Reached, Ready, Refused, Stop, StopAt, Stored, Succeeded
 
 TRAINS = (Phase.TRAINING, Phase.DRAINING)
 
@@ -134,7 +135,7 @@ def _joined(turn: Turn, event: Joined) -> None:
     if at.phase in (Phase.FINISHING, Phase.OVER):
         turn.know(member.id, Known(member, event.base))
         if at.exit is not None:  # else somebody else decides, and it is sent there with the others
-            turn.tell((member.id,), Finish(int(at.exit), at.why.value, at.detail))
+            turn.tell((member.id,), Finish(int(at.exit), at.why.value, at.detail, at.carry))
         return
     if fault := _differs(at.terms, event.terms):
         turn.know(member.id, Known(member, event.base))
@@ -148,7 +149,9 @@ def _joined(turn: Turn, event: Joined) -> None:
         _lost(turn, before, Reason.MEMBER_LOST)
     at = turn.at
     new = member.id not in turn.members
-    turn.know(member.id, Known(member, event.base, busy=event.base.round if event.base.busy else 0, held=event.held))
+    busy, told = event.base.round if event.base.busy else 0, turn.members.get(member.id)
+    stored = told.stored if told is not None and busy == told.busy else None
+    turn.know(member.id, Known(member, event.base, busy=busy, held=event.held, stored=stored))
     base, size = at.base, at.base_size
     if event.base.inside and event.base.round >= base:  # of one world the smaller size: it knows who has left
         size = min(size, event.base.size) if event.base.round == base else event.base.size
@@ -171,6 +174,8 @@ def _placed(turn: Turn, member: Member, base: Base) -> None:
     if seat and base.busy and base.round == turn.world_round:
         if at.stop_step is not None:
             turn.tell((member.id,), StopAt(turn.world_round, at.stop_step, at.sure))
+        if at.named is not None:
+            turn.tell((member.id,), at.named)
         return
     if base.busy:
         turn.tell((member.id,), Stop(base.round, at.why.value, 0.0))
@@ -235,6 +240,8 @@ def _said(turn: Turn, id_: str, known: Known, message: object) -> None:
             leaving(turn, id_, known, grace_s)
         case Reached(round=round_, step=step_) if known.busy == round_ == turn.world_round:
             reached(turn, id_, known, step_)
+        case Stored(round=round_) if known.busy == round_ == turn.world_round:
+            saw(turn, id_, known, message)
 
 
 def _train(turn: Turn) -> None:
@@ -252,7 +259,7 @@ def _train(turn: Turn) -> None:
 
 def _stopped(turn: Turn) -> None:
     """Nobody trains any more: the fault is charged, and those who wanted to leave may go."""
-    at = turn.at
+    at = turn.at = replace(turn.at, carry=carried(turn))
     if at.fault and not at.lost:
         if at.budget.used >= at.terms.max_restarts:
             detail = f"{at.budget.used} of {at.terms.max_restarts} restarts are used; {at.fault}"
@@ -260,7 +267,7 @@ def _stopped(turn: Turn) -> None:
             return
         turn.at = replace(at, budget=at.budget.charged())
     for id_ in [id_ for id_, known in turn.members.items() if known.leave_s is not None]:
-        turn.tell((id_,), Finish(int(Exit.DRAINED), Reason.DRAINED.value, ""))
+        turn.tell((id_,), Finish(int(Exit.DRAINED), Reason.DRAINED.value, "", at.carry))
     staying = sum(known.leave_s is None for known in turn.members.values())
     short = at.terms.size(staying) == 0
     turn.at = replace(

@@ -97,7 +97,7 @@ class Turn:
         self.told("job_ended", reason, exit=int(exit_), detail=detail)
         until_s = self.now_s + FAREWELL_S
         self.at = replace(self.at, phase=Phase.FINISHING, exit=exit_, why=reason, detail=detail, until_s=until_s)
-        self.tell(list(self.members), Finish(int(exit_), reason.value, detail))
+        self.tell(list(self.members), Finish(int(exit_), reason.value, detail, self.at.carry))
         self.wake(until_s)
 
 

@@ -24,6 +24,7 @@ from launcher.shell.identity import free_port
 from launcher.shell.meeting.finding import Finder
 from launcher.shell.meeting.leading import Leading
 from launcher.shell.meeting.link import Link
+from launcher.shell.memory.beside import Unfetched
 from launcher.shell.say import Say
 from launcher.shell.training import told
 from launcher.whereabouts import Sighting
@@ -66,9 +67,8 @@ class Agent:
         where: Callable[[], Sighting],
     ) -> None:
         self._settings, self.me, self._token, self._say, self._where = settings, me, token, say, where
-        self._training, self._leading = training, leading
         self._inbox: asyncio.Queue[object] = asyncio.Queue()
-        self._base, self._budget = Base(), Budget()
+        self._base, self._budget, self._training, self._leading = Base(), Budget(), training, leading
         self._held: tuple[Held, ...] = ()
         self._report: Failed | Succeeded | None = None
         self._leave: float | None = None  # when to be gone, by the loop's clock
@@ -130,7 +130,9 @@ class Agent:
             case Came(link=link) if link is not self._contact.link:
                 self._contact.early(item)
             case Came(message=message):
-                await self._obey(message)
+                await self._obey(self._contact.heard(message))
+            case Ended(unfetched=True, round=round_) if round_ == self._base.round:
+                await self._obey(Stop(round_, Reason.MEMBER_LOST.value, 0.0))  # as if told: Ready ends the round
             case Ended():
                 self._processes_ended(item)
             case Signalled(signal=number):
@@ -189,28 +191,25 @@ class Agent:
                 farthest = self._training.stop_at(step, sure=sure)
                 if not sure:
                     self._contact.send(Reached(round_, max(farthest, 0)))
-            case Waiting(round=round_, size=size) if (
-                round_ >= self._base.round + self._base.busy and not self._trains()
-            ):
-                self._base, self._report = Base(round_, size, False), None
+            case Waiting(round=new, size=size) if new >= self._base.round + self._base.busy and not self._trains():
+                self._base, self._report = Base(new, size, False), None
                 self._contact.succeed(message.successors)
-                self._say("spare", {"round": round_, "reason": message.reason, "detail": message.detail})
+                self._say("spare", {"round": new, "reason": message.reason, "detail": message.detail})
             case Finish(exit=code, reason=reason, detail=detail):
                 await self._stop(self._settings.timing.shutdown_s)
+                await self._training.carry(message.carry)
                 await self._leading.finished(wait=code != Exit.DRAINED)
                 self._exit = (Exit(code), Reason(reason), detail)
             case Redirect():
                 self._moved(message)
             case Roster(round=round_, members=members):
-                ranked = [f"{member.name} {member.address}" for member in members]
-                self._say("roster", {"round": round_, "members": ranked})
+                self._say("roster", {"round": round_, "members": [f"{each.name} {each.address}" for each in members]})
             case Refused(reason=reason, detail=detail):
                 await self._stop(self._settings.timing.shutdown_s)
                 self._exit = (Exit.FAILED, Reason(reason), detail)
 
     def _moved(self, to: Redirect) -> None:
-        handed = to.size > 0 and to.id == self.me.id
-        if handed:
+        if handed := (to.size > 0 and to.id == self.me.id):
             self._base = Base(self._base.round, to.size, self._base.inside, self._base.busy)
         self._contact.moved(to, handed)
         self._contact.search(self._base)
@@ -235,9 +234,9 @@ class Agent:
     async def _train(self, formed: Formed) -> None:
         """Start the processes and wait for their end, beside everything else that happens."""
         try:
-            await self._training.start(formed)
+            await self._training.start(formed, self._contact.named)
         except (LauncherError, OSError) as error:
-            self._inbox.put_nowait(Ended(formed.round, fault=str(error)))
+            self._inbox.put_nowait(Ended(formed.round, fault=str(error), unfetched=isinstance(error, Unfetched)))
             return
         self._inbox.put_nowait(Ended(formed.round, await self._training.ended()))
 

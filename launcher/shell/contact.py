@@ -13,7 +13,7 @@ from launcher.shell.meeting.finding import Finder
 from launcher.shell.meeting.leading import Leading
 from launcher.shell.meeting.link import Link
 from launcher.shell.say import Say
-from launcher.wire import Base, Redirect, Successor, ToCoordinator
+from launcher.wire import Base, Message, Redirect, Stored, Successor, ToCoordinator
 
 MOST_KNOWN = 16
 
@@ -28,6 +28,7 @@ class Contact:
         self._early: list[Came] = []
         self._searching: asyncio.Task[None] | None = None
         self._nowhere = False  # sent away, to nobody: the search goes on
+        self._naming: tuple[Stored, asyncio.Future[Stored]] | None = None
 
     def search(self, base: Base) -> None:
         """Look for a coordinator, with what we know of the last world. The inbox gets what was found."""
@@ -57,6 +58,8 @@ class Contact:
         )
         self._nowhere = False
         self._say("coordinator_found", {"coordinator": link.welcome.coordinator, "at": f"{address[0]}:{address[1]}"})
+        if self._naming is not None:
+            link.say(self._naming[0])
         early, self._early = self._early, []
         return [came for came in early if came.link is link]
 
@@ -108,6 +111,23 @@ class Contact:
         """Say this; nothing while there is nobody to hear it."""
         if self.link is not None:
             self.link.say(message)
+
+    async def named(self, seen: Stored) -> Stored:
+        """Say what we see in storage, again on each new link, until we hear what all members of the round read."""
+        self._naming = seen, asyncio.get_running_loop().create_future()
+        self.send(seen)
+        try:
+            return await self._naming[1]
+        finally:
+            self._naming = None
+
+    def heard(self, message: Message | None) -> Message | None:
+        """What was said on our link. Gives what is not for us: all but what the members of the round read."""
+        if not isinstance(message, Stored):
+            return message
+        if self._naming is not None and self._naming[0].round == message.round and not self._naming[1].done():
+            self._naming[1].set_result(message)
+        return None
 
     def close(self) -> None:
         """Search no more, and leave."""

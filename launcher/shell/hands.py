@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeAlias
 
 from launcher.process.orders import Exited
-from launcher.wire import Formed, Held
+from launcher.wire import Formed, Held, Stored
+
+Naming: TypeAlias = Callable[[Stored], Awaitable[Stored]]  # what a member sees in storage in, what all of them read out
 
 
 class Hands(Protocol):
@@ -14,8 +17,8 @@ class Hands(Protocol):
     async def warm(self) -> None:
         """Import ahead."""
 
-    async def start(self, formed: Formed) -> None:
-        """Start all processes of a round."""
+    async def start(self, formed: Formed, named: Naming) -> None:
+        """Start all processes of a round. named: asked where they are to read storage."""
 
     async def ended(self) -> tuple[Exited, ...]:
         """Wait for the first failure, or for all to end well."""
@@ -31,6 +34,9 @@ class Hands(Protocol):
 
     async def held(self) -> tuple[Held, ...]:
         """What all processes of this member hold in memory. Asked while none of them runs."""
+
+    async def carry(self, step: int) -> None:
+        """The job ends, and this is the newest step that all members hold, -1 for none: it is to be in storage."""
 
     async def close(self, *, done: bool = False, by_s: float | None = None) -> None:
         """Nothing is left. done: of the whole job, so that nobody will restore what is held.

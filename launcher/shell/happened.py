@@ -29,11 +29,15 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Processes of a round have ended. fault: they could not even be started."""
+    """Processes of a round have ended. fault: they could not even be started.
+
+    unfetched: since the memory that they were to go on from could not be had: it is nobody's fault.
+    """
 
     round: int
     exited: tuple[Exited, ...] = ()
     fault: str = ""
+    unfetched: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,12 +113,25 @@ def free_port(address: str) -> int:
         return int(sock.getsockname()[1])
 
 
-def member_of(place: Place, address: str, port: int, processes: int, path: tuple[str, ...]) -> Member:
+def door_at(address: str) -> socket.socket:
+    """Where the keepers of other workers come in: at any port. Raises NoDoor."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    door = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        door.bind((address, 0))
+        door.listen(socket.SOMAXCONN)
+    except OSError as error:
+        door.close()
+        raise NoDoor(f"cannot listen at {address} for other keepers: {error.strerror}") from error
+    return door
+
+
+def member_of(place: Place, address: str, port: int, processes: int, path: tuple[str, ...], keeper: int = 0) -> Member:
     """This agent as others know it. Its id is new: what an earlier one of the same name said does not bind it."""
     hostname = socket.gethostname()
     name = place.name or (f"{hostname}-{port}" if address == "127.0.0.1" else hostname)
     return Member(
         id=f"{name}/{secrets.token_hex(6)}", name=name, host=place.host or os.environ.get("NODE_NAME", "") or hostname,
         address=address, port=port, processes=processes, path=path, order=place.order, born_s=time.time(),
-        master_port=free_port(address),
+        master_port=free_port(address), keeper=keeper,
     )  # fmt: skip

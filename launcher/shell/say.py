@@ -11,11 +11,14 @@ Say: TypeAlias = Callable[[str, Mapping[str, object]], None]
 _ORDINARY = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}  # a log record's own names
 
 
-def into(log: logging.Logger, quiet: Collection[str] = ()) -> Say:
-    """Tell it to this log, one line each. quiet: words for who debugs."""
+def into(log: logging.Logger, quiet: Collection[str] = (), *, foreign: bool = False) -> Say:
+    """Tell it to this log, one line each. quiet: words for who debugs. foreign: lines are not formatted by us, and so
+    have the facts in their text, too.
+    """
 
     def say(what: str, fields: Mapping[str, object]) -> None:
         extra = {f"{name}_" if name in _ORDINARY else name: value for name, value in fields.items()}
-        log.log(logging.DEBUG if what in quiet else logging.INFO, what, extra=extra)
+        text = " ".join([what, *(f"{name}={value}" for name, value in fields.items())]) if foreign else what
+        log.log(logging.DEBUG if what in quiet else logging.INFO, text, extra=extra)
 
     return say

@@ -21,7 +21,7 @@ from launcher.settings import ArbiterKind, BadSettings, Devices, Settings
 from launcher.shell.agent import Agent
 from launcher.shell.arbiters import Arbiter
 from launcher.shell.hands import Hands
-from launcher.shell.identity import NoDoor, is_own, member_of, own_address, resolved, token_of
+from launcher.shell.identity import NoDoor, door_at, is_own, member_of, own_address, resolved, token_of
 from launcher.shell.meeting.door import Door
 from launcher.shell.meeting.leading import Leading
 from launcher.shell.say import Say
@@ -56,13 +56,14 @@ async def attend(
     door = Door(token, meeting.run, lambda what, fields: say(what, fields))
     host, port = await _listen(door, settings, endpoint, address)
     processes = _processes(settings, environ)
-    me = member_of(place, address, port, processes, (await asyncio.to_thread(where.look)).path)
-    only = meeting.arbiter is ArbiterKind.NONE
+    copies = door_at(address) if training is None else None
+    keeper = copies.getsockname()[1] if copies is not None else 0
+    me = member_of(place, address, port, processes, (await asyncio.to_thread(where.look)).path, keeper)
     leading = Leading(
         me, meeting.run, settings.terms, settings.timing, door, say,
-        arbiter=arbiter, wanted=meeting.wanted or 0, only=only,
+        arbiter=arbiter, wanted=meeting.wanted or 0, only=meeting.arbiter is ArbiterKind.NONE,
     )  # fmt: skip
-    hands = training or Training(settings, processes, environ, say, socket.gethostname())
+    hands = training or Training(settings, processes, environ, say, socket.gethostname(), copies, token)
     at = (address if meeting.standalone else meeting.host, port if host else meeting.port)
     seek = Seek(me.id, at if meeting.host else None, host, arbiter is not None, settings.terms.join_timeout_s)
     agent = Agent(settings, me, token, hands, leading, seek, say, where.look)

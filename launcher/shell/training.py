@@ -6,22 +6,27 @@ import asyncio
 import hashlib
 import os
 import signal
+import socket
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from launcher.checkpoint.wire import Seat
+from launcher.keeping import BARRED
 from launcher.process import numa
-from launcher.process.environment import MEMORY, Job, common, of_process
+from launcher.process.environment import MEMORY, STORED, STORED_IN, Job, common, of_process
 from launcher.process.orders import Exited, How, Order, of_rank
 from launcher.process.streams import Outputs, error_file, streams_of
 from launcher.settings import Kind, Settings
-from launcher.shell.memory.beside import KeeperBeside, private_folder
+from launcher.shell.hands import Naming
+from launcher.shell.memory.beside import KeeperBeside, Unfetched
+from launcher.shell.memory.private import private_folder
 from launcher.shell.processes.logs import make_attempt, make_run_folder
 from launcher.shell.processes.machine import look
 from launcher.shell.processes.processes import Processes
 from launcher.shell.progress import PROGRESS, Watched
 from launcher.shell.say import Say
-from launcher.wire import Formed, Held
+from launcher.wire import Formed, Held, Stored
 
 _HOW = {
     Kind.SCRIPT: How.SCRIPT,
@@ -32,9 +37,18 @@ _HOW = {
 
 
 class Training:
-    """What this agent's processes do. processes: how many there are."""
+    """What this agent's processes do. processes: how many. door: where other keepers come in; token: the job's."""
 
-    def __init__(self, settings: Settings, processes: int, env: Mapping[str, str], say: Say, hostname: str) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        processes: int,
+        env: Mapping[str, str],
+        say: Say,
+        hostname: str,
+        door: socket.socket | None = None,
+        token: bytes = b"",
+    ) -> None:
         self._settings, self.processes, self._say, self._hostname = settings, processes, say, hostname
         self._env = common(env, processes)
         self._job = Job(
@@ -45,7 +59,9 @@ class Training:
         memory = _memory(env)
         self._folder = private_folder(memory)
         self._watched: Watched | None = None
-        self._keeper = KeeperBeside(Path(self._folder.name), memory, *_whose(settings, hostname), say)
+        self._stored: dict[str, str] = {}
+        self._barred = False  # what was to be fetched did not come: not once more
+        self._keeper = KeeperBeside(Path(self._folder.name), memory, *_whose(settings, hostname), say, door, token)
         self._hands = Processes(
             fork=settings.start.fork and settings.command.kind in (Kind.SCRIPT, Kind.MODULE),
             preload=settings.start.preload,
@@ -59,8 +75,8 @@ class Training:
         await self._keeper.listen()
         await self._hands.warm()
 
-    async def start(self, formed: Formed) -> None:
-        """Start all processes of a round."""
+    async def start(self, formed: Formed, named: Naming) -> None:
+        """Start all processes of a round, once it is known what they go on from."""
         if not self._run_folder:
             self._run_folder = await asyncio.to_thread(
                 make_run_folder, self._settings.output.log_dir, self._settings.meeting.run
@@ -71,15 +87,38 @@ class Training:
         if self._watched is not None:
             self._watched.close()
         self._watched = Watched(Path(self._folder.name), self.processes)
-        await self._keeper.agreed(formed.restore)
+        await self._agree(formed)
+        self._stored = await self._named(formed, named)
         await self._hands.start([self._order(formed, rank, attempt) for rank in range(self.processes)])
+
+    async def _agree(self, formed: Formed) -> None:
+        """Have in memory what the world goes on from. Raises Unfetched."""
+        seat = Seat(
+            formed.round, formed.first_rank, self.processes, formed.ranks, formed.origin, formed.alike, formed.fetch,
+            formed.circle,
+        )  # fmt: skip
+        try:
+            await self._keeper.agreed(formed.restore, seat, formed.carry)
+        except Unfetched as error:
+            self._barred = True
+            self._say("fetch_failed", {"step": formed.restore, "round": formed.round, "detail": str(error)})
+            raise
+        self._barred = False
+
+    async def _named(self, formed: Formed, named: Naming) -> dict[str, str]:
+        """The one step that all ranks read where memory has none, as their environment tells it."""
+        if formed.restore >= 0:
+            return {}
+        seen = await self._keeper.stored()
+        one = await named(Stored(formed.round, seen.target, seen.step))
+        return {STORED: str(one.step), STORED_IN: one.target} if one.target else {}
 
     def _order(self, formed: Formed, local_rank: int, attempt: str) -> Order:
         assert self._watched is not None
         command, rank = self._settings.command, formed.first_rank + local_rank
         errors = error_file(attempt, local_rank)
         env = of_process(self._env, self._job, formed, self.processes, local_rank, error_file=errors)
-        env |= {PROGRESS: str(self._watched.paths[local_rank]), **self._keeper.env}
+        env |= {PROGRESS: str(self._watched.paths[local_rank]), **self._keeper.env, **self._stored}
         out, err = streams_of(self._outputs, attempt, local_rank, rank=rank, hostname=self._hostname)
         argv = of_rank((command.program, *command.arguments), local_rank)
         return Order(
@@ -119,8 +158,14 @@ class Training:
         return -1 if self._watched is None else self._watched.stop_at(step, sure=sure)
 
     async def held(self) -> tuple[Held, ...]:
-        """What all processes of this member hold in memory, hashed."""
-        return await self._keeper.held(self.processes)
+        """What all processes of this member hold in memory, hashed, and what is kept for others."""
+        held = await self._keeper.held(self.processes)
+        return (*held, BARRED) if self._barred else held
+
+    async def carry(self, step: int) -> None:
+        """The job ends, and this is the newest step that all members hold, -1 for none: it is to be in storage."""
+        if step >= 0:
+            await self._keeper.carry(step)
 
     async def close(self, *, done: bool = False, by_s: float | None = None) -> None:
         """Nothing is left. done: nobody will restore what is held. by_s: when to be gone, by the loop's clock."""

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from launcher import wire
 from launcher.errors import BadFrame
+from launcher.keeping import Circle, Door
 from launcher.model import Budget, Member, Terms
 
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
@@ -20,12 +21,16 @@ budgets = st.builds(Budget, st.integers(0, 1 << 30), st.integers(0, 1 << 30), st
 paths = st.lists(words, max_size=16).map(tuple)
 members = st.builds(
     Member, names, names, words, words, ports, st.integers(1, 1_024), paths, st.none() | st.integers(0, 9),
-    st.floats(0, 1e12), ports,
+    st.floats(0, 1e12), ports, ports,
 )  # fmt: skip
 terms = st.builds(lambda least, more, unit: Terms(least, least + more + unit, unit), *[st.integers(1, 99)] * 3)
 bases = st.builds(wire.Base, counts, counts, st.booleans(), st.booleans())
-holds = st.lists(st.builds(wire.Held, steps, counts, counts, counts), max_size=16).map(tuple)
+holds = st.lists(st.builds(wire.Held, steps, counts, counts, counts, counts), max_size=16).map(tuple)
 successors = st.lists(st.builds(wire.Successor, words, words, ports), max_size=8).map(tuple)
+
+doors = st.builds(Door, words, words, words, ports)
+several = st.lists(doors, max_size=8).map(tuple)
+circles = st.builds(Circle, doors, counts, st.lists(several, max_size=3).map(tuple))
 
 TO_MEMBER = {
     wire.Challenge: (counts, proofs),
@@ -33,13 +38,27 @@ TO_MEMBER = {
     wire.Refused: (words, words),
     wire.Redirect: (words, words, ports, counts),
     wire.Waiting: (counts, counts, words, words, successors),
-    wire.Formed: (counts, counts, counts, counts, counts, counts, words, ports, words, budgets, successors, steps),
+    wire.Formed: (
+        *[counts] * 6,
+        words,
+        ports,
+        words,
+        budgets,
+        successors,
+        steps,
+        counts,
+        st.booleans(),
+        several,
+        st.none() | circles,
+        steps,
+    ),
     wire.StopAt: (counts, steps, st.booleans()),
     wire.Stop: (counts, words, seconds),
-    wire.Finish: (st.integers(0, 255), words, words),
+    wire.Finish: (st.integers(0, 255), words, words, steps),
     wire.Beat: (steps, steps),
     wire.Pace: (seconds, seconds),
     wire.Roster: (counts, st.lists(members, max_size=4).map(tuple)),
+    wire.Stored: (counts, words, steps),
 }
 TO_COORDINATOR = {
     wire.Join: (counts, words, proofs, proofs, members, terms, bases, budgets, counts, holds),
@@ -50,6 +69,7 @@ TO_COORDINATOR = {
     wire.Leaving: (seconds, words),
     wire.Reached: (counts, steps),
     wire.Ask: (),
+    wire.Stored: (counts, words, steps),
 }
 down = st.one_of(*(st.builds(kind, *fields) for kind, fields in TO_MEMBER.items()))
 up = st.one_of(*(st.builds(kind, *fields) for kind, fields in TO_COORDINATOR.items()))
@@ -148,7 +168,7 @@ def test_one_wrong_byte_raises_nothing_else(message, at, value):
         pytest.param(pack([12, 1, 70_000, []]), id="a port too large"),
         pytest.param(pack([12, 1, 1, ["s"] * 17]), id="a path too long"),
         pytest.param(pack([12, 1, 1, ["s" * 254]]), id="a switch's name too long"),
-        pytest.param(pack([12, 1, 1, [], [[1, 0, 2, 1]] * 17]), id="too many steps in memory"),
+        pytest.param(pack([12, 1, 1, [], [[1, 0, 2, 1]] * 65]), id="too many steps in memory"),
         pytest.param(pack([12, 1, 1, [], [[-2, 0, 2, 1]]]), id="a step in memory below none"),
         pytest.param(pack([12, 1, 1, [], [[1, -1, 2, 1]]]), id="a negative rank in memory"),
         pytest.param(pack([12, 1, 1, [], [[1, 0, 2, -1]]]), id="a negative round in memory"),
@@ -183,7 +203,7 @@ def test_what_is_no_message_is_refused(body):
         pytest.param(6, {"least": 1, "most": 1, "join_timeout_s": math.inf}, id="a wait without an end"),
         pytest.param(7, [0, 0, 1, 0], id="a number for a yes"),
         pytest.param(7, [1 << 41], id="a base too large"),
-        pytest.param(10, [[1, 0, 2, 1]] * 17, id="too many steps in memory"),
+        pytest.param(10, [[1, 0, 2, 1]] * 65, id="too many steps in memory"),
         pytest.param(10, [[1, 0, 1 << 41, 1]], id="memory of too many ranks"),
         pytest.param(10, [[1, 0, 2, "1"]], id="a round in memory that is a word"),
         pytest.param(8, {"used": -1, "total": 0, "saved_step": -1}, id="less than no restarts used"),

@@ -13,7 +13,6 @@ import os
 import struct
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,6 +40,7 @@ from launcher.checkpoint.sums import sum_of
 from launcher.errors import BadCheckpoint, LauncherError, NoMemory
 from launcher.shell.memory import files, kernel
 from launcher.shell.memory.files import boot_id, find, leftovers
+from launcher.shell.memory.room import Room
 
 __all__ = ["Arena", "Taken", "address_of", "boot_id", "find", "leftovers"]
 
@@ -48,7 +48,7 @@ _TRIES = 8  # with the keeper pinning one generation after another just as it is
 
 
 class Taken(LauncherError):
-    """Another living process writes into this arena. Make one of your own."""
+    """Another living process, or another Checkpointer of this one, writes into this arena. One at a time can."""
 
 
 class Arena:
@@ -67,6 +67,7 @@ class Arena:
         self._filling: set[int] = set()
         self._ready: dict[int, int] = {}
         self._locks = files.Locks(file)
+        self._room = Room(path, file, self._locks)
 
     @classmethod
     def make(cls, folder: str | Path, identity: Identity) -> Arena:
@@ -98,20 +99,12 @@ class Arena:
 
         What it holds stays as it is. Raises NoMemory, and then keeps no more than there was before.
         """
-        have, size, at = self._word(generation, RESERVED), -(-size // PAGE_BYTES) * PAGE_BYTES, offset_of(generation)
-        if size <= have:
+        size = -(-size // PAGE_BYTES) * PAGE_BYTES
+        if size <= self._word(generation, RESERVED):
             return
-        try:
-            kernel.allocate(self.file, at + have, size - have)
-        except OSError as error:
-            with suppress(OSError):
-                kernel.punch(self.file, at + have, size - have)
-            there = os.fstatvfs(self.file)
-            raise NoMemory(
-                f"{self.path.parent} does not give generation {generation} its {size} bytes: {error.strerror}; "
-                f"{there.f_bavail * there.f_frsize} bytes are free and {have} it has"
-            ) from error
-        self._store(generation, RESERVED, size)
+        with self._room.taking() as take:
+            take(f"generation {generation}", offset_of(generation), self._word(generation, RESERVED), size)
+            self._store(generation, RESERVED, max(size, self._word(generation, RESERVED)))
 
     def populate(self, generation: int, size: int) -> bool:
         """Reserve, and have the pages made and mapped here, so that the first save into them is as fast as any later.
@@ -155,19 +148,22 @@ class Arena:
         """Become the writer, until close() or the end of this process. False where another living process is."""
         return self._locks.claim()
 
-    def begin(self, record: Record, *, spare_newest: bool = True) -> int | None:
+    def begin(self, record: Record) -> int | None:
         """Choose a generation for this save, reserve its bytes and make it WRITING: now its bytes may change.
 
         record: its epoch is not looked at. Returns None where slot_to_write() finds none. Raises NoMemory, and then
         nothing has changed, and Taken.
         """
         if not self.claim():
-            raise Taken(f"{self.path} has another writer")
+            raise Taken(
+                f"{self.path} has another writer: a rank saves through one checkpointer at a time; "
+                "use that one for all of its state, or close() it first"
+            )
         full: NoMemory | None = None
         busy = set(self._filling)
         for _ in range(_TRIES):
             slots = self.slots()
-            generation = slot_to_write(slots, busy=busy, spare_newest=spare_newest)
+            generation = slot_to_write(slots, busy=busy)
             if generation is None:
                 break
             try:
@@ -267,6 +263,10 @@ class Arena:
 
     def close(self) -> None:
         """Let go of it; the file stays. Views that are still kept stay readable."""
+        with self._room.closed():
+            self._close()
+
+    def _close(self) -> None:
         self._words.release()
         self._bytes.release()
         self._head.close()

@@ -8,56 +8,64 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import math
 import os
 import socket
 import sys
-import tempfile
 from pathlib import Path
 
-from launcher.checkpoint.wire import Agreed, End, Holdings, Settle, ToClient, encode, length, read_at_client
-from launcher.errors import BadFrame
+import msgspec
+
+from launcher.checkpoint.wire import (
+    Agreed,
+    End,
+    Failed,
+    Holdings,
+    Look,
+    Seat,
+    Settle,
+    Stored,
+    ToClient,
+    Trust,
+    encode,
+    length,
+    read_at_client,
+)
+from launcher.errors import BadFrame, LauncherError
 from launcher.process.environment import KEEPER, MEMORY, RUN, WORKER
 from launcher.shell.memory.arena import find
+from launcher.shell.memory.private import socket_in
 from launcher.shell.say import Say
 from launcher.wire import Held
 
 ANSWER_S = 60.0  # to hash what is sealed: 16 GB/s a core, and hundreds of gigabytes
+FETCH_S = 3_600.0  # to have the memory of another worker here
 END_S = 600.0  # to write what is in flight
 _BACKLOG = 128
-_SOCKET = "keeper"
-_MOST_PATH_BYTES = 107  # of a socket's name: sockaddr_un has 108, and a zero at the end
 
 
-def private_folder(*wanted: str | Path) -> tempfile.TemporaryDirectory[str]:
-    """A folder of ours alone, in the first of these that takes one, whose name is short enough for a socket in it.
-
-    Where none does: in /dev/shm, else in /tmp. Raises OSError where these do not either.
-    """
-    refused: OSError | None = None
-    for parent in (*wanted, tempfile.gettempdir(), "/dev/shm", "/tmp"):
-        try:
-            made = tempfile.TemporaryDirectory(prefix="turnout-", dir=parent)
-        except OSError as error:
-            refused = error
-            continue
-        if len(os.fsencode(socket_in(made.name))) <= _MOST_PATH_BYTES:
-            return made
-        made.cleanup()
-    raise refused or OSError(errno.ENAMETOOLONG, "no folder is short enough for a socket")
-
-
-def socket_in(folder: str | Path) -> Path:
-    """Where a keeper listens."""
-    return Path(folder).absolute() / _SOCKET
+class Unfetched(LauncherError):
+    """The step that this member was to fetch from another's memory is not here. Start nothing: a new round decides."""
 
 
 class KeeperBeside:
-    """Of one agent. folder: private, for the socket; memory: where arenas lie."""
+    """Of one agent. folder: private, for the socket; memory: where arenas lie.
 
-    def __init__(self, folder: Path, memory: Path, run: str, worker: str, say: Say) -> None:
+    door: listens for the keepers of other workers, None where they are not to come; token: of the job.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        memory: Path,
+        run: str,
+        worker: str,
+        say: Say,
+        door: socket.socket | None = None,
+        token: bytes = b"",
+    ) -> None:
         self._path, self._memory, self._run, self._worker, self._say = socket_in(folder), memory, run, worker, say
+        self._door, self._trust = door, Trust(token)
         self._listens: socket.socket | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._watch: asyncio.Task[None] | None = None
@@ -96,7 +104,7 @@ class KeeperBeside:
         """Where there is something to keep: left by an earlier life of ours, or by a keeper that has died."""
         if self._listens is None or self._process is not None:
             return
-        if await asyncio.to_thread(find, self._memory, self._run, self._worker):
+        if await asyncio.to_thread(find, self._memory, self._run, self._worker, kept=None):
             await self._start()
 
     async def _start(self) -> None:
@@ -104,12 +112,15 @@ class KeeperBeside:
             if self._listens is None or self._process is not None:
                 return
             self._disarm()
-            fd = self._listens.fileno()
+            fds = [each.fileno() for each in (self._listens, self._door) if each is not None]
+            door = ("--door", str(fds[1])) if self._door is not None else ()
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "launcher.shell.memory.keeper", "--listen", str(fd),
+                sys.executable, "-m", "launcher.shell.memory.keeper", "--listen", str(fds[0]), *door,
                 "--folder", str(self._memory), "--run", self._run, "--worker", self._worker,
-                stdin=asyncio.subprocess.PIPE, pass_fds=[fd], start_new_session=True,
+                stdin=asyncio.subprocess.PIPE, pass_fds=fds, start_new_session=True,
             )  # fmt: skip
+            if self._door is not None and self._process.stdin is not None:
+                self._process.stdin.write(encode(self._trust))
             self._watch = asyncio.get_running_loop().create_task(self._watches(self._process))
 
     async def _watches(self, process: asyncio.subprocess.Process) -> None:
@@ -125,16 +136,34 @@ class KeeperBeside:
         answer = await self._ask(Settle(ranks))
         return answer.held if isinstance(answer, Holdings) else ()
 
-    async def agreed(self, step: int) -> None:
-        """All members hold this step, and go on from it: it is written to storage, too. -1: storage has the newest."""
+    async def agreed(self, step: int, seat: Seat, carry: int = -1) -> None:
+        """All members hold this step, and go on from it: it is written to storage, too. -1: storage has the newest.
+
+        What is to be fetched is here then. Raises Unfetched where it is not, and is then not to be had at once again.
+        carry: where storage is read, the newest step that all held, which is to be there soon, -1 for none.
+        """
+        self._trust = Trust(self._trust.token, step, msgspec.structs.replace(seat, fetch=()))
+        if seat.fetch:
+            await self._start()
+        answer = await self._ask(Agreed(step, seat, carry), FETCH_S if seat.fetch else ANSWER_S)
+        if seat.fetch and (answer is None or isinstance(answer, Failed)):
+            raise Unfetched(answer.detail if isinstance(answer, Failed) else "the keeper does not answer")
+
+    async def carry(self, step: int) -> None:
+        """The job ends, and all members hold this step: it is written to storage, and what is newer is of no use."""
         await self._ask(Agreed(step))
 
-    async def _ask(self, message: Settle | Agreed) -> ToClient | None:
+    async def stored(self) -> Stored:
+        """What its processes would find in storage. Told after agreed(-1): by then it has what could be there soon."""
+        answer = await self._ask(Look())
+        return answer if isinstance(answer, Stored) else Stored()
+
+    async def _ask(self, message: Settle | Agreed | Look, within_s: float = ANSWER_S) -> ToClient | None:
         await self._start_if_any()
         if self._process is None:
             return None
         try:
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout(within_s):
                 reader, writer = await asyncio.open_unix_connection(str(self._path))
                 try:
                     writer.write(encode(message))
@@ -171,6 +200,8 @@ class KeeperBeside:
             self._listens.close()
             self._listens = None
             self._path.unlink(missing_ok=True)
+        if self._door is not None:
+            self._door.close()
         if done:  # of a keeper that has died
-            for found in await asyncio.to_thread(find, self._memory, self._run, self._worker):
+            for found in await asyncio.to_thread(find, self._memory, self._run, self._worker, kept=None):
                 found.path.unlink(missing_ok=True)

@@ -24,7 +24,9 @@ from launcher.checkpoint.wire import (
     Hashed,
     Hello,
     Holdings,
+    MadeRoom,
     Need,
+    Overtake,
     Persisted,
     Pinned,
     Refused,
@@ -40,7 +42,7 @@ from launcher.checkpoint.wire import (
 )
 from launcher.errors import BadFrame, LauncherError, NoMemory
 from launcher.process.environment import KEEPER
-from launcher.shell.memory.beside import private_folder, socket_in
+from launcher.shell.memory.private import Private, private_folder, socket_in
 from launcher.wire import Held
 
 ANSWER_S = 120.0  # to reserve memory: a gigabyte or so a second
@@ -56,7 +58,7 @@ class Client:
     def __init__(self, hello: Hello, environ: dict[str, str], folder: Path, told: Callable[[ToClient], None]) -> None:
         self._told = told
         self._own: subprocess.Popen[bytes] | None = None
-        self._socket_folder: tempfile.TemporaryDirectory[str] | None = None
+        self._socket_folder: Private | None = None
         self._answers: list[ToClient] = []
         self._news = threading.Condition()
         self._lost = ""
@@ -104,6 +106,11 @@ class Client:
         with self._news:
             if not self._news.wait_for(lambda: not self._unheard or self._lost, ANSWER_S) or self._lost:
                 raise KeeperLost(self._lost or f"no answer within {ANSWER_S:g} s")
+
+    def overtake(self) -> int:
+        """Have the oldest save that waits to be written to storage let go. Its step, -1 where there is none."""
+        answer = self._answer(Overtake(), ANSWER_S, MadeRoom)
+        return answer.step if isinstance(answer, MadeRoom) else -1
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Until nothing that was told is in flight. Raises TimeoutError."""

@@ -20,7 +20,7 @@ from launcher.checkpoint.generations import PAGE_BYTES, Identity, identity_page,
 from launcher.errors import BadCheckpoint, NoMemory
 from launcher.shell.memory import kernel
 
-USERS, WRITER = 0, 1
+USERS, WRITER, MAKER = 0, 1, 2
 MODE = 0o600
 _NAME = re.compile(r"turnout-[0-9a-f]{32}\.arena")
 _MOST_FILES = 10_000
@@ -104,8 +104,17 @@ class Locks:
         self._writer = self._writer or (self._file >= 0 and kernel.try_lock(self._file, WRITER, alone=True))
         return self._writer
 
+    def make(self) -> bool:
+        """Become who gives the arena its memory, until made(). False where another process is."""
+        return self._file < 0 or kernel.try_lock(self._file, MAKER, alone=True)
+
+    def made(self) -> None:
+        """The other half of make()."""
+        if self._file >= 0:
+            kernel.unlock(self._file, MAKER)
+
     def close(self) -> None:
-        """Let go of both."""
+        """Let go of all."""
         if self._file >= 0:
             os.close(self._file)
         self._file, self._writer = -1, False
@@ -122,13 +131,20 @@ def _in_child() -> None:
 os.register_at_fork(after_in_child=_in_child)
 
 
-def find(folder: str | Path, run: str, worker: str, tell: Callable[[str], object] = _nobody) -> list[Found]:
+def find(
+    folder: str | Path, run: str, worker: str, tell: Callable[[str], object] = _nobody, *, kept: bool | None = False
+) -> list[Found]:
     """The arenas of this run, worker and boot, by local rank. Opens them to look, removes and locks nothing.
 
-    tell: why a file that is named like an arena of ours is passed over.
+    tell: why a file that is named like an arena of ours is passed over. kept: those that are kept for other workers
+    instead; None: all of them.
     """
     boot = boot_id()
-    found = [each for each in _all(Path(folder), tell) if (each.identity.run, each.identity.worker) == (run, worker)]
+    found = [
+        each
+        for each in _all(Path(folder), tell)
+        if (each.identity.run, each.identity.worker) == (run, worker) and kept in (None, bool(each.identity.owner))
+    ]
     for each in found:
         if each.identity.boot != boot:
             tell(f"{each.path} was written before this machine was started")

@@ -107,6 +107,11 @@ def try_lock(file: int, at: int, *, alone: bool) -> bool:
     return True
 
 
+def unlock(file: int, at: int) -> None:
+    """Let go of one byte that this open file has locked."""
+    fcntl.fcntl(file, fcntl.F_OFD_SETLK, _flock.pack(fcntl.F_UNLCK, 0, at, 1, 0))
+
+
 def is_locked(file: int, at: int) -> bool:
     """Does another open file hold a lock on this byte?"""
     answer = fcntl.fcntl(file, fcntl.F_OFD_GETLK, _flock.pack(fcntl.F_WRLCK, 0, at, 1, 0))

@@ -34,7 +34,7 @@ def write(path: Path, generation: int, epoch: int, file: Path, folder: Path) -> 
 
     from launcher.shell.memory.arena import Arena
     from launcher.shell.saving.flash.torch_files import put
-    from launcher.shell.saving.memory import state_of
+    from launcher.shell.saving.laying import state_of
 
     arena = Arena.open(path)
     record = arena.slots()[generation].record

@@ -15,24 +15,27 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from launcher.checkpoint.manifest import Manifest
 from launcher.checkpoint.wire import Failed, Hashed, Persisted, Sealed, ToClient
 from launcher.errors import BadCheckpoint, StorageFailed
+from launcher.keeping import MOST_COPIES
 from launcher.shell.progress import Steps
 from launcher.shell.saving import rng
 from launcher.shell.saving.frozen import Declared
-from launcher.shell.saving.memory import Memory, beside, state_of
+from launcher.shell.saving.laying import beside, state_of
+from launcher.shell.saving.memory import Memory
 from launcher.shell.saving.overlap import BeforeSteps, Optimizer, Waits, addresses
-from launcher.shell.saving.rank import Rank
+from launcher.shell.saving.rank import Rank, Stats
 from launcher.shell.saving.tensors import plain, restore
 from launcher.shell.storage.opening import open_store
-from launcher.shell.storage.reader import committed, newest
+from launcher.shell.storage.reader import committed, newest, seen
 from launcher.shell.storage.reader import load as load_shard
+from launcher.shell.storage.store import Store
 
 log = logging.getLogger("turnout.checkpoint")
 
@@ -44,38 +47,18 @@ class Loaded(NamedTuple):
     state: object
 
 
-@dataclass(frozen=True, slots=True)
-class Stats:
-    """Of this rank. Steps: the newest, -1 for none. failures: persists that storage did not take; why: the last one's.
-
-    saves: into memory; saved_bytes: in all of them, of which copied_bytes were not there already. dropped: how often
-    some were found not to be what they should. source: of the last load, "memory" or "storage", "" for none.
-    """
-
-    saves: int = 0
-    saved_bytes: int = 0
-    sealed: int = -1
-    hashed: int = -1
-    persisted: int = -1
-    committed: int = -1
-    in_flight: int = 0
-    failures: int = 0
-    why: str = ""
-    source: str = ""
-    dropped: int = 0
-    copied_bytes: int = 0
-
-
 class Checkpointer:
     """Of one process. folder: a path or a URL of fsspec, for the checkpoints that go to storage.
 
-    generations: how many saves memory holds, 2 to 7; with 3 none waits for a write to disk. replicated: every rank has
-    the same state (DDP): local rank 0 saves for its worker, rank 0 to storage. keep, every: how many of the newest
-    checkpoints stay in storage, and which multiples; without either all of them. threads: that copy. environ: of this
-    process, by which its launcher tells it who it is. frozen: tensors that do not change, by name ("model/embedding",
-    with all that lies in it) or by a function of name and tensor: each generation copies them once. Where one changes
-    after all, torch's versions tell, and a comparison that goes round: then what may be stale is dropped and told.
-    rng: the random numbers of torch, its device, numpy and Python go on where they were, for each rank that saves.
+    generations: how many saves memory holds, 2 to 7; with 3 none waits for a write to storage, and a second one on its
+    way there may be overtaken; each one more keeps one more from that. replicated: every rank has the same state (DDP):
+    local rank 0 saves for its worker, rank 0 to storage. keep, every: how many of the newest checkpoints stay in
+    storage, and which multiples; without either all of them. threads: that copy. environ: of this process, by which its
+    launcher tells it who it is. frozen: tensors that do not change, by name ("model/embedding", with all that lies in
+    it) or by a function of name and tensor: each generation copies them once. Where one changes after all, torch's
+    versions tell, and a comparison that goes round: then what may be stale is dropped and told. rng: the random numbers
+    of torch, its device, numpy and Python go on where they were, for each rank that saves. replicas: how many other
+    workers' memory has a copy of the newest save, 0 to 3; that takes one generation more.
     """
 
     def __init__(
@@ -90,14 +73,15 @@ class Checkpointer:
         environ: Mapping[str, str] | None = None,
         frozen: Declared | None = None,
         rng: bool = True,
+        replicas: int = 0,
     ) -> None:
-        if not 2 <= generations <= 7 or keep < 0 or every < 0:
-            raise ValueError("generations are 2 to 7, keep and every 0 or more")
+        if not 2 <= generations <= 7 or keep < 0 or every < 0 or not 0 <= replicas <= MOST_COPIES:
+            raise ValueError(f"generations are 2 to 7, replicas 0 to {MOST_COPIES}, keep and every 0 or more")
         self.folder = str(folder) if "://" in str(folder) else str(Path(folder).absolute())
         self._environ = dict(os.environ if environ is None else environ)
         self._rank = Rank.of(self._environ, self.folder)
         self._generations, self._replicated, self._threads = generations, replicated, threads
-        self._keep, self._every = keep, every
+        self._keep, self._every, self._replicas = keep, every, replicas
         self._memory: Memory | None = None
         self._steps = Steps()
         self._saves = self._saved_bytes = 0
@@ -116,6 +100,7 @@ class Checkpointer:
             self._memory = Memory(
                 self._rank, self._environ, generations=self._generations, replicated=self._replicated,
                 threads=self._threads, told=self._told, frozen=self._frozen, dropped=self._drops,
+                replicas=self._replicas,
             )  # fmt: skip
             atexit.register(self.close)
         return self._memory
@@ -221,7 +206,7 @@ class Checkpointer:
         rank, world = (0, 1) if self._replicated else (self._rank.rank, self._rank.world)
         if "://" not in self.folder and not Path(self.folder).is_dir():
             return None
-        for manifest in committed(store, _tell):
+        for manifest in self._readable(store):
             if manifest.world != world:
                 raise BadCheckpoint(
                     f"step {manifest.step} in {self.folder} is of {manifest.world} ranks, this world has {world}: "
@@ -234,6 +219,20 @@ class Checkpointer:
                     raise
                 log.warning("checkpoint_passed_over", extra={"step": manifest.step, "why": str(error)})
         return None
+
+    def _readable(self, store: Store) -> Iterable[Manifest]:
+        """Newest first. Where one step was named for all ranks, that one, or none: nothing that was committed since.
+
+        Raises BadCheckpoint where it does not become visible here, StorageFailed.
+        """
+        named = self._rank.stored
+        if named is None or self._rank.world == 1:
+            return committed(store, _tell)
+        for step in store.steps():
+            if step > named:
+                why = f"in this round all ranks read step {named}" if named >= 0 else "it was not there for all ranks"
+                log.warning("checkpoint_passed_over", extra={"step": step, "why": why})
+        return (seen(store, named),) if named >= 0 else ()
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Until all that was saved is hashed and, where it was to be, in storage. Raises TimeoutError."""
@@ -250,7 +249,7 @@ class Checkpointer:
         return Stats(
             self._saves, self._saved_bytes, found.sealed, found.hashed, found.persisted, found.committed,
             found.in_flight, found.failures, self._why, self._source, self._dropped,
-            self._memory.copied_bytes,
+            self._memory.copied_bytes, found.unstored, self._memory.waited_s, found.replicated, found.overtaken,
         )  # fmt: skip
 
     def _told(self, message: ToClient) -> None:

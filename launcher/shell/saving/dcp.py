@@ -26,6 +26,7 @@ from torch.futures import Future
 
 from launcher.checkpoint.wire import Sealed
 from launcher.errors import BadState, LauncherError
+from launcher.keeping import MOST_COPIES
 from launcher.shell.progress import Steps
 from launcher.shell.saving import dcp_metadata
 from launcher.shell.saving.dcp_metadata import FlashLoadPlanner, FlashSavePlanner, chunk_name, table_of, text_of
@@ -68,8 +69,8 @@ class FlashStorageWriter(StorageWriter):  # type: ignore[misc, unused-ignore]
     """Of one step. folder: a path or a URL of fsspec; disk: to there in the background, else to memory alone.
 
     A save that stays in memory still goes to the folder if the world goes on from it after a failure. generations,
-    keep, every: as for Checkpointer. Each worker's memory has all that its own ranks need: what all ranks have alike
-    is kept once by each worker.
+    keep, every, replicas: as for Checkpointer. Each worker's memory has all that its own ranks need: what all ranks
+    have alike is kept once by each worker.
     """
 
     def __init__(
@@ -82,12 +83,13 @@ class FlashStorageWriter(StorageWriter):  # type: ignore[misc, unused-ignore]
         keep: int = 0,
         every: int = 0,
         environ: Mapping[str, str] | None = None,
+        replicas: int = 0,
     ) -> None:
-        if step < 0 or not 2 <= generations <= 7 or keep < 0 or every < 0:
-            raise ValueError("step, keep and every are 0 or more, generations 2 to 7")
+        if step < 0 or not 2 <= generations <= 7 or keep < 0 or every < 0 or not 0 <= replicas <= MOST_COPIES:
+            raise ValueError(f"step, keep and every are 0 or more, generations 2 to 7, replicas 0 to {MOST_COPIES}")
         self.folder, self.step, self.disk, self.generations = named(folder), step, disk, generations
         self.home = self.folder  # by which memory is found again where no agent names it
-        self._keep, self._every = keep, every
+        self._keep, self._every, self._replicas = keep, every, replicas
         self._environ = os.environ if environ is None else environ
         self._memory: Memory | None = None
 
@@ -142,7 +144,7 @@ class FlashStorageWriter(StorageWriter):  # type: ignore[misc, unused-ignore]
         table = torch.frombuffer(bytearray(told.table), dtype=torch.uint8) if told.table else None
         state = {"dcp": 1, "save": told.save, "chunks": chunks, "values": values, "table": table}
         target = Sealed(0, 0, self.step, self.folder, keep=self._keep, every=self._every, later=not self.disk)
-        self._memory = memories.of(self._rank(told), self._environ, self.generations)
+        self._memory = memories.of(self._rank(told), self._environ, self.generations, self._replicas)
         try:
             self._memory.save(self.step, state, target)
         except BadState as error:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch.distributed as dist
+from torch.autograd.graph import increment_version
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem
 from torch.distributed.checkpoint.storage import StorageReader
@@ -20,14 +21,15 @@ from launcher.checkpoint.wire import Failed, ToClient
 from launcher.errors import BadCheckpoint, StorageFailed
 from launcher.shell.memory.arena import find
 from launcher.shell.saving.dcp_metadata import Chunk, chunk_name, load_text, metadata_of
-from launcher.shell.saving.dcp_shards import InMemory, InStorage, Saved, Shard, Verified, Want, log
+from launcher.shell.saving.dcp_shards import InMemory, InStorage, Placed, Saved, Shard, Want, log
 from launcher.shell.saving.memory import Memory
 from launcher.shell.saving.rank import Rank
-from launcher.shell.saving.tensors import over
+from launcher.shell.saving.tensors import NAMES, is_bytes, octets, over
 from launcher.shell.storage.opening import open_store
-from launcher.shell.storage.reader import committed, manifest_of
+from launcher.shell.storage.reader import committed, manifest_of, seen
+from launcher.shell.storage.verified import Piece
 
-Take = Callable[[Shard, Verified], None]
+Place = Callable[[Shard], Placed | None]
 
 
 class Memories:
@@ -38,8 +40,8 @@ class Memories:
         self._open: dict[tuple[str, str, int], tuple[Rank, Memory]] = {}
         self._closes = False
 
-    def of(self, rank: Rank, environ: Mapping[str, str], generations: int = 3) -> Memory:
-        """Raises KeeperLost. generations: of the first save."""
+    def of(self, rank: Rank, environ: Mapping[str, str], generations: int = 3, replicas: int = 0) -> Memory:
+        """Raises KeeperLost. generations, replicas: of the first save."""
         key = (rank.run, rank.worker, rank.local_rank)
         with self._guard:
             known = self._open.get(key)
@@ -47,7 +49,9 @@ class Memories:
                 return known[1]
             if known is not None:  # another world, in the same process
                 known[1].close()
-            memory = Memory(rank, environ, generations=generations, replicated=False, threads=2, told=_told)
+            memory = Memory(
+                rank, environ, generations=generations, replicated=False, threads=2, told=_told, replicas=replicas
+            )
             self._open[key] = rank, memory
             if not self._closes:
                 self._closes = True
@@ -108,6 +112,10 @@ def find_saved(folder: str, environ: Mapping[str, str], step: int | None) -> Sav
     if "://" not in folder and not Path(folder).is_dir():
         return None
     store, fault = open_store(folder), None
+    if step is None and rank.stored is not None and rank.world > 1:  # what all ranks read, whatever came since
+        if rank.stored < 0:
+            return None
+        step = seen(store, rank.stored).step
     for manifest in committed(store, lambda word, fields: log.warning(word, extra=dict(fields))):
         if step is not None and manifest.step != step:
             continue
@@ -228,17 +236,17 @@ def _wanted(saved: Saved, planner: LoadPlanner, plan: LoadPlan) -> Iterator[Want
         yield Want(chunk_name(key, chunk.offsets), chunk.rank, _tensor(planner, item, chunk))
 
 
-def _value(planner: LoadPlanner, item: ReadItem) -> Take:
-    def take(shard: Shard, verified: Verified) -> None:
+def _value(planner: LoadPlanner, item: ReadItem) -> Place:
+    def place(shard: Shard) -> None:
         load_text(planner, item, shard.values[item.storage_index.fqn])
 
-    return take
+    return place
 
 
-def _tensor(planner: LoadPlanner, item: ReadItem, chunk: Chunk) -> Take:
-    """Reads the rows that are needed, and of these copies the columns that are."""
+def _tensor(planner: LoadPlanner, item: ReadItem, chunk: Chunk) -> Place:
+    """Reads the rows that are needed: straight into their tensor, or aside, to copy the columns that are."""
 
-    def take(shard: Shard, verified: Verified) -> None:
+    def place(shard: Shard) -> Placed:
         entry = shard.chunks[chunk_name(item.storage_index.fqn, chunk.offsets)]
         if entry.shape != chunk.sizes:
             raise BadCheckpoint(f"{entry.name} is {entry.shape}, and {chunk.sizes} by the metadata")
@@ -247,15 +255,26 @@ def _tensor(planner: LoadPlanner, item: ReadItem, chunk: Chunk) -> Take:
         if shape and size:
             row = size // shape[0]
             shape, at, size = (sizes[0], *shape[1:]), at + starts[0] * row, sizes[0] * row
-        part = Entry(entry.name, entry.dtype, shape, 0, size)
-        at += shard.head_bytes
-        source = over(verified.read(at, at + size), part, 0)
-        for dim in range(1, len(shape)):
-            source = source.narrow(dim, starts[dim], sizes[dim])
         target = planner.resolve_tensor(item).detach()
-        if target.shape != source.shape:
-            raise BadCheckpoint(f"{entry.name}: {tuple(source.shape)} does not go into {tuple(target.shape)}")
-        target.copy_(source)
-        planner.commit_tensor(item, target)
+        if target.shape != sizes:
+            raise BadCheckpoint(f"{entry.name}: {sizes} does not go into {tuple(target.shape)}")
+        if shape == sizes and NAMES.get(target.dtype) == entry.dtype and is_bytes(target) and not target.is_inference():
+            into = octets(target.data_ptr(), target.nbytes)
 
-    return take
+            def done() -> None:
+                increment_version(target)
+                planner.commit_tensor(item, target)
+
+            return Placed(Piece(shard.head_bytes + at, into), 0, done)
+        into = memoryview(bytearray(size))
+
+        def copied() -> None:
+            source = over(into, Entry(entry.name, entry.dtype, shape, 0, size), 0)
+            for dim in range(1, len(shape)):
+                source = source.narrow(dim, starts[dim], sizes[dim])
+            target.copy_(source)
+            planner.commit_tensor(item, target)
+
+        return Placed(Piece(shard.head_bytes + at, into), size, copied)
+
+    return place

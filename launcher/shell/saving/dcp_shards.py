@@ -9,28 +9,29 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-import torch
-
 from launcher.checkpoint import tree
 from launcher.checkpoint.generations import State, offset_of
 from launcher.checkpoint.layout import Entry, read_head
 from launcher.checkpoint.manifest import Manifest
-from launcher.checkpoint.sums import CHUNK_BYTES, sum_of
+from launcher.checkpoint.sums import CHUNK_BYTES
 from launcher.errors import BadCheckpoint
 from launcher.shell.memory.arena import Arena, find
 from launcher.shell.saving import dcp_metadata
 from launcher.shell.saving.dcp_metadata import Table
 from launcher.shell.saving.laying import KEY
 from launcher.shell.saving.rank import Rank
-from launcher.shell.storage.store import Opened, Store
+from launcher.shell.storage.store import Store
+from launcher.shell.storage.verified import Piece, Verified
 
 log = logging.getLogger("turnout.checkpoint")
+
+_MOST_ASIDE_BYTES = 256 << 20  # at a time, of what cannot be read straight to its place
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,56 +46,26 @@ class Shard:
 
 
 @dataclass(frozen=True, slots=True)
+class Placed:
+    """What is to be read. aside_bytes: of memory that is taken for it. done: it is there, and verified."""
+
+    piece: Piece
+    aside_bytes: int
+    done: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
 class Want:
-    """A chunk, or a value, and the rank that saved it. take: is given its bytes by a Verified."""
+    """A chunk, or a value, and the rank that saved it. place: what is to be read; None where the head has all of it."""
 
     name: str
     rank: int
-    take: Callable[[Shard, Verified], None]
+    place: Callable[[Shard], Placed | None]
     is_value: bool = False
 
-    def at(self, shard: Shard) -> int | None:
-        """Where it begins, None where the shard has no such thing."""
-        if self.is_value:
-            return 0 if self.name in shard.values else None
-        return shard.chunks[self.name].start if self.name in shard.chunks else None
-
-
-class Verified:
-    """A shard that is being read. sums: of its chunks."""
-
-    def __init__(self, file: Opened, sums: tuple[int, ...], name: str) -> None:
-        self._file, self._sums, self._name = file, sums, name
-        self._aside = memoryview(b"")
-        self._first = self._past = 0  # which chunks lie aside
-        if len(sums) != -(-file.size_bytes // CHUNK_BYTES):
-            raise BadCheckpoint(f"{name}: its {len(sums)} sums are not those of {file.size_bytes} bytes")
-
-    def read(self, start: int, end: int) -> memoryview:
-        """These bytes, until the next read. Raises BadCheckpoint where they are not what was hashed."""
-        if not 0 <= start <= end <= self._file.size_bytes:
-            raise BadCheckpoint(f"{self._name} has {self._file.size_bytes} bytes: {start} to {end} are not in it")
-        first, past = start // CHUNK_BYTES, -(-end // CHUNK_BYTES)
-        if start < end and not self._first <= first <= past <= self._past:
-            self._have(first, past)
-        at = start - self._first * CHUNK_BYTES
-        return self._aside[at : at + end - start]
-
-    def _have(self, first: int, past: int) -> None:
-        size = min(past * CHUNK_BYTES, self._file.size_bytes) - first * CHUNK_BYTES
-        aside = self._aside if self._aside.nbytes >= size else memoryview(torch.empty(size, dtype=torch.uint8).numpy())
-        at = first
-        if self._first <= first < self._past:  # the end of what was read before is where this begins
-            held = self._aside[(first - self._first) * CHUNK_BYTES : (self._past - self._first) * CHUNK_BYTES]
-            at = self._past
-            aside[: min(held.nbytes, size)] = held[: min(held.nbytes, size)]
-        self._first = self._past = 0
-        for number in range(at, past):
-            chunk = aside[(number - first) * CHUNK_BYTES : min((number - first + 1) * CHUNK_BYTES, size)]
-            self._file.fill(chunk, number * CHUNK_BYTES)
-            if sum_of(chunk) != self._sums[number]:
-                raise BadCheckpoint(f"{self._name}: chunk {number} is not what was written")
-        self._aside, self._first, self._past = aside, first, past
+    def is_in(self, shard: Shard) -> bool:
+        """Whether the shard has such a thing."""
+        return self.name in (shard.values if self.is_value else shard.chunks)
 
 
 class Source(Protocol):
@@ -105,6 +76,9 @@ class Source(Protocol):
 
     def holder(self, want: Want) -> int | None:
         """The rank in whose shard it is to be looked for, None for nowhere here."""
+
+    def shard(self, rank: int, verified: Verified) -> Shard:
+        """What the open shard of this rank holds. Raises BadCheckpoint, StorageFailed."""
 
 
 class _Region:
@@ -171,7 +145,10 @@ class InMemory:
             arena.close()
 
     def holder(self, want: Want) -> int | None:
-        return next((rank for rank, shard in self._shards.items() if want.at(shard) is not None), None)
+        return next((rank for rank, shard in self._shards.items() if want.is_in(shard)), None)
+
+    def shard(self, rank: int, verified: Verified) -> Shard:
+        return self._shards[rank]
 
     def table(self) -> Table:
         """Raises BadCheckpoint."""
@@ -187,6 +164,7 @@ class InStorage:
 
     def __init__(self, store: Store, manifest: Manifest) -> None:
         self._store, self._manifest, self.step = store, manifest, manifest.step
+        self._shards: dict[int, Shard] = {}  # whose heads were read
 
     @contextmanager
     def opened(self, rank: int) -> Iterator[Verified]:
@@ -199,10 +177,15 @@ class InStorage:
     def holder(self, want: Want) -> int | None:
         return want.rank
 
+    def shard(self, rank: int, verified: Verified) -> Shard:
+        if rank not in self._shards:
+            self._shards[rank] = shard_of(verified)
+        return self._shards[rank]
+
     def table(self) -> Table:
         """Raises BadCheckpoint, StorageFailed."""
         with self.opened(0) as verified:
-            table = _table(shard_of(verified), verified)
+            table = _table(self.shard(0, verified), verified)
         if table.world != self._manifest.world:
             raise BadCheckpoint(f"step {self.step} was saved by {table.world} ranks, its manifest says otherwise")
         return table
@@ -237,28 +220,40 @@ class Saved:
         for rank, there in sorted(by_rank.items()):
             try:
                 with source.opened(rank) as verified:
-                    self._take(verified, rank, there)
+                    self._take(verified, source.shard(rank, verified), rank, there)
             except BadCheckpoint as error:
                 if not again:
                     raise
                 log.warning("memory_passed_over", extra={"step": self.step, "why": str(error)})
                 yield from there
 
-    def _take(self, verified: Verified, rank: int, wants: Iterable[Want]) -> None:
-        shard = shard_of(verified)
+    def _take(self, verified: Verified, shard: Shard, rank: int, wants: Iterable[Want]) -> None:
         if shard.save != self.table.save:
             raise BadCheckpoint(f"rank {rank} of step {self.step} is of another save of this step")
-        places = [(want.at(shard), want) for want in wants]
-        for at, want in sorted(places, key=lambda place: place[0] or 0):
-            if at is None:
+        placed, aside_bytes = list[Placed](), 0
+        for want in wants:
+            if not want.is_in(shard):
                 raise BadCheckpoint(f"rank {rank} of step {self.step} does not hold {want.name}")
-            want.take(shard, verified)
+            if (found := want.place(shard)) is not None:
+                placed.append(found)
+                aside_bytes += found.aside_bytes
+            if aside_bytes > _MOST_ASIDE_BYTES:
+                _have(verified, placed)
+                placed, aside_bytes = [], 0
+        _have(verified, placed)
+
+
+def _have(verified: Verified, placed: Sequence[Placed]) -> None:
+    verified.fill(each.piece for each in placed)
+    for each in placed:
+        each.done()
 
 
 def shard_of(verified: Verified) -> Shard:
     """What a shard holds. Raises BadCheckpoint for one that was not saved through torch.distributed.checkpoint."""
-    size = 8 + int.from_bytes(verified.read(0, 8), "little")
-    layout, metadata, head_bytes = read_head(verified.read(0, size))
+    first = verified.read(0, min(CHUNK_BYTES, verified.size_bytes))
+    size = 8 + int.from_bytes(first[:8], "little")
+    layout, metadata, head_bytes = read_head(first if size <= first.nbytes else verified.read(0, size))
     try:
         text = json.loads(metadata.get(KEY, ""))["tree"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:

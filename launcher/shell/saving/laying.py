@@ -1,10 +1,12 @@
-"""What a save copies, and where to: worked out once for the same names, dtypes and shapes, and kept for the next save.
+"""What a save copies, and where to: worked out once for the same names, dtypes and shapes, and kept for the next save;
+and what a shard that was laid out so holds.
 
 Most saves differ from the one before in addresses and in a few plain values only.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -15,9 +17,10 @@ import numpy.typing as npt
 import torch
 
 from launcher.checkpoint.generations import Record
-from launcher.checkpoint.layout import Entry, Layout, head_of, pack
+from launcher.checkpoint.layout import Entry, Layout, head_of, pack, read_head
+from launcher.errors import BadCheckpoint
 from launcher.shell.memory.copying import Rows
-from launcher.shell.saving.tensors import is_bytes, over, spec_of
+from launcher.shell.saving.tensors import is_bytes, over, restored, spec_of
 
 Elsewhere: TypeAlias = tuple[torch.Tensor, Entry]  # torch copies it: from a device, or from an order of its own
 
@@ -91,3 +94,20 @@ def copied_by_torch(view: memoryview, head_bytes: int, tensors: list[Elsewhere])
     for device in {tensor.device for tensor, _ in tensors}:
         if device.type != "cpu":
             torch.accelerator.synchronize(device)
+
+
+def state_of(shard: memoryview) -> object:
+    """The state in a verified shard. Its tensors lie in these bytes. Raises BadCheckpoint."""
+    layout, metadata, head_bytes = read_head(shard)
+    try:
+        text = json.loads(metadata.get(KEY, ""))["tree"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadCheckpoint(f"the shard has no tree: {error}") from error
+    if not isinstance(text, str):
+        raise BadCheckpoint("the tree is no text")
+    return restored(text, layout, shard, head_bytes)
+
+
+def beside(shard: memoryview) -> str:
+    """The text that was saved with the state in a verified shard, "" for none. Raises BadCheckpoint."""
+    return read_head(shard)[1].get(BESIDE, "")

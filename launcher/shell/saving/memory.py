@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import time
@@ -14,8 +13,7 @@ import msgspec
 import numpy as np
 import torch
 
-from launcher.checkpoint.generations import Record, Slot, offset_of
-from launcher.checkpoint.layout import read_head
+from launcher.checkpoint.generations import MOST_GENERATIONS, Record, Slot, offset_of
 from launcher.checkpoint.sums import CHUNK_BYTES, sum_of
 from launcher.checkpoint.wire import Hello, Sealed, Stats, ToClient
 from launcher.errors import BadCheckpoint, LauncherError, NoMemory
@@ -23,12 +21,13 @@ from launcher.shell.memory.arena import Arena, address_of
 from launcher.shell.memory.client import Client
 from launcher.shell.memory.copying import Copier
 from launcher.shell.saving.frozen import Declared, Frozen, Mask, Skip
-from launcher.shell.saving.laying import BESIDE, KEY, Laid, Laying, copied_by_torch
+from launcher.shell.saving.laying import Laid, Laying, copied_by_torch, state_of
 from launcher.shell.saving.overlap import Behind, Waits, may_wait
 from launcher.shell.saving.rank import Rank
-from launcher.shell.saving.tensors import flatten, restored
+from launcher.shell.saving.tensors import flatten
 
-_LOOK_S = 0.0005
+_SOONEST_S, _LATEST_S = 0.0005, 0.02  # between two looks for a free generation
+PATIENCE_S = 1.0  # a save waits so long for storage before it overtakes another one on its way there
 _STUCK_S = 600.0
 _SPARE_BYTES = 64 << 10  # for a head that becomes longer, as a step's number does
 
@@ -49,7 +48,8 @@ class _Save:
 class Memory:
     """Of one process. generations: 2 or more; told: what the keeper says later, on a thread.
 
-    frozen: what is copied once. dropped: told of a step that is not held, and why.
+    frozen: what is copied once. dropped: told of a step that is not held, and why. replicas: copies in the memory of
+    other workers, for which one generation more is had; of a state that is the same on all ranks each has one anyway.
     """
 
     def __init__(
@@ -63,13 +63,14 @@ class Memory:
         told: Callable[[ToClient], None],
         frozen: Declared | None = None,
         dropped: Callable[[int, str], object] = lambda step, why: None,
+        replicas: int = 0,
     ) -> None:
-        self._rank, self._generations = rank, generations
+        local_rank, replicas = (0, 0) if replicated else (rank.local_rank, replicas)
+        self._rank, self._generations = rank, min(generations + bool(replicas), MOST_GENERATIONS)
         self._place = (0, 1) if replicated else (rank.rank, rank.world)
-        local_rank = 0 if replicated else rank.local_rank
         target = "" if replicated and rank.rank else rank.folder
         hello = Hello(
-            rank.run, rank.worker, rank.rank, local_rank, rank.world, rank.round, target=target,
+            rank.run, rank.worker, rank.rank, local_rank, rank.world, rank.round, target=target, replicas=replicas,
         )  # fmt: skip
         self.client = Client(hello, dict(environ), rank.memory, told)
         self._copier = Copier(threads)
@@ -80,7 +81,7 @@ class Memory:
         self._dropped, self._not_still = dropped, set[str]()
         self._pending: _Save | None = None
         self._settling = threading.RLock()  # who is told of a save that is dropped may ask
-        self.copied_bytes = 0
+        self.copied_bytes, self.waited_s = 0, 0.0  # waited: for a free generation
         self._mapped = 0  # bytes of each generation whose pages are mapped, or soon will be
         self._by_file = True  # where pages are not mapped; False where the kernel cannot map them ahead
         self._mapping: threading.Thread | None = None
@@ -187,23 +188,32 @@ class Memory:
         return self._arena
 
     def _begun(self, arena: Arena, record: Record) -> tuple[int, Slot]:
-        """A generation to write, and as it was. What the keeper reads just now is left alone, at worst awaited."""
+        """A generation to write, and as it was. The newest that is sealed stays, and what is written to storage now.
+
+        Where no other is left, storage is slower than it is saved to: after a while the oldest save that still waits
+        for it gives up its place. With two generations there is none, and this one waits.
+        """
         self.client.unheard()
-        until_s = time.monotonic() + _STUCK_S
-        while time.monotonic() < until_s:
+        began_s, pause_s = time.monotonic(), _SOONEST_S
+        while (waited_s := time.monotonic() - began_s) < _STUCK_S:
             before = arena.slots()
-            generation = arena.begin(record)
-            if generation is None:
-                generation = arena.begin(record, spare_newest=False)
-            if generation is not None:
+            if (generation := arena.begin(record)) is not None:
+                self.waited_s += waited_s if pause_s > _SOONEST_S else 0.0
                 return generation, before[generation]
-            time.sleep(_LOOK_S)
+            if waited_s > PATIENCE_S:
+                self.client.overtake()
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LATEST_S)
         raise LauncherError(f"{arena.path}: no generation was free within {_STUCK_S:g} s: is the keeper stopped?")
 
     def _copy(self, save: _Save, but: Mask | None, *, wait: bool) -> None:
-        """Through the mapping where its pages are there, else through the file, which makes them without faults."""
+        """Through the mapping where its pages are there, else through the file, which makes them without faults.
+
+        Beside training through the file, too, in a few calls: one for each tensor would need Python each time.
+        """
         arena, generation, record, laid = save.arena, save.generation, save.record, save.laid
-        mapped = arena.ready(generation, record.region_bytes) or not self._by_file
+        ready = arena.ready(generation, record.region_bytes)
+        mapped = wait and (ready or not self._by_file)
         view = arena.map(generation, record.region_bytes)
         skip = save.skip.mask if save.skip else None
         if but is not None:
@@ -211,12 +221,13 @@ class Memory:
         try:
             if mapped:
                 rows, elsewhere = laid.pieces(address_of(view) + record.head_bytes, skip)
-                self._copier.copy(rows)
                 view[: record.head_bytes] = laid.head
+                self._copier.copy(rows)
             else:
                 rows, elsewhere = laid.pieces(offset_of(generation) + record.head_bytes, skip)
+                if wait:  # what is copied beside training has its head by then, and one at a time writes to a file
+                    os.pwrite(arena.file, laid.head, offset_of(generation))
                 self._copier.write(arena.file, rows)
-                os.pwrite(arena.file, laid.head, offset_of(generation))
             copied_by_torch(view, record.head_bytes, elsewhere)
         except BaseException:
             self._copier.wait()
@@ -224,7 +235,7 @@ class Memory:
         self.copied_bytes += int(laid.sizes.sum() if skip is None else laid.sizes[~skip].sum())
         if wait:
             self._copier.wait()
-        if not mapped:
+        if not ready:
             self._have_pages(arena)
 
     def _changed(self, name: str) -> None:
@@ -277,24 +288,11 @@ class Memory:
         return self.client.stats()
 
     def close(self) -> None:
-        """No more saves. What was told to the keeper goes on."""
+        """No more saves from here; another one may save now. What was told to the keeper goes on."""
         self.settle()
+        self.prepared()
         self._copier.close()
         self.client.close()
-
-
-def state_of(shard: memoryview) -> object:
-    """The state in a verified shard. Its tensors lie in these bytes. Raises BadCheckpoint."""
-    layout, metadata, head_bytes = read_head(shard)
-    try:
-        text = json.loads(metadata.get(KEY, ""))["tree"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise BadCheckpoint(f"the shard has no tree: {error}") from error
-    if not isinstance(text, str):
-        raise BadCheckpoint("the tree is no text")
-    return restored(text, layout, shard, head_bytes)
-
-
-def beside(shard: memoryview) -> str:
-    """The text that was saved with the state in a verified shard, "" for none. Raises BadCheckpoint."""
-    return read_head(shard)[1].get(BESIDE, "")
+        if self._arena is not None:
+            self._arena.close()
+            self._arena = None

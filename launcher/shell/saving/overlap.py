@@ -8,7 +8,6 @@ there are such, sums of the bytes tell, at the price of hashing them twice.
 
 from __future__ import annotations
 
-import ctypes
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from torch.optim import Optimizer as Optimizer
 
 from launcher.checkpoint.sums import sum_of
 from launcher.shell.saving.laying import Laid
-from launcher.shell.saving.tensors import is_bytes
+from launcher.shell.saving.tensors import is_bytes, octets
 
 
 class Waits(NamedTuple):
@@ -61,7 +60,7 @@ class Behind:
             tuple(entry.start for entry, _ in chosen),
             tensors,
             tuple(tensor._version for tensor in tensors),
-            tuple(sum_of(_octets(tensor.data_ptr(), tensor.nbytes)) for tensor in tensors) if verify else (),
+            tuple(sum_of(octets(tensor.data_ptr(), tensor.nbytes)) for tensor in tensors) if verify else (),
         )
 
     def changed(self, data: int) -> list[str]:
@@ -70,7 +69,7 @@ class Behind:
         names = [name for name, tensor, version in pairs if tensor._version != version]
         if not names and self.sums:
             copied = zip(self.names, self.tensors, self.starts, self.sums, strict=True)
-            names = [name for name, tensor, at, was in copied if sum_of(_octets(data + at, tensor.nbytes)) != was]
+            names = [name for name, tensor, at, was in copied if sum_of(octets(data + at, tensor.nbytes)) != was]
         return names
 
 
@@ -99,7 +98,3 @@ class BeforeSteps:
             if optimizer not in self._seen:
                 self._seen.add(optimizer)
                 optimizer.register_step_pre_hook(lambda *_: self._before())
-
-
-def _octets(address: int, size: int) -> memoryview:
-    return memoryview((ctypes.c_char * size).from_address(address)).cast("B") if size else memoryview(b"")

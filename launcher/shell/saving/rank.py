@@ -1,4 +1,4 @@
-"""Who a training process is, as far as its checkpoints go: what its launcher has put into its environment."""
+"""Who a training process is, as far as its checkpoints go, by its environment; and what has become of its saves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.process.environment import KEEPER, MEMORY, RESTORE, ROUND, RUN, WORKER
+from launcher.process.environment import KEEPER, MEMORY, RESTORE, ROUND, RUN, STORED, STORED_IN, WORKER
 
 # What differs between launches, so that what two of them have left in storage is never committed together.
 _LAUNCH = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT")
@@ -19,6 +19,7 @@ _LAUNCH = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "
 class Rank:
     """One process. restore: the step that all ranks hold in memory, -1 for none; None where nobody has said.
 
+    stored: the step that all ranks read of this folder where memory has none, -1 for none; None where nobody has said.
     beside: there is an agent, and its keeper. memory: where arenas lie.
     """
 
@@ -33,6 +34,7 @@ class Rank:
     beside: bool
     memory: Path
     folder: str
+    stored: int | None = None
 
     @classmethod
     def of(cls, environ: Mapping[str, str], folder: str) -> Rank:
@@ -51,7 +53,38 @@ class Rank:
             environ.get(WORKER, hostname) if beside else hostname,
             number("RANK", 0), number("LOCAL_RANK", 0), number("WORLD_SIZE", 1), number("LOCAL_WORLD_SIZE", 1),
             number(ROUND, 0), number(RESTORE, -1) if beside else None, beside, memory_folder(environ), folder,
+            number(STORED, -1) if beside and environ.get(STORED_IN) == folder else None,
         )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What has become of its saves. Steps: the newest, -1 for none. failures: persists that storage did not take, and
+    why the last one did not.
+
+    saves: into memory; saved_bytes: in all of them, of which copied_bytes were not there already. dropped: how often
+    some were found not to be what they should. source: of the last load, "memory" or "storage", "" for none.
+    overtaken: saves that did not get to storage, since newer ones needed their memory while storage was behind;
+    waited_s: for how long all saves together had to wait for memory.
+    replicated: of which its buddies have a copy; uncopied: saves that were not copied, since a newer one was.
+    """
+
+    saves: int = 0
+    saved_bytes: int = 0
+    sealed: int = -1
+    hashed: int = -1
+    persisted: int = -1
+    committed: int = -1
+    in_flight: int = 0
+    failures: int = 0
+    why: str = ""
+    source: str = ""
+    dropped: int = 0
+    copied_bytes: int = 0
+    overtaken: int = 0
+    waited_s: float = 0.0
+    replicated: int = -1
+    uncopied: int = 0
 
 
 def memory_folder(environ: Mapping[str, str]) -> Path:

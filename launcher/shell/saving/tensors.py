@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
@@ -85,6 +86,11 @@ def is_bytes(tensor: torch.Tensor) -> bool:
     return tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
 
 
+def octets(address: int, size: int) -> memoryview:
+    """So many bytes of this process's memory, which the caller keeps alive."""
+    return memoryview((ctypes.c_char * size).from_address(address)).cast("B") if size else memoryview(b"")
+
+
 def over(view: memoryview, entry: Entry, head_bytes: int) -> torch.Tensor:
     """A tensor over the bytes of a shard in memory, head included. It keeps the memory alive."""
     dtype = _TYPES.get(entry.dtype)
@@ -100,6 +106,11 @@ def over(view: memoryview, entry: Entry, head_bytes: int) -> torch.Tensor:
 def restored(text: str, layout: Layout, view: memoryview, head_bytes: int) -> object:
     """The state over the bytes of a shard. Raises BadCheckpoint where they are no state."""
     tensors = {entry.name: over(view, entry, head_bytes) for entry in layout.entries}
+    return unflatten(text, tensors)
+
+
+def unflatten(text: str, tensors: Mapping[str, torch.Tensor]) -> object:
+    """The state that `flatten` was given. Raises BadCheckpoint."""
     return tree.unflatten(text, tensors, _MADE)
 
 

@@ -7,6 +7,7 @@ the caller then takes the next older one. Nothing is given out that was not hash
 from __future__ import annotations
 
 import mmap
+import time
 from collections.abc import Iterator
 
 from launcher.checkpoint.manifest import MOST_BYTES, Manifest, Shard, read
@@ -15,6 +16,8 @@ from launcher.errors import BadCheckpoint, StorageFailed
 from launcher.shell.say import Say
 from launcher.shell.storage.pace import Paced
 from launcher.shell.storage.store import MANIFEST, Opened, Store
+
+SEEN_S, _LOOK_S = 10.0, 0.1  # NFS may show a folder as it was some seconds ago
 
 
 def committed(store: Store, say: Say) -> Iterator[Manifest]:
@@ -66,6 +69,18 @@ def manifest_of(store: Store, step: int) -> Manifest:
             what = "is not there as a plain file" if about is None else f"has {about.size_bytes} bytes"
             raise BadCheckpoint(f"step {step}: {shard.file} {what}, and {shard.bytes} were written")
     return manifest
+
+
+def seen(store: Store, step: int) -> Manifest:
+    """The same of a step that somebody has seen here already. Storage that shows it later to others is waited for."""
+    until_s = time.monotonic() + SEEN_S
+    while True:
+        try:
+            return manifest_of(store, step)
+        except BadCheckpoint:
+            if time.monotonic() > until_s:
+                raise
+        time.sleep(_LOOK_S)
 
 
 def verify(store: Store, step: int, paced: Paced | None = None) -> Manifest:

@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any
 
@@ -15,6 +15,8 @@ from launcher.errors import LauncherError
 from launcher.model import Exit, Terms
 from launcher.process.orders import Exited
 from launcher.settings import ArbiterKind, Command, Meeting, Place, Settings
+from launcher.shell.hands import Naming
+from launcher.shell.say import into
 from launcher.shell.start import attend
 from launcher.wire import PORT, Formed, Held
 
@@ -35,7 +37,7 @@ class Borrowed:
     async def warm(self) -> None:
         """Nothing is imported ahead."""
 
-    async def start(self, formed: Formed) -> None:
+    async def start(self, formed: Formed, named: Naming) -> None:
         """A world: torch's agent gets it."""
         self._ended, self.stale = asyncio.get_running_loop().create_future(), False
         self._free.clear()
@@ -70,6 +72,9 @@ class Borrowed:
         """Nothing: torch's own agent has the processes, and no keeper."""
         return ()
 
+    async def carry(self, step: int) -> None:
+        """Nothing is ours."""
+
     async def close(self, *, done: bool = False, by_s: float | None = None) -> None:
         """Nothing is ours."""
         self._free.set()
@@ -99,7 +104,7 @@ class Beside:
         def ready(leave: Callable[[], None]) -> None:
             self.leave = leave
 
-        return await attend(settings, os.environ, _say, training=self.training, ready=ready)
+        return await attend(settings, os.environ, into(log, foreign=True), training=self.training, ready=ready)
 
     def call(self, work: Coroutine[Any, Any, Formed]) -> Future[Formed]:
         """Do this in the loop."""
@@ -119,10 +124,6 @@ class Beside:
         """Wait for its end. Has it come?"""
         self._thread.join(SHUTDOWN_S)
         return not self._thread.is_alive()
-
-
-def _say(what: str, fields: Mapping[str, object]) -> None:
-    log.info("%s %s", what, " ".join(f"{name}={value}" for name, value in fields.items()))
 
 
 def settings_of(parameters: Any) -> Settings:

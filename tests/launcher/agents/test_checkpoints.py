@@ -177,6 +177,8 @@ def test_an_agent_is_killed_and_comes_back(job, tmp_path, victim, empty):
         assert restore == -1
         assert step >= 10
         assert step in {each["step"] for each in lines(job, "saved")}
+        named = {each["stored"] for each in lines(job, "starts") if each["round"] == 2}
+        assert named == {step}, "one step was named for all, also for who had never heard of the folder"
     else:
         assert step == restore >= 12
         check_nothing_lost(job, 2)
@@ -185,8 +187,8 @@ def test_an_agent_is_killed_and_comes_back(job, tmp_path, victim, empty):
     assert arenas(job) == ([] if not empty else arenas_of(job, victim)), "only what nobody found again is left"
 
 
-def test_who_has_other_ranks_now_gets_no_shard_of_theirs(job):
-    """DL-108: both agents die, and come back with their memory, but the other way round."""
+def test_who_has_other_ranks_now_gets_the_shards_of_these(job):
+    """DL-108: both agents die, and come back with their memory, but the other way round: they fetch from each other."""
     job = job("2", "--max-restarts", "9")
     agents = gathered(job, 2, "disk=5")
     saved(job, 12)
@@ -197,8 +199,9 @@ def test_who_has_other_ranks_now_gets_no_shard_of_theirs(job):
     back = [job.start(name, env={"CREW_NAME": name}, arguments=("disk=5",)) for name in ("w1", "w0")]
     step, restore = started(job, newest_round(job, 2), 2)
     after = {life.name: life.rank for life in job.lives()[-2:]}
-    assert (restore >= 0) == (after == before), "memory is for who has the same rank"
-    assert step >= 10
+    fetched = [agent for agent in back if "step_fetched" in agent.log.read_text()]
+    assert len(fetched) == (0 if after == before else 2)
+    assert step == restore >= 10
     job.finish()
     assert job.codes(*back) == [0, 0]
 
@@ -262,6 +265,17 @@ def test_one_worker_is_evicted_with_its_memory(job, tmp_path):
     assert job.codes(first, successor) == [0, 0]
 
 
+@pytest.mark.parametrize("size", [1, 2])
+def test_when_a_job_fails_the_newest_step_that_all_ranks_had_sealed_is_in_storage(job, size):
+    """DL-48: all of it was in memory only, and one of the ranks had sealed one step more than the other."""
+    job = job(str(size), "--max-restarts", "0", "--nproc-per-node", str(2 // size))
+    agents = gathered(job, size, "disk=0", "fails=7")
+    assert job.codes(*agents) == [1] * size
+    assert max(each["step"] for each in lines(job, "saved") if each["rank"] == 1) == 7
+    assert committed(job, 6), job.told()
+    assert not committed(job, 7)
+
+
 def test_the_memory_of_a_dead_run_is_given_back(job, crew):
     """An agent that is killed leaves its memory to its next life; another run under its name removes it."""
     first = job("1", "--rdzv-id", "one")
@@ -270,6 +284,8 @@ def test_the_memory_of_a_dead_run_is_given_back(job, crew):
     agent.kill()
     until(lambda: not first.keepers(), "the keeper ends, too")
     (arena,) = arenas(first)
+    (sockets,) = first.memory_of("w0").glob("turnout-????????")
+    os.utime(sockets, (0, 0))
     stranger = first.memory_of("w0") / f"turnout-{'0' * 32}.arena"
     stranger.write_bytes(b"\0" * 8192)  # of nobody that we know
     second = job("1", "--rdzv-id", "two")
@@ -277,6 +293,7 @@ def test_the_memory_of_a_dead_run_is_given_back(job, crew):
     saved(second, 3, ranks=1)
     assert started(second, 1, 1) == (-1, -1), "it is not its own"
     assert not arena.exists()
+    assert not sockets.exists()
     second.finish()
     assert second.codes(agent) == [0]
     assert arenas(first) == [stranger]

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from launcher.checkpoint import wire
 from launcher.errors import BadFrame
+from launcher.keeping import Circle, Door
 from launcher.wire import Held
 
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
@@ -14,10 +15,15 @@ counts, steps, newest = st.integers(0, 1 << 60), st.integers(0, 1 << 60), st.int
 ranks, sizes = st.integers(0, 1 << 24), st.integers(0, 1 << 40)
 slots, generations = st.integers(0, wire.MOST_GENERATIONS - 1), st.integers(1, wire.MOST_GENERATIONS)
 kinds = st.sampled_from(["shards", "torch"])
-held = st.lists(st.builds(Held, newest, sizes, sizes, sizes), max_size=16).map(tuple)
+held = st.lists(st.builds(Held, newest, sizes, sizes, sizes, sizes), max_size=16).map(tuple)
+doors = st.lists(st.builds(Door, words, words, words, st.integers(0, 65_535)), max_size=8).map(tuple)
+circles = st.builds(Circle, doors.map(lambda some: (some or (Door("a", "a", "", 1),))[0]), sizes, st.tuples(doors))
+seats = st.builds(
+    wire.Seat, counts, ranks, ranks, ranks, sizes, st.booleans(), doors, st.none() | circles
+)  # fmt: skip
 
 TO_KEEPER = {
-    wire.Hello: (words, words, ranks, ranks, ranks, counts, counts, words),
+    wire.Hello: (words, words, ranks, ranks, ranks, counts, counts, words, st.integers(0, 3)),
     wire.Need: (sizes, generations),
     wire.Sealed: (slots, counts, steps, words, kinds, words, counts, counts, st.booleans()),
     wire.Wait: (),
@@ -25,7 +31,10 @@ TO_KEEPER = {
     wire.Bye: (),
     wire.Settle: (ranks,),
     wire.End: (st.booleans(),),
-    wire.Agreed: (newest,),
+    wire.Agreed: (newest, st.none() | seats, newest),
+    wire.Trust: (st.binary(max_size=64), newest, st.none() | seats),
+    wire.Overtake: (),
+    wire.Look: (),
 }
 TO_CLIENT = {
     wire.Arena: (words, generations),
@@ -34,9 +43,11 @@ TO_CLIENT = {
     wire.Persisted: (steps, words),
     wire.Failed: (steps, words, words),
     wire.Done: (),
-    wire.Stats: (*[newest] * 4, *[counts] * 4),
+    wire.Stats: (*[newest] * 4, *[counts] * 4, newest, counts, counts),
     wire.Holdings: (held,),
     wire.Pinned: (steps,),
+    wire.MadeRoom: (newest,),
+    wire.Stored: (words, newest),
 }
 up = st.one_of(*(st.builds(kind, *fields) for kind, fields in TO_KEEPER.items()))
 down = st.one_of(*(st.builds(kind, *fields) for kind, fields in TO_CLIENT.items()))
@@ -148,8 +159,8 @@ def test_what_is_no_message_is_refused(body):
 
 def test_what_an_agent_is_told_is_bounded():
     kind = number(wire.Holdings)
-    assert wire.read_at_client(pack([kind, [[1, 0, 2]] * 16])).held == (Held(1, 0, 2),) * 16
-    refuses(wire.read_at_client, pack([kind, [[1, 0, 2]] * 17]))
+    assert wire.read_at_client(pack([kind, [[1, 0, 2]] * 64])).held == (Held(1, 0, 2),) * 64
+    refuses(wire.read_at_client, pack([kind, [[1, 0, 2]] * 65]))
     refuses(wire.read_at_client, pack([kind, [[-2, 0, 2]]]))
 
 

@@ -186,43 +186,40 @@ def test_generations_never_meet():
 
 
 @pytest.mark.parametrize(
-    ("slots", "spared", "not_spared"),
+    ("slots", "taken"),
     [
-        pytest.param([EMPTY, EMPTY, EMPTY], 0, 0, id="nothing is there: the first"),
-        pytest.param([sealed(1), EMPTY, EMPTY], 1, 1, id="one that holds nothing"),
-        pytest.param([EMPTY, replace(EMPTY, reserved_bytes=4_096)], 1, 1, id="of two such, one that has memory"),
-        pytest.param([sealed(3), sealed(1), sealed(2)], 1, 1, id="all are sealed: the oldest"),
-        pytest.param([sealed(3), WRITING, sealed(2)], 1, 1, id="one that a crash has left in mid-save"),
-        pytest.param([sealed(3), sealed(2), BROKEN], 2, 2, id="one whose table cannot be believed"),
-        pytest.param([sealed(3), sealed(1, pinned=True), sealed(2)], 2, 2, id="the oldest is being read: the next"),
-        pytest.param([sealed(1)], None, None, id="the only one that is sealed is never given up"),
-        pytest.param([sealed(2), replace(EMPTY, pinned=True)], None, None, id="nor for a pinned empty one"),
-        pytest.param([sealed(2), sealed(1, pinned=True)], None, 0, id="the newest only if asked, when another remains"),
-        pytest.param([sealed(2, pinned=True), sealed(1, pinned=True)], None, None, id="all are being read"),
-        pytest.param([sealed(2, pinned=True), sealed(1)], 1, 1, id="the newest is being read: the other"),
-        pytest.param([], None, None, id="none at all"),
+        pytest.param([EMPTY, EMPTY, EMPTY], 0, id="nothing is there: the first"),
+        pytest.param([sealed(1), EMPTY, EMPTY], 1, id="one that holds nothing"),
+        pytest.param([EMPTY, replace(EMPTY, reserved_bytes=4_096)], 1, id="of two such, one that has memory"),
+        pytest.param([sealed(3), sealed(1), sealed(2)], 1, id="all are sealed: the oldest"),
+        pytest.param([sealed(3), WRITING, sealed(2)], 1, id="one that a crash has left in mid-save"),
+        pytest.param([sealed(3), sealed(2), BROKEN], 2, id="one whose table cannot be believed"),
+        pytest.param([sealed(3), sealed(1, pinned=True), sealed(2)], 2, id="the oldest is being read: the next"),
+        pytest.param([sealed(1)], None, id="the only one that is sealed is never given up"),
+        pytest.param([sealed(2), replace(EMPTY, pinned=True)], None, id="nor for a pinned empty one"),
+        pytest.param(
+            [sealed(2), sealed(1, pinned=True)],
+            None,
+            id="nor the newest, though another one is sealed, which is being read",
+        ),
+        pytest.param([sealed(2, pinned=True), sealed(1, pinned=True)], None, id="all are being read"),
+        pytest.param([sealed(2, pinned=True), sealed(1)], 1, id="the newest is being read: the other"),
+        pytest.param([], None, id="none at all"),
     ],
 )
-def test_the_generation_that_is_overwritten(slots, spared, not_spared):
-    assert slot_to_write(slots) == spared
-    assert slot_to_write(slots, spare_newest=False) == not_spared
+def test_the_generation_that_is_overwritten(slots, taken):
+    assert slot_to_write(slots) == taken
 
 
 def test_a_generation_that_is_still_being_filled_is_not_taken_twice():
     assert slot_to_write([WRITING, sealed(1), sealed(2)], busy={0}) == 1
 
 
-@given(slots, st.booleans())
-def test_a_save_never_takes_what_is_being_read_and_always_leaves_something_sealed(slots, spare_newest):
-    taken = slot_to_write(slots, spare_newest=spare_newest)
-    if taken is not None:
-        assert not slots[taken].pinned
-        left = [slot for at, slot in enumerate(slots) if at != taken]
-        assert newest(slots) is None or newest(left) is not None
-        assert taken != newest(slots) or not spare_newest
-    elif not spare_newest:
-        free = [at for at, slot in enumerate(slots) if not slot.pinned]
-        assert free in ([], [newest(slots)])
+@given(slots)
+def test_a_save_takes_neither_what_is_being_read_nor_the_newest_and_nothing_only_where_no_other_is(slots):
+    taken = slot_to_write(slots)
+    free = [at for at, slot in enumerate(slots) if not slot.pinned and at != newest(slots)]
+    assert taken in free if taken is not None else not free
 
 
 @pytest.mark.parametrize(

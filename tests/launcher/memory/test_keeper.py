@@ -35,7 +35,7 @@ from launcher.checkpoint.wire import (
     Arena as ArenaAt,
 )
 from launcher.shell.memory.arena import Arena, boot_id
-from launcher.shell.memory.beside import private_folder, socket_in
+from launcher.shell.memory.private import private_folder, socket_in
 from launcher.wire import Held
 from tests.launcher.agents.crew import until
 from tests.launcher.memory.saver import bytes_of, record_of
@@ -46,7 +46,7 @@ WITHIN_S = 30.0
 class Keeper:
     """One that lives as long as the test, or shorter."""
 
-    def __init__(self, folder, run="job", worker="w0") -> None:
+    def __init__(self, folder, run="job", worker="w0", **env) -> None:
         self._sockets = private_folder(folder)
         self._talks = []
         self.path, self.log = socket_in(self._sockets.name), folder / f"{worker}.log"
@@ -58,7 +58,12 @@ class Keeper:
                 *("--listen", str(listens.fileno()), "--folder", str(folder), "--run", run, "--worker", worker),
             )
             self.process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stderr=log, pass_fds=[listens.fileno()], start_new_session=True
+                command,
+                stdin=subprocess.PIPE,
+                stderr=log,
+                pass_fds=[listens.fileno()],
+                start_new_session=True,
+                env=os.environ | env,
             )
 
     def meet(self, *first):

@@ -1,5 +1,6 @@
 """What a training process can rely on when it saves and loads: real memory, a real keeper, real files."""
 
+import logging
 import os
 import subprocess
 import sys
@@ -13,9 +14,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.errors import BadState, NoMemory
+from launcher.errors import BadCheckpoint, BadState, NoMemory
+from launcher.shell.memory.arena import Taken
 from launcher.shell.saving.checkpointer import Checkpointer
+from launcher.shell.storage.opening import open_store
+from launcher.shell.storage.reader import steps
+from tests.launcher.memory.test_keeper import Keeper
 from tests.launcher.saving.states import DTYPES, same, states, tensor_of, training
+from tests.launcher.storage.world import Said
 
 WAYS = ["as it is", "transposed", "every other one", "the same row again", "a parameter"]
 DIES = """
@@ -139,6 +145,7 @@ def test_what_cannot_be_saved_is_refused_by_its_keys_and_nothing_is_lost(shared,
 def test_too_little_memory_is_told_with_the_lines_to_add_before_any_is_taken(make, memory, tmp_path):
     checkpoints = make(tmp_path)
     checkpoints.save(1, training(1), disk=False)
+    checkpoints.wait()  # for the memory of its other generations too
     had = blocks(memory)
     endless = torch.zeros(1).expand(1 << 36)  # 256 GiB to save, four bytes to have
     for ask in (checkpoints.prepare, lambda state: checkpoints.save(2, state)):
@@ -264,3 +271,99 @@ def test_threads_of_a_loader_may_run_while_it_is_saved(make, tmp_path):
     for each in others:
         each.join()
     assert checkpoints.load().step == 19
+
+
+@pytest.fixture
+def beside(make, memory, request):
+    """Checkpointers whose keeper is an agent's: beside(folder, TURNOUT_ROUND="2"). keeper: in the environment of it."""
+    keepers = []
+
+    def maker(folder, keeper=None, **more):
+        if not keepers:
+            keepers.append(Keeper(memory, **(keeper or {})))
+            request.addfinalizer(keepers[0].close)
+        env = {"TURNOUT_KEEPER": str(keepers[0].path), "TURNOUT_RUN": "job", "TURNOUT_WORKER": "w0"}
+        return make(folder, **{**env, "TURNOUT_ROUND": "1", "TURNOUT_RESTORE_STEP": "-1", **more})
+
+    return maker
+
+
+def test_a_second_checkpointer_of_a_rank_is_told_what_to_do_and_the_first_goes_on(beside, tmp_path):
+    first, second = beside(tmp_path / "a"), beside(tmp_path / "b")
+    first.save(1, training(1), disk=False)
+    with pytest.raises(Taken, match=r"one checkpointer at a time.*close\(\) it first"):
+        second.save(2, training(2), disk=False)
+    first.save(3, training(3), disk=False)
+    first.close()
+    second.save(4, training(4), disk=False)
+    assert second.stats().sealed == 4
+
+
+def stored(beside, folder, *numbers):
+    """Steps of both ranks of a world, committed."""
+    ranks = [beside(folder, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2") for rank in range(2)]
+    for step in numbers:
+        for checkpoints in ranks:
+            checkpoints.save(step, training(step))
+        until(lambda step=step: step in steps(open_store(str(folder)), Said()))
+    for checkpoints in ranks:
+        checkpoints.close()
+
+
+def second_round(beside, folder, named, rank):
+    return beside(
+        folder, TURNOUT_ROUND="2", RANK=str(rank), WORLD_SIZE="2",
+        TURNOUT_STORED_STEP=str(named), TURNOUT_STORED_IN=str(folder),
+    )  # fmt: skip
+
+
+def test_all_ranks_read_the_step_that_was_named_and_none_that_was_committed_since(beside, tmp_path, caplog):
+    stored(beside, tmp_path, 3, 5)
+    with caplog.at_level(logging.WARNING):
+        for rank in range(2):
+            loaded = second_round(beside, tmp_path, 3, rank).load()
+            assert loaded.step == 3
+            assert same(training(3), loaded.state)
+    assert [(each.message, each.step) for each in caplog.records] == [("checkpoint_passed_over", 5)] * 2
+
+
+def test_where_nothing_was_there_for_all_nobody_reads_what_has_come_since(beside, tmp_path):
+    stored(beside, tmp_path, 3)
+    assert second_round(beside, tmp_path, -1, 0).load() is None
+
+
+def test_a_step_that_was_named_for_another_folder_is_not_meant(beside, tmp_path):
+    stored(beside, tmp_path / "a", 3)
+    checkpoints = beside(
+        tmp_path / "a", RANK="0", WORLD_SIZE="2", TURNOUT_STORED_STEP="1", TURNOUT_STORED_IN=str(tmp_path / "b")
+    )
+    assert checkpoints.load().step == 3
+
+
+def test_a_named_step_that_is_broken_is_an_error_where_other_ranks_read_it_and_passed_over_by_a_rank_alone(
+    beside, tmp_path
+):
+    stored(beside, tmp_path, 3, 5)
+    shard = tmp_path / "step-0000000005" / "rank-00000.safetensors"
+    data = bytearray(shard.read_bytes())
+    data[-1] ^= 1
+    shard.write_bytes(data)
+    with pytest.raises(BadCheckpoint):
+        second_round(beside, tmp_path, 5, 0).load()
+    assert second_round(beside, tmp_path, 5, 1).load().step == 5
+
+
+def test_saves_overtake_one_another_where_storage_hangs_and_none_is_lost_from_memory(beside, tmp_path):
+    """The first is written for as long as the test lasts: none of the others has to wait for it for long."""
+    told = []
+    checkpoints = beside(tmp_path, keeper={"TURNOUT_PERSIST_BYTES_S": "1"})
+    checkpoints.on_failure = lambda step, why: told.append(step)
+    large = training(0) | {"more": bytes(2 << 20)}
+    checkpoints.save(1, large)
+    until(lambda: list(tmp_path.glob("step-*/.*.tmp")))
+    for step in (2, 3, 4, 5):
+        checkpoints.save(step, training(step))
+    until(lambda: told == [2, 3])
+    found = checkpoints.stats()
+    assert (found.overtaken, found.failures, found.in_flight, found.sealed) == (2, 0, 3, 5)
+    assert found.waited_s >= 1

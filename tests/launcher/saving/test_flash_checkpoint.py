@@ -231,7 +231,7 @@ def test_a_file_that_cannot_be_written_is_told_and_memory_has_its_step(flash, tm
 @pytest.mark.parametrize(
     ("options", "refusal", "says"),
     [
-        pytest.param({"replica_count": 1}, NotImplementedError, "not yet", id="copies on other workers"),
+        pytest.param({"replica_count": 5}, ValueError, "0 to 4", id="more copies than there may be"),
         pytest.param({"global_shard_num": 2}, ValueError, "FsdpShardCheckpointer", id="a state of several shards"),
         pytest.param({"deletion_strategy": object()}, TypeError, "known here", id="a strategy of one's own"),
         pytest.param({"deletion_strategy": KeepLatestStepStrategy(1, "/a")}, ValueError, "/a", id="of another folder"),

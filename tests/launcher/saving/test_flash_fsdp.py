@@ -107,7 +107,10 @@ def test_what_is_refused_when_it_is_saved(checkpoints, call, refusal):
         checkpoints.save_checkpoint(*call)
 
 
-@pytest.mark.parametrize("options", [{"replica_count": 2}, {"deletion_strategy": KeepLatestStepStrategy(1)}])
-def test_what_there_is_not_yet_is_refused(tmp_path, options):
-    with pytest.raises(NotImplementedError, match="not yet"):
+@pytest.mark.parametrize(("options", "refusal", "says"), [
+    pytest.param({"replica_count": 5}, ValueError, "0 to 4", id="more copies than there may be"),
+    pytest.param({"deletion_strategy": KeepLatestStepStrategy(1)}, NotImplementedError, "not yet", id="a strategy"),
+])  # fmt: skip
+def test_what_is_refused_when_it_is_made(tmp_path, options, refusal, says):
+    with pytest.raises(refusal, match=says):
         FsdpShardCheckpointer(tmp_path, **options)

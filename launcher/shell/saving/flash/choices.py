@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from launcher.checkpoint.retention import Every, Latest
+from launcher.keeping import MOST_COPIES
 
 
 class StorageType(Enum):
@@ -59,3 +60,14 @@ def keep_and_every(strategy: object, folder: Path) -> tuple[int, int]:
     if str(where) and Path(where).absolute() != folder:
         raise ValueError(f"the strategy is for {where}, the checkpoints are in {folder}")
     return numbers
+
+
+def copies_of(replica_count: int) -> int:
+    """How many copies in the memory of others a backup group of so many workers means; 0 and 1: none.
+
+    DLRover's groups are of workers next to one another; ours stand as far apart as they can, which buddies.py settles.
+    Raises ValueError. Source: DL-60, facts/dlrover.md §6.3
+    """
+    if not 0 <= replica_count <= MOST_COPIES + 1:
+        raise ValueError(f"replica_count is {replica_count}: 0 to {MOST_COPIES + 1}")
+    return max(replica_count - 1, 0)

@@ -1,7 +1,7 @@
 """`DdpCheckpointer`: a state that is the same on all ranks, as a dictionary, in memory and as one torch file a step.
 
 Every rank calls `save_checkpoint` and `load_checkpoint`. Local rank 0 of each worker saves into memory, rank 0 alone
-to disk. How users write it: launcher/flash_checkpoint.py. Which files there are: torch_files.py.
+to disk. How users write it: launcher/flash_checkpoint/. Which files there are: torch_files.py.
 Source: DL-43 to DL-51, DL-65, DL-66; facts/dlrover.md §6.4
 """
 
@@ -20,7 +20,7 @@ from launcher.checkpoint.wire import Failed, Persisted, Sealed, ToClient
 from launcher.errors import BadCheckpoint, StorageFailed
 from launcher.shell.progress import Steps
 from launcher.shell.saving.flash import torch_files
-from launcher.shell.saving.flash.choices import DeletionStrategy, StorageType, keep_and_every
+from launcher.shell.saving.flash.choices import DeletionStrategy, StorageType, copies_of, keep_and_every
 from launcher.shell.saving.flash.together import talks, told_by_first
 from launcher.shell.saving.memory import Memory
 from launcher.shell.saving.rank import Rank
@@ -35,9 +35,9 @@ class DdpCheckpointer:
     """Of one process. checkpoint_dir: where files go that are given no path, and where it is noted which there are.
 
     local_shard_num, global_shard_num: 1, the state is whole on each rank. comm_backend, save_timeout: taken, not
-    needed: one file has no others to wait for. deletion_strategy: which files stay, None for all. replica_count: 0.
-    environ: of this process, by which its launcher tells it who it is. Raises NotImplementedError for replicas, and
-    ValueError.
+    needed: one file has no others to wait for. deletion_strategy: which files stay, None for all.
+    replica_count: 0 to 4, and the same for all: the whole state is in the memory of every worker, copies need no more.
+    environ: of this process, by which its launcher tells it who it is. Raises ValueError.
     """
 
     def __init__(
@@ -52,8 +52,7 @@ class DdpCheckpointer:
         *,
         environ: Mapping[str, str] | None = None,
     ) -> None:
-        if replica_count:
-            raise NotImplementedError(f"replica_count={replica_count}: not yet, memory has no copies on other workers")
+        copies_of(replica_count)
         if (local_shard_num, global_shard_num) != (1, 1):
             raise ValueError("a sharded state is for FsdpShardCheckpointer: here there is one shard")
         if not math.isfinite(save_timeout) or save_timeout <= 0:

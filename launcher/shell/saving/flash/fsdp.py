@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from launcher.errors import BadCheckpoint, BadState
 from launcher.shell.saving.dcp import FlashStorageReader, FlashStorageWriter
 from launcher.shell.saving.dcp_reading import here
-from launcher.shell.saving.flash.choices import StorageType
+from launcher.shell.saving.flash.choices import StorageType, copies_of
 from launcher.shell.saving.flash.together import talks, told_by_first
 from launcher.shell.saving.tensors import flatten
 from launcher.shell.storage.store import MOST_STEP, step_of
@@ -32,8 +32,9 @@ log = logging.getLogger("turnout.checkpoint")
 class FsdpShardCheckpointer:
     """Of one process; all ranks call its methods alike. checkpoint_dir: the folder in which folders of steps lie.
 
-    comm_backend, save_timeout: taken, not needed. deletion_strategy: None, replica_count: 0. Raises
-    NotImplementedError for others. environ: of this process, by which its launcher tells it who it is.
+    comm_backend, save_timeout: taken, not needed. deletion_strategy: None. Raises NotImplementedError for others.
+    replica_count: workers in a group that keeps each other's shards in memory, 0 and 1: none, 4 at most. environ: of
+    this process, by which its launcher tells it who it is.
     """
 
     def __init__(
@@ -46,8 +47,7 @@ class FsdpShardCheckpointer:
         *,
         environ: Mapping[str, str] | None = None,
     ) -> None:
-        if replica_count:
-            raise NotImplementedError(f"replica_count={replica_count}: not yet, memory has no copies on other workers")
+        self._replicas = copies_of(replica_count)
         if deletion_strategy is not None:
             raise NotImplementedError("deletion_strategy: not yet for folders of shards, they are the user's to remove")
         self.checkpoint_dir = Path(checkpoint_dir).absolute()
@@ -111,7 +111,9 @@ class FsdpShardCheckpointer:
         if not isinstance(storage_type, StorageType):
             raise TypeError(f"storage_type is {storage_type!r}: StorageType.MEMORY or StorageType.DISK")
         folder = self._folder(step, path)
-        writer = FlashStorageWriter(folder, step=step, disk=storage_type is StorageType.DISK, environ=self._environ)
+        writer = FlashStorageWriter(
+            folder, step=step, disk=storage_type is StorageType.DISK, environ=self._environ, replicas=self._replicas
+        )
         writer.home = str(self.checkpoint_dir)
         dcp.save(dict(state_dict), storage_writer=writer)
         self._writer = writer

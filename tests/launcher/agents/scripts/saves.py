@@ -3,7 +3,9 @@
 What is trained is a state whose every value follows from its step and its rank, so that a state that was torn, or is
 another rank's, or was never saved, is seen at once. Arguments: the crew's folder, then words: `disk=N` writes every
 N-th step to storage too (0: none), `last=N` ends the job after that step, `bytes=N` is the state's size, `kills=N,S`
-has a process kill itself in rounds 1 to N, when and how as seed S has it, `wait` waits for storage before it ends.
+has a process kill itself in rounds 1 to N, when and how as seed S has it, `wait` waits for storage before it ends,
+`replicas=N` has N other workers keep copies, `alike` saves the same state on all ranks, and `fails=N` has rank 0 fail
+before it saves step N, which rank 1 has saved.
 """
 
 import json
@@ -48,12 +50,16 @@ class Pace:
         self._file = os.open(folder / f"pace-{round_}", os.O_RDWR | os.O_CREAT, 0o600)
 
     def meet(self, step, last):
-        """Wait for the others. Is this the last step? last: rank 0 says so."""
+        """Wait for the others. Is this the last step? last: rank 0 says so, unless it is to fail before the next."""
         if last and rank == 0:
             self._write(world, 1)
         self._write(rank, step + 1)
         while any(self._read(other) < step + 1 for other in range(world)):
             time.sleep(0.0003)
+        if rank == 0 and str(step + 1) == words.get("fails"):
+            while self._read(1) < step + 2:
+                time.sleep(0.0003)
+            sys.exit("it was to fail")
         return self._read(world) == 1
 
     def _write(self, at, value):
@@ -65,6 +71,7 @@ class Pace:
 
 def state_of(step):
     """A tensor, a value and a name for each rank and step."""
+    rank = 0 if "alike" in words else globals()["rank"]
     value = step * 1_000 + rank
     weights = torch.full((int(words.get("bytes", 1 << 20)) // 8,), value, dtype=torch.int64)
     return {"weights": weights, "step": step, "rank": rank, "more": {"noise": torch.arange(step % 50 + 1)}}
@@ -73,7 +80,7 @@ def state_of(step):
 def check(step, state):
     """Is it what this rank saved at this step, every byte of it?"""
     wanted = state_of(step)
-    assert (state["step"], state["rank"]) == (step, rank), (state["step"], state["rank"], step)
+    assert (state["step"], state["rank"]) == (step, wanted["rank"]), (state["step"], state["rank"], step)
     assert torch.equal(state["weights"], wanted["weights"]), f"torn: {state['weights'].unique().tolist()[:9]}"
     assert torch.equal(state["more"]["noise"], wanted["more"]["noise"])
 
@@ -132,8 +139,9 @@ def main():
         killer = Killer(dice)
         killer.start()
     disk, last = int(words.get("disk", 10)), int(words.get("last", 1 << 40))
-    # Where all generations but the newest are being read, a save goes over the newest: with five that does not happen.
-    checkpoints, steps, pace = Checkpointer(folder / "checkpoints", generations=5), Steps(), Pace()
+    more = {"replicas": int(words.get("replicas", 0)), "replicated": "alike" in words}
+    checkpoints, steps, pace = Checkpointer(folder / "checkpoints", **more), Steps(), Pace()
+    copied = -1
     try:
         loaded = checkpoints.load()
     except LauncherError as error:
@@ -143,16 +151,17 @@ def main():
     if loaded:
         check(*loaded)
     start = loaded.step + 1 if loaded else 0
-    log("starts", step=start - 1, restore=restore)
+    log("starts", step=start - 1, restore=restore, stored=int(os.environ.get("TURNOUT_STORED_STEP", -2)))
     for step in steps.count(start):
         os.pwrite(alive, b"%020.6f" % time.monotonic(), 0)
         state, to_disk = state_of(step), bool(disk) and step % disk == 0
-        time.sleep(0.004)  # trains
         log("begun", step=step)
         checkpoints.save(step, state, disk=to_disk)
         log("saved", step=step)
         if killer:
             killer.saves += 1
+        if more["replicas"] and copied < (copied := checkpoints.stats().replicated):
+            log("copied", step=copied)
         state["weights"].fill_(-1)  # what was saved is a copy
         if steps.done(step):
             log("stops", step=step)

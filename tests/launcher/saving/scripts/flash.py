@@ -2,8 +2,9 @@
 
 KIND: "ddp", "fsdp" (state dict and storage reader) or "fsdp-newer" (model and optimizer). Every step is saved in
 memory, each fourth to disk, up to step LAST. In its first life rank 1 kills itself after step KILLED (0: never), which
-all have saved by then. With "ddp" every rank loads once more at the end. Each rank tells in FOLDER/log what it has: the
-bits of its part of the model and its optimizer.
+all have saved by then. FOLDER/finish ends it sooner. REPLICA_COUNT is its replica_count, with which all stays in
+memory. With "ddp" every rank loads once more at the end. Each rank tells in FOLDER/log what it has: the bits of its
+part of the model and its optimizer.
 """
 
 import hashlib
@@ -25,7 +26,7 @@ from launcher.flash_checkpoint import DdpCheckpointer, FsdpShardCheckpointer, St
 
 folder, kind, last, killed = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 rank, restarts = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-checkpoint_dir = os.path.join(folder, "checkpoints")
+checkpoint_dir, copies = os.path.join(folder, "checkpoints"), int(os.environ.get("REPLICA_COUNT", "0"))
 warnings.simplefilter("ignore")
 
 
@@ -51,7 +52,7 @@ class Ddp:
     def __init__(self, model):
         self.model = DistributedDataParallel(model)
         self.optimizer = torch.optim.Adam(self.model.parameters())
-        self.checkpointer = DdpCheckpointer(checkpoint_dir)
+        self.checkpointer = DdpCheckpointer(checkpoint_dir, replica_count=copies)
 
     def load(self):
         state = self.checkpointer.load_checkpoint()
@@ -73,7 +74,7 @@ class Fsdp:
     def __init__(self, model):
         self.model = FullyShardedDataParallel(model, device_id=torch.device("cpu"), use_orig_params=True)
         self.optimizer = torch.optim.Adam(self.model.parameters())
-        self.checkpointer = FsdpShardCheckpointer(checkpoint_dir)
+        self.checkpointer = FsdpShardCheckpointer(checkpoint_dir, replica_count=copies)
 
     def load(self):
         with FullyShardedDataParallel.state_dict_type(self.model, StateDictType.SHARDED_STATE_DICT):
@@ -128,11 +129,14 @@ def main():
         training.optimizer.zero_grad()
         training.model(torch.randn(4, 5)).sum().backward()
         training.optimizer.step()
-        training.save(step, StorageType.MEMORY if step % 4 else StorageType.DISK)
+        training.save(step, StorageType.MEMORY if step % 4 or copies else StorageType.DISK)
         log(at="saved", step=step, bits=bits(training.model, training.optimizer))
-        dist.barrier()
+        finishes = torch.tensor(os.path.exists(os.path.join(folder, "finish")), dtype=torch.int64)
+        dist.broadcast(finishes, 0)
         if restarts == 0 and rank == 1 and step == killed:
             os.kill(os.getpid(), signal.SIGKILL)
+        if finishes:
+            break
     if kind == "ddp":
         log(at="loads", step=training.load(), bits=bits(training.model, training.optimizer))
     training.checkpointer.wait_latest_checkpoint(120)

@@ -5,31 +5,25 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 
 from launcher.checkpoint.generations import Record
-from launcher.checkpoint.retention import rule
 from launcher.checkpoint.wire import Sealed
 from launcher.errors import StorageFailed
 from launcher.shell.memory.arena import Arena
-from launcher.shell.say import Say
-from launcher.shell.storage.commit import Commit, pauses
 from launcher.shell.storage.opening import open_store
 from launcher.shell.storage.pace import Pace, Paced
 from launcher.shell.storage.store import step_name
-from launcher.shell.storage.sweeping import retire
 from launcher.shell.storage.writer import Saving, persist
 
 TORCH_S = 3_600.0  # for torch to write its file
-COMMIT_S = 1_800.0  # for the notes of all other ranks to come
 _MOST_TOLD = 400
 
 
 class Persisting:
     """Of one keeper. run: the job's. bytes_s: of all writing together, 0 for no limit."""
 
-    def __init__(self, run: str, say: Say, bytes_s: float = 0.0) -> None:
-        self._run, self._say, self._pace = run, say, Pace(bytes_s)
+    def __init__(self, run: str, bytes_s: float = 0.0) -> None:
+        self._run, self._pace = run, Pace(bytes_s)
 
     def __call__(self, arena: Arena, generation: int, record: Record, to: Sealed) -> str:
         """Write it; blocks. The generation is pinned and hashed. Gives where it lies.
@@ -44,27 +38,6 @@ class Persisting:
         region = arena.map(generation, record.shard_bytes)
         note = persist(store, saving, region, arena.sums(generation), time.time(), Paced(self._pace))
         return f"{to.target.rstrip('/')}/{step_name(record.step)}/{note.shard.file}"
-
-    def commit(self, record: Record, to: Sealed, stop: Callable[[float], bool]) -> bool:
-        """Rank 0's part: wait for the notes of the others, write the manifest, remove what is not to be kept.
-
-        Blocks. stop: waits for so many seconds, and says whether to give up. False: the step is not committed.
-        """
-        store = open_store(to.target)
-        commit = Commit(store, self._run, record.step, record.round, record.world, self._say)
-        until_s = time.monotonic() + COMMIT_S
-        for pause_s in pauses():
-            try:
-                if commit.look() is not None:
-                    self._say("checkpoint_committed", {"step": record.step, "store": store.name})
-                    retire(store, rule(to.keep, to.every), self._say, just=record.step)
-                    return True
-            except StorageFailed as error:
-                self._say("commit_failed", {"step": record.step, "detail": str(error)})
-            if stop(pause_s) or time.monotonic() > until_s:
-                break
-        self._say("checkpoint_incomplete", {"step": record.step, "missing": list(commit.missing())})
-        return False
 
 
 def _as_torch_file(arena: Arena, generation: int, record: Record, to: Sealed) -> str:

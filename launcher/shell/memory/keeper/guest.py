@@ -17,20 +17,28 @@ from launcher.checkpoint.wire import (
     Hashed,
     Hello,
     Holdings,
+    Look,
+    MadeRoom,
     Need,
+    Overtake,
     Persisted,
     Pinned,
     Refused,
     Sealed,
+    Seat,
     Settle,
     Stats,
+    Stored,
     ToClient,
     ToKeeper,
     Wait,
     encode,
 )
 from launcher.errors import BadFrame, LauncherError, NoMemory
-from launcher.shell.memory.ward import Ward
+from launcher.shell.buddies.copies import Copies
+from launcher.shell.memory.keeper.line import Overtaken
+from launcher.shell.memory.keeper.ward import Ward
+from launcher.shell.say import Say
 from launcher.wire import Held
 
 
@@ -40,8 +48,10 @@ class House(Protocol):
     run: str
     worker: str
 
-    async def met(self, local_rank: int, target: str) -> Ward:
-        """Who saves as this local rank has come: what looks after its memory."""
+    copies: Copies
+
+    async def met(self, hello: Hello) -> Ward:
+        """A training process has come: what looks after its memory."""
 
     async def commit(self, record: Record, told: Sealed) -> bool:
         """Wait for the other ranks; False where they do not come."""
@@ -49,21 +59,21 @@ class House(Protocol):
     async def held(self, ranks: int) -> tuple[Held, ...]:
         """By all of them."""
 
-    async def settle(self, ranks: int) -> tuple[Held, ...]:
-        """By all of them, when a round has ended."""
+    async def agreed(self, step: int, seat: Seat | None, carry: int) -> None:
+        """Have it here, and in storage."""
 
-    async def agreed(self, step: int) -> None:
-        """Have it in storage."""
+    async def stored(self) -> Stored:
+        """The newest that is committed."""
 
     def begin(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Do this beside everything else."""
 
 
 class Guest:
-    """send: bytes to the other side."""
+    """send: bytes to the other side. say: for the log."""
 
-    def __init__(self, house: House, send: Callable[[bytes], object]) -> None:
-        self._house, self._send = house, send
+    def __init__(self, house: House, send: Callable[[bytes], object], say: Say) -> None:
+        self._house, self._send, self._log = house, send, say
         self._ward: Ward | None = None
         self._cares: set[asyncio.Task[None]] = set()
         self._newest = 0  # epoch of the newest Sealed
@@ -74,15 +84,20 @@ class Guest:
         """One message, and the answer to it. Raises BadFrame for what cannot be said here."""
         match message:
             case Settle(ranks=ranks):
-                ends = self._ward is None  # a round, as the agent tells: a process asks while it trains
-                return Holdings(await (self._house.settle if ends else self._house.held)(ranks))
-            case Agreed(step=step):
-                await self._house.agreed(step)
+                held = await self._house.held(ranks)
+                return Holdings(held if self._ward else (*held, *await self._house.copies.held(held)))
+            case Agreed(step=step, seat=seat, carry=carry):
+                try:
+                    await self._house.agreed(step, seat, carry)
+                except LauncherError as error:
+                    return Failed(max(step, 0), "not_fetched", str(error)[:4_096])
                 return Done()
-            case Hello(run=run, worker=worker, local_rank=local_rank):
+            case Look():
+                return await self._house.stored()
+            case Hello(run=run, worker=worker):
                 if (run, worker) != (self._house.run, self._house.worker):
                     return Refused("refused", f"this is the keeper of {self._house.worker} in {self._house.run}")
-                self._ward = await self._house.met(local_rank, message.target)
+                self._ward = await self._house.met(message)
                 return self._arena()
         if self._ward is None:
             raise BadFrame(f"{type(message).__name__} before Hello")
@@ -103,12 +118,19 @@ class Guest:
             case Sealed(step=step):
                 await self._sealed(ward, message)
                 return Pinned(step)
+            case Overtake():
+                if (let_go := ward.overtake()) < 0:
+                    self._house.copies.give_way()
+                return MadeRoom(let_go)
             case Wait():
                 while self._cares:
                     await asyncio.wait(list(self._cares))
                 return Done()
             case Ask():
-                return self._told(sealed=ward.newest(), in_flight=len(self._cares))
+                replicated, overtaken = self._house.copies.done()
+                return self._told(
+                    sealed=ward.newest(), in_flight=len(self._cares), replicated=replicated, overtaken=overtaken
+                )
             case Bye():
                 return None
         raise BadFrame(f"{type(message).__name__} is not for a keeper")
@@ -119,6 +141,7 @@ class Guest:
         if pinned is None:
             self._say(Failed(told.step, "overwritten", "a newer save was there before it was heard of"))
             return
+        await self._house.copies.sealed(ward.local_rank, told.step)
         task = self._house.begin(self._care(ward, told, *pinned))
         self._cares.add(task)
         task.add_done_callback(self._cares.discard)
@@ -138,6 +161,11 @@ class Guest:
                 size = self._stats.persisted_bytes + record.shard_bytes
                 self._told(persisted=told.step, persists=self._stats.persists + 1, persisted_bytes=size)
                 self._say(Persisted(told.step, where))
+        except Overtaken as error:
+            self._log("save_overtaken", {"step": told.step, "rank": record.rank})
+            self._told(unstored=self._stats.unstored + 1)
+            self._say(Failed(told.step, "overtaken", str(error)))
+            return
         except LauncherError as error:
             self._told(failures=self._stats.failures + 1)
             self._say(Failed(told.step, "storage_failed", str(error)[:4_096]))

@@ -1,16 +1,13 @@
 """One rank's arena in the care of its keeper: made ahead, hashed as soon as it is sealed, persisted, given back.
 
 What blocks runs in threads. A generation is pinned from the moment its Sealed was heard until it is hashed and, where
-it was to be persisted, is in storage.
+it was to be persisted, is in storage, or newer saves have overtaken it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,28 +17,37 @@ from launcher.checkpoint.need import need_bytes, refusal
 from launcher.checkpoint.sums import sums_of
 from launcher.checkpoint.wire import Sealed
 from launcher.errors import BadCheckpoint, LauncherError
-from launcher.shell.memory.arena import Arena, boot_id, find, leftovers
-from launcher.shell.memory.files import look
+from launcher.shell.memory.arena import Arena
+from launcher.shell.memory.keeper.adopting import is_ours_alone
+from launcher.shell.memory.keeper.line import Line, Overtaken
+from launcher.shell.memory.keeper.making import Making
 from launcher.shell.memory.limits import limits
 from launcher.shell.say import Say
-
-ADOPT_S = 10.0  # for a keeper whose agent was killed to have written what it holds
-_LOOK_S = 0.05
 
 Persist = Callable[[Arena, int, Record, Sealed], str]  # blocks; gives where it is; raises as storage does
 
 
 class Ward:
-    """Of one local rank. persist: writes one generation to storage."""
+    """Of one local rank. persist: writes one generation to storage. making: of its keeper."""
 
-    def __init__(self, folder: Path, identity: Identity, persist: Persist, say: Say) -> None:
+    def __init__(
+        self, folder: Path, identity: Identity, persist: Persist, say: Say, making: Making | None = None
+    ) -> None:
+        self._making = making or Making()
         self._folder, self._identity, self._persist, self._say = folder, identity, persist, say
         self.arena: Arena | None = None
         self._told: dict[int, Sealed] = {}  # by generation: where it was told to go
         self._folder_told: Sealed | None = None  # the last folder of shards: for what was told nothing
         self._persisted: dict[int, str] = {}  # where, by epoch, of saves that the arena still holds
         self._hashing = asyncio.Lock()
-        self._writing = asyncio.Lock()
+        self._line = Line()
+        self._replicas = 0
+        self._kept_bytes: Callable[[int], int] = lambda local_rank: 0
+
+    @property
+    def local_rank(self) -> int:
+        """Whose it is."""
+        return self._identity.local_rank
 
     def adopt(self, arena: Arena) -> None:
         """An arena that an earlier life of this worker has left. What its keeper had pinned is free."""
@@ -50,28 +56,37 @@ class Ward:
 
     def met(self, target: str) -> bool:
         """Its process has come, and has this folder, "" for none. True where it was not known."""
-        known = self._folder_told.target if self._folder_told is not None else ""
+        known = self.target
         if known != target:
             self._folder_told = Sealed(0, 0, 0, target) if target else None
         return bool(target) and not known
 
+    def copies(self, replicas: int, kept_bytes: Callable[[int], int]) -> None:
+        """So many other workers keep copies of it, and it as many of theirs. kept_bytes: taken for these already."""
+        self._replicas, self._kept_bytes = replicas, kept_bytes
+
+    @property
+    def target(self) -> str:
+        """The folder of its checkpoints, "" where none is known."""
+        return self._folder_told.target if self._folder_told is not None else ""
+
     async def need(self, size: int, generations: int) -> Arena:
-        """The arena, its pages made. Raises NoMemory, before the first of them, where not all will be there."""
+        """The arena, with memory for a save, and soon for all. Raises NoMemory, before any is taken, for too little."""
         count = min(max(generations, 2), MOST_GENERATIONS)
         await asyncio.to_thread(self._refuse, size, min(generations, count))
         if self.arena is None:
             self.arena = await asyncio.to_thread(Arena.make, self._folder, replace(self._identity, count=count))
             is_ours_alone(self.arena)
-        arena = self.arena
-        for generation in range(min(generations, arena.identity.count)):
-            await asyncio.to_thread(arena.reserve, generation, size)
-        return arena
+        await self._making.make(self.arena, min(generations, self.arena.identity.count), size)
+        return self.arena
 
     def _refuse(self, size: int, generations: int) -> None:
         """Tell what is missing, and what to add. What the arena has already is not asked for again."""
         slots = self.arena.slots()[:generations] if self.arena is not None else ()
-        need = need_bytes(size, generations, 1) - sum(min(slot.reserved_bytes, size) for slot in slots)
-        refused = refusal(need, limits(self._folder), folder=str(self._folder))
+        need = need_bytes(size, generations, 1, self._replicas)
+        need -= sum(min(slot.reserved_bytes, size) for slot in slots)
+        need -= min(self._kept_bytes(self._identity.local_rank), need_bytes(size, 0, 1, self._replicas))
+        refused = refusal(need, self._making.left(limits(self._folder)), folder=str(self._folder))
         if refused is not None:
             raise refused
 
@@ -86,6 +101,15 @@ class Ward:
             self._told[told.generation] = told
             self._folder_told = told if told.kind == "shards" else self._folder_told
         return told.generation, record
+
+    def goes(self, generation: int, epoch: int) -> Sealed | None:
+        """Where in storage this save was to go; None where nowhere, or nobody has told."""
+        told = self._told.get(generation)
+        return told if told is not None and told.epoch == epoch else None
+
+    def tell(self, told: Sealed) -> None:
+        """The same, of one that has come from another's memory."""
+        self._told[told.generation] = told
 
     async def hash(self, generation: int) -> bool:
         """Have the sums of a pinned generation. False where they are not what they were: it is thrown away."""
@@ -110,16 +134,30 @@ class Ward:
         return False
 
     async def write(self, generation: int, record: Record, to: Sealed) -> str:
-        """Persist a pinned and hashed generation; one at a time. Raises StorageFailed and BadCheckpoint."""
+        """Persist a pinned and hashed generation; one at a time. Raises Overtaken, StorageFailed and BadCheckpoint."""
         assert self.arena is not None
-        async with self._writing:
-            if record.epoch in self._persisted:  # on behalf of the agent, before its Sealed was heard
-                return self._persisted[record.epoch]
-            where = await asyncio.to_thread(self._persist, self.arena, generation, record, to)
+        self._line.join(record.epoch)
+        try:
+            await self._line.turn(record.epoch)
+            try:
+                if record.epoch in self._persisted:  # on behalf of the agent, before its Sealed was heard
+                    return self._persisted[record.epoch]
+                where = await asyncio.to_thread(self._persist, self.arena, generation, record, to)
+            finally:
+                self._line.done()
+        finally:
+            self._line.leave(record.epoch)
         held = {slot.epoch for slot in self.arena.slots()}
         self._persisted = {epoch: path for epoch, path in self._persisted.items() if epoch in held}
         self._persisted[record.epoch] = where
         return where
+
+    def overtake(self) -> int:
+        """A save finds no room: let go of the oldest that waits to be persisted. Its step, -1 where none can go."""
+        slots = self.arena.slots() if self.arena is not None else ()
+        at = newest(slots)
+        epoch = self._line.overtake(slots[at].epoch if at is not None else -1)
+        return next((slot.record.step for slot in slots if slot.record and slot.epoch == epoch), -1)
 
     async def settled(self) -> list[Record]:
         """All that is held and hashed, newest first. The newest is looked at byte by byte now, others when loaded."""
@@ -150,14 +188,16 @@ class Ward:
         if self.arena is None or (found := self._pinned(step)) is None:
             return None
         generation, record = found
-        told = self._told.get(generation)
-        target = told if told is not None and told.epoch == record.epoch else self._folder_told
+        target = self.goes(generation, record.epoch) or self._folder_told
         try:
             if target is None or record.epoch in self._persisted:
                 return None
             if self.arena.slots()[generation].state is State.SEALED and not await self.hash(generation):
                 return None
             where = await self.write(generation, record, target)
+        except Overtaken:
+            self._say("save_overtaken", {"step": step, "rank": record.rank})
+            return None
         except LauncherError as error:
             self._say("persist_failed", {"step": step, "rank": record.rank, "detail": str(error)})
             return None
@@ -211,56 +251,3 @@ class Ward:
                 self.arena.remove()
             self.arena.close()
             self.arena = None
-
-
-def is_ours_alone(arena: Arena) -> bool:
-    """Become its only keeper, until it is closed or this process ends. False where another living keeper is."""
-    try:
-        fcntl.flock(arena.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
-
-
-def adopted(folder: Path, run: str, worker: str, say: Say) -> Iterator[Arena]:
-    """The arenas that an earlier keeper of this worker has left, one of each local rank: the one saved to last.
-
-    One that still writes has some time to end. Others of the same rank are removed.
-    """
-    newest: dict[int, Arena] = {}
-    until_s = time.monotonic() + ADOPT_S
-    for found in find(folder, run, worker, lambda why: say("arena_passed_over", {"why": why})):
-        with suppress(BadCheckpoint):
-            arena = Arena.open(found.path)
-            while not (free := is_ours_alone(arena)) and time.monotonic() < until_s:
-                time.sleep(_LOOK_S)
-            if not free:
-                say("arena_passed_over", {"why": f"{arena.path} has another keeper"})
-                arena.close()
-                continue
-            before = newest.get(arena.identity.local_rank)
-            if before is not None:
-                older, arena = sorted((before, arena), key=_age)
-                older.remove()
-                older.close()
-            newest[arena.identity.local_rank] = arena
-    yield from newest.values()
-
-
-def _age(arena: Arena) -> tuple[int, int]:
-    return max(((slot.record.round, slot.record.step) for slot in arena.slots() if slot.record), default=(-1, -1))
-
-
-def left_behind(folder: Path, run: str, worker: str) -> Iterator[Path]:
-    """Arenas that nobody uses, of another boot, or of this worker in a run that is not ours: memory that is lost else.
-
-    A worker of a job without a name has what it runs behind a slash.
-    """
-    boot, name = boot_id(), worker.partition("/")[0]
-    for path in leftovers(folder, ""):
-        with suppress(BadCheckpoint):
-            file, identity = look(path)
-            os.close(file)
-            ours = (identity.run, identity.worker) == (run, worker)
-            if identity.boot != boot or (identity.worker.partition("/")[0] == name and not ours):
-                yield path

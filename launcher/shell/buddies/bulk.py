@@ -1,0 +1,59 @@
+"""The bytes of a shard over a socket: from mapped memory, and into it, each chunk hashed as it comes. All blocks."""
+
+from __future__ import annotations
+
+import socket
+import struct
+
+import xxhash
+
+from launcher.checkpoint.generations import Record
+from launcher.checkpoint.sums import CHUNK_BYTES, sum_of
+from launcher.errors import BadCheckpoint
+from launcher.shell.storage.pace import Paced
+
+QUIET_S = 30.0  # without a byte: the other side is gone, whatever the kernel thinks
+PIECE_BYTES = 1 << 20  # of one call where a pace is kept
+
+
+def send(sock: socket.socket, sums: tuple[int, ...], shard: memoryview, paced: Paced | None = None) -> None:
+    """The sums, then the shard. Raises OSError."""
+    sock.settimeout(QUIET_S)
+    sock.sendall(struct.pack(f"<{len(sums)}Q", *sums))
+    at, piece = 0, PIECE_BYTES if paced is not None and paced.pace.bytes_s else CHUNK_BYTES
+    while at < shard.nbytes:
+        if paced is not None:
+            paced.take(min(piece, shard.nbytes - at))
+        with shard[at : at + piece] as rest:
+            at += sock.send(rest)
+
+
+def receive(sock: socket.socket, record: Record, sums_sum: int, region: memoryview) -> tuple[int, ...]:
+    """Both, the shard into `region`. Gives its sums. Raises OSError, and BadCheckpoint where a byte is another one."""
+    sock.settimeout(QUIET_S)
+    data = bytearray(record.sums_bytes)
+    with memoryview(data) as view:
+        _fill(sock, view, None)
+    if sum_of(data) != sums_sum:
+        raise BadCheckpoint("the sums are not what was sent")
+    sums = struct.unpack(f"<{len(data) // 8}Q", data)
+    for number, expected in enumerate(sums):
+        start = number * CHUNK_BYTES
+        total = xxhash.xxh3_64()
+        with region[start : min(start + CHUNK_BYTES, record.shard_bytes)] as chunk:
+            _fill(sock, chunk, total)
+        if total.intdigest() != expected:
+            raise BadCheckpoint(f"chunk {number} is not what was sent")
+    return sums
+
+
+def _fill(sock: socket.socket, view: memoryview, total: xxhash.xxh3_64 | None) -> None:
+    at = 0
+    while at < view.nbytes:
+        with view[at:] as rest:
+            got = sock.recv_into(rest)
+            if not got:
+                raise ConnectionResetError("the connection was closed before all was there")
+            if total is not None:
+                total.update(rest[:got])
+        at += got

@@ -1,0 +1,90 @@
+"""The process: `python -m launcher.shell.memory.keeper`. It listens on a socket that it is given, and is niced.
+
+What it reads from tells it when its agent ends: then it finishes what is in flight, and ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from launcher.checkpoint.wire import End, Message, Trust, length, read_at_keeper
+from launcher.errors import BadFrame
+from launcher.shell.memory.keeper.keeper import Keeper
+from launcher.shell.say import Say, into
+
+BYTES_S = "TURNOUT_PERSIST_BYTES_S"  # of its environment, which is that of the agent
+COPIED_S = "TURNOUT_REPLICATE_BYTES_S"
+THREADS = 64  # at most: storage that hangs holds one of each local rank, and what is hashed needs some, too
+log = logging.getLogger("turnout.keeper")
+
+
+async def _heard(reader: asyncio.StreamReader) -> Message | None:
+    """What our agent says. An agent that is gone says nothing."""
+    try:
+        return read_at_keeper(await reader.readexactly(length(await reader.readexactly(4))))
+    except (OSError, asyncio.IncompleteReadError, BadFrame):
+        return None
+
+
+async def _run(listens: socket.socket, door: socket.socket | None, keeper: Keeper) -> None:
+    """door: for other keepers, None where there are none."""
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(THREADS))
+    reader = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    if door is not None and isinstance(trust := await _heard(reader), Trust):
+        keeper.copies.trust(trust.token)
+        keeper.copies.listen(door)
+        if trust.seat is not None:
+            await keeper.copies.gathered(trust.step, trust.seat)
+    server = await asyncio.start_unix_server(keeper.serve, sock=listens)
+    last = await _heard(reader)  # whether the job is done
+    server.close()
+    await keeper.end(isinstance(last, End) and last.done)
+
+
+async def _begin(listens: socket.socket, door: socket.socket | None, chosen: argparse.Namespace, say: Say) -> None:
+    keeper = Keeper(chosen.folder, chosen.run, chosen.worker, say, chosen.bytes_s, chosen.copied_s)
+    await _run(listens, door, keeper)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Keep until our agent ends."""
+    parser = argparse.ArgumentParser(prog="turnout-keeper", description="Looks after the memory of one worker.")
+    parser.add_argument("--listen", type=int, required=True, metavar="FD", help="a socket that listens")
+    parser.add_argument("--door", type=int, metavar="FD", help="another, for the keepers of other workers")
+    parser.add_argument("--folder", type=Path, required=True, help="where arenas lie")
+    parser.add_argument("--run", required=True, help="the job's id")
+    parser.add_argument("--worker", required=True, help="the worker's name")
+    parser.add_argument("--nice", type=int, default=10, help="how much training goes first, 0 to 19")
+    rate = os.environ.get(BYTES_S) or "0"
+    parser.add_argument("--bytes-s", type=float, default=rate, help=f"to storage, 0 for no limit; else {BYTES_S}")
+    rate = os.environ.get(COPIED_S) or "0"
+    parser.add_argument("--copied-s", type=float, default=rate, help=f"bytes/s to others, 0: no limit; else {COPIED_S}")
+    chosen = parser.parse_args(argv)
+    handler = logging.StreamHandler(sys.stderr)
+    from kube.shell.logs import PlainFormatter
+
+    handler.setFormatter(PlainFormatter())
+    log.addHandler(handler)
+    log.setLevel(os.environ.get("LOGLEVEL", "INFO").upper())
+    log.propagate = False
+    os.nice(max(0, min(chosen.nice, 19)))
+    listens = socket.socket(fileno=chosen.listen)
+    listens.setblocking(False)
+    say = into(log, quiet=["persisted", "checkpoint_committed"])
+    door = socket.socket(fileno=chosen.door) if chosen.door is not None else None
+    asyncio.run(_begin(listens, door, chosen, say))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

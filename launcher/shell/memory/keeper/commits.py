@@ -1,0 +1,130 @@
+"""Steps that wait to be committed, by the keeper of rank 0: the shards of the other ranks are on their way.
+
+Waiting takes no thread; storage is looked at in one, a step at a time. How a step is committed is storage/commit.py's,
+and what is swept afterwards sweeping.py's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from contextlib import suppress
+
+from launcher.checkpoint.generations import Record
+from launcher.checkpoint.retention import rule
+from launcher.checkpoint.wire import Sealed
+from launcher.errors import StorageFailed
+from launcher.shell.say import Say
+from launcher.shell.storage.commit import Commit, pauses
+from launcher.shell.storage.opening import open_store
+from launcher.shell.storage.store import Store
+from launcher.shell.storage.sweeping import retire, sweep
+
+COMMIT_S = 1_800.0  # for the notes of all other ranks to come
+SWEEP_S = 600.0  # between two looks for leftovers in one folder: each lists all of its steps
+MOST_KNOWN = 16  # commits that are over: each save is heard of twice at most, by its process and by the agent
+
+
+class Commits:
+    """Of one keeper. run: the job's."""
+
+    def __init__(self, run: str, say: Say) -> None:
+        self._run, self._say = run, say
+        self._known: dict[tuple[str, int, int], asyncio.Task[bool]] = {}
+        self._in_flight: dict[asyncio.Event, int] = {}  # set where it is given up: its step
+        self._one = asyncio.Lock()  # storage that hangs holds one thread, not all
+        self._swept_s: dict[str, float] = {}
+        self._sweeps: set[asyncio.Task[None]] = set()
+        self._over, self._until_s = -1, math.inf
+
+    def __len__(self) -> int:
+        """How many are in flight."""
+        return len(self._in_flight)
+
+    async def commit(self, record: Record, told: Sealed) -> bool:
+        """Wait for the shards of the others, write the manifest, remove what is not to be kept; once for each save.
+
+        False: the step is not committed, and will not be.
+        """
+        key = (told.target, record.step, record.round)
+        if key not in self._known:
+            for known in [known for known, task in self._known.items() if task.done()][:-MOST_KNOWN]:
+                del self._known[known]
+            self._known[key] = asyncio.get_running_loop().create_task(self._commit(record, told))
+        return await asyncio.shield(self._known[key])
+
+    async def _commit(self, record: Record, told: Sealed) -> bool:
+        if record.round <= self._over:
+            return False
+        given_up, until_s = asyncio.Event(), time.monotonic() + COMMIT_S
+        self._in_flight[given_up] = record.step
+        try:
+            store = await asyncio.to_thread(open_store, told.target)
+            commit = Commit(store, self._run, record.step, record.round, record.world, self._say)
+            for pause_s in pauses():
+                if await self._is_whole(commit, store, record, told):
+                    self._sweep(store)
+                    return True
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(pause_s):
+                        await given_up.wait()
+                if given_up.is_set() or time.monotonic() > min(until_s, self._until_s):
+                    break
+            self._say("checkpoint_incomplete", {"step": record.step, "missing": list(commit.missing())})
+        except StorageFailed as error:
+            self._say("commit_failed", {"step": record.step, "detail": str(error)})
+        finally:
+            del self._in_flight[given_up]
+        return False
+
+    async def _is_whole(self, commit: Commit, store: Store, record: Record, told: Sealed) -> bool:
+        """Look once. What is not to be kept goes with the manifest; what cannot be removed now goes next time."""
+
+        def look() -> bool:
+            if commit.look() is None:
+                return False
+            self._say("checkpoint_committed", {"step": record.step, "store": store.name})
+            try:
+                retire(store, rule(told.keep, told.every), self._say, just=record.step)
+            except StorageFailed as error:
+                self._say("step_not_swept", {"step": record.step, "store": store.name, "why": str(error)})
+            return True
+
+        try:
+            async with self._one:
+                return await asyncio.to_thread(look)
+        except StorageFailed as error:
+            self._say("commit_failed", {"step": record.step, "detail": str(error)})
+            return False
+
+    def _sweep(self, store: Store) -> None:
+        """Remove what killed writers have left, now and then, beside everything else."""
+        now_s = time.monotonic()
+        if now_s < self._swept_s.get(store.name, -math.inf) + SWEEP_S or self._until_s < math.inf:
+            return
+        self._swept_s[store.name] = now_s
+
+        async def work() -> None:
+            with suppress(StorageFailed):  # the next commit tells it
+                async with self._one:
+                    await asyncio.to_thread(sweep, store, time.time(), self._say)
+
+        task = asyncio.get_running_loop().create_task(work())
+        self._sweeps.add(task)
+        task.add_done_callback(self._sweeps.discard)
+
+    def give_up_after(self, step: int) -> None:
+        """Of what is newer some rank has sealed nothing, or its memory is lost."""
+        for given_up, waiting in self._in_flight.items():
+            if waiting > step:
+                given_up.set()
+
+    def give_up(self, last_round: int) -> None:
+        """Nothing of this round, or one before it, is committed any more: another step is read."""
+        self._over = max(self._over, last_round)
+        self.give_up_after(-1)
+
+    def end_within(self, seconds: float) -> None:
+        """What is not whole by then is given up."""
+        self._until_s = time.monotonic() + seconds

@@ -1,0 +1,52 @@
+"""Whom a member's keeper is told of: the first, and its buddies for each number of copies."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher.model import World
+from launcher.rendezvous.circles import circles
+from tests.launcher.rendezvous.story import Formed, Story, member
+
+
+def world(names, **more):
+    return World.of(5, tuple(member(name, keeper=7, **more) for name in names))
+
+
+def names_of(circle):
+    return ["".join(door.name for door in doors) for doors in circle.buddies]
+
+
+@pytest.mark.parametrize(("names", "of_a"), [
+    pytest.param("ab", ["b"], id="of two the other one"),
+    pytest.param("abc", ["b", "bc"], id="of three one, or both"),
+    pytest.param("abcdef", ["d", "ce", "bde"], id="copies stand as far apart as they can, and are three at most"),
+])  # fmt: skip
+def test_buddies(names, of_a):
+    found = circles(world(names))
+    assert names_of(found["a/0"]) == of_a
+    assert {circle.first.name for circle in found.values()} == {"a"}
+    assert {circle.size for circle in found.values()} == {len(names)}
+    kept = [door.id for circle in found.values() for door in circle.buddies[0]]
+    assert sorted(kept) == sorted(found), "each keeps as many as it gives"
+
+
+def test_copies_stand_under_another_switch():
+    under = {"a": ("x",), "b": ("x",), "c": ("y",), "d": ("y",)}
+    there = World.of(1, tuple(member(name, keeper=7, path=path) for name, path in under.items()))
+    for id_, circle in circles(there).items():
+        assert under[circle.buddies[0][0].name] != under[id_[0]]
+
+
+@pytest.mark.parametrize("there", [
+    pytest.param(world("a"), id="who is alone has no buddy"),
+    pytest.param(World.of(1, (member("a", keeper=7), member("b"))), id="a keeper that others cannot reach"),
+    pytest.param(World(1), id="nobody"),
+])  # fmt: skip
+def test_no_circle(there):
+    assert circles(there) == {}
+
+
+def test_it_comes_with_the_world():
+    job = Story("2", only=True).join("a", "b", keeper=7)
+    assert [names_of(job.last(name, Formed).circle) for name in "ab"] == [["b"], ["a"]]
