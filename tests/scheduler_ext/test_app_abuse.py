@@ -228,7 +228,7 @@ MISBEHAVED = [
 @pytest.mark.parametrize("sent", MISBEHAVED)
 async def test_a_planted_secret_is_in_no_log_and_no_answer(sent, caplog, capfd):
     caplog.set_level(logging.DEBUG)
-    async with opened(Scripted(error=ValueError(SECRET)), body_s=0.2, head_s=0.2, keepalive_s=0.3) as rim:
+    async with opened(Scripted(error=ValueError(SECRET)), body_s=0.2, head_s=3.0, keepalive_s=0.3) as rim:
         async with raw(rim.front.port) as (reader, writer):
             writer.write(sent)
             answer = await rest(reader)

@@ -133,8 +133,11 @@ def main():
         log(at="saved", step=step, bits=bits(training.model, training.optimizer))
         finishes = torch.tensor(os.path.exists(os.path.join(folder, "finish")), dtype=torch.int64)
         dist.broadcast(finishes, 0)
-        if restarts == 0 and rank == 1 and step == killed:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if restarts == 0 and step == killed:
+            training.checkpointer.wait_latest_checkpoint(120)  # else what is gone on from may be overtaken on its way
+            dist.barrier()
+            if rank == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
         if finishes:
             break
     if kind == "ddp":
