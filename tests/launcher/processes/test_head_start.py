@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from launcher.shell.processes import head_start
 from launcher.shell.processes.head_start import after, before_first, listens
 
 LONG_S = 600.0  # a test that waits so long has failed
@@ -25,13 +26,21 @@ def env(rank: int, port: int | str) -> dict[str, str]:
     return {"RANK": str(rank), "MASTER_PORT": str(port)}
 
 
-def test_a_socket_listens_from_the_moment_that_it_does(bound: socket.socket) -> None:
+@pytest.mark.parametrize(
+    "looks",
+    [
+        pytest.param(listens, id="as it is asked"),
+        pytest.param(head_start._found_in_tables, id="where the kernel does not tell"),
+    ],
+)
+def test_a_socket_listens_from_the_moment_that_it_does(bound: socket.socket, looks: Callable[[int], bool]) -> None:
     port = bound.getsockname()[1]
-    assert not listens(port)
+    assert not looks(port)
     bound.listen()
-    assert listens(port)
-    bound.close()
-    assert not listens(port)
+    assert looks(port)
+    with socket.create_connection(bound.getsockname()[:2]):
+        bound.close()
+        assert not looks(port)  # what is connected listens to nobody
 
 
 def test_rank_0_is_waited_for_until_it_listens_and_no_longer(bound: socket.socket) -> None:
