@@ -147,6 +147,8 @@ def test_replica_count_of_flash_checkpoint(crew, tmp_path, kind, size):
     (step,) = {each["step"] for each in again}
     assert step >= 5
     saved = {each["rank"]: each["bits"] for each in lines(job, "log") if each["at"] == "saved" and each["step"] == step}
+    if kind == "ddp":  # who is killed may not have said any more what all have alike
+        saved |= dict.fromkeys(range(size), saved[0])
     assert {each["rank"]: each["bits"] for each in again} == saved
     assert f"step_fetched step={step}" in agents[1].log.read_text()
     job.finish()
