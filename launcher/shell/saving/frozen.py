@@ -18,6 +18,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from launcher.checkpoint.generations import Record, Slot, State
 from launcher.checkpoint.layout import Entry, Layout
@@ -88,7 +89,7 @@ class Frozen:
             self._mask = np.array([self._is_frozen(entry.name, tensor) for entry, tensor in named], np.bool_)
             self._layout, self._at = laid.layout, (0, 0)
         return tuple(
-            (tensor.data_ptr(), tensor._version) if frozen and not tensor.is_inference() else None
+            _mark(tensor) if frozen and not tensor.is_inference() else None
             for tensor, frozen in zip(laid.tensors, self._mask.tolist(), strict=True)
         )
 
@@ -151,7 +152,8 @@ class Frozen:
 
 
 def _mark(tensor: torch.Tensor) -> object:
-    return tensor.data_ptr(), tensor._version
+    """Of its storage, where it lies in it, and its version. While this reference lives no other storage is the same."""
+    return StorageWeakRef(tensor.untyped_storage()), tensor.data_ptr(), tensor._version
 
 
 def _equal(view: memoryview, head_bytes: int, entry: Entry, tensor: torch.Tensor, byte: int, size: int) -> bool:

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
@@ -206,6 +206,16 @@ def test_who_has_other_ranks_now_gets_the_shards_of_these(job):
     assert job.codes(*back) == [0, 0]
 
 
+def all_started(job, ranks):
+    """The step after which the first round begins, from the second on, that all ranks have begun."""
+
+    def look():
+        begun = Counter(each["round"] for each in lines(job, "starts") if each["round"] > 1)
+        return min((round_ for round_, there in begun.items() if there == ranks), default=0)
+
+    return started(job, until(look, job.told), ranks)[0]
+
+
 def newest_round(job, after):
     """The first round from that one on in which somebody trains."""
     return until(
@@ -331,8 +341,7 @@ def test_memory_that_changed(job, when):
     broken = flip(arena)
     names = ["w0", "w1"] if when.startswith("before") else ["w1"]
     back = [job.start(name, arguments=("disk=3",)) for name in names]
-    last = newest_round(job, 2)
-    step, _ = started(job, last, 2)
+    step = all_started(job, 2)  # where it is found broken only now, a round ends for it
     assert 3 <= step < broken
     assert any(f"memory_corrupt step={broken}" in agent.log.read_text() for agent in job.agents), job.told()
     job.finish()

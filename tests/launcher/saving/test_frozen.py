@@ -144,6 +144,16 @@ def test_memory_that_has_lost_a_bit_is_not_taken_for_what_is_frozen(frozen, told
     saved(checkpoints, 6, state)
 
 
+def test_who_lies_where_another_lay_is_not_taken_for_it(frozen, told):
+    """A tensor that is replaced leaves its place to the next but one, which is of the same version."""
+    checkpoints, state = frozen(), lora()
+    for step in range(1, 12):
+        state["model"]["base"] = state["model"]["base"] + 1
+        checkpoints.save(step, state, disk=False)
+        assert same(state, checkpoints.load().state)
+    assert not told
+
+
 WRITES = {
     "train": train,
     "in place": lambda state: state["model"]["base"].mul_(1.5),
