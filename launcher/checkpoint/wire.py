@@ -146,8 +146,8 @@ class Done(_Frame, tag=14, frozen=True):
 class Stats(_Frame, tag=15, frozen=True):
     """What the keeper has done for this rank. Steps: the newest, -1 for none; in_flight: told and not done yet.
 
-    replicated: of which all its buddies have a copy. overtaken: saves that were not copied, since a newer one was.
-    unstored: saves that were not written to storage, since newer ones needed their memory.
+    replicated: of which all its buddies have a copy. uncopied: saves that were not copied, since a newer one was.
+    overtaken: saves that were not written to storage, since newer ones needed their memory.
     """
 
     sealed: Newest = -1
@@ -159,8 +159,8 @@ class Stats(_Frame, tag=15, frozen=True):
     failures: Count = 0
     persisted_bytes: Count = 0
     replicated: Newest = -1
+    uncopied: Count = 0
     overtaken: Count = 0
-    unstored: Count = 0
 
 
 class Holdings(_Frame, tag=16, frozen=True):

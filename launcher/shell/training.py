@@ -7,20 +7,19 @@ import hashlib
 import os
 import signal
 import socket
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from launcher.checkpoint.wire import Seat
 from launcher.keeping import BARRED
 from launcher.process import numa
-from launcher.process.environment import MEMORY, STORED, STORED_IN, Job, common, of_process
+from launcher.process.environment import STORED, STORED_IN, Job, common, of_process
 from launcher.process.orders import Exited, How, Order, of_rank
 from launcher.process.streams import Outputs, error_file, streams_of
 from launcher.settings import Kind, Settings
 from launcher.shell.hands import Naming
 from launcher.shell.memory.beside import KeeperBeside, Unfetched
-from launcher.shell.memory.private import private_folder
+from launcher.shell.memory.private import memory_folder, private_folder
 from launcher.shell.processes.logs import make_attempt, make_run_folder
 from launcher.shell.processes.machine import look
 from launcher.shell.processes.processes import Processes
@@ -56,7 +55,7 @@ class Training:
         )
         self._outputs = _outputs(settings)
         self._run_folder = ""
-        memory = _memory(env)
+        memory = memory_folder(env)
         self._folder = private_folder(memory)
         self._watched: Watched | None = None
         self._stored: dict[str, str] = {}
@@ -181,11 +180,6 @@ def told(ended: Sequence[Exited]) -> tuple[int, str]:
     """The first that failed: its local rank, and how."""
     first = next(each for each in ended if each.failed)
     return first.local_rank, str(first)[:1_000]
-
-
-def _memory(env: Mapping[str, str]) -> Path:
-    """Where arenas lie, and what else is memory: TURNOUT_MEMORY_DIR, else /dev/shm."""
-    return Path(env.get(MEMORY) or ("/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()))
 
 
 def _whose(settings: Settings, hostname: str) -> tuple[str, str]:

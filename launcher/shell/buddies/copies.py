@@ -101,7 +101,7 @@ class Copies:
 
     def done(self) -> tuple[int, int]:
         """The newest step that is copied, -1 for none, and how many were passed over, in this round."""
-        return (-1, 0) if self._copying is None else (self._copying.replicated, self._copying.overtaken)
+        return (-1, 0) if self._copying is None else (self._copying.replicated, self._copying.uncopied)
 
     def busy(self) -> bool:
         """Is somebody being talked to?"""

@@ -1,7 +1,7 @@
 """The sending half: this worker's shards of one step, pinned, hashed, sent to its buddies, one after another.
 
 Nothing here is waited for by a training process. What is newer than the step under way waits for the next word of the
-keeper that leads the copies; only the newest is then copied, and the others are counted as overtaken.
+keeper that leads the copies; only the newest is then copied, and the others are counted as uncopied.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Copying:
         self._talks: dict[str, Talk] = {}
         self._missed = Counter[str]()  # failures in a row, by buddy
         self.replicated = -1
-        self.overtaken = 0
+        self.uncopied = 0
 
     async def copy(self, step: int, whole: int) -> How:
         """Have all shards of this step at all buddies. Keeps `whole` and `step` in memory until the next."""
@@ -48,7 +48,7 @@ class Copying:
         except (LauncherError, TimeoutError) as error:
             self._here.say("replica_failed", {"step": step, "detail": str(error) or "it was not sealed in time"})
             return "failed"
-        self.overtaken += sum(each < step for each in self._here.steps)
+        self.uncopied += sum(each < step for each in self._here.steps)
         self._here.steps = {each for each in self._here.steps if each > step}
         hows = [await self._to(door, pins, whole) for door in self._doors()]
         if "kept" in hows and "failed" not in hows:

@@ -1,4 +1,4 @@
-"""Folders of one process alone, for its sockets: in memory, and given back also where that process was killed."""
+"""Where arenas lie; and folders of one process alone, for its sockets, given back also where it was killed."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import re
 import shutil
 import tempfile
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+
+from launcher.process.environment import MEMORY
 
 YOUNG_S = 1.0  # one that is made just now may not be locked yet
 _SOCKET, _OWNER = "keeper", "owner.lock"
@@ -32,6 +35,11 @@ class Private(tempfile.TemporaryDirectory[str]):
         owner, self._owner = self._owner, -1
         if owner >= 0:
             os.close(owner)
+
+
+def memory_folder(environ: Mapping[str, str]) -> Path:
+    """Where arenas lie, and what else is memory: TURNOUT_MEMORY_DIR, else /dev/shm."""
+    return Path(environ.get(MEMORY) or ("/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()))
 
 
 def private_folder(*wanted: str | Path) -> Private:

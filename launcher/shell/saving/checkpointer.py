@@ -249,7 +249,7 @@ class Checkpointer:
         return Stats(
             self._saves, self._saved_bytes, found.sealed, found.hashed, found.persisted, found.committed,
             found.in_flight, found.failures, self._why, self._source, self._dropped,
-            self._memory.copied_bytes, found.unstored, self._memory.waited_s, found.replicated, found.overtaken,
+            self._memory.copied_bytes, found.overtaken, self._memory.waited_s, found.replicated, found.uncopied,
         )  # fmt: skip
 
     def _told(self, message: ToClient) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.process.environment import KEEPER, MEMORY, RESTORE, ROUND, RUN, STORED, STORED_IN, WORKER
+from launcher.process.environment import KEEPER, RESTORE, ROUND, RUN, STORED, STORED_IN, WORKER
+from launcher.shell.memory.private import memory_folder
 
 # What differs between launches, so that what two of them have left in storage is never committed together.
 _LAUNCH = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT")
@@ -85,8 +85,3 @@ class Stats:
     waited_s: float = 0.0
     replicated: int = -1
     uncopied: int = 0
-
-
-def memory_folder(environ: Mapping[str, str]) -> Path:
-    """Where arenas lie: TURNOUT_MEMORY_DIR, else /dev/shm."""
-    return Path(environ.get(MEMORY) or ("/dev/shm" if os.access("/dev/shm", os.W_OK) else "/tmp"))

@@ -56,7 +56,7 @@ async def test_saves_that_come_faster_are_overtaken_and_one_step_is_always_whole
         assert common(job) >= wholes[-1], job.told
         wholes += [found] if (found := common(job)) > wholes[-1] else []
     await job.copied(step)
-    assert all(overtaken for _, overtaken in (each.copies.done() for each in job.keepers))
+    assert all(uncopied for _, uncopied in (each.copies.done() for each in job.keepers))
 
 
 async def test_a_replacement_takes_its_shard_from_a_buddy(job):

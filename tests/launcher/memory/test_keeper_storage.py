@@ -75,7 +75,7 @@ def test_a_save_that_finds_no_room_overtakes_the_oldest_that_waits_for_storage(k
     lost = talk.hear(Failed)
     assert (lost.step, lost.reason) == (2, "overtaken")
     until(lambda: "save_overtaken step=2" in one.log.read_text(), "it is logged")
-    assert talk.ask(Ask(), Stats).unstored == 1
+    assert talk.ask(Ask(), Stats).overtaken == 1
     save(arena, 4)
     assert {slot.record.step for slot in arena.slots()} == {1, 3, 4}
     assert talk.ask(Overtake(), MadeRoom).step == 3, "the newest is another one now"

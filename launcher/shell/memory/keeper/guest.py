@@ -127,9 +127,9 @@ class Guest:
                     await asyncio.wait(list(self._cares))
                 return Done()
             case Ask():
-                replicated, overtaken = self._house.copies.done()
+                replicated, uncopied = self._house.copies.done()
                 return self._told(
-                    sealed=ward.newest(), in_flight=len(self._cares), replicated=replicated, overtaken=overtaken
+                    sealed=ward.newest(), in_flight=len(self._cares), replicated=replicated, uncopied=uncopied
                 )
             case Bye():
                 return None
@@ -163,7 +163,7 @@ class Guest:
                 self._say(Persisted(told.step, where))
         except Overtaken as error:
             self._log("save_overtaken", {"step": told.step, "rank": record.rank})
-            self._told(unstored=self._stats.unstored + 1)
+            self._told(overtaken=self._stats.overtaken + 1)
             self._say(Failed(told.step, "overtaken", str(error)))
             return
         except LauncherError as error:
