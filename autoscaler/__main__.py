@@ -10,10 +10,11 @@ import random
 import socket
 import sys
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
+from autoscaler.nodes.ward import Ward
 from autoscaler.settings import Settings, settings
 from autoscaler.shell.act import Hands
 from autoscaler.shell.journal import Journal
@@ -23,7 +24,8 @@ from autoscaler.shell.pages import Pages
 from autoscaler.shell.probes import probes
 from autoscaler.shell.refs import Refs
 from autoscaler.shell.sight import Sight
-from autoscaler.shell.teller import Teller
+from autoscaler.shell.taints import Warden
+from autoscaler.shell.teller import NodeTeller, Teller
 from autoscaler.telling.marks import Mark, Marked
 from autoscaler.telling.status import pages as queue_pages
 from autoscaler.view import View
@@ -57,7 +59,9 @@ async def serve(wanted: Settings) -> None:
     clock = RealClock()
     async with await Client.open(wanted.kubeconfig, wanted.context) as client:
         view = View(KINDS, (wanted.gpu_resource,))
-        sight = Sight(view, client, KINDS, clock, random.Random(), (wanted.configmap, wanted.orders))
+        news = asyncio.Event()
+        ward = Ward(wanted.taint_key, wanted.gpu_resource, news.set) if wanted.taint_nodes else None
+        sight = Sight(view, client, KINDS, clock, random.Random(), (wanted.configmap, wanted.orders), ward)
         namespace, _, name = wanted.lease.partition("/")
         identity = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         terms = lease_settings(wanted.lease_seconds)
@@ -72,13 +76,25 @@ async def serve(wanted: Settings) -> None:
 
         hands = Hands(client, KINDS, term, teller.became, dry_run=not wanted.act)
         with journal_at(wanted.decision_log) as journal:
+            works = []
+            if ward is not None:
+                tells, rules = NodeTeller(recorder, wanted.rules(), metrics), wanted.rules()
+                dry_run = not wanted.act
+                works.append(Warden(client, ward, rules, lambda: elector.leading, tells, clock, news, dry_run).run)
             lender = Lender(view, sight, hands, wanted.policy(), clock, teller.decided, metrics, journal)
             words = Words(lender, refs, wanted)
             pages = Pages(client, namespace, clock, words.pages, words.marks, lambda: elector.leading)
             async with probes(*address(wanted.metrics_bind, "--metrics-bind"), metrics, lambda: sight.whole) as port:
                 log.info("serving", extra={"metrics_port": port})
-                leading = lead(elector, lambda: settled(sight), lender.run)
+                leading = lead(elector, lambda: settled(sight), lambda: together(lender.run, *works))
                 await until_told(sight.run(), leading, recorder.run(), pages.run())
+
+
+async def together(*works: Callable[[], Coroutine[None, None, None]]) -> None:
+    """What a leader does, side by side; none goes on without the others."""
+    async with asyncio.TaskGroup() as tasks:
+        for work in works:
+            tasks.create_task(work())
 
 
 class Words:

@@ -1,4 +1,4 @@
-"""What the lender needs of the API server: to observe, for each kind that it resizes, and for marking pods.
+"""What the lender needs of the API server: to observe, for each kind that it resizes, for marks on pods, for taints.
 
 The roles and policies of deploy/manifests/autoscaler are rendered from here (`python -m hack.chores.roles`). Reading
 is never split by kind: without the jobs of one kind the sight of every queue is a part only, and nothing is done.
@@ -82,6 +82,7 @@ OBSERVE = (
     Rule("", ("events",), ("create", "patch")),
 )
 MARK_PODS = (Rule("", ("pods",), ("patch",)),)
+TAINT_NODES = (Rule("", ("nodes",), ("get", "patch")),)
 
 # In its own namespace.
 GIVEN = (Rule("", ("configmaps",), ("get", *READ), ("node-topology-config", "turnout-autoscaler")),)  # map, orders

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autoscaler.model import Policy
+from autoscaler.nodes.model import MOST_PROOFS, Rules
+from kube import labels
 from kube.flags import BadSetting, address, build, check_name
+
+_TAINT_KEY = r"([a-z0-9]([a-z0-9.-]{0,250}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?"
+_MOST_TAINT_S = 365 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +21,7 @@ class Settings:
     """lease, configmap, orders: namespace/name. act: jobs are resized; without it decisions are only told.
 
     mark_pods: pods are annotated for Volcano and cluster-autoscaler. decision_log: a file, None for no log.
+    taint_nodes: nodes that pods have proven faulty are tainted, as Rules has it.
     """
 
     kubeconfig: str | None = None
@@ -35,6 +42,12 @@ class Settings:
     gpu_resource: str = "nvidia.com/gpu"
     decision_log: str | None = None
     log_level: str = "info"
+    taint_nodes: bool = False
+    taint_key: str = labels.FAULTY
+    taint_share: float = 0.1
+    taint_verdicts: int = 1
+    taint_s: float = 3600.0
+    taint_slow: bool = False
 
     def __post_init__(self) -> None:
         for flag, name in (("--lease", self.lease), ("--configmap", self.configmap), ("--orders", self.orders)):
@@ -53,6 +66,22 @@ class Settings:
         for flag, value in (("--least-gain", self.least_gain), ("--restart-budget", self.restart_budget)):
             if not 0 <= value < 1:
                 raise BadSetting(f"{flag} is {value}: it must be from 0 to below 1")
+
+        self._check_taints()
+
+    def _check_taints(self) -> None:
+        if not re.fullmatch(_TAINT_KEY, self.taint_key) or len(self.taint_key.rpartition("/")[2]) > 63:
+            raise BadSetting(f"--taint-key is {self.taint_key!r}: it must be the key of a taint, such as a.b/c")
+        if not 0 < self.taint_share <= 1:
+            raise BadSetting(f"--taint-share is {self.taint_share}: it must be above 0 and at most 1")
+        if not 1 <= self.taint_verdicts <= MOST_PROOFS:
+            raise BadSetting(f"--taint-verdicts is {self.taint_verdicts}: it must be from 1 to {MOST_PROOFS}")
+        if not 0 < self.taint_s <= _MOST_TAINT_S:
+            raise BadSetting(f"--taint-s is {self.taint_s}: it must be above 0 and at most {_MOST_TAINT_S:.0f}")
+
+    def rules(self) -> Rules:
+        """When nodes are tainted."""
+        return Rules(self.taint_key, self.taint_share, self.taint_verdicts, self.taint_s, slow=self.taint_slow)
 
     def policy(self) -> Policy:
         """What of it decides."""
@@ -96,6 +125,7 @@ def settings(argv: Sequence[str] | None) -> Settings:
         "--mark-pods", action="store_true", help="tell Volcano and cluster-autoscaler by annotations which pods may go"
     )
     _add_policy(parser, default)
+    _add_taints(parser, default)
     parser.add_argument(
         "--decision-log", metavar="FILE", help="where looks are noted so that `turnout replay-decisions` can check them"
     )
@@ -130,3 +160,32 @@ def _add_policy(parser: argparse.ArgumentParser, default: Settings) -> None:
         "--headroom-gpus", type=int, default=default.headroom_gpus, help="kept free in each queue (%(default)s)"
     )
     parser.add_argument("--gpu-resource", default=default.gpu_resource, help="what a GPU is called (%(default)s)")
+
+
+def _add_taints(parser: argparse.ArgumentParser, default: Settings) -> None:
+    """The flags of nodes that pods have proven faulty."""
+    parser.add_argument(
+        "--taint-nodes",
+        action="store_true",
+        help="taint nodes that a launcher's check in a pod there has proven faulty",
+    )
+    parser.add_argument("--taint-key", default=default.taint_key, help="of that taint (%(default)s)")
+    parser.add_argument(
+        "--taint-share",
+        type=float,
+        default=default.taint_share,
+        help="of the GPU nodes, so many are tainted at once at most, and one in any case (%(default)g)",
+    )
+    parser.add_argument(
+        "--taint-verdicts",
+        type=int,
+        default=default.taint_verdicts,
+        help="of pods of so many owners that a first taint takes (%(default)s)",
+    )
+    parser.add_argument(
+        "--taint-s",
+        type=float,
+        default=default.taint_s,
+        help="how long a first taint stays; the next one twice as long (%(default)g)",
+    )
+    parser.add_argument("--taint-slow", action="store_true", help="taint slow nodes, too")

@@ -10,7 +10,9 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from console.shell.nodes import add as nodes_commands
 from console.shell.replay import add as replay_command
+from console.shell.stacks import add as stacks_command
 from console.shell.standing import add as standing_commands
 from console.shell.why import add as why_command
 from console.yard.shell.commands import add as yard_commands
@@ -29,6 +31,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
+
+
+def stacktrace_viewer() -> int:
+    """`turnout stacks` under the guide's name. Source: DL-115"""
+    return main(["stacks", *sys.argv[1:]])
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -52,7 +59,9 @@ def _parser() -> argparse.ArgumentParser:
     nominate.set_defaults(run=_nominate_clear)
     standing_commands(commands)
     why_command(commands)
+    nodes_commands(commands)
     replay_command(commands)
+    stacks_command(commands)
     yard_commands(commands)
     return parser
 

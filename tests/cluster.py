@@ -191,3 +191,16 @@ def unschedulable(count):
         return told if len(told) >= count else None
 
     return seen
+
+
+def bound_token(plane, account, pod):
+    """Ask for the token that the kubelet would give this pod: of its account, and bound to the pod itself."""
+    meta = pod["metadata"]
+    to = {"kind": "Pod", "apiVersion": "v1", "name": meta["name"], "uid": meta["uid"]}
+    body = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "spec": {"expirationSeconds": 3600, "boundObjectRef": to},
+    }
+    path = f"/api/v1/namespaces/{meta['namespace']}/serviceaccounts/{account}/token"
+    return plane.request("POST", path, body)["status"]["token"]

@@ -64,6 +64,7 @@ class Metrics:
         self.leading = _Leading(
             Gauge("turnout_lender_leading", "1 while this replica decides.", registry=registry), self._stopped
         )
+        self.nodes = _OfNodes(registry)
         self._look: Look | None = None
         self._starts: Mapping[JobKey, Start] = {}
         self._age_s = self._at_s = 0.0
@@ -126,6 +127,7 @@ class Metrics:
     def _stopped(self) -> None:
         """Somebody else looks after the queues from here on."""
         self._lent.now({})
+        self.nodes.stopped()
         self._look, self._starts, self._by_key, self._meant = None, {}, {}, {}
 
     def _job(self, key: JobKey) -> Seen | None:
@@ -142,6 +144,37 @@ class Metrics:
             self._resized.labels(queue, direction)
             for word in _OUTCOMES:
                 self.changes.labels(queue, direction, reason.value, word)
+
+
+class _OfNodes:
+    """What is counted of nodes that pods have accused."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        text = "Nodes that are tainted, suspected or on trial, how many may be tainted, and how many offer GPUs."
+        self._now = Gauge("turnout_judged_nodes", text, ("what",), registry=registry)
+        self._changes = Counter(
+            "turnout_node_changes", "Changes of nodes, by reason and outcome.", ("reason", "outcome"), registry=registry
+        )
+        self._passed_over = Counter(
+            "turnout_node_verdicts_passed_over", "Verdicts without effect, by why.", ("reason",), registry=registry
+        )
+
+    def seen(self, counts: Mapping[str, int]) -> None:
+        """How many nodes stand where."""
+        for what, count in counts.items():
+            self._now.labels(what).set(count)
+
+    def became(self, word: str, outcome: str) -> None:
+        """One step."""
+        self._changes.labels(word, outcome).inc()
+
+    def passed_over(self, word: str) -> None:
+        """One verdict, for one reason."""
+        self._passed_over.labels(word).inc()
+
+    def stopped(self) -> None:
+        """Somebody else looks after the nodes from here on."""
+        self._now.clear()
 
 
 class _Leading:

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from autoscaler.nodes.ward import Ward
 from autoscaler.seeing import strays
 from autoscaler.seeing.slim import slim
 from autoscaler.view import View
@@ -95,7 +96,8 @@ class _Sink:
 class Sight:
     """Every watch of the lender. kinds: those whose jobs are resized.
 
-    configmaps: namespace/name of the topology map, and of what an admin says of all jobs.
+    configmaps: namespace/name of the topology map, and of what an admin says of all jobs. ward: of nodes that pods have
+    proven faulty, None where none is tainted.
     """
 
     def __init__(
@@ -106,14 +108,14 @@ class Sight:
         clock: Clock,
         rng: random.Random,
         configmaps: tuple[str, str],
+        ward: Ward | None = None,
     ) -> None:
+        self._ward = ward
         self._clock, self._view, self._source, self._rng = clock, view, source, rng
         self.news = asyncio.Event()
         self.reflectors: dict[str, Reflector[Any]] = {}
-        self._watch("nodes", "/api/v1/nodes", Node, view.put_node, lambda key: view.drop_node(key.name))
-        self._watch(
-            "pods", "/api/v1/pods", Pod, lambda pod: view.put_pod(slim(pod)), lambda key: view.drop_pod(key.uid)
-        )
+        self._watch("nodes", "/api/v1/nodes", Node, self._put_node, self._drop_node)
+        self._watch("pods", "/api/v1/pods", Pod, self._put_pod, self._drop_pod)
         self._watch(
             "priorityclasses",
             "/apis/scheduling.k8s.io/v1/priorityclasses",
@@ -199,6 +201,26 @@ class Sight:
     def age_s(self) -> float:
         """How long ago the quietest watch told anything; one that lives does it once a minute at least."""
         return self._clock.monotonic() - min(each.last_event_s for each in self.reflectors.values())
+
+    def _put_node(self, node: Node) -> None:
+        if self._ward is not None:
+            self._ward.put_node(node)
+        self._view.put_node(node)
+
+    def _drop_node(self, key: Key) -> None:
+        if self._ward is not None:
+            self._ward.drop_node(key.name)
+        self._view.drop_node(key.name)
+
+    def _put_pod(self, pod: Pod) -> None:
+        if self._ward is not None:
+            self._ward.put_pod(pod)
+        self._view.put_pod(slim(pod))
+
+    def _drop_pod(self, key: Key) -> None:
+        if self._ward is not None:
+            self._ward.drop_pod(key.uid)
+        self._view.drop_pod(key.uid)
 
     def _map(self, data: Mapping[str, str]) -> None:
         if data and (faults := self._view.put_map(data)):

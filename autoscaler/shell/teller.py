@@ -1,17 +1,23 @@
-"""Tells decisions: in the log, and as Events on the jobs that they are about."""
+"""Tells decisions: in the log, and as Events on the jobs, pods and nodes that they are about."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 
 from autoscaler.explain import as_record, sentence
 from autoscaler.model import Reason, Step
+from autoscaler.nodes.model import Claim, Rules, Seen, State, Word
+from autoscaler.nodes.model import PassedOver as NodePassedOver
+from autoscaler.nodes.model import Plan as NodePlan
+from autoscaler.nodes.model import Step as NodeStep
 from autoscaler.shell.metrics import Metrics
 from jobs.model import JobKey
 from kube.shell.events import EventRecorder, ObjectRef
+from kube.times import rfc3339
 
 log = logging.getLogger("turnout.autoscaler")
 
@@ -31,7 +37,10 @@ _WARNINGS = frozenset([Reason.OVER_QUOTA, Reason.REFUSED])
 
 
 class Teller:
-    """about: what an Event on a job is about, None for one that is gone. leaving: the pods that a step tells to go."""
+    """Of jobs. about: what an Event on a job is about, None for one that is gone.
+
+    leaving: the pods that a step tells to go.
+    """
 
     def __init__(
         self,
@@ -68,3 +77,66 @@ class Teller:
     def _emit(self, step: Step, type_: str) -> None:
         if (ref := self._about(step.key)) is not None:
             self._recorder.emit(ref, type_, step.reason.value, sentence(step), time.time())
+
+
+_BAD_NEWS = frozenset([Word.TAINTED, Word.TAINTED_AGAIN, Word.SUSPECTED, Word.STILL_FAULTY])
+_QUIET = frozenset([Word.STALE, Word.FORGOTTEN])  # for who debugs: a pod bears its verdict as long as it lives
+
+
+class NodeTeller:
+    """Of nodes, and of the pods that have spoken of one."""
+
+    def __init__(self, recorder: EventRecorder, rules: Rules, metrics: Metrics) -> None:
+        self._recorder, self._rules, self._metrics = recorder, rules, metrics.nodes
+        self._told: dict[tuple[str, Word, object], None] = {}
+        self._faults: dict[str, str] = {}
+
+    def looked(self, seen: Seen, faults: Mapping[str, str], plan: NodePlan) -> None:
+        """Count where nodes stand, and tell once what is passed over. faults: records that cannot be read, by node."""
+        states = Counter(each.record.state for each in seen.nodes.values() if each.record is not None)
+        of = {state.value: states[state] for state in (State.SUSPECTED, State.ON_TRIAL)}
+        most = self._rules.most(seen.gpu_nodes)
+        self._metrics.seen({**of, "tainted": seen.tainted, "most": most, "gpus": seen.gpu_nodes})
+        for each in plan.passed_over:
+            self._passed_over(each)
+        for node, why in faults.items():
+            if self._faults.get(node) != why:
+                log.warning("node_record_unreadable", extra={"node": node, "why": why})
+        self._faults = dict(faults)
+
+    def became(self, step: NodeStep, outcome: str) -> None:
+        """What became of a step."""
+        self._metrics.became(step.word.value, outcome)
+        said = {"node": step.node, "reason": step.word.value, "detail": step.why, "outcome": outcome}
+        until = step.record.until if step.record is not None else None
+        log.log(
+            logging.DEBUG if step.word in _QUIET else logging.INFO,
+            "node_changed" if outcome == "Written" else "node_not_changed",
+            extra={**said, "pods": [claim.pod for claim in step.by], "until": until.isoformat() if until else ""},
+        )
+        if outcome != "Written" or step.word in _QUIET:
+            return
+        type_ = "Warning" if step.word in _BAD_NEWS else "Normal"
+        text = f"{step.why}{f' (until {rfc3339(until.timestamp())})' if until else ''}"
+        about = ObjectRef("Node", "v1", "", step.node, step.uid)
+        for ref in (about, *map(_pod, step.by)):
+            self._recorder.emit(ref, type_, step.word.value, f"{step.node}: {text}", time.time())
+
+    def _passed_over(self, each: NodePassedOver) -> None:
+        claim = each.claim
+        topic = claim.uid, each.word, claim.verdict.at if claim.verdict is not None else claim.fault
+        if topic in self._told:
+            return
+        self._told[topic] = None
+        while len(self._told) > _REMEMBERED:
+            del self._told[next(iter(self._told))]
+        self._metrics.passed_over(each.word.value)
+        fields = {"node": claim.node, "pod": claim.pod, "reason": each.word.value, "detail": each.why}
+        log.log(logging.DEBUG if each.word in _QUIET else logging.INFO, "verdict_passed_over", extra=fields)
+        if each.word not in _QUIET:
+            self._recorder.emit(_pod(claim), "Warning", each.word.value, f"{claim.node}: {each.why}", time.time())
+
+
+def _pod(claim: Claim) -> ObjectRef:
+    namespace, _, name = claim.pod.partition("/")
+    return ObjectRef("Pod", "v1", namespace, name, claim.uid)

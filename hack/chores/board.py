@@ -264,6 +264,13 @@ _LENDER = (
         unit="s",
         steps=((None, "green"), (1, "red")),
     ),
+    Panel(
+        "Nodes proven faulty",
+        "With --taint-nodes: so many are tainted, suspected or on trial; most is how many may be tainted at once.",
+        Kind.LINES,
+        (24, 6),
+        (Query(f'max by (what) (turnout_judged_nodes{{{_CLUSTER},what!="gpus"}})', "{{what}}"),),
+    ),
 )
 
 PANELS = (*_QUOTA, *_HOLDERS, *_WAITERS, *_WORTH, *_LENDER)

@@ -5,7 +5,7 @@ RBAC knows verbs and no fields: whoever may patch a job may give it another imag
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 Tree = dict[str, Any]  # the fields that may change: a name and what of it, {} for all
@@ -39,24 +39,56 @@ def only(fields: Sequence[str], note: str) -> str:
     return "\n&& ".join(checks)
 
 
+def others_stay(path: str, theirs: str) -> str:
+    """CEL, true while of a list on the path, such as spec.taints, those items stay as they are that are not ours.
+
+    theirs: CEL that says so of `each`.
+    """
+
+    def kept(root: str) -> str:
+        first = path.split(".")[0]
+        there = f"has(variables.{root}.{first}) && has(variables.{root}.{path})"
+        return f"({there} ? variables.{root}.{path}.filter(each, {theirs}) : [])"
+
+    return f"{kept('was')} == {kept('becomes')}"
+
+
 def policy(name: str, account: str, rule: tuple[str, str, Sequence[str]], says: str, expression: str) -> list[Any]:
     """A ValidatingAdmissionPolicy on what an account does to a (group, resource, operations), and its binding.
 
     expression: CEL over VARIABLES. says: what the account reads where it is false.
     """
+    by_it = {"name": "by-the-account", "expression": f"request.userInfo.username == '{account}'"}
+    return _made(name, rule, {"matchConditions": [by_it]}, ((says, expression),), {})
+
+
+def guard(
+    name: str, rule: tuple[str, str, Sequence[str]], namespaces: Mapping[str, Any], checks: Sequence[tuple[str, str]]
+) -> list[Any]:
+    """The same on what anybody does in some namespaces. checks: (says, expression), each of which has to be true."""
+    return _made(name, rule, {}, checks, {"matchResources": {"namespaceSelector": dict(namespaces)}})
+
+
+def _made(
+    name: str,
+    rule: tuple[str, str, Sequence[str]],
+    more: Mapping[str, Any],
+    checks: Sequence[tuple[str, str]],
+    where: Mapping[str, Any],
+) -> list[Any]:
     group, resource, operations = rule
     matched = {"apiGroups": [group], "apiVersions": ["*"], "resources": [resource], "operations": list(operations)}
-    by_it = {"name": "by-the-account", "expression": f"request.userInfo.username == '{account}'"}
-    used = [{"name": key, "expression": text} for key, text in VARIABLES.items() if f"variables.{key}" in expression]
+    expressions = " ".join(expression for _, expression in checks)
+    used = [{"name": key, "expression": text} for key, text in VARIABLES.items() if f"variables.{key}" in expressions]
     spec = {
         "failurePolicy": "Fail",
         "matchConstraints": {"resourceRules": [matched]},
-        "matchConditions": [by_it],
+        **more,
         **({"variables": used} if used else {}),
-        "validations": [{"message": says, "expression": expression}],
+        "validations": [{"message": says, "expression": expression} for says, expression in checks],
     }
     form = "admissionregistration.k8s.io/v1"
-    at_work = {"policyName": name, "validationActions": ["Deny"]}
+    at_work = {"policyName": name, "validationActions": ["Deny"], **where}
     return [
         {"apiVersion": form, "kind": "ValidatingAdmissionPolicy", "metadata": {"name": name}, "spec": spec},
         {"apiVersion": form, "kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": name}, "spec": at_work},

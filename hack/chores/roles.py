@@ -12,9 +12,22 @@ from typing import Any
 
 import yaml
 
-from autoscaler.rights import GIVEN, KINDS, LEAD, MARK_PODS, NOTES, OBSERVE, POD_NOTES, TELL, KindRights, Rule
+from autoscaler.rights import (
+    GIVEN,
+    KINDS,
+    LEAD,
+    MARK_PODS,
+    NOTES,
+    OBSERVE,
+    POD_NOTES,
+    TAINT_NODES,
+    TELL,
+    KindRights,
+    Rule,
+)
 from autoscaler.telling.status import PREFIX
 from hack.chores import policies
+from kube import labels
 
 FOLDER = Path("deploy/manifests/autoscaler")
 LENDER, NAMESPACE = "turnout-autoscaler", "turnout-system"
@@ -30,19 +43,20 @@ def files() -> dict[str, str]:
         "base/roles.yaml": [*_granted("", OBSERVE), *(each for end in own for each in _granted(*end, NAMESPACE))],
         "base/policy.yaml": _status_only(),
         "mark-pods/role.yaml": [*_granted("-mark-pods", MARK_PODS), *_notes_only()],
+        "taint-nodes/role.yaml": [*_granted("-taint-nodes", TAINT_NODES), *_taint_only()],
     }
     for name, kind in KINDS.items():
         if kind.writes:
             word = name.lower()
             found[f"act/resize-{word}.yaml"] = [*_granted(f"-resize-{word}", kind.writes), *_sizes_only(word, kind)]
-    return {path: HEAD + _text(objects) for path, objects in found.items()}
+    return {path: HEAD + text(objects) for path, objects in found.items()}
 
 
 def main() -> int:
     """Write them all."""
-    for path, text in files().items():
+    for path, whole in files().items():
         (FOLDER / path).parent.mkdir(parents=True, exist_ok=True)
-        (FOLDER / path).write_text(text)
+        (FOLDER / path).write_text(whole)
     return 0
 
 
@@ -83,6 +97,14 @@ def _notes_only() -> list[Object]:
     return policies.policy(f"{LENDER}-marks-pods-only", ACCOUNT, ("", "pods", ["UPDATE"]), says, check)
 
 
+def _taint_only() -> list[Object]:
+    says = f"the lender may change the taint {labels.FAULTY} of a node and the annotation {labels.NODE_RECORD} only"
+    allowed = policies.only(("spec.taints",), f"key == '{labels.NODE_RECORD}'")
+    kept = policies.others_stay("spec.taints", f"each.key != '{labels.FAULTY}'")
+    rule = ("", "nodes", ["UPDATE"])
+    return policies.policy(f"{LENDER}-taints-nodes-only", ACCOUNT, rule, says, f"{allowed}\n&& {kept}")
+
+
 def _status_only() -> list[Object]:
     """The map of the switches lies beside the lender's ConfigMaps, and RBAC knows whole names only."""
     check = f"(request.operation == 'DELETE' ? oldObject : object).metadata.name.startsWith('{PREFIX}')"
@@ -91,11 +113,12 @@ def _status_only() -> list[Object]:
     return policies.policy(f"{LENDER}-tells-of-queues-only", ACCOUNT, rule, says, check)
 
 
-def _text(objects: Sequence[Object]) -> str:
-    marks = {"app.kubernetes.io/name": LENDER, "app.kubernetes.io/part-of": "turnout"}
+def text(objects: Sequence[Object], program: str = LENDER) -> str:
+    """Objects of one of our programs as a file has them."""
+    marks = {"app.kubernetes.io/name": program, "app.kubernetes.io/part-of": "turnout"}
     marked = [{**each, "metadata": {**each["metadata"], "labels": marks}} for each in objects]
-    text: str = yaml.dump_all(marked, Dumper=_Plain, sort_keys=False, width=1000, default_flow_style=None)
-    return text
+    made: str = yaml.dump_all(marked, Dumper=_Plain, sort_keys=False, width=1000, default_flow_style=None)
+    return made
 
 
 class _Plain(yaml.SafeDumper):

@@ -12,7 +12,7 @@ from autoscaler.rights import KINDS as RIGHTS
 from autoscaler.settings import Settings
 from autoscaler.shell.sight import Sight
 from autoscaler.view import View
-from hack.chores import roles
+from hack.chores import roles, verdicts
 from jobs.kinds.all import KINDS
 from jobs.model import BadJob
 from kube import labels
@@ -110,6 +110,10 @@ def test_a_kind_without_the_right_to_be_resized_never_is(kind):
 def test_the_files_are_those_that_the_code_writes():
     written = roles.files()
     assert {path: (ROOT / roles.FOLDER / path).read_text() for path in written} == written
+
+
+def test_the_policy_that_guards_verdicts_is_the_one_that_the_code_writes():
+    assert (ROOT / verdicts.FILE).read_text() == verdicts.whole()
 
 
 def test_every_kind_that_is_resized_has_a_file_that_acting_installs():

@@ -123,7 +123,7 @@ def test_an_interrupt_ends_both_programs(tmp_path):
     demo = started(TMPDIR=str(tmp_path))
     programs = children(demo)
     demo.send_signal(signal.SIGINT)
-    out, err = demo.communicate(timeout=20)
+    out, err = demo.communicate(timeout=60)
     assert demo.returncode == 130
     assert "Traceback" not in out + err
     assert not any(Path(f"/proc/{program}").exists() for program in programs)

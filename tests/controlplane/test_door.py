@@ -45,7 +45,7 @@ def test_up_serves_kubectl_until_it_is_told_to_end(end, control_plane):
             assert [node["status"]["allocatable"]["nvidia.com/gpu"] for node in nodes] == ["2"] * 4
             assert len({node["metadata"]["labels"]["turnout.dev/test-leaf"] for node in nodes}) == 2
             up.send_signal(end)
-            assert up.wait(20) == 0
+            assert up.wait(60) == 0
             assert "stopped" in up.stderr.read()
         finally:
             up.kill()

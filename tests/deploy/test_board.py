@@ -145,8 +145,14 @@ async def watched(tmp_path_factory):
         children = Children(folder)
         try:
             for name, at in (("one", one), ("two", two)):
-                place = ["--kubeconfig", str(folder / "kubeconfig"), "--metrics-bind", f"127.0.0.1:{at}"]
-                children.start(name, [sys.executable, "-m", "autoscaler", *place, "--act", "--cooldown-s", "600"])
+                flags = [
+                    "--kubeconfig",
+                    str(folder / "kubeconfig"),
+                    "--metrics-bind",
+                    f"127.0.0.1:{at}",
+                    "--taint-nodes",
+                ]
+                children.start(name, [sys.executable, "-m", "autoscaler", *flags, "--act", "--cooldown-s", "600"])
             flags = [f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
             children.start("prometheus", [prometheus, *flags, f"--web.listen-address=127.0.0.1:{port}"])
             told = Watched(made.session, port, rounds, children)

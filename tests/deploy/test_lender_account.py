@@ -6,14 +6,15 @@ import asyncio
 
 import pytest
 import pytest_asyncio
+import yaml
 
 from hack.controlplane.api import plural
 from hack.controlplane.errors import ApiError
 from hack.controlplane.nodes import gpu_nodes
 from kube import labels
-from tests.cluster import indexed_job, make_pod, pytorch_job
+from tests.cluster import bound_token, indexed_job, make_pod, pytorch_job
 from tests.deploy.test_lender_installed import CRDS, LENDER, MAPS, SYSTEM, install, loose_crd, pytorch_crd, serve
-from tests.deploy.test_manifests import MARKS_PODS, kustomized
+from tests.deploy.test_manifests import MANIFESTS, MARKS_PODS, TAINTS_NODES, kustomized
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 
@@ -255,3 +256,76 @@ async def test_nothing_else_is_given(lender, api):
         with pytest.raises(ApiError, match="forbidden") as answer:
             await attempt()
         assert answer.value.status == 403
+
+
+async def test_of_nodes_one_taint_and_its_record_may_be_changed_and_nothing_else(lender, api):
+    """Last of the lender's: until here it may not touch nodes."""
+    for each in kustomized(TAINTS_NODES):
+        await api.apply(each)
+    theirs = {"key": "team", "value": "a", "effect": "NoSchedule"}
+    (node,) = gpu_nodes(1, prefix="accused-")
+    meta = {**node["metadata"], "annotations": {"kept": "yes"}}
+    await api.create({**node, "metadata": meta, "spec": {"taints": [theirs]}})
+    path, policy = "/api/v1/nodes/accused-000", "turnout-autoscaler-taints-nodes-only"
+    ours = {"key": labels.FAULTY, "value": "true", "effect": "NoSchedule"}
+    await guarded(lambda: lender.patch(f"{path}?dryRun=All", {"metadata": {"labels": {"a": "b"}}}), policy)
+    for change in (
+        *NOT_OURS,
+        {"spec": {"unschedulable": True}},
+        {"spec": {"taints": [ours]}},
+        {"spec": {"taints": [{**theirs, "effect": "NoExecute"}, ours]}},
+        {"spec": {"taints": [theirs, {**ours, "key": "other"}]}},
+        {"spec": {"taints": None}},
+    ):
+        with pytest.raises(ApiError, match=policy):
+            await lender.patch(path, change)
+    note = {"metadata": {"annotations": {labels.NODE_RECORD: "{}"}}}
+    told = await lender.patch(path, {**note, "spec": {"taints": [theirs, ours]}})
+    assert [taint["key"] for taint in told["spec"]["taints"]] == ["team", labels.FAULTY]
+    freed = await lender.patch(path, {"spec": {"taints": [theirs]}})
+    assert [taint["key"] for taint in freed["spec"]["taints"]] == ["team"]
+    for attempt in (
+        lambda: lender.patch(f"{path}/status", {"status": {"phase": "Running"}}),
+        lambda: lender.delete(path),
+    ):
+        with pytest.raises(ApiError, match="forbidden"):
+            await attempt()
+
+
+async def test_a_verdict_is_written_by_the_pod_itself_with_its_own_token_and_nothing_else_is(module_plane, api):
+    """As deploy/manifests/launcher has it: a job's account, its right to patch pods, and the policy that bounds it."""
+    space = {"name": "guarded", "labels": {labels.GUARDED: "true"}}
+    await api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": space})
+    folder = MANIFESTS / "launcher"
+    for file in ("job.yaml", "job-verdicts.yaml", "guard-verdicts.yaml"):
+        text = (folder / file).read_text().replace("example-job", "bert").replace("example-namespace", "guarded")
+        for each in yaml.safe_load_all(text):
+            await api.apply(each, "guarded")
+    made_ = [make_pod(name, namespace="guarded", serviceAccountName="bert") for name in ("bert-0", "bert-1")]
+    first, _ = await api.create_all(made_, "guarded")
+    verdict = {"metadata": {"annotations": {labels.NODE_VERDICT: "{}"}}}
+    own, other = (f"/api/v1/namespaces/guarded/pods/{name}" for name in ("bert-0", "bert-1"))
+    policy = "turnout-verdicts-of-the-pod-itself-only"
+    async with module_plane.api(bound_token(module_plane, "bert", first)) as pod:
+        await guarded(lambda: pod.patch(f"{other}?dryRun=All", verdict), policy)
+        told = await pod.patch(own, verdict)
+        assert told["metadata"]["annotations"] == verdict["metadata"]["annotations"]
+        for path, change in (
+            (other, verdict),
+            (other, {"metadata": {"labels": {"a": "b"}}}),
+            (own, {"metadata": {"labels": {"a": "b"}}}),
+            (own, {"metadata": {"annotations": {"other": "note"}}}),
+            (own, {"spec": {"activeDeadlineSeconds": 1}}),
+        ):
+            with pytest.raises(ApiError, match=policy):
+                await pod.patch(path, change)
+        with pytest.raises(ApiError, match="forbidden"):
+            await pod.patch("/api/v1/nodes/accused-000", {"metadata": {"labels": {"a": "b"}}})
+    async with module_plane.api(module_plane.service_account_token("guarded", "bert")) as loose:
+        with pytest.raises(ApiError, match=policy):
+            await loose.patch(own, {"metadata": {"annotations": {labels.NODE_VERDICT: None}}})
+    with pytest.raises(ApiError, match=policy):  # an administrator's word is no pod's
+        await api.patch(other, verdict)
+    with pytest.raises(ApiError, match="writes it itself"):
+        await api.create(make_pod("liar", namespace="guarded", notes={labels.NODE_VERDICT: "{}"}), "guarded")
+    await api.patch(own, {"metadata": {"labels": {"a": "b"}}})

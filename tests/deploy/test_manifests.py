@@ -27,6 +27,7 @@ PARTS = {
     "acting lender": MANIFESTS / "autoscaler" / "act",
 }
 MARKS_PODS = MANIFESTS / "autoscaler" / "mark-pods"
+TAINTS_NODES = MANIFESTS / "autoscaler" / "taint-nodes"
 TELLS_PLACES = MANIFESTS / "nominator" / "switch-path"
 FILES = sorted(file for file in MANIFESTS.rglob("*.yaml") if file.name != "kustomization.yaml")
 
@@ -68,6 +69,7 @@ ALLOWED = {
         ("create", "scaleplans.elastic.iml.github.io"),
     },
     "turnout-autoscaler-mark-pods": {("patch", "pods")},
+    "turnout-autoscaler-taint-nodes": may("get patch", "nodes"),
 }
 
 
@@ -83,7 +85,7 @@ def rendered(part):
 
 
 def all_rendered():
-    return [each for folder in (*PARTS.values(), MARKS_PODS, TELLS_PLACES) for each in kustomized(folder)]
+    return [each for folder in (*PARTS.values(), MARKS_PODS, TAINTS_NODES, TELLS_PLACES) for each in kustomized(folder)]
 
 
 @pytest.fixture(scope="module")

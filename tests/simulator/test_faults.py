@@ -3,6 +3,7 @@
 import asyncio
 import time
 
+import aiohttp
 import pytest
 
 pytestmark = pytest.mark.asyncio
@@ -56,3 +57,24 @@ async def test_running_watches_can_be_dropped(door):
 async def test_a_fault_that_cannot_be_read_is_refused(door, told):
     assert (await door.ask("POST", FAULTS, told))[0] == 400
     assert (await door.ask("GET", PODS))[0] == 200
+
+
+async def test_the_api_restarts_on_its_port_with_all_its_objects(door):
+    pod = {"metadata": {"name": "web"}, "spec": {"containers": [{"name": "web", "image": "web"}]}}
+    await door.ask("POST", PODS, pod)
+    async with door.session.get(door.url + PODS, params={"watch": "1"}) as watch:
+        await watch.content.readline()
+        away = asyncio.create_task(door.served.restart(0.2))
+        assert await watch.content.readline() == b"", "watches end"
+    refused = 0
+    while not away.done():
+        try:
+            await door.ask("GET", PODS)
+        except aiohttp.ClientError:
+            refused += 1
+        await asyncio.sleep(0)
+    await away
+    assert refused > 0
+    assert [each["metadata"]["name"] for each in (await door.ask("GET", PODS))[1]["items"]] == ["web"]
+    (line,) = await door.watch(PODS, 1)
+    assert line["object"]["metadata"]["name"] == "web"

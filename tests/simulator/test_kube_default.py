@@ -5,6 +5,8 @@ import random
 
 import pytest
 
+from kube.labels import FAULTY
+from kube.nodes.taints import EFFECT
 from kube.objects import Toleration
 from simulator.yard.kube_default import Cursor, choose, feasible, scores, to_find
 from tests.simulator.world import UNRACED, cluster, node, want
@@ -63,6 +65,7 @@ def test_filters(wanted, fits):
         "taken",
         node("tainted", taints=[("gone", "NoSchedule")]),
         node("cordoned", unschedulable=True),
+        node("faulty", taints=[(FAULTY, EFFECT)]),
         placed=[(want("other"), "taken")],
     )
     assert names(feasible(yard, wanted, Cursor(), UNRACED)) == fits

@@ -8,7 +8,6 @@ import time
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from aiohttp import web
@@ -22,13 +21,38 @@ from simulator.api.shell.watch import Watches
 from simulator.api.store import Store
 
 
-@dataclass(frozen=True, slots=True)
 class Served:
     """A running API. url: without a slash at its end. kubeconfig: the file that was asked for, if one was."""
 
-    url: str
-    store: Store
-    kubeconfig: Path | None
+    def __init__(self, store: Store, kubeconfig: Path | None, bookmark_s: float, kept: Logs | None) -> None:
+        self.url, self.store, self.kubeconfig = "", store, kubeconfig
+        self._bookmark_s, self._logs = bookmark_s, kept
+        self._port = 0
+        self._watches: Watches | None = None
+        self._runner: web.AppRunner | None = None
+
+    async def start(self, port: int = 0, listening: socket.socket | None = None) -> None:
+        """Listen, and answer from now on."""
+        self._watches = Watches(self.store, self._bookmark_s)
+        app = application(self.store, self._watches, Faults(), self._logs)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        await self._runner.setup()
+        site = web.SockSite(self._runner, listening) if listening else web.TCPSite(self._runner, "127.0.0.1", port)
+        await site.start()
+        self._port = self._runner.addresses[0][1]
+        self.url = f"http://127.0.0.1:{self._port}"
+
+    async def stop(self) -> None:
+        """End every watch and close the port."""
+        if self._watches is not None and self._runner is not None:
+            await self._watches.stop()
+            await self._runner.cleanup()
+
+    async def restart(self, after_s: float) -> None:
+        """Be gone for so long, connections and watches included, and come back where we were, with all objects."""
+        await self.stop()
+        await asyncio.sleep(after_s)
+        await self.start(self._port)
 
 
 @asynccontextmanager
@@ -47,19 +71,14 @@ async def serve(
     """
     store = Store(_now, lambda: str(uuid.uuid4()), kept_changes)
     first_namespaces(store)
-    watches = Watches(store, bookmark_s)
-    runner = web.AppRunner(application(store, watches, Faults(), logs), access_log=None, shutdown_timeout=1.0)
-    await runner.setup()
+    served = Served(store, kubeconfig, bookmark_s, logs)
     try:
-        site = web.SockSite(runner, listening) if listening else web.TCPSite(runner, "127.0.0.1", port)
-        await site.start()
-        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        await served.start(port, listening)
         if kubeconfig is not None:
-            await asyncio.to_thread(_write, kubeconfig, kubeconfig_of(url))
-        yield Served(url, store, kubeconfig)
+            await asyncio.to_thread(_write, kubeconfig, kubeconfig_of(served.url))
+        yield served
     finally:
-        await watches.stop()
-        await runner.cleanup()
+        await served.stop()
 
 
 def _now(later_s: float = 0) -> str:

@@ -168,8 +168,8 @@ def _running(sight: _Sight) -> str:
 def _end(sight: _Sight) -> tuple[str, str] | None:
     """The phase that the pods have brought about, and why."""
     spec, total = sight.job["spec"], sum(1 for _ in wanted_pods(sight.job))
-    good = sum(phase(pod) == "Succeeded" for pod in sight.pods)
-    bad = sum(phase(pod) == "Failed" for pod in sight.pods)
+    staying = [phase(pod) for pod in sight.pods if not is_leaving(pod)]  # how a pod ends that was told to go is its own
+    good, bad = staying.count("Succeeded"), staying.count("Failed")
     least = spec.get("minSuccess")
     if least and good >= least:
         return "Completing", "enough pods have succeeded"

@@ -14,7 +14,7 @@ from pathlib import Path
 import aiohttp
 
 from kube.times import rfc3339
-from simulator.api.shell.serve import serve
+from simulator.api.shell.serve import Served, serve
 from simulator.processes.shell.logs import PodLogs
 from simulator.processes.shell.runner import Runner
 from simulator.yard.access import Access
@@ -34,13 +34,17 @@ _AT_ONCE = 32
 
 @dataclass(frozen=True, slots=True)
 class Yard:
-    """A running yard. Nodes are added with `add_nodes`, a scheduler is started with `schedule`."""
+    """A running yard. Nodes are added with `add_nodes`, a scheduler is started with `schedule`.
+
+    served: the embedded API, None where a real one is attached.
+    """
 
     url: str
     api: Door
     session: aiohttp.ClientSession
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
     addresses: dict[str, str] = field(default_factory=dict)
+    served: Served | None = None
 
     async def add_nodes(self, places: Sequence[Place], gpus: int, kubelet: tuple[str, int] = ("", 0)) -> None:
         """Create nodes that the yard's kubelet serves. kubelet: where an API server reaches it, if it has to."""
@@ -102,7 +106,7 @@ async def yard(
     """
     kept = PodLogs()
     async with serve(kubeconfig, port, logs=kept, listening=listening) as served, _session() as session:
-        made = Yard(served.url, Direct(served.store), session)
+        made = Yard(served.url, Direct(served.store), session, served=served)
         if pace is not None:
             config = await asyncio.to_thread(kubeconfig.read_bytes) if kubeconfig is not None else None
             kept.runner = made.run_pods(pace, processes, config)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from jobs.gang import Dialect
 from kube import labels
+from kube.nodes.taints import EFFECT
 from scheduler_ext.model import Rules, Word
 from scheduler_ext.seen.gang_view import PATIENCE_S
 from tests import world
@@ -293,6 +294,7 @@ class TestNodes:
         pytest.param({"spec": {"unschedulable": True}}, id="cordoned"),
         pytest.param({"conditions": [{"type": "Ready", "status": "False"}]}, id="not ready"),
         pytest.param({"taints": [{"key": "k", "effect": "NoSchedule"}]}, id="tainted"),
+        pytest.param({"taints": [{"key": labels.FAULTY, "effect": EFFECT}]}, id="tainted as faulty"),
         pytest.param({"gpus": 4}, id="half its GPUs gone"),
     ])  # fmt: skip
     def test_a_planned_host_that_fails_moves_the_plan(self, change):

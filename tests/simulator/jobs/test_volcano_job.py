@@ -86,6 +86,19 @@ def test_it_is_judged_once_all_have_ended(good, least, word):
     assert phase(at.settle()) == word
 
 
+def test_workers_that_were_told_to_go_do_not_end_it_however_they_end():
+    """hack.chaos, seed 4: two workers had left with 143, one was to stay, and the job was taken for failed."""
+    at = hand(job(task(least=1), least=1))
+    at.run()
+    at.settle()
+    (only,) = at.job["spec"]["tasks"]
+    at.job = {**at.job, "spec": {**at.job["spec"], "tasks": [{**only, "replicas": 1}]}}
+    for name in ("j-worker-1", "j-worker-2"):
+        at.end(name, phase="Failed", code=143)
+        at.pods[name]["metadata"]["deletionTimestamp"] = "2027-01-15T08:00:00Z"
+    assert phase(at.settle()) == "Running"
+
+
 def test_enough_successes_end_it_early():
     at = hand(job(minSuccess=1))
     at.run()

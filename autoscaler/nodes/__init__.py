@@ -1,0 +1,1 @@
+"""Which nodes are tainted, since pods have proven them faulty."""

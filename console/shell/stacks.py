@@ -1,0 +1,70 @@
+"""`turnout stacks --path DIR`: the stacks that ranks left in a folder, merged into pictures, text and JSON."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from launcher.health.stacks.model import Gathered
+
+FAILED = 1
+_NAME = re.compile(r"(\d{5})-(\d{5})\.stacktrace")
+
+
+def add(commands: Any) -> None:
+    """Add the command to the parser's."""
+    stacks = commands.add_parser(
+        "stacks", help="merge the stacks of all ranks, and name who stands apart; exit 1 when there are none"
+    )
+    stacks.add_argument(
+        "--path", "-p", type=Path, default=Path(), help="folder of RANK-WORLD.stacktrace files (%(default)s)"
+    )
+    stacks.set_defaults(run=_stacks)
+
+
+def _stacks(args: argparse.Namespace) -> int:
+    from launcher.errors import BadStacks
+    from launcher.health.stacks.telling import files, merge, verdict
+    from launcher.shell.watching.files import write
+
+    try:
+        merged = merge(_gathered(args.path))
+        written = files(merged)
+        write(args.path, written)
+    except (BadStacks, OSError) as error:
+        print(f"turnout stacks: {error}", file=sys.stderr)
+        return FAILED
+    print("\n".join(verdict(merged)))
+    print(f"written to {args.path}: {', '.join(written)}")
+    return 0
+
+
+def _gathered(folder: Path) -> Gathered:
+    """What all files of the folder show. One that cannot be read is told, and its rank is silent."""
+    from launcher.errors import BadStacks
+    from launcher.health.stacks.model import MOST_RANKS, Gathered, Showing
+    from launcher.health.stacks.reading import MOST_BYTES, read
+
+    names = sorted(name for name in os.listdir(folder) if _NAME.fullmatch(name))
+    if not names:
+        raise BadStacks(f"no RANK-WORLD.stacktrace file, as 00003-00008.stacktrace, is in {folder}")
+    worlds = {int(name[6:11]) for name in names}
+    if len(worlds) > 1:
+        raise BadStacks(f"{folder} has stacks of worlds of {' and '.join(map(str, sorted(worlds)))} ranks: keep one's")
+    (world,) = worlds
+    if not 0 < world <= MOST_RANKS or int(names[-1][:5]) >= world:
+        raise BadStacks(f"{names[-1]}: there is no such rank or world")
+    showings, why = dict[int, Showing](), dict[int, str]()
+    for name in names:
+        rank = int(name[:5])
+        try:
+            with (folder / name).open("rb") as file:
+                showings[rank] = read(file.read(MOST_BYTES + 1))
+        except (BadStacks, OSError) as error:
+            why[rank] = str(error)
+    return Gathered(world, showings, why)

@@ -1,0 +1,1 @@
+"""What pods and nodes bear about a node's health."""
