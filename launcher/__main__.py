@@ -9,11 +9,12 @@ import resource
 import sys
 from collections.abc import Sequence
 
+from launcher.errors import BadSettings
 from launcher.model import Exit
 from launcher.options.explain import explain
 from launcher.options.read import Answer, read
 from launcher.rendezvous.arbiter import ArbiterRefused
-from launcher.settings import BadSettings, Settings
+from launcher.settings import Settings
 from launcher.shell.identity import NoDoor
 from launcher.shell.say import into
 from launcher.shell.start import attend

@@ -38,6 +38,20 @@ class BadCheckpoint(LauncherError):
     """Bytes that are not what was written: torn, foreign or flipped. Take the next older or farther copy."""
 
 
+class NewerFormat(BadCheckpoint):
+    """Whole, but of a format that came later than this Turnout. Nothing older is taken for it: load it with a newer."""
+
+    def __init__(self, what: str, format: int, known: int) -> None:
+        super().__init__(
+            f"{what} of format {format}: this Turnout knows formats up to {known}; install the one that wrote it, or a "
+            "newer one"
+        )
+        self.what, self.format, self.known = what, format, known
+
+    def __reduce__(self) -> tuple[type[NewerFormat], tuple[str, int, int]]:
+        return type(self), (self.what, self.format, self.known)
+
+
 class NoMemory(LauncherError):
     """The memory for checkpoints is not there. advice: what to add, as YAML."""
 
@@ -56,3 +70,19 @@ class NotUsable(LauncherError, ImportError):
     def __init__(self, library: str, fault: str) -> None:
         super().__init__(f"{library} {fault}: pip install 'turnout[launcher,adapters]'")
         self.library, self.fault = library, fault
+
+
+class BadCheck(LauncherError):
+    """Results of a health check that cannot be. Whoever measured so is not asked again."""
+
+
+class BadStacks(LauncherError):
+    """A file in which no stack can be found. Tell whose it is, and go on with the others."""
+
+
+class ProbeFailed(LauncherError):
+    """A probe that cannot go on. What it has measured so far is told, with this text."""
+
+
+class BadSettings(LauncherError):
+    """Settings that cannot be obeyed. Say so and end with exit code 2."""

@@ -31,6 +31,7 @@ class Reason(StrEnum):
 
     FIRST_ROUND = "first_round"
     PROCESS_FAILED = "process_failed"
+    PROCESS_HUNG = "process_hung"  # one stands still, and the others wait for it
     MEMBER_LOST = "member_lost"  # its connection closed
     MEMBER_SILENT = "member_silent"  # its heartbeats ceased
     MEMBER_LEFT = "member_left"  # it said goodbye
@@ -45,6 +46,9 @@ class Reason(StrEnum):
     JOIN_TIMEOUT = "join_timeout"
     NO_ARBITER = "no_arbiter"
     DRAINED = "drained"
+    NODE_FAULTY = "node_faulty"  # the check before a round has proven it
+    NODE_SLOW = "node_slow"  # the same, where slow nodes are left out
+    LINK_FAULTY = "link_faulty"  # good, but not beside another good one: the link is not
     REFUSED = "refused"  # the coordinator does not take this member: its terms differ, or its token is wrong
 
 

@@ -10,15 +10,13 @@ from dataclasses import dataclass, field, fields
 from enum import IntFlag, StrEnum
 from math import isfinite
 
-from launcher.errors import LauncherError
+from launcher.errors import BadSettings
+from launcher.health.checks import Checks
+from launcher.health.hangs import Hangs
 from launcher.model import MOST_PROCESSES, Terms
 from launcher.wire import PORT
 
 MOST_PATH = 16  # switches above a host, as a Member takes them
-
-
-class BadSettings(LauncherError):
-    """Settings that cannot be obeyed. Say so and end with exit code 2."""
 
 
 class Kind(StrEnum):
@@ -235,32 +233,6 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
-class Checks:
-    """The health checks before each start. performance: with the speed of all members together.
-
-    switchbox: also the links from a switchbox to the host's GPUs, by pairs of sockets. A link below
-    min_bandwidth_mb_per_s is broken; a node with fewer than min_channels pairs is faulty. Source: the guide, DL-30..35
-    """
-
-    network: bool = False
-    performance: bool = False
-    exclude_straggler: bool = False
-    switchbox: bool = False
-    box_pairs: tuple[tuple[int, int], ...] = ((0, 1), (2, 4), (3, 5), (6, 7))
-    min_bandwidth_mb_per_s: int = 10_000
-    min_channels: int = 2
-
-    def __post_init__(self) -> None:
-        for flag, given in (
-            ("--exclude-straggler", self.exclude_straggler),
-            ("--switchbox-check", self.switchbox),
-            ("--comm-perf-test", self.performance),
-        ):
-            if given and not self.network:
-                raise BadSettings(f"{flag} needs --network-check: it is a part of that check")
-
-
-@dataclass(frozen=True, slots=True)
 class Settings:
     """All that one agent is told.
 
@@ -276,7 +248,8 @@ class Settings:
     timing: Timing = Timing()
     start: Start = Start()
     output: Output = Output()
-    checks: Checks = Checks()
+    checks: Checks = field(default_factory=Checks)
+    hangs: Hangs = field(default_factory=Hangs)
     strategy: str = ""
     explain: bool = False
     heard: tuple[str, ...] = ()

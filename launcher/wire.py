@@ -16,14 +16,17 @@ from typing import Annotated, TypeAlias
 import msgspec
 
 from launcher.errors import BadFrame, LauncherError
-from launcher.keeping import Circle, Count, Doors, Holds, Port, Step, Word
+from launcher.health.frames import Hung, Judged, Probe, Probed, ShowStacks, Stacks
+from launcher.keeping import AllLies, Circle, Count, Doors, Holds, Port, Step, Taken, Word
+from launcher.keeping import Handover as Handover
 from launcher.keeping import Held as Held
+from launcher.keeping import Stored as Stored
 from launcher.model import Budget, Member, Terms
 
 VERSION = 1
 PORT = 29_400
 MOST_BYTES = 4 << 20  # the whole list of 20,000 members; all else is far smaller
-MOST_JOIN_BYTES = 16 << 10  # of one who has not proved anything yet
+MOST_JOIN_BYTES = 24 << 10  # of one who has not proved anything yet
 NONCE_BYTES = 16
 
 Text = Annotated[str, msgspec.Meta(max_length=1_024)]
@@ -108,10 +111,7 @@ class Redirect(_Frame, tag=5, frozen=True):
 
 
 class Waiting(_Frame, tag=6, frozen=True):
-    """Taken, and not in this world. A member that was told of a round accepts none before it.
-
-    successors: of this world, () when nothing about them is new.
-    """
+    """Taken, not in this world: no round before this one is accepted. successors: () when nothing of them is new."""
 
     round: Count
     size: Count
@@ -126,7 +126,9 @@ class Formed(_Frame, tag=7, frozen=True):
     restore: the newest step of which every rank of this world is in somebody's memory, -1 for none. It was trained in
     the round `origin`, and is the same on all ranks where they are `alike`. fetch: whom to ask for it before anything
     is started, () where this member holds its part. circle: whose keepers its own has to know, None where it is alone.
-    carry: the newest step that all of the last world held, which is to be in storage, -1 for none.
+    carry: the newest step that all of the last world held, which is to be in storage, -1 for none. saved_by: by how
+    many ranks the step was saved where each rank of this world is to take its parts of their shards; `lies` tells where
+    these are, beside what this member holds. 0: each rank has its own.
     """
 
     round: Count
@@ -146,6 +148,8 @@ class Formed(_Frame, tag=7, frozen=True):
     fetch: Doors = ()
     circle: Circle | None = None
     carry: Step = -1
+    saved_by: Count = 0
+    lies: AllLies = ()
 
 
 class StopAt(_Frame, tag=8, frozen=True):
@@ -198,9 +202,10 @@ class Failed(_Frame, tag=13, frozen=True):
 
 
 class Succeeded(_Frame, tag=14, frozen=True):
-    """All processes of this round ended well."""
+    """All processes of this round ended well. held: as Ready's, where they were to stop for another world."""
 
     round: Count
+    held: Holds = ()
 
 
 class Leaving(_Frame, tag=15, frozen=True):
@@ -235,18 +240,13 @@ class Pace(_Frame, tag=19, frozen=True):
     silence_s: Seconds
 
 
-class Stored(_Frame, tag=20, frozen=True):
-    """The newest step committed in this folder: as a member sees it, then as all are to read it. "", -1: none known."""
-
-    round: Count
-    target: Annotated[str, msgspec.Meta(max_length=4_096)] = ""
-    step: Step = -1
-
-
 ToMember: TypeAlias = (
     Challenge | Welcome | Refused | Redirect | Waiting | Formed | StopAt | Stop | Finish | Beat | Roster | Pace | Stored
-)
-ToCoordinator: TypeAlias = Join | Beat | Ready | Failed | Succeeded | Leaving | Reached | Ask | Stored
+    | Probe | Judged | ShowStacks | Handover
+)  # fmt: skip
+ToCoordinator: TypeAlias = (
+    Join | Beat | Ready | Failed | Succeeded | Leaving | Reached | Ask | Stored | Probed | Hung | Stacks | Taken
+)  # fmt: skip
 Message: TypeAlias = ToMember | ToCoordinator
 
 _encoder = msgspec.msgpack.Encoder()

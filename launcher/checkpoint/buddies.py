@@ -1,4 +1,6 @@
-"""Who keeps whose replicas: copies stand as far apart in the fabric as an even load allows.
+"""Who keeps whose replicas, and who takes over from those that leave.
+
+Copies stand as far apart in the fabric as an even load allows.
 
 All members stand on a ring in the order of their paths, so that each switch, of whatever tier, is one arc of it. The
 copies of a shard stand evenly around it. An arc then holds all copies of a shard only if it must: whichever switch or
@@ -40,6 +42,20 @@ def buddies(
         id_: tuple(sorted(others, key=lambda other: _shared([path_of[id_], path_of[other]])))
         for id_, others in _around(ring, copies).items()
     }
+
+
+def heirs(leavers: Sequence[Place], stayers: Sequence[Place]) -> dict[str, str]:
+    """Choose for each that leaves who takes over what only it has: id -> id; nobody where nobody stays.
+
+    Each gets as many as the others, or one more; of those with the fewest the nearest, since there is little time, and
+    the first of these. Both by group rank, as in `buddies`.
+    """
+    load, found = dict.fromkeys((id_ for id_, _ in stayers), 0), dict[str, str]()
+    for id_, path in leavers if stayers else ():
+        nearest = min(stayers, key=lambda other: (load[other[0]], -_shared([path, other[1]])))[0]
+        load[nearest] += 1
+        found[id_] = nearest
+    return found
 
 
 def lost(kept: Mapping[str, Iterable[str]], path_of: Mapping[str, Path]) -> Counter[Path]:

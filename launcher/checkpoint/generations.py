@@ -18,7 +18,7 @@ from enum import IntEnum
 import msgspec
 
 from launcher.checkpoint.sums import CHUNK_BYTES, sum_of
-from launcher.errors import BadCheckpoint
+from launcher.errors import BadCheckpoint, NewerFormat
 
 PAGE_BYTES = 4_096
 STRIDE_BYTES = 1 << 40  # between generations: growing one never moves another
@@ -29,7 +29,9 @@ STATE, PINS, EPOCH, SUMS_SUM, RESERVED = range(5)  # words of a table page
 RECORD_AT = 64
 RECORD_BYTES = 64
 
-_MAGIC = b"TURNOUT\x01"
+VERSION = 1  # of an arena; each has its golden one in tests/launcher/saving/golden
+_OURS = b"TURNOUT"
+_MAGIC = _OURS + bytes([VERSION])
 _LENGTH = struct.Struct("<H")
 _SUM = struct.Struct("<Q")
 _WORDS = struct.Struct("<5Q")
@@ -150,12 +152,14 @@ def identity_page(identity: Identity) -> bytes:
 
 
 def read_identity(page: bytes | memoryview) -> Identity:
-    """Raises BadCheckpoint where one bit is not as it was written."""
+    """Raises BadCheckpoint where one bit is not as it was written, and NewerFormat."""
     data = bytes(page)
-    if len(data) != PAGE_BYTES or not data.startswith(_MAGIC):
+    if len(data) != PAGE_BYTES or not data.startswith(_OURS) or not data[len(_OURS)]:
         raise BadCheckpoint("no arena: it does not begin as one")
     if sum_of(data[: -_SUM.size]) != _SUM.unpack_from(data, PAGE_BYTES - _SUM.size)[0]:
         raise BadCheckpoint("an arena's identity does not have the sum that was written with it")
+    if data[len(_OURS)] > VERSION:
+        raise NewerFormat("an arena", data[len(_OURS)], VERSION)
     at = len(_MAGIC) + _LENGTH.size
     (length,) = _LENGTH.unpack_from(data, len(_MAGIC))
     try:

@@ -95,17 +95,36 @@ def pack(specs: Iterable[Spec]) -> Layout:
 
 def head_of(layout: Layout, metadata: Mapping[str, str]) -> bytes:
     """The head, a multiple of PAGE_BYTES. Raises BadState where the JSON is too long or text is no Unicode."""
-    head: dict[str, object] = {METADATA: dict(metadata)} if metadata else {}
-    for each in layout.entries:
-        head[each.name] = {"dtype": each.dtype, "shape": each.shape, "data_offsets": (each.start, each.end)}
     try:
-        text = msgspec.json.encode(head)
+        about = msgspec.json.encode(dict(metadata)) if metadata else b""
     except UnicodeEncodeError as error:
         raise BadState(METADATA, f"text that is no Unicode: {error}") from error
-    size = _padded(len(text))
+    return headed(about, described(layout))
+
+
+def described(layout: Layout) -> bytes:
+    """The part of the head that is the same for all shards of a layout: its tensors, as a JSON object."""
+    return msgspec.json.encode(
+        {
+            each.name: {"dtype": each.dtype, "shape": each.shape, "data_offsets": (each.start, each.end)}
+            for each in layout.entries
+        }
+    )
+
+
+def headed(about: bytes, tensors: bytes) -> bytes:
+    """A head. about: its metadata as a JSON object, b"" for none; tensors: as described. Raises BadState."""
+    if about:
+        tensors = b'{"%b":%b%b' % (METADATA.encode(), about, b"," + tensors[1:] if tensors != b"{}" else b"}")
+    size = _padded(len(tensors))
     if size > MOST_HEAD_BYTES:
-        raise BadState("", f"names and plain values are {len(text)} bytes: {MOST_HEAD_BYTES} at most; use tensors")
-    return (size - _LENGTH_BYTES).to_bytes(_LENGTH_BYTES, "little") + text.ljust(size - _LENGTH_BYTES)
+        raise BadState("", f"names and plain values are {len(tensors)} bytes: {MOST_HEAD_BYTES} at most; use tensors")
+    return (size - _LENGTH_BYTES).to_bytes(_LENGTH_BYTES, "little") + tensors.ljust(size - _LENGTH_BYTES)
+
+
+def quoted(text: bytes) -> bytes:
+    """JSON, or a part of it, as it stands between the quotes of a string of JSON. Parts add up, each quoted alone."""
+    return msgspec.json.encode(text.decode())[1:-1]
 
 
 def read_head(data: Buffer) -> tuple[Layout, dict[str, str], int]:

@@ -7,22 +7,24 @@ written, or a BadCheckpoint. Where the files lie, and in which order they are wr
 from __future__ import annotations
 
 import math
+import re
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import msgspec
 
-from launcher.checkpoint.sums import CHUNK_BYTES, sum_of
-from launcher.errors import BadCheckpoint
+from launcher.checkpoint.sums import BLOCK_BYTES, CHUNK_BYTES, sum_of
+from launcher.errors import BadCheckpoint, NewerFormat
 
-VERSION = 1
+VERSION = 1  # each has its golden checkpoint in tests/launcher/saving/golden
 MOST_BYTES = 512 << 20  # of a manifest: the sums of 100 TiB of state
 MOST_COUNT = 1 << 60
 MOST_WORLD = 1 << 24
 MOST_SHARD_BYTES = 1 << 41
 _SUM: Final = b'{"sum":"%016x","version":%d,"%s":%s}'
+_VERSION = re.compile(rb'\{"sum":"[0-9a-f]{16}","version":([1-9][0-9]{0,8}),')
 _Noun = TypeVar("_Noun")
 
 
@@ -63,8 +65,35 @@ class Shard:
 
 
 @dataclass(frozen=True, slots=True)
+class Blocks:
+    """The sums of smaller parts of a shard, for those who read a part of it. packed: eight bytes little endian for each
+    block of block_bytes, the last one shorter.
+    """
+
+    block_bytes: int
+    packed: bytes
+
+    def __post_init__(self) -> None:
+        if not BLOCK_BYTES <= self.block_bytes < CHUNK_BYTES or CHUNK_BYTES % self.block_bytes or len(self.packed) % 8:
+            raise BadCheckpoint(f"{len(self.packed)} bytes of sums are not those of blocks of {self.block_bytes} bytes")
+
+    @classmethod
+    def of(cls, block_bytes: int, sums: Sequence[int]) -> Blocks:
+        """sums: of each block, in order."""
+        return cls(block_bytes, struct.pack(f"<{len(sums)}Q", *sums))
+
+    @property
+    def sums(self) -> tuple[int, ...]:
+        """Of each block, in order."""
+        return struct.unpack(f"<{len(self.packed) // 8}Q", self.packed)
+
+
+@dataclass(frozen=True, slots=True)
 class Note:
-    """That one rank's shard of a step is in storage. saved_s: since when, in seconds since 1970."""
+    """That one rank's shard of a step is in storage. saved_s: since when, in seconds since 1970.
+
+    blocks: None in notes of before they were, and of a shard so large that its chunks are fine enough.
+    """
 
     run: str
     step: int
@@ -72,9 +101,12 @@ class Note:
     world: int
     shard: Shard
     saved_s: float = 0.0
+    blocks: Blocks | None = None
 
     def __post_init__(self) -> None:
         _check(self.run, self.step, self.round, self.world, self.saved_s)
+        if self.blocks is not None and len(self.blocks.packed) // 8 != -(-self.shard.bytes // self.blocks.block_bytes):
+            raise BadCheckpoint(f"{self.shard.file}: the sums of its blocks are not those of {self.shard.bytes} bytes")
         if self.shard.rank >= self.world:
             raise BadCheckpoint(f"rank {self.shard.rank} is not in a world of {self.world}")
 
@@ -140,17 +172,20 @@ def write(manifest: Manifest) -> bytes:
 
 
 def read(data: bytes | bytearray | memoryview) -> Manifest:
-    """The manifest in what `write` wrote. Raises BadCheckpoint for whatever else it is."""
+    """The manifest in what `write` wrote. Raises NewerFormat, and BadCheckpoint for whatever else it is."""
     return _unsealed(b"manifest", bytes(data[: MOST_BYTES + 1]), Manifest)
 
 
 def write_note(note: Note) -> bytes:
     """The note as it stands in storage. Raises BadCheckpoint for one too large to be read again."""
-    return _sealed(b"note", msgspec.json.encode(note))
+    plain = msgspec.json.encode(note)
+    if note.blocks is None:  # as it was before there were any
+        plain = plain.removesuffix(b',"blocks":null}') + b"}"
+    return _sealed(b"note", plain)
 
 
 def read_note(data: bytes | bytearray | memoryview) -> Note:
-    """The note in what `write_note` wrote. Raises BadCheckpoint for whatever else it is."""
+    """The note in what `write_note` wrote. Raises NewerFormat, and BadCheckpoint for whatever else it is."""
     return _unsealed(b"note", bytes(data[: MOST_BYTES + 1]), Note)
 
 
@@ -168,8 +203,8 @@ def _age(note: Note) -> tuple[float, int, str]:
     return (note.saved_s, note.shard.sums_sum, note.shard.file)
 
 
-def _text(what: bytes, plain: bytes) -> bytes:
-    return _SUM % (sum_of(b"%b %d %b" % (what, VERSION, plain)), VERSION, what, plain)
+def _text(what: bytes, plain: bytes, version: int = VERSION) -> bytes:
+    return _SUM % (sum_of(b"%b %d %b" % (what, version, plain)), version, what, plain)
 
 
 def _sealed(what: bytes, plain: bytes) -> bytes:
@@ -183,9 +218,13 @@ def _unsealed(what: bytes, text: bytes, kind: type[_Noun]) -> _Noun:
     """The noun in a text, which is compared as a whole: nothing in it may differ and be read the same."""
     if len(text) > MOST_BYTES:
         raise BadCheckpoint(f"more than {MOST_BYTES} bytes are no {what.decode()}")
-    plain = text[len(_text(what, b"")) - 1 : -1]
-    if text != _text(what, plain):
+    found = _VERSION.match(text)
+    version = max(int(found[1]), VERSION) if found else VERSION
+    plain = text[len(_text(what, b"", version)) - 1 : -1]
+    if text != _text(what, plain, version):
         raise BadCheckpoint(f"not a {what.decode()} as it was written: torn, foreign or flipped")
+    if version > VERSION:
+        raise NewerFormat(f"a {what.decode()}", version, VERSION)
     try:
         return msgspec.json.decode(plain, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

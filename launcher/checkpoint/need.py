@@ -21,7 +21,8 @@ class Limits:
     """What is left. None: nothing limits it.
 
     free_bytes: of the file system of the arenas; cgroup_left_bytes: up to the pod's memory limit; locked_bytes: that
-    may still be pinned. size_bytes, cgroup_bytes: what the first two are in all, where that is known.
+    may still be pinned. size_bytes, cgroup_bytes: what the first two are in all, where that is known. available_bytes:
+    of the machine, where no control group has a limit: a file system in memory may be larger than what is left.
     """
 
     free_bytes: int
@@ -29,6 +30,7 @@ class Limits:
     locked_bytes: int | None = None
     size_bytes: int | None = None
     cgroup_bytes: int | None = None
+    available_bytes: int | None = None
 
 
 def need_bytes(shard_bytes: int, generations: int, processes: int, replicas: int = 0) -> int:
@@ -49,23 +51,26 @@ def refusal(need: int, limits: Limits, pinned: int = 0, folder: str = FOLDER) ->
     need: bytes. pinned: how many of them are to be locked for a GPU's copies. folder: of the arenas.
     """
     short: list[str] = []
-    volume = limit = lock = False
+    volume = limit = lock = machine = False
     if need > limits.free_bytes:
         volume = True
         short.append(f"{folder} has {_told(limits.free_bytes)} free")
     if limits.cgroup_left_bytes is not None and need > limits.cgroup_left_bytes:
         limit = True
         short.append(f"the pod's memory limit leaves {_told(limits.cgroup_left_bytes)}")
+    if limits.available_bytes is not None and need > limits.available_bytes:
+        machine = True
+        short.append(f"this machine has {_told(limits.available_bytes)} of memory available, and no limit for the pod")
     if limits.locked_bytes is not None and pinned > limits.locked_bytes:
         lock = True
         short.append(f"{_told(pinned)} are to be pinned and {_told(limits.locked_bytes)} may be")
     if not short:
         return None
     fault = f"checkpoints in memory need {_told(need)}: " + "; ".join(short)
-    return NoMemory(fault, _advice(need, limits, folder, volume, limit, lock))
+    return NoMemory(fault, _advice(need, limits, folder, volume, limit, lock, machine))
 
 
-def _advice(need: int, limits: Limits, folder: str, volume: bool, limit: bool, lock: bool) -> str:
+def _advice(need: int, limits: Limits, folder: str, volume: bool, limit: bool, lock: bool, machine: bool) -> str:
     """What to write into the pod. Its limit is told with the volume: what is in that counts against it."""
     lines = ["spec:"]
     if volume:
@@ -77,6 +82,8 @@ def _advice(need: int, limits: Limits, folder: str, volume: bool, limit: bool, l
     if limit:
         size = _gib(need, limits.cgroup_left_bytes, limits.cgroup_bytes)
         lines.append(f"    resources: {{limits: {{memory: {size}Gi}}}}  # at least")
+    elif machine:
+        lines.append(f"    resources: {{requests: {{memory: {_gib(need, None, None)}Gi}}}}  # and what training needs")
     elif volume and limits.cgroup_left_bytes is not None:
         lines.append("    # what lies in the volume counts against resources.limits.memory, which is large enough")
     elif volume:

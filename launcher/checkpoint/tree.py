@@ -45,7 +45,7 @@ def flatten(
     of any other value a word and the values it is made of, or None. identity: equal for tensors that are one, as shared
     weights are: saved once, under the name of the first place. Raises BadState with the path of what cannot be saved.
     """
-    writer = _Writer(is_tensor, plain, identity)
+    writer = Writer(is_tensor, plain, identity)
     text = msgspec.json.encode(writer.value(state, "", 0))
     if len(text) > MOST_TEXT_BYTES:
         raise BadState("", f"its plain values are {len(text)} bytes of text: {MOST_TEXT_BYTES} at most; use tensors")
@@ -101,7 +101,9 @@ def _fraction(value: float) -> object:
     return value if math.isfinite(value) else ["float", _DOUBLE.pack(value).hex()]
 
 
-class _Writer:
+class Writer:
+    """Of one state. tensors: by name, in its order; left: how many more values it may have."""
+
     def __init__(
         self,
         is_tensor: Callable[[object], bool],
@@ -112,12 +114,12 @@ class _Writer:
         self._is_tensor, self._plain, self._identity = is_tensor, plain, identity
         self._names: dict[Hashable, str] = {}
         self._open: set[int] = set()  # what we are inside of
-        self._left = MOST_VALUES
+        self.left = MOST_VALUES
 
     def value(self, value: Any, name: str, depth: int) -> object:
         """What stands for it in the skeleton. name: of its place."""
-        self._left -= 1
-        if self._left < 0:
+        self.left -= 1
+        if self.left < 0:
             raise BadState(name, f"it is past the first {MOST_VALUES} values: use tensors")
         kind = type(value)
         if kind is bool or value is None:
@@ -134,7 +136,7 @@ class _Writer:
             return ["tensor", self._tensor(value, name)]
         return self._branch(value, name, depth + 1)
 
-    def _branch(self, value: Any, name: str, depth: int) -> list[object]:
+    def _branch(self, value: Any, name: str, depth: int) -> object:
         if depth > MOST_DEPTH:
             raise BadState(name, f"it is nested more than {MOST_DEPTH} deep")
         if id(value) in self._open:
@@ -151,11 +153,14 @@ class _Writer:
             skeleton = [kind.__name__]
             skeleton.extend(self.value(child, f"{under}#{at}", depth) for at, child in enumerate(value))
         else:
-            skeleton = self._made(value, name, depth)
+            made = self.made(value, name, depth)
+            self._open.remove(id(value))
+            return made
         self._open.remove(id(value))
         return skeleton
 
-    def _made(self, value: object, name: str, depth: int) -> list[object]:
+    def made(self, value: object, name: str, depth: int) -> object:
+        """What stands for a value that is made of others."""
         parts = self._plain(value)
         if parts is None:
             kind = f"{type(value).__module__}.{type(value).__qualname__}"

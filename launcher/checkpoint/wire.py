@@ -16,10 +16,11 @@ import msgspec
 
 from launcher.checkpoint.generations import MOST_GENERATIONS
 from launcher.errors import BadFrame
-from launcher.keeping import MOST_COPIES, Circle, Doors, Holds
+from launcher.keeping import MOST_COPIES, Holds, Takes
+from launcher.keeping import Seat as Seat
 
 VERSION = 1
-MOST_BYTES = 64 << 10
+MOST_BYTES = 1 << 20  # a seat with MOST_LIES places; all else is far smaller
 
 Text = Annotated[str, msgspec.Meta(max_length=4_096)]  # a path, a URL, a sentence
 Word = Annotated[str, msgspec.Meta(max_length=253)]
@@ -40,7 +41,8 @@ class Hello(_Frame, tag=1, frozen=True):
     """Who saves here: a rank of a round of a run, on the worker of this name.
 
     target: the folder or URL of its checkpoints, "" where it writes none: for what goes there on its behalf.
-    replicas: how many copies of each shard the memory of other workers is to hold.
+    replicas: how many copies of each shard the memory of other workers is to hold. alike: what it saves is the same on
+    all ranks, also where it is the only one.
     """
 
     run: Word
@@ -52,6 +54,7 @@ class Hello(_Frame, tag=1, frozen=True):
     version: Count = VERSION
     target: Text = ""
     replicas: Annotated[int, msgspec.Meta(ge=0, le=MOST_COPIES)] = 0
+    alike: bool = False
 
 
 class Need(_Frame, tag=2, frozen=True):
@@ -169,19 +172,6 @@ class Holdings(_Frame, tag=16, frozen=True):
     held: Holds = ()
 
 
-class Seat(_Frame, frozen=True):
-    """A member's place in a world, and where its shards are: as wire.Formed has it. processes: of this member."""
-
-    round: Count
-    first_rank: Ranks
-    processes: Ranks
-    ranks: Ranks
-    origin: Count = 0
-    alike: bool = False
-    fetch: Doors = ()
-    circle: Circle | None = None
-
-
 class Agreed(_Frame, tag=17, frozen=True):
     """The agent tells from which step in memory the world goes on, -1: from storage. Done answers.
 
@@ -234,9 +224,42 @@ class Stored(_Frame, tag=25, frozen=True):
     step: Newest = -1
 
 
-ToKeeper: TypeAlias = Hello | Need | Sealed | Wait | Ask | Bye | Settle | End | Agreed | Trust | Overtake | Look
+class Inherit(_Frame, tag=26, frozen=True):
+    """The agent says, between two rounds: keep these for workers that leave, as wire.Handover has it. Done answers."""
+
+    round: Count
+    step: Step
+    origin: Count
+    ranks: Ranks
+    within_s: Annotated[float, msgspec.Meta(ge=0, le=1e7)]
+    take: Takes = ()
+
+
+class Bring(_Frame, tag=27, frozen=True):
+    """A training process asks for the shard of this rank of so many, of the step that its world goes on from.
+
+    It has said no Hello. Brought or Failed answers.
+    """
+
+    step: Step
+    round: Count
+    rank: Ranks
+    ranks: Ranks
+
+
+class Brought(_Frame, tag=28, frozen=True):
+    """In this file of memory it lies, every byte of it looked at."""
+
+    path: Text
+    generation: Slot
+    epoch: Count
+
+
+ToKeeper: TypeAlias = (
+    Hello | Need | Sealed | Wait | Ask | Bye | Settle | End | Agreed | Trust | Overtake | Look | Inherit | Bring
+)
 ToClient: TypeAlias = (
-    Arena | Refused | Hashed | Persisted | Failed | Done | Stats | Holdings | Pinned | MadeRoom | Stored
+    Arena | Refused | Hashed | Persisted | Failed | Done | Stats | Holdings | Pinned | MadeRoom | Stored | Brought
 )
 Message: TypeAlias = ToKeeper | ToClient
 

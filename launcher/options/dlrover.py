@@ -5,7 +5,6 @@ from __future__ import annotations
 from launcher.options import values
 from launcher.options.option import Effect, Option, Origin
 
-NOT_YET = "the health checks come with a later version"
 _CHECKS = "checks.network"
 
 _UPSTREAM = (
@@ -33,35 +32,33 @@ _UPSTREAM = (
     ),
     Option(
         "network-check",
-        "check every node before each start, leave out the faulty ones: refused, the health checks are not there yet.",
+        "check every node before each start and restart: those that are proven faulty end with 138, the others train.",
         sets=(_CHECKS,),
         origin=Origin.DLROVER,
-        effect=Effect.NOT_YET,
     ),
     Option(
         "precheck",
-        "0 checks nothing; 1 is --network-check, 2 --comm-perf-test with it: refused, not there yet.",
+        "0 checks nothing; 1 is --network-check; 2 is --comm-perf-test with it.",
         value="0|1|2",
         example="1",
         sets=(_CHECKS,),
         read=values.count,
         choices=("0", "1", "2"),
         origin=Origin.DLROVER,
-        effect=Effect.NOT_YET,
     ),
     Option(
         "comm-perf-test",
-        "a part of --network-check, and refused without it: the speed of all nodes together.",
+        "a part of --network-check, and refused without it: how fast all who passed are together; it is told, and "
+        "nobody is judged by it.",
         sets=("checks.performance",),
         origin=Origin.DLROVER,
-        effect=Effect.NOT_YET,
     ),
     Option(
         "exclude-straggler",
-        "a part of --network-check, and refused without it: slow nodes are left out.",
+        "a part of --network-check, and refused without it: a node that needs more than twice the mean of the others, "
+        "alone or in the network, ends with 138.",
         sets=("checks.exclude_straggler",),
         origin=Origin.DLROVER,
-        effect=Effect.NOT_YET,
     ),
 )
 
@@ -122,38 +119,110 @@ _GUIDE = (
         "a part of --network-check, and refused without it: the links from switchbox to GPUs.",
         sets=("checks.switchbox",),
         origin=Origin.GUIDE,
-        effect=Effect.NOT_YET,
     ),
     Option(
         "box-pairs",
-        "pairs of sockets for --switchbox-check, '0:1 2:4 3:5 6:7' if nothing is given; it waits for that check.",
+        "pairs of sockets for --switchbox-check, GPUs by their numbers; '0:1 2:4 3:5 6:7' if nothing is given.",
         value="'A:B C:D'",
         example="0:1 2:3",
         sets=("checks.box_pairs",),
         read=values.box_pairs,
         origin=Origin.GUIDE,
-        effect=Effect.NONE,
     ),
     Option(
         "min-bandwidth",
-        "MB/s below which --switchbox-check calls a link broken, 10000 if nothing is given; it waits for that check.",
+        "MB/s below which --switchbox-check calls a link broken, 10000 if nothing is given.",
         value="MB/S",
         example="9999",
         sets=("checks.min_bandwidth_mb_per_s",),
         read=values.count,
         origin=Origin.GUIDE,
-        effect=Effect.NONE,
     ),
     Option(
         "min-channels",
-        "pairs that --switchbox-check must find working, 2 if nothing is given; it waits for that check.",
+        "pairs that --switchbox-check must find working, 2 if nothing is given; with fewer a node ends with 138.",
         value="N",
         example="3",
         sets=("checks.min_channels",),
         read=values.count,
         origin=Origin.GUIDE,
-        effect=Effect.NONE,
     ),
 )
 
 DLROVER = (*_UPSTREAM, *_NOTHING, *_GUIDE)
+
+# Ours, for the checks that are DLRover's.
+CHECKS = (
+    Option(
+        "node-verdicts",
+        "with --network-check, write what the check has found of this node on the own pod, where an admin's "
+        "turnout-autoscaler --taint-nodes reads it.",
+        sets=("checks.verdicts",),
+        origin=Origin.OURS,
+    ),
+    Option(
+        "slow-rule",
+        "with --network-check, beside what a node's time is held: twice the mean or the median of the others, or the "
+        "median and how much they differ. mean, the guide's, if nothing is given; many slow nodes raise it.",
+        value="mean|median|spread",
+        example="median",
+        sets=("checks.limits",),
+        choices=("mean", "median", "spread"),
+        origin=Origin.OURS,
+    ),
+    Option(
+        "slow-compute-s",
+        "with --network-check, a node whose matrix product takes longer is slow, whatever the others need.",
+        value="S",
+        example="0.02",
+        sets=("checks.limits",),
+        read=values.duration,
+        origin=Origin.OURS,
+    ),
+    Option(
+        "slow-collective-s",
+        "with --network-check, an all-reduce of two nodes that takes longer is slow, whatever the others need.",
+        value="S",
+        example="0.001",
+        sets=("checks.limits",),
+        read=values.duration,
+        origin=Origin.OURS,
+    ),
+    Option(
+        "probe-meet-s",
+        "with --network-check, how long the processes that measure may take to start and to meet, 120 if nothing is "
+        "given.",
+        value="S",
+        example="300",
+        sets=("checks.probing",),
+        read=values.duration,
+        origin=Origin.OURS,
+    ),
+    Option(
+        "probe-stage-s",
+        "the same for each thing that they measure, 60 if nothing is given; who is stuck for longer is killed.",
+        value="S",
+        example="10",
+        sets=("checks.probing",),
+        read=values.duration,
+        origin=Origin.OURS,
+    ),
+    Option(
+        "probe-matmul",
+        "rows of the square matrices that a probe multiplies; 512 on a CPU and 16384 on a GPU if nothing is given.",
+        value="N",
+        example="4096",
+        sets=("checks.probing",),
+        read=values.some,
+        origin=Origin.OURS,
+    ),
+    Option(
+        "probe-reduce-bytes",
+        "bytes of a probe's all-reduce; 4 MiB on a CPU and 64 MiB on a GPU if nothing is given.",
+        value="N",
+        example="268435456",
+        sets=("checks.probing",),
+        read=values.some,
+        origin=Origin.OURS,
+    ),
+)

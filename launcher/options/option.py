@@ -23,7 +23,6 @@ class Effect(StrEnum):
 
     HERE = "here"
     NONE = "no effect here"
-    NOT_YET = "not yet"  # refused, so that nobody relies on it
 
 
 @dataclass(frozen=True, slots=True)

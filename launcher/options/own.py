@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from launcher.options import values
+from launcher.options.dlrover import CHECKS
 from launcher.options.option import Option, Origin
 
 _MEETING = (
@@ -122,6 +123,41 @@ _START = (
     ),
 )
 
+_HANGS = (
+    Option(
+        "hang-timeout",
+        "seconds without a step after which a process hangs, if its own steps do not say so earlier. Not in a phase "
+        "that the script has named, and not before its first step.",
+        value="S",
+        example="120",
+        sets=("hangs.at_most_s",),
+        read=values.duration,
+        env=("XPU_TIMER_HANG_TIMEOUT",),
+        origin=Origin.OURS,
+    ),
+    Option(
+        "on-hang",
+        "what becomes of a round in which a process hangs, once it is told who stands apart: nothing, a person is "
+        "asked; all restart, charged like a failure; or the same, and that worker leaves with 138. ask if nothing is "
+        "given.",
+        value="ask|restart|replace",
+        example="restart",
+        sets=("hangs.act",),
+        choices=("ask", "restart", "replace"),
+        origin=Origin.OURS,
+    ),
+    Option(
+        "stacks-dir",
+        "folder for the stacks of processes when one hangs, which `turnout stacks` merges. Else a temporary one.",
+        value="DIR",
+        example="/shared/stacks",
+        sets=("hangs.folder",),
+        read=values.word,
+        env=("XPU_TIMER_TIMELINE_PATH",),
+        origin=Origin.OURS,
+    ),
+)
+
 _PLACE = (
     Option(
         "name",
@@ -191,4 +227,4 @@ _TELLING = (
     Option("help", "print the options, and end.", short="h", origin=Origin.OURS),
 )
 
-OURS = (*_MEETING, *_TIMES, *_START, *_PLACE, *_TELLING)
+OURS = (*_MEETING, *_TIMES, *_START, *_HANGS, *CHECKS, *_PLACE, *_TELLING)

@@ -37,7 +37,7 @@ Each option is also a variable, `PET_` and its name in capitals with underscores
 stronger than the other variables in the table. An empty variable is as if it were not set. A value that cannot be read
 ends the program with code 2 and the name of the culprit.
 
-`no effect here` is a warning when the agent starts, with the reason in the table; `not yet` is a refusal. All other
+`no effect here` is a warning when the agent starts, with the reason in the table. All other
 options change the named fields of the agent's settings. The tests of the parser check each row of these tables; the
 page is written by `python -m launcher.options`.
 """

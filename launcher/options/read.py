@@ -10,16 +10,17 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from launcher.api.strategy import resizable
-from launcher.errors import BadTerms
+from launcher.errors import BadCheck, BadSettings, BadTerms
+from launcher.health.checks import Checks
+from launcher.health.hangs import Act, Hangs
+from launcher.health.model import Limits, Rule
+from launcher.health.probe import Probing
 from launcher.model import Exit, Terms
 from launcher.options import conf, meeting, page
-from launcher.options.dlrover import NOT_YET
 from launcher.options.lex import BadCommand, Given, Line, look_up, strangers, take_apart
 from launcher.options.option import Effect
 from launcher.options.values import BadValue, some
 from launcher.settings import (
-    BadSettings,
-    Checks,
     Command,
     Devices,
     Kind,
@@ -55,7 +56,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str], program: str = "turnou
         if shell := line.given.get("print-completion"):
             return Answer(page.completion(str(shell.value), program), Exit.DONE)
         return _settings(line, environ)
-    except (BadCommand, BadSettings, BadTerms) as error:
+    except (BadCommand, BadSettings, BadTerms, BadCheck) as error:
         return Answer(f"{program}: {error}", Exit.USAGE)
 
 
@@ -75,13 +76,11 @@ def _settings(line: Line, environ: Mapping[str, str]) -> Settings:
         start=_start(chosen),
         output=_output(chosen),
         checks=_checks(chosen),
+        hangs=_hangs(chosen),
         strategy=chosen.get("strategy", ""),
         explain=chosen.get("explain", False),
         heard=tuple(str(each) for each in given.values()),
     )
-    if settings.checks.network:
-        culprit = given["network-check"] if chosen.get("network-check") else given["precheck"]
-        raise BadCommand(f"{culprit}: {Effect.NOT_YET.value}: {NOT_YET}")
     notes = (*_notes(given, chosen, bounds), *conf_notes, *meeting.notes(given, settings.meeting, bounds))
     unknown = (Note(name, Warned.NO_EFFECT, "no option has this name") for name in strangers(environ))
     return replace(settings, notes=(*notes, *unknown))
@@ -184,9 +183,29 @@ def _checks(chosen: Chosen) -> Checks:
         performance=chosen.get("comm-perf-test", False) or precheck > 1,
         exclude_straggler=chosen.get("exclude-straggler", False),
         switchbox=chosen.get("switchbox-check", False),
+        verdicts=chosen.get("node-verdicts", False),
         box_pairs=chosen.get("box-pairs", default.box_pairs),
         min_bandwidth_mb_per_s=chosen.get("min-bandwidth", default.min_bandwidth_mb_per_s),
         min_channels=chosen.get("min-channels", default.min_channels),
+        limits=Limits(
+            Rule(chosen.get("slow-rule", Rule.MEAN)),
+            compute_s=chosen.get("slow-compute-s"),
+            collective_s=chosen.get("slow-collective-s"),
+        ),
+        probing=Probing(
+            chosen.get("probe-meet-s", default.probing.meet_s),
+            chosen.get("probe-stage-s", default.probing.stage_s),
+            chosen.get("probe-matmul"),
+            chosen.get("probe-reduce-bytes"),
+        ),
+    )
+
+
+def _hangs(chosen: Chosen) -> Hangs:
+    return Hangs(
+        at_most_s=chosen.get("hang-timeout"),
+        act=Act(chosen.get("on-hang", Act.ASK)),
+        folder=chosen.get("stacks-dir", ""),
     )
 
 

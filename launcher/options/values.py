@@ -70,6 +70,13 @@ def seconds(given: str) -> float:
     return value
 
 
+def duration(given: str) -> float:
+    """A time above 0."""
+    if (value := seconds(given)) > 0:
+        return value
+    raise BadValue("a number of seconds above 0 is needed")
+
+
 def port(given: str) -> int:
     """0 to 65535."""
     if count(given) > 65_535:

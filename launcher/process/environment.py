@@ -13,6 +13,7 @@ from launcher.process.orders import How, Order
 from launcher.wire import Formed
 
 ROUND, RESTORE, KEEPER = "TURNOUT_ROUND", "TURNOUT_RESTORE_STEP", "TURNOUT_KEEPER"
+PARTS = "TURNOUT_RESTORE_PARTS"  # a step that others have saved: "step of so many ranks in round", "" for none
 STORED, STORED_IN = "TURNOUT_STORED_STEP", "TURNOUT_STORED_IN"  # what all ranks read of this folder of checkpoints
 RUN, WORKER, MEMORY = "TURNOUT_RUN", "TURNOUT_WORKER", "TURNOUT_MEMORY_DIR"  # whose memory it is, and where it lies
 
@@ -75,7 +76,8 @@ def of_process(
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         "TORCHELASTIC_ERROR_FILE": error_file,
         ROUND: str(formed.round),
-        RESTORE: str(formed.restore),
+        RESTORE: str(-1 if formed.saved_by else formed.restore),
+        PARTS: f"{formed.restore} of {formed.saved_by} in {formed.origin}" if formed.saved_by else "",
     }
     return env | (_one_device(shared, local_rank) if job.virtual_local_rank else {})
 

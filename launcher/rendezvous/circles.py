@@ -6,16 +6,22 @@ from launcher.checkpoint.buddies import buddies
 from launcher.keeping import MOST_COPIES, Circle
 from launcher.model import World
 from launcher.rendezvous.held import door_of
+from launcher.rendezvous.state import Rings
 
 
-def circles(world: World) -> dict[str, Circle]:
-    """By member id; nobody where there is one member only, or one whose keeper takes no copies."""
+def circles(world: World, before: Rings = ()) -> tuple[dict[str, Circle], Rings]:
+    """By member id; nobody where there is one member only, or one whose keeper takes no copies. And who keeps whose.
+
+    before: that of the last world: after a replacement as few buddies as can be change.
+    """
     doors = {member.id: door for member in world.members if (door := door_of(member)) is not None}
     if len(doors) < max(len(world.members), 2):
-        return {}
+        return {}, ()
     places = [(member.id, member.path) for member in world.members]
-    kept = [buddies(places, copies) for copies in range(1, min(MOST_COPIES, len(places) - 1) + 1)]
+    counts = range(1, min(MOST_COPIES, len(places) - 1) + 1)
+    rings = tuple(buddies(places, copies, before[copies - 1] if copies <= len(before) else None) for copies in counts)
     first, size = doors[world.members[0].id], len(places)
-    return {
-        id_: Circle(first, size, tuple(tuple(doors[other] for other in each[id_]) for each in kept)) for id_ in doors
+    around = {
+        id_: Circle(first, size, tuple(tuple(doors[other] for other in each[id_]) for each in rings)) for id_ in doors
     }
+    return around, rings

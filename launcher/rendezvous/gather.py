@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from zlib import crc32
 
+from launcher.health.rounds import proven
 from launcher.model import Exit, Member, Reason, Record, World
 from launcher.ranks import ips, seated
 from launcher.rendezvous.circles import circles
@@ -50,7 +51,9 @@ def gather(turn: Turn) -> None:
     if not _alone(turn):
         turn.wake(at.fenced_s)
         return
-    chosen = sorted(there, key=lambda known: (not _veteran(turn, known), known.member.age))[:size]
+    if (fit := proven(turn, there, size)) is None:
+        return
+    chosen = sorted(fit, key=lambda known: (not _veteran(turn, known), known.member.age))[:size]
     if not at.arbiter and not overlaps(turn, chosen):
         _no_arbiter(turn)
         return
@@ -217,6 +220,7 @@ def form(turn: Turn) -> None:
         at, phase=Phase.TRAINING, world=world, base=at.round, base_size=len(world.members), chosen=(), done=frozenset(),
         expected=0, call_s=0.0, since_s=turn.now_s, sought_s=0.0, fault="",
         roams=None if at.roams is None else True, lost=False, stop_step=None, sure=False,
+        checking=at.checking and replace(at.checking, passed=frozenset()),
     )  # fmt: skip
     _tell_places(turn, world, base)
     fields: dict[str, object] = {"round": world.round, "members": len(world.members), "ranks": world.ranks}
@@ -232,9 +236,9 @@ def _tell_places(turn: Turn, world: World, base: int) -> None:
     choice = restorable(
         world, {id_: known.held for id_, known in there.items()}, {id_: known.member for id_, known in there.items()}
     )
-    around = circles(world)
+    around, rings = circles(world, turn.at.rings)
     carry = turn.at.carry
-    turn.at = replace(turn.at, named=None, unnamed=size, carry=-1)
+    turn.at = replace(turn.at, rings=rings, named=None, unnamed=size, carry=-1)
     for member in world.members:
         seat, known = world.seats[member.id], turn.members[member.id]
         turn.know(
@@ -247,6 +251,7 @@ def _tell_places(turn: Turn, world: World, base: int) -> None:
                 world.round, base, seat.group_rank, size, seat.first_rank, ranks, host.address, host.master_port,
                 turn.at.why.value, turn.at.budget, successors, choice.step, choice.round, choice.alike,
                 choice.fetch.get(member.id, ()), around.get(member.id), carry,
+                choice.saved_by, choice.lies.get(member.id, ()),
             ),
         )  # fmt: skip
     spares = [id_ for id_ in turn.members if id_ not in world.seats]

@@ -3,20 +3,33 @@
 The stop step lies ahead of the farthest rank. Until all have answered that they have not passed it, ranks that reach
 it wait there; was it passed, a later one is agreed. A job that tells no steps gets SIGTERM instead: its own hook saves.
 Growth goes the same way. DESIGN §5
+
+Before they go, what only they hold in memory goes to members that stay. A leaver says nothing for it: who stays fetches
+it, as it would fetch a shard that it has lost. What does not come in time is in storage, if that took it in time, and
+else lost: nothing waits for it. Source: issue 7
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import replace
 
+from launcher.checkpoint.buddies import heirs
+from launcher.keeping import ALL, MOST_LIES, Take
 from launcher.model import Exit, Reason
-from launcher.rendezvous.state import Known, Phase
+from launcher.rendezvous.held import Run, State, door_of, ranks_in, runs_of
+from launcher.rendezvous.naming import carried
+from launcher.rendezvous.state import Handing, Known, Phase
 from launcher.rendezvous.turn import Turn
-from launcher.wire import Finish, StopAt
+from launcher.wire import Finish, Handover, StopAt
 
 AHEAD = 2  # steps between the farthest one known and the one at which all stop
 GROWTH_GRACE_S = 60.0  # for a world that grows to reach its stop step and save
 STEP_SHARE = 0.8  # of the time that is left, for the agreed stop; the rest is for ending processes by force
+HAND_SHARE = 0.8  # of what is left then, for shards to be handed over; the rest is for leavers to end
+_STOPS = (Phase.DRAINING, Phase.STOPPING, Phase.HANDING)
+_MOST_DOORS = 4
 
 
 def leaving(turn: Turn, id_: str, known: Known, grace_s: float) -> None:
@@ -25,10 +38,22 @@ def leaving(turn: Turn, id_: str, known: Known, grace_s: float) -> None:
         return
     turn.know(id_, replace(known, leave_s=turn.now_s + grace_s))
     turn.told("member_leaving", Reason.DRAINED, member=known.member.name, grace_s=grace_s)
-    if not known.busy:
+    phase = turn.at.phase
+    if phase is Phase.GATHERING and known.held and turn.inside(id_):
+        turn.at = replace(turn.at, phase=Phase.HANDING)
+    elif not known.busy and not (phase in _STOPS and turn.inside(id_)):
         turn.tell((id_,), Finish(int(Exit.DRAINED), Reason.DRAINED.value, "", turn.at.carry))
-    elif turn.at.phase is Phase.DRAINING:
+        return
+    turn.at = replace(turn.at, handing=None)  # what it holds goes to who stays, with that of others who leave
+    if phase is Phase.DRAINING:
         turn.at = replace(turn.at, until_s=min(turn.at.until_s, turn.now_s + grace_s * STEP_SHARE))
+
+
+def farewell(turn: Turn, id_: str) -> Finish:
+    """What is told to one who leaves now that nobody trains: it was asked to, or is at fault."""
+    if (why := turn.at.hanging.leaves.get(id_)) is not None:
+        return Finish(int(Exit.FAULTY), Reason.NODE_FAULTY.value, why, turn.at.carry)
+    return Finish(int(Exit.DRAINED), Reason.DRAINED.value, "", turn.at.carry)
 
 
 def wants_drain(turn: Turn) -> tuple[Reason, str] | None:
@@ -105,3 +130,101 @@ def _left_s(turn: Turn) -> float:
 def reached(turn: Turn, id_: str, known: Known, step: int) -> None:
     """How far the processes of one member are."""
     turn.know(id_, replace(known, reached=step))
+
+
+def stopped(turn: Turn) -> None:
+    """Nobody trains any more: the fault is charged, and those who want to leave may soon go."""
+    at = turn.at = replace(turn.at, carry=carried(turn))
+    if at.fault and not at.lost:
+        if at.budget.used >= at.terms.max_restarts:
+            detail = f"{at.budget.used} of {at.terms.max_restarts} restarts are used; {at.fault}"
+            turn.finish(Exit.FAILED, Reason.BUDGET_SPENT, detail)
+            return
+        turn.at = replace(at, budget=at.budget.charged())
+    staying = sum(known.leave_s is None for known in turn.members.values())
+    short = at.terms.size(staying) == 0
+    turn.at = replace(
+        turn.at, phase=Phase.HANDING, handing=None, fault="", lost=False, since_s=turn.now_s, world=at.world,
+        expected=at.base_size if short else 0, call_s=at.terms.settle_s if short else 0.0,
+    )  # fmt: skip
+
+
+def hand(turn: Turn) -> None:
+    """Have it done, then let those who leave go. The next world is made at once where there is nothing to hand over."""
+    at = turn.at
+    leavers = {id_: known for id_, known in turn.members.items() if known.leave_s is not None}
+    if leavers and at.handing is None:
+        left_s = min(known.leave_s - turn.now_s for known in leavers.values() if known.leave_s is not None)
+        turn.at = at = replace(at, handing=_begun(turn, leavers, turn.now_s + HAND_SHARE * left_s))
+    handing = at.handing
+    if handing is not None and handing.awaits & turn.members.keys() and turn.now_s < handing.until_s:
+        turn.wake(handing.until_s)
+        return
+    for id_ in leavers:
+        turn.tell((id_,), farewell(turn, id_))
+    turn.at = replace(at, phase=Phase.GATHERING, handing=None)
+
+
+def _begun(turn: Turn, leavers: Mapping[str, Known], until_s: float) -> Handing:
+    """Tell who takes what, and have those who leave write theirs meanwhile. Where it is nothing nobody is awaited."""
+    at, state, takes = turn.at, *handed(turn)
+    left_s = until_s - turn.now_s
+    if state is None or not takes or left_s <= 0:
+        return Handing()
+    step, origin, ranks = state
+    for id_ in sorted(leavers.keys() | takes.keys()):
+        turn.tell((id_,), Handover(at.round, step, origin, ranks, left_s, takes.get(id_, ())))
+    names = {turn.members[id_].member.name: len(takes[id_]) for id_ in sorted(takes)}
+    turn.told("shards_handed_over", Reason.MEMBER_LEFT, round=at.round, step=step, ranks=ranks, to=names)
+    return Handing(frozenset(takes), until_s)
+
+
+def handed(turn: Turn) -> tuple[State | None, dict[str, tuple[Take, ...]]]:
+    """The newest step that can be had whole, and which shards of it who stays has to take from those who leave.
+
+    What can be read by no other world than one of its size is handed over only if that may be the next one.
+    """
+    members = {id_: known.member for id_, known in turn.members.items()}
+    held = {id_: known.held for id_, known in turn.members.items()}
+    staying = [id_ for id_, known in turn.members.items() if known.leave_s is None and not known.busy]
+    for state in sorted(
+        {(each.step, each.round, each.ranks) for holds in held.values() for each in holds}, reverse=True
+    ):
+        runs = runs_of(state, held, members)
+        if state[0] < 0:
+            break
+        if state[2] == ALL:
+            if any(run.id in staying for run in runs):
+                break  # each has all of it
+            continue
+        if ranks_in(runs) < set(range(state[2])):
+            continue
+        if not all(run.parts for run in runs) and _shrinks(turn, len(staying)):
+            break
+        return state, _takes(turn, runs, staying)
+    return None, {}
+
+
+def _shrinks(turn: Turn, staying: int) -> bool:
+    """Will the next world be smaller than the last?"""
+    size = turn.at.terms.size(staying)
+    return turn.at.world is not None and 0 < size < len(turn.at.world.members)
+
+
+def _takes(turn: Turn, runs: tuple[Run, ...], staying: list[str]) -> dict[str, tuple[Take, ...]]:
+    """By member that stays: what it takes."""
+    doors = {run.id: door for run in runs if (door := door_of(turn.members[run.id].member)) is not None}
+    there, theirs = ranks_in(run for run in runs if run.id in staying), dict[str, Run]()
+    for number, run in enumerate(run for run in runs if run.id not in staying and run.id in doors):
+        if not there.issuperset(run.ranks):
+            there |= {*run.ranks}
+            theirs[f"{number}"] = run
+    takers = [(id_, turn.members[id_].member.path) for id_ in staying if turn.members[id_].member.keeper]
+    chosen = heirs([(key, turn.members[run.id].member.path) for key, run in theirs.items()], takers)
+    found: dict[str, list[Take]] = defaultdict(list)
+    for key, heir in chosen.items():
+        run = theirs[key]
+        givers = [doors[each.id] for each in runs if each.ranks == run.ranks and each.id in doors]
+        owner = turn.members[run.id].member.name if run.own else f"ranks {run.first_rank} and {run.count - 1} more"
+        found[heir].append(Take(owner, run.first_rank, run.count, tuple(givers[:_MOST_DOORS])))
+    return {id_: tuple(takes[:MOST_LIES]) for id_, takes in found.items()}

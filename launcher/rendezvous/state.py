@@ -1,11 +1,13 @@
 """What the coordinator knows, what can happen to it, and what it can ask for. DESIGN §5.
 
 States, and what ends each:
-    GATHERING  nobody trains         enough members have no process running: CLAIMING
+    GATHERING  nobody trains         enough members have no process running: CLAIMING, or CHECKING first
+    CHECKING   nobody trains         groups have measured: GATHERING, with those who have passed
     CLAIMING   nobody trains         the arbiter grants the round: TRAINING; it has another holder: OVER
     TRAINING   the world is frozen   a loss or a fault: STOPPING; a leaver or growth: DRAINING; all done: FINISHING
     DRAINING   a stop step is agreed everybody has stopped: GATHERING; time is up: STOPPING
-    STOPPING   processes are ended   everybody has stopped or is lost: GATHERING
+    STOPPING   processes are ended   everybody has stopped or is lost: HANDING
+    HANDING    some leave            members that stay have their shards, or time is up: GATHERING
     FINISHING  nobody trains         everybody knows that the job is over: OVER
 """
 
@@ -16,20 +18,28 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
+from launcher.health.frames import Probed
+from launcher.health.groups import Groups
+from launcher.health.model import Check, Limits, Verdict
+from launcher.health.probe import Probing
+from launcher.health.stacks.hanging import Hanging, Merge, Merged
 from launcher.model import Budget, Exit, Member, Reason, Record, Terms, World
 from launcher.wire import Base, Held, Message, Stored
 
-NO_BUDGET, NO_BASE = Budget(), Base()
+Rings: TypeAlias = tuple[Mapping[str, tuple[str, ...]], ...]
+NO_BUDGET, NO_BASE, LIMITS, NO_HANG = Budget(), Base(), Limits(), Hanging()
 
 
 class Phase(Enum):
     """Where the job stands."""
 
     GATHERING = "gathering"
+    CHECKING = "checking"
     CLAIMING = "claiming"
     TRAINING = "training"
     DRAINING = "draining"
     STOPPING = "stopping"
+    HANDING = "handing"
     FINISHING = "finishing"
     OVER = "over"
 
@@ -54,6 +64,39 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
+class Checking:
+    """How nodes are checked before each round, and the check under way, if any.
+
+    leaves_slow: slow nodes do not train either. all_together: the speed of all who passed is measured, too. round_s:
+    the longest that groups may take. verdict: of the groups, while all together are measured. number: of the newest
+    order to the groups that measure now. told: what came of it, by member; unfit: who must not train, and why, by what
+    it says itself. passed: who may train next.
+    """
+
+    limits: Limits = LIMITS
+    leaves_slow: bool = False
+    all_together: bool = False
+    round_s: float = Probing().round_s
+    number: int = 0
+    check: Check | None = None
+    groups: Groups = ()
+    verdict: Verdict | None = None
+    told: Mapping[str, Probed] = field(default_factory=dict)
+    unfit: Mapping[str, str] = field(default_factory=dict)
+    passed: frozenset[str] = frozenset()
+    began_s: float = 0.0
+    until_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Handing:
+    """Shards on their way from members that leave. awaits: who takes some and has not answered. until_s: no longer."""
+
+    awaits: frozenset[str] = frozenset()
+    until_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class State:
     """All that the coordinator knows. Soft: a successor begins with what members bring along.
 
@@ -69,8 +112,10 @@ class State:
     unfenced: the arbiter was out of reach for too long, and only its grant lets us go on. told_s: when it was last
     told who is missing. unnamed: members that have not told yet what they see in storage; named: what all read of it,
     None until they have. carry: the newest step that all of the last world held in memory when it stopped, -1 for none.
-    why: what began the next round. fault: the process failure that will be charged unless a loss
-    explains it.
+    handing: None before it is known what is handed over. rings: for each number of copies who kept whose in the newest
+    world. why: what began the next round. fault: the process failure that will be charged unless a loss explains it.
+    checking: None where nodes are not checked. hanging: what is known of a process that hangs, and what becomes of its
+    round.
     """
 
     me: Member
@@ -117,6 +162,10 @@ class State:
     sure: bool = False
     until_s: float = 0.0
     exit: Exit | None = None
+    checking: Checking | None = None
+    hanging: Hanging = NO_HANG
+    handing: Handing | None = None
+    rings: Rings = ()
 
 
 # What can happen.
@@ -144,7 +193,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A member has said something: Beat, Ready, Failed, Succeeded, Leaving, Reached or Ask."""
+    """A member has said something: any of ToCoordinator in launcher/wire.py but Join."""
 
     id: str
     message: Message
@@ -182,7 +231,7 @@ class Ticked:
     """Time has passed."""
 
 
-Event: TypeAlias = Joined | Lost | Said | Granted | Denied | Unanswered | Unfenced | Ticked
+Event: TypeAlias = Joined | Lost | Said | Granted | Denied | Unanswered | Unfenced | Ticked | Merged
 
 
 # What can be asked for.
@@ -247,4 +296,4 @@ class Over:
     detail: str = ""
 
 
-Effect: TypeAlias = Tell | Drop | Claim | Wake | Told | StepDown | Over
+Effect: TypeAlias = Tell | Drop | Claim | Wake | Told | StepDown | Over | Merge

@@ -11,10 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from launcher.health.frames import Hung, Probed, Stacks
+from launcher.health.rounds import check, probed
+from launcher.health.stacks.gathering import came_back, gathered, hung, merged, shown
+from launcher.health.stacks.hanging import Merged
+from launcher.keeping import Taken
 from launcher.model import Budget, Exit, Member, Reason, Terms
 from launcher.rendezvous.gather import gather, granted, unanswered
-from launcher.rendezvous.leave import drain, leaving, reached, wants_drain
-from launcher.rendezvous.naming import carried, saw
+from launcher.rendezvous.leave import drain, hand, leaving, reached, stopped, wants_drain
+from launcher.rendezvous.naming import saw
 from launcher.rendezvous.state import (
     Denied,
     Drop,
@@ -33,7 +38,20 @@ from launcher.rendezvous.state import (
     Unfenced,
 )
 from launcher.rendezvous.turn import Turn
-from launcher.wire import Base, Beat, Failed, Finish, Leaving, Reached, Ready, Refused, Stop, StopAt, Stored, Succeeded
+from launcher.wire import (
+    Base,
+    Beat,
+    Failed,
+    Finish,
+    Leaving,
+    Reached,
+    Ready,
+    Refused,
+    Stop,
+    StopAt,
+    Stored,
+    Succeeded,
+)
 
 TRAINS = (Phase.TRAINING, Phase.DRAINING)
 
@@ -107,6 +125,8 @@ def _take(turn: Turn, event: Event) -> None:
             turn.at = replace(turn.at, phase=Phase.OVER)
             turn.told("stepped_down", Reason.ROUND_LOST, to=holder.coordinator, round=holder.round)
             turn.effects.append(StepDown(holder))
+        case Merged():
+            merged(turn, event)
         case Unfenced():
             turn.at = replace(turn.at, unfenced=True)
             if turn.at.phase in TRAINS:
@@ -115,12 +135,17 @@ def _take(turn: Turn, event: Event) -> None:
 
 def _decide(turn: Turn) -> None:
     """Go on as far as what is known allows."""
+    gathered(turn)
     if turn.at.phase is Phase.TRAINING:
         _train(turn)
     if turn.at.phase is Phase.DRAINING:
         drain(turn)
     if turn.at.phase is Phase.STOPPING and not turn.busy():
-        _stopped(turn)
+        stopped(turn)
+    if turn.at.phase is Phase.HANDING:
+        hand(turn)
+    if turn.at.phase is Phase.CHECKING:
+        check(turn)
     if turn.at.phase is Phase.GATHERING:
         gather(turn)
     if turn.at.phase is Phase.FINISHING:
@@ -176,6 +201,7 @@ def _placed(turn: Turn, member: Member, base: Base) -> None:
             turn.tell((member.id,), StopAt(turn.world_round, at.stop_step, at.sure))
         if at.named is not None:
             turn.tell((member.id,), at.named)
+        came_back(turn, member.id)
         return
     if base.busy:
         turn.tell((member.id,), Stop(base.round, at.why.value, 0.0))
@@ -232,8 +258,12 @@ def _said(turn: Turn, id_: str, known: Known, message: object) -> None:
                 fault = f"{known.member.name}, local rank {rank}: {detail}"
                 turn.stop(Reason.PROCESS_FAILED, fault)
                 turn.at = replace(turn.at, fault=fault)
-        case Succeeded(round=round_) if known.busy == round_:
-            turn.know(id_, replace(known, busy=0))
+        case Taken(held=held):
+            turn.know(id_, replace(known, held=held))
+            if (handing := at.handing) is not None:
+                turn.at = replace(at, handing=replace(handing, awaits=handing.awaits - {id_}))
+        case Succeeded(round=round_, held=held) if known.busy == round_:
+            turn.know(id_, replace(known, busy=0, held=held))
             if round_ == turn.world_round and turn.inside(id_):
                 turn.at = replace(at, ended=round_, done=at.done | {id_} if at.phase in TRAINS else at.done)
         case Leaving(grace_s=grace_s):
@@ -242,6 +272,12 @@ def _said(turn: Turn, id_: str, known: Known, message: object) -> None:
             reached(turn, id_, known, step_)
         case Stored(round=round_) if known.busy == round_ == turn.world_round:
             saw(turn, id_, known, message)
+        case Probed():
+            probed(turn, id_, known, message)
+        case Hung():
+            hung(turn, id_, known, message)
+        case Stacks():
+            shown(turn, id_, message)
 
 
 def _train(turn: Turn) -> None:
@@ -255,22 +291,3 @@ def _train(turn: Turn) -> None:
         reason, detail = why
         turn.told("round_ended", reason, round=at.round, detail=detail)
         turn.at = replace(at, phase=Phase.DRAINING, why=reason, detail=detail, since_s=turn.now_s)
-
-
-def _stopped(turn: Turn) -> None:
-    """Nobody trains any more: the fault is charged, and those who wanted to leave may go."""
-    at = turn.at = replace(turn.at, carry=carried(turn))
-    if at.fault and not at.lost:
-        if at.budget.used >= at.terms.max_restarts:
-            detail = f"{at.budget.used} of {at.terms.max_restarts} restarts are used; {at.fault}"
-            turn.finish(Exit.FAILED, Reason.BUDGET_SPENT, detail)
-            return
-        turn.at = replace(at, budget=at.budget.charged())
-    for id_ in [id_ for id_, known in turn.members.items() if known.leave_s is not None]:
-        turn.tell((id_,), Finish(int(Exit.DRAINED), Reason.DRAINED.value, "", at.carry))
-    staying = sum(known.leave_s is None for known in turn.members.values())
-    short = at.terms.size(staying) == 0
-    turn.at = replace(
-        turn.at, phase=Phase.GATHERING, fault="", lost=False, since_s=turn.now_s, world=at.world,
-        expected=at.base_size if short else 0, call_s=at.terms.settle_s if short else 0.0,
-    )  # fmt: skip

@@ -14,6 +14,7 @@ from launcher.wire import Finish, Message, Stop, Successor, Waiting
 
 SUCCESSORS = 8
 FAREWELL_S = 5.0  # how long everybody has to hear that the job is over
+MOST_DETAIL = 1_000  # letters of what everybody hears at the end: a longer one would be no frame
 STOP_GRACE_S = 30.0  # for processes to end when nobody is in a hurry
 
 
@@ -94,6 +95,7 @@ class Turn:
 
     def finish(self, exit_: Exit, reason: Reason, detail: str = "") -> None:
         """The job is over: everybody hears it and goes."""
+        detail = detail[:MOST_DETAIL]
         self.told("job_ended", reason, exit=int(exit_), detail=detail)
         until_s = self.now_s + FAREWELL_S
         self.at = replace(self.at, phase=Phase.FINISHING, exit=exit_, why=reason, detail=detail, until_s=until_s)

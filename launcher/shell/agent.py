@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from launcher.errors import LauncherError
+from launcher.keeping import Taken
 from launcher.model import Budget, Exit, Member, Reason
 from launcher.rendezvous.follow import accepts
 from launcher.rendezvous.seek import Address, GiveUp, Seek
@@ -21,6 +22,7 @@ from launcher.shell.contact import Contact
 from launcher.shell.hands import Hands
 from launcher.shell.happened import Came, Ended, Found, Late, Signalled
 from launcher.shell.identity import free_port
+from launcher.shell.meeting.errands import ERRANDS, Errands
 from launcher.shell.meeting.finding import Finder
 from launcher.shell.meeting.leading import Leading
 from launcher.shell.meeting.link import Link
@@ -36,6 +38,7 @@ from launcher.wire import (
     Failed,
     Finish,
     Formed,
+    Handover,
     Held,
     Join,
     Leaving,
@@ -44,7 +47,6 @@ from launcher.wire import (
     Ready,
     Redirect,
     Refused,
-    Roster,
     Stop,
     StopAt,
     Succeeded,
@@ -56,16 +58,9 @@ class Agent:
     """One member. run() gives its exit."""
 
     def __init__(
-        self,
-        settings: Settings,
-        me: Member,
-        token: bytes,
-        training: Hands,
-        leading: Leading,
-        seek: Seek,
-        say: Say,
+        self, settings: Settings, me: Member, token: bytes, training: Hands, leading: Leading, seek: Seek, say: Say,
         where: Callable[[], Sighting],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._settings, self.me, self._token, self._say, self._where = settings, me, token, say, where
         self._inbox: asyncio.Queue[object] = asyncio.Queue()
         self._base, self._budget, self._training, self._leading = Base(), Budget(), training, leading
@@ -74,6 +69,7 @@ class Agent:
         self._leave: float | None = None  # when to be gone, by the loop's clock
         finder = Finder(self._new_link, leading.lead, (me.address, me.port), leading.arbiter, say)
         self._contact = Contact(seek, finder, leading, self._inbox.put_nowait, say)
+        self._errands = Errands(settings.checks, training, self._contact.send, say)
         self._watch: asyncio.Task[None] | None = None  # starts the processes, and waits for their end
         self._exit: tuple[Exit, Reason, str] | None = None
 
@@ -102,6 +98,7 @@ class Agent:
                 loop.remove_signal_handler(sig)
             if self._watch is not None:
                 self._watch.cancel()
+            await self._errands.end()
             await self._training.close(done=(self._exit or [None])[0] is Exit.DONE, by_s=self._leave)
             self._contact.close()
             await self._leading.close()
@@ -112,11 +109,8 @@ class Agent:
         def join(nonce: bytes, proof: bytes) -> Join:
             return Join(VERSION, run, nonce, proof, self.me, terms, self._base, self._budget, wanted, self._held)
 
-        return Link(
-            join, self._token, run,
-            lambda link, message: self._inbox.put_nowait(Came(link, message)),
-            lambda link, reason: self._inbox.put_nowait(Came(link, None, reason)),
-        )  # fmt: skip
+        put = self._inbox.put_nowait
+        return Link(join, self._token, run, lambda *on: put(Came(*on)), lambda link, why: put(Came(link, None, why)))
 
     async def _take(self, item: object) -> None:
         match item:
@@ -134,7 +128,7 @@ class Agent:
             case Ended(unfetched=True, round=round_) if round_ == self._base.round:
                 await self._obey(Stop(round_, Reason.MEMBER_LOST.value, 0.0))  # as if told: Ready ends the round
             case Ended():
-                self._processes_ended(item)
+                await self._processes_ended(item)
             case Signalled(signal=number):
                 await self._asked_to_go(number)
             case Late():
@@ -175,8 +169,7 @@ class Agent:
             await asyncio.wait([self._watch])  # it starts nothing any more
         await self._training.stop(min(grace_s, self._settings.timing.shutdown_s))
         self._held = await self._training.held()
-        self._report = None
-        self._base = self._base.idle()
+        self._report, self._base = None, self._base.idle()
 
     async def _obey(self, message: Message | None) -> None:
         match message:
@@ -202,8 +195,13 @@ class Agent:
                 self._exit = (Exit(code), Reason(reason), detail)
             case Redirect():
                 self._moved(message)
-            case Roster(round=round_, members=members):
-                self._say("roster", {"round": round_, "members": [f"{each.name} {each.address}" for each in members]})
+            case _ if isinstance(message, ERRANDS):
+                self._errands.begin(self.me, message)
+            case Handover(round=round_) if not self._trains():
+                await self._training.hand_over(message)
+                if message.take:
+                    self._held = await self._training.held()
+                    self._contact.send(Taken(round_, self._held))
             case Refused(reason=reason, detail=detail):
                 await self._stop(self._settings.timing.shutdown_s)
                 self._exit = (Exit.FAILED, Reason(reason), detail)
@@ -223,6 +221,7 @@ class Agent:
             await self._stop(0.0)
         self._base, self._budget = Base(formed.round, formed.group_size, True, True), formed.budget
         self._contact.formed(formed.successors)
+        await self._errands.close()  # a probe may still wait for a broken one
         self._report = None
         self._say("processes_started", {
             "round": formed.round, "reason": formed.reason, "group_rank": formed.group_rank,
@@ -240,17 +239,18 @@ class Agent:
             return
         self._inbox.put_nowait(Ended(formed.round, await self._training.ended()))
 
-    def _processes_ended(self, ended: Ended) -> None:
+    async def _processes_ended(self, ended: Ended) -> None:
         if ended.round != self._base.round:
             return
         self._tell_steps(again=False)
         if ended.fault or any(each.failed for each in ended.exited):
             rank, how = (0, ended.fault) if ended.fault else told(ended.exited)
             self._say("process_failed", {"round": ended.round, "local_rank": rank, "detail": how})
-            self._report = Failed(ended.round, rank, how)
+            self._report = Failed(ended.round, rank, how[:1_000])
         else:
             self._say("processes_done", {"round": ended.round})
-            self._report = Succeeded(ended.round)  # the world trains on until told: a new link finds us in our seat
+            self._held = await self._training.held(if_stopped=True)
+            self._report = Succeeded(ended.round, self._held)  # a new link finds us in our seat, until all are done
         self._contact.send(self._report)
 
     def _tell_steps(self, again: bool = True) -> None:
@@ -259,6 +259,7 @@ class Agent:
             before, (link.step, link.saved) = link.step, self._training.steps()
             if before < 0 <= link.step:  # who wants a stop step should know soon that there are steps
                 link.say(Beat(link.step, link.saved))
+            self._errands.tell(link, self._base.round)
         if again:
             asyncio.get_running_loop().call_later(0.2, self._inbox.put_nowait, Late("steps", self._contact.link))
 

@@ -13,7 +13,7 @@ from launcher.shell.meeting.finding import Finder
 from launcher.shell.meeting.leading import Leading
 from launcher.shell.meeting.link import Link
 from launcher.shell.say import Say
-from launcher.wire import Base, Message, Redirect, Stored, Successor, ToCoordinator
+from launcher.wire import Base, Message, Redirect, Roster, Stored, Successor, ToCoordinator
 
 MOST_KNOWN = 16
 
@@ -122,7 +122,11 @@ class Contact:
             self._naming = None
 
     def heard(self, message: Message | None) -> Message | None:
-        """What was said on our link. Gives what is not for us: all but what the members of the round read."""
+        """What was said on our link. Gives what is not for us: all but who is there, and what all of them read."""
+        if isinstance(message, Roster):
+            there = [f"{each.name} {each.address}" for each in message.members]
+            self._say("roster", {"round": message.round, "members": there})
+            return None
         if not isinstance(message, Stored):
             return message
         if self._naming is not None and self._naming[0].round == message.round and not self._naming[1].done():

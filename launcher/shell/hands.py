@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol, TypeAlias
 
 from launcher.process.orders import Exited
-from launcher.wire import Formed, Held, Stored
+from launcher.shell.watching.stacks import Taken
+from launcher.wire import Formed, Handover, Held, Stored
 
 Naming: TypeAlias = Callable[[Stored], Awaitable[Stored]]  # what a member sees in storage in, what all of them read out
 
@@ -32,8 +33,20 @@ class Hands(Protocol):
     def stop_at(self, step: int, *, sure: bool) -> int:
         """Have all stop after this step. Gives the farthest that one may have begun."""
 
-    async def held(self) -> tuple[Held, ...]:
-        """What all processes of this member hold in memory. Asked while none of them runs."""
+    def hung(self) -> Mapping[int, str]:
+        """The processes that hang now, and why, by local rank."""
+
+    async def show(self) -> Mapping[int, Taken]:
+        """The stacks of all processes that run, by local rank."""
+
+    async def held(self, *, if_stopped: bool = False) -> tuple[Held, ...]:
+        """What all processes of this member hold in memory. Asked while none of them runs.
+
+        if_stopped: nothing, unless they were to stop for another world.
+        """
+
+    async def hand_over(self, order: Handover) -> None:
+        """Some leave: keep what it names, or have in storage what others keep from now on. No process runs."""
 
     async def carry(self, step: int) -> None:
         """The job ends, and this is the newest step that all members hold, -1 for none: it is to be in storage."""

@@ -40,31 +40,51 @@ class Metrics:
         self._failed = counter("process_failures", "Training processes of this agent that ended with an error.")
         self._spawned = counter("rounds_spawned", "Rounds in which this agent could not fork its processes.")
         self._left = counter("coordinators_lost", "Coordinators that this agent has lost.", "reason")
+        self._hangs = Gauge(
+            "turnout_launcher_rank_hangs", "1 for a training process that has stopped making progress.",
+            ["run", "rank"], registry=registry,
+        )  # fmt: skip
+        self._apart = Gauge(
+            "turnout_launcher_rank_stands_apart", "1 for a rank that others wait for in a hang. The coordinator tells.",
+            ["run", "rank"], registry=registry,
+        )  # fmt: skip
         self._waited_s = Histogram(
             "turnout_launcher_round_wait_seconds", "From the end of a round, or the first knock, to the next world.",
             ["run"], buckets=_WAITED_S, registry=registry,
         )  # fmt: skip
-        self._heard: dict[str, Callable[[Mapping[str, Any]], None]] = {
+        self._heard = self._hears(run)
+        self._coordinates.labels(run).set(0)
+        self._failed.labels(run)
+
+    def _hears(self, run: str) -> dict[str, Callable[[Mapping[str, Any]], None]]:
+        return {
             "world_formed": self._formed,
             "processes_started": self._started,
             "member_lost": lambda fields: self._lost.labels(run, fields["reason"]).inc(),
             "process_failed": lambda fields: self._failed.labels(run).inc(),
+            "process_hung": lambda fields: self._hangs.labels(run, fields["rank"]).set(1),
+            "process_moved": lambda fields: self._hangs.labels(run, fields["rank"]).set(0),
+            "stacks_gathered": self._gathered,
+            "hang_over": lambda fields: self._apart.clear(),
             "processes_spawned": lambda fields: self._spawned.labels(run).inc(),
             "coordinator_lost": lambda fields: self._left.labels(run, fields["reason"]).inc(),
             "coordinator_begun": lambda fields: self._coordinates.labels(run).set(1),
             "stepped_down": lambda fields: self._coordinates.labels(run).set(0),
             "handed_over": lambda fields: self._coordinates.labels(run).set(0),
         }
-        self._coordinates.labels(run).set(0)
-        self._failed.labels(run)
 
     def told(self, what: str, fields: Mapping[str, object]) -> None:
         """Something happened."""
         if (hear := self._heard.get(what)) is not None:
             hear(fields)
 
+    def _gathered(self, fields: Mapping[str, Any]) -> None:
+        for rank in fields["apart"]:
+            self._apart.labels(self._run, rank).set(1)
+
     def _formed(self, fields: Mapping[str, Any]) -> None:
         run = self._run
+        self._apart.clear()  # ranks are of other processes now
         self._members.labels(run).set(fields["members"])
         self._ranks.labels(run).set(fields["ranks"])
         self._crossings.labels(run).set(fields["crossings"])
@@ -73,6 +93,7 @@ class Metrics:
         self._waited_s.labels(run).observe(fields["waited_s"])
 
     def _started(self, fields: Mapping[str, Any]) -> None:
+        self._hangs.clear()  # the ranks that this agent had before
         self._round.labels(self._run).set(fields["round"])
         self._group_rank.labels(self._run).set(fields["group_rank"])
 

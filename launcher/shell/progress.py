@@ -5,40 +5,33 @@ Both sides are here. `Steps` is for the training loop, three lines of it; withou
 
 from __future__ import annotations
 
-import mmap
 import os
-import struct
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
-PROGRESS = "TURNOUT_PROGRESS_FILE"
-_WORD = struct.Struct("<q")
-_DONE, _SAVED, _WAITS, _STOP, _SURE = (8 * at for at in range(5))
-_BYTES = 4_096
+from launcher.health.hangs import Seen
+from launcher.shell.watching.beats import beats
+from launcher.shell.watching.start import be_seen
+from launcher.shell.watching.words import (
+    BEAT_NS,
+    BEATS,
+    DONE,
+    MARKED,
+    PROGRESS,
+    SAVED,
+    STOP,
+    SURE,
+    TURN_NS,
+    TURNS,
+    WAITS,
+    Words,
+    make,
+)
+
 _LOOK_S = 0.001
-
-
-class _Words:
-    """64-bit words in a shared file. Each has one writer, and a word is written whole."""
-
-    def __init__(self, path: str | Path) -> None:
-        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            if os.fstat(file).st_size < _BYTES:
-                raise ValueError(f"{path} is no file of progress: it is too short")
-            self._map = mmap.mmap(file, _BYTES)
-        finally:
-            os.close(file)
-
-    def read(self, at: int) -> int:
-        return int(_WORD.unpack_from(self._map, at)[0])
-
-    def write(self, at: int, value: int) -> None:
-        _WORD.pack_into(self._map, at, value)
-
-    def close(self) -> None:
-        self._map.close()
+_AGREES, _LEFT = "agreeing on the last step", "after the training loop"
 
 
 class Steps:
@@ -46,38 +39,62 @@ class Steps:
 
     def __init__(self) -> None:
         path = os.environ.get(PROGRESS, "")
-        self._words = _Words(path) if path else None
+        self._words = Words(path) if path else None
+        self._beats = beats()
+        with suppress(OSError):  # it trains as well without
+            be_seen()
 
     def count(self, start: int = 0) -> Iterator[int]:
         """start, start + 1, and so on."""
         step = start
-        while True:
-            yield step
-            step += 1
+        if self._beats is not None:
+            self._beats.leave(_LEFT)
+        try:
+            while True:
+                yield step
+                step += 1
+        finally:  # the loop was left
+            self._rest()
 
     def done(self, step: int) -> bool:
         """Tell that this step is done. Is it the last one for now? Then save and leave the loop, as all ranks do.
 
         Waits where the others still have to agree that nobody is past it.
         """
-        if self._words is None:
+        if self._words is None or self._beats is None:
             return False
-        words = self._words
-        words.write(_DONE, step)
-        if not 0 <= words.read(_STOP) <= step:
+        self._words.write(DONE, step)
+        self._beats.mark()
+        if not 0 <= self._words.read(STOP) <= step:
             return False
-        words.write(_WAITS, 1)
-        while not words.read(_SURE):
-            if words.read(_STOP) > step or words.read(_STOP) < 0:
+        with self._beats.phase(_AGREES):
+            self._agree(self._words, step)
+        if last := bool(self._words.read(SURE)) and self._words.read(STOP) <= step:
+            self._rest()
+        return last
+
+    @staticmethod
+    def _agree(words: Words, step: int) -> None:
+        words.write(WAITS, 1)
+        while not words.read(SURE):
+            if words.read(STOP) > step or words.read(STOP) < 0:
                 break
             time.sleep(_LOOK_S)
-        words.write(_WAITS, 0)
-        return bool(words.read(_SURE)) and words.read(_STOP) <= step
+        words.write(WAITS, 0)
+
+    def _rest(self) -> None:
+        if self._beats is not None:
+            self._beats.leave(_LEFT)
+            self._beats.enter(_LEFT)
+
+    def phase(self, name: str) -> AbstractContextManager[None]:
+        """`with steps.phase("evaluation"):` what is done in here is no step, and may take its time."""
+        return nullcontext() if self._beats is None else self._beats.phase(name)
 
     def saved(self, step: int) -> None:
         """Tell that this step is saved: it will never be trained again, and restarts are counted afresh."""
         if self._words is not None:
-            self._words.write(_SAVED, step)
+            self._words.write(SAVED, step)
 
 
 class Watched:
@@ -85,27 +102,37 @@ class Watched:
 
     def __init__(self, folder: Path, processes: int) -> None:
         self.paths = [folder / f"progress-{local_rank}" for local_rank in range(processes)]
-        self._words: list[_Words] = []
-        for path in self.paths:
-            path.unlink(missing_ok=True)
-            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-                file.write(b"".join(map(_WORD.pack, (-1, -1, 0, -1, 0))).ljust(_BYTES, b"\0"))
-            self._words.append(_Words(path))
+        self._words = [make(path) for path in self.paths]
 
     def done(self) -> int:
         """The newest step that all processes have done, -1 for none or when one does not tell."""
-        return min(words.read(_DONE) for words in self._words)
+        return min(words.read(DONE) for words in self._words)
 
     def saved(self) -> int:
         """The newest step that any process has saved, -1 for none."""
-        return max(words.read(_SAVED) for words in self._words)
+        return max(words.read(SAVED) for words in self._words)
+
+    def seen(self) -> list[Seen]:
+        """When each process last moved, by time.monotonic()."""
+        return [
+            Seen(
+                words.read(BEATS),
+                words.read(BEAT_NS) / 1e9,
+                words.name(),
+                words.read(TURNS),
+                words.read(TURN_NS) / 1e9,
+                bool(words.read(MARKED)),
+                words.counts(),
+            )
+            for words in self._words
+        ]
 
     def stop_at(self, step: int, *, sure: bool) -> int:
         """Stop after this step. Gives the farthest step that a process may have begun, as far as can be seen now."""
         for words in self._words:
-            words.write(_STOP, step)
-            words.write(_SURE, int(sure))
-        return max(words.read(_DONE) + (not words.read(_WAITS)) for words in self._words)
+            words.write(STOP, step)
+            words.write(SURE, int(sure))
+        return max(words.read(DONE) + (not words.read(WAITS)) for words in self._words)
 
     def close(self) -> None:
         """Remove the files; a process that still has one keeps it."""

@@ -14,10 +14,12 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+from launcher.errors import BadSettings
 from launcher.model import Exit
 from launcher.rendezvous.arbiter import ArbiterRefused, ArbiterUnreachable
 from launcher.rendezvous.seek import Seek
-from launcher.settings import ArbiterKind, BadSettings, Devices, Settings
+from launcher.rendezvous.state import Checking
+from launcher.settings import ArbiterKind, Devices, Settings
 from launcher.shell.agent import Agent
 from launcher.shell.arbiters import Arbiter
 from launcher.shell.hands import Hands
@@ -60,8 +62,8 @@ async def attend(
     keeper = copies.getsockname()[1] if copies is not None else 0
     me = member_of(place, address, port, processes, (await asyncio.to_thread(where.look)).path, keeper)
     leading = Leading(
-        me, meeting.run, settings.terms, settings.timing, door, say,
-        arbiter=arbiter, wanted=meeting.wanted or 0, only=meeting.arbiter is ArbiterKind.NONE,
+        me, meeting.run, settings.terms, settings.timing, door, say, arbiter=arbiter, hangs=settings.hangs,
+        wanted=meeting.wanted or 0, only=meeting.arbiter is ArbiterKind.NONE, checking=_checks(settings),
     )  # fmt: skip
     hands = training or Training(settings, processes, environ, say, socket.gethostname(), copies, token)
     at = (address if meeting.standalone else meeting.host, port if host else meeting.port)
@@ -72,6 +74,13 @@ async def attend(
     signals = [signal.SIGUSR1, *(signal.Signals[name] for name in settings.start.signals)]
     with serving:
         return await agent.run([] if ready else signals)
+
+
+def _checks(settings: Settings) -> Checking | None:
+    checks = settings.checks
+    if not checks.network:
+        return None
+    return Checking(checks.limits, checks.exclude_straggler, checks.performance, checks.probing.round_s)
 
 
 def _alone(settings: Settings) -> Settings:

@@ -23,9 +23,12 @@ from launcher.shell.memory.private import memory_folder, private_folder
 from launcher.shell.processes.logs import make_attempt, make_run_folder
 from launcher.shell.processes.machine import look
 from launcher.shell.processes.processes import Processes
-from launcher.shell.progress import PROGRESS, Watched
+from launcher.shell.progress import Watched
 from launcher.shell.say import Say
-from launcher.wire import Formed, Held, Stored
+from launcher.shell.watching.stacks import Taken
+from launcher.shell.watching.watch import Crew, Watching
+from launcher.shell.watching.words import PROGRESS
+from launcher.wire import Formed, Handover, Held, Stored
 
 _HOW = {
     Kind.SCRIPT: How.SCRIPT,
@@ -59,7 +62,9 @@ class Training:
         self._folder = private_folder(memory)
         self._watched: Watched | None = None
         self._stored: dict[str, str] = {}
+        self._stops = False
         self._barred = False  # what was to be fetched did not come: not once more
+        self._watching = Watching(settings.hangs, say)
         self._keeper = KeeperBeside(Path(self._folder.name), memory, *_whose(settings, hostname), say, door, token)
         self._hands = Processes(
             fork=settings.start.fork and settings.command.kind in (Kind.SCRIPT, Kind.MODULE),
@@ -83,18 +88,20 @@ class Training:
         attempt = ""
         if self._run_folder:
             attempt = await asyncio.to_thread(make_attempt, self._run_folder, formed.budget.total, self.processes)
+        await self._watching.end()
         if self._watched is not None:
             self._watched.close()
-        self._watched = Watched(Path(self._folder.name), self.processes)
+        self._watched, self._stops = Watched(Path(self._folder.name), self.processes), False
         await self._agree(formed)
         self._stored = await self._named(formed, named)
         await self._hands.start([self._order(formed, rank, attempt) for rank in range(self.processes)])
+        self._watching.begin(Crew(self._watched, self._hands.pids, formed.first_rank, formed.ranks))
 
     async def _agree(self, formed: Formed) -> None:
         """Have in memory what the world goes on from. Raises Unfetched."""
         seat = Seat(
             formed.round, formed.first_rank, self.processes, formed.ranks, formed.origin, formed.alike, formed.fetch,
-            formed.circle,
+            formed.circle, formed.saved_by, formed.lies,
         )  # fmt: skip
         try:
             await self._keeper.agreed(formed.restore, seat, formed.carry)
@@ -146,6 +153,7 @@ class Training:
 
     async def stop(self, grace_s: float | None = None, sig: int = signal.SIGTERM) -> tuple[Exited, ...]:
         """End all processes."""
+        await self._watching.end()
         return await self._hands.stop(sig, grace_s)
 
     def steps(self) -> tuple[int, int]:
@@ -154,12 +162,30 @@ class Training:
 
     def stop_at(self, step: int, *, sure: bool) -> int:
         """Have all stop after this step. Gives the farthest that one may have begun."""
+        self._stops = True
         return -1 if self._watched is None else self._watched.stop_at(step, sure=sure)
 
-    async def held(self) -> tuple[Held, ...]:
-        """What all processes of this member hold in memory, hashed, and what is kept for others."""
+    def hung(self) -> Mapping[int, str]:
+        """The processes that hang now, and why, by local rank."""
+        return self._watching.hung
+
+    async def show(self) -> Mapping[int, Taken]:
+        """The stacks of all processes that run, by local rank."""
+        return await self._watching.show()
+
+    async def held(self, *, if_stopped: bool = False) -> tuple[Held, ...]:
+        """What all processes of this member hold in memory, hashed, and what is kept for others.
+
+        if_stopped: nothing, unless they were to stop for another world.
+        """
+        if if_stopped and not self._stops:
+            return ()
         held = await self._keeper.held(self.processes)
         return (*held, BARRED) if self._barred else held
+
+    async def hand_over(self, order: Handover) -> None:
+        """Some leave: keep what it names, or have in storage what others keep from now on."""
+        await (self._keeper.inherit(order) if order.take else self._keeper.carry(order.step))
 
     async def carry(self, step: int) -> None:
         """The job ends, and this is the newest step that all members hold, -1 for none: it is to be in storage."""
@@ -168,6 +194,7 @@ class Training:
 
     async def close(self, *, done: bool = False, by_s: float | None = None) -> None:
         """Nothing is left. done: nobody will restore what is held. by_s: when to be gone, by the loop's clock."""
+        await self._watching.end()
         await self._hands.stop(signal.SIGTERM, 0.0)
         await self._keeper.close(done=done, by_s=by_s)  # before the last of what processes have left behind is killed
         await self._hands.close()

@@ -20,6 +20,10 @@ FORMED = {"round": 2, "members": 3, "ranks": 6, "crossings": 2, "restarts": 1, "
         pytest.param("world_formed", FORMED, "round_wait_seconds_sum", {}, 0.4, id="how long nobody trained"),
         pytest.param("processes_started", {"round": 7, "group_rank": 1}, "round", {}, 7, id="the round of this agent"),
         pytest.param("processes_started", {"round": 7, "group_rank": 1}, "group_rank", {}, 1, id="its place"),
+        pytest.param("process_hung", {"rank": 3}, "rank_hangs", {"rank": "3"}, 1, id="a process hangs"),
+        pytest.param("process_moved", {"rank": 3}, "rank_hangs", {"rank": "3"}, 0, id="it goes on after all"),
+        pytest.param("stacks_gathered", {"apart": [2, 5]}, "rank_stands_apart", {"rank": "5"}, 1,
+                     id="others wait for it"),
         pytest.param("process_failed", {}, "process_failures_total", {}, 1, id="a process of its own has failed"),
         pytest.param("member_lost", {"reason": "member_silent"}, "members_lost_total", {"reason": "member_silent"}, 1,
                      id="a member fell silent"),
@@ -33,6 +37,21 @@ def test_what_is_told_is_counted(what, fields, sample, labels, value):
     metrics = Metrics("bert")
     metrics.told(what, fields)
     assert metrics.registry.get_sample_value(f"turnout_launcher_{sample}", {"run": "bert", **labels}) == value
+
+
+def test_the_processes_of_a_new_round_do_not_hang_yet():
+    metrics = Metrics("bert")
+    metrics.told("process_hung", {"rank": 3})
+    metrics.told("processes_started", {"round": 7, "group_rank": 1})
+    assert metrics.registry.get_sample_value("turnout_launcher_rank_hangs", {"run": "bert", "rank": "3"}) is None
+
+
+@pytest.mark.parametrize(("what", "fields"), [("hang_over", {}), ("world_formed", FORMED)])
+def test_nobody_is_waited_for_once_a_hang_is_over_or_its_round(what, fields):
+    metrics = Metrics("bert")
+    metrics.told("stacks_gathered", {"apart": [2]})
+    metrics.told(what, fields)
+    assert metrics.registry.get_sample_value("turnout_launcher_rank_stands_apart", {"run": "bert", "rank": "2"}) is None
 
 
 def test_a_word_that_counts_nothing_changes_nothing():

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from launcher import wire
 from launcher.errors import BadFrame
-from launcher.keeping import Circle, Door
+from launcher.health.frames import Found, Hung, Judged, Probe, Probed, ShowStacks, Stacks
+from launcher.keeping import MOST_HOLDS, Circle, Door, Lies, Take
 from launcher.model import Budget, Member, Terms
 
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
@@ -25,11 +26,13 @@ members = st.builds(
 )  # fmt: skip
 terms = st.builds(lambda least, more, unit: Terms(least, least + more + unit, unit), *[st.integers(1, 99)] * 3)
 bases = st.builds(wire.Base, counts, counts, st.booleans(), st.booleans())
-holds = st.lists(st.builds(wire.Held, steps, counts, counts, counts, counts), max_size=16).map(tuple)
+holds = st.lists(st.builds(wire.Held, steps, counts, counts, counts, counts, st.booleans()), max_size=16).map(tuple)
 successors = st.lists(st.builds(wire.Successor, words, words, ports), max_size=8).map(tuple)
 
 doors = st.builds(Door, words, words, words, ports)
 several = st.lists(doors, max_size=8).map(tuple)
+lies = st.lists(st.builds(Lies, counts, counts, doors), max_size=8).map(tuple)
+takes = st.lists(st.builds(Take, words, counts, counts, several), max_size=8).map(tuple)
 circles = st.builds(Circle, doors, counts, st.lists(several, max_size=3).map(tuple))
 
 TO_MEMBER = {
@@ -51,12 +54,18 @@ TO_MEMBER = {
         several,
         st.none() | circles,
         steps,
+        counts,
+        lies,
     ),
+    wire.Handover: (counts, steps, counts, counts, seconds, takes),
     wire.StopAt: (counts, steps, st.booleans()),
     wire.Stop: (counts, words, seconds),
     wire.Finish: (st.integers(0, 255), words, words, steps),
     wire.Beat: (steps, steps),
     wire.Pace: (seconds, seconds),
+    Probe: (counts, st.integers(0, 11), st.just(12), st.sampled_from([1, 2, 3]), words, ports),
+    Judged: (counts, st.sampled_from([*Found]), words, words, st.integers(1, 1 << 40), words, words),
+    ShowStacks: (counts, counts, counts),
     wire.Roster: (counts, st.lists(members, max_size=4).map(tuple)),
     wire.Stored: (counts, words, steps),
 }
@@ -65,11 +74,15 @@ TO_COORDINATOR = {
     wire.Beat: (steps, steps),
     wire.Ready: (counts, ports, paths, holds),
     wire.Failed: (counts, counts, words),
-    wire.Succeeded: (counts,),
+    wire.Succeeded: (counts, holds),
+    wire.Taken: (counts, holds),
     wire.Leaving: (seconds, words),
     wire.Reached: (counts, steps),
     wire.Ask: (),
     wire.Stored: (counts, words, steps),
+    Hung: (counts, counts, words),
+    Stacks: (counts, counts, st.binary(max_size=400), words),
+    Probed: (counts, ports, st.none() | seconds, st.none() | seconds, words, words, counts),
 }
 down = st.one_of(*(st.builds(kind, *fields) for kind, fields in TO_MEMBER.items()))
 up = st.one_of(*(st.builds(kind, *fields) for kind, fields in TO_COORDINATOR.items()))
@@ -168,7 +181,7 @@ def test_one_wrong_byte_raises_nothing_else(message, at, value):
         pytest.param(pack([12, 1, 70_000, []]), id="a port too large"),
         pytest.param(pack([12, 1, 1, ["s"] * 17]), id="a path too long"),
         pytest.param(pack([12, 1, 1, ["s" * 254]]), id="a switch's name too long"),
-        pytest.param(pack([12, 1, 1, [], [[1, 0, 2, 1]] * 65]), id="too many steps in memory"),
+        pytest.param(pack([12, 1, 1, [], [[1, 0, 2, 1]] * 257]), id="too many steps in memory"),
         pytest.param(pack([12, 1, 1, [], [[-2, 0, 2, 1]]]), id="a step in memory below none"),
         pytest.param(pack([12, 1, 1, [], [[1, -1, 2, 1]]]), id="a negative rank in memory"),
         pytest.param(pack([12, 1, 1, [], [[1, 0, 2, -1]]]), id="a negative round in memory"),
@@ -203,7 +216,7 @@ def test_what_is_no_message_is_refused(body):
         pytest.param(6, {"least": 1, "most": 1, "join_timeout_s": math.inf}, id="a wait without an end"),
         pytest.param(7, [0, 0, 1, 0], id="a number for a yes"),
         pytest.param(7, [1 << 41], id="a base too large"),
-        pytest.param(10, [[1, 0, 2, 1]] * 65, id="too many steps in memory"),
+        pytest.param(10, [[1, 0, 2, 1]] * 257, id="too many steps in memory"),
         pytest.param(10, [[1, 0, 1 << 41, 1]], id="memory of too many ranks"),
         pytest.param(10, [[1, 0, 2, "1"]], id="a round in memory that is a word"),
         pytest.param(8, {"used": -1, "total": 0, "saved_step": -1}, id="less than no restarts used"),
@@ -230,7 +243,7 @@ def test_what_only_a_coordinator_says_is_not_taken_from_a_member(message):
         pytest.param(b"\0\x40\0\1", wire.MOST_BYTES, None, id="one byte more"),
         pytest.param(b"\0\0\0\0", wire.MOST_BYTES, None, id="nothing"),
         pytest.param(b"\xff\xff\xff\xff", wire.MOST_BYTES, None, id="four gigabytes"),
-        pytest.param(b"\0\0\x40\1", wire.MOST_JOIN_BYTES, None, id="too much from a stranger"),
+        pytest.param(b"\0\0\x60\1", wire.MOST_JOIN_BYTES, None, id="too much from a stranger"),
         pytest.param(b"GET ", wire.MOST_BYTES, None, id="a browser"),
     ],
 )
@@ -248,7 +261,8 @@ def test_the_largest_messages_fit():
     assert wire.length(frame[:4], 8 << 20) == len(frame) - 4
     path = ("s" * 253,) * 16
     largest = Member("i" * 128, "n" * 253, "h" * 253, "a" * 39, 65_535, 1_024, path)
-    join = wire.encode(wire.Join(1, "r" * 253, b"n" * 64, b"p" * 64, largest, Terms(), wire.Base(), Budget()))
+    held = (wire.Held(1 << 60, 1 << 40, 1 << 40, 1 << 40, 1 << 40, True),) * MOST_HOLDS
+    join = wire.encode(wire.Join(1, "r" * 253, b"n" * 64, b"p" * 64, largest, Terms(), wire.Base(), Budget(), 9, held))
     assert wire.length(join[:4], wire.MOST_JOIN_BYTES) == len(join) - 4
 
 

@@ -16,12 +16,13 @@ from typing import Any
 import msgspec
 
 from launcher.checkpoint.peers import Fetch, Follow, Go, Kept, No, Offer, unpacked
-from launcher.checkpoint.wire import Hello, Seat
+from launcher.checkpoint.wire import Bring, Brought, Hello, Inherit, Seat
 from launcher.errors import BadCheckpoint, BadFrame, LauncherError, NoMemory
-from launcher.keeping import ALL, Held
+from launcher.keeping import ALL, BARRED, MOST_HOLDS, Held
 from launcher.shell.buddies.copying import Copying
 from launcher.shell.buddies.giving import fetched, give
 from launcher.shell.buddies.home import Here, Home
+from launcher.shell.buddies.inheriting import brought, inherited
 from launcher.shell.buddies.leading import Leading, follow
 from launcher.shell.buddies.shelf import Shelf
 from launcher.shell.buddies.talk import Talk, greeted
@@ -31,7 +32,9 @@ from launcher.shell.storage.pace import Pace, Paced
 
 BYTES_S = "TURNOUT_REPLICATE_BYTES_S"  # of the keeper's environment, which is that of the agent
 MOST_CALLERS = 512
+OVER = 2  # saves of all ranks, of which the older one is whole everywhere: nothing older is gone on from
 FULL_S = 1.0  # where no more files can be opened
+_OWN = 32  # of what is held: places for what the worker has of its own
 _THREADS = 16  # that receive; each is idle while nothing comes
 
 
@@ -49,6 +52,7 @@ class Copies:
         self._callers: set[asyncio.Task[None]] = set()
         self._talks: set[Talk] = set()
         self._listens: socket.socket | None = None
+        self._sealed = 0  # saves of this round, where nobody has copies of them
 
     def listen(self, listens: socket.socket) -> None:
         """For other keepers, from now on."""
@@ -67,6 +71,7 @@ class Copies:
         self._close_round()
         here = self._here
         here.round, here.seat, here.replicas = max(here.round, seat.round), seat, 0
+        here.barred, self._sealed = False, 0
         here.whole, here.steps, here.copied = step, set(), set()
         if step >= 0 and seat.fetch:
             await fetched(here, step, seat)
@@ -74,8 +79,8 @@ class Copies:
     def met(self, hello: Hello) -> None:
         """A training process has come."""
         here = self._here
-        if hello.world > 1 and hello.round:
-            here.worlds[hello.round] = hello.world
+        if hello.alike and hello.round:
+            here.alike.add(hello.round)
         if not hello.replicas or hello.round != here.round or here.seat is None or here.seat.circle is None:
             return
         here.replicas = max(here.replicas, hello.replicas)
@@ -93,6 +98,9 @@ class Copies:
     async def sealed(self, local_rank: int, step: int) -> None:
         """One step more that could be copied."""
         if self._copying is None:
+            self._sealed += local_rank == 0
+            if local_rank == 0 and self._sealed == OVER:
+                self.shelf.give_back(self._here.round)
             return
         async with self._here.sealed:
             if local_rank == 0:
@@ -115,14 +123,30 @@ class Copies:
         """Taken for others of this local rank."""
         return self.shelf.reserved_bytes(local_rank)
 
+    def give_back(self) -> bool:
+        """There is too little memory: what is kept of earlier rounds goes first. False where there is nothing of it."""
+        return self.shelf.give_back(self._here.round)
+
+    async def inherit(self, order: Inherit) -> None:
+        """Keep what workers that leave have."""
+        await inherited(self._here, self.shelf, order)
+
+    async def bring(self, wanted: Bring) -> Brought:
+        """Have it here. Raises LauncherError."""
+        return await brought(self._here, self.shelf, wanted)
+
     async def held(self, own: tuple[Held, ...]) -> tuple[Held, ...]:
-        """What others may fetch here: what is kept for them, and of `own` what is the same on all ranks."""
+        """What others may fetch here: what is kept for them, and of `own` what is the same on all ranks.
+
+        And that nothing may be fetched here in the next round, where that has failed in this one.
+        """
         alike = [
             msgspec.structs.replace(each, count=1)
             for each in own
-            if each.ranks == ALL and not each.count and self._here.worlds.get(each.round, 1) > 1
+            if each.ranks == ALL and not each.count and each.round in self._here.alike
         ]
-        return (*alike, *await self.shelf.held())
+        barred = [BARRED] if self._here.barred else []
+        return (*barred, *alike, *await self.shelf.held())[: MOST_HOLDS - _OWN]
 
     async def forget_after(self, step: int) -> None:
         """What is newer is of a past that was given up."""

@@ -25,11 +25,10 @@ from launcher.shell.memory.keeper.adopting import is_ours_alone
 from launcher.shell.memory.limits import limits
 
 
-async def give(here: Here, shelf: Shelf, talk: Talk, asked: Fetch) -> None:
+async def give(here: Here, shelf: Shelf, talk: Talk, wanted: Fetch) -> None:
     """Send it, or No."""
-    own = [(ward.arena, ward) for ward in here.home.wards.values() if ward.arena is not None]
-    for arena, ward in (*own, *((arena, None) for arena in shelf.arenas())):
-        if (pin := found(arena, asked.step, asked.round, asked.rank, asked.ranks)) is None:
+    for arena, ward in arenas_of(here, shelf):
+        if (pin := found(arena, wanted.step, wanted.round, wanted.rank, wanted.ranks)) is None:
             continue
         generation, record = pin
         try:
@@ -43,7 +42,13 @@ async def give(here: Here, shelf: Shelf, talk: Talk, asked: Fetch) -> None:
         finally:
             with suppress(ValueError):  # it was retired meanwhile
                 arena.unpin(generation)
-    await talk.say(No("not_here", f"rank {asked.rank} of {asked.ranks} at step {asked.step} is not here"))
+    await talk.say(No("not_here", f"rank {wanted.rank} of {wanted.ranks} at step {wanted.step} is not here"))
+
+
+def arenas_of(here: Here, shelf: Shelf) -> list[tuple[Arena, Ward | None]]:
+    """All that this keeper has: of its own ranks, and what it keeps for others."""
+    own = [(ward.arena, ward) for ward in here.home.wards.values() if ward.arena is not None]
+    return [*own, *((arena, None) for arena in shelf.arenas())]
 
 
 async def _sent(here: Here, talk: Talk, arena: Arena, generation: int, record: Record, given: Given) -> None:
@@ -71,16 +76,22 @@ async def fetched(here: Here, step: int, seat: Seat) -> None:
     raise BadCheckpoint(f"step {step} cannot be had from {'; '.join(faults)}")
 
 
+async def asked(talk: Talk, wanted: Fetch) -> tuple[Given, Record]:
+    """Have a shard given: its bytes come next. Raises LauncherError where it is not."""
+    given = await talk.ask(wanted)
+    if not isinstance(given, Given):
+        raise BadFrame(f"{type(given).__name__} after Fetch")
+    record = unpacked(given.record)
+    if Fetch(record.step, record.round, record.rank, record.world) != wanted:
+        raise Unheard("it gives another shard than was asked for")
+    return given, record
+
+
 async def _from(here: Here, door: Door, step: int, seat: Seat, wanted: list[tuple[int, int, int]]) -> None:
     talk = await call(door, here.me, seat.round)
     try:
         for local_rank, rank, ranks in wanted:
-            given = await talk.ask(Fetch(step, seat.origin, rank, ranks))
-            if not isinstance(given, Given):
-                raise BadFrame(f"{type(given).__name__} after Fetch")
-            record = unpacked(given.record)
-            if (record.step, record.round, record.rank, record.world) != (step, seat.origin, rank, ranks):
-                raise Unheard("it gives another shard than was asked for")
+            given, record = await asked(talk, Fetch(step, seat.origin, rank, ranks))
             ward = here.home.ward(local_rank)
             await asyncio.to_thread(_have_room, here, ward, local_rank, record, given.generations)
             assert ward.arena is not None

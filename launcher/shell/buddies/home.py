@@ -56,7 +56,8 @@ class Here:
 
     seat: in that round, None before the first. whole: the newest step of which all copies are there. replicas: how
     many the training processes want. sealed: notified whenever a local rank has sealed a step. steps: that the first
-    one has sealed, and that were not copied yet; copied: that were named. worlds: how many ranks a round had.
+    one has sealed, and that were not copied yet; copied: that were named. alike: rounds in which what is saved is the
+    same on all ranks. brings: one shard at a time for the own ranks. barred: one could not be had in this round.
     """
 
     home: Home
@@ -72,7 +73,9 @@ class Here:
     sealed: asyncio.Condition = field(default_factory=asyncio.Condition)
     steps: set[int] = field(default_factory=set)
     copied: set[int] = field(default_factory=set)
-    worlds: dict[int, int] = field(default_factory=dict)
+    alike: set[int] = field(default_factory=set)
+    brings: asyncio.Lock = field(default_factory=asyncio.Lock)
+    barred: bool = False
 
     @property
     def me(self) -> Self:

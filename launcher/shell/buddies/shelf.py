@@ -15,7 +15,8 @@ from typing import TypeVar
 
 from launcher.checkpoint.generations import Identity, Record, State
 from launcher.checkpoint.need import REPLICA_GENERATIONS, need_bytes, refusal
-from launcher.checkpoint.peers import Offer
+from launcher.checkpoint.parts import in_parts
+from launcher.checkpoint.peers import Given, Offer
 from launcher.checkpoint.sums import sums_of
 from launcher.checkpoint.wire import Sealed
 from launcher.errors import BadCheckpoint, NoMemory
@@ -37,6 +38,7 @@ class Shelf:
         self._folder, self._run, self._worker, self._say, self._threads = folder, run, worker, say, threads
         self._arenas: dict[Place, Arena] = {}
         self._busy: dict[Place, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._makes = asyncio.Lock()  # what is looked at for one is not given to another
         self._kept: dict[Path, int] = {}  # the generation that holds what is to be kept
         self._goes: dict[tuple[Path, int], Sealed] = {}  # where it was to go, by arena and epoch
         for found in find(folder, run, worker, kept=True):
@@ -54,11 +56,15 @@ class Shelf:
         kept = [arena for (_, rank), arena in self._arenas.items() if rank == local_rank]
         return sum(slot.reserved_bytes for arena in kept for slot in arena.slots())
 
-    async def room(self, place: Place, record: Record, owner_count: int) -> Arena:
-        """An arena with the memory for such a shard, twice. Raises NoMemory, with what is to be added."""
+    async def room(self, place: Place, record: Record, owner_count: int, times: int = REPLICA_GENERATIONS) -> Arena:
+        """An arena with the memory for such a shard, so many times. Raises NoMemory, with what is to be added."""
+        async with self._makes:
+            return await self._room(place, record, owner_count, times)
+
+    async def _room(self, place: Place, record: Record, owner_count: int, times: int) -> Arena:
         arena = self._arenas.get(place)
         have = sum(min(slot.reserved_bytes, record.region_bytes) for slot in arena.slots()) if arena else 0
-        need = need_bytes(record.region_bytes, REPLICA_GENERATIONS, 1) - have
+        need = need_bytes(record.region_bytes, times, 1) - have
         if (refused := refusal(need, limits(self._folder), folder=str(self._folder))) is not None:
             raise refused
         if arena is None:
@@ -67,7 +73,7 @@ class Shelf:
                 self._run, self._worker, local_rank, boot_id(), REPLICA_GENERATIONS, owner, owner_count
             )  # fmt: skip
             arena = self._arenas[place] = await asyncio.to_thread(Arena.make, self._folder, identity)
-        for generation in range(arena.identity.count):
+        for generation in range(times):
             await asyncio.to_thread(arena.reserve, generation, record.region_bytes)
         return arena
 
@@ -80,25 +86,39 @@ class Shelf:
                 for other in range(arena.identity.count):
                     if other != kept:
                         arena.discard(other)
-            generation = arena.begin(record)
-            if generation is None:
-                raise NoMemory("no generation of its arena is free")
-            try:
-                region = arena.map(generation, record.region_bytes)
-                sums = await self._blocking(lambda: bulk.receive(talk.sock, record, sums_sum, region))
-            except BaseException:
-                arena.discard(generation)
-                raise
-            finally:
-                with suppress(OSError):
-                    talk.sock.setblocking(False)
-            sealed = arena.seal(generation, record)
-            arena.hashed(generation, sums)
-            there = {slot.epoch for slot in arena.slots()}
-            for known in [known for known in self._goes if known[0] == arena.path and known[1] not in there]:
-                del self._goes[known]
-            if offer.goes is not None:
-                self._goes[arena.path, sealed.epoch] = offer.goes
+            await self._receive(talk, record, sums_sum, arena, offer.goes)
+
+    async def fetch(self, talk: Talk, place: Place, record: Record, given: Given) -> None:
+        """The same, of one that was asked for. Room for it is looked at first."""
+        async with self._busy[place]:
+            arena = await self.room(place, record, given.generations, 1)
+            await self._receive(talk, record, int.from_bytes(given.sums_sum, "little"), arena, given.goes)
+
+    async def _receive(self, talk: Talk, record: Record, sums_sum: int, arena: Arena, goes: Sealed | None) -> None:
+        generation = arena.begin(record)
+        if generation is None:
+            raise NoMemory("no generation of its arena is free")
+        region = arena.map(generation, record.region_bytes)
+        work = asyncio.ensure_future(self._blocking(lambda: bulk.receive(talk.sock, record, sums_sum, region)))
+        try:
+            await asyncio.wait([work])
+            sums = work.result()
+        except BaseException:
+            if not work.done():  # nobody waits for it any more: it must write no byte into what others get
+                talk.close()
+                await asyncio.wait([work])
+            arena.discard(generation)
+            raise
+        finally:
+            with suppress(OSError):
+                talk.sock.setblocking(False)
+        sealed = arena.seal(generation, record)
+        arena.hashed(generation, sums)
+        there = {slot.epoch for slot in arena.slots()}
+        for known in [known for known in self._goes if known[0] == arena.path and known[1] not in there]:
+            del self._goes[known]
+        if goes is not None:
+            self._goes[arena.path, sealed.epoch] = goes
 
     def _keep(self, arena: Arena, whole: int) -> None:
         """No copy that comes overwrites this step. -1: whichever is older."""
@@ -117,21 +137,33 @@ class Shelf:
                 self._say("replica_removed", {"owner": place[0], "local_rank": place[1]})
                 self._drop(place)
 
+    def give_back(self, round_: int) -> bool:
+        """What was kept of rounds before this one is of no use any more. False where there is nothing of it."""
+        given = False
+        for place, arena in list(self._arenas.items()):
+            rounds = [slot.record.round for slot in arena.slots() if slot.record is not None]
+            if max(rounds, default=-1) < round_ and not self._busy[place].locked():
+                self._say("replica_removed", {"owner": place[0], "local_rank": place[1]})
+                self._drop(place)
+                given = True
+        return given
+
     async def held(self) -> tuple[Held, ...]:
         """What others may fetch here: all local ranks of an owner or none. The newest is looked at byte by byte."""
-        found: dict[tuple[str, int, int, int], list[int]] = defaultdict(list)
+        found: dict[tuple[str, int, int, int, bool], list[int]] = defaultdict(list)
         for (owner, _), arena in list(self._arenas.items()):
-            for record in await asyncio.to_thread(self._whole, arena):
-                found[owner, record.step, record.round, record.world].append(record.rank)
+            for record, parts in await asyncio.to_thread(self._whole, arena):
+                found[owner, record.step, record.round, record.world, parts].append(record.rank)
         runs = set[Held]()
-        for (owner, step, round_, world), ranks in found.items():
+        for (owner, step, round_, world, parts), ranks in found.items():
             there, wanted = sorted(ranks), sum(place[0] == owner for place in self._arenas)
             if len(there) == wanted and there == list(range(there[0], there[0] + wanted)):
-                runs.add(Held(step, there[0], world, round_, wanted))
-        return tuple(sorted(runs, key=lambda each: -each.step))
+                runs.add(Held(step, there[0], world, round_, wanted, parts))
+        return tuple(sorted(runs, key=lambda each: (-each.step, each.first_rank)))
 
-    def _whole(self, arena: Arena) -> list[Record]:
-        slots, whole = arena.slots(), list[Record]()
+    def _whole(self, arena: Arena) -> list[tuple[Record, bool]]:
+        """What it holds, and whether that can be read in parts."""
+        slots, whole = arena.slots(), list[tuple[Record, bool]]()
         newest = max((slot.epoch for slot in slots if slot.record is not None), default=0)
         for generation, slot in enumerate(slots):
             if slot.record is None:
@@ -140,7 +172,7 @@ class Shelf:
                 self._say("memory_corrupt", {"step": slot.record.step, "owner": arena.identity.owner})
                 arena.discard(generation)
             elif slot.state is State.HASHED or slot.epoch == newest:
-                whole.append(slot.record)
+                whole.append((slot.record, in_parts(arena.map(generation, slot.record.head_bytes))))
         return whole
 
     def _is_whole(self, arena: Arena, generation: int, record: Record) -> bool:
@@ -150,6 +182,16 @@ class Shelf:
                 arena.hashed(generation, sums)
             return arena.sums(generation) == tuple(sums)
         return False
+
+    def of(self, step: int, round_: int, ranks: int) -> list[tuple[Arena, int, Record]]:
+        """What is kept of this step that so many ranks have saved in that round: arena, generation and record."""
+        return [
+            (arena, generation, slot.record)
+            for arena in self._arenas.values()
+            for generation, slot in enumerate(arena.slots())
+            if slot.state is State.HASHED and slot.record is not None
+            if (slot.record.step, slot.record.round, slot.record.world) == (step, round_, ranks)
+        ]
 
     def goes(self, arena: Arena, epoch: int) -> Sealed | None:
         """Where in storage this copy's owner would have written it."""

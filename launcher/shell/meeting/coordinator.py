@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 
+from launcher.health.stacks.hanging import Merge, Merged
 from launcher.model import Reason, Record
 from launcher.rendezvous.arbiter import ArbiterRefused, ArbiterUnreachable, Held, StaleRound
 from launcher.rendezvous.liveness import beat_of, excused, silent
@@ -46,7 +47,7 @@ FENCE_S = 400.0  # without the arbiter: a stranger to the world may take over af
 
 
 class Coordinator:
-    """One job's coordinator. ended: how it went, Over or StepDown."""
+    """One job's coordinator. ended: how it went, Over or StepDown. merge: folds stacks, and writes them down."""
 
     def __init__(
         self,
@@ -55,6 +56,7 @@ class Coordinator:
         *,
         beat_s: float,
         silence_s: float,
+        merge: Callable[[Merge], Awaitable[Merged]],
         arbiter: Arbiter | None = None,
         held: Held | None = None,
         renew_s: float = RENEW_S,
@@ -62,7 +64,7 @@ class Coordinator:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self.state, self._say = state, say
-        self._beat_s, self._silence_s = beat_s, silence_s
+        self._beat_s, self._silence_s, self._merge = beat_s, silence_s, merge
         self._arbiter, self._held, self._renew_s, self._fence_s = arbiter, held, renew_s, fence_s
         self._renewed_s = self._looked_s = self._loop.time()
         self._guests: dict[str, Guest] = {}
@@ -158,6 +160,8 @@ class Coordinator:
                 if (guest := self._guests.pop(id_, None)) is not None:
                     self._heard_s.pop(id_, None)
                     guest.close()
+            case Merge():
+                self._begin(self._merged(effect))
             case StepDown() | Over():
                 self._end(effect)
 
@@ -195,6 +199,9 @@ class Coordinator:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def _merged(self, effect: Merge) -> None:
+        self.event(await self._merge(effect))
 
     async def _claim(self, record: Record) -> None:
         arbiter, held = self._arbiter, self._held

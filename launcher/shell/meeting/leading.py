@@ -6,17 +6,20 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
+from launcher.health.hangs import Hangs
+from launcher.health.stacks.hanging import Hanging
 from launcher.model import Budget, Member, Record, Terms
 from launcher.rendezvous.arbiter import HOLD_S, ArbiterRefused, Held, may_claim, next_round
 from launcher.rendezvous.liveness import beat_of
 from launcher.rendezvous.seek import Address, Seek
-from launcher.rendezvous.state import Over, StepDown
+from launcher.rendezvous.state import Checking, Over, StepDown
 from launcher.rendezvous.step import begin, succeed
 from launcher.settings import Timing
 from launcher.shell.arbiters import Arbiter
 from launcher.shell.meeting.coordinator import FENCE_S, RENEW_S, Coordinator
 from launcher.shell.meeting.door import Door
 from launcher.shell.say import Say
+from launcher.shell.watching.merging import Merging
 from launcher.wire import Base, Redirect
 
 # A holder that is silent, and may live. Its world cannot train without one of its members, so that one takes over soon.
@@ -41,10 +44,13 @@ class Leading:
         arbiter: Arbiter | None = None,
         wanted: int = 0,
         only: bool = False,
+        checking: Checking | None = None,
+        hangs: Hangs | None = None,
     ) -> None:
         self.me, self.arbiter = me, arbiter
         self._run, self._terms, self._timing, self._door, self._say = run, terms, timing, door, say
-        self._wanted, self._only = wanted, only
+        self._wanted, self._only, self._checking = wanted, only, checking
+        self._hanging, self._merging = Hanging((hangs or Hangs()).act), Merging(hangs or Hangs(), say)
         self.budget: Callable[[], Budget] = Budget
         self.on_end: Callable[[Over | StepDown], None] = lambda how: None
         self.coordinator: Coordinator | None = None
@@ -87,7 +93,8 @@ class Leading:
         now_s = asyncio.get_running_loop().time()
         state = begin(self.me, self._run, self._terms, now_s, wanted=self._wanted, granted=granted, only=self._only)
         crowd_s = 5 * beat_of(seek.base.size, self._timing.heartbeat_s)  # as the coordinator itself stretches silence
-        state = replace(state, fence_s=FENCE * max(self._timing.silence_s, crowd_s))
+        fence_s = FENCE * max(self._timing.silence_s, crowd_s)
+        state = replace(state, fence_s=fence_s, checking=self._checking, hanging=self._hanging)
         sought_s = 0.0 if seek.host and not seek.base.round else seek.since_s
         fenced_s = now_s + left_s + state.fence_s if before else 0.0
         state = succeed(
@@ -96,7 +103,7 @@ class Leading:
         self._say("coordinator_begun", {"round": state.round + 1, "reason": state.why.value, "arbiter": bool(held)})
         self.coordinator = Coordinator(
             state, self._say, beat_s=self._timing.heartbeat_s, silence_s=self._timing.silence_s,
-            arbiter=self.arbiter, held=held,
+            merge=self._merging.merge, arbiter=self.arbiter, held=held,
         )  # fmt: skip
         self.coordinator.ended.add_done_callback(lambda ended: self.on_end(ended.result()))
         self._door.lead(self.coordinator)

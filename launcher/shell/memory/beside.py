@@ -21,6 +21,7 @@ from launcher.checkpoint.wire import (
     End,
     Failed,
     Holdings,
+    Inherit,
     Look,
     Seat,
     Settle,
@@ -36,7 +37,7 @@ from launcher.process.environment import KEEPER, MEMORY, RUN, WORKER
 from launcher.shell.memory.arena import find
 from launcher.shell.memory.private import socket_in
 from launcher.shell.say import Say
-from launcher.wire import Held
+from launcher.wire import Handover, Held
 
 ANSWER_S = 60.0  # to hash what is sealed: 16 GB/s a core, and hundreds of gigabytes
 FETCH_S = 3_600.0  # to have the memory of another worker here
@@ -149,6 +150,12 @@ class KeeperBeside:
         if seat.fetch and (answer is None or isinstance(answer, Failed)):
             raise Unfetched(answer.detail if isinstance(answer, Failed) else "the keeper does not answer")
 
+    async def inherit(self, order: Handover) -> None:
+        """Keep what it names of workers that leave, as far as it is to be had in time."""
+        await self._start()
+        wanted = Inherit(order.round, order.step, order.origin, order.ranks, order.within_s, order.take)
+        await self._ask(wanted, order.within_s + ANSWER_S)
+
     async def carry(self, step: int) -> None:
         """The job ends, and all members hold this step: it is written to storage, and what is newer is of no use."""
         await self._ask(Agreed(step))
@@ -158,7 +165,7 @@ class KeeperBeside:
         answer = await self._ask(Look())
         return answer if isinstance(answer, Stored) else Stored()
 
-    async def _ask(self, message: Settle | Agreed | Look, within_s: float = ANSWER_S) -> ToClient | None:
+    async def _ask(self, message: Settle | Agreed | Look | Inherit, within_s: float = ANSWER_S) -> ToClient | None:
         await self._start_if_any()
         if self._process is None:
             return None

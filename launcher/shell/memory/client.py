@@ -17,6 +17,8 @@ from pathlib import Path
 from launcher.checkpoint.wire import (
     Arena,
     Ask,
+    Bring,
+    Brought,
     Bye,
     Done,
     End,
@@ -40,16 +42,36 @@ from launcher.checkpoint.wire import (
     length,
     read_at_client,
 )
-from launcher.errors import BadFrame, LauncherError, NoMemory
+from launcher.errors import BadCheckpoint, BadFrame, LauncherError, NoMemory
 from launcher.process.environment import KEEPER
 from launcher.shell.memory.private import Private, private_folder, socket_in
 from launcher.wire import Held
 
 ANSWER_S = 120.0  # to reserve memory: a gigabyte or so a second
+FETCH_S = 600.0  # for a shard to come from another worker's memory, after those that others wait for
 
 
 class KeeperLost(LauncherError):
     """The keeper does not answer. What is sealed stays where it is; begin anew."""
+
+
+def brought(keeper: str, wanted: Bring) -> Brought:
+    """Have a shard that others have saved in this worker's memory. keeper: its socket. Waits for it.
+
+    Raises BadCheckpoint where it is not to be had, and KeeperLost.
+    """
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+            sock.settimeout(FETCH_S)
+            sock.connect(keeper)
+            sock.sendall(encode(wanted))
+            with sock.makefile("rb") as file:
+                answer = read_at_client(file.read(length(file.read(4))))
+    except (OSError, BadFrame) as error:
+        raise KeeperLost(f"{keeper}: {error}") from error
+    if isinstance(answer, Brought):
+        return answer
+    raise BadCheckpoint(answer.detail if isinstance(answer, Failed) else "the keeper has said something else")
 
 
 class Client:

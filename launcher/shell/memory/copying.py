@@ -8,8 +8,12 @@ Source: facts/launcher.md §0, §4; torch's own threads fall to a quarter of thi
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
@@ -22,27 +26,54 @@ Pieces: TypeAlias = Sequence[tuple[int, int, int]] | Rows  # to, from, bytes: an
 
 MOST_THREADS = 8
 _TINY_BYTES = 16 << 10  # a call of its own for each such piece would cost more than its copy
-_FEW = 4
-_MOST_AT_ONCE = 1_024
-_RANGE_BYTES = 32 << 20  # a thread takes at least this at a time, in several turns,
-_MOST_TURNS = 4  # so that one that is held up holds up the others less
+_FEW = 4  # of them by themselves are copied faster one by one, which needs Python for each: not beside training
+_MOST_AT_ONCE = 1_024  # pieces in a call
+_PART_BYTES = 8 << 20  # a thread takes at least this at a time, in several turns,
+_MOST_PARTS = 64  # so that one that is held up holds up the others less
 
 
 class Copier:
-    """Copies in the background, one order at a time: copy() or write(), then wait(). threads: 1 to 8."""
+    """Copies one order at a time: copy() or write(), then wait(). threads: 1 to 8, the one who waits among them."""
 
     def __init__(self, threads: int = 2) -> None:
         if not 1 <= threads <= MOST_THREADS:
             raise ValueError(f"{threads} threads: 1 to {MOST_THREADS} are taken")
         self._threads, self._pool = threads, ThreadPoolExecutor(threads, "turnout-copy")
         self._running: list[Future[None]] = []
+        self._left: deque[Callable[[], None]] = deque()  # parts of the order that nobody has taken yet
+        self._cuts: _Cuts | None = None
 
-    def copy(self, pieces: Pieces) -> None:
-        """Begin to copy each piece from address to address; the caller keeps both alive until wait() is over."""
-        rows = _rows(pieces)
-        turns = min(max(int(rows[:, 2].sum()) // (self._threads * _RANGE_BYTES), 1), _MOST_TURNS)
-        for part in even(rows, self._threads * turns):
-            self._running.append(self._pool.submit(_copy, part))
+    def copy(self, pieces: Pieces, *, beside: bool = False) -> None:
+        """Copy each piece from address to address; the caller keeps both alive until wait() is over.
+
+        beside: by one thread, which begins at once; else by all, of which the one who waits is one.
+        """
+        self._left.extend(self._parts(_rows(pieces), 1 if beside else _FEW))
+        for _ in range(1 if beside else min(self._threads, len(self._left)) - 1):
+            self._running.append(self._pool.submit(self._take))
+
+    def _parts(self, rows: Rows, few: int) -> list[Callable[[], None]]:
+        in_calls = _are_tiny(rows, few)
+        tiny, large = rows[in_calls], rows[~in_calls]
+        parts: list[Callable[[], None]] = []
+        if len(large):
+            sizes = large[:, 2]
+            if self._cuts is None or not np.array_equal(sizes, self._cuts.sizes):
+                count = min(max(int(sizes.sum()) // _PART_BYTES, self._threads), _MOST_PARTS)
+                self._cuts = _Cuts.of(sizes, count)
+            cut = self._cuts.cut(large).tolist()
+            parts += [partial(_move, cut[start:end]) for start, end in pairwise(self._cuts.borders)]
+        parts += [partial(_gather, tiny[at : at + _MOST_AT_ONCE]) for at in range(0, len(tiny), _MOST_AT_ONCE)]
+        return parts
+
+    def _take(self) -> None:
+        """Do what is left, part by part, as others do."""
+        while True:
+            try:
+                part = self._left.popleft()
+            except IndexError:
+                return
+            part()
 
     def write(self, file: int, pieces: Pieces) -> None:
         """Begin to write each piece from its address to its place in the file."""
@@ -51,28 +82,58 @@ class Copier:
     def wait(self) -> None:
         """All is copied. Raises the first error there was, once nothing is running any more."""
         running, self._running = self._running, []
-        errors = [each.exception() for each in running]
-        for error in errors:
-            if error is not None:
-                raise error
+        errors: list[BaseException | None] = []
+        if len(running) < self._threads:
+            try:
+                self._take()
+            except BaseException as error:
+                errors.append(error)
+        errors += [future.exception() for future in running]
+        self._left.clear()
+        for each in errors:
+            if each is not None:
+                raise each
 
     def close(self) -> None:
         """End the threads, after what they are at."""
         self._pool.shutdown()
 
 
+@dataclass(frozen=True, slots=True)
+class _Cuts:
+    """Where pieces of such sizes are cut: of each part of one which it is, from where on, and how much.
+
+    borders: where the shares begin, and the end.
+    """
+
+    sizes: npt.NDArray[np.int64]
+    piece: npt.NDArray[np.intp]
+    into: npt.NDArray[np.int64]
+    lengths: npt.NDArray[np.int64]
+    borders: tuple[int, ...]
+
+    @classmethod
+    def of(cls, sizes: npt.NDArray[np.int64], count: int) -> _Cuts:
+        """count: of the shares."""
+        ends = np.cumsum(sizes)
+        total = int(ends[-1]) if len(ends) else 0
+        shares = np.array([total * at // count for at in range(1, count)], np.int64)
+        points = np.unique(np.concatenate([np.zeros(1, np.int64), ends, shares]))
+        starts = points[:-1]
+        piece = np.searchsorted(ends, starts, side="right")
+        borders = [0, *np.searchsorted(starts, shares).tolist(), len(starts)]
+        return cls(sizes.copy(), piece, starts - (ends - sizes)[piece], np.diff(points), tuple(borders))
+
+    def cut(self, rows: Rows) -> Rows:
+        """The rows of these sizes, cut."""
+        return np.stack([rows[self.piece, 0] + self.into, rows[self.piece, 1] + self.into, self.lengths], axis=1)
+
+
 def even(rows: Rows, count: int) -> list[Rows]:
     """The same bytes in the same order as `count` parts of equal size, +-1 byte; a piece on a border is cut."""
-    sizes = rows[:, 2]
-    ends = np.cumsum(sizes)
-    total = int(ends[-1]) if len(ends) else 0
-    borders = np.array([total * at // count for at in range(1, count)], np.int64)
-    points = np.unique(np.concatenate([np.zeros(1, np.int64), ends, borders]))
-    starts = points[:-1]
-    piece = np.searchsorted(ends, starts, side="right")
-    into = starts - (ends - sizes)[piece]
-    cut = np.stack([rows[piece, 0] + into, rows[piece, 1] + into, np.diff(points)], axis=1)
-    return [part for part in np.split(cut, np.searchsorted(starts, borders)) if len(part)]
+    cuts = _Cuts.of(rows[:, 2], count)
+    cut = cuts.cut(rows)
+    return [cut[start:end] for start, end in pairwise(cuts.borders) if start < end]
 
 
 def _rows(pieces: Pieces) -> Rows:
@@ -82,16 +143,27 @@ def _rows(pieces: Pieces) -> Rows:
     return rows
 
 
-def _copy(rows: Rows) -> None:
-    tiny = rows[rows[:, 2] < _TINY_BYTES]
-    starts, lengths = _runs(tiny)
-    alone = np.repeat(lengths < _FEW, lengths)
-    for to, source, size in (*rows[rows[:, 2] >= _TINY_BYTES].tolist(), *tiny[alone].tolist()):
+def _move(pieces: Sequence[tuple[int, int, int]]) -> None:
+    for to, source, size in pieces:
         ctypes.memmove(to, source, size)
-    for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
-        if length >= _FEW:
-            for first in range(start, start + length, _MOST_AT_ONCE):
-                _gather(tiny[first : min(first + _MOST_AT_ONCE, start + length)])
+
+
+def _gather(rows: Rows) -> None:
+    """Many small ones in one call."""
+    starts, _ = _runs(rows)
+    sources = np.ascontiguousarray(rows[:, 1:])
+    targets = np.stack([rows[starts, 0], np.add.reduceat(rows[:, 2], starts)], axis=1)
+    if not kernel.gather(targets.ctypes.data, len(targets), sources.ctypes.data, len(rows), int(rows[:, 2].sum())):
+        _move(rows.tolist())
+
+
+def _are_tiny(rows: Rows, few: int) -> npt.NDArray[np.bool_]:
+    """Which are copied many in a call. few: how many side by side are worth one."""
+    tiny = rows[:, 2] < _TINY_BYTES
+    places = np.flatnonzero(tiny)
+    _, lengths = _runs(rows[places])
+    tiny[places[np.repeat(lengths < few, lengths)]] = False
+    return tiny
 
 
 def _runs(rows: Rows) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
@@ -99,13 +171,6 @@ def _runs(rows: Rows) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
     breaks = np.flatnonzero(rows[1:, 0] != rows[:-1, 0] + rows[:-1, 2]) + 1
     starts = np.concatenate([np.zeros(min(len(rows), 1), np.intp), breaks])
     return starts, np.diff(starts, append=len(rows))
-
-
-def _gather(run: Rows) -> None:
-    sources = np.ascontiguousarray(run[:, 1:])
-    if not kernel.gather(int(run[0, 0]), int(run[:, 2].sum()), sources.ctypes.data, len(run)):
-        for to, source, size in run.tolist():
-            ctypes.memmove(to, source, size)
 
 
 def _write(file: int, rows: Rows) -> None:

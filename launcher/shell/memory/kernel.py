@@ -77,13 +77,12 @@ def write_from(file: int, at: int, sources: int, count: int) -> None:
             pairs[2 * first + 1] -= done
 
 
-def gather(target: int, size: int, sources: int, count: int) -> bool:
-    """Copy what `count` pairs of address and bytes name, `size` in all, to one address of this process, in one call.
+def gather(targets: int, target_count: int, sources: int, count: int, size: int) -> bool:
+    """Copy what pairs of address and bytes name, `size` in all, to where others do, within this process, in one call.
 
-    count: 1,024 at most. False where that is not allowed here (some sandboxes), or not all was copied.
+    The counts are 1,024 at most. False where that is not allowed here (some sandboxes), or not all was copied.
     """
-    where = (ctypes.c_uint64 * 2)(target, size)
-    return bool(_libc.process_vm_writev(os.getpid(), sources, count, ctypes.addressof(where), 1, 0) == size)
+    return bool(_libc.process_vm_writev(os.getpid(), sources, count, targets, target_count, 0) == size)
 
 
 def fence() -> None:

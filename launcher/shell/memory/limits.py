@@ -12,17 +12,23 @@ from launcher.checkpoint.need import Limits
 
 _GROUPS = Path("/sys/fs/cgroup")
 _OWN = Path("/proc/self")
+_MACHINE = Path("/proc/meminfo")
 _NO_LIMIT = 1 << 60  # version 1 says "none" by a number of this size
 _MAY_LOCK_ALL = 1 << 14  # CAP_IPC_LOCK
 _KIB = 1 << 10
+_IN_MEMORY = {"tmpfs", "ramfs", "hugetlbfs"}
 
 # limit, use, and the line of memory.stat that tells how much of the use the kernel gives back when asked.
 _V2 = ("memory.max", "memory.current", "inactive_file")
 _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 
 
-def limits(folder: str | Path, groups: Path = _GROUPS, own: Path = _OWN) -> Limits:
-    """Of the file system of that folder, of every control group up from this process', and of locked memory."""
+def limits(folder: str | Path, groups: Path = _GROUPS, own: Path = _OWN, machine: Path = _MACHINE) -> Limits:
+    """Of the file system of that folder, of every control group up from this process', and of locked memory.
+
+    Where no group has a limit, and the file system is in memory, what the machine has available is one: to give more
+    the kernel would end processes.
+    """
     system = os.statvfs(folder)
     left, most = min(_groups(groups, own), default=(None, None))
     return Limits(
@@ -31,7 +37,23 @@ def limits(folder: str | Path, groups: Path = _GROUPS, own: Path = _OWN) -> Limi
         locked_bytes=_lockable(own),
         size_bytes=system.f_blocks * system.f_frsize,
         cgroup_bytes=most,
+        available_bytes=_available(machine) if left is None and _is_memory(folder, own) else None,
     )
+
+
+def _available(machine: Path) -> int | None:
+    """What the kernel can give without swapping, None where it does not say so."""
+    lines = dict(line.partition(":")[::2] for line in _text(machine).splitlines())
+    number = lines.get("MemAvailable", "").removesuffix("kB").strip()
+    return int(number) * _KIB if number.isdecimal() else None
+
+
+def _is_memory(folder: str | Path, own: Path) -> bool:
+    """Do the files there take memory, and no disk? Also where nobody says what is mounted."""
+    device, mounts = os.stat(folder).st_dev, _text(own / "mountinfo").splitlines()
+    name = f"{os.major(device)}:{os.minor(device)}"
+    kinds = {fields[fields.index("-") + 1] for line in mounts if (fields := line.split())[2] == name}
+    return not mounts or bool(kinds & _IN_MEMORY)
 
 
 def _groups(root: Path, own: Path) -> Iterator[tuple[int, int]]:

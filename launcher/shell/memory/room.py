@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from launcher.checkpoint.need import Limits
 from launcher.errors import NoMemory
 from launcher.shell.memory import kernel
 from launcher.shell.memory.files import Locks
+from launcher.shell.memory.limits import limits
 
 AT_ONCE_BYTES = 256 << 20  # before it is seen whether somebody closes
 MADE_S, _LOOK_S = 120.0, 0.002  # for another process to have what it takes
@@ -24,10 +26,10 @@ Take = Callable[[str, int, int, int], None]
 
 
 class Room:
-    """Of one open arena. locks: its own."""
+    """Of one open arena. locks: its own. look: what limits a folder's memory."""
 
-    def __init__(self, path: Path, file: int, locks: Locks) -> None:
-        self._path, self._file, self._locks = path, file, locks
+    def __init__(self, path: Path, file: int, locks: Locks, look: Callable[[Path], Limits] = limits) -> None:
+        self._path, self._file, self._locks, self._look = path, file, locks, look
         self._guard, self._closing = threading.Lock(), False
 
     @contextmanager
@@ -48,6 +50,12 @@ class Room:
                 self._locks.made()
 
     def _take(self, what: str, at: int, have: int, size: int) -> None:
+        available = self._look(self._path.parent).available_bytes
+        if available is not None and size - have > available:
+            raise NoMemory(
+                f"{self._path.parent} has room for the {size} bytes of {what}, and the machine has not: {have} it has, "
+                f"{available} bytes of memory are available; save less, keep fewer generations, or use a larger one"
+            )
         try:
             free = os.fstatvfs(self._file)
             if size - have > free.f_bavail * free.f_frsize:  # so it is not taken bit by bit from all others first

@@ -149,7 +149,7 @@ class Parent:
                 continue
             if pid == 0:
                 self._leave()
-                part(task, parent, self._handlers)
+                part(task, parent, self._agent, self._handlers)
                 if task.spawn:
                     execute(task)
                 return task

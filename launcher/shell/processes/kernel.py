@@ -1,7 +1,10 @@
-"""What is asked of Linux without a word for it in Python: who dies with whom, who gets orphans, what `ps` shows."""
+"""What is asked of Linux without a word for it in Python: who dies with whom, who gets orphans, who may look into whom,
+what `ps` shows.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -9,6 +12,7 @@ from collections.abc import Sequence
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_PTRACER = 0x59616D61
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _prctl = _libc.prctl
@@ -30,6 +34,12 @@ def die_with(parent: int, sig: signal.Signals) -> bool:
     """From now on `sig` comes to us when our parent ends. False when `parent` has ended already."""
     _ask(_PR_SET_PDEATHSIG, sig)
     return os.getppid() == parent
+
+
+def be_traced_by(pid: int) -> None:
+    """Let this process and all below it look into us, where Linux lets parents only. Other kernels need no word."""
+    with contextlib.suppress(OSError):
+        _ask(_PR_SET_PTRACER, pid)
 
 
 def rename(words: Sequence[str]) -> None:

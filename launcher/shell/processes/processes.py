@@ -202,7 +202,12 @@ class Processes:
 
     def alive(self) -> int:
         """How many processes run."""
-        return sum(len(parent.running) for parent in (self._warm, self._plain) if parent is not None)
+        return len(self.pids())
+
+    def pids(self) -> dict[int, int]:
+        """Of those that run, by local rank."""
+        parents = [parent for parent in (self._warm, self._plain) if parent is not None]
+        return {local_rank: pid for parent in parents for pid, local_rank in parent.running.items()}
 
     async def close(self) -> None:
         """End everything at once, the parents too."""

@@ -17,8 +17,9 @@ from importlib.machinery import SourceFileLoader
 from types import ModuleType, TracebackType
 from typing import Any, NoReturn
 
-from launcher.shell.processes.kernel import die_with, rename
+from launcher.shell.processes.kernel import be_traced_by, die_with, rename
 from launcher.shell.processes.wire import Task
+from launcher.shell.watching.start import be_seen, seen_early
 
 CANNOT_RUN, NOT_FOUND = 126, 127  # as shells have it
 TORCH_SEED = 67_280_421_310_721  # of a generator that nobody has seeded
@@ -31,12 +32,13 @@ def look() -> dict[signal.Signals, Any]:
     return {sig: signal.getsignal(sig) for sig in signal.valid_signals() if isinstance(sig, signal.Signals)}
 
 
-def part(task: Task, parent: int, handlers: Handlers) -> None:
+def part(task: Task, parent: int, agent: int, handlers: Handlers) -> None:
     """Leave the parent's session, outputs, signals and folder. Signals are blocked until this is done."""
     try:
         os.setsid()
         if not die_with(parent, signal.SIGKILL):  # it is gone: its death did not reach us
             os.kill(os.getpid(), signal.SIGKILL)
+        be_traced_by(agent)
         for file, fd in ((task.stdout, 1), (task.stderr, 2)):
             if file:
                 opened = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o644)
@@ -61,7 +63,7 @@ def execute(task: Task) -> NoReturn:
     for sig in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(sig, signal.SIG_DFL)
     try:
-        os.execvpe(task.spawn[0], task.spawn, task.env)
+        os.execvpe(task.spawn[0], task.spawn, seen_early(task.env, task.argv[0]))
     except OSError as error:
         missing = isinstance(error, FileNotFoundError | NotADirectoryError)
         _give_up(NOT_FOUND if missing else CANNOT_RUN, f"cannot run {task.spawn[0]!r}: {error}")
@@ -116,6 +118,8 @@ def _renew(task: Task, path: list[str]) -> None:
     sys.modules["__main__"] = main
     if "__mp_main__" in sys.modules:  # what multiprocessing calls it, since its own import
         sys.modules["__mp_main__"] = main
+    with contextlib.suppress(OSError, ValueError):  # it trains as well without
+        be_seen()
 
 
 def _reseed() -> None:

@@ -36,6 +36,7 @@ from launcher.shell.storage.opening import open_store
 from launcher.shell.storage.reader import committed, newest, seen
 from launcher.shell.storage.reader import load as load_shard
 from launcher.shell.storage.store import Store
+from launcher.shell.watching.beats import SAVES, in_phase
 
 log = logging.getLogger("turnout.checkpoint")
 
@@ -135,7 +136,8 @@ class Checkpointer:
         if self.saves_here:
             self._before_steps.see(optimizers)
         to = Sealed(0, 0, step, self.folder, keep=self._keep, every=self._every) if disk else None
-        self._save(step, state, to, behind)
+        with in_phase(SAVES):
+            self._save(step, state, to, behind)
 
     def _settle(self) -> None:
         if self._memory is not None:

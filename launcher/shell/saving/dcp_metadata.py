@@ -25,17 +25,17 @@ from torch.distributed.checkpoint.planner import LoadPlanner, ReadItem, SavePlan
 
 from launcher.checkpoint.layout import MOST_DIMENSIONS, Layout
 from launcher.checkpoint.sums import sum_of
-from launcher.errors import BadCheckpoint, BadState, LauncherError
+from launcher.errors import BadCheckpoint, BadState, LauncherError, NewerFormat
 from launcher.shell.saving.tensors import NAMES, flatten, restored
 
-VERSION = 1
+VERSION = 1  # each has its golden checkpoint in tests/launcher/saving/golden
 MOST_BYTES = 1 << 30  # of the JSON
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in NAMES}
 _FORMATS = {
     str(each).removeprefix("torch."): each
     for each in (torch.contiguous_format, torch.channels_last, torch.preserve_format)
 }
-_HAS_STRIDES = "strides" in TensorProperties.__dataclass_fields__  # not yet in torch 2.6
+HAS_STRIDES = "strides" in TensorProperties.__dataclass_fields__  # not yet in torch 2.6
 _NOTHING = Layout((), 0)
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
@@ -60,6 +60,12 @@ class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     memory_format: str = "contiguous_format"
     pin_memory: bool = False
     strides: _Sizes | None = None
+
+
+class _Versioned(msgspec.Struct, frozen=True):
+    """What every version of a table has."""
+
+    version: int
 
 
 class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -135,8 +141,11 @@ def write(table: Table) -> bytes:
 
 
 def read(text: bytes | memoryview) -> Table:
-    """Raises BadCheckpoint for all else than what `write` wrote."""
+    """Raises NewerFormat, and BadCheckpoint for all else than what `write` wrote."""
     try:
+        version = msgspec.json.decode(text, type=_Versioned).version
+        if version > VERSION:
+            raise NewerFormat("the metadata of a checkpoint", version, VERSION)
         table = msgspec.json.decode(text, type=Table)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadCheckpoint(f"not the metadata of a checkpoint: {error}") from error
@@ -165,7 +174,7 @@ def metadata_of(table: Table) -> Metadata:
     """As DCP's planners want it."""
     known: dict[str, Any] = {key: BytesStorageMetadata() for key in table.values}
     for key, tensor in table.tensors.items():
-        more = {"strides": tensor.strides} if _HAS_STRIDES else {}
+        more = {"strides": tensor.strides} if HAS_STRIDES else {}
         properties = TensorProperties(
             dtype=_DTYPES[tensor.dtype], layout=torch.strided, requires_grad=tensor.requires_grad,
             memory_format=_FORMATS[tensor.memory_format], pin_memory=tensor.pin_memory, **more,

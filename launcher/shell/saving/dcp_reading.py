@@ -17,13 +17,15 @@ from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
 from launcher.checkpoint.layout import Entry
-from launcher.checkpoint.wire import Failed, ToClient
-from launcher.errors import BadCheckpoint, StorageFailed
+from launcher.checkpoint.wire import Bring, Failed, ToClient
+from launcher.errors import BadCheckpoint, NewerFormat, StorageFailed
+from launcher.process.environment import KEEPER
 from launcher.shell.memory.arena import find
+from launcher.shell.memory.client import KeeperLost, brought
 from launcher.shell.saving.dcp_metadata import Chunk, chunk_name, load_text, metadata_of
-from launcher.shell.saving.dcp_shards import InMemory, InStorage, Placed, Saved, Shard, Want, log
+from launcher.shell.saving.dcp_shards import Bringing, InMemory, InStorage, Placed, Saved, Shard, Want, log
 from launcher.shell.saving.memory import Memory
-from launcher.shell.saving.rank import Rank
+from launcher.shell.saving.rank import Parts, Rank, Where
 from launcher.shell.saving.tensors import NAMES, is_bytes, octets, over
 from launcher.shell.storage.opening import open_store
 from launcher.shell.storage.reader import committed, manifest_of, seen
@@ -100,14 +102,14 @@ def _in_memory(rank: Rank, environ: Mapping[str, str]) -> int:
 def find_saved(folder: str, environ: Mapping[str, str], step: int | None) -> Saved | None:
     """The newest step, or the one that is asked for; None where nothing is stored.
 
-    Raises BadCheckpoint where there is something, and none of it can be read, and StorageFailed.
+    Raises BadCheckpoint where there is something, and none of it can be read, NewerFormat and StorageFailed.
     """
     rank = here(folder, environ)
-    memory = _in_memory(rank, environ)
+    memory = rank.parts.step if rank.parts is not None else _in_memory(rank, environ)
     if memory >= 0 and step in (None, memory):
         try:
-            return Saved(InMemory.of(rank, memory), lambda: _in_storage(folder, memory))
-        except BadCheckpoint as error:
+            return Saved(InMemory.of(rank, memory, _bringing(rank.parts, environ)), lambda: _in_storage(folder, memory))
+        except (BadCheckpoint, KeeperLost) as error:
             log.warning("memory_passed_over", extra={"step": memory, "why": str(error)})
     if "://" not in folder and not Path(folder).is_dir():
         return None
@@ -116,18 +118,29 @@ def find_saved(folder: str, environ: Mapping[str, str], step: int | None) -> Sav
         if rank.stored < 0:
             return None
         step = seen(store, rank.stored).step
-    for manifest in committed(store, lambda word, fields: log.warning(word, extra=dict(fields))):
-        if step is not None and manifest.step != step:
-            continue
+    for manifest in committed(store, lambda word, fields: log.warning(word, extra=dict(fields)), only=step):
         found = InStorage(store, manifest)
         try:
             return Saved(None, lambda found=found: found)  # type: ignore[misc]
+        except NewerFormat:
+            raise
         except BadCheckpoint as error:
             fault = fault or error
             log.warning("checkpoint_passed_over", extra={"step": manifest.step, "why": str(error)})
     if fault is not None:
         raise fault
     return None
+
+
+def _bringing(parts: Parts | None, environ: Mapping[str, str]) -> Bringing | None:
+    if parts is None:
+        return None
+
+    def bring(rank: int) -> Where:
+        found = brought(environ[KEEPER], Bring(parts.step, parts.round, rank, parts.ranks))
+        return Path(found.path), found.generation, found.epoch
+
+    return bring
 
 
 def _in_storage(folder: str, step: int) -> InStorage:
@@ -141,8 +154,8 @@ def _in_storage(folder: str, step: int) -> InStorage:
 class FlashStorageReader(StorageReader):  # type: ignore[misc, unused-ignore]
     """Of one step: the newest, or the one that is asked for. It stays with it, so that several loads are of one step.
 
-    False where nothing is stored. From memory where the agents have agreed on its step and the world is the same, else
-    from storage, in any world size.
+    False where nothing is stored. From memory where the agents have agreed on its step, else from storage, in any world
+    size. A worker whose ranks need shards that others hold in memory has these sent, and keeps them for a while.
     """
 
     def __init__(
@@ -160,6 +173,11 @@ class FlashStorageReader(StorageReader):  # type: ignore[misc, unused-ignore]
         """Which one it is; None where nothing is stored."""
         saved = self._saved()
         return None if saved is None else saved.step
+
+    @property
+    def source(self) -> str:
+        """Where all that was loaded so far came from: "memory", or "storage" if some of it did; "" for nothing yet."""
+        return "" if self._found is None else self._found.source
 
     def _saved(self) -> Saved | None:
         if self._found is None:

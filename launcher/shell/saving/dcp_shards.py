@@ -8,28 +8,28 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from launcher.checkpoint import tree
-from launcher.checkpoint.generations import State, offset_of
 from launcher.checkpoint.layout import Entry, read_head
-from launcher.checkpoint.manifest import Manifest
-from launcher.checkpoint.sums import CHUNK_BYTES
-from launcher.errors import BadCheckpoint
-from launcher.shell.memory.arena import Arena, find
+from launcher.checkpoint.manifest import Blocks, Manifest
+from launcher.checkpoint.parts import KEY
+from launcher.errors import BadCheckpoint, LauncherError
+from launcher.shell.memory.arena import Arena
+from launcher.shell.memory.region import Region
 from launcher.shell.saving import dcp_metadata
 from launcher.shell.saving.dcp_metadata import Table
-from launcher.shell.saving.laying import KEY
-from launcher.shell.saving.rank import Rank
+from launcher.shell.saving.rank import Rank, Where
+from launcher.shell.storage.reader import blocks_of
 from launcher.shell.storage.store import Store
 from launcher.shell.storage.verified import Piece, Verified
 
 log = logging.getLogger("turnout.checkpoint")
+
+Bringing: TypeAlias = Callable[[int], Where]
 
 _MOST_ASIDE_BYTES = 256 << 20  # at a time, of what cannot be read straight to its place
 
@@ -81,55 +81,30 @@ class Source(Protocol):
         """What the open shard of this rank holds. Raises BadCheckpoint, StorageFailed."""
 
 
-class _Region:
-    """A generation's bytes, read through its file: a mapping made for one load would cost a fault for each page."""
-
-    def __init__(self, arena: Arena, generation: int, size_bytes: int) -> None:
-        self._file, self._start, self.size_bytes = arena.file, offset_of(generation), size_bytes
-
-    def fill(self, view: memoryview, offset: int) -> None:
-        while view.nbytes:
-            got = os.preadv(self._file, [view], self._start + offset)
-            if not got:
-                raise BadCheckpoint("memory ends before its shard does")
-            view, offset = view[got:], offset + got
-
-    def forget(self, offset: int, size_bytes: int) -> None:
-        pass
-
-
 class InMemory:
-    """The arenas of this worker that hold a step, by rank: path, generation and epoch of each."""
+    """The arenas of this worker that hold a step, by rank: path, generation and epoch of each.
 
-    def __init__(self, step: int, held: Mapping[int, tuple[Path, int, int]]) -> None:
-        self.step, self._held = step, held
-        self._shards: dict[int, Shard] = {}
-        for rank in held:
-            with self.opened(rank) as verified:
-                self._shards[rank] = shard_of(verified)
+    bring: has the shard of another rank brought here, of a step that another world has saved; raises LauncherError.
+    """
+
+    def __init__(self, step: int, held: Mapping[int, Where], bring: Bringing | None = None) -> None:
+        self.step, self._held, self._bring = step, dict(held), bring
+        self._shards, self._nowhere = dict[int, Shard](), set[int]()
+        if not held and bring is not None:
+            self._held[0] = bring(0)  # which tells what the others are
+        for rank in self._held:
+            self._look(rank)
+
+    def _look(self, rank: int) -> None:
+        with self.opened(rank) as verified:
+            self._shards[rank] = shard_of(verified)
         if len({shard.save for shard in self._shards.values()}) != 1:
-            raise BadCheckpoint(f"memory does not hold step {step} as one save")
+            raise BadCheckpoint(f"memory does not hold step {self.step} as one save")
 
     @classmethod
-    def of(cls, rank: Rank, step: int) -> InMemory:
-        """What all ranks of this worker hold. Raises BadCheckpoint where that is nothing, or broken."""
-        held: dict[int, tuple[Path, int, int]] = {}
-        for found in find(rank.memory, rank.run, rank.worker):
-            arena = Arena.open(found.path)
-            try:
-                for generation, slot in enumerate(arena.slots()):
-                    record = slot.record
-                    if (
-                        record is None
-                        or slot.state is not State.HASHED
-                        or (record.step, record.world) != (step, rank.world)
-                    ):
-                        continue
-                    if slot.epoch >= held.get(record.rank, (found.path, 0, -1))[2]:
-                        held[record.rank] = (found.path, generation, slot.epoch)
-            finally:
-                arena.close()
-        return cls(step, held)
+    def of(cls, rank: Rank, step: int, bring: Bringing | None = None) -> InMemory:
+        """What this worker's memory has. Raises BadCheckpoint where that is nothing, or broken, and as `bring` does."""
+        return cls(step, rank.holds(step), bring)
 
     @contextmanager
     def opened(self, rank: int) -> Iterator[Verified]:
@@ -139,19 +114,34 @@ class InMemory:
             record = arena.slots()[generation].record
             if record is None or record.epoch != epoch:
                 raise BadCheckpoint(f"memory holds step {self.step} of rank {rank} no longer")
-            region = _Region(arena, generation, record.head_bytes + record.data_bytes)
+            region = Region(arena, generation, record.head_bytes + record.data_bytes)
             yield Verified(region, arena.sums(generation), f"step {self.step} of rank {rank} in memory")
         finally:
             arena.close()
 
     def holder(self, want: Want) -> int | None:
+        if not any(want.is_in(shard) for shard in self._shards.values()):
+            self._brought(want.rank)
         return next((rank for rank, shard in self._shards.items() if want.is_in(shard)), None)
+
+    def _brought(self, rank: int) -> None:
+        if self._bring is None or rank in self._shards or rank in self._nowhere:
+            return
+        try:
+            self._held[rank] = self._bring(rank)
+            self._look(rank)
+        except LauncherError as error:
+            self._nowhere.add(rank)
+            self._shards.pop(rank, None)
+            log.warning("memory_passed_over", extra={"step": self.step, "why": str(error)})
 
     def shard(self, rank: int, verified: Verified) -> Shard:
         return self._shards[rank]
 
     def table(self) -> Table:
         """Raises BadCheckpoint."""
+        if not any(shard.table for shard in self._shards.values()):
+            self._brought(0)
         for rank, shard in self._shards.items():
             if shard.table is not None:
                 with self.opened(rank) as verified:
@@ -165,14 +155,21 @@ class InStorage:
     def __init__(self, store: Store, manifest: Manifest) -> None:
         self._store, self._manifest, self.step = store, manifest, manifest.step
         self._shards: dict[int, Shard] = {}  # whose heads were read
+        self._blocks: dict[int, Blocks | None] = {}
 
     @contextmanager
     def opened(self, rank: int) -> Iterator[Verified]:
         if rank >= self._manifest.world:
             raise BadCheckpoint(f"step {self.step} has no rank {rank}")
         shard = self._manifest.shards[rank]
+        if rank not in self._blocks:
+            self._blocks[rank] = blocks_of(self._store, self.step, shard)
+        blocks, name = self._blocks[rank], f"{shard.file} of step {self.step}"
         with self._store.opened(self.step, shard.file) as file:
-            yield Verified(file, shard.sums, f"{shard.file} of step {self.step}")
+            if blocks is None:
+                yield Verified(file, shard.sums, name)
+            else:
+                yield Verified(file, blocks.sums, name, blocks.block_bytes)
 
     def holder(self, want: Want) -> int | None:
         return want.rank
@@ -197,13 +194,18 @@ class Saved:
     def __init__(self, near: InMemory | None, far: Callable[[], InStorage]) -> None:
         self._near, self._far = near, far
         source = near or far()
+        self.source = ""
         self.step, self.table = source.step, source.table()
 
     def read(self, wants: Iterable[Want]) -> None:
-        """Have each of them taken. Raises BadCheckpoint, StorageFailed; some of them may have been taken then."""
+        """Have each of them taken. Raises BadCheckpoint, StorageFailed; some of them may have been taken then.
+
+        source: "memory" where all that was read so far was there, else "storage".
+        """
         left = list(wants)
         if self._near is not None:
             left = list(self._from(self._near, left, again=True))
+        self.source = "storage" if left or self._near is None else self.source or "memory"
         if left:
             for _ in self._from(self._far(), left, again=False):
                 raise BadCheckpoint(f"step {self.step} is not whole")
@@ -251,7 +253,7 @@ def _have(verified: Verified, placed: Sequence[Placed]) -> None:
 
 def shard_of(verified: Verified) -> Shard:
     """What a shard holds. Raises BadCheckpoint for one that was not saved through torch.distributed.checkpoint."""
-    first = verified.read(0, min(CHUNK_BYTES, verified.size_bytes))
+    first = verified.read(0, min(verified.block_bytes, verified.size_bytes))
     size = 8 + int.from_bytes(first[:8], "little")
     layout, metadata, head_bytes = read_head(first if size <= first.nbytes else verified.read(0, size))
     try:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
-from collections.abc import Callable, Collection
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -23,23 +24,50 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from launcher.checkpoint.generations import Record, Slot, State
 from launcher.checkpoint.layout import Entry, Layout
 from launcher.shell.memory.arena import Arena, address_of
-from launcher.shell.saving.laying import Laid
-from launcher.shell.saving.tensors import is_bytes, over
+from launcher.shell.memory.copying import Rows
+from launcher.shell.saving.laying import Laid, Mask
+from launcher.shell.saving.tensors import is_bytes, over, versions_of
 
 Declared: TypeAlias = Callable[[str, torch.Tensor], bool] | Collection[str]
-Mask: TypeAlias = npt.NDArray[np.bool_]
 
 COMPARED_BYTES = 32 << 20  # after each save: a few milliseconds of another core
 _HASHED_S = 10.0
+_NONE = -1  # no version
 _libc = ctypes.CDLL(None)
 _libc.memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
 
 @dataclass(frozen=True, slots=True)
-class Skip:
-    """What one save leaves out. By entry: its mark, another one where the tensor was written to; is it left out?"""
+class _Marks:
+    """Of tensors, by entry: another one where a tensor was written to, as far as torch knows.
 
-    marks: tuple[object, ...]
+    versions: _NONE of what is not declared, or is not counted. storages: while its weak references live no other one
+    has the address of one of them.
+    """
+
+    sources: Rows
+    versions: Rows
+    storages: Rows
+    references: list[StorageWeakRef]
+
+    def same(self, others: _Marks) -> Mask:
+        """Where both are the same, and say so."""
+        same: Mask = (self.versions == others.versions) & (self.versions != _NONE) & (self.sources == others.sources)
+        if self.storages is not others.storages:
+            same &= self.storages == others.storages
+        return same
+
+    def fit(self, at: int, tensor: torch.Tensor) -> bool:
+        """Is this entry's tensor still as it was?"""
+        now = tensor._version, tensor.data_ptr(), tensor.untyped_storage()._cdata
+        return now == (self.versions[at], self.sources[at], self.storages[at])
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """What one save leaves out. By entry: its mark; is it left out?"""
+
+    marks: _Marks
     mask: Mask
 
 
@@ -63,14 +91,15 @@ class Frozen:
         self._declared, self._told, self._budget = declared, told, compared_bytes
         self.off = False
         self._layout: Layout | None = None
-        self._mask: Mask = np.zeros(0, np.bool_)
+        self._declared_at: npt.NDArray[np.intp] = np.zeros(0, np.intp)  # entries
+        self._marks: _Marks | None = None  # of the last save
         self._held: dict[int, _Held] = {}
         self._at = (0, 0)  # the entry, and the byte in it, to compare next
         self._comparing: threading.Thread | None = None
 
     def skip(self, generation: int, before: Slot, laid: Laid, head_bytes: int) -> Skip:
         """What this generation has already. before: it was that when it was taken for this save."""
-        held, marks = self._held.pop(generation, None), self._marks(laid)
+        held, marks = self._held.pop(generation, None), self._marks_of(laid)
         if (
             self.off
             or held is None
@@ -78,20 +107,25 @@ class Frozen:
             or (held.epoch, held.head_bytes) != (before.epoch, head_bytes)
             or before.record is None  # somebody has found it broken
         ):
-            return Skip(marks, np.zeros(len(marks), np.bool_))
-        alike = (mark is not None and mark == was for mark, was in zip(marks, held.skip.marks, strict=True))
-        return Skip(marks, np.fromiter(alike, np.bool_, len(marks)))
+            return Skip(marks, np.zeros(len(laid.tensors), np.bool_))
+        return Skip(marks, marks.same(held.skip.marks))
 
-    def _marks(self, laid: Laid) -> tuple[object, ...]:
-        """Of each tensor that is declared: another one once it was written to, as far as torch knows."""
+    def _marks_of(self, laid: Laid) -> _Marks:
         if self._layout is not laid.layout:
             named = zip(laid.layout.entries, laid.tensors, strict=True)
-            self._mask = np.array([self._is_frozen(entry.name, tensor) for entry, tensor in named], np.bool_)
-            self._layout, self._at = laid.layout, (0, 0)
-        return tuple(
-            _mark(tensor) if frozen and not tensor.is_inference() else None
-            for tensor, frozen in zip(laid.tensors, self._mask.tolist(), strict=True)
-        )
+            mask = np.array([self._is_frozen(entry.name, tensor) for entry, tensor in named], np.bool_)
+            self._declared_at, self._layout, self._at, self._marks = np.flatnonzero(mask), laid.layout, (0, 0), None
+        tensors = [laid.tensors[at] for at in self._declared_at.tolist()]
+        versions, storages = (np.full(len(laid.tensors), _NONE, np.int64) for _ in range(2))
+        versions[self._declared_at] = _versions(tensors)
+        storages[self._declared_at] = [tensor.untyped_storage()._cdata for tensor in tensors]
+        before = self._marks
+        if before is not None and np.array_equal(storages, before.storages):
+            storages, references = before.storages, before.references
+        else:
+            references = [StorageWeakRef(tensor.untyped_storage()) for tensor in tensors]
+        self._marks = _Marks(laid.sources, versions, storages, references)
+        return self._marks
 
     def _is_frozen(self, name: str, tensor: torch.Tensor) -> bool:
         if callable(self._declared):
@@ -117,23 +151,22 @@ class Frozen:
 
     def _compare(self, arena: Arena, generation: int, record: Record, laid: Laid) -> None:
         view = arena.map(generation, record.region_bytes)
-        held, left, (at, byte) = self._held[generation], self._budget, self._at
-        for _ in range(len(laid.tensors) + 1):
-            if left <= 0:
-                break
-            if at >= len(laid.tensors):
-                at, byte = 0, 0
-            entry, tensor = laid.layout.entries[at], laid.tensors[at]
-            size = min(entry.end - entry.start - byte, left) if is_bytes(tensor) else entry.end - entry.start
-            if not held.skip.mask[at] or size <= 0:
-                at, byte = at + 1, 0
-                continue
-            if not _equal(view, record.head_bytes, entry, tensor, byte, size) and held.skip.marks[at] == _mark(tensor):
+        held, left, (first, byte) = self._held[generation], self._budget, self._at
+        chosen = np.flatnonzero(held.skip.mask & (laid.sizes > 0)).tolist()
+        start = bisect_left(chosen, first)
+        order = chosen[start:] + chosen[:start]
+        byte = byte if order and order[0] == first else 0
+        for turn, at in enumerate(order):
+            entry, tensor, whole = laid.layout.entries[at], laid.tensors[at], int(laid.sizes[at])
+            size = min(whole - byte, left) if laid.plain[at] else whole
+            if not _equal(view, record.head_bytes, entry, tensor, byte, size) and held.skip.marks.fit(at, tensor):
                 self._drop(arena, at, entry.name)
                 return
-            left -= size
-            at, byte = (at, byte + size) if byte + size < entry.end - entry.start else (at + 1, 0)
-        self._at = at, byte
+            left, byte = left - size, byte + size
+            self._at = (at, byte) if byte < whole else (order[(turn + 1) % len(order)], 0)
+            byte = 0
+            if left <= 0:
+                return
 
     def _drop(self, arena: Arena, at: int, name: str) -> None:
         """Nobody knows since when: every generation that has not copied it goes."""
@@ -151,9 +184,11 @@ class Frozen:
         self._told(name)
 
 
-def _mark(tensor: torch.Tensor) -> object:
-    """Of its storage, where it lies in it, and its version. While this reference lives no other storage is the same."""
-    return StorageWeakRef(tensor.untyped_storage()), tensor.data_ptr(), tensor._version
+def _versions(tensors: list[torch.Tensor]) -> Sequence[int]:
+    try:
+        return versions_of(tensors)
+    except RuntimeError:
+        return [_NONE if tensor.is_inference() else tensor._version for tensor in tensors]
 
 
 def _equal(view: memoryview, head_bytes: int, entry: Entry, tensor: torch.Tensor, byte: int, size: int) -> bool:

@@ -20,11 +20,10 @@ from launcher.errors import BadCheckpoint, LauncherError, NoMemory
 from launcher.shell.memory.arena import Arena, address_of
 from launcher.shell.memory.client import Client
 from launcher.shell.memory.copying import Copier
-from launcher.shell.saving.frozen import Declared, Frozen, Mask, Skip
-from launcher.shell.saving.laying import Laid, Laying, copied_by_torch, state_of
+from launcher.shell.saving.frozen import Declared, Frozen, Skip
+from launcher.shell.saving.laying import Laid, Laying, Mask, copied_by_torch, state_of
 from launcher.shell.saving.overlap import Behind, Waits, may_wait
 from launcher.shell.saving.rank import Rank
-from launcher.shell.saving.tensors import flatten
 
 _SOONEST_S, _LATEST_S = 0.0005, 0.02  # between two looks for a free generation
 PATIENCE_S = 1.0  # a save waits so long for storage before it overtakes another one on its way there
@@ -71,6 +70,7 @@ class Memory:
         target = "" if replicated and rank.rank else rank.folder
         hello = Hello(
             rank.run, rank.worker, rank.rank, local_rank, rank.world, rank.round, target=target, replicas=replicas,
+            alike=replicated,
         )  # fmt: skip
         self.client = Client(hello, dict(environ), rank.memory, told)
         self._copier = Copier(threads)
@@ -88,7 +88,7 @@ class Memory:
 
     def prepare(self, state: object, beside: str = "") -> int:
         """Have the memory for such a state, and its pages, before the first save. Gives its bytes. Raises NoMemory."""
-        record = self._laying(*flatten(state), beside).record(0, 0, self._place)
+        record = self._laying(state, beside).record(0, 0, self._place)
         self._have_pages(self._reserved(record))
         return record.region_bytes
 
@@ -120,7 +120,7 @@ class Memory:
         behind: what may be copied until settle(), which is then what seals. beside: text that goes with the state.
         """
         self.settle()
-        laid = self._laying(*flatten(state), beside)
+        laid = self._laying(state, beside)
         record = laid.record(step, self._rank.round, self._place)
         arena = self._reserved(record)
         generation, before = self._begun(arena, record)
@@ -172,10 +172,10 @@ class Memory:
 
     def _seal(self, save: _Save) -> None:
         record = save.arena.seal(save.generation, save.record)
-        if self._frozen is not None and save.skip is not None:
-            self._frozen.sealed(save.arena, save.generation, record, save.laid, save.skip)
         told = msgspec.structs.replace(save.target, generation=save.generation, epoch=record.epoch, step=record.step)
         self.client.sealed(told)
+        if self._frozen is not None and save.skip is not None:
+            self._frozen.sealed(save.arena, save.generation, record, save.laid, save.skip)
 
     def _reserved(self, record: Record) -> Arena:
         if self._arena is None or self._asked < record.region_bytes:
@@ -188,18 +188,19 @@ class Memory:
         return self._arena
 
     def _begun(self, arena: Arena, record: Record) -> tuple[int, Slot]:
-        """A generation to write, and as it was. The newest that is sealed stays, and what is written to storage now.
+        """A generation to write; where something is frozen, as it was.
 
-        Where no other is left, storage is slower than it is saved to: after a while the oldest save that still waits
-        for it gives up its place. With two generations there is none, and this one waits.
+        The newest that is sealed stays, and what is written to storage now. Where no other is left, storage is slower
+        than it is saved to: after a while the oldest save that still waits for it gives up its place. With two
+        generations there is none, and this one waits.
         """
         self.client.unheard()
         began_s, pause_s = time.monotonic(), _SOONEST_S
         while (waited_s := time.monotonic() - began_s) < _STUCK_S:
-            before = arena.slots()
+            before = arena.slots() if self._frozen else ()
             if (generation := arena.begin(record)) is not None:
                 self.waited_s += waited_s if pause_s > _SOONEST_S else 0.0
-                return generation, before[generation]
+                return generation, before[generation] if before else Slot()
             if waited_s > PATIENCE_S:
                 self.client.overtake()
             time.sleep(pause_s)
@@ -207,22 +208,19 @@ class Memory:
         raise LauncherError(f"{arena.path}: no generation was free within {_STUCK_S:g} s: is the keeper stopped?")
 
     def _copy(self, save: _Save, but: Mask | None, *, wait: bool) -> None:
-        """Through the mapping where its pages are there, else through the file, which makes them without faults.
-
-        Beside training through the file, too, in a few calls: one for each tensor would need Python each time.
-        """
+        """Through the mapping where its pages are there, else through the file, which makes them without faults."""
         arena, generation, record, laid = save.arena, save.generation, save.record, save.laid
         ready = arena.ready(generation, record.region_bytes)
-        mapped = wait and (ready or not self._by_file)
         view = arena.map(generation, record.region_bytes)
         skip = save.skip.mask if save.skip else None
         if but is not None:
             skip = but if skip is None else but | skip
         try:
-            if mapped:
+            if ready or not self._by_file:
                 rows, elsewhere = laid.pieces(address_of(view) + record.head_bytes, skip)
-                view[: record.head_bytes] = laid.head
-                self._copier.copy(rows)
+                if wait:
+                    view[: record.head_bytes] = laid.head
+                self._copier.copy(rows, beside=not wait)
             else:
                 rows, elsewhere = laid.pieces(offset_of(generation) + record.head_bytes, skip)
                 if wait:  # what is copied beside training has its head by then, and one at a time writes to a file

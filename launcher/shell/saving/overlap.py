@@ -11,6 +11,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -18,9 +19,10 @@ import numpy.typing as npt
 import torch
 from torch.optim import Optimizer as Optimizer
 
+from launcher.checkpoint.layout import Entry
 from launcher.checkpoint.sums import sum_of
 from launcher.shell.saving.laying import Laid
-from launcher.shell.saving.tensors import is_bytes, octets
+from launcher.shell.saving.tensors import octets, versions_of
 
 
 class Waits(NamedTuple):
@@ -32,20 +34,19 @@ class Waits(NamedTuple):
 
 def addresses(optimizers: Iterable[Optimizer]) -> frozenset[int]:
     """Where that lies which only a step of these optimizers changes."""
-    found: set[int] = set()
+    found = list[torch.Tensor]()
     for optimizer in optimizers:
-        found.update(each.data_ptr() for group in optimizer.param_groups for each in group["params"])
-        for state in optimizer.state.values():
-            found.update(each.data_ptr() for each in state.values() if type(each) is torch.Tensor)
-    return frozenset(found)
+        found.extend(chain.from_iterable(group["params"] for group in optimizer.param_groups))
+        states = chain.from_iterable(state.values() for state in optimizer.state.values())
+        found.extend(each for each in states if type(each) is torch.Tensor)
+    return frozenset(map(torch.Tensor.data_ptr, found))
 
 
 @dataclass(frozen=True, slots=True)
 class Behind:
     """What one save copies behind training. versions, sums: of each such tensor when the save began; sums may be ()."""
 
-    names: tuple[str, ...]
-    starts: tuple[int, ...]
+    entries: tuple[Entry, ...]
     tensors: tuple[torch.Tensor, ...]
     versions: tuple[int, ...]
     sums: tuple[int, ...]
@@ -53,36 +54,31 @@ class Behind:
     @classmethod
     def of(cls, laid: Laid, mask: npt.NDArray[np.bool_], verify: bool) -> Behind:
         """mask: by entry. verify: hash them now, and what was copied of them in the end."""
-        chosen = [(laid.layout.entries[at], laid.tensors[at]) for at in np.flatnonzero(mask).tolist()]
-        tensors = tuple(tensor for _, tensor in chosen)
-        return cls(
-            tuple(entry.name for entry, _ in chosen),
-            tuple(entry.start for entry, _ in chosen),
-            tensors,
-            tuple(tensor._version for tensor in tensors),
-            tuple(sum_of(octets(tensor.data_ptr(), tensor.nbytes)) for tensor in tensors) if verify else (),
-        )
+        chosen = np.flatnonzero(mask).tolist()
+        tensors = tuple([laid.tensors[at] for at in chosen])
+        sums = tuple(sum_of(octets(tensor.data_ptr(), tensor.nbytes)) for tensor in tensors) if verify else ()
+        return cls(tuple([laid.layout.entries[at] for at in chosen]), tensors, versions_of(tensors), sums)
 
     def changed(self, data: int) -> list[str]:
         """Which may have changed before they were copied. data: where the first tensor's bytes were copied to."""
-        pairs = zip(self.names, self.tensors, self.versions, strict=True)
-        names = [name for name, tensor, version in pairs if tensor._version != version]
+        pairs = zip(self.entries, versions_of(self.tensors), self.versions, strict=True)
+        names = [entry.name for entry, version, was in pairs if version != was]
         if not names and self.sums:
-            copied = zip(self.names, self.tensors, self.starts, self.sums, strict=True)
-            names = [name for name, tensor, at, was in copied if sum_of(octets(data + at, tensor.nbytes)) != was]
+            copied = zip(self.entries, self.sums, strict=True)
+            names = [
+                each.name for each, was in copied if sum_of(octets(data + each.start, each.end - each.start)) != was
+            ]
         return names
 
 
 def may_wait(laid: Laid, lie: frozenset[int], not_these: set[str]) -> npt.NDArray[np.bool_]:
     """Which entries can be copied behind training. lie: where such tensors do. not_these: names that were not still."""
-    pairs = zip(laid.layout.entries, laid.tensors, strict=True)
-    return np.array(
-        [
-            tensor.data_ptr() in lie and is_bytes(tensor) and not tensor.is_inference() and entry.name not in not_these
-            for entry, tensor in pairs
-        ],
-        np.bool_,
-    )
+    lying = np.fromiter(map(lie.__contains__, laid.sources.tolist()), np.bool_, len(laid.tensors)) & laid.plain
+    if lying.any():
+        lying &= ~np.fromiter(map(torch.Tensor.is_inference, laid.tensors), np.bool_, len(lying))
+    if not_these:
+        lying &= ~np.fromiter((each.name in not_these for each in laid.layout.entries), np.bool_, len(lying))
+    return lying
 
 
 class BeforeSteps:

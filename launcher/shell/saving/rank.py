@@ -3,21 +3,40 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
-from launcher.process.environment import KEEPER, RESTORE, ROUND, RUN, STORED, STORED_IN, WORKER
+from launcher.checkpoint.generations import Record, State
+from launcher.process.environment import KEEPER, PARTS, RESTORE, ROUND, RUN, STORED, STORED_IN, WORKER
+from launcher.shell.memory.arena import Arena, find
 from launcher.shell.memory.private import memory_folder
 
 # What differs between launches, so that what two of them have left in storage is never committed together.
 _LAUNCH = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT")
 
 
+Where: TypeAlias = tuple[Path, int, int]  # the arena's file, generation and epoch
+_PARTS = re.compile(r"(\d+) of (\d+) in (\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A step in memory that so many ranks have saved in that round: not these, or not in these places."""
+
+    step: int
+    ranks: int
+    round: int
+
+
 @dataclass(frozen=True, slots=True)
 class Rank:
     """One process. restore: the step that all ranks hold in memory, -1 for none; None where nobody has said.
+
+    parts: the step in memory of which each rank takes parts instead, None for none.
 
     stored: the step that all ranks read of this folder where memory has none, -1 for none; None where nobody has said.
     beside: there is an agent, and its keeper. memory: where arenas lie.
@@ -35,6 +54,7 @@ class Rank:
     memory: Path
     folder: str
     stored: int | None = None
+    parts: Parts | None = None
 
     @classmethod
     def of(cls, environ: Mapping[str, str], folder: str) -> Rank:
@@ -47,14 +67,36 @@ class Rank:
         beside = KEEPER in environ
         launch = [environ.get(name, "") for name in _LAUNCH] if number("WORLD_SIZE", 1) > 1 else []
         own = hashlib.sha256("\0".join([folder, *launch]).encode()).hexdigest()[:32]
-        hostname = socket.gethostname()
+        hostname, parts = socket.gethostname(), _PARTS.fullmatch(environ.get(PARTS, "")) if beside else None
         return cls(
             environ.get(RUN, "") if beside else f"own-{own}",
             environ.get(WORKER, hostname) if beside else hostname,
             number("RANK", 0), number("LOCAL_RANK", 0), number("WORLD_SIZE", 1), number("LOCAL_WORLD_SIZE", 1),
             number(ROUND, 0), number(RESTORE, -1) if beside else None, beside, memory_folder(environ), folder,
             number(STORED, -1) if beside and environ.get(STORED_IN) == folder else None,
+            Parts(*map(int, parts.groups())) if parts else None,
         )  # fmt: skip
+
+    def holds(self, step: int) -> dict[int, Where]:
+        """By rank, where this worker's memory has that step: as this world saved it, or that whose parts are taken."""
+        held: dict[int, Where] = {}
+        for found in find(self.memory, self.run, self.worker, kept=None if self.parts else False):
+            arena = Arena.open(found.path)
+            try:
+                for generation, slot in enumerate(arena.slots()):
+                    record = slot.record
+                    if slot.state is not State.HASHED or record is None or not self._means(record, step):
+                        continue
+                    if slot.epoch >= held.get(record.rank, (found.path, 0, -1))[2]:
+                        held[record.rank] = (found.path, generation, slot.epoch)
+            finally:
+                arena.close()
+        return held
+
+    def _means(self, record: Record, step: int) -> bool:
+        if self.parts is None:
+            return (record.step, record.world) == (step, self.world)
+        return Parts(record.step, record.world, record.round) == self.parts
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
-from typing import Any, Protocol, TypeGuard, cast
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from operator import attrgetter
+from typing import Any, NamedTuple, Protocol, TypeGuard, cast
 
 import numpy as np
 import torch
 
 from launcher.checkpoint import tree
+from launcher.checkpoint.kept import Kept, kept
 from launcher.checkpoint.layout import Entry, Layout, Spec
 from launcher.errors import BadCheckpoint, BadState
 
@@ -25,7 +27,9 @@ NAMES: Mapping[torch.dtype, str] = {
 _TYPES = {name: dtype for dtype, name in NAMES.items()}
 _TORCH = {str(dtype).removeprefix("torch."): dtype for dtype in NAMES}
 _KINDS = (torch.Tensor, torch.nn.Parameter)
+_DTYPE, _SHAPE, _CPU, _VERSION = map(attrgetter, ("dtype", "shape", "is_cpu", "_version"))
 _NUMBERS = "biufc"  # of numpy, by kind
+_COMPILED = "_orig_mod."  # torch.compile puts it before each name of what it has wrapped
 
 
 def flatten(state: object) -> tuple[str, dict[str, torch.Tensor]]:
@@ -40,7 +44,68 @@ def flatten(state: object) -> tuple[str, dict[str, torch.Tensor]]:
                 raise BadState(name, f"a {kind} is no plain tensor: save it with torch.distributed.checkpoint")
             if tensor.is_meta:
                 raise BadState(name, "a tensor on the meta device has no bytes")
+            if tensor.is_cpu and tensor.numel() and not tensor.data_ptr():
+                raise BadState(name, "its storage was freed: it has no bytes")
     return text, tensors
+
+
+def keep(state: object) -> Kept | None:
+    """The tree of a state that `flatten` has taken, kept for the next one."""
+    return kept(state, _is_tensor, _plain, _Same())
+
+
+class Looks(NamedTuple):
+    """All that tells how tensors are saved, but for their bytes.
+
+    conjugate: () where none can be. shared: which are not alone where they lie, and the first that each is one with.
+    """
+
+    dtypes: list[torch.dtype]
+    shapes: list[torch.Size]
+    cpu: list[bool]
+    contiguous: list[bool]
+    negative: list[bool]
+    conjugate: list[bool]
+    shared: list[tuple[int, int]]
+
+
+class Seen(NamedTuple):
+    """Tensors as they are now."""
+
+    addresses: list[int]
+    looks: Looks
+
+
+def looks_of(tensors: Sequence[torch.Tensor]) -> Seen | None:
+    """Look at tensors of the kinds that `flatten` takes. None for what is to be looked at one by one.
+
+    A loop in C for each property: a save of a thousand tensors has half a millisecond for all of them.
+    """
+    kind = torch.Tensor
+    try:
+        addresses, cpu, dtypes = list(map(kind.data_ptr, tensors)), list(map(_CPU, tensors)), list(map(_DTYPE, tensors))
+        looks = Looks(
+            dtypes,
+            list(map(_SHAPE, tensors)),
+            cpu,
+            list(map(kind.is_contiguous, tensors)),
+            list(map(kind.is_neg, tensors)),
+            list(map(kind.is_conj, tensors)) if any(each.is_complex for each in set(dtypes)) else [],
+            _shared(tensors, addresses),
+        )
+    except (RuntimeError, NotImplementedError):  # of a layout that has no storage
+        return None
+    nowhere = [at for at, address in enumerate(addresses) if not address] if looks.shared else []
+    return None if any(not cpu[at] or tensors[at].numel() for at in nowhere) else Seen(addresses, looks)
+
+
+def _shared(tensors: Sequence[torch.Tensor], addresses: Sequence[int]) -> list[tuple[int, int]]:
+    apart = set(addresses)
+    if len(apart) == len(addresses) and 0 not in apart:
+        return []
+    same, first, counts = _Same(), dict[Hashable, int](), Counter(addresses)
+    places = [at for at, address in enumerate(addresses) if not address or counts[address] > 1]
+    return [(at, first.setdefault(same(tensors[at]), at)) for at in places]
 
 
 def _is_tensor(value: object) -> bool:
@@ -79,6 +144,11 @@ def spec_of(name: str, tensor: torch.Tensor) -> Spec:
     if tensor.dtype not in NAMES:
         raise BadState(name, f"{tensor.dtype} has no place in a checkpoint")
     return Spec(name, NAMES[tensor.dtype], tuple(tensor.shape))
+
+
+def versions_of(tensors: Iterable[torch.Tensor]) -> tuple[int, ...]:
+    """How often each was written to, as far as torch knows. Raises RuntimeError for one of inference: it has none."""
+    return tuple(map(_VERSION, tensors))
 
 
 def is_bytes(tensor: torch.Tensor) -> bool:
@@ -142,11 +212,35 @@ def _is_stateful(value: object) -> TypeGuard[Stateful]:
     return hasattr(type(value), "state_dict") and hasattr(type(value), "load_state_dict")
 
 
+def named(module: torch.nn.Module) -> dict[str, Any]:
+    """Its state_dict(), with the names that it has where nothing of it is compiled."""
+    state: dict[str, Any] = module.state_dict()
+    return {name.replace(_COMPILED, ""): each for name, each in state.items()} if _is_compiled(state) else state
+
+
+def take_up(module: torch.nn.Module, state: Mapping[str, Any]) -> None:
+    """Its load_state_dict(), whichever modules of it, or of the one that was saved, are compiled."""
+    own: Mapping[str, Any] = module.state_dict()
+    if _is_compiled(own) or _is_compiled(state):
+        names = {name.replace(_COMPILED, ""): name for name in own}
+        plain = ((name.replace(_COMPILED, ""), each) for name, each in state.items())
+        state = {names.get(name, name): each for name, each in plain}
+    module.load_state_dict(dict(state))
+
+
+def _is_compiled(state: Mapping[str, Any]) -> bool:
+    return any(_COMPILED in name for name in state)
+
+
+def _state_of(value: Stateful) -> dict[str, Any]:
+    return named(value) if isinstance(value, torch.nn.Module) else value.state_dict()
+
+
 def plain(state: object) -> object:
     """With what has a state_dict() at the top of a dict saved as that."""
     if not isinstance(state, dict) or not any(map(_is_stateful, state.values())):
         return state
-    parts = ((key, each.state_dict() if _is_stateful(each) else each) for key, each in state.items())
+    parts = ((key, _state_of(each) if _is_stateful(each) else each) for key, each in state.items())
     return type(state)(parts) if type(state) in (dict, OrderedDict) else dict(parts)
 
 
@@ -155,7 +249,9 @@ def restore(into: Mapping[str, object], state: object) -> None:
     if not isinstance(state, dict):
         raise BadCheckpoint(f"the state is a {type(state).__name__}, and has no parts by name")
     for key, each in into.items():
-        if _is_stateful(each) and key in state:
+        if isinstance(each, torch.nn.Module) and isinstance(state.get(key), dict):
+            take_up(each, state[key])
+        elif _is_stateful(each) and key in state:
             each.load_state_dict(state[key])
 
 

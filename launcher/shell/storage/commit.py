@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from launcher.checkpoint.manifest import MOST_BYTES, Manifest, Note, complete, read_note, write
-from launcher.errors import BadCheckpoint
+from launcher.errors import BadCheckpoint, NewerFormat, StorageFailed
 from launcher.shell.say import Say
 from launcher.shell.storage.reader import manifest_of
 from launcher.shell.storage.store import MANIFEST, About, Store, note_name, rank_of
@@ -86,6 +86,8 @@ class Commit:
     def _write(self, manifest: Manifest) -> Manifest:
         try:
             before = manifest_of(self._store, self._step)
+        except NewerFormat as error:
+            raise StorageFailed(f"it is kept: {error}") from error
         except BadCheckpoint:
             before = None
         if before and before.run == manifest.run and before.round > manifest.round:

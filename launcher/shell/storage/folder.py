@@ -231,6 +231,8 @@ class Folder:
 class _File:
     """A shard that is being read."""
 
+    at_once_bytes = 1 << 20  # which a core's own cache holds until they are hashed
+
     def __init__(self, file: int, name: str) -> None:
         self._file, self._name, self.size_bytes = file, name, os.fstat(file).st_size
 

@@ -134,6 +134,8 @@ class Objects:
 class _Object:
     """A shard that is being read, a range at a time."""
 
+    at_once_bytes = 8 << 20  # each range is a request
+
     def __init__(self, fs: Any, path: str, name: str, size_bytes: int) -> None:
         self._fs, self._path, self._name, self.size_bytes = fs, path, name, size_bytes
 

@@ -9,29 +9,36 @@ from __future__ import annotations
 import mmap
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
-from launcher.checkpoint.manifest import MOST_BYTES, Manifest, Shard, read
+from launcher.checkpoint.manifest import MOST_BYTES, Blocks, Manifest, Note, Shard, read, read_note
 from launcher.checkpoint.sums import CHUNK_BYTES, sum_of
-from launcher.errors import BadCheckpoint, StorageFailed
+from launcher.errors import BadCheckpoint, NewerFormat, StorageFailed
 from launcher.shell.say import Say
 from launcher.shell.storage.pace import Paced
-from launcher.shell.storage.store import MANIFEST, Opened, Store
+from launcher.shell.storage.store import MANIFEST, Opened, Store, note_name
+from launcher.shell.storage.verified import Piece, Verified
 
 SEEN_S, _LOOK_S = 10.0, 0.1  # NFS may show a folder as it was some seconds ago
 
 
-def committed(store: Store, say: Say) -> Iterator[Manifest]:
+def committed(store: Store, say: Say, *, only: int | None = None, newer_too: bool = False) -> Iterator[Manifest]:
     """The manifests of all steps, newest first, whose shards are there in their full size.
 
     Raises StorageFailed where the store cannot be listed, and at the end where it could not give the only steps it
-    has: that storage is gone is not that nothing was saved.
+    has: that storage is gone is not that nothing was saved. Raises NewerFormat where it comes to such a step: an older
+    one would not be the newest. only: of this step alone. newer_too: passes it over instead, for who does not load.
     """
     failure: StorageFailed | None = None
     given = False
     for step in reversed(store.steps()):
+        if only not in (None, step):
+            continue
         try:
             found = manifest_of(store, step)
         except (BadCheckpoint, StorageFailed) as error:
+            if isinstance(error, NewerFormat) and not newer_too:
+                raise
             failure = failure or (error if isinstance(error, StorageFailed) else None)
             say("checkpoint_passed_over", {"step": step, "store": store.name, "why": str(error)})
             continue
@@ -42,22 +49,27 @@ def committed(store: Store, say: Say) -> Iterator[Manifest]:
 
 
 def newest(store: Store, say: Say) -> Manifest | None:
-    """The newest step that is committed, None when none is. Raises StorageFailed as `committed` does."""
+    """The newest step that is committed, None when none is. Raises NewerFormat and StorageFailed as `committed`."""
     return next(committed(store, say), None)
 
 
 def steps(store: Store, say: Say) -> tuple[int, ...]:
-    """All steps that are committed, oldest first. Raises StorageFailed as `committed` does."""
+    """All steps that are committed, oldest first. Raises NewerFormat and StorageFailed as `committed` does."""
     return tuple(sorted(manifest.step for manifest in committed(store, say)))
 
 
 def manifest_of(store: Store, step: int) -> Manifest:
-    """The manifest of a step whose shards are there in their full size. Raises BadCheckpoint, StorageFailed."""
+    """The manifest of a step whose shards are there in their full size.
+
+    Raises BadCheckpoint, NewerFormat, StorageFailed.
+    """
     text = store.read(step, MANIFEST, MOST_BYTES)
     if text is None:
         raise BadCheckpoint(f"step {step} is not committed")
     try:
         manifest = read(text)
+    except NewerFormat as error:
+        raise NewerFormat(f"step {step} in {store.name}: {error.what}", error.format, error.known) from error
     except BadCheckpoint as error:
         raise BadCheckpoint(f"step {step}: {error}") from error
     if manifest.step != step:
@@ -77,8 +89,8 @@ def seen(store: Store, step: int) -> Manifest:
     while True:
         try:
             return manifest_of(store, step)
-        except BadCheckpoint:
-            if time.monotonic() > until_s:
+        except BadCheckpoint as error:
+            if isinstance(error, NewerFormat) or time.monotonic() > until_s:
                 raise
         time.sleep(_LOOK_S)
 
@@ -102,17 +114,42 @@ def load(store: Store, manifest: Manifest, rank: int, into: memoryview | None = 
     """One rank's shard, head and data, each chunk verified as it comes.
 
     into: exactly as many bytes, which may have been written to in part when this raises; without it, memory of its own.
-    It is never a mapping of the file, which may change, or end, behind one's back. Raises BadCheckpoint, StorageFailed.
+    Raises BadCheckpoint, StorageFailed.
     """
     shard = manifest.shards[rank]
-    view = memoryview(mmap.mmap(-1, shard.bytes)) if into is None else into.cast("B")
+    view = _memory(shard.bytes) if into is None else into.cast("B")
     if view.nbytes != shard.bytes:
         raise ValueError(f"{shard.bytes} bytes do not go into {view.nbytes}")
     with store.opened(manifest.step, shard.file) as file:
         _same_size(file, shard)
-        for number, start, size in _chunks(shard):
-            _fill(file, shard, number, start, view[start : start + size])
+        Verified(file, shard.sums, shard.file).fill([Piece(0, view)])
     return view
+
+
+def _memory(size_bytes: int) -> memoryview:
+    """Of this process alone, in large pages where the kernel gives them: each page is a fault when it is written."""
+    memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError, AttributeError):  # a kernel without them
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memoryview(memory)
+
+
+def note_of(store: Store, step: int, rank: int) -> Note | None:
+    """What a rank has noted of its shard; None where that is not there, or not as it was written. StorageFailed."""
+    try:
+        text = store.read(step, note_name(rank), MOST_BYTES)
+        return read_note(text) if text is not None else None
+    except BadCheckpoint:
+        return None
+
+
+def blocks_of(store: Store, step: int, shard: Shard) -> Blocks | None:
+    """The sums of parts of a committed shard; None where it has none. Another round may note another shard since.
+
+    Raises StorageFailed.
+    """
+    note = note_of(store, step, shard.rank)
+    return note.blocks if note is not None and note.shard == shard else None
 
 
 def _chunks(shard: Shard) -> Iterator[tuple[int, int, int]]:

@@ -35,9 +35,10 @@ class About:
 
 
 class Opened(Protocol):
-    """A file that is being read."""
+    """A file that is being read. at_once_bytes: how much is best asked for in one call, where more is wanted."""
 
     size_bytes: int
+    at_once_bytes: int
 
     def fill(self, view: memoryview, offset: int) -> None:
         """Read exactly this many bytes. Raises BadCheckpoint when there are fewer, StorageFailed."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from launcher.checkpoint.manifest import MOST_BYTES, Manifest, Note, read_note
+from launcher.checkpoint.manifest import MOST_BYTES, Manifest
 from launcher.checkpoint.retention import All, Keep, doomed
 from launcher.errors import BadCheckpoint, StorageFailed
 from launcher.shell.say import Say
-from launcher.shell.storage.reader import committed, manifest_of
+from launcher.shell.storage.reader import committed, manifest_of, note_of
 from launcher.shell.storage.store import MANIFEST, Store, is_shard, note_name, rank_of
 
 OLD_S = 3_600.0  # a file in the making is written to all the time
@@ -23,11 +23,11 @@ def retire(
 ) -> tuple[int, ...]:
     """Remove the steps that are not to be kept, oldest first. reading: those that are read now; just: as in `doomed`.
 
-    Steps that are not committed, or broken, are neither counted nor removed. Raises StorageFailed.
+    Steps that are not committed, broken, or of a newer format are neither counted nor removed. Raises StorageFailed.
     """
     if isinstance(keep, All):
         return ()
-    there = {manifest.step: manifest for manifest in committed(store, lambda word, fields: None)}
+    there = {manifest.step: manifest for manifest in committed(store, lambda word, fields: None, newer_too=True)}
     removed = doomed(there, keep, reading, just)
     for step in removed:
         store.remove(step, _of(store, there[step]))
@@ -41,7 +41,7 @@ def _of(store: Store, manifest: Manifest) -> list[str]:
     notes = [
         note_name(shard.rank)
         for shard in manifest.shards
-        if (note := _note(store, manifest.step, shard.rank)) is None or note.shard.file == shard.file
+        if (note := note_of(store, manifest.step, shard.rank)) is None or note.shard.file == shard.file
     ]
     return [MANIFEST, *notes, *shards]
 
@@ -103,16 +103,8 @@ def _unnamed(store: Store, step: int, names: list[str]) -> list[str]:
 
 def _is_newer(store: Store, step: int, name: str, manifest: Manifest) -> bool:
     """Whether a note names this shard, which is not one of the manifest's own world."""
-    note = _note(store, step, rank_of(name) or 0)
+    note = note_of(store, step, rank_of(name) or 0)
     return note is not None and note.shard.file == name and (note.run != manifest.run or note.round > manifest.round)
-
-
-def _note(store: Store, step: int, rank: int) -> Note | None:
-    try:
-        text = store.read(step, note_name(rank), MOST_BYTES)
-        return read_note(text) if text is not None else None
-    except BadCheckpoint:
-        return None
 
 
 def _has_no_manifest(store: Store, step: int) -> bool:

@@ -1,17 +1,18 @@
 """Bytes of one shard that is being read, none of which is given out that was not hashed: each straight to its place.
 
-Several threads read and hash, a chunk at a time. Of a chunk all is read, whatever is wanted of it, since its sum is
-of all of it. A place that was written to when this raises holds what was not verified, and is not to be used.
+Two threads read and hash, some blocks at a time. Of a block all is read, whatever is wanted of it, since its sum is of
+all of it: what is wanted in part is read aside and copied from there. What is hashed is what has come, never a mapping
+of the file: that could change after it was hashed, and one that ends early or cannot be read would kill the process.
+A place that was written to when this raises holds what was not verified, and is not to be used.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-import threading
+from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
 from typing import NamedTuple
 
 import xxhash
@@ -21,6 +22,7 @@ from launcher.errors import BadCheckpoint
 from launcher.shell.storage.store import Opened
 
 MOST_THREADS = 2  # of each of a host's ranks, which load together
+_ALONE_BYTES = 1 << 20  # which one thread has read before another one is there
 _NONE = memoryview(b"")
 
 
@@ -35,15 +37,22 @@ class Piece(NamedTuple):
         return self.start + self.into.nbytes
 
 
-class Verified:
-    """A shard that is being read. sums: of its chunks. name: in what is raised."""
+class _Job(NamedTuple):
+    """Whole blocks from one on, to be read. into: their place; none where parts are all that is wanted of one."""
 
-    def __init__(self, file: Opened, sums: Sequence[int], name: str) -> None:
-        self._file, self._sums, self._name = file, sums, name
-        if len(sums) != -(-file.size_bytes // CHUNK_BYTES):
+    number: int
+    into: memoryview
+    parts: Sequence[Piece]
+
+
+class Verified:
+    """A shard that is being read. sums: of its blocks. name: in what is raised."""
+
+    def __init__(self, file: Opened, sums: Sequence[int], name: str, block_bytes: int = CHUNK_BYTES) -> None:
+        self._file, self._sums, self._name, self.block_bytes = file, sums, name, block_bytes
+        if len(sums) != -(-file.size_bytes // block_bytes):
             raise BadCheckpoint(f"{name}: its {len(sums)} sums are not those of {file.size_bytes} bytes")
-        self._rooms: list[memoryview] = []  # of a chunk each, for what is not read straight to its place
-        self._first = _NONE  # the first chunk, once it was read: behind the head there is more in it
+        self._first = _NONE  # the first block, once it was read: behind the head there is more in it
 
     @property
     def size_bytes(self) -> int:
@@ -54,7 +63,7 @@ class Verified:
         """These bytes, in memory of their own. Raises BadCheckpoint where they are not what was hashed."""
         into = memoryview(bytearray(max(end - start, 0)))
         self.fill([Piece(start, into)])
-        if (start, end) == (0, min(CHUNK_BYTES, self.size_bytes)):
+        if (start, end) == (0, min(self.block_bytes, self.size_bytes)):
             self._first = into
         return into
 
@@ -63,60 +72,82 @@ class Verified:
 
         Raises BadCheckpoint where they are not what was hashed, StorageFailed.
         """
-        by_chunk: dict[int, list[Piece]] = {}
-        for piece in pieces:
-            if not 0 <= piece.start <= piece.end <= self._file.size_bytes:
-                raise BadCheckpoint(
-                    f"{self._name} has {self._file.size_bytes} bytes: {piece.start} to {piece.end} are not in it"
-                )
-            for number in range(piece.start // CHUNK_BYTES, -(-piece.end // CHUNK_BYTES)):
-                first, past = max(piece.start, number * CHUNK_BYTES), min(piece.end, (number + 1) * CHUNK_BYTES)
-                if first < past:
-                    part = Piece(first, piece.into[first - piece.start : past - piece.start])
-                    by_chunk.setdefault(number, []).append(part)
-        chunks = iter(sorted(by_chunk.items()))
-        threads = min(MOST_THREADS, len(by_chunk), len(os.sched_getaffinity(0)))
-        if threads < 2:
-            self._work(chunks, threading.Lock())
+        jobs = self._jobs(pieces)
+        size_bytes = sum(job.into.nbytes or self.block_bytes for job in jobs)
+        helpers = min(MOST_THREADS, len(jobs), len(os.sched_getaffinity(0))) - 1
+        if helpers < 1 or size_bytes <= _ALONE_BYTES:
+            self._work(jobs)
             return
-        with ThreadPoolExecutor(threads, "turnout-read") as pool:
-            guard = threading.Lock()
-            for working in [pool.submit(self._work, chunks, guard) for _ in range(threads)]:
-                working.result()
+        with ThreadPoolExecutor(helpers, "turnout-read") as pool:
+            others = [pool.submit(self._work, jobs) for _ in range(helpers)]
+            self._work(jobs)
+            for other in others:
+                other.result()
 
-    def _work(self, chunks: Iterable[tuple[int, list[Piece]]], guard: threading.Lock) -> None:
-        """Take one after the other, as all threads do, until there is none."""
-        while True:
-            with guard:
-                taken = list(islice(chunks, 1))
-            if not taken:
-                return
-            self._have(*taken[0])
+    def _jobs(self, pieces: Iterable[Piece]) -> deque[_Job]:
+        """What is to be read, in the order of the file: several blocks at once where all of them are wanted."""
+        block, size, jobs = self.block_bytes, self._file.size_bytes, list[_Job]()
+        stride = max(self._file.at_once_bytes // block, 1)
+        parts: dict[int, list[Piece]] = {}
+        for piece in pieces:
+            start, end, into = piece.start, piece.end, piece.into
+            if not 0 <= start <= end <= size:
+                raise BadCheckpoint(f"{self._name} has {size} bytes: {start} to {end} are not in it")
+            first, past = -(-start // block), len(self._sums) if end == size else end // block
+            for number in range(first, past, stride):
+                upto = min((number + stride) * block, past * block, end)
+                jobs.append(_Job(number, into[number * block - start : upto - start], ()))
+            for number in {start // block, (end - 1) // block} if start < end else ():
+                if not first <= number < past:
+                    low, high = max(start, number * block), min(end, (number + 1) * block)
+                    parts.setdefault(number, []).append(Piece(low, into[low - start : high - start]))
+        jobs += [_Job(number, _NONE, wanted) for number, wanted in parts.items()]
+        return deque(sorted(jobs, key=lambda job: job.number))
 
-    def _have(self, number: int, pieces: Sequence[Piece]) -> None:
-        start = number * CHUNK_BYTES
-        size = min(CHUNK_BYTES, self._file.size_bytes - start)
-        if number == 0 and self._first.nbytes:
-            _spread(self._first, start, pieces)
-        elif len(pieces) == 1 and pieces[0].into.nbytes == size:
-            self._read(number, pieces[0].into)
-        else:
-            room = self._rooms.pop() if self._rooms else memoryview(bytearray(CHUNK_BYTES))
-            self._read(number, room[:size])
-            _spread(room, start, pieces)
-            self._rooms.append(room)
+    def _work(self, jobs: deque[_Job]) -> None:
+        """Do one after the other, as all threads do, until there is none, or one of them fails."""
+        room = _NONE  # of a block, for what is not read straight to its place
+        try:
+            while (job := _next(jobs)) is not None:
+                if not job.parts:
+                    self._read(job.number, job.into)
+                elif job.number == 0 and self._first.nbytes:
+                    _spread(self._first, 0, job.parts)
+                else:
+                    room = room or memoryview(bytearray(self.block_bytes))
+                    start = job.number * self.block_bytes
+                    self._read(job.number, room[: self._file.size_bytes - start])
+                    _spread(room, start, job.parts)
+        except BaseException:
+            jobs.clear()
+            raise
 
-    def _read(self, number: int, chunk: memoryview) -> None:
-        self._file.fill(chunk, number * CHUNK_BYTES)
-        hashing = xxhash.xxh3_64()  # which lets other threads run, as a call for all of it does not
-        hashing.update(chunk)
-        if hashing.intdigest() != self._sums[number]:
-            raise BadCheckpoint(f"{self._name}: chunk {number} is not what was written")
+    def _read(self, number: int, into: memoryview) -> None:
+        """Whole blocks, from this one on."""
+        block = self.block_bytes
+        self._file.fill(into, number * block)
+        for at in range(0, into.nbytes, block):
+            hashing = xxhash.xxh3_64()  # which lets other threads run, as a call for all of it does not
+            hashing.update(into[at : at + block])
+            if hashing.intdigest() != self._sums[number]:
+                raise BadCheckpoint(f"{self._name}: {self._told(number)} is not what was written")
+            number += 1
+
+    def _told(self, number: int) -> str:
+        kind = "chunk" if self.block_bytes == CHUNK_BYTES else "block"
+        return f"{kind} {number}, at byte {number * self.block_bytes},"
 
 
-def _spread(chunk: memoryview, start: int, pieces: Sequence[Piece]) -> None:
-    for piece in pieces:
-        _copy(piece.into, chunk[piece.start - start : piece.end - start])
+def _next(jobs: deque[_Job]) -> _Job | None:
+    try:
+        return jobs.popleft()
+    except IndexError:
+        return None
+
+
+def _spread(block: memoryview, start: int, parts: Sequence[Piece]) -> None:
+    for part in parts:
+        _copy(part.into, block[part.start - start : part.end - start])
 
 
 def _copy(to: memoryview, source: memoryview) -> None:

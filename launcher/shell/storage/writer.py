@@ -6,12 +6,12 @@ there is no file. The note comes after the shard. That all notes are there is se
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
-from launcher.checkpoint.manifest import MOST_BYTES, Note, Shard, read_note, write_note
-from launcher.checkpoint.sums import CHUNK_BYTES, sum_of
-from launcher.errors import BadCheckpoint, StorageFailed
+from launcher.checkpoint.manifest import MOST_BYTES, Blocks, Note, Shard, read_note, write_note
+from launcher.checkpoint.sums import CHUNK_BYTES, block_bytes_of, sum_of, sums_of
+from launcher.errors import BadCheckpoint, NewerFormat, StorageFailed
 from launcher.shell.storage.pace import Paced
 from launcher.shell.storage.store import Store, note_name, shard_name
 
@@ -49,13 +49,15 @@ def persist(
         raise BadCheckpoint(f"step {saving.step}: the region has a head of {head_bytes} bytes, not {saving.head_bytes}")
     _check(store, saving)
     shard = Shard.of("shard", saving.rank, octets.nbytes, saving.head_bytes, sums, about)
-    pieces = _pieces(octets, shard, paced or Paced())
+    block_bytes, blocks = block_bytes_of(octets.nbytes), list[int]()
+    pieces = _pieces(octets, shard, paced or Paced(), lambda chunk: blocks.extend(sums_of(chunk, block_bytes)))
     try:
         name = store.put(saving.step, shard_name(saving.rank), pieces, round_number=saving.round, replace=False)
     finally:
         pieces.close()
     shard = Shard.of(name, saving.rank, octets.nbytes, saving.head_bytes, sums, about)
-    note = Note(saving.run, saving.step, saving.round, saving.world, shard, saved_s)
+    finer = Blocks.of(block_bytes, blocks) if block_bytes < CHUNK_BYTES else None
+    note = Note(saving.run, saving.step, saving.round, saving.world, shard, saved_s, finer)
     _check(store, saving)
     text = memoryview(write_note(note))
     store.put(saving.step, note_name(saving.rank), [text], round_number=saving.round, replace=True)
@@ -67,6 +69,8 @@ def _check(store: Store, saving: Saving) -> None:
     try:
         text = store.read(saving.step, note_name(saving.rank), MOST_BYTES)
         before = read_note(text) if text is not None else None
+    except NewerFormat as error:
+        raise StorageFailed(f"{store.name}: step {saving.step} of rank {saving.rank} is kept: {error}") from error
     except BadCheckpoint:  # a note that cannot be read is there to be replaced
         return
     if before and before.run == saving.run and before.step == saving.step and before.round > saving.round:
@@ -76,8 +80,10 @@ def _check(store: Store, saving: Saving) -> None:
         )
 
 
-def _pieces(octets: memoryview, shard: Shard, paced: Paced) -> Generator[memoryview, None, None]:
-    """The region in pieces that are verified, each when there is time for it."""
+def _pieces(
+    octets: memoryview, shard: Shard, paced: Paced, see: Callable[[memoryview], None]
+) -> Generator[memoryview, None, None]:
+    """The region in pieces that are verified, each when there is time for it. see: takes each chunk, verified."""
     aside = memoryview(bytearray(min(CHUNK_BYTES, octets.nbytes)))
     for number, expected in enumerate(shard.sums):
         start = number * CHUNK_BYTES
@@ -85,6 +91,7 @@ def _pieces(octets: memoryview, shard: Shard, paced: Paced) -> Generator[memoryv
         chunk[:] = octets[start : start + chunk.nbytes]
         if sum_of(chunk) != expected:
             raise BadCheckpoint(f"chunk {number} of rank {shard.rank} is not what was hashed: its memory has changed")
+        see(chunk)
         at = 0
         while at < chunk.nbytes:
             piece = chunk[at : at + paced.pace.piece_bytes]

@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from typing import Any
 
@@ -18,7 +18,8 @@ from launcher.settings import ArbiterKind, Command, Meeting, Place, Settings
 from launcher.shell.hands import Naming
 from launcher.shell.say import into
 from launcher.shell.start import attend
-from launcher.wire import PORT, Formed, Held
+from launcher.shell.watching.stacks import Taken
+from launcher.wire import PORT, Formed, Handover, Held
 
 log = logging.getLogger("turnout.launcher")
 SHUTDOWN_S = 10.0
@@ -68,9 +69,20 @@ class Borrowed:
         """Nor can we name one."""
         return -1
 
-    async def held(self) -> tuple[Held, ...]:
+    def hung(self) -> Mapping[int, str]:
+        """Nobody looks."""
+        return {}
+
+    async def show(self) -> Mapping[int, Taken]:
+        """Nobody knows which they are."""
+        return {}
+
+    async def held(self, *, if_stopped: bool = False) -> tuple[Held, ...]:
         """Nothing: torch's own agent has the processes, and no keeper."""
         return ()
+
+    async def hand_over(self, order: Handover) -> None:
+        """Nothing is ours."""
 
     async def carry(self, step: int) -> None:
         """Nothing is ours."""

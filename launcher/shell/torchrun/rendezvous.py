@@ -9,7 +9,7 @@ from typing import Any
 from torch.distributed import PrefixStore, TCPStore
 from torch.distributed.elastic.rendezvous import api
 
-from launcher.settings import BadSettings
+from launcher.errors import BadSettings
 from launcher.shell.torchrun.beside import Beside, settings_of
 from launcher.wire import Formed
 

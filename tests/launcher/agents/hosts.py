@@ -51,6 +51,22 @@ class Hosts:
         """Its packets get through, again."""
         _ip("-n", self.bridge, "link", "set", f"v{at}", "master", "br0")
 
+    def part(self, one: int, other: int) -> None:
+        """From now on packets between these two are lost; both reach all others."""
+        for at, to in ((one, other), (other, one)):
+            words = (
+                "neigh",
+                "replace",
+                self.address(to),
+                "lladdr",
+                "02:00:00:00:00:fe",
+                "nud",
+                "permanent",
+                "dev",
+                "eth0",
+            )
+            _ip("-n", f"{self.prefix}-{at}", *words)
+
     def end(self) -> None:
         for name in self.names:
             _ip("netns", "del", name)

@@ -242,7 +242,7 @@ def test_the_keeper_is_killed(job):
     assert left(job) == []
 
 
-@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_what_was_saved_is_in_storage_when_a_drained_agent_has_ended(job, size):
     """XD-06: with SIGTERM all stop after one step, which is saved in memory only. It is committed in time."""
     job = job(str(size), "--drain-grace-s", "20")
@@ -259,7 +259,10 @@ def test_what_was_saved_is_in_storage_when_a_drained_agent_has_ended(job, size):
 
 
 def test_one_worker_is_evicted_with_its_memory(job, tmp_path):
-    """XD-06: what it had sealed at the stop step is in storage when it has ended; its successor goes on from there."""
+    """XD-06: what it had sealed at the stop step is in storage when it has ended, and in the memory of who stays.
+
+    Its successor has it from there: the job waits for it, since two are the least.
+    """
     job = job("2", "--max-restarts", "9", "--drain-grace-s", "20")
     first, evicted = gathered(job, 2, "disk=0")
     saved(job, 5)
@@ -270,7 +273,8 @@ def test_one_worker_is_evicted_with_its_memory(job, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     elsewhere = {"TURNOUT_MEMORY_DIR": str(tmp_path / "elsewhere")}
     successor = job.start("w1", arguments=("disk=0",), env=elsewhere)
-    assert started(job, newest_round(job, 2), 2) == (stop, -1)
+    assert started(job, newest_round(job, 2), 2) == (stop, stop)
+    assert f"step_fetched step={stop}" in successor.log.read_text()
     job.finish()
     assert job.codes(first, successor) == [0, 0]
 

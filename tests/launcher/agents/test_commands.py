@@ -129,7 +129,6 @@ def test_nobody_is_done_before_the_last(crew):
     pytest.param(("--nnodes", "0", "x.py"), "0", id="no workers"),
     pytest.param(("--no-such-option", "x.py"), "--no-such-option", id="an option that nobody knows"),
     pytest.param((), "nothing to run", id="nothing to run"),
-    pytest.param(("--network-check", "x.py"), "not yet", id="what is not there yet"),
     pytest.param(("--nnodes", "2", "--rdzv-endpoint", "192.0.2.1:29400", "--local-addr", "192.0.2.2", "x.py"),
                  "token", id="other hosts without a token"),
     pytest.param(("--nnodes", "2", "--token-file", "/no/such/file", "x.py"), "/no/such/file", id="no token there"),

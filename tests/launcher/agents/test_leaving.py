@@ -58,6 +58,8 @@ def test_all_stop_after_the_same_step(crew, who):
     agents += [job.start(f"w{at}", arguments=("steps",)) for at in range(1, 4)]
     first = job.world(4)
     reached(job, 20)
+    # A rank begins behind what rank 0 has saved: one that is late must not find what it saved at the stop.
+    until(lambda: len({each["rank"] for each in lines(job, "steps")}) == 4, job.told)
     for at in LEAVERS[who]:
         agents[at].signal(signal.SIGTERM)
     leavers = [agents[at] for at in LEAVERS[who]]

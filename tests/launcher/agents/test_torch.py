@@ -8,6 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.launcher.agents.crew import until
 
 REDUCES = Path(__file__).with_name("scripts") / "reduces.py"
@@ -52,6 +54,7 @@ def test_torchs_own_agents_meet_here(crew):
     assert sorted(life.rank for life in world) == [0, 1]
 
 
+@pytest.mark.long
 def test_one_of_torchs_own_agents_is_killed(crew):
     """With 1:3 of three, the two that are left go on in a world of their own: torch's agent starts anew."""
     job = crew("1:3")

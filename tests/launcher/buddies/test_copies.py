@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from launcher.checkpoint.generations import offset_of
@@ -176,14 +177,31 @@ async def test_what_is_newer_than_what_all_go_on_from_is_thrown_away(job):
     assert job[0].kept(job[1]) == [4]
 
 
-async def test_a_state_that_is_the_same_on_all_ranks_is_given_by_whoever_has_it(job):
-    """Nobody keeps a copy of it for another: each has one."""
-    job = job(2)
+@pytest.mark.parametrize("ranks", [
+    pytest.param(2, id="each has one"),
+    pytest.param(1, id="it was alone when it saved it, and those that come now have none"),
+])  # fmt: skip
+async def test_a_state_that_is_the_same_on_all_ranks_is_given_by_whoever_has_it(job, ranks):
+    """Nobody keeps a copy of it for another. Of a rank alone that has not said so it is no state of others."""
+    job = job(ranks)
     for at, each in enumerate(job.keepers):
         await each.round(job.seat(at), meets=False)
     own = (Held(4, 0, ALL, 1), Held(4, 0, 1, 1))
     assert await job[0].copies.held(own) == ()
     job[0].copies.met(job[0].hello(0))
+    assert await job[0].copies.held(own) == ()
+    job[0].copies.met(job[0].hello(0, alike=True))
+    assert await job[0].copies.held(own) == (Held(4, 0, ALL, 1, 1),)
+
+
+async def test_who_trained_alone_gives_what_its_process_says_to_be_the_same_on_all_ranks(job):
+    """hack.chaos, seed 5: a world of one grew, and all read storage."""
+    job = job(1)
+    await job[0].round(job.seat(0), meets=False)
+    own = (Held(4, 0, ALL, 1),)
+    job[0].copies.met(job[0].hello(0))
+    assert await job[0].copies.held(own) == (), "it may be the shard of a rank that was alone"
+    job[0].copies.met(msgspec.structs.replace(job[0].hello(0), alike=True))
     assert await job[0].copies.held(own) == (Held(4, 0, ALL, 1, 1),)
 
 

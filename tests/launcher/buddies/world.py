@@ -81,8 +81,9 @@ class Keeper:
         if meets:
             self.copies.met(self.hello(replicas))
 
-    def hello(self, replicas=1):
-        return Hello("job", self.house.worker, self.rank, 0, self.seat.ranks, self.seat.round, replicas=replicas)
+    def hello(self, replicas=1, **more):
+        ranks, round_ = self.seat.ranks, self.seat.round
+        return Hello("job", self.house.worker, self.rank, 0, ranks, round_, replicas=replicas, **more)
 
     @property
     def arena(self):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.checkpoint.buddies import buddies, lost
+from launcher.checkpoint.buddies import buddies, heirs, lost
 from launcher.errors import BadMember
 from tests.topology.world import paths
 
@@ -225,3 +225,30 @@ def derangements(ids):
                     yield {left[0]: other, **rest}
 
     yield from more(ids, {*ids})
+
+
+@pytest.mark.parametrize(("leavers", "stayers", "found"), [
+    pytest.param(at("s/a"), [], {}, id="nobody stays"),
+    pytest.param([], at("s/a"), {}, id="nobody leaves"),
+    pytest.param(
+        [("x", split("s/a")), ("y", split("s/b")), ("z", ())], at("s/a"), {"x": "m0", "y": "m0", "z": "m0"},
+        id="one stays of four",
+    ),
+    pytest.param(
+        [("x", split("s/b")), ("y", split("s/a"))], at("s/a", "s/b"), {"x": "m1", "y": "m0"}, id="each to the nearest"
+    ),
+    pytest.param(
+        [("x", split("s/a")), ("y", split("s/a"))], at("s/a", "t/b"), {"x": "m0", "y": "m1"}, id="evenly comes first"
+    ),
+])  # fmt: skip
+def test_who_takes_over(leavers, stayers, found):
+    assert heirs(leavers, stayers) == found
+
+
+@given(worlds(), worlds(least=1))
+def test_each_that_leaves_has_one_heir_and_nobody_has_two_more_than_another(leavers, stayers):
+    found = heirs([(f"x{id_}", path) for id_, path in leavers], stayers)
+    assert sorted(found) == sorted(f"x{id_}" for id_, _ in leavers)
+    load = Counter(found.values())
+    counts = [load[id_] for id_, _ in stayers]
+    assert max(counts) - min(counts) <= 1

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from launcher.checkpoint import wire
 from launcher.errors import BadFrame
-from launcher.keeping import Circle, Door
+from launcher.keeping import MOST_LIES, Circle, Door, Lies, Take
 from launcher.wire import Held
 
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
@@ -15,15 +15,18 @@ counts, steps, newest = st.integers(0, 1 << 60), st.integers(0, 1 << 60), st.int
 ranks, sizes = st.integers(0, 1 << 24), st.integers(0, 1 << 40)
 slots, generations = st.integers(0, wire.MOST_GENERATIONS - 1), st.integers(1, wire.MOST_GENERATIONS)
 kinds = st.sampled_from(["shards", "torch"])
-held = st.lists(st.builds(Held, newest, sizes, sizes, sizes, sizes), max_size=16).map(tuple)
+held = st.lists(st.builds(Held, newest, sizes, sizes, sizes, sizes, st.booleans()), max_size=16).map(tuple)
 doors = st.lists(st.builds(Door, words, words, words, st.integers(0, 65_535)), max_size=8).map(tuple)
 circles = st.builds(Circle, doors.map(lambda some: (some or (Door("a", "a", "", 1),))[0]), sizes, st.tuples(doors))
+a_door = st.builds(Door, words, words, words, st.integers(0, 65_535))
+lies = st.lists(st.builds(Lies, sizes, sizes, a_door), max_size=8).map(tuple)
+takes = st.lists(st.builds(Take, words, sizes, sizes, doors), max_size=8).map(tuple)
 seats = st.builds(
-    wire.Seat, counts, ranks, ranks, ranks, sizes, st.booleans(), doors, st.none() | circles
+    wire.Seat, sizes, ranks, ranks, ranks, sizes, st.booleans(), doors, st.none() | circles, sizes, lies
 )  # fmt: skip
 
 TO_KEEPER = {
-    wire.Hello: (words, words, ranks, ranks, ranks, counts, counts, words, st.integers(0, 3)),
+    wire.Hello: (words, words, ranks, ranks, ranks, counts, counts, words, st.integers(0, 3), st.booleans()),
     wire.Need: (sizes, generations),
     wire.Sealed: (slots, counts, steps, words, kinds, words, counts, counts, st.booleans()),
     wire.Wait: (),
@@ -35,6 +38,8 @@ TO_KEEPER = {
     wire.Trust: (st.binary(max_size=64), newest, st.none() | seats),
     wire.Overtake: (),
     wire.Look: (),
+    wire.Inherit: (counts, steps, counts, ranks, st.floats(0, 1e7), takes),
+    wire.Bring: (steps, counts, ranks, ranks),
 }
 TO_CLIENT = {
     wire.Arena: (words, generations),
@@ -48,6 +53,7 @@ TO_CLIENT = {
     wire.Pinned: (steps,),
     wire.MadeRoom: (newest,),
     wire.Stored: (words, newest),
+    wire.Brought: (words, slots, counts),
 }
 up = st.one_of(*(st.builds(kind, *fields) for kind, fields in TO_KEEPER.items()))
 down = st.one_of(*(st.builds(kind, *fields) for kind, fields in TO_CLIENT.items()))
@@ -159,8 +165,8 @@ def test_what_is_no_message_is_refused(body):
 
 def test_what_an_agent_is_told_is_bounded():
     kind = number(wire.Holdings)
-    assert wire.read_at_client(pack([kind, [[1, 0, 2]] * 64])).held == (Held(1, 0, 2),) * 64
-    refuses(wire.read_at_client, pack([kind, [[1, 0, 2]] * 65]))
+    assert wire.read_at_client(pack([kind, [[1, 0, 2]] * 256])).held == (Held(1, 0, 2),) * 256
+    refuses(wire.read_at_client, pack([kind, [[1, 0, 2]] * 257]))
     refuses(wire.read_at_client, pack([kind, [[-2, 0, 2]]]))
 
 
@@ -174,8 +180,8 @@ def test_a_field_left_out_is_what_it_is_when_nobody_asks():
     ("head", "size"),
     [
         pytest.param(b"\0\0\0\1", 1, id="one byte"),
-        pytest.param(b"\0\1\0\0", wire.MOST_BYTES, id="as much as there may be"),
-        pytest.param(b"\0\1\0\1", None, id="one byte more"),
+        pytest.param(b"\0\x10\0\0", wire.MOST_BYTES, id="as much as there may be"),
+        pytest.param(b"\0\x10\0\1", None, id="one byte more"),
         pytest.param(b"\0\0\0\0", None, id="nothing"),
         pytest.param(b"\xff\xff\xff\xff", None, id="four gigabytes"),
         pytest.param(b"GET ", None, id="a browser"),
@@ -190,9 +196,14 @@ def test_how_much_is_read_is_bounded(head, size):
 
 
 def test_the_largest_messages_fit():
-    longest = "\U0001f9e0" * 4_096
+    longest, word = "\U0001f9e0" * 4_096, "\U0001f9e0" * 253
+    door = Door(word, word, word, 65_535)
+    circle = Circle(door, 1 << 40, ((door,) * 8,) * 3)
+    lies = (Lies(1 << 40, 1 << 40, door),) * MOST_LIES
+    seat = wire.Seat(*[1 << 40] * 5, True, (door,) * 8, circle, 1 << 40, lies)
     for message in (
         wire.Sealed(wire.MOST_GENERATIONS - 1, 1 << 60, 1 << 60, longest, "shards", longest, 1 << 60, 1 << 60),
-        wire.Failed(1 << 60, "\U0001f9e0" * 253, longest),
+        wire.Failed(1 << 60, word, longest),
+        wire.Agreed(1 << 60, seat, 1 << 60),
     ):
         body_of(wire.encode(message))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from launcher.checkpoint.manifest import (
     MOST_SHARD_BYTES,
+    Blocks,
     Manifest,
     Note,
     Shard,
@@ -20,7 +21,7 @@ from launcher.checkpoint.manifest import (
     write,
     write_note,
 )
-from launcher.checkpoint.sums import CHUNK_BYTES, sum_of, sums_of
+from launcher.checkpoint.sums import BLOCK_BYTES, CHUNK_BYTES, sum_of, sums_of
 from launcher.errors import BadCheckpoint
 
 steps, rounds = st.integers(0, 1 << 60), st.integers(0, 1 << 60)
@@ -40,7 +41,11 @@ def shards(draw, rank=None):
 
 @st.composite
 def notes(draw):
-    return Note(draw(words), draw(steps), draw(rounds), draw(st.integers(10, 99)), draw(shards()), draw(times))
+    each = draw(shards())
+    size = draw(st.sampled_from([BLOCK_BYTES, 2 * BLOCK_BYTES]))
+    count = -(-each.bytes // size)
+    blocks = draw(st.none() | st.lists(sums, min_size=count, max_size=count).map(lambda found: Blocks.of(size, found)))
+    return Note(draw(words), draw(steps), draw(rounds), draw(st.integers(10, 99)), each, draw(times), blocks)
 
 
 @st.composite
@@ -198,6 +203,33 @@ def test_what_cannot_be_is_refused_with_the_right_sum_too(old, new):
 def test_what_would_not_be_read_again_cannot_be_made(made):
     with pytest.raises(BadCheckpoint):
         made()
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        pytest.param(lambda: Blocks.of(BLOCK_BYTES // 2, [1]), id="blocks too small"),
+        pytest.param(lambda: Blocks.of(CHUNK_BYTES, [1]), id="blocks that are chunks"),
+        pytest.param(lambda: Blocks.of(3 * BLOCK_BYTES, [1]), id="blocks of which chunks are not made"),
+        pytest.param(lambda: Blocks(BLOCK_BYTES, b"1234567"), id="a part of a sum"),
+        pytest.param(lambda: replace(note(), blocks=Blocks.of(BLOCK_BYTES, range(19))), id="a block too few"),
+        pytest.param(lambda: replace(note(), blocks=Blocks.of(BLOCK_BYTES, range(21))), id="a block too many"),
+    ],
+)
+def test_sums_of_blocks_are_those_of_all_blocks_of_the_shard(made):
+    assert replace(note(), blocks=Blocks.of(BLOCK_BYTES, range(20))).blocks.sums == tuple(range(20))
+    with pytest.raises(BadCheckpoint):
+        made()
+
+
+def test_a_note_of_before_there_were_blocks_is_read():
+    text = (
+        b'{"sum":"b222bd032fed4a69","version":1,"note":{"run":"job","step":10,"round":1,"world":2,"shard":{"file":'
+        b'"rank-00001.safetensors","rank":1,"bytes":300000,"head_bytes":4096,"sums_sum":10233279695637096332,"sums":[5],'
+        b'"about":""},"saved_s":3.5}}'
+    )
+    shard = Shard.of("rank-00001.safetensors", 1, 300_000, 4_096, [5])
+    assert read_note(text) == Note("job", 10, 1, 2, shard, 3.5, None)
 
 
 def test_sums_are_of_the_files_own_bytes_head_included():

@@ -96,21 +96,29 @@ def test_all_that_is_missing_is_told_at_once():
     assert no.fault.count(";") == 2
 
 
+def test_a_machine_that_has_less_than_its_file_system_allows_is_told_so():
+    """Without a limit for the pod nothing else stands between a save and the kernel that ends processes."""
+    no = refusal(20 * GIB, Limits(64 * GIB, available_bytes=5 * GIB))
+    assert "this machine has 5.00 GiB" in no.fault
+    assert spec(no) == {"containers": [{"name": "main", "resources": {"requests": {"memory": "20Gi"}}}]}
+
+
 maybe = st.none() | sizes
 
 
-@given(sizes, st.builds(Limits, sizes, maybe, maybe, maybe, maybe), sizes)
+@given(sizes, st.builds(Limits, sizes, maybe, maybe, maybe, maybe, maybe), sizes)
 def test_it_is_refused_just_when_something_is_missing_and_following_the_advice_is_enough(need, limits, pinned):
     no = refusal(need, limits, pinned)
     left = limits.cgroup_left_bytes
     volume, memory = need > limits.free_bytes, left is not None and need > left
+    machine = limits.available_bytes is not None and need > limits.available_bytes
     lock = limits.locked_bytes is not None and pinned > limits.locked_bytes
-    assert (no is not None) == (volume or memory or lock)
+    assert (no is not None) == (volume or memory or lock or machine)
     if no is None:
         return
     (container,) = spec(no)["containers"]
     assert ("volumeMounts" in container, "resources" in container, "securityContext" in container) == (
-        volume, memory, lock
+        volume, memory or machine, lock
     )  # fmt: skip
     if volume:
         size = int(spec(no)["volumes"][0]["emptyDir"]["sizeLimit"].removesuffix("Gi")) * GIB

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.checkpoint.sums import CHUNK_BYTES, sum_of, sums_of
+from launcher.checkpoint.sums import BLOCK_BYTES, CHUNK_BYTES, MOST_BLOCKS, block_bytes_of, sum_of, sums_of
 
 
 @pytest.mark.parametrize(
@@ -67,3 +67,19 @@ def test_every_wrong_byte_of_64_kib_is_seen_in_its_chunk_and_in_no_other():
     assert sums_of(memoryview(data), 4_096) == right
     data[5_000] ^= 1
     assert [at for at, each in enumerate(sums_of(memoryview(data), 4_096)) if each != right[at]] == [1]
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "block_bytes"),
+    [
+        pytest.param(0, 256 << 10, id="nothing"),
+        pytest.param(8 << 30, 256 << 10, id="as much as the smallest blocks are for"),
+        pytest.param((8 << 30) + 1, 512 << 10, id="a byte more"),
+        pytest.param(40 << 30, 2 << 20, id="40 GiB"),
+        pytest.param(1 << 40, 4 << 20, id="so much that chunks do"),
+    ],
+)
+def test_blocks_are_larger_where_there_would_be_too_many(size_bytes, block_bytes):
+    assert block_bytes_of(size_bytes) == block_bytes
+    assert block_bytes == CHUNK_BYTES or -(-size_bytes // block_bytes) <= MOST_BLOCKS
+    assert CHUNK_BYTES % block_bytes == block_bytes % BLOCK_BYTES == 0

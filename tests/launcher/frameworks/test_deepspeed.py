@@ -5,6 +5,8 @@ import itertools
 import pytest
 from safetensors import safe_open
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def trained(runs):

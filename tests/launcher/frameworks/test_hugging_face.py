@@ -33,4 +33,10 @@ def test_what_was_only_in_memory_goes_to_storage_when_its_process_dies(trained):
 
 
 def test_the_example_of_the_page_runs(trained):  # DL-63
-    assert trained["page"] == {"step": 3, "files": ["step-0000000003"]}, trained["errors"]
+    found = trained["page"]
+    assert (found["step"], found["files"]) == (3, ["step-0000000003"]), trained["errors"]
+
+
+def test_a_save_and_an_evaluation_are_no_steps_to_whoever_watches(trained):
+    """Two saves, after the second and the third step, and an evaluation; each phase begins and ends."""
+    assert trained["page"]["watched"] == {"turns": [4, 6], "phase": ""}

@@ -5,14 +5,17 @@ import secrets
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from launcher.checkpoint.generations import PAGE_BYTES, Identity, identity_page
-from launcher.errors import BadCheckpoint
+from launcher.errors import BadCheckpoint, NoMemory
 from launcher.shell.memory.arena import Arena, boot_id, find, leftovers
+from launcher.shell.memory.files import Locks
 from launcher.shell.memory.limits import limits
+from launcher.shell.memory.room import Room
 
 OURS = Identity("run", "w-0", 0, boot_id(), 3)
 
@@ -183,6 +186,51 @@ def test_what_is_left_of_the_pods_memory(tmp_path, files, left, limit):
     seen = limits(tmp_path, groups=tmp_path, own=tmp_path / "own")
     assert (seen.cgroup_left_bytes, seen.cgroup_bytes) == (left, limit)
     assert 0 < seen.free_bytes <= seen.size_bytes
+
+
+MEMINFO = "MemTotal:       100 kB\nMemFree:          5 kB\nMemAvailable:    40 kB\nSwapFree:        90 kB"
+
+
+@pytest.mark.parametrize(("files", "available"), [
+    pytest.param({"own__cgroup": "0::/", "meminfo": MEMINFO}, 40 << 10, id="no limit for the pod: what is available"),
+    pytest.param(
+        {"own__cgroup": "0::/", "meminfo": MEMINFO, "memory_at_max": 900, "memory_at_current": 5}, None,
+        id="the pod's limit says it",
+    ),
+    pytest.param({"own__cgroup": "0::/", "meminfo": "MemTotal: 100 kB"}, None, id="a kernel that does not say so"),
+    pytest.param({"own__cgroup": "0::/"}, None, id="nobody says so"),
+])  # fmt: skip
+def test_what_the_machine_has_available(tmp_path, files, available):
+    tree(tmp_path, **files)
+    seen = limits(tmp_path, groups=tmp_path, own=tmp_path / "own", machine=tmp_path / "meminfo")
+    assert seen.available_bytes == available
+
+
+@pytest.mark.parametrize(("kind", "available"), [("tmpfs", 40 << 10), ("ext4", None)])
+def test_only_what_takes_memory_is_limited_by_it(tmp_path, kind, available):
+    device = os.stat(tmp_path).st_dev
+    mounts = f"1 0 0:1 / / rw - proc p rw\n9 1 {os.major(device)}:{os.minor(device)} / /x rw shared:3 - {kind} none rw"
+    tree(tmp_path, own__cgroup="0::/", own__mountinfo=mounts, meminfo=MEMINFO)
+    seen = limits(tmp_path, groups=tmp_path, own=tmp_path / "own", machine=tmp_path / "meminfo")
+    assert seen.available_bytes == available
+
+
+def test_a_file_system_in_memory_that_is_larger_than_what_is_left(tmp_path):
+    """It would take the bytes, and the kernel would end processes: nothing of them is taken."""
+    tree(tmp_path, own__cgroup="0::/", meminfo=MEMINFO)
+    path = tmp_path / "arena"
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    locks = Locks(file)
+    try:
+        seen = partial(limits, groups=tmp_path, own=tmp_path / "own", machine=tmp_path / "meminfo")
+        with Room(path, file, locks, seen).taking() as take:
+            take("generation 0", 0, 0, 40 << 10)
+            with pytest.raises(NoMemory, match="40960 bytes of memory are available"):
+                take("generation 1", 40 << 10, 4096, (44 << 10) + 1)
+        assert os.fstat(file).st_size == 40 << 10
+    finally:
+        locks.close()
+        os.close(file)
 
 
 def test_the_limits_of_this_machine_are_numbers():

@@ -16,9 +16,15 @@ from launcher.settings import Settings, Warned
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/launcher-options.md"
 THREE = ("--nnodes=3",)  # most options say something of workers that have to meet
-BASES = {"standalone": (), "nnodes": ("--rdzv-endpoint=h:1", "--rdzv-id=j", "--arbiter=none")}
-SETTING = [option for option in OPTIONS if not option.asks and option.effect is not Effect.NOT_YET]
-REFUSED = [option for option in OPTIONS if option.effect is Effect.NOT_YET]
+BASES = {
+    "standalone": (),
+    "nnodes": ("--rdzv-endpoint=h:1", "--rdzv-id=j", "--arbiter=none"),
+    "exclude-straggler": (*THREE, "--network-check"),
+    "node-verdicts": (*THREE, "--network-check"),
+    "switchbox-check": (*THREE, "--network-check"),
+    "comm-perf-test": (*THREE, "--network-check"),
+}
+SETTING = [option for option in OPTIONS if not option.asks]
 
 
 def by_name(options):
@@ -94,17 +100,6 @@ def test_each_choice_is_taken_and_another_one_refused(option):
     answer = read([f"--{option.name}=frogs", "train.py"], {})
     assert answer.exit is Exit.USAGE
     assert f"--{option.name} is 'frogs': one of {', '.join(option.choices)}" in answer.text
-
-
-@by_name(REFUSED)
-def test_a_check_is_refused_by_its_name_until_it_is_there(option):
-    answer = read([*given(option), "train.py"], {})
-    assert answer.exit is Exit.USAGE
-    assert option.strings[0] in answer.text
-    with_check = read(["--network-check", *given(option), "train.py"], {})
-    assert with_check == Answer(
-        "turnout-run: --network-check: not yet: the health checks come with a later version", Exit.USAGE
-    )
 
 
 def test_asking_for_no_check_is_fine():

@@ -72,18 +72,50 @@ def test_the_command_lines_of_the_guide(line, environ, means):  # DL-42
 
 
 @pytest.mark.parametrize(
+    ("line", "means"),
+    [
+        pytest.param("--nnodes=4 --network-check --max_restarts=1 t.py", {"checks.network": "True"}, id="DL-30, DL-84"),
+        pytest.param("--precheck=1 t.py", {"checks.network": "True"}, id="as upstream writes it now"),
+        pytest.param("--precheck=2 t.py", {"checks.performance": "True"}, id="with the speed of all together"),
+        pytest.param(
+            "--network_check --exclude-straggler t.py",
+            {"checks.exclude_straggler": "True"},
+            id="with stragglers, DL-31",
+        ),
+        pytest.param(
+            [
+                *("--network-check", "--switchbox-check", "--box-pairs", "0:1 2:3 4:5"),
+                *("--min-bandwidth", "9000", "--min-channels", "3", "t.py"),
+            ],
+            {
+                "checks.switchbox": "True",
+                "checks.box_pairs": "((0, 1), (2, 3), (4, 5))",
+                "checks.min_bandwidth_mb_per_s": "9000",
+                "checks.min_channels": "3",
+            },
+            id="the combined command of the guide, DL-32, DL-100",
+        ),
+        pytest.param("t.py", {"checks.switchbox": "False", "checks.network": "False"}, id="off, DL-32"),
+    ],
+)
+def test_the_health_checks_of_the_guide(line, means):
+    assert said(settings(line), *means) == means
+
+
+@pytest.mark.parametrize(
     ("line", "culprit"),
     [
-        pytest.param("--nnodes=4 --network-check --max_restarts=1 train.py", "--network-check: not yet", id="DL-84"),
-        pytest.param("--precheck=1 train.py", "--precheck=1: not yet", id="as upstream writes it now"),
-        pytest.param("--network_check --exclude-straggler t.py", "--network_check: not yet", id="with stragglers"),
+        pytest.param("--network-check --probe-stage-s 1e6 t.py", "a stage of a probe takes", id="a stage of days"),
         pytest.param("--exclude-straggler train.py", "--exclude-straggler needs --network-check", id="DL-31"),
         pytest.param("--switchbox-check train.py", "--switchbox-check needs --network-check", id="DL-98"),
         pytest.param("--comm-perf-test train.py", "--comm-perf-test needs --network-check", id="speed without a check"),
         pytest.param("--box-pairs 0:1,2:4 train.py", "--box-pairs is '0:1,2:4'", id="pairs with a comma, DL-33"),
+        pytest.param(
+            "--network-check --switchbox-check --box-pairs 0:1 t.py", "--min-channels 2 of 1", id="more than there are"
+        ),
     ],
 )
-def test_a_health_check_is_refused_until_it_is_there(line, culprit):  # DL-30, DL-31
+def test_a_health_check_that_cannot_be_is_refused(line, culprit):
     assert refused(line).startswith(culprit)
 
 

@@ -2,8 +2,10 @@
 
 import pytest
 
+from launcher.errors import BadSettings
+from launcher.health.checks import Checks
 from launcher.options import values
-from launcher.settings import BadSettings, Checks, Place, Std, Streams, Timing
+from launcher.settings import Place, Std, Streams, Timing
 
 
 @pytest.mark.parametrize(
@@ -18,6 +20,7 @@ from launcher.settings import BadSettings, Checks, Place, Std, Streams, Timing
         pytest.param(values.endpoint, "[fe80::1]", ("fe80::1", 29400), id="IPv6 without a port"),
         pytest.param(values.host, "[::1]", "::1", id="torchrun writes IPv6 in brackets"),
         pytest.param(values.seconds, "0.5", 0.5, id="half a second"),
+        pytest.param(values.duration, "2", 2.0, id="two seconds"),
         pytest.param(values.ranks, "2,0,2", (0, 2), id="ranks, in order, once"),
         pytest.param(values.filters, "a,,b,c", ("a,b", "c"), id="two commas are one of the word"),
         pytest.param(values.filters, "", (), id="no filters"),
@@ -46,6 +49,7 @@ def test_what_a_text_means(read, text, means):
         ),
         *(pytest.param(values.host, text, id=f"host {text!r}") for text in ("", "a b", "http://h")),
         *(pytest.param(values.port, text, id=f"port {text!r}") for text in ("", "65536", "-1", "x")),
+        *(pytest.param(values.duration, text, id=f"duration {text!r}") for text in ("", "0", "-1", "inf", "x")),
         *(pytest.param(values.seconds, text, id=f"seconds {text!r}") for text in ("", "-1", "nan", "inf", "x")),
         *(
             pytest.param(values.streams, text, id=f"streams {text!r}")

@@ -92,10 +92,10 @@ class Desk:
             ended = await self.stop()
         return ended
 
-    async def line(self, local_rank: int = 0) -> str:
+    async def line(self, local_rank: int = 0, seconds: float = SECONDS) -> str:
         """The first line that a process writes, once it is there."""
         path = Path(self._path(local_rank, "out"))
-        return await until(lambda: path.exists() and path.read_text().partition("\n")[1] and path.read_text())
+        return await until(lambda: path.exists() and path.read_text().partition("\n")[1] and path.read_text(), seconds)
 
 
 async def until(look, seconds: float = SECONDS):

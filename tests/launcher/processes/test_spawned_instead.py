@@ -106,6 +106,7 @@ def test_a_process_is_told_its_place_as_torchelastic_tells_it():
         "TORCHELASTIC_ERROR_FILE": "",
         "TURNOUT_ROUND": "7",
         "TURNOUT_RESTORE_STEP": "-1",
+        "TURNOUT_RESTORE_PARTS": "",
     }
 
 

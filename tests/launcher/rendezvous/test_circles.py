@@ -23,7 +23,7 @@ def names_of(circle):
     pytest.param("abcdef", ["d", "ce", "bde"], id="copies stand as far apart as they can, and are three at most"),
 ])  # fmt: skip
 def test_buddies(names, of_a):
-    found = circles(world(names))
+    found, _ = circles(world(names))
     assert names_of(found["a/0"]) == of_a
     assert {circle.first.name for circle in found.values()} == {"a"}
     assert {circle.size for circle in found.values()} == {len(names)}
@@ -34,7 +34,7 @@ def test_buddies(names, of_a):
 def test_copies_stand_under_another_switch():
     under = {"a": ("x",), "b": ("x",), "c": ("y",), "d": ("y",)}
     there = World.of(1, tuple(member(name, keeper=7, path=path) for name, path in under.items()))
-    for id_, circle in circles(there).items():
+    for id_, circle in circles(there)[0].items():
         assert under[circle.buddies[0][0].name] != under[id_[0]]
 
 
@@ -44,7 +44,29 @@ def test_copies_stand_under_another_switch():
     pytest.param(World(1), id="nobody"),
 ])  # fmt: skip
 def test_no_circle(there):
-    assert circles(there) == {}
+    assert circles(there) == ({}, ())
+
+
+def test_a_replacement_keeps_for_whom_its_forerunner_kept():
+    """Ids are new; no other copy moves. Sorted anew, some would."""
+    paths = {name: ("s", f"h{at // 2}") for at, name in enumerate("abcdef")}
+
+    def there(names):
+        return World.of(1, tuple(member(name, keeper=7, path=paths.get(name, ("s", "h1"))) for name in names))
+
+    _, rings = circles(there("abcdef"))
+    found, after = circles(there("abxdef"), rings)
+    renamed = {id_.replace("c/", "x/"): [each.replace("c/", "x/") for each in kept] for id_, kept in rings[0].items()}
+    assert {id_: [*kept] for id_, kept in after[0].items()} == renamed
+    assert {id_: [door.id for door in circle.buddies[0]] for id_, circle in found.items()} == renamed
+
+
+def test_it_is_told_in_each_round():
+    job = Story("4", only=True).join("a", "b", "c", "d", keeper=7)
+    before = {name: names_of(job.last(name, Formed).circle) for name in "abcd"}
+    job.lose("b").ready("acd")
+    job.join("b", incarnation=1, keeper=7)
+    assert {name: names_of(job.last(name, Formed).circle) for name in "abcd"} == before
 
 
 def test_it_comes_with_the_world():

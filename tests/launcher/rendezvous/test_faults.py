@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from launcher.model import Budget
 from launcher.rendezvous.state import Over
 from launcher.rendezvous.step import begin, succeed
-from launcher.wire import Base, Beat, Failed, Finish, Formed
+from launcher.wire import Base, Beat, Failed, Finish, Formed, encode, read_at_member
 from tests.launcher.rendezvous.story import Story, member
 
 
@@ -62,6 +62,13 @@ def test_the_budget_is_of_the_job_and_its_end_is_told():
 
 def test_without_restarts_the_first_failure_is_the_last():
     assert next_round(running(max_restarts=0).fail("a")).last("b", Finish).reason == "budget_spent"
+
+
+def test_the_end_can_be_read_by_all_however_long_the_error_was():
+    """An agent cuts an error at 1,000 letters, and we put more before it: then the frame was none, and nobody ended."""
+    story = running(max_restarts=0)
+    told = next_round(story.say("a", Failed(story.round, 0, "x" * 1_000))).last("b", Finish)
+    assert read_at_member(encode(told)[4:]) == told
 
 
 def test_a_loss_is_free_also_without_restarts():

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from launcher.keeping import ALL, BARRED, Door
 from launcher.model import World
 from launcher.rendezvous.held import restorable as choice_of
-from launcher.wire import Held
-from tests.launcher.rendezvous.story import NO_BASE, Budget, Formed, Joined, Ready, Said, Story, member
+from launcher.wire import Held, Reached, StopAt
+from tests.launcher.rendezvous.story import NO_BASE, Budget, Formed, Joined, Ready, Said, Story, Succeeded, member
 
 A, B, C = (0, 2), (1, 2), (0, 3)  # the first rank, and of how many
 
@@ -149,6 +149,105 @@ def test_whatever_is_restored_everybody_holds_as_its_own(each):
     assert restorable(found, each) == max(filter(whole, range(6)), default=-1)
 
 
+def parts(step, *ranks, of=4, round_=4, count=0):
+    """What torch.distributed.checkpoint has saved: of these ranks, each of them apart."""
+    return tuple(Held(step, rank, of, round_, count, True) for rank in ranks)
+
+
+def lies(memory, names="ab", more="", processes=1):
+    """The step that is gone on from, by how many it was saved, and where each is told that shards lie."""
+    there = {f"{name}/0": member(name, processes=processes, keeper=7) for name in names + more}
+    found = choice_of(world(names, processes), {f"{name}/0": each for name, each in memory.items()}, there)
+    assert not found.fetch
+    assert not found.saved_by or not found.alike
+    where = {id_[0]: {(each.first_rank, each.door.name) for each in places} for id_, places in found.lies.items()}
+    return found.step, found.saved_by, where
+
+
+ALONE = parts(7, 0) + parts(7, 1, 2, 3, count=1)
+
+
+@pytest.mark.parametrize(("names", "memory", "found"), [
+    pytest.param("a", {"a": ALONE}, (7, 4, {"a": set()}), id="one has all that four have saved"),
+    pytest.param(
+        "ab", {"a": ALONE}, (7, 4, {"a": set(), "b": {(rank, "a") for rank in range(4)}}), id="who joins has it sent"
+    ),
+    pytest.param(
+        "ab", {"a": parts(7, 0, of=2), "b": parts(7, 1, of=2)}, (7, 0, {}), id="of the same size each has its own"
+    ),
+    pytest.param(
+        "ab", {"a": parts(7, 0, of=3) + parts(7, 2, of=3, count=1), "b": parts(7, 1, of=3)},
+        (7, 3, {"a": {(1, "b")}, "b": {(0, "a"), (2, "a")}}), id="each has some of it",
+    ),
+    pytest.param("ab", {"a": parts(7, 0, of=3), "b": parts(7, 1, of=3)}, (-1, 0, {}), id="one shard is nowhere"),
+    pytest.param("a", {"a": held(7, place=(0, 4))}, (-1, 0, {}), id="saved by four, and to be loaded by four alone"),
+    pytest.param(
+        "a", {"a": parts(7, 0, of=2) + held(7, place=B, count=1)}, (-1, 0, {}), id="one is no part of such a save"
+    ),
+    pytest.param(
+        "a", {"a": parts(7, 0, of=2) + parts(7, 1, of=2, count=1, round_=3)}, (-1, 0, {}), id="of two rounds' states"
+    ),
+    pytest.param("a", {"a": (BARRED, *ALONE)}, (7, 4, {"a": set()}), id="who could not fetch has all of it"),
+    pytest.param("ab", {"a": ALONE, "b": (BARRED,)}, (-1, 0, {}), id="who could not fetch, and has nothing"),
+    pytest.param(
+        "a", {"a": parts(9, 0) + parts(7, 0, of=1)}, (7, 0, {}), id="a newer one is not whole"
+    ),
+])  # fmt: skip
+def test_a_world_of_another_size_takes_parts(names, memory, found):
+    """Issue 7: each rank reads its parts of what another world has saved, wherever that lies."""
+    assert lies(memory, names) == found
+
+
+def test_a_spare_gives_parts_too():
+    assert lies({"a": parts(7, 0, of=2), "s": parts(7, 1, of=2)}, "a", more="s") == (7, 2, {"a": {(1, "s")}})
+
+
+def test_workers_of_several_processes_where_those_were_of_one():
+    """Nobody has the seats of before, so that nothing could be fetched whole: parts can be taken all the same."""
+    memory = {"a": parts(7, 0, 1, of=4, count=1), "b": parts(7, 2, 3, of=4, count=1)}
+    step, saved_by, where = lies(memory, processes=2)
+    assert (step, saved_by) == (7, 4)
+    assert where == {"a": {(2, "b"), (3, "b")}, "b": {(0, "a"), (1, "a")}}
+
+
+def test_who_has_no_door_has_it_for_himself_alone():
+    memory = {"a/0": ALONE}
+    assert choice_of(world("a"), memory, {"a/0": member("a")}).saved_by == 4
+    assert choice_of(world("ab"), memory, {"a/0": member("a"), "b/0": member("b", keeper=7)}).step == -1
+
+
+def test_more_places_than_can_be_told():
+    """One keeps as many single shards as there may be places, and one more: all read storage."""
+    for places, step in ((256, 7), (257, -1)):
+        memory = {"a": parts(7, *range(places), of=places, count=1)}
+        assert lies(memory, "ab")[0] == step
+
+
+some_parts = st.lists(
+    st.builds(Held, st.integers(0, 3), st.integers(0, 3), st.integers(1, 4), st.just(1), st.just(1), st.booleans()),
+    max_size=9,
+).map(tuple)  # fmt: skip
+
+
+@given(each=st.fixed_dictionaries({f"{name}/0": some_parts for name in "abs"}))
+def test_every_rank_of_what_is_taken_in_parts_is_told_or_at_hand(each):
+    there = {f"{name}/0": member(name, keeper=7) for name in "abs"}
+    found = choice_of(world("ab"), each, there)
+    if not found.saved_by:
+        return
+    state = (found.step, found.round, found.saved_by)
+
+    def has(id_, rank):
+        return any((mine.step, mine.round, mine.ranks, mine.first_rank) == (*state, rank) for mine in each[id_])
+
+    for id_, places in found.lies.items():
+        assert all(has(place.door.id, place.first_rank) and place.door.id != id_ for place in places)
+        told = {place.first_rank for place in places}
+        assert all(has(id_, rank) or rank in told for rank in range(found.saved_by))
+    of_it = [mine for holds in each.values() for mine in holds if (mine.step, mine.round, mine.ranks) == state]
+    assert all(mine.parts for mine in of_it)
+
+
 def stopped(job):
     """A process of b fails; both have stopped theirs when they are told to."""
     job.fail("b")
@@ -203,3 +302,17 @@ def test_what_was_told_of_one_round_is_not_believed_in_the_next():
     answers(job, {"a": held(8), "b": held(8, place=B)})
     stopped(job)
     assert answers(job, {"a": held(9, 8), "b": ()}) == {"a": -1, "b": -1}
+
+
+def test_who_stops_for_another_world_brings_what_it_saved_last():
+    """Not what it held when its round began: hack.chaos, seed 2."""
+    job = Story("1:2", only=True).join("a", keeper=9).wait(60)
+    job.reach("a", 3).join("b", keeper=9)
+    job.say("a", Reached(job.round, job.last("a", StopAt).step))
+    assert job.last("a") == StopAt(1, job.state.stop_step, True)
+    job.happens(
+        Said(job.ids["a"], Succeeded(job.state.round, held(8, place=(0, ALL)) + held(8, place=(0, ALL), count=1)))
+    )
+    told = job.last("a", Formed), job.last("b", Formed)
+    assert [each.restore for each in told] == [8, 8]
+    assert [len(each.fetch) for each in told] == [0, 1]

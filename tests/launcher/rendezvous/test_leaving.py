@@ -2,8 +2,9 @@
 
 import pytest
 
+from launcher.keeping import ALL, Door, Handover, Take, Taken
 from launcher.rendezvous.state import StepDown
-from launcher.wire import Base, Finish, Formed, Leaving, Reached, Stop, StopAt, Succeeded
+from launcher.wire import Base, Finish, Formed, Held, Leaving, Reached, Ready, Stop, StopAt, Succeeded
 from tests.launcher.rendezvous.story import Story
 
 
@@ -157,3 +158,157 @@ def test_leaving_twice_is_leaving_once():
     story.say("b", Leaving(5.0))
     assert len(story.events("member_leaving")) == 1
     assert story.state.until_s == 20.0
+
+
+# Before they go: what only they hold goes to who stays.
+
+
+def held(step, rank, of=4, parts=True, count=0):
+    return Held(step, rank, of, 1, count, parts)
+
+
+def training(names="abcd", nnodes="1:4", **more):
+    return Story(nnodes, last_call_s=0.0, only=True, **more).join(*names, keeper=7)
+
+
+def drained(job, leavers, memory, grace_s=10.0):
+    """They are to go. All have stopped after the same step, and say what they hold."""
+    job.reach("abcd", 5).leave(leavers, grace_s).say("abcd", Reached(job.round, 5))
+    for name, holds in memory.items():
+        job.say(name, Succeeded(job.round, holds))
+    return job
+
+
+OWN = {name: (held(9, at),) for at, name in enumerate("abcd")}
+
+
+def taken(job, name):
+    """Of whom it is to take what, and from whom."""
+    found = job.last(name, Handover)
+    return (
+        []
+        if found is None
+        else [(each.owner, each.first_rank, [door.name for door in each.doors]) for each in found.take]
+    )
+
+
+def test_three_of_four_leave_and_the_one_that_stays_takes_their_shards():
+    job = drained(training(), "bcd", OWN)
+    assert job.phase == "handing"
+    assert taken(job, "a") == [("b", 1, ["b"]), ("c", 2, ["c"]), ("d", 3, ["d"])]
+    assert job.last("a", Handover).take[0] == Take("b", 1, 1, (Door("b/0", "b", "127.0.0.1", 7),))
+    assert [job.last(name) for name in "bcd"] == [Handover(1, 9, 1, 4, 8.0, ())] * 3, "which write it, and wait"
+    assert job.events("shards_handed_over")[0][1]["to"] == {"a": 3}
+    job.say("a", Taken(1, (*OWN["a"], *(held(9, rank, count=1) for rank in (1, 2, 3)))))
+    assert [job.last(name, Finish).exit for name in "bcd"] == [143] * 3
+    formed = job.last("a", Formed)
+    assert (formed.restore, formed.origin, formed.saved_by, formed.ranks, formed.lies) == (9, 1, 4, 1, ())
+
+
+def test_two_stay_and_take_one_each():
+    job = drained(training(), "cd", OWN)
+    assert (taken(job, "a"), taken(job, "b")) == ([("c", 2, ["c"])], [("d", 3, ["d"])])
+    job.say("a", Taken(1, (*OWN["a"], held(9, 2, count=1))))
+    assert job.phase == "handing", "b has not answered"
+    job.say("b", Taken(1, (*OWN["b"], held(9, 3, count=1))))
+    assert {(each.first_rank, each.door.name) for each in job.last("a", Formed).lies} == {(1, "b"), (3, "b")}
+
+
+def test_nobody_waits_longer_than_the_most_hurried_leaver_can():
+    job = drained(training(), "bcd", OWN, grace_s=5.0)
+    job.wait(3.9)
+    assert job.phase == "handing"
+    job.wait(0.2)
+    assert [job.last(name, Finish).exit for name in "bcd"] == [143] * 3
+    assert job.last("a", Formed).restore == -1, "a has said nothing: it reads storage"
+
+
+def test_who_takes_is_lost_meanwhile():
+    job = drained(training(), "cd", OWN)
+    job.say("b", Taken(1, (*OWN["b"], held(9, 3, count=1)))).lose("a")
+    assert job.last("b", Formed).restore == -1
+    assert job.last("c", Finish)
+
+
+def test_one_more_is_asked_to_go_meanwhile():
+    """It has taken a shard, and hands that over, too."""
+    job = drained(training(), "cd", OWN)
+    job.say("a", Taken(1, (*OWN["a"], held(9, 2, count=1))))
+    job.leave("b", 9.0)
+    assert taken(job, "a") == [("b", 1, ["b"]), ("d", 3, ["d"])]
+    job.say("a", Taken(1, (*OWN["a"], *(held(9, rank, count=1) for rank in (1, 2, 3)))))
+    assert job.last("a", Formed).restore == 9
+
+
+@pytest.mark.parametrize("memory", [
+    pytest.param({**OWN, "a": (held(9, 0), *(held(9, at, count=1) for at in (1, 2, 3)))}, id="copies are there"),
+    pytest.param({**OWN, "c": (held(8, 2),)}, id="no step is whole"),
+    pytest.param({name: (Held(9, 0, ALL, 1), Held(9, 0, ALL, 1, 1)) for name in "abcd"}, id="all have the same"),
+    pytest.param(
+        {name: (held(9, at, parts=False),) for at, name in enumerate("abcd")}, id="no other world could read it"
+    ),
+    pytest.param(dict.fromkeys("abcd", ()), id="nothing is in memory"),
+])  # fmt: skip
+def test_there_is_nothing_to_hand_over(memory):
+    """They may go at once."""
+    job = drained(training(), "bcd", memory)
+    assert [job.last(name, Finish).exit for name in "bcd"] == [143] * 3
+    assert not any(job.last(name, Handover) for name in "abcd")
+
+
+def test_where_the_next_world_has_to_be_of_the_same_size_any_state_is_handed_over():
+    """It waits for others, which have it from who stays."""
+    whole = {name: (held(9, at, parts=False),) for at, name in enumerate("abcd")}
+    job = drained(training(nnodes="4"), "bcd", whole)
+    job.say("a", Taken(1, (*whole["a"], *(held(9, at, parts=False, count=1) for at in (1, 2, 3)))))
+    job.join("e", "f", "g", keeper=7)
+    formed = job.last("e", Formed)
+    assert (formed.restore, formed.saved_by, [door.name for door in formed.fetch]) == (9, 0, ["a"])
+
+
+def test_who_is_asked_to_go_while_the_others_are_waited_for():
+    """b has taken over what the first two had, below the least; when it is to go as well, all goes to a."""
+    job = drained(training(nnodes="4"), "cd", OWN)
+    job.say("a", Taken(1, (*OWN["a"], held(9, 2, count=1)))).say("b", Taken(1, (*OWN["b"], held(9, 3, count=1))))
+    assert job.phase == "gathering"
+    job.lose("cd").leave("b")
+    assert taken(job, "a") == [("b", 1, ["b"]), ("ranks 3 and 0 more", 3, ["b"])]
+    job.say("a", Taken(1, (*OWN["a"], *(held(9, rank, count=1) for rank in (1, 2, 3)))))
+    assert job.phase == "gathering"
+    assert job.last("b", Finish).exit == 143
+
+
+def test_who_has_stopped_already_is_asked_to_go():
+    """Its processes have ended well with the stop step: it is not let go before the others have what it holds."""
+    job = training().reach("abcd", 5).leave("d", 10.0).say("abcd", Reached(1, 5))
+    job.say("c", Succeeded(1, OWN["c"])).leave("c", 10.0)
+    assert job.last("c", Finish) is None
+    for name in "abd":
+        job.say(name, Succeeded(1, OWN[name]))
+    assert (taken(job, "a"), taken(job, "b")) == ([("c", 2, ["c"])], [("d", 3, ["d"])])
+
+
+def test_processes_that_had_to_be_ended():
+    """The stop step was not reached in time: the newest that all have sealed is handed over in what is left."""
+    job = training().reach("abcd", 5).leave("bcd", 10.0)
+    job.wait(8.1)
+    assert job.last("a", Stop)
+    for at, name in enumerate("abcd"):
+        job.say(name, Ready(1, 1, (), (held(8, at),)))
+    assert job.last("b", Handover).step == 8
+    assert job.last("b", Handover).within_s == pytest.approx(1.9 * 0.8)
+
+
+def test_what_is_held_after_a_stop_step_is_what_was_told_then():
+    """Was broken: the next world believed what members had told after an earlier loss, and lost all steps since."""
+    job = Story("1:3", last_call_s=0.0, only=True).join("a", "b", keeper=7)
+    alike = Held(5, 0, ALL, 1), Held(5, 0, ALL, 1, 1)
+    job.fail("b")
+    for name in "ab":
+        job.say(name, Ready(1, 1, (), alike))
+    assert job.last("a", Formed).restore == 5
+    job.reach("ab", 8).join("c", keeper=7).say("ab", Reached(2, 8))
+    newer = Held(11, 0, ALL, 2), Held(11, 0, ALL, 2, 1)
+    for name in "ab":
+        job.say(name, Succeeded(2, newer))
+    assert job.last("c", Formed).restore == 11

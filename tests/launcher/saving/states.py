@@ -3,6 +3,7 @@
 import struct
 from collections import OrderedDict
 
+import numpy as np
 import torch
 from hypothesis import strategies as st
 
@@ -59,6 +60,8 @@ def _same(one, other, met):
         return len(one) == len(other) and all(_same(*pair, met) for pair in zip(one, other, strict=True))
     if isinstance(one, float):
         return struct.pack("d", one) == struct.pack("d", other)
+    if isinstance(one, np.ndarray):
+        return (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
     return one == other
 
 

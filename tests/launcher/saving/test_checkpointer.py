@@ -16,9 +16,11 @@ from hypothesis import strategies as st
 
 from launcher.errors import BadCheckpoint, BadState, NoMemory
 from launcher.shell.memory.arena import Taken
+from launcher.shell.progress import Watched
 from launcher.shell.saving.checkpointer import Checkpointer
 from launcher.shell.storage.opening import open_store
 from launcher.shell.storage.reader import steps
+from launcher.shell.watching.words import PROGRESS
 from tests.launcher.memory.test_keeper import Keeper
 from tests.launcher.saving.states import DTYPES, same, states, tensor_of, training
 from tests.launcher.storage.world import Said
@@ -367,3 +369,16 @@ def test_saves_overtake_one_another_where_storage_hangs_and_none_is_lost_from_me
     found = checkpoints.stats()
     assert (found.overtaken, found.failures, found.in_flight, found.sealed) == (2, 0, 3, 5)
     assert found.waited_s >= 1
+
+
+def test_a_save_is_a_phase_to_whoever_watches_but_not_in_another_thread(make, tmp_path, monkeypatch):
+    watched = Watched(tmp_path, 1)
+    monkeypatch.setenv(PROGRESS, str(watched.paths[0]))
+    checkpoints = make(tmp_path / "saved")
+    checkpoints.save(1, training(1))
+    beside = threading.Thread(target=checkpoints.save, args=(2, training(2)))
+    beside.start()
+    beside.join()
+    seen = watched.seen()[0]
+    watched.close()
+    assert (seen.phase, seen.turns) == ("", 2)

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+from inspect import signature
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 
+from hack.bench.saving.worlds import sharded
 from launcher.checkpoint.layout import Spec, head_of, pack, read_head
 from launcher.checkpoint.manifest import Manifest, read, write
 from launcher.checkpoint.sums import CHUNK_BYTES, sums_of
@@ -68,14 +70,8 @@ SIZES = (1, 2, 3)
 
 
 OTHER_SIZES = {
-    f"save by {world}": {
-        "do": "save",
-        "world": world,
-        "step": world,
-        "name": f"ours{world}",
-        "theirs": f"theirs{world}",
-    }
-    for world in SIZES
+    f"save by {by}": {"do": "save", "world": by, "step": by, "name": f"ours{by}", "theirs": f"theirs{by}"}
+    for by in SIZES
 } | {f"load by {world}": {"do": "loads", "world": world, "names": SIZES} for world in SIZES}
 TASKS = OTHER_SIZES | {
     "fsdp1": {"do": "fsdp1", "world": 2, "step": 3, "name": "fsdp1"},
@@ -395,6 +391,7 @@ def test_a_planner_that_pickles_or_unpickles_is_refused(alone):
         alone.load(planner=Unpickles())
 
 
+@pytest.mark.skipif("enable_plan_caching" not in signature(dcp.DefaultSavePlanner).parameters, reason="2.7 and newer")
 def test_a_planner_that_keeps_plans_from_save_to_save_is_refused(alone):
     def save(step):
         writer = FlashStorageWriter(alone.folder, step=step, environ=alone.environ)
@@ -424,6 +421,26 @@ def test_a_tensor_of_many_chunks_is_read_in_parts(alone):
     state = {"a": torch.ones(5), "rows": rows, "z": torch.ones(7)}
     dcp.save(state, storage_writer=FlashStorageWriter(alone.folder, step=1, environ=alone.environ))
     alone.forget()
-    found = {name: torch.zeros_like(each) for name, each in state.items()}
-    dcp.load(found, storage_reader=alone.reader())
+    dcp.load(found := {name: torch.zeros_like(each) for name, each in state.items()}, storage_reader=alone.reader())
     assert all(torch.equal(found[name], state[name]) for name in state)
+
+
+def test_a_part_is_read_without_what_lies_around_it_and_by_whole_chunks_where_there_is_no_note(alone):
+    rows = torch.arange(CHUNK_BYTES).view(-1, 1 << 10)  # 4 MiB of them for each of 8 ranks, behind a head
+
+    def loaded(rank):
+        state = sharded({"rows": torch.zeros_like(rows)}, rank, 8)
+        dcp.load(state, storage_reader=alone.reader(), no_dist=True)
+        return torch.equal(state["rows"].to_local(), rows.chunk(8)[rank])
+
+    dcp.save({"rows": rows}, storage_writer=FlashStorageWriter(alone.folder, step=1, environ=alone.environ))
+    alone.forget()
+    with alone.shard.open("r+b") as file:  # of rank 1, in the chunk in which rank 0's rows end
+        os.pwrite(file.fileno(), b"\xff", 6 << 20)
+    assert all(map(loaded, (0, 3)))
+    with pytest.raises(CheckpointException, match="block 24, at byte 6291456, is not what was written"):
+        loaded(1)
+    alone.shard.with_suffix(".json").unlink()  # its note
+    with pytest.raises(CheckpointException, match="chunk 1, at byte 4194304, is not what was written"):
+        loaded(0)
+    assert loaded(3)

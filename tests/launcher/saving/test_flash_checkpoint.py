@@ -173,7 +173,7 @@ def test_a_save_to_disk_returns_before_its_file_is_there(flash, tmp_path):  # DL
 @pytest.mark.parametrize(
     ("strategy", "stay"),
     [
-        pytest.param(None, [5, 10, 20, 30], id="nothing is deleted unless it is asked for"),
+        pytest.param(None, [5, 10, 20, 30], id="nothing is deleted unless it is asked for", marks=pytest.mark.long),
         pytest.param(KeepLatestStepStrategy(2, ""), [5, 20, 30], id="the newest two"),
     ],
 )

@@ -18,7 +18,7 @@ from launcher.shell.storage.reader import newest, steps
 from launcher.shell.storage.writer import Saving, persist
 from tests.launcher.storage.world import NOW_S, RUN, Said, commit, region, save, save_all, small_pieces, whole
 
-FULL = Path(__file__).with_name("full.py")
+FULL = Path(__file__).with_name("scripts") / "full.py"
 
 
 def test_a_full_and_a_read_only_disk(folder):

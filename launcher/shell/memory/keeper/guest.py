@@ -11,12 +11,14 @@ from launcher.checkpoint.wire import (
     Agreed,
     Arena,
     Ask,
+    Bring,
     Bye,
     Done,
     Failed,
     Hashed,
     Hello,
     Holdings,
+    Inherit,
     Look,
     MadeRoom,
     Need,
@@ -92,6 +94,14 @@ class Guest:
                 except LauncherError as error:
                     return Failed(max(step, 0), "not_fetched", str(error)[:4_096])
                 return Done()
+            case Inherit():
+                await self._house.copies.inherit(message)
+                return Done()
+            case Bring():
+                try:
+                    return await self._house.copies.bring(message)
+                except LauncherError as error:
+                    return Failed(message.step, "not_brought", str(error)[:4_096])
             case Look():
                 return await self._house.stored()
             case Hello(run=run, worker=worker):

@@ -15,7 +15,7 @@ from typing import Any
 
 from launcher.checkpoint.generations import Identity, Record
 from launcher.checkpoint.wire import Hello, Sealed, Seat, Stored, encode, length, read_at_keeper
-from launcher.errors import BadFrame, StorageFailed
+from launcher.errors import BadFrame, LauncherError, NewerFormat, StorageFailed
 from launcher.shell.buddies.copies import Copies
 from launcher.shell.memory.arena import boot_id
 from launcher.shell.memory.keeper.adopting import adopted, left_behind
@@ -77,7 +77,7 @@ class Keeper:
     async def met(self, hello: Hello) -> Ward:
         """Its ward. Its folder a keeper that was started anew hears of here."""
         ward = self.ward(hello.local_rank)
-        ward.copies(hello.replicas, self.copies.kept_bytes)
+        ward.copies(hello.replicas, self.copies.kept_bytes, self.copies.give_back)
         self.copies.met(hello)
         if ward.met(hello.target) and self._agreed >= 0:
             self.begin(self._persist(ward, self._agreed))
@@ -99,15 +99,17 @@ class Keeper:
         if self._checks:
             await asyncio.wait(list(self._checks))
         records = await asyncio.gather(*(self.ward(local_rank).settled() for local_rank in range(ranks)))
-        held = [Held(each.step, 0, 0, each.round) for each in (records[0] if records else ()) if each.world == 1]
-        for first in records[0] if records else ():
-            others = range(1, ranks)
+        held = [Held(each.step, 0, 0, each.round) for each, _ in (records[0] if records else ()) if each.world == 1]
+        for first, parts in records[0] if records else ():
             place = (first.step, first.round, first.world)
             if all(
-                any((each.step, each.round, each.world, each.rank) == (*place, first.rank + at) for each in records[at])
-                for at in others
+                any(
+                    (each.step, each.round, each.world, each.rank) == (*place, first.rank + at)
+                    for each, _ in records[at]
+                )
+                for at in range(1, ranks)
             ):
-                held.append(Held(first.step, first.rank, first.world, first.round))
+                held.append(Held(first.step, first.rank, first.world, first.round, parts=parts))
         return tuple(sorted(set(held), key=lambda each: -each.step))[:16]
 
     async def agreed(self, step: int, seat: Seat | None = None, carry: int = -1) -> None:
@@ -132,6 +134,27 @@ class Keeper:
             check = self.begin(ward.verify(step))
             self._checks.add(check)
             check.add_done_callback(self._checks.discard)
+        if step >= 0 and seat is not None and seat.saved_by:
+            self.begin(self._persist_kept(step, seat))
+
+    async def _persist_kept(self, step: int, seat: Seat) -> None:
+        """Whose shards are kept here has perhaps left before they were in storage."""
+        usual = next((ward.usual for _, ward in sorted(self._wards.items()) if ward.usual), None)
+        for arena, generation, record in self.copies.shelf.of(step, seat.origin, seat.saved_by):
+            told = self.copies.shelf.goes(arena, record.epoch) or usual
+            if told is None or told.kind != "shards" or arena.pin(generation, record.epoch) is None:
+                continue
+            try:
+                if await asyncio.to_thread(self.persisting.once, arena, generation, record, told):
+                    self._say("persisted", {"step": step, "rank": record.rank, "for": arena.identity.owner})
+            except LauncherError as error:
+                self._say("persist_failed", {"step": step, "rank": record.rank, "detail": str(error)})
+                continue
+            finally:
+                with suppress(ValueError):  # it was given back meanwhile
+                    arena.unpin(generation)
+            if record.rank == 0:
+                self.begin(self.commit(record, told))
 
     async def _to_storage(self, carry: int) -> None:
         if held := await self.held(len(self._wards)):
@@ -155,7 +178,7 @@ class Keeper:
         try:
             async with asyncio.timeout(LOOK_S):
                 found = await asyncio.to_thread(lambda: newest(open_store(target), self._say))
-        except (StorageFailed, TimeoutError) as error:
+        except (NewerFormat, StorageFailed, TimeoutError) as error:
             self._say("storage_behind", {"target": target, "why": str(error) or f"no answer within {LOOK_S:g} s"})
             return Stored()
         return Stored(target, found.step if found is not None else -1)

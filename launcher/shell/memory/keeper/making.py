@@ -39,11 +39,12 @@ class Making:
     def left(self, limits: Limits) -> Limits:
         """What will be left once all that was promised is there."""
         taken = sum(promise.left_bytes for promise in self._promises)
-        cgroup = limits.cgroup_left_bytes
+        cgroup, available = limits.cgroup_left_bytes, limits.available_bytes
         return replace(
             limits,
             free_bytes=max(limits.free_bytes - taken, 0),
             cgroup_left_bytes=None if cgroup is None else max(cgroup - taken, 0),
+            available_bytes=None if available is None else max(available - taken, 0),
         )
 
     async def make(self, arena: Arena, generations: int, size: int) -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 from launcher.checkpoint.generations import Record
+from launcher.checkpoint.manifest import MOST_BYTES, read_note
 from launcher.checkpoint.wire import Sealed
-from launcher.errors import StorageFailed
+from launcher.errors import BadCheckpoint, StorageFailed
 from launcher.shell.memory.arena import Arena
 from launcher.shell.storage.opening import open_store
 from launcher.shell.storage.pace import Pace, Paced
-from launcher.shell.storage.store import step_name
+from launcher.shell.storage.store import note_name, step_name
 from launcher.shell.storage.writer import Saving, persist
 
 TORCH_S = 3_600.0  # for torch to write its file
@@ -38,6 +40,17 @@ class Persisting:
         region = arena.map(generation, record.shard_bytes)
         note = persist(store, saving, region, arena.sums(generation), time.time(), Paced(self._pace))
         return f"{to.target.rstrip('/')}/{step_name(record.step)}/{note.shard.file}"
+
+    def once(self, arena: Arena, generation: int, record: Record, to: Sealed) -> bool:
+        """The same, as a shard; not where its own keeper has written it already. Raises as it does."""
+        store = open_store(to.target)
+        store.prepare()
+        with suppress(BadCheckpoint):  # a note that cannot be read is there to be replaced
+            text = store.read(record.step, note_name(record.rank), MOST_BYTES)
+            if text is not None and (note := read_note(text)).run == self._run and note.round == record.round:
+                return False
+        self(arena, generation, record, to)
+        return True
 
 
 def _as_torch_file(arena: Arena, generation: int, record: Record, to: Sealed) -> str:

@@ -14,9 +14,10 @@ from pathlib import Path
 
 from launcher.checkpoint.generations import MOST_GENERATIONS, Identity, Record, State, newest
 from launcher.checkpoint.need import need_bytes, refusal
+from launcher.checkpoint.parts import in_parts
 from launcher.checkpoint.sums import sums_of
 from launcher.checkpoint.wire import Sealed
-from launcher.errors import BadCheckpoint, LauncherError
+from launcher.errors import BadCheckpoint, LauncherError, NoMemory
 from launcher.shell.memory.arena import Arena
 from launcher.shell.memory.keeper.adopting import is_ours_alone
 from launcher.shell.memory.keeper.line import Line, Overtaken
@@ -43,6 +44,7 @@ class Ward:
         self._line = Line()
         self._replicas = 0
         self._kept_bytes: Callable[[int], int] = lambda local_rank: 0
+        self._give_back: Callable[[], bool] = lambda: False
 
     @property
     def local_rank(self) -> int:
@@ -61,9 +63,17 @@ class Ward:
             self._folder_told = Sealed(0, 0, 0, target) if target else None
         return bool(target) and not known
 
-    def copies(self, replicas: int, kept_bytes: Callable[[int], int]) -> None:
-        """So many other workers keep copies of it, and it as many of theirs. kept_bytes: taken for these already."""
-        self._replicas, self._kept_bytes = replicas, kept_bytes
+    def copies(self, replicas: int, kept_bytes: Callable[[int], int], give_back: Callable[[], bool]) -> None:
+        """So many other workers keep copies of it, and it as many of theirs. kept_bytes: taken for these already.
+
+        give_back: gives back what is kept of earlier rounds, False where there is nothing.
+        """
+        self._replicas, self._kept_bytes, self._give_back = replicas, kept_bytes, give_back
+
+    @property
+    def usual(self) -> Sealed | None:
+        """Where a save goes of which nobody has told where."""
+        return self._folder_told
 
     @property
     def target(self) -> str:
@@ -73,7 +83,12 @@ class Ward:
     async def need(self, size: int, generations: int) -> Arena:
         """The arena, with memory for a save, and soon for all. Raises NoMemory, before any is taken, for too little."""
         count = min(max(generations, 2), MOST_GENERATIONS)
-        await asyncio.to_thread(self._refuse, size, min(generations, count))
+        try:
+            await asyncio.to_thread(self._refuse, size, min(generations, count))
+        except NoMemory:
+            if not self._give_back():
+                raise
+            await asyncio.to_thread(self._refuse, size, min(generations, count))
         if self.arena is None:
             self.arena = await asyncio.to_thread(Arena.make, self._folder, replace(self._identity, count=count))
             is_ours_alone(self.arena)
@@ -159,9 +174,12 @@ class Ward:
         epoch = self._line.overtake(slots[at].epoch if at is not None else -1)
         return next((slot.record.step for slot in slots if slot.record and slot.epoch == epoch), -1)
 
-    async def settled(self) -> list[Record]:
-        """All that is held and hashed, newest first. The newest is looked at byte by byte now, others when loaded."""
-        found: list[Record] = []
+    async def settled(self) -> list[tuple[Record, bool]]:
+        """All that is held and hashed, newest first. The newest is looked at byte by byte now, others when loaded.
+
+        With each whether it can be read in parts.
+        """
+        found: list[tuple[Record, bool]] = []
         if self.arena is None:
             return found
         slots = self.arena.slots()
@@ -170,10 +188,11 @@ class Ward:
                 continue
             try:
                 if (found and slots[generation].state is State.HASHED) or await self.hash(generation):
-                    found.append(record)
+                    head = self.arena.map(generation, record.head_bytes)
+                    found.append((record, await asyncio.to_thread(in_parts, head)))
             finally:
                 self.arena.unpin(generation)
-        return sorted(found, key=lambda record: -record.epoch)
+        return sorted(found, key=lambda each: -each[0].epoch)
 
     def unpin(self, generation: int) -> None:
         """It may be overwritten again."""

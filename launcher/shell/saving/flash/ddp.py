@@ -24,6 +24,7 @@ from launcher.shell.saving.flash.choices import DeletionStrategy, StorageType, c
 from launcher.shell.saving.flash.together import talks, told_by_first
 from launcher.shell.saving.memory import Memory
 from launcher.shell.saving.rank import Rank
+from launcher.shell.watching.beats import SAVES, in_phase
 
 _GENERATIONS, _THREADS = 3, 2
 _OTHERS_S, _LOOK_S = 60.0, 0.01  # until local rank 0 has saved what this rank has passed already
@@ -87,7 +88,8 @@ class DdpCheckpointer:
         if step < 0:
             raise ValueError(f"step is {step}: 0 or more")
         if self._rank.local_rank == 0:
-            self._opened().save(step, state_dict, self._target(step, path, storage_type))
+            with in_phase(SAVES):
+                self._opened().save(step, state_dict, self._target(step, path, storage_type))
         self._newest = step
         self._steps.saved(step)
 

@@ -17,13 +17,14 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
-from launcher.errors import BadCheckpoint, BadState
+from launcher.errors import BadCheckpoint, BadState, NewerFormat
 from launcher.shell.saving.dcp import FlashStorageReader, FlashStorageWriter
 from launcher.shell.saving.dcp_reading import here
 from launcher.shell.saving.flash.choices import StorageType, copies_of
 from launcher.shell.saving.flash.together import talks, told_by_first
 from launcher.shell.saving.tensors import flatten
 from launcher.shell.storage.store import MOST_STEP, step_of
+from launcher.shell.watching.beats import SAVES, in_phase
 
 _NOTHING, _FOUND, _BROKEN = range(3)
 log = logging.getLogger("turnout.checkpoint")
@@ -115,7 +116,8 @@ class FsdpShardCheckpointer:
             folder, step=step, disk=storage_type is StorageType.DISK, environ=self._environ, replicas=self._replicas
         )
         writer.home = str(self.checkpoint_dir)
-        dcp.save(dict(state_dict), storage_writer=writer)
+        with in_phase(SAVES):
+            dcp.save(dict(state_dict), storage_writer=writer)
         self._writer = writer
 
     def _folder(self, step: int, path: str | os.PathLike[str]) -> Path:
@@ -153,6 +155,8 @@ class FsdpShardCheckpointer:
             try:
                 if reader := FlashStorageReader(folder, step=step, environ=self._environ):
                     return reader
+            except NewerFormat:
+                raise
             except BadCheckpoint as error:
                 fault = fault or error
                 log.warning("checkpoint_passed_over", extra={"step": step, "why": str(error)})
@@ -170,7 +174,8 @@ class FsdpShardCheckpointer:
     def _candidates(self) -> Iterator[tuple[int, Path]]:
         """Steps and their folders: what memory holds, then what may be in storage, newest first."""
         stored = sorted(self._stored(), key=lambda each: (-each[0], each[1]))
-        restore = here(str(self.checkpoint_dir), self._environ).restore
+        rank = here(str(self.checkpoint_dir), self._environ)
+        restore = rank.restore if rank.parts is None else rank.parts.step
         if restore is not None and restore >= 0:
             yield restore, next((folder for step, folder in stored if step == restore), self._folder(restore, ""))
         yield from stored

@@ -22,6 +22,8 @@ from launcher.shell.progress import Steps
 from launcher.shell.saving import rng
 from launcher.shell.saving.flash.choices import copies_of
 from launcher.shell.saving.frameworks.parts import Parts, Step
+from launcher.shell.saving.tensors import named, take_up
+from launcher.shell.watching.beats import EVALUATES, beats
 
 try:
     from transformers import Trainer, TrainerCallback
@@ -89,7 +91,7 @@ class FlashSaves:
                 else:
                     told[name] = each.state()
         parts: dict[str, object] = {
-            "model": dict(trainer.accelerator.unwrap_model(trainer.model).state_dict()),
+            "model": dict(named(trainer.accelerator.unwrap_model(trainer.model))),
             "optimizer": trainer.optimizer.state_dict(),
             "scheduler": trainer.lr_scheduler.state_dict(),
             "trainer": json.dumps(dataclasses.asdict(trainer.state)),
@@ -137,7 +139,7 @@ class FlashSaves:
         if not self._is_ours(resume_from_checkpoint):
             inherited._load_from_checkpoint(resume_from_checkpoint, model)
             return
-        trainer.accelerator.unwrap_model(model or trainer.model).load_state_dict(self._part("model"))
+        take_up(trainer.accelerator.unwrap_model(model or trainer.model), self._part("model"))
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         trainer: Any = self
@@ -168,7 +170,21 @@ class _Progress(TrainerCallback):  # type: ignore[misc, unused-ignore]
     """Tells the agent how far training is, and stops where all ranks stop: the step is saved, and the loop left."""
 
     def __init__(self) -> None:
-        self._steps = Steps()
+        self._steps, self._evaluates = Steps(), False
+
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        """Of an evaluation, or of predict()."""
+        if not self._evaluates and (ours := beats()) is not None:
+            self._evaluates = True
+            ours.enter(EVALUATES)
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        """It has ended."""
+        if self._evaluates and (ours := beats()) is not None:
+            self._evaluates = False
+            ours.leave(EVALUATES)
+
+    on_predict = on_evaluate
 
     def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> Any:
         if self._steps.done(state.global_step):

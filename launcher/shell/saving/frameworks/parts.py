@@ -24,6 +24,7 @@ from launcher.shell.saving.dcp import FlashStorageReader, FlashStorageWriter
 from launcher.shell.saving.dcp_reading import here, named
 from launcher.shell.saving.flash.together import talks, told_by_first
 from launcher.shell.saving.tensors import flatten, unflatten
+from launcher.shell.watching.beats import SAVES, in_phase
 
 _NOTHING, _FOUND, _BROKEN = range(3)
 _DICE_BYTES = 64 << 10  # a tensor of bytes that is not larger may be the state of random numbers
@@ -88,7 +89,7 @@ class Parts:
             self.folder, step=step, disk=disk, keep=self._keep, every=self._every, replicas=self._replicas,
             environ=self._environ,
         )  # fmt: skip
-        with _alone():
+        with in_phase(SAVES), _alone():
             dcp.save(state, storage_writer=writer)
         self._writer = writer
 
@@ -132,6 +133,10 @@ class Parts:
         finally:
             told_by_first(choice)
         return reader if choice[0] == _FOUND else None
+
+    def any(self) -> bool:
+        """Is anything stored, as far as this rank sees? Raises BadCheckpoint and StorageFailed."""
+        return bool(FlashStorageReader(self.folder, environ=self._environ))
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Until this rank's part of the last save is where it was to go, on rank 0 all of it. Raises TimeoutError."""

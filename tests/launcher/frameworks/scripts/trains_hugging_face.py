@@ -17,6 +17,8 @@ from forks import digest, example, folder, fork
 from transformers import GPT2Config, GPT2LMHeadModel, TrainerCallback, TrainingArguments
 
 from launcher.flash_checkpoint.hf_trainer import FlashCkptTrainer
+from launcher.shell.progress import Watched
+from launcher.shell.watching.words import PROGRESS
 
 HOME, LAST, BATCHES = sys.argv[1], 10, 4
 
@@ -74,10 +76,17 @@ def trains(name, killed=0):
 
 
 def page():
+    watched = Watched(Path(HOME), 1)
+    os.environ[PROGRESS] = str(watched.paths[0])
     model, arguments, data = given("page", last=3)
     made = example("hf_trainer", model=model, arguments=arguments, data=data)["trainer"]
+    trained = watched.seen()[0]
+    made.evaluate(data)
+    evaluated = watched.seen()[0]
     made.flash.wait(60)
-    return {"step": made.state.global_step, "files": sorted(each.name for each in folder(HOME, "page").iterdir())}
+    files = sorted(each.name for each in folder(HOME, "page").iterdir())
+    told = {"turns": [trained.turns, evaluated.turns], "phase": evaluated.phase}
+    return {"step": made.state.global_step, "files": files, "watched": told}
 
 
 fork(HOME, "page", page)

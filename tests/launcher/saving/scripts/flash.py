@@ -144,6 +144,8 @@ def main():
         log(at="loads", step=training.load(), bits=bits(training.model, training.optimizer))
     training.checkpointer.wait_latest_checkpoint(120)
     dist.destroy_process_group()
+    if torch.__version__ < (2, 7):  # 2.6 joins gloo's threads with the interpreter's lock, and one may wait for it
+        os._exit(0)
 
 
 main()

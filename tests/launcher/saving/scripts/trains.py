@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-from worlds import Model, fully_shard, init_device_mesh, leaves
+from worlds import Model, fully_shard, init_device_mesh, learn, leaves
 
 from launcher.shell.saving.dcp import FlashStorageReader, FlashStorageWriter
 
@@ -50,7 +50,7 @@ def main():
     for step in range(begin + 1, last + 1):
         torch.manual_seed(step)
         optimizer.zero_grad()
-        model(torch.randn(4, 5)).sum().backward()
+        learn(model)
         optimizer.step()
         model.seen += 1
         state = state_of(model, optimizer, step)

@@ -1,0 +1,220 @@
+"""What results prove about nodes and links. Nobody is blamed for having been in a group that failed.
+
+A node lives if a group with it did not fail, and is fast if one was neither failed nor slow. A node that does not live
+and failed with two others that live is bad: two links of one node that break at once are its own port. A node that is
+not fast, not even with two that are, has a slow network. A pair that fails although both live, twice, is a bad link.
+Nothing is kept between rounds: all of it is read from the results each time. Source: system-level diagnosis
+(Preparata, Metze, Chien 1967), where a test tells something only if the tester is sound.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from enum import IntEnum
+from functools import cached_property
+from itertools import combinations
+
+from launcher.health.model import Check, Group, Link, Measured
+from launcher.health.slow import Sample
+
+PROOFS = 2  # others that live, or runs of one pair
+
+
+class Outcome(IntEnum):
+    """How a group ended, from good to bad."""
+
+    FINE = 0
+    SLOW = 1
+    FAILED = 2
+
+
+class Evidence:
+    """All that the results of a check prove."""
+
+    def __init__(self, check: Check) -> None:
+        self.check = check
+        self.at = {node: at for at, node in enumerate(check.nodes)}
+        self.results = [result for results in check.rounds for result in results]
+        self.groups = [result for result in self.results if len(result.members) > 1]
+        self._of = defaultdict[str, list[int]](list)  # the groups of a node, by their place in self.groups
+        for place, result in enumerate(self.groups):
+            for member in result.members:
+                self._of[member].append(place)
+
+    @cached_property
+    def outcomes(self) -> list[Outcome]:
+        """Of every group. A slow one stands out from all others, or from those of the first round.
+
+        That round is the only fair sample: in later ones most groups have a suspect.
+        """
+        times = [each.pair_s for each in self.groups]
+        first = sum(1 for each in self.check.rounds[0] if len(each.members) > 1)
+        samples = [
+            Sample((time_s for time_s in of if time_s is not None), self.check.limits) for of in (times[:first], times)
+        ]
+        found = []
+        for result, time_s in zip(self.groups, times, strict=True):
+            if time_s is None or any(alone_s is None for alone_s in result.compute_s):
+                found.append(Outcome.FAILED)
+                continue
+            same = self._same(result)
+            own = [
+                [known_s for place in same if place < most and (known_s := times[place]) is not None]
+                for most in (first, len(times))
+            ]
+            slow = (
+                sample.suspects(time_s, each, self.check.limits.collective_s)
+                for sample, each in zip(samples, own, strict=True)
+            )
+            found.append(Outcome.SLOW if any(slow) else Outcome.FINE)
+        return found
+
+    def _same(self, result: Measured) -> list[int]:
+        """The runs of this group."""
+        return [place for place in self._of[result.members[0]] if {*self.groups[place].members} == {*result.members}]
+
+    @cached_property
+    def fast(self) -> set[str]:
+        """Nodes of groups that were fine."""
+        return self._members(Outcome.FINE)
+
+    @cached_property
+    def lives(self) -> set[str]:
+        """Nodes of groups that did not fail."""
+        return self._members(Outcome.FINE, Outcome.SLOW)
+
+    def _members(self, *wanted: Outcome) -> set[str]:
+        pairs = zip(self.groups, self.outcomes, strict=True)
+        return {member for result, outcome in pairs if outcome in wanted for member in result.members}
+
+    @cached_property
+    def pairs(self) -> dict[Link, list[Outcome]]:
+        """How each pair that ran alone ended, run by run."""
+        found = defaultdict[Link, list[Outcome]](list)
+        for result, outcome in zip(self.groups, self.outcomes, strict=True):
+            if len(result.members) == 2:
+                found[self.link(*result.members)].append(outcome)
+        return found
+
+    def link(self, one: str, other: str) -> Link:
+        """Two nodes in the order of all."""
+        return (one, other) if self.at[one] < self.at[other] else (other, one)
+
+    @cached_property
+    def tried(self) -> dict[str, dict[str, Outcome]]:
+        """With whom a node has been alone, and the best that came of it."""
+        found = defaultdict[str, dict[str, Outcome]](dict)
+        for (one, other), outcomes in self.pairs.items():
+            found[one][other] = found[other][one] = min(outcomes)
+        return found
+
+    @cached_property
+    def broken(self) -> set[str]:
+        """Nodes whose own computation failed: no other is needed to say so."""
+        return {
+            member
+            for result in self.results
+            for member, time_s in zip(result.members, result.compute_s, strict=True)
+            if time_s is None
+        }
+
+    @cached_property
+    def cut_off(self) -> set[str]:
+        """Nodes that live with nobody, not even with two that live."""
+        return {
+            node
+            for node in self.check.nodes
+            if node not in self.lives and len(self.failed_with(node)) >= PROOFS and node not in self.broken
+        }
+
+    def failed_with(self, node: str) -> Group:
+        """Those that live with whom this one failed."""
+        return self._ordered(
+            other for other, best in self.tried[node].items() if best is Outcome.FAILED and other in self.lives
+        )
+
+    @cached_property
+    def bad(self) -> set[str]:
+        """Nodes that must not train."""
+        return self.broken | self.cut_off
+
+    @cached_property
+    def dragging(self) -> set[str]:
+        """Nodes that are fast with nobody, not even with two that are."""
+        return {
+            node
+            for node in self.check.nodes
+            if node not in self.fast and node not in self.bad and len(self.slow_with(node)) >= PROOFS
+        }
+
+    def slow_with(self, node: str) -> Group:
+        """Those that are fast with whom this one was not."""
+        return self._ordered(other for other in self.tried[node] if other in self.fast)
+
+    @cached_property
+    def unsettled(self) -> Group:
+        """Nodes of which nothing is proven yet, neither good nor bad."""
+        done = self.fast | self.bad | self.dragging
+        return tuple(node for node in self.check.nodes if node not in done) if len(self.check.nodes) > 1 else ()
+
+    @cached_property
+    def links(self) -> dict[Link, Outcome]:
+        """Links that are bad or slow while both ends are good: seen in two runs, one of them of the pair alone."""
+        found = dict[Link, Outcome]()
+        sound = ((Outcome.FAILED, self.lives - self.broken), (Outcome.SLOW, self.fast - self.broken))
+        for link, outcomes in self.pairs.items():
+            for outcome, good in sound:
+                if {*outcomes} == {outcome} and {*link} <= good and self._seen(link, outcome) >= PROOFS:
+                    found[link] = outcome
+        return found
+
+    def _seen(self, link: Link, outcome: Outcome) -> int:
+        """Groups with both ends that ended so, and that nothing else explains."""
+        both = {*self._of[link[0]]} & {*self._of[link[1]]}
+        return sum(
+            1 for place in both if self.outcomes[place] is outcome and not self._blamed(self.groups[place], outcome)
+        )
+
+    def _blamed(self, result: Measured, outcome: Outcome) -> bool:
+        """A member explains how this group ended."""
+        culprits = self.bad if outcome is Outcome.FAILED else self.bad | self.dragging
+        return not culprits.isdisjoint(result.members)
+
+    @cached_property
+    def riddles(self) -> list[tuple[Group, Outcome]]:
+        """Groups that neither a node nor a link explains, each once. A slow pair that was fine later is none."""
+        found = dict[tuple[Group, Outcome], None]()
+        for result, outcome in zip(self.groups, self.outcomes, strict=True):
+            if outcome is Outcome.FINE or self._blamed(result, outcome):
+                continue
+            inside = list(combinations(self._ordered(result.members), 2))
+            if any(self.links.get(link, Outcome.FINE) >= outcome for link in inside):
+                continue
+            if outcome is Outcome.SLOW and all(Outcome.FINE in self.pairs.get(link, ()) for link in inside):
+                continue
+            found[self._ordered(result.members), outcome] = None
+        return list(found)
+
+    def _ordered(self, nodes: Iterable[str]) -> Group:
+        return tuple(sorted(nodes, key=self.at.__getitem__))
+
+    @cached_property
+    def compute(self) -> dict[str, list[float]]:
+        """The times of each node's own computation."""
+        found = defaultdict[str, list[float]](list)
+        for result in self.results:
+            for member, time_s in zip(result.members, result.compute_s, strict=True):
+                if time_s is not None:
+                    found[member].append(time_s)
+        return found
+
+    @cached_property
+    def network(self) -> dict[str, float]:
+        """The best time of each node's groups."""
+        found = dict[str, float]()
+        for result in self.groups:
+            if result.pair_s is not None:
+                for member in result.members:
+                    found[member] = min(result.pair_s, found.get(member, result.pair_s))
+        return found

@@ -1,0 +1,224 @@
+"""The check before a round: who is there measures in groups, and who is at fault leaves before anybody trains.
+
+Groups and verdicts are those of launcher/health. A check is of all who are there at once: when one of them goes, or
+another is needed who has not passed, it begins anew. Whoever is not proven bad trains; undecided groups are told. Of
+two good nodes that cannot reach one another one goes, where enough are left without it. Source: issue 8; DL-80 to DL-85
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from functools import partial
+from typing import TypeAlias
+from zlib import crc32
+
+from launcher.health.frames import Found, Judged, Probe, Probed
+from launcher.health.groups import Groups, next_groups
+from launcher.health.model import Check, Group, Measured, Verdict
+from launcher.model import Exit, Member, Reason
+from launcher.rendezvous.state import Checking, Known, Phase
+from launcher.rendezvous.turn import Turn
+from launcher.wire import Finish
+
+SWITCHBOX = "switchbox_failed"  # the cause of a node that says itself that it must not train
+MOST_WHY = 1_024  # characters of a word in a frame
+Faults: TypeAlias = dict[str, tuple[Reason, str]]  # who is left out, and why
+
+
+def proven(turn: Turn, there: list[Known], size: int) -> list[Known] | None:
+    """Of those who are there who may train; None: they are checked first, since too few have passed."""
+    checking = turn.at.checking
+    if checking is None:
+        return there
+    fit = [known for known in there if known.member.id in checking.passed]
+    if turn.at.terms.size(len(fit)) >= size:
+        return fit
+    nodes = tuple(known.member.id for known in sorted(there, key=lambda known: _place(known.member)))
+    check = Check(nodes, checking.limits)
+    number = checking.number or crc32(turn.at.me.id.encode())  # no answer to another coordinator is one to us
+    turn.at = replace(
+        turn.at,
+        phase=Phase.CHECKING,
+        checking=replace(
+            checking, number=number, check=check, verdict=None, passed=frozenset(), unfit={}, began_s=turn.now_s
+        ),
+    )
+    turn.told("check_started", turn.at.why, members=len(nodes))
+    _order(turn, check, next_groups(check))
+    return None
+
+
+def _place(member: Member) -> tuple[tuple[str, ...], int, str]:
+    """Neighbours in the fabric stand next to one another."""
+    return member.path, -1 if member.order is None else member.order, member.name
+
+
+def _order(turn: Turn, check: Check, groups: Groups | Verdict) -> None:
+    checking = turn.at.checking
+    assert checking is not None
+    if isinstance(groups, Verdict):
+        faults = _faults(turn, checking, groups)
+        everyone = tuple(node for node in check.nodes if node not in faults)
+        if not checking.all_together or len(everyone) < 2:
+            _judged(turn, check, groups)
+            return
+        checking, groups = replace(checking, verdict=groups), (everyone,)
+    number, until_s = checking.number + 1, turn.now_s + checking.round_s
+    checking = replace(checking, number=number, check=check, groups=groups, told={}, until_s=until_s)
+    turn.at = replace(turn.at, checking=checking)
+    for group in groups:
+        members = [turn.members[id_].member for id_ in group]
+        local, first = min(member.processes for member in members), members[0]
+        for at, id_ in enumerate(group):
+            order = Probe(number, at * local, local * len(group), len(group), first.address, first.master_port)
+            turn.tell((id_,), order)
+    turn.wake(until_s)
+
+
+def probed(turn: Turn, id_: str, known: Known, answer: Probed) -> None:
+    """One member has measured. Its port was used: it names another one."""
+    checking = turn.at.checking
+    if checking is None or turn.at.phase is not Phase.CHECKING or answer.number != checking.number:
+        return
+    turn.know(id_, replace(known, member=replace(known.member, master_port=answer.master_port)))
+    unfit = {**checking.unfit, id_: answer.unfit} if answer.unfit else checking.unfit
+    turn.at = replace(turn.at, checking=replace(checking, told={**checking.told, id_: answer}, unfit=unfit))
+
+
+def check(turn: Turn) -> None:
+    """Go on with the check as far as what was measured allows."""
+    checking = turn.at.checking
+    assert checking is not None
+    assert checking.check is not None
+    if any((known := turn.members.get(id_)) is None or known.leave_s is not None for id_ in checking.check.nodes):
+        turn.at = replace(turn.at, phase=Phase.GATHERING, checking=replace(checking, check=None))
+        turn.told("check_given_up", Reason.MEMBER_LOST)
+        return
+    if turn.now_s < checking.until_s and any(map(partial(_waits, checking), checking.groups)):
+        turn.wake(checking.until_s)
+        return
+    if checking.verdict is not None:
+        _tell_speed(turn, checking)
+        _judged(turn, checking.check, checking.verdict)
+        return
+    results = tuple(result for group in checking.groups for result in _measured(checking, group))
+    after = checking.check.after(results)
+    _order(turn, after, next_groups(after))
+
+
+def _waits(checking: Checking, group: Group) -> bool:
+    """Somebody has not answered. Nobody waits for those who still wait for one that is broken."""
+    answers = [checking.told.get(id_) for id_ in group]
+    return None in answers and all(answer is None or answer.compute_s is not None for answer in answers)
+
+
+def _measured(checking: Checking, group: Group) -> tuple[Measured, ...]:
+    """What a group has told. With one that is broken each counts alone, and who has not told is tried again.
+
+    One who does not answer at all, though it lives, is as one whose own computation got stuck.
+    """
+    answers = {id_: checking.told[id_] for id_ in group if id_ in checking.told}
+    if any(answer.compute_s is None for answer in answers.values()):
+        return tuple(Measured((id_,), (answer.compute_s,), None) for id_, answer in answers.items())
+    times = [answers[id_].collective_s if id_ in answers else None for id_ in group]
+    together = max((time_s for time_s in times if time_s is not None), default=None)
+    alone = tuple(answers[id_].compute_s if id_ in answers else None for id_ in group)
+    return (Measured(group, alone, None if None in times else together),)
+
+
+def _judged(turn: Turn, check_: Check, verdict: Verdict) -> None:
+    """Who is at fault goes; the others may train."""
+    at, checking = turn.at, turn.at.checking
+    assert checking is not None
+    faults = _faults(turn, checking, verdict)
+    passed = frozenset(check_.nodes) - faults.keys()
+    checking = replace(checking, check=None, groups=(), verdict=None, passed=passed)
+    turn.at = replace(at, phase=Phase.GATHERING, checking=checking)
+    _tell(turn, check_, verdict, faults)
+    _tell_each(turn, check_, checking, verdict)
+    if not passed:
+        reason, why = next(iter(faults.values()))
+        turn.finish(Exit.FAULTY, reason, why)
+        return
+    for id_, (reason, why) in faults.items():
+        turn.know(id_, replace(turn.members[id_], leave_s=turn.now_s))
+        if id_ != at.me.id:  # we ourselves hand over first, and are checked by whoever coordinates then
+            turn.tell((id_,), Finish(int(Exit.FAULTY), reason.value, why[:MOST_WHY]))
+
+
+def _tell_each(turn: Turn, check_: Check, checking: Checking, verdict: Verdict) -> None:
+    """Tell each member what was found of its node, if anything was."""
+    of = dict.fromkeys(check_.nodes, (Found.FINE, "", ""))
+    for riddle in verdict.undecided:
+        for id_ in riddle.nodes:
+            of.pop(id_, None)
+    findings = (
+        (Found.LINK, verdict.bad_links + verdict.slow_links),
+        (Found.SLOW, verdict.slow_nodes),
+        (Found.FAULTY, verdict.bad_nodes),
+    )
+    for found, each in findings:
+        of |= {id_: (found, finding.cause.value, finding.why) for finding in each for id_ in finding.nodes}
+    of |= {id_: (Found.FAULTY, SWITCHBOX, why) for id_, why in checking.unfit.items()}
+    alike = defaultdict[tuple[Found, str, str], list[str]](list)
+    for id_, told in of.items():
+        alike[told].append(id_)
+    at = turn.at
+    for (found, cause, why), ids in alike.items():
+        why = why[:MOST_WHY]
+        turn.tell(ids, Judged(at.round + 1, found, at.me.name[:253], at.run[:MOST_WHY], len(check_.nodes), cause, why))
+
+
+def _faults(turn: Turn, checking: Checking, verdict: Verdict) -> Faults:
+    faults: Faults = {id_: (Reason.NODE_FAULTY, why) for id_, why in checking.unfit.items()}
+    slow = verdict.slow_nodes if checking.leaves_slow else ()
+    for reason, findings in ((Reason.NODE_SLOW, slow), (Reason.NODE_FAULTY, verdict.bad_nodes)):
+        faults |= {finding.nodes[0]: (reason, f"{finding.cause.value}: {finding.why}") for finding in findings}
+    return _cut_off(turn, verdict, faults)
+
+
+def _cut_off(turn: Turn, verdict: Verdict, faults: Faults) -> Faults:
+    """One end of each bad link goes, too, while enough are left: the younger, and not ourselves."""
+    there = sum(known.leave_s is None for known in turn.members.values())
+    for link in (each.nodes for each in verdict.bad_links):
+        if faults.keys().isdisjoint(link) and turn.at.terms.size(there - len(faults) - 1):
+            stays, goes = sorted(link, key=lambda id_: (id_ != turn.at.me.id, turn.members[id_].member.age))
+            name = turn.members[stays].member.name
+            faults[goes] = (Reason.LINK_FAULTY, f"it does not reach {name}, and both are good with others")
+    return faults
+
+
+def _tell_speed(turn: Turn, checking: Checking) -> None:
+    """What all who passed can do together: told, and nobody is judged by it. Source: DLRover's --comm-perf-test"""
+    (everyone,) = checking.groups
+    answers = [checking.told[id_] for id_ in everyone if id_ in checking.told]
+    times = [answer.collective_s for answer in answers if answer.collective_s]
+    fields: dict[str, object] = {"members": len(everyone)}
+    if len(times) < len(everyone):
+        faults = sorted({answer.fault for answer in answers if answer.fault} or {"not all have answered"})
+        turn.told("network_speed", turn.at.why, **fields, detail="; ".join(faults)[:1_024])
+        return
+    took_s, bytes_ = max(times), answers[0].reduce_bytes
+    ranks = len(everyone) * min(turn.members[id_].member.processes for id_ in everyone)
+    fields |= {"ranks": ranks, "collective_s": took_s, "bytes": bytes_}
+    algorithm = bytes_ / took_s  # on the bus an all-reduce of n moves 2 (n - 1) / n of its bytes: as nccl-tests say it
+    fields |= {"algorithm_bytes_s": round(algorithm), "bus_bytes_s": round(algorithm * 2 * (ranks - 1) / ranks)}
+    turn.told("network_speed", turn.at.why, **fields)
+
+
+def _tell(turn: Turn, check_: Check, verdict: Verdict, faults: Faults) -> None:
+    def names(nodes: Group) -> str:
+        return ", ".join(turn.members[id_].member.name for id_ in nodes)
+
+    for id_, (reason, why) in faults.items():
+        turn.told("node_left_out", reason, member=names((id_,)), detail=why)
+    for each in verdict.slow_nodes:
+        turn.told("node_slow", turn.at.why, member=names(each.nodes), cause=each.cause.value, detail=each.why)
+    for each in verdict.bad_links + verdict.slow_links:
+        turn.told("link_faulty", turn.at.why, members=names(each.nodes), cause=each.cause.value, detail=each.why)
+    for riddle in verdict.undecided:
+        turn.told("check_undecided", turn.at.why, members=names(riddle.nodes), detail=riddle.why)
+    began_s = turn.at.checking.began_s if turn.at.checking else turn.now_s
+    fields = {"members": len(check_.nodes), "left_out": len(faults), "rounds": len(check_.rounds)}
+    turn.told("check_ended", turn.at.why, **fields, took_s=round(turn.now_s - began_s, 3))

@@ -1,0 +1,160 @@
+"""A process hangs: the coordinator asks all members of the world for stacks, has them folded, and acts by policy.
+
+One hang at a time, and each is acted upon once: it lasts from the first process that hangs until all of them go on, or
+the round ends. Who does not answer in time is left out. A coordinator that is lost in the middle takes its round with
+it: what each member has written down itself stays where it is.
+Source: issue 8; DL-110, DL-111
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from zlib import crc32
+
+from launcher.health.frames import Hung, ShowStacks, Stacks
+from launcher.health.hangs import Act
+from launcher.health.stacks.hanging import Hanging, Merge, Merged, Stage
+from launcher.model import Reason, World
+from launcher.rendezvous.state import Known, Phase
+from launcher.rendezvous.turn import Turn
+
+GATHER_S = 45.0  # for all to take their stacks: py-spy has 30 s, or 40 in two attempts, then a process has 3 itself
+MOST_BYTES = 256 * 1024  # of one rank, packed
+MOST_NAMES = 16  # of workers that are told
+MOST_WORLD_BYTES = 256 << 20  # of all: they are in the coordinator's memory for a moment
+_TRAINS = (Phase.TRAINING, Phase.DRAINING)
+
+
+def hung(turn: Turn, id_: str, known: Known, said: Hung) -> None:
+    """A member's process hangs, or goes on after all."""
+    at, world = turn.at, turn.at.world
+    if at.phase not in _TRAINS or world is None or not known.busy == said.round == world.round:
+        return
+    hanging = _of_round(turn, world.round)
+    if said.why:
+        turn.at = replace(at, hanging=replace(hanging, hung=hanging.hung | {(id_, said.local_rank)}))
+        if hanging.stage is Stage.QUIET:
+            rank = world.seats[id_].first_rank + said.local_rank
+            _ask(turn, world, f"{known.member.name}, rank {rank}: {said.why}")
+    else:
+        _moves(turn, hanging.hung - {(id_, said.local_rank)})
+
+
+def _of_round(turn: Turn, round_: int) -> Hanging:
+    """What is known of the hang of this round: nothing yet of a new one."""
+    hanging = turn.at.hanging
+    return hanging if hanging.round == round_ else Hanging(hanging.act, round=round_, number=hanging.number)
+
+
+def _moves(turn: Turn, left: frozenset[tuple[str, int]]) -> None:
+    hanging = turn.at.hanging
+    if not left and hanging.stage is Stage.TOLD:
+        turn.told("hang_over", Reason.PROCESS_HUNG, round=hanging.round)
+        hanging = replace(hanging, stage=Stage.QUIET)
+    turn.at = replace(turn.at, hanging=replace(hanging, hung=left))
+
+
+def _ask(turn: Turn, world: World, first: str) -> None:
+    hanging = turn.at.hanging
+    asked = frozenset(id_ for id_, known in turn.members.items() if known.busy == world.round and turn.inside(id_))
+    number = (hanging.number or crc32(turn.at.me.id.encode())) + 1  # no answer to another coordinator is one to us
+    turn.at = replace(
+        turn.at,
+        hanging=replace(
+            hanging, stage=Stage.ASKED, number=number, first=first, asked=asked, stacks={},
+            until_s=turn.now_s + GATHER_S,
+        ),
+    )  # fmt: skip
+    turn.told("stacks_asked", Reason.PROCESS_HUNG, round=world.round, members=len(asked), detail=first)
+    turn.tell(sorted(asked), ShowStacks(number, world.round, most_bytes(world.ranks)))
+    turn.wake(turn.at.hanging.until_s)
+
+
+def most_bytes(ranks: int) -> int:
+    """Of one rank, packed, so that those of all fit into a coordinator's memory."""
+    return min(MOST_BYTES, MOST_WORLD_BYTES // max(ranks, 1))
+
+
+def came_back(turn: Turn, id_: str) -> None:
+    """A member has a new connection: it says again who hangs, and may not have heard that we ask."""
+    hanging, world = turn.at.hanging, turn.at.world
+    if world is None or hanging.round != world.round:
+        return
+    _moves(turn, frozenset(each for each in hanging.hung if each[0] != id_))
+    if hanging.stage is Stage.ASKED and id_ in hanging.asked:
+        turn.tell((id_,), ShowStacks(hanging.number, world.round, most_bytes(world.ranks)))
+
+
+def shown(turn: Turn, id_: str, said: Stacks) -> None:
+    """The stacks of one process have come."""
+    hanging, world = turn.at.hanging, turn.at.world
+    if hanging.stage is not Stage.ASKED or said.number != hanging.number or id_ not in hanging.asked or world is None:
+        return
+    seat = world.seats[id_]
+    if said.local_rank < seat.processes and len(said.packed) <= most_bytes(world.ranks):
+        stacks = {**hanging.stacks, seat.first_rank + said.local_rank: said}
+        turn.at = replace(turn.at, hanging=replace(hanging, stacks=stacks))
+
+
+def gathered(turn: Turn) -> None:
+    """Have the stacks folded once all have come, or time is up. Of a round that has ended those that have come."""
+    hanging, world = turn.at.hanging, turn.at.world
+    if hanging.stage is not Stage.ASKED or world is None:
+        return
+    goes_on = turn.at.phase in _TRAINS and world.round == hanging.round
+    missing = {rank for id_ in hanging.asked for rank in _ranks(world, id_)} - hanging.stacks.keys()
+    if goes_on and missing and turn.now_s < hanging.until_s:
+        turn.wake(hanging.until_s)
+        return
+    turn.at = replace(turn.at, hanging=replace(hanging, stage=Stage.MERGED, stacks={}))
+    if world.round != hanging.round:
+        return
+    why = dict.fromkeys(range(world.ranks), "its processes have ended") | dict.fromkeys(missing, "it did not answer")
+    for rank, each in hanging.stacks.items():
+        why[rank] = each.why
+    packed = {rank: each.packed for rank, each in hanging.stacks.items() if each.packed}
+    turn.effects.append(
+        Merge(hanging.number, world.ranks, packed, {rank: said for rank, said in why.items() if rank not in packed})
+    )
+
+
+def _ranks(world: World, id_: str) -> range:
+    seat = world.seats[id_]
+    return range(seat.first_rank, seat.first_rank + seat.processes)
+
+
+def merged(turn: Turn, event: Merged) -> None:
+    """It is known who stands apart: act, unless all go on meanwhile or the round has ended."""
+    hanging, world = turn.at.hanging, turn.at.world
+    if hanging.stage is not Stage.MERGED or event.number != hanging.number:
+        return
+    turn.at = replace(turn.at, hanging=replace(hanging, stage=Stage.TOLD))
+    if world is None or world.round != hanging.round or turn.at.phase not in _TRAINS:
+        return
+    if not hanging.hung:
+        _moves(turn, frozenset())
+        return
+    culprits = tuple(id_ for id_ in world.seats if not set(_ranks(world, id_)).isdisjoint(event.apart))
+    detail = f"{hanging.first}; {event.said}"[:1_000]
+    if hanging.act is Act.ASK:
+        turn.told("hang_asked", Reason.PROCESS_HUNG, round=world.round, workers=_names(world, culprits), detail=detail)
+        return
+    turn.stop(Reason.PROCESS_HUNG, detail)
+    turn.at = replace(turn.at, fault=detail)
+    if hanging.act is Act.REPLACE and 0 < len(culprits) < len(world.seats):
+        _leave(turn, world, culprits, event.said[:1_000])
+
+
+def _leave(turn: Turn, world: World, culprits: tuple[str, ...], said: str) -> None:
+    """They do not come back: the next world is formed of the others, and of those who come in their place."""
+    for id_ in culprits:
+        if (known := turn.members.get(id_)) is not None:
+            turn.know(id_, replace(known, leave_s=turn.now_s))
+            turn.told("node_left_out", Reason.NODE_FAULTY, member=known.member.name, detail=said)
+    turn.at = replace(turn.at, hanging=replace(turn.at.hanging, leaves=dict.fromkeys(culprits, said)))
+
+
+def _names(world: World, ids: Iterable[str]) -> list[str]:
+    chosen = set(ids)
+    return [member.name for member in world.members if member.id in chosen][:MOST_NAMES]

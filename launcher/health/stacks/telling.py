@@ -1,0 +1,168 @@
+"""Merged stacks for people and for tools: text, JSON, pictures, and the lines that programs for flame graphs read.
+
+How a picture is drawn is in svg.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from launcher.health.stacks.fold import Node, fold
+from launcher.health.stacks.model import Gathered, folded, label
+from launcher.health.stacks.standing import Group, Standing, stand
+from launcher.health.stacks.svg import picture
+
+MOST_GROUPS = 20  # that are told one by one
+MOST_TEXT_LINES = 2_000  # of one tree
+_STATES = {
+    "D": "in the kernel, not to be interrupted", "T": "stopped by a signal", "t": "stopped by a debugger",
+    "Z": "ended, not yet waited for",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """All that is told of the stacks of a world. states, why: what is odd about ranks, and which they are."""
+
+    world: int
+    python: Node
+    native: Node
+    standing: Standing
+    states: tuple[tuple[str, int], ...]
+    why: tuple[tuple[str, int], ...]
+
+
+def merge(gathered: Gathered) -> Merged:
+    """Fold the stacks of all ranks, and see who stands where."""
+    states, why = dict[str, int](), dict[str, int]()
+    for rank, seen in gathered.showings.items():
+        if odd := _STATES.get(seen.state, ""):
+            states[odd] = states.get(odd, 0) | 1 << rank
+    for rank, reason in gathered.why.items():
+        why[reason] = why.get(reason, 0) | 1 << rank
+    return Merged(
+        gathered.world,
+        fold({rank: seen.python for rank, seen in gathered.showings.items()}),
+        fold({rank: seen.native for rank, seen in gathered.showings.items()}),
+        stand(gathered),
+        tuple(sorted(states.items())),
+        tuple(sorted(why.items())),
+    )
+
+
+def files(merged: Merged) -> dict[str, bytes]:
+    """What is written, by name. The names are the guide's; a kind of stacks that nobody shows has an empty picture.
+
+    Source: DL-115, DL-120; facts/dlrover.md §7
+    """
+    written = {"stacks.txt": text(merged).encode(), "stacks.json": as_json(merged)}
+    said = verdict(merged)
+    for name, title, root in (("py_stack", "Python", merged.python), ("cpp_stack", "C", merged.native)):
+        lines = said if root.children else [f"no rank shows any {title} frame"]
+        head = f"{title} stacks of {merged.world} ranks"
+        written[f"{name}.svg"] = picture(head, lines, root, merged.world).encode()
+        written[name] = flame_lines(root, merged.world).encode()
+    return written
+
+
+def verdict(merged: Merged) -> list[str]:
+    """Who stands where, in a few lines."""
+    standing, world = merged.standing, merged.world
+    lines = [f"{_ranks(group.ranks)} {_stand(group.ranks)} apart: {group}" for group in standing.apart[:MOST_GROUPS]]
+    if len(standing.apart) > MOST_GROUPS:
+        lines.append(f"and {len(standing.apart) - MOST_GROUPS} more groups stand apart")
+    lines += _crowd(standing.crowd)
+    if standing.silent:
+        lines.append(f"{_ranks(standing.silent)} of {world}: no stack")
+    lines += [f"{_ranks(ranks)}: {reason}" for reason, ranks in merged.why[:MOST_GROUPS]]
+    lines += [f"{_ranks(ranks)}: {odd}" for odd, ranks in merged.states]
+    return lines
+
+
+def _crowd(crowd: tuple[Group, ...]) -> list[str]:
+    if len(crowd) == 1:
+        return [f"{_ranks(crowd[0].ranks)} {_stand(crowd[0].ranks)} in one place: {crowd[0]}"]
+    lines = [f"{_ranks(group.ranks)} {_stand(group.ranks)} here: {group}" for group in crowd[:MOST_GROUPS]]
+    if len(crowd) > 1:
+        lines.append("no place holds two thirds of the ranks, so nobody is named")
+    return lines
+
+
+def _ranks(ranks: int) -> str:
+    return f"{'rank' if ranks.bit_count() == 1 else 'ranks'} {folded(ranks)}"
+
+
+def _stand(ranks: int) -> str:
+    return "stands" if ranks.bit_count() == 1 else "stand"
+
+
+def text(merged: Merged) -> str:
+    """For people: the verdict, then the trees, indented where ranks part."""
+    parts = [f"stacks of {merged.world} ranks", *verdict(merged)]
+    for title, root in (("Python", merged.python), ("C", merged.native)):
+        if root.children:
+            parts += ["", f"{title}: {sum(node.threads for node in root.each())} threads", *_tree(root, merged.world)]
+    return "\n".join(parts) + "\n"
+
+
+def _tree(root: Node, world: int) -> list[str]:
+    lines, left = list[str](), [(child, 0) for child in reversed(root.children)]
+    while left:
+        if len(lines) >= MOST_TEXT_LINES:
+            return [*lines, "... the tree goes on: the JSON has it all"]
+        node, depth = left.pop()
+        at = f"  :{','.join(map(str, node.lines))}" if node.lines else ""
+        lines.append(f"{'  ' * depth}{node.frame}@{label(node.ranks, world)}{at}")
+        parts = len(node.children) > 1 or (node.ends and node.children)
+        left += [(child, depth + 1 if parts else depth) for child in reversed(node.children)]
+    return lines
+
+
+def flame_lines(root: Node, world: int) -> str:
+    """One line for each different stack, as the guide's tool writes them for flamegraph.pl.
+
+    Source: facts/dlrover.md §7; DL-116
+    """
+    return "".join(f"{';'.join(path)} 1\n" for path in _paths(root, world, ()))
+
+
+def _paths(node: Node, world: int, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    for child in node.children:
+        way = (*path, f"{child.frame}@{label(child.ranks, world)}")
+        if child.ends:
+            yield way
+        yield from _paths(child, world, way)
+
+
+def as_json(merged: Merged) -> bytes:
+    """For tools: the verdict and the trees, every set of ranks as the guide writes it."""
+    standing = merged.standing
+    told = {
+        "world": merged.world,
+        "outliers": folded(standing.outliers),
+        "silent": folded(standing.silent),
+        "apart": [_group(group) for group in standing.apart],
+        "crowd": [_group(group) for group in standing.crowd],
+        "states": {odd: folded(ranks) for odd, ranks in merged.states},
+        "why_silent": {reason: folded(ranks) for reason, ranks in merged.why},
+        "python": [_node(child, merged.world) for child in merged.python.children],
+        "native": [_node(child, merged.world) for child in merged.native.children],
+    }
+    return msgspec.json.encode(told)
+
+
+def _group(group: Group) -> dict[str, Any]:
+    return {"ranks": folded(group.ranks), "frame": str(group.at), "lines": group.lines}
+
+
+def _node(node: Node, world: int) -> dict[str, Any]:
+    return {
+        "frame": f"{node.frame}@{label(node.ranks, world)}",
+        "lines": node.lines,
+        "threads": node.threads,
+        "children": [_node(child, world) for child in node.children],
+    }

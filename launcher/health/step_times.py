@@ -1,0 +1,45 @@
+"""How long steps took, as counts in buckets: small enough for shared memory, sharp enough for a limit.
+
+A bucket is 4.4 % wide. Who counts is a training process, in launcher/shell/watching/beats.py; who reads is its agent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+PER_OCTAVE = 16
+OCTAVES = 24
+BUCKETS = PER_OCTAVE * OCTAVES
+SHORTEST_S = 2.0**-10  # shorter steps are counted as this
+WIDTH = 2 ** (1 / PER_OCTAVE)
+MOST_COUNTED = 32_768  # then the past counts half
+
+
+def bucket_of(took_s: float) -> int:
+    """Where a step of this length is counted: 0 for the shortest, BUCKETS - 1 for hours."""
+    if took_s <= SHORTEST_S:
+        return 0
+    return min(BUCKETS - 1, math.ceil(PER_OCTAVE * math.log2(took_s / SHORTEST_S)))
+
+
+def edge_s(bucket: int) -> float:
+    """The longest step that is counted here."""
+    return SHORTEST_S * 2 ** (bucket / PER_OCTAVE)
+
+
+def aged(counts: Sequence[int]) -> list[int]:
+    """The past counts half. What was seen once stays: rare steps are what a limit is for."""
+    return [(count + 1) // 2 for count in counts]
+
+
+def quantile_s(counts: Sequence[int], share: float) -> float:
+    """No longer than this were `share` of the steps: the edge of the bucket, so up to 4.4 % too long. 0 for no step."""
+    left = math.ceil(share * sum(counts))
+    if left <= 0:
+        return 0.0
+    for bucket, count in enumerate(counts):
+        left -= count
+        if left <= 0:
+            return edge_s(bucket)
+    return edge_s(BUCKETS - 1)

@@ -1,0 +1,84 @@
+"""What a coordinator has ordered this member to measure, one order at a time, the newest; and what it made of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Callable
+
+from launcher.health.checks import Checks
+from launcher.health.frames import Judged, Probe, Probed
+from launcher.health.probe import Plan, Report, of_member
+from launcher.health.switchbox import judge
+from launcher.model import Member
+from launcher.shell.identity import free_port
+from launcher.shell.probes.own_pod import OwnPod, own_pod
+from launcher.shell.probes.running import probe
+from launcher.shell.say import Say
+
+_MEMORY = "/dev/shm"
+
+
+class Ordered:
+    """Of one agent. send: to the coordinator that there is by then."""
+
+    def __init__(self, checks: Checks, send: Callable[[Probed], None], say: Say) -> None:
+        self._checks, self._send, self._say = checks, send, say
+        self._task: asyncio.Task[None] | None = None
+        self._pod = OwnPod(own_pod(os.environ), os.environ.get("NODE_NAME", ""), say) if checks.verdicts else None
+        self._report = Report()
+
+    def obey(self, me: Member, message: Probe | Judged) -> None:
+        """Do as the coordinator says."""
+        if isinstance(message, Probe):
+            self.begin(me, message)
+        elif self._pod is not None:
+            self._pod.judged(message, self._report)
+
+    def begin(self, me: Member, order: Probe) -> None:
+        """Measure this, and no longer what was ordered before."""
+        before, self._task = self._task, None
+        if before is not None:
+            before.cancel()
+        self._task = asyncio.get_running_loop().create_task(self._measure(me, order, before))
+
+    async def _measure(self, me: Member, order: Probe, before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await asyncio.wait([before])  # its probes are killed by then
+        self._report = report = of_member(await probe(self._plans(order), os.environ))
+        box = judge(report.boxes, self._checks.min_bandwidth_mb_per_s, self._checks.min_channels)
+        told = {
+            name: value for name in Report.__struct_fields__ if (value := getattr(report, name)) not in (None, (), "")
+        }
+        self._say("node_checked", {"number": order.number, **told, "switchbox": box.why})
+        port, unfit = free_port(me.address), box.why if box.faulty else ""
+        self._send(
+            Probed(order.number, port, report.compute_s, report.collective_s, unfit, report.fault, report.reduce_bytes)
+        )
+
+    def _plans(self, order: Probe) -> list[Plan]:
+        memory, local = _MEMORY if os.path.isdir(_MEMORY) else "", order.processes // order.members
+        probing = self._checks.probing
+        return [
+            Plan(
+                order.rank + at, order.processes, order.members, order.address, order.port,
+                disk=tempfile.gettempdir(), memory=memory, meet_s=probing.meet_s, stage_s=probing.stage_s,
+                matmul=probing.matmul, reduce_bytes=probing.reduce_bytes,
+                box_pairs=self._checks.box_pairs if self._checks.switchbox and at == 0 else (),
+            )
+            for at in range(local)
+        ]  # fmt: skip
+
+    async def close(self) -> None:
+        """Nothing is left running, until there is another order."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            self._task = None
+
+    async def end(self) -> None:
+        """This member leaves: what is being written of its node is written first."""
+        await self.close()
+        if self._pod is not None:
+            await self._pod.close()

@@ -1,0 +1,151 @@
+"""`FlashState`: what Accelerate's `save_state` puts into files goes to memory, and to storage in the background.
+
+    flash = FlashState(accelerator, folder)
+    start = flash.load_state() or 0
+    flash.save_state(step, StorageType.MEMORY)
+
+Kept are models, optimizers, schedulers, the place in the data, the GradScaler, random numbers, and what was given to
+`register_for_checkpointing`; each as a part of parts.py. Source: issue 7
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch.nn import Module
+
+from launcher.errors import BadCheckpoint, NotUsable
+from launcher.shell.saving import rng
+from launcher.shell.saving.flash.choices import StorageType, copies_of
+from launcher.shell.saving.frameworks.objects import made, plain
+from launcher.shell.saving.frameworks.parts import Parts
+from launcher.shell.saving.tensors import named, take_up
+
+try:
+    from accelerate.data_loader import SeedableRandomSampler
+    from accelerate.utils import DistributedType
+except ImportError as error:
+    raise NotUsable("accelerate", "is not there") from error
+
+_SHARDED = ("DEEPSPEED", "FSDP", "MEGATRON_LM", "TP")
+_RANDOM = "random"
+
+
+class FlashState:
+    """Of one process; all ranks call its methods alike. accelerator: with everything prepared and registered.
+
+    keep, every: how many of the newest steps stay in storage, and which multiples. replica_count: workers in a group
+    that keeps each other's memory, 0 and 1: none. environ: of this process. Raises NotImplementedError where models are
+    sharded, or where hooks of save_state would write files of their own.
+    """
+
+    def __init__(
+        self,
+        accelerator: Any,
+        folder: str | os.PathLike[str],
+        *,
+        keep: int = 0,
+        every: int = 0,
+        replica_count: int = 0,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        if accelerator.distributed_type in [getattr(DistributedType, each, None) for each in _SHARDED]:
+            raise NotImplementedError(
+                f"{accelerator.distributed_type}: use DeepSpeedCheckpointer, FsdpShardCheckpointer"
+            )
+        if accelerator._save_model_state_pre_hook or accelerator._load_model_state_pre_hook:
+            raise NotImplementedError("hooks of save_state and load_state write and read files: they are not kept here")
+        self._accelerator, copies = accelerator, copies_of(replica_count)
+        self._parts = Parts(folder, keep=keep, every=every, replicas=copies, environ=environ)
+
+    def save_state(self, step: int, storage_type: StorageType = StorageType.DISK) -> None:
+        """Have this step in memory; training may go on when this returns. DISK: and in storage, in the background.
+
+        Raises BadState, NoMemory.
+        """
+        if not isinstance(storage_type, StorageType):
+            raise TypeError(f"storage_type is {storage_type!r}: StorageType.MEMORY or StorageType.DISK")
+        parts: dict[str, object] = {_RANDOM: rng.seen(self._parts.rank)}
+        for name, each in self._each():
+            parts[name] = plain(_told(each), {}, name)
+        parts["accelerator"] = {"step": self._accelerator.step, "iteration": self._accelerator.save_iteration}
+        self._parts.save(step, parts, disk=storage_type is StorageType.DISK)
+
+    def load_state(self) -> int | None:
+        """Everything goes on from the newest step, from memory or storage: which one; None where nothing is stored.
+
+        Random numbers too, where there are as many ranks as there were. Raises BadCheckpoint, also where something is
+        prepared or registered that was not saved, and StorageFailed.
+        """
+        found = self._parts.load(lambda name: name != _RANDOM)
+        if found is None:
+            return None
+        missing = sorted({name for name, _ in self._each()} - {*found.parts})
+        if missing:
+            raise BadCheckpoint(f"step {found.step} has no {', '.join(missing)}: prepare and register what was saved")
+        for name, each in self._each():
+            _take_up(each, made(found.parts[name], {}))
+        counts = found.parts.get("accelerator")
+        if isinstance(counts, dict):
+            self._accelerator.step = counts["step"]
+            self._accelerator.project_configuration.iteration = counts["iteration"]
+        dice = found.parts.get(_RANDOM)
+        if found.same_world and isinstance(dice, str):
+            rng.restore(dice, self._parts.rank)
+        return found.step
+
+    def wait(self, timeout: float = 1800) -> None:
+        """Until this rank's part of the last save is where it was to go, on rank 0 all of it. Raises TimeoutError."""
+        self._parts.wait(timeout)
+
+    def _each(self) -> Iterator[tuple[str, Any]]:
+        """What is kept, by name: the order of preparing is that of the numbers, as in Accelerate's own files."""
+        own = self._accelerator
+        kinds = {
+            "model": [own.unwrap_model(each) for each in own._models], "optimizer": own._optimizers,
+            "scheduler": own._schedulers, "data": [_Place(each) for each in own._dataloaders],
+            "custom": own._custom_objects,
+        }  # fmt: skip
+        for kind, found in kinds.items():
+            for at, each in enumerate(found):
+                yield f"{kind}_{at}", each
+        if own.scaler is not None:
+            yield "scaler", own.scaler
+
+
+class _Place:
+    """How far a prepared DataLoader is: which pass, the sampler's seed, and all of it where it tells by itself."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+        sampler = loader.get_sampler() if hasattr(loader, "get_sampler") else None
+        self._sampler: Any = sampler if isinstance(sampler, SeedableRandomSampler) else None
+
+    def state_dict(self) -> dict[str, Any]:
+        told: dict[str, Any] = {"iteration": getattr(self._loader, "iteration", 0)}
+        if self._sampler is not None:
+            told |= {"epoch": self._sampler.epoch, "seed": self._sampler.initial_seed}
+        if getattr(self._loader, "use_stateful_dataloader", False):
+            told["loader"] = self._loader.state_dict()
+        return told
+
+    def load_state_dict(self, told: dict[str, Any]) -> None:
+        if hasattr(self._loader, "iteration"):
+            self._loader.iteration = told["iteration"]
+        if self._sampler is not None and "epoch" in told:
+            self._sampler.epoch, self._sampler.initial_seed = told["epoch"], told["seed"]
+        if getattr(self._loader, "use_stateful_dataloader", False) and "loader" in told:
+            self._loader.load_state_dict(told["loader"])
+
+
+def _told(each: Any) -> dict[str, Any]:
+    return named(each) if isinstance(each, Module) else each.state_dict()
+
+
+def _take_up(each: Any, state: Any) -> None:
+    if isinstance(each, Module):
+        take_up(each, state)
+    else:
+        each.load_state_dict(state)

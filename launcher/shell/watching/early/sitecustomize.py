@@ -1,0 +1,37 @@
+"""At the start of a training process that is no fork: it can be looked into from now on, and its optimizers are heard.
+
+PYTHONPATH is put back as it was, and the `sitecustomize` that this one stands before is run as well: a process that the
+user's program starts later sees nothing of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import sys
+from importlib.machinery import PathFinder
+
+_PID = "TURNOUT_PROCESS"  # as launcher/shell/watching/start.py has it, which is not imported where it need not be
+
+
+def _begin() -> None:
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [each for each in sys.path if os.path.abspath(each) != here]
+    rest = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if os.path.abspath(each) != here]
+    if rest:
+        os.environ["PYTHONPATH"] = os.pathsep.join(rest)
+    else:
+        os.environ.pop("PYTHONPATH", None)
+    if os.environ.pop(_PID, "") == str(os.getpid()):
+        with contextlib.suppress(ImportError, OSError, ValueError):  # it trains as well without
+            from launcher.shell.watching.start import be_seen
+
+            be_seen()
+    spec = PathFinder.find_spec("sitecustomize", sys.path)
+    if spec is not None and spec.loader is not None:
+        theirs = sys.modules["sitecustomize"] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(theirs)
+
+
+_begin()

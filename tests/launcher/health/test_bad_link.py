@@ -1,0 +1,56 @@
+"""Two good hosts whose packets to one another are lost: found by real probes, and one of them goes."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.launcher.agents.crew import Crew
+from tests.launcher.agents.hosts import Hosts
+
+
+@pytest.fixture
+def hosts():
+    """Three, each in a network namespace of its own."""
+    made = Hosts(3)
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def job(tmp_path, hosts):
+    """Three agents, each on a host of its own, of which two are enough."""
+    more = (
+        "--max-restarts",
+        "1",
+        "--last-call-s",
+        "2",
+        "--network-check",
+        "--probe-stage-s",
+        "3",
+        "--probe-meet-s",
+        "25",
+    )
+    token = tmp_path / "token"
+    token.write_text("a token of these three hosts")
+    made = Crew(tmp_path / "crew", "2:3", *more, "--token-file", str(token))
+    made.endpoint = ("--rdzv-endpoint", f"{hosts.address(1)}:29400")
+    yield made
+    made.end()
+
+
+def test_of_two_hosts_that_do_not_reach_one_another_the_younger_leaves_and_the_others_train(job, hosts):
+    """DL-81: a link, not a node, is told to be bad."""
+    hosts.part(2, 3)
+    agents = []
+    for at in (1, 2, 3):
+        agents.append(job.start(f"w{at}", prefix=hosts.inside(at), env={"GLOO_SOCKET_IFNAME": "eth0"}))
+        agents[-1].until("coordinator_found")
+    first = job.world(2, seconds=200)
+    assert {life.name for life in first} == {"w1", "w2"}
+    assert job.codes(agents[2]) == [138]
+    (ended,) = agents[2].told("agent_ended")
+    assert (ended["reason"], "does not reach w2" in ended["detail"]) == ("link_faulty", True)
+    (link,) = agents[0].told("link_faulty")
+    assert link["members"] == "w2, w3"
+    job.finish()
+    assert job.codes(*agents[:2]) == [0, 0]

@@ -1,0 +1,77 @@
+"""Real agents that check their nodes before each start, with real probes: the faulty one goes, the others train."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from tests.launcher.agents.crew import Crew, until
+
+# Read by each interpreter at its start: it makes a node of which no probe ever tells anything.
+BREAKS = """
+import os, sys
+if "launcher.shell.probes" in sys.orig_argv:
+    os._exit(3)
+"""
+
+
+@pytest.fixture
+def job(tmp_path, request):
+    """Three agents at most, of which one may be lost; or what a test asks for."""
+    usual = ("2:3", "--max-restarts", "1", "--last-call-s", "2")
+    made = Crew(tmp_path / "crew", *getattr(request, "param", usual), "--network-check")
+    yield made
+    made.end()
+
+
+def told(job, word):
+    """By all agents together: who coordinates may change."""
+    return [each for agent in job.agents for each in agent.told(word)]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        pytest.param("w2", id="a member"),
+        pytest.param("w0", marks=pytest.mark.long, id="the coordinator, which hands over first"),
+    ],
+)
+def test_a_check_comes_before_each_start_and_a_faulty_node_is_left_out(job, tmp_path, broken):
+    """DL-30, DL-84, DL-85, DL-86"""
+    (tmp_path / "sitecustomize.py").write_text(BREAKS)
+    faults = {broken: {"PYTHONPATH": str(tmp_path)}}
+    agents = {"w0": job.start("w0", env=faults.get("w0"))}
+    agents["w0"].until("coordinator_begun")
+    agents |= {name: job.start(name, env=faults.get(name)) for name in ("w1", "w2")}
+
+    first = job.world(2, seconds=120)
+    assert {life.name for life in first} == agents.keys() - {broken}
+    assert job.codes(agents[broken]) == [138]
+    assert agents[broken].told("agent_ended")[0]["reason"] == "node_faulty"
+    assert {each["member"] for each in told(job, "node_left_out")} == {broken}
+    well = [agent for name, agent in agents.items() if name != broken]
+    assert all(agent.told("node_checked")[-1]["collective_s"] > 0 for agent in well)
+    (lead,) = [agent for agent in well if agent.told("world_formed")]
+    words = [each["event"] for each in lead.events]
+    assert words.index("check_ended") < words.index("world_formed") < words.index("processes_started")
+
+    checks = len(told(job, "check_ended"))
+    os.kill(first[0].pid, signal.SIGKILL)
+    until(lambda: len(told(job, "check_ended")) > checks, job.told)
+    job.world(2, after=first[0].round)
+    job.finish()
+    assert job.codes(*well) == [0, 0]
+    job.check_one_world()
+
+
+@pytest.mark.parametrize("job", [("1", "--switchbox-check")], indirect=True, ids=["one node"])
+def test_a_node_whose_switchbox_has_no_working_link_does_not_train(job):
+    """Here no pair of GPUs is there. DL-96, DL-35"""
+    agent = job.start("w0")
+    assert job.codes(agent) == [138]
+    (ended,) = agent.told("agent_ended")
+    assert ended["reason"] == "node_faulty"
+    assert "0 of 4 links" in ended["detail"]
+    assert not job.lives()

@@ -1,0 +1,262 @@
+"""The check before a round: who measures with whom, who is left out, and that nobody trains unchecked."""
+
+import pytest
+
+from launcher.health.frames import Judged, Probe, Probed
+from launcher.health.probe import Probing
+from launcher.model import Exit
+from launcher.rendezvous.state import Checking
+from launcher.wire import Base, Finish, Formed
+from tests.launcher.rendezvous.story import Story, replace
+
+
+class Checked(Story):
+    """A job whose members are checked. dead: whose network fails; broken: alone; slow: how much slower alone.
+
+    cut: pairs that do not reach one another.
+    """
+
+    def __init__(
+        self, nnodes, *, leaves_slow=False, together=False, dead="", broken="", slow="", unfit="", cut=(), **more
+    ):
+        super().__init__(nnodes, last_call_s=0, **more)
+        self.state = replace(self.state, checking=Checking(leaves_slow=leaves_slow, all_together=together))
+        self.dead, self.broken, self.slow, self.unfit, self.cut = dead, broken, slow, unfit, cut
+        self.answered, self.groups = set(), []
+
+    def orders(self):
+        """Those of the groups that measure now, of everybody who has not answered."""
+        number = self.state.checking.number
+        newest = {name: self.last(name, Probe) for name in self.ids}
+        return {
+            name: order
+            for name, order in newest.items()
+            if order and order.number == number and (name, number) not in self.answered
+        }
+
+    def measure(self, silent=""):
+        """One round of groups: all who were told to have measured."""
+        for name, order in self.orders().items():
+            if name not in silent:
+                self.answered.add((name, order.number))
+                group = {*self.group(name)}
+                failed = not group.isdisjoint(self.dead + self.broken) or any({*link} <= group for link in self.cut)
+                alone_s = None if name in self.broken else 3.0 if name in self.slow else 1.0
+                together_s = None if failed or order.members == 1 else 1.0
+                unfit = "a broken switchbox" if name in self.unfit else ""
+                self.say(name, Probed(order.number, 7, alone_s, together_s, unfit, "", 4_000))
+        return self
+
+    def group(self, name):
+        checking = self.state.checking
+        return next("".join(id_[0] for id_ in group) for group in checking.groups if self.ids[name] in group)
+
+    def measure_all(self):
+        while self.phase == "checking":
+            self.groups.append(["".join(id_[0] for id_ in group) for group in self.state.checking.groups])
+            self.measure()
+        return self
+
+    def left_out(self):
+        return {name: self.last(name, Finish) for name in self.ids if self.last(name, Finish)}
+
+
+def test_nobody_trains_before_the_check_has_ended():
+    story = Checked("4").join(*"abcd")
+    assert story.phase == "checking"
+    assert not story.world
+    assert story.measure_all().world == "abcd"
+    assert story.groups == [["ab", "cd"]]
+    assert [fields["rounds"] for _, fields in story.events("check_ended")] == [1]
+
+
+def test_a_group_meets_at_its_first_member_with_as_many_processes_each():
+    story = Checked("3").join("a", address="10.0.0.1", processes=4).join("b", "c", processes=2)
+    orders = story.orders()
+    assert {order.address for order in orders.values()} == {"10.0.0.1"}
+    assert [(orders[name].rank, orders[name].processes, orders[name].members) for name in "abc"] == [
+        (0, 6, 3), (2, 6, 3), (4, 6, 3),
+    ]  # fmt: skip
+
+
+def test_each_answer_names_the_port_of_the_next_meeting():
+    story = Checked("4", broken="b").join(*"abcd").measure()
+    assert story.phase == "checking", "b's partner is tried with another one"
+    assert {order.port for order in story.orders().values()} == {7}
+
+
+@pytest.mark.parametrize(
+    ("faults", "reason"),
+    [
+        pytest.param({"dead": "c"}, "node_faulty", id="who fails with each of the others"),
+        pytest.param({"broken": "c"}, "node_faulty", id="who fails alone"),
+        pytest.param({"unfit": "c"}, "node_faulty", id="who says itself that it must not train"),
+        pytest.param(
+            {"slow": "c", "leaves_slow": True}, "node_slow", id="who is slow, where those are left out: DL-31"
+        ),
+    ],
+)
+def test_who_is_left_out_and_the_others_train(faults, reason):
+    story = Checked("2:4", **faults).join(*"abcd").measure_all()
+    left = story.left_out()
+    assert {name: (finish.exit, finish.reason) for name, finish in left.items()} == {"c": (Exit.FAULTY, reason)}
+    assert left["c"].detail
+    assert story.world == "abd"
+
+
+@pytest.mark.parametrize(
+    ("nnodes", "faults", "found"),
+    [
+        pytest.param("4", {}, {"a": "fine", "b": "fine", "c": "fine", "d": "fine"}, id="who is fine is told so"),
+        pytest.param("2:4", {"dead": "c"}, {"a": "fine", "c": "faulty"}, id="who fails with each of the others"),
+        pytest.param("2:4", {"broken": "a"}, {"a": "faulty", "b": "fine"}, id="the coordinator is told, too"),
+        pytest.param("2:4", {"unfit": "c"}, {"a": "fine", "c": "faulty"}, id="a broken switchbox: DL-97"),
+        pytest.param("4", {"slow": "c"}, {"a": "fine", "c": "slow"}, id="who is slow, though it trains"),
+        pytest.param("2", {"dead": "b"}, {"a": None, "b": None}, id="where no test can tell nothing is said"),
+    ],
+)
+def test_each_node_is_told_what_was_found_of_it(nnodes, faults, found):
+    story = Checked(nnodes, **faults).join(*"abcd"[: int(nnodes[-1])]).measure_all()
+    told = {name: story.last(name, Judged) for name in found}
+    assert {name: each and each.found.value for name, each in told.items()} == found
+    for each in filter(None, told.values()):
+        assert (each.round, each.by, each.run, each.members) == (1, "a", "job", int(nnodes[-1]))
+        assert (each.cause == "") is (each.found.value == "fine")
+
+
+def test_slow_nodes_train_where_they_are_not_left_out():
+    story = Checked("4", slow="c").join(*"abcd").measure_all()
+    assert story.world == "abcd"
+    assert [fields["member"] for _, fields in story.events("node_slow")] == ["c"]
+
+
+def test_a_world_that_gets_too_small_waits_for_a_replacement_which_is_checked_with_all():
+    """DL-83"""
+    story = Checked("4", dead="c").join(*"abcd").measure_all()
+    assert (story.phase, story.world) == ("gathering", "")
+    story.lose("c").join("e")
+    assert story.phase == "checking"
+    assert {*story.orders()} == {*"abde"}
+    assert story.measure_all().world == "abde"
+
+
+def test_each_start_has_a_check_of_its_own():
+    """DL-85"""
+    story = Checked("2").join(*"ab").measure_all()
+    assert story.world == "ab"
+    story.fail("b").ready("ab")
+    assert story.phase == "checking"
+    assert story.measure_all().world == "ab"
+    assert len(story.events("check_started")) == 2
+
+
+@pytest.mark.parametrize("how", ["lost", "leaves", "comes back"])
+def test_one_who_goes_ends_the_check_and_the_others_are_checked_anew(how):
+    story = Checked("2:4").join(*"abcd")
+    match how:
+        case "lost":
+            story.lose("d")
+        case "leaves":
+            story.leave("d")
+        case "comes back":
+            story.join("d", incarnation=1)
+    assert story.events("check_given_up")
+    assert story.phase == "checking"
+    assert story.measure_all().world == ("abcd" if how == "comes back" else "abc")
+
+
+def test_answers_to_a_check_that_is_over_count_for_nothing():
+    story = Checked("2:4").join(*"abcd")
+    old = story.last("a", Probe).number
+    story.lose("d")
+    story.say("abc", Probed(old, 7, None, None))
+    assert story.phase == "checking"
+    assert story.measure_all().world == "abc"
+
+
+def test_who_comes_late_is_checked_before_it_may_grow_the_world():
+    story = Checked("2:4").join(*"ab")
+    story.join("c")
+    assert story.phase == "checking"
+    story.measure_all()
+    assert story.world == "abc"
+    assert [fields["members"] for _, fields in story.events("check_started")] == [2, 3]
+
+
+def test_a_coordinator_that_is_at_fault_hands_over_and_is_left_out_by_the_next():
+    story = Checked("2:4", dead="a").join(*"abcd").measure_all()
+    assert story.phase == "over"
+    assert [effect.to.coordinator for effect in story.effects if hasattr(effect, "to")] == ["b/0"]
+    assert not story.left_out()
+
+
+def test_where_all_are_at_fault_the_job_ends_and_says_so():
+    story = Checked("1:2", broken="ab").join(*"ab").measure_all()
+    assert {finish.exit for finish in story.left_out().values()} == {Exit.FAULTY}
+
+
+def test_two_who_fail_together_train_on_and_it_is_told():
+    story = Checked("2", dead="b").join(*"ab").measure_all()
+    assert story.world == "ab"
+    assert [fields["members"] for _, fields in story.events("check_undecided")] == ["a, b"]
+
+
+def test_one_who_never_answers_is_as_one_that_is_stuck_alone():
+    story = Checked("2:4").join(*"abcd").measure(silent="d")
+    assert story.phase == "checking"
+    story.wait(Probing().round_s)
+    assert story.measure_all().world == "abc"
+
+
+def test_nobody_waits_for_those_who_wait_for_a_broken_one():
+    story = Checked("2:4", broken="d").join(*"abcd").measure(silent="c")
+    assert story.phase == "checking"
+    assert {*story.orders()} >= {"c"}, "it is tried again, with another one"
+    assert story.measure_all().world == "abc"
+
+
+def test_a_job_that_checks_nothing_orders_nothing():
+    story = Story("2").join(*"ab")
+    assert story.world == "ab"
+    assert story.last("a", Probe) is None
+    assert story.last("a", Formed).base == Base().round
+
+
+LINKS = {
+    "of a pair": (("cd",), "d"),
+    "with the coordinator, which stays": (("ab",), "b"),
+    "and another of the same node, which is its own fault": (("cd", "bc"), "c"),
+}
+
+
+@pytest.mark.parametrize(("cut", "goes"), LINKS.values(), ids=LINKS)
+def test_of_two_good_nodes_that_do_not_reach_one_another_one_goes(cut, goes):
+    story = Checked("2:6", cut=cut).join(*"abcdef").measure_all()
+    left = story.left_out()
+    assert [(name, finish.exit) for name, finish in left.items()] == [(goes, Exit.FAULTY)]
+    assert left[goes].reason == ("link_faulty" if len(cut) == 1 else "node_faulty")
+    assert story.world == "".join(name for name in "abcdef" if name != goes)
+
+
+def test_where_all_are_needed_both_ends_of_a_bad_link_train_and_it_is_told():
+    story = Checked("4", cut=("cd",)).join(*"abcd").measure_all()
+    assert not story.left_out()
+    assert story.world == "abcd"
+    assert story.events("link_faulty")
+
+
+def test_how_fast_all_who_passed_are_together_is_told():
+    story = Checked("2:4", dead="d", together=True).join(*"abcd").measure_all()
+    assert story.groups[-1] == ["abc"]
+    assert story.world == "abc"
+    ((_, speed),) = story.events("network_speed")
+    assert speed["ranks"] == 3
+    assert speed["algorithm_bytes_s"] == 4_000
+    assert speed["bus_bytes_s"] == round(4_000 * 4 / 3)
+
+
+def test_nobody_is_judged_by_what_all_can_do_together():
+    story = Checked("4", cut=("ad",), together=True).join(*"abcd").measure_all()
+    assert story.world == "abcd"
+    ((_, speed),) = story.events("network_speed")
+    assert "detail" in speed

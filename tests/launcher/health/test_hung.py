@@ -1,0 +1,202 @@
+"""A process hangs: all members are asked for stacks, once a hang, and the round is dealt with by policy."""
+
+import pytest
+
+from launcher.health.frames import Hung, ShowStacks, Stacks
+from launcher.health.hangs import Act
+from launcher.health.stacks.gathering import GATHER_S, MOST_BYTES, MOST_WORLD_BYTES, most_bytes
+from launcher.health.stacks.hanging import Hanging, Merge, Merged
+from launcher.model import Exit
+from launcher.wire import Base, Finish, Formed, Stop
+from tests.launcher.rendezvous.story import StepDown, Story, replace
+
+WHY = "no progress for 6.0 s"
+
+
+class Hangs(Story):
+    """A job of which processes hang: each member has two of them. act: what becomes of the round."""
+
+    def __init__(self, nnodes, act=Act.ASK, **more):
+        super().__init__(nnodes, last_call_s=0, **more)
+        self.state = replace(self.state, hanging=Hanging(act))
+
+    def hang(self, names, local_rank=0):
+        return self.say(names, Hung(self.round, local_rank, WHY))
+
+    def move(self, names, local_rank=0):
+        return self.say(names, Hung(self.round, local_rank))
+
+    @property
+    def number(self):
+        return self.last("a", ShowStacks).number
+
+    def show(self, names, local_ranks=(0, 1), packed=b"stacks", why=""):
+        for local_rank in local_ranks:
+            self.say(names, Stacks(self.number, local_rank, packed, why))
+        return self
+
+    def fold(self, *apart):
+        return self.happens(Merged(self.of(Merge)[-1].number, apart, f"ranks {apart} stand apart"))
+
+    def asked(self, name):
+        return [each for each in self.told.get(name, ()) if isinstance(each, ShowStacks)]
+
+    def goes(self, name):
+        return (told := self.last(name, Finish)) and (told.exit, told.reason)
+
+
+def three(act=Act.ASK, **more):
+    return Hangs("2:3", act, **more).join(*"abc", processes=2)
+
+
+def hung(act=Act.ASK, **more):
+    """Three who hang and have shown their stacks."""
+    return three(act, **more).hang("abc").show("abc")
+
+
+def test_all_of_the_world_are_asked_and_spares_are_not():
+    story = three().join("d", processes=2).hang("b")
+    assert [len(story.asked(name)) for name in "abcd"] == [1, 1, 1, 0]
+    assert story.world == "abc"
+
+
+def test_the_stacks_of_all_ranks_are_folded_once_all_have_come():
+    story = three().hang("b").show("ab").show("c", [0])
+    assert story.of(Merge) == []
+    (merge,) = story.show("c", [1]).of(Merge)
+    assert (merge.world, sorted(merge.stacks), merge.why) == (6, [0, 1, 2, 3, 4, 5], {})
+
+
+def test_who_does_not_answer_in_time_is_left_out_and_told():
+    story = three().hang("b").show("ab").wait(GATHER_S - 1)
+    assert story.of(Merge) == []
+    (merge,) = story.wait(1).of(Merge)
+    assert (sorted(merge.stacks), merge.why) == ([0, 1, 2, 3], {4: "it did not answer", 5: "it did not answer"})
+
+
+def test_who_cannot_show_them_says_why_and_is_not_waited_for():
+    (merge,) = three().hang("b").show("ab").show("c", packed=b"", why="they are too large").of(Merge)
+    assert merge.why == {4: "they are too large", 5: "they are too large"}
+
+
+def test_one_hang_is_asked_about_once_however_many_find_it():
+    story = hung().fold(2).hang("abc", 1).wait(GATHER_S)
+    assert len(story.asked("a")) == len(story.of(Merge)) == len(story.events("hang_asked")) == 1
+
+
+@pytest.mark.parametrize(
+    ("apart", "workers"),
+    [
+        pytest.param((3,), ["b"], id="the worker of the rank that stands apart"),
+        pytest.param((0, 5), ["a", "c"], id="several"),
+        pytest.param((), [], id="nobody where nobody stands apart"),
+    ],
+)
+def test_where_a_person_is_asked_nothing_ends_and_the_workers_are_named(apart, workers):
+    story = hung().fold(*apart)
+    ((reason, fields),) = story.events("hang_asked")
+    assert (reason, fields["workers"], story.world) == ("process_hung", workers, "abc")
+    assert fields["detail"].startswith(f"a, rank 0: {WHY}; ranks")
+
+
+def test_a_hang_is_over_when_all_go_on_and_the_next_one_is_asked_about_anew():
+    story = hung().fold(2).move("ab")
+    assert not story.events("hang_over")
+    story.move("c")
+    assert len(story.events("hang_over")) == 1
+    story.hang("c")
+    assert len(story.asked("a")) == 2
+
+
+def test_who_goes_on_before_the_stacks_are_folded_is_not_ended():
+    story = hung(Act.RESTART).move("abc").fold(2)
+    assert story.world == "abc"
+    assert len(story.events("hang_over")) == 1
+
+
+def test_a_restart_is_charged_once():
+    story = hung(Act.RESTART).fold(2)
+    assert isinstance(story.last("c"), Stop)
+    story.ready("abc")
+    assert (story.world, story.state.budget.total, story.last("a", Formed).reason) == ("abc", 1, "process_hung")
+    assert story.hang("a").asked("a")[-1].round == 2, "and a hang of the next round is another one"
+
+
+def test_restarts_end_with_their_budget():
+    story = hung(Act.RESTART, max_restarts=0).fold(2).ready("abc")
+    ((reason, fields),) = story.events("job_ended")
+    assert reason == "budget_spent"
+    assert WHY in fields["detail"]
+
+
+def test_the_worker_of_the_rank_that_stands_apart_is_replaced_and_the_others_train():
+    story = hung(Act.REPLACE).fold(2).ready("abc")
+    assert story.goes("b") == (Exit.FAULTY, "node_faulty")
+    assert (story.world, story.state.budget.total) == ("ac", 1)
+    assert [fields["member"] for _, fields in story.events("node_left_out")] == ["b"]
+    story.lose("b").join("b", incarnation=1, processes=2).wait(5).ready("ac")
+    assert story.world == "abc", "who comes in its place trains"
+
+
+def test_a_coordinator_that_is_to_be_replaced_hands_over_and_goes():
+    story = hung(Act.REPLACE).fold(0).ready("abc")
+    assert story.goes("a") == (Exit.FAULTY, "node_faulty")
+    assert story.of(StepDown)[-1].to.coordinator == "b/0"
+
+
+@pytest.mark.parametrize("apart", [(), (0, 2, 4)], ids=["where nobody stands apart", "where everybody does"])
+def test_nobody_is_replaced(apart):
+    story = hung(Act.REPLACE).fold(*apart).ready("abc")
+    assert (story.world, story.state.budget.total) == ("abc", 1)
+    assert story.goes("b") is None
+
+
+@pytest.mark.parametrize("act", list(Act))
+def test_a_round_that_ends_meanwhile_has_what_has_come_folded_and_nobody_is_charged(act):
+    story = three(act).hang("b").show("a").lose("c")
+    (merge,) = story.of(Merge)
+    assert sorted(merge.stacks) == [0, 1]
+    assert story.ready("ab").fold(2).world == "ab"
+    assert story.state.budget.total == 0
+
+
+def test_a_member_with_a_new_connection_is_asked_again_and_says_again_who_hangs():
+    story = three(Act.RESTART).hang("b").show("ac")
+    story.join("b", base=Base(1, 3, True, True), processes=2)
+    assert len(story.asked("b")) == 2
+    story.show("b").fold(2)
+    assert story.world == "abc", "it has not said that it still hangs"
+    story.hang("b")
+    assert len(story.asked("a")) == 2
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        pytest.param(Hung(0, 0, WHY), id="a hang of another round"),
+        pytest.param(Stacks(7, 0, b"stacks"), id="stacks that nobody asked for"),
+        pytest.param(Hung(1, 0), id="one goes on that has not hung"),
+    ],
+)
+def test_what_belongs_to_nothing_changes_nothing(said):
+    story = three().say("b", said)
+    assert not story.of(Merge)
+    assert not story.asked("a")
+    assert story.world == "abc"
+
+
+@pytest.mark.parametrize(
+    ("local_rank", "packed"),
+    [
+        pytest.param(2, b"s", id="of a process that it has not"),
+        pytest.param(0, bytes(most_bytes(6) + 1), id="too many"),
+    ],
+)
+def test_stacks_are_not_taken(local_rank, packed):
+    (merge,) = three().hang("b").show("b", [local_rank], packed).wait(GATHER_S).of(Merge)
+    assert not merge.stacks
+
+
+def test_the_stacks_of_any_world_fit_into_the_coordinators_memory():
+    assert most_bytes(1_024) == MOST_BYTES
+    assert all(most_bytes(ranks) * ranks <= MOST_WORLD_BYTES for ranks in (1, 1_024, 20_000, 160_000))

@@ -1,0 +1,27 @@
+"""A plain training loop of torch over gloo, without a line of ours. In its first life rank 1 does not come back from
+fetching its data, so that all others wait in a collective. Arguments: the crew's folder.
+"""
+
+import os
+import time
+
+import torch
+import torch.distributed as dist
+
+STEPS, HANGS_AT = 60, 30
+
+
+def fetch(step):
+    if step == HANGS_AT and dist.get_rank() == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        time.sleep(3_600)
+    return torch.ones(4)
+
+
+dist.init_process_group("gloo")
+weight = torch.ones(4, requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for step in range(STEPS):
+    (fetch(step) * weight).sum().backward()
+    dist.all_reduce(weight.grad)
+    optimizer.step()
+dist.destroy_process_group()

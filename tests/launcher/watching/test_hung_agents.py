@@ -1,0 +1,83 @@
+"""A training process that stands still, in a job of real agents: the stacks of all come to the coordinator's worker,
+who stands apart is named, and the round ends, loses a worker, or goes on, as was asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+
+from launcher.model import Exit
+from tests.launcher.agents.crew import until
+
+PLAIN = Path(__file__).with_name("plain.py")
+FORKS = ("--heartbeat-s", "0.2", "--silence-s", "9", "--preload", "torch,torch._dynamo")  # what optimizers import too
+TORCH_S = 120.0  # three imports of torch and three py-spys take long on a busy machine
+
+
+def hangs(job, size, rank):
+    """Stop this rank's process in its loop, once it has made some steps. All stacks go to folders of their own."""
+    for name in (f"w{at}" for at in range(size)):
+        agent = job.start(name, f"--stacks-dir={job.folder / f'stacks-{name}'}", arguments=("steps",))
+        if name == "w0":
+            agent.until("coordinator_begun")
+    life = job.world(size)[rank]
+    log = job.folder / "steps"
+    until(lambda: log.exists() and f'"rank": {rank}, "step": 3' in log.read_text(), "some steps")
+    os.kill(life.pid, signal.SIGSTOP)
+    return life
+
+
+def test_a_rank_of_a_plain_script_that_sleeps_while_the_others_wait_for_it_is_named_and_all_start_again(crew):
+    job = crew("3", "--hang-timeout=4", "--on-hang=restart", "--max-restarts=1", script=PLAIN, quick=FORKS)
+    for name in ("w0", "w1", "w2"):
+        agent = job.start(name, f"--stacks-dir={job.folder / f'stacks-{name}'}")
+        if name == "w0":
+            agent.until("coordinator_begun")
+    coordinator = job.agents[0]
+    gathered = coordinator.until("stacks_gathered", TORCH_S)
+    assert (gathered["apart"], gathered["shown"]) == ("[1]", 3), gathered
+    assert "rank 1 stands apart: fetch@" in gathered["verdict"], gathered
+    assert [agent.code(TORCH_S) for agent in job.agents] == [0, 0, 0]
+    assert [each["reason"] for each in coordinator.told("round_ended")] == ["process_hung"]
+    assert [each["restarts"] for each in coordinator.told("world_formed")] == [0, 1]
+    ours, theirs = job.folder / "stacks-w0", job.folder / "stacks-w2"
+    ranks = [f"0000{rank}-00003.stacktrace" for rank in range(3)]
+    merged = ["cpp_stack", "cpp_stack.svg", "py_stack", "py_stack.svg", "stacks.json", "stacks.txt"]
+    assert sorted(os.listdir(ours)) == [*ranks, *merged]
+    assert [path.name for path in theirs.iterdir()] == ranks[2:], "each agent writes down its own as well"
+    assert json.loads((ours / "stacks.json").read_text())["outliers"] == "1"
+
+
+def test_the_worker_of_a_process_that_is_stopped_leaves_as_faulty_and_the_others_train_without_it(crew):
+    job = crew("2:3", "--hang-timeout=2", "--on-hang=replace", "--max-restarts=1", "--shutdown-timeout=1")
+    life = hangs(job, 3, 1)
+    (leaver,) = (agent for agent in job.agents if agent.name == life.name)
+    assert leaver.code() == Exit.FAULTY
+    ended = leaver.until("agent_ended", reason="node_faulty")
+    assert re.search("rank 1: .*stopped", ended["detail"]), ended
+    again = job.world(2, after=1)
+    assert [one.restarts for one in again] == [1, 1]
+    assert leaver.name not in [one.name for one in again]
+    job.finish()
+    assert job.codes(*(agent for agent in job.agents if agent is not leaver)) == [0, 0]
+    job.check_one_world()
+
+
+def test_where_a_person_is_asked_it_is_told_once_who_stands_apart_and_the_job_goes_on_when_that_one_does(crew):
+    job = crew("2", "--hang-timeout=2")
+    life = hangs(job, 2, 0)
+    (stopped,) = (agent for agent in job.agents if agent.name == life.name)
+    stopped.until("process_hung", rank=0)
+    asked = job.agents[0].until("hang_asked")
+    assert asked["workers"] == str([life.name])
+    os.kill(life.pid, signal.SIGCONT)
+    assert stopped.until("process_moved", rank=0)["after_s"] >= 2
+    job.agents[0].until("hang_over")
+    job.finish()
+    assert job.codes() == [0, 0]
+    assert {each.round for each in job.lives()} == {life.round}
+    assert len(job.agents[0].told("hang_asked")) == 1
