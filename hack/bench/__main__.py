@@ -24,7 +24,7 @@ import hack.bench
 from hack.bench.outcome import Outcome, Table
 
 RESULTS = Path("build/bench")
-_NO_BENCH = {"__main__", "outcome"}
+_NO_BENCH = {"__main__"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -38,7 +38,15 @@ PLAN = Plan(
 FLOORS = ["floor 1", "floor 2"]
 ROWS = {
     "first save": [*FLOORS, *ANCHORS, "dcp.async_save: second", "ours", "ours: prepare", "ours, not prepared"],
-    "the saves after it": [*FLOORS, "floor 2, 5%", "torch.save", "dcp.save", "dcp.async_save, stager reused", "ours"],
+    "the saves after it": [
+        *FLOORS,
+        "floor 2, 5%",
+        "torch.save",
+        "dcp.save",
+        "dcp.async_save, stager reused",
+        "ours",
+        "ours, as many tensors of few bytes",
+    ],
     "what one save adds": [
         "floor 1",
         "a bare memcpy on the other core",
@@ -50,6 +58,7 @@ ROWS = {
     "the step right after": ["a step alone", "a bare memcpy on the other core: a step while it is copied"],
     "a step on one core": ["a step alone", "dcp.async_save, stager reused", "ours"],
     "load what another": ["2 -> 3"],
+    "what one rank saved": ["floor 1: in its own world", "torch.load: in its own world", "ours: in its own world"],
     "bytes into a peer": ["floor: loopback socket", "ours, replica"],
 }
 
@@ -72,21 +81,25 @@ def rows(outcome):
     return {words: next(rows for title, rows in tables.items() if title.startswith(words)) for words in ROWS}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("words", ROWS)
 def test_every_table_has_every_row(rows, words):
     assert [name for name in ROWS[words] if name not in rows[words]] == []
 
 
+@pytest.mark.long
 def test_floors_and_anchors_were_measured(rows):
     measured_ = {name for found in rows.values() for name, row in found.items() if int(row[1])}
     theirs = {name for names in ROWS.values() for name in names if not name.startswith("ours")}
     assert theirs - measured_ == set()
 
 
+@pytest.mark.long
 def test_a_row_without_times_says_why(rows):
     assert all(row[-1] for found in rows.values() for row in found.values() if not int(row[1]))
 
 
+@pytest.mark.long
 def test_what_an_anchor_saved_is_loaded_again_bit_by_bit(outcome):
     equal = {name for name in outcome.figures if name.startswith("first_") and name.endswith("_equal")}
     assert equal >= {
@@ -97,18 +110,21 @@ def test_what_an_anchor_saved_is_loaded_again_bit_by_bit(outcome):
     }
 
 
+@pytest.mark.long
 def test_ours_breaks_in_no_scene_and_loads_what_it_saved(outcome):
     assert [row for table in outcome.tables for row in table.rows if row[-1] == BROKE] == []
     scenes = ("first", "steady", "overlapped", "worlds")
     assert [scene for scene in scenes if outcome.figures.get(f"{scene}_ours_equal") != 1] == []
 
 
+@pytest.mark.long
 def test_the_line_for_machines_has_every_target(outcome):
     line = json.loads(as_json("checkpoint", outcome))
     assert len(line["targets"]) == 11
     assert [target["name"] for target in line["targets"] if target["met"] and target["value"] is None] == []
 
 
+@pytest.mark.long
 def test_nothing_is_left_in_memory_or_on_the_disk(outcome, places):
     assert [path for place in places for path in place.iterdir()] == []
 

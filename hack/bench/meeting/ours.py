@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 
 from hack.bench.meeting.crowd import Gate
 from hack.bench.meeting.plain import HERE
+from launcher.health.hangs import Hangs
 from launcher.model import Budget, Member, Reason, Terms
 from launcher.rendezvous.follow import accepts
 from launcher.rendezvous.seek import Address, GiveUp, Seek
@@ -23,6 +24,7 @@ from launcher.shell.meeting.coordinator import Coordinator
 from launcher.shell.meeting.door import Door
 from launcher.shell.meeting.finding import Finder
 from launcher.shell.meeting.link import Link
+from launcher.shell.watching.merging import Merging
 from launcher.wire import VERSION, Base, Formed, Join, Ready, Stop, ToMember
 
 RUN, TOKEN = "bench", b"a token of a benchmark"
@@ -72,7 +74,8 @@ async def _coordinate(agents: int, told: Callable[[float], None]) -> None:
     door = Door(TOKEN, RUN, lambda what, fields: None)
     port = await door.open(HERE, 0)
     state = begin(member_of(0), RUN, terms_of(agents), loop.time(), wanted=agents)
-    coordinator = Coordinator(state, say, beat_s=timing.heartbeat_s, silence_s=timing.silence_s)
+    merge = Merging(Hangs(), say).merge
+    coordinator = Coordinator(state, say, beat_s=timing.heartbeat_s, silence_s=timing.silence_s, merge=merge)
     door.lead(coordinator)
     told(port)
     await coordinator.ended

@@ -20,6 +20,7 @@ from hack.bench.saving.stalls import (
     ANCHORS,
     CHANGED,
     EQUAL,
+    FIXED,
     FROZEN,
     OURS,
     PREPARE,
@@ -31,7 +32,7 @@ from hack.bench.saving.stalls import (
     floor,
     of,
 )
-from hack.bench.saving.worlds import DCP, MOST_RANKS, NOTHING, pair
+from hack.bench.saving.worlds import DCP, MOST_RANKS, NOTHING, OTHERS, OWN, pair
 
 BROKE = "broke"  # the notes say how
 COLUMNS = ("", "times", "best ms", "median ms", "best / floor", "")
@@ -95,20 +96,24 @@ class Found:
         """For people. What ours cannot do yet has its row too."""
         one, two, part = floor(1), floor(2), floor(2, CHANGED)
         first = [one, two, *ANCHORS, of(SHIPPED, SECOND), OURS, TOUCHED, of(OURS, PREPARE), UNPREPARED]
-        steady = [one, two, part, *(name for name in ANCHORS if name != SHIPPED), OURS, FROZEN]
+        steady = [one, two, part, *(name for name in ANCHORS if name != SHIPPED), OURS, FROZEN, FIXED]
         copied = (BARE, REUSED, BLOCKING, OURS)
         slowed = [one, *copied, *(of(name, BUSY) for name in copied)]
         beside = [ALONE, *(of(name, BESIDE) for name in copied)]
         persisted = [PLAIN, REUSED, OURS, of(REUSED, PERSIST), of(OURS, PERSIST)]
+        own = [of(name, OWN) for name in (one, two, *OTHERS, OURS)]
         return [
             self._table("first", "first save: training stands still", first, {"": one}),
-            self._table("steady", "the saves after it", steady, {OURS: two, FROZEN: two, part: two, "": one}),
+            self._table(
+                "steady", "the saves after it", steady, {OURS: two, FROZEN: two, FIXED: two, part: two, "": one}
+            ),
             self._table(
                 "overlapped", "what one save adds to a loop on one core, copy and all behind it", slowed, {"": one}
             ),
             self._table("overlapped", "the step right after a save, the copy behind it", beside, {"": ALONE}),
             self._table("persisted", "a step on one core while what was saved goes to a disk", persisted, {"": PLAIN}),
             self._worlds(),
+            self._table("worlds", "what one rank saved, in new memory", own, {"": own[0]}),
             self._table("sockets", "bytes into a peer's memory", [LOOPBACK, REPLICA], {"": LOOPBACK}),
             self._table("sockets", "a step on one core, both ends beside it", [PLAIN, PACED, UNPACED], {"": PLAIN}),
         ]

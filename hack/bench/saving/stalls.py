@@ -39,6 +39,7 @@ FULL_SAVES = 3  # until each generation has what is frozen
 ASIDE = 3  # times of what no target asks for
 FROZEN = f"ours, {CHANGED:.0%} not frozen"
 TOUCHED = "floor of memory that is new"  # of one generation
+FIXED = "ours, as many tensors of few bytes"  # what a save takes beside its bytes
 SECOND, PREPARE, EQUAL = "second", "prepare", "equal"
 
 
@@ -131,7 +132,22 @@ def steady(plan: Plan, places: Places) -> Seen:
         ends.close()  # the memory of all these and of one more would be too much
         if not absent():
             tried(FROZEN, seen, partial(_frozen, state, copies, places.memory / FROZEN, plan.steady, seen))
+            tried(FIXED, seen, partial(_fixed, plan.size.layers, places.memory / "fixed", plan.steady, seen))
     return seen
+
+
+def _fixed(layers: int, folder: Path, times: int, seen: Seen) -> None:
+    """Save a state of as many tensors, which has hardly any bytes."""
+    state = make(Size(8, layers, 8))
+    with ExitStack() as ends:
+        saver = Ours(folder)
+        ends.callback(saver.close)
+        saver.prepare(state)
+        for _ in range(times):
+            _change(state)
+            seen.timed(FIXED, lambda: saver.save(state["step"], state))
+            saver.wait()
+        _compared(FIXED, saver, state, seen)
 
 
 def _frozen(

@@ -3,11 +3,14 @@
 Tensors are cut along their first dimension (DTensor). All ranks are of one process, which is each of them in turn: the
 time is that of all ranks together, none of which waits for another; what processes would take from each other is not
 in it. A floor is the memcpy of each rank's part out of warm shared memory, rank by rank, by one or two threads.
+Beside that, what one rank takes to have its own shard back in new memory, and what torch and safetensors do.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -17,10 +20,12 @@ from typing import Any
 
 from hack.bench.saving.floors import Copy, Warm
 from hack.bench.saving.plan import Places, Plan, Seen
-from hack.bench.saving.stalls import EQUAL, OURS, THREADS, floor, of, tried
+from hack.bench.saving.stalls import EQUAL, OURS, THREADS, floor, floors, of, tried
 from hack.bench.saving.state import bytes_of, make, tensors
 
 DCP, NOTHING = "dcp.load", "dcp's plans alone"
+OWN = "in its own world"
+OTHERS = ("torch.load", "torch.load, mapped and copied", "safetensors, copied")
 MOST_RANKS = 8
 Shards = Sequence[dict[str, Any]]
 Call = Callable[[dict[str, Any]], object]
@@ -43,6 +48,7 @@ def loaded(plan: Plan, places: Places) -> Seen:
         for _, loads in pairs:
             _pair(whole, (saved, loads), folder, plan.loads, seen)
         shutil.rmtree(folder)
+    _own(whole, places.memory / "own", plan.loads, seen)
     if OURS not in seen.faults:
         seen.figures[of(OURS, EQUAL)] = 1.0
     return seen
@@ -100,6 +106,64 @@ def ways(folder: Path) -> Mapping[str, Call]:
         DCP: lambda state: dcp.load(state, checkpoint_id=folder / "dcp", no_dist=True),
         NOTHING: lambda state: dcp.load(state, storage_reader=Nothing(folder / "dcp"), no_dist=True),
         OURS: lambda state: dcp.load(state, storage_reader=FlashStorageReader(folder / "ours"), no_dist=True),
+    }
+
+
+def _own(whole: Mapping[str, Any], folder: Path, turns: int, seen: Seen) -> None:
+    """All of it by one rank, into memory that is new each time, as a process that starts has it."""
+    import torch
+
+    def load(name: str, call: Callable[[], Mapping[str, Any]], timed: bool) -> None:
+        began_s = time.perf_counter()
+        found = call()
+        if timed:
+            seen.keep(of(name, OWN), time.perf_counter() - began_s)
+        elif other := [key for key in whole if not torch.equal(whole[key], found[key])]:
+            raise RuntimeError(f"{of(name, OWN)}: {other[0]} is not what was saved")
+
+    with floors(whole) as copies, ExitStack() as ends:
+        calls = _own_ways(dict(whole), folder, ends)
+        for turn in range(-1, turns):
+            for name in map(floor, THREADS):
+                seen.timed(of(name, OWN), copies[name])
+            for name, call in calls.items():
+                tried(name, seen, partial(load, name, call, turn >= 0))
+    shutil.rmtree(folder)
+
+
+def _own_ways(whole: dict[str, Any], folder: Path, ends: ExitStack) -> Mapping[str, Callable[[], Mapping[str, Any]]]:
+    """Save it in each way; how it comes back in memory of its own."""
+    import safetensors.torch
+    import torch
+
+    from launcher.shell.saving.checkpointer import Checkpointer
+
+    (folder / "memory").mkdir(parents=True)
+    (folder / "none").mkdir()
+    files = folder / "state.pt", folder / "state.safetensors"
+    torch.save(whole, files[0])
+    safetensors.torch.save_file(whole, files[1])
+    saver, loader = (
+        Checkpointer(folder, generations=2, environ={**os.environ, "TURNOUT_MEMORY_DIR": str(folder / word)})
+        for word in ("memory", "none")
+    )
+    saver.save(1, whole)
+    saver.wait()
+    saver.close()
+    ends.callback(loader.close)
+
+    def ours() -> Any:
+        found = loader.load()
+        return found.state if found else {}
+
+    def copied(state: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {name: each.clone() for name, each in state.items()}
+
+    return {
+        OTHERS[0]: lambda: torch.load(files[0], weights_only=True),
+        OTHERS[1]: lambda: copied(torch.load(files[0], weights_only=True, mmap=True)),
+        OTHERS[2]: lambda: copied(safetensors.torch.load_file(files[1])),
+        OURS: ours,
     }
 
 

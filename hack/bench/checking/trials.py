@@ -1,0 +1,143 @@
+"""Floors that both rules check, and how often each of them was right."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from random import Random
+
+from hack.bench.checking.dlrover import Blamed, blamed
+from hack.bench.checking.floor import Floor, numbers
+from launcher.health.groups import Groups, next_groups
+from launcher.health.model import Cause, Check, Group, Verdict
+
+MATMUL_S, REDUCE_S = 0.013, 0.0006  # of an H100, and of 64 MiB between two: facts/dlrover.md §3
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """How many nodes there are; how many of them are bad, slow alone, slow with others; how many links are cut."""
+
+    name: str
+    nodes: int
+    dead: int
+    tired: int = 0
+    far: int = 0
+    cut: int = 0
+
+    def floor(self, seed: int) -> Floor:
+        """One of many: faults stand anywhere, and no node has two."""
+        dice = Random(f"{self.name} {seed}")
+        links = [(at * 2, at * 2 + 1) for at in dice.sample(range(self.nodes // 2), self.cut)]
+        whole = sorted({*range(self.nodes)} - {*chain(*links)})
+        faulty = dice.sample(whole, self.dead + self.tired + self.far)
+        return Floor(
+            self.nodes,
+            dead=frozenset(faulty[: self.dead]),
+            tired=frozenset(faulty[self.dead : self.dead + self.tired]),
+            far=frozenset(faulty[self.dead + self.tired :]),
+            cut=frozenset(links),
+            seed=seed,
+            compute_s=MATMUL_S,
+            collective_s=REDUCE_S,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One floor, checked by both. decided_s: what the decisions of ours took."""
+
+    floor: Floor
+    verdict: Verdict
+    rounds: tuple[Groups, ...]
+    theirs: Blamed
+    decided_s: float
+
+    @property
+    def extra(self) -> Groups:
+        """Groups of ours after the first round."""
+        return tuple(chain(*self.rounds[1:]))
+
+    @property
+    def suspects(self) -> set[str]:
+        """All who were in a group of the first round with a fault in it."""
+        floor = self.floor
+        faulty = {f"n{number}" for number in floor.dead | floor.tired | floor.far | {*chain(*floor.cut)}}
+        return {*chain(*(group for group in self.rounds[0] if not faulty.isdisjoint(group)))}
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What one rule says of one floor. slow: (node, whether its network is) of ours; nobody else tells that apart."""
+
+    bad: frozenset[int]
+    tired: frozenset[int]
+    far: frozenset[int]
+    cut: frozenset[tuple[int, ...]] = frozenset()
+    more: bool = False  # undecided groups, slow links: there are none of these
+
+    def exact(self, floor: Floor) -> bool:
+        """All that is true, and nothing else."""
+        return self.wrong(floor) == 0 == self.missed(floor) and not self.more
+
+    def wrong(self, floor: Floor) -> int:
+        """Nodes that are blamed for what they have not; both ends of a link."""
+        ends = {*chain(*self.cut - floor.cut)}
+        return len((self.bad - floor.dead) | (self.tired - floor.tired) | (self.far - floor.far) | ends)
+
+    def missed(self, floor: Floor) -> int:
+        """Faults that are not told."""
+        return sum(
+            map(len, (floor.dead - self.bad, floor.tired - self.tired, floor.far - self.far, floor.cut - self.cut))
+        )
+
+
+def tried(floor: Floor) -> Trial:
+    """Both check it."""
+    check, decided_s, rounds = Check(floor.names), 0.0, list[Groups]()
+    while True:
+        began_s = time.perf_counter()
+        answer = next_groups(check)
+        decided_s += time.perf_counter() - began_s
+        if isinstance(answer, Verdict):
+            return Trial(floor, answer, tuple(rounds), blamed(floor), decided_s)
+        rounds.append(answer)
+        check = check.after(tuple(floor.measure(group, len(rounds)) for group in answer))
+
+
+def ours(trial: Trial) -> Said:
+    """What our verdict says."""
+    verdict = trial.verdict
+    bad, tired, far = (
+        frozenset(number for (number,) in numbers(those, *causes))
+        for those, causes in (
+            (verdict.bad_nodes, ()),
+            (verdict.slow_nodes, (Cause.COMPUTE_SLOW,)),
+            (verdict.slow_nodes, (Cause.NETWORK_SLOW,)),
+        )
+    )
+    more = bool(verdict.undecided or verdict.slow_links)
+    return Said(bad, tired, far, frozenset(numbers(verdict.bad_links)), more)
+
+
+def theirs(trial: Trial) -> Said:
+    """What DLRover's rule says. Whether a slow node is slow alone or with others it does not tell: either is right."""
+    slow, floor = frozenset(trial.theirs.slow), trial.floor
+    return Said(frozenset(trial.theirs.bad), slow - floor.far, slow & floor.far)
+
+
+def innocents(said: Sequence[Said], trials: Sequence[Trial]) -> int:
+    """Nodes that are blamed in any of these floors for nothing."""
+    return sum(each.wrong(trial.floor) for each, trial in zip(said, trials, strict=True))
+
+
+def extra_groups(trials: Sequence[Trial]) -> tuple[list[int], list[int]]:
+    """After the first round, of each floor: of ours, and of DLRover's."""
+    return [len(each.extra) for each in trials], [sum(map(len, each.theirs.rounds[1:])) for each in trials]
+
+
+def idle(trial: Trial) -> list[Group]:
+    """Groups of later rounds in which nobody is suspect."""
+    return [group for group in trial.extra if trial.suspects.isdisjoint(group)]

@@ -1,0 +1,32 @@
+"""`make demo-train`: prints as it happens. Exit code 1 where a claim was not true, or the story did not happen."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Sequence
+
+from console.shell.child import ChildFailed
+from console.shell.terminal import ended_by_sigterm, terminal
+from hack.chaos.demo.play import tell
+from hack.chaos.demo.screen import TrainScreen
+from hack.chaos.stand.stage import Stood
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Play the story once."""
+    parser = argparse.ArgumentParser(prog="make demo-train", description="A training job that loses no step.")
+    parser.add_argument("--plain", action="store_true", help="no colours, no picture that changes")
+    args = parser.parse_args(argv)
+    try:
+        return 0 if asyncio.run(ended_by_sigterm(tell(TrainScreen(terminal(args.plain))))) else 1
+    except (ChildFailed, Stood) as error:
+        print(f"demo-train: {error}", file=sys.stderr)
+        return 1
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""What the demo claims, and whether it was so: read from the history that the training processes have written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hack.chaos.history import Record, Round, Terms, rounds_of
+from hack.chaos.laws import breaches
+
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A sentence with its numbers. true: it was so."""
+
+    text: str
+    true: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """One thing that is done to the job. most_again: steps that it may cost. at_s: when it was done."""
+
+    what: str
+    at_s: float
+    most_again: int
+
+
+def went_on(records: Sequence[Record], act: Act, until_s: float) -> Claim:
+    """Every round that came of it went on from memory, and hardly a step was made twice."""
+    rounds = rounds_of(record for record in records if record.at_s <= until_s)
+    changes = [(rounds[at - 1], each) for at, each in enumerate(rounds) if at and _begun_s(each) > act.at_s]
+    again = sum(max(0, _reached(before) - after.start) for before, after in changes if after.start >= 0)
+    sources = sorted({record.source for _, after in changes for record in after.all("begun")})
+    back_s = [each.steps_s[0] for _, each in changes if each.steps_s]
+    if not changes or not back_s:
+        return Claim(f"{act.what}: no new round has trained", False)
+    steps = "no step" if not again else "1 step" if again == 1 else f"{again} steps"
+    worlds = " → ".join(str(each.records[0].world) for each in (changes[0][0], *(after for _, after in changes)))
+    text = f"{act.what}: {worlds} workers, training again after {min(back_s) - act.at_s:.1f} s, "
+    text += f"from {' and '.join(sources) or 'nowhere'}, {steps} made twice"
+    return Claim(text, sources == ["memory"] and again <= act.most_again)
+
+
+def ended_alike(records: Sequence[Record], terms: Terms) -> tuple[Claim, ...]:
+    """The end: samples, model, and every law of hack/chaos."""
+    models = {record.model for record in records if record.event == "ended" and record.why == "done"}
+    off = max((abs(a - b) for model in models for a, b in zip(model, terms.model, strict=True)), default=float("inf"))
+    faults = breaches(records, terms)
+    told = "; ".join(map(str, faults))
+    return (
+        Claim(f"the model is that of the same job undisturbed: no weight is off by more than {off:.0e}", off < 1e-9),
+        Claim(
+            told or f"each of {terms.samples} samples came exactly once in each of {terms.epochs} epochs", not faults
+        ),
+    )
+
+
+def sparkline(losses: Sequence[float], columns: int) -> str:
+    """Losses as bars, the whole curve in so many columns."""
+    if not losses:
+        return ""
+    size = max(1, -(-len(losses) // columns))
+    means = [sum(part) / len(part) for part in (losses[at : at + size] for at in range(0, len(losses), size))]
+    low, high = min(means), max(means)
+    return "".join(_BARS[int((mean - low) / (high - low or 1) * (len(_BARS) - 1))] for mean in means)
+
+
+def losses_of(records: Sequence[Record]) -> list[float]:
+    """The loss of each step over the global batch, as last made."""
+    parts: dict[int, dict[int, tuple[int, float]]] = {}
+    for record in records:
+        if record.event == "stepped":
+            parts.setdefault(record.step, {})[record.rank] = (record.round, record.loss / record.world)
+    found = []
+    for _, ranks in sorted(parts.items()):
+        newest = max(number for number, _ in ranks.values())
+        found.append(sum(loss for number, loss in ranks.values() if number == newest))
+    return found
+
+
+def _begun_s(each: Round) -> float:
+    return min((record.at_s for record in each.all("begun")), default=float("-inf"))
+
+
+def _reached(each: Round) -> int:
+    return max((record.step for record in each.all("stepped")), default=each.start)

@@ -1,0 +1,154 @@
+"""The story: each act is done, waited for, and its claim checked."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+
+from hack.chaos.demo.claims import Act, Claim, ended_alike, went_on
+from hack.chaos.demo.screen import TrainScreen
+from hack.chaos.history import Record, Terms
+from hack.chaos.runner import undisturbed
+from hack.chaos.schedule import UNNOTICED, Blow, Fault
+from hack.chaos.stand.cast import JOB, LEAST, MOST, Plan
+from hack.chaos.stand.deeds import Deeds
+from hack.chaos.stand.stage import Stage, Stood, stage
+
+PATIENCE_S = 90.0
+PLAN = Plan(epochs=50)
+_RIVALS, _RIVAL_S, _LOST_S = 2, 5.0, 3.0
+_STEPS = 4  # of a round, that are seen before the story goes on
+_TICK_S = 0.2
+
+
+async def tell(screen: TrainScreen) -> bool:
+    """Play it; were all claims true? Raises ChildFailed when a program does not come up, Stood."""
+    logging.getLogger("simulator").setLevel(logging.ERROR)
+    screen.open()
+    with tempfile.TemporaryDirectory(prefix="turnout-demo-") as folder:
+        async with stage(Path(folder) / "home", PLAN, lenders=0) as found:
+            alone = asyncio.create_task(asyncio.to_thread(undisturbed, Path(folder) / "alone", PLAN))
+            story = _Story(found, screen)
+            with screen.acts():
+                ticks = asyncio.create_task(story.tick())
+                try:
+                    await story.all()
+                finally:
+                    ticks.cancel()
+                    await story.deeds.stop()
+                model = await alone
+            harmless = frozenset(fault.name for fault in UNNOTICED)
+            terms = Terms(LEAST, MOST, PLAN.samples, PLAN.batch, PLAN.epochs, model, harmless)
+            story.claims += ended_alike(found.records, terms)
+            screen.close(found, story.claims)
+    return all(claim.true for claim in story.claims)
+
+
+class _Story:
+    def __init__(self, found: Stage, screen: TrainScreen) -> None:
+        self._stage, self._screen = found, screen
+        self.deeds = Deeds(found)
+        self.claims: list[Claim] = []
+        self._told: set[int] = set()
+        found.heard = self._hear
+
+    async def tick(self) -> None:
+        """Keep the loss up to date."""
+        while True:
+            self._screen.tick(self._stage, PLAN.steps)
+            await asyncio.sleep(_TICK_S)
+
+    async def all(self) -> None:
+        """Grow, give way, grow again, lose a process, lose a node with the coordinator, come to the end."""
+        self._say("A is submitted with one worker, the least it can use; torch is being imported")
+        await self._trains(1, 0)
+        await self._act("growth into idle GPUs", 0, "The lender starts: the queue has idle GPUs", self._lend, MOST)
+        await self._act("way given to a rigid job", 0, f"A rigid job comes that needs {_RIVALS} GPUs", self._rival, 1)
+        await self._act(
+            "growth after it", 0, "The rigid job is about to end; A may have its GPUs back", self._ends, MOST
+        )
+        await self._act("a worker's process killed", 1, "SIGKILL for the process of one worker", self._kill, MOST)
+        await self._act("a node lost, with the coordinator and its memory", 1, "", self._lose, MOST)
+        await self.deeds.settle()
+        self._say("A is told not to dawdle any more, and trains to its end", "bold")
+        (self._stage.home / "finish").touch()
+        phase = await self._stage.over(JOB, PATIENCE_S)
+        self._say(f"A has ended: {phase}", "bold")
+        self.claims.append(Claim(f"the job has ended, {phase}", phase == "Completed"))
+        self._stage.note(Record("over", time.monotonic(), code=int(phase != "Completed")))
+
+    async def _act(self, what: str, most_again: int, say: str, do: Callable[[], Awaitable[None]], world: int) -> None:
+        if say:
+            self._say(say, "bold")
+        act, before = Act(what, time.monotonic(), most_again), self._stage.round
+        await do()
+        await self._trains(world, before)
+        claim = went_on(self._stage.records, act, time.monotonic())
+        self.claims.append(claim)
+        self._say(claim.text if claim.true else f"NOT AS CLAIMED: {claim.text}", "green" if claim.true else "red")
+
+    async def _trains(self, world: int, after_round: int) -> None:
+        """Until a newer round of so many has made a few steps."""
+
+        def so() -> bool:
+            newest = self._stage.round
+            worlds = {record.world for record in self._stage.records if record.round == newest}
+            return worlds == {world} and self._stage.steps_since(0.0, after_round) >= _STEPS
+
+        await self._stage.until(so, f"{world} workers train in a round after {after_round}", PATIENCE_S)
+
+    # What is done.
+
+    async def _lend(self) -> None:
+        self._stage.programs.start_lender()
+
+    async def _rival(self) -> None:
+        came_s = time.monotonic()
+        name = (await self.deeds.do(Blow(Fault.RIVAL, (_RIVALS - 1) * 0.9, 0.0, _RIVAL_S))).who
+
+        def served() -> bool:
+            return any(record.event == "served" and record.who == name for record in self._stage.records)
+
+        with suppress(Stood):
+            await self._stage.until(served, "the rigid job runs", PATIENCE_S)
+        text = f"the rigid job of {_RIVALS} GPUs runs {time.monotonic() - came_s:.1f} s after it came"
+        self._say(text)
+        self.claims.append(Claim(text, served()))
+
+    async def _ends(self) -> None:
+        await self.deeds.settle()
+
+    async def _kill(self) -> None:
+        await self.deeds.do(Blow(Fault.PROCESS, 0.5, 0.0, 0.0))
+
+    async def _lose(self) -> None:
+        name = await self._stage.coordinator()
+        workers = [pod["metadata"]["name"] for pod in self._stage.workers]
+        aim = (workers.index(name) + 0.5) / len(workers) if name in workers else 0.0
+        blow = Blow(Fault.NODE, aim, 0.0, _LOST_S)
+        node = self._stage.workers[int(aim * len(workers))]["spec"]["nodeName"]
+        self._screen.lost.add(node)
+        await self.deeds.do(blow)
+        self._say(f"{node} disappears, with the coordinator and all that its memory held", "bold")
+        await self.deeds.settle()
+        self._screen.lost.discard(node)
+        self._say(f"{node} is back, empty")
+
+    # What is seen.
+
+    def _say(self, text: str, style: str = "") -> None:
+        self._screen.happens(self._stage, text, style)
+
+    def _hear(self, record: Record) -> None:
+        if record.event == "begun" and record.round not in self._told:
+            self._told.add(record.round)
+            workers = "1 worker goes" if record.world == 1 else f"{record.world} workers go"
+            whence = (
+                "from the start" if record.source == "fresh" else f"on from step {record.step}, from {record.source}"
+            )
+            self._say(f"round {record.round}: {workers} {whence}", "dim")

@@ -1,0 +1,115 @@
+"""What a person sees: a line for whatever happens, with who holds which node, and below them the loss as it falls."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from textwrap import wrap
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from hack.chaos.demo.claims import Claim, losses_of, sparkline
+from hack.chaos.stand.cast import JOB, MOST, places
+from hack.chaos.stand.stage import Stage
+
+_FREE, _GONE = "·", "x"
+_INDENT = 25
+
+
+class TrainScreen:
+    """The story on one terminal, or in one file."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live: Live | None = None
+        self._began_s = time.monotonic()
+        self.lost: set[str] = set()  # nodes
+
+    def open(self) -> None:
+        """Say what is to be seen."""
+        self._console.print()
+        self._console.print(Text("Turnout: no step is lost", style="bold"))
+        self._console.print(
+            "Four nodes of a GPU under two leaf switches, on an embedded yard; pods are processes in namespaces of "
+            f"their own. Job A trains a torch model over gloo under `turnout-run`, with 1 to {MOST} workers, and saves "
+            "to memory after every step. The real extender places, the real lender lends, and things go wrong."
+        )
+        self._console.print()
+        self._console.print(
+            f"Each line shows who holds the nodes of each leaf: A is a worker of job A, R one of a rigid job, {_FREE} "
+            f"an idle node, {_GONE} one that is lost. What is claimed is checked against what each process wrote down."
+        )
+        self._console.print()
+
+    @contextmanager
+    def acts(self) -> Iterator[None]:
+        """Keep the loss at the bottom for as long as things happen."""
+        self._console.print(Text(f"{'at s':>5}  leaf-1 leaf-2  step  what happens", style="bold"))
+        if not self._console.is_terminal:
+            yield
+            return
+        with Live(console=self._console, auto_refresh=False, transient=True) as self._live:
+            yield
+        self._live = None
+
+    def happens(self, stage: Stage, text: str, style: str = "") -> None:
+        """One line."""
+        step = max((record.step for record in stage.records if record.event == "stepped"), default=0)
+        row = Text(f"{time.monotonic() - self._began_s:5.1f}  ")
+        for leaf in (places()[:2], places()[2:]):
+            row.append_text(self._signs(stage, [place.name for place in leaf]))
+            row.append(" " * 5)
+        row.append(f"{step:>4}  ")
+        for number, part in enumerate(wrap(text, max(30, self._console.width - _INDENT - 2))):
+            row.append("\n" + " " * (_INDENT + 1) if number else "")
+            row.append(part, style=style)
+        self._console.print(row, soft_wrap=True)
+
+    def claimed(self, claim: Claim) -> None:
+        """A claim, and whether it was so."""
+        mark = Text("true   " if claim.true else "FALSE  ", style="bold green" if claim.true else "bold red")
+        for number, part in enumerate(wrap(claim.text, max(30, self._console.width - 8))):
+            self._console.print(Text("       ") if number else mark, Text(part), end="\n", sep="")
+
+    def tick(self, stage: Stage, total: int) -> None:
+        """The loss as far as it is known."""
+        if self._live is not None:
+            losses = losses_of(stage.records)
+            step = len(losses)
+            bar = sparkline(losses, max(20, self._console.width - 30))
+            newest = f"  loss {losses[-1]:.3f}" if losses else ""
+            self._live.update(Group(Text(), Text(f"  step {step}/{total}{newest}  {bar}", style="cyan")), refresh=True)
+
+    def close(self, stage: Stage, claims: Sequence[Claim]) -> None:
+        """The loss from beginning to end, and what was claimed."""
+        self._console.print()
+        self._console.print(Text("The loss from the first step to the last:", style="bold"))
+        self._console.print(Text("  " + sparkline(losses_of(stage.records), self._console.width - 4), style="cyan"))
+        self._console.print()
+        for claim in claims:
+            self.claimed(claim)
+        self._console.print()
+        true = sum(claim.true for claim in claims)
+        style = "bold green" if true == len(claims) else "bold red"
+        took_s = time.monotonic() - self._began_s
+        self._console.print(Text(f"{true} of {len(claims)} claims are true, in {took_s:.0f} s.", style=style))
+
+    def _signs(self, stage: Stage, nodes: Sequence[str]) -> Text:
+        found = Text()
+        for node in nodes:
+            here = [name for name, pod in stage.pods.items() if _stands(pod, node)]
+            sign = _GONE if node in self.lost else _FREE
+            if here:
+                sign = "A" if here[0].startswith(f"{JOB}-") else "R"
+            found.append(sign, style={"A": "bold cyan", "R": "bold yellow", _GONE: "red"}.get(sign, "dim"))
+        return found
+
+
+def _stands(pod: dict[str, object], node: str) -> bool:
+    spec, status = pod["spec"], pod.get("status") or {}
+    assert isinstance(spec, dict)
+    assert isinstance(status, dict)
+    return spec.get("nodeName") == node and status.get("phase") not in ("Succeeded", "Failed")

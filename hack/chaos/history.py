@@ -1,0 +1,131 @@
+"""The history of a training job: what its processes and the runner have written, and the rounds that it tells of.
+
+What has to hold of it is in laws.py; who writes it, in trainee.py and stage.py. A process notes what it `begun` with,
+each step that it `took` (before the ranks meet in it), `stepped` and `saved`, and how it `ended`; the runner each
+`fault`, each checkpoint that it saw `committed` in storage, and how the job was `over`. Times are of one clock.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One line. home: what the memory of a worker lives and dies with. Fields that an event lacks are as here."""
+
+    event: str
+    at_s: float
+    round: int = 0
+    world: int = 0
+    rank: int = -1
+    worker: str = ""
+    home: str = ""
+    step: int = -1
+    epoch: int = -1
+    cursor: int = -1
+    source: str = ""
+    samples: tuple[int, ...] = ()
+    loss: float = 0.0
+    disk: bool = False
+    pid: int = 0
+    why: str = ""
+    model: tuple[float, ...] = ()
+    kind: str = ""
+    who: str = ""
+    code: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What the job was to do. least, most: ranks. model: of the undisturbed run, () where there was none.
+
+    harmless: kinds of faults that take nobody's memory and end no process.
+    """
+
+    least: int
+    most: int
+    samples: int
+    batch: int
+    epochs: int
+    model: tuple[float, ...] = ()
+    harmless: frozenset[str] = frozenset()
+
+    @property
+    def steps(self) -> int:
+        """All of the job."""
+        return self.epochs * math.ceil(self.samples / self.batch)
+
+
+def read(text: str) -> Iterator[Record]:
+    """The records of one file. A line that a kill has cut is left out."""
+    known = set(Record.__dataclass_fields__)
+    for line in text.splitlines():
+        try:
+            found: dict[str, Any] = json.loads(line)
+        except ValueError:
+            continue
+        kept: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in found.items() if key in known
+        }
+        yield Record(**kept)
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one round's processes have noted, in the order of time."""
+
+    number: int
+    records: tuple[Record, ...]
+    ranks_of: dict[tuple[str, int], dict[int, Record]] = field(default_factory=dict)  # (event, step) to rank to record
+
+    def all(self, event: str) -> list[Record]:
+        """Its records of one event."""
+        return [record for record in self.records if record.event == event]
+
+    @property
+    def start(self) -> int:
+        """The step from which it went on; -1 where nobody got as far."""
+        return max((record.step for record in self.all("begun")), default=-1)
+
+    @property
+    def steps_s(self) -> list[float]:
+        """When each step was done: told by the first rank that was."""
+        return sorted(
+            min(each.at_s for each in ranks.values()) for (e, _), ranks in self.ranks_of.items() if e == "stepped"
+        )
+
+    @property
+    def saved_by_all(self) -> int:
+        """The newest step that every rank of its world has in memory; -1 for none."""
+        newest = {record.rank: record.step for record in self.all("begun")}
+        for record in self.all("saved"):
+            newest[record.rank] = max(newest.get(record.rank, -1), record.step)
+        world = max((record.world for record in self.records), default=0)
+        return min(newest.values()) if len(newest) == world else -1
+
+    @property
+    def homes(self) -> frozenset[str]:
+        """Whose memory was in it."""
+        return frozenset(record.home for record in self.all("begun"))
+
+
+def rounds_of(records: Iterable[Record]) -> tuple[Round, ...]:
+    """All rounds in which a process got as far as its first line, the oldest first."""
+    by_number: defaultdict[int, list[Record]] = defaultdict(list)
+    for record in records:
+        if record.rank >= 0:
+            by_number[record.round].append(record)
+    found = []
+    for number in sorted(by_number):
+        lines = tuple(sorted(by_number[number], key=lambda record: record.at_s))
+        ranks: defaultdict[tuple[str, int], dict[int, Record]] = defaultdict(dict)
+        for record in lines:
+            ranks[record.event, record.step].setdefault(record.rank, record)
+        found.append(Round(number, lines, dict(ranks)))
+    return tuple(found)

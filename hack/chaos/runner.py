@@ -1,0 +1,89 @@
+"""One job under one schedule: blows fall, the job ends, its history is checked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from hack.chaos.history import Record, Terms, read
+from hack.chaos.laws import Breach, breaches
+from hack.chaos.schedule import UNNOTICED, Blow, Fault
+from hack.chaos.stand.cast import JOB, LEAST, MOST, ROOT, TRAINEE, Plan
+from hack.chaos.stand.deeds import Deeds
+from hack.chaos.stand.stage import Stage, Stood, stage
+
+PATIENCE_S = 90.0  # for the next step after whatever was done
+_QUIET = 3  # steps of one round: then it trains again
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one job. took_s: from its submission to its end."""
+
+    records: tuple[Record, ...]
+    breaches: tuple[Breach, ...]
+    took_s: float
+
+
+async def run(blows: Sequence[Blow], home: Path, plan: Plan) -> Outcome:
+    """Play it in this folder, which must not be there yet. Raises ChildFailed when a program does not come up."""
+    began_s = time.monotonic()
+    async with stage(home, plan) as found:
+        alone = asyncio.create_task(asyncio.to_thread(undisturbed, home / "alone", plan))
+        deeds = Deeds(found)
+        try:
+            await _play(found, deeds, blows)
+            found.note(Record("over", time.monotonic(), code=0))
+        except Stood as error:
+            found.note(Record("over", time.monotonic(), code=1, why=str(error)))
+        finally:
+            await deeds.stop()
+        model = await alone
+        records = tuple(found.records)
+    harmless = frozenset(fault.name for fault in UNNOTICED)
+    terms = Terms(LEAST, MOST, plan.samples, plan.batch, plan.epochs, model, harmless)
+    return Outcome(records, breaches(records, terms), time.monotonic() - began_s)
+
+
+async def _play(found: Stage, deeds: Deeds, blows: Sequence[Blow]) -> None:
+    await found.until(lambda: found.steps_since(0.0) >= _QUIET, "the job trains", PATIENCE_S)
+    for number, blow in enumerate(blows):
+        await asyncio.sleep(blow.after_s)
+        record = await deeds.do(blow)
+        if number + 1 == len(blows) or not blows[number + 1].hurried:
+            await trains_again(found, deeds, record)
+    await deeds.settle()
+    quiet_s = time.monotonic()
+    # A worker that comes when the job is over would begin it anew.
+    await found.until(lambda: found.whole and found.steps_since(quiet_s) >= _QUIET, "all workers train", PATIENCE_S)
+    (found.home / "finish").touch()
+    if (phase := await found.over(JOB, PATIENCE_S)) != "Completed":
+        raise Stood(f"the job is {phase or 'gone'}")
+
+
+async def trains_again(found: Stage, deeds: Deeds, record: Record) -> None:
+    """Wait until a round that came after the blow has made a few steps; after one that takes nobody, any round."""
+    newer_than = -1 if not record.who or Fault[record.kind] in {*UNNOTICED, Fault.RIVAL} else record.round
+    if record.kind in (Fault.RIVAL.name, Fault.CUT.name, Fault.FULL.name, Fault.STOPPED.name):
+        await deeds.settle()
+        record = Record("", time.monotonic(), kind=Fault.API.name)
+    what = f"the job trains again after {record.kind} of {record.who} in round {record.round}"
+    await found.until(lambda: found.steps_since(record.at_s, newer_than) >= _QUIET, what, PATIENCE_S)
+
+
+def undisturbed(home: Path, plan: Plan) -> tuple[float, ...]:
+    """The model of the same job that nothing happens to."""
+    home.mkdir(parents=True)
+    (home / "plan.json").write_text(json.dumps(asdict(plan)))
+    env = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE")}
+    command = [sys.executable, str(TRAINEE), str(home)]
+    subprocess.run(command, env={**env, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, check=True)
+    lines = (home / "history" / "alone.1.0.jsonl").read_text()
+    return next(record.model for record in read(lines) if record.event == "ended")

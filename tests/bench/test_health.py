@@ -1,0 +1,80 @@
+"""DLRover's rule as its facts tell it, and that each rule is scored by what is true of a floor."""
+
+import pytest
+
+from hack.bench.checking.dlrover import blamed
+from hack.bench.checking.floor import Floor
+from hack.bench.checking.trials import Said, Scene, innocents, ours, theirs, tried
+
+
+def some(*found):
+    return frozenset(found)
+
+
+def pairs(groups):
+    return ",".join(sorted("".join(map(str, group)) for group in groups))
+
+
+# facts/dlrover.md §2.3
+@pytest.mark.parametrize(
+    ("floor", "second", "bad"),
+    [
+        pytest.param(Floor(4, dead=some(1)), {"03,12", "02,13"}, [1], id="one of four"),
+        pytest.param(Floor(5, dead=some(4)), {"04,123", "023,14"}, [4], id="one of five"),
+        pytest.param(
+            Floor(8, dead=some(0, 2, 4)), {"03,12,47,56", "03,12,46,57"}, [0, 1, 2, 3, 4], id="1 and 3 are innocent"
+        ),
+        pytest.param(Floor(6, dead=some(0, 2, 4)), {"05,14,23"}, [0, 1, 2, 3, 4, 5], id="all, for three of them"),
+        pytest.param(Floor(3, dead=some(1)), set(), [0, 1, 2], id="one of three: everyone"),
+        pytest.param(Floor(2, dead=some(1)), set(), [0, 1], id="one of two: everyone"),
+        pytest.param(Floor(4, cut=some((0, 1))), {"03,12", "02,13"}, [], id="a link: nothing"),
+    ],
+)
+def test_whom_dlrover_blames(floor, second, bad):
+    found = blamed(floor)
+    assert list(found.bad) == bad
+    assert {pairs(groups) for groups in found.rounds[1:]} <= second
+
+
+@pytest.mark.parametrize(
+    ("floor", "slow"),
+    [
+        pytest.param(Floor(6, far=some(1), compute_s=0.0), [1], id="one with a slow network"),
+        pytest.param(Floor(4, far=some(1, 3), compute_s=0.0), [], id="half of them raise the median"),
+        pytest.param(Floor(6, far=some(1), compute_s=20.0), [], id="a slow network beside a long product"),
+        pytest.param(Floor(6, tired=some(1), collective_s=0.05), [1], id="one that is slow alone"),
+    ],
+)
+def test_whom_dlrover_calls_slow(floor, slow):
+    assert list(blamed(floor).slow) == slow
+    assert not blamed(floor).bad
+
+
+def test_a_floor_without_faults_has_one_round():
+    assert blamed(Floor(7)).rounds == (((0, 1), (2, 3), (4, 5, 6)),)
+
+
+FLOOR = Floor(8, dead=some(0), tired=some(2), far=some(4), cut=some((6, 7)))
+EXACT = Said(some(0), some(2), some(4), some((6, 7)))
+
+
+@pytest.mark.parametrize(
+    ("said", "wrong", "missed"),
+    [
+        pytest.param(EXACT, 0, 0, id="all of it"),
+        pytest.param(Said(some(), some(), some()), 0, 4, id="nothing"),
+        pytest.param(Said(some(0, 1), some(2), some(4), some((6, 7))), 1, 0, id="one more"),
+        pytest.param(Said(some(0), some(2), some(4), some((1, 3))), 2, 1, id="another link: both of its ends"),
+    ],
+)
+def test_what_is_said_is_scored_by_what_is_true(said, wrong, missed):
+    assert (said.wrong(FLOOR), said.missed(FLOOR)) == (wrong, missed)
+    assert said.exact(FLOOR) == (said is EXACT)
+
+
+def test_a_trial_scores_both():
+    trial = tried(Scene("small", 16, dead=2, tired=1, far=1, cut=1).floor(seed=3))
+    assert ours(trial).exact(trial.floor)
+    assert innocents([ours(trial)], [trial]) == 0
+    assert theirs(trial).missed(trial.floor) >= 1, "it does not look for links"
+    assert trial.suspects >= {f"n{number}" for number in trial.floor.dead}
