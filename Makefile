@@ -14,12 +14,13 @@ SIDE_BY_SIDE := -n 3 --dist loadfile --no-loadscope-reorder
 # Programs that tests start read their modules once, whatever the caller's environment says.
 unexport PYTHONDONTWRITEBYTECODE
 
-ALONE = $(wildcard tests/e2e/test_*.py)
+# The whole yard trains in processes of its own and tells how long everything took: it, too.
+ALONE = $(wildcard tests/e2e/test_*.py) tests/e2e/whole_yard
 
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-launcher demo test test-long check format bench controlplane lock clean
+.PHONY: help setup setup-launcher demo demo-train test test-long check format bench controlplane lock clean
 
 help: ## List the doors
 	@awk -F ' *## *' '/^[a-z-]+:.*## /{split($$1, door, ":"); printf "  make %-14s %s\n", door[1], $$2}' Makefile
@@ -47,18 +48,22 @@ setup-launcher: .venv/adapters ## Add torch, and the trainers it saves for, from
 
 # DeepSpeed comes as source alone; none of its extensions is compiled.
 .venv/adapters: .venv/launcher hack/locks/adapters.txt
-	@echo 'setup-launcher: transformers, deepspeed and megatron-core from hack/locks/adapters.txt (250 MB the first time)'
+	@echo 'setup-launcher: transformers, deepspeed, megatron-core and lightning from hack/locks/adapters.txt (250 MB the first time)'
 	@DS_BUILD_OPS=0 $(PY) -m pip install --quiet --disable-pip-version-check --only-binary :all: --no-binary deepspeed \
 	  --no-build-isolation --require-hashes -r hack/locks/adapters.txt
 	@touch .venv/adapters
 
 demo: setup ## Watch gangs land under one switch, and a queue lend its idle GPUs (ARGS=--fast)
 	@$(PY) -m console demo $(ARGS)
+	@echo && echo 'Next: make demo-train. A training job grows, gives way, loses a worker and a node, and not a step (brings torch, 3 GB).'
+
+demo-train: .venv/launcher ## Watch a training job grow, give way and be struck, and end as if nothing had been
+	@$(PY) -m hack.chaos.demo $(ARGS)
 
 test: setup-launcher controlplane ## Run every test of minutes, those against a real kube-scheduler included
 	@# Gangs that a real scheduler looks at while they come are sensitive to a machine that is busy: these files run alone.
 	@$(PY) -m pytest -m 'not long $(NOT_HERE)' $(ARGS) $(ALONE) || [ $$? -eq 5 ]
-	@$(PY) -m pytest $(SIDE_BY_SIDE) --ignore-glob='tests/e2e/test_*.py' -m 'not long $(NOT_HERE)' $(ARGS)
+	@$(PY) -m pytest $(SIDE_BY_SIDE) --ignore-glob='tests/e2e/test_*.py' --ignore=tests/e2e/whole_yard -m 'not long $(NOT_HERE)' $(ARGS)
 
 test-long: setup-launcher controlplane ## Run the tests that take longer
 	@$(PY) -m pytest -m 'long $(NOT_HERE)' $(ARGS)

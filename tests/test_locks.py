@@ -9,9 +9,19 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from launcher.api.versions import OLDEST_TORCH
+
 ROOT = Path(__file__).resolve().parents[1]
 LOCKS = ROOT / "hack" / "locks"
-NAMES = ["dev.txt", "controllers.txt", "launcher.txt", "adapters.txt", "anchors.txt", "anchors-nvrx.txt"]
+NAMES = [
+    "dev.txt",
+    "controllers.txt",
+    "launcher.txt",
+    "launcher-floor.txt",
+    "adapters.txt",
+    "anchors.txt",
+    "anchors-nvrx.txt",
+]
 LINE = re.compile(r"([A-Za-z0-9._-]+)==([^\s;]+)( ; [^\\]+)? \\|    --hash=sha256:[0-9a-f]{64}( \\)?")
 
 
@@ -40,6 +50,7 @@ def test_a_lock_names_packages_and_hashes_and_no_place(name):
         pytest.param("dev.txt", ["dev"], id="dev"),
         pytest.param("controllers.txt", [], id="controllers"),
         pytest.param("launcher.txt", ["launcher"], id="launcher"),
+        pytest.param("launcher-floor.txt", ["launcher"], id="the floor"),
         pytest.param("adapters.txt", ["launcher", "adapters"], id="adapters"),
     ],
 )
@@ -70,3 +81,11 @@ def test_adapters_change_nothing_that_is_there():
     assert {name: adapters[name] for name in dev.keys() & adapters.keys()} == {
         name: dev[name] for name in dev.keys() & adapters.keys()
     }
+
+
+def test_the_floor_is_the_oldest_of_what_a_trainer_may_have():
+    oldest = pinned("launcher-floor.txt")
+    for requirement in asked("launcher")[len(asked()) :]:
+        (least,) = [Version(each.version) for each in requirement.specifier if each.operator == ">="]
+        assert oldest[canonicalize_name(requirement.name)] == least, requirement
+    assert oldest["torch"].release[:2] == OLDEST_TORCH
