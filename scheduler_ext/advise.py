@@ -205,16 +205,22 @@ def _fit_alone(book: Book, gang: Gang, member: Member, names: Sequence[str], now
 
 
 def _fit_among(book: Book, gang: Gang, member: Member, names: Sequence[str], plan: GangPlan | None) -> Advice:
-    """The planned host was not offered: the whole gang anew among the candidates, else this pod nearest to the rest."""
-    among = _rows(book, names)
+    """The planned host was not offered: another of the plan's, else the whole gang anew among the candidates, else
+    nearest to the rest.
+
+    What is missing may have gone to a member that another replica was asked about, unseen as yet: the plan's other
+    hosts are then where the gang is, and the whole gang anew would look for room that it has already taken.
+    """
+    among, hosts = _rows(book, names), plan.hosts if plan else {}
     request = book.request_of(gang, without=(member.uid,))
-    again = book.try_place(request, among)
-    node = _planned(book, again, member)
-    if not node or again.refusal is not None:
-        others = [(m, h) for m in gang.members.values() if plan and (h := plan.hosts.get(m.uid)) is not None]
-        held = (*request.held, *((m, h) for m, h in others if m.uid != member.uid))
-        single = replace(request, waiting=(member,), held=held, wished={}, missing=0)
-        node = _planned(book, book.try_place(single, among), member)
+    held = (*request.held, *((m, hosts[m.uid]) for m in gang.members.values() if m.uid in hosts and m is not member))
+    single = replace(request, waiting=(member,), held=held, wished={}, missing=0)
+    seats = {row for row, shape in plan.takes() if shape == member.shape} if plan else set()
+    node = _planned(book, book.try_place(single, seats.intersection(among)), member)
+    if not node:
+        again = book.try_place(request, among)
+        node = _planned(book, again, member) if again.refusal is None else ""
+        node = node or _planned(book, book.try_place(single, among), member)
     if node:
         return Advice(Answer(kept=(node,)), node)
     detail = f"the gang finds no room among the {len(names)} candidates"

@@ -125,6 +125,32 @@ def test_calls_that_alternate_between_two_replicas_get_one_place(scene, dice):
 
 
 @MANY
+@given(st.integers(4, 8), st.data())
+def test_replicas_that_each_lag_behind_in_their_own_way_put_a_gang_under_the_one_leaf_that_holds_it(size, data):
+    """What one replica answered is not seen by the other for a while: neither which members there are, nor where."""
+    pods = world.koordinator("bert", size)
+    strangers = [world.pod(f"s{name}", 8, at=name) for name in ("a0", "a1", "c0")]
+    replicas = [World(size, size, size).put(*strangers), World(size, size, size).put(*strangers)]
+    told, heard, bound = [], [0, 0], {}
+    for index in data.draw(st.permutations(range(size))):
+        told.append((pods[index], ""))
+    for index in data.draw(st.permutations(range(size))):
+        each, at = pods[index], data.draw(st.integers(0, 1))
+        w = replicas[at]
+        upto = data.draw(st.integers(heard[at], len(told)))
+        for seen, node in told[heard[at] : upto]:
+            w.bind(seen, node) if node else w.put(seen)
+        heard[at] = upto
+        if each.metadata.uid not in w.view.pods:
+            w.put(each)  # from the request
+        offered = [n for n in w.names if n not in ("a0", "a1", "c0") and n not in bound.values()]
+        (kept,) = w.fit(each, offered).answer.kept
+        bound[each.metadata.name] = kept
+        told.append((each, kept))
+    assert leaves(bound) == {"b"}
+
+
+@MANY
 @given(scenes(), st.data())
 def test_what_stands_after_any_changes_is_whole_fits_and_answers_the_same_twice(scene, data):
     sizes, pods = scene

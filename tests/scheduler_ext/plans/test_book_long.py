@@ -33,3 +33,8 @@ def test_laws_of_any_order(law):
 def test_whatever_changes():
     law = test_book.test_what_stands_after_any_changes_is_whole_fits_and_answers_the_same_twice
     MORE(given(test_book.scenes(), st.data())(law.hypothesis.inner_test))()
+
+
+def test_however_far_each_replica_lags_behind():
+    law = test_book.test_replicas_that_each_lag_behind_in_their_own_way_put_a_gang_under_the_one_leaf_that_holds_it
+    MORE(given(st.integers(4, 8), st.data())(law.hypothesis.inner_test))()
