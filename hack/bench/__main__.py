@@ -1,8 +1,8 @@
 """`python -m hack.bench NAME [--quick]` runs one benchmark, `--all` one after the other, each in its own process.
 
-Every module of this package with a `run(quick) -> Outcome` is one. It prints tables for people and, as its last
-line, one JSON object, which also goes to build/bench/NAME.json. Exit status is 0 whatever is met; 1 only for a
-benchmark that broke.
+A benchmark is a module here, or the module `bench` of a package here, with a `run(quick) -> Outcome`. It prints tables
+for people and, as its last line, one JSON object, which also goes to build/bench/NAME.json. Exit status is 0 whatever
+is met; 1 only for a benchmark that broke.
 """
 
 from __future__ import annotations
@@ -48,14 +48,20 @@ def names_of_benchmarks() -> list[str]:
     return sorted(
         module.name
         for module in pkgutil.iter_modules(hack.bench.__path__)
-        if not module.ispkg and module.name not in _NO_BENCH
+        if (_in_a_room(module.name) if module.ispkg else module.name not in _NO_BENCH)
     )
 
 
 def runner(name: str) -> Callable[[bool], Outcome]:
     """Return a benchmark's run."""
-    run: Callable[[bool], Outcome] = importlib.import_module(f"hack.bench.{name}").run
+    module = f"hack.bench.{name}.bench" if _in_a_room(name) else f"hack.bench.{name}"
+    run: Callable[[bool], Outcome] = importlib.import_module(module).run
     return run
+
+
+def _in_a_room(name: str) -> bool:
+    """Has it a package of its own?"""
+    return (Path(__file__).with_name(name) / "bench.py").is_file()
 
 
 def run_all(names: Sequence[str], quick: bool) -> int:

@@ -20,7 +20,7 @@ from console.shell.terminal import ended_by_sigterm
 from hack.chaos.history import Record
 from hack.chaos.runner import Outcome, run
 from hack.chaos.schedule import Blow, Fault, schedule
-from hack.chaos.stand.cast import COOLDOWN_S, HEARTBEAT_S, LENDER_LEASE_S, SILENCE_S, Plan
+from hack.chaos.stand.cast import COOLDOWN_S, LENDER_LEASE_S, SHORT, Plan
 from hack.chaos.times import figures, table
 
 
@@ -92,7 +92,7 @@ def _close(settings: Settings, outcomes: Sequence[Outcome]) -> int:
     print(f"\n{'':34}{'':30}{'times':>6}{'median s':>10}{'worst s':>9}")
     for row in sorted(rows, key=lambda row: (row.what, row.kind)):
         print(f"{row.kind:34}{row.what:30}{len(row.times_s):>6}{row.median_s:>10.2f}{row.worst_s:>9.2f}")
-    beats = f"heartbeats {HEARTBEAT_S:g} s, silence {SILENCE_S:g} s"
+    beats = f"heartbeats {SHORT.heartbeat_s:g} s, silence {SHORT.silence_s:g} s"
     print(f"shortened: {beats}, the lender's Lease {LENDER_LEASE_S:g} s, its cooldown {COOLDOWN_S:g} s")
     broken = sum(len(outcome.breaches) for outcome in outcomes)
     struck = [record for outcome in outcomes for record in outcome.records if _struck(record)]

@@ -107,7 +107,7 @@ class Job:
         port = _free_port()
         for at, words in enumerate(self._launcher.agents(port, memory)):
             if at:
-                _served(port)
+                served(port)
             command = apart.command([*words, *WORKER, memory], self._names, self._folder)
             agent = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
             self._ends.callback(_end, agent)
@@ -233,7 +233,7 @@ def _below(pid: int) -> list[int]:
     return found
 
 
-def _served(port: int) -> None:
+def served(port: int) -> None:
     """Wait until the first agent listens, so that the last one does not become the host."""
     give_up_s = time.monotonic() + START_S
     while time.monotonic() < give_up_s:

@@ -20,11 +20,25 @@ MARK = "HISTORY_HOME"  # by which processes of a pod are known on this machine: 
 TRAINEE = Path(__file__).parents[1] / "trainee.py"
 ROOT = Path(__file__).parents[3]
 
-# Shortened, so that a death is noticed in seconds: 2 s, 10 s, 30 s and 25 s are what nobody names.
-HEARTBEAT_S, SILENCE_S, LAST_CALL_S, DRAIN_S = 0.5, 3.0, 1.0, 15.0
 LENDER_LEASE_S, COOLDOWN_S = 3.0, 1.0  # 15 s and 600 s
 
 Raw = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """Of the launcher, in seconds: how often each side is heard, when it is given up, how long a world that may begin
+    waits for more, and what a worker has from SIGTERM to its end.
+    """
+
+    heartbeat_s: float
+    silence_s: float
+    last_call_s: float
+    drain_s: float
+
+
+SHORT = Clocks(0.5, 3.0, 1.0, 15.0)  # so that a death is noticed in seconds
+USUAL = Clocks(2.0, 10.0, 30.0, 25.0)  # what nobody names
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +90,16 @@ def lease() -> Raw:
     return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": LEASE}}
 
 
-def trainer(home: Path) -> Raw:
-    """The elastic job, at its least."""
+def trainer(home: Path, workers: int = LEAST, clocks: Clocks = SHORT) -> Raw:
+    """The elastic job, with so many workers at first."""
     command = [
         *("sh", "-c", 'exec "$@" >>"$AGENT_LOG" 2>&1', "agent"),
         *(sys.executable, "-m", "launcher", "--rdzv-backend=turnout"),
         *(f"--rdzv-id={JOB}", f"--lease={NAMESPACE}/{LEASE}"),
         "--preload=torch,torch._dynamo,launcher.shell.saving.checkpointer",  # DDP imports dynamo, 2.5 s of it
         *(f"--nnodes={LEAST}:{MOST}", "--nproc-per-node=1", "--max-restarts=100", "--log-format=json"),
-        *(f"--heartbeat-s={HEARTBEAT_S:g}", f"--silence-s={SILENCE_S:g}", f"--last-call-s={LAST_CALL_S:g}"),
-        *(f"--drain-grace-s={DRAIN_S:g}", str(TRAINEE), str(home)),
+        *(f"--heartbeat-s={clocks.heartbeat_s:g}", f"--silence-s={clocks.silence_s:g}"),
+        *(f"--last-call-s={clocks.last_call_s:g}", f"--drain-grace-s={clocks.drain_s:g}", str(TRAINEE), str(home)),
     ]
     fields = {
         MARK: "metadata.uid",
@@ -99,8 +113,10 @@ def trainer(home: Path) -> Raw:
     env += [{"name": "PYTHONPATH", "value": str(ROOT)}, {"name": "OMP_NUM_THREADS", "value": "1"}]
     container = {"name": "train", "image": "train", "command": command, "env": env}
     # A container that ends with an error starts again beside its memory, as a kubelet does it.
-    spec = {"restartPolicy": "OnFailure", "terminationGracePeriodSeconds": int(DRAIN_S) + 5}
-    return _job(JOB, LEAST, container, spec, {labels.MAX_WORKERS: str(MOST)})
+    spec = {"restartPolicy": "OnFailure", "terminationGracePeriodSeconds": int(clocks.drain_s) + 5}
+    job = _job(JOB, LEAST, container, spec, {labels.MAX_WORKERS: str(MOST)})
+    job["spec"]["tasks"][0]["replicas"] = workers
+    return job
 
 
 def rival(number: int, workers: int, lasts_s: float) -> Raw:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from hack.chaos.history import Record, read
+from hack.chaos.history import Record
 from hack.chaos.stand import cast
 from hack.chaos.stand.cast import NAMESPACE, Plan, Raw
 from hack.chaos.stand.programs import Programs
 from hack.chaos.stand.storage import Storage
+from hack.chaos.stand.written import Written
 from simulator.yard.controllers.volcano_job import ENDS
 from simulator.yard.kubelet import Pace
 from simulator.yard.scheduler import Extender
@@ -42,7 +42,7 @@ class Stage:
         self.pods: dict[str, Raw] = {}
         self.records: list[Record] = []
         self.heard: Callable[[Record], None] = lambda record: None
-        self._read: dict[str, int] = {}
+        self._written = Written(home / "history")
         self._committed: set[int] = set()
         self._began_s = time.monotonic()
 
@@ -68,22 +68,12 @@ class Stage:
     async def listen(self) -> None:
         """Read on in all files of the history, and look at storage, for ever."""
         while True:
-            for record in await asyncio.to_thread(lambda: list(self._look())):
+            for record in await asyncio.to_thread(lambda: list(self._written.look())):
                 self._hear(record)
             for step in sorted(await asyncio.to_thread(self.storage.committed) - self._committed):
                 self._committed.add(step)
                 self.note(Record("committed", time.monotonic(), step=step))
             await asyncio.sleep(_LOOK_S)
-
-    def _look(self) -> Iterator[Record]:
-        for entry in os.scandir(self.home / "history"):
-            size, known = entry.stat().st_size, self._read.get(entry.name, 0)
-            if size > known:
-                with open(entry.path, "rb") as file:
-                    file.seek(known)
-                    whole, _, _ = file.read().rpartition(b"\n")
-                self._read[entry.name] = known + len(whole) + bool(whole)
-                yield from read(whole.decode())
 
     def _hear(self, record: Record) -> None:
         self.records.append(record)
@@ -165,10 +155,13 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage(home: Path, plan: Plan, lenders: int = 2) -> AsyncIterator[Stage]:
+async def stage(
+    home: Path, plan: Plan, lenders: int = 2, trainer: Callable[[Path], Raw] = cast.trainer
+) -> AsyncIterator[Stage]:
     """The yard and the programs are up, and the job is submitted; everything ends with the block.
 
-    home: a folder that does not exist yet; what was written there stays. lenders: replicas. Raises ChildFailed.
+    home: a folder that does not exist yet; what was written there stays. lenders: replicas. trainer: makes the job for
+    this home. Raises ChildFailed.
     """
     for name in ("history", "logs", "pods"):
         (home / name).mkdir(parents=True)
@@ -184,5 +177,5 @@ async def stage(home: Path, plan: Plan, lenders: int = 2) -> AsyncIterator[Stage
         await programs.begin(lenders)
         made.schedule(Settings(extender=Extender(weight=121)), ExtenderDoor(made.session, programs.url))
         made.tasks.extend(asyncio.create_task(each) for each in (found.watch(), found.listen()))
-        await made.api.call("POST", JOBS, cast.trainer(home))
+        await made.api.call("POST", JOBS, trainer(home))
         yield found

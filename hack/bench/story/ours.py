@@ -1,0 +1,63 @@
+"""The job under turnout-run, in pods of the embedded yard."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+from hack.bench.story.play import PLAN
+from hack.bench.story.went import Act
+from hack.chaos.history import Record
+from hack.chaos.schedule import Blow, Fault
+from hack.chaos.stand import cast
+from hack.chaos.stand.cast import JOB, Clocks
+from hack.chaos.stand.deeds import Deeds
+from hack.chaos.stand.stage import JOBS, Stage, stage
+from jobs.kinds.volcanojob import resize
+
+_LAST = 0.99  # of those that can be hit
+_LOST_S = 3600.0
+
+
+class Ours:
+    """A Volcano Job on a stage, resized as the lender does it."""
+
+    def __init__(self, found: Stage, deeds: Deeds) -> None:
+        self._stage, self._deeds = found, deeds
+
+    @property
+    def records(self) -> Sequence[Record]:
+        """What its processes have written."""
+        return self._stage.records
+
+    async def strike(self, act: Act) -> float:
+        """Do it. Where a node is lost, it is not the coordinator's."""
+        if act is Act.KILLED:
+            return (await self._deeds.do(Blow(Fault.PROCESS, _LAST, 0.0, 0.0))).at_s
+        if act is Act.LOST:
+            coordinator = await self._stage.coordinator()
+            names = [pod["metadata"]["name"] for pod in self._stage.workers]
+            hit = max(at for at, name in enumerate(names) if name != coordinator)
+            return (await self._deeds.do(Blow(Fault.NODE, (hit + 0.5) / len(names), 0.0, _LOST_S))).at_s
+        api = self._stage.made.api
+        change = resize(await api.call("GET", f"{JOBS}/{JOB}"), act.after)
+        at_s = time.monotonic()
+        await api.call(change.method, change.path, change.body, change.form)
+        return at_s
+
+
+@asynccontextmanager
+async def begun(workers: int, clocks: Clocks) -> AsyncIterator[Ours]:
+    """A yard with the job of so many workers on it. Raises ChildFailed."""
+    trainer = partial(cast.trainer, workers=workers, clocks=clocks)
+    with tempfile.TemporaryDirectory(prefix="turnout-story-") as folder:
+        async with stage(Path(folder) / "home", PLAN, lenders=0, trainer=trainer) as found:
+            deeds = Deeds(found)
+            try:
+                yield Ours(found, deeds)
+            finally:
+                await deeds.stop()

@@ -1,0 +1,29 @@
+"""A folder of histories as it grows: what its files say that they have not said before."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from hack.chaos.history import Record, read
+
+
+class Written:
+    """The files of a folder, each line of which is read once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._read: defaultdict[str, int] = defaultdict(int)
+
+    def look(self) -> Iterator[Record]:
+        """Every whole line that is new. A line that is not whole yet is left for the next time."""
+        for entry in os.scandir(self._folder):
+            known = self._read[entry.name]
+            if entry.stat().st_size > known:
+                with open(entry.path, "rb") as file:
+                    file.seek(known)
+                    whole, _, _ = file.read().rpartition(b"\n")
+                self._read[entry.name] = known + len(whole) + bool(whole)
+                yield from read(whole.decode())
