@@ -54,17 +54,12 @@ def leaf_changes(world):
     return sum(one != other for one, other in pairwise(leaves))
 
 
-def sources(world, step):
-    """Where the ranks of the round that made this step had their state from."""
-    return {each["source"] for each in world.history.rounds()[step["round"]]}
-
-
 async def test_a_job_of_one_worker_grows_into_the_idle_gpus_of_its_queue_under_one_leaf(world):
     await world.trains(1)
     since_s = clock()
     await start_lenders(world)
     step = await world.took("1 worker becomes 4", since_s, 4)
-    assert sources(world, step) == {"memory"}
+    assert world.sources(step) == {"memory"}
     await world.goes_on()
     assert len({world.leaf(each["node"]) for each in last_round(world)}) == 1
 
@@ -76,7 +71,7 @@ async def test_a_job_that_needs_its_min_has_it_within_seconds_and_the_other_goes
     await world.until(lambda _: all((world.folder / f"b-{index}").exists() for index in range(2)))
     world.note("until the other job runs", since_s, max((world.folder / f"b-{at}").stat().st_mtime for at in range(2)))
     assert {each["worker"] for each in last_round(world)} == {"a-worker-0", "a-worker-1"}
-    assert sources(world, step) == {"memory"}
+    assert world.sources(step) == {"memory"}
     last = world.history.of("ended", why="stop")[-1]
     assert step["step"] == last["step"] + 1  # none was lost, and none was trained again
     for gone in ("a-worker-2", "a-worker-3"):
@@ -101,7 +96,7 @@ async def test_it_grows_again_once_the_other_has_ended(world):
     since_s = clock()
     (world.folder / "b-ends").touch()
     step = await world.took("2 workers become 4", since_s, 4)
-    assert sources(world, step) == {"memory"}
+    assert world.sources(step) == {"memory"}
     assert told(world.stage, "resized", world.lead)
     await world.goes_on()
 
@@ -111,7 +106,7 @@ async def test_a_process_is_killed_and_all_go_on_from_memory(world):
     since_s = clock()
     os.kill(pid, signal.SIGKILL)
     step = await world.took("a process is killed", since_s, 4)
-    assert sources(world, step) == {"memory"}
+    assert world.sources(step) == {"memory"}
     await world.goes_on()
 
 
@@ -122,9 +117,9 @@ async def test_a_node_disappears_with_its_memory_and_its_worker_gets_its_bytes_f
     since_s = clock()
     await world.lose_node(gone["node"])
     step = await world.took("a node is lost", since_s)
-    assert sources(world, step) == {"memory"}
+    assert world.sources(step) == {"memory"}
     step = await world.took("its worker is back", since_s, 4)
-    assert sources(world, step) == {"memory"}
+    assert world.sources(step) == {"memory"}
     back = next(each for each in last_round(world) if each["worker"] == "a-worker-2")
     assert back["node"] != gone["node"]
     assert len(world.uids["a-worker-2"]) > 1
@@ -139,9 +134,9 @@ async def test_the_pod_of_the_coordinator_is_lost(world):
     since_s = clock()
     await world.lose(holder)
     step = await world.took("the coordinator is lost", since_s)
-    assert sources(world, step) == {"memory"}
+    assert world.sources(step) == {"memory"}
     step = await world.took("its worker is back", since_s, 4)
-    assert sources(world, step) == {"memory"}
+    assert world.sources(step) == {"memory"}
 
 
 async def test_the_job_succeeds(world):

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import aiohttp
+import yaml
 
 from kube import labels
 from simulator.yard import access
@@ -20,8 +21,8 @@ from simulator.yard.kubelet import Pace
 from simulator.yard.shell.wire import ApiError
 from simulator.yard.shell.yard import attached
 from tests import cluster
-from tests.e2e.launcher.operated import FIRST, JOBS, PODS, conditions, example, given, plain
-from tests.e2e.lender.lending import AT_ONCE, GPU, install, start_lender
+from tests.e2e.launcher.operated import EXAMPLES, FIRST, JOBS, PODS, conditions, example, given, plain
+from tests.e2e.lender.lending import AT_ONCE, GPU, elastic, install, start_lender
 from tests.e2e.stage import MAP, Stage
 from tests.e2e.whole_yard.history import History
 
@@ -117,6 +118,10 @@ class World:
         self.times.append((what, step["at_s"] - since_s))
         return step
 
+    def sources(self, step):
+        """Where the ranks of the round that made this step had their state from."""
+        return {each["source"] for each in self.history.rounds()[step["round"]]}
+
     def note(self, what, since_s, at_s):
         """For the table. at_s: by the wall's clock, as a file has it."""
         self.times.append((what, at_s - time.time() + clock() - since_s))
@@ -132,11 +137,11 @@ class World:
         async with self.plane.api() as api:
             await api.create_all([*given(name), job])
 
-    async def condition(self, job, kind, within_s=90.0):
-        """Wait until a PyTorchJob has this condition."""
+    async def condition(self, job, kind, path=JOBS, within_s=90.0):
+        """Wait until a job has this condition. path: of its kind."""
         async with asyncio.timeout(within_s):
             while True:
-                if kind in conditions(await self.api.call("GET", f"{JOBS}/{job}")):
+                if kind in conditions(await self.api.call("GET", f"{path}/{job}")):
                     return
                 await asyncio.sleep(0.1)
 
@@ -230,6 +235,23 @@ def job_b(folder):
     made["spec"] |= {"completions": 2, "parallelism": 2}
     (container,) = made["spec"]["template"]["spec"]["containers"]
     container["resources"] = {"limits": {GPU: 2}}
+    return made
+
+
+def job_d(folder):
+    """As the first one, of the same queue, but an Indexed Job: no operator, no Service, no first worker by name."""
+    made = next(yaml.safe_load_all((EXAMPLES / "indexed-job.yaml").read_text().replace("example-job", "d")))
+    elastic(made, 1, 4)["metadata"]["annotations"][labels.VOLCANO_QUEUE] = "own"
+    made["spec"] |= {"completions": 1, "parallelism": 1}
+    (container,) = made["spec"]["template"]["spec"]["containers"]
+    container["resources"] = {"limits": {GPU: 2}}
+    container["args"] = ["--rdzv-backend=turnout", "--nnodes=1:4", "--nproc-per-node=1", "--last-call-s=1"]
+    container["args"] += [
+        "--preload",
+        AHEAD,
+        *map(str, (TRAINEE, DDP, folder / "checkpoints", folder / "history", STEP_S)),
+    ]
+    container["env"].append(PYTHON)
     return made
 
 
