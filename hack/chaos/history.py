@@ -26,12 +26,14 @@ class Record:
     rank: int = -1
     worker: str = ""
     home: str = ""
+    node: str = ""
     step: int = -1
     epoch: int = -1
     cursor: int = -1
     source: str = ""
     samples: tuple[int, ...] = ()
     loss: float = 0.0
+    rate: float = 0.0
     disk: bool = False
     pid: int = 0
     why: str = ""

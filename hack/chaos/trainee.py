@@ -41,6 +41,7 @@ class Diary:
             "job": env.get("TURNOUT_RUN", "alone"),
             "worker": worker,
             "home": env.get("HISTORY_HOME", worker),
+            "node": env.get("NODE_NAME", ""),
             "round": int(env.get("TURNOUT_ROUND", "1")),
             "world": int(env.get("WORLD_SIZE", "1")),
             "rank": int(env.get("RANK", "0")),

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import defaultdict
 from pathlib import Path
 
+from hack.chaos.stand.written import Written
+
 
 class History:
-    """The records of one folder, by time. A line that is not whole yet, or never will be, is left out."""
+    """The records of one folder, by time."""
 
     def __init__(self, folder):
-        self._folder, self._read, self.records = folder, defaultdict(int), []
+        self._folder, self._written, self.records = folder, Written(folder), []
 
     def look(self):
         """Take in what is new. Gives itself."""
-        for file in sorted(self._folder.glob("*.jsonl")):
-            with file.open("rb") as stream:
-                stream.seek(self._read[file])
-                whole = stream.read().rpartition(b"\n")[0]
-            if whole:
-                self._read[file] += len(whole) + 1
-                self.records += map(json.loads, whole.split(b"\n"))
-        self.records.sort(key=lambda each: each["at_s"])
+        self.records += self._written.look()
+        self.records.sort(key=lambda each: each.at_s)
         return self
 
     def of(self, event, **fields):
@@ -31,14 +26,14 @@ class History:
         return [
             each
             for each in self.records
-            if each["event"] == event and all(each[name] == value for name, value in fields.items())
+            if each.event == event and all(getattr(each, name) == value for name, value in fields.items())
         ]
 
     def rounds(self):
         """By number, the records of the ranks that began in it, in the order of their ranks."""
         found = defaultdict(dict)
         for each in self.of("begun"):
-            found[each["round"]][each["rank"]] = each
+            found[each.round][each.rank] = each
         return {number: [by_rank[rank] for rank in sorted(by_rank)] for number, by_rank in sorted(found.items())}
 
     def newest(self):
@@ -48,33 +43,33 @@ class History:
 
     def next_step(self, after_s, world=None):
         """The first step after a moment in a round that began after it, of a world of this size if one is named."""
-        began = {each["round"]: each["at_s"] for each in reversed(self.of("begun"))}
+        began = {each.round: each.at_s for each in reversed(self.of("begun"))}
         for each in self.of("stepped"):
-            if began[each["round"]] > after_s and world in (None, each["world"]):
+            if began[each.round] > after_s and world in (None, each.world):
                 return each
         return None
 
     def steps(self):
         """By step, what the ranks of the last round that made it tell, in the order of their ranks: what counts."""
-        last = {each["step"]: each["round"] for each in sorted(self.of("stepped"), key=lambda each: each["round"])}
+        last = {each.step: each.round for each in sorted(self.of("stepped"), key=lambda each: each.round)}
         return self._of_rounds("stepped", last)
 
     def samples(self):
         """By step, what the ranks took of it in the round that made it, also those that were killed in it."""
-        last = {step: ranks[0]["round"] for step, ranks in self.steps().items()}
+        last = {step: ranks[0].round for step, ranks in self.steps().items()}
         return self._of_rounds("took", last)
 
     def _of_rounds(self, event, last):
         found = defaultdict(dict)
         for each in self.of(event):
-            if last.get(each["step"]) == each["round"]:
-                found[each["step"]][each["rank"]] = each
+            if last.get(each.step) == each.round:
+                found[each.step][each.rank] = each
         return {step: [by_rank[rank] for rank in sorted(by_rank)] for step, by_rank in sorted(found.items())}
 
     def process(self, **fields):
         """The process that writes the file of a rank: its id as this machine has it. None where it is no more."""
         began = self.of("begun", **fields)[-1]
-        file = self._folder / "{worker}.{round}.{rank}.jsonl".format(**began)
+        file = self._folder / f"{began.worker}.{began.round}.{began.rank}.jsonl"
         wanted = file.stat().st_ino
         for link in Path("/proc").glob("[0-9]*/fd/*"):
             try:

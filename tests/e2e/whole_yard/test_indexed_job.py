@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module"), pytest
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def world(module_plane, tmp_path_factory):
     async with whole_yard(module_plane, tmp_path_factory.mktemp("story"), tmp_path_factory.mktemp("pods")) as world:
+        await world.fill()
         await world.submit("d", job_d(world.folder))
         yield world
 
@@ -43,7 +44,7 @@ async def test_it_gives_way_to_a_job_that_needs_its_min_and_loses_no_step(world)
     assert world.sources(step) == {"memory"}
     assert await size(world) == (2, 2)
     last = world.history.of("ended", why="stop")[-1]
-    assert step["step"] == last["step"] + 1  # none was lost, and none was trained again
+    assert step.step == last.step + 1  # none was lost, and none was trained again
     await world.until(lambda _: all((world.folder / f"b-{index}").exists() for index in range(2)))
     gone = {name: said for name, said in world.last_words.items() if name.startswith(("d-2-", "d-3-"))}
     assert len(gone) == 2
@@ -51,7 +52,7 @@ async def test_it_gives_way_to_a_job_that_needs_its_min_and_loses_no_step(world)
 
 
 async def test_it_is_complete_once_the_workers_that_are_left_are_done(world):
-    epoch = world.history.look().newest()["epoch"]
+    epoch = world.history.look().newest().epoch
     (world.folder / "history" / "epochs").write_text(str(epoch + 1))
     await world.condition("d", "Complete", PLAIN_JOBS)
     assert (await world.api.call("GET", f"{PLAIN_JOBS}/d"))["status"].get("failed", 0) == 0

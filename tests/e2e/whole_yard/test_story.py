@@ -27,7 +27,6 @@ from tests.e2e.whole_yard.world import (
     clock,
     job_a,
     job_b,
-    job_c,
     start_lenders,
     whole_yard,
 )
@@ -38,8 +37,7 @@ pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module"), pytest
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def world(module_plane, tmp_path_factory):
     async with whole_yard(module_plane, tmp_path_factory.mktemp("story"), tmp_path_factory.mktemp("pods")) as world:
-        await world.submit("c", job_c())
-        await world.until(lambda _: sum(pod["status"].get("phase") == "Running" for pod in world.pods.values()) == 4)
+        await world.fill()
         await world.submit("a", job_a(world.folder))
         yield world
 
@@ -50,7 +48,7 @@ def last_round(world):
 
 def leaf_changes(world):
     """Between how many ranks and their next the leaf changes."""
-    leaves = [world.leaf(each["node"]) for each in last_round(world)]
+    leaves = [world.leaf(each.node) for each in last_round(world)]
     return sum(one != other for one, other in pairwise(leaves))
 
 
@@ -61,7 +59,7 @@ async def test_a_job_of_one_worker_grows_into_the_idle_gpus_of_its_queue_under_o
     step = await world.took("1 worker becomes 4", since_s, 4)
     assert world.sources(step) == {"memory"}
     await world.goes_on()
-    assert len({world.leaf(each["node"]) for each in last_round(world)}) == 1
+    assert len({world.leaf(each.node) for each in last_round(world)}) == 1
 
 
 async def test_a_job_that_needs_its_min_has_it_within_seconds_and_the_other_goes_on_smaller(world):
@@ -70,24 +68,24 @@ async def test_a_job_that_needs_its_min_has_it_within_seconds_and_the_other_goes
     step = await world.took("4 workers become 2", since_s, 2)
     await world.until(lambda _: all((world.folder / f"b-{index}").exists() for index in range(2)))
     world.note("until the other job runs", since_s, max((world.folder / f"b-{at}").stat().st_mtime for at in range(2)))
-    assert {each["worker"] for each in last_round(world)} == {"a-worker-0", "a-worker-1"}
+    assert {each.worker for each in last_round(world)} == {"a-worker-0", "a-worker-1"}
     assert world.sources(step) == {"memory"}
     last = world.history.of("ended", why="stop")[-1]
-    assert step["step"] == last["step"] + 1  # none was lost, and none was trained again
+    assert step.step == last.step + 1  # none was lost, and none was trained again
     for gone in ("a-worker-2", "a-worker-3"):
         assert "reason=drained" in world.last_words[gone]
 
 
 async def test_training_does_not_notice_that_others_start_anew(world):
     """The API server, the extender, and the lender that leads."""
-    before = last_round(world)[0]["round"]
+    before = last_round(world)[0].round
     lead = leader(world.stage, LENDERS)
     await asyncio.to_thread(world.plane.kill_program, lead)
     await asyncio.to_thread(world.plane.restart_apiserver)
     await asyncio.to_thread(world.plane.stop_program, "extender")
     await asyncio.to_thread(world.stage.start_extender)
     await world.goes_on(20)
-    assert last_round(world)[0]["round"] == before
+    assert last_round(world)[0].round == before
     world.lead = next(name for name in LENDERS if name != lead)
 
 
@@ -113,15 +111,15 @@ async def test_a_process_is_killed_and_all_go_on_from_memory(world):
 async def test_a_node_disappears_with_its_memory_and_its_worker_gets_its_bytes_from_another(world):
     await world.api.call("DELETE", f"{PLAIN_JOBS}/c", {"propagationPolicy": "Background"})
     await world.until(lambda _: not any(name.startswith("c-") for name in world.pods))
-    gone = next(each for each in last_round(world) if each["worker"] == "a-worker-2")
+    gone = next(each for each in last_round(world) if each.worker == "a-worker-2")
     since_s = clock()
-    await world.lose_node(gone["node"])
+    await world.lose_node(gone.node)
     step = await world.took("a node is lost", since_s)
     assert world.sources(step) == {"memory"}
     step = await world.took("its worker is back", since_s, 4)
     assert world.sources(step) == {"memory"}
-    back = next(each for each in last_round(world) if each["worker"] == "a-worker-2")
-    assert back["node"] != gone["node"]
+    back = next(each for each in last_round(world) if each.worker == "a-worker-2")
+    assert back.node != gone.node
     assert len(world.uids["a-worker-2"]) > 1
     assert "step_fetched" in world.log("a-worker-2")  # its bytes came over a socket: what its old pod had is gone
     await world.goes_on()
@@ -140,7 +138,7 @@ async def test_the_pod_of_the_coordinator_is_lost(world):
 
 
 async def test_the_job_succeeds(world):
-    epoch = world.history.look().newest()["epoch"]
+    epoch = world.history.look().newest().epoch
     (world.folder / "history" / "epochs").write_text(str(epoch + 2))
     await world.condition("a", "Succeeded")
     assert not conditions(await world.api.call("GET", f"{JOBS}/a")) & {"Failed"}
@@ -153,29 +151,29 @@ async def test_each_sample_was_trained_on_once_in_each_epoch(world):
     assert list(taken) == list(range(1, len(taken) + 1))
     seen = {epoch: [] for epoch in range(world.epochs)}
     for ranks in taken.values():
-        assert len(ranks) == ranks[0]["world"]
-        assert len({(each["cursor"], each["epoch"]) for each in ranks}) == 1
-        seen[ranks[0]["epoch"]] += [sample for each in ranks for sample in each["samples"]]
+        assert len(ranks) == ranks[0].world
+        assert len({(each.cursor, each.epoch) for each in ranks}) == 1
+        seen[ranks[0].epoch] += [sample for each in ranks for sample in each.samples]
     assert all(sorted(samples) == list(range(SAMPLES)) for samples in seen.values())
 
 
 async def test_no_step_was_made_twice_but_the_one_in_flight_and_worlds_never_overlapped(world):
     rounds = world.history.rounds()
     for before, after in pairwise(rounds):
-        made = max((each["step"] for each in world.history.of("stepped", round=before)), default=-1)
+        made = max((each.step for each in world.history.of("stepped", round=before)), default=-1)
         if made >= 0:
-            assert made - 1 <= rounds[after][0]["step"] <= made, (before, after)
-        last_s = max(each["at_s"] for each in world.history.records if each["round"] == before)
-        assert last_s < rounds[after][0]["at_s"]
-        assert len({each["step"] for each in rounds[after]}) == 1
+            assert made - 1 <= rounds[after][0].step <= made, (before, after)
+        last_s = max(each.at_s for each in world.history.records if each.round == before)
+        assert last_s < rounds[after][0].at_s
+        assert len({each.step for each in rounds[after]}) == 1
 
 
 async def test_batch_and_rate_stayed_what_they_were_whatever_the_world(world):
     for ranks in world.history.samples().values():
-        shares = [len(each["samples"]) for each in ranks]
-        assert sum(shares) == min(BATCH, SAMPLES - ranks[0]["cursor"])
+        shares = [len(each.samples) for each in ranks]
+        assert sum(shares) == min(BATCH, SAMPLES - ranks[0].cursor)
         assert max(shares) - min(shares) <= 1
-    assert {each["rate"] for each in world.history.of("stepped")} == {0.05}
+    assert {each.rate for each in world.history.of("stepped")} == {0.05}
 
 
 async def test_the_losses_and_the_model_are_those_of_the_same_training_undisturbed(world):
@@ -183,7 +181,7 @@ async def test_the_losses_and_the_model_are_those_of_the_same_training_undisturb
     steps = world.history.steps()
     assert len(steps) == len(alone.losses)
     for step, ranks in steps.items():
-        assert [each["loss"] for each in ranks] == pytest.approx([alone.losses[step]] * len(ranks), rel=1e-9)
+        assert [each.loss for each in ranks] == pytest.approx([alone.losses[step]] * len(ranks), rel=1e-9)
     loaded = Checkpointer(world.folder / "checkpoints", replicated=True).load()
     assert loaded.step == len(steps)
     for name, weights in alone.state["model"].items():

@@ -30,7 +30,7 @@ def undisturbed(folder: Path, epochs: int) -> Alone:
     memory = {"TURNOUT_MEMORY_DIR": str(folder), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(argv, env=os.environ | memory, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    losses = {each["step"]: each["loss"] for each in History(history).look().of("stepped")}
+    losses = {each.step: each.loss for each in History(history).look().of("stepped")}
     loaded = Checkpointer(checkpoints, replicated=True).load()
     assert loaded is not None
     return Alone(losses, loaded.state)

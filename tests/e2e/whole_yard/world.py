@@ -88,7 +88,7 @@ class World:
     def _tell(self):
         """What was seen last, for who looks for a fault."""
         for number, ranks in list(self.history.rounds().items())[-8:]:
-            yield f"round {number}: " + ", ".join(f"{each['worker']} {each['source']}@{each['step']}" for each in ranks)
+            yield f"round {number}: " + ", ".join(f"{each.worker} {each.source}@{each.step}" for each in ranks)
         yield f"newest step: {self.history.newest()}"
         for name, pod in sorted(self.pods.items()):
             yield f"--- {name} on {pod['spec'].get('nodeName')}: {pod['status'].get('phase')}"
@@ -109,18 +109,18 @@ class World:
 
     async def goes_on(self, steps=10, within_s=30.0):
         """Wait for some steps more."""
-        there = self.history.look().newest()["step"]
-        await self.until(lambda history: history.newest()["step"] >= there + steps, within_s)
+        there = self.history.look().newest().step
+        await self.until(lambda history: history.newest().step >= there + steps, within_s)
 
     async def took(self, what, since_s, world=None):
         """Wait for the next step in a new world, and note how long it took. Gives that step's record."""
         step = await self.trains(world, since_s)
-        self.times.append((what, step["at_s"] - since_s))
+        self.times.append((what, step.at_s - since_s))
         return step
 
     def sources(self, step):
         """Where the ranks of the round that made this step had their state from."""
-        return {each["source"] for each in self.history.rounds()[step["round"]]}
+        return {each.source for each in self.history.rounds()[step.round]}
 
     def note(self, what, since_s, at_s):
         """For the table. at_s: by the wall's clock, as a file has it."""
@@ -131,6 +131,11 @@ class World:
         print("\nfrom what happened to the next step, in seconds")
         for what, took_s in self.times:
             print(f"  {what:32} {took_s:6.1f}")
+
+    async def fill(self):
+        """Let a job of the other queue have the other leaf, so that idle nodes are those of the first queue."""
+        await self.submit("c", job_c())
+        await self.until(lambda _: sum(pod["status"].get("phase") == "Running" for pod in self.pods.values()) == 4)
 
     async def submit(self, name, job):
         """Create a job, and what goes with it."""
