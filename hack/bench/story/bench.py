@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib import metadata
 
+from console.shell.terminal import ended_by_sigterm
 from hack.bench.outcome import Outcome
 from hack.bench.story import ours, torchrun
 from hack.bench.story.found import OURS, Found
@@ -35,14 +36,15 @@ QUICK: Mapping[str, Begin] = {
 FULL: Mapping[str, Begin] = {
     **QUICK,
     OURS[1]: partial(ours.begun, clocks=USUAL),
-    "torchrun, usual clocks": partial(torchrun.begun, conf=""),
+    "torchrun, usual": partial(torchrun.begun, conf=""),
 }
 
 
 def run(quick: bool) -> Outcome:
     """All acts: some times with each launcher, one after the other; quick: once, with short clocks only."""
     logging.getLogger("simulator").setLevel(logging.ERROR)
-    found = asyncio.run(_played(QUICK if quick else FULL, 1 if quick else TIMES))
+    played = _played(QUICK if quick else FULL, 1 if quick else TIMES)
+    found = asyncio.run(ended_by_sigterm(played))
     title = "story: a job is resized, a process of it killed, a node lost"
     return Outcome(title, [found.table()], found.figures(), found.targets(), [*_notes(), *found.notes()])
 

@@ -11,7 +11,7 @@ from hack.bench.outcome import Table, Target
 from hack.bench.story.play import Trial
 from hack.bench.story.went import Act, Back
 
-OURS = ("turnout-run", "turnout-run, usual clocks")
+OURS = ("turnout-run", "turnout-run, usual")
 MOST_AGAIN = 1  # the step that was in flight
 
 

@@ -35,13 +35,13 @@ class Ours:
         return self._stage.records
 
     async def strike(self, act: Act) -> float:
-        """Do it. Where a node is lost, it is not the coordinator's."""
+        """Do it. All meet at the coordinator."""
         if act is Act.KILLED:
             return (await self._deeds.do(Blow(Fault.PROCESS, _LAST, 0.0, 0.0))).at_s
-        if act is Act.LOST:
+        if act in (Act.LOST, Act.HEAD):
             coordinator = await self._stage.coordinator()
             names = [pod["metadata"]["name"] for pod in self._stage.workers]
-            hit = max(at for at, name in enumerate(names) if name != coordinator)
+            hit = max(at for at, name in enumerate(names) if (name == coordinator) is (act is Act.HEAD))
             return (await self._deeds.do(Blow(Fault.NODE, (hit + 0.5) / len(names), 0.0, _LOST_S))).at_s
         api = self._stage.made.api
         change = resize(await api.call("GET", f"{JOBS}/{JOB}"), act.after)

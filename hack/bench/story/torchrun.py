@@ -28,7 +28,10 @@ _LOOK_S = 0.02
 
 
 class Torchrun:
-    """Agents that meet at the first one's store. home: what all nodes see. conf: of the rendezvous, "" for defaults."""
+    """Agents that meet at the first one's store. home: what all nodes see. conf: of the rendezvous, "" for defaults.
+
+    An agent that ends by itself is started again, as a kubelet does it.
+    """
 
     def __init__(self, home: Path, conf: str) -> None:
         self.records: list[Record] = []
@@ -49,14 +52,16 @@ class Torchrun:
         env = {**os.environ, **OWN_STORE, MARK: name, "TURNOUT_WORKER": name, "PYTHONPATH": str(ROOT)}
         env |= {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
         with (self._home / "logs" / f"{name}.log").open("wb") as log:
-            agent = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            agent = subprocess.Popen(
+                command, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
         self._nodes.append((name, agent))
         self._agents.append(agent)
         if len(self._agents) == 1:
             served(self._port)
 
     async def strike(self, act: Act) -> float:
-        """Do it to the last node, which does not have the store. One that is lost is replaced at once."""
+        """Do it to the last node, or to the first, which has the store. One that is lost is replaced at once."""
         at_s = time.monotonic()
         match act:
             case Act.GROWS:
@@ -66,16 +71,19 @@ class Torchrun:
             case Act.KILLED:
                 begun = [record for record in self.records if record.event == "begun"]
                 os.kill(max(begun, key=lambda record: (record.round, record.rank)).pid, signal.SIGKILL)
-            case Act.LOST:
-                name, _ = self._nodes.pop()
+            case Act.LOST | Act.HEAD:
+                name, _ = self._nodes.pop(0 if act is Act.HEAD else -1)
                 await asyncio.to_thread(_kill, lambda home: home == name)
                 await asyncio.to_thread(self.add)
         return at_s
 
     async def listen(self) -> None:
-        """Read what is written, for ever."""
+        """Read what is written, and start what has ended, for ever."""
         while True:
             self.records += await asyncio.to_thread(lambda: list(self._written.look()))
+            for node in [node for node in self._nodes if node[1].poll() is not None]:
+                self._nodes.remove(node)
+                await asyncio.to_thread(self.add)
             await asyncio.sleep(_LOOK_S)
 
     def end(self) -> None:

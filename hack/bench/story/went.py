@@ -14,12 +14,16 @@ QUIET = 5  # steps of a round: then it trains
 
 
 class Act(Enum):
-    """One thing that is done: in words, to a world of how many, and of how many the next one has to be, 0 for any."""
+    """One thing that is done: in words, to a world of how many, and of how many the next one has to be, 0 for any.
 
-    KILLED = ("a training process is killed", MOST, 0)
+    A node is lost with its memory. The first one is where all meet.
+    """
+
+    KILLED = ("a process is killed", MOST, 0)
     GIVES_WAY = ("a worker is told to go", MOST, FEWER)
     GROWS = ("a worker more", FEWER, MOST)
-    LOST = ("a node is lost with its memory", MOST, 0)
+    LOST = ("a node is lost", MOST, 0)
+    HEAD = ("the first node is lost", MOST, 0)
 
     def __init__(self, what: str, before: int, after: int) -> None:
         self.what, self.before, self.after = what, before, after
