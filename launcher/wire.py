@@ -1,7 +1,8 @@
 """What agents and the coordinator say to one another: msgpack frames with a schema, bounded, never pickle.
 
-A frame is four bytes of length, big endian, and one message. A message is an array that begins with its number. An
-unknown number, a missing field or a value out of bounds is a BadFrame: the connection is closed, nothing else happens.
+A frame is four bytes of length, big endian, and one message: an array that begins with its number. An unknown number, a
+missing field or a value out of bounds is a BadFrame: the connection is closed, nothing else happens. Fields are only
+appended, with a default: agents that do not know one leave it out, or pass over it.
 
 Who connects first gets a Challenge. The answer, Join, proves that its sender knows the job's token without sending it,
 and asks the coordinator for the same proof, which Welcome brings. Source: issue 6, facts/reliability.md §2.
@@ -74,6 +75,7 @@ class Join(_Frame, tag=2, frozen=True):
     budget: Budget
     wanted: Count = 0
     held: Holds = ()
+    importing_s: Seconds = 0.0  # as Beat's
 
 
 class Successor(_Frame, frozen=True):
@@ -126,9 +128,8 @@ class Formed(_Frame, tag=7, frozen=True):
     restore: the newest step of which every rank of this world is in somebody's memory, -1 for none. It was trained in
     the round `origin`, and is the same on all ranks where they are `alike`. fetch: whom to ask for it before anything
     is started, () where this member holds its part. circle: whose keepers its own has to know, None where it is alone.
-    carry: the newest step that all of the last world held, which is to be in storage, -1 for none. saved_by: by how
-    many ranks the step was saved where each rank of this world is to take its parts of their shards; `lies` tells where
-    these are, beside what this member holds. 0: each rank has its own.
+    carry: the newest step that all of the last world held, which is to be in storage, -1 for none. saved_by: how many
+    ranks saved the step where each of this world takes its parts of their shards (`lies`, or what it holds), else 0.
     """
 
     round: Count
@@ -182,6 +183,7 @@ class Beat(_Frame, tag=11, frozen=True):
 
     step: Step = -1
     saved: Step = -1
+    importing_s: Seconds = 0.0  # at most, until it has imported what processes need; 0: it can start them
 
 
 class Ready(_Frame, tag=12, frozen=True):
@@ -287,11 +289,9 @@ def read_at_coordinator(body: bytes | memoryview) -> ToCoordinator:
 def proof(token: bytes, role: str, run: str, theirs: bytes, ours: bytes) -> bytes:
     """HMAC-SHA256 that shows a party knows the token.
 
-    theirs: the other's nonce, ours: the prover's own. role: "member" or "coordinator", so that no proof can be sent
-    back to its maker.
+    theirs: the other's nonce, ours: the prover's own. role: "member" or "coordinator": none is of use to its maker.
     """
-    parts = (role.encode(), run.encode(), theirs, ours)
-    text = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+    text = b"".join(len(part).to_bytes(4, "big") + part for part in (role.encode(), run.encode(), theirs, ours))
     return hmac.new(token, b"turnout rendezvous 1" + text, hashlib.sha256).digest()
 
 

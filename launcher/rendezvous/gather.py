@@ -1,7 +1,8 @@
 """Who makes the next world, and when it is formed. DESIGN §5.
 
 A round waits for nobody who cannot come: once formed, only for members that are there. The first one waits for the
-wanted number, else for the last call. Members of the last world come before others, then the oldest.
+wanted number, else for the last call. Members of the last world come before others, then the oldest. Who still imports
+is left out where a world was stopped to grow by others; else nobody trains anyway, and whoever is there is taken.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def gather(turn: Turn) -> None:
     if _comes(turn):
         _tell_waiting(turn, Reason.LAST_CALL)
         return
-    there = [known for known in turn.members.values() if not known.busy and known.leave_s is None]
+    there = _there(turn)
     size = at.terms.size(len(there))
     if size == 0 or _second(turn):
         _tell_waiting(turn, Reason.BELOW_MIN)
@@ -58,6 +59,13 @@ def gather(turn: Turn) -> None:
         _no_arbiter(turn)
         return
     _claim(turn, tuple(known.member for known in chosen))
+
+
+def _there(turn: Turn) -> list[Known]:
+    """Who may be in the next world. One that was stopped to grow waits for nobody who still imports, if it need not."""
+    there = [known for known in turn.members.values() if not known.busy and known.leave_s is None]
+    ready = [known for known in there if turn.ready(known.member.id)]
+    return ready if turn.at.why is Reason.MEMBER_JOINED and turn.at.terms.size(len(ready)) else there
 
 
 def _tell_waiting(turn: Turn, reason: Reason) -> None:

@@ -2,7 +2,8 @@
 
 The stop step lies ahead of the farthest rank. Until all have answered that they have not passed it, ranks that reach
 it wait there; was it passed, a later one is agreed. A job that tells no steps gets SIGTERM instead: its own hook saves.
-Growth goes the same way. DESIGN §5
+Growth goes the same way, but for nobody who could not start processes yet: the world would stand still meanwhile. Those
+who are ready grow it without him. DESIGN §5
 
 Before they go, what only they hold in memory goes to members that stay. A leaver says nothing for it: who stays fetches
 it, as it would fetch a shard that it has lost. What does not come in time is in storage, if that took it in time, and
@@ -22,7 +23,7 @@ from launcher.rendezvous.held import Run, State, door_of, ranks_in, runs_of
 from launcher.rendezvous.naming import carried
 from launcher.rendezvous.state import Handing, Known, Phase
 from launcher.rendezvous.turn import Turn
-from launcher.wire import Finish, Handover, StopAt
+from launcher.wire import Beat, Finish, Handover, StopAt
 
 AHEAD = 2  # steps between the farthest one known and the one at which all stop
 GROWTH_GRACE_S = 60.0  # for a world that grows to reach its stop step and save
@@ -64,14 +65,30 @@ def wants_drain(turn: Turn) -> tuple[Reason, str] | None:
     leavers = [known for id_ in at.world.seats if (known := turn.members.get(id_)) and known.leave_s is not None]
     if leavers:
         return Reason.MEMBER_LEFT, ", ".join(known.member.name for known in leavers)
-    staying = sum(known.leave_s is None for known in turn.members.values())
-    if at.terms.size(staying) <= len(at.world.members):
+    new_s = [known.ready_s for id_, known in turn.members.items() if known.leave_s is None and not turn.inside(id_)]
+    ready_s = [at_s for at_s in new_s if at_s <= turn.now_s]
+    if len(ready_s) < len(new_s):
+        turn.wake(min(at_s for at_s in new_s if at_s > turn.now_s))
+    there = sum(id_ in turn.members for id_ in at.world.seats) + len(ready_s)
+    if at.terms.size(there) <= len(at.world.members):
         return None
-    settled_s = at.joined_s + at.terms.settle_s
-    if turn.now_s < settled_s and staying < min(at.terms.most, at.wanted or at.terms.most):
+    settled_s = max(at.joined_s, *ready_s) + at.terms.settle_s
+    if turn.now_s < settled_s and there < min(at.terms.most, at.wanted or at.terms.most):
         turn.wake(settled_s)
         return None
-    return Reason.MEMBER_JOINED, f"{len(at.world.members)} to {at.terms.size(staying)} workers"
+    return Reason.MEMBER_JOINED, f"{len(at.world.members)} to {at.terms.size(there)} workers"
+
+
+def beats(turn: Turn, id_: str, known: Known, beat: Beat) -> None:
+    """What a heartbeat tells: how far a member is, what is saved, and that it can start processes now."""
+    at = turn.at
+    ready = not beat.importing_s and known.ready_s > turn.now_s
+    if ready or beat.step != known.step:
+        turn.know(id_, replace(known, step=beat.step, ready_s=turn.now_s if ready else known.ready_s))
+    if ready and at.phase is Phase.TRAINING and not turn.inside(id_):
+        turn.told("member_ready", Reason.MEMBER_JOINED, member=known.member.name)
+    if beat.saved > at.budget.saved_step:
+        turn.at = replace(at, budget=at.budget.saved(beat.saved))
 
 
 def drain(turn: Turn) -> None:

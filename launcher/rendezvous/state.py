@@ -49,8 +49,8 @@ class Known:
     """A member as the coordinator knows it. busy: the newest round of which processes may run there, 0 for none.
 
     leave_s: by when it has to be gone, None while it stays. step: the newest that it has told, -1 for none. reached:
-    its answer to the stop step that is being agreed, None until it comes. held: what its memory held, as last told.
-    stored: what it sees in storage, None until it has told in this round.
+    its answer to the stop step that is being agreed, None before. held: what its memory held, as last told. stored:
+    what it sees in storage, None before. ready_s: when it could start processes, or at the latest counts as ready to.
     """
 
     member: Member
@@ -61,6 +61,7 @@ class Known:
     reached: int | None = None
     held: tuple[Held, ...] = ()
     stored: Stored | None = None
+    ready_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +112,10 @@ class State:
     False: not before the first world, None: never. sought_s: since when we have none, also before we led, or 0.
     unfenced: the arbiter was out of reach for too long, and only its grant lets us go on. told_s: when it was last
     told who is missing. unnamed: members that have not told yet what they see in storage; named: what all read of it,
-    None until they have. carry: the newest step that all of the last world held in memory when it stopped, -1 for none.
-    handing: None before it is known what is handed over. rings: for each number of copies who kept whose in the newest
-    world. why: what began the next round. fault: the process failure that will be charged unless a loss explains it.
-    checking: None where nodes are not checked. hanging: what is known of a process that hangs, and what becomes of its
-    round.
+    None before. carry: the newest step that all of the last world held when it stopped, -1 for none. handing: None
+    before it is known what is handed over. rings: for each number of copies who kept whose in the newest world. why:
+    what began the next round. fault: the process failure that will be charged unless a loss explains it. checking:
+    None where nodes are not checked. hanging: what is known of a process that hangs, and what becomes of its round.
     """
 
     me: Member
@@ -181,6 +181,7 @@ class Joined:
     budget: Budget = NO_BUDGET
     wanted: int = 0
     held: tuple[Held, ...] = ()
+    importing_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from launcher.health.stacks.hanging import Merged
 from launcher.keeping import Taken
 from launcher.model import Budget, Exit, Member, Reason, Terms
 from launcher.rendezvous.gather import gather, granted, unanswered
-from launcher.rendezvous.leave import drain, hand, leaving, reached, stopped, wants_drain
+from launcher.rendezvous.leave import beats, drain, hand, leaving, reached, stopped, wants_drain
 from launcher.rendezvous.naming import saw
 from launcher.rendezvous.state import (
     Denied,
@@ -176,7 +176,8 @@ def _joined(turn: Turn, event: Joined) -> None:
     new = member.id not in turn.members
     busy, told = event.base.round if event.base.busy else 0, turn.members.get(member.id)
     stored = told.stored if told is not None and busy == told.busy else None
-    turn.know(member.id, Known(member, event.base, busy=busy, held=event.held, stored=stored))
+    ready_s = turn.now_s + event.importing_s if event.importing_s else 0.0
+    turn.know(member.id, Known(member, event.base, busy=busy, held=event.held, stored=stored, ready_s=ready_s))
     base, size = at.base, at.base_size
     if event.base.inside and event.base.round >= base:  # of one world the smaller size: it knows who has left
         size = min(size, event.base.size) if event.base.round == base else event.base.size
@@ -210,7 +211,8 @@ def _placed(turn: Turn, member: Member, base: Base) -> None:
     if seat and member.id not in at.done:
         turn.stop(Reason.MEMBER_LOST, f"{member.name} has come back without its processes")
     elif at.phase in TRAINS and not seat and not base.busy:
-        turn.wait(member.id, Reason.SPARE)
+        late = "" if turn.ready(member.id) else "it still imports: a world that trains is not stopped for it before"
+        turn.wait(member.id, Reason.SPARE, late)
 
 
 def _differs(ours: Terms, theirs: Terms) -> str:
@@ -241,11 +243,8 @@ def _lost(turn: Turn, id_: str, reason: Reason) -> None:
 def _said(turn: Turn, id_: str, known: Known, message: object) -> None:
     at = turn.at
     match message:
-        case Beat(step=step_, saved=saved):
-            if step_ != known.step:
-                turn.know(id_, replace(known, step=step_))
-            if saved > at.budget.saved_step:
-                turn.at = replace(at, budget=at.budget.saved(saved))
+        case Beat():
+            beats(turn, id_, known, message)
         case Ready(round=round_, master_port=port, path=path, held=held) if round_ >= known.busy:
             at_home = replace(known.member, master_port=port, path=path)
             turn.know(id_, replace(known, busy=0, member=at_home, held=held))

@@ -68,6 +68,10 @@ class Turn:
         """Is it in the newest world?"""
         return self.at.world is not None and id_ in self.at.world.seats
 
+    def ready(self, id_: str) -> bool:
+        """Could it start processes at once, as far as is known? A seat of the newest world has been told to."""
+        return self.members[id_].ready_s <= self.now_s or self.inside(id_)
+
     def busy(self) -> list[str]:
         """Members that may have processes running."""
         return [id_ for id_, known in self.members.items() if known.busy]
@@ -101,6 +105,13 @@ class Turn:
         self.at = replace(self.at, phase=Phase.FINISHING, exit=exit_, why=reason, detail=detail, until_s=until_s)
         self.tell(list(self.members), Finish(int(exit_), reason.value, detail, self.at.carry))
         self.wake(until_s)
+
+
+def awaited(state: State, id_: str, now_s: float) -> bool:
+    """Is this member all that a running world may wait for to grow: that it has imported?"""
+    known, world = state.members.get(id_), state.world
+    new = state.phase is Phase.TRAINING and world is not None and id_ not in world.seats
+    return new and known is not None and known.ready_s > now_s
 
 
 def _age(member: Member) -> tuple[float, int, str, str]:

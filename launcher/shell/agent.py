@@ -107,7 +107,8 @@ class Agent:
         run, wanted, terms = self._settings.meeting.run, self._settings.meeting.wanted or 0, self._settings.terms
 
         def join(nonce: bytes, proof: bytes) -> Join:
-            return Join(VERSION, run, nonce, proof, self.me, terms, self._base, self._budget, wanted, self._held)
+            own, left_s = (self._base, self._budget, wanted, self._held), self._training.importing_s()
+            return Join(VERSION, run, nonce, proof, self.me, terms, *own, left_s)
 
         put = self._inbox.put_nowait
         return Link(join, self._token, run, lambda *on: put(Came(*on)), lambda link, why: put(Came(link, None, why)))
@@ -256,9 +257,7 @@ class Agent:
     def _tell_steps(self, again: bool = True) -> None:
         """Give the link what its next heartbeat tells."""
         if (link := self._contact.link) is not None:
-            before, (link.step, link.saved) = link.step, self._training.steps()
-            if before < 0 <= link.step:  # who wants a stop step should know soon that there are steps
-                link.say(Beat(link.step, link.saved))
+            link.tells(*self._training.steps(), self._training.importing_s())
             self._errands.tell(link, self._base.round)
         if again:
             asyncio.get_running_loop().call_later(0.2, self._inbox.put_nowait, Late("steps", self._contact.link))

@@ -18,6 +18,9 @@ class Hands(Protocol):
     async def warm(self) -> None:
         """Import ahead."""
 
+    def importing_s(self) -> float:
+        """For how long at most they cannot be started yet, since what they need is being imported; 0: they can."""
+
     async def start(self, formed: Formed, named: Naming) -> None:
         """Start all processes of a round. named: asked where they are to read storage."""
 

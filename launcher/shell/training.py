@@ -79,6 +79,10 @@ class Training:
         await self._keeper.listen()
         await self._hands.warm()
 
+    def importing_s(self) -> float:
+        """For how long at most processes cannot be forked yet; 0: they can, or will be started otherwise."""
+        return self._hands.importing_s()
+
     async def start(self, formed: Formed, named: Naming) -> None:
         """Start all processes of a round, once it is known what they go on from."""
         if not self._run_folder:

@@ -61,7 +61,7 @@ TO_MEMBER = {
     wire.StopAt: (counts, steps, st.booleans()),
     wire.Stop: (counts, words, seconds),
     wire.Finish: (st.integers(0, 255), words, words, steps),
-    wire.Beat: (steps, steps),
+    wire.Beat: (steps, steps, seconds),
     wire.Pace: (seconds, seconds),
     Probe: (counts, st.integers(0, 11), st.just(12), st.sampled_from([1, 2, 3]), words, ports),
     Judged: (counts, st.sampled_from([*Found]), words, words, st.integers(1, 1 << 40), words, words),
@@ -70,8 +70,8 @@ TO_MEMBER = {
     wire.Stored: (counts, words, steps),
 }
 TO_COORDINATOR = {
-    wire.Join: (counts, words, proofs, proofs, members, terms, bases, budgets, counts, holds),
-    wire.Beat: (steps, steps),
+    wire.Join: (counts, words, proofs, proofs, members, terms, bases, budgets, counts, holds, seconds),
+    wire.Beat: (steps, steps, seconds),
     wire.Ready: (counts, ports, paths, holds),
     wire.Failed: (counts, counts, words),
     wire.Succeeded: (counts, holds),
@@ -173,6 +173,8 @@ def test_one_wrong_byte_raises_nothing_else(message, at, value):
         pytest.param(pack([14, (1 << 64) - 1]), id="the largest number that there is"),
         pytest.param(pack([11, -2, 0]), id="a step below none"),
         pytest.param(pack([11, (1 << 60) + 1, 0]), id="a step too large"),
+        pytest.param(pack([11, 0, 0, -1.0]), id="imports that were over before they began"),
+        pytest.param(pack([11, 0, 0, 1e8]), id="imports without an end"),
         pytest.param(pack([15, math.nan]), id="a time that is no number"),
         pytest.param(pack([15, math.inf]), id="a time without an end"),
         pytest.param(pack([15, -0.5]), id="a negative time"),
@@ -219,6 +221,8 @@ def test_what_is_no_message_is_refused(body):
         pytest.param(10, [[1, 0, 2, 1]] * 257, id="too many steps in memory"),
         pytest.param(10, [[1, 0, 1 << 41, 1]], id="memory of too many ranks"),
         pytest.param(10, [[1, 0, 2, "1"]], id="a round in memory that is a word"),
+        pytest.param(11, -1.0, id="imports that were over before they began"),
+        pytest.param(11, True, id="a yes for a time"),
         pytest.param(8, {"used": -1, "total": 0, "saved_step": -1}, id="less than no restarts used"),
         pytest.param(8, {"used": 0, "total": 0, "saved_step": 1 << 62}, id="a saved step too large"),
     ],
@@ -228,6 +232,27 @@ def test_a_join_out_of_bounds_is_refused(field, value):
     assert wire.read_at_coordinator(pack(fields)) == JOIN
     fields[field] = value
     refuses(wire.read_at_coordinator, pack(fields))
+
+
+@pytest.mark.parametrize(
+    ("body", "read"),
+    [
+        pytest.param(pack([11]), wire.Beat(), id="a heartbeat of an older agent: it can start processes"),
+        pytest.param(pack([11, 5, 3]), wire.Beat(5, 3, 0.0), id="one that tells steps and nothing of imports"),
+        pytest.param(pack([11, 5, 3, 2.5]), wire.Beat(5, 3, 2.5), id="one of today"),
+        pytest.param(pack([11, 5, 3, 2.5, {"of": 2_030}]), wire.Beat(5, 3, 2.5), id="one of a newer agent"),
+    ],
+)
+def test_agents_of_several_versions_understand_one_another(body, read):
+    """Fields that one does not know are at the end: it leaves them out, or passes over them."""
+    assert wire.read_at_coordinator(body) == read
+    assert wire.read_at_member(body) == read
+
+
+def test_a_join_of_an_older_agent_says_that_it_can_start_processes():
+    fields = msgspec.msgpack.decode(body_of(wire.encode(msgspec.structs.replace(JOIN, importing_s=9.0))))
+    assert wire.read_at_coordinator(pack(fields)).importing_s == 9.0
+    assert wire.read_at_coordinator(pack(fields[:-1])) == JOIN
 
 
 @given(message=st.one_of(*(st.builds(kind, *TO_MEMBER[kind]) for kind in TO_MEMBER if kind not in TO_COORDINATOR)))

@@ -36,7 +36,7 @@ from launcher.rendezvous.state import (
     Wake,
 )
 from launcher.rendezvous.step import steps
-from launcher.rendezvous.turn import SUCCESSORS
+from launcher.rendezvous.turn import SUCCESSORS, awaited
 from launcher.shell.arbiters import Arbiter
 from launcher.shell.meeting.door import Guest
 from launcher.shell.say import Say
@@ -98,7 +98,7 @@ class Coordinator:
             self._first[member.id] = Successor(member.id, member.address, member.port)
         first = tuple(self._first.values())
         guest.welcome(self, lambda proof: Welcome(proof, self.state.me.id, beat_s, silence_s, first))
-        self.event(Joined(join.member, join.terms, join.base, join.budget, join.wanted, join.held))
+        self.event(Joined(join.member, join.terms, join.base, join.budget, join.wanted, join.held, join.importing_s))
 
     def heard(self, guest: Guest, message: ToCoordinator) -> None:
         """A guest says something."""
@@ -108,6 +108,8 @@ class Coordinator:
         match message:
             case Beat():
                 self._beats[guest.id] = message
+                if not message.importing_s and awaited(self.state, guest.id, self._loop.time()):
+                    self.event(Ticked())  # all else is soon enough with the next look
             case Ask():
                 world = self.state.world
                 guest.tell(Roster(world.round if world else 0, world.members if world else ()))

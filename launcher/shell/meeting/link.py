@@ -70,6 +70,7 @@ class Link(Frames):
         self._beats: asyncio.TimerHandle | None = None
         self._beat_s = self.silence_s = 0.0
         self.step = self.saved = -1
+        self.importing_s = 0.0
         self._over = False
 
     def took(self, body: bytes) -> None:
@@ -91,7 +92,7 @@ class Link(Frames):
                     return
                 self._theirs = nonce
                 join = self._join(self._nonce, self._proof(nonce))
-                self.claimed = join.base
+                self.claimed, self.importing_s = join.base, join.importing_s
                 self.send(encode(join))
             case Welcome():
                 if not proves(message.proof, self._token, "coordinator", self._run, self._nonce, self._theirs):
@@ -126,6 +127,13 @@ class Link(Frames):
         """Send this; nothing when the connection is gone: the next one begins afresh."""
         self.send(encode(message))
 
+    def tells(self, step: int, saved: int, importing_s: float) -> None:
+        """What heartbeats say from now on. That there are steps now, or that all is imported, is said at once."""
+        soon = self.step < 0 <= step or importing_s == 0 < self.importing_s
+        self.step, self.saved, self.importing_s = step, saved, importing_s
+        if soon:
+            self.say(Beat(step, saved, importing_s))
+
     def _beat(self) -> None:
         now_s, limit_s = self._loop.time(), self.silence_s
         if self._slept():
@@ -137,7 +145,7 @@ class Link(Frames):
             self._lost(Reason.MEMBER_SILENT)
             self.abort()
             return
-        self.say(Beat(self.step, self.saved))
+        self.say(Beat(self.step, self.saved, self.importing_s))
         self._beats = self._loop.call_later(self._beat_s, self._beat)
 
     def _slept(self) -> bool:

@@ -64,6 +64,7 @@ class Parent:
         )
         self.running: dict[int, int] = {}
         self.ready: asyncio.Future[Ready | None] = loop.create_future()  # None: it died first
+        self.opened_s = loop.time()
         self.gone = asyncio.Event()
         self._started: asyncio.Future[Started | None] | None = None
         self._stopped: asyncio.Future[Stopped | None] | None = None

@@ -69,6 +69,14 @@ class Processes:
                 self._fork = False
                 self._say("parent_failed", {"why": str(error)})
 
+    def importing_s(self) -> float:
+        """For how long at most a start would wait for the parent's imports; 0: for nothing, or it will be given up."""
+        parent = self._warm
+        return 0.0 if parent is None or not self._preload or parent.ready.done() else self._left_s(parent)
+
+    def _left_s(self, parent: Parent) -> float:
+        return max(parent.opened_s + self._patience_s - asyncio.get_running_loop().time(), 0.0)
+
     async def _open(self, modules: Sequence[str]) -> Parent:
         parent = Parent(modules, self._env, self._on_ended, self._on_lost, self._stuck_s)
         opening = asyncio.create_task(parent.open())
@@ -122,7 +130,7 @@ class Processes:
         if parent is None:
             return None
         try:
-            ready = await asyncio.wait_for(asyncio.shield(parent.ready), self._patience_s)
+            ready = await asyncio.wait_for(asyncio.shield(parent.ready), self._left_s(parent))
         except TimeoutError:
             self._fork, self._warm = False, None
             self._say(

@@ -38,6 +38,10 @@ class Borrowed:
     async def warm(self) -> None:
         """Nothing is imported ahead."""
 
+    def importing_s(self) -> float:
+        """Nor waited for."""
+        return 0.0
+
     async def start(self, formed: Formed, named: Naming) -> None:
         """A world: torch's agent gets it."""
         self._ended, self.stale = asyncio.get_running_loop().create_future(), False

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 
 from tests.launcher.agents.crew import until
+
+AHEAD = ("--heartbeat-s", "0.2", "--silence-s", "5", "--last-call-s", "0")  # with a parent that imports ahead
+SLOW = "imports_slowly"
 
 
 def test_grows_from_one_to_three(crew):
@@ -140,3 +145,64 @@ def knocks(net, at) -> bool:
     lines = [line.split() for line in told.splitlines()]
     names, values = (line for line in lines if line[0] == "Tcp:")
     return int(dict(zip(names, values, strict=True))["ActiveOpens"]) > 0
+
+
+# A newcomer that still imports: the world trains on until it could begin with it.
+
+
+def newcomer(job, name="w1"):
+    """An agent whose parent of processes imports a module that takes as long as we like."""
+    door = job.folder / "door"
+    os.mkfifo(door)
+    (job.folder / f"{SLOW}.py").write_text(f"open({str(door)!r}).read()")
+    path = {"PYTHONPATH": os.pathsep.join((os.getcwd(), str(job.folder)))}
+    return job.start(name, "--preload", SLOW, env=path, arguments=("steps",)), door
+
+
+def steps_of(job, round_):
+    file = job.folder / "steps"
+    done = map(json.loads, file.read_text().splitlines()) if file.exists() else ()
+    return [each["step"] for each in done if each["round"] == round_]
+
+
+def trains_on(job, round_):
+    """It makes twenty more steps."""
+    seen = len(steps_of(job, round_))
+    until(lambda: len(steps_of(job, round_)) >= seen + 20, lambda: f"round {round_} trains on\n{job.told()}")
+
+
+def test_a_world_trains_on_while_a_newcomer_imports_and_grows_once_it_has(crew):
+    job = crew("1:2", quick=AHEAD)
+    first = job.start("w0", "--preload", "json", arguments=("steps",))
+    one = job.world(1)[0].round
+    trains_on(job, one)
+    late, door = newcomer(job)
+    assert "imports" in late.until("spare")["detail"]
+    trains_on(job, one)
+    assert first.told("round_ended") == []
+    door.write_text("that is all")
+    first.until("member_ready", member="w1")
+    two = job.world(2, after=one)[0].round
+    trains_on(job, two)
+    job.finish()
+    assert job.codes() == [0, 0]
+    assert [each["reason"] for each in first.told("round_ended")] == ["member_joined"]
+    assert late.told("processes_spawned") == [], "they were forked from the parent that has imported it"
+    assert steps_of(job, two)[0] == steps_of(job, one)[-1] + 1
+    job.check_one_world()
+
+
+def test_a_newcomer_whose_imports_fail_grows_the_world_all_the_same(crew):
+    """A parent that dies of them is none that anybody waits for: its processes begin without."""
+    job = crew("1:2", quick=AHEAD)
+    first = job.start("w0", "--preload", "json", arguments=("steps",))
+    one = job.world(1)[0].round
+    trains_on(job, one)
+    (job.folder / f"{SLOW}.py").write_text("import os; os._exit(3)")
+    path = {"PYTHONPATH": os.pathsep.join((os.getcwd(), str(job.folder)))}
+    late = job.start("w1", "--preload", SLOW, env=path, arguments=("steps",))
+    job.world(2, after=one)
+    job.finish()
+    assert job.codes() == [0, 0]
+    assert first.told("round_ended")[0]["reason"] == "member_joined"
+    assert late.told("processes_spawned") != []

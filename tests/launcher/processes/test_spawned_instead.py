@@ -1,5 +1,6 @@
 """When a fork would not be as good as a fresh process: then it is a fresh one, and why is told."""
 
+import asyncio
 import os
 
 import pytest
@@ -11,7 +12,7 @@ from launcher.model import Budget
 from launcher.process.environment import Job, common, of_process, read_at_import, why_spawn
 from launcher.process.orders import Exited, How, Order, command, of_rank
 from launcher.wire import Formed
-from tests.launcher.processes.desk import PYTHON, Desk, running
+from tests.launcher.processes.desk import PYTHON, Desk, running, until
 
 ENV = {"OMP_NUM_THREADS": "1", "HOME": "/h"}
 
@@ -242,6 +243,31 @@ async def test_a_parent_that_dies_or_dallies_while_it_imports_is_done_without(tm
     assert slow.told("parent_failed") == [{"why": "it has not imported ahead in 0.3 s"}]
     assert slow.why == ["the parent is not ready"]
     for each in (desk, slow):
+        await each.processes.close()
+
+
+@pytest.mark.asyncio
+async def test_for_how_long_a_start_would_wait_for_imports(tmp_path):
+    """For what is left of our patience, and not at all once they are done, have failed, or are not needed."""
+    desk = Desk(tmp_path, preload=("ahead",), env=os.environ | {"PYTHONPATH": str(tmp_path)}, patience_s=60.0)
+    os.mkfifo(tmp_path / "door")
+    desk.file("ahead.py", f"open({str(tmp_path / 'door')!r}).read()")
+    await desk.processes.warm()
+    first_s = desk.processes.importing_s()
+    assert 0 < desk.processes.importing_s() < first_s <= 60.0
+    await asyncio.to_thread((tmp_path / "door").write_text, "that is all")
+    await until(lambda: desk.processes.importing_s() == 0.0)
+    desk.file("dies.py", "import os; os._exit(3)")
+    desk.file("dallies.py", "import signal; signal.pause()")
+    dies, dallies = (Desk(tmp_path, preload=(name,), env=desk.env, patience_s=0.5) for name in ("dies", "dallies"))
+    plain, bare = Desk(tmp_path, fork=False), Desk(tmp_path, preload=())
+    for each in (dies, dallies, plain, bare):
+        await each.processes.warm()
+    assert [each.processes.importing_s() for each in (plain, bare)] == [0.0, 0.0]
+    await until(lambda: len(dies.told("parent_lost")) == 3)  # no other one takes its place
+    assert dies.processes.importing_s() == 0.0
+    await until(lambda: dallies.processes.importing_s() == 0.0)
+    for each in (desk, dies, dallies, plain, bare):
         await each.processes.close()
 
 

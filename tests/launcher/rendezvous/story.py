@@ -36,15 +36,20 @@ class Story:
                 self.told.setdefault(id_.partition("/")[0], []).append(effect.message)
         return self
 
-    def join(self, *names, base=NO_BASE, incarnation=0, wanted=0, budget=None, terms=None, **more):
+    def join(self, *names, base=NO_BASE, incarnation=0, wanted=0, budget=None, terms=None, importing_s=0.0, **more):
         for name in names:
             self.ids[name] = f"{name}/{incarnation}"
         came = [member(name, incarnation, **more) for name in names]
-        return self.happens(*(Joined(each, terms or self.terms, base, budget or Budget(), wanted) for each in came))
+        brought = (terms or self.terms, base, budget or Budget(), wanted, (), importing_s)
+        return self.happens(*(Joined(each, *brought) for each in came))
 
     def say(self, names, message):
         """Who is lost says nothing."""
         return self.happens(*(Said(self.ids[name], message) for name in names))
+
+    def imported(self, names):
+        """From now on they can start processes."""
+        return self.say(names, Beat())
 
     def lose(self, names):
         return self.happens(*(Lost(self.ids[name]) for name in names))

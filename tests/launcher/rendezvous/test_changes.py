@@ -2,9 +2,11 @@
 
 import pytest
 
-from launcher.rendezvous.state import Drop, Wake
-from launcher.wire import Base, Formed, Ready, Stop, StopAt, Waiting
-from tests.launcher.rendezvous.story import Story
+from launcher.rendezvous.state import Drop, Joined, Wake
+from launcher.wire import Base, Beat, Formed, Reached, Ready, Stop, StopAt, Waiting
+from tests.launcher.rendezvous.story import Story, member
+
+PATIENCE_S = 120.0  # for as long a newcomer may say that it imports
 
 
 def running(nnodes, names, **more):
@@ -157,3 +159,145 @@ def test_a_world_of_strangers_is_waited_out():
     story.lose("bc")
     assert (story.phase, story.wait(14.9).phase) == ("gathering", "gathering")
     assert story.wait(0.1).world == "ad"
+
+
+# A world that trains grows by who can start processes; for who still imports what they need it goes on training.
+
+
+def trains(nnodes="1:4", names="a", **more):
+    """A job whose world is these, all of whom can start processes."""
+    return running(nnodes, names, **more).reach(names, 10)
+
+
+def grown(story):
+    """The world has made the step after which it stops, and the next one is there."""
+    assert story.phase == "draining"
+    names = [each.name for each in story.state.world.members]
+    return story.say(names, Reached(story.round, 10)).succeed(names)
+
+
+def test_a_world_is_not_stopped_for_a_newcomer_that_still_imports():
+    story = trains().join("b", importing_s=PATIENCE_S).wait(100.0)
+    assert (story.phase, story.world) == ("training", "a")
+    assert story.last("a", Stop, StopAt) is None
+    told = story.last("b", Waiting)
+    assert (told.reason, "imports" in told.detail) == ("spare", True)
+
+
+@pytest.mark.parametrize(
+    ("nnodes", "settles_s"),
+    [
+        pytest.param("1:2", 0.0, id="nobody else can come: at once"),
+        pytest.param("1:4", 1.0, id="more may get ready: once it has settled"),
+    ],
+)
+def test_it_grows_as_soon_as_the_newcomer_says_that_it_is_ready(nnodes, settles_s):
+    story = trains(nnodes).join("b", importing_s=PATIENCE_S).wait(30.0).imported("b")
+    assert [fields for _, fields in story.events("member_ready")] == [{"member": "b"}]
+    if settles_s:
+        assert story.phase == "training"
+        assert story.of(Wake)[-1].at_s == 30.0 + settles_s
+        story.wait(settles_s)
+    assert story.last("a") == StopAt(1, 12, False)
+    assert grown(story).world == "ab"
+
+
+def test_what_it_says_while_it_imports_changes_nothing():
+    story = trains("1:2").join("b", importing_s=PATIENCE_S)
+    for left_s in (90.0, 60.0, 30.0):
+        story.say("b", Beat(importing_s=left_s))
+    assert (story.phase, story.events("member_ready")) == ("training", [])
+
+
+def test_two_newcomers_that_are_ready_one_after_the_other_while_it_settles_are_taken_at_once():
+    story = trains().join("b", "c", importing_s=PATIENCE_S).wait(30.0).imported("b").wait(0.9).imported("c").wait(0.9)
+    assert story.phase == "training"
+    story.wait(0.1)
+    assert grown(story).world == "abc"
+    assert [reason for reason, _ in story.events("round_ended")] == ["member_joined"]
+
+
+def test_who_is_ready_does_not_wait_for_one_that_still_imports():
+    story = trains().join("b", "c", importing_s=PATIENCE_S).wait(30.0).imported("b").wait(1.0)
+    assert grown(story).world == "ab"
+    assert story.last("c", Waiting).round == story.round == 2
+    story.reach("ab", 20).wait(30.0)
+    assert story.phase == "training"
+    story.imported("c").wait(1.0)
+    assert grown(story).world == "abc"
+
+
+def test_who_gets_ready_while_the_world_stops_is_taken_along():
+    story = trains().join("b", "c", importing_s=PATIENCE_S).imported("b").wait(1.0).imported("c")
+    assert grown(story).world == "abc"
+
+
+def test_older_spares_that_import_give_way_to_younger_ones_that_are_ready():
+    story = trains("1:2").join("b", importing_s=PATIENCE_S).join("c")
+    assert grown(story).world == "ac"
+
+
+def test_only_whole_units_of_those_who_are_ready_count():
+    story = trains("2:6", "ab", unit=2).join("c", "d", "e", importing_s=PATIENCE_S).imported("c").wait(5.0)
+    assert story.phase == "training"
+    story.imported("e").wait(1.0)
+    assert grown(story).world == "abce"
+
+
+def test_a_newcomer_that_never_gets_ready_counts_as_ready_after_the_time_that_it_named():
+    story = trains().join("b", importing_s=PATIENCE_S)
+    assert story.of(Wake)[-1].at_s == PATIENCE_S
+    assert story.wait(PATIENCE_S).phase == "training"
+    assert story.of(Wake)[-1].at_s == PATIENCE_S + 1.0, "it settles as ever"
+    story.wait(1.0)
+    assert grown(story).world == "ab"
+
+
+def test_a_newcomer_that_says_nothing_of_imports_counts_as_ready():
+    """An agent of an older version: a job of both grows as it did."""
+    assert Joined(member("b"), trains().terms).importing_s == 0.0
+    story = trains("1:2").join("b")
+    assert story.last("b", Waiting).detail == ""
+    assert grown(story).world == "ab"
+
+
+def test_a_newcomer_that_goes_before_it_is_ready_has_cost_nothing():
+    story = trains("1:2").join("b", importing_s=PATIENCE_S).lose("b").wait(PATIENCE_S)
+    assert (story.phase, story.world) == ("training", "a")
+
+
+def test_one_that_comes_back_has_what_is_left_of_its_time():
+    story = trains("1:2").join("b", importing_s=10.0).wait(6.0).lose("b").join("b", importing_s=4.0).wait(3.9)
+    assert story.phase == "training"
+    assert grown(story.wait(0.1)).world == "ab"
+
+
+# Where nobody trains anyway, whoever is there is taken.
+
+
+def test_a_first_world_does_not_wait_for_imports():
+    assert Story("2", last_call_s=0.0).join("a", "b", importing_s=PATIENCE_S).world == "ab"
+
+
+def test_nor_does_one_after_a_loss():
+    story = trains("2", "ab", granted=1).join("c", importing_s=PATIENCE_S).lose("b").ready("a").grant()
+    assert story.world == "ac"
+
+
+def test_nor_one_after_a_failure():
+    story = trains("1:4", "ab").join("c", importing_s=PATIENCE_S).fail("b").ready("ab")
+    assert story.world == "abc"
+
+
+def test_nor_one_that_would_be_below_the_min_without():
+    """It was stopped to grow, and most of it was lost on the way."""
+    story = trains("2:4", "ab", granted=1).join("c", "d", importing_s=PATIENCE_S).imported("c").wait(1.0)
+    story.lose("bc").ready("a").grant()
+    assert story.world == "ad"
+
+
+def test_a_seat_that_still_imports_holds_nobody_up():
+    """It was in the first world before it had imported: that world grows by others all the same."""
+    story = Story("1:2", last_call_s=0.0).join("a", importing_s=PATIENCE_S).reach("a", 10).join("b")
+    assert story.phase == "draining"
+    assert grown(story).last("b", Formed).group_size == 2

@@ -50,7 +50,7 @@ PORT = 29400
 class Agent:
     """One incarnation of a worker."""
 
-    def __init__(self, yard, number, incarnation=0, host=None):
+    def __init__(self, yard, number, incarnation=0, imports=0.0, patience_s=0.0):
         self.yard, self.name = yard, f"w{number}"
         self.id, self.here = f"{self.name}/{incarnation}", (f"10.0.{incarnation}.{number}", PORT)
         self.member = Member(
@@ -59,7 +59,7 @@ class Agent:
         self.alive, self.paused, self.host_dead = True, False, False
         self.base, self.budget, self.world, self.report = Base(), Budget(), None, None
         self.link = self.greeting = self.lead = self.leave_s = self.exit = self.fence_s = None
-        self.step = -1
+        self.step, self.imported_s, self.given_up_s = -1, yard.now_s + imports, yard.now_s + patience_s
         self.until_s = self.next_try_s = 0.0
         self.heard_s = self.looked_s = yard.now_s
         self.leaving = None  # (exit, until_s): told that it is over, and still coordinating
@@ -294,6 +294,16 @@ class Agent:
                 self.stop()
                 self.gone(Exit.FAILED)
 
+    @property
+    def importing_s(self):
+        """For how long at most it cannot start processes; it gives up what takes too long."""
+        now_s = self.yard.now_s
+        return max(self.given_up_s - now_s, 0.0) if now_s < self.imported_s else 0.0
+
+    def join(self):
+        own = self.member, self.yard.terms, self.base, self.budget
+        return Join(1, "job", b"", b"", *own, importing_s=self.importing_s)
+
     def knocks(self, to):
         other = self.yard.at(to)
         if other is None or other.host_dead or not self.yard.path(self.name, other.name):
@@ -302,7 +312,7 @@ class Agent:
         elif not other.alive:
             self.seek = failed(self.seek, to, refused=True)
         else:
-            join = Join(1, "job", b"", b"", self.member, self.yard.terms, self.base, self.budget)
+            join = self.join()
             self.going, self.until_s = to, self.yard.now_s + GREET_S
             self.greeting = self.yard.connect(self, other, join)
 
@@ -344,7 +354,7 @@ class Agent:
             for conn, _ in waiting:
                 self.lead.admit(conn, conn.join)
         self.going, self.until_s = self.here, yard.now_s + GREET_S
-        join = Join(1, "job", b"", b"", self.member, yard.terms, self.base, self.budget)
+        join = self.join()
         self.greeting = yard.connect(self, self, join)
 
     def fences(self, held, dead):

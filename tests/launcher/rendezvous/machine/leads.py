@@ -26,6 +26,7 @@ from launcher.rendezvous.state import (
     Wake,
 )
 from launcher.rendezvous.step import steps
+from launcher.rendezvous.turn import awaited
 from launcher.wire import Base, Beat, Formed, Redirect, Successor, Welcome
 
 BEAT_S, SILENCE_S, RENEW_S = 2.0, 10.0, 5.0
@@ -50,7 +51,8 @@ class Leads:
         self.first.setdefault(conn.member.id, Successor(conn.member.id, *conn.member.here))
         first = tuple(self.first.values())
         conn.say("down", self.yard.now_s, Welcome(b"", self.state.me.id, BEAT_S, SILENCE_S, first))
-        self.inbox.append(Joined(join.member, join.terms, join.base, join.budget, join.wanted))
+        brought = join.terms, join.base, join.budget, join.wanted
+        self.inbox.append(Joined(join.member, *brought, importing_s=join.importing_s))
 
     def reads(self, conn, message):
         id_ = conn.member.id
@@ -100,6 +102,8 @@ class Leads:
             case Over():
                 self.ends()
             case Told(what=what, reason=reason):
+                if (what, reason) == ("round_ended", Reason.MEMBER_JOINED):
+                    self.yard.grows(self.state.world, self.guests)
                 self.yard.tell(self.agent.id, f"C {what} {reason} {dict(effect.fields)}")
 
     def steps_down(self, how):
@@ -149,8 +153,8 @@ class Leads:
         self.looked_s = now_s
         for id_, conn in self.guests.items():
             member = conn.member
-            if member.link is conn and member.hears() and not member.paused and member.base.busy:
-                self.inbox.append(Said(id_, Beat(member.step, member.step)))
+            if member.link is conn and member.hears() and not member.paused and self.listens(id_, member):
+                self.inbox.append(Said(id_, Beat(member.step, member.step, member.importing_s)))
         if self.wakes_s is not None and now_s >= self.wakes_s:
             self.wakes_s = None
             self.inbox.append(Ticked())
@@ -161,6 +165,10 @@ class Leads:
             self.renews()
         if self.inbox:
             self.turn()
+
+    def listens(self, id_, member):
+        """Would a heartbeat of it change anything?"""
+        return member.base.busy or awaited(self.state, id_, self.yard.now_s)
 
     def renews(self):
         if not self.yard.path(self.agent.name, "arbiter"):

@@ -12,6 +12,8 @@ from tests.launcher.rendezvous.machine.yard import Yard
 
 PEACE_S = 600.0
 WHO = st.integers(0, 4)
+IMPORTS = st.sampled_from([0.0, 0.0, 6.0, 1e6])  # seconds, the last is for ever
+PATIENCE_S = 30.0  # with imports
 
 
 class Machine(RuleBasedStateMachine):
@@ -21,9 +23,9 @@ class Machine(RuleBasedStateMachine):
 
     @initialize(
         members=st.integers(2, 5), least=st.integers(1, 5), spare=st.integers(0, 2), unit=st.sampled_from([1, 1, 1, 2]),
-        late=st.integers(0, 2),
+        late=st.integers(0, 2), imports=IMPORTS,
     )  # fmt: skip
-    def begin(self, members, least, spare, unit, late):
+    def begin(self, members, least, spare, unit, late, imports):
         most = max(unit, members - spare)
         least = min(least, most)
         if self.mode == "majority" and 2 * least <= members:
@@ -34,7 +36,7 @@ class Machine(RuleBasedStateMachine):
         self.incarnations = {}
         for number in range(members):
             if number < members - late or number == 0:
-                self.yard.add(Agent(self.yard, number))
+                self.yard.add(Agent(self.yard, number, 0, imports, PATIENCE_S))
             self.incarnations[number] = 0
         self.yard.tell("yard", f"{members} members, {self.yard.terms}, {self.mode}")
 
@@ -64,13 +66,13 @@ class Machine(RuleBasedStateMachine):
             agent.dies(host)
             self.yard.tell(agent.id, f"dies, host {host}")
 
-    @rule(who=WHO)
-    def one_is_started(self, who):
+    @rule(who=WHO, imports=IMPORTS)
+    def one_is_started(self, who, imports):
         agent = self.agent(who)
         if self.may_start(who % len(self.incarnations)) and (agent is None or not agent.alive):
             number = who % len(self.incarnations)
             self.incarnations[number] += agent is not None
-            self.yard.add(Agent(self.yard, number, self.incarnations[number]))
+            self.yard.add(Agent(self.yard, number, self.incarnations[number], imports, PATIENCE_S))
 
     @rule(who=WHO)
     def one_is_stopped(self, who):

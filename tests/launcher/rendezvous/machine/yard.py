@@ -163,6 +163,14 @@ class Yard:
         size = len(seats)
         assert self.terms.size(size) == size, f"{world} has {size}"
 
+    def grows(self, world, guests):
+        """A world is stopped to grow: not for who still imports."""
+        ready = [id_ for id_ in guests if id_ in world.seats or not self.agents[id_].importing_s]
+        size, now = len(world.seats), self.terms.size(len(ready))
+        assert now > size, "\n".join(
+            [*self.saga, f"{size} grow to {now} of {sorted(guests)}, {sorted(ready)} are ready"]
+        )
+
     def accepted(self, agent, formed):
         """A member is about to train: it goes forward only, and no restart is charged without a fault."""
         assert formed.round > agent.base.round, f"{agent.id} goes from {agent.base.round} to {formed.round}"
