@@ -132,8 +132,7 @@ def test_replicas_that_each_lag_behind_in_their_own_way_put_a_gang_under_the_one
     strangers = [world.pod(f"s{name}", 8, at=name) for name in ("a0", "a1", "c0")]
     replicas = [World(size, size, size).put(*strangers), World(size, size, size).put(*strangers)]
     told, heard, bound = [], [0, 0], {}
-    for index in data.draw(st.permutations(range(size))):
-        told.append((pods[index], ""))
+    told.extend((pods[index], "") for index in data.draw(st.permutations(range(size))))
     for index in data.draw(st.permutations(range(size))):
         each, at = pods[index], data.draw(st.integers(0, 1))
         w = replicas[at]
