@@ -125,11 +125,11 @@ class Waiting(_Frame, tag=6, frozen=True):
 class Formed(_Frame, tag=7, frozen=True):
     """A world, as one member has to know it. base: the round that this one follows.
 
-    restore: the newest step of which every rank of this world is in somebody's memory, -1 for none. It was trained in
-    the round `origin`, and is the same on all ranks where they are `alike`. fetch: whom to ask for it before anything
-    is started, () where this member holds its part. circle: whose keepers its own has to know, None where it is alone.
-    carry: the newest step that all of the last world held, which is to be in storage, -1 for none. saved_by: how many
-    ranks saved the step where each of this world takes its parts of their shards (`lies`, or what it holds), else 0.
+    restore: the newest step of which every rank of this world is in somebody's memory, -1 for none; of the round
+    `origin`, the same on all ranks where `alike`. fetch: whom to ask for it before anything is started, () where this
+    member holds its part. look: others may have trained on since; all tell what is Stored, and read what is named if it
+    is newer. circle: whose keepers its own has to know, None for nobody's. carry: the step that all of the last world
+    held, which is to be in storage, or -1. saved_by: by how many ranks it was saved where each takes parts of theirs.
     """
 
     round: Count
@@ -151,6 +151,7 @@ class Formed(_Frame, tag=7, frozen=True):
     carry: Step = -1
     saved_by: Count = 0
     lies: AllLies = ()
+    look: bool = False
 
 
 class StopAt(_Frame, tag=8, frozen=True):
@@ -287,10 +288,7 @@ def read_at_coordinator(body: bytes | memoryview) -> ToCoordinator:
 
 
 def proof(token: bytes, role: str, run: str, theirs: bytes, ours: bytes) -> bytes:
-    """HMAC-SHA256 that shows a party knows the token.
-
-    theirs: the other's nonce, ours: the prover's own. role: "member" or "coordinator": none is of use to its maker.
-    """
+    """HMAC-SHA256 that shows a party knows the token, as "member" or "coordinator". ours: the prover's own nonce."""
     text = b"".join(len(part).to_bytes(4, "big") + part for part in (role.encode(), run.encode(), theirs, ours))
     return hmac.new(token, b"turnout rendezvous 1" + text, hashlib.sha256).digest()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from xml.sax.saxutils import escape
+from html import escape  # that of xml.sax brings all of urllib, which each agent would load
 
 from launcher.health.stacks.fold import Node
 from launcher.health.stacks.model import label
@@ -111,4 +111,4 @@ def _cut(words: str, width: float) -> str:
 
 def _xml(words: str) -> str:
     """XML holds only some of the letters, whatever they are escaped as."""
-    return escape("".join(letter if letter.isprintable() else "?" for letter in words))
+    return escape("".join(letter if letter.isprintable() else "?" for letter in words), quote=False)

@@ -19,7 +19,7 @@ from tests.launcher.agents.test_checkpoints import arenas, committed, gathered, 
 __all__ = ["job"]
 
 FLASH = Path(__file__).parents[1] / "saving" / "scripts" / "flash.py"
-AHEAD = "torch,torch.distributed.fsdp,torch.distributed.checkpoint.optimizer,launcher.flash_checkpoint"
+AHEAD = "torch,torch._dynamo,torch.distributed.fsdp,torch.distributed.checkpoint.optimizer,launcher.flash_checkpoint"
 
 
 def copied(job, step, ranks, round_=0):
@@ -126,7 +126,8 @@ def kept(job):
 
 
 @pytest.mark.parametrize(("kind", "size"), [
-    pytest.param("fsdp", 4, id="FSDP, whose shards are copied"),
+    pytest.param("fsdp", 2, id="FSDP, whose shards are copied"),
+    pytest.param("fsdp", 4, id="FSDP of four workers", marks=pytest.mark.long),
     pytest.param("ddp", 2, id="DDP, of which each worker has all", marks=pytest.mark.long),
 ])  # fmt: skip
 def test_replica_count_of_flash_checkpoint(crew, tmp_path, kind, size):

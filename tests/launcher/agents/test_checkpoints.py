@@ -157,7 +157,7 @@ def life_of(job, name):
 
 @pytest.mark.parametrize(("victim", "empty"), [
     pytest.param("w1", False, id="a member, whose memory is still there", marks=pytest.mark.long),
-    pytest.param("w0", False, id="the coordinator, whose memory is still there"),
+    pytest.param("w0", False, id="the coordinator, whose memory is still there", marks=pytest.mark.long),
     pytest.param("w1", True, id="a member, whose memory is gone"),
 ])  # fmt: skip
 def test_an_agent_is_killed_and_comes_back(job, tmp_path, victim, empty):
@@ -279,7 +279,7 @@ def test_one_worker_is_evicted_with_its_memory(job, tmp_path):
     assert job.codes(first, successor) == [0, 0]
 
 
-@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_when_a_job_fails_the_newest_step_that_all_ranks_had_sealed_is_in_storage(job, size):
     """DL-48: all of it was in memory only, and one of the ranks had sealed one step more than the other."""
     job = job(str(size), "--max-restarts", "0", "--nproc-per-node", str(2 // size))
@@ -326,7 +326,9 @@ def flip(arena_path):
     return record.step
 
 
-@pytest.mark.parametrize("when", ["before its agent looks", "after its agent has told what it holds"])
+@pytest.mark.parametrize(
+    "when", [pytest.param("before its agent looks", marks=pytest.mark.long), "after its agent has told what it holds"]
+)
 def test_memory_that_changed(job, when):
     """It is told, and not restored: an older step is, which both have."""
     job = job("2", "--max-restarts", "9")

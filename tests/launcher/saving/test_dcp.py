@@ -29,7 +29,7 @@ from tests.launcher.agents.crew import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 WORLDS, TRAINS = (Path(__file__).with_name("scripts") / name for name in ("worlds.py", "trains.py"))
-AHEAD = "torch,torch.distributed.fsdp,torch.distributed.checkpoint,launcher.shell.saving.dcp"
+AHEAD = "torch,torch._dynamo,torch.distributed.fsdp,torch.distributed.checkpoint,launcher.shell.saving.dcp"
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is", "ignore:.*is deprecated")
 
 

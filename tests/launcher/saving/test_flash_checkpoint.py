@@ -18,6 +18,7 @@ from tests.launcher.saving.states import same, training
 
 ROOT = Path(__file__).resolve().parents[3]
 MEMORY, DISK = StorageType.MEMORY, StorageType.DISK
+LONG = pytest.mark.long  # a process imports torch for each file
 DIES = """
 import os, sys
 from launcher.flash_checkpoint import DdpCheckpointer, StorageType
@@ -102,19 +103,19 @@ def test_the_guides_loop_runs_and_goes_on_from_what_it_has_saved(flash, tmp_path
         assert same(moments.state_dict(), optimizer.state_dict())
 
 
-@pytest.mark.parametrize(
-    "state",
-    [
-        pytest.param({"model": training()["model"], "optimizer": training()["optimizer"], "step": 3}, id="as most are"),
-        pytest.param(
-            {"a": {1: (None, [True, 2.5, b"x"])}, 2: OrderedDict(z=1, y=torch.Size([2]))}, id="keys and kinds"
-        ),
-        pytest.param({"half": torch.ones(3, dtype=torch.bfloat16), "none": torch.empty(0, 2)}, id="other dtypes"),
-        pytest.param({"view": torch.arange(12.0).reshape(3, 4).t()[1:]}, id="a part of a larger tensor"),
-        pytest.param({"big": 1 << 80, "nan": float("nan"), "": -0.0}, id="odd numbers"),
-        pytest.param({}, id="nothing"),
-    ],
-)
+STATES = {
+    "as most are": {"model": training()["model"], "optimizer": training()["optimizer"], "step": 3},
+    "keys and kinds": {"a": {1: (None, [True, 2.5, b"x"])}, 2: OrderedDict(z=1, y=torch.Size([2]))},
+    "other dtypes": {"half": torch.ones(3, dtype=torch.bfloat16), "none": torch.empty(0, 2)},
+    "a part of a larger tensor": {"view": torch.arange(12.0).reshape(3, 4).t()[1:]},
+    "odd numbers": {"big": 1 << 80, "nan": float("nan"), "": -0.0},
+    "nothing": {},
+    "numbers of numpy": {"dice": np.random.RandomState(3).get_state(), "number": np.float32(0.5)},
+}
+EACH = [pytest.param(state, id=name, marks=LONG) for name, state in STATES.items()]
+
+
+@pytest.mark.parametrize("state", [pytest.param(STATES, id="all of them in one"), *EACH])
 def test_a_state_comes_back_from_memory_and_from_its_file(flash, memory, tmp_path, state):  # DL-45
     checkpoints = flash(tmp_path)
     checkpoints.save_checkpoint(7, state)
@@ -126,6 +127,7 @@ def test_a_state_comes_back_from_memory_and_from_its_file(flash, memory, tmp_pat
     assert same(state, flash(tmp_path).load_checkpoint())
 
 
+@LONG
 def test_random_states_of_numpy_come_back_from_a_file_too(flash, tmp_path):  # DL-45
     kind, keys, *more = np.random.RandomState(3).get_state()
     state = {"numpy": (kind, keys, *more), "number": np.float32(0.5)}
@@ -171,17 +173,18 @@ def test_a_save_to_disk_returns_before_its_file_is_there(flash, tmp_path):  # DL
 
 
 @pytest.mark.parametrize(
-    ("strategy", "stay"),
+    ("strategy", "steps", "stay"),
     [
-        pytest.param(None, [5, 10, 20, 30], id="nothing is deleted unless it is asked for", marks=pytest.mark.long),
-        pytest.param(KeepLatestStepStrategy(2, ""), [5, 20, 30], id="the newest two"),
+        pytest.param(KeepLatestStepStrategy(1, ""), [10, 20], [5, 20], id="the newest"),
+        pytest.param(KeepLatestStepStrategy(2, ""), [10, 20, 30], [5, 20, 30], id="the newest two", marks=LONG),
+        pytest.param(None, [10, 20, 30], [5, 10, 20, 30], id="nothing is deleted unless it is asked for", marks=LONG),
     ],
 )
-def test_which_files_stay(flash, tmp_path, strategy, stay):  # DL-50
+def test_which_files_stay(flash, tmp_path, strategy, steps, stay):  # DL-50
     (tmp_path / "5").mkdir()
     torch.save({"step": 5}, tmp_path / "5" / "rank_0.pt")  # what nobody here has written, nobody here removes
     checkpoints = flash(tmp_path, deletion_strategy=strategy)
-    for step in (10, 20, 30):
+    for step in steps:
         checkpoints.save_checkpoint(step, {"step": step})
     checkpoints.wait_latest_checkpoint()
     assert files(tmp_path) == sorted(f"{step}/rank_0.pt" for step in stay)

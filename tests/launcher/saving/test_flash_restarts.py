@@ -16,7 +16,7 @@ from tests.launcher.agents.crew import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = Path(__file__).with_name("scripts") / "flash.py"
-AHEAD = "torch,torch.distributed.fsdp,torch.distributed.checkpoint.optimizer,launcher.flash_checkpoint"
+AHEAD = "torch,torch._dynamo,torch.distributed.fsdp,torch.distributed.checkpoint.optimizer,launcher.flash_checkpoint"
 
 
 @pytest.fixture
@@ -102,17 +102,25 @@ def test_a_killed_rank_of_ddp(turnout_run, tmp_path, workers):  # DL-43, DL-48, 
     goes_on(again[0], lives[1], 8)
 
 
-@pytest.mark.parametrize("kind", ["fsdp", pytest.param("fsdp-newer", marks=pytest.mark.long)])
-def test_a_killed_rank_of_fsdp(turnout_run, tmp_path, kind):  # DL-52 to DL-56
+@pytest.mark.parametrize(("kind", "processes"), [
+    pytest.param("fsdp", 1, id="fsdp, and one process loads what two have saved"),
+    pytest.param("fsdp", 2, id="fsdp", marks=pytest.mark.long),
+    pytest.param("fsdp-newer", 2, id="fsdp-newer", marks=pytest.mark.long),
+])  # fmt: skip
+def test_a_killed_rank_of_fsdp(turnout_run, tmp_path, kind, processes):  # DL-52 to DL-56
     """In both generations of the class: each rank its own shard, one file a rank in the folder of the step."""
     lives = turnout_run(kind, last=9, killed=7)
     assert starts(lives[0]) == {0: 0, 1: 0}
     goes_on(lives[1], lives[0], 7)
     shards = ["rank-00000.safetensors", "rank-00001.safetensors"]
     assert steps_of(tmp_path) == {step: (step, shards) for step in (4, 7, 8)}
-    goes_on(turnout_run(kind, last=8)[0], lives[1], 8)
+    again = turnout_run(kind, last=8, processes=processes)[0]
+    assert starts(again) == dict.fromkeys(range(processes), 8)
+    if processes == 2:
+        goes_on(again, lives[1], 8)
 
 
+@pytest.mark.long
 def test_what_two_ranks_have_saved_one_loads(turnout_run, tmp_path):  # DL-56
     turnout_run("fsdp", last=4)
     assert starts(turnout_run("fsdp", last=4, processes=1)[0]) == {0: 4}

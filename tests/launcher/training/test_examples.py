@@ -17,11 +17,12 @@ KILLED = Path(__file__).with_name("killed.py")
 SHAPES = {"0.weight": (16, 2), "0.bias": (16,), "2.weight": (1, 16), "2.bias": (1,)}
 STEPS = 64  # 4 epochs of 500 samples in batches of 32
 AT = 37
+AHEAD = ("--preload", "torch,torch._dynamo,torch.distributed.fsdp,torch.distributed.checkpoint")  # once for all lives
 
 
 def start(folder, *script):
     """Two processes of it, in the background."""
-    argv = [sys.executable, "-m", "launcher", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1"]
+    argv = [sys.executable, "-m", "launcher", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1", *AHEAD]
     memory = folder.with_suffix(".memory")
     memory.mkdir()
     env = os.environ | {"TURNOUT_MEMORY_DIR": str(memory), "OMP_NUM_THREADS": "1"}

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -105,9 +106,23 @@ def undisturbed(length, batch):
             yield epoch, sorted(order[first : first + batch.global_batch])
 
 
+SCHEDULES = given(LEGS, st.integers(1, 40), st.builds(ElasticBatch, st.integers(1, 20), st.none() | st.integers(1, 4)))
+
+
+@settings(max_examples=150, deadline=None)
+@SCHEDULES
+def test_random_schedules_of_resizes_and_crashes_lose_and_repeat_nothing(legs, length, batch):
+    check(legs, length, batch)
+
+
+@pytest.mark.long
 @settings(max_examples=1_000, deadline=None)
-@given(LEGS, st.integers(1, 40), st.builds(ElasticBatch, st.integers(1, 20), st.none() | st.integers(1, 4)))
+@SCHEDULES
 def test_1000_random_schedules_of_resizes_and_crashes_lose_and_repeat_nothing(legs, length, batch):
+    check(legs, length, batch)
+
+
+def check(legs, length, batch):
     kept = train(legs, length, batch)
     for epoch in range(EPOCHS):
         seen = Counter(sample for of, samples in kept for sample in samples if of == epoch)

@@ -4,6 +4,7 @@ Each process is a fork of this one, which has imported torch: a world takes half
 a line of JSON each on stdout. A task: {"world": 2, "do": "save", ...}, its other fields are arguments of that function.
 """
 
+import gc
 import hashlib
 import json
 import os
@@ -13,6 +14,7 @@ import warnings
 from pathlib import Path
 
 import torch
+import torch._dynamo  # optimizers import it: here once, else in each fork
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
@@ -185,6 +187,7 @@ def in_world(task, rank, number):
 
 
 def main():
+    gc.freeze()  # no fork's collector writes into pages that all of them share
     for number, task in enumerate(json.load(sys.stdin)):
         ranks = []
         for rank in range(task["world"]):
