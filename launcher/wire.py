@@ -123,12 +123,12 @@ class Waiting(_Frame, tag=6, frozen=True):
 class Formed(_Frame, tag=7, frozen=True):
     """A world, as one member has to know it. base: the round that this one follows.
 
-    restore: the newest step of which every rank of this world is in somebody's memory, -1 for none. It was trained in
-    the round `origin`, and is the same on all ranks where they are `alike`. fetch: whom to ask for it before anything
-    is started, () where this member holds its part. circle: whose keepers its own has to know, None where it is alone.
-    carry: the newest step that all of the last world held, which is to be in storage, -1 for none. saved_by: by how
-    many ranks the step was saved where each rank of this world is to take its parts of their shards; `lies` tells where
-    these are, beside what this member holds. 0: each rank has its own.
+    restore: the newest step of which every rank of this world is in somebody's memory, -1 for none; of the round
+    `origin`, the same on all ranks where `alike`. fetch: whom to ask for it before anything is started, () where this
+    member holds its part. look: others may have trained on since; all tell what is Stored, and read what is named if it
+    is newer. circle: whose keepers its own has to know, None where it is alone. carry: the newest step that all of the
+    last world held, which is to be in storage, -1 for none. saved_by: by how many ranks `restore` was saved where each
+    takes its parts of their shards, from here and from where `lies` tells; 0: each has its own.
     """
 
     round: Count
@@ -150,6 +150,7 @@ class Formed(_Frame, tag=7, frozen=True):
     carry: Step = -1
     saved_by: Count = 0
     lies: AllLies = ()
+    look: bool = False
 
 
 class StopAt(_Frame, tag=8, frozen=True):
@@ -287,8 +288,7 @@ def read_at_coordinator(body: bytes | memoryview) -> ToCoordinator:
 def proof(token: bytes, role: str, run: str, theirs: bytes, ours: bytes) -> bytes:
     """HMAC-SHA256 that shows a party knows the token.
 
-    theirs: the other's nonce, ours: the prover's own. role: "member" or "coordinator", so that no proof can be sent
-    back to its maker.
+    theirs: the other's nonce, ours: the prover's own. role: "member" or "coordinator": no proof can be sent back.
     """
     parts = (role.encode(), run.encode(), theirs, ours)
     text = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
