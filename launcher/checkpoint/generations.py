@@ -6,6 +6,7 @@ get there, and in which order, is the business of shell/memory/arena.py.
 
 A table page has words of 8 bytes, little endian, each written whole by one side: the trainer owns the state, the epoch
 and the record, the keeper the pins and the sum. A state is a word of text, so that no flipped bit makes one of another.
+Behind the first record the keeper notes the folder of the checkpoints, for the keeper after it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ MOST = 1 << 60
 STATE, PINS, EPOCH, SUMS_SUM, RESERVED = range(5)  # words of a table page
 RECORD_AT = 64
 RECORD_BYTES = 64
+TARGET_AT = PAGE_BYTES + RECORD_AT + RECORD_BYTES  # in the file: the rest of the table of generation 0
+TARGET_BYTES = PAGE_BYTES - RECORD_AT - RECORD_BYTES
 
 VERSION = 1  # of an arena; each has its golden one in tests/launcher/saving/golden
 _OURS = b"TURNOUT"
@@ -201,6 +204,27 @@ def read_table(page: bytes | memoryview) -> Slot:
         fault = str(error) if isinstance(error, BadCheckpoint) else "a generation is in no state that there is"
         return Slot(pinned=pinned, epoch=epoch, reserved_bytes=reserved, fault=fault)
     return Slot(state, pinned, epoch, record, sums_sum if state is State.HASHED else None, reserved)
+
+
+def target_bytes(target: str) -> bytes:
+    """A folder or URL of checkpoints, and the sum of it. One that is too long, or no text, is "": nobody knows it."""
+    body = target.encode(errors="replace")
+    if len(body) > TARGET_BYTES - _LENGTH.size - _SUM.size or body.decode() != target:
+        body = b""
+    text = (_LENGTH.pack(len(body)) + body).ljust(TARGET_BYTES - _SUM.size, b"\0")
+    return text + _SUM.pack(sum_of(text))
+
+
+def read_target(data: bytes | memoryview) -> str:
+    """ "" where one bit is not as it was written, or nothing was. Raises nothing: its process names it again."""
+    text, sum_ = bytes(data[: -_SUM.size]), bytes(data[-_SUM.size :])
+    if len(data) != TARGET_BYTES or _SUM.pack(sum_of(text)) != sum_:
+        return ""
+    (length,) = _LENGTH.unpack_from(text)
+    try:
+        return text[_LENGTH.size :][:length].decode()
+    except UnicodeDecodeError:
+        return ""
 
 
 def newest(slots: Sequence[Slot], *, hashed_only: bool = False) -> int | None:

@@ -42,7 +42,7 @@ class Hello(_Frame, tag=1, frozen=True):
 
     target: the folder or URL of its checkpoints, "" where it writes none: for what goes there on its behalf.
     replicas: how many copies of each shard the memory of other workers is to hold. alike: what it saves is the same on
-    all ranks, also where it is the only one.
+    all ranks, also where it is the only one. reads: that folder, also where another rank alone writes to it.
     """
 
     run: Word
@@ -55,6 +55,7 @@ class Hello(_Frame, tag=1, frozen=True):
     target: Text = ""
     replicas: Annotated[int, msgspec.Meta(ge=0, le=MOST_COPIES)] = 0
     alike: bool = False
+    reads: Text = ""
 
 
 class Need(_Frame, tag=2, frozen=True):

@@ -245,7 +245,7 @@ def _tell_places(turn: Turn, world: World, base: int) -> None:
         world, {id_: known.held for id_, known in there.items()}, {id_: known.member for id_, known in there.items()}
     )
     around, rings = circles(world, turn.at.rings)
-    carry = turn.at.carry
+    carry, look = turn.at.carry, choice.is_older(max(base, turn.at.before))
     turn.at = replace(turn.at, rings=rings, named=None, unnamed=size, carry=-1)
     for member in world.members:
         seat, known = world.seats[member.id], turn.members[member.id]
@@ -259,7 +259,7 @@ def _tell_places(turn: Turn, world: World, base: int) -> None:
                 world.round, base, seat.group_rank, size, seat.first_rank, ranks, host.address, host.master_port,
                 turn.at.why.value, turn.at.budget, successors, choice.step, choice.round, choice.alike,
                 choice.fetch.get(member.id, ()), around.get(member.id), carry,
-                choice.saved_by, choice.lies.get(member.id, ()),
+                choice.saved_by, choice.lies.get(member.id, ()), look,
             ),
         )  # fmt: skip
     spares = [id_ for id_ in turn.members if id_ not in world.seats]

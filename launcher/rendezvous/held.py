@@ -35,6 +35,13 @@ class Choice:
     saved_by: int = 0
     lies: Mapping[str, tuple[Lies, ...]] = field(default_factory=dict)
 
+    def is_older(self, last_round: int) -> bool:
+        """May others have trained on since, and committed a newer step? Then storage is looked at before it is taken.
+
+        last_round: the newest that anybody was granted, 0 where nobody knows one. Source: hack.chaos, seed 6
+        """
+        return self.step >= 0 and (self.round < last_round or last_round == 0)
+
 
 @dataclass(frozen=True, slots=True)
 class Run:

@@ -1,6 +1,7 @@
 """What goes to storage between two rounds, and which step of it is read by a round that takes none from memory.
 
-That is one for all, named when every member has told its own.
+That is one for all, named when every member has told its own; so it is where memory is of an older round, and what
+storage has may be newer.
 
 What is committed after that, by the keeper of a worker that is lost, is for the next round. Source: issue 7
 """

@@ -22,7 +22,7 @@ class Hands(Protocol):
         """For how long at most they cannot be started yet, since what they need is being imported; 0: they can."""
 
     async def start(self, formed: Formed, named: Naming) -> None:
-        """Start all processes of a round. named: asked where they are to read storage."""
+        """Start all processes of a round. named: asked where they are to read storage, or perhaps are."""
 
     async def ended(self) -> tuple[Exited, ...]:
         """Wait for the first failure, or for all to end well."""

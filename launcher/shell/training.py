@@ -10,6 +10,8 @@ import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
 from launcher.checkpoint.wire import Seat
 from launcher.keeping import BARRED
 from launcher.process import numa
@@ -96,8 +98,15 @@ class Training:
         if self._watched is not None:
             self._watched.close()
         self._watched, self._stops = Watched(Path(self._folder.name), self.processes), False
+        one = await self._named(formed, named) if formed.look else Stored(formed.round)
+        if one.step > formed.restore:
+            self._say("memory_outdated", {"step": formed.restore, "stored": one.step, "target": one.target})
+            formed = _from_storage(formed, one.step)
         await self._agree(formed)
-        self._stored = await self._named(formed, named)
+        if formed.restore < 0 and not formed.look:
+            one = await self._named(formed, named)
+        known = formed.restore < 0 and one.target
+        self._stored = {STORED: str(one.step), STORED_IN: one.target} if known else {}
         await self._hands.start([self._order(formed, rank, attempt) for rank in range(self.processes)])
         self._watching.begin(Crew(self._watched, self._hands.pids, formed.first_rank, formed.ranks))
 
@@ -115,13 +124,10 @@ class Training:
             raise
         self._barred = False
 
-    async def _named(self, formed: Formed, named: Naming) -> dict[str, str]:
-        """The one step that all ranks read where memory has none, as their environment tells it."""
-        if formed.restore >= 0:
-            return {}
+    async def _named(self, formed: Formed, named: Naming) -> Stored:
+        """The one step that all ranks read where they read storage."""
         seen = await self._keeper.stored()
-        one = await named(Stored(formed.round, seen.target, seen.step))
-        return {STORED: str(one.step), STORED_IN: one.target} if one.target else {}
+        return await named(Stored(formed.round, seen.target, seen.step))
 
     def _order(self, formed: Formed, local_rank: int, attempt: str) -> Order:
         assert self._watched is not None
@@ -211,6 +217,11 @@ def told(ended: Sequence[Exited]) -> tuple[int, str]:
     """The first that failed: its local rank, and how."""
     first = next(each for each in ended if each.failed)
     return first.local_rank, str(first)[:1_000]
+
+
+def _from_storage(formed: Formed, step: int) -> Formed:
+    """The same world, which takes nothing from memory. step: what it reads; nothing else has to get there first."""
+    return msgspec.structs.replace(formed, restore=-1, origin=0, alike=False, fetch=(), carry=step, saved_by=0, lies=())
 
 
 def _whose(settings: Settings, hostname: str) -> tuple[str, str]:

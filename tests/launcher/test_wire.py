@@ -56,6 +56,7 @@ TO_MEMBER = {
         steps,
         counts,
         lies,
+        st.booleans(),
     ),
     wire.Handover: (counts, steps, counts, counts, seconds, takes),
     wire.StopAt: (counts, steps, st.booleans()),
@@ -115,6 +116,15 @@ def test_what_a_coordinator_says_is_read_again(message):
 @given(message=up)
 def test_what_a_member_says_is_read_again(message):
     assert wire.read_at_coordinator(body_of(wire.encode(message))) == message
+
+
+FORMED = wire.Formed(2, 1, 0, 1, 0, 1, "10.0.0.1", 5, "member_lost", Budget(), look=True)
+
+
+@pytest.mark.parametrize("known", [pytest.param(10, id="the first ones"), pytest.param(19, id="before `look`")])
+def test_a_world_as_older_agents_tell_it_is_read(known):
+    fields = msgspec.msgpack.decode(body_of(wire.encode(FORMED)))
+    assert wire.read_at_member(pack(fields[: 1 + known])) == msgspec.structs.replace(FORMED, look=False)
 
 
 @given(message=st.one_of(down, up), cut=st.integers(1, 400))

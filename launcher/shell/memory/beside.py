@@ -161,7 +161,9 @@ class KeeperBeside:
         await self._ask(Agreed(step))
 
     async def stored(self) -> Stored:
-        """What its processes would find in storage. Told after agreed(-1): by then it has what could be there soon."""
+        """What its processes would find in storage. Asked after agreed(-1), by when it has what could be there soon;
+        before it where memory is of an older round.
+        """
         answer = await self._ask(Look())
         return answer if isinstance(answer, Stored) else Stored()
 

@@ -13,10 +13,21 @@ import secrets
 import stat
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.checkpoint.generations import PAGE_BYTES, Identity, identity_page, read_identity, table_at
+from launcher.checkpoint.generations import (
+    PAGE_BYTES,
+    TARGET_AT,
+    TARGET_BYTES,
+    Identity,
+    identity_page,
+    read_identity,
+    read_target,
+    table_at,
+    target_bytes,
+)
 from launcher.errors import BadCheckpoint, NoMemory
 from launcher.shell.memory import kernel
 
@@ -85,6 +96,17 @@ def look(path: Path) -> tuple[int, Identity]:
         os.close(file)
         raise error if str(path) in str(error) else BadCheckpoint(f"{path}: {error}") from error
     return file, identity
+
+
+def target_of(file: int) -> str:
+    """Where its worker's checkpoints go, as its last keeper has noted it; "" where that is not known."""
+    return read_target(os.pread(file, TARGET_BYTES, TARGET_AT))
+
+
+def note_target(file: int, target: str) -> None:
+    """For its keeper alone. What is not noted, the next keeper hears of its process."""
+    with suppress(OSError):
+        os.pwrite(file, target_bytes(target), TARGET_AT)
 
 
 class Locks:

@@ -70,7 +70,7 @@ class Memory:
         target = "" if replicated and rank.rank else rank.folder
         hello = Hello(
             rank.run, rank.worker, rank.rank, local_rank, rank.world, rank.round, target=target, replicas=replicas,
-            alike=replicated,
+            alike=replicated, reads=rank.folder,
         )  # fmt: skip
         self.client = Client(hello, dict(environ), rank.memory, told)
         self._copier = Copier(threads)

@@ -187,6 +187,44 @@ def test_an_agent_is_killed_and_comes_back(job, tmp_path, victim, empty):
     assert arenas(job) == ([] if not empty else arenas_of(job, victim)), "only what nobody found again is left"
 
 
+@pytest.mark.parametrize(("size", "disk"), [
+    pytest.param(2, 5, id="storage has a newer step than its memory"),
+    pytest.param(2, 10**6, id="storage has none that is newer"),
+    pytest.param(3, 5, id="two come back, and both read one step", marks=pytest.mark.long),
+])  # fmt: skip
+def test_who_comes_back_after_the_others_have_trained_on_and_ended(job, size, disk):
+    """Its memory is of an older round than the last one, so storage is looked at first: hack.chaos, seed 6."""
+    words = ("alike", f"disk={disk}")
+    job = job(f"1:{size}")
+    first, *lost = gathered(job, size, *words)
+    job.world(size)
+    saved(job, 6, ranks=size)
+    for agent in lost:
+        agent.kill()
+    job.world(1)
+    held = max(each["step"] for each in lines(job, "begun") if each["name"] != "w0")
+    newer = (held // 5 + 2) * 5
+    saved(job, newer, ranks=1, round_=newest(job))
+    until(lambda: committed(job, newer) or disk > newer, job.told)
+    job.finish()
+    assert job.codes(first) == [0]
+    last = newest(job)
+    back = [job.start(agent.name, "--wanted", str(size - 1), arguments=words) for agent in lost]
+    step, restore = started(job, newest_round(job, last + 1), size - 1)
+    outdated = [each for agent in back for each in agent.told("memory_outdated")]
+    if disk > newer:
+        assert held - 1 <= step == restore <= held
+        assert not outdated
+    else:
+        assert step >= newer
+        assert restore == -1
+        assert {(each["stored"], each["step"] <= held) for each in outdated} == {(step, True)}
+        assert len(outdated) == size - 1
+        assert {each["stored"] for each in lines(job, "starts") if each["round"] > last} == {step}
+    assert job.codes(*back) == [0] * (size - 1)
+    assert left(job) == []
+
+
 def test_who_has_other_ranks_now_gets_the_shards_of_these(job):
     """DL-108: both agents die, and come back with their memory, but the other way round: they fetch from each other."""
     job = job("2", "--max-restarts", "9")

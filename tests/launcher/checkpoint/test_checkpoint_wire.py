@@ -26,7 +26,7 @@ seats = st.builds(
 )  # fmt: skip
 
 TO_KEEPER = {
-    wire.Hello: (words, words, ranks, ranks, ranks, counts, counts, words, st.integers(0, 3), st.booleans()),
+    wire.Hello: (words, words, ranks, ranks, ranks, counts, counts, words, st.integers(0, 3), st.booleans(), words),
     wire.Need: (sizes, generations),
     wire.Sealed: (slots, counts, steps, words, kinds, words, counts, counts, st.booleans()),
     wire.Wait: (),

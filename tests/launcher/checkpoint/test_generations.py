@@ -13,6 +13,8 @@ from launcher.checkpoint.generations import (
     RECORD_AT,
     RECORD_BYTES,
     STRIDE_BYTES,
+    TARGET_AT,
+    TARGET_BYTES,
     Identity,
     Record,
     Slot,
@@ -24,9 +26,11 @@ from launcher.checkpoint.generations import (
     read_identity,
     read_record,
     read_table,
+    read_target,
     record_bytes,
     slot_to_write,
     table_at,
+    target_bytes,
 )
 from launcher.checkpoint.sums import CHUNK_BYTES
 from launcher.errors import BadCheckpoint
@@ -84,6 +88,36 @@ def test_an_identity_is_read_as_it_was_written(identity):
 @given(records)
 def test_a_record_is_read_as_it_was_written(record):
     assert read_record(record_bytes(record)) == record
+
+
+@given(st.text(max_size=989))  # of four bytes each at the most: all that there is room for
+def test_a_folder_is_read_as_it_was_written(target):
+    assert read_target(target_bytes(target)) == target
+
+
+@given(st.text(max_size=300), st.integers(0, 8 * TARGET_BYTES - 1))
+def test_a_flipped_bit_of_a_folder_makes_it_unknown(target, bit):
+    assert read_target(flipped(target_bytes(target), bit // 8, 1 << bit % 8)) == ""
+
+
+@given(st.binary(max_size=2 * TARGET_BYTES))
+def test_no_folder_is_made_of_what_was_not_written_as_one(data):
+    assert read_target(data) == read_target(data.ljust(TARGET_BYTES, b"\0")) == ""
+
+
+@pytest.mark.parametrize(("target", "read"), [
+    pytest.param("/" + "x" * 3_957, True, id="as long as there is room"),
+    pytest.param("/" + "x" * 3_958, False, id="too long"),
+    pytest.param("/" + "\u00e4" * 1_979, False, id="too long in UTF-8"),
+    pytest.param("/\udcff", False, id="a name that is no text"),
+])  # fmt: skip
+def test_a_folder_that_cannot_be_written_is_unknown(target, read):
+    assert read_target(target_bytes(target)) == (target if read else "")
+
+
+def test_the_folder_lies_behind_the_first_record_and_before_the_next_table():
+    assert table_at(0) + RECORD_AT + RECORD_BYTES == TARGET_AT
+    assert table_at(1) == TARGET_AT + TARGET_BYTES
 
 
 @pytest.mark.parametrize("bits", [pytest.param(0xFF, id="all bits"), pytest.param(0x01, id="one bit")])

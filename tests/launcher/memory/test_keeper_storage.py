@@ -11,12 +11,15 @@ from launcher.checkpoint.wire import (
     Ask,
     Done,
     Failed,
+    Holdings,
     Look,
     MadeRoom,
     Need,
     Overtake,
     Pinned,
     Sealed,
+    Seat,
+    Settle,
     Stats,
     Stored,
 )
@@ -40,6 +43,12 @@ def record(step, rank=0, size_bytes=world.SMALL_BYTES):
 def opened(talk, local_rank=0):
     """The arena of this local rank, which the keeper has made for it."""
     talk.ask(hello(local_rank), ArenaAt)
+    return Arena.open(talk.ask(Need(record(0, size_bytes=LARGE_BYTES).region_bytes, 3), ArenaAt).path)
+
+
+def opened_again(talk):
+    """The same, of a process that has said who it is."""
+    talk.hear(ArenaAt)
     return Arena.open(talk.ask(Need(record(0, size_bytes=LARGE_BYTES).region_bytes, 3), ArenaAt).path)
 
 
@@ -109,6 +118,50 @@ def test_what_is_in_storage_is_told(keeper, tmp_path):  # noqa: F811
     _, agent = committed(keeper, target, 7)
     world.save(open_store(str(target)), 9, 0)
     assert agent.ask(Look(), Stored) == Stored(str(target), 7), "what is not committed is not there"
+
+
+@pytest.mark.parametrize("writes", [
+    pytest.param(True, id="its process wrote there"),
+    pytest.param(False, id="another rank wrote what is the same on all"),
+])  # fmt: skip
+def test_a_keeper_that_is_started_anew_knows_the_folder_and_sees_what_others_have_committed(
+    keeper,  # noqa: F811
+    tmp_path,
+    writes,
+):
+    """Before its process has come: hack.chaos, seed 6."""
+    one, target = keeper(), tmp_path / "stored"
+    store = open_store(str(target))
+    store.prepare()
+    talk = one.meet(hello(target=str(target) if writes else "", reads=str(target)))
+    save(opened_again(talk), 7)
+    world.save_all(store, 9)
+    one.process.kill()
+    agent = keeper().meet()
+    assert [held.step for held in agent.ask(Settle(1), Holdings).held] == [7]
+    assert agent.ask(Look(), Stored) == Stored(str(target), 9)
+
+
+def test_what_it_held_goes_nowhere_when_the_world_goes_on_from_the_newer_step(keeper, tmp_path):  # noqa: F811
+    """What is saved then is committed, though rounds may be counted anew: nobody but us remembers the older ones."""
+    one, target = keeper(), tmp_path / "stored"
+    store = open_store(str(target))
+    store.prepare()
+    arena = opened_again(one.meet(hello(target=str(target))))
+    save(arena, 7)
+    arena.close()
+    world.save_all(store, 9)
+    one.process.kill()
+    one = keeper()
+    agent = one.meet()
+    assert agent.ask(Settle(1), Holdings).held[0].round == 1
+    assert agent.ask(Agreed(-1, Seat(1, 0, 2, 2), carry=9), Done)
+    assert agent.ask(Settle(1), Holdings).held == ()
+    assert not (target / "step-0000000007").exists()
+    for local_rank in (0, 1):
+        talk = one.meet()
+        to_disk(talk, opened(talk, local_rank), 10, target, local_rank)
+    until(lambda: steps(store, world.Said()) == (9, 10), one.log.read_text)
 
 
 @pytest.mark.parametrize("there", [

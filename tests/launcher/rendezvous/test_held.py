@@ -10,7 +10,19 @@ from launcher.keeping import ALL, BARRED, Door
 from launcher.model import World
 from launcher.rendezvous.held import restorable as choice_of
 from launcher.wire import Held, Reached, StopAt
-from tests.launcher.rendezvous.story import NO_BASE, Budget, Formed, Joined, Ready, Said, Story, Succeeded, member
+from tests.launcher.rendezvous.story import (
+    NO_BASE,
+    Base,
+    Budget,
+    Claim,
+    Formed,
+    Joined,
+    Ready,
+    Said,
+    Story,
+    Succeeded,
+    member,
+)
 
 A, B, C = (0, 2), (1, 2), (0, 3)  # the first rank, and of how many
 
@@ -259,6 +271,55 @@ def answers(job, memory):
     for name, holds in memory.items():
         job.happens(Said(job.ids[name], Ready(job.state.round, 1, (), holds)))
     return {name: job.last(name, Formed).restore for name in memory}
+
+
+def comes(*holds, succeeds=None, granted=None):
+    """All that the one who comes hears of its world: it was killed, and its memory was left."""
+    job = Story("1:2", granted=granted, base=NO_BASE if succeeds else None, succeeds=succeeds, begins_s=100.0)
+    job.happens(Joined(member("a"), job.terms, NO_BASE, Budget(), 1, tuple(holds))).wait(60.0)
+    if granted is not None and job.of(Claim):
+        job.grant()
+    return job.last("a", Formed)
+
+
+@pytest.mark.parametrize(("before", "look"), [
+    pytest.param(4, False, id="it was there in the last round that the arbiter knows"),
+    pytest.param(5, True, id="the others had a later one"),
+    pytest.param(0, True, id="the arbiter knows of none"),
+])  # fmt: skip
+def test_an_arbiter_tells_whether_others_have_trained_on_since(before, look):
+    """Then storage may have a newer step than memory has: hack.chaos, seed 6."""
+    told = comes(*held(7, place=(0, ALL)), granted=before + 1, succeeds={"before": before} if before else None)
+    assert (told.restore, told.origin, told.look) == (7, 4, look)
+
+
+def test_without_an_arbiter_nobody_knows_so_storage_is_looked_at():
+    assert comes(*held(7, place=(0, ALL))).look
+
+
+def test_who_holds_nothing_reads_storage_anyway():
+    assert (comes().restore, comes().look) == (-1, False)
+
+
+@pytest.mark.parametrize(("round_", "look"), [
+    pytest.param(1, False, id="of the round that was lost: nothing is looked at"),
+    pytest.param(0, True, id="of one before it: nothing was saved since"),
+])  # fmt: skip
+def test_what_is_held_of_the_last_round_is_taken_at_once(round_, look):
+    job = Story("2", only=True).join("a", "b")
+    stopped(job)
+    answers(job, {"a": held(8, round_=round_), "b": held(8, place=B, round_=round_)})
+    assert [(job.last(name, Formed).restore, job.last(name, Formed).look) for name in "ab"] == [(8, look)] * 2
+
+
+def test_a_round_that_was_granted_since_counts_also_where_members_have_not_heard_of_it():
+    """They were cut off, and come back after the others have ended."""
+    job = Story("1:2", base=Base(3, 2, True), granted=5, succeeds={"before": 4}, begins_s=100.0)
+    mine = held(7, place=(0, ALL), round_=3)
+    job.happens(Joined(member("a"), job.terms, Base(3, 2, True), Budget(), 1, mine)).wait(60.0)
+    if job.of(Claim):
+        job.grant()
+    assert job.last("a", Formed).look
 
 
 def test_all_members_are_told_one_step():

@@ -36,6 +36,16 @@ def test_the_step_that_is_named(seen, named):
     assert story.last("a") == story.last("b") == Stored(1, *named)
 
 
+def test_it_is_named_too_where_memory_is_of_an_older_round():
+    """Storage is looked at first: what it has may be newer."""
+    story = running("ab").fail("b")
+    for at, member in enumerate("ab"):
+        story.say(member, Ready(1, 1, (), (Held(6, at, 2, 0),)))
+    assert (story.round, story.last("a", Formed).restore, story.last("a", Formed).look) == (2, 6, True)
+    story.say("a", sees(7, round_=2)).say("b", sees(5, round_=2))
+    assert story.last("a") == story.last("b") == sees(7, round_=2)
+
+
 def test_it_is_named_when_all_have_told():
     story = running().say("ab", sees(7))
     assert story.last("a", Stored) is None

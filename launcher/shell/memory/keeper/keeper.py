@@ -79,7 +79,7 @@ class Keeper:
         ward = self.ward(hello.local_rank)
         ward.copies(hello.replicas, self.copies.kept_bytes, self.copies.give_back)
         self.copies.met(hello)
-        if ward.met(hello.target) and self._agreed >= 0:
+        if ward.met(hello.target, hello.reads) and self._agreed >= 0:
             self.begin(self._persist(ward, self._agreed))
         return ward
 
@@ -123,7 +123,7 @@ class Keeper:
             await self.copies.gathered(step, seat)
         self._agreed = step
         if step < 0:
-            await self._to_storage(carry)
+            await self._to_storage(carry, seat)
         else:
             self.commits.give_up_after(step)
         for ward in self._wards.values():
@@ -156,7 +156,7 @@ class Keeper:
             if record.rank == 0:
                 self.begin(self.commit(record, told))
 
-    async def _to_storage(self, carry: int) -> None:
+    async def _to_storage(self, carry: int, seat: Seat | None) -> None:
         if held := await self.held(len(self._wards)):
             for ward in self._wards.values():
                 self.begin(self._persist(ward, carry if carry >= 0 else held[0].step))
@@ -165,14 +165,15 @@ class Keeper:
             await asyncio.wait(list(self._tasks), timeout=left_s)
         if self._tasks:
             self._say("storage_behind", {"waited_s": STORED_S, "in_flight": len(self._tasks)})
-        self.commits.give_up(max((ward.newest_round() for ward in self._wards.values()), default=-1))
+        last = max((ward.newest_round() for ward in self._wards.values()), default=-1)
+        self.commits.give_up(min(last, seat.round - 1) if seat else last)  # rounds may be counted anew
 
     async def stored(self) -> Stored:
         """The newest step that is committed in the folder that is saved to; where none is known, or it is silent: none.
 
         What is committed later, by the keeper of a worker that is lost, is not read in the round that begins now.
         """
-        target = next((ward.target for _, ward in sorted(self._wards.items()) if ward.target), "")
+        target = next((ward.reads for _, ward in sorted(self._wards.items()) if ward.reads), "")
         if not target:
             return Stored()
         try:

@@ -19,6 +19,7 @@ from launcher.checkpoint.sums import sums_of
 from launcher.checkpoint.wire import Sealed
 from launcher.errors import BadCheckpoint, LauncherError, NoMemory
 from launcher.shell.memory.arena import Arena
+from launcher.shell.memory.files import note_target, target_of
 from launcher.shell.memory.keeper.adopting import is_ours_alone
 from launcher.shell.memory.keeper.line import Line, Overtaken
 from launcher.shell.memory.keeper.making import Making
@@ -39,6 +40,7 @@ class Ward:
         self.arena: Arena | None = None
         self._told: dict[int, Sealed] = {}  # by generation: where it was told to go
         self._folder_told: Sealed | None = None  # the last folder of shards: for what was told nothing
+        self.reads = ""  # the folder of its checkpoints, whoever writes there; "" where it is not known
         self._persisted: dict[int, str] = {}  # where, by epoch, of saves that the arena still holds
         self._hashing = asyncio.Lock()
         self._line = Line()
@@ -55,13 +57,24 @@ class Ward:
         """An arena that an earlier life of this worker has left. What its keeper had pinned is free."""
         arena.unpin_all()
         self.arena = arena
+        self.reads = target_of(arena.file)
 
-    def met(self, target: str) -> bool:
-        """Its process has come, and has this folder, "" for none. True where it was not known."""
-        known = self.target
+    def met(self, target: str, reads: str = "") -> bool:
+        """Its process has come, and writes to this folder, "" for none. True where it was not known.
+
+        reads: the folder of its checkpoints, also where others write them.
+        """
+        self._note(reads or target)
+        known = self._folder_told.target if self._folder_told is not None else ""
         if known != target:
-            self._folder_told = Sealed(0, 0, 0, target) if target else None
+            self._folder_told = _shards_in(target)
         return bool(target) and not known
+
+    def _note(self, folder: str) -> None:
+        """The keeper after us is to know it before its process has come."""
+        if folder != self.reads and self.arena is not None:
+            note_target(self.arena.file, folder)
+        self.reads = folder
 
     def copies(self, replicas: int, kept_bytes: Callable[[int], int], give_back: Callable[[], bool]) -> None:
         """So many other workers keep copies of it, and it as many of theirs. kept_bytes: taken for these already.
@@ -72,13 +85,8 @@ class Ward:
 
     @property
     def usual(self) -> Sealed | None:
-        """Where a save goes of which nobody has told where."""
-        return self._folder_told
-
-    @property
-    def target(self) -> str:
-        """The folder of its checkpoints, "" where none is known."""
-        return self._folder_told.target if self._folder_told is not None else ""
+        """Where a save of somebody else goes of which nobody has told where."""
+        return self._folder_told or _shards_in(self.reads)
 
     async def need(self, size: int, generations: int) -> Arena:
         """The arena, with memory for a save, and soon for all. Raises NoMemory, before any is taken, for too little."""
@@ -92,6 +100,7 @@ class Ward:
         if self.arena is None:
             self.arena = await asyncio.to_thread(Arena.make, self._folder, replace(self._identity, count=count))
             is_ours_alone(self.arena)
+            note_target(self.arena.file, self.reads)
         await self._making.make(self.arena, min(generations, self.arena.identity.count), size)
         return self.arena
 
@@ -114,7 +123,9 @@ class Ward:
             return None
         if told.target:
             self._told[told.generation] = told
-            self._folder_told = told if told.kind == "shards" else self._folder_told
+            if told.kind == "shards":
+                self._folder_told = told
+                self._note(told.target)
         return told.generation, record
 
     def goes(self, generation: int, epoch: int) -> Sealed | None:
@@ -270,3 +281,7 @@ class Ward:
                 self.arena.remove()
             self.arena.close()
             self.arena = None
+
+
+def _shards_in(target: str) -> Sealed | None:
+    return Sealed(0, 0, 0, target) if target else None
