@@ -27,11 +27,10 @@ def play(folder, *flags, within_s):
     return json.loads(run.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize(("faults", "struck"), [(2, 1), pytest.param(6, 5, marks=pytest.mark.long)])
-def test_no_law_is_broken_under_a_few_faults(tmp_path, faults, struck):
-    last = play(tmp_path, "--seed=1", f"--faults={faults}", within_s=600)
+def test_no_law_is_broken_under_six_faults(tmp_path):
+    last = play(tmp_path, "--seed=1", "--faults=6", within_s=600)
     assert last["broken"] == 0
-    assert last["struck"] >= struck, "hardly anybody was hit"
+    assert last["struck"] >= 5, "hardly anybody was hit"
     assert list(tmp_path.iterdir()) == [], "a history that obeys the laws is not kept"
 
 
