@@ -36,7 +36,7 @@ FULL = Plan(
     loops=5,
     loop_s=1.0,
     persists=6,
-    worlds=tuple((saved, loads) for saved in range(1, 9) for loads in range(1, 9) if saved != loads),
+    worlds=((1, 2), (1, 8), (2, 1), (2, 3), (3, 2), (4, 6), (5, 7), (7, 5), (8, 1), (8, 4)),  # 40 s each
     loads=5,
     sent_bytes=512 << 20,
     sockets=9,

@@ -14,6 +14,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -31,7 +32,7 @@ SCENES: Mapping[str, Callable[[Plan, Places], Seen]] = {
     "worlds": worlds.loaded,
     "sockets": sockets.sent,
 }
-LIMIT_S = 600  # of a scene: whatever happens, it ends then
+LIMIT_S = 900  # of a scene: whatever happens, it ends then
 MEMORY_DIR = "TURNOUT_MEMORY_DIR"
 THREADS = 2
 _PDEATHSIG = 1
@@ -61,9 +62,11 @@ def main(argv: Sequence[str]) -> int:
 
     gc.freeze()  # what was imported is no garbage: looking for some between two saves is quick then
     for name in SCENES:
+        begun_s = time.monotonic()
         process = multiprocessing.get_context("fork").Process(target=_play, args=(name, plan, places))
         process.start()
         process.join()
+        print(f"{name}: {time.monotonic() - begun_s:.0f} s", file=sys.stderr)
         if process.exitcode != 0:
             print(f"{name}: ended with {process.exitcode}", file=sys.stderr)
             return 1
