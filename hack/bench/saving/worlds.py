@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
+from inspect import signature
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -169,10 +170,9 @@ def _own_ways(whole: dict[str, Any], folder: Path, ends: ExitStack) -> Mapping[s
 
 def sharded(whole: Mapping[str, Any], rank: int, ranks: int) -> dict[str, Any]:
     """A rank's part of tensors, without copying them."""
-    from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor, Shard
 
-    mesh = DeviceMesh("cpu", list(range(ranks)), _init_backend=False, _rank=rank)
+    mesh = _mesh(rank, ranks)
 
     def cut(tensor: Any) -> Any:
         chunks = tensor.chunk(ranks)
@@ -180,6 +180,23 @@ def sharded(whole: Mapping[str, Any], rank: int, ranks: int) -> dict[str, Any]:
         return DTensor.from_local(mine, mesh, [Shard(0)], run_check=False, shape=tensor.shape, stride=tensor.stride())
 
     return {name: cut(tensor) for name, tensor in whole.items()}
+
+
+def _mesh(rank: int, ranks: int) -> Any:
+    """As this rank sees it, without others. torch 2.6 asks a group for the rank: one that sends nothing, and goes."""
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import DeviceMesh
+
+    places = list(range(ranks))
+    if "_rank" in signature(DeviceMesh.__init__).parameters:
+        return DeviceMesh("cpu", places, _init_backend=False, _rank=rank)
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=ranks)
+    try:
+        return DeviceMesh("cpu", places, _init_backend=False)
+    finally:
+        dist.destroy_process_group()
 
 
 def save(states: Shards, folder: Path) -> None:

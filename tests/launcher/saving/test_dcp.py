@@ -430,7 +430,7 @@ def test_a_part_is_read_without_what_lies_around_it_and_by_whole_chunks_where_th
 
     def loaded(rank):
         state = sharded({"rows": torch.zeros_like(rows)}, rank, 8)
-        dcp.load(state, storage_reader=alone.reader(), no_dist=True)
+        dcp.load(state, storage_reader=alone.reader())
         return torch.equal(state["rows"].to_local(), rows.chunk(8)[rank])
 
     dcp.save({"rows": rows}, storage_writer=FlashStorageWriter(alone.folder, step=1, environ=alone.environ))
