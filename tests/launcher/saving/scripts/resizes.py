@@ -8,7 +8,6 @@ where that came from, for each that is saved, and for the one at which it was to
 import json
 import os
 import sys
-import time
 import warnings
 
 import torch
@@ -23,7 +22,6 @@ from launcher.shell.saving.dcp import FlashStorageReader, FlashStorageWriter
 
 folder, words = sys.argv[1], int(sys.argv[2] if len(sys.argv) > 2 else 0) // 8
 checkpoints = os.path.join(folder, "checkpoints")
-STEP_S = 0.05  # that no step computes: whoever waits for others leaves them the machine
 
 
 def tell(file, **fields):
@@ -74,7 +72,6 @@ def main():
         writer = FlashStorageWriter(checkpoints, step=step, disk=False)
         dcp.save(state | {"more": more_of(mesh, step)}, storage_writer=writer)
         tell("saved", step=step, bits=bits)
-        time.sleep(STEP_S)
         finishes = torch.tensor(os.path.exists(os.path.join(folder, "finish")), dtype=torch.int64)
         dist.broadcast(finishes, 0)
         if last or finishes:
