@@ -24,7 +24,7 @@ import hack.bench
 from hack.bench.outcome import Outcome, Table
 
 RESULTS = Path("build/bench")
-_NO_BENCH = {"__main__"}
+_NO_BENCH = {"__main__", "outcome"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m hack.bench", description="Measure ours beside its anchors.")
     parser.add_argument("name", nargs="?", choices=names, help=", ".join(names))
     parser.add_argument("--all", action="store_true", help="run every benchmark")
-    parser.add_argument("--quick", action="store_true", help="the same measurement, smaller, within a minute")
+    parser.add_argument("--quick", action="store_true", help="the same measurement, smaller: a minute or two")
     chosen = parser.parse_args(argv)
     if chosen.all == bool(chosen.name):
         parser.error("name one benchmark, or --all")

@@ -2,9 +2,9 @@
 
 import pytest
 
-from hack.bench.checking.dlrover import blamed
-from hack.bench.checking.floor import Floor
-from hack.bench.checking.trials import Said, Scene, innocents, ours, theirs, tried
+from hack.bench.health.dlrover import blamed
+from hack.bench.health.floor import Floor
+from hack.bench.health.trials import Said, Scene, innocents, ours, theirs, tried
 
 
 def some(*found):

@@ -36,7 +36,7 @@ PLACES = ("fetch", "compute", "write")
 
 
 def measure(quick: bool) -> Outcome:
-    """Record, hang, replay, merge: the part of hack/bench/health.py that is about hangs."""
+    """Record, hang, replay, merge: the part of hack/bench/health/bench.py that is about hangs."""
     with tempfile.TemporaryDirectory(prefix="turnout-hangs-") as folder:
         return asyncio.run(_run(Path(folder), quick))
 

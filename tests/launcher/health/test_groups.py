@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hack.bench.checking.floor import Floor, numbers
+from hack.bench.health.floor import Floor, numbers
 from launcher.errors import BadCheck
 from launcher.health.groups import next_groups
 from launcher.health.model import Cause, Check, Limits, Measured, Rule, Verdict

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import chain
 from random import Random
 
-from hack.bench.checking.dlrover import Blamed, blamed
-from hack.bench.checking.floor import Floor, numbers
+from hack.bench.health.dlrover import Blamed, blamed
+from hack.bench.health.floor import Floor, numbers
 from launcher.health.groups import Groups, next_groups
 from launcher.health.model import Cause, Check, Group, Verdict
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import median
 
-from hack.bench.checking.floor import Floor
+from hack.bench.health.floor import Floor
 
 FAILED_S = 3_600.0
 _ALONE = 3  # of so few nodes none is mixed with others: all of them give up at once

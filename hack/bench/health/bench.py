@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log2
 
-from hack.bench.checking import trials
-from hack.bench.checking.trials import Said, Scene, Trial, extra_groups, innocents
 from hack.bench.hanging.measure import measure
+from hack.bench.health import trials
+from hack.bench.health.trials import Said, Scene, Trial, extra_groups, innocents
 from hack.bench.outcome import Outcome, Table, Target
 
 ISSUE = Scene("issue", 1_024, dead=3, tired=1, far=1, cut=1)
