@@ -1,12 +1,13 @@
 """Where a gang goes, wish by wish, and why it goes nowhere."""
 
-import time
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from tests.topology.world import fabric, guide_table, room
+from tests.work import lines_run
 from topology.cost import cost
 from topology.fabric import EMPTY, build, with_strangers
 from topology.grow import grow
@@ -222,11 +223,12 @@ def test_a_gap_that_one_leaf_fills_whole_is_not_cut():
     assert cost(SMALL, ring).crossings == (2, 2, 0)
 
 
-def test_a_plan_is_quick_on_fifty_thousand_hosts():
-    """A guard against a walk over the graph, ten times the bench's limit; `hack.bench placement` measures."""
-    leaves = [8] * 25
-    tree = fabric(*[leaves] * 250)
-    rooms = np.arange(50_000, dtype=np.int32) * 7919 % 5
-    begun = time.perf_counter()
-    assert plan(tree, rooms, ask(512)).placed == 512
-    assert time.perf_counter() - begun < 0.5
+def test_ten_times_the_hosts_are_not_ten_times_the_work():
+    """A guard against a walk over the graph on 50,000 hosts; `hack.bench placement` measures the seconds."""
+    lines = []
+    for spines in (25, 250):
+        tree = fabric(*[[8] * 25] * spines)
+        rooms = np.arange(200 * spines, dtype=np.int32) * 7919 % 5
+        assert plan(tree, rooms, ask(512)).placed == 512
+        lines.append(lines_run(partial(plan, tree, rooms, ask(512))))
+    assert lines[1] <= 6 * lines[0]
