@@ -5,8 +5,9 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3.11
 PY := .venv/bin/python
 ARGS ?=
 
-# Tests against Volcano and koord-scheduler run where TURNOUT_PEERS names a folder with their binaries.
-NOT_HERE := $(if $(TURNOUT_PEERS),,and not peers)
+# Tests against Volcano and koord-scheduler run where TURNOUT_PEERS names a folder with their binaries, those of a GPU
+# where its driver is.
+NOT_HERE := $(if $(TURNOUT_PEERS),,and not peers) $(if $(wildcard /dev/nvidiactl /dev/kfd),,and not gpu)
 
 # Tests wait more than they compute: three at a time keep two cores busy, each file in one process. One by one: ARGS='-n 0'.
 SIDE_BY_SIDE := -n 3 --dist loadfile --no-loadscope-reorder

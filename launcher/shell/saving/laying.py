@@ -49,6 +49,12 @@ class Laid:
         """As its generation's table tells it. place: rank and world."""
         return Record(0, step, round_, *place, len(self.head), self.layout.data_bytes)
 
+    def device(self) -> torch.device | None:
+        """The GPU that tensors lie on: the first, where there are several."""
+        if self.plain.all():
+            return None
+        return next((tensor.device for tensor in self.tensors if tensor.is_cuda), None)
+
     def pieces(self, data: int, skip: Mask | None = None) -> tuple[Rows, list[Elsewhere]]:
         """To, from and bytes of what can be copied byte by byte; the tensors that torch has to copy.
 

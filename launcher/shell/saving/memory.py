@@ -6,7 +6,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
@@ -16,10 +15,11 @@ import torch
 from launcher.checkpoint.generations import MOST_GENERATIONS, Record, Slot, offset_of
 from launcher.checkpoint.sums import CHUNK_BYTES, sum_of
 from launcher.checkpoint.wire import Hello, Sealed, Stats, ToClient
-from launcher.errors import BadCheckpoint, LauncherError, NoMemory
+from launcher.errors import BadCheckpoint, LauncherError
 from launcher.shell.memory.arena import Arena, address_of
 from launcher.shell.memory.client import Client
 from launcher.shell.memory.copying import Copier
+from launcher.shell.memory.pages import Cuda, Pages, Registrar
 from launcher.shell.saving.frozen import Declared, Frozen, Skip
 from launcher.shell.saving.laying import Laid, Laying, Mask, copied_by_torch, state_of
 from launcher.shell.saving.overlap import Behind, Waits, may_wait
@@ -63,6 +63,7 @@ class Memory:
         frozen: Declared | None = None,
         dropped: Callable[[int, str], object] = lambda step, why: None,
         replicas: int = 0,
+        registrar: Callable[[torch.device], Registrar] = Cuda,
     ) -> None:
         local_rank, replicas = (0, 0) if replicated else (rank.local_rank, replicas)
         self._rank, self._generations = rank, min(generations + bool(replicas), MOST_GENERATIONS)
@@ -82,35 +83,24 @@ class Memory:
         self._pending: _Save | None = None
         self._settling = threading.RLock()  # who is told of a save that is dropped may ask
         self.copied_bytes, self.waited_s = 0, 0.0  # waited: for a free generation
-        self._mapped = 0  # bytes of each generation whose pages are mapped, or soon will be
-        self._by_file = True  # where pages are not mapped; False where the kernel cannot map them ahead
-        self._mapping: threading.Thread | None = None
+        self._pages, self._registrar = Pages(self._generations), registrar
+        self._driver: Registrar | None = None  # of the device whose memory is saved, once there was such
 
     def prepare(self, state: object, beside: str = "") -> int:
         """Have the memory for such a state, and its pages, before the first save. Gives its bytes. Raises NoMemory."""
-        record = self._laying(state, beside).record(0, 0, self._place)
-        self._have_pages(self._reserved(record))
+        laid = self._laying(state, beside)
+        record = laid.record(0, 0, self._place)
+        self._have_pages(self._reserved(record), laid)
         return record.region_bytes
 
     def prepared(self) -> None:
         """Wait until the pages are there."""
-        if self._mapping is not None:
-            self._mapping.join()
+        self._pages.wait()
 
-    def _have_pages(self, arena: Arena) -> None:
-        """In the background, where it has not begun: have the pages of all generations mapped here."""
-        size = self._asked
-        if size <= self._mapped or (self._mapping is not None and self._mapping.is_alive()):
-            return
-        self._mapped = size
-
-        def mapped() -> None:
-            with suppress(NoMemory):  # it is the saves that tell it
-                for generation in range(min(self._generations, arena.identity.count)):
-                    self._by_file = arena.populate(generation, size) and self._by_file
-
-        self._mapping = threading.Thread(target=mapped, name="turnout-pages", daemon=True)
-        self._mapping.start()
+    def _have_pages(self, arena: Arena, laid: Laid) -> None:
+        if self._driver is None and (device := laid.device()) is not None:
+            self._driver = self._registrar(device)
+        self._pages.have(arena, self._asked, self._driver)
 
     def save(
         self, step: int, state: object, target: Sealed | None, behind: Waits | None = None, beside: str = ""
@@ -216,7 +206,7 @@ class Memory:
         if but is not None:
             skip = but if skip is None else but | skip
         try:
-            if ready or not self._by_file:
+            if ready or not self._pages.by_file:
                 rows, elsewhere = laid.pieces(address_of(view) + record.head_bytes, skip)
                 if wait:
                     view[: record.head_bytes] = laid.head
@@ -233,8 +223,8 @@ class Memory:
         self.copied_bytes += int(laid.sizes.sum() if skip is None else laid.sizes[~skip].sum())
         if wait:
             self._copier.wait()
-        if not ready:
-            self._have_pages(arena)
+        if not ready or elsewhere:
+            self._have_pages(arena, laid)
 
     def _changed(self, name: str) -> None:
         """A tensor that was declared frozen has other bytes than memory."""
@@ -288,7 +278,7 @@ class Memory:
     def close(self) -> None:
         """No more saves from here; another one may save now. What was told to the keeper goes on."""
         self.settle()
-        self.prepared()
+        self._pages.close()
         self._copier.close()
         self.client.close()
         if self._arena is not None:

@@ -1,0 +1,129 @@
+"""The pages of an arena in the process that saves: mapped ahead of its saves, and registered with its GPU.
+
+A copy from a GPU into pages that its driver does not know goes through a buffer of the driver's, and the host waits;
+into registered ones it goes at the speed of the bus, beside training. Mappings are registered whole: a copy that leaves
+a registered range is an error. Source: issue 7, part 1; facts/launcher.md §4
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Any, Protocol
+
+import torch
+
+from launcher.errors import NoMemory
+from launcher.shell.memory.arena import Arena, address_of
+
+log = logging.getLogger("turnout.checkpoint")
+
+_PORTABLE = 1  # cudaHostRegisterPortable, hipHostRegisterPortable: for every context of this process
+_ALREADY = 712  # cudaErrorHostMemoryAlreadyRegistered: somebody else's, and as good
+
+
+class Registrar(Protocol):
+    """A device's driver."""
+
+    def register(self, address: int, size: int) -> str:
+        """Have it know these bytes. Gives why it does not, "" where it does."""
+
+    def unregister(self, address: int) -> None:
+        """Have it forget them, before they are unmapped."""
+
+
+class Cuda:
+    """The runtime of CUDA, or of ROCm by the same names. device: the one whose memory is saved."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._runtime: Any = torch.cuda.cudart()
+
+    def register(self, address: int, size: int) -> str:
+        """On its device: a new thread is on device 0 else, and would begin a context there."""
+        with torch.cuda.device(self._device):
+            code = int(self._runtime.cudaHostRegister(address, size, _PORTABLE))
+        return "" if code in (0, _ALREADY) else f"cudaHostRegister: error {code}"
+
+    def unregister(self, address: int) -> None:
+        """An error has nobody who could do something about it."""
+        with torch.cuda.device(self._device):
+            self._runtime.cudaHostUnregister(address)
+
+
+class Pages:
+    """Of one process. generations: how many are saved into.
+
+    by_file: are pages that are not mapped made faster through the file? False where the kernel cannot map them ahead.
+    """
+
+    def __init__(self, generations: int) -> None:
+        self.by_file = True
+        self._generations = generations
+        self._mapped = 0  # bytes of each generation whose pages are mapped, or soon will be
+        self._asked = 0  # bytes of each that the driver knows, soon will, or has refused
+        self._arena: Arena | None = None
+        self._registered: dict[int, tuple[memoryview, Registrar]] = {}  # the view keeps it mapped
+        self._making: threading.Thread | None = None
+
+    def have(self, arena: Arena, size: int, registrar: Registrar | None = None) -> None:
+        """In the background, where it has not begun: have the pages of all generations, and registered where asked."""
+        if arena is not self._arena:
+            self._finish()
+            self._arena, self._mapped, self._asked = arena, 0, 0
+        known = size <= self._mapped and (registrar is None or size <= self._asked)
+        if known or (self._making is not None and self._making.is_alive()):
+            return
+        self._mapped = size
+        self._asked = self._asked if registrar is None else size
+        self._making = threading.Thread(
+            target=self._make, args=(arena, size, registrar), name="turnout-pages", daemon=True
+        )
+        self._making.start()
+
+    def wait(self) -> None:
+        """Until the pages are there."""
+        if self._making is not None:
+            self._making.join()
+
+    def close(self) -> None:
+        """The driver forgets them. For before the arena is closed."""
+        self._finish()
+
+    def _finish(self) -> None:
+        self.wait()
+        for generation in list(self._registered):
+            self._forget(generation)
+
+    def _make(self, arena: Arena, size: int, registrar: Registrar | None) -> None:
+        generations = range(min(self._generations, arena.identity.count))
+        try:
+            for generation in generations:
+                self.by_file = arena.populate(generation, size) and self.by_file
+        except NoMemory:  # it is the saves that tell it
+            return
+        if registrar is not None:
+            self._register(arena, generations, size, registrar)
+
+    def _register(self, arena: Arena, generations: range, size: int, registrar: Registrar) -> None:
+        began_s, new_bytes = time.monotonic(), 0
+        for generation in generations:
+            whole = memoryview(arena.map(generation, size).obj)
+            held, _ = self._registered.get(generation, (None, None))
+            if held is not None and held.obj is whole.obj:
+                continue
+            self._forget(generation)
+            if why := registrar.register(address_of(whole), whole.nbytes):
+                log.warning("memory_not_registered", extra={"bytes": whole.nbytes, "why": why})
+                return  # copies from the device are slower, and as right
+            self._registered[generation] = whole, registrar
+            new_bytes += whole.nbytes
+        if new_bytes:
+            took_s = round(time.monotonic() - began_s, 3)
+            log.info("memory_registered", extra={"bytes": new_bytes, "took_s": took_s})
+
+    def _forget(self, generation: int) -> None:
+        view, registrar = self._registered.pop(generation, (None, None))
+        if view is not None and registrar is not None:
+            registrar.unregister(address_of(view))
