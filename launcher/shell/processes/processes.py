@@ -53,6 +53,7 @@ class Processes:
         self._warm: Parent | None = None
         self._plain: Parent | None = None
         self._greeted: Parent | None = None  # the last one whose readiness was told
+        self._warming = asyncio.Lock()  # one at a time: who loses a parent and who starts a round may both want one
         self._lost = 0
         self._orders: dict[int, Order] = {}
         self._ended: dict[int, Exited] = {}  # in the order in which they ended
@@ -62,12 +63,13 @@ class Processes:
 
     async def warm(self) -> None:
         """Start the pre-imported parent in the background. Whatever becomes of it is told and fails nothing."""
-        if self._fork and self._warm is None:
-            try:
-                self._warm = await self._open(self._preload)
-            except OSError as error:
-                self._fork = False
-                self._say("parent_failed", {"why": str(error)})
+        async with self._warming:
+            if self._fork and self._warm is None:
+                try:
+                    self._warm = await self._open(self._preload)
+                except OSError as error:
+                    self._fork = False
+                    self._say("parent_failed", {"why": str(error)})
 
     def importing_s(self) -> float:
         """For how long at most a start would wait for the parent's imports; 0: for nothing, or it will be given up."""
@@ -219,8 +221,10 @@ class Processes:
 
     async def close(self) -> None:
         """End everything at once, the parents too."""
-        await self.stop(signal.SIGKILL, 0.0)
         self._fork = False
+        await self.stop(signal.SIGKILL, 0.0)
+        async with self._warming:
+            pass  # one that is being started takes its place, and is closed like the others
         for parent in (self._warm, self._plain):
             if parent is not None:
                 await parent.close()

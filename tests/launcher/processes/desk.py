@@ -21,15 +21,20 @@ class Desk:
 
     def __init__(self, root: Path, *, fork=True, preload=("json",), env=None, shutdown_timeout_s=5.0, **more) -> None:
         self.root, self.said, self.forks, self._numbers = root, [], fork, count()
+        self.hear = lambda event, fields: None  # called with each event as it is said
         self.env = dict(os.environ if env is None else env)
         self.processes = Processes(
             fork=fork,
             preload=preload,
             shutdown_timeout_s=shutdown_timeout_s,
-            say=lambda event, fields: self.said.append((event, dict(fields))),
+            say=self._say,
             env=self.env,
             **more,
         )
+
+    def _say(self, event: str, fields) -> None:
+        self.said.append((event, dict(fields)))
+        self.hear(event, fields)
 
     def file(self, name: str, text: str = "") -> str:
         path = self.root / name

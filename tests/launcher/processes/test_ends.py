@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -228,6 +229,32 @@ async def test_when_the_parent_dies_its_processes_die_and_the_next_round_has_ano
     assert [each.code for each in await desk.run(desk.program("print('on')"))] == [0]
     assert (desk.out(), desk.why) == ("on\n", [])
     await desk.processes.close()
+
+
+def parents_of_this_process():
+    """Pids of its children that are parents of training processes."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return [int(pid) for pid in children if b"forkserver" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+@pytest.mark.parametrize("then", ["close", "warm"])
+async def test_while_a_lost_parent_is_replaced_the_agent_may_end_or_ask_for_one_itself(tmp_path, then):
+    """Once it left a parent that nobody closed: no one had a name for it yet."""
+    desk, others = Desk(tmp_path), set(parents_of_this_process())
+    asked = []
+    await desk.run(desk.program("print(1)"))
+
+    def hear(event, fields):
+        if event == "parent_lost":
+            asked.append(asyncio.create_task(getattr(desk.processes, then)()))
+
+    desk.hear = hear
+    os.kill(desk.told("parent_ready")[0]["pid"], signal.SIGKILL)
+    await until(lambda: asked and asked[0].done())
+    if then == "warm":
+        assert len(set(parents_of_this_process()) - others) == 1
+    await desk.processes.close()
+    assert set(parents_of_this_process()) <= others
 
 
 async def test_a_parent_that_keeps_dying_is_done_without(tmp_path):
