@@ -35,17 +35,20 @@ if sys.argv[1] == "lacks":
     [delattr(core, name) for name in names if hasattr(core, name)]
 elif sys.argv[1] == "refuses":
     core._dump_fr_trace_json = refuses
+elif sys.argv[1] == "older":
+    newest, core._dump_fr_trace_json = core._dump_fr_trace_json, lambda: newest()
 elif sys.argv[1] == "off":
     os.environ["TORCH_FR_BUFFER_SIZE"] = "0"
 if sys.argv[1] != "alone":
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     dist.all_reduce(torch.ones(4))
+    dist.distributed_c10d._world.pg_backend_config[dist.group.WORLD] = "cpu:gloo,cuda:another"
 if os.fork() == 0:
     time.sleep(3_600)
 print("ready", flush=True)
 time.sleep(3_600)
 """
-WAYS = ("calls", "alone", "lacks", "refuses", "off")
+WAYS = ("calls", "older", "alone", "lacks", "refuses", "off")
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +81,9 @@ async def asked(root):
     return found
 
 
-def test_a_process_answers_each_time_it_is_asked_though_one_that_it_forked_has_the_same_pipe(answers):
-    twice, modes, left = answers["calls"]
+@pytest.mark.parametrize("way", ["calls", "older"])
+def test_a_process_answers_each_time_it_is_asked_though_one_that_it_forked_has_the_same_pipe(answers, way):
+    twice, modes, left = answers[way]
     assert [refused for refused, _ in twice] == ["", ""]
     assert [(each.rank, each.world, each.whole) for _, each in twice] == [(0, 1, True)] * 2
     (group,) = twice[1][1].groups
