@@ -61,7 +61,7 @@ async def one(desk, script, how):
     try:
         await desk.start(*orders)
         watching.begin(Crew(watched, desk.processes.pids, 0, RANKS))
-        await until(lambda: [what for what, _ in said if what == "process_hung"], TORCH_S)
+        await until(lambda: len([what for what, _ in said if what == "process_hung"]) == RANKS, TORCH_S)
         pids = desk.processes.pids()
         taken = await take({rank: (pids[rank], watched.paths[rank]) for rank in range(RANKS)}, "")
     finally:
