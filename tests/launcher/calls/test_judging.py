@@ -99,6 +99,16 @@ def test_who_is_named(ranks, apart, by, says):
     assert says in "; ".join([*lines(found), *unknown(found)])
 
 
+def test_of_those_that_wait_elsewhere_who_waits_for_a_third_is_not_named():
+    """Rank 4 waits for 5, and 5 for 0, which waits for both: what 5 does first is what is wrong."""
+    everybody = group(calls(4, 5), ranks="0-5")
+    late, pair, wrong = group(calls(4), ranks="0-5"), group(calls(1, 2), "a", "4-5"), group(calls(1, 2), "b", "0/5")
+    first = [everybody, group(calls(1), "b", "0/5")]
+    ranks = [first, *[[everybody]] * 3, [late, pair], [late, group(calls(1), "a", "4-5"), wrong]]
+    found = judge(world(*ranks, size=6), 6)
+    assert (folded(found.apart), found.by) == ("5", By.CROSSED)
+
+
 def test_who_stands_in_torchs_own_code_is_taken_to_wait():
     ranks = world(HERE, HERE, LATE, HERE)
     assert judge(ranks, 4, set_of([2])).apart == 0
