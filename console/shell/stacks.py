@@ -47,8 +47,9 @@ def _stacks(args: argparse.Namespace) -> int:
 def _gathered(folder: Path) -> Gathered:
     """What all files of the folder show. One that cannot be read is told, and its rank is silent."""
     from launcher.errors import BadStacks
+    from launcher.health.calls.model import Record
     from launcher.health.stacks.model import MOST_RANKS, Gathered, Showing
-    from launcher.health.stacks.reading import MOST_BYTES, read
+    from launcher.health.stacks.reading import MOST_BYTES, read, record_of
 
     names = sorted(name for name in os.listdir(folder) if _NAME.fullmatch(name))
     if not names:
@@ -59,12 +60,15 @@ def _gathered(folder: Path) -> Gathered:
     (world,) = worlds
     if not 0 < world <= MOST_RANKS or int(names[-1][:5]) >= world:
         raise BadStacks(f"{names[-1]}: there is no such rank or world")
-    showings, why = dict[int, Showing](), dict[int, str]()
+    showings, why, records = dict[int, Showing](), dict[int, str](), dict[int, Record]()
     for name in names:
         rank = int(name[:5])
         try:
             with (folder / name).open("rb") as file:
-                showings[rank] = read(file.read(MOST_BYTES + 1))
+                raw = file.read(MOST_BYTES + 1)
+            if (record := record_of(raw)) is not None:
+                records[rank] = record
+            showings[rank] = read(raw)
         except (BadStacks, OSError) as error:
             why[rank] = str(error)
-    return Gathered(world, showings, why)
+    return Gathered(world, showings, why, records)

@@ -19,7 +19,7 @@ from launcher.model import Reason, World
 from launcher.rendezvous.state import Known, Phase
 from launcher.rendezvous.turn import Turn
 
-GATHER_S = 45.0  # for all to take their stacks: py-spy has 30 s, or 40 in two attempts, then a process has 3 itself
+GATHER_S = 45.0  # for all to take their stacks: calls have 1 s, py-spy 30, or 40 in two attempts, then a process has 3
 MOST_BYTES = 256 * 1024  # of one rank, packed
 MOST_NAMES = 16  # of workers that are told
 MOST_WORLD_BYTES = 256 << 20  # of all: they are in the coordinator's memory for a moment

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from launcher.health.calls.model import Record
+
 MOST_RANKS = 65_536
 MOST_THREADS = 256  # of one rank; the first ones are kept
 MOST_FRAMES = 192  # of one thread; of more, the outer and the inner ones are kept
@@ -55,16 +57,20 @@ class Showing:
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """The stacks of a world. showings: by rank; a rank that is not in it showed nothing. why: of some of those."""
+    """The stacks of a world. showings: by rank; a rank that is not in it showed nothing. why: of some of those.
+
+    records: of the calls of some ranks, those that showed no stack too.
+    """
 
     world: int
     showings: dict[int, Showing]
     why: dict[int, str] = field(default_factory=dict)
+    records: dict[int, Record] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not 0 < self.world <= MOST_RANKS:
             raise ValueError(f"a world of {self.world} ranks, must be 1 to {MOST_RANKS}")
-        for rank in (*self.showings, *self.why):
+        for rank in (*self.showings, *self.why, *self.records):
             if not 0 <= rank < self.world:
                 raise ValueError(f"rank {rank} in a world of {self.world}")
 
@@ -99,9 +105,29 @@ def runs_of(ranks: int) -> Iterator[tuple[int, int]]:
         at += skipped + length
 
 
+def ranks_in(ranks: int) -> Iterator[int]:
+    """The ranks of a set, ascending."""
+    for first, last in runs_of(ranks):
+        yield from range(first, last + 1)
+
+
 def folded(ranks: int) -> str:
     """As the guide writes a set: `0-2/5/7-9`."""
     return "/".join(str(first) if first == last else f"{first}-{last}" for first, last in runs_of(ranks))
+
+
+def unfolded(words: str, world: int) -> int:
+    """The set that `folded` wrote. 0 for what is none, or has a rank that this world has not."""
+    bits = 0
+    for run in words.split("/") if words else ():
+        first, to, last = run.partition("-")
+        last = last if to else first
+        if not (first.isascii() and last.isascii() and first.isdecimal() and last.isdecimal()):
+            return 0
+        if len(last) > 9 or not int(first) <= int(last) < world:
+            return 0
+        bits |= (1 << int(last) + 1) - (1 << int(first))
+    return bits
 
 
 def label(held: int, world: int) -> str:

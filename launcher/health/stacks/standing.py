@@ -11,6 +11,10 @@ from dataclasses import dataclass
 from launcher.health.stacks.fold import Node, fold
 from launcher.health.stacks.model import Frame, Gathered
 
+_COLLECTIVES = tuple(
+    f"torch/distributed/{name}.py" for name in ("distributed_c10d", "c10d_logger", "_functional_collectives")
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Group:
@@ -63,6 +67,15 @@ def stand(gathered: Gathered) -> Standing:
             ways[0].into,
         )
     return Standing(tuple(crowd), tuple(apart), gathered.silent)
+
+
+def in_torch(gathered: Gathered) -> int:
+    """The ranks whose main thread is in torch's own Python of collectives: it waits there, on record or not."""
+    ranks = 0
+    for rank, seen in gathered.showings.items():
+        if any(each.main and each.frames[-1].source.startswith(_COLLECTIVES) for each in seen.python):
+            ranks |= 1 << rank
+    return ranks
 
 
 @dataclass(frozen=True, slots=True)

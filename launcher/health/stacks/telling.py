@@ -11,9 +11,11 @@ from typing import Any
 
 import msgspec
 
+from launcher.health.calls import telling as calls
+from launcher.health.calls.judging import Numbers, judge
 from launcher.health.stacks.fold import Node, fold
 from launcher.health.stacks.model import Gathered, folded, label
-from launcher.health.stacks.standing import Group, Standing, stand
+from launcher.health.stacks.standing import Group, Standing, in_torch, stand
 from launcher.health.stacks.svg import picture
 
 MOST_GROUPS = 20  # that are told one by one
@@ -34,6 +36,20 @@ class Merged:
     standing: Standing
     states: tuple[tuple[str, int], ...]
     why: tuple[tuple[str, int], ...]
+    numbers: Numbers
+
+    @property
+    def apart(self) -> int:
+        """Who is named: who stands apart by its stack, and only where nobody does, by its calls."""
+        ranks = 0
+        for group in self.standing.apart:
+            ranks |= group.ranks
+        return ranks or self.numbers.apart
+
+    @property
+    def by(self) -> str:
+        """Why: `stack`, or the word of the numbers; "" where nobody is named."""
+        return "stack" if self.standing.apart else self.numbers.by or ""
 
 
 def merge(gathered: Gathered) -> Merged:
@@ -51,6 +67,7 @@ def merge(gathered: Gathered) -> Merged:
         stand(gathered),
         tuple(sorted(states.items())),
         tuple(sorted(why.items())),
+        judge(gathered.records, gathered.world, in_torch(gathered)),
     )
 
 
@@ -70,17 +87,21 @@ def files(merged: Merged) -> dict[str, bytes]:
 
 
 def verdict(merged: Merged) -> list[str]:
-    """Who stands where, in a few lines."""
+    """Who stands where, in a few lines: who is named comes first, and what shows it."""
     standing, world = merged.standing, merged.world
     lines = [f"{_ranks(group.ranks)} {_stand(group.ranks)} apart: {group}" for group in standing.apart[:MOST_GROUPS]]
     if len(standing.apart) > MOST_GROUPS:
         lines.append(f"and {len(standing.apart) - MOST_GROUPS} more groups stand apart")
-    lines += _crowd(standing.crowd)
+    numbers, crowd = calls.lines(merged.numbers), _crowd(standing.crowd)
+    if lines or merged.numbers.by is None:
+        lines += crowd + numbers
+    else:
+        lines += calls.named(merged.numbers) + numbers + crowd
     if standing.silent:
         lines.append(f"{_ranks(standing.silent)} of {world}: no stack")
     lines += [f"{_ranks(ranks)}: {reason}" for reason, ranks in merged.why[:MOST_GROUPS]]
     lines += [f"{_ranks(ranks)}: {odd}" for odd, ranks in merged.states]
-    return lines
+    return lines + calls.unknown(merged.numbers)
 
 
 def _crowd(crowd: tuple[Group, ...]) -> list[str]:
@@ -143,12 +164,14 @@ def as_json(merged: Merged) -> bytes:
     standing = merged.standing
     told = {
         "world": merged.world,
-        "outliers": folded(standing.outliers),
+        "outliers": folded(standing.outliers | merged.apart),
+        "outliers_by": merged.by,
         "silent": folded(standing.silent),
         "apart": [_group(group) for group in standing.apart],
         "crowd": [_group(group) for group in standing.crowd],
         "states": {odd: folded(ranks) for odd, ranks in merged.states},
         "why_silent": {reason: folded(ranks) for reason, ranks in merged.why},
+        "calls": calls.as_json(merged.numbers),
         "python": [_node(child, merged.world) for child in merged.python.children],
         "native": [_node(child, merged.world) for child in merged.native.children],
     }

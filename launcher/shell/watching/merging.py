@@ -10,10 +10,11 @@ import zlib
 from pathlib import Path
 
 from launcher.errors import BadStacks
+from launcher.health.calls.model import Record
 from launcher.health.hangs import Hangs
 from launcher.health.stacks.hanging import Merge, Merged
 from launcher.health.stacks.model import MOST_RANKS, Gathered, Showing, set_of
-from launcher.health.stacks.reading import MOST_BYTES, read, state_of
+from launcher.health.stacks.reading import MOST_BYTES, read, record_of, state_of
 from launcher.health.stacks.telling import files, merge, verdict
 from launcher.shell.say import Say
 from launcher.shell.watching.files import folder_of, keep, write
@@ -61,18 +62,21 @@ def _merge(folder: Path, order: Merge) -> tuple[tuple[int, ...], list[str], str]
     if order.world > MOST_RANKS:
         return (), [f"a world of {order.world} ranks: of at most {MOST_RANKS} stacks are merged"], ""
     showings, why, raw, stands = dict[int, Showing](), dict(order.why), dict[int, bytes](), list[int]()
+    records = dict[int, Record]()
     for rank, packed in order.stacks.items():
         try:
             raw[rank] = unpack(packed)
+            if (record := record_of(raw[rank])) is not None:
+                records[rank] = record
             stands += [rank] if (state := state_of(raw[rank])) in _STOPPED else []
             showings[rank] = read(raw[rank])
         except BadStacks as error:
             why[rank] = str(error)
             stands += [rank] if rank in raw and state == _HELD else []
-    result = merge(Gathered(order.world, showings, why))
+    result = merge(Gathered(order.world, showings, why, records))
     apart = set_of(stands) if showings else 0
-    for group in result.standing.apart:
-        apart |= group.ranks
+    if result.standing.apart or not apart:
+        apart |= result.apart
     said = verdict(result)[:MOST_LINES]
     found = tuple(rank for rank in range(order.world) if apart >> rank & 1)
     try:

@@ -1,4 +1,7 @@
-"""Where the processes of this agent stand: py-spy where it is there and allowed, else what they writes."""
+"""Where the processes of this agent stand: py-spy where it is there and allowed, else what they write.
+
+With the stack of each comes what it has on record of its collectives, which it is asked for.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from launcher.health.calls.model import Record
 from launcher.health.stacks.reading import MOST_BYTES, write
+from launcher.shell.watching.asking import answer, ask
 from launcher.shell.watching.start import SIGNAL, stacks_file
 
 NATIVE_S, PLAIN_S = 30.0, 10.0  # for py-spy: libraries with many names are slow to read where nobody has read them yet
@@ -46,20 +51,26 @@ async def take(processes: Mapping[int, tuple[int, Path]], py_spy: str) -> dict[i
 
 
 async def _one(pid: int, progress: Path, py_spy: str) -> Taken:
+    """Its calls are asked for first, since py-spy stops the process while it looks."""
     state = _state(pid)
     if not state:
         return Taken(write("", "", "", "the process has ended"), False, "the process has ended")
-    why = "py-spy is not installed"
+    refused = await asyncio.to_thread(ask, progress)
+    printed, why = "", "py-spy is not installed"
     if py_spy:
         for limit_s, how in ((NATIVE_S, ["--native"]), (PLAIN_S, [])):  # on some machines py-spy cannot read C
             printed, why = await _spy([py_spy, "dump", "--json", "--pid", str(pid), *how], limit_s)
             if printed:
-                return Taken(write("py-spy", printed, state), True)
-    printed, refused = await asyncio.to_thread(_ask, pid, Path(stacks_file(progress)))
-    if refused:
+                return Taken(write("py-spy", printed, state, "", await _record(progress, refused)), True)
+    printed, unheard = await asyncio.to_thread(_ask, pid, Path(stacks_file(progress)))
+    if unheard:
         state = _state(pid)
-        why = ", ".join((why, refused, _STATES.get(state, f"its state is {state or 'gone'}")))
-    return Taken(write("faulthandler", printed, state, why), bool(printed), why)
+        why = ", ".join((why, unheard, _STATES.get(state, f"its state is {state or 'gone'}")))
+    return Taken(write("faulthandler", printed, state, why, await _record(progress, refused)), bool(printed), why)
+
+
+async def _record(progress: Path, refused: str) -> Record:
+    return await asyncio.to_thread(answer, progress, refused)
 
 
 async def _spy(command: list[str], limit_s: float) -> tuple[str, str]:

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -53,7 +53,7 @@ def _answer(progress: str, pid: int) -> None:
     os.close(low)
     faulthandler.register(SIGNAL, high, all_threads=True)
     if (ours := beats()) is not None:
-        _hear(ours.guess)
+        _hear(partial(_torch_came, progress, ours.guess))
         atexit.register(_end, ours, pid)
 
 
@@ -63,20 +63,28 @@ def _end(ours: Beats, pid: int) -> None:
         ours.enter("ending")
 
 
-def _hear(guess: Callable[..., None]) -> None:
-    """Each step of any optimizer, of torch that is there already or comes later."""
-    optimizer: Any = sys.modules.get(_OPTIMIZER)
+def _torch_came(progress: str, guess: Callable[..., None], optimizer: Any) -> None:
+    """Each step of any optimizer is heard from now on, and what torch has on record may be asked for."""
+    from launcher.shell.watching.recorded import listen  # a process without torch needs none of it
+
+    optimizer.register_optimizer_step_post_hook(guess)
+    listen(progress)
+
+
+def _hear(came: Callable[[Any], None]) -> None:
+    """Tell when torch's optimizers are there: now, or once they have been imported."""
+    optimizer = sys.modules.get(_OPTIMIZER)
     if optimizer is not None:
-        optimizer.register_optimizer_step_post_hook(guess)
+        came(optimizer)
     else:
-        sys.meta_path.insert(0, _Comes(guess))
+        sys.meta_path.insert(0, _Comes(came))
 
 
 class _Comes(MetaPathFinder):
-    """Finds torch's optimizers as Python would, once, and is told of when they have been imported."""
+    """Finds torch's optimizers as Python would, once, and tells when they have been imported."""
 
-    def __init__(self, guess: Callable[..., None]) -> None:
-        self._guess = guess
+    def __init__(self, came: Callable[[Any], None]) -> None:
+        self._came = came
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -90,7 +98,7 @@ class _Comes(MetaPathFinder):
 
             def executed(module: ModuleType) -> None:
                 execute(module)
-                _hear(self._guess)
+                self._came(module)
 
             loader.exec_module = executed  # type: ignore[method-assign]
         return spec

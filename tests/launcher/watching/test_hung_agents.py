@@ -14,6 +14,7 @@ from launcher.model import Exit
 from tests.launcher.agents.crew import until
 
 PLAIN = Path(__file__).with_name("plain.py")
+ALIKE = Path(__file__).parents[1] / "calls" / "alike.py"
 FORKS = ("--heartbeat-s", "0.2", "--silence-s", "9", "--preload", "torch,torch._dynamo")  # what optimizers import too
 TORCH_S = 120.0  # three imports of torch and three py-spys take long on a busy machine
 
@@ -50,6 +51,21 @@ def test_a_rank_of_a_plain_script_that_sleeps_while_the_others_wait_for_it_is_na
     assert sorted(os.listdir(ours)) == [*ranks, *merged]
     assert [path.name for path in theirs.iterdir()] == ranks[2:], "each agent writes down its own as well"
     assert json.loads((ours / "stacks.json").read_text())["outliers"] == "1"
+
+
+def test_a_rank_that_has_not_begun_a_collective_leaves_though_every_stack_is_the_same(crew):
+    job = crew("2:3", "--hang-timeout=4", "--on-hang=replace", "--max-restarts=1", script=ALIKE, quick=FORKS)
+    for name in ("w0", "w1", "w2"):
+        agent = job.start(name, f"--stacks-dir={job.folder / f'stacks-{name}'}")
+        if name == "w0":
+            agent.until("coordinator_begun")
+    coordinator = job.agents[0]
+    gathered = coordinator.until("stacks_gathered", TORCH_S)
+    assert (gathered["apart"], gathered["shown"]) == ("[1]", 3), gathered
+    assert "rank 1 has not begun call 31 of group 0 (default_pg, gloo), all_reduce" in gathered["verdict"], gathered
+    written = json.loads((job.folder / "stacks-w0" / "stacks.json").read_text())
+    assert (written["outliers"], written["outliers_by"], written["apart"]) == ("1", "behind", [])
+    assert sorted(agent.code(TORCH_S) for agent in job.agents) == [0, 0, Exit.FAULTY]
 
 
 def test_the_worker_of_a_process_that_is_stopped_leaves_as_faulty_and_the_others_train_without_it(crew):

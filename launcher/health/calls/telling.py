@@ -1,0 +1,97 @@
+"""What the numbers say, for people in lines and for tools in JSON. Sets of ranks are as stacks/model.py writes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from launcher.health.calls.judging import By, Numbers, Waits
+from launcher.health.stacks.model import folded
+
+MOST_TOLD = 8  # calls that are told in lines; the JSON has more
+MOST_OPS = 4  # names of one call that are told
+_BY = {
+    By.BEHIND: "the others wait in a call that is not begun there",
+    By.DIFFERS: "something else is called there than by the others",
+    By.CROSSED: "each waits in another group for the others, and they for it",
+}
+
+
+def named(numbers: Numbers) -> list[str]:
+    """Who is named by the numbers, where anybody is."""
+    if numbers.by is None:
+        return []
+    return [f"by its calls {_ranks(numbers.apart)} {_stand(numbers.apart)} apart: {_BY[numbers.by]}"]
+
+
+def lines(numbers: Numbers) -> list[str]:
+    """Who waits where, and for whom, what says most first."""
+    said = list[str]()
+    for waits in numbers.waits[:MOST_TOLD]:
+        said += _told(waits)
+    if len(numbers.waits) > MOST_TOLD:
+        said.append(f"and ranks wait in {len(numbers.waits) - MOST_TOLD} more calls")
+    return said
+
+
+def unknown(numbers: Numbers) -> list[str]:
+    """Of whom there is nothing, and why."""
+    return [f"{_ranks(ranks)}: no calls on record: {reason}" for reason, ranks in numbers.why[:MOST_TOLD]]
+
+
+def _told(waits: Waits) -> list[str]:
+    call = f"call {waits.number} of group {waits.group}"
+    what, waiting = f"{call}, {waits.op}", f"{_ranks(waits.waiting)} {_wait(waits.waiting)}"
+    late, other, unknown, said = waits.behind & ~waits.elsewhere, waits.elsewhere, waits.unknown, list[str]()
+    if late:
+        said.append(f"{_ranks(late)} {_have(late)} not begun {what}, in which {waiting}")
+    if other:
+        said.append(f"{_ranks(other)} {_have(other)} not begun {what}, in which {waiting}, but {_wait(other)} too")
+    if waits.ops:
+        ops = ", ".join(f"{op} to {_ranks(ranks)}" for op, ranks in waits.ops[:MOST_OPS])
+        said.append(f"{call} is not the same to all: {ops}")
+    if not said and unknown:
+        said.append(f"{waiting} in {what}: it is not known whether {_ranks(unknown)} {_have(unknown)} begun it")
+    elif not said:
+        said.append(f"{waiting} in {what}, which all of its ranks have begun")
+    return said
+
+
+def as_json(numbers: Numbers) -> dict[str, Any]:
+    """Everything, as far as it is kept."""
+    return {
+        "apart": folded(numbers.apart),
+        "by": numbers.by or "",
+        "known": folded(numbers.known),
+        "why_unknown": {reason: folded(ranks) for reason, ranks in numbers.why},
+        "waits": [_waits(each) for each in numbers.waits],
+    }
+
+
+def _waits(waits: Waits) -> dict[str, Any]:
+    return {
+        "group": waits.group,
+        "number": waits.number,
+        "op": waits.op,
+        "waiting": folded(waits.waiting),
+        "waited_s": round(waits.waited_s, 1),
+        "behind": folded(waits.behind),
+        "waits_elsewhere": folded(waits.elsewhere),
+        "unknown": folded(waits.unknown),
+        "ops": {op: folded(ranks) for op, ranks in waits.ops},
+    }
+
+
+def _ranks(ranks: int) -> str:
+    return f"{'rank' if ranks.bit_count() == 1 else 'ranks'} {folded(ranks)}"
+
+
+def _stand(ranks: int) -> str:
+    return "stands" if ranks.bit_count() == 1 else "stand"
+
+
+def _have(ranks: int) -> str:
+    return "has" if ranks.bit_count() == 1 else "have"
+
+
+def _wait(ranks: int) -> str:
+    return "waits" if ranks.bit_count() == 1 else "wait"
