@@ -2,10 +2,10 @@
 
 import pytest
 
+from launcher.health.checks import Checking
 from launcher.health.frames import Judged, Probe, Probed
 from launcher.health.probe import Probing
 from launcher.model import Exit
-from launcher.rendezvous.state import Checking
 from launcher.wire import Base, Finish, Formed
 from tests.launcher.rendezvous.story import Story, replace
 
@@ -19,7 +19,7 @@ class Checked(Story):
     def __init__(
         self, nnodes, *, leaves_slow=False, together=False, dead="", broken="", slow="", unfit="", cut=(), **more
     ):
-        super().__init__(nnodes, last_call_s=0, **more)
+        super().__init__(nnodes, **{"last_call_s": 0, **more})
         self.state = replace(self.state, checking=Checking(leaves_slow=leaves_slow, all_together=together))
         self.dead, self.broken, self.slow, self.unfit, self.cut = dead, broken, slow, unfit, cut
         self.answered, self.groups = set(), []
