@@ -93,8 +93,7 @@ def check(turn: Turn) -> None:
     assert checking is not None
     assert checking.check is not None
     if any((known := turn.members.get(id_)) is None or known.leave_s is not None for id_ in checking.check.nodes):
-        turn.at = replace(turn.at, phase=Phase.GATHERING, checking=replace(checking, check=None))
-        turn.told("check_given_up", Reason.MEMBER_LOST)
+        _give_up(turn, checking)
         return
     if turn.now_s < checking.until_s and any(map(partial(_waits, checking), checking.groups)):
         turn.wake(checking.until_s)
@@ -106,6 +105,19 @@ def check(turn: Turn) -> None:
     results = tuple(result for group in checking.groups for result in _measured(checking, group))
     after = checking.check.after(results)
     _order(turn, after, next_groups(after))
+
+
+def connected(turn: Turn, id_: str) -> None:
+    """A member has a new connection: what it was told to measure, or has answered, may be lost with the old one."""
+    checking = turn.at.checking
+    if turn.at.phase is Phase.CHECKING and checking and checking.check and id_ in checking.check.nodes:
+        _give_up(turn, checking)
+
+
+def _give_up(turn: Turn, checking: Checking) -> None:
+    """Who is there by the end of this turn is checked anew."""
+    turn.at = replace(turn.at, phase=Phase.GATHERING, checking=replace(checking, check=None))
+    turn.told("check_given_up", Reason.MEMBER_LOST)
 
 
 def _waits(checking: Checking, group: Group) -> bool:
@@ -129,7 +141,7 @@ def _measured(checking: Checking, group: Group) -> tuple[Measured, ...]:
 
 
 def _judged(turn: Turn, check_: Check, verdict: Verdict) -> None:
-    """Who is at fault goes; the others may train."""
+    """Who is at fault goes; the others may train. Where nobody else is there the job is over."""
     at, checking = turn.at, turn.at.checking
     assert checking is not None
     faults = _faults(turn, checking, verdict)
@@ -139,7 +151,7 @@ def _judged(turn: Turn, check_: Check, verdict: Verdict) -> None:
     turn.at = replace(at, phase=Phase.GATHERING, checking=checking)
     _tell(turn, check_, verdict, faults)
     _tell_each(turn, check_, checking, verdict)
-    if not passed:
+    if all(known.leave_s is not None or id_ in faults for id_, known in turn.members.items()):
         reason, why, _ = next(iter(faults.values()))
         turn.finish(Exit.FAULTY, reason, why)
         return

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from launcher.health.frames import Hung, Probed, Stacks
-from launcher.health.rounds import came_again, check, probed, spared
+from launcher.health.rounds import came_again, check, connected, probed, spared
 from launcher.health.stacks.gathering import came_back, gathered, hung, merged, shown
 from launcher.health.stacks.hanging import Merged
 from launcher.keeping import Taken
@@ -197,6 +197,7 @@ def _joined(turn: Turn, event: Joined) -> None:
 
 def _placed(turn: Turn, member: Member, base: Base) -> None:
     """What a member that has just come has to do: stop, wait, or go on. A seat that trains no more ends its world."""
+    connected(turn, member.id)
     at, seat = turn.at, turn.at.phase in TRAINS and turn.inside(member.id)
     if seat and base.busy and base.round == turn.world_round:
         if at.stop_step is not None:
