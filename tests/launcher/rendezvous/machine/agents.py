@@ -363,9 +363,7 @@ class Agent:
                 held = yard.register.claim(Record("job", granted, self.id, *self.here, budget), held)
             sought_s = 0.0 if seek.host and not seek.base.round else seek.since_s
             state = begin(self.member, "job", yard.terms, yard.now_s, granted=granted, only=yard.mode == "only")
-            state = succeed(state, self.base, budget, handed=seek.handed, sought_s=sought_s, **more)
-            if yard.nodes is not None:
-                state = replace(state, checking=yard.nodes.checking, hanging=yard.nodes.hanging)
+            state = yard.wants(succeed(state, self.base, budget, handed=seek.handed, sought_s=sought_s, **more))
             self.lead = Leads(self, state, held)
             yard.tell(self.id, f"leads, granted {granted}, base {seek.base}")
             waiting, self.held_at_door = self.held_at_door, []

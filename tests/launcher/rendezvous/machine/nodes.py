@@ -11,7 +11,7 @@ from launcher.health.frames import Probe, Probed
 from launcher.health.hangs import Act
 from launcher.health.stacks.hanging import Hanging, Merge, Merged
 from launcher.model import Exit, Reason
-from launcher.rendezvous.state import Phase, Tell, Told
+from launcher.rendezvous.state import Tell, Told
 from launcher.wire import Finish, Formed
 
 COMPUTE_S, STAGE_S, MEET_S, ROUND_S = 0.5, 3.0, 4.0, 12.0
@@ -24,24 +24,29 @@ SLOW = ("slow", "drags")  # alone, in the network
 class Watch:
     """What one coordinator has done since its last check began: whom it had measured, whom it has left out, and when.
 
-    out: ids; before: when a check of it has last left out a worker of this host.
+    out: ids; before: when a check of it has last left out a worker of this host. round: the newest that it has formed.
     """
 
     began_s: float = 0.0
     measured: set = field(default_factory=set)
     out: set = field(default_factory=set)
     before: dict = field(default_factory=dict)
+    round: int = 0
 
 
 class Nodes:
     """faults: by host, with a word of HARD or SLOW. links: pairs of hosts that do not reach one another in a probe."""
 
-    def __init__(self, yard, faults=None, links=(), leaves_slow=False, act=Act.ASK):
+    def __init__(self, yard, faults=None, links=(), leaves_slow=False, act=Act.ASK, again=None):
         self.yard, self.faults, self.links = yard, dict(faults or {}), {frozenset(link) for link in links}
-        self.leaves_slow, self.act = leaves_slow, act
+        self.leaves_slow, self.act, self.again = leaves_slow, act, again
         self.checking, self.hanging = Checking(leaves_slow=leaves_slow, round_s=ROUND_S), Hanging(act)
-        self.since_s, self.trouble, self.gone, self.groups, self.watches = {}, {}, set(), {}, {}
+        self.since_s, self.trouble, self.gone, self.groups, self.watches = {}, {}, {}, {}, {}
         self.culprits = set()
+
+    def back_off_s(self, agent):
+        """How long a kubelet waits before it starts this worker again: 10 s, and twice as long each time, up to 300."""
+        return min(10.0 * 2 ** int(agent.id.split("/")[1]), 300.0)
 
     def breaks(self, host, how):
         """From now on."""
@@ -53,14 +58,22 @@ class Nodes:
         """A moment passes: who stands still, has no path, or has died just now?"""
         now_s = self.yard.now_s
         cut = {name for pair in self.yard.cut_off for name in pair}
-        for agent in self.yard.agents.values():
+        for agent in list(self.yard.agents.values()):
             if agent.alive:
                 hurt = agent.paused or agent.name in cut
             else:
                 hurt = agent.id not in self.gone
-                self.gone.add(agent.id)
+                self.gone.setdefault(agent.id, now_s)
+                self.starts(agent)
             if hurt:
                 self.trouble[agent.member.host] = now_s
+
+    def starts(self, agent):
+        """A kubelet does, in its time, where it does at all, who has left with 138 and was not replaced."""
+        newest = self.yard.here[agent.name] is agent
+        left = self.again is not None and newest and agent.exit == Exit.FAULTY
+        if left and self.yard.now_s >= self.gone[agent.id] + self.back_off_s(agent):
+            self.again(agent)
 
     def measures(self, agent):
         """One agent goes on with its probe, and tells what came of it."""
@@ -142,7 +155,7 @@ class Nodes:
             innocent = innocent and not ends
         if host in watch.before:
             innocent = False
-        watch.before[host] = self.yard.now_s
+        watch.before[host] = self.yard.now_s, reason
         assert not innocent, self.saga(f"{id_} is left out, {reason}, and was fine; {sorted(hurt)} were not")
 
     def hosts(self, watch):
@@ -156,7 +169,9 @@ class Nodes:
 
     def formed(self, lead, watch):
         """Nobody trains who has not been measured, or was left out; nor one at fault, where nothing else was amiss."""
-        seats = set(lead.state.world.seats)
+        if watch.round == lead.state.world.round:
+            return
+        seats, watch.round = set(lead.state.world.seats), lead.state.world.round
         assert seats <= watch.measured - watch.out, self.saga(
             f"{sorted(seats)} train, {sorted(watch.measured)} were measured and {sorted(watch.out)} left out"
         )
@@ -170,18 +185,15 @@ class Nodes:
             assert how not in HARD, self.saga(f"{id_} trains, and is {how}")
         for host in {self.yard.agents[id_].member.host for id_ in seats}:
             watch.before.pop(host, None)
+        watch.measured, watch.out = set(), set()  # each start has a check of its own
 
     def grows(self, lead, ready):
         """Of those by whom a world may grow: not who was left out here, within the hour."""
         before = self.watches[lead].before if lead in self.watches else {}
-        limit_s, agents = self.yard.now_s - AGAIN_S, self.yard.agents
-        return [id_ for id_ in ready if before.get(agents[id_].member.host, limit_s) <= limit_s]
+        limit_s = self.yard.now_s - AGAIN_S  # an end of a link may come at once when the other has gone
+        kept = {host for host, (at_s, why) in before.items() if at_s > limit_s and why is not Reason.LINK_FAULTY}
+        return [id_ for id_ in ready if self.yard.agents[id_].member.host not in kept]
 
     def saga(self, what):
         known = f"faults {self.faults}, links {[sorted(link) for link in self.links]}, trouble {self.trouble}"
         return "\n".join([*self.yard.saga, known, what])
-
-
-def checks(lead):
-    """Is a check of it under way?"""
-    return lead.state.phase is Phase.CHECKING

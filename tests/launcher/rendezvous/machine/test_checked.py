@@ -1,5 +1,7 @@
 """The same world of agents, of a job whose nodes are checked and whose processes hang: nodes.py has what is true."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
@@ -22,13 +24,13 @@ class Checked(Machine):
         members=st.integers(2, 6), least=st.integers(1, 5), spare=st.integers(0, 2), unit=st.sampled_from([1, 1, 1, 2]),
         late=st.integers(0, 2), imports=IMPORTS, at=st.permutations(range(6)), how=st.tuples(HOW, HOW),
         bad=st.integers(0, 2), link=st.booleans(), leaves_slow=st.booleans(), act=st.sampled_from(list(Act)),
-        head_s=st.sampled_from([0.0, 5.0, 8.0, 30.0, 60.0]),
+        in_place=st.booleans(), head_s=st.sampled_from([0.0, 5.0, 8.0, 30.0, 60.0]),
     )  # fmt: skip
-    def begin(self, members, least, spare, unit, late, imports, at, how, bad, link, leaves_slow, act, head_s):
+    def begin(self, members, least, spare, unit, late, imports, at, how, bad, link, leaves_slow, act, in_place, head_s):
         at = [number for number in at if number < members]
         self.faults = {f"n{number}": each for number, each in zip(at[: min(bad, members // 3)], how, strict=False)}
         self.links = [(f"n{at[-1]}", f"n{at[-2]}")] if link else []
-        self.health = {"leaves_slow": leaves_slow, "act": act}
+        self.health = {"leaves_slow": leaves_slow, "act": act, "again": self.again if in_place else None}
         super().begin(members, least, spare, unit, late, imports)
         self.yard.tell("yard", f"{self.faults}, {self.links}, {self.health}")
         self.yard.tick(head_s)
@@ -41,6 +43,16 @@ class Checked(Machine):
     def comes(self, number, incarnation, imports):
         host = f"n{number}" if not getattr(self, "elsewhere", False) else f"n{number}-{incarnation}"
         return Agent(self.yard, number, incarnation, imports, PATIENCE_S, host)
+
+    def again(self, agent):
+        """A kubelet starts who has left with 138: in the same place."""
+        number = agent.member.order
+        self.incarnations[number] += 1
+        again = Agent(self.yard, number, self.incarnations[number], 0.0, PATIENCE_S, agent.member.host)
+        again.here = agent.here
+        again.member = replace(again.member, address=agent.here[0])
+        self.yard.add(again)
+        self.yard.tell(again.id, "is started again in the same place")
 
     @rule(who=WHO, imports=IMPORTS)
     def one_is_started_elsewhere(self, who, imports):
@@ -102,6 +114,8 @@ class Checked(Machine):
         living = self.yard.living()
         left = [each for agent in living if agent.lead for each in agent.lead.state.checking.left]
         fit = [agent for agent in living if not any(each.is_of(agent.member) for each in left)]
+        if self.yard.nodes.again is not None:
+            living = [agent for agent in living if agent.member.host not in self.yard.nodes.faults]
         return fit if self.yard.terms.size(len(fit)) else living
 
 

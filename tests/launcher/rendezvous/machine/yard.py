@@ -5,7 +5,7 @@ Who connects again may so be heard twice. The agents are in agents.py.
 """
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from launcher.model import Terms
 from launcher.rendezvous.arbiter import Held, StaleRound, claimed
@@ -172,6 +172,11 @@ class Yard:
         assert self.worlds.setdefault(world, seats) == seats, f"{world} has changed"
         size = len(seats)
         assert self.terms.size(size) == size, f"{world} has {size}"
+
+    def wants(self, state):
+        """What the job's coordinator begins with."""
+        nodes = self.nodes
+        return replace(state, checking=nodes.checking, hanging=nodes.hanging) if nodes is not None else state
 
     def grows(self, lead):
         """A world is stopped to grow: not for who still imports, nor to test again who was left out."""
