@@ -159,7 +159,7 @@ def _joined(turn: Turn, event: Joined) -> None:
     at, member = turn.at, event.member
     if at.phase in (Phase.FINISHING, Phase.OVER):
         turn.know(member.id, Known(member, event.base))
-        if at.exit is not None:  # else somebody else decides, and it is sent there with the others
+        if at.exit is not None and at.exit is not Exit.FAULTY:  # else others decide, or nobody: it begins the job anew
             turn.tell((member.id,), Finish(int(at.exit), at.why.value, at.detail, at.carry))
         return
     if fault := _differs(at.terms, event.terms):

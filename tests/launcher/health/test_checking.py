@@ -213,6 +213,12 @@ def test_who_came_too_late_for_a_check_in_which_all_failed_goes_on_without_them(
     assert [effect.to.coordinator for effect in story.effects if hasattr(effect, "to")] == ["c/0"]
 
 
+def test_who_comes_while_a_job_ends_of_which_all_were_at_fault_is_not_told_that_it_is():
+    story = Checked("1:2", broken="ab").join(*"ab").measure_all().join("c")
+    assert story.state.phase.value == "finishing"
+    assert {*story.left_out()} == {*"ab"}
+
+
 def test_two_who_fail_together_train_on_and_it_is_told():
     story = Checked("2", dead="b").join(*"ab").measure_all()
     assert story.world == "ab"

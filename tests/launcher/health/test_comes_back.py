@@ -133,13 +133,6 @@ def test_who_comes_in_its_place_elsewhere_is_tested_at_once():
     assert grown(story.wait(5)).world == "abcd"
 
 
-def test_a_successor_does_not_know_of_it():
-    """It is in the coordinator's memory only: another one tests once more, and then knows it too."""
-    story = Checked("2:4", dead="c").join(*"abcd").measure_all()
-    assert [left.member.name for left in story.state.checking.left] == ["c"]
-    assert Checked("2:4").state.checking.left == ()
-
-
 NODE = {"name": "bert-2-x7k9p", "host": "gpu-7", "address": "10.0.0.2", "order": 2}
 POD = {"name": "bert-2-x7k9p", "host": "bert-2", "address": "10.0.0.2", "order": 2}
 

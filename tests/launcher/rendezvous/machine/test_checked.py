@@ -131,7 +131,7 @@ class LongCheckedMajority(CheckedMajority):
     """The same, for longer."""
 
 
-TestChecked = case(Checked, 150, derandomize=True)
-TestCheckedMajority = case(CheckedMajority, 75, derandomize=True)
-TestLongChecked = pytest.mark.long(pytest.mark.timeout(900)(case(LongChecked, 5_000)))
-TestLongCheckedMajority = pytest.mark.long(pytest.mark.timeout(900)(case(LongCheckedMajority, 5_000)))
+TestChecked = case(Checked, 100, derandomize=True)
+TestCheckedMajority = case(CheckedMajority, 50, derandomize=True)
+TestLongChecked = pytest.mark.long(pytest.mark.timeout(900)(case(LongChecked, 3_000)))
+TestLongCheckedMajority = pytest.mark.long(pytest.mark.timeout(900)(case(LongCheckedMajority, 2_000)))
