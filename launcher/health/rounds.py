@@ -13,17 +13,18 @@ from functools import partial
 from typing import TypeAlias
 from zlib import crc32
 
+from launcher.health.checks import AGAIN_S, MOST_AGAIN_S, Checking, LeftOut
 from launcher.health.frames import Found, Judged, Probe, Probed
 from launcher.health.groups import Groups, next_groups
 from launcher.health.model import Check, Group, Measured, Verdict
 from launcher.model import Exit, Member, Reason
-from launcher.rendezvous.state import Checking, Known, Phase
+from launcher.rendezvous.state import Known, Phase
 from launcher.rendezvous.turn import Turn
 from launcher.wire import Finish
 
 SWITCHBOX = "switchbox_failed"  # the cause of a node that says itself that it must not train
 MOST_WHY = 1_024  # characters of a word in a frame
-Faults: TypeAlias = dict[str, tuple[Reason, str]]  # who is left out, and why
+Faults: TypeAlias = dict[str, tuple[Reason, str, str]]  # who is left out, why, and the name that it does not reach
 
 
 def proven(turn: Turn, there: list[Known], size: int) -> list[Known] | None:
@@ -92,8 +93,7 @@ def check(turn: Turn) -> None:
     assert checking is not None
     assert checking.check is not None
     if any((known := turn.members.get(id_)) is None or known.leave_s is not None for id_ in checking.check.nodes):
-        turn.at = replace(turn.at, phase=Phase.GATHERING, checking=replace(checking, check=None))
-        turn.told("check_given_up", Reason.MEMBER_LOST)
+        _give_up(turn, checking)
         return
     if turn.now_s < checking.until_s and any(map(partial(_waits, checking), checking.groups)):
         turn.wake(checking.until_s)
@@ -105,6 +105,19 @@ def check(turn: Turn) -> None:
     results = tuple(result for group in checking.groups for result in _measured(checking, group))
     after = checking.check.after(results)
     _order(turn, after, next_groups(after))
+
+
+def connected(turn: Turn, id_: str) -> None:
+    """A member has a new connection: what it was told to measure, or has answered, may be lost with the old one."""
+    checking = turn.at.checking
+    if turn.at.phase is Phase.CHECKING and checking and checking.check and id_ in checking.check.nodes:
+        _give_up(turn, checking)
+
+
+def _give_up(turn: Turn, checking: Checking) -> None:
+    """Who is there by the end of this turn is checked anew."""
+    turn.at = replace(turn.at, phase=Phase.GATHERING, checking=replace(checking, check=None))
+    turn.told("check_given_up", Reason.MEMBER_LOST)
 
 
 def _waits(checking: Checking, group: Group) -> bool:
@@ -128,20 +141,21 @@ def _measured(checking: Checking, group: Group) -> tuple[Measured, ...]:
 
 
 def _judged(turn: Turn, check_: Check, verdict: Verdict) -> None:
-    """Who is at fault goes; the others may train."""
+    """Who is at fault goes; the others may train. Where nobody else is there the job is over."""
     at, checking = turn.at, turn.at.checking
     assert checking is not None
     faults = _faults(turn, checking, verdict)
     passed = frozenset(check_.nodes) - faults.keys()
-    checking = replace(checking, check=None, groups=(), verdict=None, passed=passed)
+    left = _left(turn, checking, check_, faults)
+    checking = replace(checking, check=None, groups=(), verdict=None, passed=passed, left=left)
     turn.at = replace(at, phase=Phase.GATHERING, checking=checking)
     _tell(turn, check_, verdict, faults)
     _tell_each(turn, check_, checking, verdict)
-    if not passed:
-        reason, why = next(iter(faults.values()))
+    if all(known.leave_s is not None or id_ in faults for id_, known in turn.members.items()):
+        reason, why, _ = next(iter(faults.values()))
         turn.finish(Exit.FAULTY, reason, why)
         return
-    for id_, (reason, why) in faults.items():
+    for id_, (reason, why, _) in faults.items():
         turn.know(id_, replace(turn.members[id_], leave_s=turn.now_s))
         if id_ != at.me.id:  # we ourselves hand over first, and are checked by whoever coordinates then
             turn.tell((id_,), Finish(int(Exit.FAULTY), reason.value, why[:MOST_WHY]))
@@ -170,22 +184,59 @@ def _tell_each(turn: Turn, check_: Check, checking: Checking, verdict: Verdict) 
         turn.tell(ids, Judged(at.round + 1, found, at.me.name[:253], at.run[:MOST_WHY], len(check_.nodes), cause, why))
 
 
+def _left(turn: Turn, checking: Checking, check_: Check, faults: Faults) -> tuple[LeftOut, ...]:
+    """Who was left out, and is not to be tested again so soon. Each time twice as long; who passes is forgotten."""
+    tested = {id_: turn.members[id_].member for id_ in check_.nodes}
+    kept = [
+        left
+        for left in checking.left
+        if turn.now_s < left.until_s + MOST_AGAIN_S and not any(map(left.is_of, tested.values()))
+    ]
+    for id_, (reason, why, beside) in faults.items():
+        times = 1 + max((left.times for left in checking.left if left.is_of(tested[id_])), default=0)
+        until_s = turn.now_s + min(AGAIN_S * 2.0 ** min(times - 1, 64), MOST_AGAIN_S)
+        kept.append(LeftOut(tested[id_], reason, why, until_s, times, beside))
+    return tuple(kept)
+
+
+def came_again(turn: Turn, id_: str) -> bool:
+    """Was this new member left out, and comes too early? It is told once for each of its lives."""
+    left = turn.kept_out(id_)
+    if left is not None:
+        fields = {"member": left.member.name, "again_s": round(left.until_s - turn.now_s, 3), "detail": left.why}
+        turn.told("node_kept_out", left.reason, **fields)
+    return left is not None
+
+
+def spared(turn: Turn, id_: str) -> tuple[Reason, str]:
+    """Why one that has just come has to wait beside a world that trains."""
+    if (left := turn.kept_out(id_)) is not None:
+        return left.reason, left.says(turn.now_s)
+    late = "" if turn.ready(id_) else "it still imports: a world that trains is not stopped for it before"
+    return Reason.SPARE, late
+
+
 def _faults(turn: Turn, checking: Checking, verdict: Verdict) -> Faults:
-    faults: Faults = {id_: (Reason.NODE_FAULTY, why) for id_, why in checking.unfit.items()}
+    faults: Faults = {id_: (Reason.NODE_FAULTY, why, "") for id_, why in checking.unfit.items()}
+    for riddle in verdict.undecided:  # of one that was proven before no doubt is left
+        for id_ in riddle.nodes:
+            for left in checking.left:
+                if left.is_of(turn.members[id_].member) and not left.beside:
+                    faults[id_] = left.reason, f"{riddle.why}; before: {left.why}"[:MOST_WHY], ""
     slow = verdict.slow_nodes if checking.leaves_slow else ()
     for reason, findings in ((Reason.NODE_SLOW, slow), (Reason.NODE_FAULTY, verdict.bad_nodes)):
-        faults |= {finding.nodes[0]: (reason, f"{finding.cause.value}: {finding.why}") for finding in findings}
+        faults |= {finding.nodes[0]: (reason, f"{finding.cause.value}: {finding.why}", "") for finding in findings}
     return _cut_off(turn, verdict, faults)
 
 
 def _cut_off(turn: Turn, verdict: Verdict, faults: Faults) -> Faults:
     """One end of each bad link goes, too, while enough are left: the younger, and not ourselves."""
-    there = sum(known.leave_s is None for known in turn.members.values())
+    there = sum(known.leave_s is None and turn.kept_out(id_) is None for id_, known in turn.members.items())
     for link in (each.nodes for each in verdict.bad_links):
         if faults.keys().isdisjoint(link) and turn.at.terms.size(there - len(faults) - 1):
             stays, goes = sorted(link, key=lambda id_: (id_ != turn.at.me.id, turn.members[id_].member.age))
             name = turn.members[stays].member.name
-            faults[goes] = (Reason.LINK_FAULTY, f"it does not reach {name}, and both are good with others")
+            faults[goes] = (Reason.LINK_FAULTY, f"it does not reach {name}, and both are good with others", name)
     return faults
 
 
@@ -211,8 +262,9 @@ def _tell(turn: Turn, check_: Check, verdict: Verdict, faults: Faults) -> None:
     def names(nodes: Group) -> str:
         return ", ".join(turn.members[id_].member.name for id_ in nodes)
 
-    for id_, (reason, why) in faults.items():
-        turn.told("node_left_out", reason, member=names((id_,)), detail=why)
+    again_s = {left.member.id: left.until_s - turn.now_s for left in turn.at.checking.left} if turn.at.checking else {}
+    for id_, (reason, why, _) in faults.items():
+        turn.told("node_left_out", reason, member=names((id_,)), detail=why, again_s=again_s.get(id_))
     for each in verdict.slow_nodes:
         turn.told("node_slow", turn.at.why, member=names(each.nodes), cause=each.cause.value, detail=each.why)
     for each in verdict.bad_links + verdict.slow_links:

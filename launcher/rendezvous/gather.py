@@ -62,8 +62,13 @@ def gather(turn: Turn) -> None:
 
 
 def _there(turn: Turn) -> list[Known]:
-    """Who may be in the next world. One that was stopped to grow waits for nobody who still imports, if it need not."""
+    """Who may be in the next world. One that was stopped to grow waits for nobody who still imports, if it need not.
+
+    Who was left out by a check is not tested again before its time, unless too few are there without it.
+    """
     there = [known for known in turn.members.values() if not known.busy and known.leave_s is None]
+    well = [known for known in there if turn.kept_out(known.member.id) is None]
+    there = well if turn.at.terms.size(len(well)) else there
     ready = [known for known in there if turn.ready(known.member.id)]
     return ready if turn.at.why is Reason.MEMBER_JOINED and turn.at.terms.size(len(ready)) else there
 
@@ -265,6 +270,10 @@ def _tell_places(turn: Turn, world: World, base: int) -> None:
     spares = [id_ for id_ in turn.members if id_ not in world.seats]
     for id_ in spares:
         turn.know(id_, replace(turn.members[id_], base=Base(world.round, size, False)))
-    if spares:
-        why = f"the world of round {world.round} is {size}"
-        turn.tell(spares, Waiting(world.round, size, Reason.SPARE.value, why, successors))
+    out = {id_: left for id_ in spares if (left := turn.kept_out(id_)) is not None}
+    for id_, left in out.items():
+        turn.tell((id_,), Waiting(world.round, size, left.reason.value, left.says(turn.now_s), successors))
+    why = f"the world of round {world.round} is {size}"
+    turn.tell(
+        [id_ for id_ in spares if id_ not in out], Waiting(world.round, size, Reason.SPARE.value, why, successors)
+    )

@@ -65,7 +65,8 @@ def wants_drain(turn: Turn) -> tuple[Reason, str] | None:
     leavers = [known for id_ in at.world.seats if (known := turn.members.get(id_)) and known.leave_s is not None]
     if leavers:
         return Reason.MEMBER_LEFT, ", ".join(known.member.name for known in leavers)
-    new_s = [known.ready_s for id_, known in turn.members.items() if known.leave_s is None and not turn.inside(id_)]
+    new = [id_ for id_, known in turn.members.items() if known.leave_s is None and not turn.inside(id_)]
+    new_s = [turn.ready_s(id_) for id_ in new]
     ready_s = [at_s for at_s in new_s if at_s <= turn.now_s]
     if len(ready_s) < len(new_s):
         turn.wake(min(at_s for at_s in new_s if at_s > turn.now_s))

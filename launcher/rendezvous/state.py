@@ -18,16 +18,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
-from launcher.health.frames import Probed
-from launcher.health.groups import Groups
-from launcher.health.model import Check, Limits, Verdict
-from launcher.health.probe import Probing
+from launcher.health.checks import Checking
 from launcher.health.stacks.hanging import Hanging, Merge, Merged
 from launcher.model import Budget, Exit, Member, Reason, Record, Terms, World
 from launcher.wire import Base, Held, Message, Stored
 
 Rings: TypeAlias = tuple[Mapping[str, tuple[str, ...]], ...]
-NO_BUDGET, NO_BASE, LIMITS, NO_HANG = Budget(), Base(), Limits(), Hanging()
+NO_BUDGET, NO_BASE, NO_HANG = Budget(), Base(), Hanging()
 
 
 class Phase(Enum):
@@ -62,31 +59,6 @@ class Known:
     held: tuple[Held, ...] = ()
     stored: Stored | None = None
     ready_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Checking:
-    """How nodes are checked before each round, and the check under way, if any.
-
-    leaves_slow: slow nodes do not train either. all_together: the speed of all who passed is measured, too. round_s:
-    the longest that groups may take. verdict: of the groups, while all together are measured. number: of the newest
-    order to the groups that measure now. told: what came of it, by member; unfit: who must not train, and why, by what
-    it says itself. passed: who may train next.
-    """
-
-    limits: Limits = LIMITS
-    leaves_slow: bool = False
-    all_together: bool = False
-    round_s: float = Probing().round_s
-    number: int = 0
-    check: Check | None = None
-    groups: Groups = ()
-    verdict: Verdict | None = None
-    told: Mapping[str, Probed] = field(default_factory=dict)
-    unfit: Mapping[str, str] = field(default_factory=dict)
-    passed: frozenset[str] = frozenset()
-    began_s: float = 0.0
-    until_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from launcher.health.frames import Hung, Probed, Stacks
-from launcher.health.rounds import check, probed
+from launcher.health.rounds import came_again, check, connected, probed, spared
 from launcher.health.stacks.gathering import came_back, gathered, hung, merged, shown
 from launcher.health.stacks.hanging import Merged
 from launcher.keeping import Taken
@@ -159,7 +159,7 @@ def _joined(turn: Turn, event: Joined) -> None:
     at, member = turn.at, event.member
     if at.phase in (Phase.FINISHING, Phase.OVER):
         turn.know(member.id, Known(member, event.base))
-        if at.exit is not None:  # else somebody else decides, and it is sent there with the others
+        if at.exit is not None and at.exit is not Exit.FAULTY:  # else others decide, or nobody: it begins the job anew
             turn.tell((member.id,), Finish(int(at.exit), at.why.value, at.detail, at.carry))
         return
     if fault := _differs(at.terms, event.terms):
@@ -184,7 +184,8 @@ def _joined(turn: Turn, event: Joined) -> None:
         base = event.base.round
     turn.at = replace(
         at, base=base, base_size=size, round=max(at.round, event.base.round), wanted=event.wanted or at.wanted,
-        joined_s=turn.now_s if new else at.joined_s, budget=at.budget.newer(event.budget),
+        joined_s=turn.now_s if new and not came_again(turn, member.id) else at.joined_s,
+        budget=at.budget.newer(event.budget),
     )  # fmt: skip
     if at.phase is Phase.CLAIMING and event.base.round >= at.round:  # this one would not take the round we ask for
         turn.at = replace(turn.at, phase=Phase.GATHERING, chosen=())
@@ -196,6 +197,7 @@ def _joined(turn: Turn, event: Joined) -> None:
 
 def _placed(turn: Turn, member: Member, base: Base) -> None:
     """What a member that has just come has to do: stop, wait, or go on. A seat that trains no more ends its world."""
+    connected(turn, member.id)
     at, seat = turn.at, turn.at.phase in TRAINS and turn.inside(member.id)
     if seat and base.busy and base.round == turn.world_round:
         if at.stop_step is not None:
@@ -211,8 +213,7 @@ def _placed(turn: Turn, member: Member, base: Base) -> None:
     if seat and member.id not in at.done:
         turn.stop(Reason.MEMBER_LOST, f"{member.name} has come back without its processes")
     elif at.phase in TRAINS and not seat and not base.busy:
-        late = "" if turn.ready(member.id) else "it still imports: a world that trains is not stopped for it before"
-        turn.wait(member.id, Reason.SPARE, late)
+        turn.wait(member.id, *spared(turn, member.id))
 
 
 def _differs(ours: Terms, theirs: Terms) -> str:

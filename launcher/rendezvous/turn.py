@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from launcher.health.checks import LeftOut
 from launcher.model import Exit, Member, Reason
 from launcher.rendezvous.state import Effect, Known, Phase, State, Tell, Told, Wake
 from launcher.wire import Finish, Message, Stop, Successor, Waiting
@@ -70,7 +71,21 @@ class Turn:
 
     def ready(self, id_: str) -> bool:
         """Could it start processes at once, as far as is known? A seat of the newest world has been told to."""
-        return self.members[id_].ready_s <= self.now_s or self.inside(id_)
+        return self.ready_s(id_) <= self.now_s or self.inside(id_)
+
+    def ready_s(self, id_: str) -> float:
+        """From when on a world may be stopped to grow by it: it has imported, and is not kept out any more."""
+        known, left = self.members[id_], self.kept_out(id_)
+        return known.ready_s if left is None else max(known.ready_s, left.until_s)
+
+    def kept_out(self, id_: str) -> LeftOut | None:
+        """Has a check left this worker out in this place, and is it too early to test it again?"""
+        checking, member = self.at.checking, self.members[id_].member
+        for left in checking.left if checking is not None else ():
+            beside = not left.beside or self.named(left.beside) in self.members
+            if self.now_s < left.until_s and beside and left.is_of(member):
+                return left
+        return None
 
     def busy(self) -> list[str]:
         """Members that may have processes running."""

@@ -15,10 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from launcher.errors import BadSettings
+from launcher.health.checks import Checking
 from launcher.model import Exit
 from launcher.rendezvous.arbiter import ArbiterRefused, ArbiterUnreachable
 from launcher.rendezvous.seek import Seek
-from launcher.rendezvous.state import Checking
 from launcher.settings import ArbiterKind, Devices, Settings
 from launcher.shell.agent import Agent
 from launcher.shell.arbiters import Arbiter

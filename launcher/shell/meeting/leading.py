@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
+from launcher.health.checks import Checking
 from launcher.health.hangs import Hangs
 from launcher.health.stacks.hanging import Hanging
 from launcher.model import Budget, Member, Record, Terms
 from launcher.rendezvous.arbiter import HOLD_S, ArbiterRefused, Held, may_claim, next_round
 from launcher.rendezvous.liveness import beat_of
 from launcher.rendezvous.seek import Address, Seek
-from launcher.rendezvous.state import Checking, Over, StepDown
+from launcher.rendezvous.state import Over, StepDown
 from launcher.rendezvous.step import begin, succeed
 from launcher.settings import Timing
 from launcher.shell.arbiters import Arbiter

@@ -2,12 +2,12 @@
 
 import pytest
 
+from launcher.health.checks import Checking
 from launcher.health.frames import Judged, Probe, Probed
 from launcher.health.probe import Probing
 from launcher.model import Exit
-from launcher.rendezvous.state import Checking
 from launcher.wire import Base, Finish, Formed
-from tests.launcher.rendezvous.story import Story, replace
+from tests.launcher.rendezvous.story import Joined, Lost, Story, member, replace
 
 
 class Checked(Story):
@@ -19,7 +19,7 @@ class Checked(Story):
     def __init__(
         self, nnodes, *, leaves_slow=False, together=False, dead="", broken="", slow="", unfit="", cut=(), **more
     ):
-        super().__init__(nnodes, last_call_s=0, **more)
+        super().__init__(nnodes, **{"last_call_s": 0, **more})
         self.state = replace(self.state, checking=Checking(leaves_slow=leaves_slow, all_together=together))
         self.dead, self.broken, self.slow, self.unfit, self.cut = dead, broken, slow, unfit, cut
         self.answered, self.groups = set(), []
@@ -150,6 +150,17 @@ def test_each_start_has_a_check_of_its_own():
     assert len(story.events("check_started")) == 2
 
 
+@pytest.mark.parametrize("at_once", [False, True], ids=["", "and its loss is heard in the same moment"])
+def test_of_one_with_a_new_connection_orders_and_answers_may_be_lost(at_once):
+    """All begin anew: else it would count as one that is stuck."""
+    story = Checked("2:4").join(*"abcd").measure(silent="d")
+    old = story.last("d", Probe).number
+    story.happens(*[Lost(story.ids["d"])][: int(at_once)], Joined(member("d"), story.terms))
+    assert story.events("check_given_up")
+    assert story.last("d", Probe).number > old
+    assert story.measure_all().world == "abcd"
+
+
 @pytest.mark.parametrize("how", ["lost", "leaves", "comes back"])
 def test_one_who_goes_ends_the_check_and_the_others_are_checked_anew(how):
     story = Checked("2:4").join(*"abcd")
@@ -193,6 +204,19 @@ def test_a_coordinator_that_is_at_fault_hands_over_and_is_left_out_by_the_next()
 def test_where_all_are_at_fault_the_job_ends_and_says_so():
     story = Checked("1:2", broken="ab").join(*"ab").measure_all()
     assert {finish.exit for finish in story.left_out().values()} == {Exit.FAULTY}
+
+
+def test_who_came_too_late_for_a_check_in_which_all_failed_goes_on_without_them():
+    story = Checked("1:3", broken="ab").join(*"ab").join("c").measure_all()
+    assert story.phase == "over"
+    assert {name: finish.exit for name, finish in story.left_out().items()} == {"b": Exit.FAULTY}
+    assert [effect.to.coordinator for effect in story.effects if hasattr(effect, "to")] == ["c/0"]
+
+
+def test_who_comes_while_a_job_ends_of_which_all_were_at_fault_is_not_told_that_it_is():
+    story = Checked("1:2", broken="ab").join(*"ab").measure_all().join("c")
+    assert story.state.phase.value == "finishing"
+    assert {*story.left_out()} == {*"ab"}
 
 
 def test_two_who_fail_together_train_on_and_it_is_told():

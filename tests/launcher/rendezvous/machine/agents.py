@@ -6,6 +6,7 @@ and meeting/finding.py, leading.py and door.py. A pause stops a whole host.
 
 from dataclasses import replace
 
+from launcher.health.frames import Hung, Probe, ShowStacks, Stacks
 from launcher.model import Budget, Exit, Member, Reason, Record
 from launcher.rendezvous import arbiter
 from launcher.rendezvous.follow import accepts
@@ -50,11 +51,11 @@ PORT = 29400
 class Agent:
     """One incarnation of a worker."""
 
-    def __init__(self, yard, number, incarnation=0, imports=0.0, patience_s=0.0):
+    def __init__(self, yard, number, incarnation=0, imports=0.0, patience_s=0.0, host=None):
         self.yard, self.name = yard, f"w{number}"
         self.id, self.here = f"{self.name}/{incarnation}", (f"10.0.{incarnation}.{number}", PORT)
         self.member = Member(
-            self.id, self.name, self.name, *self.here, 1, (), number, born_s=number + 10.0 * incarnation
+            self.id, self.name, host or self.name, *self.here, 1, (), number, born_s=number + 10.0 * incarnation
         )
         self.alive, self.paused, self.host_dead = True, False, False
         self.base, self.budget, self.world, self.report = Base(), Budget(), None, None
@@ -64,6 +65,7 @@ class Agent:
         self.heard_s = self.looked_s = yard.now_s
         self.leaving = None  # (exit, until_s): told that it is over, and still coordinating
         self.held_at_door, self.sighting = [], None
+        self.probe, self.hung = None, False  # (order, since_s, by whom); does a process of it hang?
         has_endpoint = yard.mode != "arbiter"
         self.seek = Seek(
             self.id, ("w0", PORT) if has_endpoint else None, has_endpoint and number == 0, yard.mode == "arbiter", 600.0
@@ -100,6 +102,8 @@ class Agent:
                     self.say(Leaving(max(self.leave_s - self.yard.now_s, 0.0)))
                 if self.report is not None:
                     self.say(self.report)
+                if self.hung:
+                    self.say(Hung(self.base.round, 0, "no progress"))
                 return
             case Redirect(port=port) if port:
                 self.seek = redirected(failed(self.seek, to, refused=False), message)
@@ -131,7 +135,7 @@ class Agent:
             self.stop()
 
     def stop(self):
-        self.report = None
+        self.report, self.hung = None, False
         self.base = Base(self.base.round, self.base.size, self.base.inside, False)
 
     def search(self, since_s=None):
@@ -166,6 +170,10 @@ class Agent:
                 self.leaving = (code, self.yard.now_s + (wait_s if self.lead else 0.0))
             case Redirect():
                 self.redirected(message)
+            case Probe():
+                self.probe = (message, self.yard.now_s, self.link.door.id)
+            case ShowStacks(number=number):
+                self.say(Stacks(number, 0, b"stacks"))
             case Refused():
                 self.stop()
                 self.gone(Exit.FAILED)
@@ -178,7 +186,7 @@ class Agent:
         self.yard.accepted(self, formed)
         self.base, self.budget = Base(formed.round, formed.group_size, True, True), formed.budget
         self.seek = replace(self.seek, successors=formed.successors)
-        self.world, self.report, self.step = of, None, -1
+        self.world, self.report, self.step, self.probe, self.hung = of, None, -1, None, False
         self.yard.tell(self.id, f"starts {of}, after {formed.base}")
 
     def say(self, message):
@@ -187,6 +195,7 @@ class Agent:
 
     def processes_end(self, well):
         if self.base.busy and self.report is None:
+            self.hung = False
             if well:
                 self.report = Succeeded(self.base.round)
                 self.base = Base(self.base.round, self.base.size, self.base.inside, False)
@@ -194,6 +203,10 @@ class Agent:
                 self.report = Failed(self.base.round, 0, "it crashed")
                 self.yard.faults += 1
             self.say(self.report)
+
+    def hangs(self, hung=True):
+        self.hung = hung
+        self.say(Hung(self.base.round, 0, "no progress" if hung else ""))
 
     def asked_to_go(self, grace_s=25.0):
         if self.leave_s is None:
@@ -250,6 +263,8 @@ class Agent:
             self.gone(self.leaving[0])
         elif self.leave_s is not None and now_s >= self.leave_s and self.leaving is None:
             self.gone(Exit.DRAINED)
+        if self.alive and self.probe is not None:
+            self.yard.nodes.measures(self)
         if self.alive and self.lead is not None:
             self.lead.timers()
         if self.alive and self.link is None and self.leaving is None:
@@ -259,7 +274,8 @@ class Agent:
         """Do heartbeats pass between it and its coordinator?"""
         conn = self.link
         other = conn.door
-        clear = self.yard.path(self.name, other.name) and other.alive and not other.paused and not conn.broken
+        clear = self.yard.path(self.name, other.name) and other.alive and not other.paused
+        clear = clear and not conn.broken and not conn.dead
         return clear and conn.host is other.lead is not None and other.lead.guests.get(self.id) is conn
 
     # The search: launcher/shell/meeting/finding.py.
@@ -347,7 +363,7 @@ class Agent:
                 held = yard.register.claim(Record("job", granted, self.id, *self.here, budget), held)
             sought_s = 0.0 if seek.host and not seek.base.round else seek.since_s
             state = begin(self.member, "job", yard.terms, yard.now_s, granted=granted, only=yard.mode == "only")
-            state = succeed(state, self.base, budget, handed=seek.handed, sought_s=sought_s, **more)
+            state = yard.wants(succeed(state, self.base, budget, handed=seek.handed, sought_s=sought_s, **more))
             self.lead = Leads(self, state, held)
             yard.tell(self.id, f"leads, granted {granted}, base {seek.base}")
             waiting, self.held_at_door = self.held_at_door, []

@@ -5,6 +5,7 @@ It decides by rendezvous.step and liveness, which are the real ones.
 
 from dataclasses import replace
 
+from launcher.health.stacks.hanging import Merge
 from launcher.model import Reason
 from launcher.rendezvous.liveness import excused, silent
 from launcher.rendezvous.state import (
@@ -39,7 +40,7 @@ class Leads:
         self.agent, self.yard, self.state, self.held = agent, agent.yard, state, held
         self.guests, self.heard_s, self.inbox = {}, {}, []
         self.since_s = self.looked_s = self.renewed_s = self.renews_s = self.yard.now_s
-        self.wakes_s = self.claim = None
+        self.wakes_s = self.claim = self.merge = None
         self.first = {agent.id: Successor(agent.id, *agent.here)}
 
     def admit(self, conn, join):
@@ -80,6 +81,8 @@ class Leads:
 
     def does(self, effect):
         now_s = self.yard.now_s
+        if self.yard.nodes is not None:
+            self.yard.nodes.sees(self, effect)
         match effect:
             case Tell(ids=ids, message=message):
                 of = None
@@ -91,6 +94,8 @@ class Leads:
                         conn.say("down", now_s, message, of)
             case Wake(at_s=at_s):
                 self.wakes_s = min(at_s, self.wakes_s or at_s)
+            case Merge():
+                self.merge = (effect, now_s)
             case Claim(record=record):
                 self.claim = (record, now_s)
             case Drop(id=id_):
@@ -103,7 +108,7 @@ class Leads:
                 self.ends()
             case Told(what=what, reason=reason):
                 if (what, reason) == ("round_ended", Reason.MEMBER_JOINED):
-                    self.yard.grows(self.state.world, self.guests)
+                    self.yard.grows(self)
                 self.yard.tell(self.agent.id, f"C {what} {reason} {dict(effect.fields)}")
 
     def steps_down(self, how):
@@ -158,6 +163,9 @@ class Leads:
         if self.wakes_s is not None and now_s >= self.wakes_s:
             self.wakes_s = None
             self.inbox.append(Ticked())
+        if self.merge is not None and now_s >= self.merge[1] + 1.0:
+            (merge, _), self.merge = self.merge, None
+            self.inbox.append(self.yard.nodes.folded(self, merge))
         if self.claim is not None and now_s >= self.claim[1] + 1.0:
             self.answered()
         if self.held is not None and now_s >= self.renews_s + RENEW_S and self.state.phase is not Phase.CLAIMING:

@@ -32,13 +32,21 @@ class Machine(RuleBasedStateMachine):
             most = members  # with more workers than the max, and no arbiter, two first worlds may begin
         if Terms(least, most, unit, 3).size(most) == 0:
             unit = 1
-        self.yard = Yard(Terms(least, most, unit, 3, 2.0, 600.0, 1.0), self.mode)
+        self.yard = self.ground(Terms(least, most, unit, 3, 2.0, 600.0, 1.0))
         self.incarnations = {}
         for number in range(members):
             if number < members - late or number == 0:
-                self.yard.add(Agent(self.yard, number, 0, imports, PATIENCE_S))
+                self.yard.add(self.comes(number, 0, imports))
             self.incarnations[number] = 0
         self.yard.tell("yard", f"{members} members, {self.yard.terms}, {self.mode}")
+
+    def ground(self, terms):
+        """The yard of a job."""
+        return Yard(terms, self.mode)
+
+    def comes(self, number, incarnation, imports):
+        """A new life of one worker."""
+        return Agent(self.yard, number, incarnation, imports, PATIENCE_S)
 
     def agent(self, who):
         return self.yard.here.get(f"w{who % len(self.incarnations)}")
@@ -72,7 +80,7 @@ class Machine(RuleBasedStateMachine):
         if self.may_start(who % len(self.incarnations)) and (agent is None or not agent.alive):
             number = who % len(self.incarnations)
             self.incarnations[number] += agent is not None
-            self.yard.add(Agent(self.yard, number, self.incarnations[number], imports, PATIENCE_S))
+            self.yard.add(self.comes(number, self.incarnations[number], imports))
 
     @rule(who=WHO)
     def one_is_stopped(self, who):
@@ -147,7 +155,7 @@ class Machine(RuleBasedStateMachine):
             yard.nearly_done()
             calm_s = calm_s + 1.0 if self.settled() else 0.0
             self.two_worlds_never_train_at_once()
-        living = yard.living()
+        living = self.fit()
         size = yard.terms.size(len(living))
         done = any(agent.exit == 0 for agent in yard.agents.values())
         if size and not done and self.enough(living):
@@ -171,7 +179,11 @@ class Machine(RuleBasedStateMachine):
     def settled(self):
         """Does the largest possible world train, as far as one look tells?"""
         training = self.yard.training()
-        return training and len(self.yard.worlds[training[0]]) == self.yard.terms.size(len(self.yard.living()))
+        return training and len(self.yard.worlds[training[0]]) == self.yard.terms.size(len(self.fit()))
+
+    def fit(self):
+        """Who may be in a world in the end."""
+        return self.yard.living()
 
     def may_start(self, number):
         return True

@@ -5,7 +5,7 @@ Who connects again may so be heard twice. The agents are in agents.py.
 """
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from launcher.model import Terms
 from launcher.rendezvous.arbiter import Held, StaleRound, claimed
@@ -24,16 +24,17 @@ class Conn:
     up: deque = field(default_factory=deque)
     down: deque = field(default_factory=deque)
     broken: bool = False
+    dead: bool = False
 
     def say(self, way, now_s, message, of=None):
-        if not self.broken:
+        if not self.broken and not self.dead:
             getattr(self, way).append((now_s, message, of))
 
     def end(self, now_s):
         """Either side closes: the other reads what was sent, then the end."""
         if not self.broken:
             self.broken = True
-            for queue in (self.up, self.down):
+            for queue in () if self.dead else (self.up, self.down):
                 queue.append((now_s, None, None))
 
     def cut(self, now_s, keep_up, keep_down):
@@ -43,6 +44,12 @@ class Conn:
                 queue.pop()
         self.broken = False
         self.end(now_s)
+
+    def stalls(self):
+        """It passes nothing more, and nobody is told: who looks may find out."""
+        self.up.clear()
+        self.down.clear()
+        self.dead = True
 
 
 class Register:
@@ -96,6 +103,7 @@ class Yard:
     faults: int = 0  # process failures that were told to anybody
     budgets: list = field(default_factory=list)
     saga: list = field(default_factory=list)
+    nodes: object = None  # of a job that is checked, or whose processes hang: nodes.py
 
     def path(self, one, other):
         return one == other or frozenset((one, other)) not in self.cut_off
@@ -152,6 +160,8 @@ class Yard:
                             break
                         self.deliver(conn, way)
             self.conns = [c for c in self.conns if not c.broken or c.up or c.down]
+            if self.nodes is not None:
+                self.nodes.passes()
             for agent in list(self.agents.values()):
                 if agent.alive and not agent.paused:
                     agent.timers()
@@ -163,9 +173,16 @@ class Yard:
         size = len(seats)
         assert self.terms.size(size) == size, f"{world} has {size}"
 
-    def grows(self, world, guests):
-        """A world is stopped to grow: not for who still imports."""
+    def wants(self, state):
+        """What the job's coordinator begins with."""
+        nodes = self.nodes
+        return replace(state, checking=nodes.checking, hanging=nodes.hanging) if nodes is not None else state
+
+    def grows(self, lead):
+        """A world is stopped to grow: not for who still imports, nor to test again who was left out."""
+        world, guests = lead.state.world, lead.guests
         ready = [id_ for id_ in guests if id_ in world.seats or not self.agents[id_].importing_s]
+        ready = self.nodes.grows(lead, ready) if self.nodes is not None else ready
         size, now = len(world.seats), self.terms.size(len(ready))
         assert now > size, "\n".join(
             [*self.saga, f"{size} grow to {now} of {sorted(guests)}, {sorted(ready)} are ready"]

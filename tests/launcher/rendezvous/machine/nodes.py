@@ -1,0 +1,199 @@
+"""What nodes are like in truth, what their probes measure, and what a coordinator must never make of it.
+
+A fault lies on a host and is there each time. What else may spoil a check, as a host that stands still or has no path,
+is trouble: who is in it may be blamed, and where faults and trouble are more than a third of a check anybody may be.
+"""
+
+from dataclasses import dataclass, field
+
+from launcher.health.checks import AGAIN_S, Checking
+from launcher.health.frames import Probe, Probed
+from launcher.health.hangs import Act
+from launcher.health.stacks.hanging import Hanging, Merge, Merged
+from launcher.model import Exit, Reason
+from launcher.rendezvous.state import Tell, Told
+from launcher.wire import Finish, Formed
+
+COMPUTE_S, STAGE_S, MEET_S, ROUND_S = 0.5, 3.0, 4.0, 12.0
+ALONE = ("broken", "stuck", "mute", "unfit")  # shown by the node itself: it fails, never ends, never answers, says so
+HARD = (*ALONE, "dead")  # dead: its network
+SLOW = ("slow", "drags")  # alone, in the network
+
+
+@dataclass(eq=False)
+class Watch:
+    """What one coordinator has done since its last check began: whom it had measured, whom it has left out, and when.
+
+    out: ids; before: when a check of it has last left out a worker of this host. round: the newest that it has formed.
+    """
+
+    began_s: float = 0.0
+    measured: set = field(default_factory=set)
+    out: set = field(default_factory=set)
+    before: dict = field(default_factory=dict)
+    round: int = 0
+
+
+class Nodes:
+    """faults: by host, with a word of HARD or SLOW. links: pairs of hosts that do not reach one another in a probe."""
+
+    def __init__(self, yard, faults=None, links=(), leaves_slow=False, act=Act.ASK, again=None):
+        self.yard, self.faults, self.links = yard, dict(faults or {}), {frozenset(link) for link in links}
+        self.leaves_slow, self.act, self.again = leaves_slow, act, again
+        self.checking, self.hanging = Checking(leaves_slow=leaves_slow, round_s=ROUND_S), Hanging(act)
+        self.since_s, self.trouble, self.gone, self.groups, self.watches = {}, {}, {}, {}, {}
+        self.culprits = set()
+
+    def back_off_s(self, agent):
+        """How long a kubelet waits before it starts this worker again: 10 s, and twice as long each time, up to 300."""
+        return min(10.0 * 2 ** int(agent.id.split("/")[1]), 300.0)
+
+    def breaks(self, host, how):
+        """From now on."""
+        self.faults[host], self.since_s[host] = how, self.yard.now_s
+
+    # What is measured.
+
+    def passes(self):
+        """A moment passes: who stands still, has no path, or has died just now?"""
+        now_s = self.yard.now_s
+        cut = {name for pair in self.yard.cut_off for name in pair}
+        for agent in list(self.yard.agents.values()):
+            if agent.alive:
+                hurt = agent.paused or agent.name in cut
+            else:
+                hurt = agent.id not in self.gone
+                self.gone.setdefault(agent.id, now_s)
+                self.starts(agent)
+            if hurt:
+                self.trouble[agent.member.host] = now_s
+
+    def starts(self, agent):
+        """A kubelet does, in its time, where it does at all, who has left with 138 and was not replaced."""
+        newest = self.yard.here[agent.name] is agent
+        left = self.again is not None and newest and agent.exit == Exit.FAULTY
+        if left and self.yard.now_s >= self.gone[agent.id] + self.back_off_s(agent):
+            self.again(agent)
+
+    def measures(self, agent):
+        """One agent goes on with its probe, and tells what came of it."""
+        order, began_s, by = agent.probe
+        age_s, how = self.yard.now_s - began_s, self.faults.get(agent.member.host)
+        if how == "mute" or age_s < COMPUTE_S:
+            return
+        if how in ("broken", "stuck"):
+            if how == "broken" or age_s >= STAGE_S:
+                self.answers(agent, None, None)
+            return
+        alone_s = 3.0 if how == "slow" else 1.0
+        if order.members == 1:
+            self.answers(agent, alone_s, None)
+            return
+        group = self.groups.setdefault((by, order.number, order.address, order.port), {"there": {}, "took_s": None})
+        group["there"][agent.id] = agent
+        if group["took_s"] is None and len(group["there"]) == order.members:
+            group["took_s"] = self.together(list(group["there"].values()), order.number)
+        if group["took_s"] is not None or age_s >= COMPUTE_S + MEET_S:
+            self.answers(agent, alone_s, group["took_s"])
+
+    def together(self, agents, number):
+        """How long the collective of these takes, None if it fails."""
+        hosts = [agent.member.host for agent in agents]
+        pairs = [(one, other) for one in agents for other in agents if one is not other]
+        here = all(a.alive and not a.paused and a.probe and a.probe[0].number == number for a in agents)
+        paths = all(self.yard.path(one.name, other.name) for one, other in pairs)
+        links = any(frozenset((one.member.host, other.member.host)) in self.links for one, other in pairs)
+        if not here or not paths or links or any(self.faults.get(host) == "dead" for host in hosts):
+            return None
+        return 3.0 if any(self.faults.get(host) == "drags" for host in hosts) else 1.0
+
+    def answers(self, agent, alone_s, together_s):
+        order, agent.probe = agent.probe[0], None
+        unfit = "a broken switchbox" if self.faults.get(agent.member.host) == "unfit" else ""
+        agent.say(Probed(order.number, 7, alone_s, together_s, unfit))
+
+    def folded(self, lead, merge):
+        """Whom the stacks of all show to stand apart: those whose processes hang."""
+        world = lead.state.world
+        ids = [id_ for id_ in world.seats if self.yard.agents[id_].hung] if merge.world == world.ranks else []
+        self.culprits |= set(ids)
+        return Merged(merge.number, tuple(world.seats[id_].first_rank for id_ in ids), f"{ids} stand apart")
+
+    # What must never be.
+
+    def sees(self, lead, effect):
+        """What a coordinator does next."""
+        watch = self.watches.setdefault(lead, Watch())
+        match effect:
+            case Told(what="check_started"):
+                watch.began_s, watch.measured, watch.out = self.yard.now_s, set(), set()
+            case Tell(ids=ids, message=Probe()):
+                watch.measured |= set(ids)
+            case Told(what="node_left_out", reason=reason, fields=fields) if lead.state.checking is not None:
+                named = dict(fields)
+                if "again_s" in named:
+                    self.left_out(lead, watch, lead.state.names[named["member"]], reason)
+            case Tell(ids=ids, message=Finish(exit=Exit.FAULTY)):
+                for id_ in ids:
+                    assert id_ in watch.out | self.culprits, self.saga(f"{id_} ends with 138, and was found fine")
+            case Tell(message=Formed()):
+                self.formed(lead, watch)
+            case Told(what="round_ended", reason=Reason.PROCESS_HUNG):
+                self.yard.faults += 1
+            case Merge():
+                assert lead.state.hanging.round == lead.state.world.round, self.saga("stacks of another round")
+
+    def left_out(self, lead, watch, id_, reason):
+        """Only one that is at fault, or in trouble, or was proven before; where most are well."""
+        host = self.yard.agents[id_].member.host
+        watch.out.add(id_)
+        hosts = self.hosts(watch)
+        hurt = {each for each in hosts if self.hurts(each, watch.began_s)}
+        ends = sum(host in link and link <= hosts for link in self.links)
+        innocent = host not in hurt and 3 * len(hurt) <= len(hosts)
+        if reason is Reason.LINK_FAULTY or ends > 1:
+            innocent = innocent and not ends
+        if host in watch.before:
+            innocent = False
+        watch.before[host] = self.yard.now_s, reason
+        assert not innocent, self.saga(f"{id_} is left out, {reason}, and was fine; {sorted(hurt)} were not")
+
+    def hosts(self, watch):
+        return {self.yard.agents[id_].member.host for id_ in watch.measured}
+
+    def hurts(self, host, since_s):
+        """Was it at fault, or in trouble, since then?"""
+        how = self.faults.get(host)
+        blamed = how in HARD or (how in SLOW and self.leaves_slow)
+        return blamed or self.trouble.get(host, -1.0) >= since_s
+
+    def formed(self, lead, watch):
+        """Nobody trains who has not been measured, or was left out; nor one at fault, where nothing else was amiss."""
+        if watch.round == lead.state.world.round:
+            return
+        seats, watch.round = set(lead.state.world.seats), lead.state.world.round
+        assert seats <= watch.measured - watch.out, self.saga(
+            f"{sorted(seats)} train, {sorted(watch.measured)} were measured and {sorted(watch.out)} left out"
+        )
+        hosts = self.hosts(watch)
+        bad = {host for host in hosts if host in self.faults}
+        quiet = all(self.trouble.get(host, -1.0) < watch.began_s for host in hosts)
+        old = all(self.since_s.get(host, 0.0) < watch.began_s for host in bad)
+        mixed = any(link <= hosts for link in self.links)
+        for id_ in seats if quiet and old and not mixed and 3 * len(bad) <= len(hosts) else ():
+            how = self.faults.get(self.yard.agents[id_].member.host)
+            assert how not in HARD, self.saga(f"{id_} trains, and is {how}")
+        for host in {self.yard.agents[id_].member.host for id_ in seats}:
+            watch.before.pop(host, None)
+        watch.measured, watch.out = set(), set()  # each start has a check of its own
+
+    def grows(self, lead, ready):
+        """Of those by whom a world may grow: not who was left out here, within the hour."""
+        before = self.watches[lead].before if lead in self.watches else {}
+        limit_s = self.yard.now_s - AGAIN_S  # an end of a link may come at once when the other has gone
+        kept = {host for host, (at_s, why) in before.items() if at_s > limit_s and why is not Reason.LINK_FAULTY}
+        return [id_ for id_ in ready if self.yard.agents[id_].member.host not in kept]
+
+    def saga(self, what):
+        known = f"faults {self.faults}, links {[sorted(link) for link in self.links]}, trouble {self.trouble}"
+        return "\n".join([*self.yard.saga, known, what])
