@@ -64,6 +64,8 @@ OTHER_SIZES = {
 } | {f"load by {world}": {"do": "loads", "world": world, "names": SIZES} for world in SIZES}
 TASKS = OTHER_SIZES | {
     "fsdp1": {"do": "fsdp1", "world": 2, "step": 3, "name": "fsdp1"},
+    "fsdp1 at once": {"do": "fsdp1_at_once", "world": 2, "step": 3, "name": "at_once"},
+    "parts": {"do": "parts_of", "world": 2, "step": 3, "name": "parts"},
     "steps": {"do": "saves", "world": 2, "sizes": [1, 1, 0, 1]},
     "fewer again": {"do": "load", "world": 2, "step": 3, "more": False},
     "more again": {"do": "load", "world": 3},
@@ -95,6 +97,14 @@ def test_what_a_world_saves_each_other_world_loads_bit_by_bit_as_dcp_does_from_f
 
 def test_a_sharded_state_dict_of_fsdp1_comes_back_and_its_optimizer_by_the_same_reader(told):
     assert found_by(told["fsdp1"]) is True
+
+
+def test_of_fsdp1_a_rank_may_have_nothing_of_a_parameter(told):  # DL-56
+    assert found_by(told["fsdp1 at once"]) is True
+
+
+def test_each_rank_gets_the_parts_back_that_are_its_own(told):
+    assert [each.get("found", each.get("trace")) for each in told["parts"]] == [[0.0] * 3, [1.0] * 3]
 
 
 def test_a_state_dict_may_grow_from_save_to_save(told):
