@@ -64,7 +64,6 @@ OTHER_SIZES = {
 } | {f"load by {world}": {"do": "loads", "world": world, "names": SIZES} for world in SIZES}
 TASKS = OTHER_SIZES | {
     "fsdp1": {"do": "fsdp1", "world": 2, "step": 3, "name": "fsdp1"},
-    "fsdp1 at once": {"do": "fsdp1_at_once", "world": 2, "step": 3, "name": "at_once"},
     "parts": {"do": "parts_of", "world": 2, "step": 3, "name": "parts"},
     "steps": {"do": "saves", "world": 2, "sizes": [1, 1, 0, 1]},
     "fewer again": {"do": "load", "world": 2, "step": 3, "more": False},
@@ -74,6 +73,10 @@ TASKS = OTHER_SIZES | {
     "refused": {"do": "refused", "world": 2, "step": 1, "name": "nothing"},
     "differ": {"do": "steps_differ", "world": 2, "name": "nothing"},
 }
+
+ROWLESS = torch.__version__ >= (2, 7)  # 2.6 itself gives no state dict of FSDP1 where a rank has no row of a parameter
+if ROWLESS:
+    TASKS["fsdp1 at once"] = {"do": "fsdp1_at_once", "world": 2, "step": 3, "name": "at_once"}
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +102,7 @@ def test_a_sharded_state_dict_of_fsdp1_comes_back_and_its_optimizer_by_the_same_
     assert found_by(told["fsdp1"]) is True
 
 
+@pytest.mark.skipif(not ROWLESS, reason="2.7 and newer")
 def test_of_fsdp1_a_rank_may_have_nothing_of_a_parameter(told):  # DL-56
     assert found_by(told["fsdp1 at once"]) is True
 
