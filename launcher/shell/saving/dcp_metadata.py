@@ -13,7 +13,11 @@ from typing import Annotated, Any
 import msgspec
 import torch
 from torch.distributed.checkpoint._traverse import set_element
-from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.default_planner import (
+    DefaultLoadPlanner,
+    DefaultSavePlanner,
+    create_default_local_load_plan,
+)
 from torch.distributed.checkpoint.metadata import (
     BytesStorageMetadata,
     ChunkStorageMetadata,
@@ -21,7 +25,15 @@ from torch.distributed.checkpoint.metadata import (
     TensorProperties,
     TensorStorageMetadata,
 )
-from torch.distributed.checkpoint.planner import LoadPlanner, ReadItem, SavePlan, SavePlanner, WriteItem, WriteItemType
+from torch.distributed.checkpoint.planner import (
+    LoadPlan,
+    LoadPlanner,
+    ReadItem,
+    SavePlan,
+    SavePlanner,
+    WriteItem,
+    WriteItemType,
+)
 
 from launcher.checkpoint.layout import MOST_DIMENSIONS, Layout
 from launcher.checkpoint.sums import sum_of
@@ -203,6 +215,14 @@ class FlashSavePlanner(DefaultSavePlanner):  # type: ignore[misc, unused-ignore]
 
 class FlashLoadPlanner(DefaultLoadPlanner):  # type: ignore[misc, unused-ignore]
     """DCP's default planner for what FlashSavePlanner has saved."""
+
+    def create_local_plan(self) -> LoadPlan:
+        """What of the state is to be read. Raises RuntimeError for a key that is not stored.
+
+        Where this rank lacks one that is, as of FSDP1's parameters with fewer rows than there are ranks, DCP's own
+        takes the checkpoint for one of torch 2.3, which had lists in one piece: none of ours is.
+        """
+        return create_default_local_load_plan(self.state_dict, self.metadata, not self.allow_partial_load)
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
         """Put a value where it belongs. Raises BadCheckpoint where it is not what FlashSavePlanner makes."""

@@ -218,6 +218,12 @@ def named(module: torch.nn.Module) -> dict[str, Any]:
     return {name.replace(_COMPILED, ""): each for name, each in state.items()} if _is_compiled(state) else state
 
 
+def buffers(module: torch.nn.Module, state: Mapping[str, Any]) -> dict[str, Any]:
+    """What of its state is no parameter, as BatchNorm's means: training need not keep it alike on all ranks."""
+    names = {name.replace(_COMPILED, "") for name, _ in module.named_buffers(remove_duplicate=False)}
+    return {name: each for name, each in state.items() if name.replace(_COMPILED, "") in names}
+
+
 def take_up(module: torch.nn.Module, state: Mapping[str, Any]) -> None:
     """Its load_state_dict(), whichever modules of it, or of the one that was saved, are compiled."""
     own: Mapping[str, Any] = module.state_dict()

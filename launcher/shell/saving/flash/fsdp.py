@@ -18,7 +18,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from launcher.errors import BadCheckpoint, BadState, NewerFormat
-from launcher.shell.saving.dcp import FlashStorageReader, FlashStorageWriter
+from launcher.shell.saving.dcp import FlashLoadPlanner, FlashStorageReader, FlashStorageWriter
 from launcher.shell.saving.dcp_reading import here
 from launcher.shell.saving.flash.choices import StorageType, copies_of
 from launcher.shell.saving.flash.together import talks, told_by_first
@@ -198,7 +198,7 @@ class FsdpShardCheckpointer:
         if reader is None:
             return {}
         state = _state_of(model, optimizer) | {"extra": ({},)}
-        dcp.load(state, storage_reader=reader)
+        dcp.load(state, storage_reader=reader, planner=FlashLoadPlanner())
         set_state_dict(
             model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
         )  # the extra values have been put into their place

@@ -21,7 +21,7 @@ from launcher.shell.saving import rng
 from launcher.shell.saving.flash.choices import StorageType, copies_of
 from launcher.shell.saving.frameworks.objects import made, plain
 from launcher.shell.saving.frameworks.parts import Parts
-from launcher.shell.saving.tensors import named, take_up
+from launcher.shell.saving.tensors import buffers, named, take_up
 
 try:
     from accelerate.data_loader import SeedableRandomSampler
@@ -30,7 +30,7 @@ except ImportError as error:
     raise NotUsable("accelerate", "is not there") from error
 
 _SHARDED = ("DEEPSPEED", "FSDP", "MEGATRON_LM", "TP")
-_RANDOM = "random"
+_RANDOM, _BUFFERS = "random", "/buffers"
 
 
 class FlashState:
@@ -68,10 +68,14 @@ class FlashState:
         if not isinstance(storage_type, StorageType):
             raise TypeError(f"storage_type is {storage_type!r}: StorageType.MEMORY or StorageType.DISK")
         parts: dict[str, object] = {_RANDOM: rng.seen(self._parts.rank)}
+        own: dict[str, object] = {}
         for name, each in self._each():
-            parts[name] = plain(_told(each), {}, name)
+            state = _told(each)
+            parts[name] = plain(state, {}, name)
+            if isinstance(each, Module):
+                own[f"{name}{_BUFFERS}"] = buffers(each, state)
         parts["accelerator"] = {"step": self._accelerator.step, "iteration": self._accelerator.save_iteration}
-        self._parts.save(step, parts, disk=storage_type is StorageType.DISK)
+        self._parts.save(step, parts | own, disk=storage_type is StorageType.DISK, own=own)
 
     def load_state(self) -> int | None:
         """Everything goes on from the newest step, from memory or storage: which one; None where nothing is stored.
@@ -86,7 +90,10 @@ class FlashState:
         if missing:
             raise BadCheckpoint(f"step {found.step} has no {', '.join(missing)}: prepare and register what was saved")
         for name, each in self._each():
-            _take_up(each, made(found.parts[name], {}))
+            state = made(found.parts[name], {})
+            if own := made(found.parts.get(f"{name}{_BUFFERS}"), {}):
+                state = {**state, **own}
+            _take_up(each, state)
         counts = found.parts.get("accelerator")
         if isinstance(counts, dict):
             self._accelerator.step = counts["step"]

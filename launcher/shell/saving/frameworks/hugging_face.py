@@ -22,7 +22,7 @@ from launcher.shell.progress import Steps
 from launcher.shell.saving import rng
 from launcher.shell.saving.flash.choices import copies_of
 from launcher.shell.saving.frameworks.parts import Parts, Step
-from launcher.shell.saving.tensors import named, take_up
+from launcher.shell.saving.tensors import buffers, named, take_up
 from launcher.shell.watching.beats import EVALUATES, beats
 
 try:
@@ -32,7 +32,8 @@ except ImportError as error:
     raise NotUsable("transformers", "with Trainer is not there") from error
 
 _STATE = "trainer_state.json"
-_REPLICATED = ("model", "optimizer", "scheduler", "scaler", "trainer")
+_BUFFERS = "model/buffers"
+_REPLICATED = ("model", _BUFFERS, "optimizer", "scheduler", "scaler", "trainer")
 
 
 class FlashSaves:
@@ -79,7 +80,7 @@ class FlashSaves:
         step = trainer.state.global_step
         every = self._storage_steps or 1
         last = step >= trainer.state.max_steps or trainer.control.should_training_stop
-        self.flash.save(step, self._seen(), disk=last or step % every == 0)
+        self.flash.save(step, self._seen(), disk=last or step % every == 0, own={_BUFFERS})
 
     def _seen(self) -> dict[str, object]:
         trainer: Any = self
@@ -90,8 +91,11 @@ class FlashSaves:
                     told[name].append(each.state())
                 else:
                     told[name] = each.state()
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        weights = named(model)
         parts: dict[str, object] = {
-            "model": dict(named(trainer.accelerator.unwrap_model(trainer.model))),
+            "model": dict(weights),
+            _BUFFERS: buffers(model, weights),
             "optimizer": trainer.optimizer.state_dict(),
             "scheduler": trainer.lr_scheduler.state_dict(),
             "trainer": json.dumps(dataclasses.asdict(trainer.state)),
@@ -139,7 +143,8 @@ class FlashSaves:
         if not self._is_ours(resume_from_checkpoint):
             inherited._load_from_checkpoint(resume_from_checkpoint, model)
             return
-        take_up(trainer.accelerator.unwrap_model(model or trainer.model), self._part("model"))
+        own = self._part(_BUFFERS) if self._loaded and _BUFFERS in self._loaded.parts else {}  # an older step has none
+        take_up(trainer.accelerator.unwrap_model(model or trainer.model), self._part("model") | own)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         trainer: Any = self

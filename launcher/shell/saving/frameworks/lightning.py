@@ -20,6 +20,7 @@ from launcher.shell.saving import rng
 from launcher.shell.saving.flash.choices import copies_of
 from launcher.shell.saving.frameworks.objects import made, plain
 from launcher.shell.saving.frameworks.parts import Parts
+from launcher.shell.saving.tensors import buffers
 
 try:
     from lightning.fabric.plugins.io import CheckpointIO
@@ -28,7 +29,7 @@ try:
 except ImportError as error:
     raise NotUsable("lightning", "is not there") from error
 
-_RANDOM = "turnout/random"
+_RANDOM, _BUFFERS = "turnout/random", "turnout/buffers"
 
 
 class FlashCheckpoint(Checkpoint):  # type: ignore[misc, unused-ignore]
@@ -106,7 +107,8 @@ class FlashCheckpoint(Checkpoint):  # type: ignore[misc, unused-ignore]
     def _save(self, trainer: Any, disk: bool) -> None:
         found = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
         parts = {name: plain(each, {}, name) for name, each in found.items()}
-        self._parts.save(trainer.global_step, parts | {_RANDOM: rng.seen(self._parts.rank)}, disk=disk)
+        parts |= {_RANDOM: rng.seen(self._parts.rank), _BUFFERS: buffers(trainer.lightning_module, found["state_dict"])}
+        self._parts.save(trainer.global_step, parts, disk=disk, own={_BUFFERS})
         if disk:
             self._stored = trainer.global_step
 
@@ -117,7 +119,10 @@ class FlashCheckpoint(Checkpoint):  # type: ignore[misc, unused-ignore]
             raise BadCheckpoint(f"nothing is stored in {self._parts.folder}")
         dice = found.parts.get(_RANDOM)
         self._dice = dice if found.same_world and isinstance(dice, str) else ""
-        return {name: made(each, {}) for name, each in found.parts.items() if name != _RANDOM}
+        told = {name: made(each, {}) for name, each in found.parts.items() if name not in (_RANDOM, _BUFFERS)}
+        if own := made(found.parts.get(_BUFFERS), {}):
+            told["state_dict"] = {**told["state_dict"], **own}
+        return told
 
 
 class _Files(CheckpointIO):  # type: ignore[misc, unused-ignore]

@@ -2,14 +2,15 @@
 
 What several ranks give under one name and alike is in storage once, and once in the memory of each worker: they are
 tensors of torch.distributed.checkpoint to ../dcp.py. Where plain values or random numbers differ, so does the part:
-a rank gets its own back. In a world of another size it gets the lowest rank's.
+a rank gets its own back. In a world of another size it gets the lowest rank's. Of other tensors only those of parts
+that are named as `own` may differ, as a model's buffers do.
 """
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,16 +72,17 @@ class Parts:
         """This process's."""
         return here(self.folder, self._environ).rank
 
-    def save(self, step: int, parts: Mapping[str, object], *, disk: bool) -> None:
+    def save(self, step: int, parts: Mapping[str, object], *, disk: bool, own: Collection[str] = ()) -> None:
         """Have them in memory; training may go on when this returns. disk: and in storage, in the background.
 
-        Else they go there only if training fails and goes on from this step. Raises BadState, NoMemory.
+        Else they go there only if training fails and goes on from this step. own: parts of which each byte is looked
+        at, whether other ranks have the same. Raises BadState, NoMemory.
         """
         state: dict[str, torch.Tensor] = {}
         contents: dict[str, str] = {}
         for name, part in parts.items():
             text, tensors = flatten(part)
-            contents[name] = _content(text, tensors.values())
+            contents[name] = _content(text, tensors.values(), name in own)
             key = _key(name, contents[name])
             state[key] = _bytes(text.encode())
             state |= {f"{key}/{each}": tensor for each, tensor in tensors.items()}
@@ -152,13 +154,14 @@ def _bytes(text: bytes) -> torch.Tensor:
     return torch.frombuffer(bytearray(text), dtype=torch.uint8)
 
 
-def _content(text: str, tensors: Iterable[torch.Tensor]) -> str:
+def _content(text: str, tensors: Iterable[torch.Tensor], whole: bool) -> str:
     """The same for parts that may be put together from several ranks: all but what training keeps alike by itself."""
     total = xxhash.xxh3_64(text.encode())
     for each in tensors:
         total.update(f"{each.dtype}{tuple(each.shape)}".encode())
-        if each.dtype is torch.uint8 and each.is_cpu and each.numel() <= _DICE_BYTES:
-            total.update(each.detach().contiguous().numpy().tobytes())
+        if whole or (each.dtype is torch.uint8 and each.is_cpu and each.numel() <= _DICE_BYTES):
+            flat = each.detach().cpu().resolve_conj().resolve_neg().reshape(-1)
+            total.update(flat.view(torch.uint8).numpy().tobytes())
     return total.hexdigest()
 
 

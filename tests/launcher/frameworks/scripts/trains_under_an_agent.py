@@ -30,8 +30,14 @@ class Watch(TrainerCallback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+def sees(model, arguments, inputs):
+    model.seen += inputs["input_ids"].float().mean()
+
+
 transformers.set_seed(7)
 model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=16, n_positions=8, vocab_size=32, use_cache=False))
+model.register_buffer("seen", torch.zeros(1))  # each rank of DDP has its own
+model.register_forward_pre_hook(sees, with_kwargs=True)
 dice = torch.Generator().manual_seed(3)
 rows = [torch.randint(0, 32, (8,), generator=dice) for _ in range(12)]
 arguments = TrainingArguments(

@@ -24,8 +24,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, StateDictType, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from launcher.flash_checkpoint import FsdpShardCheckpointer
 from launcher.shell.saving.dcp import FlashStorageReader, FlashStorageWriter
 from launcher.shell.saving.dcp_reading import memories
+from launcher.shell.saving.frameworks.parts import Parts
 
 folder = Path(sys.argv[1])
 
@@ -150,6 +152,32 @@ def fsdp1(step, name):
         loaded = dcp.load_sharded_optimizer_state_dict(state["model"], "optim", reader)
         optimizer.load_state_dict(FullyShardedDataParallel.optim_state_dict_to_load(model, optimizer, loaded["optim"]))
     return whole(model, optimizer) == wanted
+
+
+def fsdp1_at_once(step, name):
+    """Model and optimizer together, where the last rank has nothing of a parameter: it has fewer rows than the world.
+
+    A scheduler's rates are a list of dicts, as torch before 2.4 had saved in one piece.
+    """
+    model, optimizer = trained(step, "fsdp1")
+    checkpoints, extra_sd = FsdpShardCheckpointer(folder / name), {"step": step, "rates": [{"lr": 0.1}]}
+    checkpoints.save_checkpoint(step, model, optimizer, extra_sd)
+    checkpoints.wait_latest_checkpoint(60)
+    wanted = whole(model, optimizer)
+    model, optimizer = trained(step + 1, "fsdp1")
+    assert checkpoints.load_checkpoint(model, optimizer) == extra_sd
+    return whole(model, optimizer) == wanted
+
+
+def parts_of(step, name):
+    """Buffers of its own on each rank, as those of BatchNorm, beside weights that all have alike."""
+    weights, means = {"w": torch.arange(6.0)}, {"mean": torch.full((3,), float(dist.get_rank()), dtype=torch.bfloat16)}
+    parts = Parts(folder / name)
+    parts.save(step, {"model": weights | means, "buffers": means}, disk=True, own={"buffers"})
+    parts.wait(60)
+    found = parts.load(bool).parts
+    assert torch.equal(found["model"]["w"], weights["w"])
+    return found["buffers"]["mean"].tolist()
 
 
 def whole(model, optimizer):
