@@ -49,7 +49,8 @@ def take_turn() -> Callable[[], None]:
 def install(request: Request, crds: Path) -> None:
     """Create what the operator expects to find."""
     for file in sorted(crds.glob("kubeflow.org_*.yaml")):
-        _create(request, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", yaml.safe_load(file.read_text()))
+        definition = yaml.load(file.read_text(), yaml.CSafeLoader)  # a megabyte: 4 s in Python, 0.3 s in C
+        _create(request, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
     meta = {"apiVersion": "v1", "metadata": {"name": NAMESPACE}}
     _create(request, "/api/v1/namespaces", {**meta, "kind": "Namespace"})
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": SECRET}}

@@ -49,7 +49,7 @@ def loose_crd(version, kind):
 
 
 def pytorch_crd():
-    return yaml.safe_load((cache.training_crds() / "kubeflow.org_pytorchjobs.yaml").read_text())
+    return yaml.load((cache.training_crds() / "kubeflow.org_pytorchjobs.yaml").read_text(), yaml.CSafeLoader)
 
 
 async def serve(api, *crds):

@@ -77,7 +77,7 @@ def kustomized(folder):
     """Give the objects that `kubectl apply -k` would send."""
     done = subprocess.run([cache.binary("kubectl"), "kustomize", folder], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    return list(yaml.safe_load_all(done.stdout))
+    return list(yaml.load_all(done.stdout, yaml.CSafeLoader))
 
 
 def rendered(part):

@@ -100,7 +100,7 @@ async def test_the_podgroup_of_the_guide_holds_its_gang(stage):
     """DL-125: koordinator's own CRD where it is at hand, else ours of the same name."""
     await stage.build(leaves=2, hosts_per_leaf=4)
     file = SHARED / "scheduling.sigs.k8s.io_podgroups.yaml"
-    crd = yaml.safe_load(file.read_text()) if file.is_file() else cluster.pod_group_crd("koordinator")
+    crd = yaml.load(file.read_text(), yaml.CSafeLoader) if file.is_file() else cluster.pod_group_crd("koordinator")
     await stage.submit(crd)
     async with stage.plane.api() as api:
         await api.until("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", established)

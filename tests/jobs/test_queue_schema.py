@@ -80,7 +80,8 @@ def schema(file, version):
     path = SHARED / f"{file}.yaml"
     if not path.is_file():
         return PLAIN[file, version]
-    versions = {each["name"]: each["schema"] for each in yaml.safe_load(path.read_text())["spec"]["versions"]}
+    published = yaml.load(path.read_text(), yaml.CSafeLoader)
+    versions = {each["name"]: each["schema"] for each in published["spec"]["versions"]}
     return versions[version]["openAPIV3Schema"]["properties"]["spec"]
 
 

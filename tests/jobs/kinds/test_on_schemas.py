@@ -40,7 +40,9 @@ def definition(kind):
     places = [*SHARED.glob(f"*/{group}_{plural}.yaml")]
     if kind == "PyTorchJob":
         places = [cache.training_crds() / "kubeflow.org_pytorchjobs.yaml"]
-    return yaml.safe_load(places[0].read_text()) if places else loose_crd(f"{group}/{version}", NAMES.get(kind, kind))
+    if not places:
+        return loose_crd(f"{group}/{version}", NAMES.get(kind, kind))
+    return yaml.load(places[0].read_text(), yaml.CSafeLoader)
 
 
 def plan_definition():
