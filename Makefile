@@ -15,8 +15,12 @@ SIDE_BY_SIDE := -n 3 --dist loadfile --no-loadscope-reorder
 # Programs that tests start read their modules once, whatever the caller's environment says.
 unexport PYTHONDONTWRITEBYTECODE
 
-# The whole yard trains in processes of its own and tells how long everything took: it, too.
-ALONE = $(wildcard tests/e2e/test_*.py) tests/e2e/whole_yard
+# Stories of gangs on a real scheduler wait for it more than they compute: two files of them at a time, the longest first.
+GANGS = tests/e2e/test_nomination.py $(wildcard tests/e2e/test_*.py)
+TWO_AT_A_TIME := -n 2 --dist loadfile --no-loadscope-reorder
+
+# The whole yard trains in processes of its own and tells how long everything took.
+ALONE = tests/e2e/whole_yard
 
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 .DELETE_ON_ERROR:
@@ -62,7 +66,7 @@ demo-train: .venv/launcher ## Watch a training job grow, give way and be struck,
 	@$(PY) -m hack.chaos.demo $(ARGS)
 
 test: setup-launcher controlplane ## Run every test of minutes, those against a real kube-scheduler included
-	@# Gangs that a real scheduler looks at while they come are sensitive to a machine that is busy: these files run alone.
+	@$(PY) -m pytest $(TWO_AT_A_TIME) -m 'not long $(NOT_HERE)' $(ARGS) $(GANGS) || [ $$? -eq 5 ]
 	@$(PY) -m pytest -m 'not long $(NOT_HERE)' $(ARGS) $(ALONE) || [ $$? -eq 5 ]
 	@$(PY) -m pytest $(SIDE_BY_SIDE) --ignore-glob='tests/e2e/test_*.py' --ignore=tests/e2e/whole_yard -m 'not long $(NOT_HERE)' $(ARGS)
 
