@@ -17,6 +17,7 @@ class Door:
         self._behind = urlsplit(url)
         self._open = True
         self._passing: set[asyncio.Task] = set()
+        self._inside: set[asyncio.Task] = set()  # connections, to the last byte of their farewell
 
     async def __aenter__(self):
         self._server = await asyncio.start_server(self._pass, "127.0.0.1", 0)
@@ -25,20 +26,18 @@ class Door:
 
     async def __aexit__(self, *_):
         self._server.close()
-        passing = self.shut()
-        await asyncio.gather(*passing, return_exceptions=True)
+        self.shut()
+        await asyncio.gather(*self._inside, return_exceptions=True)
 
     def open(self):
         """Let connections pass from now on."""
         self._open = True
 
     def shut(self):
-        """Cut every connection. Gives what is being cut."""
+        """Cut every connection."""
         self._open = False
-        passing = list(self._passing)
-        for task in passing:
+        for task in self._passing:
             task.cancel()
-        return passing
 
     def kubeconfig(self, direct, folder):
         """Write a kubeconfig that leads through the door. Returns its path."""
@@ -50,16 +49,32 @@ class Door:
         return path
 
     async def _pass(self, reader, writer):
-        with contextlib.closing(writer):
+        me = asyncio.current_task()
+        self._inside.add(me)
+        me.add_done_callback(self._inside.discard)
+        async with closed(writer):
             if not self._open:
                 return
             there, back = await asyncio.open_connection(self._behind.hostname, self._behind.port)
-            with contextlib.closing(back):
+            async with closed(back):
+                if not self._open:
+                    return
                 task = asyncio.gather(copy(reader, back), copy(there, writer))
                 self._passing.add(task)
                 with contextlib.suppress(asyncio.CancelledError, ConnectionError):
                     await task
                 self._passing.discard(task)
+
+
+@contextlib.asynccontextmanager
+async def closed(writer):
+    """Closes it, and waits until it is."""
+    try:
+        yield
+    finally:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
 
 
 async def copy(source, sink):
