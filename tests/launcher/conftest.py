@@ -1,0 +1,14 @@
+"""What every test of the launcher leaves behind: nothing that the next one could take for its own."""
+
+import ctypes
+
+import pytest
+
+_SET_CHILD_SUBREAPER = 36  # prctl(2)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _orphans_are_adopted_in_this_module_alone():
+    """An agent's hands in this process adopt orphans. Those of later tests would lie here, ended, and nobody reaps."""
+    yield
+    ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
