@@ -11,6 +11,7 @@ from launcher.checkpoint.wire import (
     Ask,
     Done,
     Failed,
+    Hashed,
     Holdings,
     Look,
     MadeRoom,
@@ -66,11 +67,13 @@ def to_disk(talk, arena, step, target, rank=0, **more):
 
 
 def in_line(one, talk, arena, target, *more):
-    """Save these steps, the first of which is being written once this returns."""
+    """Save these steps. Once this returns the first is being written, and the others, which are hashed, wait."""
     to_disk(talk, arena, more[0], target, size_bytes=LARGE_BYTES)
     until(lambda: list(target.glob("step-*/.*.tmp")), one.log.read_text)
+    assert talk.hear(Hashed).step == more[0]
     for step in more[1:]:
         to_disk(talk, arena, step, target)
+        assert talk.hear(Hashed).step == step
 
 
 def test_a_save_that_finds_no_room_overtakes_the_oldest_that_waits_for_storage(keeper, tmp_path):  # noqa: F811

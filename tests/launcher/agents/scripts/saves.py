@@ -50,9 +50,12 @@ class Pace:
         self._file = os.open(folder / f"pace-{round_}", os.O_RDWR | os.O_CREAT, 0o600)
 
     def meet(self, step, last):
-        """Wait for the others. Is this the last step? last: rank 0 says so, unless it is to fail before the next."""
+        """Wait for the others. Is this the last step? last: rank 0 says so, unless it is to fail before the next.
+
+        It says which one: who is asleep at the end of the step before may read it a step too soon.
+        """
         if last and rank == 0:
-            self._write(world, 1)
+            self._write(world, step + 1)
         self._write(rank, step + 1)
         while any(self._read(other) < step + 1 for other in range(world)):
             time.sleep(0.0003)
@@ -60,7 +63,7 @@ class Pace:
             while self._read(1) < step + 2:
                 time.sleep(0.0003)
             sys.exit("it was to fail")
-        return self._read(world) == 1
+        return self._read(world) == step + 1
 
     def _write(self, at, value):
         os.pwrite(self._file, PLACE.pack(value), at * PLACE.size)
