@@ -38,18 +38,21 @@ class Cuda:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._runtime: Any = torch.cuda.cudart()
 
     def register(self, address: int, size: int) -> str:
         """On its device: a new thread is on device 0 else, and would begin a context there."""
-        with torch.cuda.device(self._device):
-            code = int(self._runtime.cudaHostRegister(address, size, _PORTABLE))
+        try:
+            with torch.cuda.device(self._device):
+                runtime: Any = torch.cuda.cudart()
+                code = int(runtime.cudaHostRegister(address, size, _PORTABLE))
+        except (AssertionError, RuntimeError) as error:  # a torch without that library; no save fails for it
+            return str(error)
         return "" if code in (0, _ALREADY) else f"cudaHostRegister: error {code}"
 
     def unregister(self, address: int) -> None:
         """An error has nobody who could do something about it."""
         with torch.cuda.device(self._device):
-            self._runtime.cudaHostUnregister(address)
+            torch.cuda.cudart().cudaHostUnregister(address)
 
 
 class Pages:

@@ -19,7 +19,7 @@ from launcher.errors import BadCheckpoint, LauncherError
 from launcher.shell.memory.arena import Arena, address_of
 from launcher.shell.memory.client import Client
 from launcher.shell.memory.copying import Copier
-from launcher.shell.memory.pages import Cuda, Pages, Registrar
+from launcher.shell.memory.pages import Cuda, Pages
 from launcher.shell.saving.frozen import Declared, Frozen, Skip
 from launcher.shell.saving.laying import Laid, Laying, Mask, copied_by_torch, state_of
 from launcher.shell.saving.overlap import Behind, Waits, may_wait
@@ -63,7 +63,6 @@ class Memory:
         frozen: Declared | None = None,
         dropped: Callable[[int, str], object] = lambda step, why: None,
         replicas: int = 0,
-        registrar: Callable[[torch.device], Registrar] = Cuda,
     ) -> None:
         local_rank, replicas = (0, 0) if replicated else (rank.local_rank, replicas)
         self._rank, self._generations = rank, min(generations + bool(replicas), MOST_GENERATIONS)
@@ -83,8 +82,8 @@ class Memory:
         self._pending: _Save | None = None
         self._settling = threading.RLock()  # who is told of a save that is dropped may ask
         self.copied_bytes, self.waited_s = 0, 0.0  # waited: for a free generation
-        self._pages, self._registrar = Pages(self._generations), registrar
-        self._driver: Registrar | None = None  # of the device whose memory is saved, once there was such
+        self._pages = Pages(self._generations)
+        self._driver: Cuda | None = None  # of the device whose memory is saved, once there was such
 
     def prepare(self, state: object, beside: str = "") -> int:
         """Have the memory for such a state, and its pages, before the first save. Gives its bytes. Raises NoMemory."""
@@ -99,7 +98,7 @@ class Memory:
 
     def _have_pages(self, arena: Arena, laid: Laid) -> None:
         if self._driver is None and (device := laid.device()) is not None:
-            self._driver = self._registrar(device)
+            self._driver = Cuda(device)
         self._pages.have(arena, self._asked, self._driver)
 
     def save(

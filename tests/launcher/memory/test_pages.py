@@ -10,7 +10,7 @@ import torch
 
 from launcher.checkpoint.generations import PAGE_BYTES, Identity
 from launcher.shell.memory.arena import Arena, address_of, boot_id
-from launcher.shell.memory.pages import Pages
+from launcher.shell.memory.pages import Cuda, Pages
 from launcher.shell.saving.checkpointer import Checkpointer
 
 SIZE = 16 * PAGE_BYTES
@@ -115,6 +115,11 @@ def test_a_driver_that_refuses_is_told_of_once_and_asked_again_for_more(arena, c
         ("memory_not_registered", "cudaHostRegister: error 2")
     ] * 2
     pages.close()
+
+
+def test_what_no_driver_takes_is_a_reason_and_no_error():
+    """Of the real runtime: there is no driver here, or no memory at that address."""
+    assert Cuda(torch.device("cuda", 0)).register(0, 1) != ""
 
 
 @pytest.mark.gpu

@@ -32,15 +32,20 @@ def hangs(job, size, rank):
     return life
 
 
-def test_a_rank_of_a_plain_script_that_sleeps_while_the_others_wait_for_it_is_named_and_all_start_again(crew):
-    job = crew("3", "--hang-timeout=4", "--on-hang=restart", "--max-restarts=1", script=PLAIN, quick=FORKS)
+def rank_1_hangs(job):
+    """Three workers, of which the second is named. Gives the first, and what it has gathered."""
     for name in ("w0", "w1", "w2"):
         agent = job.start(name, f"--stacks-dir={job.folder / f'stacks-{name}'}")
         if name == "w0":
             agent.until("coordinator_begun")
-    coordinator = job.agents[0]
-    gathered = coordinator.until("stacks_gathered", TORCH_S)
+    gathered = job.agents[0].until("stacks_gathered", TORCH_S)
     assert (gathered["apart"], gathered["shown"]) == ("[1]", 3), gathered
+    return job.agents[0], gathered
+
+
+def test_a_rank_of_a_plain_script_that_sleeps_while_the_others_wait_for_it_is_named_and_all_start_again(crew):
+    job = crew("3", "--hang-timeout=4", "--on-hang=restart", "--max-restarts=1", script=PLAIN, quick=FORKS)
+    coordinator, gathered = rank_1_hangs(job)
     assert "rank 1 stands apart: fetch@" in gathered["verdict"], gathered
     assert [agent.code(TORCH_S) for agent in job.agents] == [0, 0, 0]
     assert [each["reason"] for each in coordinator.told("round_ended")] == ["process_hung"]
@@ -55,13 +60,7 @@ def test_a_rank_of_a_plain_script_that_sleeps_while_the_others_wait_for_it_is_na
 
 def test_a_rank_that_has_not_begun_a_collective_leaves_though_every_stack_is_the_same(crew):
     job = crew("2:3", "--hang-timeout=4", "--on-hang=replace", "--max-restarts=1", script=ALIKE, quick=FORKS)
-    for name in ("w0", "w1", "w2"):
-        agent = job.start(name, f"--stacks-dir={job.folder / f'stacks-{name}'}")
-        if name == "w0":
-            agent.until("coordinator_begun")
-    coordinator = job.agents[0]
-    gathered = coordinator.until("stacks_gathered", TORCH_S)
-    assert (gathered["apart"], gathered["shown"]) == ("[1]", 3), gathered
+    _, gathered = rank_1_hangs(job)
     assert "rank 1 has not begun call 31 of group 0 (default_pg, gloo), all_reduce" in gathered["verdict"], gathered
     written = json.loads((job.folder / "stacks-w0" / "stacks.json").read_text())
     assert (written["outliers"], written["outliers_by"], written["apart"]) == ("1", "behind", [])

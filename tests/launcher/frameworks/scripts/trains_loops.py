@@ -20,6 +20,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import DataLoaderConfiguration, set_seed
 from forks import digest, example, folder, fork
+from rows import Rows
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -35,25 +36,8 @@ def data():
     return TensorDataset(torch.randn(2 * BATCHES, 4, generator=dice))
 
 
-class Rows(DataLoader):
-    """Tells where in a pass it is, as Lightning asks for it: without that a pass begins anew."""
-
-    def __init__(self):
-        super().__init__(data(), batch_size=2, generator=torch.Generator())
-        self.at = self.skipped = 0
-
-    def __iter__(self):
-        skipped, self.skipped = self.skipped, 0
-        for at, batch in enumerate(super().__iter__(), 1):
-            self.at = at
-            if at > skipped:
-                yield batch
-
-    def state_dict(self):
-        return {"at": self.at % len(self)}
-
-    def load_state_dict(self, state):
-        self.skipped = state["at"]
+def rows():
+    return Rows(data(), batch_size=2, generator=torch.Generator())
 
 
 def network():
@@ -183,7 +167,7 @@ def fits(name, killed=0, last=LAST):
     flash = FlashCheckpoint(folder(HOME, name), storage_steps=4)
     kills = Kills(name, killed, flash)
     trainer = trainer_of(name, [flash, kills], last)
-    trainer.fit(model, Rows(), ckpt_path=flash.newest())
+    trainer.fit(model, rows(), ckpt_path=flash.newest())
     flash.wait(60)
     state = (
         model.state_dict(),
@@ -203,7 +187,7 @@ def page(word):
         },
         "flash_checkpoint.lightning": {
             "Trainer": lambda **more: trainer_of("page", more["callbacks"], 3), "model": Net(),
-            "data": Rows(),
+            "data": rows(),
         },
     }[word]  # fmt: skip
     home = folder(HOME, f"page-{word}")

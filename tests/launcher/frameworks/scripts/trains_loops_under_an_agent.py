@@ -22,6 +22,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import DataLoaderConfiguration, DistributedType, FullyShardedDataParallelPlugin, set_seed
 from forks import digest
+from rows import Rows
 from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader, TensorDataset
@@ -136,27 +137,6 @@ def sharded(version):
     local = [each.to_local() if isinstance(each, DTensor) else each for each in held]
     tell(began, step, losses, (local, schedule.state_dict()))
     own.end_training()
-
-
-class Rows(DataLoader):
-    """Tells where in a pass it is, as Lightning asks for it: without that a pass begins anew."""
-
-    def __init__(self, *arguments, **named):
-        super().__init__(*arguments, **named)
-        self.at = self.skipped = 0
-
-    def __iter__(self):
-        skipped, self.skipped = self.skipped, 0
-        for at, batch in enumerate(super().__iter__(), 1):
-            self.at = at
-            if at > skipped:
-                yield batch
-
-    def state_dict(self):
-        return {"at": self.at % len(self)}
-
-    def load_state_dict(self, state):
-        self.skipped = state["at"]
 
 
 class Net(lightning.LightningModule):
