@@ -1,9 +1,9 @@
-"""What is decided at one moment: a pure function of what was seen, the policy and the time. DESIGN §4.
+"""What is decided at one moment: a pure function of what was seen, the policy and the time. docs/design.md 4.
 
 Evict first: a waiting job that fits once elastic workers leave makes just enough of them leave; one that would not
-fit even then disturbs nobody. Create late: what is left after every min, in whole workers, goes unit by unit to the
-job that gains most by it. Every job gets exactly one step with one reason, and a plan that was carried out is not
-taken back by the next one while nothing else happens.
+fit even then disturbs nobody. Create late: what is left after every min, in whole workers, goes to the job that gains
+most by it, as much as it can use, and then to the next. Every job gets exactly one step with one reason, and a plan
+that was carried out is not taken back by the next one while nothing else happens.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from autoscaler.lending.evict import Givers, may_give
 from autoscaler.lending.grow import Growing, grow
 from autoscaler.lending.ledger import Ledger, Wish
 from autoscaler.lending.quota import Quota, least_of, total_of
-from autoscaler.lending.worth import in_debt
+from autoscaler.lending.worth import in_debt, rich
 from autoscaler.model import TURN, Going, Observation, Policy, Queue, Reason, Seen, Standing, Step, pool_of
 
 
@@ -48,12 +48,13 @@ def decide(seen: Observation, policy: Policy, now_s: float) -> list[Step]:
         ledger = _with_promised(real, going, seen.leaving)
     same = not going and not seen.leaving
     if waiters:
-        poor = partial(in_debt, policy=policy, now_s=now_s)
+        wealthy, poor = partial(rich, policy=policy, now_s=now_s), partial(in_debt, policy=policy, now_s=now_s)
         able = [each for each in ordered if each.gives and id(each) not in steps and may_give(each, now_s)]
-        same &= not _serve_all(waiters, Givers(able, ledger, poor), (ledger, real), seen.queues, steps)
+        same &= not _serve_all(waiters, Givers(able, ledger, wealthy, poor), (ledger, real), seen.queues, steps)
         runners = [each for each in runners if id(each) not in steps]
     kept = ledger.with_headroom(policy.headroom) if policy.headroom or ledger.quota.keeps() else ledger
     growing = _growing(ledger, ledger if same else real, kept, waiters, steps)
+    growing.settled = None if seen.settled is None else {name: dict(each) for name, each in seen.settled.items()}
     grow(runners, growing, policy, now_s, steps)
     return [step for each in seen.jobs if (step := steps.get(id(each)) or each.still) is not None]
 

@@ -42,5 +42,7 @@ def as_record(step: Step) -> dict[str, Any]:
 
 def sentence(step: Step) -> str:
     """A decision as an Event tells it."""
-    what = f"{step.was} to {step.workers} workers" if step.changes else f"stays at {step.was} workers"
-    return f"{what}: {step.detail or step.reason.value}"
+    told = step.detail or step.reason.value
+    if step.changes:
+        return f"{step.was} to {step.workers} workers: {told}"
+    return f"stays at {step.was} workers: {told}" if step.was else f"is left as it is: {told}"

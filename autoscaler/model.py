@@ -29,6 +29,7 @@ class Reason(Enum):
     COOLDOWN = "Cooldown"
     NO_FREE_ROOM = "NoFreeRoom"  # no whole worker fits on the nodes or in the queue
     HEADROOM_KEPT = "HeadroomKept"
+    ROOM_SETTLES = "RoomSettles"  # the room has not been idle for as long as a restart takes
     OTHERS_WAIT = "PendingMin"  # the room is promised to a job that waits for its min
     MARGINAL_GAIN = "MarginalGainTooSmall"
     BUDGET_SPENT = "RestartBudgetSpent"  # restarts have cost it more than lending has won it
@@ -50,6 +51,7 @@ class Reason(Enum):
     RELEASED = "Released"  # an admin takes back everything that is lent
 
 
+NODES = ""  # where room is idle: on the nodes, beside the queues by their names
 ELSEWHERE = -1  # the row of a node that is not known: its room is nobody's to give
 
 
@@ -63,14 +65,15 @@ class Worker:
     index: int
     row: int | None
     leaving: bool = False
-    since_s: float = 0.0  # when it was created
+    since_s: float = 0.0  # when its node took it in, else when it was created
     name: str = ""
 
 
 class Step(NamedTuple):
     """What becomes of one job: its size from now on, which is the old one for a job that is left alone.
 
-    for_: the waiting job that a shrink makes room for. detail: numbers for a person.
+    for_: the waiting job that a shrink makes room for. detail: numbers for a person. at_start: is it made while the job
+    starts, so that it costs nothing?
     """
 
     key: JobKey
@@ -79,6 +82,7 @@ class Step(NamedTuple):
     reason: Reason
     detail: str = ""
     for_: JobKey | None = None
+    at_start: bool = False
 
     @property
     def changes(self) -> bool:
@@ -132,6 +136,7 @@ class Seen:
     first: Gain = field(init=False, compare=False, repr=False)
     gives: bool = field(init=False, compare=False, repr=False)
     steady: bool = field(init=False, compare=False, repr=False)
+    began_s: float = field(init=False, compare=False, repr=False)
     _said: list[Step] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -142,32 +147,32 @@ class Seen:
         node. waits: is anything missing to its min? turn: who comes first, the smallest. still: the step of a job that
         is left alone whatever room and time there is, None for one that time or room may move. spare: the nodes of
         its workers above the min. larger: the next size up; unit: what that takes of which pool; first: what it is
-        worth. gives: has it workers to give? steady: only time and room decide whether it grows.
+        worth. gives: has it workers to give? steady: only time and room decide whether it grows. began_s: since when
+        its first worker has run.
         """
         object.__setattr__(self, "_said", [])
         job = self.job
-        size = job.replicas
+        size, order = job.replicas, job.order
         living = tuple(worker for worker in self.workers if not worker.leaving and worker.index < size)
         going = self.workers if len(living) < len(self.workers) else ()
         promised = (w.row for w in going if w.row not in (None, ELSEWHERE) and (w.leaving or w.index >= size))
         placed = sum(worker.row is not None for worker in living)
         short = any(there < wanted for there, (_, wanted) in zip(self.beside, job.beside, strict=False))
         waits = job.life is Life.LIVE and (placed + self.done < job.bounds.least or short)
-        order = job.order
         deadline_s = _FOREVER_S if order.deadline_s is None else order.deadline_s
         pool, larger = pool_of(job.queue, job.shape), job.sizes.larger(size)
-        created_s = since_1970(job.created) or 0.0
         for name, value in (
             ("living", living),
             ("promised", tuple(promised)),
             ("placed", placed),
             ("waits", waits),
             ("spare", tuple(w.row for w in living[job.bounds.least :] if w.row not in (None, ELSEWHERE))),
-            ("turn", (-order.class_value, -order.priority, deadline_s, created_s, job.key)),
+            ("turn", (-order.class_value, -order.priority, deadline_s, since_1970(job.created) or 0.0, job.key)),
             ("pool", pool),
             ("larger", larger),
             ("unit", (pool, larger - size)),
             ("first", gain(job.curve, job.bounds.least, size, larger)),
+            ("began_s", min([worker.since_s for worker in living], default=0.0)),
             ("gives", job.elastic and not waits and len(living) > job.bounds.least),
         ):
             object.__setattr__(self, name, value)
@@ -247,7 +252,8 @@ class Observation:
     """What was seen at one moment. jobs: by key. age_s: of the oldest list in it. whole: False when some list failed.
 
     unready: the share of nodes that are not ready. standing: what an admin has said of all jobs. leaving: pods that go,
-    of no job that is here any more. in_turn: jobs are in the order of their turns.
+    of no job that is here any more. in_turn: jobs are in the order of their turns. settled: by NODES or queue and by
+    resource, what has been idle for as long as a restart takes; None where that does not matter.
     """
 
     jobs: tuple[Seen, ...]
@@ -259,6 +265,7 @@ class Observation:
     standing: Standing = Standing.RUN
     leaving: tuple[Going, ...] = ()
     in_turn: bool = False
+    settled: Mapping[str, Mapping[str, int]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +277,8 @@ class Policy:
     does. restart_s: what a change of size costs a job; payback_s: by when growing has to win it back; budget: the
     share of its time that restarts may cost a job whatever they win. stale_s: the oldest list that may be acted on.
     most_unready: the share of nodes above which nothing is changed. promise_s: for how long room counts that a
-    controller has not freed.
+    controller has not freed. start_s: for how long a job starts, once it has its min: to be resized then costs it
+    nothing. settle: of a restart's time, for how long room has to have been idle before somebody restarts for it.
     """
 
     cooldown_s: float = 600.0
@@ -280,6 +288,13 @@ class Policy:
     headroom: Mapping[str, int] = field(default_factory=dict)
     restart_s: float = 60.0
     payback_s: float = 3600.0
-    budget: float = 0.01
+    budget: float = 0.0
     most_unready: float = 0.45
     promise_s: float = 300.0
+    start_s: float = 10.0
+    settle: float = 0.75
+
+    @property
+    def settle_s(self) -> float:
+        """Give it in seconds."""
+        return self.settle * self.restart_s

@@ -50,7 +50,7 @@ class KindRights:
         return (*patched, *(Rule(self.group, (made,), ("create",)) for made in self.creates))
 
 
-# Source of the fields: facts/autoscaling.md 5.
+# Source of the fields: docs/facts/autoscaling.md 5.
 KINDS = {
     "Job": KindRights("batch", "jobs", ("spec.parallelism", "spec.completions")),
     "PyTorchJob": KindRights("kubeflow.org", "pytorchjobs", ("spec.pytorchReplicaSpecs.Worker.replicas",)),

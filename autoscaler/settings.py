@@ -36,7 +36,7 @@ class Settings:
     cooldown_s: float = 600.0
     restart_s: float = 60.0
     payback_s: float = 3600.0
-    restart_budget: float = 0.01
+    restart_budget: float = 0.0
     least_gain: float = 0.05
     headroom_gpus: int = 0
     gpu_resource: str = "nvidia.com/gpu"

@@ -62,10 +62,8 @@ class View:
         uid, key = meta["uid"], JobKey(kind, meta.get("namespace", ""), meta["name"])
         try:
             job = self._kinds[kind].read(raw)
-        except BadJob as error:
-            self._forget_job(uid)
-            self.faults[key] = str(error)
-            self._keys[uid] = key
+        except Exception as error:
+            self._set_aside(uid, key, error)
             return
         self.faults.pop(key, None)
         before = self.jobs.get(uid)
@@ -165,7 +163,10 @@ class View:
         if self._ground.settle():
             self._changed.update(self.jobs)  # rows have moved
         for uid in self._changed & self.jobs.keys():
-            self._set_seen(uid, None if self.jobs[uid].life is Life.DONE else self._look(self.jobs[uid]))
+            try:
+                self._set_seen(uid, None if self.jobs[uid].life is Life.DONE else self._look(self.jobs[uid]))
+            except Exception as error:
+                self._set_aside(uid, self._keys[uid], error)
         self._changed.clear()
         if not self._in_turn:
             self._seen, self._in_turn = dict(sorted(self._seen.items(), key=lambda each: each[1].turn)), True
@@ -190,11 +191,10 @@ class View:
 
     def about(self, key: JobKey) -> tuple[str, str, str] | None:
         """What a job is to the API server: kind, API version, uid; None for one that is gone."""
-        raw = self.raw.get(key)
-        if raw is None:
+        if (uid := self._uids.get(key)) is None:
             return self.strays.about.get(key)
         version = self._kinds[key.kind].path.removeprefix("/apis/").rpartition("/")[0]
-        return "Job" if key.kind == "VolcanoJob" else key.kind, version, raw["metadata"].get("uid", "")
+        return "Job" if key.kind == "VolcanoJob" else key.kind, version, uid
 
     def pods_of(self, key: JobKey) -> list[Pod]:
         """The pods of a job."""
@@ -257,6 +257,12 @@ class View:
         self._in_turn &= before is not None and before.turn == seen.turn
 
     # Keeping count.
+
+    def _set_aside(self, uid: str, key: JobKey, error: Exception) -> None:
+        """Leave a job alone which cannot be read as it is now, whoever's fault that is: all others go on."""
+        self._forget_job(uid)
+        self._keys[uid], self._uids[key] = key, uid
+        self.faults[key] = str(error) if isinstance(error, BadJob) else f"it cannot be read: {error!r}"
 
     def _forget_job(self, uid: str) -> None:
         key = self._keys.pop(uid, None)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
-from autoscaler.telling.chain import Chain, Holder, Lack, QueueLink, RoomLink, SizeLink, amount_of
+from autoscaler.telling.chain import Chain, Holder, Lack, QueueLink, SizeLink, amount_of
 from autoscaler.telling.forecast import Estimate
 from autoscaler.telling.futures import NEVER
+from autoscaler.telling.never import BareGang
+from autoscaler.telling.nodes import RoomLink
 from jobs.kinds.all import KINDS
 from jobs.model import JobKey
 from kube.times import rfc3339
@@ -133,6 +135,8 @@ def _gang(chain: Chain) -> str:
     gang = chain.gang
     if chain.state == "waits":
         text = f"it needs {count(gang.least, 'worker')}, {gang.has} with a node: {gang.lacks} lacking"
+        if gang.has < gang.there < gang.least:
+            text += f"; {gang.there} exist"
         if chain.room.ever < gang.lacks:
             text += f", and not more than {chain.room.ever} would fit if every job were gone"
     else:
@@ -149,6 +153,12 @@ def _size(size: SizeLink, least: int, most: int) -> list[Row]:
     told = f"{count(size.size, 'worker')} of {least} to {most}, {size.elastic} of them elastic; {larger}"
     if size.size != size.wanted:
         told += f"; {size.wanted} are asked for"
+    if size.put_back is not None:
+        told += (
+            f"; its object was applied again as it was submitted, which took it from {size.put_back} to {size.wanted}"
+        )
+    if size.wish is not None:
+        told += f"; somebody has set {size.wish} by hand, its most until turnout.dev/wish-workers is taken away"
     if size.changed_s is None:
         return [("size", told), ("bank", "its size has never been changed by the lender")]
     balance = lasting(abs(size.balance_s))
@@ -201,3 +211,12 @@ def count(number: int, one: str) -> str:
 def gpus(number: int) -> str:
     """1 GPU, 2 GPUs."""
     return count(number, "GPU")
+
+
+def running(gang: BareGang, resource: str) -> str:
+    """A gang that has its min and is nobody's job, in a sentence."""
+    held = sum(dict(shape.requests).get(resource, 0) for _, shape in gang.placed)
+    return (
+        f"{gang.key} runs: {len(gang.placed)} of its {count(gang.there, 'pod')} have a node and hold {gpus(held)} of "
+        f"queue {gang.queue}. No job of a kind that the lender knows owns it, so it is never resized."
+    )

@@ -107,15 +107,16 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Bank:
-    """What lending has won and cost a job, in seconds of its own time. Source: facts/autoscaling.md M5.
+    """What lending has won and cost a job, in seconds of its own time. Source: docs/facts/autoscaling.md M5.
 
     gained_s: when its size was last changed, restarts taken off. resized_s: when that was; 0 for never. restart_s:
-    what a change of size costs it, None for what is usual.
+    what a change of size costs it, None for what is usual. at_start: was that change made as the job started?
     """
 
     gained_s: float = 0.0
     resized_s: float = 0.0
     restart_s: float | None = None
+    at_start: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +131,15 @@ class Spread:
 class Job:
     """One job. replicas: the workers that its object asks for now. shape: of one worker.
 
-    wish: the most that a person has asked for by hand since we last wrote, None for no such wish. sizes: those that it
-    can have. role: what its workers are called among its pods, "" when it has no other role. beside: pods of other
-    roles, (shape, count), which are part of its least. refused: why it cannot be resized, "" when it can; it counts in
-    its queue all the same. version: of its object, without which no change is written. priority_class: the name of
-    its PriorityClass. part_of: the uid of the object that has made it, "" for none: is that a job, too, then it counts
-    for both. pause_ends_s: when a pause is over, None for never. curve: workers -> how fast, ascending, as its owner
-    knows or its pods have reported; learnt: by the latter. lifted: above others by Kueue. foreign: nobody's to resize,
-    and waits as it stands: pods or a PodGroup of a kind that we do not know.
+    wish: the most that a person has asked for by hand since we last wrote, None for no such wish. put_back: the size
+    that we wrote last, where its object has been applied again as it was submitted, None where it was not. sizes: those
+    that it can have. role: what its workers are called among its pods, "" when it has no other role. beside: pods of
+    other roles, (shape, count), which are part of its least. refused: why it cannot be resized, "" when it can; it
+    counts in its queue all the same. version: of its object, without which no change is written. priority_class: the
+    name of its PriorityClass. part_of: the uid of the object that has made it, "" for none: is that a job, too, then it
+    counts for both. pause_ends_s: when a pause is over, None for never. curve: workers -> how fast, ascending, as its
+    owner knows or its pods have reported; learnt: by the latter. lifted: above others by Kueue. foreign: nobody's to
+    resize, and waits as it stands: pods or a PodGroup of a kind that we do not know.
     """
 
     key: JobKey
@@ -152,6 +154,7 @@ class Job:
     sizes: Sizes = ANY_SIZE
     role: str = ""
     wish: int | None = None
+    put_back: int | None = None
     beside: tuple[tuple[PodShape, int], ...] = ()
     life: Life = Life.LIVE
     pause: Pause = Pause.NONE

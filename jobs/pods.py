@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ from kube import labels
 
 Said = Mapping[str, str]  # labels and annotations of a pod
 _ROLES = (labels.TRAINING_TYPE, labels.VOLCANO_TASK_SPEC)
+_NUMBER = re.compile(r"[0-9]{1,9}")
 _INDEXES = (labels.VOLCANO_TASK_INDEX, labels.TRAINING_INDEX, labels.JOB_INDEX)
 
 
@@ -35,7 +37,7 @@ def first(said: Said, *keys: str) -> str:
 
 def number(text: str) -> int:
     """A number written on a pod, 0 for what is none."""
-    return int(text) if len(text) <= 9 and text.isdecimal() else 0
+    return int(text) if _NUMBER.fullmatch(text) else 0
 
 
 @dataclass(frozen=True, slots=True)

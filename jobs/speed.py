@@ -11,7 +11,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 Curve = tuple[tuple[int, float], ...]
-USUAL = 0.9  # the power of the workers by which a job of no known curve gets faster: facts/autoscaling.md 7.1
+_STEEPEST = 20.0  # power of the workers: whatever an owner writes, a speed stays a number above nought
+USUAL = 0.9  # the power of the workers by which a job of no known curve gets faster: docs/facts/autoscaling.md 7.1
 
 
 class Gain(NamedTuple):
@@ -47,7 +48,7 @@ def speed(curve: Curve, workers: int) -> float:
 
 
 def _power(low: int, slow: float, high: int, fast: float) -> float:
-    return math.log(fast / slow) / math.log(high / low)
+    return max(-_STEEPEST, min(math.log(fast / slow) / math.log(high / low), _STEEPEST))
 
 
 @lru_cache(maxsize=65_536)

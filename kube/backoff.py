@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """The rule that client-go's reflectors keep. Source: facts/ecosystem.md 1.6."""
+    """The rule that client-go's reflectors keep. Source: docs/facts/ecosystem.md 1.6."""
 
     first_s: float = 0.8
     most_s: float = 30.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -16,7 +17,7 @@ class BadSetting(ValueError):
 def address(text: str, flag: str) -> tuple[str, int]:
     """host:port, with IPv6 hosts in brackets. Raises BadSetting."""
     host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdigit() or int(port) > 65535:
+    if not colon or not host or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535:
         raise BadSetting(f"{flag} is {text!r}: it must be host:port")
     return host.strip("[]"), int(port)
 

@@ -127,6 +127,7 @@ class PodCondition(Struct):
     type: str = ""
     status: str = ""
     reason: str = ""
+    message: str = ""
 
 
 class PodStatus(Struct):
@@ -134,6 +135,7 @@ class PodStatus(Struct):
     nominated_node_name: str = ""
     conditions: list[PodCondition] | None = None
     pod_ip: str = msgspec.field(name="podIP", default="")
+    start_time: str | None = None
 
 
 class Pod(Struct):

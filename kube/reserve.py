@@ -73,9 +73,11 @@ class Reserved:
         return bool(np.any((self._snapshot.free_at(row) < kept) & (kept > 0)))
 
     def _add(self, pods: Pods, sign: int) -> None:
-        vectors = [self._snapshot.vector(shape) for _, shape in pods]  # first, since a new resource widens the rows
+        # First, since a new resource widens the rows.
+        vectors = {shape: self._snapshot.vector(shape) for shape in {shape for _, shape in pods}}
         self._widen()
-        for (row, shape), vector in zip(pods, vectors, strict=True):
+        for row, shape in pods:
+            vector = vectors[shape]
             self._kept[row, : len(vector)] += sign * vector
             self._pods[row] += sign
             for port in shape.host_ports:

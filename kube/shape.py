@@ -5,6 +5,7 @@ Two pods of one shape are alike to a planner. Where the pod is, and whose it is,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -17,6 +18,7 @@ Requirement = tuple[str, str, tuple[str, ...]]  # key, operator, values
 Term = tuple[tuple[Requirement, ...], tuple[Requirement, ...]]  # on labels, on fields
 
 MOST = 1 << 52  # 4 PiB: beyond any node, and a node's pods may each ask for it without overflowing 64 bits
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}")  # as affinity compares them: 64 bits
 _BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")
 
 
@@ -200,10 +202,7 @@ def _compares(value: str | None, operator: str, values: tuple[str, ...]) -> bool
 
 @lru_cache(maxsize=4096)
 def _integer(text: str | None) -> int | None:
-    try:
-        return int(text) if text is not None else None
-    except ValueError:
-        return None
+    return int(text) if text is not None and _INTEGER.fullmatch(text) else None
 
 
 def same_offer(one: Node, other: Node) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from kube.errors import (
@@ -50,7 +52,7 @@ def answered(method: str, path: str, code: int, body: bytes, retry_after: str) -
     except msgspec.DecodeError:  # a proxy's page, or plain text
         status = Status(message=body[:300].decode("utf-8", "replace"))
     status.code = code
-    if retry_after.isdecimal() and len(retry_after) < 7:
+    if re.fullmatch(r"[0-9]{1,6}", retry_after):
         status.details = StatusDetails(int(retry_after))
     return fault(method, path, status)
 

@@ -62,7 +62,7 @@ def seated(members: Sequence[Member], before: Sequence[Member] = (), limit: Limi
 
     before: the last world by group rank, () for none. A member is the one before when its name and its path are; one
     that came back elsewhere under its name is new, and has its old seat if no other costs less.
-    Source: issue 6 item 4; facts/launcher.md target 18; pytorch#191190
+    Source: docs/facts/launcher.md 9 row 18; pytorch#191190
     """
     least = optimum(members)
     members = sorted(members, key=_index)

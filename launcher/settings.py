@@ -69,6 +69,7 @@ class Warned(StrEnum):
     """What a note is about. The list is closed."""
 
     NO_EFFECT = "no effect here"
+    NO_ADDRESS = "no address"  # several workers that were told nowhere to meet
     OTHER_BACKEND = "dynamic rendezvous"  # static cannot be resized
     RESIZING = "resizing"  # promised for DDP only
 
@@ -114,7 +115,8 @@ class Meeting:
 
     run: id of the job, the same for all members; "" of one that is alone: it makes its own. host, port: where the first
     coordinator listens; "" when only the arbiter's record tells, port 0 for any. is_host: this member is that first
-    coordinator, or is not; None: who finds the address to be its own. wanted: how many workers the job has now, None
+    coordinator, or is not; None: who finds the address to be its own. store_port: of a worker that is alone, where its
+    processes meet, 0 for any. wanted: how many workers the job has now, None
     when nobody said. lease: namespace/name. round_dir: a folder that all members share. token_file: holds the job's
     token, "" for none; insecure: other hosts are talked to without one.
     """
@@ -124,6 +126,7 @@ class Meeting:
     host: str = "127.0.0.1"
     port: int = PORT
     is_host: bool | None = None
+    store_port: int = 0
     standalone: bool = False
     wanted: int | None = None
     arbiter: ArbiterKind = ArbiterKind.MAJORITY
@@ -133,8 +136,9 @@ class Meeting:
     insecure: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 <= self.port < 65_536:
-            raise BadSettings(f"port {self.port} is outside 0 to 65535")
+        for port in (self.port, self.store_port):
+            if not 0 <= port < 65_536:
+                raise BadSettings(f"port {port} is outside 0 to 65535")
         if self.wanted is not None and self.wanted < 1:
             raise BadSettings(f"wanted is {self.wanted}: at least 1 worker is needed")
         if self.lease and (self.lease.count("/") != 1 or not all(self.lease.split("/"))):
@@ -201,12 +205,14 @@ class Timing:
 class Start:
     """How processes begin. fork: from a parent that has imported preload; else each is a fresh interpreter.
 
+    learn: from the second round on, the parent has also imported what the script did in its first.
     numa: torch's name of a binding, "" for none. one_device: each process sees its own device alone, as number 0.
     signals: names that the agent passes on to its processes.
     """
 
     fork: bool = True
     preload: tuple[str, ...] = ("torch",)
+    learn: bool = True
     numa: str = ""
     one_device: bool = False
     signals: tuple[str, ...] = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")

@@ -5,7 +5,7 @@ missing field or a value out of bounds is a BadFrame: the connection is closed, 
 appended, with a default: agents that do not know one leave it out, or pass over it.
 
 Who connects first gets a Challenge. The answer, Join, proves that its sender knows the job's token without sending it,
-and asks the coordinator for the same proof, which Welcome brings. Source: issue 6, facts/reliability.md §2.
+and asks the coordinator for the same proof, which Welcome brings. Source: docs/facts/reliability.md 2.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from kube.errors import BadKubeconfig
 from kube.flags import address
 from kube.shell import logs
 from kube.shell.client import Client
-from kube.shell.clock import RealClock
+from kube.shell.clock import Clock, RealClock
 from kube.shell.events import EventRecorder
 from scheduler_ext.errors import BadCertificate
 from scheduler_ext.settings import Settings, extender_settings
@@ -57,19 +57,22 @@ async def serve(settings: Settings, metrics: Metrics | None = None) -> None:
             log.info("listening", extra={"port": front.port, "health_port": front.health_port})
             if settings.port_file is not None:
                 _write(settings, front.port)
-            await _run_until_told(sight, events, front, clock)
+            await run_until_told(sight, events, front, clock)
 
 
-async def _run_until_told(sight: Sight, events: EventRecorder, front: Front, clock: RealClock) -> None:
+async def run_until_told(sight: Sight, events: EventRecorder, front: Front, clock: Clock) -> None:
+    """Do all of it until SIGTERM or SIGINT. Raises what the first part of it fails with: nothing dies in silence."""
     told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, told.set)
     tasks = [asyncio.create_task(work) for work in (sight.run(), events.run(), front.follow(clock), _settle(sight))]
     ended = asyncio.create_task(told.wait())
     try:
-        await asyncio.wait([tasks[0], ended], return_when=asyncio.FIRST_COMPLETED)
-        if not told.is_set():
-            tasks[0].result()  # a fault of ours: end with it, so that somebody starts us afresh
+        waiting = {ended, *tasks}
+        while not told.is_set() and not tasks[0].done():
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()  # a fault of ours: end with it, so that somebody starts us afresh
         front.leave()
         await asyncio.sleep(LEAVE_S)
     finally:

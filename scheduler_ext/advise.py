@@ -28,7 +28,7 @@ from topology.score import scores
 
 LONG_LIST = 1024  # names; a refusal of more than these explains itself on the first FEW only
 FEW = 64
-MOST_SCORES = 256  # a long answer is what an extender costs (facts/extender.md 1.9)
+MOST_SCORES = 256  # a long answer is what an extender costs (docs/facts/extender.md 1.9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ def plan_by_force(book: Book, gang: Gang, member: Member) -> GangPlan:
     def room_of(shape: PodShape, besides: Pods) -> Rows:
         return view.snapshot.room_above(shape, member.priority, besides)
 
-    return place(view.fabric, book.request_of(gang), room_of)
+    return place(view.fabric, replace(book.request_of(gang), hoped=0), room_of)
 
 
 def partial_gangs(book: Book) -> list[Gang]:
@@ -214,7 +214,7 @@ def _fit_among(book: Book, gang: Gang, member: Member, names: Sequence[str], pla
     among, hosts = _rows(book, names), plan.hosts if plan else {}
     request = book.request_of(gang, without=(member.uid,))
     held = (*request.held, *((m, hosts[m.uid]) for m in gang.members.values() if m.uid in hosts and m is not member))
-    single = replace(request, waiting=(member,), held=held, wished={}, missing=0)
+    single = replace(request, waiting=(member,), held=held, wished={}, missing=0, hoped=0)
     seats = {row for row, shape in plan.takes() if shape == member.shape} if plan else set()
     node = _planned(book, book.try_place(single, seats.intersection(among)), member)
     if not node:

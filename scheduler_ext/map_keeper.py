@@ -1,7 +1,7 @@
 """Which map is in use: the last good one, and what to say of each new text.
 
 A text with faults, or a deleted ConfigMap, changes nothing. A change that moves many hosts is told, and held when the
-admin asked for that. Contract: CS-06, CS-07; DESIGN §3.5.
+admin asked for that. Contract: CS-06, CS-07; docs/design.md 3.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 An answer is bounded by its request whatever the adviser says: only names that were given, each once, short messages,
 at most twice the request and 1 KiB. What to answer is settled in advise.py.
-Source: facts/extender.md 1.1, 1.5, 1.6; kube-scheduler extender/v1 types.go
+Source: docs/facts/extender.md 1.1, 1.5, 1.6; kube-scheduler extender/v1 types.go
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def ranks(fabric: Fabric, counts: Iterable[tuple[int, int]], anchors: Iterable[t
     """Return (host, pods) in rank order.
 
     counts: (host, pods), each host once. anchors: members placed before; they say where home is but are not returned.
-    Source: DESIGN §3.4
+    Source: docs/design.md 3
     """
     counts = tuple(counts)
     if len(counts) < 2:

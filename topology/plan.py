@@ -1,8 +1,8 @@
 """Where a whole gang goes: one pure function of fabric, room and wish.
 
-The order of wishes, most important first (DESIGN §3): never outside the widest tier allowed; hosts of the map before
-others; the lowest domain that holds the gang; the fewest switches in it; room to grow to the most; the tightest such
-domain; the fewest hosts; fabric order. How one domain is filled is in spread.py, which rank sits where in order.py.
+The order of wishes, most important first (docs/design.md 3): never outside the widest tier allowed; hosts of the map
+before others; the lowest domain that holds the gang; the fewest switches in it; room to grow to the most; the tightest
+such domain; the fewest hosts; fabric order. spread.py knows how one domain is filled, order.py which rank sits where.
 """
 
 from __future__ import annotations

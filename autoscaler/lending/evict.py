@@ -10,11 +10,14 @@ import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from operator import itemgetter
 
 from autoscaler.lending.ledger import Ledger, Wish
-from autoscaler.model import ELSEWHERE, TURN, Pool, Seen
+from autoscaler.model import ELSEWHERE, Pool, Seen
 from jobs.model import Job, JobKey, Pause
 from kube.shape import PodShape
+
+_Will = tuple[int, int, float, bool, float, JobKey]  # its turn, with whether it is rich before its age
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +38,13 @@ def may_give(seen: Seen, now_s: float) -> bool:
 class Givers:
     """The jobs that may give workers, and what they could give at most. jobs: in the order of their turns."""
 
-    def __init__(self, jobs: Sequence[Seen], ledger: Ledger, poor: Callable[[Job], bool]) -> None:
-        self._ledger, self._poor = ledger, poor
+    def __init__(
+        self, jobs: Sequence[Seen], ledger: Ledger, rich: Callable[[Job], bool], poor: Callable[[Job], bool]
+    ) -> None:
+        self._ledger, self._rich, self._poor = ledger, rich, poor
         self._of: dict[str, list[Seen]] = {}
-        for each in reversed(jobs):
+        self._willing: dict[str, list[tuple[_Will, Seen]]] = {}  # by queue, the most willing first, where asked
+        for each in jobs:
             self._of.setdefault(each.pool.queue, []).append(each)
         self._gave: dict[JobKey, int] = {}
         self._best = self._all_gone()
@@ -93,15 +99,23 @@ class Givers:
     def _offered(self, queue: str) -> Iterator[_Victim]:
         """What may be taken for a job, unit by unit: of its own queue, or borrowed by another.
 
-        The least important gives first, then the one with the farthest deadline, then the newest.
+        The least important gives first, then the one with the farthest deadline, then who has banked a restart, then
+        the newest.
         """
         quota = self._ledger.quota
         asked = [name for name in self._of if name == queue or quota.borrows(name)]
-        for each in heapq.merge(*(self._of[name] for name in asked), key=TURN, reverse=True):
+        for _, each in heapq.merge(*map(self._offers, asked), key=itemgetter(0), reverse=True):
             for unit in _units(each, self._gave.get(each.job.key)):
                 if each.job.queue != queue and not quota.borrows(each.job.queue):
                     break
                 yield unit
+
+    def _offers(self, queue: str) -> list[tuple[_Will, Seen]]:
+        """The givers of a queue, the most willing first."""
+        if (found := self._willing.get(queue)) is None:
+            told = [((*each.turn[:3], self._rich(each.job), *each.turn[3:]), each) for each in self._of[queue]]
+            found = self._willing[queue] = sorted(told, key=itemgetter(0), reverse=True)
+        return found
 
 
 def _units(seen: Seen, gave: int | None) -> Iterator[_Victim]:

@@ -1,23 +1,20 @@
-"""Create late: what is left after every min goes, in whole units, to the jobs that gain most by it."""
+"""Create late: what is left after every min goes, in whole units, to who gains most by it, then to the next."""
 
 from __future__ import annotations
 
-import heapq
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
 
 from autoscaler.lending.ledger import Ledger
-from autoscaler.lending.worth import balance_s, pays
-from autoscaler.model import Policy, Pool, Reason, Seen, Step
+from autoscaler.lending.worth import balance_s, pays, starts
+from autoscaler.model import NODES, Policy, Pool, Reason, Seen, Step
 from jobs.model import Pause
 from jobs.speed import gain
 
 Unit = tuple[Pool, int]  # so many more workers of one pool
 _Why = tuple[Reason, str]
-_Next = tuple[int, Seen, int, Unit]  # a job that may grow: its place in turn, to which size, by what
 _OTHERS_FIRST: _Why = (Reason.NO_FREE_ROOM, "others came first")
+_SETTLES: _Why = (Reason.ROOM_SETTLES, "what is free has been idle for less than a restart takes")
 
 
 @dataclass(slots=True)
@@ -25,7 +22,8 @@ class Growing:
     """The ledgers that growth has to satisfy: with what is on its way out, without it, and with the headroom kept.
 
     starting: queues in which a job is about to get its min; nobody grows there before it has. full: pools that hold so
-    many more workers no more, and why; growth only takes, so that stays true.
+    many more workers no more, and why; growth only takes, so that stays true. settled: what is left of the room that
+    has been idle for as long as a restart takes, None where that does not matter. young: units for which too little is.
     """
 
     ledger: Ledger
@@ -34,6 +32,8 @@ class Growing:
     others_wait: bool
     starting: set[str]
     full: dict[Unit, _Why | None] = field(default_factory=dict)
+    settled: dict[str, dict[str, int]] | None = None
+    young: set[Unit] = field(default_factory=set)
     each: tuple[Ledger, ...] = ()  # of the three, each once
 
     def __post_init__(self) -> None:
@@ -46,9 +46,15 @@ class Growing:
             self.full[unit] = None if self._could(*unit) else self._why(*unit)
         return self.full[unit]
 
-    def take(self, unit: Unit) -> bool:
-        """Charge so many more workers everywhere; False, and nothing charged, when there is no room."""
+    def take(self, unit: Unit, at_start: bool = False) -> bool:
+        """Charge so many more workers everywhere; False, and nothing charged, when there is no room.
+
+        at_start: for a job that starts, to which room is good that was taken a moment ago.
+        """
         if unit not in self.full and self.refused(unit) is not None:
+            return False
+        if not at_start and not self._settled(unit):
+            self.young.add(unit)
             return False
         pool, pods = unit
         if len(self.each) == 1:
@@ -58,13 +64,35 @@ class Growing:
                 held.take(pool, pods)
         if not done:
             self.full[unit] = self._why(pool, pods)
+        elif not at_start:
+            for amounts in self._settling(pool.queue):
+                for what, amount in pool.needs:
+                    if what in amounts:
+                        amounts[what] -= amount * pods
         return done
+
+    def _settled(self, unit: Unit) -> bool:
+        """Has enough room for so many more workers been idle for long enough?"""
+        pool, pods = unit
+        for amounts in self._settling(pool.queue):
+            for what, amount in pool.needs:
+                if amounts.get(what, amount * pods) < amount * pods:
+                    return False
+        return True
+
+    def _settling(self, queue: str) -> Iterator[dict[str, int]]:
+        """Give the room idle for long enough on the nodes, in a queue and above it, where that is bounded."""
+        if self.settled is not None:
+            for place in (NODES, *self.ledger.quota.chain(queue)):
+                if (amounts := self.settled.get(place)) is not None:
+                    yield amounts
 
     def copied(self) -> Growing:
         """The same, to be charged; what is full stays so."""
         copies = {id(held): held.copied() for held in self.each}
         ledger, real, kept = (copies[id(held)] for held in (self.ledger, self.real, self.kept))
-        return Growing(ledger, real, kept, self.others_wait, self.starting, dict(self.full))
+        settled = None if self.settled is None else {name: dict(each) for name, each in self.settled.items()}
+        return Growing(ledger, real, kept, self.others_wait, self.starting, dict(self.full), settled, set(self.young))
 
     def _could(self, pool: Pool, pods: int) -> bool:
         if pool.queue in self.starting or not self.ledger.quota.is_open(pool.queue):
@@ -88,8 +116,11 @@ class Growing:
 
 
 def grow(runners: Sequence[Seen], growing: Growing, policy: Policy, now_s: float, steps: dict[int, Step]) -> None:
-    """One step for each of these jobs: larger, or left alone with the reason. steps: put here, by the job's id."""
-    able: list[Seen] = []
+    """One step for each of these jobs: larger, or left alone with the reason. steps: put here, by the job's id.
+
+    Jobs that start come first: to them growth costs nothing.
+    """
+    born, able = list[Seen](), list[Seen]()
     any_poor, full, enough = False, growing.full, 2 * policy.restart_s / max(policy.payback_s, 1e-9)
     for each in runners:
         job = each.job
@@ -104,20 +135,28 @@ def grow(runners: Sequence[Seen], growing: Growing, policy: Policy, now_s: float
             elif not any_poor and (each.first.share < enough or job.bank.restart_s is not None):
                 any_poor = not pays(job, each.larger, policy)  # perhaps it does by growing further
         if why is None:
-            able.append(each)
+            (born if starts(each, policy, now_s) else able).append(each)
         else:
             steps[id(each)] = each.hold(*why)
+    if born:
+        growing = _grown(born, growing, policy, any_poor, steps, at_start=True)
     _grown(able, growing, policy, any_poor, steps)
 
 
-def _grown(able: list[Seen], growing: Growing, policy: Policy, any_poor: bool, steps: dict[int, Step]) -> None:
-    """What becomes of jobs that may grow. A growth that would not pay is taken back, and others have the room."""
-    poor: set[int] = set()
+def _grown(
+    able: list[Seen], growing: Growing, policy: Policy, any_poor: bool, steps: dict[int, Step], at_start: bool = False
+) -> Growing:
+    """Decide for the jobs that may grow. A growth that would not pay is taken back, and others have the room.
+
+    Returns what is left. at_start: do these jobs start?
+    """
+    poor, restarts = set[int](), 1 if at_start else 2
     while True:
         attempt = growing.copied() if any_poor else growing
-        sizes = _shared_out([each for each in able if id(each) not in poor] if poor else able, attempt, policy)
+        some = [each for each in able if id(each) not in poor] if poor else able
+        sizes = _shared_out(some, attempt, policy, at_start)
         late = any_poor and {
-            id(each) for each in able if id(each) in sizes and not pays(each.job, sizes[id(each)], policy)
+            id(each) for each in able if id(each) in sizes and not pays(each.job, sizes[id(each)], policy, restarts)
         }
         if not late:
             break
@@ -125,40 +164,45 @@ def _grown(able: list[Seen], growing: Growing, policy: Policy, any_poor: bool, s
     for each in able:
         job = each.job
         if (size := sizes.get(id(each))) is not None:
-            steps[id(each)] = Step(job.key, size, job.replicas, Reason.IDLE_ROOM, f"room in queue {job.queue}")
+            room = f"room in queue {job.queue}{' as it starts' if at_start else ''}"
+            steps[id(each)] = Step(job.key, size, job.replicas, Reason.IDLE_ROOM, room, at_start=at_start)
         elif id(each) in poor:
             why = f"{each.first.share:.1%} faster by the next worker: no restart is worth it"
             steps[id(each)] = each.hold(Reason.MARGINAL_GAIN, why)
         else:
-            steps[id(each)] = each.hold(*(attempt.full.get(each.unit) or _OTHERS_FIRST))
+            young = None if at_start or each.unit not in attempt.young else _SETTLES
+            steps[id(each)] = each.hold(*(attempt.full.get(each.unit) or young or _OTHERS_FIRST))
+    return attempt
 
 
-def _shared_out(able: list[Seen], growing: Growing, policy: Policy) -> dict[int, int]:
-    """The sizes that jobs get, by id: unit by unit to whoever gains most, and among those that gain alike by turn."""
+def _shared_out(able: list[Seen], growing: Growing, policy: Policy, at_start: bool) -> dict[int, int]:
+    """The sizes that jobs get, by id: all that it can use to whoever gains most, then to the next.
+
+    Each of two that shared it would pay a restart of its own. Who gain alike come by turn.
+    """
     sizes: dict[int, int] = {}
-    levels: defaultdict[float, list[_Next]] = defaultdict(list)
     full = growing.full
-    for turn, each in enumerate(able):
-        levels[-each.first.share].append((turn, each, each.larger, each.unit))
-    heap = list(levels)
-    heapq.heapify(heap)
-    while heap:
-        level = levels.pop(heapq.heappop(heap))
-        level.sort(key=itemgetter(0))
-        for turn, each, larger, unit in level:
-            if (unit in full and full[unit] is not None) or not growing.take(unit):
-                continue
-            job = each.job
-            sizes[id(each)] = larger
-            further = job.sizes.larger(larger)
-            if further > job.most:
-                continue
-            worth = gain(job.curve, job.bounds.least, larger, further)
-            if worth.per_worker >= policy.least_gain:
-                if -worth.share not in levels:
-                    heapq.heappush(heap, -worth.share)
-                levels[-worth.share].append((turn, each, further, (each.pool, further - larger)))
+    for each in sorted(able, key=_gains_most):
+        if (full[each.unit] if each.unit in full else growing.refused(each.unit)) is None:
+            size = _fed(each, growing, policy, at_start)
+            if size > each.job.replicas:
+                sizes[id(each)] = size
     return sizes
+
+
+def _gains_most(each: Seen) -> float:
+    """Sort jobs by what their first step of growth is worth, the largest first."""
+    return -each.first.share
+
+
+def _fed(each: Seen, growing: Growing, policy: Policy, at_start: bool) -> int:
+    """The size that a job gets, which is charged: as large as there is room and each step is worth it."""
+    job, size, larger = each.job, each.job.replicas, each.larger
+    while larger <= job.most and gain(job.curve, job.bounds.least, size, larger).per_worker >= policy.least_gain:
+        if not growing.take((each.pool, larger - size), at_start):
+            break
+        size, larger = larger, job.sizes.larger(larger)
+    return size
 
 
 def _unsteady(seen: Seen, now_s: float) -> _Why | None:
@@ -178,7 +222,7 @@ def _too_soon(seen: Seen, policy: Policy, now_s: float) -> _Why | None:
     """Why a job that was changed before is not changed again yet."""
     job = seen.job
     pause_s, since_s = policy.cooldown_s if job.cooldown_s is None else job.cooldown_s, now_s - job.bank.resized_s
-    if since_s < pause_s:
+    if since_s < pause_s and not job.bank.at_start:
         return Reason.COOLDOWN, f"{pause_s - since_s:.0f} s are left of {pause_s:g}"
     if (balance := balance_s(job, policy, now_s)) < 0:
         return Reason.BUDGET_SPENT, f"restarts have cost it {-balance:.0f} s more than lending has won it"

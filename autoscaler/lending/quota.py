@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from autoscaler.model import Queue, Seen
 from jobs.queues.charge import charge, holds
@@ -62,6 +62,14 @@ class Quota:
         """Does it take anything new?"""
         found = self._queues.get(queue)
         return found is None or found.open
+
+    def chain(self, queue: str) -> Iterator[str]:
+        """A queue and what is above it, as far as anybody describes it."""
+        while (found := self._queues.get(queue)) is not None:
+            yield queue
+            if not found.within:
+                return
+            queue = found.within
 
     def borrows(self, queue: str) -> bool:
         """Does it use more than is its own? Where nobody has said what is, lent workers are nobody's own (VE-29)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from autoscaler.lending.worth import after_change_s
@@ -12,13 +13,15 @@ from kube import labels
 from kube.times import rfc3339, since_1970
 
 NEWER_S = 120.0  # a term counts as newer than ours for so long: a Lease that was deleted counts from 0 again
+_TERM = re.compile(r"[0-9]{1,10}")  # of a Lease: 32 bits
 
 
 def notes_of(job: Job, step: Step, policy: Policy, now_s: float) -> dict[str, str]:
     """Annotations: when, what lending has won the job by now, its learnt curve, its conditions."""
     notes = {
         labels.RESIZED_AT: rfc3339(now_s),
-        labels.GAINED: f"{after_change_s(job, policy, now_s):.1f}",
+        labels.GAINED: f"{after_change_s(job, policy, now_s, step.at_start):.1f}",
+        labels.SIZED_AT_START: "true" if step.at_start else "false",
         labels.CONDITIONS: json.dumps(conditions(job, step, now_s), separators=(",", ":")),
     }
     if job.learnt and job.curve:
@@ -48,5 +51,5 @@ def conditions(job: Job, step: Step, now_s: float) -> list[dict[str, Any]]:
 
 def overruled(annotations: dict[str, str], term: int, now_s: float) -> bool:
     """Has somebody who leads by now written this a moment ago? Then we only think that we lead."""
-    text, at_s = annotations.get(labels.TERM, ""), since_1970(annotations.get(labels.RESIZED_AT)) or 0.0
-    return text.isdigit() and int(text) > term and now_s - at_s < NEWER_S
+    written, at_s = annotations.get(labels.TERM, ""), since_1970(annotations.get(labels.RESIZED_AT)) or 0.0
+    return _TERM.fullmatch(written) is not None and int(written) > term and abs(now_s - at_s) < NEWER_S

@@ -2,7 +2,7 @@
 
 A verdict counts if the API server has bound its pod to that node, if it is fresh, and if nobody has dealt with it. What
 comes later counts more: a check that passes clears a node. Never more than a share of the GPU nodes is tainted by us.
-Source: issue 8, part 4; DL-82, DL-97
+Source: DL-82, DL-97
 """
 
 from __future__ import annotations

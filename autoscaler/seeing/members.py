@@ -58,7 +58,7 @@ def workers(marks: PodMarks, pods: Iterable[Pod], row: Callable[[str], int | Non
             marks.index(said(pod), pod.metadata.name),
             row(pod.spec.node_name),
             leaving=bool(pod.metadata.deletion_timestamp),
-            since_s=since_1970(pod.metadata.creation_timestamp) or 0.0,
+            since_s=since_1970(pod.status.start_time or pod.metadata.creation_timestamp) or 0.0,
             name=pod.metadata.name,
         )
         for pod in pods

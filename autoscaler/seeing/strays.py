@@ -1,7 +1,7 @@
 """Gangs of kinds that we do not know, which wait all the same: pods without a node, and PodGroups without pods.
 
-They are never resized. While they wait for GPUs, room is made for them as for any job. Source: facts/autoscaling.md 6
-(act on PodGroups that are Pending or Inqueue); XD-03.
+They are never resized. While they wait for GPUs, room is made for them as for any job. Source:
+docs/facts/autoscaling.md 6 (act on PodGroups that are Pending or Inqueue); XD-03.
 """
 
 from __future__ import annotations
@@ -61,6 +61,8 @@ def read(dialect: Dialect, raw: Object) -> Group:
 def _one_of(told: Any, members: int) -> PodShape | None:
     """A member's share of minResources."""
     if not isinstance(told, dict) or not told:
+        return None
+    if not all(isinstance(text, str | int | float) for text in told.values()):
         return None
     try:
         shares = {what: -(-amount(what, text) // members) for what, text in told.items() if what != "pods"}
@@ -131,6 +133,13 @@ class Strays:
                 seen = self._seen(key, group, members, row, queue, value)
                 if seen is not None:
                     yield seen
+
+    def all(self) -> Iterator[tuple[JobKey, Group | None, list[tuple[Pod, PodShape]]]]:
+        """Return every gang, running or waiting: its name, its PodGroup and its members, in order."""
+        for key in sorted(self._gangs):
+            group = self._groups.get(key)
+            name = JobKey("Pod" if group is None else "PodGroup", key.namespace, key.name)
+            yield name, group, list(self._gangs[key].values())
 
     def _seen(
         self, key: GangKey, group: Group | None, members: list[tuple[Pod, PodShape]], row: Any, queue: Any, value: Any

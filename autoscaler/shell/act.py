@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -107,15 +107,30 @@ class Hands:
         mine = [step for step in steps if step.changes and step.key not in by_hand]  # else decided before it was known
         written = 0
         for some in _in_turns(mine):
-            tries = (self._try(step, leaving(step), raw.get(step.key), notes, now_s) for step in some)
+            tries = (self._fenced(step.key, raw, now_s, self._try(step, leaving, raw, notes, now_s)) for step in some)
             written += sum(await asyncio.gather(*tries))
         for step in steps:
             if step.reason is Reason.NOT_READY and step.key in raw and not self.dry_run:
-                await self._again(step.key, raw[step.key], now_s)
+                await self._fenced(step.key, raw, now_s, self._again(step.key, raw[step.key], now_s))
         for key, size in by_hand.items():
-            if not self.dry_run and self._leading(raw[key], now_s) is not None:
-                await self._note_wish(key, raw[key], size)
+            if not self.dry_run:
+                await self._fenced(key, raw, now_s, self._note_wish(key, raw[key], size, now_s))
         return written
+
+    async def _fenced(
+        self, key: JobKey, raw: Mapping[JobKey, Object], now_s: float, writing: Coroutine[None, None, bool]
+    ) -> bool:
+        """Write one job. What fails for its sake alone, by a fault of its or of ours, keeps nobody else waiting.
+
+        It counts as refused then, so that it is told on the job, and tried again less and less often.
+        """
+        try:
+            return await writing
+        except Exception as error:
+            log.exception("job_not_written", extra={"job": str(key)})
+            if key in raw:
+                self._note(key, raw[key], f"it cannot be written: {error!r}", now_s)
+            return False
 
     def _scaled_by_hand(self, steps: list[Step], raw: Mapping[JobKey, Object]) -> dict[JobKey, int]:
         """The jobs whose size somebody has changed since the last look, of those that we have never written.
@@ -146,28 +161,40 @@ class Hands:
                     known.pop(key)
         return found
 
-    async def _note_wish(self, key: JobKey, raw: Object, size: int) -> None:
+    async def _note_wish(self, key: JobKey, raw: Object, size: int, now_s: float) -> bool:
         """Write the size that it had as if it were ours, so that the one it has now reads as a person's wish."""
+        if self._leading(raw, now_s) is None:
+            return False
         change = self._kinds[key.kind].resize(raw, size)
-        meta = {"resourceVersion": raw["metadata"]["resourceVersion"], "annotations": {labels.WROTE_WORKERS: str(size)}}
+        notes = {labels.WROTE_WORKERS: str(size), labels.SUBMITTED_WORKERS: str(size)}
+        meta = {"resourceVersion": raw["metadata"]["resourceVersion"], "annotations": notes}
         try:
             await self._jobs.patch(change.path, {"metadata": meta}, change.form, FIELD_MANAGER)
         except CallError as error:
             log.info("wish_not_noted", extra={"job": str(key), "why": str(error)})  # the next look tries again
-        else:
-            log.info("wish_noted", extra={"job": str(key), "was": size})
+            return False
+        log.info("wish_noted", extra={"job": str(key), "was": size})
+        return True
 
     def _may_try(self, key: JobKey, raw: Object, now_s: float) -> bool:
         said = self._refused.get(key)
         return self._sent.get(key) != raw["metadata"]["resourceVersion"] and not (said and said.holds(raw, now_s))
 
-    async def _try(self, step: Step, leaving: tuple[str, ...], raw: Object | None, notes: Notes, now_s: float) -> bool:
+    async def _try(
+        self,
+        step: Step,
+        leaving: Callable[[Step], tuple[str, ...]],
+        jobs: Mapping[JobKey, Object],
+        notes: Notes,
+        now_s: float,
+    ) -> bool:
+        raw = jobs.get(step.key)
         if self.dry_run:
             self._told(step, "DryRun")
         elif raw is not None and (term := self._leading(raw, now_s)) is None:
             self._told(step, "NotLeading")
         elif raw is not None and self._may_try(step.key, raw, now_s):
-            change = self._kinds[step.key.kind].change(raw, step.workers, leaving)
+            change = self._kinds[step.key.kind].change(raw, step.workers, leaving(step))
             return await self._write(step, raw, stamped(change, {**notes(step), labels.TERM: str(term)}), now_s)
         return False
 
@@ -185,7 +212,7 @@ class Hands:
             return False
         except CallError as error:
             log.warning("resize_failed", extra={"job": str(step.key), "why": str(error)})
-            self._note(step.key, raw, error, now_s)
+            self._note(step.key, raw, _said_no(error), now_s, error.retry_after_s)
             self._told(step, "Refused")
             return False
         self._refused.pop(step.key, None)
@@ -196,12 +223,13 @@ class Hands:
         self._told(step, "Written")
         return True
 
-    async def _again(self, key: JobKey, raw: Object, now_s: float) -> None:
+    async def _again(self, key: JobKey, raw: Object, now_s: float) -> bool:
         """A job does not follow: what should have come after its last change may have been lost."""
         again = self._kinds[key.kind].again
         change = again(raw) if again is not None and self._may_try(key, raw, now_s) else None
-        if change is not None and self._followed.get(key) != change.body["metadata"]["name"]:
-            await self._follow(key, raw, change, now_s)
+        if change is None or self._followed.get(key) == change.body["metadata"]["name"]:
+            return False
+        return await self._follow(key, raw, change, now_s)
 
     async def _follow(self, key: JobKey, raw: Object, change: Change, now_s: float) -> bool:
         """Write what comes after a change, once: that there is one of its name means that it was written."""
@@ -213,17 +241,21 @@ class Hands:
             pass
         except CallError as error:
             log.warning("not_followed", extra={"job": str(key), "why": str(error)})
-            self._note(key, raw, error, now_s)
+            self._note(key, raw, _said_no(error), now_s, error.retry_after_s)
             return False
         self._followed[key] = change.body["metadata"]["name"]
         return True
 
-    def _note(self, key: JobKey, raw: Object, error: CallError, now_s: float) -> None:
-        """Remember that this did not get through. A server that did not answer has not said no."""
+    def _note(self, key: JobKey, raw: Object, why: str, now_s: float, retry_after_s: float = 0.0) -> None:
+        """Remember that this did not get through. why: "" when nobody has said no."""
         uid, last = raw["metadata"].get("uid", ""), self._refused.get(key)
         times = 1 + (last.times if last is not None and last.uid == uid else 0)
-        why = error.message if isinstance(error, Forbidden | Rejected) else ""
-        self._refused[key] = _Refusal(uid, times, now_s, AGAIN.wait_s(times, 1.0, error.retry_after_s), why)
+        self._refused[key] = _Refusal(uid, times, now_s, AGAIN.wait_s(times, 1.0, retry_after_s), why)
+
+
+def _said_no(error: CallError) -> str:
+    """The API server's words; a server that did not answer has not said no."""
+    return error.message if isinstance(error, Forbidden | Rejected) else ""
 
 
 def without(seen: Observation, held: Mapping[JobKey, str]) -> Observation:

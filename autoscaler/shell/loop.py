@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 from autoscaler.decide import decide
 from autoscaler.explain import Decisions
+from autoscaler.lending.fence import decided
 from autoscaler.lending.stamp import notes_of
-from autoscaler.model import Observation, Policy, Step
+from autoscaler.model import Observation, Policy, Reason, Step
+from autoscaler.seeing.idle import Idle
 from autoscaler.shell.act import Hands, without
 from autoscaler.shell.journal import Journal
 from autoscaler.shell.metrics import Metrics
@@ -46,6 +48,7 @@ class Lender:
         self._clock, self._told, self._metrics = clock, told, metrics
         self._journal, self._outlook = journal, Outlook()
         self._decisions = Decisions()
+        self._idle = Idle(policy.settle_s)
         self._faults: dict[JobKey, str] = {}
         self.steps: Sequence[Step] = ()
         self.seen: Observation | None = None
@@ -70,14 +73,14 @@ class Lender:
     async def look(self, now_s: float) -> int:
         """One look; how many jobs were written."""
         self._sight.news.clear()
-        for key, why in self._view.faults.items():
-            if self._faults.get(key) != why:
-                log.warning("job_unreadable", extra={"job": str(key), "why": why})
-        self._faults = dict(self._view.faults)
         held = self._hands.held_back(self._view.raw, now_s)
         seen = without(self._view.observation(now_s, self._sight.age_s(), self._sight.whole), held)
+        seen = self._idle.looked(seen, now_s)
+        self._tell_faults()
         with self._metrics.decide_s.time():
-            steps = decide(seen, self._policy, now_s)
+            steps, undecided = decided(decide, seen, self._policy, now_s)
+        for key, error in undecided.items():
+            log.error("job_undecided", extra={"job": str(key), "why": repr(error)}, exc_info=error)
         self._metrics.seen(seen, steps)
         self.seen, self.steps = seen, steps
         news = self._decisions.new(steps)
@@ -97,6 +100,14 @@ class Lender:
         written = await self._hands.carry_out(steps, self._view.raw, notes, now_s, leaving)
         self._metrics.expects(self._outlook.starts(seen, steps, self._ended, now_s, acts=not self._hands.dry_run))
         return written
+
+    def _tell_faults(self) -> None:
+        """Tell of jobs that cannot be read, each fault once: in the log, and on the job."""
+        for key, why in self._view.faults.items():
+            if self._faults.get(key) != why:
+                log.warning("job_unreadable", extra={"job": str(key), "why": why})
+                self._told(Step(key, 0, 0, Reason.REFUSED, why))
+        self._faults = dict(self._view.faults)
 
     def _ended(self) -> Iterator[Ended]:
         """Jobs that are over and still there."""

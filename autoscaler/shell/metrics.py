@@ -111,7 +111,8 @@ class Metrics:
         if word == "Written" and seen is not None:
             gpus = gpus_of(seen.job.shape, self._gpu)
             self._resized.labels(queue, direction).inc(gpus * abs(step.workers - step.was))
-            cost_s = self._restart_s if seen.job.bank.restart_s is None else seen.job.bank.restart_s
+            usual_s = self._restart_s if seen.job.bank.restart_s is None else seen.job.bank.restart_s
+            cost_s = 0.0 if step.at_start else usual_s
             self._restarts.labels(queue).inc(gpus * min(seen.placed, step.workers) * cost_s)
 
     def page(self) -> bytes:

@@ -8,14 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from autoscaler.lending.quota import least_of, total_of
 from autoscaler.lending.worth import balance_s
-from autoscaler.model import ELSEWHERE, Observation, Policy, Queue, Reason, Seen, Step
-from autoscaler.room import Room
+from autoscaler.model import Observation, Policy, Queue, Reason, Seen, Step
 from autoscaler.telling.forecast import Estimate
-from autoscaler.telling.nodes import refusals
+from autoscaler.telling.never import BareGang, Beside, cause, members
+from autoscaler.telling.nodes import RoomLink, room_link
 from autoscaler.telling.reasons import MEANINGS
 from jobs.model import JobKey
 from kube.objects import Node
@@ -61,27 +59,15 @@ class Lack:
 
 
 @dataclass(frozen=True, slots=True)
-class RoomLink:
-    """worker: what one asks for. nodes: all; admits: those that would take it; with_room: those that can now.
-
-    fits: whole workers on all of them together; ever: if every job were gone. refusals: (why, nodes), most first.
-    """
-
-    worker: str
-    nodes: int
-    admits: int
-    with_room: int
-    fits: int
-    ever: int
-    refusals: tuple[tuple[str, int], ...]
-
-
-@dataclass(frozen=True, slots=True)
 class GangLink:
-    """In workers. beside: pods of other roles (there, wanted). tier: the widest switch that it may span."""
+    """In workers. there: that exist; has: with a node. beside: pods of other roles (there, wanted).
+
+    tier: the widest switch that it may span.
+    """
 
     least: int
     most: int
+    there: int
     has: int
     done: int
     lacks: int
@@ -94,7 +80,9 @@ class GangLink:
 class SizeLink:
     """Of a running job. larger: its next size, None when that is its last. balance_s: what lending has won it.
 
-    cooldown_s: how long its size will not grow yet. changed_s: when it was last changed, None for never.
+    cooldown_s: how long its size will not grow yet. changed_s: when it was last changed, None for never. put_back: the
+    size that it was given last, where its object was applied again as it was submitted, None where it was not. wish:
+    the size that a person has set by hand, None for none.
     """
 
     size: int
@@ -104,6 +92,8 @@ class SizeLink:
     balance_s: float
     cooldown_s: float
     changed_s: float | None
+    put_back: int | None = None
+    wish: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,32 +132,34 @@ def chain(
     nodes: Iterable[Node],
     gpu: str,
     start: Estimate | None = None,
+    beside: Beside | None = None,
 ) -> Chain | None:
     """The chain of one job, None for one that was not seen. gpu: the resource that counts as a GPU."""
+    beside = beside or Beside()
     found = next((each for each in zip(seen.jobs, steps, strict=True) if each[0].job.key == key), None)
     if found is None:
         return None
     job, step = found
-    meaning = MEANINGS[step.reason]
+    meaning, better = MEANINGS[step.reason], cause(job, step, seen, beside)
     return Chain(
         str(key),
         _state(job, step),
         _since(job),
         now_s,
-        _queue(job.job.queue, seen, policy, gpu),
+        _queue(job.job.queue, seen, policy, gpu, beside),
         _quota(job, seen.queues.get(job.job.queue)),
-        _room(job, seen, list(nodes), gpu),
-        _gang(job),
+        room_link(job, seen, list(nodes), worker_of(job.job.shape, gpu)),
+        _gang(job, members(job, beside)),
         None if job.waits else _size(job, policy, now_s),
         step.reason,
         step.workers,
         step.was,
         step.detail,
-        meaning.means,
-        meaning.next,
+        better.means if better else meaning.means,
+        (better and better.next) or meaning.next,
         tuple((str(each.key), each.was, each.workers) for each in steps if each.for_ == key),
         "" if step.for_ is None else str(step.for_),
-        start,
+        (better and better.start) or start,
     )
 
 
@@ -182,10 +174,13 @@ def _since(seen: Seen) -> float | None:
     return min(worker.since_s for worker in seen.workers) or None
 
 
-def _queue(name: str, seen: Observation, policy: Policy, gpu: str) -> QueueLink:
+def _queue(name: str, seen: Observation, policy: Policy, gpu: str, beside: Beside) -> QueueLink:
     mine = [each for each in seen.jobs if each.job.queue == name and each.placed]
+    told_of = {each.job.key for each in mine}
+    bare = [gang for gang in beside.gangs.values() if gang.queue == name and gang.key not in told_of]
     holders = sorted(
-        (_holder(each, gpu) for each in mine), key=lambda each: (-each.least_gpus - each.elastic_gpus, each.job)
+        [*(_holder(each, gpu) for each in mine), *(_bare(gang, gpu) for gang in bare)],
+        key=lambda each: (-each.least_gpus - each.elastic_gpus, each.job),
     )
     holders = [each for each in holders if each.least_gpus or each.elastic_gpus]
     queue = seen.queues.get(name)
@@ -212,6 +207,10 @@ def _holder(seen: Seen, gpu: str) -> Holder:
     return Holder(str(seen.job.key), min(seen.placed, least) * each + beside, max(0, seen.placed - least) * each)
 
 
+def _bare(gang: BareGang, gpu: str) -> Holder:
+    return Holder(str(gang.key), sum(_of(shape, gpu) for _, shape in gang.placed), 0)
+
+
 def _of(shape: PodShape, resource: str) -> int:
     return next((amount for name, amount in shape.requests if name == resource), 0)
 
@@ -226,30 +225,6 @@ def _quota(seen: Seen, queue: Queue | None) -> tuple[Lack, ...]:
         for what, needs in total_of(pods)
         if queue is not None
     )
-
-
-def _room(seen: Seen, world: Observation, nodes: list[Node], gpu: str) -> RoomLink:
-    shape = seen.job.shape
-    fits = world.room.fits(shape)
-    why = refusals(nodes, shape)
-    return RoomLink(
-        worker_of(shape, gpu),
-        len(nodes),
-        len(nodes) - why.total(),
-        int(np.count_nonzero(fits)),
-        int(fits.sum()),
-        _emptied(world).total(shape),
-        tuple(sorted(why.items(), key=lambda each: (-each[1], each[0]))),
-    )
-
-
-def _emptied(world: Observation) -> Room:
-    """The room if every job were gone."""
-    rows: dict[PodShape, list[int]] = {}
-    for each in world.jobs:
-        there = [worker.row for worker in each.workers if worker.row is not None and worker.row != ELSEWHERE]
-        rows.setdefault(each.job.shape, []).extend(there)
-    return world.room.given(rows)
 
 
 def worker_of(shape: PodShape, gpu: str) -> str:
@@ -268,12 +243,20 @@ def amount_of(what: str, amount: int) -> str:
     return f"{amount} {what}"
 
 
-def _gang(seen: Seen) -> GangLink:
+def _gang(seen: Seen, there: int) -> GangLink:
     job = seen.job
     beside = zip(seen.beside or (0,) * len(job.beside), (wanted for _, wanted in job.beside), strict=False)
     lacks = max(0, job.bounds.least - seen.placed - seen.done)
     return GangLink(
-        job.bounds.least, job.most, seen.placed, seen.done, lacks, tuple(beside), job.spread.tier, job.spread.multiple
+        job.bounds.least,
+        job.most,
+        there,
+        seen.placed,
+        seen.done,
+        lacks,
+        tuple(beside),
+        job.spread.tier,
+        job.spread.multiple,
     )
 
 
@@ -289,4 +272,6 @@ def _size(seen: Seen, policy: Policy, now_s: float) -> SizeLink:
         balance_s(job, policy, now_s),
         0.0 if changed_s is None else max(0.0, changed_s + pause_s - now_s),
         changed_s,
+        job.put_back,
+        job.wish,
     )

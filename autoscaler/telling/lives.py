@@ -28,7 +28,7 @@ _SUREST = 0.99  # a chance is cut off here: nobody runs a hundred times as long 
 
 _ENDS = ("Complete", "Completed", "Succeeded", "Failed", "Terminated", "Aborted")
 _BEGINS = ("Running",)
-_RAN = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?$")
+_RAN = re.compile(r"(?:([0-9]{1,6})h)?(?:([0-9]{1,9})m)?(?:([0-9]{1,9}(?:\.[0-9]{1,9})?)s)?")
 
 
 class Lives:
@@ -116,7 +116,7 @@ def lived_s(raw: Mapping[str, Any]) -> float | None:
     writes its phase, conditions by phase, and runningDuration.
     """
     status = raw.get("status") or {}
-    if (ran := _RAN.match(status.get("runningDuration") or "-")) is not None:
+    if (ran := _RAN.fullmatch(str(status.get("runningDuration") or "-"))) is not None:
         hours, minutes, seconds = (float(part or 0) for part in ran.groups())
         return hours * 3600 + minutes * 60 + seconds
     changes = _changes(status)
@@ -130,6 +130,8 @@ def _changes(status: Mapping[str, Any]) -> dict[str, float | None]:
     """When each condition, or phase, began. Volcano's conditions have no type, and their status is a phase."""
     found = {}
     for each in [*(status.get("conditions") or ()), status.get("state") or {}]:
+        if not isinstance(each, Mapping):
+            continue
         if "type" not in each or each.get("status") == "True":
             word = each.get("type") or each.get("phase") or each.get("status") or ""
             found[str(word)] = since_1970(each.get("lastTransitionTime"))

@@ -1,7 +1,7 @@
 """What other programs should know of a job's pods: which may go, and which not. Written only where an admin wants it.
 
 Volcano takes the lowest task priority first and only pods that are preemptable; cluster-autoscaler empties no node of
-pods that are not safe to evict. Source: VE-32, VE-33; facts/schedulers.md 3, facts/autoscaling.md 4.
+pods that are not safe to evict. Source: VE-32, VE-33; docs/facts/schedulers.md 3, docs/facts/autoscaling.md 4.
 """
 
 from __future__ import annotations

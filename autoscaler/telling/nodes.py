@@ -1,13 +1,16 @@
-"""Why a node would not take a worker, room apart: one word for each node, so that they can be counted."""
+"""What the nodes have for a worker: room, and in one word why one would not take it, so that they can be counted."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import msgspec
+import numpy as np
 
+from autoscaler.model import ELSEWHERE, Observation, Seen
+from autoscaler.room import Room
 from kube.objects import Node, NodeSpec
 from kube.shape import PodShape, admits
 
@@ -41,3 +44,44 @@ def _kept_off(node: Node, bare: Node, shape: PodShape) -> str:
                 "cordoned" if node.spec.unschedulable and taint.key.endswith("/unschedulable") else f"taint {taint.key}"
             )
     return "cordoned"
+
+
+@dataclass(frozen=True, slots=True)
+class RoomLink:
+    """worker: what one asks for. nodes: all; admits: those that would take it; with_room: those that can now.
+
+    fits: whole workers on all of them together; ever: if every job were gone. refusals: (why, nodes), most first.
+    """
+
+    worker: str
+    nodes: int
+    admits: int
+    with_room: int
+    fits: int
+    ever: int
+    refusals: tuple[tuple[str, int], ...]
+
+
+def room_link(seen: Seen, world: Observation, nodes: list[Node], worker: str) -> RoomLink:
+    """Tell what there is for one more worker, now and if every job were gone. worker: what one asks for."""
+    shape = seen.job.shape
+    fits = world.room.fits(shape)
+    why = refusals(nodes, shape)
+    return RoomLink(
+        worker,
+        len(nodes),
+        len(nodes) - why.total(),
+        int(np.count_nonzero(fits)),
+        int(fits.sum()),
+        _emptied(world).total(shape),
+        tuple(sorted(why.items(), key=lambda each: (-each[1], each[0]))),
+    )
+
+
+def _emptied(world: Observation) -> Room:
+    """The room if every job were gone."""
+    rows: dict[PodShape, list[int]] = {}
+    for each in world.jobs:
+        there = [worker.row for worker in each.workers if worker.row is not None and worker.row != ELSEWHERE]
+        rows.setdefault(each.job.shape, []).extend(there)
+    return world.room.given(rows)

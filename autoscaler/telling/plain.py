@@ -15,7 +15,7 @@ from autoscaler.room import Room
 from jobs.model import Job, JobKey
 from kube.shape import PodShape
 
-VERSION = 1
+VERSION = 2
 Word = tuple[str, int]  # a decision's reason and size
 Kind = tuple[int, list[int], list[int]]  # a shape's number, what a pod of it takes, the runs of nodes that let it in
 

@@ -44,6 +44,10 @@ MEANINGS: Mapping[Reason, Meaning] = {
         "The room that is left is kept free.",
         "Nothing is to be done. The admin sets it: --headroom-gpus, or turnout.dev/headroom-gpus of the queue.",
     ),
+    Reason.ROOM_SETTLES: Meaning(
+        "There is room for it, which has not been idle for as long as a restart takes.",
+        "Nothing is to be done: it grows if nobody takes the room meanwhile.",
+    ),
     Reason.OTHERS_WAIT: Meaning(
         "The room is promised to a job that waits for its min, and every min comes first.",
         "Nothing is to be done: it grows when nobody waits any more.",

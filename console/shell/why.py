@@ -7,23 +7,22 @@ import random
 import sys
 import textwrap
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from autoscaler.model import Observation
     from autoscaler.settings import Settings
     from autoscaler.telling.chain import Chain
-    from autoscaler.view import View
-    from kube.errors import CallError
+    from console.partly import Partly
+    from jobs.model import JobKey
     from kube.objects import Node
-    from kube.shell.client import Client
 
 FAILED, USAGE = 1, 2
 _LIST_S = 60.0  # for everything
 _LOOK_S = 0.01
 _LABEL = 10  # columns
-_EMPTY = b'{"metadata":{"resourceVersion":"1"},"items":[]}'
 # The lender's flags that a decision hangs on, by what they are.
 _FLAGS: Mapping[str, type] = {
     "configmap": str,
@@ -53,17 +52,17 @@ def add(commands: Any) -> None:
     why.set_defaults(run=_why)
 
 
-class CannotSee(Exception):
-    """What has to be listed cannot be. The message says what, and what would help."""
-
-
 @dataclass(frozen=True, slots=True)
 class Sighted:
-    """What was listed. unknown: paths that may not be listed and that a decision can do without."""
+    """All that was listed. unknown: paths that may not be listed and that a decision can do without.
 
-    view: View
+    missing: resources that may not be listed in the whole cluster; then nothing can be decided.
+    """
+
+    view: Any
     nodes: tuple[Node, ...]
     unknown: tuple[str, ...]
+    missing: tuple[str, ...]
     faults: Mapping[Any, str]
 
 
@@ -71,6 +70,7 @@ def _why(args: argparse.Namespace) -> int:
     import asyncio
 
     from autoscaler.settings import Settings
+    from console.shell.listing import CannotSee
     from console.why import NoSuchJob
     from kube.errors import BadKubeconfig, KubeError
     from kube.flags import BadSetting
@@ -84,25 +84,30 @@ def _why(args: argparse.Namespace) -> int:
         print(f"turnout why: {error}", file=sys.stderr)
         return USAGE
     try:
-        sighted = asyncio.run(_list(wanted))
-        _tell(args, sighted, _chain(args, wanted, sighted))
+        namespace = _where(args)
+        sighted = asyncio.run(_list(wanted, namespace))
+        _tell(args, sighted, _found(args, wanted, sighted, namespace))
     except (NoSuchJob, CannotSee, KubeError, BadKubeconfig) as error:
         print(f"turnout why: {error}", file=sys.stderr)
         return FAILED
     return 0
 
 
-async def _list(wanted: Settings) -> Sighted:
-    """List once all that the lender watches. Raises CannotSee, or BadKubeconfig."""
+async def _list(wanted: Settings, namespace: str) -> Sighted:
+    """List once all that the lender watches. Raises CannotSee, or BadKubeconfig.
+
+    namespace: listed by itself where the whole cluster may not be.
+    """
     import asyncio
 
     from autoscaler.shell.sight import Sight
+    from console.shell.listing import CannotSee, Once
     from jobs.kinds.all import KINDS
     from kube.shell.client import Client
     from kube.shell.clock import RealClock
 
     async with await Client.open(wanted.kubeconfig, wanted.context) as client:
-        once, view = _Once(client), _view(wanted)
+        once, view = Once(client, namespace), _view(wanted)
         sight = Sight(view, once, KINDS, RealClock(), random.Random(), (wanted.configmap, wanted.orders))
         watching = asyncio.create_task(sight.run())
         try:
@@ -117,13 +122,14 @@ async def _list(wanted: Settings) -> Sighted:
         finally:
             watching.cancel()
             await asyncio.wait({watching})
-    if once.faults:
-        raise CannotSee(_cannot(once.faults))
-    return Sighted(view, tuple(view.kept.values()), tuple(once.unknown), dict(view.faults))
+    once.check()
+    return Sighted(view, tuple(view.kept.values()), tuple(once.unknown), once.missing(), dict(view.faults))
 
 
 def _view(wanted: Settings) -> Any:
-    """The lender's view, with the nodes kept at hand."""
+    """The lender's view, with the nodes kept at hand, and what is nobody's job."""
+    from autoscaler.model import ELSEWHERE
+    from autoscaler.telling.never import BareGang
     from autoscaler.view import View
     from jobs.kinds.all import KINDS
 
@@ -136,94 +142,80 @@ def _view(wanted: Settings) -> Any:
             self.kept[node.metadata.name] = node
             super().put_node(node)
 
+        def bare_gangs(self) -> dict[JobKey, BareGang]:
+            """Gangs of GPU pods, running or waiting, of which no job of a known kind tells; lone pods too."""
+            found = {}
+            for key, group, members in self.strays.all():
+                on = ((self._ground.row(pod.spec.node_name), shape) for pod, shape in members if pod.spec.node_name)
+                placed = tuple((ELSEWHERE if row is None else row, shape) for row, shape in on)
+                found[key] = BareGang(key, self._payer(members[0][0], group), len(members), placed)
+            return found
+
     return Kept()
 
 
-class _Once:
-    """Lists as a client does, and never watches. faults: what could not be listed, by path."""
+def _found(args: argparse.Namespace, wanted: Settings, sighted: Sighted, namespace: str) -> Chain | Partly | str:
+    """Give what is to be told of the job, a sentence for one of which nothing is decided. Raises NoSuchJob."""
+    from console.shell.listing import may_not
+    from console.why import NoSuchJob, meant, running
+    from jobs.model import Life
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self.faults: dict[str, CallError] = {}
-        self.unknown: list[str] = []
-
-    async def pages(
-        self, path: str, params: Mapping[str, Any] | None = None, *, limit: int = 500
-    ) -> AsyncIterator[bytes]:
-        """Each page. ConfigMaps that may not be listed count as absent: who asks is seldom the lender's admin."""
-        from kube.errors import CallError, Forbidden, Gone, NotFound
-
-        try:
-            async for page in self._client.pages(path, params, limit=limit):
-                yield page
-        except (NotFound, Gone):
-            raise  # an optional kind that is not served; a list that outlived its version is listed again
-        except Forbidden as error:
-            if path.endswith("/configmaps"):
-                self.unknown.append(path)
-                yield _EMPTY
-                return
-            self.faults[path] = error
-            raise
-        except CallError as error:
-            self.faults[path] = error
-            raise
-
-    async def watch(self, path: str, params: Mapping[str, Any]) -> AsyncIterator[bytes]:
-        """Nothing, until cancelled."""
-        import asyncio
-
-        await asyncio.Event().wait()
-        yield b""
+    now_s, view = time.time(), sighted.view
+    seen, bare = view.observation(now_s), view.bare_gangs()
+    ended = {job.key: uid for uid, job in view.jobs.items() if job.life is Life.DONE}
+    keys = {each.job.key for each in seen.jobs}
+    try:
+        key = meant(args.job, namespace, {*keys, *sighted.faults, *ended, *bare})
+    except NoSuchJob as error:
+        raise NoSuchJob(f"{error}; {may_not(sighted.missing)}" if sighted.missing else str(error)) from None
+    if key in sighted.faults:
+        return f"{key} cannot be read, so it is left alone: {sighted.faults[key]}"
+    if key in keys:
+        if sighted.missing:
+            return _partly(sighted, seen, key, now_s)
+        return _chain(wanted, sighted, seen, key, ended, now_s)
+    if key in bare:
+        return running(bare[key], wanted.gpu_resource)
+    return f"{key} has ended: nothing is decided on it any more"
 
 
-def _cannot(faults: Mapping[str, CallError]) -> str:
-    """What to say of lists that failed: the missing rights together, else the first fault."""
-    from kube.errors import Forbidden
-
-    missing = sorted({path for path, error in faults.items() if isinstance(error, Forbidden)})
-    if missing:
-        return (
-            f"you may not list {', '.join(_resource(path) for path in missing)} in the whole cluster, and the lender "
-            "decides on all of it; the ClusterRole turnout-autoscaler-observe has these rights"
-        )
-    path, error = next(iter(sorted(faults.items())))
-    if error.status:
-        return str(error)
-    return f"the API server cannot be reached: {error.__cause__ or error.message or path}"
-
-
-def _resource(path: str) -> str:
-    """nodes, or jobs.batch.volcano.sh, as kubectl auth can-i takes it."""
-    _, base, *rest = path.split("/")
-    return rest[-1] if base == "api" else f"{rest[-1]}.{rest[0]}"
-
-
-def _chain(args: argparse.Namespace, wanted: Settings, sighted: Sighted) -> Chain | str:
-    """The chain of the job, or a sentence for one that has none. Raises NoSuchJob."""
+def _chain(
+    wanted: Settings, sighted: Sighted, seen: Observation, key: JobKey, ended: Mapping[JobKey, str], now_s: float
+) -> Chain:
+    """The chain of the job, decided as the lender decides."""
     from autoscaler.decide import decide
     from autoscaler.telling.chain import chain
     from autoscaler.telling.forecast import forecast
     from autoscaler.telling.lives import Lives
-    from console.why import meant
-    from jobs.model import Life
+    from autoscaler.telling.never import Beside
 
-    now_s, view, policy = time.time(), sighted.view, wanted.policy()
-    seen = view.observation(now_s)
-    ended = {job.key: uid for uid, job in view.jobs.items() if job.life is Life.DONE}
-    keys = {each.job.key for each in seen.jobs}
-    key = meant(args.job, args.namespace or _namespace(args), {*keys, *sighted.faults, *ended})
-    if key in sighted.faults:
-        return f"{key} cannot be read, so it is left alone: {sighted.faults[key]}"
-    if key not in keys:
-        return f"{key} has ended: nothing is decided on it any more"
-    lives = Lives()
+    view, policy, lives = sighted.view, wanted.policy(), Lives()
     lives.look((uid, view.jobs[uid].queue, view.raw[done]) for done, uid in ended.items() if done in view.raw)
     steps = decide(seen, policy, now_s)
     start = forecast(seen, steps, lives, now_s).get(key)
-    found = chain(key, seen, steps, policy, now_s, sighted.nodes, wanted.gpu_resource, start)
+    map_seen = not any(wanted.configmap.partition("/")[0] in path.split("/") for path in sighted.unknown)
+    beside = Beside(view.bare_gangs(), map_seen)
+    found = chain(key, seen, steps, policy, now_s, sighted.nodes, wanted.gpu_resource, start, beside)
     assert found is not None
     return found
+
+
+def _partly(sighted: Sighted, seen: Observation, key: JobKey, now_s: float) -> Partly:
+    """Give what the pods of the job tell by themselves."""
+    from autoscaler.telling.never import Beside, members
+    from console.partly import Partly
+
+    view = sighted.view
+    one = next(each for each in seen.jobs if each.job.key == key)
+    pods = view.pods_of(key) or [pod for name, _, there in view.strays.all() if name == key for pod, _ in there]
+    there = members(one, Beside(view.bare_gangs()))
+    return Partly.of(one, pods, there, sighted.missing, now_s)
+
+
+def _where(args: argparse.Namespace) -> str:
+    """The namespace of the job: named with it, or by a flag, or that of the context in use."""
+    parts = args.job.split("/")
+    return parts[1] if len(parts) == 3 and parts[1] else args.namespace or _namespace(args)
 
 
 def _namespace(args: argparse.Namespace) -> str:
@@ -238,12 +230,13 @@ def _namespace(args: argparse.Namespace) -> str:
     return str(chosen.get("context", {}).get("namespace") or "default")
 
 
-def _tell(args: argparse.Namespace, sighted: Sighted, found: Chain | str) -> None:
+def _tell(args: argparse.Namespace, sighted: Sighted, found: Chain | Partly | str) -> None:
     import msgspec
     from rich.text import Text
 
+    from console import partly, why
+    from console.shell.listing import may_not
     from console.shell.terminal import terminal
-    from console.why import rows, title
 
     if args.json:
         told = {"job": None, "says": found} if isinstance(found, str) else msgspec.to_builtins(found)
@@ -253,10 +246,15 @@ def _tell(args: argparse.Namespace, sighted: Sighted, found: Chain | str) -> Non
     if isinstance(found, str):
         console.print(Text(found), soft_wrap=True)
         return
-    console.print(Text(title(found), style="bold"), soft_wrap=True)
-    told_rows = rows(found)
+    if isinstance(found, partly.Partly):
+        head, told_rows = partly.title(found), partly.rows(found)
+    else:
+        head, told_rows = why.title(found), why.rows(found)
+    console.print(Text(head, style="bold"), soft_wrap=True)
     if sighted.unknown:
         told_rows.append(("unknown", f"you may not list {', '.join(sighted.unknown)}: no map, no orders of an admin"))
+    if sighted.missing:
+        told_rows.append(("unknown", f"its room, its queue and what is decided on it: {may_not(sighted.missing)}"))
     for label, text in told_rows:
         lines = textwrap.wrap(text, max(40, console.width - _LABEL), break_long_words=False, break_on_hyphens=False)
         for number, line in enumerate(lines):

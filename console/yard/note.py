@@ -20,7 +20,8 @@ NO_WALLS = (
 class Note:
     """A running yard. pid: of its process; begun: when that began, in ticks. extender: its URL, "" without one.
 
-    real: its control plane is. processes: its pods run what they say.
+    real: its control plane is. processes: its pods run what they say. fault: what a part of it failed with; it ends
+    then.
     """
 
     pid: int
@@ -31,6 +32,7 @@ class Note:
     extender: str = ""
     real: bool = False
     processes: bool = False
+    fault: str = ""
 
 
 def written(note: Note) -> bytes:
@@ -43,7 +45,7 @@ def read(text: bytes) -> Note | None:
     try:
         told = json.loads(text)
         numbers = {key: int(told[key]) for key in ("pid", "begun", "nodes", "gpus")}
-        return Note(**{**{key: told[key] for key in ("url", "extender", "real", "processes")}, **numbers})
+        return Note(**{**{key: told[key] for key in ("url", "extender", "real", "processes", "fault")}, **numbers})
     except (ValueError, KeyError, TypeError):
         return None
 

@@ -108,6 +108,7 @@ def job(told: Head, sized: Sized, queue: str, priority: Any = None, priority_cla
         created=told.created,
         sizes=sizes,
         wish=said_in.wish(notes, sized.replicas),
+        put_back=said_in.put_back(notes, sized.replicas),
         pause=pause,
         pause_ends_s=ends_s,
         cooldown_s=said_in.duration_s(notes, labels.COOLDOWN, labels.VOLCANO_COOLDOWN),
@@ -165,6 +166,8 @@ def patch(job: Job, notes: Mapping[str, str], plural: str, workers: int, spec: A
     changes, says them.
     """
     noted = {labels.WROTE_WORKERS: str(workers)}
+    if labels.WROTE_WORKERS not in notes and job.replicas > 0:
+        noted[labels.SUBMITTED_WORKERS] = str(job.replicas)
     if job.wish is not None:
         noted[labels.WISH_WORKERS] = str(job.wish)
     said = {labels.MIN_WORKERS: str(job.bounds.least), labels.MAX_WORKERS: str(job.bounds.most)}

@@ -1,4 +1,4 @@
-"""DLRover ElasticJobs, resized by ScalePlans: one new object for each change. Source: facts/dlrover.md 5; VE-16.
+"""DLRover ElasticJobs, resized by ScalePlans: one new object for each change. Source: docs/facts/dlrover.md 5; VE-16.
 
 Only the owner's annotations make one elastic, since masters built after August 2025 (dlrover #1608) read no plans and
 the job does not say which it has. Its own replicas stay as they were, so what it was asked for last is what we noted.

@@ -1,4 +1,6 @@
-"""Indexed Jobs of batch/v1: parallelism and completions change together. Source: facts/autoscaling.md 5 (KEP-3715).
+"""Indexed Jobs of batch/v1: parallelism and completions change together.
+
+Source: docs/facts/autoscaling.md 5 (KEP-3715).
 
 Failures of before a resize keep counting to its backoffLimit.
 """

@@ -1,6 +1,6 @@
 """LeaderWorkerSets: groups of one leader and its workers, which come and go whole, the highest first.
 
-A worker is a pod, leaders too, and sizes are multiples of a group's size. Source: facts/autoscaling.md 5.
+A worker is a pod, leaders too, and sizes are multiples of a group's size. Source: docs/facts/autoscaling.md 5.
 """
 
 from __future__ import annotations

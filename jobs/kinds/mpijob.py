@@ -1,4 +1,4 @@
-"""MPIJobs of mpi-operator, kubeflow.org/v2beta1, as elastic Horovod runs them. Source: facts/autoscaling.md 5.
+"""MPIJobs of mpi-operator, kubeflow.org/v2beta1, as elastic Horovod runs them. Source: docs/facts/autoscaling.md 5.
 
 Only a program that reads /etc/mpi/discover_hosts.sh again and again learns of new workers. The job does not say whether
 its program does: its owner's annotations do. Training-operator's MPIJob, kubeflow.org/v1, is another kind.

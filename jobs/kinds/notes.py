@@ -12,7 +12,8 @@ from kube.times import since_1970
 
 Notes = Mapping[str, str]
 
-_DURATION = re.compile(r"(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,9}(?:\.\d{1,9})?)s?)?$")
+_DURATION = re.compile(r"(?:([0-9]{1,6})h)?(?:([0-9]{1,6})m)?(?:([0-9]{1,9}(?:\.[0-9]{1,9})?)s?)?")
+_MOMENT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]{5,20}(?:Z|[+-][0-9]{2}:[0-9]{2})")
 _NUMBER = re.compile(r"[0-9]{1,7}(?:\.[0-9]{1,9})?")
 _MOST_POINTS = 64
 DOUBLING = "powers-of-two"
@@ -34,7 +35,7 @@ def duration_s(notes: Notes, *keys: str) -> float | None:
     if key is None:
         return None
     text = notes[key]
-    found = _DURATION.match(text)
+    found = _DURATION.fullmatch(text)
     if not text or found is None:
         raise BadJob(f"annotation {key} is {text[:40]!r}: it must be a duration such as 600s or 10m")
     hours, minutes, seconds = (float(part or 0) for part in found.groups())
@@ -46,7 +47,7 @@ def moment_s(notes: Notes, key: str) -> float | None:
     text = notes.get(key)
     if text is None:
         return None
-    found = since_1970(text) if re.match(r"\d{4}-\d{2}-\d{2}T.*(?:Z|[+-]\d{2}:\d{2})$", text) else None
+    found = since_1970(text) if _MOMENT.fullmatch(text) else None
     if found is None:
         raise BadJob(f"annotation {key} is {text[:40]!r}: it must be a moment such as 2026-01-31T18:00:00Z")
     return found
@@ -83,12 +84,19 @@ def sizes(notes: Notes) -> Sizes:
 def wish(notes: Notes, replicas: int) -> int | None:
     """The size that a person has set by hand: what stands there and we did not write, or what we remember of it.
 
-    None for a job that nobody has resized since it was made.
+    None for a job that nobody has resized since it was made. The size that it was submitted with is no wish: an
+    unchanged object that is applied again, as GitOps does every few minutes, puts it back.
     """
-    wrote = count(notes, labels.WROTE_WORKERS)
-    if wrote is not None and wrote != replicas and replicas > 0:
+    wrote, submitted = count(notes, labels.WROTE_WORKERS), count(notes, labels.SUBMITTED_WORKERS)
+    if wrote is not None and replicas > 0 and replicas not in (wrote, submitted):
         return replicas
     return count(notes, labels.WISH_WORKERS)
+
+
+def put_back(notes: Notes, replicas: int) -> int | None:
+    """The size that we wrote last, where its object was applied again as it was submitted; None where it was not."""
+    wrote, submitted = count(notes, labels.WROTE_WORKERS), count(notes, labels.SUBMITTED_WORKERS)
+    return wrote if replicas == submitted and wrote != replicas else None
 
 
 def pause(notes: Notes) -> tuple[Pause, float | None]:
@@ -119,7 +127,7 @@ def bank(notes: Notes) -> Bank:
         text, sign = text[1:], -1.0
     gained = sign * float(text) if _NUMBER.fullmatch(text) else 0.0
     resized = since_1970(notes.get(labels.RESIZED_AT)) or 0.0
-    return Bank(gained, resized, duration_s(notes, labels.RESTART_COST))
+    return Bank(gained, resized, duration_s(notes, labels.RESTART_COST), notes.get(labels.SIZED_AT_START) == "true")
 
 
 def curve(notes: Notes) -> tuple[tuple[int, float], ...]:

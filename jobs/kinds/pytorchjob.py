@@ -1,4 +1,4 @@
-"""PyTorchJobs of training-operator v1. Source: facts/autoscaling.md 5; PE-19, PE-49, VE-23, VE-24.
+"""PyTorchJobs of training-operator v1. Source: docs/facts/autoscaling.md 5; PE-19, PE-49, VE-23, VE-24.
 
 An elastic one ends well as soon as any worker has ended well: a worker that is told to go must not exit with 0, which
 turnout-run sees to. What its pods know of its bounds, PET_NNODES, is written into each when it is made.

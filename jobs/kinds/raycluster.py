@@ -1,7 +1,7 @@
 """RayClusters of KubeRay, ray.io/v1: one group of workers is resized, and a shrink names the pods that leave.
 
-Without names KubeRay deletes any. A replica of numOfHosts pods comes and goes whole. Source: facts/autoscaling.md 5.
-An operator that makes PodGroups for all clusters (--batch-scheduler) leaves no sign on one that names no queue.
+Without names KubeRay deletes any. A replica of numOfHosts pods comes and goes whole. Source: docs/facts/autoscaling.md
+5. An operator that makes PodGroups for all clusters (--batch-scheduler) leaves no sign on one that names no queue.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Volcano Jobs: minAvailable is the least, a task's replicas the most. Source: facts/autoscaling.md 5; VE-14, VE-15.
+"""Volcano Jobs: minAvailable is the least, a task's replicas the most.
+
+Source: docs/facts/autoscaling.md 5; VE-14, VE-15.
 
 Running pods keep the hosts and numbers that the env plugin gave them; the file of hosts follows the size.
 """

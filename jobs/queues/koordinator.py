@@ -3,7 +3,7 @@
 What koordinator writes as `runtime` follows requests, elastic workers included, and is 0 for a quota that asks for
 nothing; `guaranteed` follows what is allocated. So neither is read: the share is worked out on mins, as koordinator
 does it on requests, down the tree, and each quota's limit is what it would get if it alone asked for more.
-Source: facts/autoscaling.md 6; koordinator pkg/scheduler/plugins/elasticquota/core/runtime_quota_calculator.go
+Source: docs/facts/autoscaling.md 6; koordinator pkg/scheduler/plugins/elasticquota/core/runtime_quota_calculator.go
 """
 
 from __future__ import annotations

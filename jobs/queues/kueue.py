@@ -3,7 +3,7 @@
 A node of the tree has its own quota and what is lent from below: subtree = nominal + the children's subtree - local,
 where local = subtree - lending limit if there is one, else 0. Nobody has more than subtree + borrowing limit, and what
 goes beyond local is used in the cohort above.
-Source: facts/autoscaling.md 6; Kueue pkg/cache/scheduler/resource_node.go
+Source: docs/facts/autoscaling.md 6; Kueue pkg/cache/scheduler/resource_node.go
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A plain namespace as the queue of jobs that name none: its ResourceQuotas, or an ElasticQuota of scheduler-plugins.
 
 Of several the smallest amount holds. The ElasticQuotas of scheduler-plugins lend one another what is left of the sum
-of their mins: room = min(max - used, sum of mins - sum used). Source: facts/autoscaling.md 6
+of their mins: room = min(max - used, sum of mins - sum used). Source: docs/facts/autoscaling.md 6
 
 A ResourceQuota with scopes binds unless training pods cannot be meant: BestEffort counts nothing but pods of no
 requests, Terminating none but pods with a deadline of their own, VolumeAttributesClass no pods. Whether a PriorityClass

@@ -3,7 +3,7 @@
 capacity: real capability = min(capability, what is above - what is guaranteed to its siblings), and `deserved` is its
 own. proportion, taken to run when no queue has `deserved` or a parent: what is there is shared by `weight`, limited by
 what queues ask for, and no less than their guarantees. It is worked out on mins, since requests have our own elastic
-workers in them. Source: facts/schedulers.md 3.4
+workers in them. Source: docs/facts/schedulers.md 3.4
 """
 
 from __future__ import annotations

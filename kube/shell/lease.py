@@ -2,7 +2,7 @@
 
 Time is monotonic and our own: others' clocks are never read, only whether their record changes. Election is no
 fencing: work that writes asks `leading` first, carries `transitions`, and sets resourceVersion preconditions.
-Source: facts/ecosystem.md 1.4, 1.6
+Source: docs/facts/ecosystem.md 1.4, 1.6
 """
 
 from __future__ import annotations

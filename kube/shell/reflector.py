@@ -1,7 +1,7 @@
 """List, then watch, for ever: keeps a receiver true to one kind of object on the API server.
 
 What a page or a line means is settled in feed.py, how long to wait in backoff.py; here is only the order of calls.
-Source: facts/ecosystem.md 1.6
+Source: docs/facts/ecosystem.md 1.6
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Copies stand as far apart in the fabric as an even load allows.
 All members stand on a ring in the order of their paths, so that each switch, of whatever tier, is one arc of it. The
 copies of a shard stand evenly around it. An arc then holds all copies of a shard only if it must: whichever switch or
 host is lost, no other choice with the same load loses fewer shards. Half a ring is the distance of a single buddy.
-Source: issue 7; facts/dlrover.md §6.6, defects 1 and 2
+Source: DL-60; docs/facts/dlrover.md 6.6, defects 1 and 2
 """
 
 from __future__ import annotations

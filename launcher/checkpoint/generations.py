@@ -246,7 +246,7 @@ def slot_to_write(slots: Sequence[Slot], *, busy: Collection[int] = ()) -> int |
 
     Never a pinned one, which is being read, nor the newest that is sealed: a crash in mid-save leaves it. busy: those
     that this process is still filling. Returns None where only such are left: then the keeper has to let one go.
-    Source: issue 7, facts/launcher.md §5
+    Source: docs/facts/launcher.md 5
     """
     last = newest(slots)
     free = [at for at, slot in enumerate(slots) if not slot.pinned and at not in busy]

@@ -146,7 +146,7 @@ def complete(notes: Iterable[Note], step: int, round: int, world: int) -> Manife
 
     Notes of other steps, rounds, worlds and runs never make it complete, so that no checkpoint is patched together of
     two. A rank's newest note counts. Of several runs the one that was saved last is taken.
-    Source: facts/launcher.md §5; facts/dlrover.md §6.6, defects 3 and 7
+    Source: docs/facts/launcher.md 5; docs/facts/dlrover.md 6.6, defects 3 and 7
     """
     runs: dict[str, dict[int, Note]] = {}
     for note in notes:

@@ -1,7 +1,7 @@
 """How much memory checkpoints take on a worker, and whether it is there: asked before the first byte is taken.
 
 Memory of a file system in memory counts against the pod as well. What the limits are is seen in shell/memory.
-Source: issue 7; facts/dlrover.md §6.6, defect 11
+Source: docs/facts/dlrover.md 6.6, defect 11
 """
 
 from __future__ import annotations

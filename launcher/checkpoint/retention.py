@@ -1,7 +1,7 @@
 """Which committed steps may be removed from storage. What a person asked to be kept is kept, and the newest always.
 
 All is asked of what lies there now, so that nothing is forgotten by a restart and nothing is counted twice.
-Source: facts/dlrover.md §6.3 and §6.6, defect 8; DL-50
+Source: docs/facts/dlrover.md 6.3 and §6.6, defect 8; DL-50
 """
 
 from __future__ import annotations

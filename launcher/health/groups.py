@@ -5,7 +5,7 @@ more often than it takes to prove something. Suspects for whom no proven node is
 long as nobody is proven, for `most_searches` rounds. Faults of up to a third of the nodes are told exactly, in at most
 five rounds, and in 2 + log2 of the nodes, rounded up; the tests try every such set for few nodes. An answer follows
 from the results alone: nothing is kept.
-Source: issue 8; DLRover's two fixed rounds, facts/dlrover.md §2.2 and §2.3
+Source: DL-80, DL-81; DLRover's two fixed rounds, docs/facts/dlrover.md 2.2 and §2.3
 """
 
 from __future__ import annotations

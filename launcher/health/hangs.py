@@ -42,7 +42,7 @@ class Limits:
     unmarked_floor_s: the same where steps are guessed from the optimizer, and an evaluation looks like a long step.
     patient_s: before `known_steps` steps are counted, and in a phase. at_most_s: once a step is done never more, None =
     no such bound (XPU_TIMER_HANG_TIMEOUT). look_s: between looks.
-    Source: facts/launcher.md §9 row 17; DL-113
+    Source: docs/facts/launcher.md 9 row 17; DL-113
     """
 
     factor: float = 2.5

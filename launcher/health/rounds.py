@@ -2,7 +2,7 @@
 
 Groups and verdicts are those of launcher/health. A check is of all who are there at once: when one of them goes, or
 another is needed who has not passed, it begins anew. Whoever is not proven bad trains; undecided groups are told. Of
-two good nodes that cannot reach one another one goes, where enough are left without it. Source: issue 8; DL-80 to DL-85
+two good nodes that cannot reach one another one goes, where enough are left without it. Source: DL-80 to DL-85
 """
 
 from __future__ import annotations

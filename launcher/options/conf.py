@@ -1,6 +1,6 @@
 """The keys of --rdzv-conf: those of torch's back-ends and of DLRover, each with what it does here.
 
-Source: facts/launcher.md §1; torch.distributed.elastic.rendezvous
+Source: docs/facts/launcher.md 1; torch.distributed.elastic.rendezvous
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""dlrover-run's options and those that only the guide has. Source: facts/dlrover.md §4, contract DL-28 to DL-42."""
+"""dlrover-run's options and those that only the guide has. Source: docs/facts/dlrover.md 4, contract DL-28 to DL-42."""
 
 from __future__ import annotations
 

@@ -18,6 +18,10 @@ from launcher.wire import PORT
 STATIC_PORT = 29_500  # torchrun's, where an address is given without --rdzv-endpoint
 LOCAL = "127.0.0.1"
 JOB_IDS = ("TURNOUT_JOB", "JOB_UID", "ELASTIC_JOB_NAME", "SLURM_JOB_ID")
+_NOWHERE = (
+    "nothing says where {0} workers meet, so only workers on this machine are found, at {1}:{2}; for several machines "
+    "give all of them the same --rdzv-endpoint HOST[:PORT] or --master-addr HOST, --lease or --round-dir"
+)
 _ETCD = (Backend.ETCD, Backend.ETCD_V2)
 
 
@@ -40,6 +44,7 @@ def meet(
         host=host,
         port=port,
         is_host=is_host,
+        store_port=chosen.get("master-port", 0) if _meets_nobody(chosen, backend, most) else 0,
         standalone=chosen.get("standalone", False),
         wanted=chosen.get("wanted"),
         arbiter=arbiter,
@@ -62,7 +67,7 @@ def _address(
     chosen: Mapping[str, Any], backend: Backend, arbiter: ArbiterKind, most: int, environ: Mapping[str, str]
 ) -> tuple[str, int]:
     """Where the first coordinator listens. The more explicit, the stronger."""
-    if chosen.get("standalone"):
+    if _meets_nobody(chosen, backend, most):
         return LOCAL, 0
     if "rdzv-endpoint" in chosen and backend not in _ETCD:
         host, port = chosen["rdzv-endpoint"]
@@ -70,8 +75,6 @@ def _address(
     said = environ.get("MASTER_ADDR", "")
     if "master-addr" in chosen or "master-port" in chosen:
         return chosen.get("master-addr") or said or LOCAL, chosen.get("master-port", _env_port(environ))
-    if most == 1:
-        return LOCAL, 0
     if said:
         return said, _env_port(environ)
     if arbiter in (ArbiterKind.LEASE, ArbiterKind.FILE):
@@ -84,6 +87,15 @@ def _address(
             "give --master-addr, --lease or --round-dir"
         )
     return LOCAL, PORT
+
+
+def _meets_nobody(chosen: Mapping[str, Any], backend: Backend, most: int) -> bool:
+    """Tell whether this worker is the whole job. A port of --master-port is then free for its processes.
+
+    With an endpoint it is not: a second worker may come there, and is a spare.
+    """
+    endpoint = "rdzv-endpoint" in chosen and backend not in _ETCD
+    return bool(chosen.get("standalone")) or (most == 1 and not endpoint)
 
 
 def _env_port(environ: Mapping[str, str]) -> int:
@@ -131,4 +143,12 @@ def notes(given: Mapping[str, Given], meeting: Meeting, bounds: tuple[int, int])
         told.append(Note(endpoint.source, Warned.NO_EFFECT, "a standalone worker meets nobody"))
     elif endpoint and meeting.backend in _ETCD:
         told.append(Note(endpoint.source, Warned.NO_EFFECT, "the server of etcd is not asked: members meet each other"))
+    if bounds[1] > 1 and (meeting.host, meeting.port) == (LOCAL, PORT) and not _named(given):
+        nnodes = given["nnodes"].source if "nnodes" in given else "--nnodes"
+        told.append(Note(nnodes, Warned.NO_ADDRESS, _NOWHERE.format(bounds[1], LOCAL, PORT)))
     return tuple(told)
+
+
+def _named(given: Mapping[str, Given]) -> bool:
+    """Tell whether somebody has written down where the workers meet."""
+    return not given.keys().isdisjoint(("rdzv-endpoint", "master-addr", "master-port"))

@@ -105,10 +105,11 @@ _START = (
     Option("no-fork", "a fresh interpreter for each process.", sets=("start.fork",), origin=Origin.OURS),
     Option(
         "preload",
-        "modules that the parent of processes imports ahead, torch if nothing is given.",
+        "modules that the parent of processes imports ahead, these alone. If nothing is given: torch, and what the "
+        "script itself has imported from site-packages in its first life.",
         value="MODULE,...",
         example="torch,numpy",
-        sets=("start.preload",),
+        sets=("start.preload", "start.learn"),
         read=values.modules,
         origin=Origin.OURS,
     ),

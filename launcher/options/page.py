@@ -22,6 +22,7 @@ EXITS = {
 }
 WARNINGS = {
     Warned.NO_EFFECT: "the option, its value, the key or the variable changes nothing; why is told",
+    Warned.NO_ADDRESS: "several workers, and nothing says where they meet: only those of this machine can",
     Warned.OTHER_BACKEND: "static was asked for and cannot be resized: the dynamic rendezvous is used",
     Warned.RESIZING: "the strategy is not one for which resizing is promised",
 }

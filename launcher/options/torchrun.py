@@ -1,4 +1,4 @@
-"""torchrun's options, and what each does here. Source: facts/launcher.md §1."""
+"""torchrun's options, and what each does here. Source: docs/facts/launcher.md 1."""
 
 from __future__ import annotations
 
@@ -101,7 +101,8 @@ _MEETING = (
     ),
     Option(
         "master-port",
-        "its port, 29500 if none is given. MASTER_PORT is read as well.",
+        "its port, 29500 if none is given. MASTER_PORT is read as well. Of a worker that is alone, the port where its "
+        "processes meet.",
         value="PORT",
         example="2950",
         sets=("meeting.port",),

@@ -5,6 +5,7 @@ Only values: whose environment it starts from, and who is in the world, is passe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from launcher.wire import Formed
 ROUND, RESTORE, KEEPER = "TURNOUT_ROUND", "TURNOUT_RESTORE_STEP", "TURNOUT_KEEPER"
 PARTS = "TURNOUT_RESTORE_PARTS"  # a step that others have saved: "step of so many ranks in round", "" for none
 STORED, STORED_IN = "TURNOUT_STORED_STEP", "TURNOUT_STORED_IN"  # what all ranks read of this folder of checkpoints
+WORKER_NUM = "WORKER_NUM"  # how many workers DLRover's scripts count on, whatever the size of the world is now
 RUN, WORKER, MEMORY = "TURNOUT_RUN", "TURNOUT_WORKER", "TURNOUT_MEMORY_DIR"  # whose memory it is, and where it lies
 
 # What is read when an interpreter starts or a library is imported. Who has imported ahead has read it already.
@@ -25,16 +27,22 @@ _PREFIXES_READ_AT_IMPORT = (
     *("CUDA_", "HIP_", "ROCR_", "GPU_", "ZE_", "PYTORCH_", "TORCH_", "TORCHINDUCTOR_", "TRITON_"),
 )
 _READ_LATER = ("TORCH_NCCL_", "TORCH_ELASTIC_", "PYTHON_EXEC")  # by a constructor, or not by the process at all
+_OF_EACH = frozenset([
+    "RANK", "LOCAL_RANK", "ROLE_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE",
+    "ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "NODE_NUM", "WORKER_RANK", WORKER_NUM,
+])  # fmt: skip
+_PREFIXES_OF_EACH = ("TORCHELASTIC_", "TURNOUT_")
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is the same for every process of a job, in every round."""
+    """Values that are the same for every process of a job, in every round. most_workers: in its largest world."""
 
     run: str
     role: str = "default"
     max_restarts: int = 0
     virtual_local_rank: bool = False
+    most_workers: int = 1
 
 
 def common(own: Mapping[str, str], processes: int) -> dict[str, str]:
@@ -59,6 +67,7 @@ def of_process(
     rank, size = str(formed.first_rank + local_rank), str(formed.ranks)
     env = {
         **shared,
+        **_for_dlrover(shared, job, formed),
         "RANK": rank,
         "LOCAL_RANK": str(local_rank),
         "ROLE_RANK": rank,
@@ -82,6 +91,19 @@ def of_process(
     return env | (_one_device(shared, local_rank) if job.virtual_local_rank else {})
 
 
+def _for_dlrover(shared: Mapping[str, str], job: Job, formed: Formed) -> dict[str, str]:
+    """Give what scripts written for DLRover read, where the pod does not say it.
+
+    Its ElasticTrainer divides WORKER_NUM by the size of the world, and fails where that is less than 1. So a number
+    that is smaller than the world is replaced. Source: docs/facts/dlrover.md 8
+    """
+    rank, given = str(formed.group_rank), shared.get(WORKER_NUM, "")
+    words = {"NODE_RANK": rank, "WORKER_RANK": rank, "NODE_NUM": str(formed.group_size)}
+    enough = re.fullmatch(r"[0-9]{1,9}", given) is not None and int(given) >= formed.group_size
+    number = given if enough else str(max(job.most_workers, formed.group_size))
+    return {name: shared.get(name) or value for name, value in words.items()} | {WORKER_NUM: number}
+
+
 def _one_device(shared: Mapping[str, str], local_rank: int) -> dict[str, str]:
     """A process that sees one device only, as its device 0."""
     name = "HIP_VISIBLE_DEVICES" if shared.get("HIP_VISIBLE_DEVICES") else "CUDA_VISIBLE_DEVICES"
@@ -91,6 +113,11 @@ def _one_device(shared: Mapping[str, str], local_rank: int) -> dict[str, str]:
     if local_rank >= len(devices):
         raise BadTerms(f"process {local_rank} has no device: {name} is {visible!r}")
     return {"LOCAL_RANK": "0", name: devices[local_rank].strip()}
+
+
+def of_each(name: str) -> bool:
+    """Tell whether a process has its own value of this variable, and its parent has none."""
+    return name in _OF_EACH or name.startswith(_PREFIXES_OF_EACH)
 
 
 def read_at_import(name: str) -> bool:

@@ -2,7 +2,7 @@
 
 Where it is kept, and that only one of several claims gets through, is settled in shell/arbiters. A granted round is
 granted once, and the restart budget in a record never goes back, so that it outlives every pod.
-Source: DESIGN §5
+Source: docs/design.md 5
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def may_claim(held: Held, run: str, me: str, *, dead: bool = False, hold_s: floa
     """Whether the member `me` of `run` may claim the next round.
 
     dead: the holder is known to be dead; silence alone is no such evidence. A record of another run is no record.
-    Source: DESIGN §5
+    Source: docs/design.md 5
     """
     if held.record is None or held.record.run != run:
         return Verdict(True, Why.NOBODY)

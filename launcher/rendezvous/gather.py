@@ -1,4 +1,4 @@
-"""Who makes the next world, and when it is formed. DESIGN §5.
+"""Who makes the next world, and when it is formed. docs/design.md 5.
 
 A round waits for nobody who cannot come: once formed, only for members that are there. The first one waits for the
 wanted number, else for the last call. Members of the last world come before others, then the oldest. Who still imports
@@ -14,8 +14,9 @@ from launcher.health.rounds import proven
 from launcher.model import Exit, Member, Reason, Record, World
 from launcher.ranks import ips, seated
 from launcher.rendezvous.circles import circles
+from launcher.rendezvous.follow import overlaps, restored, returned, veteran
 from launcher.rendezvous.held import restorable
-from launcher.rendezvous.state import Claim, Known, Phase, StepDown
+from launcher.rendezvous.state import Claim, Known, Phase, State, StepDown
 from launcher.rendezvous.turn import Turn
 from launcher.wire import Base, Formed, Waiting
 
@@ -54,10 +55,13 @@ def gather(turn: Turn) -> None:
         return
     if (fit := proven(turn, there, size)) is None:
         return
-    chosen = sorted(fit, key=lambda known: (not _veteran(turn, known), known.member.age))[:size]
+    chosen = sorted(fit, key=lambda known: (not veteran(turn, known), known.member.age))[:size]
     if not at.arbiter and not overlaps(turn, chosen):
-        _no_arbiter(turn)
-        return
+        by_place = sorted(fit, key=lambda each: (not veteran(turn, each), not returned(turn, each), each.member.age))
+        chosen = by_place[:size]
+        if not restored(turn, chosen):
+            _no_arbiter(turn)
+            return
     _claim(turn, tuple(known.member for known in chosen))
 
 
@@ -74,7 +78,10 @@ def _there(turn: Turn) -> list[Known]:
 
 
 def _tell_waiting(turn: Turn, reason: Reason) -> None:
-    """Who is missing, now and then: those of the last world who are not here, else a number is all that is known."""
+    """Tell now and then who is missing, and where and for how long it is waited for.
+
+    Names are known of members of the last world only. Of others a number is all there is.
+    """
     at = turn.at
     if turn.now_s < at.told_s + TELL_S:
         return
@@ -82,14 +89,20 @@ def _tell_waiting(turn: Turn, reason: Reason) -> None:
     missing = [member.name for member in (at.world.members if at.world else ()) if member.name not in here]
     wanted = min(at.expected, at.terms.most) if reason is Reason.LAST_CALL else at.terms.floor
     turn.at = replace(at, told_s=turn.now_s)
-    fields = {"members": len(here), "wanted": max(wanted, at.terms.floor), "missing": missing[:16]}
+    fields: dict[str, object] = {"members": len(here), "wanted": max(wanted, at.terms.floor), "missing": missing[:16]}
+    fields |= {"at": f"{at.me.address}:{at.me.port}", "gives_up_in_s": max(round(_gives_up_s(at) - turn.now_s), 0)}
     turn.told("round_waits", reason, waited_s=round(turn.now_s - at.since_s, 3), **fields)
+
+
+def _gives_up_s(at: State) -> float:
+    """When too few are no longer waited for."""
+    return (at.sought_s or at.since_s) + at.terms.join_timeout_s
 
 
 def _comes(turn: Turn) -> bool:
     """Is a first crowd still on its way? Then nobody looks at every member each time that one more has come."""
     at = turn.at
-    until_s = min(at.joined_s + at.call_s, (at.sought_s or at.since_s) + at.terms.join_timeout_s)
+    until_s = min(at.joined_s + at.call_s, _gives_up_s(at))
     if (
         at.base
         or at.before
@@ -109,7 +122,7 @@ def _hand_over(turn: Turn, own: Known) -> None:
         turn.at = replace(at, phase=Phase.OVER)
         turn.told("handed_over", Reason.MEMBER_LEFT, to=next_.id, round=at.round + 1)
         record = Record(at.run, at.round + 1, next_.id, next_.address, next_.port, at.budget)
-        turn.effects.append(StepDown(record, handover=True, size=at.base_size - int(_veteran(turn, own))))
+        turn.effects.append(StepDown(record, handover=True, size=at.base_size - int(veteran(turn, own))))
 
 
 def _second(turn: Turn) -> bool:
@@ -130,23 +143,14 @@ def _alone(turn: Turn) -> bool:
     who do not hear from us have fenced themselves.
     """
     at = turn.at
-    here = sum(_veteran(turn, known) and not known.busy for known in turn.members.values())
+    here = sum(veteran(turn, known) and not known.busy for known in turn.members.values())
     ours = 0 < at.base == turn.world_round == at.ended
     return ours or (0 < at.base >= at.before and 2 * here >= at.base_size) or turn.now_s >= at.fenced_s
 
 
-def overlaps(turn: Turn, chosen: list[Known]) -> bool:
-    """Are more than half of the last world in this one? Then no other world can follow it without one of them."""
-    return turn.at.only or turn.at.base == 0 or 2 * sum(_veteran(turn, known) for known in chosen) > turn.at.base_size
-
-
-def _veteran(turn: Turn, known: Known) -> bool:
-    return known.base.inside and known.base.round == turn.at.base
-
-
 def _below_min(turn: Turn, there: int) -> None:
     at = turn.at
-    until_s = (at.sought_s or at.since_s) + at.terms.join_timeout_s
+    until_s = _gives_up_s(at)
     if turn.now_s < until_s:
         turn.wake(until_s)
         if at.roams and not at.arbiter and (not at.only or at.base == 0):
@@ -164,7 +168,7 @@ def _look_around(turn: Turn) -> None:
     """
     at = turn.at
     while_ = crc32(f"{at.me.id} {at.since_s}".encode()) / 2**31  # 0 to 2
-    until_s = at.since_s + at.alone_s * (1 + len(turn.members) + while_)
+    until_s = at.since_s + at.roam_s * (1 + len(turn.members) + while_)
     if turn.now_s < until_s:
         turn.wake(until_s)
         return
@@ -179,7 +183,7 @@ def _no_arbiter(turn: Turn) -> None:
     if turn.now_s < until_s:
         turn.wake(until_s)
         return
-    here = sum(_veteran(turn, known) for known in turn.members.values())
+    here = sum(veteran(turn, known) for known in turn.members.values())
     detail = (
         f"{here} of the {at.base_size} workers of round {at.base} are left: without a Lease or a round folder "
         f"a world, a multiple of {at.terms.unit}, needs more than half of them, since the others may still train"

@@ -2,7 +2,7 @@
 
 Nobody has to agree on it in a collective. A shard belongs to the rank that saved it, wherever that rank runs now; what
 torch.distributed.checkpoint has saved is read by a world of any size, each rank its parts of these shards.
-Source: DESIGN §5; facts/launcher.md §5; DL-60, DL-108
+Source: docs/design.md 5; docs/facts/launcher.md 5; DL-60, DL-108
 """
 
 from __future__ import annotations

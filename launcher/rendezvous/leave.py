@@ -3,11 +3,11 @@
 The stop step lies ahead of the farthest rank. Until all have answered that they have not passed it, ranks that reach
 it wait there; was it passed, a later one is agreed. A job that tells no steps gets SIGTERM instead: its own hook saves.
 Growth goes the same way, but for nobody who could not start processes yet: the world would stand still meanwhile. Those
-who are ready grow it without him. DESIGN §5
+who are ready grow it without him. docs/design.md 5
 
 Before they go, what only they hold in memory goes to members that stay. A leaver says nothing for it: who stays fetches
 it, as it would fetch a shard that it has lost. What does not come in time is in storage, if that took it in time, and
-else lost: nothing waits for it. Source: issue 7
+else lost: nothing waits for it. Source: XD-06
 """
 
 from __future__ import annotations

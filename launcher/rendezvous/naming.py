@@ -3,7 +3,8 @@
 That is one for all, named when every member has told its own; so it is where memory is of an older round, and what
 storage has may be newer.
 
-What is committed after that, by the keeper of a worker that is lost, is for the next round. Source: issue 7
+What is committed after that, by the keeper of a worker that is lost, is for the next round. Source:
+docs/facts/launcher.md 5
 """
 
 from __future__ import annotations

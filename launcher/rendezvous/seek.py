@@ -1,4 +1,4 @@
-"""Where a member goes that has no coordinator: succession, the same for everybody. DESIGN §5.
+"""Where a member goes that has no coordinator: succession, the same for everybody. docs/design.md 5.
 
 First where it was sent, then back to the coordinator that it had, then to the successors it was told of, the oldest
 first, until it is one itself; then where the arbiter's record points; then to the endpoint of the command line. Whoever

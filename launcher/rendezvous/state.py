@@ -1,4 +1,4 @@
-"""What the coordinator knows, what can happen to it, and what it can ask for. DESIGN §5.
+"""What the coordinator knows, what can happen to it, and what it can ask for. docs/design.md 5.
 
 States, and what ends each:
     GATHERING  nobody trains         enough members have no process running: CLAIMING, or CHECKING first
@@ -81,13 +81,14 @@ class State:
     we have lost, or never had. ended: a seat of that round has no process any more: its world never trains again.
     before: the round that the arbiter gave to whoever came before us. asked_s: when it was asked for the round, or gave
     it. roams: without an arbiter, who has too few members has everybody search for another coordinator now and then;
-    False: not before the first world, None: never. sought_s: since when we have none, also before we led, or 0.
-    unfenced: the arbiter was out of reach for too long, and only its grant lets us go on. told_s: when it was last
-    told who is missing. unnamed: members that have not told yet what they see in storage; named: what all read of it,
-    None before. carry: the newest step that all of the last world held when it stopped, -1 for none. handing: None
-    before it is known what is handed over. rings: for each number of copies who kept whose in the newest world. why:
-    what began the next round. fault: the process failure that will be charged unless a loss explains it. checking:
-    None where nodes are not checked. hanging: what is known of a process that hangs, and what becomes of its round.
+    False: not before the first world, None: never; a few times roam_s lie between two searches. sought_s: since when
+    we have none, also before we led, or 0. unfenced: the arbiter was out of reach for too long, and only its grant
+    lets us go on. told_s: when it was last told who is missing. unnamed: members that have not told yet what they see
+    in storage; named: what all read of it, None before. carry: the newest step that all of the last world held when
+    it stopped, -1 for none. handing: None before it is known what is handed over. rings: for each number of copies
+    who kept whose in the newest world. why: what began the next round. fault: the process failure that will be
+    charged unless a loss explains it. checking: None where nodes are not checked. hanging: what is known of a
+    process that hangs, and what becomes of its round.
     """
 
     me: Member
@@ -98,6 +99,7 @@ class State:
     granted: int = 0
     regroup_s: float = 2.0
     alone_s: float = 10.0
+    roam_s: float = 10.0
     phase: Phase = Phase.GATHERING
     round: int = 0
     base: int = 0

@@ -1,9 +1,9 @@
-"""The coordinator: what one event makes of the state, and what it asks for. A pure function. DESIGN §5.
+"""The coordinator: what one event makes of the state, and what it asks for. A pure function. docs/design.md 5.
 
 The table of states is in state.py. A world is frozen once formed: never above max, never below min, a multiple of the
 unit. Who comes late waits for the next round and never ends one, unless the world can grow. A fault is charged once,
-and not at all when the loss of a member explains it. Source: issue 6; torchelastic and DLRover as facts/launcher.md
-§1 and facts/dlrover.md §2.1 have them.
+and not at all when the loss of a member explains it. Source: torchelastic and DLRover as docs/facts/launcher.md
+§1 and docs/facts/dlrover.md 2.1 have them.
 """
 
 from __future__ import annotations

@@ -179,7 +179,8 @@ class Agent:
             case Stop(round=round_, grace_s=grace_s):
                 await self._stop(grace_s)
                 path = (await asyncio.to_thread(self._where)).path or self.me.path  # the map may have changed
-                self.me = replace(self.me, master_port=free_port(self.me.address), path=path)
+                port = self._settings.meeting.store_port or free_port(self.me.address)
+                self.me = replace(self.me, master_port=port, path=path)
                 self._contact.send(Ready(max(round_, self._base.round), self.me.master_port, self.me.path, self._held))
             case StopAt(round=round_, step=step, sure=sure) if round_ == self._base.round:
                 farthest = self._training.stop_at(step, sure=sure)

@@ -126,12 +126,17 @@ def door_at(address: str) -> socket.socket:
     return door
 
 
-def member_of(place: Place, address: str, port: int, processes: int, path: tuple[str, ...], keeper: int = 0) -> Member:
-    """This agent as others know it. Its id is new: what an earlier one of the same name said does not bind it."""
+def member_of(
+    place: Place, address: str, port: int, processes: int, path: tuple[str, ...], keeper: int = 0, store_port: int = 0
+) -> Member:
+    """This agent as others know it. Its id is new: what an earlier one of the same name said does not bind it.
+
+    store_port: where its processes meet if it has rank 0, 0 for any port that is free.
+    """
     hostname = socket.gethostname()
     name = place.name or (f"{hostname}-{port}" if address == "127.0.0.1" else hostname)
     return Member(
         id=f"{name}/{secrets.token_hex(6)}", name=name, host=place.host or os.environ.get("NODE_NAME", "") or hostname,
         address=address, port=port, processes=processes, path=path, order=place.order, born_s=time.time(),
-        master_port=free_port(address), keeper=keeper,
+        master_port=store_port or free_port(address), keeper=keeper,
     )  # fmt: skip

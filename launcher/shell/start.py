@@ -31,6 +31,7 @@ from launcher.shell.training import Training
 from launcher.shell.whereabouts import Lookout
 from launcher.wire import PORT
 
+LOOPBACK = "127.0.0.1"
 ARBITER_S = 60.0  # for the arbiter to answer at all, at the start
 
 
@@ -47,10 +48,11 @@ async def attend(
     training: who has the processes, if not we ourselves; ready: given what asks this member to leave, where signals
     are somebody else's.
     """
-    settings = _alone(settings) if settings.meeting.standalone else settings
+    if alone := _meets_nobody(settings):
+        settings = _alone(settings)
     meeting, place = settings.meeting, settings.place
     endpoint = await resolved(meeting.host) if meeting.host else None
-    address = "127.0.0.1" if meeting.standalone else place.address or own_address(endpoint)
+    address = LOOPBACK if alone else place.address or own_address(endpoint)
     token = token_of(meeting, address)
     say, serving = _measured(settings, address, say)
     where = Lookout(environ, place.path, place.path_file, environ.get("TURNOUT_MAP_DIR", ""))
@@ -59,21 +61,24 @@ async def attend(
     host, port = await _listen(door, settings, endpoint, address)
     processes = _processes(settings, environ)
     copies = door_at(address) if training is None else None
-    keeper = copies.getsockname()[1] if copies is not None else 0
-    me = member_of(place, address, port, processes, (await asyncio.to_thread(where.look)).path, keeper)
+    keeper, store = copies.getsockname()[1] if copies is not None else 0, meeting.store_port
+    me = member_of(place, address, port, processes, (await asyncio.to_thread(where.look)).path, keeper, store)
     leading = Leading(
         me, meeting.run, settings.terms, settings.timing, door, say, arbiter=arbiter, hangs=settings.hangs,
         wanted=meeting.wanted or 0, only=meeting.arbiter is ArbiterKind.NONE, checking=_checks(settings),
     )  # fmt: skip
     hands = training or Training(settings, processes, environ, say, socket.gethostname(), copies, token)
-    at = (address if meeting.standalone else meeting.host, port if host else meeting.port)
+    at = (address if alone else meeting.host, port if host else meeting.port)
     seek = Seek(me.id, at if meeting.host else None, host, arbiter is not None, settings.terms.join_timeout_s)
     agent = Agent(settings, me, token, hands, leading, seek, say, where.look)
     if ready is not None:
         ready(agent.leave)
-    signals = [signal.SIGUSR1, *(signal.Signals[name] for name in settings.start.signals)]
     with serving:
-        return await agent.run([] if ready else signals)
+        return await agent.run([] if ready else _signals(settings))
+
+
+def _signals(settings: Settings) -> list[signal.Signals]:
+    return [signal.SIGUSR1, *(signal.Signals[name] for name in settings.start.signals)]
 
 
 def _checks(settings: Settings) -> Checking | None:
@@ -83,9 +88,16 @@ def _checks(settings: Settings) -> Checking | None:
     return Checking(checks.limits, checks.exclude_straggler, checks.performance, checks.probing.round_s)
 
 
+def _meets_nobody(settings: Settings) -> bool:
+    """Tell whether this worker is the whole job, and no record of it is kept elsewhere."""
+    meeting = settings.meeting
+    nowhere = settings.terms.most == 1 and meeting.port == 0 and meeting.arbiter is ArbiterKind.NONE
+    return meeting.standalone or (nowhere and meeting.host == LOOPBACK)
+
+
 def _alone(settings: Settings) -> Settings:
     """One worker, on loopback, whom nobody succeeds."""
-    meeting = replace(settings.meeting, host="127.0.0.1", port=0, is_host=True, arbiter=ArbiterKind.NONE)
+    meeting = replace(settings.meeting, host=LOOPBACK, port=0, is_host=True, arbiter=ArbiterKind.NONE)
     return replace(settings, meeting=replace(meeting, run=meeting.run or secrets.token_hex(8)))
 
 

@@ -56,8 +56,9 @@ class Training:
         self._settings, self.processes, self._say, self._hostname = settings, processes, say, hostname
         self._env = common(env, processes)
         self._job = Job(
-            settings.meeting.run, settings.command.role, settings.terms.max_restarts, settings.start.one_device
-        )
+            settings.meeting.run, settings.command.role, settings.terms.max_restarts, settings.start.one_device,
+            settings.terms.most,
+        )  # fmt: skip
         self._outputs = _outputs(settings)
         self._run_folder = ""
         memory = memory_folder(env)
@@ -74,6 +75,7 @@ class Training:
             shutdown_timeout_s=settings.timing.shutdown_s,
             say=say,
             env=self._env,
+            learn=self._folder.name if settings.start.learn else "",
         )
 
     async def warm(self) -> None:

@@ -1,7 +1,7 @@
 """The plan ahead: which waiting pod should be nominated for which node, and whose nomination of ours must go.
 
 Only what is to be written is decided here; nominate_pods.py in the shell writes it. Nominations that are not ours are
-never touched. Source: issue 3 item 5; facts/extender.md 1.9
+never touched. Source: docs/facts/extender.md 1.9
 """
 
 from __future__ import annotations

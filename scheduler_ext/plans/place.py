@@ -7,7 +7,7 @@ a gang that has some are nobody's business here: they count towards its min and 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -35,7 +35,7 @@ class Request:
 
     waiting: members to place, in rank order; only such as are judged, here and in held. wished: uid -> host where our
     nominator already sent a waiting member; kept while the host has room. held: (member, host) that hold a host.
-    missing: members not created yet.
+    missing: members not created yet that its min takes. hoped: those above it, seated only where all of them fit.
     """
 
     gang: Gang
@@ -43,28 +43,52 @@ class Request:
     held: tuple[tuple[Member, int], ...] = ()
     wished: Mapping[str, int] = field(default_factory=dict)
     missing: int = 0
+    hoped: int = 0
     rule: Rule = Rule.ALL_TIERS
 
 
 @dataclass(frozen=True, slots=True)
+class Seat:
+    """A place kept for a member still to come. rank: the number of the member that it fits best in the ring."""
+
+    host: int
+    shape: PodShape
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
 class GangPlan:
-    """hosts: uid -> host id of waiting members that have a place. spare: (host id, shape) of members still to come.
+    """hosts: uid -> host id of waiting members that have a place. spare: the seats of members still to come.
 
     wanted: the hosts of the plan, members that hold one first. refusal: why nobody, or not everybody, has a place;
-    members above the min may be left over.
+    members above the min may be left over. ranks: of the members in hosts. bases: role -> the rank of its index 0.
     """
 
     key: GangKey
     hosts: Mapping[str, int] = field(default_factory=dict)
-    spare: tuple[tuple[int, PodShape], ...] = ()
+    spare: tuple[Seat, ...] = ()
     wanted: tuple[int, ...] = ()
     tier: int = 0
     refusal: Refusal | None = None
     shapes: Mapping[str, PodShape] = field(default_factory=dict)
+    ranks: Mapping[str, int] = field(default_factory=dict)
+    bases: Mapping[str, int] = field(default_factory=dict)
 
     def takes(self) -> list[tuple[int, PodShape]]:
         """One (host id, shape) for each pod that the plan keeps room for."""
-        return [(host, self.shapes[uid]) for uid, host in self.hosts.items()] + list(self.spare)
+        return [(host, self.shapes[uid]) for uid, host in self.hosts.items()] + [(s.host, s.shape) for s in self.spare]
+
+
+def without_seats(plan: GangPlan, lost: Container[str | int]) -> GangPlan:
+    """Return a plan without the seats of some members, told by uid, and of some to come, told by rank."""
+    left = {uid: host for uid, host in plan.hosts.items() if uid not in lost}
+    return replace(
+        plan,
+        hosts=left,
+        spare=tuple(seat for seat in plan.spare if seat.rank not in lost),
+        shapes={uid: plan.shapes[uid] for uid in left},
+        ranks={uid: plan.ranks[uid] for uid in left},
+    )
 
 
 def place(fabric: Fabric, request: Request, room_of: RoomOf) -> GangPlan:
@@ -72,10 +96,18 @@ def place(fabric: Fabric, request: Request, room_of: RoomOf) -> GangPlan:
 
     Returns a plan with a refusal and no hosts when its min finds no place. Raises nothing.
     """
+    if request.hoped:
+        whole = replace(request, missing=request.missing + request.hoped, hoped=0)
+        if (plan_ := _place(fabric, whole, room_of)).refusal is None:
+            return plan_
+    return _place(fabric, request, room_of)
+
+
+def _place(fabric: Fabric, request: Request, room_of: RoomOf) -> GangPlan:
     groups = _groups(request)
     plan_ = _place_groups(fabric, request, groups, room_of)
     if plan_.refusal is not None and not plan_.hosts and request.wished:  # wishes that came apart bind nobody
-        return place(fabric, replace(request, wished={}), room_of)
+        return _place(fabric, replace(request, wished={}), room_of)
     if plan_.refusal is None or len(groups) < 2 or request.gang.tier is None:
         return plan_
     tier = min(request.gang.tier, fabric.tiers)
@@ -136,8 +168,9 @@ def _place_groups(fabric: Fabric, request: Request, groups: Sequence[_Group], ro
     anchors = list(held)
     taken: list[tuple[int, PodShape]] = []
     hosts: dict[str, int] = {}
-    spare: list[tuple[int, PodShape]] = []
+    spare: list[Seat] = []
     refusal: Refusal | None = None
+    ranks, bases = ranks_of([*request.waiting, *(m for m, _ in request.held)])
     for group in groups:
         pods = len(group.members) + group.missing
         to_come -= pods
@@ -152,16 +185,14 @@ def _place_groups(fabric: Fabric, request: Request, groups: Sequence[_Group], ro
             found = f"{len(slots)} of {pods} pods find room"
             refusal = refusal or Refusal(Reason.NO_ROOM, found, len(slots))
         taken.extend((host, group.shape) for host in slots)
-        placed = _seat(fabric, request, group, slots)
+        placed, seats = _seat(fabric, request, group, slots, ranks)
         hosts.update(placed)
-        left = list(slots)
-        for host in placed.values():
-            left.remove(host)
-        spare.extend((host, group.shape) for host in left)
+        spare.extend(seats)
         anchors.extend(slots)
     shapes = {m.uid: m.shape for m in request.waiting if m.uid in hosts}
     tier = common_tier(fabric, anchors)
-    return GangPlan(gang.key, hosts, tuple(spare), tuple(dict.fromkeys(anchors)), tier, refusal, shapes)
+    wanted = tuple(dict.fromkeys(anchors))
+    return GangPlan(gang.key, hosts, tuple(spare), wanted, tier, refusal, shapes, {u: ranks[u] for u in hosts}, bases)
 
 
 def _place_group(
@@ -186,7 +217,7 @@ def _place_group(
     if there and not least:  # enough of it run: whoever else finds room joins them
         answer = grow(fabric, room, there, pods, multiple, gang.tier, request.rule)
     else:
-        most = pods + max(0, gang.most - gang.total)
+        most = pods + max(0, gang.most - len(gang.living()) - request.missing)
         answer = plan(fabric, room, Ask(pods, least, most, multiple, gang.tier, there, request.rule))
     if isinstance(answer, Refusal):
         return list(kept.values()) if kept and answer.reason is Reason.NO_ROOM and not least else answer
@@ -208,9 +239,10 @@ def _kept_wishes(request: Request, group: _Group, room: Rows) -> dict[str, int]:
     return kept
 
 
-def _seat(fabric: Fabric, request: Request, group: _Group, slots: Sequence[int]) -> dict[str, int]:
+def _seat(
+    fabric: Fabric, request: Request, group: _Group, slots: Sequence[int], ranks: Mapping[str, int]
+) -> tuple[dict[str, int], list[Seat]]:
     """Which member gets which slot: wishes first, the rest so that neighbouring ranks are neighbours."""
-    ranks = _ranks(request)
     seats: dict[str, int] = {}
     free = list(slots)
     for member in group.members:
@@ -218,22 +250,32 @@ def _seat(fabric: Fabric, request: Request, group: _Group, slots: Sequence[int])
         if host is not None and host in free:
             free.remove(host)
             seats[member.uid] = host
-    open_members = [m for m in group.members if m.uid not in seats]
     fixed = {ranks[m.uid]: host for m, host in request.held if m.uid in ranks}
     fixed.update({ranks[uid]: host for uid, host in seats.items()})
-    free_ranks = sorted([ranks[m.uid] for m in open_members] + _missing_ranks(ranks, group.missing))
-    given = assign(fabric, sorted(Counter(free).items()), free_ranks[: len(free)], fixed)
-    seats.update({m.uid: given[ranks[m.uid]] for m in open_members if ranks[m.uid] in given})
-    return seats
+    left = sorted(ranks[m.uid] for m in group.members if m.uid not in seats)[: len(free)]
+    to_come = _missing_ranks(ranks, min(group.missing, len(free) - len(left)))
+    given = assign(fabric, sorted(Counter(free).items()), sorted([*left, *to_come]), fixed)
+    seats.update({m.uid: given[ranks[m.uid]] for m in group.members if m.uid not in seats and ranks[m.uid] in given})
+    return seats, [Seat(given[rank], group.shape, rank) for rank in to_come if rank in given]
 
 
-def _ranks(request: Request) -> dict[str, int]:
-    """Each member's rank in the whole gang: its own index where these are distinct, else its place in rank order."""
-    members = [*request.waiting, *(m for m, _ in request.held)]
-    own = [m.belongs.rank for m in members]
-    if len({m.belongs.role for m in members}) == 1 and None not in own and len(set(own)) == len(own):
-        return {m.uid: m.belongs.rank for m in members if m.belongs.rank is not None}
-    return {m.uid: at for at, m in enumerate(sorted(members, key=rank_order))}
+def ranks_of(members: Sequence[Member]) -> tuple[dict[str, int], dict[str, int]]:
+    """Return uid -> rank in the whole gang, and role -> the rank of its index 0.
+
+    A member's rank is its own index behind those of the roles before its own. Where an index is unknown or given
+    twice it is the place in rank order, and no role has a base.
+    """
+    top: dict[str, int] = {}
+    for member in members:
+        if member.belongs.rank is not None:
+            top[member.belongs.role] = max(top.get(member.belongs.role, 0), member.belongs.rank + 1)
+    bases: dict[str, int] = {}
+    for role in sorted(top):
+        bases[role] = sum(top[other] for other in bases)
+    own = {(m.belongs.role, m.belongs.rank) for m in members if m.belongs.rank is not None}
+    if len(own) == len(members):
+        return {m.uid: bases[m.belongs.role] + (m.belongs.rank or 0) for m in members}, bases
+    return {m.uid: at for at, m in enumerate(sorted(members, key=rank_order))}, {}
 
 
 def _missing_ranks(ranks: Mapping[str, int], missing: int) -> list[int]:

@@ -76,14 +76,19 @@ class Gang:
         return max((m.belongs.multiple for m in self.members.values()), default=1)
 
     @property
-    def total(self) -> int:
-        """How many members the gang will have now: what is said of it, but never fewer than are seen or must start."""
+    def announced(self) -> int:
+        """How many members somebody says that it will have; 0 when nobody says."""
         said = [m.belongs.total for m in self.members.values() if m.belongs.total]
         if self.sizing is not None and self.sizing.total:
             said = [self.sizing.total]
         floor = self.sizing.least if self.sizing is not None and self.sizing.least else 0
         floor = max([floor, *(m.belongs.min_members or 0 for m in self.members.values())])
-        return max(max(said, default=0), floor, len(self.living()))
+        return max(max(said, default=0), floor)
+
+    @property
+    def total(self) -> int:
+        """How many members the gang will have now: what is said of it, but never fewer than are seen or must start."""
+        return max(self.announced, len(self.living()))
 
     @property
     def most(self) -> int:

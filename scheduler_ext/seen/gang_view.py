@@ -6,6 +6,7 @@ which host is in book.py. One thread changes it between requests and never withi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -18,7 +19,8 @@ from scheduler_ext.seen.ledger import Ledger
 from scheduler_ext.seen.member import Member, member_of
 from topology.fabric import EMPTY, Fabric, with_strangers
 
-PATIENCE_S = 30.0  # how long room is kept for members that a gang announces and nobody has created
+PATIENCE_S = 30.0  # how long room is kept, after the last member came, for those that a gang announces
+MOST_PATIENCE_S = 300.0  # the same since its first member came: who lets them trickle keeps no room for ever
 
 
 class GangView:
@@ -39,8 +41,10 @@ class GangView:
         self._ips: dict[str, str] = {}
         self._stale_layout = True
         self._sizings: dict[GangKey, Sizing] = {}
-        self._arrived: dict[GangKey, None] = {}  # gangs that got a new member since the last look, oldest first
+        self._arrived: dict[GangKey, None] = {}  # gangs that got a new member since the last look
         self._expected: dict[GangKey, float] = {}  # gangs whose missing members are waited for, and until when
+        self._incomplete_s: dict[GangKey, float] = {}  # gangs that are not whole, and since when
+        self._look_at_s = 0.0  # when the first of them need not be waited for any more
 
     # Sightings.
 
@@ -64,7 +68,7 @@ class GangView:
             self.ledger.forget(member.uid)
         self._charge(member)
         if not member.silence or member.belongs.key.dialect != Dialect.ALONE.value:
-            self._join(member, pod.metadata.resource_version)
+            self._join(member, pod.metadata.resource_version, new=old is None)
 
     def drop_pod(self, uid: str) -> None:
         """A pod is gone or finished."""
@@ -129,13 +133,7 @@ class GangView:
             if member is not None:
                 self._charge(member)
                 self.touched.add(member.belongs.key)
-        for key in self._arrived:
-            self._expected.pop(key, None)  # to the end, so that the first to expire stay in front
-            self._expected[key] = now_s + PATIENCE_S
-        self._arrived.clear()
-        while self._expected and (first := next(iter(self._expected.items())))[1] <= now_s:
-            del self._expected[first[0]]
-            self.touched.add(first[0])
+        self._wait_for_members(now_s)
         if self._stale_layout:
             self._lay_out()
 
@@ -177,8 +175,8 @@ class GangView:
         return member.nominated
 
     def missing(self, gang: Gang) -> int:
-        """How many members are still to be created. 0 once nobody new has come for PATIENCE_S: room is not kept for
-        pods that never come."""
+        """How many members are still to be created. 0 once nobody new has come for PATIENCE_S, and once the gang was
+        whole: room is kept neither for pods that never come nor for those that have ended."""
         return max(0, gang.total - len(gang.living())) if gang.key in self._expected else 0
 
     def mapped_hosts(self) -> int:
@@ -201,15 +199,34 @@ class GangView:
         else:
             self.snapshot.release(member.uid)
 
-    def _join(self, member: Member, version: str) -> None:
+    def _wait_for_members(self, now_s: float) -> None:
+        """Wait a while longer for the rest of gangs that got a member, and no longer for those whose time is over."""
+        for key in self._arrived:
+            gang = self.gangs[key]
+            if 0 < gang.announced <= len(gang.living()):
+                self._expected.pop(key, None)
+                self._incomplete_s.pop(key, None)
+                continue
+            since_s = self._incomplete_s.setdefault(key, now_s)
+            self._expected[key] = min(now_s + PATIENCE_S, since_s + MOST_PATIENCE_S)
+            self._look_at_s = min(self._look_at_s, self._expected[key])
+        self._arrived.clear()
+        if now_s < self._look_at_s:
+            return
+        for key in [key for key, until_s in self._expected.items() if until_s <= now_s]:
+            del self._expected[key]
+            self.touched.add(key)
+        self._look_at_s = min(self._expected.values(), default=math.inf)
+
+    def _join(self, member: Member, version: str, new: bool) -> None:
+        """Count a pod to its gang. new: not known before; one that only changed its gang is not waited for."""
         key = member.belongs.key
         gang = self.gangs.get(key)
         if gang is None:
             gang = self.gangs[key] = Gang(
                 key, sizing=self._sizings.get(key), version=int(version) if version.isdecimal() else 0
             )
-        if member.uid not in gang.members:
-            self._arrived.pop(key, None)
+        if new:
             self._arrived[key] = None
         gang.members[member.uid] = member
         self.touched.add(key)
@@ -222,7 +239,8 @@ class GangView:
         self.touched.add(key)
         if not gang.members:
             del self.gangs[key]
-            self._expected.pop(key, None)
+            for kept in (self._expected, self._incomplete_s):
+                kept.pop(key, None)
             self._arrived.pop(key, None)
 
     def _size(self, key: GangKey, sizing: Sizing | None) -> None:

@@ -1,7 +1,7 @@
 """What was answered in the last seconds and is not yet seen on the watch: pod -> node, forgotten on its own.
 
-kube-scheduler does not say which node it took, and binds late (facts/extender.md 1.8). An entry that never comes true
-costs a slot for `ttl_s`, nothing more.
+kube-scheduler does not say which node it took, and binds late (docs/facts/extender.md 1.8). An entry that never comes
+true costs a slot for `ttl_s`, nothing more.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The extender's verbs over HTTP: what is refused before it is read, and how a body is read.
 
 Answers are made in desk.py; probes and metrics live on another port, in health.py.
-Source: facts/extender.md 1.2 and 0.7; facts/reliability.md 2, faults 10 and 11; CS-01
+Source: docs/facts/extender.md 1.2 and 0.7; docs/facts/reliability.md 2, faults 10 and 11; CS-01
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Probes, metrics and the window for a person on this machine, on a plain port beside the verbs.
 
 /debug/view tells names of the cluster, so only a caller on loopback that asks for loopback by name sees it.
-Source: CS-21; facts/reliability.md 2
+Source: CS-21; docs/facts/reliability.md 2
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the extender counts, in a registry of its own.
 
 Names keep to what promtool accepts; what to count is settled where it happens.
-Source: facts/ecosystem.md 3.1; CS-21
+Source: docs/facts/ecosystem.md 3.1; CS-21
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A context is made anew each time and never altered, so that a CA that was taken away is trusted no longer; what a
 new context changes for connections is settled in front.py. A pair that cannot serve never replaces one that can.
-Source: facts/reliability.md 2 and fault 22
+Source: docs/facts/reliability.md 2 and fault 22
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ class View:
                 "tier": plan.tier,
                 "refusal": f"{plan.refusal.reason.value}: {plan.refusal.detail}" if plan.refusal else None,
                 "hosts": {self.gangs.pods[uid].name: hosts[host] for uid, host in plan.hosts.items()},
-                "spare": [hosts[host] for host, _ in plan.spare],
+                "spare": [hosts[seat.host] for seat in plan.spare],
             }
             for plan in plans[:GANGS_DESCRIBED]
         ]

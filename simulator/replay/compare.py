@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from simulator.replay.model import Ran, Tape
 
+WORSE_S = 60.0  # nobody minds less
 _SLACK_S = 0.001  # what floats may be off by
 
 
@@ -42,6 +43,12 @@ class Compared:
         """The job that lost most: seconds beside two restarts and a grace."""
         most_s = 2 * self.lent.rules.restart_s + self.lent.rules.grace_s
         return max(self.losses_s) / most_s if most_s else 0.0
+
+    @property
+    def worse(self) -> float:
+        """The share of jobs that ended more than a minute later."""
+        losses_s = self.losses_s
+        return sum(loss_s > WORSE_S for loss_s in losses_s) / len(losses_s)
 
     @property
     def losses_s(self) -> list[float]:

@@ -50,7 +50,8 @@ class Submission:
 class Rules:
     """How the cluster behaves. nodes: the GPUs of each; one node is a pool in which nothing is ever scattered.
 
-    restart_s: how long a job makes no progress once its size has changed. grace_s: how long a worker that was told to
+    restart_s: how long a job makes no progress once its size has changed. start_s: for how long a job only starts, so
+    that a change of its size costs no more than what it has run. grace_s: how long a worker that was told to
     go still holds its GPUs. tick_s: between two looks of the lender, 0 for a look at every event. backfill: may a job
     start before an older one that does not fit? told_curves: does the lender know the curves? all_seen: is the lender
     shown the jobs behind one that does not fit under strict FIFO, too? A queue that is strict does not let them
@@ -64,6 +65,7 @@ class Rules:
     backfill: bool = False
     told_curves: bool = True
     all_seen: bool = False
+    start_s: float = 10.0
 
     def __post_init__(self) -> None:
         if not self.nodes or min(self.nodes) < 1 or min(self.restart_s, self.grace_s, self.tick_s) < 0:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from autoscaler.decide import decide
 from autoscaler.model import Observation, Policy, Reason, Step
+from autoscaler.seeing.idle import Idle
 from simulator.replay.life import EPOCH_S
 from simulator.replay.model import Rules, Submission, Tape
 from simulator.replay.world import World
@@ -32,6 +33,7 @@ def replay(
     """
     world = World(submissions, rules)
     look_s, looks = math.inf, 0
+    idle = Idle(policy.settle_s if policy is not None else 0.0)
     while (event_s := world.next_s()) is not None or look_s < math.inf:
         if event_s is not None and event_s <= look_s:
             world.advance(event_s)
@@ -39,31 +41,33 @@ def replay(
                 look_s = min(look_s, _tick(world.now_s, rules.tick_s))
         else:
             world.now_s = look_s
-            look_s, looks = _look(world, policy or Policy(), decides), looks + 1
+            look_s, looks = _look(world, policy or Policy(), decides, idle), looks + 1
         if watch is not None:
             watch(world)
     ran = tuple(world.ended[each.name] for each in submissions)
     return Tape(rules, ran, tuple(world.evictions), world.worked_gpu_s, looks)
 
 
-def _look(world: World, policy: Policy, decides: Decide) -> float:
-    """Decide and do. Returns when to look again if nothing happens."""
-    tick_s = world.rules.tick_s
-    steps = decides(world.shown(), policy, world.now_s + EPOCH_S)
+def _look(world: World, policy: Policy, decides: Decide, idle: Idle) -> float:
+    """Decide and do. Returns when to look again if nothing happens. idle: the room that was seen so far."""
+    tick_s, now_s = world.rules.tick_s, world.now_s + EPOCH_S
+    steps = decides(idle.looked(world.shown(), now_s), policy, now_s)
     changed = world.obey(steps, policy)
     for _ in range(_MOST_LOOKS if tick_s == 0 and changed else 0):
-        steps = decides(world.shown(), policy, world.now_s + EPOCH_S)
+        steps = decides(idle.looked(world.shown(), now_s), policy, now_s)
         if not world.obey(steps, policy):
             break
     if changed and tick_s:
         return world.now_s + tick_s
-    return _due_s(world, policy, steps)
+    return _due_s(world, policy, steps, idle)
 
 
-def _due_s(world: World, policy: Policy, steps: Sequence[Step]) -> float:
+def _due_s(world: World, policy: Policy, steps: Sequence[Step], idle: Idle) -> float:
     """When a job that time alone holds back may be moved."""
     due = math.inf
     for step in steps:
+        if step.reason is Reason.ROOM_SETTLES:
+            due = min(due, idle.due_s(world.now_s + EPOCH_S) - EPOCH_S)
         if step.reason is Reason.COOLDOWN:
             due = min(due, world.running[step.key.name].bank.resized_s - EPOCH_S + policy.cooldown_s)
         elif step.reason is Reason.BUDGET_SPENT:

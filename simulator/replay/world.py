@@ -134,8 +134,13 @@ class World:
             self._restart(life)
 
     def _restart(self, life: Life) -> None:
-        life.restarts += 1
-        life.idle_until_s = self.now_s + self.rules.restart_s
+        """A job begins anew. One that only starts loses what it has run, and has nothing to load again."""
+        ran_s = self.now_s - (life.started_s or 0.0)
+        if ran_s <= min(self.rules.start_s, self.rules.restart_s):
+            life.left_s, life.idle_until_s = life.told.work_s, self.now_s
+        else:
+            life.restarts += 1
+            life.idle_until_s = self.now_s + self.rules.restart_s
         self._plan_end(life)
 
     def _plan_end(self, life: Life) -> None:
@@ -177,7 +182,8 @@ class World:
         changes = [step for step in steps if step.changes]
         for step in changes:
             life = self.running[step.key.name]
-            life.bank = Bank(after_change_s(life.shown().job, policy, self.now_s + EPOCH_S), self.now_s + EPOCH_S)
+            gained_s = after_change_s(life.shown().job, policy, self.now_s + EPOCH_S, step.at_start)
+            life.bank = Bank(gained_s, self.now_s + EPOCH_S, at_start=step.at_start)
             self._resize(life, step)
         if changes:
             self.schedule()

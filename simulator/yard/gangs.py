@@ -29,6 +29,9 @@ class Gangs:
 
     def put_pod(self, uid: str, member: Membership, bound: bool) -> None:
         """A pod that lives, and whether it has a node."""
+        before = self._of.get(uid)
+        if before is not None and before.key != member.key:
+            self.drop_pod(uid)
         if any(member.key.dialect == each.value for each in _DIALECTS):
             self._of[uid] = member
             self._members.setdefault(member.key, {})[uid] = bound

@@ -1,7 +1,7 @@
 """How kube-scheduler 1.35 judges nodes with its default plugins: a restatement of its filters, scores and tie-breaks.
 
 Left out, since no pod here asks for it: preferred node affinity, inter-pod affinity, volumes, claims, image locality,
-explicit spread constraints. Source: facts/extender.md 1.4; kubernetes 1.35.4.
+explicit spread constraints. Source: docs/facts/extender.md 1.4; kubernetes 1.35.4.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The pods that wait: which one is next, and who is tried again when something changes.
 
-Source: facts/extender.md 1.5, 1.6: back-off from 1 to 10 s, and any change wakes a pod that an extender refused.
+Source: docs/facts/extender.md 1.5, 1.6: back-off from 1 to 10 s, and any change wakes a pod that an extender refused.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def cycle(
 ) -> Cycle:
     """Find a node for one pod. Yields a Question for every call of the extender; without one it yields nothing.
 
-    Source: facts/extender.md 1.4 and 1.5
+    Source: docs/facts/extender.md 1.4 and 1.5
     """
     try:
         stands = yield from _nominated(cluster, want, extender)

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from console.yard.note import KUBECONFIG, NO_WALLS, condition, welcome
-from console.yard.shell.process import YardFailed, ask, end, found, home, start
+from console.yard.note import KUBECONFIG, LOG, NO_WALLS, condition, welcome
+from console.yard.shell.process import YardFailed, ask, end, fault, found, home, start
 
 FAILED, USAGE = 1, 2
 _NODES, _GPUS, _MOST_NODES, _MOST_GPUS = 16, 8, 5_000, 64
@@ -89,7 +89,8 @@ def _down(args: argparse.Namespace) -> int:
 
 def _status(args: argparse.Namespace) -> int:
     if (note := found(home())) is None:
-        print("no yard is up; turnout yard up starts one", file=sys.stderr)
+        why = f" (the last one has failed: {failed}; its log is {home() / LOG})" if (failed := fault(home())) else ""
+        print(f"no yard is up{why}; turnout yard up starts one", file=sys.stderr)
         return FAILED
     try:
         print("\n".join(condition(note, *ask(home()))))

@@ -36,11 +36,23 @@ def home() -> Path:
 
 def found(folder: Path) -> Note | None:
     """The yard that runs in this folder; None when none does, whatever an older one left behind."""
+    note = _note(folder)
+    return note if note is not None and not note.fault and begun_at(note.pid) == note.begun else None
+
+
+def fault(folder: Path) -> str:
+    """Tell what the last yard in this folder ended with by itself; "" when it did not, or one runs."""
+    note = _note(folder)
+    if note is None or found(folder) is not None:
+        return ""
+    return note.fault or "its process was killed"
+
+
+def _note(folder: Path) -> Note | None:
     try:
-        note = read((folder / NOTE).read_bytes())
+        return read((folder / NOTE).read_bytes())
     except OSError:
         return None
-    return note if note is not None and begun_at(note.pid) == note.begun else None
 
 
 def begun_at(pid: int) -> int:

@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from console.shell.extender import free_port, own_extender, ready, running
@@ -68,15 +68,20 @@ async def serve(wanted: Wanted, begun: Early | None) -> None:
             made, url = await _embedded(stack, wanted, begun, standing, data)
         else:
             made, url = await _real(stack, wanted, standing, data)
-        note, pid = wanted.folder / NOTE, os.getpid()
-        text = written(
-            Note(pid, begun_at(pid), made.url, len(standing), wanted.gpus, url, wanted.real, wanted.processes)
-        )
-        await asyncio.to_thread(_put, note, text)
-        try:
-            await told.wait()
-        finally:
-            await asyncio.to_thread(note.unlink, True)
+        pid = os.getpid()
+        note = Note(pid, begun_at(pid), made.url, len(standing), wanted.gpus, url, wanted.real, wanted.processes)
+        await stand(made, wanted.folder / NOTE, note, told)
+
+
+async def stand(made: Yard, file: Path, note: Note, told: asyncio.Event) -> None:
+    """Let others find a yard until it is told to end. One of which a part fails is found no more, and ends."""
+    _put(file, written(note))
+    try:
+        await told.wait()
+        await asyncio.to_thread(file.unlink, True)
+    except asyncio.CancelledError:
+        _put(file, written(replace(note, fault=made.background.fault() or "it was cancelled")))
+        raise
 
 
 async def _embedded(

@@ -2,7 +2,7 @@
 
 These only explain a hang that was found otherwise. Who waits himself is never to blame, as long as anybody is found who
 does not; what is not known of a rank is not held against it.
-Source: issue 8; torch/distributed/flight_recorder finds the missing ranks of one group by the same numbers
+Source: DL-109; torch/distributed/flight_recorder finds the missing ranks of one group by the same numbers
 """
 
 from __future__ import annotations

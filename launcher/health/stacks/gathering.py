@@ -3,7 +3,7 @@
 One hang at a time, and each is acted upon once: it lasts from the first process that hangs until all of them go on, or
 the round ends. Who does not answer in time is left out. A coordinator that is lost in the middle takes its round with
 it: what each member has written down itself stays where it is.
-Source: issue 8; DL-110, DL-111
+Source: DL-110, DL-111
 """
 
 from __future__ import annotations

@@ -133,6 +133,6 @@ def unfolded(words: str, world: int) -> int:
 def label(held: int, world: int) -> str:
     """As the guide writes who has a frame and who lacks it: `0-2/5-7|3-4`.
 
-    Source: the guide's page on stacks; vectors in facts/dlrover.md §7
+    Source: the guide's page on stacks; vectors in docs/facts/dlrover.md 7
     """
     return f"{folded(held)}|{folded(all_of(world) & ~held)}"

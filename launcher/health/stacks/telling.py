@@ -74,7 +74,7 @@ def merge(gathered: Gathered) -> Merged:
 def files(merged: Merged) -> dict[str, bytes]:
     """What is written, by name. The names are the guide's; a kind of stacks that nobody shows has an empty picture.
 
-    Source: DL-115, DL-120; facts/dlrover.md §7
+    Source: DL-115, DL-120; docs/facts/dlrover.md 7
     """
     written = {"stacks.txt": text(merged).encode(), "stacks.json": as_json(merged)}
     said = verdict(merged)
@@ -146,7 +146,7 @@ def _tree(root: Node, world: int) -> list[str]:
 def flame_lines(root: Node, world: int) -> str:
     """One line for each different stack, as the guide's tool writes them for flamegraph.pl.
 
-    Source: facts/dlrover.md §7; DL-116
+    Source: docs/facts/dlrover.md 7; DL-116
     """
     return "".join(f"{';'.join(path)} 1\n" for path in _paths(root, world, ()))
 

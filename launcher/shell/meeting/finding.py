@@ -31,7 +31,7 @@ from launcher.shell.say import Say
 from launcher.wire import Redirect, Refused, Welcome
 
 NOTICE_S = 5.0  # for others to notice, too, that the coordinator is lost: their heartbeats are out of step with ours
-_TOLD_LAPS = (0, 8)  # of a search: a worker that waits for the first one does not fill its log
+TELL_S = 10.0  # between two words about one place: a worker that waits for the first one does not fill its log
 
 
 class Finder:
@@ -50,6 +50,7 @@ class Finder:
         say: Say,
     ) -> None:
         self._make, self._lead, self._here, self._arbiter, self._say = make, lead, here, arbiter, say
+        self._told_s: dict[Address, float] = {}
 
     async def find(self, seek: Seek) -> tuple[Link, Address] | GiveUp:
         """Search until there is a Link or the time is up."""
@@ -80,7 +81,7 @@ class Finder:
 
     async def _knock(self, seek: Seek, to: Address) -> Seek | tuple[Link, Address] | GiveUp:
         if (address := await resolved(to[0])) is None:
-            self._say("coordinator_sought", {"at": f"{to[0]}:{to[1]}", "detail": "the name is not known, or not yet"})
+            self._tell(seek, to, "the name is not known, or not yet")
             return failed(seek, to, refused=False)
         link, answer = await connect(self._make, address, to[1])
         if link is not None and isinstance(answer, Welcome):
@@ -95,12 +96,20 @@ class Finder:
                     return seek  # ask it again: of two that lead at once, neither may have enough
                 return redirected(failed(seek, to, refused=False), answer)
             case NobodyListens():
-                if seek.laps in _TOLD_LAPS:
-                    self._say("coordinator_sought", {"at": f"{to[0]}:{to[1]}", "detail": "nobody listens there"})
+                self._tell(seek, to, "nobody listens there")
                 return failed(seek, to, refused=True)
             case NoAnswer(why=why):
-                self._say("coordinator_sought", {"at": f"{to[0]}:{to[1]}", "detail": why})
+                self._tell(seek, to, why)
         return failed(seek, to, refused=False)
+
+    def _tell(self, seek: Seek, to: Address, why: str) -> None:
+        """Say where nobody answers and for how long it is still tried, at once and then now and again."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s < self._told_s.get(to, -TELL_S) + TELL_S:
+            return
+        self._told_s[to] = now_s
+        left_s = max(round(seek.since_s + seek.join_timeout_s - now_s), 0)
+        self._say("coordinator_sought", {"at": f"{to[0]}:{to[1]}", "detail": why, "gives_up_in_s": left_s})
 
     async def _lead_here(self, seek: Seek) -> Seek | tuple[Link, Address] | GiveUp:
         try:

@@ -96,6 +96,7 @@ class Leading:
         crowd_s = 5 * beat_of(seek.base.size, self._timing.heartbeat_s)  # as the coordinator itself stretches silence
         fence_s = FENCE * max(self._timing.silence_s, crowd_s)
         state = replace(state, fence_s=fence_s, checking=self._checking, hanging=self._hanging)
+        state = replace(state, roam_s=max(self._timing.silence_s, crowd_s))
         sought_s = 0.0 if seek.host and not seek.base.round else seek.since_s
         fenced_s = now_s + left_s + state.fence_s if before else 0.0
         state = succeed(

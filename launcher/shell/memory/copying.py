@@ -2,7 +2,7 @@
 
 Two ways, with the same result. Through the mapping with several threads, where its pages are there (arena.ready());
 else through the file, whose writes make no page fault: one thread, since the kernel lets one at a time.
-Source: facts/launcher.md §0, §4; torch's own threads fall to a quarter of this where the cores are busy
+Source: docs/facts/launcher.md 0, §4; torch's own threads fall to a quarter of this where the cores are busy
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A copy from a GPU into pages that its driver does not know goes through a buffer of the driver's, and the host waits;
 into registered ones it goes at the speed of the bus, beside training. Mappings are registered whole: a copy that leaves
-a registered range is an error. Source: issue 7, part 1; facts/launcher.md §4
+a registered range is an error. Source: docs/facts/launcher.md 4
 """
 
 from __future__ import annotations

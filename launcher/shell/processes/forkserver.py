@@ -2,7 +2,7 @@
 
 A program of its own, `forkserver FD AGENT ROOT [MODULE ...] SPACE`: it hears orders on the socket FD and ends with
 AGENT, a pid, but not before all that is below it has ended. SPACE is where `ps` will find the commands of children.
-Without modules it is the plain parent, which only executes.
+Without modules it is the plain parent, which only executes. A MODULE with @ in front is a file of names: learning.py.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from collections.abc import Sequence
 
 from launcher.shell.processes import head_start
 from launcher.shell.processes.kernel import adopt_orphans, die_with, rename
+from launcher.shell.processes.learning import FILE, import_ahead
 from launcher.shell.processes.reaping import code_of, kill_below
 from launcher.shell.processes.running import execute, look, part, run, why_no_script
 from launcher.shell.processes.wire import (
@@ -57,18 +58,20 @@ class Parent:
 
     def warm(self, modules: Sequence[str]) -> None:
         """Import ahead, and tell how it went."""
-        start_s, failed = time.monotonic(), dict[str, str]()
+        start_s, failed, harmful = time.monotonic(), dict[str, str](), ""
         sys.path.append(os.getcwd())  # the last place: a module of the user's may lie here. A child has its own path
-        for module in modules:
+        for module in (each for each in modules if not each.startswith(FILE)):
             try:
                 importlib.import_module(module)
             except BaseException as error:  # a user's module may do anything
                 failed[module] = f"{type(error).__name__}: {error}"
         if modules:
             self._never = _try_a_fork()
+            for file in (each.removeprefix(FILE) for each in modules if each.startswith(FILE) and not self._never):
+                harmful, self._never = import_ahead(file, lambda: _try_a_fork() or why_no_fork())
             gc.collect()
             gc.freeze()  # children share these pages for as long as no collector writes into them
-        self._say(Ready(time.monotonic() - start_s, failed, self._never))
+        self._say(Ready(time.monotonic() - start_s, failed, self._never, harmful))
 
     def serve(self) -> Task | None:
         """Until the agent is gone: then everything below has ended, and the answer is None. A child gets its task."""

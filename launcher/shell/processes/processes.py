@@ -19,6 +19,7 @@ from launcher.shell.processes.kernel import adopt_orphans
 from launcher.shell.processes.logs import Tails, read_error
 from launcher.shell.processes.parent import Parent
 from launcher.shell.processes.running import CANNOT_RUN
+from launcher.shell.processes.successor import QUIET_S, Successor
 from launcher.shell.processes.wire import Ended, Task
 from launcher.shell.say import Say
 
@@ -33,7 +34,8 @@ class Processes:
     fork: whether a warm parent is used at all. preload: what it imports. shutdown_timeout_s: between SIGTERM and
     SIGKILL where nothing else is said. say: told every event in the past tense. env: what the environments of the
     processes have in common (`environment.common`), None = the agent's own. It is the parent's: libraries read it at
-    import. stuck_s: for a killed process to go, and for a parent to answer. patience_s: for what is imported.
+    import. stuck_s: for a killed process to go, and for a parent to answer. patience_s: for what is imported. learn: a
+    folder where the first process of this agent writes what it imports, for the parent of later rounds; "" for none.
     """
 
     def __init__(
@@ -46,6 +48,8 @@ class Processes:
         env: Mapping[str, str] | None = None,
         stuck_s: float = STUCK_S,
         patience_s: float = PATIENCE_S,
+        learn: str = "",
+        quiet_s: float = QUIET_S,
     ) -> None:
         self._fork, self._preload, self._say = fork, tuple(preload), say
         self._timeout_s, self._stuck_s, self._patience_s = shutdown_timeout_s, stuck_s, patience_s
@@ -53,6 +57,7 @@ class Processes:
         self._warm: Parent | None = None
         self._plain: Parent | None = None
         self._greeted: Parent | None = None  # the last one whose readiness was told
+        self._next = Successor(self._open, say, learn, quiet_s)
         self._warming = asyncio.Lock()  # one at a time: who loses a parent and who starts a round may both want one
         self._lost = 0
         self._orders: dict[int, Order] = {}
@@ -98,6 +103,7 @@ class Processes:
         if alive := self.alive():
             raise StillRunning(f"{alive} processes of the last round are alive")
         await self._close_tails()
+        self._warm = self._next.instead_of(self._warm)
         self._orders, self._ended = {order.local_rank: order for order in orders}, {}
         self._tails = Tails(orders, sys.stdout, sys.stderr)
         refused = await self._start_forks()
@@ -117,7 +123,8 @@ class Processes:
         parent = await self._ready()
         if parent is None:
             return refused | {order.local_rank: "the parent is not ready" for order in forks}
-        answer = await parent.start([_task(order, ()) for order in forks])
+        learner, learn = forks[0].local_rank, self._next.begin(self._preload)
+        answer = await parent.start([_task(each, (), learn if each.local_rank == learner else "") for each in forks])
         if answer is None:
             return refused | {order.local_rank: "the parent died" for order in forks}
         return refused | answer.refused
@@ -169,6 +176,7 @@ class Processes:
     async def _on_lost(self, parent: Parent) -> None:
         """A parent ended unasked: its processes have ended with it. Another one takes its place, but not for ever."""
         self._say("parent_lost", {"pid": parent.pid, "code": parent.code})
+        self._next.lost(parent)
         if parent is self._plain:
             self._plain = None
         if parent is self._warm:
@@ -200,6 +208,7 @@ class Processes:
         not let go is told as stuck.
         """
         grace_s = self._timeout_s if grace_s is None else grace_s
+        self._next.hear_no_more()
         parents = [parent for parent in (self._warm, self._plain) if parent is not None]
         for answer in await asyncio.gather(*(parent.stop(sig, grace_s) for parent in parents)):
             if answer is not None and answer.orphans:
@@ -223,6 +232,7 @@ class Processes:
         """End everything at once, the parents too."""
         self._fork = False
         await self.stop(signal.SIGKILL, 0.0)
+        await self._next.close()
         async with self._warming:
             pass  # one that is being started takes its place, and is closed like the others
         for parent in (self._warm, self._plain):
@@ -236,7 +246,7 @@ class Processes:
             await tails.close()
 
 
-def _task(order: Order, spawn: tuple[str, ...]) -> Task:
+def _task(order: Order, spawn: tuple[str, ...], learn: str = "") -> Task:
     """An order as a parent hears it."""
     return Task(
         local_rank=order.local_rank,
@@ -248,4 +258,5 @@ def _task(order: Order, spawn: tuple[str, ...]) -> Task:
         stdout=order.stdout.file,
         stderr=order.stderr.file,
         cpus=order.cpus,
+        learn=learn,
     )

@@ -18,6 +18,7 @@ from types import ModuleType, TracebackType
 from typing import Any, NoReturn
 
 from launcher.shell.processes.kernel import be_traced_by, die_with, rename
+from launcher.shell.processes.learning import record
 from launcher.shell.processes.wire import Task
 from launcher.shell.watching.start import be_seen, seen_early
 
@@ -120,6 +121,9 @@ def _renew(task: Task, path: list[str]) -> None:
         sys.modules["__mp_main__"] = main
     with contextlib.suppress(OSError, ValueError):  # it trains as well without
         be_seen()
+    if task.learn:
+        with contextlib.suppress(OSError):  # the same
+            record(task.learn)
 
 
 def _reseed() -> None:

@@ -20,7 +20,8 @@ READ_BYTES = 1 << 16
 class Task(msgspec.Struct, frozen=True):
     """One process to be started. spawn: what is executed; () = a fork that runs `argv` as Python would.
 
-    module: `argv` begins with a module, else with a script. stdout, stderr: files, "" = those of the parent.
+    module: `argv` begins with a module, else with a script. stdout, stderr: files, "" = those of the parent. learn: a
+    file in which a fork writes down what it imports, "" = none.
     """
 
     local_rank: int
@@ -32,6 +33,7 @@ class Task(msgspec.Struct, frozen=True):
     stdout: str = ""
     stderr: str = ""
     cpus: tuple[int, ...] = ()
+    learn: str = ""
 
 
 class Start(msgspec.Struct, tag="start", frozen=True):
@@ -50,12 +52,13 @@ class Stop(msgspec.Struct, tag="stop", frozen=True):
 class Ready(msgspec.Struct, tag="ready", frozen=True):
     """A parent has imported what it was told. failed: what could not be imported, and why.
 
-    refuses: why it will never fork, "" when it may.
+    refuses: why it will never fork, "" when it may. harmful: the package whose import is the cause, if one is.
     """
 
     took_s: float
     failed: dict[str, str] = {}
     refuses: str = ""
+    harmful: str = ""
 
 
 class Started(msgspec.Struct, tag="started", frozen=True):

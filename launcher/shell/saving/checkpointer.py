@@ -7,7 +7,7 @@
         train(state)
         checkpoints.save(step, state, disk=step % 100 == 0)
 
-Under turnout-run memory outlives the process: it is found again after a restart. Source: issue 7
+Under turnout-run memory outlives the process: it is found again after a restart. Source: CS-19
 """
 
 from __future__ import annotations

@@ -2,5 +2,5 @@
 
 torch's agent starts and stops the processes; we say when, in which world and with which ranks. What its agent cannot
 do stays undone: restarts are its own count, its processes are imported afresh, and SIGTERM is its own affair.
-Source: facts/launcher.md §1
+Source: docs/facts/launcher.md 1
 """

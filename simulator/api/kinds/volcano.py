@@ -1,4 +1,7 @@
-"""What Volcano's admission does to its Jobs: what it fills in, and what it refuses. Source: facts/job-kinds.md 1.5."""
+"""What Volcano's admission does to its Jobs: what it fills in, and what it refuses.
+
+Source: docs/facts/job-kinds.md 1.5.
+"""
 
 from __future__ import annotations
 

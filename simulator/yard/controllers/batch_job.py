@@ -1,7 +1,7 @@
 """batch/v1 Jobs: pods by index, replaced when they fail, the highest index first to go.
 
 Sources: Kubernetes' Job controller (KEP-2214 Indexed, KEP-3715 elastic: completions and parallelism changed together),
-facts/autoscaling.md §5. Not done, and left alone: podFailurePolicy, successPolicy, backoffLimitPerIndex.
+docs/facts/autoscaling.md 5. Not done, and left alone: podFailurePolicy, successPolicy, backoffLimitPerIndex.
 """
 
 from __future__ import annotations

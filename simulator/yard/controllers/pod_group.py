@@ -1,6 +1,6 @@
 """PodGroups of Volcano: queued once the cluster has room for their least, running once so many run.
 
-Source: facts/schedulers.md 3.3. Volcano's scheduler writes these phases; shares of queues are not weighed here.
+Source: docs/facts/schedulers.md 3.3. Volcano's scheduler writes these phases; shares of queues are not weighed here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Volcano Jobs (batch.volcano.sh/v1alpha1): tasks of pods by index, a PodGroup with the min, phases as a table.
 
-Source: facts/job-kinds.md 1.5 and facts/schedulers.md 3.2 (Volcano's job controller). A pod that is deleted raises
-PodEvicted, also when the job itself has shrunk: jobs that restart on it restart then, as they do in a cluster.
+Source: docs/facts/job-kinds.md 1.5 and docs/facts/schedulers.md 3.2 (Volcano's job controller). A pod that is deleted
+raises PodEvicted, also when the job itself has shrunk: jobs that restart on it restart then, as they do in a cluster.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Volcano's job plugins `svc`, `env` and `pytorch`, as far as pods see them. Source: facts/job-kinds.md 1.5."""
+"""Volcano's job plugins `svc`, `env` and `pytorch`, as far as pods see them. Source: docs/facts/job-kinds.md 1.5."""
 
 from __future__ import annotations
 

@@ -92,11 +92,18 @@ class Scheduler:
                     if word == "SYNCED":
                         self._synced[path].set()
                     else:
-                        see(word, seen.raw)
+                        self._see(see, word, seen.raw)
                     self._changed.set()
             except (aiohttp.ClientError, ApiError, TimeoutError) as error:
                 log.warning("watch_failed", extra={"path": path, "why": str(error)})
                 await asyncio.sleep(0.5)
+
+    def _see(self, see: Callable[[str, bytes], None], word: str, raw: bytes) -> None:
+        """Take in an object. One that cannot be read is left out: whoever wrote it must not stop the others' pods."""
+        try:
+            see(word, raw)
+        except (msgspec.MsgspecError, KubeError, ValueError) as error:
+            log.warning("object_skipped", extra={"why": str(error)[:200]})
 
     def _see_node(self, word: str, raw: bytes) -> None:
         node = _nodes.decode(raw)
@@ -115,17 +122,13 @@ class Scheduler:
     def _see_pod(self, word: str, raw: bytes) -> None:
         pod = _pods.decode(raw)
         uid = pod.metadata.uid
-        try:
-            want = want_of(pod)
-        except KubeError as error:
-            log.warning("pod_skipped", extra={"pod": pod.metadata.name, "why": str(error)})
-            return
         if word == "DELETED" or pod.status.phase in _ENDED:
             self._forget(uid)
             self._gangs.drop_pod(uid)
             self.cluster.remove(uid)
             self.waiting.wake()
             return
+        want = want_of(pod)
         if pod.spec.scheduler_name in self._settings.gangs:
             self._gangs.put_pod(uid, membership(pod), bound=bool(pod.spec.node_name))
         if pod.spec.node_name:
@@ -185,10 +188,15 @@ class Scheduler:
             group.create_task(self._bind(each, *self._names[each.uid], outcome))
 
     async def _decide_all(self, wants: Sequence[Want]) -> tuple[list[tuple[Want, Chosen]], Waits | None]:
-        """A node for each, charged as it is chosen, and the first refusal; who was deleted meanwhile is left out."""
+        """A node for each, charged as it is chosen, and the first refusal.
+
+        Who was deleted or bound by somebody else meanwhile is left out, asked about already or not.
+        """
         chosen: list[tuple[Want, Chosen]] = []
         refusal = None
         for want in wants:
+            if want.uid not in self._names:
+                continue
             outcome = await self._decide(want)
             if isinstance(outcome, Waits):
                 refusal = refusal or outcome

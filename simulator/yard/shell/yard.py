@@ -6,10 +6,11 @@ import asyncio
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
@@ -32,17 +33,54 @@ _LONGEST_LINE = 4 * 2**20  # of a watch: an object is at most 1.5 MiB
 _AT_ONCE = 32
 
 
+class Background:
+    """Tasks that run beside a block, and end with it. A part that fails ends the block with its error, at once."""
+
+    def __init__(self, group: asyncio.TaskGroup) -> None:
+        self._group = group
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something until the block ends."""
+        self._tasks.append(self._group.create_task(work))
+
+    def fault(self) -> str:
+        """Tell what a part has failed with; "" while none has."""
+        done = [task for task in self._tasks if task.done() and not task.cancelled()]
+        error = next((each for task in done if (each := task.exception()) is not None), None)
+        while isinstance(error, BaseExceptionGroup):  # of a part that has parts itself
+            error = error.exceptions[0]
+        return "" if error is None else f"{type(error).__name__}: {error}"
+
+    def end(self) -> None:
+        """Cancel all of it."""
+        for task in self._tasks:
+            task.cancel()
+
+
+@asynccontextmanager
+async def background() -> AsyncIterator[Background]:
+    """Run things beside a block. Raises the error of the first that fails, else that of the block."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            made = Background(group)
+            yield made
+            made.end()
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+
+
 @dataclass(frozen=True, slots=True)
 class Yard:
     """A running yard. Nodes are added with `add_nodes`, a scheduler is started with `schedule`.
 
-    served: the embedded API, None where a real one is attached.
+    background: all that runs in it. served: the embedded API, None where a real one is attached.
     """
 
     url: str
     api: Door
     session: aiohttp.ClientSession
-    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    background: Background
     addresses: dict[str, str] = field(default_factory=dict)
     served: Served | None = None
 
@@ -65,9 +103,9 @@ class Yard:
         runner = None
         if processes is not None:
             runner = Runner(self.api, processes, self._host_ip, kubeconfig, pace.backoff_s)
-            self.tasks.append(asyncio.create_task(runner.run()))
+            self.background.start(runner.run())
         kubelet = Kubelet(self.api, pace, lambda name: True, self._host_ip, runner)
-        self.tasks.append(asyncio.create_task(kubelet.run()))
+        self.background.start(kubelet.run())
         return runner
 
     async def run_jobs(self, retry_s: tuple[float, float] = RETRY_S) -> None:
@@ -75,7 +113,7 @@ class Yard:
         head = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "metadata": {"name": "default"}}
         queue = {**head, "spec": {"weight": 1, "reclaimable": True}, "status": {"state": "Open"}}
         await self.api.call("POST", "/apis/scheduling.volcano.sh/v1beta1/queues", queue)
-        self.tasks.append(asyncio.create_task(Controllers(self.api, retry_s).run()))
+        self.background.start(Controllers(self.api, retry_s).run())
 
     def _host_ip(self, node: str) -> str:
         return self.addresses.get(node, "")
@@ -87,7 +125,7 @@ class Yard:
         told: Callable[[str, str, Outcome], None] | None = None,
     ) -> None:
         """Start a scheduler. extender: whom it asks. told: called after every cycle."""
-        self.tasks.append(asyncio.create_task(Scheduler(self.api, settings, extender, told).run()))
+        self.background.start(Scheduler(self.api, settings, extender, told).run())
 
 
 @asynccontextmanager
@@ -101,42 +139,29 @@ async def yard(
     """Run a yard until the block ends; everything in it ends then.
 
     pace: of its kubelet, None for none. processes: a folder of its own for the files of pods, which then run what they
-    say; None: they run nothing. listening: a socket of the API, in place of a port. Raises what a part of it failed
-    with, once the block is done.
+    say; None: they run nothing. listening: a socket of the API, in place of a port. A part of it that fails ends the
+    block with its error.
     """
     kept = PodLogs()
-    async with serve(kubeconfig, port, logs=kept, listening=listening) as served, _session() as session:
-        made = Yard(served.url, Direct(served.store), session, served=served)
+    async with (
+        serve(kubeconfig, port, logs=kept, listening=listening) as served,
+        _session() as session,
+        background() as parts,
+    ):
+        made = Yard(served.url, Direct(served.store), session, parts, served=served)
         if pace is not None:
             config = await asyncio.to_thread(kubeconfig.read_bytes) if kubeconfig is not None else None
             kept.runner = made.run_pods(pace, processes, config)
-        async with _ending(made):
-            yield made
+        yield made
 
 
 @asynccontextmanager
 async def attached(access: Access) -> AsyncIterator[Yard]:
     """A yard whose API server runs already: a real one, on which our kubelet may play. Otherwise as `yard`."""
     trust = ssl.create_default_context(cadata=access.authority) if access.authority else None
-    async with _session() as session:
-        made = Yard(access.url, ApiDoor(session, access.url, access.token, trust), session)
-        async with _ending(made):
-            yield made
+    async with _session() as session, background() as parts:
+        yield Yard(access.url, ApiDoor(session, access.url, access.token, trust), session, parts)
     await asyncio.sleep(0)  # one turn of the loop, in which what was aborted is closed
-
-
-@asynccontextmanager
-async def _ending(made: Yard) -> AsyncIterator[None]:
-    """End what runs in a yard; raise what a part of it failed with."""
-    try:
-        yield
-    finally:
-        for task in made.tasks:
-            task.cancel()
-        ended = await asyncio.gather(*made.tasks, return_exceptions=True)
-    for error in ended:
-        if isinstance(error, Exception):
-            raise error
 
 
 def _session() -> aiohttp.ClientSession:

@@ -48,7 +48,7 @@ class Stage:
     def raise_curtain(self) -> None:
         """The story begins now: times count from here."""
         self._began_s = asyncio.get_running_loop().time()
-        self._made.tasks.append(asyncio.create_task(self._watch()))
+        self._made.background.start(self._watch())
 
     async def arrive(self, player: Player) -> Moment:
         """Its owner submits a job."""

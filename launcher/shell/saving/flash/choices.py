@@ -66,7 +66,7 @@ def copies_of(replica_count: int) -> int:
     """How many copies in the memory of others a backup group of so many workers means; 0 and 1: none.
 
     DLRover's groups are of workers next to one another; ours stand as far apart as they can, which buddies.py settles.
-    Raises ValueError. Source: DL-60, facts/dlrover.md §6.3
+    Raises ValueError. Source: DL-60, docs/facts/dlrover.md 6.3
     """
     if not 0 <= replica_count <= MOST_COPIES + 1:
         raise ValueError(f"replica_count is {replica_count}: 0 to {MOST_COPIES + 1}")

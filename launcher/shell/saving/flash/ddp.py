@@ -2,7 +2,7 @@
 
 Every rank calls `save_checkpoint` and `load_checkpoint`. Local rank 0 of each worker saves into memory, rank 0 alone
 to disk. How users write it: launcher/flash_checkpoint/. Which files there are: torch_files.py.
-Source: DL-43 to DL-51, DL-65, DL-66; facts/dlrover.md §6.4
+Source: DL-43 to DL-51, DL-65, DL-66; docs/facts/dlrover.md 6.4
 """
 
 from __future__ import annotations

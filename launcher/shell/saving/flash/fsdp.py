@@ -2,7 +2,7 @@
 
 Both generations of DLRover's class: state dicts in and a storage reader out, or models and optimizers in and out. How
 parts become files, and files parts in another world size, is in ../dcp.py.
-Source: DL-52 to DL-56; facts/dlrover.md §6.4
+Source: DL-52 to DL-56; docs/facts/dlrover.md 6.4
 """
 
 from __future__ import annotations

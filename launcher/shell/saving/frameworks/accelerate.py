@@ -5,7 +5,7 @@
     flash.save_state(step, StorageType.MEMORY)
 
 Kept are models, optimizers, schedulers, the place in the data, the GradScaler, random numbers, and what was given to
-`register_for_checkpointing`; each as a part of parts.py. Source: issue 7
+`register_for_checkpointing`; each as a part of parts.py. Source: DL-63
 """
 
 from __future__ import annotations

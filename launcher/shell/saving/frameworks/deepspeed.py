@@ -5,7 +5,7 @@
     path, client_state = checkpoints.load_checkpoint()
 
 DeepSpeed decides what a checkpoint is made of; its files are the parts of parts.py, by their names. Each rank gives all
-that it reads again, so that memory alone is enough. Source: DL-63; facts/dlrover.md §6.4
+that it reads again, so that memory alone is enough. Source: DL-63; docs/facts/dlrover.md 6.4
 """
 
 from __future__ import annotations

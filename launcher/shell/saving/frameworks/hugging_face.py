@@ -4,7 +4,7 @@
     trainer.train(resume_from_checkpoint=True)
 
 The Trainer decides when it saves (`save_strategy`, `save_steps`), and how it goes on; what it would write to files and
-read from them lies in parts.py. Source: DL-63; facts/dlrover.md §6.4
+read from them lies in parts.py. Source: DL-63; docs/facts/dlrover.md 6.4
 """
 
 from __future__ import annotations

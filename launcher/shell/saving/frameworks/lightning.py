@@ -5,7 +5,7 @@
     trainer.fit(model, data, ckpt_path=flash.newest())
 
 What a checkpoint is made of Lightning says (`dump_checkpoint`), and takes it up again; each rank keeps all of it in
-memory, not the first alone. What would be keys of a file are the parts of parts.py. Source: issue 7
+memory, not the first alone. What would be keys of a file are the parts of parts.py. Source: DL-63
 """
 
 from __future__ import annotations

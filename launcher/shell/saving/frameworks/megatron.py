@@ -3,7 +3,7 @@
     from launcher.flash_checkpoint.megatron import load_checkpoint, save_checkpoint
 
 What a rank has is put together in megatron_ranks.py; how it is saved is in parts.py. Megatron's arguments say where, as
-ever: --save and --load. Source: DL-57 to DL-59, DL-61, DL-62; facts/dlrover.md §6.4
+ever: --save and --load. Source: DL-57 to DL-59, DL-61, DL-62; docs/facts/dlrover.md 6.4
 """
 
 from __future__ import annotations
