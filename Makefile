@@ -5,27 +5,16 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3.11
 PY := .venv/bin/python
 ARGS ?=
 
-# Tests against Volcano and koord-scheduler run where TURNOUT_PEERS names a folder with their binaries, those of a GPU
-# where its driver is.
-NOT_HERE := $(if $(TURNOUT_PEERS),,and not peers) $(if $(wildcard /dev/nvidiactl /dev/kfd),,and not gpu)
-
-# Tests wait more than they compute: three at a time keep two cores busy, each file in one process. One by one: ARGS='-n 0'.
-SIDE_BY_SIDE := -n 3 --dist loadfile --no-loadscope-reorder
+# Tests wait more than they compute: three at a time keep two cores busy (tests/support/dealing.py). One by one: ARGS='-n 0'.
+SIDE_BY_SIDE := -n 3
 
 # Programs that tests start read their modules once, whatever the caller's environment says.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Stories of gangs on a real scheduler wait for it more than they compute: two files of them at a time, the longest first.
-GANGS = tests/e2e/test_nomination.py $(wildcard tests/e2e/test_*.py)
-TWO_AT_A_TIME := -n 2 --dist loadfile --no-loadscope-reorder
-
-# The whole yard trains in processes of its own and tells how long everything took.
-ALONE = tests/e2e/whole_yard
-
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-launcher demo demo-train test test-long check format bench controlplane lock clean
+.PHONY: help setup setup-launcher demo demo-train test test-long mutants check contract format bench controlplane lock clean
 
 help: ## List the doors
 	@awk -F ' *## *' '/^[a-z-]+:.*## /{split($$1, door, ":"); printf "  make %-14s %s\n", door[1], $$2}' Makefile
@@ -66,19 +55,23 @@ demo-train: .venv/launcher ## Watch a training job grow, give way and be struck,
 	@$(PY) -m hack.chaos.demo $(ARGS)
 
 test: setup-launcher controlplane ## Run every test of minutes, those against a real kube-scheduler included
-	@$(PY) -m pytest $(TWO_AT_A_TIME) -m 'not long $(NOT_HERE)' $(ARGS) $(GANGS) || [ $$? -eq 5 ]
-	@$(PY) -m pytest -m 'not long $(NOT_HERE)' $(ARGS) $(ALONE) || [ $$? -eq 5 ]
-	@$(PY) -m pytest $(SIDE_BY_SIDE) --ignore-glob='tests/e2e/test_*.py' --ignore=tests/e2e/whole_yard -m 'not long $(NOT_HERE)' $(ARGS)
+	@$(PY) -m pytest $(SIDE_BY_SIDE) --durations=25 -m 'not long' $(ARGS)
 
 test-long: setup-launcher controlplane ## Run the tests that take longer
-	@$(PY) -m pytest -m 'long $(NOT_HERE)' $(ARGS)
+	@$(PY) -m pytest --durations=25 --hypothesis-profile=deep -m 'long or hypothesis' $(ARGS)
+
+mutants: setup ## Put small faults into the pure modules, and count those that the tests notice (ARGS='--sample 50 topology')
+	@$(PY) -m hack.mutants $(ARGS)
 
 check: setup ## Lint, format, types, the plan of the house, and whether the papers are true
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
 	@$(PY) -m hack.chores.architecture
-	@$(PY) -m pytest -q tests/test_architecture.py tests/test_docs.py tests/test_locks.py
+	@$(PY) -m pytest -q tests/test_architecture.py tests/test_contract.py tests/test_docs.py tests/test_locks.py
+
+contract: setup ## Print what was promised by state, and write docs/contract.md
+	@$(PY) -m hack.chores.contract --write
 
 format: setup ## Format the code and sort its imports
 	@$(PY) -m ruff check --fix-only --quiet .

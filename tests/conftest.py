@@ -2,48 +2,22 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import settings
 
-from hack.controlplane.errors import NotBuilt
-from hack.controlplane.plane import ControlPlane
+from tests.support import dealing, not_run
+from tests.support.dealing import pytest_xdist_make_scheduler  # noqa: F401  a hook
+from tests.support.not_run import pytest_report_header, pytest_sessionfinish, pytest_terminal_summary  # noqa: F401  hooks
+from tests.support.planes import control_plane, idle_planes, make_control_plane, module_plane  # noqa: F401  fixtures
 
 # The files beside a test may hold the machine for a while: no example has to end in 200 ms, hypothesis' own limit.
-settings.register_profile("side by side", settings.default, deadline=None)
-settings.load_profile("side by side")
+# `ci` tries the same examples each time, so that a run says something about the change and not about luck; `deep`
+# looks for others, ten times as many (tests/support/examples.py).
+settings.register_profile("ci", deadline=None, derandomize=True)
+settings.register_profile("deep", deadline=None, max_examples=1_000)
+settings.load_profile("ci")
 
 
 def pytest_collection_modifyitems(items):
-    """Put the stories on real control planes first: they wait the longest, and side by side others fill the gaps."""
-    items.sort(key=lambda item: item.get_closest_marker("real") is None)
-
-
-def _start(request, **settings):
-    """Start a control plane, or fail with the command that builds it: a missing binary is no reason to skip."""
-    try:
-        plane = ControlPlane(**settings).start()
-    except NotBuilt as error:
-        pytest.fail(str(error), pytrace=False)
-    request.addfinalizer(plane.stop)
-    return plane
-
-
-@pytest.fixture
-def control_plane(request):
-    """A fresh control plane (etcd and API server) for one test; the rest is started by its methods.
-
-    Settings for ControlPlane may be given by @pytest.mark.parametrize("control_plane", [{...}], indirect=True).
-    """
-    return _start(request, **getattr(request, "param", {}))
-
-
-@pytest.fixture(scope="module")
-def module_plane(request):
-    """One control plane for a whole module, whose tests do not disturb one another."""
-    return _start(request)
-
-
-@pytest.fixture(scope="session")
-def make_control_plane(request):
-    """Start further control planes, with settings of their own; they end with the session or by stop()."""
-    return lambda **settings: _start(request, **settings)
+    """Put what waits the longest first: side by side, the short ones fill the gaps."""
+    items.sort(key=lambda item: dealing.place(item.nodeid))
+    not_run.leave_out(items)

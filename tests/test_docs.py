@@ -37,22 +37,11 @@ PAPERS = sorted(
 )
 BY_NAME = {paper.relative_to(ROOT).as_posix(): paper for paper in PAPERS}
 EVERY_PAPER = pytest.mark.parametrize("paper", PAPERS, ids=list(BY_NAME))
+# These quote the commands, flags and files of guides and of other projects.
+OWN = {name: paper for name, paper in BY_NAME.items() if not name.startswith(("docs/contract.md", "docs/facts/"))}
+EVERY_PAPER_OF_OWN_WORDS = pytest.mark.parametrize("paper", OWN.values(), ids=list(OWN))
 
-# What this repository has promised so far; docs/contract.md says which test shows each.
-PROMISED = {
-    *(f"CS-{number:02}" for number in (*range(1, 10), *range(11, 23))),
-    *(f"DL-{number}" for number in (*range(28, 67), *range(80, 99))),
-    *(f"DL-{number}" for number in range(100, 130)),
-    *(f"VE-{number:02}" for number in range(1, 38)),
-    *(f"XD-{number:02}" for number in range(1, 10)),
-    *(f"PE-{number:02}" for number in (*range(1, 17), 19, *range(30, 44), 49)),
-    "CA-29",
-}
 YARDS = {kubelet.RUNS_FOR, kubelet.EXIT_CODE, kubelet.IGNORES_TERM}
-LEFT_FOR_LATER = {
-    *("DL-94", "PE-42", "XD-09"),
-    *(f"VE-{number:02}" for number in (16, 17, 26, 27)),
-}
 ELSEWHERE = {"venv", "pip", "pytest"}  # modules that are not ours, as `python -m` names them
 # of our bench and CLI, of helm, kube-scheduler and kubectl
 OTHER_PROGRAMS_FLAGS = {
@@ -116,7 +105,7 @@ def test_every_link_leads_somewhere(paper):
     assert dead == []
 
 
-@EVERY_PAPER
+@EVERY_PAPER_OF_OWN_WORDS
 def test_every_door_and_program_that_is_named_is_there(paper):
     said = code(paper.read_text())
     doors = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.M))
@@ -130,13 +119,13 @@ def test_every_door_and_program_that_is_named_is_there(paper):
         assert name in names_of_benchmarks()
 
 
-@EVERY_PAPER
+@EVERY_PAPER_OF_OWN_WORDS
 def test_every_command_of_turnout_that_is_named_is_there(paper):
     commands = re.findall(r"(?<![\w./-])turnout ((?:[a-z]+(?:-[a-z]+)* ?)+)", code(paper.read_text()))
     assert [command for command in sorted(set(commands)) if not help_of("console", *command.split())] == []
 
 
-@EVERY_PAPER
+@EVERY_PAPER_OF_OWN_WORDS
 def test_every_file_and_folder_that_is_named_is_there(paper):
     named = re.findall(
         r"(?<![\w./:~-])((?:[\w.-]+/)+(?:[\w.-]+\.(?:py|md|yaml|txt|cfg|toml))?)(?![\w/])", code(paper.read_text())
@@ -190,7 +179,7 @@ def test_every_flag_is_told_and_every_told_flag_is_there():
     assert told - there - OTHER_PROGRAMS_FLAGS == set()
 
 
-@EVERY_PAPER
+@EVERY_PAPER_OF_OWN_WORDS
 def test_no_paper_tells_a_flag_of_ours_that_is_not_there(paper):
     programs = (
         ("scheduler_ext",),
@@ -251,13 +240,14 @@ def test_every_metric_is_told():
     assert sorted(metrics() - set(re.findall(r"turnout_\w+", told))) == []
 
 
-@EVERY_PAPER
+@pytest.mark.contract("VE-09")
+@EVERY_PAPER_OF_OWN_WORDS
 def test_every_told_metric_is_there(paper):
     said = set(re.findall(r"`(turnout_\w+)`", paper.read_text()))
     assert sorted(said - metrics()) == []
 
 
-@EVERY_PAPER
+@EVERY_PAPER_OF_OWN_WORDS
 def test_every_told_annotation_is_ours(paper):
     ours = {value for value in vars(labels).values() if isinstance(value, str)} | {CONFIRM} | YARDS
     assert set(re.findall(ANNOTATION, paper.read_text())) - ours == set()
@@ -270,6 +260,7 @@ def test_every_annotation_of_ours_is_told():
     assert YARDS - set(re.findall(ANNOTATION, text("docs/yard.md"))) == set()
 
 
+@pytest.mark.contract("DL-124")
 def test_koordinators_install_is_told_with_what_works_beside_it():
     page = text("docs/install-koordinator.md")
     said = code(page)
@@ -284,31 +275,11 @@ def test_koordinators_install_is_told_with_what_works_beside_it():
     assert group["spec"] == {"scheduleTimeoutSeconds": 100, "minMember": 4}
 
 
-def rows(page):
-    """(ids, the rest, the heading) of every row whose first cell holds contract ids."""
-    heading = ""
-    for line in page.splitlines():
-        heading = line.lstrip("# ") if line.startswith("#") else heading
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        ids = re.findall(r"\b(?:CS|DL|VE|PE|XD|CA)-\d+\b", cells[0]) if line.startswith("|") else []
-        if ids:
-            yield ids, " ".join(cells[1:]), heading
-
-
-def test_every_promise_stands_in_one_place_with_tests_that_are_there():
-    seen, left, shown = [], set(), set()
-    for ids, rest, heading in rows(text("docs/contract.md")):
-        seen += ids
-        tests = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", rest)
-        for path, name in tests:
-            names = {getattr(node, "name", "") for node in ast.walk(ast.parse((ROOT / path).read_text()))}
-            assert name in names, f"{path}::{name}"
-        left.update(ids if heading == "Left for later" else ())
-        shown.update(ids if tests else ())
-    assert len(seen) == len(set(seen))
-    assert set(seen) == PROMISED
-    assert left == LEFT_FOR_LATER
-    assert shown == PROMISED - left
+@EVERY_PAPER
+def test_every_test_that_is_named_is_there(paper):
+    for path, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", paper.read_text()):
+        names = {getattr(node, "name", "") for node in ast.walk(ast.parse((ROOT / path).read_text()))}
+        assert name in names, f"{path}::{name}"
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])

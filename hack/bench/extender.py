@@ -93,7 +93,7 @@ def _rows(one: Measured, figures: dict[str, float]) -> Iterator[tuple[str, ...]]
 
 
 def _targets(figures: dict[str, float]) -> tuple[Target, ...]:
-    """As issue 3 states them."""
+    """Give what docs/extender.md promises."""
     return (
         Target("handler p99 at 5,000 names, ms", figures["ours_handler_p99_ms_5000"], "<=", 10),
         Target("handler p99 at 50,000 names, ms", figures["ours_handler_p99_ms_50000"], "<=", 50),

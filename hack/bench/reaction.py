@@ -141,7 +141,7 @@ def _figures(found: Found, prefix: str) -> dict[str, float]:
 
 
 def _targets(found: Found, where: str) -> list[Target]:
-    """As issue 5 states them: of gangs that come alone and in bursts together."""
+    """Give what docs/autoscaler.md promises: of gangs that come alone and in bursts together."""
     groups = ("Pending", "Inqueue")
     of = found.times_s
     pods = [*of["pods"], *of["pods, bursts"]]

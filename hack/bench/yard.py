@@ -54,7 +54,7 @@ def _fill(nodes: int, pods: int, one: Filled) -> Table:
 
 
 def _targets(figures: dict[str, float]) -> tuple[Target, ...]:
-    """As issue 4 states them."""
+    """Give what docs/yard.md promises."""
     return (
         Target("seconds from start to ready", figures["ready_s"], "<=", 2),
         Target("seconds until all pods run", figures["running_s"], "<=", 60),

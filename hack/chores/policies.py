@@ -53,12 +53,23 @@ def others_stay(path: str, theirs: str) -> str:
     return f"{kept('was')} == {kept('becomes')}"
 
 
+def by_account(name: str) -> str:
+    """CEL, true of a request by a ServiceAccount of this name in whatever namespace, also with a prefix or a suffix.
+
+    Kustomize moves an account to another namespace, or renames it, and leaves the text of a policy as it is. A policy
+    that named the namespace would then guard nobody. One that holds for an account too many only refuses more.
+    """
+    part = "[a-z0-9.-]+"
+    return f"request.userInfo.username.matches('^system:serviceaccount:[^:]+:({part}-)?{name}(-{part})?$')"
+
+
 def policy(name: str, account: str, rule: tuple[str, str, Sequence[str]], says: str, expression: str) -> list[Any]:
     """A ValidatingAdmissionPolicy on what an account does to a (group, resource, operations), and its binding.
 
-    expression: CEL over VARIABLES. says: what the account reads where it is false.
+    account: the name of a ServiceAccount. expression: CEL over VARIABLES. says: what the account reads where it is
+    false.
     """
-    by_it = {"name": "by-the-account", "expression": f"request.userInfo.username == '{account}'"}
+    by_it = {"name": "by-the-account", "expression": by_account(account)}
     return _made(name, rule, {"matchConditions": [by_it]}, ((says, expression),), {})
 
 

@@ -31,7 +31,6 @@ from kube import labels
 
 FOLDER = Path("deploy/manifests/autoscaler")
 LENDER, NAMESPACE = "turnout-autoscaler", "turnout-system"
-ACCOUNT = f"system:serviceaccount:{NAMESPACE}:{LENDER}"
 HEAD = "# Written by `python -m hack.chores.roles` from autoscaler/rights.py: change it there.\n"
 Object = dict[str, Any]
 
@@ -88,13 +87,13 @@ def _sizes_only(word: str, kind: KindRights) -> list[Object]:
     says = f"the lender may change {', '.join([*sizes, f'annotations of {NOTES}'])} only"
     check = policies.only(sizes, f"key.startsWith('{NOTES}')")
     rule = (kind.group, kind.resource, ["UPDATE"])  # a patch is one too
-    return policies.policy(f"{LENDER}-resizes-{word}-only", ACCOUNT, rule, says, check)
+    return policies.policy(f"{LENDER}-resizes-{word}-only", LENDER, rule, says, check)
 
 
 def _notes_only() -> list[Object]:
     says = f"the lender may change the annotations {', '.join(POD_NOTES)} of a pod only"
     check = policies.only((), f"key in {list(POD_NOTES)}")
-    return policies.policy(f"{LENDER}-marks-pods-only", ACCOUNT, ("", "pods", ["UPDATE"]), says, check)
+    return policies.policy(f"{LENDER}-marks-pods-only", LENDER, ("", "pods", ["UPDATE"]), says, check)
 
 
 def _taint_only() -> list[Object]:
@@ -102,7 +101,7 @@ def _taint_only() -> list[Object]:
     allowed = policies.only(("spec.taints",), f"key == '{labels.NODE_RECORD}'")
     kept = policies.others_stay("spec.taints", f"each.key != '{labels.FAULTY}'")
     rule = ("", "nodes", ["UPDATE"])
-    return policies.policy(f"{LENDER}-taints-nodes-only", ACCOUNT, rule, says, f"{allowed}\n&& {kept}")
+    return policies.policy(f"{LENDER}-taints-nodes-only", LENDER, rule, says, f"{allowed}\n&& {kept}")
 
 
 def _status_only() -> list[Object]:
@@ -110,7 +109,7 @@ def _status_only() -> list[Object]:
     check = f"(request.operation == 'DELETE' ? oldObject : object).metadata.name.startsWith('{PREFIX}')"
     rule = ("", "configmaps", ["CREATE", "UPDATE", "DELETE"])
     says = f"the lender may write ConfigMaps whose names begin with {PREFIX} only"
-    return policies.policy(f"{LENDER}-tells-of-queues-only", ACCOUNT, rule, says, check)
+    return policies.policy(f"{LENDER}-tells-of-queues-only", LENDER, rule, says, check)
 
 
 def text(objects: Sequence[Object], program: str = LENDER) -> str:

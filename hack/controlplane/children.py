@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -54,12 +55,20 @@ class Children:
         """End a program, gently first."""
         self._order(do="stop", name=name)
 
+    def stop_all_but(self, *names: str) -> None:
+        """End all other programs, the youngest first, and forget what they have written."""
+        self._order(do="stop", keep=names)
+        for log in self.folder.glob("*.log"):
+            if log.stem not in names:
+                log.unlink()
+
     def close(self) -> None:
         """End every program and remove the folder. Says nothing if that has happened already."""
         with self._turn:
             assert self._supervisor.stdin is not None
             assert self._supervisor.stdout is not None
-            self._supervisor.stdin.close()
+            with contextlib.suppress(OSError):  # an order that was never taken: the supervisor was killed
+                self._supervisor.stdin.close()
             self._supervisor.stdout.close()
             self._supervisor.wait()
 

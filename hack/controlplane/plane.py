@@ -19,11 +19,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from hack.controlplane import programs, scheduler_config, training
+from hack.controlplane import scheduler_config
 from hack.controlplane.api import Api
-from hack.controlplane.certs import Authority, signing_key
+from hack.controlplane.certs import Authority
 from hack.controlplane.children import Children
 from hack.controlplane.errors import ApiError, NotReady
+from hack.controlplane.servers import programs, training, wipe
 from hack.controlplane.tools import cache
 
 READY_WITHIN_S = 60.0  # only a bound: ready is some 2.5 s on two quiet cores, and test machines are not quiet
@@ -31,6 +32,7 @@ LOOK_EACH_S = 0.02
 TAIL_LINES = 25
 PORT_TRIES = 3
 TAKEN = "address already in use"  # Go's words for EADDRINUSE
+SERVERS = ("etcd", "kube-apiserver")
 
 
 def free_ports(count: int) -> list[int]:
@@ -65,15 +67,34 @@ class ControlPlane:
         """Start etcd and the API server and wait until it is ready. Raises NotBuilt or NotReady."""
         began_s = time.monotonic()
         self._children = Children()
+        self.supervisor_pid = self._children.pid  # of the process that holds all others
         try:
-            self._prepare()
-            self._on_free_ports(3, ("etcd", "kube-apiserver"), self._start_server)
+            self.folder = self._children.folder
+            self.authority = Authority(self.folder / "pki")
+            self.ca = self.authority.ca
+            self._files = programs.server_files(self.folder, self.authority, self.token)
+            self._trust = ssl.create_default_context(cafile=str(self.ca))
+            self._on_free_ports(3, SERVERS, self._start_server)
             self.wait_ready("kube-apiserver", f"{self.url}/api/v1/namespaces/default")
         except BaseException:
             self.stop()
             raise
         self.ready_after_s = time.monotonic() - began_s
+        self._at_first = wipe.snapshot(self._etcd_url)
         return self
+
+    def begin_again(self) -> bool:
+        """End all but etcd and the API server, remove what was created. False if not to be used again, or NotReady."""
+        if fault := self.fault():
+            raise fault
+        self._children.stop_all_but(*SERVERS)
+        while self._closers:
+            self._closers.pop()()
+        return wipe.restore(self._etcd_url, self._at_first)
+
+    def fault(self) -> NotReady | None:
+        """Tell whether etcd or the API server has ended, and with what last words."""
+        return next(filter(None, map(self._ended, SERVERS)), None)
 
     def stop(self) -> None:
         """End everything and remove the folder."""
@@ -86,11 +107,6 @@ class ControlPlane:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.stop()
-
-    @property
-    def supervisor_pid(self) -> int:
-        """The process that holds all others."""
-        return self._children.pid
 
     def start_scheduler(
         self,
@@ -148,15 +164,18 @@ class ControlPlane:
         self._on_free_ports(1, ("kwok",), start)
 
     def start_training_operator(self, gang_scheduler: str | None = None, flags: Sequence[str] = ()) -> None:
-        """Start training-operator for PyTorchJobs. One a machine at a time: waits for its turn."""
-        self._closers.append(training.take_turn())
-        training.install(self.request, cache.training_crds())
+        """Start training-operator for PyTorchJobs. Waits for its turn where only one can run on a machine at a time."""
+        certificates, apart = self.folder / "webhook-certificates", training.may_have_folder()
+        if not apart:
+            certificates = training.CERTIFICATES
+            self._closers.append(training.take_turn())
+        training.install(self.request, cache.training_crds(), certificates)
         health, metrics, webhook = self._ports(3)
         binary = cache.binary("training-operator")
         ports = (health, metrics, webhook)
         argv = programs.training_operator(binary, self.kubeconfig, ports, gang_scheduler, flags)
-        self._children.start("training-operator", argv)
-        training.bring_certificates(self.request, lambda: self._check_alive("training-operator"))
+        self._children.start("training-operator", training.with_folder(certificates, argv) if apart else argv)
+        training.bring_certificates(self.request, certificates, lambda: self._check_alive("training-operator"))
         self.wait_ready("training-operator", f"http://{programs.HOST}:{health}/readyz")
 
     def start_program(self, name: str, argv: list[str], ready_url: str | None = None) -> int:
@@ -236,10 +255,13 @@ class ControlPlane:
             time.sleep(LOOK_EACH_S)
         raise NotReady(name, f"was not ready within {within_s:.0f} s ({said})", self._tail(name))
 
-    def _check_alive(self, name: str) -> None:
+    def _ended(self, name: str) -> NotReady | None:
         exit_status = self._children.state(name)[1]
-        if exit_status is not None:
-            raise NotReady(name, f"ended with status {exit_status}", self._tail(name))
+        return None if exit_status is None else NotReady(name, f"ended with status {exit_status}", self._tail(name))
+
+    def _check_alive(self, name: str) -> None:
+        if ended := self._ended(name):
+            raise ended
 
     def _tail(self, name: str) -> str:
         return "\n".join(self.logs(name).splitlines()[-TAIL_LINES:])
@@ -247,25 +269,9 @@ class ControlPlane:
     def _headers(self, kind: str = "application/json") -> dict[str, str]:
         return {"Authorization": f"Bearer {self.token}", "Content-Type": kind}
 
-    def _prepare(self) -> None:
-        self.folder = self._children.folder
-        self.authority = Authority(self.folder / "pki")
-        self.ca = self.authority.ca
-        names = (programs.HOST, "localhost", "kubernetes.default.svc")
-        tokens = self.folder / "tokens.csv"
-        tokens.touch(mode=0o600)
-        tokens.write_text(f'{self.token},turnout-admin,turnout-admin,"system:masters"\n')
-        self._files = programs.ServerFiles(
-            self.ca,
-            self.authority.server("server", names),
-            tokens,
-            signing_key(self.folder / "pki" / "accounts.key"),
-            self.authority.user("apiserver-to-kubelets"),
-        )
-        self._trust = ssl.create_default_context(cafile=str(self.ca))
-
     def _start_server(self, client: int, peer: int, secure: int) -> None:
         self.url = f"https://{programs.HOST}:{secure}"
+        self._etcd_url = f"http://{programs.HOST}:{client}"
         self.kubeconfig = self._write_kubeconfig("admin", {"token": self.token})
         self._children.start("etcd", programs.etcd(self._etcd, self.folder, client, peer))
         self._apiserver_argv = programs.apiserver(

@@ -49,7 +49,7 @@ class Supervisor:
                 self.programs[name].send_signal(order["signal"])
                 return self._state(name)
             case "stop":
-                self.stop([name] if name else list(self.programs))
+                self.stop([name] if name else [each for each in self.programs if each not in order.get("keep", ())])
                 return {"ok": True}
         return {"error": f"unknown order {order['do']}"}
 

@@ -178,7 +178,8 @@ def of_size(size, note=None, uid="u1"):
     return [step("a", size, size, Reason.AT_MAX)], made
 
 
-NOTED = {"metadata": {"resourceVersion": "7", "annotations": {labels.WROTE_WORKERS: "2"}}}
+NOTES = {labels.WROTE_WORKERS: "2", labels.SUBMITTED_WORKERS: "2"}
+NOTED = {"metadata": {"resourceVersion": "7", "annotations": NOTES}}
 
 
 @pytest.mark.parametrize(

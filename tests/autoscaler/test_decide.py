@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.decide import decide
-from autoscaler.model import Going, Reason
+from autoscaler.model import NODES, Going, Queue, Reason
 from jobs.model import Bank, Life, Pause, Spread
 from tests.autoscaler.world import GPU, NOW_S, POLICY, job, seen, shape, world
 
@@ -22,13 +22,99 @@ def sizes(at, policy=POLICY):
     return {name: step.workers for name, step in plan(at, policy).items()}
 
 
+@pytest.mark.contract("CS-13", "VE-11", "VE-30")
 def test_one_idle_gpu_is_enough_to_grow_a_worker_of_one():  # VE-11
     assert sizes(world([2], seen(job("a"), [0]))) == {"a": 2}
 
 
+@pytest.mark.contract("VE-37")
 def test_it_grows_as_far_as_there_is_room_in_one_change():  # VE-37
     assert sizes(world([4, 4], seen(job("a", most=6), [0]))) == {"a": 6}
     assert sizes(world([3], seen(job("a", most=6), [0]))) == {"a": 3}
+
+
+STEEP, FLAT = ((1, 1.0), (4, 3.9)), ((1, 1.0), (4, 2.0))
+
+
+@pytest.mark.parametrize(
+    ("free", "jobs", "grown"),
+    [
+        pytest.param(3, {"a": {}, "bb": {}}, {"a": 4, "bb": 1}, id="of two alike the first has it all"),
+        pytest.param(4, {"a": {}, "bb": {}}, {"a": 4, "bb": 2}, id="and the next what is left"),
+        pytest.param(
+            3, {"a": {"curve": FLAT}, "bb": {"curve": STEEP}}, {"a": 1, "bb": 4}, id="who gains most has it all"
+        ),
+        pytest.param(3, {"a": {"most": 2}, "bb": {}}, {"a": 2, "bb": 3}, id="all that it can use, no more"),
+        pytest.param(
+            3, {"a": {"gpus": 4}, "bb": {}}, {"a": 1, "bb": 4}, id="none of it where not one of its workers fits"
+        ),
+    ],
+)
+def test_room_goes_whole_to_who_gains_most_and_then_to_the_next(free, jobs, grown):
+    made = [seen(job(name, **more), [0]) for name, more in jobs.items()]
+    held = sum(more.get("gpus", 1) for more in jobs.values())
+    assert sizes(world([held + free], *made)) == grown
+
+
+NONE = {NODES: {GPU: 0}}
+
+
+def aged(made, since_s):
+    """The same job, whose workers have run since then."""
+    return replace(made, workers=tuple(replace(each, since_s=since_s) for each in made.workers))
+
+
+@pytest.mark.parametrize(
+    ("made", "settled", "told"),
+    [
+        pytest.param(job("a"), {NODES: {GPU: 3}}, (4, Reason.IDLE_ROOM), id="all of it has been idle"),
+        pytest.param(job("a"), {NODES: {GPU: 2}}, (3, Reason.IDLE_ROOM), id="only what has been idle"),
+        pytest.param(job("a"), NONE, (1, Reason.ROOM_SETTLES), id="nothing has been idle for long enough"),
+        pytest.param(
+            job("a", queue="low"), {"top": {GPU: 1}, NODES: {GPU: 3}}, (2, Reason.IDLE_ROOM), id="in what is above it"
+        ),
+        pytest.param(
+            job("a", queue="other"), {"top": {GPU: 0}}, (4, Reason.IDLE_ROOM), id="elsewhere is nothing to it"
+        ),
+        pytest.param(
+            job("a", unit=3, least=3, most=6), {NODES: {GPU: 2}}, (3, Reason.ROOM_SETTLES), id="no whole unit"
+        ),
+        pytest.param(job("a"), None, (4, Reason.IDLE_ROOM), id="nobody says what has been idle"),
+    ],
+)
+def test_who_restarts_grows_only_into_room_that_has_been_idle(made, settled, told):
+    at = world([made.bounds.least + 3], aged(seen(made, [0] * made.bounds.least), NOW_S - 1000), settled=settled)
+    queues = {"low": Queue("low", within="top"), "top": Queue("top", {GPU: 9}), "other": Queue("other")}
+    step = plan(replace(at, queues=queues))["a"]
+    assert (step.workers, step.reason, step.at_start) == (*told, False)
+
+
+@pytest.mark.parametrize(
+    ("made", "age_s", "at_start"),
+    [
+        pytest.param(job("a"), 0, True, id="just bound"),
+        pytest.param(job("a"), 10, True, id="still starting"),
+        pytest.param(job("a"), 11, False, id="running"),
+        pytest.param(job("a"), -5, True, id="by a clock that is ahead of ours"),
+        pytest.param(job("a"), -50, False, id="by a clock that is wrong"),
+        pytest.param(job("a", resized_s=NOW_S - 700), 0, False, id="resized before, whatever its pods say"),
+    ],
+)
+def test_a_job_that_starts_is_sized_at_once_in_any_room(made, age_s, at_start):
+    at = world([4], aged(seen(made, [0]), NOW_S - age_s), settled=NONE)
+    step = plan(at)["a"]
+    assert (step.workers, step.at_start) == ((4, True) if at_start else (1, False))
+
+
+def test_a_job_that_starts_comes_before_those_that_restart():
+    old, new = aged(seen(job("a"), [0]), NOW_S - 1000), aged(seen(job("bb", curve=FLAT), [0]), NOW_S)
+    assert sizes(world([5], old, new, settled={NODES: {GPU: 3}})) == {"a": 1, "bb": 4}
+
+
+def test_a_job_that_was_sized_as_it_started_waits_for_no_cooldown():
+    made = job("a", replicas=2, bank=Bank(0.0, NOW_S - 30, at_start=True))
+    assert sizes(world([4], seen(made, [0, 0]))) == {"a": 4}
+    assert words(world([4], seen(job("a", replicas=2, resized_s=NOW_S - 30), [0, 0]))) == {"a": Reason.COOLDOWN}
 
 
 def test_only_whole_workers_count():
@@ -37,11 +123,13 @@ def test_only_whole_workers_count():
     assert words(at) == {"a": Reason.NO_FREE_ROOM}
 
 
+@pytest.mark.contract("CS-13", "VE-11", "VE-30")
 def test_every_min_comes_before_any_elastic_worker():  # VE-30
     at = world([4], seen(job("a"), [0]), seen(job("bb", least=3)))
     assert words(at) == {"a": Reason.OTHERS_WAIT, "bb": Reason.SCHEDULERS_TURN}
 
 
+@pytest.mark.contract("CS-14", "VE-10", "VE-31")
 def test_a_new_job_makes_just_enough_leave():  # VE-10, VE-31
     at = world([8], seen(job("a", least=2, most=8, replicas=8), [0] * 8), seen(job("bb", least=3)))
     told = plan(at)
@@ -49,6 +137,7 @@ def test_a_new_job_makes_just_enough_leave():  # VE-10, VE-31
     assert told["bb"].reason is Reason.WAITS_FOR_ROOM
 
 
+@pytest.mark.contract("VE-35")
 def test_nobody_is_disturbed_for_one_that_would_not_fit_even_then():  # VE-35
     at = world([8], seen(job("a", least=6, most=8, replicas=8), [0] * 8), seen(job("bb", least=3)))
     assert (sizes(at)["a"], words(at)["bb"]) == (8, Reason.NEEDS_MORE)
@@ -60,10 +149,39 @@ def test_victims_on_many_nodes_make_no_room_for_a_whole_one():
     assert sizes(at)["a"] == 16
 
 
+@pytest.mark.contract("CS-14", "VE-10", "VE-31")
 def test_the_newest_gives_first_and_what_is_not_needed_stays():
     old = seen(job("a", replicas=4, created="2026-01-01T00:00:00Z"), [0] * 4)
     new = seen(job("b", replicas=4, created="2026-01-02T00:00:00Z"), [0] * 4)
     assert sizes(world([8], old, new, seen(job("waits", least=2)))) == {"a": 4, "b": 2, "waits": 2}
+
+
+TWICE = {"curve": ((1, 1.0), (2, 2.0), (4, 4.0)), "resized_s": NOW_S - 100}  # 40 s of 3 more a second since it grew
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "gives"),
+    [
+        pytest.param({}, {}, "new", id="nobody has banked anything: the newest"),
+        pytest.param({**TWICE, "gained_s": -60.0}, {}, "old", id="who has just banked a restart"),
+        pytest.param({**TWICE, "gained_s": -61.0}, {}, "new", id="not who is a second short of one"),
+        pytest.param({**TWICE, "gained_s": -60.0}, {**TWICE, "gained_s": 0.0}, "new", id="of two rich ones the newest"),
+        pytest.param({**TWICE, "priority": 2}, {"priority": 1}, "new", id="the least important before the rich"),
+        pytest.param(
+            {"resized_s": NOW_S - 100_000, "gained_s": -60.0, "curve": ((1, 1.0), (4, 1.001))},
+            {},
+            "new",
+            id="time alone makes nobody rich",
+        ),
+    ],
+)
+def test_who_has_banked_a_restart_gives_first(old, new, gives):
+    jobs = [
+        seen(job(name, replicas=4, created=f"2026-01-0{day}T00:00:00Z", **more), [0] * 4)
+        for name, day, more in (("old", 1, old), ("new", 2, new))
+    ]
+    told = sizes(world([8], *jobs, seen(job("waits", least=2))), replace(POLICY, budget=0.0))
+    assert told == {"old": 4, "new": 4, "waits": 2} | {gives: 2}
 
 
 def test_a_unit_that_does_not_help_stays():
@@ -79,6 +197,7 @@ def test_the_least_important_gives_first():
     assert sizes(world([8], low, high, seen(job("waits", least=3)))) == {"low": 1, "high": 4, "waits": 3}
 
 
+@pytest.mark.contract("VE-36")
 def test_a_queue_gives_back_what_it_has_borrowed_and_nothing_else():  # VE-36
     mine = seen(job("mine", least=2, queue="own"))
     theirs = seen(job("theirs", replicas=4, queue="other"), [0] * 4)
@@ -119,7 +238,7 @@ def test_a_controller_that_does_not_obey_is_not_waited_for_for_ever():
     other = seen(job("c", replicas=4), [0, 0, 0, 0])
     at = world([8], deaf, other, seen(job("bb", least=2)))
     assert sizes(at)["c"] == 4
-    late = replace(deaf, job=replace(deaf.job, bank=Bank(resized_s=NOW_S - 1000)))
+    late = replace(deaf, job=replace(deaf.job, bank=Bank(-5000.0, NOW_S - 1000)))
     assert sizes(world([8], late, other, seen(job("bb", least=2))))["c"] == 2
 
 
@@ -147,6 +266,7 @@ def test_room_that_is_on_its_way_to_a_waiter_is_not_grown_into():
     assert told == {"a": 2, "bb": 4, "c": 1}
 
 
+@pytest.mark.contract("CS-16", "VE-34")
 @pytest.mark.parametrize(
     ("made", "reason"),
     [
@@ -219,6 +339,7 @@ def test_a_min_above_the_queues_limit_never_starts():
     assert words(at) == {"a": Reason.OVER_QUOTA}
 
 
+@pytest.mark.contract("VE-37")
 def test_one_job_gives_to_several_in_one_change():
     at = world(
         [8], seen(job("a", most=8, replicas=8), [0] * 8), *(seen(job(name, most=1)) for name in ("b", "c", "dd"))

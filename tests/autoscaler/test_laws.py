@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -9,6 +10,7 @@ from autoscaler.decide import decide
 from autoscaler.lending.quota import least_of
 from autoscaler.model import Reason
 from tests.autoscaler.world import GPU, NOW_S, POLICY, job, obeyed, seen, shape, world
+from tests.support.examples import scaled
 
 
 @st.composite
@@ -40,7 +42,8 @@ def worlds(draw, gpus_of_workers=(1, 1, 2, 4)):
     return world(nodes, *made, queues=queues)
 
 
-@settings(max_examples=300, deadline=None)
+@pytest.mark.contract("CS-15", "XD-07")
+@settings(max_examples=scaled(300), deadline=None)
 @given(worlds())
 def test_bounds_and_units_are_kept_and_everybody_has_one_reason(at):  # CS-15, XD-07
     steps = decide(at, POLICY, NOW_S)
@@ -52,7 +55,8 @@ def test_bounds_and_units_are_kept_and_everybody_has_one_reason(at):  # CS-15, X
             assert bounds.sizes.has(step.workers)
 
 
-@settings(max_examples=300, deadline=None)
+@pytest.mark.contract("VE-29")
+@settings(max_examples=scaled(300), deadline=None)
 @given(worlds())
 def test_after_an_eviction_the_waiters_fit(at):  # VE-29, VE-31, VE-35
     """All that are told that room comes, or that it is the scheduler's turn, fit together once the victims are gone."""
@@ -85,7 +89,7 @@ def fit(pods, free):
     )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=scaled(200), deadline=None)
 @given(worlds(gpus_of_workers=(1,)))
 def test_once_obeyed_a_plan_takes_nothing_back(at):
     """No job that was shrunk for somebody grows at once, and none that grew is shrunk, while nothing else happens.
@@ -100,7 +104,7 @@ def test_once_obeyed_a_plan_takes_nothing_back(at):
             assert again[step.key].workers == step.workers or grew is grows
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=scaled(200), deadline=None)
 @given(worlds(), st.randoms(use_true_random=False))
 def test_the_order_of_what_was_seen_changes_nothing(at, dice):
     shuffled = list(at.jobs)

@@ -1,7 +1,6 @@
 """The lender's page: every queue always, single jobs up to a bound, and only from the replica that leads."""
 
 import math
-import shutil
 import subprocess
 from dataclasses import replace
 
@@ -11,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from autoscaler.model import Reason, Step, Worker
 from autoscaler.shell.figures import MOST_JOBS
 from autoscaler.shell.metrics import Metrics
+from hack.controlplane.tools import cache
 from jobs.model import Life
 from kube.times import rfc3339, since_1970
 from tests.autoscaler.world import GPU, NOW_S, job, seen, world
@@ -73,8 +73,7 @@ def short(name="w", least=4, **more):
 
 
 def test_promtool_accepts_the_page(metrics):
-    promtool = shutil.which("promtool")
-    assert promtool, "promtool is missing: apt-get install prometheus"
+    promtool = cache.binary("promtool")
     waiting = short()
     look(metrics, grown(), waiting, starts={waiting.job.key: (1.0, 2.0, 3.0)})
     metrics.became(Step(grown().job.key, 5, 2, Reason.IDLE_ROOM), "Written")
@@ -82,6 +81,7 @@ def test_promtool_accepts_the_page(metrics):
     assert (told.returncode, told.stdout + told.stderr) == (0, b"")
 
 
+@pytest.mark.contract("CS-12", "VE-06", "VE-08", "VE-12", "VE-13")
 def test_a_queue_is_told_in_full(metrics):
     look(metrics, grown(), short(), queues={"q": {"limit": 12, "deserved": 4}, "idle": {"limit": 3}})
     assert (
@@ -241,6 +241,14 @@ def test_a_change_that_was_written_is_told_with_what_it_cost(metrics):
     assert found["queue_resized_gpus_total", "shrink", "q"] == 4
     assert found["queue_resized_gpus_total", "grow", "q"] == 0
     assert found["queue_restart_gpu_seconds_total", "q"] == 3 * 2 * 60  # three workers of two GPUs go on, a minute late
+
+
+def test_a_change_as_a_job_starts_costs_nothing(metrics):
+    look(metrics, grown())
+    metrics.became(Step(grown().job.key, 8, 5, Reason.IDLE_ROOM, at_start=True), "Written")
+    found = samples(metrics)
+    assert found["queue_resized_gpus_total", "grow", "q"] == 6
+    assert found["queue_restart_gpu_seconds_total", "q"] == 0
 
 
 def test_what_is_only_meant_is_counted_once_while_it_stays_the_same(metrics):

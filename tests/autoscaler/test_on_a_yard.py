@@ -7,9 +7,15 @@ import signal
 import pytest
 import pytest_asyncio
 
+from jobs.kinds.all import KINDS
 from tests.autoscaler.yard import JOBS, LEASES, PODS, lending_yard
 
 pytestmark = pytest.mark.asyncio
+
+UNREAD = (
+    "is left as it is: annotation turnout.dev/scaling-curve is '٣:1': "
+    "it must be up to 64 of workers:number, as in 1:1,2:1.9"
+)
 
 
 @pytest_asyncio.fixture
@@ -29,6 +35,7 @@ async def test_a_job_grows_gives_back_at_once_and_grows_again_after_its_cooldown
     await cluster.until(a=8)
 
 
+@pytest.mark.contract("VE-35")
 async def test_nobody_leaves_for_one_that_would_not_fit_even_then(cluster):
     await cluster.lender("--act")
     await cluster.submit("a", 6, 8)
@@ -37,6 +44,16 @@ async def test_nobody_leaves_for_one_that_would_not_fit_even_then(cluster):
     await cluster.submit("c", 2)
     await cluster.until(a=6, c=2)
     assert (await cluster.api.call("GET", f"{JOBS}/b"))["status"]["pending"] == 0
+
+
+@pytest.mark.contract("VE-18")
+async def test_for_the_scheduler_pending_and_running_are_the_max_and_min_available_is_the_min(cluster):
+    await cluster.submit("a", 2, 10, size=10)  # eight GPUs are there
+    await cluster.until_phases({("a", "Running"): 8, ("a", "Pending"): 2})
+    (group,) = (await cluster.api.call("GET", "/apis/scheduling.volcano.sh/v1beta1/podgroups"))["items"]
+    assert group["spec"]["minMember"] == 2
+    job = KINDS["VolcanoJob"].read(await cluster.api.call("GET", f"{JOBS}/a"))
+    assert (job.bounds.least, job.bounds.most, job.replicas) == (2, 10, 10)
 
 
 async def test_without_being_told_to_act_it_only_looks(cluster):
@@ -60,6 +77,17 @@ async def test_a_size_set_by_hand_is_kept(cluster):
     await cluster.until(a=5)
 
 
+async def test_the_same_manifest_applied_again_and_again_leaves_a_job_growing_to_its_max(cluster):
+    await cluster.lender("--act", "--cooldown-s", "1", "--restart-s", "0")
+    await cluster.submit("a", 2, 8)
+    for time in range(20):
+        if time % 5 == 0:
+            await cluster.until(a=8)
+        await cluster.apply("a", 2, 8)
+    await cluster.until(a=8)
+    assert "turnout.dev/wish-workers" not in (await cluster.api.call("GET", f"{JOBS}/a"))["metadata"]["annotations"]
+
+
 async def test_another_goes_on_where_a_leader_was_killed(cluster):
     first = await cluster.lender("--act")
     await cluster.submit("a", 2, 4)
@@ -79,6 +107,17 @@ async def test_a_job_that_cannot_be_read_is_told_once_and_left_alone(cluster):
     await cluster.submit("b", 1, 4)
     await cluster.until(a=2, b=4)
     assert sum("job_unreadable" in line for line in cluster.said) == 1
+
+
+async def test_what_a_tenant_writes_on_a_job_is_told_on_it_and_ends_nothing(cluster):
+    lender = await cluster.lender("--act")
+    await cluster.submit("a", 1, 3, notes={"turnout.dev/lease-transitions": "²"})
+    await cluster.until(a=3)
+    await cluster.submit("b", 1, 3, notes={"turnout.dev/scaling-curve": "٣:1"})
+    await cluster.told("b", "AdapterRefused", UNREAD)
+    await cluster.submit("c", 2, 4)
+    await cluster.until(a=3, b=1, c=4)
+    assert lender.returncode is None
 
 
 async def test_its_page_tells_what_each_queue_has(cluster):

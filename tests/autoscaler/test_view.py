@@ -12,6 +12,7 @@ from jobs.kinds.all import KINDS
 from jobs.queues.model import QueueSpec
 from kube import labels
 from kube.objects import Container, Node, NodeStatus, ObjectMeta, OwnerReference, Pod, PodSpec, PodStatus, Resources
+from tests.support.examples import scaled
 
 GPU = "nvidia.com/gpu"
 
@@ -82,6 +83,7 @@ def test_room_is_what_pods_leave_those_that_go_included(view):
     assert view.observation(0.0).room.fits(only(view).job.shape).tolist() == [2, 4]
 
 
+@pytest.mark.contract("CS-12", "VE-06", "VE-08", "VE-12", "VE-13")
 def test_a_queue_uses_what_its_pods_ask_for(view):
     view.put_pod(pod(0, "a"))
     view.put_pod(pod(1))  # without a node it uses nothing yet
@@ -194,7 +196,7 @@ def what(change):
     return (kind, *change[1:3]) if kind == "pod" else (kind, *change[1:2])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=scaled(300), deadline=None)
 @given(st.lists(CHANGES, max_size=30))
 def test_whatever_came_in_whatever_order_the_end_is_what_counts(changes):
     """A view that has followed every change agrees with one that is told only how things are now."""

@@ -14,6 +14,17 @@ PODS = "/api/v1/namespaces/default/pods"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/turnout-system/leases"
 
 
+def manifest(name, least, most=None, size=None, gpus=1, notes=None):
+    """A Volcano Job of one task, its defaults written out: its webhook lets nothing but sizes change."""
+    asked = {"nvidia.com/gpu": str(gpus)}
+    container = {"name": "m", "image": "i", "resources": {"limits": asked, "requests": asked}}
+    template = {"spec": {"containers": [container], "restartPolicy": "OnFailure"}}
+    task = {"name": "w", "replicas": size or least, "minAvailable": least, "template": template}
+    meta = {"name": name, "annotations": {"turnout.dev/max-workers": str(most or least), **(notes or {})}}
+    head = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": meta}
+    return {**head, "spec": {"minAvailable": least, "tasks": [task]}}
+
+
 class Cluster:
     """A yard with a lender, and Volcano Jobs submitted to it."""
 
@@ -68,17 +79,20 @@ class Cluster:
             await child.wait()
         await asyncio.gather(*self.readers)
 
-    async def submit(self, name, least, most=None, size=None, gpus=1):
-        limits = {"nvidia.com/gpu": str(gpus)}
-        template = {"spec": {"containers": [{"name": "m", "image": "i", "resources": {"limits": limits}}]}}
-        task = {"name": "w", "replicas": size or least, "minAvailable": least, "template": template}
-        notes = {"turnout.dev/max-workers": str(most or least)}
-        head = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job"}
-        meta = {"name": name, "annotations": notes}
-        await self.api.call("POST", JOBS, {**head, "metadata": meta, "spec": {"minAvailable": least, "tasks": [task]}})
+    async def submit(self, name, *size, **more):
+        await self.api.call("POST", JOBS, manifest(name, *size, **more))
+
+    async def apply(self, name, *size, **more):
+        """Apply a manifest to what is there, as kubectl does it client side."""
+        made = manifest(name, *size, **more)
+        await self.api.call("PATCH", f"{JOBS}/{name}", made, "application/merge-patch+json")
 
     async def until(self, **wanted):
         """Wait until exactly so many pods of each job run, and no other pod is there."""
+        await self.until_phases({(name, "Running"): count for name, count in wanted.items() if count})
+
+    async def until_phases(self, wanted):
+        """Wait until the pods are exactly these. wanted: (job, phase) -> number."""
         found, seen = {}, {}
         try:
             async with asyncio.timeout(30):
@@ -92,7 +106,7 @@ class Cluster:
                     for name, phase in found.items():
                         key = name.split("-")[0], phase
                         seen[key] = seen.get(key, 0) + 1
-                    if seen == {(name, "Running"): count for name, count in wanted.items() if count}:
+                    if seen == wanted:
                         return
         except TimeoutError:
             raise AssertionError(f"{seen}, not {wanted}\n{''.join(self.said)}") from None

@@ -7,7 +7,8 @@ import pytest
 
 from hack.bench.__main__ import as_json, main, names_of_benchmarks, runner, show
 from hack.bench.outcome import Outcome, Table, Target
-from hack.bench.placing import exact, instances, rivals, streams
+from hack.bench.placement import ours
+from hack.bench.placing import exact, instances, rivals, streams, trickling
 from tests.topology.world import fabric, room
 from topology.cost import cost
 
@@ -109,3 +110,9 @@ def test_no_answer_beats_the_optimum():
         one = instances.draw(seed)
         least = exact.optimum(one.fabric, one.room, one.pods, 10.0)
         assert least <= cost(one.fabric, rivals.best_fit(one.fabric, one.room, one.pods)).total
+
+
+def test_pods_that_trickle_in_shuffled_lie_as_those_that_come_together():
+    rows = trickling.measure(ours, [2], gangs=12)
+    assert [(row.in_order, row.shuffled) for row in rows] == [(row.together, row.together) for row in rows]
+    assert trickling.table(rows).rows[0][0] == "2"

@@ -152,7 +152,7 @@ def test_what_broke_is_told_in_its_row():
 @pytest.mark.parametrize(
     ("size", "count", "size_bytes"),
     [
-        pytest.param(LARGE, 1_056, 1.87e9, id="1,056 tensors and 1.87 GB, as facts/launcher.md has them"),
+        pytest.param(LARGE, 1_056, 1.87e9, id="1,056 tensors and 1.87 GB, as docs/facts/launcher.md 0 has them"),
         pytest.param(SMALL, 1_056, 256 << 20, id="as many in 256 MiB"),
     ],
 )

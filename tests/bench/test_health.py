@@ -15,7 +15,7 @@ def pairs(groups):
     return ",".join(sorted("".join(map(str, group)) for group in groups))
 
 
-# facts/dlrover.md §2.3
+# docs/facts/dlrover.md 2.3
 @pytest.mark.parametrize(
     ("floor", "second", "bad"),
     [

@@ -10,7 +10,7 @@ import pytest
 from hack.bench.reacting.scene import JOBS, PODS, Size
 from hack.bench.reaction import FORMS, Plan, measured
 
-pytestmark = [pytest.mark.real, pytest.mark.asyncio]
+pytestmark = [pytest.mark.real, pytest.mark.asyncio, pytest.mark.long]  # what they measure runs in `make bench`
 
 
 async def test_every_gang_brings_one_shrink_and_the_cluster_stays_full(control_plane):

@@ -9,8 +9,6 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from hack.controlplane.errors import NotBuilt
-from hack.controlplane.plane import ControlPlane
 from simulator.api.shell.serve import serve
 from tests.conformance.sides import Both, opened
 
@@ -20,18 +18,11 @@ CONTROLLERS = (
 )  # what an API server leaves to others and the embedded one does
 
 
-@pytest.fixture(scope="package")
-def real_server():
-    """A real API server with its garbage collector, for the whole folder: each story has its own namespace."""
-    try:
-        plane = ControlPlane().start()
-    except NotBuilt as error:
-        pytest.fail(str(error), pytrace=False)
-    try:
-        plane.start_controller_manager(CONTROLLERS)
-        yield plane
-    finally:
-        plane.stop()
+@pytest.fixture(scope="module")
+def real_server(module_plane):
+    """A real API server with its garbage collector, for a module: each story has its own namespace."""
+    module_plane.start_controller_manager(CONTROLLERS)
+    return module_plane
 
 
 @pytest_asyncio.fixture

@@ -33,6 +33,7 @@ def files(folder):
     return sorted(path.name for path in folder.iterdir() if path.suffix != ".stacktrace")
 
 
+@pytest.mark.contract("DL-115", "DL-120")
 def test_the_stacks_of_a_folder_are_merged(tmp_path, capsys):
     crowd = {rank: standing_in("all_reduce") for rank in range(7)}
     assert left(tmp_path, crowd | {7: write("py-spy", standing_in("sleep"), "S")}, 8) == 0
@@ -57,6 +58,7 @@ def test_where_stacks_are_alike_the_calls_that_lie_beside_them_name_the_rank(tmp
     assert json.loads((tmp_path / "stacks.json").read_bytes())["outliers"] == "1"
 
 
+@pytest.mark.contract("DL-115", "DL-120")
 def test_the_guides_viewer_is_the_same_command(tmp_path):
     left(tmp_path, {0: standing_in("all_reduce")}, 1)
     code = "import sys; from console.__main__ import stacktrace_viewer; sys.exit(stacktrace_viewer())"
@@ -65,6 +67,7 @@ def test_the_guides_viewer_is_the_same_command(tmp_path):
     assert files(tmp_path) == WRITTEN
 
 
+@pytest.mark.contract("DL-115", "DL-120")
 def test_c_frames_are_in_a_picture_of_their_own(tmp_path):
     native = 'Process 5: python\n\nThread 5 (idle): "MainThread"\n    poll (libc.so.6)\n    step (train.py:3)\n'
     assert left(tmp_path, {0: native}, 1) == 0

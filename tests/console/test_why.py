@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.decide import decide
-from autoscaler.model import Reason
+from autoscaler.model import NODES, Reason
 from autoscaler.telling.chain import chain
 from autoscaler.telling.forecast import Estimate, forecast
 from autoscaler.telling.lives import Lives
@@ -39,6 +39,7 @@ WORLDS = {
     Reason.AT_MAX: world([8], LENT),
     Reason.COOLDOWN: world([8], seen(job("a", resized_s=NOW_S - 5), [0])),
     Reason.NO_FREE_ROOM: world([1], A),
+    Reason.ROOM_SETTLES: world([8], seen(job("a", resized_s=NOW_S - 700), [0]), settled={NODES: {GPU: 0}}),
     Reason.OTHERS_WAIT: world([4], A, seen(job("bb", least=3, most=3))),
     Reason.MARGINAL_GAIN: world([8], seen(job("a", curve=FLAT), [0])),
     Reason.BUDGET_SPENT: world([8], seen(job("a", **POOR), [0])),
@@ -59,6 +60,7 @@ WORLDS = {
 }
 
 
+@pytest.mark.contract("XD-07")
 @pytest.mark.parametrize("reason", WORLDS, ids=lambda reason: reason.value)
 def test_every_reason_is_told_with_its_sentence_and_what_its_owner_can_do(reason):
     head, text = told("a", WORLDS[reason])
@@ -96,6 +98,19 @@ def test_a_running_job_reads_what_it_has_and_what_comes_next():
     assert text["size"] == "2 workers of 1 to 4, 1 of them elastic; the next size is 3"
     assert "5 min of its cooldown are left" in text["bank"]
     assert "start" not in text
+
+
+def test_a_job_whose_object_was_applied_again_reads_that_this_bounds_nothing():
+    made = job("a", least=2, most=8, replicas=2, resized_s=NOW_S - 60, put_back=6)
+    _, text = told("a", world([8], seen(made, [0, 0])))
+    assert text["size"].endswith("; its object was applied again as it was submitted, which took it from 6 to 2")
+
+
+def test_a_job_that_somebody_has_scaled_by_hand_reads_until_when_that_is_its_most():
+    made = job("a", least=2, most=8, replicas=4, wish=4)
+    head, text = told("a", world([8], seen(made, [0] * 4)))
+    assert head.endswith(": AtMax")
+    assert "somebody has set 4 by hand, its most until turnout.dev/wish-workers is taken away" in text["size"]
 
 
 def test_one_that_could_not_start_even_on_an_empty_cluster_is_told_so():

@@ -3,13 +3,23 @@
 import asyncio
 import json
 import sys
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
+import yaml
 from aiohttp import web
 
+from autoscaler.shell.sight import Sight
+from autoscaler.view import View
+from console.shell.listing import VIEWER
+from jobs.kinds.all import KINDS
+from kube import labels
+from kube.shell.clock import RealClock
 from tests.autoscaler.world import GPU
 from tests.autoscaler.yard import JOBS, lending_yard
+
+MANIFESTS = Path(__file__).parents[2] / "deploy/manifests"
 
 
 async def turnout(*args):
@@ -96,14 +106,14 @@ def kubeconfig(folder, server):
 
 
 @pytest_asyncio.fixture
-async def server(tmp_path):
-    """An API server of empty lists. forbidden: paths that may not be listed."""
-    forbidden = set()
+async def served(tmp_path):
+    """An API server of lists. forbidden: paths that may not be listed. items: what others hold, by path."""
+    forbidden, items = set(), {}
 
     async def answer(request):
         if request.path in forbidden:
             return web.json_response({"kind": "Status", "code": 403, "reason": "Forbidden"}, status=403)
-        return web.json_response({"metadata": {"resourceVersion": "1"}, "items": []})
+        return web.json_response({"metadata": {"resourceVersion": "1"}, "items": items.get(request.path, [])})
 
     app = web.Application()
     app.add_routes([web.get("/{path:.*}", answer)])
@@ -111,8 +121,14 @@ async def server(tmp_path):
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
-    yield str(kubeconfig(tmp_path, f"http://127.0.0.1:{runner.addresses[0][1]}")), forbidden
+    yield str(kubeconfig(tmp_path, f"http://127.0.0.1:{runner.addresses[0][1]}")), forbidden, items
     await runner.cleanup()
+
+
+@pytest.fixture
+def server(served):
+    """The same with nothing in it."""
+    return served[:2]
 
 
 @pytest.mark.asyncio
@@ -123,6 +139,82 @@ async def test_every_right_that_is_missing_is_named_as_kubectl_takes_it(server):
     assert (code, out) == (1, "")
     assert "you may not list nodes, jobs.batch.volcano.sh in the whole cluster" in complaint
     assert complaint.count("\n") == 1
+
+
+def gang(name, there, least=4, node="", why=""):
+    """The pods of a bare gang, as an API server lists them."""
+    notes = {labels.KOORD_NAME: name, labels.KOORD_MIN: str(least)}
+    asks = {GPU: "1"}
+    refused = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": why}]
+    return [
+        {
+            "metadata": {
+                "name": f"{name}-{at}",
+                "namespace": "team-a",
+                "uid": f"{name}-{at}",
+                "annotations": notes,
+                "creationTimestamp": "2026-01-01T00:00:00Z",
+            },
+            "spec": {"nodeName": node, "containers": [{"name": "m", "resources": {"requests": asks, "limits": asks}}]},
+            "status": {"phase": "Pending", "conditions": refused if why else []},
+        }
+        for at in range(there)
+    ]
+
+
+def the_whole_cluster():
+    """What a user with all rights in one namespace alone may not list."""
+    plain = ("nodes", "pods", "resourcequotas")
+    return {f"/api/v1/{each}" for each in plain} | {
+        "/apis/scheduling.k8s.io/v1/priorityclasses",
+        "/apis/scheduling.volcano.sh/v1beta1/queues",
+        JOBS.replace("/namespaces/default", ""),
+        "/api/v1/namespaces/turnout-system/configmaps",
+    }
+
+
+@pytest.mark.asyncio
+async def test_who_may_see_one_namespace_is_told_what_it_shows_and_what_it_does_not(served):
+    config, forbidden, items = served
+    forbidden |= the_whole_cluster()
+    items["/api/v1/namespaces/team-a/pods"] = gang("bert", 2, why="0/4 nodes are available: the gang is not whole.")
+    code, out, complaint = await turnout("why", "Pod/team-a/bert", "--kubeconfig", config)
+    assert (code, complaint) == (0, "")
+    text = {line[:10].strip(): line[10:] for line in out.splitlines()[1:]}
+    assert out.startswith("Pod/team-a/bert waits for its min, for ")
+    assert text["gang"] == "it needs 4 workers; 2 pods exist, 0 with a node: it waits for 2 more members"
+    assert text["scheduler"] == "0/4 nodes are available: the gang is not whole."
+    assert "you may not list nodes, pods, resourcequotas, " in " ".join(out.split())
+    assert f"the ClusterRole {VIEWER} has these rights" in " ".join(out.split())
+    assert "decision" not in text
+
+    code, out, _ = await turnout("why", "Pod/team-a/bert", "--json", "--kubeconfig", config)
+    told = json.loads(out)
+    assert (code, told["there"], told["has"], told["least"]) == (0, 2, 0, 4)
+    assert "nodes" in told["missing"]
+
+
+@pytest.mark.asyncio
+async def test_a_bare_gang_that_runs_does_not_vanish(served):
+    config, _, items = served
+    items["/api/v1/pods"] = gang("bert", 2, least=2, node="n1")
+    code, out, _ = await turnout("why", "Pod/team-a/bert", "--kubeconfig", config)
+    assert code == 0
+    assert out.startswith("Pod/team-a/bert runs: 2 of its 2 pods have a node and hold 2 GPUs of queue ")
+
+
+def test_the_role_that_is_named_is_there_and_allows_every_list():
+    found = [each for file in MANIFESTS.rglob("*.yaml") for each in yaml.safe_load_all(file.read_text()) if each]
+    (role,) = (each for each in found if each["kind"] == "ClusterRole" and each["metadata"]["name"] == VIEWER)
+    assert all(rule["verbs"] == ["list"] for rule in role["rules"])
+    allowed = {(group, each) for rule in role["rules"] for group in rule["apiGroups"] for each in rule["resources"]}
+    sight = Sight(View(KINDS), None, KINDS, RealClock(), None, ("turnout-system/map", "turnout-system/orders"))
+    lists = {each.path for each in sight.reflectors.values() if not each.path.endswith("/configmaps")}
+    assert allowed == {
+        ("" if base == "api" else rest[0], rest[-1]) for _, base, *rest in (path.split("/") for path in lists)
+    }
+    base = yaml.safe_load((MANIFESTS / "autoscaler/base/kustomization.yaml").read_text())
+    assert "viewer.yaml" in base["resources"]
 
 
 @pytest.mark.asyncio

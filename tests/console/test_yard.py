@@ -1,5 +1,6 @@
 """`turnout yard` from the outside: started, looked at, used and ended as a person does it."""
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -7,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from console.yard.note import NOTE, Note
+from console.yard.shell.process import begun_at, found
+from console.yard.shell.serve import stand
 from hack.controlplane.tools import cache
+from simulator.yard.shell.yard import yard
 
 HERE = Path(__file__).parents[2]
 MAP = "asw-1 psw-1 10.0.0.1\nasw-1 psw-1 10.0.0.2\nasw-2 psw-1 gpu-9\n"
@@ -118,3 +123,26 @@ def test_a_port_that_is_taken_is_told(turnout):
     port = told.split("http://127.0.0.1:")[1].split(";")[0]
     told = turnout("yard", "up", "--nodes", "1", "--no-extender", "--port", port, code=1, home="other")
     assert f"cannot listen on port {port}: Address already in use" in told
+
+
+async def fails():
+    raise KeyError("bert")
+
+
+async def stands(file, note):
+    """Run a yard that others can find, of which a part fails."""
+    async with asyncio.timeout(60), yard() as made:
+        made.background.start(fails())
+        await stand(made, file, note, asyncio.Event())
+
+
+@pytest.mark.asyncio
+async def test_a_yard_of_which_a_part_fails_is_up_no_more_and_says_why(turnout, tmp_path):
+    folder = tmp_path / "turnout/yard"
+    folder.mkdir(parents=True)
+    with pytest.raises(KeyError):
+        await stands(folder / NOTE, Note(os.getpid(), begun_at(os.getpid()), "http://127.0.0.1:9", 1, 8))
+    assert found(folder) is None
+    status = await asyncio.to_thread(turnout, "yard", "status", code=1)
+    assert "the last one has failed: KeyError: 'bert'" in status
+    assert "no yard is up" in await asyncio.to_thread(turnout, "yard", "down")

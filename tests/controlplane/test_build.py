@@ -52,6 +52,8 @@ def test_each_part_carries_the_version_that_its_go_mod_asks_for():
         "kubeconform": "0.7.0",
         "training-operator": "1.8.1",
         "helm": "3.22.0",
+        "prometheus": "0.313.5",
+        "promtool": "0.313.5",
     }
     assert "gitVersion=v1.35.4" in parts.ldflags(parts.BY_NAME["kubectl"], GO_MOD)
 

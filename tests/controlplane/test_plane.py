@@ -12,10 +12,10 @@ import sys
 import pytest
 import pytest_asyncio
 
-from hack.controlplane.errors import ApiError, NotBuilt, NotReady
+from hack.controlplane.errors import ApiError, ControlPlaneError, NotBuilt, NotReady
 from hack.controlplane.nodes import gpu_nodes
 from hack.controlplane.plane import ControlPlane, free_ports
-from tests.cluster import bound, in_phase, indexed_job, make_pod, namespace, pytorch_job, unschedulable
+from tests.cluster import bound, in_phase, indexed_job, make_pod, namespace, plain_crd, pytorch_job, unschedulable
 
 pytestmark = pytest.mark.real
 
@@ -26,6 +26,7 @@ async def api(control_plane):
         yield api
 
 
+@pytest.mark.fresh_plane
 @pytest.mark.asyncio
 async def test_a_fresh_plane_is_ready_and_says_which_kubernetes_it_is(control_plane, api, record_property):
     record_property("ready_after_s", round(control_plane.ready_after_s, 2))
@@ -80,6 +81,23 @@ async def test_training_operator_makes_the_pods_of_a_pytorch_job_and_resizes_it(
     change = {"spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": 3}}}}
     await api.patch("/apis/kubeflow.org/v1/namespaces/default/pytorchjobs/bert", change)
     await api.until(path, lambda pods: len(pods) == 3)
+
+
+@pytest.mark.root
+@pytest.mark.debian("util-linux")
+@pytest.mark.asyncio
+async def test_two_training_operators_run_beside_one_another_each_with_certificates_of_its_own(
+    control_plane, make_control_plane
+):
+    planes = [control_plane, make_control_plane()]
+    for plane in planes:
+        await asyncio.to_thread(plane.start_training_operator)
+    both = [(plane.folder / "webhook-certificates" / "tls.crt").read_bytes() for plane in planes]
+    assert both[0] != both[1]
+    for plane in planes:
+        async with plane.api() as api:
+            await api.create(pytorch_job("torch", 2))
+            await api.until("/api/v1/pods", lambda pods: len(pods) == 2)
 
 
 @pytest.mark.asyncio
@@ -143,6 +161,86 @@ def test_a_port_that_somebody_took_in_between_is_given_up_for_another(make_contr
         plane = make_control_plane(ports=ports)
     assert len(offered) == 2
     assert plane.url == f"https://127.0.0.1:{offered[1][-1]}"
+
+
+@pytest.mark.asyncio
+async def test_a_plane_that_begins_again_is_as_fresh_and_does_the_same_once_more(make_control_plane):
+    plane = make_control_plane()
+    crd = plain_crd("x.turnout.dev", "v1", "Gadget")
+    gadget = {"apiVersion": "x.turnout.dev/v1", "kind": "Gadget", "metadata": {"name": "g", "finalizers": ["a.b/c"]}}
+    held = make_pod("held", 8)
+    held["metadata"]["finalizers"] = ["turnout.dev/test-holds"]
+    for _ in range(2):
+        async with plane.api() as api:
+            assert [each["metadata"]["name"] for each in (await api.get("/api/v1/nodes"))["items"]] == []
+            assert await api.pods() == []
+            default = await api.get("/api/v1/namespaces/default")
+            assert "x" not in default["metadata"]["labels"]
+            await api.patch("/api/v1/namespaces/default", {"metadata": {"labels": {"x": "y"}}})
+            await api.create_all(gpu_nodes(2))
+            await api.create_all([namespace("team"), crd])
+            await api.create(held)
+            plane.start_kwok()
+            plane.start_scheduler()
+            await api.until("/api/v1/pods", in_phase("Running", 1))
+            await api.until("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", _established)
+            await _served(api, gadget)
+            assert len((await api.get("/apis/x.turnout.dev/v1/gadgets"))["items"]) == 1
+        assert plane.begin_again()
+        assert plane.pid("kube-scheduler") is None
+        assert plane.logs("kube-scheduler") == ""
+
+
+def _established(crds):
+    conditions = [each.get("status", {}).get("conditions", ()) for each in crds]
+    return crds and all(any(c["type"] == "Established" and c["status"] == "True" for c in each) for each in conditions)
+
+
+async def _served(api, body):
+    """Create an object of a kind that is established, and routed a moment later."""
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                return await api.create(body)
+            except ApiError as error:
+                if error.status != 404:
+                    raise
+
+
+@pytest.mark.asyncio
+async def test_a_plane_with_an_admission_policy_is_not_used_again(make_control_plane):
+    """Admission goes on by a policy for a while after it is gone."""
+    plane = make_control_plane()
+    match = {"resourceRules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["*"], "resources": ["pods"]}]}
+    policy = {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": "no-pods"},
+        "spec": {"matchConstraints": match, "validations": [{"expression": "false"}]},
+    }
+    async with plane.api() as api:
+        await api.create(policy)
+    assert not plane.begin_again()
+
+
+def test_a_plane_whose_supervisor_was_killed_is_given_up_without_a_trace(make_control_plane):
+    plane = make_control_plane()
+    watched = os.pidfd_open(plane.supervisor_pid)
+    os.kill(plane.supervisor_pid, signal.SIGKILL)
+    _wait_for_end(watched, within_s=10)
+    with pytest.raises(ControlPlaneError, match="the supervisor is gone"):
+        plane.begin_again()
+    plane.stop()
+
+
+def test_a_plane_that_has_died_says_so_with_its_last_words(make_control_plane):
+    plane = make_control_plane()
+    assert plane.fault() is None
+    plane.kill_program("kube-apiserver")
+    _wait_for_end(os.pidfd_open(plane.pid("kube-apiserver")), within_s=10)
+    assert "kube-apiserver ended with status -9" in str(plane.fault())
+    with pytest.raises(NotReady, match="kube-apiserver ended"):
+        plane.begin_again()
 
 
 def test_stopping_leaves_no_process_and_no_file(make_control_plane):

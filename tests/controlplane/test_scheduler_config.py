@@ -13,9 +13,11 @@ from hack.controlplane.nodes import gpu_nodes
 from kube import labels
 from tests.cluster import bound, make_pod
 
-IN_TREE_SCORES = 1200  # weights 3 + 2 + 2 + 2 + 1 + 1 + 1 of 1.35 without DRA, 100 points each (facts/extender.md 1.4)
+# Weights 3 + 2 + 2 + 2 + 1 + 1 + 1 of 1.35 without DRA, 100 points each: docs/facts/extender.md 1.4.
+IN_TREE_SCORES = 1200
 
 
+@pytest.mark.contract("CS-08")
 @pytest.mark.parametrize("file", [scheduler_config.SHIPPED, scheduler_config.SHIPPED_KOORDINATOR], ids=lambda f: f.stem)
 def test_the_shipped_extender_block_is_the_one_we_argue_for(file):
     config = yaml.safe_load(file.read_text())
@@ -109,6 +111,7 @@ async def test_an_extender_that_the_ca_did_not_sign_is_not_asked_and_blocks_nobo
     assert "certificate signed by unknown authority" in control_plane.logs("kube-scheduler")
 
 
+@pytest.mark.contract("DL-126")
 @pytest.mark.real
 @pytest.mark.asyncio
 async def test_pods_of_koord_scheduler_are_asked_about_under_that_name(control_plane, api):

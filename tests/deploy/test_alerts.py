@@ -1,11 +1,11 @@
 """The alerts beside the board: each fires when it should, and no other does. The promtool is Debian's."""
 
-import shutil
 import subprocess
 
 import pytest
 import yaml
 
+from hack.controlplane.tools import cache
 from tests.deploy.test_manifests import MANIFESTS
 
 RULES = MANIFESTS.parent / "prometheus/rules.yaml"
@@ -82,6 +82,6 @@ def test_promtool_accepts_the_alerts_and_each_has_a_test():
 
 
 def promtool(*arguments, cwd=None):
-    found = shutil.which("promtool")
-    assert found, "promtool is missing: apt-get install prometheus"
-    return subprocess.run([found, *arguments], capture_output=True, text=True, timeout=60, cwd=cwd, check=False)
+    return subprocess.run(
+        [cache.binary("promtool"), *arguments], capture_output=True, text=True, timeout=60, cwd=cwd, check=False
+    )

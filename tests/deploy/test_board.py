@@ -7,7 +7,6 @@ back and wait.
 import asyncio
 import math
 import re
-import shutil
 import sys
 import time
 from contextlib import asynccontextmanager
@@ -20,6 +19,7 @@ from aiohttp import web
 from hack.chores import board
 from hack.controlplane.children import Children
 from hack.controlplane.plane import free_ports
+from hack.controlplane.tools import cache
 from simulator.yard.kubelet import Pace
 from simulator.yard.nodes import places
 from simulator.yard.shell.loop import Settings
@@ -122,17 +122,10 @@ async def story(api, watched):
     await watched.until('count(turnout_job_estimated_start_timestamp_seconds{cluster="yard"})', 3)
 
 
-def binary():
-    found = shutil.which("prometheus")
-    if found is None:
-        pytest.fail("prometheus is missing. Type: apt-get install prometheus", pytrace=False)
-    return found
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def watched(tmp_path_factory):
     """A yard with two lenders and a Prometheus, once the story has been told."""
-    folder, prometheus, rounds = tmp_path_factory.mktemp("board"), binary(), asyncio.Event()
+    folder, prometheus, rounds = tmp_path_factory.mktemp("board"), str(cache.binary("prometheus")), asyncio.Event()
     one, two, port = free_ports(3)
     async with yard(folder / "kubeconfig", pace=Pace(pull_s=0.01, stop_s=0.01)) as made, pulse(rounds) as beat:
         await made.add_nodes(places(2), 4)
@@ -181,6 +174,7 @@ async def pulse(rounds):
         await runner.cleanup()
 
 
+@pytest.mark.contract("CS-20")
 @CLUSTERS
 @pytest.mark.parametrize(("panel", "target"), TARGETS)
 @pytest.mark.asyncio(loop_scope="module")
@@ -196,6 +190,7 @@ async def test_every_query_has_an_answer(watched, panel, target, cluster):
         assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= labels.keys()
 
 
+@pytest.mark.contract("CS-20")
 @CLUSTERS
 @pytest.mark.parametrize("name", ["cluster", "queue"])
 @pytest.mark.asyncio(loop_scope="module")
@@ -206,6 +201,7 @@ async def test_every_variable_has_a_choice(watched, name, cluster):
     assert await watched.ask(f"label/{label}/values", **{"match[]": selector}) == wanted[name]
 
 
+@pytest.mark.contract("CS-20")
 @pytest.mark.parametrize(
     ("title", "shown"),
     [

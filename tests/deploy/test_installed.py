@@ -15,7 +15,7 @@ from hack.controlplane import scheduler_config
 from hack.controlplane.certs import Pair
 from hack.controlplane.plane import free_ports
 from tests.cluster import bound, config_map, koordinator_gang, leaf_of, make_fabric
-from tests.deploy.test_manifests import MANIFESTS, rendered
+from tests.deploy.test_manifests import MANIFESTS, arguments_of, rendered
 
 pytestmark = pytest.mark.real
 
@@ -23,8 +23,6 @@ pytestmark = pytest.mark.real
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory):
     """What the README's openssl lines make, run as they stand; only the kubectl command after them is left out."""
-    if shutil.which("openssl") is None:
-        pytest.fail("the README's certificates need openssl. Type: apt-get install openssl", pytrace=False)
     folder = tmp_path_factory.mktemp("certificates")
     (script,) = re.findall(r"```sh\n(openssl.*?)kubectl ", (MANIFESTS / "README.md").read_text(), re.DOTALL)
     done = subprocess.run(["sh", "-euc", script], cwd=folder, capture_output=True, text=True, timeout=60)
@@ -34,14 +32,12 @@ def certificates(tmp_path_factory):
 
 def _arguments(plane, certificates):
     """Give the Deployment's own arguments, with the places of this machine in them; and the port of the probes."""
-    (deployment,) = (each for each in rendered("extender") if each["kind"] == "Deployment")
-    (container,) = deployment["spec"]["template"]["spec"]["containers"]
     files = {f"/tls/{name}": certificates / name for name in ("tls.crt", "tls.key", "ca.crt")}
     shutil.copy(certificates / "turnout-extender.crt", files["/tls/tls.crt"])
     shutil.copy(certificates / "turnout-extender.key", files["/tls/tls.key"])
     places = {"0.0.0.0:9443": f"127.0.0.1:{free_ports(1)[0]}", "0.0.0.0:9090": f"127.0.0.1:{free_ports(1)[0]}", **files}
     arguments = []
-    for argument in container["args"]:
+    for argument in arguments_of(rendered("extender")):
         flag, _, value = argument.partition("=")
         arguments.append(f"{flag}={places.get(value, value)}")
     kubeconfig = plane.service_account_kubeconfig("turnout-system", "turnout-extender")
@@ -53,6 +49,8 @@ def _read(url):
         return page.read().decode()
 
 
+@pytest.mark.contract("CS-08")
+@pytest.mark.debian("openssl")
 @pytest.mark.asyncio
 async def test_a_gang_lands_under_one_leaf_by_the_installed_extender_and_the_shipped_config(
     control_plane, certificates
@@ -90,9 +88,7 @@ async def test_the_installed_nominator_names_nodes_with_its_own_account_lease_an
         example = yaml.safe_load((MANIFESTS / "node-topology-config.yaml").read_text())
         await api.apply({**example, "data": config_map(text)["data"]})
         await api.create_all(nodes)
-        (deployment,) = (each for each in rendered("nominator") if each["kind"] == "Deployment")
-        (container,) = deployment["spec"]["template"]["spec"]["containers"]
-        arguments = [argument.replace("0.0.0.0:9091", probes) for argument in container["args"]]
+        arguments = [each.replace("0.0.0.0:9091", probes) for each in arguments_of(rendered("nominator"))]
         kubeconfig = control_plane.service_account_kubeconfig("turnout-system", "turnout-nominator")
         command = [sys.executable, "-m", "scheduler_ext.nominator", *arguments, f"--kubeconfig={kubeconfig}"]
         control_plane.start_program("nominator", command, f"http://{probes}/readyz")

@@ -11,8 +11,8 @@ from jobs.kinds.all import KINDS
 from jobs.model import Bounds
 from launcher.options.read import read
 from launcher.settings import ArbiterKind, Settings
-from tests.deploy.test_lender_installed import CRDS, loose_crd, pytorch_crd, serve
-from tests.e2e.lender.lending import published
+from tests.deploy.test_lender_installed import CRDS, pytorch_crd, serve
+from tests.support.published import published
 
 EXAMPLES = Path(__file__).parents[2] / "deploy" / "examples" / "launcher"
 GIVEN = Path(__file__).parents[2] / "deploy" / "manifests" / "launcher"
@@ -70,7 +70,7 @@ def environment(file, job):
 async def api(module_plane):
     async with module_plane.api() as api:
         if not (await api.get(CRDS))["items"]:
-            volcano = published("volcano", "batch.volcano.sh_jobs") or loose_crd("batch.volcano.sh/v1alpha1", "Job")
+            volcano = published("volcano", "batch.volcano.sh_jobs")
             for crd in (volcano, torch := pytorch_crd()):
                 crd["spec"].pop("conversion", None)
             await serve(api, volcano, torch)
@@ -106,6 +106,7 @@ async def test_its_pods_are_admitted_under_the_restricted_rules(api, file):
     await api.create(pod, "team-a", "?dryRun=All")
 
 
+@pytest.mark.contract("PE-09")
 @EVERY_JOB
 def test_turnout_run_understands_what_it_is_given(file):
     job, _ = parts(file)

@@ -14,7 +14,7 @@ from hack.controlplane.nodes import gpu_nodes
 from kube import labels
 from tests.cluster import bound_token, indexed_job, make_pod, pytorch_job
 from tests.deploy.test_lender_installed import CRDS, LENDER, MAPS, SYSTEM, install, loose_crd, pytorch_crd, serve
-from tests.deploy.test_manifests import MANIFESTS, MARKS_PODS, TAINTS_NODES, kustomized
+from tests.deploy.test_manifests import MANIFESTS, MARKS_PODS, TAINTS_NODES, elsewhere, kustomized
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 
@@ -290,6 +290,45 @@ async def test_of_nodes_one_taint_and_its_record_may_be_changed_and_nothing_else
     ):
         with pytest.raises(ApiError, match="forbidden"):
             await attempt()
+
+
+@pytest.mark.parametrize(
+    ("namespace", "prefix", "account"),
+    [
+        pytest.param("my-ns", "", "turnout-autoscaler", id="in another namespace"),
+        pytest.param("my-own", "x-", "x-turnout-autoscaler", id="in another namespace and renamed"),
+    ],
+)
+async def test_wherever_it_is_installed_its_policies_hold(control_plane, tmp_path, namespace, prefix, account):
+    """Kustomize moves an account, and leaves what a policy says as it is."""
+    parts = {"components": [f"../manifests/autoscaler/{each}" for each in ("mark-pods", "taint-nodes")]}
+    relabelled = {"metadata": {"labels": {"a": "b"}}}
+    async with control_plane.api() as api:
+        await api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+        for each in elsewhere(tmp_path, namespace, "autoscaler/act", namePrefix=prefix, **parts):
+            await api.apply(each)
+        await api.create(indexed_job("a", 2))
+        await api.create(make_pod("b"))
+        await api.create_all(gpu_nodes(1))
+        job, pod = "/apis/batch/v1/namespaces/default/jobs/a", "/api/v1/namespaces/default/pods/b"
+        async with control_plane.api(control_plane.service_account_token(namespace, account)) as lender:
+            for path, policy in (
+                (job, "resizes-job-only"),
+                (pod, "marks-pods-only"),
+                ("/api/v1/nodes/node-000", "taints-nodes-only"),
+            ):
+                await guarded(lambda path=path: lender.patch(f"{path}?dryRun=All", relabelled), f"{LENDER}-{policy}")
+                with pytest.raises(ApiError, match=f"{prefix}{LENDER}-{policy}") as answer:
+                    await lender.patch(path, relabelled)
+                assert answer.value.status == 422
+            of_queue = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "turnout-queue-a"}}
+            with pytest.raises(ApiError, match="tells-of-queues-only"):
+                await lender.create({**of_queue, "metadata": {"name": "other"}}, namespace)
+            await lender.create(of_queue, namespace)
+            resized = await lender.patch(job, {"spec": {"parallelism": 3, "completions": 3}})
+            assert resized["spec"]["parallelism"] == 3
+        changed = await api.patch(job, relabelled)  # the policies are for that account alone
+        assert changed["metadata"]["labels"]["a"] == "b"
 
 
 async def test_a_verdict_is_written_by_the_pod_itself_with_its_own_token_and_nothing_else_is(module_plane, api):

@@ -23,7 +23,7 @@ from hack.controlplane.plane import free_ports
 from hack.controlplane.tools import cache
 from kube import labels
 from tests.cluster import indexed_job, make_pod, pytorch_job
-from tests.deploy.test_manifests import MANIFESTS, PARTS, kustomized, rendered
+from tests.deploy.test_manifests import MANIFESTS, PARTS, arguments_of, elsewhere, kustomized, rendered
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 
@@ -87,12 +87,15 @@ async def install(api, part):
 
 def start(plane, part, *more):
     """Start the lender with its Deployment's own arguments and its account's token. Gives the address of its probes."""
-    (deployment,) = (each for each in rendered(part) if each["kind"] == "Deployment")
-    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    return start_as(plane, rendered(part), SYSTEM, *more)
+
+
+def start_as(plane, objects, namespace, *more):
+    """The same, as these objects install it there."""
     probes = f"127.0.0.1:{free_ports(1)[0]}"
-    arguments = [argument.replace("0.0.0.0:9092", probes) for argument in container["args"]]
+    arguments = [argument.replace("0.0.0.0:9092", probes) for argument in arguments_of(objects)]
     assert f"--metrics-bind={probes}" in arguments
-    kubeconfig = plane.service_account_kubeconfig(SYSTEM, LENDER)
+    kubeconfig = plane.service_account_kubeconfig(namespace, LENDER)
     plane.start_program("lender", [sys.executable, "-m", "autoscaler", *arguments, f"--kubeconfig={kubeconfig}", *more])
     return f"http://{probes}"
 
@@ -209,6 +212,28 @@ async def test_the_acting_lender_resizes_by_its_shipped_arguments_where_most_kin
     assert "forbidden" not in control_plane.logs("lender").lower()
 
 
+async def test_installed_in_another_namespace_it_holds_its_lease_there_and_resizes(control_plane, tmp_path):
+    objects = elsewhere(tmp_path, "my-ns", "autoscaler/act")
+    async with control_plane.api() as api:
+        await api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "my-ns"}})
+        for each in objects:
+            await api.apply(each)
+        await api.create_all(gpu_nodes(4))
+        control_plane.start_scheduler()
+        control_plane.start_controller_manager()
+        await api.create(elastic_job())
+        start_as(control_plane, objects, "my-ns")
+        await becomes(control_plane, api, JOBS, parallelism, {"a": 4})
+        lease = await api.get(f"/apis/coordination.k8s.io/v1/namespaces/my-ns/leases/{LENDER}")
+        assert lease["spec"]["holderIdentity"]
+        await api.until("/api/v1/namespaces/my-ns/configmaps", lambda maps: _named(maps, "turnout-queue-"))
+    assert "forbidden" not in control_plane.logs("lender").lower()
+
+
+def _named(objects, beginning):
+    return [each for each in objects if each["metadata"]["name"].startswith(beginning)]
+
+
 async def test_a_kind_that_may_not_be_read_stops_everything_until_it_may(control_plane):
     """Half a sight is none: the jobs that are not seen would count for nothing in their queues."""
     async with control_plane.api() as api:
@@ -261,7 +286,7 @@ async def test_the_readme_lets_it_act_and_takes_that_back(control_plane):
         ):
             await asyncio.to_thread(_type, control_plane, script)
             there = await api.get(f"/apis/apps/v1/namespaces/{SYSTEM}/deployments/{LENDER}")
-            assert _arguments([there])[2:] == flags
+            assert arguments_of([there])[4:] == flags
             for kind in ("clusterroles", "clusterrolebindings"):
                 there = (await api.get(f"/apis/rbac.authorization.k8s.io/v1/{kind}"))["items"]
                 ours = [each["metadata"]["name"] for each in there if each["metadata"]["name"].startswith(LENDER)]
@@ -280,9 +305,10 @@ def _type(plane, script):
 
 @pytest.mark.parametrize("part", ["lender", "acting lender"])
 async def test_its_arguments_are_those_that_the_program_knows(part):
-    wanted = settings(_arguments(rendered(part)))
+    wanted = settings(arguments_of(rendered(part)))
     assert wanted.act == (part == "acting lender")
     assert (wanted.lease, wanted.metrics_bind) == (f"{SYSTEM}/{LENDER}", "0.0.0.0:9092")
+    assert (wanted.configmap, wanted.orders) == (settings([]).configmap, settings([]).orders)
 
 
 async def test_pods_are_marked_where_the_component_is_switched_on(tmp_path):
@@ -298,10 +324,5 @@ async def test_pods_are_marked_where_the_component_is_switched_on(tmp_path):
     assert ("ClusterRoleBinding", "turnout-autoscaler-mark-pods") in added
     assert ("ValidatingAdmissionPolicyBinding", "turnout-autoscaler-marks-pods-only") in added
     assert len(added) == 4
-    assert set(_arguments(marking)) - set(_arguments(plain)) == {"--mark-pods"}
-    assert settings(_arguments(marking)).mark_pods
-
-
-def _arguments(objects):
-    (deployment,) = (each for each in objects if each["kind"] == "Deployment")
-    return deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert set(arguments_of(marking)) - set(arguments_of(plain)) == {"--mark-pods"}
+    assert settings(arguments_of(marking)).mark_pods

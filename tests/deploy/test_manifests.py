@@ -1,6 +1,7 @@
 """What deploy/manifests installs: valid to a real API server, restricted, and with no right beyond those on a list."""
 
 import asyncio
+import re
 import shutil
 import subprocess
 from itertools import product
@@ -46,6 +47,14 @@ ALLOWED = {
     "turnout-topology-reader": MAP,
     "turnout-nominator-switch-path": {("patch", "pods")},
     "turnout-nominator-lease": may("get patch", "leases.coordination.k8s.io/turnout-nominator"),
+    "turnout-viewer": may("list", "nodes", "pods", "resourcequotas", "priorityclasses.scheduling.k8s.io")
+    | may("list", *GROUPS, "queues.scheduling.volcano.sh")
+    | may("list", "elasticquotas.scheduling.sigs.k8s.io", "elasticquotas.scheduling.x-k8s.io")
+    | may("list", "clusterqueues.kueue.x-k8s.io", "localqueues.kueue.x-k8s.io", "cohorts.kueue.x-k8s.io")
+    | may("list", "jobs.batch", "jobs.batch.volcano.sh", "pytorchjobs.kubeflow.org", "mpijobs.kubeflow.org")
+    | may("list", "rayclusters.ray.io", "leaderworkersets.leaderworkerset.x-k8s.io")
+    | may("list", "elasticjobs.elastic.iml.github.io", "trainjobs.trainer.kubeflow.org")
+    | may("list", "colossalaijobs.batch.tensorstack.dev"),
     "turnout-autoscaler": TELLS
     | may("list watch", "nodes", "pods", "resourcequotas", "priorityclasses.scheduling.k8s.io", *GROUPS)
     | may("list watch", "queues.scheduling.volcano.sh", "elasticquotas.scheduling.sigs.k8s.io")
@@ -78,6 +87,26 @@ def kustomized(folder):
     done = subprocess.run([cache.binary("kubectl"), "kustomize", folder], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return list(yaml.load_all(done.stdout, yaml.CSafeLoader))
+
+
+def arguments_of(objects):
+    """The arguments with which a kubelet starts the only container of the Deployment among these."""
+    (deployment,) = (each for each in objects if each["kind"] == "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    fields = {"metadata.namespace": deployment["metadata"]["namespace"]}
+    told = {each["name"]: each["valueFrom"]["fieldRef"]["fieldPath"] for each in container.get("env", ())}
+    known = {name: fields[path] for name, path in told.items() if path in fields}
+    return [re.sub(r"\$\((\w+)\)", lambda found: known[found[1]], argument) for argument in container["args"]]
+
+
+def elsewhere(folder, namespace, *parts, **more):
+    """What an overlay renders that moves some parts of the manifests to another namespace."""
+    shutil.copytree(MANIFESTS, folder / "manifests")
+    overlay = folder / "overlay"
+    overlay.mkdir()
+    told = {"namespace": namespace, "resources": [f"../manifests/{part}" for part in parts], **more}
+    (overlay / "kustomization.yaml").write_text(yaml.safe_dump(told))
+    return kustomized(overlay)
 
 
 def rendered(part):
@@ -193,6 +222,7 @@ def test_every_role_gives_exactly_the_rights_on_the_list():
     assert {role["metadata"]["name"]: set(_rights(role)) for role in roles} == ALLOWED
 
 
+@pytest.mark.contract("CS-22")
 @pytest.mark.asyncio
 async def test_the_extenders_account_reads_and_tells_and_does_nothing_else(installed, api):
     await api.create_all([*gpu_nodes(1), make_pod("bystander")])
@@ -274,6 +304,23 @@ async def test_the_nominators_account_may_change_the_nominated_node_and_nothing_
 
 
 @pytest.mark.asyncio
+async def test_wherever_the_nominator_is_installed_its_policies_hold(module_plane, api, tmp_path):
+    parts = {"components": ["../manifests/nominator/switch-path"]}
+    await api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "my-ns"}})
+    for each in elsewhere(tmp_path, "my-ns", ".", "nominator", **parts):
+        await api.apply(each)
+    await api.create(make_pod("moved"))
+    path = "/api/v1/namespaces/default/pods/moved"
+    token = module_plane.service_account_token("my-ns", "turnout-nominator")
+    async with module_plane.api(token) as nominator:
+        failed, relabelled = {"status": {"phase": "Failed"}}, {"metadata": {"labels": {"a": "b"}}}
+        await _until_guarded(nominator, f"{path}/status", failed, "turnout-nominator-names-a-node-only")
+        await _until_guarded(nominator, path, relabelled, "turnout-nominator-tells-places-only")
+        named = await nominator.patch(f"{path}/status", {"status": {"nominatedNodeName": "node-1"}})
+        assert named["status"]["nominatedNodeName"] == "node-1"
+
+
+@pytest.mark.asyncio
 async def test_the_nominators_account_may_tell_a_pod_its_place_and_nothing_else_where_that_is_switched_on(
     installed, api
 ):
@@ -317,12 +364,7 @@ def test_places_are_told_where_the_component_is_switched_on(tmp_path):
     assert ("ClusterRoleBinding", "turnout-nominator-switch-path") in added
     assert ("ValidatingAdmissionPolicyBinding", "turnout-nominator-tells-places-only") in added
     assert len(added) == 4
-    assert set(_arguments(telling)) - set(_arguments(plain)) == {"--annotate-switch-path"}
-
-
-def _arguments(objects):
-    (deployment,) = (each for each in objects if each["kind"] == "Deployment")
-    return deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert set(arguments_of(telling)) - set(arguments_of(plain)) == {"--annotate-switch-path"}
 
 
 @pytest.mark.asyncio

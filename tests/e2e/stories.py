@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+
+from hack.controlplane.errors import ApiError
 from tests import cluster
 
 PODS = "/api/v1/namespaces/default/pods"
@@ -53,7 +56,21 @@ async def remove(stage, gang, size):
         await api.until(f"{PODS}?labelSelector=gang%3D{gang}", lambda pods: not pods)
 
 
-def priority_class(name, value):
-    """Build a PriorityClass."""
+async def create_priority_class(api, name, value):
+    """Create a PriorityClass, and wait until admission gives its value to pods.
+
+    Admission reads classes from a cache of its own, which learns of a new one some time after it was stored; a pod
+    that names it before is refused. So the API server is asked with pods that are never stored.
+    """
     meta = {"name": name}
-    return {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": meta, "value": value}
+    await api.create({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": meta, "value": value})
+    probe = cluster.make_pod("priority-probe", 0, priorityClassName=name)
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                admitted = await api.create(probe, query="?dryRun=All")
+                if admitted["spec"]["priority"] == value:
+                    return
+            except ApiError as error:
+                if error.status != 403:
+                    raise

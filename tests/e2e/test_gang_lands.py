@@ -13,6 +13,7 @@ from tests.e2e.stories import landed_where, remove, tempt
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 
 
+@pytest.mark.contract("CS-01")
 async def test_a_gang_that_default_scoring_scatters_lands_under_one_leaf_in_ring_order(stage):
     await stage.build()
     stage.plane.start_scheduler(None)

@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 REQUIRED = {labels.TOPOLOGY: "required"}
 
 
+@pytest.mark.contract("CS-09")
 async def test_an_extender_that_dies_in_mid_gang_does_not_stop_scheduling(stage):
     """CS-09: `ignorable`. What it can no longer enforce is counted once it is back."""
     await stage.build(leaves=4, hosts_per_leaf=4)

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from pathlib import Path
 
 import pytest
-import yaml
 
 from hack.controlplane import scheduler_config
 from hack.controlplane.errors import ApiError
 from kube import labels
 from tests import cluster
-from tests.e2e.stories import PODS, bound_now, priority_class, refused, remove
+from tests.e2e.stories import PODS, bound_now, create_priority_class, refused, remove
+from tests.support.published import published
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 REQUIRED = {labels.TOPOLOGY: "required"}
 KOORD = "koord-scheduler"
 GUIDE = {"scheduleTimeoutSeconds": 100, "minMember": 4}
-SHARED = Path(__file__).parents[2].parent / "shared" / "crds" / "koordinator"
 
 
 def hold(stage):
@@ -60,7 +58,8 @@ async def test_a_more_important_required_gang_preempts_and_lands_under_one_leaf(
     await stage.build(leaves=3, hosts_per_leaf=4)
     stage.start_extender()
     stage.start_scheduler()
-    await stage.submit(priority_class("high", 1000))
+    async with stage.plane.api() as api:
+        await create_priority_class(api, "high", 1000)
     await stage.submit(*cluster.volcano_gang("low", 12))
     await stage.landed("low", 12)
     high = cluster.koordinator_gang("high", 4, notes=REQUIRED, priorityClassName="high")
@@ -70,6 +69,7 @@ async def test_a_more_important_required_gang_preempts_and_lands_under_one_leaf(
     assert len(await bound_now(stage, "low")) == 8
 
 
+@pytest.mark.contract("DL-127", "DL-129")
 async def test_a_koordinator_gang_stays_pending_until_its_min_exists(stage):
     """DL-127, DL-128, DL-129: min 4 with 2 replicas; the master is no member and runs."""
     await stage.build(leaves=2, hosts_per_leaf=4)
@@ -89,6 +89,7 @@ async def test_a_koordinator_gang_stays_pending_until_its_min_exists(stage):
     assert len(stage.leaves(placed)) == 1
 
 
+@pytest.mark.contract("DL-128")
 async def test_a_koordinator_gang_whose_numbers_are_lowered_runs(stage):
     await stage.build(leaves=2, hosts_per_leaf=4)
     hold(stage)
@@ -96,12 +97,11 @@ async def test_a_koordinator_gang_whose_numbers_are_lowered_runs(stage):
     assert len(await stage.landed("bert", 2, within_s=15)) == 2
 
 
+@pytest.mark.contract("DL-125")
 async def test_the_podgroup_of_the_guide_holds_its_gang(stage):
     """DL-125: koordinator's own CRD where it is at hand, else ours of the same name."""
     await stage.build(leaves=2, hosts_per_leaf=4)
-    file = SHARED / "scheduling.sigs.k8s.io_podgroups.yaml"
-    crd = yaml.load(file.read_text(), yaml.CSafeLoader) if file.is_file() else cluster.pod_group_crd("koordinator")
-    await stage.submit(crd)
+    await stage.submit(published("koordinator", "scheduling.sigs.k8s.io_podgroups"))
     async with stage.plane.api() as api:
         await api.until("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", established)
     group = cluster.pod_group("koordinator", "bert", 4)
@@ -117,6 +117,7 @@ async def test_the_podgroup_of_the_guide_holds_its_gang(stage):
     assert len(await stage.landed("bert", 4, within_s=15)) == 4
 
 
+@pytest.mark.contract("CS-11", "DL-123")
 async def test_a_numeric_annotation_is_refused_by_the_api_server(stage):
     """DL-123: the upstream page writes it unquoted."""
     pod = cluster.koordinator_gang("bert", 1)[0]

@@ -10,6 +10,7 @@ from tests.e2e.lender.lending import AT_ONCE, JOBS, PODS, elastic, here, runs, s
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 
 
+@pytest.mark.contract("CS-13", "VE-11", "VE-30")
 async def test_an_indexed_job_fills_an_idle_leaf_gives_back_and_grows_again(stage):
     await stage.build(leaves=2, hosts_per_leaf=4, gpus=2)
     start_around(stage)
@@ -27,6 +28,7 @@ async def test_an_indexed_job_fills_an_idle_leaf_gives_back_and_grows_again(stag
     await runs(stage, a=4, c=4)
 
 
+@pytest.mark.contract("CS-14", "VE-10", "VE-31", "XD-03")
 async def test_a_pytorch_job_makes_room_for_one_of_equal_priority(stage):
     """The case that Volcano leaves waiting (volcano#3979)."""
     await stage.build(leaves=1, hosts_per_leaf=4, gpus=2)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import subprocess
+import sys
 import time
 
 import pytest
 
+from hack.controlplane.tools import cache
 from tests import cluster
 from topology.cost import cost
 from topology.fabric import build
@@ -20,10 +25,33 @@ def reloads(outcome):
     return f'turnout_topology_reloads_total{{outcome="{outcome}"}}'
 
 
-async def edit(stage, text):
-    """Change the map as `kubectl edit` does."""
-    async with stage.plane.api() as api:
-        await api.patch(CONFIG, {"data": {"topology_config": text}})
+EDITOR = """
+import sys, yaml
+from pathlib import Path
+new, shown = Path(sys.argv[1]), Path(sys.argv[2])
+edited = yaml.safe_load(shown.read_text())
+edited["data"]["topology_config"] = new.read_text()
+shown.write_text(yaml.safe_dump(edited))
+"""
+
+
+async def kubectl(stage, *words, **environment):
+    """Run the real kubectl as the administrator; give what it prints."""
+    command = [cache.binary("kubectl"), "--kubeconfig", stage.plane.kubeconfig, "--namespace", "default", *words]
+    env = {**os.environ, **environment}
+    done = await asyncio.to_thread(
+        subprocess.run, command, capture_output=True, text=True, timeout=60, env=env, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+async def edit(stage, text, folder):
+    """Change the map with `kubectl edit`, whose editor is a script."""
+    (folder / "editor.py").write_text(EDITOR)
+    (folder / "new").write_text(text)
+    editor = f"{sys.executable} {folder / 'editor.py'} {folder / 'new'}"
+    await kubectl(stage, "edit", "configmap", "node-topology-config", KUBE_EDITOR=editor)
 
 
 def turned(stage):
@@ -32,7 +60,8 @@ def turned(stage):
     return "".join(f"asw-{at % 8:02d} psw-{at % 8 // 2:02d} {ip}\n" for at, ip in enumerate(ips))
 
 
-async def test_an_edited_map_changes_the_next_gang(stage):
+@pytest.mark.contract("CS-06", "DL-106")
+async def test_an_edited_map_changes_the_next_gang(stage, tmp_path):
     await stage.build()
     stage.start_extender()
     stage.start_scheduler()
@@ -40,7 +69,9 @@ async def test_an_edited_map_changes_the_next_gang(stage):
     assert len(stage.leaves(await stage.landed("before", 8))) == 1
     since_s = time.monotonic()
     stage.text = turned(stage)
-    await edit(stage, stage.text)
+    await edit(stage, stage.text, tmp_path)
+    shown = await kubectl(stage, "describe", "configmap", "node-topology-config")
+    assert all(line in shown for line in stage.text.splitlines())
     await stage.eventually(lambda: stage.metric(reloads("MapChangedMuch")) == 1, within_s=5)
     assert time.monotonic() - since_s < 5
     await stage.events("MapChangedMuch")  # every host moved: applied, and told
@@ -53,13 +84,14 @@ async def test_an_edited_map_changes_the_next_gang(stage):
     assert cost(fabric, by_rank).total == 0
 
 
+@pytest.mark.contract("CS-06", "DL-106")
 @pytest.mark.parametrize("fate", ["garbage", "gone"])
-async def test_a_map_that_is_broken_or_deleted_leaves_the_last_good_one_in_use(stage, fate):
+async def test_a_map_that_is_broken_or_deleted_leaves_the_last_good_one_in_use(stage, fate, tmp_path):
     await stage.build()
     stage.start_extender()
     stage.start_scheduler()
     if fate == "garbage":
-        await edit(stage, "asw-00 psw-00\nnot an address at all\n")
+        await edit(stage, "asw-00 psw-00\nnot an address at all\n", tmp_path)
         (event, *_) = await stage.events("MapRejected")
         assert "line 1" in event["message"]
         assert event["involvedObject"]["kind"] == "ConfigMap"

@@ -10,6 +10,7 @@ import pytest
 
 from kube import labels
 from tests import cluster
+from tests.e2e.stories import create_priority_class
 from topology.parse import read
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
@@ -164,10 +165,9 @@ async def test_a_gang_ahead_takes_planned_room_from_one_behind_and_its_nominatio
     await stage.build(leaves=1)
     stage.start_nominator()
     await stage.submit(*cluster.koordinator_gang("low", 8, total=8))
-    klass = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1000}
     async with stage.plane.api() as api:
         await api.until(PODS, nominated(8))
-        await api.create(klass)
+        await create_priority_class(api, "high", 1000)
         await api.create_all(cluster.koordinator_gang("top", 8, total=8, priorityClassName="high"))
 
         def only_top(pods):

@@ -1,7 +1,7 @@
 """The same gang on other people's schedulers: Volcano by nomination, koord-scheduler by extender and nomination.
 
 Runs when TURNOUT_PEERS names a folder with their binaries (vc-scheduler, koord-scheduler). Their CRDs are taken from
-its folder `crds`, else from ../shared/crds beside the checkout.
+its folder `crds`, else from tests/crds.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from hack.controlplane import scheduler_config
 from hack.controlplane.plane import free_ports
 from tests import cluster
 from tests.e2e.test_nomination import PODS, nominated
+from tests.support.published import CRDS
 
 pytestmark = [pytest.mark.real, pytest.mark.peers, pytest.mark.asyncio]
-ROOT = Path(__file__).parents[2]
 VOLCANO_CONF = """
 actions: "enqueue, allocate, backfill"
 tiers:
@@ -58,7 +58,7 @@ def peer(name):
 
 async def install(stage, project):
     """Install a project's CRDs and wait until they are served."""
-    places = [Path(os.environ["TURNOUT_PEERS"]) / "crds" / project, ROOT.parent / "shared" / "crds" / project]
+    places = [Path(os.environ["TURNOUT_PEERS"]) / "crds" / project, CRDS / project]
     folder = next((place for place in places if place.is_dir()), None)
     if folder is None:
         pytest.fail(f"no CRDs of {project} in {' or '.join(map(str, places))}", pytrace=False)

@@ -15,6 +15,7 @@ def owned(name, owner, marks, env=None):
     return pod
 
 
+@pytest.mark.contract("CS-11", "DL-123")
 @pytest.mark.parametrize(
     ("made", "dialect"),
     [
@@ -100,6 +101,7 @@ def test_a_training_job_tells_its_sizes_in_the_environment(env, sizes):
     assert (told.min_members, told.total, told.most) == sizes
 
 
+@pytest.mark.contract("CS-11", "DL-123")
 def test_koordinator_numbers_are_strings():
     told = membership(world.koordinator("bert", 1, least=4, total=6)[0])
     assert (told.min_members, told.total) == (4, 6)
@@ -158,6 +160,7 @@ def test_a_rank(name, marks, rank):
     assert membership(world.pod(name, marks=marks)).rank == rank
 
 
+@pytest.mark.contract("DL-129")
 def test_a_master_without_the_annotation_is_no_member():
     """DL-129."""
     assert membership(world.pod("bert-edljob-master", 0)).key.dialect == Dialect.ALONE.value

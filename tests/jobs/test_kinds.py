@@ -40,6 +40,7 @@ def read(kind, raw):
     return KINDS[kind].read(raw)
 
 
+@pytest.mark.contract("PE-19", "VE-04", "VE-14", "VE-15", "VE-23")
 @pytest.mark.parametrize(
     ("kind", "raw", "bounds", "replicas"),
     [
@@ -61,6 +62,7 @@ def test_bounds_and_size(kind, raw, bounds, replicas):
     assert (str(job.key), job.version) == (f"{kind}/ns/j", "7")
 
 
+@pytest.mark.contract("PE-49", "VE-24")
 @pytest.mark.parametrize(
     ("kind", "raw", "why"),
     [
@@ -129,6 +131,7 @@ def test_without_a_scheduling_policy_no_gang_is_said():
     assert read("PyTorchJob", pytorch(runPolicy={"cleanPodPolicy": "None"})).refused == ""
 
 
+@pytest.mark.contract("VE-18")
 @pytest.mark.parametrize(
     ("task", "least"),
     [
@@ -169,6 +172,7 @@ def test_a_resize_changes_the_size_of_this_version_and_nothing_else(kind, raw, s
     assert change.body["metadata"]["annotations"][labels.WROTE_WORKERS] == "5"
 
 
+@pytest.mark.contract("VE-18")
 def test_a_volcano_job_keeps_its_min_and_remembers_its_most():
     change = KINDS["VolcanoJob"].resize(volcano(), 3)
     (task,) = change.body["spec"]["tasks"]
@@ -187,6 +191,45 @@ def test_a_size_that_a_person_sets_by_hand_is_the_new_wish():
     assert (read("Job", by_hand).wish, read("Job", by_hand).most) == (4, 4)
     shrunk = KINDS["Job"].resize(by_hand, 2).body["metadata"]["annotations"]
     assert read("Job", indexed(2, {**notes, **shrunk})).most == 4
+
+
+def applied_again(raw, notes):
+    """The job as it was submitted, with what the lender has noted on it, as an unchanged object applied again is."""
+    return {**raw, "metadata": {**raw["metadata"], "annotations": {**raw["metadata"]["annotations"], **notes}}}
+
+
+@pytest.mark.parametrize(
+    ("raw", "sizes"),
+    [
+        pytest.param(("Job", indexed(2)), [8], id="after one growth"),
+        pytest.param(("Job", indexed(4)), [6, 8, 2, 5], id="after growths and shrinks"),
+        pytest.param(("PyTorchJob", pytorch(2)), [8], id="of a PyTorchJob"),
+        pytest.param(("VolcanoJob", volcano(notes={labels.MAX_WORKERS: "8"})), [8, 3], id="of a Volcano Job"),
+    ],
+)
+def test_an_unchanged_object_that_is_applied_again_is_no_wish(raw, sizes):
+    kind, submitted = raw
+    before, notes, now = read(kind, submitted), {}, submitted
+    for size in sizes:
+        for _ in range(20):
+            body = KINDS[kind].resize(now, size).body
+            notes |= body["metadata"]["annotations"]
+            now = applied_again(submitted, notes)
+            again = read(kind, now)
+            assert (again.wish, again.most, again.replicas) == (None, before.bounds.most, before.replicas)
+            assert again.put_back == (None if size == before.replicas else size)
+    by_hand = {**now["metadata"]["annotations"], labels.WISH_WORKERS: "3"}
+    assert read(kind, {**now, "metadata": {**now["metadata"], "annotations": by_hand}}).wish == 3
+
+
+def test_a_size_by_hand_between_the_submitted_one_and_ours_is_a_wish_and_outlives_the_next_apply():
+    notes = {labels.MIN_WORKERS: "2", labels.MAX_WORKERS: "8", labels.WROTE_WORKERS: "6", labels.SUBMITTED_WORKERS: "2"}
+    by_hand = indexed(4, notes)
+    assert (read("Job", by_hand).wish, read("Job", by_hand).put_back) == (4, None)
+    noted = {**notes, **KINDS["Job"].resize(by_hand, 3).body["metadata"]["annotations"]}
+    assert (noted[labels.WISH_WORKERS], noted[labels.SUBMITTED_WORKERS]) == ("4", "2")
+    again = read("Job", indexed(2, noted))
+    assert (again.wish, again.most) == (4, 4)
 
 
 @pytest.mark.parametrize(
@@ -213,6 +256,7 @@ def test_an_object_without_a_size_is_no_job(kind, raw):
         read(kind, raw)
 
 
+@pytest.mark.contract("CS-16", "VE-34")
 @pytest.mark.parametrize(("text", "seconds"), [("600s", 600), ("10m", 600), ("1h30m", 5400), ("45", 45), ("1.5s", 1.5)])
 def test_a_cooldown_is_a_duration(text, seconds):
     for key in (labels.COOLDOWN, labels.VOLCANO_COOLDOWN):  # VE-34
@@ -225,6 +269,7 @@ def test_a_pause_is_for_one_direction_or_both():
     assert {text: read("Job", indexed(notes={**notes, labels.PAUSED: text})).pause for text in words} == words
 
 
+@pytest.mark.contract("XD-04")
 @pytest.mark.parametrize(
     ("kind", "raw", "status", "life"),
     [

@@ -1,4 +1,4 @@
-"""Queues in their dialects, and what each may have: facts/autoscaling.md 6, facts/schedulers.md 3.4."""
+"""Queues in their dialects, and what each may have: docs/facts/autoscaling.md 6, docs/facts/schedulers.md 3.4."""
 
 import pytest
 
@@ -45,6 +45,7 @@ def volcano_queue(name, capability=None, guarantee=None, parent="", deserved=Non
     return QueueSpec(name, parent=parent, weight=weight, **sizes, **more)
 
 
+@pytest.mark.contract("VE-01")
 def test_a_volcano_queue_is_read():
     told = raw(capability={GPU: "8", "cpu": "96"}, guarantee={"resource": {GPU: 2}}, deserved={GPU: "4"}, parent="root")
     queue = volcano.read(told)

@@ -194,7 +194,7 @@ def planted(tree):
 
 
 class Restated:
-    """facts/autoscaling.md 6, word by word and without any thought of speed."""
+    """docs/facts/autoscaling.md 6, word by word and without any thought of speed."""
 
     def __init__(self, plain):
         self.plain = plain

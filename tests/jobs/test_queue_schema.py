@@ -1,54 +1,21 @@
-"""Queue objects with every field that is read, against the schemas that their projects publish.
-
-The published definitions are no part of the repository: where they are not at hand, the fields of them that are read
-stand here, as they were found there.
-"""
-
-from pathlib import Path
+"""Queue objects with every field that is read, against the schemas that their projects publish."""
 
 import pytest
-import yaml
 
 from jobs.queues import koordinator, kueue, volcano
 from jobs.queues.model import Flavor
 from tests.jobs.test_queue import GPU
+from tests.support.published import published
 
-SHARED = Path(__file__).parents[2].parent / "shared" / "crds"
-AMOUNTS = {"type": "object", "additionalProperties": {"x-kubernetes-int-or-string": True}}
-TEXT, WHOLE, QUANTITY = {"type": "string"}, {"type": "integer"}, {"x-kubernetes-int-or-string": True}
-
-
-def fields(**properties):
-    return {"type": "object", "properties": properties}
-
-
-def listed(**properties):
-    return {"type": "array", "items": fields(**properties)}
-
-
-GROUPS = listed(
-    coveredResources={"type": "array", "items": TEXT},
-    flavors=listed(
-        name=TEXT,
-        resources=listed(name=TEXT, nominalQuota=QUANTITY, lendingLimit=QUANTITY, borrowingLimit=QUANTITY),
-    ),
+READ = (
+    ("volcano/scheduling.volcano.sh_queues", "v1beta1"),
+    ("koordinator/scheduling.sigs.k8s.io_elasticquotas", "v1alpha1"),
+    ("kueue/kueue.x-k8s.io_clusterqueues", "v1beta1"),
+    ("kueue/kueue.x-k8s.io_clusterqueues", "v1beta2"),
+    ("kueue/kueue.x-k8s.io_cohorts", "v1beta1"),
+    ("kueue/kueue.x-k8s.io_cohorts", "v1beta2"),
+    ("kueue/kueue.x-k8s.io_localqueues", "v1beta2"),
 )
-PREEMPTION = fields(withinClusterQueue=TEXT, reclaimWithinCohort=TEXT)
-NODE = {"resourceGroups": GROUPS}
-STOPPED = {"stopPolicy": {"type": "string", "enum": ["None", "Hold", "HoldAndDrain"]}}
-PLAIN = {
-    ("volcano/scheduling.volcano.sh_queues", "v1beta1"): fields(
-        capability=AMOUNTS, deserved=AMOUNTS, guarantee=fields(resource=AMOUNTS), parent=TEXT, weight=WHOLE
-    ),
-    ("koordinator/scheduling.sigs.k8s.io_elasticquotas", "v1alpha1"): fields(min=AMOUNTS, max=AMOUNTS),
-    ("kueue/kueue.x-k8s.io_clusterqueues", "v1beta1"): fields(cohort=TEXT, preemption=PREEMPTION, **NODE, **STOPPED),
-    ("kueue/kueue.x-k8s.io_clusterqueues", "v1beta2"): fields(
-        cohortName=TEXT, preemption=PREEMPTION, **NODE, **STOPPED
-    ),
-    ("kueue/kueue.x-k8s.io_cohorts", "v1beta1"): fields(parentName=TEXT, **NODE),
-    ("kueue/kueue.x-k8s.io_cohorts", "v1beta2"): fields(parentName=TEXT, **NODE),
-    ("kueue/kueue.x-k8s.io_localqueues", "v1beta2"): fields(clusterQueue=TEXT, **STOPPED),
-}
 
 FLAVORS = [
     {
@@ -76,12 +43,8 @@ MORE = {"v1beta1": {"cohort": "c"}, "v1beta2": {"cohortName": "c"}}
 
 
 def schema(file, version):
-    """The published schema of a spec where it is at hand, else what we know of it."""
-    path = SHARED / f"{file}.yaml"
-    if not path.is_file():
-        return PLAIN[file, version]
-    published = yaml.load(path.read_text(), yaml.CSafeLoader)
-    versions = {each["name"]: each["schema"] for each in published["spec"]["versions"]}
+    """The schema of a spec as its project publishes it."""
+    versions = {each["name"]: each["schema"] for each in published(*file.split("/"))["spec"]["versions"]}
     return versions[version]["openAPIV3Schema"]["properties"]["spec"]
 
 
@@ -106,12 +69,12 @@ def misfits(told, rule, where="spec"):
     ]
 
 
-@pytest.mark.parametrize(("file", "version"), list(PLAIN), ids=lambda part: part)
+@pytest.mark.parametrize(("file", "version"), READ, ids=lambda part: part)
 def test_the_fields_that_are_read_are_those_of_the_schema(file, version):
     spec = SPECS[file] | (MORE[version] if "clusterqueues" in file else {})
-    for rule in (schema(file, version), PLAIN[file, version]):
-        assert misfits(spec, rule) == []
-        assert misfits({**spec, "nonsense": 1}, rule) == ["spec.nonsense"]
+    rule = schema(file, version)
+    assert misfits(spec, rule) == []
+    assert misfits({**spec, "nonsense": 1}, rule) == ["spec.nonsense"]
 
 
 def written(file, **more):

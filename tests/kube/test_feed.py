@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from kube.feed import Feed, Key, Known, Word
 from kube.objects import Pod
 from tests.kube.world import Receiver, event, failed, pod
+from tests.support.examples import scaled
 
 NAMES = st.sampled_from("abcde")
 CHANGES = st.lists(
@@ -28,7 +29,7 @@ def tell(known, line):
 
 
 @given(CHANGES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=scaled(150), deadline=None)
 def test_any_history_ends_in_the_servers_state(changes):
     feed, receiver, server, version, lives = Feed(Pod), Receiver(), {}, 1, 0
     known = Known(receiver)

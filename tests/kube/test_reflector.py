@@ -1,4 +1,7 @@
-"""List and watch under every fault of facts/ecosystem.md 1.3 and 1.6: the receiver ends up right, the server unhurt."""
+"""List and watch under every fault: the receiver ends up right, the server unhurt.
+
+Source: docs/facts/ecosystem.md 1.3 and 1.6
+"""
 
 from contextlib import asynccontextmanager
 

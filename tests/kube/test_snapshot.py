@@ -9,6 +9,7 @@ from kube.reserve import Reserved
 from kube.shape import shape_of
 from kube.snapshot import MOST_ROOM, Charge, ClusterSnapshot
 from tests import world
+from tests.support.examples import scaled
 
 GPU8 = shape_of(world.pod("p", 8))
 GPU1 = shape_of(world.pod("p", 1))
@@ -231,4 +232,4 @@ class AnySequence(RuleBasedStateMachine):
 
 
 TestAnySequence = AnySequence.TestCase
-TestAnySequence.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestAnySequence.settings = settings(max_examples=scaled(40), stateful_step_count=25, deadline=None)

@@ -1,14 +1,19 @@
 """An agent's metrics page tells what its log tells, in numbers."""
 
 import urllib.request
+from collections import Counter
 
 import pytest
 
+from launcher.model import Reason
+from launcher.rendezvous.state import Lost, Told
 from launcher.shell.metrics import Metrics
+from tests.launcher.rendezvous.story import Story
 
 FORMED = {"round": 2, "members": 3, "ranks": 6, "crossings": 2, "restarts": 1, "waited_s": 0.4, "reason": "member_lost"}
 
 
+@pytest.mark.contract("DL-110")
 @pytest.mark.parametrize(
     ("what", "fields", "sample", "labels", "value"),
     [
@@ -37,6 +42,36 @@ def test_what_is_told_is_counted(what, fields, sample, labels, value):
     metrics = Metrics("bert")
     metrics.told(what, fields)
     assert metrics.registry.get_sample_value(f"turnout_launcher_{sample}", {"run": "bert", **labels}) == value
+
+
+LIVES = {
+    "a member is lost": lambda story: story.lose("c"),
+    "a process fails": lambda story: story.fail("a"),
+    "one leaves": lambda story: story.leave("c"),
+    "one comes": lambda story: story.lose("c").ready("ab").join("d").wait(2.0),
+    "one falls silent": lambda story: story.happens(Lost("c/0", Reason.MEMBER_SILENT)),
+}
+
+
+@pytest.mark.contract("XD-07")
+@pytest.mark.parametrize("life", LIVES)
+def test_a_decision_has_one_reason_word_in_the_log_and_in_the_metrics(life):
+    """XD-07: of each round and of each member that is lost. The launcher itself writes no Events."""
+    story = LIVES[life](Story("1:3", last_call_s=0.0, max_restarts=3).join(*"abc")).ready("abc")
+    metrics, logged = Metrics("bert"), Counter()
+    for effect in story.of(Told):
+        metrics.told(effect.what, {"reason": effect.reason.value, **dict(effect.fields)})
+        if effect.what in ("world_formed", "member_lost"):
+            logged[effect.what, effect.reason] += 1
+    names = {"turnout_launcher_rounds_total": "world_formed", "turnout_launcher_members_lost_total": "member_lost"}
+    counted = {
+        (names[sample.name], Reason(sample.labels["reason"])): sample.value
+        for family in metrics.registry.collect()
+        for sample in family.samples
+        if sample.name in names
+    }
+    assert counted == logged
+    assert sum(count for (what, _), count in logged.items() if what == "world_formed") >= 1
 
 
 def test_the_processes_of_a_new_round_do_not_hang_yet():

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from launcher.model import Member
 from launcher.ranks import LIMIT, Limit, crossings, ips, optimum, seated
+from tests.support.examples import scaled
 from tests.topology.world import guide_table, paths
 from tests.work import lines_run
 from topology.cost import cost
@@ -210,6 +211,7 @@ def test_the_guides_table_gives_ranks_of_one_access_switch_in_one_run():
     assert leaves == [leaf for leaf in dict.fromkeys(leaves) for _ in range(leaves.count(leaf))]
 
 
+@pytest.mark.contract("DL-107")
 def test_the_addresses_are_told_by_rank():
     told = [
         Member("1", "w1", address="10.0.0.9", path=("s", "b")),
@@ -258,7 +260,7 @@ def test_below_the_limit_who_stays_keeps_its_rank_and_past_it_the_order_is_optim
         assert LIMIT.allows(ranking.crossings, ranking.optimum)
 
 
-@settings(max_examples=50)
+@settings(max_examples=scaled(50))
 @given(replacements(indexes=(True,)))
 def test_new_members_never_cost_more_than_in_the_seats_of_those_they_replace(both):
     before, after = both

@@ -30,6 +30,7 @@ def test_asking_twice_gives_the_same_answer():
     assert one.answer.kept == two.answer.kept == alone.answer.kept == ("a0",)
 
 
+@pytest.mark.contract("CS-04")
 def test_scores_fall_in_strict_order_with_the_distance_to_the_gang():
     """CS-04: same access switch best, same pod switch next, unknown last."""
     w = World(2, 2, 2, 2, off_map=1)
@@ -40,6 +41,7 @@ def test_scores_fall_in_strict_order_with_the_distance_to_the_gang():
     assert all(type(s) is int and 1 <= s <= 10 for s in scored.values())
 
 
+@pytest.mark.contract("DL-104")
 def test_only_the_leaf_counts_where_the_admin_says_so():
     w = World(2, 2, 2, rules=Rules(leaf_only=True))
     pods = world.volcano("bert", 2, at=["a0"])

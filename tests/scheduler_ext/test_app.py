@@ -4,13 +4,16 @@ import asyncio
 import json
 import time
 
+import msgspec
 import pytest
 
 from scheduler_ext.model import Answer
 from scheduler_ext.shell.connection import Limits
 from scheduler_ext.shell.desk import Desk, Outcome, Verb
 from scheduler_ext.shell.metrics import Metrics
+from tests import world
 from tests.scheduler_ext.rim import Scripted, body, head, one_answer, opened, preempt_body, raw, until
+from tests.scheduler_ext.test_view import Story
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -30,6 +33,7 @@ UNTOUCHED = {
 }
 
 
+@pytest.mark.contract("CS-01")
 @pytest.mark.asyncio
 async def test_each_verb_answers_in_its_own_shape():
     async with opened() as rim:
@@ -82,21 +86,34 @@ async def test_a_caller_that_asks_first_is_told_to_go_on():
         assert json.loads((await one_answer(reader))[1]) == FILTERED
 
 
+SHIPPED_PATIENCE_S = 1.0  # httpTimeout of the block that is shipped; tests/controlplane holds the file to it
+
+
+@pytest.mark.contract("CS-01")
 @pytest.mark.asyncio
-async def test_200_parallel_calls_are_all_answered_within_kube_schedulers_patience():
-    names = [f"gpu-node-{n:04d}.rack-{n % 40}.example" for n in range(500)]
-    question = body(names)
+async def test_of_200_parallel_calls_99_in_100_are_answered_within_the_shipped_time_out():
+    """The real planner answers for 504 nodes. Time is that of this process: caller and extender share one core."""
+    story, pods = Story(*[8] * 63), world.volcano("bert", 8)
+    story.show(*pods).view.waiting_for = lambda: None  # as once every watch has shown its list
+    names = tuple(story.stage.names)
+    asked = [{"Pod": msgspec.to_builtins(pod), "Nodes": None, "NodeNames": names} for pod in pods]
+    questions = [msgspec.json.encode(question) for question in asked]
 
-    async def call(rim):
-        start_s = time.perf_counter()
-        status, answer = await rim.post("filter", question)
-        assert (status, answer["NodeNames"]) == (200, names[:2])
-        return time.perf_counter() - start_s
+    async def call(rim, verb, question):
+        status, answer = await rim.post(verb, question)
+        return status, answer, time.process_time()
 
-    async with opened() as rim:
-        took_s = sorted(await asyncio.gather(*(call(rim) for _ in range(200))))
-        assert took_s[197] < 5.0  # kube-scheduler's default httpTimeout
-        assert rim.counted("turnout_extender_requests_total", verb="filter", outcome="answered") == 200
+    async with opened(story.view) as rim:
+        began_s = time.process_time()
+        calls = (call(rim, ("filter", "prioritize")[n % 2], questions[n % 8]) for n in range(200))
+        answers = await asyncio.gather(*calls)
+        assert sorted(at_s for *_, at_s in answers)[197] - began_s < SHIPPED_PATIENCE_S
+        filtered, scored = ([answer for _, answer, _ in answers[verb::2]] for verb in (0, 1))
+        assert {status for status, *_ in answers} == {200}
+        assert all(len(answer["NodeNames"]) == 1 and answer["NodeNames"][0] in names for answer in filtered)
+        assert all(type(each["Score"]) is int and 0 <= each["Score"] <= 10 for answer in scored for each in answer)
+        assert len({answer["NodeNames"][0] for answer in filtered}) == 4  # of eight pods every other one was asked for
+        assert rim.counted("turnout_extender_requests_total", verb="filter", outcome="answered") == 100
 
 
 # An adviser that fails
@@ -154,6 +171,7 @@ async def test_a_body_that_took_longer_than_allowed_is_answered_neutrally():
         assert rim.counted("turnout_extender_errors_total", verb="filter", reason="late") == 1
 
 
+@pytest.mark.contract("CS-21")
 @pytest.mark.asyncio
 async def test_before_it_is_ready_nobody_is_advised_and_the_reason_is_told():
     async with opened(Scripted(why_unready="nodes are not listed yet")) as rim:

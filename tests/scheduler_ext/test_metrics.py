@@ -1,12 +1,12 @@
 """The metrics page is what Prometheus and its linter take, and no stranger can make it grow. CS-21"""
 
-import shutil
 import subprocess
 from dataclasses import dataclass
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from hack.controlplane.tools import cache
 from kube.shell.clock import RealClock
 from scheduler_ext.shell.metrics import Metrics
 from tests.scheduler_ext.rim import body, opened, preempt_body
@@ -45,12 +45,12 @@ async def busy_page():
 
 def linted(page):
     """What promtool finds fault with."""
-    promtool = shutil.which("promtool")
-    assert promtool, "promtool is missing: apt-get install prometheus"
+    promtool = cache.binary("promtool")
     told = subprocess.run([promtool, "check", "metrics"], input=page, capture_output=True, text=True, timeout=30)
     return told.returncode, told.stdout + told.stderr
 
 
+@pytest.mark.contract("CS-21")
 @pytest.mark.asyncio
 async def test_promtool_accepts_the_page():
     assert linted(await busy_page()) == (0, "")

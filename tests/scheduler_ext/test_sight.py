@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from kube.errors import Unreachable
+from kube.shell.clock import RealClock
+from scheduler_ext.__main__ import run_until_told
 from scheduler_ext.model import Rules
 from scheduler_ext.shell.metrics import Metrics
 from scheduler_ext.shell.sight import CAUGHT_UP_S, Sight
@@ -77,3 +79,31 @@ async def test_of_what_a_scheduler_does_not_watch_nothing_is_asked():
         cluster.cut("/apis/batch/v1/jobs")
         await clock.advance(5)
         assert not view.may_be_old()
+
+
+class Parts:
+    """Stands for the watches, the writer of Events and the listeners: one of them fails."""
+
+    def __init__(self, fails):
+        self.fails = fails
+
+    async def _work(self, name):
+        if name == self.fails:
+            raise RuntimeError(name)
+        await asyncio.Event().wait()
+
+    def at(self, name):
+        part = Parts(self.fails)
+        part.run = lambda: self._work(name)
+        part.follow = lambda clock: self._work(name)
+        part.synced = lambda: self._work("synced")
+        return part
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("fails", ["watches", "events", "certificates", "synced"])
+async def test_the_fault_of_any_part_ends_it(fails):
+    parts = Parts(fails)
+    async with asyncio.timeout(10):
+        with pytest.raises(RuntimeError, match=fails):
+            await run_until_told(parts.at("watches"), parts.at("events"), parts.at("certificates"), RealClock())

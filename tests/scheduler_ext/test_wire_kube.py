@@ -174,6 +174,7 @@ def test_prioritize_names_only_what_differs_from_zero():
     ]
 
 
+@pytest.mark.contract("CS-02")
 def test_both_forms_get_the_same_scores():
     scores = [("a", 4), ("c", 9)]
     by_names, by_nodes = decode_args(names_body("abc")), decode_args(nodes_body("abc"))

@@ -45,3 +45,11 @@ def test_a_pod_of_no_gang_is_tried_by_itself():
     made = Gangs()
     made.put_pod("x", Membership(GangKey("ns", "x", Dialect.ALONE.value)), bound=False)
     assert (made.together("x"), made.lacking("x")) == (["x"], 0)
+
+
+def test_a_member_that_says_another_gang_now_is_no_more_of_the_old_one():
+    made = gang(2, ["a", "b", "c"])
+    made.put_pod("b", Membership(GangKey("ns", "other", Dialect.VOLCANO.value)), False)
+    assert made.together("a") == ["a", "c"]
+    made.drop_pod("b")
+    assert made.together("a") == ["a", "c"]

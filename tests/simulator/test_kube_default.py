@@ -21,7 +21,7 @@ def names(stands):
 @pytest.mark.parametrize(
     ("nodes", "percentage", "enough"),
     [
-        # the row of facts/extender.md 1.4
+        # the row of docs/facts/extender.md 1.4
         *[
             pytest.param(n, 0, k, id=f"{n} nodes")
             for n, k in [

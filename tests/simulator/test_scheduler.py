@@ -1,4 +1,7 @@
-"""A scheduling cycle asks in kube-scheduler's order and takes every answer as it does (facts/extender.md 1.4, 1.5)."""
+"""A scheduling cycle asks in kube-scheduler's order and takes every answer as it does.
+
+Source: docs/facts/extender.md 1.4 and 1.5
+"""
 
 import random
 

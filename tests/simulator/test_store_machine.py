@@ -12,6 +12,7 @@ from simulator.api.kinds.rows import ROWS
 from simulator.api.owners import collect
 from simulator.api.store import Store
 from simulator.api.writes.deletion import Wish
+from tests.support.examples import scaled
 
 CONFIG_MAPS = next(kind for kind in ROWS if kind.called("configmaps"))
 NAMES = st.sampled_from("abcdefgh")
@@ -164,4 +165,4 @@ class Machine(RuleBasedStateMachine):
 
 
 TestStore = Machine.TestCase
-TestStore.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+TestStore.settings = settings(max_examples=scaled(200), stateful_step_count=50, deadline=None)

@@ -7,9 +7,11 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
-from simulator.yard.scheduler import Extender
+from kube import labels
+from simulator.yard.scheduler import Extender, Reply
 from simulator.yard.shell.loop import Scheduler, Settings
 from simulator.yard.shell.wire import ApiDoor, ExtenderDoor
+from simulator.yard.shell.yard import background, yard
 
 PODS = "/api/v1/namespaces/default/pods"
 
@@ -171,3 +173,106 @@ async def test_what_was_deleted_while_the_watch_was_away_is_told(door):
     words = [(await asyncio.wait_for(anext(changes), 10))[0] for _ in range(122)]
     assert words == ["ADDED"] * 121 + ["SYNCED"]
     await changes.aclose()
+
+
+class Meddler:
+    """An extender's door that lets something happen while it is asked about a pod, once."""
+
+    def __init__(self, pod, meanwhile):
+        self.pod, self.meanwhile = pod, meanwhile
+
+    async def ask(self, pod, question):
+        if pod["metadata"]["name"] == self.pod and self.meanwhile is not None:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            await meanwhile()
+        return Reply(kept=question.names)
+
+
+async def forgotten(scheduler, uid):
+    """Wait until a scheduler has seen that a pod is gone."""
+    async for _ in every_turn():
+        if scheduler.waiting.want(uid) is None:
+            return
+
+
+async def every_turn():
+    """Give the others a turn of the loop, again and again."""
+    while True:
+        yield await asyncio.sleep(0)
+
+
+def gang_pod(name, gang="bert", least=2):
+    made = raw_pod(name, gpus=1, schedulerName="volcano")
+    notes = {labels.KOORD_NAME: gang, labels.KOORD_MIN: str(least)}
+    return {**made, "metadata": {"name": name, "annotations": notes}}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("gone", ["bert-0", "bert-1", "bert-2"])
+async def test_a_member_that_is_deleted_while_its_gang_is_decided_stops_nobody(door, gone):
+    """Asked about bert-1, the second of three: one before it is decided, one after it is not."""
+    await door.ask("POST", "/api/v1/nodes", raw_node("a"))
+    uids = {}
+    for index in range(3):
+        _, made = await door.ask("POST", PODS, gang_pod(f"bert-{index}", least=3))
+        uids[made["metadata"]["name"]] = made["metadata"]["uid"]
+
+    async def meanwhile():
+        await door.ask("DELETE", f"{PODS}/{gone}?gracePeriodSeconds=0")
+        await forgotten(told, uids[gone])
+
+    outcomes = asyncio.Queue()
+    told = Scheduler(
+        ApiDoor(door.session, door.url),
+        Settings(extender=Extender(), backoff_s=(0.01, 0.05)),
+        Meddler("bert-1", meanwhile),
+        lambda namespace, name, outcome: outcomes.put_nowait((name, outcome)),
+    )
+    async with asyncio.timeout(20), background() as beside:
+        beside.start(told.run())
+        refused = {(await outcomes.get())[0] for _ in range(2)}
+        assert refused == uids.keys() - {gone}
+        await door.ask("POST", PODS, raw_pod("later", gpus=1))
+        while (await outcomes.get())[0] != "later":
+            pass
+        await door.ask("POST", PODS, gang_pod("bert-3", least=3))
+        while list((await nodes_of(door)).values()).count("a") < 4:
+            await outcomes.get()
+
+
+@pytest.mark.asyncio
+async def test_an_object_that_cannot_be_read_stops_nobody(door):
+    await door.ask("POST", "/api/v1/nodes", raw_node("a"))
+    groups = "/apis/scheduling.sigs.k8s.io/v1alpha1/namespaces/default/podgroups"
+    odd = {"metadata": {"name": "odd"}, "spec": {"minMember": "two"}}
+    await door.ask("POST", groups, {"apiVersion": "scheduling.sigs.k8s.io/v1alpha1", "kind": "PodGroup", **odd})
+    async with scheduling(door) as tried:
+        await door.ask("POST", PODS, raw_pod("p"))
+        assert (await tried())[0] == "p"
+
+
+async def fails():
+    raise KeyError("bert")
+
+
+async def runs(*parts):
+    """Run a yard with these parts beside its block, which waits for ever if there are any."""
+    async with asyncio.timeout(20), yard() as made:
+        made.schedule(Settings())
+        for part in parts:
+            made.background.start(part())
+        if parts:
+            await asyncio.Event().wait()
+        raise ZeroDivisionError
+
+
+@pytest.mark.asyncio
+async def test_a_part_of_a_yard_that_fails_ends_the_block_with_its_error():
+    with pytest.raises(KeyError, match="bert"):
+        await runs(fails)
+
+
+@pytest.mark.asyncio
+async def test_an_error_of_the_block_itself_comes_out_as_it_is():
+    with pytest.raises(ZeroDivisionError):
+        await runs()

@@ -145,6 +145,7 @@ def test_cost_counts_the_edges_that_leave_a_switch(order, crossings, switches):
     assert (paid.crossings, paid.switches, paid.total) == (crossings, switches, sum(crossings))
 
 
+@pytest.mark.contract("CS-04")
 def test_scores_fall_with_every_tier_and_unknown_is_last():
     built = with_strangers(fabric([2, 2], [2, 2]), ["x"])
     got = scores(built, [], anchors=[0])
@@ -160,6 +161,7 @@ def test_planned_hosts_get_ten_and_no_plan_gives_equal_scores():
     assert scores(EMPTY, []).tolist() == []
 
 
+@pytest.mark.contract("CS-03")
 @given(fabrics(), st.data())
 def test_scores_are_integers_from_0_to_10(built, data):
     hosts = st.lists(st.integers(0, len(built.hosts) - 1), max_size=4)

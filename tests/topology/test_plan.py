@@ -126,6 +126,7 @@ def test_refusals(rooms, wish, reason):
     assert 0 < len(answer.detail) <= 200
 
 
+@pytest.mark.contract("CS-07", "DL-102")
 def test_an_empty_map_blocks_nobody_but_required_gangs():
     strange = with_strangers(EMPTY, ["a", "b", "c"])
     assert plan(strange, room(1, 1, 1), ask(2)) == Placement(((0, 1), (1, 1)), 2, 2)
@@ -162,6 +163,7 @@ def test_required_means_on_the_map(rooms, anchors, reason):
     assert plan(strange, room(*rooms), ask(2, widest_tier=3, anchors=anchors)) == Refusal(reason)
 
 
+@pytest.mark.contract("DL-104")
 def test_leaf_only_sees_no_spine():
     """DL-104: two leaves of one spine are as far apart as any two."""
     tree = fabric([2, 1], [2, 2])
@@ -174,6 +176,7 @@ def test_leaf_only_sees_no_spine():
     assert plan(tree, room(0, 1, 1, 1, 0, 1, 0), ask(2, widest_tier=2, rule=Rule.LEAF_ONLY)).tier <= 2
 
 
+@pytest.mark.contract("CS-05", "DL-101", "DL-103")
 def test_every_access_switch_of_the_guide_s_table_is_one_run():
     """CS-05: the plan of all ten nodes is a permutation of them in which each asw follows itself."""
     tree = build(configmap_text.read(guide_table()).entries)

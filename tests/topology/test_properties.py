@@ -3,6 +3,7 @@
 import itertools
 
 import numpy as np
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -157,6 +158,7 @@ def test_pick_is_bounded_where_the_table_would_be_large():
     assert sum(descending[: len(shares)]) >= 9000 > sum(descending[: len(shares) - 1])
 
 
+@pytest.mark.contract("CS-05", "DL-101", "DL-103")
 @given(fabrics(), st.data())
 def test_rank_order_keeps_every_switch_in_one_run_whatever_the_input_order(built, data):
     hosts = data.draw(st.lists(st.integers(0, len(built.hosts) - 1), unique=True, min_size=1))

@@ -14,6 +14,7 @@ def told(reading):
     return [(fault.line, fault.text) for fault in reading.faults]
 
 
+@pytest.mark.contract("DL-105")
 def test_the_guide_s_table_is_read_whole():
     reading = configmap_text.read(guide_table())
     assert reading.faults == ()
@@ -21,6 +22,7 @@ def test_the_guide_s_table_is_read_whole():
     assert reading.entries[1] == Entry("10.0.0.2", ("psw0", "asw1"), 3)
 
 
+@pytest.mark.contract("DL-105")
 @pytest.mark.parametrize(
     ("text", "hosts", "faults"),
     [

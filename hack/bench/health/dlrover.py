@@ -1,6 +1,6 @@
 """DLRover's network check as a rule: two rounds of pairs, one time for each node, twice the median is a straggler.
 
-Written from facts/dlrover.md §2.2, whose examples of §2.3 it repeats in the tests; none of its code runs here.
+Written from docs/facts/dlrover.md 2.2, whose examples of §2.3 it repeats in the tests; none of its code runs here.
 """
 
 from __future__ import annotations

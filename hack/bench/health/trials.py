@@ -13,7 +13,7 @@ from hack.bench.health.floor import Floor, numbers
 from launcher.health.groups import Groups, next_groups
 from launcher.health.model import Cause, Check, Group, Verdict
 
-MATMUL_S, REDUCE_S = 0.013, 0.0006  # of an H100, and of 64 MiB between two: facts/dlrover.md §3
+MATMUL_S, REDUCE_S = 0.013, 0.0006  # of an H100, and of 64 MiB between two: docs/facts/dlrover.md 3
 
 
 @dataclass(frozen=True, slots=True)

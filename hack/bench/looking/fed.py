@@ -51,7 +51,7 @@ class Fed:
         return Table("a lender that is fed: milliseconds of CPU time", ("part", "p50", "p99", "times"), rows)
 
     def targets(self) -> list[Target]:
-        """As issue 5 states them."""
+        """Give what docs/autoscaler.md promises."""
         return [
             Target("changes a second, a look after each burst", self.rate, ">=", 1000),
             Target("peak MiB of the process", self.numbers["peak_mib"], "<=", 400),

@@ -1,4 +1,4 @@
-"""What a run of the rendezvous benchmark found: in figures, in words, and against what issue 6 promises.
+"""What a run of the rendezvous benchmark found: in figures, in words, and against what docs/launcher.md promises.
 
 Crowds are compared by their best time, since a busy machine only ever adds to it; deaths by the worst.
 """
@@ -51,7 +51,7 @@ class Found:
         return best_s(self.crowds.get((kind, agents), ()))
 
     def targets(self) -> list[Target]:
-        """As issue 6 states them."""
+        """Give what docs/launcher.md promises."""
         together_s = self.best_s("ours", TOGETHER)
         ours, anchor = (took_s(self.restarts.get(name, ())) for name in (self.ours, self.anchor))
         usual_s = median(anchor) if anchor else math.nan

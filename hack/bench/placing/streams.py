@@ -83,6 +83,17 @@ def committed() -> dict[int, list[int]]:
     return {seed: _read(line) for seed, line in zip(SEEDS, _FILE.read_text().splitlines(), strict=True)}
 
 
+def first(events: Sequence[int], gangs: int) -> list[int]:
+    """Return a stream up to its gang of that number, and what leaves before the next."""
+    found: list[int] = []
+    for event in events:
+        gangs -= event > 0
+        if gangs < 0:
+            break
+        found.append(event)
+    return found
+
+
 def digest(events: Iterable[Sequence[int]]) -> str:
     """Return what tells these inputs from any others."""
     return hashlib.sha256("\n".join(map(_write, events)).encode()).hexdigest()[:16]

@@ -18,7 +18,8 @@ from simulator.replay.shell import files
 from simulator.replay.streams import Labels, drawn, labelled
 from simulator.replay.traces import Row
 
-# The GPUs that each ITP cluster is assumed to have, so that its full static run is busy to 60 to 68 %: facts 7.1.
+# The GPUs that each ITP cluster is assumed to have, so that its full static run is busy to 60 to 68 %.
+# Source: docs/facts/autoscaling.md 7.1.
 CLUSTERS = {"c02": 144, "c03": 256, "c04": 768, "c06": 128, "c07": 384}
 DRAWN = {"drawn-64": (64, 0.75), "drawn-256": (256, 0.65)}  # without traces: GPUs, load
 
@@ -68,7 +69,10 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What one task showed. late: jobs that started later than they may; worst_s: the latest of them all."""
+    """What one task showed. late: jobs that started later than they may; worst_s: the latest of them all.
+
+    worse: the share of jobs that ended more than a minute later.
+    """
 
     task: Task
     jobs: int
@@ -81,6 +85,7 @@ class Found:
     p99_ratio: float
     undisturbed: float
     harm: float
+    worse: float
     restarts: float
     looks_per_s: float
 
@@ -113,6 +118,7 @@ def replayed(task: Task) -> Found:
         p99_ratio=p99(waited_lent) / max(p99(waited), beside.patience_s),
         undisturbed=beside.undisturbed,
         harm=beside.harm,
+        worse=beside.worse,
         restarts=lent.restarts,
         looks_per_s=lent.looks / took_s,
     )

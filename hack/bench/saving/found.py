@@ -1,4 +1,4 @@
-"""What a run of the checkpoint benchmark found: in figures, in words, and against what issue 7 promises.
+"""What a run of the checkpoint benchmark found: in figures, in words, and against what docs/checkpoints.md promises.
 
 Ratios are of minima: a busy machine only ever adds. Each names its floor and is taken within one scene, so within
 minutes. What is not built has no number, and no number meets no target.
@@ -65,7 +65,7 @@ class Found:
         return math.nan if not ratios or any(map(math.isnan, ratios)) else max(ratios)
 
     def targets(self) -> list[Target]:
-        """As issue 7 states them."""
+        """Give what docs/checkpoints.md promises."""
         one, two = floor(1), floor(2)
         return [
             Target("first save / floor 1", self.over("first", OURS, one), "<=", 1.5),

@@ -1,4 +1,4 @@
-"""A training state like facts/launcher.md §0's: fp32 parameters of a small GPT, both moments of Adam, a few scalars.
+"""A training state as docs/facts/launcher.md 0 has it: fp32 parameters of a small GPT, both moments of Adam, scalars.
 
 It has 36 tensors a layer and 12 more. At 29 layers of width 640 these are 1,056 tensors and 1.87 GB.
 """

@@ -176,6 +176,7 @@ async def stage(
         await found.set_up()
         await programs.begin(lenders)
         made.schedule(Settings(extender=Extender(weight=121)), ExtenderDoor(made.session, programs.url))
-        made.tasks.extend(asyncio.create_task(each) for each in (found.watch(), found.listen()))
+        for each in (found.watch(), found.listen()):
+            made.background.start(each)
         await made.api.call("POST", JOBS, trainer(home))
         yield found

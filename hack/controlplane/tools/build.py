@@ -50,9 +50,8 @@ def _build_one(go: Path, part: parts.Part, place: str, tell: Tell) -> None:
     folder = cache.folder(part.module)
     (folder / "bin").mkdir(parents=True, exist_ok=True)
     unfinished = folder / f"bin/.{part.name}.{os.getpid()}"
-    flags = [*parts.BUILD_FLAGS, "-ldflags", parts.ldflags(part, go_mod)]
     try:
-        _go(go, part, "build", *flags, "-o", str(unfinished), part.package)
+        _go(go, part, "build", *parts.flags(part, go_mod), "-o", str(unfinished), part.package)
         for source, target in part.assets:
             _copy_asset(go, part, source, folder / target)
         unfinished.rename(folder / "bin" / part.name)  # whole or not at all

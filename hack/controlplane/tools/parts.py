@@ -27,6 +27,7 @@ class Part:
     source: str  # the Go module whose version the program carries
     stamps: tuple[str, ...] = ()  # what the linker writes in; {v} 1.35.4, {major} 1, {minor} 35
     assets: tuple[tuple[str, str], ...] = ()  # (folder in the source module, folder in the cache), copied as they are
+    tags: tuple[str, ...] = ()  # build tags: what is left out, or put in
 
 
 _KUBE = tuple(
@@ -37,6 +38,13 @@ _KUBE = tuple(
 
 def _kubernetes(name: str) -> Part:
     return Part(name, "kube", f"k8s.io/kubernetes/cmd/{name}", "k8s.io/kubernetes", _KUBE)
+
+
+def _prometheus(name: str) -> Part:
+    """Leave service discovery out: tests name their targets, and the clients of thirty clouds take minutes."""
+    source = "github.com/prometheus/prometheus"
+    stamps = ("github.com/prometheus/common/version.Version={v}",)
+    return Part(name, "prometheus", f"{source}/cmd/{name}", source, stamps, tags=("remove_all_sd",))
 
 
 TRAINING_CRDS = "training-operator-crds"
@@ -68,6 +76,8 @@ PARTS = (
         "helm.sh/helm/v3",
         ("helm.sh/helm/v3/internal/version.version=v{v}", "helm.sh/helm/v3/internal/version.gitTreeState=clean"),
     ),
+    _prometheus("prometheus"),
+    _prometheus("promtool"),
 )
 BY_NAME = {part.name: part for part in PARTS}
 
@@ -88,10 +98,17 @@ def ldflags(part: Part, go_mod: str) -> str:
     return " ".join(["-s", "-w", *(f"-X {stamp}" for stamp in stamps)])
 
 
+def flags(part: Part, go_mod: str) -> list[str]:
+    """Give all flags that a part is built with."""
+    tags = ["-tags", ",".join(part.tags)] if part.tags else []
+    return [*BUILD_FLAGS, *tags, "-ldflags", ldflags(part, go_mod)]
+
+
 def key(module: str, go_mod: str, go_sum: str) -> str:
     """Name a module's folder in the cache: another go.sum, another go.mod or another flag gives another folder."""
     digest = hashlib.sha256()
-    flags = [ldflags(part, go_mod) for part in PARTS if part.module == module]
-    for text in (go_mod, go_sum, *BUILD_FLAGS, *map(str, sorted(BUILD_ENVIRONMENT.items())), *flags):
+    stamped = [ldflags(part, go_mod) for part in PARTS if part.module == module]
+    tags = [tag for part in PARTS if part.module == module for tag in part.tags]
+    for text in (go_mod, go_sum, *BUILD_FLAGS, *map(str, sorted(BUILD_ENVIRONMENT.items())), *stamped, *tags):
         digest.update(text.encode() + b"\0")
     return f"{module}-{digest.hexdigest()[:16]}"

@@ -10,6 +10,7 @@ from autoscaler.room import Room
 from jobs.queues.charge import charge, holds
 from kube.shape import PodShape
 from tests.autoscaler.world import GPU
+from tests.support.examples import scaled
 
 SHAPES = [
     PodShape(requests=((GPU, 1), ("pods", 1))),
@@ -38,7 +39,7 @@ def admits(shape, nodes):
     return np.arange(nodes) % 2 == 0 if shape is SHAPES[2] else np.ones(nodes, dtype=bool)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=scaled(400), deadline=None)
 @given(NODES, DEEDS)
 def test_whatever_was_charged_and_given_back_the_count_is_that_of_the_book(nodes, deeds):
     left = np.array(nodes, dtype=np.int64)
@@ -72,7 +73,7 @@ def test_whatever_was_charged_and_given_back_the_count_is_that_of_the_book(nodes
         assert room.total(shape) == counted(left, shape).sum()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=scaled(200), deadline=None)
 @given(st.dictionaries(st.sampled_from([GPU, "cpu"]), st.integers(0, 9)), st.lists(st.integers(-4, 4), max_size=8))
 def test_a_queue_with_nothing_above_it_is_charged_as_any_other(limit, changes):
     """The shorter way that most queues go leads where the whole way does."""

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.lending.stamp import conditions, notes_of
-from autoscaler.lending.worth import after_change_s, balance_s, pays
+from autoscaler.lending.worth import after_change_s, balance_s, in_debt, pays, rich
 from autoscaler.model import Policy, Reason, Step
 from jobs.kinds.all import KINDS
 from jobs.kinds.notes import bank
@@ -42,6 +42,29 @@ def test_a_job_may_say_what_a_restart_costs_it():
     assert after_change_s(own, STRICT, NOW_S) == -5.0
 
 
+def test_what_a_job_wins_from_its_start_on_is_all_won():
+    doubled = ((1, 1.0), (2, 2.0))
+    born = job("a", replicas=2, curve=doubled, bank=Bank(0.0, NOW_S - 100, at_start=True))
+    assert after_change_s(job("a"), STRICT, NOW_S, at_start=True) == 0.0
+    assert balance_s(born, STRICT, NOW_S) == pytest.approx(100)
+    assert (rich(born, STRICT, NOW_S), rich(born, STRICT, NOW_S - 50), rich(job("a"), STRICT, NOW_S)) == (
+        True,
+        False,
+        False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("gained_s", "in_debt_then"),
+    [(0.0, False), (-0.1, True), (60.0, False)],
+    ids=["it owes one restart then", "more than one", "none"],
+)
+def test_one_that_would_owe_more_than_a_restart_gives_all_that_it_has(gained_s, in_debt_then):
+    made = job("a", resized_s=NOW_S, gained_s=gained_s)
+    assert in_debt(made, STRICT, NOW_S) is in_debt_then
+    assert in_debt(made, STRICT, NOW_S + 1e6) is in_debt_then  # time forgives nothing
+
+
 def test_growing_has_to_win_its_restarts_back():
     assert pays(job("a", least=1, most=200), 2, Policy())
     assert not pays(job("a", least=1, most=200, replicas=100), 101, Policy())
@@ -55,6 +78,13 @@ def test_what_is_noted_is_read_back_as_it_was():
     found = KINDS["Job"].read(indexed(4, notes={**notes, labels.MIN_WORKERS: "1", labels.MAX_WORKERS: "8"}))
     assert found.bank == Bank(pytest.approx(after_change_s(learnt, Policy(restart_s=60), NOW_S), abs=0.1), NOW_S)
     assert found.curve == tuple((workers, pytest.approx(fast, rel=1e-4)) for workers, fast in learnt.curve)
+
+
+@pytest.mark.parametrize("at_start", [True, False])
+def test_a_size_that_it_got_as_it_started_is_known_as_such(at_start):
+    step = Step(job("a").key, 2, 1, Reason.IDLE_ROOM, at_start=at_start)
+    told = bank(notes_of(job("a"), step, STRICT, NOW_S))
+    assert told == Bank(0.0 if at_start else -60.0, NOW_S, at_start=at_start)
 
 
 def test_what_its_owner_knows_of_it_is_not_written_as_learnt():

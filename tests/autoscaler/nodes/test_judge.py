@@ -12,6 +12,7 @@ from kube.nodes import verdict
 from kube.nodes.verdict import MOST_BYTES, Kind, Verdict, moment
 from launcher.health.frames import Found
 from tests.autoscaler.nodes.ward import GPU, Cluster, garbage
+from tests.support.examples import scaled
 
 HOUR_S = 3600.0
 
@@ -104,6 +105,7 @@ def test_a_check_of_one_node_alone_says_nothing_of_its_network(cause, frees):
     assert (cluster.last() == ("n3", "CheckedAlone")) is not frees
 
 
+@pytest.mark.contract("DL-82")
 def test_a_check_that_passes_later_frees_the_node_and_forgets():
     cluster = Cluster().says("w2", "n3")
     cluster.look()
@@ -241,13 +243,14 @@ def happen(cluster, event, proven):
             cluster.free(f"n{node}")
 
 
+@pytest.mark.contract("DL-82")
 @given(
     events=st.lists(EVENTS, max_size=25),
     share=st.floats(0.01, 1),
     verdicts=st.integers(1, 3),
     taint_s=st.sampled_from([10.0, 1000.0]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=scaled(150), deadline=None)
 def test_laws_of_any_sequence(events, share, verdicts, taint_s):
     """The share is kept, none is tainted without a proof, none for ever, and a look at rest changes nothing."""
     cluster, proven = Cluster(10, share=share, verdicts=verdicts, taint_s=taint_s, most_s=4 * taint_s), set()

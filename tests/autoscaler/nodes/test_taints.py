@@ -104,6 +104,22 @@ async def test_a_taint_is_put_beside_those_of_others_and_told_on_the_node_and_on
     assert warded.count("NodeTainted", "Written") == 1
 
 
+@pytest.mark.contract("DL-82")
+@pytest.mark.asyncio
+async def test_the_taint_has_the_key_that_the_admin_has_chosen_and_goes_once_the_node_has_recovered():  # DL-82
+    rules = settings(["--act", "--taint-nodes", "--taint-key", "example.com/broken"]).rules()
+    warded = Warded(Cluster(key=rules.key).says("w2", "n3"))
+    await warded.look()
+    assert warded.api.keys("n3") == ["team", "example.com/broken"]
+    healed = warded.cluster
+    healed.tainted, healed.notes["n3"] = {"n3"}, warded.api.nodes["n3"]["metadata"]["annotations"]
+    healed.now_s += 10
+    again = Warded(healed.says("other", "n3", Kind.FINE, members=2))
+    again.api.nodes["n3"] = {**warded.api.nodes["n3"], "metadata": again.api.nodes["n3"]["metadata"]}
+    await again.look()
+    assert again.api.keys("n3") == ["team"]
+
+
 @pytest.mark.parametrize(
     ("how", "outcome", "asked"),
     [

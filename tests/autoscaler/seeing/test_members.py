@@ -87,6 +87,7 @@ PODS = {  # in the order in which they go last to first; none is told in this or
 }
 
 
+@pytest.mark.contract("VE-28", "VE-32", "XD-05")
 @pytest.mark.parametrize("kind", PODS)
 def test_a_jobs_workers_are_counted_so_that_the_highest_go_first(kind):
     view = view_of((kind, SAMPLES[kind]))

@@ -18,6 +18,7 @@ from kube import labels
 from kube.objects import Node, NodeCondition, NodeStatus, ObjectMeta
 from tests.autoscaler.test_view import job, node, pod
 from tests.autoscaler.world import GPU, shape
+from tests.support.examples import scaled
 from topology.fabric import build
 from topology.model import Ask, Entry, Placement
 from topology.plan import plan
@@ -57,7 +58,7 @@ def test_a_map_with_faults_changes_nothing_and_is_told():
     assert len(cables.switches([node("a")])) >= 2
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=scaled(200), deadline=None)
 @given(
     st.lists(st.integers(0, 8), min_size=1, max_size=12),
     st.lists(st.integers(0, 3), min_size=12, max_size=12),

@@ -115,6 +115,7 @@ def test_roles_of_several_shapes_wait_together(view):
     assert seen.job.shape.gpus() + sum(shape.gpus() * count for shape, count in seen.job.beside) == 5
 
 
+@pytest.mark.contract("XD-03")
 def test_room_is_made_for_it_and_it_is_never_resized(view):
     view.put_job("Job", indexed(replicas=2, **{labels.MIN_WORKERS: "1", labels.MAX_WORKERS: "8"}))
     for at in range(2):

@@ -28,6 +28,7 @@ LENT = seen(job("a", least=2, most=8, replicas=7), [0] * 7)
 WAITS = seen(job("b", least=8, most=8))
 
 
+@pytest.mark.contract("CS-12", "VE-06", "VE-08", "VE-12", "VE-13")
 def test_a_waiting_job_is_told_all_from_its_queue_to_what_it_lacks():
     told = of("b", world([8], LENT, WAITS, queues={"q": {"limit": 8, "deserved": 5}}), nodes=[node()])
     assert (told.state, told.reason, told.workers) == ("waits", Reason.NEEDS_MORE, 8)

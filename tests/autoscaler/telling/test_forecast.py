@@ -14,6 +14,7 @@ from autoscaler.telling.forecast import MOST_WAITERS, Outlook, forecast
 from autoscaler.telling.lives import KEPT, Lives, lived_s
 from tests.autoscaler.test_laws import worlds
 from tests.autoscaler.world import NOW_S, POLICY, job, seen, world
+from tests.support.examples import scaled
 
 
 def told(at, lives=None, now_s=NOW_S, **more):
@@ -149,7 +150,7 @@ def test_only_what_can_be_told_in_full_is_handed_on():
     assert [key.name for key in found] == ["waits"]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=scaled(150), deadline=None)
 @given(worlds(), st.lists(st.floats(1, 1e5), max_size=20), st.booleans())
 def test_an_estimate_is_in_order_the_same_each_time_and_there_for_everybody_who_waits(at, lived, acts):
     steps = decide(at, POLICY, NOW_S)

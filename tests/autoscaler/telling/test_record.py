@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoscaler.decide import decide
-from autoscaler.model import Observation, Queue, Standing
+from autoscaler.model import NODES, Observation, Queue, Standing
 from autoscaler.room import Room
 from autoscaler.telling.plain import BadLog, parts_of
 from autoscaler.telling.record import Reader, Scribe
@@ -18,6 +18,7 @@ from jobs.model import Bank, Life, Order, Pause, Sizes, Spread
 from kube.shape import PodShape
 from tests.autoscaler.test_laws import worlds
 from tests.autoscaler.world import GPU, NOW_S, POLICY, job, seen, world
+from tests.support.examples import scaled
 
 
 def told(*looks, scribe=None, policy=POLICY):
@@ -30,7 +31,7 @@ def results(lines):
     return [(each.fault, each.differs) for each in replay(lines)]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=scaled(150), deadline=None)
 @given(st.lists(worlds(), min_size=1, max_size=5))
 def test_any_sequence_of_worlds_is_decided_again_to_the_last_word(looks):
     lines = told(*looks)
@@ -43,7 +44,7 @@ def test_any_sequence_of_worlds_is_decided_again_to_the_last_word(looks):
         assert (again.seen.room.free == at.room.free).all()
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=scaled(50), deadline=None)
 @given(worlds(), st.randoms(use_true_random=False))
 def test_the_order_in_which_jobs_were_seen_is_nobodys_business(at, dice):
     shuffled = list(at.jobs)
@@ -51,7 +52,7 @@ def test_the_order_in_which_jobs_were_seen_is_nobodys_business(at, dice):
     assert results(told(replace(at, jobs=tuple(shuffled)))) == [("", "")]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=scaled(50), deadline=None)
 @given(st.lists(worlds(), min_size=2, max_size=4), st.data())
 def test_after_a_lost_line_only_a_whole_one_can_be_read(looks, data):
     lines = told(*looks)
@@ -81,7 +82,7 @@ def everything():
     admits = {made.job.shape: np.array([True, False]), odd: np.array([False, True])}
     room = Room(names, free, takes, admits, (np.array([0, -1], dtype=np.int32), np.array([4, 4], dtype=np.int32)))
     queue = Queue("q", {GPU: 9}, {"cpu": 1}, {GPU: 2}, False, {GPU: 1})
-    return Observation((made,), {"q": queue}, room, 3.5, True, 0.25, Standing.RELEASE)
+    return Observation((made,), {"q": queue}, room, 3.5, True, 0.25, Standing.RELEASE, settled={NODES: {GPU: 5}})
 
 
 def test_nothing_that_can_be_said_is_lost():
@@ -131,7 +132,7 @@ def zip_parts(room):
         pytest.param(lambda line: line[: len(line) // 2], "it cannot be read", id="cut off, as by a crash"),
         pytest.param(lambda line: b"\x00" * 40 + b"\n", "it cannot be read", id="not JSON"),
         pytest.param(
-            lambda line: line.replace(b'"version":1', b'"version":9'), "is of version 9", id="from the future"
+            lambda line: line.replace(b'"version":2', b'"version":9'), "is of version 9", id="from the future"
         ),
         pytest.param(
             lambda line: line.replace(b'"shape":0', b'"shape":77'), "it cannot be read", id="a shape of nobody"

@@ -51,6 +51,7 @@ def test_every_queue_has_a_name_of_its_own_that_the_api_server_takes(queue):
     assert name != name_of(queue + "x")
 
 
+@pytest.mark.contract("VE-28", "VE-32", "VE-33", "XD-05")
 def test_the_first_goes_last_and_what_is_lent_goes_first():  # VE-32, VE-33
     first, second, elastic = (wanted(index, 2) for index in range(3))
     order = [int(each[labels.VOLCANO_TASK_PRIORITY]) for each in (first, second, elastic)]

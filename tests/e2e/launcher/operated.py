@@ -166,14 +166,21 @@ def bare(job, command, policy):
     return {**head, "spec": {"pytorchReplicaSpecs": {"Worker": worker}}}
 
 
-def plain(job, command):
-    """The Indexed Job of the examples with one worker that runs a command of its own."""
+def plain(job, command, backoff_limit=None):
+    """The Indexed Job of the examples with one worker that runs a command of its own.
+
+    backoff_limit: how many new pods it gets, whatever the code, in place of the policy of the examples.
+    """
     made = next(yaml.safe_load_all((EXAMPLES / "indexed-job.yaml").read_text().replace("example-job", job)))
     made["spec"] |= {"completions": 1, "parallelism": 1}
+    if backoff_limit is not None:
+        del made["spec"]["podFailurePolicy"]
+        made["spec"]["backoffLimit"] = backoff_limit
     pod = made["spec"]["template"]["spec"]
     del pod["volumes"], pod["securityContext"]
     pod |= NOBODY
     (container,) = pod["containers"]
     del container["volumeMounts"], container["resources"], container["args"]
     container["command"] = ["sh", "-c", command]
+    container["env"].append({"name": "POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}})
     return made

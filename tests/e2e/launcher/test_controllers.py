@@ -3,6 +3,7 @@
 All jobs are submitted at once, and each story waits for what becomes of its own.
 """
 
+import re
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,16 @@ from tests.e2e.launcher.operated import FIRST, JOBS, PLAIN_JOBS, PODS, bare, exa
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 TRAIN = Path(__file__).with_name("train.py")
+SERVICES = "/api/v1/namespaces/default/services"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
 ONCE = "if [ -e {file} ]; then exit 0; fi; touch {file}; exit {code}"
 BY_HAND = [("faulty", 138, "ExitCode"), ("drained", 143, "ExitCode"), ("stays", 138, "OnFailure")]
+# Two tries of the processes in the same pod, which then ends with 1.
+SPENDS = (
+    "env -u TURNOUT_TOKEN_FILE -u TURNOUT_LEASE -u TURNOUT_PATH_FILE "
+    "turnout-run --standalone --max-restarts=1 --no-fork --no-python sh -c 'echo $POD_UID >> {file}; false'"
+)
+AGAIN = "[ -e {file} ] && exec echo the new pod trains; " + SPENDS
 PLAIN = [("plain-drained", 143), ("plain-faulty", 138), ("plain-spent", 1)]
 HOOK = """sh -c 'cd {folder}; [ -e saved-by-hook ] && exit; trap "touch saved-by-hook; exit" TERM; touch begun
 while :; do sleep 0.05; done'"""
@@ -26,6 +34,7 @@ WRAPPED = """trap 'kill -TERM $agent' TERM
 {run} & agent=$!
 while kill -0 $agent 2>/dev/null; do wait $agent; code=$?; done
 exit $code"""
+ETCD = {"by-etcd": "etcd", "by-etcd-v2": "etcd-v2"}
 CONF = [{"key": "last_call_timeout", "value": "20"}, {"key": "join_timeout", "value": "60"}]
 
 
@@ -43,6 +52,17 @@ async def world(module_plane, folder, tmp_path_factory):
         example("spent", f"{FIRST} {runs} false", workers=2, maxRestarts=1),
         example("alone", f"exec {runs} touch {folder}/alone", workers=1, standalone=True),
         example("wrapped", WRAPPED.format(run=f"{runs} {HOOK.format(folder=folder)}"), workers=1, standalone=True),
+        *(
+            example(
+                name,
+                f"exec {runs} touch {folder}/{name}",
+                workers=1,
+                rdzvBackend=backend,
+                rdzvHost="etcd-service",
+                rdzvPort=2379,
+            )
+            for name, backend in ETCD.items()
+        ),
         example(
             "torch", f"exec python -m torch.distributed.run --no-python touch {folder}/torch", workers=1, rdzvPort=port
         ),
@@ -51,14 +71,19 @@ async def world(module_plane, folder, tmp_path_factory):
             plain(name, f"echo $TURNOUT_JOB > {folder}/{name}-run; {ONCE.format(file=folder / name, code=code)}")
             for name, code in PLAIN
         ),
+        plain("again", AGAIN.format(file=folder / "again"), backoff_limit=1),
+        plain("never", SPENDS.format(file=folder / "never"), backoff_limit=1),
     ]
     async with operated(module_plane, tmp_path_factory.mktemp("pods")) as world, module_plane.api() as api:
-        for job in ("bert", "spent", "alone", "wrapped", "torch"):
+        for job in ("bert", "spent", "alone", "wrapped", "torch", *ETCD):
             await api.create_all(given(job))
         await api.create_all(jobs)
         yield world
 
 
+@pytest.mark.contract(
+    "PE-09", "PE-30", "PE-31", "PE-32", "PE-35", "PE-36", "PE-37", "PE-38", "PE-39", "PE-40", "PE-41", "PE-43"
+)
 async def test_the_variables_of_the_operator_are_enough_to_form_one_world(world, folder):
     await world.there(folder / "round-1-of-3", ["bert-worker-0", "bert-worker-1", "bert-worker-2"])
     for pod in ("bert-worker-0", "bert-worker-1", "bert-worker-2"):
@@ -74,6 +99,19 @@ async def test_the_variables_of_the_operator_are_enough_to_form_one_world(world,
             "PET_MAX_RESTARTS": "3",
         }
         assert policy()["podSelector"]["matchLabels"].items() <= world.labels[pod].items()
+
+
+@pytest.mark.contract("PE-41")
+async def test_the_name_that_is_the_endpoint_has_a_headless_service_of_its_pod(world, folder):
+    """PE-41: it resolves to worker 0, and so does each other worker's name to its own."""
+    await world.there(folder / "round-1-of-3")
+    for pod in ("bert-worker-0", "bert-worker-1", "bert-worker-2"):
+        service = await world.api.call("GET", f"{SERVICES}/{pod}")
+        assert service["spec"]["clusterIP"] == "None"
+        chosen = [
+            each for each, labels in world.labels.items() if service["spec"]["selector"].items() <= labels.items()
+        ]
+        assert chosen == [pod]
 
 
 async def test_a_worker_that_is_evicted_drains_with_143_and_its_new_pod_joins(world, folder):
@@ -95,6 +133,15 @@ async def test_a_worker_that_scaling_takes_away_drains_and_the_job_goes_on_unfin
     assert world.codes["bert-worker-2"] == [143]
     await world.there(folder / "round-4-of-2", ["bert-worker-0", "bert-worker-1"])
     assert not await world.conditions("bert") & {"Succeeded", "Failed"}
+
+
+@pytest.mark.contract("DL-107")
+async def test_the_log_of_the_coordinators_pod_has_the_addresses_by_rank_of_each_round(world, folder):
+    """DL-107: what `kubectl logs` shows is what the container has written."""
+    await world.there(folder / "round-4-of-2")
+    formed = re.findall(r" world_formed .*round=(\d+) members=(\d+) .*ips=\((.*?)\)", world.log("bert-worker-0"))
+    assert [(round_, members) for round_, members, _ in formed] == [("1", "3"), ("2", "2"), ("3", "3"), ("4", "2")]
+    assert [len(re.findall(r"'[0-9.]+'", ips)) for _, _, ips in formed] == [3, 2, 3, 2]
 
 
 async def test_the_job_succeeds_when_all_are_done_and_not_before(world, folder):
@@ -123,6 +170,7 @@ async def test_its_lease_tells_the_last_round_and_who_decided(world):
     assert last.budget.total == 0  # workers that come and go are free
 
 
+@pytest.mark.contract("DL-93", "DL-95")
 async def test_a_job_whose_restarts_are_spent_fails_with_1_and_gets_no_new_pods(world):
     await world.condition("spent", "Failed")
     assert "Succeeded" not in await world.conditions("spent")
@@ -132,6 +180,7 @@ async def test_a_job_whose_restarts_are_spent_fails_with_1_and_gets_no_new_pods(
     assert (last.round, last.budget.used, last.budget.total) == (2, 1, 1)  # two tries, and the one restart
 
 
+@pytest.mark.contract("PE-34")
 async def test_an_empty_word_for_standalone_is_a_yes_where_torchrun_dies_of_it(world, folder):
     await world.condition("alone", "Succeeded")
     assert world.env["alone-worker-0"]["PET_STANDALONE"] in ("", None)
@@ -161,6 +210,18 @@ async def test_what_becomes_of_a_pod(world, job, code, pods):
     assert len(world.uids[f"{job}-worker-0"]) == pods
 
 
+@pytest.mark.contract("PE-16")
+@pytest.mark.parametrize(("job", "backend"), ETCD.items())
+async def test_a_job_that_asks_for_etcd_is_taken_and_runs_without_its_server(world, folder, job, backend):
+    """PE-16: as the operator has it accepted and written into the pod."""
+    await world.condition(job, "Succeeded")
+    env = world.env[f"{job}-worker-0"]
+    assert (env["PET_RDZV_BACKEND"], env["PET_RDZV_ENDPOINT"]) == (backend, "etcd-service:2379")
+    assert (folder / job).exists()
+    assert world.codes[f"{job}-worker-0"] == [0]
+
+
+@pytest.mark.contract("PE-03", "VE-21")
 async def test_plain_torchrun_works_in_the_same_pods(world, folder):
     await world.there(folder / "torch", ["torch-worker-0"])
     await world.condition("torch", "Succeeded")
@@ -178,3 +239,16 @@ async def test_what_becomes_of_an_indexed_job(world, folder, job, ends, failed):
     ended = await world.condition(job, ends, PLAIN_JOBS)
     assert ended["status"].get("failed", 0) == failed
     assert (folder / f"{job}-run").read_text().strip() == ended["metadata"]["uid"]
+
+
+@pytest.mark.contract("DL-93", "DL-95")
+async def test_past_the_restarts_of_its_processes_a_pod_is_replaced_and_past_the_pods_the_job_fails(world, folder):
+    """DL-92, DL-93, DL-95: two tries in one pod, then a new pod, as often as the job says; then Failed, and why."""
+    await world.condition("again", "Complete", PLAIN_JOBS)
+    assert len(set((folder / "again").read_text().split())) == 1, "both tries were in the first pod"
+    assert len((folder / "again").read_text().split()) == 2
+    ended = await world.condition("never", "Failed", PLAIN_JOBS)
+    tries = (folder / "never").read_text().split()
+    assert [tries.count(uid) for uid in dict.fromkeys(tries)] == [2, 2], "two pods, of two tries each"
+    (failed,) = (each for each in ended["status"]["conditions"] if each["type"] == "Failed")
+    assert failed["reason"] == "BackoffLimitExceeded"

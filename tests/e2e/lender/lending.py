@@ -7,9 +7,6 @@ import json
 import os
 import sys
 from collections import Counter
-from pathlib import Path
-
-import yaml
 
 from hack.controlplane.errors import ApiError
 from hack.controlplane.plane import free_ports
@@ -23,7 +20,6 @@ EVENTS = "/api/v1/namespaces/default/events"
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/default/leases/turnout-autoscaler"
 AT_ONCE = ("--act", "--cooldown-s", "1", "--restart-s", "0")  # a lender that acts, and grows again within a story
 HOLD = "turnout.dev/test-holds"  # keeps a pod that was told to go until a story lets go of it
-SHARED = Path(__file__).parents[3].parent / "shared" / "crds"  # as published; not part of the repository
 DECISIONS = "turnout_lender_decide_seconds_count"
 _OVER = ("Succeeded", "Failed")
 
@@ -197,9 +193,3 @@ async def listed(stage, path):
             return None
 
     await stage.eventually(answers, 30.0)
-
-
-def published(project, name):
-    """A project's own CRD, None where it is not at hand."""
-    file = SHARED / project / f"{name}.yaml"
-    return yaml.load(file.read_text(), yaml.CSafeLoader) if file.is_file() else None

@@ -112,6 +112,7 @@ async def freed(stage, node):
     assert "is free" in await turnout(stage, "nodes", "untaint", node)
 
 
+@pytest.mark.contract("DL-82", "DL-83", "DL-97")
 async def test_a_node_with_a_broken_switchbox_is_tainted_avoided_listed_and_freed(stage, crew, tmp_path):
     """DL-82, DL-83, DL-97. The leader is killed and followed meanwhile."""
     await stage.build(leaves=1, hosts_per_leaf=4, gpus=2)

@@ -46,6 +46,7 @@ def start_volcano(stage, folder):
     stage.plane.start_program("volcano", scheduler)
 
 
+@pytest.mark.contract("CS-14", "VE-10", "VE-31")
 async def test_on_real_volcano_a_job_fills_the_queue_and_makes_room_for_one_of_equal_priority(stage, tmp_path):
     """The case that Volcano leaves waiting (volcano#3979)."""
     await stage.build(leaves=1, hosts_per_leaf=3, gpus=2)

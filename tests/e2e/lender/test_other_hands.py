@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
+import subprocess
 import urllib.request
 
 import pytest
 import pytest_asyncio
 
+from hack.controlplane.tools import cache
 from kube import labels
 from tests import cluster
 from tests.e2e.lender.lending import (
@@ -103,6 +106,47 @@ async def scaled(api, name, size):
     """Scale by hand as kubectl would, in one patch that asks for no version, with a label on the way."""
     spec = {"parallelism": size, "completions": size}
     return await api.patch(f"{JOBS}/{name}", {"metadata": {"labels": {"scaled": "by-hand"}}, "spec": spec})
+
+
+def apply(stage, file, *flags):
+    """What kubectl says to a manifest, and its exit status."""
+    argv = [cache.binary("kubectl"), "apply", "-f", file, *flags]
+    environment = {"KUBECONFIG": str(stage.plane.kubeconfig), "HOME": str(stage.plane.folder)}
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        pytest.param((), id="client side"),
+        pytest.param(("--server-side", "--force-conflicts"), id="server side"),
+    ],
+)
+async def test_an_unchanged_manifest_applied_again_leaves_the_job_growing_to_its_max(stage, tmp_path, flags):
+    """GitOps does so every few minutes; each time the job is put back to the size that it was submitted with."""
+    file = tmp_path / "bert.json"
+    file.write_text(json.dumps(lends("bert", 2, 8)))
+    async with stage.plane.api() as api:
+        for time in range(20):
+            code, said = await asyncio.to_thread(apply, stage, file, *flags)
+            assert code == 0, said
+            if time % 5 == 0:
+                await api.until(JOBS, sized("bert", 8))
+        await runs(stage, bert=8)
+        assert labels.WISH_WORKERS not in (await api.get(f"{JOBS}/bert"))["metadata"]["annotations"]
+
+
+async def test_a_manifest_applied_server_side_that_does_not_force_its_size_changes_nothing(stage, tmp_path):
+    file = tmp_path / "bert.json"
+    file.write_text(json.dumps(lends("bert", 2, 8)))
+    async with stage.plane.api() as api:
+        await asyncio.to_thread(apply, stage, file, "--server-side")
+        await api.until(JOBS, sized("bert", 8))
+        code, said = await asyncio.to_thread(apply, stage, file, "--server-side")
+        assert code != 0
+        assert 'conflicts with "turnout-autoscaler"' in said
+        assert (await api.get(f"{JOBS}/bert"))["spec"]["parallelism"] == 8
 
 
 async def first_growth(stage, api, bert):

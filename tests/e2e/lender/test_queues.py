@@ -1,6 +1,6 @@
 """Two queues on a real control plane: one borrows what the other leaves, and gives it back when it is asked for.
 
-The queues are objects of their projects' own schemas where these are at hand, with no controller of theirs behind
+The queues are objects of their projects' own schemas, with no controller of theirs behind
 them: the lender counts what they use from pods.
 """
 
@@ -22,20 +22,19 @@ from tests.e2e.lender.lending import (
     GPU,
     KUBEFLOW,
     PODS,
-    SHARED,
     clear,
     decided,
     elastic,
     here,
     install,
     listed,
-    published,
     runs,
     start_around,
     start_lender,
     written,
 )
 from tests.e2e.stage import Stage
+from tests.support.published import published
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 KOORD_QUOTA = "quota.scheduling.koordinator.sh/name"
@@ -77,7 +76,7 @@ def queues_of_kueue(name):
 class Dialect:
     """queues: name -> [(path, object)]. notes, marks: annotations and labels of a Job that name its queue.
 
-    crds: (file, group, version, kind, scope) of the definitions.
+    crds: the files of the definitions.
     """
 
     project: str
@@ -96,8 +95,8 @@ class Dialect:
         return made
 
     def definitions(self):
-        """The CRDs: the project's own where they are at hand."""
-        return [published(self.project, file) or cluster.plain_crd(*rest) for file, *rest in self.crds]
+        """The project's own CRDs."""
+        return [published(self.project, file) for file in self.crds]
 
 
 VOLCANO = Dialect(
@@ -105,24 +104,21 @@ VOLCANO = Dialect(
     queue_of_volcano,
     lambda queue: {labels.VOLCANO_QUEUE: queue},
     lambda queue: {},
-    (("scheduling.volcano.sh_queues", "scheduling.volcano.sh", "v1beta1", "Queue", "Cluster"),),
+    ("scheduling.volcano.sh_queues",),
 )
 KOORDINATOR = Dialect(
     "koordinator",
     quota_of_koordinator,
     lambda queue: {labels.QUEUE: queue},
     lambda queue: {KOORD_QUOTA: queue},
-    (("scheduling.sigs.k8s.io_elasticquotas", "scheduling.sigs.k8s.io", "v1alpha1", "ElasticQuota", "Namespaced"),),
+    ("scheduling.sigs.k8s.io_elasticquotas",),
 )
 KUEUE = Dialect(
     "kueue",
     queues_of_kueue,
     lambda queue: {labels.KUEUE_ELASTIC: "true"},
     lambda queue: {labels.KUEUE_QUEUE: queue},
-    tuple(
-        (f"kueue.x-k8s.io_{kind.lower()}s", "kueue.x-k8s.io", "v1beta2", kind, scope)
-        for kind, scope in (("ClusterQueue", "Cluster"), ("LocalQueue", "Namespaced"), ("Cohort", "Cluster"))
-    ),
+    ("kueue.x-k8s.io_clusterqueues", "kueue.x-k8s.io_localqueues", "kueue.x-k8s.io_cohorts"),
 )
 
 
@@ -175,11 +171,11 @@ LONG = pytest.mark.long  # the same story once more
 
 
 def story(dialect, objects, borrower, owner, words, *marks):
-    schema = "by its schema" if (SHARED / dialect.project).is_dir() else "by a definition of ours"
-    name = f"{objects} {schema} without its controller, {words}"
+    name = f"{objects} by its schema without its controller, {words}"
     return pytest.param(dialect, borrower, owner, id=name, marks=marks)
 
 
+@pytest.mark.contract("VE-01", "VE-36")
 @pytest.mark.parametrize(
     ("dialect", "borrower", "owner"),
     [

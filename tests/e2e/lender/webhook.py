@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 
 from hack.controlplane.errors import ApiError
-from hack.controlplane.programs import encoded
+from hack.controlplane.servers.programs import encoded
 from tests import cluster
 from tests.e2e.lender.lending import JOBS
 

@@ -15,6 +15,7 @@ from jobs.model import BadJob, Bounds, JobKind, Life, Order
 from kube import labels
 from tests.jobs.kinds.papers import BOUNDS, SAMPLES, colossal, elastic, lws, mpi, ray, train
 from tests.jobs.test_kinds import GPU, indexed, pytorch, volcano
+from tests.support.examples import scaled
 
 RESIZED = [name for name in SAMPLES if name not in ("TrainJob", "ColossalAIJob")]
 
@@ -40,6 +41,7 @@ def test_every_kind_has_a_sample():
     assert SAMPLES.keys() == KINDS.keys()
 
 
+@pytest.mark.contract("VE-05", "XD-01", "XD-02")
 @pytest.mark.parametrize("kind", SAMPLES)
 def test_every_kind_yields_the_same_noun(kind):  # XD-02
     job = KINDS[kind].read(SAMPLES[kind])
@@ -116,6 +118,7 @@ def test_pods_that_start_together_cannot_become_fewer():
     assert KINDS["Job"].read(raw).refused == ""
 
 
+@pytest.mark.contract("XD-04")
 @pytest.mark.parametrize(
     ("kind", "raw", "life"),
     [
@@ -138,6 +141,7 @@ def test_where_a_job_of_the_other_kinds_stands(kind, raw, life):
 # Priorities: PriorityClass, then 0 to 100 by the kind's field or our annotation, then the deadline (XD-08, CA-29).
 
 
+@pytest.mark.contract("CA-29")
 @pytest.mark.parametrize(
     ("raw", "order"),
     [
@@ -150,6 +154,7 @@ def test_a_priority_is_said_by_a_field_or_by_an_annotation(raw, order):
     assert KINDS[raw[0]].read(raw[1]).order == order
 
 
+@pytest.mark.contract("CA-29")
 def test_a_t9k_job_counts_in_its_queue():
     job = KINDS["ColossalAIJob"].read(colossal(queue="q"))
     assert (job.queue, job.replicas, [count for _, count in job.beside]) == ("q", 2, [1])
@@ -177,6 +182,7 @@ def test_a_priority_class_stands_where_each_kind_has_it(kind, raw):
     assert (job.priority_class, job.refused) == ("high", "")
 
 
+@pytest.mark.contract("XD-08")
 def test_one_order_of_priorities_for_all_kinds():
     by_class = replace(KINDS["Job"].read(indexed()), order=Order(class_value=10))
     nearer = {labels.PRIORITY: "50", labels.DEADLINE: "2026-01-01T00:00:00Z", **BOUNDS}
@@ -195,6 +201,7 @@ def test_one_order_of_priorities_for_all_kinds():
 # A new kind.
 
 
+@pytest.mark.contract("VE-05", "XD-01", "XD-02")
 def test_a_new_kind_is_one_module():  # XD-01
     def read(raw):
         head = common.head(raw, "Dummy")
@@ -257,7 +264,7 @@ def told(kind, raw):
 
 
 @pytest.mark.parametrize("kind", SAMPLES)
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=scaled(120), deadline=None)
 @given(data=st.data())
 def test_any_object_is_a_job_or_a_bad_one(kind, data):
     raw = SAMPLES[kind]
@@ -278,7 +285,7 @@ def test_any_object_is_a_job_or_a_bad_one(kind, data):
 
 
 @pytest.mark.parametrize("kind", SAMPLES)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=scaled(100), deadline=None)
 @given(raw=st.dictionaries(st.sampled_from(["metadata", "spec", "status"]), JSON))
 def test_any_object_at_all_is_told_or_read(kind, raw):
     assert told(kind, raw)

@@ -1,26 +1,22 @@
-"""Every change meets a real API server, with the CRDs that projects publish where ../shared/crds has them.
+"""Every change meets a real API server, with the CRDs that projects publish where tests/crds has them.
 
 The other kinds are served by a definition that takes any object: there the server shows only that the patch is one.
 """
 
-from pathlib import Path
-
 import pytest
 import pytest_asyncio
-import yaml
 
 from hack.controlplane.api import MERGE
 from hack.controlplane.errors import ApiError
-from hack.controlplane.tools import cache
 from jobs.kinds.all import KINDS
 from jobs.model import Bounds
 from tests.deploy.test_lender_installed import CRDS, loose_crd, serve
 from tests.jobs.kinds.papers import SAMPLES
 from tests.jobs.kinds.test_every_kind import RESIZED
+from tests.support.published import find
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 
-SHARED = Path(__file__).parents[3].parent / "shared" / "crds"
 STRICT = "?fieldValidation=Strict"
 NAMES = {"VolcanoJob": "Job"}
 PLAN_SPEC = {  # as DLRover published it until March 2025
@@ -37,12 +33,7 @@ def definition(kind):
     group, version, plural = KINDS[kind].path.split("/")[2:]
     if group == "batch":
         return None
-    places = [*SHARED.glob(f"*/{group}_{plural}.yaml")]
-    if kind == "PyTorchJob":
-        places = [cache.training_crds() / "kubeflow.org_pytorchjobs.yaml"]
-    if not places:
-        return loose_crd(f"{group}/{version}", NAMES.get(kind, kind))
-    return yaml.load(places[0].read_text(), yaml.CSafeLoader)
+    return find(group, plural) or loose_crd(f"{group}/{version}", NAMES.get(kind, kind))
 
 
 def plan_definition():

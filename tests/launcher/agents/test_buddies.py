@@ -52,6 +52,7 @@ def whole(job, name):
     return sorted(each["step"] for each in told if each["round"] == told[-1]["round"])[-2]
 
 
+@pytest.mark.contract("CS-19")
 def test_workers_are_lost_with_their_memory(job):
     """Nothing was in storage, so each byte came over a socket: all are looked at.
 
@@ -125,6 +126,7 @@ def kept(job):
     return steps
 
 
+@pytest.mark.contract("DL-60")
 @pytest.mark.parametrize(("kind", "size"), [
     pytest.param("fsdp", 2, id="FSDP, whose shards are copied"),
     pytest.param("fsdp", 4, id="FSDP of four workers", marks=pytest.mark.long),

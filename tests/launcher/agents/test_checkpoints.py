@@ -116,6 +116,7 @@ def kills(job, number, seed, seconds):
     assert left(job) == []
 
 
+@pytest.mark.contract("CS-19")
 def test_a_process_is_killed_at_any_moment(job):
     """DL-48: what the world goes on from is in storage, too; what was torn is never loaded, or the script says so."""
     kills(job("1", "--nproc-per-node", "2", "--max-restarts", "99"), 12, 5, seconds=90)
@@ -187,6 +188,7 @@ def test_an_agent_is_killed_and_comes_back(job, tmp_path, victim, empty):
     assert arenas(job) == ([] if not empty else arenas_of(job, victim)), "only what nobody found again is left"
 
 
+@pytest.mark.contract("CS-19")
 @pytest.mark.parametrize(("size", "disk"), [
     pytest.param(2, 5, id="storage has a newer step than its memory"),
     pytest.param(2, 10**6, id="storage has none that is newer"),
@@ -228,21 +230,31 @@ def test_who_comes_back_after_the_others_have_trained_on_and_ended(job, size, di
     assert left(job) == []
 
 
+@pytest.mark.contract("DL-108")
 def test_who_has_other_ranks_now_gets_the_shards_of_these(job):
-    """DL-108: both agents die, and come back with their memory, but the other way round: they fetch from each other."""
+    """DL-108: the map of the fabric changes, and with it who has which rank: own memory is none of that rank.
+
+    Both agents die, and come back with their memory to leaves that have changed places. Each fetches its new rank's
+    shard from the other, and the script finds every byte of it right.
+    """
     job = job("2", "--max-restarts", "9")
-    agents = gathered(job, 2, "disk=5")
+
+    def standing(leaves):
+        return [job.start(name, "--path", f"spine/{leaf}", arguments=("disk=5",)) for name, leaf in leaves.items()]
+
+    agents = standing({"w0": "a", "w1": "b"})
     saved(job, 12)
     before = {life.name: life.rank for life in job.lives()}
     for agent in agents:
         agent.kill()
     until(lambda: not any(running(life.pid) for life in job.lives()), "training ends with its agents")
-    back = [job.start(name, env={"CREW_NAME": name}, arguments=("disk=5",)) for name in ("w1", "w0")]
+    back = standing({"w0": "b", "w1": "a"})
     step, restore = started(job, newest_round(job, 2), 2)
     after = {life.name: life.rank for life in job.lives()[-2:]}
-    fetched = [agent for agent in back if "step_fetched" in agent.log.read_text()]
-    assert len(fetched) == (0 if after == before else 2)
+    assert (before, after) == ({"w0": 0, "w1": 1}, {"w0": 1, "w1": 0})
     assert step == restore >= 10
+    assert all(f"step_fetched step={step}" in agent.log.read_text() for agent in back), job.told()
+    assert not lines(job, "broken"), "a rank has been given what is not its own"
     job.finish()
     assert job.codes(*back) == [0, 0]
 
@@ -283,6 +295,7 @@ def test_the_keeper_is_killed(job):
     assert left(job) == []
 
 
+@pytest.mark.contract("XD-06")
 @pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_what_was_saved_is_in_storage_when_a_drained_agent_has_ended(job, size):
     """XD-06: with SIGTERM all stop after one step, which is saved in memory only. It is committed in time."""
@@ -299,6 +312,7 @@ def test_what_was_saved_is_in_storage_when_a_drained_agent_has_ended(job, size):
     assert len(arenas(job)) == size, "who comes next may have it from memory"
 
 
+@pytest.mark.contract("XD-06")
 def test_one_worker_is_evicted_with_its_memory(job, tmp_path):
     """XD-06: what it had sealed at the stop step is in storage when it has ended, and in the memory of who stays.
 

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.launcher.agents.crew import RUN, TOY
+from tests.launcher.agents.crew import RUN, TOY, free_port
 
 BIN = Path(sys.executable).parent
 SEEN = {"PATH": f"{BIN}:{os.environ['PATH']}"}
 
 
+@pytest.mark.contract("DL-36", "PE-08", "PE-10")
 @pytest.mark.parametrize("program", ["turnout-run", "dlrover-run"])
 def test_alone_in_a_container(crew, program):
     """DL-36, PE-08, PE-10: no master, no server, no address; every process has its rank."""
@@ -31,6 +32,41 @@ def test_alone_in_a_container(crew, program):
     assert {life.env["MASTER_ADDR"] for life in world} == {"127.0.0.1"}
 
 
+def test_a_worker_that_is_alone_leaves_the_port_that_it_is_given_to_its_processes(crew):
+    """A script that meets at tcp://HOST:PORT listens there itself, in each round."""
+    job = crew()
+    script, port = job.folder / "meets.py", free_port()
+    script.write_text(
+        "import os, socket, sys\n"
+        "server = socket.create_server(('', int(sys.argv[1])))\n"
+        "print(os.environ['MASTER_ADDR'], os.environ['MASTER_PORT'], flush=True)\n"
+        "sys.exit(os.environ['TORCHELASTIC_RESTART_COUNT'] == '0')\n"
+    )
+    options = ("--no-fork", "--nnodes=1", "--max-restarts=1", f"--master-port={port}")
+    agent = job.start("w0", argv=(*RUN, *options, str(script), str(port)), env={"POD_IP": "192.0.2.1"})
+    assert agent.code() == 0, job.told()
+    assert agent.out.read_text() == f"127.0.0.1 {port}\n" * 2
+
+
+@pytest.mark.contract("PE-34")
+@pytest.mark.parametrize("word", ["1", ""], ids=["1", "empty, of which torchrun dies"])
+def test_a_pytorchjob_that_stands_alone(crew, word):
+    """PE-34: what the operator sets is enough, also what else it sets for a job that could be larger."""
+    job = crew()
+    environ = {
+        "PET_STANDALONE": word,
+        "PET_NNODES": "1:3",
+        "PET_NPROC_PER_NODE": "2",
+        "PET_RDZV_ENDPOINT": "a-worker-0:1",
+    }
+    agent = job.start("alone", argv=(*RUN, "--no-fork", str(TOY), str(job.folder)), env=environ)
+    world = job.world(2)
+    job.finish()
+    assert agent.code() == 0
+    assert {life.env["MASTER_ADDR"] for life in world} == {"127.0.0.1"}
+
+
+@pytest.mark.contract("DL-42", "PE-11")
 def test_two_nodes_of_fixed_size(crew):
     """PE-11, DL-42: the fault-tolerant command line, the same on each node, inside bash -c."""
     job = crew()
@@ -47,6 +83,9 @@ def test_two_nodes_of_fixed_size(crew):
     assert {life.env["GROUP_RANK"] for life in world} == {"0", "1"}
 
 
+@pytest.mark.root
+@pytest.mark.debian("iproute2")
+@pytest.mark.contract("CS-17", "DL-38")
 def test_nobody_gives_an_address(crew, hosts):
     """DL-38: two agents of one host find each other, and their processes are told where rank 0 is."""
     net = hosts(1)
@@ -56,9 +95,14 @@ def test_nobody_gives_an_address(crew, hosts):
     world = job.world(2)
     job.finish()
     assert job.codes(*agents) == [0, 0]
+    for agent in agents:
+        assert "127.0.0.1:29400" in agent.until("noted", word="no address")["detail"]
+    waited = [told for agent in agents for told in agent.told("round_waits")]
+    assert {(told["at"], told["wanted"]) for told in waited} == {("127.0.0.1:29400", 2)}
     assert len({(life.env["MASTER_ADDR"], life.env["MASTER_PORT"]) for life in world}) == 1
 
 
+@pytest.mark.contract("DL-41")
 def test_arguments_of_the_script_are_left_alone(crew):
     """DL-41: what looks like an option of ours behind the script is the script's."""
     job = crew()
@@ -70,6 +114,7 @@ def test_arguments_of_the_script_are_left_alone(crew):
     assert agent.out.read_text() == f"{given}\n"
 
 
+@pytest.mark.contract("DL-29", "DL-93")
 def test_the_budget_is_spent(crew):
     """DL-29: `--max-restarts 2` and a script that always fails: three runs, then exit 1."""
     job = crew("2", "--max-restarts", "2")
@@ -79,6 +124,7 @@ def test_the_budget_is_spent(crew):
     assert [lives[0].restarts for lives in job.worlds().values()] == [0, 1, 2]
 
 
+@pytest.mark.contract("DL-92", "PE-04")
 def test_one_of_four_processes_is_killed(crew):
     """PE-04: all four are started anew, once, and all know the same restart count."""
     job = crew("2", "--nproc-per-node", "2", "--max-restarts", "3")
@@ -147,6 +193,7 @@ def test_ctrl_c(crew):
     assert agent.code() == 130
 
 
+@pytest.mark.contract("DL-91")
 def test_resizing_is_promised_for_ddp_only(crew):
     """DL-91: the user is told before anything starts."""
     job = crew("1:2", "--strategy", "fsdp")

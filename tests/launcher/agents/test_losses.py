@@ -116,6 +116,23 @@ def test_the_coordinator_is_killed_in_join(crew, tmp_path):
     kills_in_join(crew("3", *arbiter("file", tmp_path)), 3, (0,))
 
 
+@pytest.mark.parametrize("victims", [(1, 0), (0, 1)], ids=["the coordinator last", "the coordinator first"])
+def test_a_job_of_fixed_size_goes_on_once_who_was_killed_is_back_in_its_place(crew, victims):
+    job = crew("2")
+    agents = job.gather(2)
+    for victim in victims:
+        round_ = max(job.worlds())
+        agents[victim].kill()
+        agents[1 - victim].until("round_waits", reason="below_min")
+        agents[victim] = job.start(f"w{victim}")
+        world = job.world(2, after=round_)
+        assert {life.name for life in world} == {"w0", "w1"}
+        assert {life.restarts for life in world} == {0}, "the loss of a worker is no fault of the job"
+    job.finish()
+    assert job.codes(*agents) == [0, 0]
+    job.check_one_world()
+
+
 def test_half_the_world_has_no_arbiter(crew):
     """Without one half is not enough, with the coordinator or without: nobody knows whether the others train."""
     jobs = [(crew("1:2"), 0), (crew("1:2"), 1)]

@@ -56,6 +56,8 @@ def test_a_worker_that_is_stopped_and_resumed(crew, at, back):
     assert job.codes(*(agents if back else others)) == [0] * (2 + back)
 
 
+@pytest.mark.root
+@pytest.mark.debian("iproute2")
 @pytest.mark.parametrize(("at", "back"), CASES)
 def test_a_host_that_falls_silent(crew, hosts, tmp_path, at, back):
     """Its packets are lost: both sides notice within the limit, and what it ran ends with the old world."""

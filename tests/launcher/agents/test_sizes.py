@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
+
+import pytest
 
 from tests.launcher.agents.crew import until
 
@@ -12,6 +15,7 @@ AHEAD = ("--heartbeat-s", "0.2", "--silence-s", "5", "--last-call-s", "0")  # wi
 SLOW = "imports_slowly"
 
 
+@pytest.mark.contract("CS-17", "DL-87", "PE-02", "PE-06", "PE-12")
 def test_grows_from_one_to_three(crew):
     """PE-12, DL-87, PE-02: the elastic command line; each size is a round of its own."""
     job = crew("1:4", "--last-call-s", "0")
@@ -27,6 +31,7 @@ def test_grows_from_one_to_three(crew):
     job.check_one_world()
 
 
+@pytest.mark.contract("DL-88", "DL-89", "DL-90")
 def test_two_to_three_to_two(crew):
     """DL-88, DL-89, DL-90: starts with min, grows with who joins, shrinks with who dies."""
     job = crew("2:4", "--last-call-s", "0.3")
@@ -86,14 +91,23 @@ def test_spares(crew, tmp_path):
     job.check_one_world()
 
 
+@pytest.mark.contract("DL-107")
 def test_the_log_gives_addresses_by_rank(crew):
-    """DL-107"""
-    job = crew("2")
-    agents = job.gather(2)
+    """DL-107: after each rendezvous, in the order of the ranks, which here is not that of the names."""
+    job = crew("2", "--max-restarts", "1", at="127.0.0.2")
+    places = {"w0": ("127.0.0.2", "spine/b"), "w1": ("127.0.0.3", "spine/a")}
+    agents = [
+        job.start(name, "--local-addr", address, "--path", path, "--rdzv-conf", f"is_host={int(name == 'w0')}")
+        for name, (address, path) in places.items()
+    ]
+    os.kill(job.world(2)[0].pid, signal.SIGKILL)
+    job.world(2, after=1)
     job.finish()
     assert job.codes(*agents) == [0, 0]
-    formed = agents[0].until("world_formed")
-    assert str(formed["ips"]).count("127.0.0.1") == 2
+    by_rank = {round_: [places[life.name][0] for life in lives] for round_, lives in job.worlds().items()}
+    assert by_rank == {1: ["127.0.0.3", "127.0.0.2"], 2: ["127.0.0.3", "127.0.0.2"]}
+    formed = {told["round"]: told["ips"] for agent in agents for told in agent.told("world_formed")}
+    assert formed == {round_: str(tuple(addresses)) for round_, addresses in by_rank.items()}
 
 
 def test_terms_that_differ_are_refused(crew):
@@ -109,6 +123,7 @@ def test_terms_that_differ_are_refused(crew):
     assert job.codes(job.agents[0], job.agents[2]) == [0, 0]
 
 
+@pytest.mark.contract("VE-25")
 def test_the_others_wait_until_the_first_answers(crew):
     """VE-25: who starts before worker 0 looks for it until it is there."""
     job = crew("2")
@@ -122,6 +137,8 @@ def test_the_others_wait_until_the_first_answers(crew):
     assert [life.round for life in world] == [1, 1]
 
 
+@pytest.mark.root
+@pytest.mark.debian("iproute2")
 def test_others_wait_for_the_first_worker(crew, hosts, tmp_path):
     """VE-25: a worker that comes before worker 0 knocks until its endpoint answers."""
     net, token = hosts(2), tmp_path / "token"

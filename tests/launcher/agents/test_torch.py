@@ -16,6 +16,7 @@ REDUCES = Path(__file__).with_name("scripts") / "reduces.py"
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 
 
+@pytest.mark.contract("PE-01")
 def test_a_killed_process_under_gloo(crew):
     """Two agents, torch imported ahead: one process is killed in the middle of its collectives, all begin anew once."""
     job = crew("2", "--max-restarts", "3", script=REDUCES, quick=("--heartbeat-s", "0.5", "--silence-s", "5"))
@@ -40,6 +41,7 @@ def torchrun(job, name, nnodes):
     return job.start(name, argv=(*TORCHRUN, *options, *conf, str(REDUCES), str(job.folder)), env=env, cwd=job.folder)
 
 
+@pytest.mark.contract("PE-03", "VE-21")
 def test_torchs_own_agents_meet_here(crew):
     """`torchrun --rdzv-backend=turnout`: two agents form a world and end well, within seconds; then no port is held."""
     job = crew("2")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from launcher.rendezvous.arbiter import next_round
 from launcher.shell.arbiters.round_file import RoundFileArbiter
 from tests.launcher.arbiters.world import record
+from tests.support.examples import scaled
 
 NAMES = ("anna", "bob", "carl")
 PATIENCE_S = 60.0
@@ -63,7 +64,7 @@ class Town:
         (self.folder / pattern.format(len(self.granted))).write_bytes(b'{"sum"')
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=scaled(60), deadline=None)
 @given(st.lists(events, min_size=5, max_size=60))
 def test_rounds_rise_and_each_has_one_holder_in_any_order(schedule):
     async def live(folder):

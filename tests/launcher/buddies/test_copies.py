@@ -60,6 +60,7 @@ async def test_saves_that_come_faster_are_overtaken_and_one_step_is_always_whole
     assert all(uncopied for _, uncopied in (each.copies.done() for each in job.keepers))
 
 
+@pytest.mark.contract("DL-60")
 async def test_a_replacement_takes_its_shard_from_a_buddy(job):
     """DL-60: equal, bit by bit, and over a socket: its folder is new and empty."""
     job = job(3)

@@ -67,6 +67,7 @@ def writes(path):
     return writing
 
 
+@pytest.mark.contract("XD-06")
 @pytest.mark.parametrize(("size", "stays"), [
     pytest.param(3, 0, id="two of three, the coordinator stays"),
     pytest.param(4, 0, id="three of four, the coordinator stays", marks=pytest.mark.long),
@@ -108,6 +109,7 @@ def test_all_but_one_are_evicted_together(job, size, stays):
     assert arenas(job) == sorted(path for leaver in leavers for path in arenas_of(job, leaver.name))
 
 
+@pytest.mark.contract("DL-60")
 @pytest.mark.long
 def test_a_worker_of_fsdp_is_lost_for_good(crew, tmp_path):
     """The guide's loop with replica_count=2: nobody takes its place, and the one that is left has all in its memory."""

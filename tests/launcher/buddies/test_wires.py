@@ -49,7 +49,7 @@ async def test_a_keeper_that_does_not_know_the_token_is_told_nothing(job):
 
 
 async def test_who_is_of_an_older_round_is_refused(job):
-    """DESIGN §5: what it would write is of a past that was given up."""
+    """docs/design.md 5: what it would write is of a past that was given up."""
     job = job(2)
     await job.form()
     await job.save(4)

@@ -16,6 +16,7 @@ committed = st.lists(steps, max_size=12)
 read_now = st.frozensets(steps, max_size=5)
 
 
+@pytest.mark.contract("DL-50")
 @pytest.mark.parametrize(
     ("there", "keep", "goes"),
     [

@@ -17,6 +17,7 @@ def test_nothing_is_stored(trained):  # DL-63
     assert (trained["zero1"]["began"], trained["zero1"]["path"]) == (0, None)
 
 
+@pytest.mark.contract("DL-63")
 @pytest.mark.parametrize(
     ("first", "again", "path"),
     [

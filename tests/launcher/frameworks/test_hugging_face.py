@@ -13,6 +13,7 @@ def test_steps_of_storage_and_the_last_one_go_there(trained):  # DL-63
     assert trained["undisturbed"]["began"] == 0
 
 
+@pytest.mark.contract("DL-63")
 @pytest.mark.parametrize(
     ("name", "began"),
     [

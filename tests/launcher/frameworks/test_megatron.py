@@ -10,6 +10,7 @@ def trained(runs):
     return runs("trains_megatron.py")
 
 
+@pytest.mark.contract("DL-61")
 @pytest.mark.parametrize(
     ("version", "takes", "counts"),
     [
@@ -26,10 +27,12 @@ def test_which_versions_are_taken(version, takes, counts):  # DL-61, DL-62
     assert (too_old_megatron(version) is None, counts_operations(version)) == (takes, counts)
 
 
+@pytest.mark.contract("DL-61")
 def test_a_version_that_is_too_old_is_told(trained):  # DL-61
     assert "0.3.0 is too old: 0.4.0 or newer is needed" in trained["0.3.0"]["told"]
 
 
+@pytest.mark.contract("DL-57", "DL-58", "DL-59", "DL-62")
 @pytest.mark.parametrize(
     ("version", "counted"),
     [
@@ -49,6 +52,7 @@ def test_the_training_script_runs_with_its_import_line_changed(trained, version,
         assert (each["state"], each["steps"]) == (trained["undisturbed"]["state"], 5)
 
 
+@pytest.mark.contract("DL-57", "DL-58", "DL-59", "DL-62", "DL-63")
 @pytest.mark.parametrize(
     ("first", "again"),
     [
@@ -69,6 +73,7 @@ def test_data_parallel_ranks_may_become_fewer(trained):  # DL-57
     assert trained["data alone"]["trained"] == trained["data"]["trained"]
 
 
+@pytest.mark.contract("DL-57", "DL-58", "DL-59", "DL-62")
 def test_another_grid_is_told(trained):  # DL-57
     assert "(2, 1, 1) when saved, (1, 1, 1) now" in trained["tensor alone"]["told"]
 

@@ -40,6 +40,7 @@ def turnout_run(folder, script, *arguments):
     return {line.pop("rank"): line for line in lines}
 
 
+@pytest.mark.contract("DL-63")
 def test_a_killed_rank(tmp_path):  # DL-48, DL-63
     undisturbed = turnout_run(tmp_path / "whole", TRAINER, 0)
     killed = turnout_run(tmp_path / "killed", TRAINER, 5)

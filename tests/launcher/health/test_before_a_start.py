@@ -31,6 +31,7 @@ def told(job, word):
     return [each for agent in job.agents for each in agent.told(word)]
 
 
+@pytest.mark.contract("CS-18", "DL-30", "DL-84", "DL-85", "DL-86", "DL-83")
 @pytest.mark.parametrize(
     "broken",
     [
@@ -60,12 +61,19 @@ def test_a_check_comes_before_each_start_and_a_faulty_node_is_left_out(job, tmp_
     checks = len(told(job, "check_ended"))
     os.kill(first[0].pid, signal.SIGKILL)
     until(lambda: len(told(job, "check_ended")) > checks, job.told)
-    job.world(2, after=first[0].round)
+    second = job.world(2, after=first[0].round)
+
+    healthy = job.start(broken, "--host", "another-node")  # DL-83: its replacement, where a controller puts it
+    third = job.world(3, after=second[0].round, seconds=120)
+    assert {life.name for life in third} == agents.keys()
+    assert told(job, "check_started")[-1]["members"] == 3, "all were checked anew, the replacement among them"
+    assert healthy.told("node_checked")[-1]["collective_s"] > 0
     job.finish()
-    assert job.codes(*well) == [0, 0]
+    assert job.codes(*well, healthy) == [0, 0, 0]
     job.check_one_world()
 
 
+@pytest.mark.contract("DL-34", "DL-35", "DL-96")
 @pytest.mark.parametrize("job", [("1", "--switchbox-check")], indirect=True, ids=["one node"])
 def test_a_node_whose_switchbox_has_no_working_link_does_not_train(job):
     """Here no pair of GPUs is there. DL-96, DL-35"""

@@ -85,6 +85,7 @@ def test_each_answer_names_the_port_of_the_next_meeting():
     assert {order.port for order in story.orders().values()} == {7}
 
 
+@pytest.mark.contract("DL-31")
 @pytest.mark.parametrize(
     ("faults", "reason"),
     [
@@ -130,6 +131,7 @@ def test_slow_nodes_train_where_they_are_not_left_out():
     assert [fields["member"] for _, fields in story.events("node_slow")] == ["c"]
 
 
+@pytest.mark.contract("DL-83")
 def test_a_world_that_gets_too_small_waits_for_a_replacement_which_is_checked_with_all():
     """DL-83"""
     story = Checked("4", dead="c").join(*"abcd").measure_all()

@@ -11,6 +11,7 @@ from hack.bench.health.floor import Floor, numbers
 from launcher.errors import BadCheck
 from launcher.health.groups import next_groups
 from launcher.health.model import Cause, Check, Limits, Measured, Rule, Verdict
+from tests.support.examples import scaled
 
 ROBUST = Limits(rule=Rule.MEDIAN)
 NETWORK, COMPUTE = Cause.NETWORK_SLOW, Cause.COMPUTE_SLOW
@@ -49,6 +50,7 @@ def told(verdict, floor, rounds):
     )
 
 
+@pytest.mark.contract("DL-80")
 @pytest.mark.parametrize(
     ("nodes", "groups"),
     [
@@ -71,7 +73,7 @@ def test_a_round_that_finds_nothing_is_the_only_one(nodes):
     assert len(rounds) == 1
 
 
-# Who is found in how many rounds. Where DLRover's verdict differs: facts/dlrover.md §2.3
+# Who is found in how many rounds. Where DLRover's verdict differs: docs/facts/dlrover.md 2.3
 FOUND = [
     pytest.param(Floor(4, dead=some(1)), [1], 2, id="one of four"),
     pytest.param(Floor(6, dead=some(5)), [5], 2, id="the sixth of six, mixed with good ones: DL-81"),
@@ -85,6 +87,7 @@ FOUND = [
 ]
 
 
+@pytest.mark.contract("DL-81")
 @pytest.mark.parametrize(("floor", "bad", "rounds"), FOUND)
 def test_bad_nodes(floor, bad, rounds):
     verdict, ran = floor.check()
@@ -263,7 +266,8 @@ def floors(draw, share=3):
     return Floor(nodes, seed=draw(st.integers(0, 99)), **_by_kind(faults))
 
 
-@settings(max_examples=60)
+@pytest.mark.contract("DL-81")
+@settings(max_examples=scaled(60))
 @given(floors(), st.sampled_from([Rule.MEDIAN, Rule.SPREAD]))
 def test_up_to_a_third_is_found_exactly_in_at_most_five_rounds(floor, rule):
     verdict, rounds = floor.check(Limits(rule=rule), most=5)
@@ -281,7 +285,7 @@ def touched(floor):
     return floor.dead | floor.broken | floor.far | floor.tired | {*chain(*floor.cut, *floor.thin)}
 
 
-@settings(max_examples=60)
+@settings(max_examples=scaled(60))
 @given(floors(share=1), st.sampled_from(list(Rule)))
 def test_however_many_are_bad_no_innocent_is_called_bad(floor, rule):
     verdict, _ = floor.check(Limits(rule=rule))
@@ -289,7 +293,7 @@ def test_however_many_are_bad_no_innocent_is_called_bad(floor, rule):
     assert {*numbers(verdict.bad_links)} <= floor.cut
 
 
-@settings(max_examples=60)
+@settings(max_examples=scaled(60))
 @given(floors(), st.sampled_from(list(Rule)))
 def test_no_innocent_is_called_slow(floor, rule):
     verdict, _ = floor.check(Limits(rule=rule))

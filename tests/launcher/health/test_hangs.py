@@ -18,6 +18,7 @@ from launcher.health.step_times import (
     edge_s,
     quantile_s,
 )
+from tests.support.examples import scaled
 
 LIMITS = Limits()
 LONG_S = edge_s(BUCKETS - 1)
@@ -51,6 +52,7 @@ def stands(seen):
     return lambda now_s: seen
 
 
+@pytest.mark.contract("DL-113")
 @pytest.mark.parametrize(
     ("seen", "limits", "is_s"),
     [
@@ -125,7 +127,7 @@ def test_a_quantile_is_too_long_by_no_more_than_a_bucket(times_s, share):
 
 
 @given(st.lists(st.integers(0, MOST_COUNTED), min_size=BUCKETS, max_size=BUCKETS))
-@settings(max_examples=10)
+@settings(max_examples=scaled(10))
 def test_with_age_no_kind_of_step_is_forgotten_and_the_usual_one_stays(counts):
     old = aged(counts)
     assert [count > 0 for count in old] == [count > 0 for count in counts]
@@ -151,8 +153,9 @@ def played(times_s, repeat=30):
     return seen_at, ends_s[-1], sorted(steps)[math.ceil(0.999 * len(steps)) - 1]
 
 
+@pytest.mark.contract("DL-109")
 @given(st.lists(st.floats(2.0, 4.0), min_size=34, max_size=40))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=scaled(15), deadline=None)
 def test_a_hang_is_found_within_three_rare_steps_and_nothing_before_it_is_called_one(times_s):
     seen_at, end_s, rare_s = played(times_s)
     ((at_s, hang),) = told(seen_at, end_s + 20.0)
@@ -161,7 +164,7 @@ def test_a_hang_is_found_within_three_rare_steps_and_nothing_before_it_is_called
 
 
 @given(st.lists(st.floats(0.001, 4.9), min_size=1, max_size=40), st.floats(0.001, 0.25))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=scaled(15), deadline=None)
 def test_steps_below_the_floor_are_never_a_hang(times_s, look_s):
     seen_at, end_s, _ = played(times_s, 2)
     assert not told(seen_at, end_s, Limits(look_s=look_s))

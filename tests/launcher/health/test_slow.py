@@ -15,6 +15,7 @@ def slow(times, limits, floor_s=None):
     return [at for at, time_s in enumerate(times) if sample.slow(time_s, [time_s], floor_s)]
 
 
+@pytest.mark.contract("DL-31")
 @pytest.mark.parametrize(
     ("times", "limits", "found"),
     [

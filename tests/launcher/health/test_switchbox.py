@@ -28,6 +28,7 @@ def judged(wires, checks=USUAL):
     return judge(bandwidths(checks.box_pairs, wires), checks.min_bandwidth_mb_per_s, checks.min_channels)
 
 
+@pytest.mark.contract("DL-34", "DL-35", "DL-96")
 def test_the_pairs_of_the_guide_are_measured_one_by_one():
     """DL-96, DL-33"""
     wires = Wires()
@@ -35,6 +36,7 @@ def test_the_pairs_of_the_guide_are_measured_one_by_one():
     assert wires.asked == [(0, 1), (2, 4), (3, 5), (6, 7)]
 
 
+@pytest.mark.contract("DL-34", "DL-35", "DL-96")
 @pytest.mark.parametrize(
     ("wires", "broken", "faulty"),
     [

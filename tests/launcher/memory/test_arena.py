@@ -1,7 +1,6 @@
 """An arena: what is saved in turns, read back, pinned and hashed, who may write, and what memory it takes."""
 
 import gc
-import os
 import secrets
 import shutil
 import subprocess
@@ -314,9 +313,9 @@ print([(slot.state.name, slot.record and slot.record.step) for slot in arena.slo
 """
 
 
+@pytest.mark.root
+@pytest.mark.debian("util-linux")
 def test_too_little_memory_is_an_error_and_no_signal_and_costs_nothing_that_was_saved(tmp_path):
-    if os.geteuid() != 0 or shutil.which("unshare") is None:
-        pytest.fail("a file system of 8 MiB needs root and `unshare`: apt-get install util-linux", pytrace=False)
     mounted = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=8m none "$1" && shift && exec "$@"', "sh", tmp_path)
     with child(SMALL, tmp_path, before=mounted) as other:
         out, err = other.communicate(timeout=60)

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from launcher.checkpoint.generations import PAGE_BYTES, Identity, Record, newest
 from launcher.shell.memory.arena import Arena, boot_id
 from launcher.shell.memory.keeper.line import Line, Overtaken
+from tests.support.examples import scaled
 
 BYTES = 100
 
@@ -97,4 +98,4 @@ class Saves(RuleBasedStateMachine):
 
 
 TestSaves = Saves.TestCase
-TestSaves.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestSaves.settings = settings(max_examples=scaled(60), stateful_step_count=40, deadline=None)

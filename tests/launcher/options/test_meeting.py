@@ -16,12 +16,15 @@ POD = {"POD_NAME": "a-worker-2"}
 MASTER = {"MASTER_ADDR": "a-master-0", "MASTER_PORT": "23456"}
 
 
+@pytest.mark.contract("PE-07", "PE-13", "PE-33")
 @pytest.mark.parametrize(
     ("line", "environ", "address"),
     [
         pytest.param("", {}, ("127.0.0.1", 0), id="one worker needs no address"),
         pytest.param("", MASTER, ("127.0.0.1", 0), id="nor one that inherits somebody's"),
-        pytest.param("--master-port=2950", {}, ("127.0.0.1", 2950), id="but a port of its own is kept"),
+        pytest.param("--master-port=2950", {}, ("127.0.0.1", 0), id="nor one that names a port of its processes"),
+        pytest.param("--master-addr=h --master-port=2950", {}, ("127.0.0.1", 0), id="nor one that names its host"),
+        pytest.param("--rdzv-endpoint=h:2950", {}, ("h", 2950), id="at an endpoint a spare may come"),
         pytest.param("--nnodes=2", {}, ("127.0.0.1", 29400), id="two that are told nothing meet on their machine"),
         pytest.param("--nnodes=2 --rdzv-endpoint=h", {}, ("h", 29400), id="the default port, PE-13"),
         pytest.param("--nnodes=2 --rdzv-endpoint=[::1]:7", {}, ("::1", 7), id="IPv6 in brackets"),
@@ -48,6 +51,41 @@ def test_where_they_meet(line, environ, address):
 
 
 @pytest.mark.parametrize(
+    ("line", "port"),
+    [
+        pytest.param("--nnodes=1 --master-port=2950", 2950, id="alone"),
+        pytest.param("--standalone --master-port=2950", 2950, id="standalone"),
+        pytest.param("--nnodes=1", 0, id="no port is asked for"),
+        pytest.param("--nnodes=2 --master-addr=h --master-port=2950", 0, id="the coordinator of several listens there"),
+        pytest.param("--nnodes=1 --rdzv-endpoint=h:2950 --master-port=2950", 0, id="so does that of an endpoint"),
+    ],
+)
+def test_the_processes_of_a_worker_that_is_alone_meet_at_the_port_that_it_is_given(line, port):
+    assert settings(line).meeting.store_port == port
+
+
+@pytest.mark.parametrize(
+    ("line", "environ", "about"),
+    [
+        pytest.param("--nnodes=2", {}, "--nnodes", id="no address"),
+        pytest.param("", {"PET_NNODES": "1:4"}, "PET_NNODES", id="nor one of an elastic job"),
+        pytest.param("--nnodes=2", {"POD_NAME": "a-x7b2k"}, "--nnodes", id="a pod without a number"),
+        pytest.param("--nnodes=2 --rdzv-endpoint=127.0.0.1:29400", {}, None, id="the same place, but said"),
+        pytest.param("--nnodes=2 --master-addr=127.0.0.1 --master-port=29400", {}, None, id="said otherwise"),
+        pytest.param("--nnodes=2", {"MASTER_ADDR": "h"}, None, id="said by the pod"),
+        pytest.param("--nnodes=2", POD, None, id="a pod with a number"),
+        pytest.param("--nnodes=2 --round-dir=/s", {}, None, id="a folder tells where"),
+        pytest.param("--nnodes=1", {}, None, id="one worker needs none"),
+        pytest.param("--standalone --nnodes=1:2", {}, None, id="nor one that stands alone"),
+    ],
+)
+def test_several_workers_that_are_told_no_address_are_told_what_is_missing(line, environ, about):
+    told = [note for note in settings(line, environ).notes if note.word is Warned.NO_ADDRESS]
+    assert [note.about for note in told] == ([about] if about else [])
+    assert all("127.0.0.1:29400" in note.why and "--rdzv-endpoint" in note.why for note in told)
+
+
+@pytest.mark.parametrize(
     ("line", "environ", "reason"),
     [
         pytest.param(
@@ -69,9 +107,10 @@ def test_a_named_back_end_stays_when_the_job_is_elastic(backend):
     assert (found.meeting.backend.value, found.notes) == (backend, ())
 
 
+@pytest.mark.contract("PE-15")
 @pytest.mark.parametrize("line", ["--nnodes=1:3", "--nnodes=1:3 --rdzv-backend=static"], ids=["unsaid", "static"])
 def test_an_elastic_job_gets_the_dynamic_rendezvous_and_is_told(line):  # PE-15
-    found = settings(line)
+    found = settings(f"{line} --master-addr=m")
     assert found.meeting.backend is Backend.C10D
     assert [note.word for note in found.notes] == [Warned.OTHER_BACKEND]
 
@@ -80,12 +119,14 @@ def test_a_fixed_job_stays_static():
     assert settings("--nnodes=3").meeting.backend is Backend.STATIC
 
 
+@pytest.mark.contract("PE-16")
 @pytest.mark.parametrize("backend", ["etcd", "etcd-v2"])
 def test_the_user_of_etcd_is_told_that_its_server_is_not_asked(backend):  # PE-16
     found = settings("", {**POD, "PET_NNODES": "1:3", "PET_RDZV_BACKEND": backend, "PET_RDZV_ENDPOINT": "etcd:2379"})
     assert [(note.about, note.word) for note in found.notes] == [("PET_RDZV_ENDPOINT", Warned.NO_EFFECT)]
 
 
+@pytest.mark.contract("PE-14")
 @pytest.mark.parametrize(
     ("line", "environ", "run"),
     [

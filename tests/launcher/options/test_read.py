@@ -32,6 +32,7 @@ POD = {"POD_NAME": "job-edljob-worker-1", "NODE_NUM": "4", "NODE_RANK": "1", "JO
 MET = {"meeting.host": "job-edljob-worker-0", "meeting.port": "29400", "meeting.run": "u-1", "place.order": "1"}
 
 
+@pytest.mark.contract("DL-40", "DL-42", "PE-11")
 @pytest.mark.parametrize(
     ("line", "environ", "means"),
     [
@@ -71,6 +72,7 @@ def test_the_command_lines_of_the_guide(line, environ, means):  # DL-42
     assert said(settings(line, environ), *means) == means
 
 
+@pytest.mark.contract("DL-32", "DL-33", "DL-100")
 @pytest.mark.parametrize(
     ("line", "means"),
     [
@@ -102,6 +104,7 @@ def test_the_health_checks_of_the_guide(line, means):
     assert said(settings(line), *means) == means
 
 
+@pytest.mark.contract("DL-31", "DL-98")
 @pytest.mark.parametrize(
     ("line", "culprit"),
     [
@@ -153,6 +156,7 @@ def test_the_command_lines_of_the_pytorch_page(line, means):
     assert found.notes == ()
 
 
+@pytest.mark.contract("PE-30", "PE-31", "PE-32", "PE-35", "PE-36", "PE-37", "PE-38", "PE-39")
 def test_the_environment_of_an_elastic_pytorchjob_is_enough():  # PE-30..39
     environ = {
         "PET_RDZV_BACKEND": "c10d",
@@ -176,6 +180,66 @@ def test_the_environment_of_an_elastic_pytorchjob_is_enough():  # PE-30..39
     }
     assert (found.terms.max_restarts, found.terms.join_timeout_s, found.terms.last_call_s) == (100, 90.0, 5.0)
     assert [note.about for note in found.notes] == ["PET_MONITOR_INTERVAL"]
+
+
+@pytest.mark.contract("PE-35")
+def test_max_restarts_are_0_where_no_policy_says_them():  # PE-35
+    assert settings("t.py", {}).terms.max_restarts == 0
+    assert settings("t.py", {"PET_MAX_RESTARTS": "3"}).terms.max_restarts == 3
+    assert refused("t.py", {"PET_MAX_RESTARTS": "-1"}).startswith("PET_MAX_RESTARTS is '-1'")
+
+
+@pytest.mark.contract("PE-36")
+@pytest.mark.parametrize("seconds", ["0.1", "3", "30"])
+def test_the_interval_of_a_monitor_is_taken_and_told_to_do_nothing(seconds):  # PE-36
+    found = settings("t.py", {"PET_MONITOR_INTERVAL": seconds})
+    assert [(note.about, note.word) for note in found.notes] == [("PET_MONITOR_INTERVAL", Warned.NO_EFFECT)]
+
+
+def test_the_interval_of_a_monitor_is_a_number_of_seconds():  # PE-36
+    assert refused("t.py", {"PET_MONITOR_INTERVAL": "soon"}).startswith("PET_MONITOR_INTERVAL is 'soon'")
+
+
+@pytest.mark.contract("PE-37")
+@pytest.mark.parametrize(
+    ("method", "forks"), [("fork", True), ("forkserver", True), ("spawn", False)], ids=["fork", "forkserver", "spawn"]
+)
+def test_each_start_method_of_a_policy(method, forks):  # PE-37
+    found = settings("t.py", {"PET_START_METHOD": method})
+    assert (found.start.fork, found.notes) == (forks, ())
+
+
+@pytest.mark.contract("PE-37")
+@pytest.mark.parametrize("method", ["thread", "Fork", "1"])
+def test_no_other_start_method_is_taken(method):  # PE-37
+    assert refused("t.py", {"PET_START_METHOD": method}).startswith(f"PET_START_METHOD is {method!r}: one of")
+
+
+@pytest.mark.contract("PE-38")
+@pytest.mark.parametrize(
+    ("environ", "processes"),
+    [
+        pytest.param({"PET_N_PROC_PER_NODE": "4"}, 4, id="as the page spells it"),
+        pytest.param({"PET_NPROC_PER_NODE": "4"}, 4, id="as torchrun reads it"),
+        pytest.param({"PET_NPROC_PER_NODE": "4", "PET_N_PROC_PER_NODE": "4"}, 4, id="both, with one value"),
+        pytest.param({"PET_NPROC_PER_NODE": "2", "PET_N_PROC_PER_NODE": "4"}, 2, id="torchrun's is the stronger"),
+        pytest.param({"PET_NPROC_PER_NODE": "auto"}, Devices.AUTO, id="counted where it runs"),
+    ],
+)
+def test_how_many_processes_a_policy_says(environ, processes):  # PE-38, SD-12
+    found = settings("t.py", environ)
+    assert (found.processes, found.notes) == (processes, ())
+
+
+@pytest.mark.contract("PE-39")
+@pytest.mark.parametrize(
+    "environ",
+    [{"PET_NNODES": "1:3"}, {"PET_NODES": "1:3"}, {"PET_NNODES": "1:3", "PET_NODES": "1:3"}],
+    ids=["as torchrun reads it", "as the pod of the page has it", "both"],
+)
+def test_the_bounds_of_an_elastic_policy(environ):  # PE-39, SD-12
+    found = settings("t.py", {**environ, "PET_RDZV_BACKEND": "c10d", "PET_RDZV_ENDPOINT": "a-worker-0:29400"})
+    assert (found.terms.least, found.terms.most, found.notes) == (1, 3, ())
 
 
 @pytest.mark.parametrize(
@@ -205,6 +269,7 @@ def test_how_many_processes(text, means):
     assert settings(["--nproc-per-node", text, "t.py"]).processes == means
 
 
+@pytest.mark.contract("PE-34")
 @pytest.mark.parametrize("environ", [{"PET_STANDALONE": ""}, {"PET_STANDALONE": "1"}], ids=["empty", "1"])
 def test_a_pytorchjob_that_stands_alone(environ):  # PE-34, SD-13
     found = settings("t.py", {**environ, "PET_NNODES": "1:3", "PET_RDZV_ENDPOINT": "a-worker-0:29400"})
@@ -341,4 +406,5 @@ def test_explain_needs_no_script_and_tells_what_was_understood_and_from_where():
     lines = explain(found).splitlines()
     assert lines[0] == "given: PET_NNODES=1:4 --explain --tee=3"
     assert "terms.most = 4" in lines
-    assert lines[-1] == ("note: --nnodes: dynamic rendezvous: static cannot be resized, and 1:4 workers are asked for")
+    assert lines[-1].startswith("note: PET_NNODES: no address: nothing says where 4 workers meet")
+    assert lines[-2] == ("note: --nnodes: dynamic rendezvous: static cannot be resized, and 1:4 workers are asked for")

@@ -31,6 +31,7 @@ def lines(parser):
                 yield [f"{string}={value}"]
 
 
+@pytest.mark.contract("DL-37")
 def test_every_option_string_and_every_choice_of_the_installed_torch_is_taken(parser):
     refused, seen = [], set()
     for line in lines(parser):

@@ -8,6 +8,7 @@ from launcher.options import values
 from launcher.settings import Place, Std, Streams, Timing
 
 
+@pytest.mark.contract("DL-32", "DL-33", "DL-100")
 @pytest.mark.parametrize(
     ("read", "text", "means"),
     [

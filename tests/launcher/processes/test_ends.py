@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 
 from launcher.process.orders import How, StillRunning
+from tests.launcher.agents.crew import command_of
 from tests.launcher.processes.desk import PYTHON, SECONDS, Desk, running, until, zombies
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -65,6 +66,7 @@ async def test_a_round_is_over_when_all_have_ended_well(desk):
     ]
 
 
+@pytest.mark.contract("PE-01")
 @pytest.mark.parametrize(
     ("text", "code", "name"),
     [
@@ -233,9 +235,11 @@ async def test_when_the_parent_dies_its_processes_die_and_the_next_round_has_ano
 
 
 def parents_of_this_process():
-    """Pids of its children that are parents of training processes."""
+    """Pids of its children that are parents of training processes. They have another name once they have begun."""
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    return [int(pid) for pid in children if b"forkserver" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    names = ("forkserver", "parent of training processes")
+    commands = {int(pid): command_of(int(pid)) for pid in children}  # one may be reaped meanwhile: by a thread
+    return [pid for pid, command in commands.items() if any(name in command for name in names)]
 
 
 @pytest.mark.parametrize("then", ["close", "warm"])
@@ -292,6 +296,7 @@ async def test_nothing_outlives_a_killed_agent(tmp_path, forks, moment):
         f"""
 import asyncio, os
 from pathlib import Path
+from tests.launcher.agents.crew import command_of
 from tests.launcher.processes.desk import Desk
 async def main():
     desk = Desk(Path({str(tmp_path)!r}), fork={forks})
@@ -317,6 +322,7 @@ async def test_a_process_dies_with_its_parent_even_when_nobody_is_left_to_kill_i
         f"""
 import asyncio, os
 from pathlib import Path
+from tests.launcher.agents.crew import command_of
 from tests.launcher.processes.desk import Desk
 async def main():
     desk = Desk(Path({str(tmp_path)!r}))

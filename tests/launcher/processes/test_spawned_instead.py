@@ -3,6 +3,7 @@
 import asyncio
 import os
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -84,6 +85,7 @@ def env_of(local_rank, shared=None, **job):
     return of_process(shared or {}, Job("run", **job), FORMED, 3, local_rank)
 
 
+@pytest.mark.contract("PE-05")
 def test_a_process_is_told_its_place_as_torchelastic_tells_it():
     assert env_of(1, common({"HOME": "/h"}, 3), role="trainer", max_restarts=9) == {
         "HOME": "/h",
@@ -100,6 +102,10 @@ def test_a_process_is_told_its_place_as_torchelastic_tells_it():
         "ROLE_WORLD_SIZE": "5",
         "MASTER_ADDR": "10.0.0.1",
         "MASTER_PORT": "29500",
+        "NODE_RANK": "1",
+        "NODE_NUM": "2",
+        "WORKER_RANK": "1",
+        "WORKER_NUM": "2",
         "TORCHELASTIC_RESTART_COUNT": "4",
         "TORCHELASTIC_MAX_RESTARTS": "9",
         "TORCHELASTIC_RUN_ID": "run",
@@ -109,6 +115,53 @@ def test_a_process_is_told_its_place_as_torchelastic_tells_it():
         "TURNOUT_RESTORE_STEP": "-1",
         "TURNOUT_RESTORE_PARTS": "",
     }
+
+
+@pytest.mark.parametrize(
+    ("shared", "most_workers", "number"),
+    [
+        pytest.param({}, 2, "2", id="as many as there are"),
+        pytest.param({}, 8, "8", id="the most of an elastic job"),
+        pytest.param({"WORKER_NUM": "4"}, 8, "4", id="what the pod says"),
+        pytest.param({"WORKER_NUM": "1"}, 8, "8", id="not what would be less than one step of each"),
+        pytest.param({"WORKER_NUM": "many"}, 8, "8", id="nor what is no number"),
+        pytest.param({"WORKER_NUM": ""}, 8, "8", id="nor nothing"),
+    ],
+)
+def test_a_script_of_dlrover_reads_how_many_workers_its_batch_is_made_for(shared, most_workers, number):
+    assert env_of(0, shared, most_workers=most_workers)["WORKER_NUM"] == number
+
+
+@pytest.mark.contract("PE-43")
+@pytest.mark.parametrize("value", ["0", "1", ""])
+def test_what_the_pod_says_of_buffers_is_what_its_processes_have(value):  # PE-43
+    """It is set by who makes the pod, the user or a controller; the launcher leaves it as it is."""
+    assert env_of(0, common({"PYTHONUNBUFFERED": value}, 3))["PYTHONUNBUFFERED"] == value
+
+
+def test_words_of_dlrover_that_the_pod_has_stay():
+    words = {"NODE_RANK": "5", "NODE_NUM": "7", "WORKER_RANK": "6"}
+    env = env_of(0, words)
+    assert {name: env[name] for name in words} == words
+
+
+@given(
+    most=st.integers(1, 64),
+    missing=st.integers(0, 63),
+    processes=st.integers(1, 8),
+    given=st.text("0123456789x", max_size=4),
+)
+def test_every_rank_of_any_world_accumulates_at_least_one_step_as_dlrover_counts(most, missing, processes, given):
+    """ElasticTrainer divides by the steps that it has counted so, in every world of the job."""
+    workers = max(most - missing, 1)
+    ranks = workers * processes
+    for group_rank in (0, workers - 1):
+        formed = msgspec.structs.replace(
+            FORMED, group_rank=group_rank, group_size=workers, first_rank=group_rank * processes, ranks=ranks
+        )
+        env = of_process({"WORKER_NUM": given}, Job("run", most_workers=most), formed, processes, processes - 1)
+        wanted = int(env["WORKER_NUM"]) * int(env["LOCAL_WORLD_SIZE"])
+        assert wanted // int(env["WORLD_SIZE"]) + (int(env["RANK"]) < wanted % int(env["WORLD_SIZE"])) >= 1
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ def test_what_chooses_no_outputs_is_refused(text):
         choice(text)
 
 
+@pytest.mark.contract("DL-37")
 @pytest.mark.parametrize(
     ("streams", "attempt", "out"),
     [

@@ -6,7 +6,7 @@ import pytest
 import pytest_asyncio
 
 from launcher.process.orders import How
-from tests.launcher.processes.desk import Desk
+from tests.launcher.processes.desk import Desk, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -14,7 +14,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def desk(tmp_path_factory):
     env = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
-    desk = Desk(tmp_path_factory.mktemp("torch"), preload=("torch", "numpy"), env=env)
+    root = tmp_path_factory.mktemp("torch")
+    desk = Desk(root, preload=("torch", "numpy"), env=env, learn=str(root))
     yield desk
     await desk.processes.close()
 
@@ -78,3 +79,26 @@ async def test_run_path_is_what_torchrun_makes_of_it(desk):
     (exited,) = await desk.run(order)
     assert (exited.code, desk.out(), desk.why) == (1, "__main__ ['-x']\n", ["--run-path"])
     assert exited.error.startswith("ValueError: in the file")
+
+
+async def test_what_the_first_step_of_an_optimizer_imports_is_there_at_the_begin_of_the_second_life(desk):
+    """DDP and optimizers import torch._dynamo, for seconds of a core in each process: a recovery has no time for it."""
+    text = """
+        import sys
+        found = "torch._dynamo" in sys.modules
+        import torch
+        weight = torch.nn.Parameter(torch.ones(1))
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        weight.sum().backward()
+        optimizer.step()
+        print(found, "torch._dynamo" in sys.modules, torch.cuda._is_in_bad_fork(), flush=True)
+        sys.stdin.read() if len(sys.argv) > 1 else None
+    """
+    await desk.start(desk.program(text, "wait"))
+    try:
+        assert await desk.line() == "False True False\n"
+        await until(lambda: desk.told("parent_learned"))
+    finally:
+        await desk.stop()
+    (exited,) = await desk.run(desk.program(text))
+    assert (exited.code, desk.out(), desk.why) == (0, "True True False\n", []), desk.err()

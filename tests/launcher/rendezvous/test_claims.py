@@ -130,6 +130,51 @@ def test_strangers_make_no_majority_but_fill_it_up():
     assert story.world == "abcd"
 
 
+@pytest.mark.parametrize(
+    ("nnodes", "names", "lost", "comes", "world"),
+    [
+        pytest.param("2", "ab", "b", {"b": {}}, "ab", id="the other of two"),
+        pytest.param("3", "abc", "bc", {"b": {}, "c": {}}, "abc", id="two of three"),
+        pytest.param("3:4", "abcd", "cd", {"c": {}}, "abc", id="one of two that an elastic job has lost"),
+        pytest.param("2", "ab", "b", {"c": {}}, "", id="a stranger takes nobody's place"),
+        pytest.param("2", "ab", "b", {"c": {"order": 1}}, "ac", id="unless it has the index of who is lost"),
+        pytest.param("2", "ab", "b", {"c": {"base": Base(1, 2, False)}}, "", id="nor does a spare"),
+        pytest.param("2", "ab", "b", {"c": {"base": Base(1, 2, False)}, "b": {}}, "ab", id="but it stands in no way"),
+        pytest.param("2:4", "abcd", "cd", {"c": {}}, "", id="two worlds would fit into the job"),
+    ],
+)
+def test_who_comes_back_in_the_place_of_a_lost_member_counts_where_one_world_only_fits(
+    nnodes, names, lost, comes, world
+):
+    story = Story(nnodes, last_call_s=0.0)
+    for at, name in enumerate(names):
+        story.join(name, order=at)
+    story.lose(lost).ready([name for name in names if name not in lost])
+    for name, more in comes.items():
+        story.join(name, incarnation=1, **more)
+    story.wait(2.0)
+    assert story.world == world
+
+
+@pytest.mark.parametrize(
+    ("names", "comes", "world"),
+    [
+        pytest.param("b", {"a": {}}, "ab", id="the first coordinator is back"),
+        pytest.param("b", {"c": {"base": Base(7, 2, False)}}, "", id="a spare of that world is not"),
+        pytest.param("", {"a": {}, "c": {"base": Base(7, 2, False)}, "d": {}}, "", id="strangers with a spare are not"),
+    ],
+)
+def test_a_successor_takes_who_is_new_for_the_one_that_is_lost(names, comes, world):
+    """It has not formed that world, and knows no names of it."""
+    kept = Base(7, 2, True)
+    story = Story("2", base=kept if names else Base(7, 2, False), last_call_s=0.0)
+    if names:
+        story.join(*names, base=kept)
+    for name, more in comes.items():
+        story.join(name, incarnation=1, **more)
+    assert story.wait(2.0).world == world
+
+
 def test_the_minority_says_no_arbiter_and_ends():
     story = succeeded("ab").wait(7.9)
     assert story.phase == "gathering"

@@ -128,7 +128,8 @@ def test_who_is_missing_is_told_at_once_and_then_now_and_then():
     story = Story("3").join(*"abc")
     assert waits(story) == []
     story = Story("3").join("a")
-    assert waits(story) == [("last_call", {"waited_s": 0.0, "members": 1, "wanted": 3, "missing": []})]
+    where = {"at": "127.0.0.1:0", "gives_up_in_s": 600}
+    assert waits(story) == [("last_call", {"waited_s": 0.0, "members": 1, "wanted": 3, "missing": [], **where})]
     story.wait(5.0).join("b")
     assert len(waits(story)) == 1, "not at each knock"
     assert [fields["waited_s"] for _, fields in waits(story.wait(6.0))] == [0.0, 11.0]

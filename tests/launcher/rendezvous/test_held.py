@@ -41,6 +41,7 @@ def restorable(there, memory, members=None):
     return choice_of(there, memory, members).step
 
 
+@pytest.mark.contract("DL-108")
 @pytest.mark.parametrize(("memory", "step"), [
     pytest.param({"a": held(7, 6), "b": held(7, 6, place=B)}, 7, id="the newest that both have"),
     pytest.param({"a": held(7, 6), "b": held(6, 5, place=B)}, 6, id="one was a save ahead"),
@@ -81,6 +82,7 @@ def fetches(memory, names="ab", processes=1, more=""):
 B_AT = {"place": B, "count": 1}
 
 
+@pytest.mark.contract("DL-60")
 @pytest.mark.parametrize(("memory", "found"), [
     pytest.param({"a": held(7, 6), "b": held(7, 6, place=B)}, (7, {}), id="its own comes first"),
     pytest.param({"a": held(7) + held(7, **B_AT)}, (7, {"b": ["a"]}), id="b has lost its memory, a keeps a copy"),
@@ -206,7 +208,7 @@ ALONE = parts(7, 0) + parts(7, 1, 2, 3, count=1)
     ),
 ])  # fmt: skip
 def test_a_world_of_another_size_takes_parts(names, memory, found):
-    """Issue 7: each rank reads its parts of what another world has saved, wherever that lies."""
+    """Each rank reads its parts of what another world has saved, wherever that lies."""
     assert lies(memory, names) == found
 
 

@@ -192,6 +192,7 @@ def taken(job, name):
     )
 
 
+@pytest.mark.contract("XD-06")
 def test_three_of_four_leave_and_the_one_that_stays_takes_their_shards():
     job = drained(training(), "bcd", OWN)
     assert job.phase == "handing"

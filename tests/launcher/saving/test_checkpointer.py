@@ -24,6 +24,7 @@ from launcher.shell.watching.words import PROGRESS
 from tests.launcher.memory.test_keeper import Keeper
 from tests.launcher.saving.states import DTYPES, same, states, tensor_of, training
 from tests.launcher.storage.world import Said
+from tests.support.examples import scaled
 
 WAYS = ["as it is", "transposed", "every other one", "the same row again", "a parameter"]
 DIES = """
@@ -60,7 +61,7 @@ def blocks(folder):
     return sum(each.stat().st_blocks for each in folder.glob("*.arena"))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=scaled(40), deadline=None)
 @given(saved=st.lists(states, min_size=1, max_size=3))
 def test_whatever_is_saved_comes_back_to_the_last_bit_though_each_save_has_other_tensors(shared, saved):  # DL-45, DL-51
     checkpoints, steps = shared
@@ -205,6 +206,7 @@ def test_each_save_during_a_persist_is_taken(make, tmp_path):  # DL-47
     assert (checkpoints.stats().persisted, checkpoints.stats().sealed) == (1, 11)
 
 
+@pytest.mark.contract("DL-64")
 def test_what_goes_to_storage_is_as_it_was_when_save_returned(make, tmp_path):  # DL-64
     state = {"w": torch.rand(1 << 21)}
     before = {"w": state["w"].clone()}

@@ -76,6 +76,7 @@ def resident(pid):
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
 
 
+@pytest.mark.contract("DL-43", "DL-44", "DL-46", "DL-51")
 def test_the_guides_loop_runs_and_goes_on_from_what_it_has_saved(flash, tmp_path):  # DL-43, DL-44, DL-46, DL-51
     torch.manual_seed(1)
     model = torch.nn.Linear(4, 4)
@@ -115,6 +116,7 @@ STATES = {
 EACH = [pytest.param(state, id=name, marks=LONG) for name, state in STATES.items()]
 
 
+@pytest.mark.contract("DL-45")
 @pytest.mark.parametrize("state", [pytest.param(STATES, id="all of them in one"), *EACH])
 def test_a_state_comes_back_from_memory_and_from_its_file(flash, memory, tmp_path, state):  # DL-45
     checkpoints = flash(tmp_path)
@@ -140,6 +142,7 @@ def test_random_states_of_numpy_come_back_from_a_file_too(flash, tmp_path):  # D
     assert np.array_equal(loaded["numpy"][1], keys)
 
 
+@pytest.mark.contract("DL-47")
 def test_a_hundred_saves_leave_as_much_memory_as_three(flash, memory, tmp_path):  # DL-47
     state = {"model": {f"w{at}": torch.ones(1 << 18) for at in range(16)}}  # 16 MiB
     checkpoints = flash(tmp_path)
@@ -159,6 +162,27 @@ def test_a_hundred_saves_leave_as_much_memory_as_three(flash, memory, tmp_path):
     assert files(tmp_path) == []
 
 
+@pytest.mark.contract("DL-47")
+def test_a_save_of_a_gibibyte_waits_for_nothing_but_its_own_copy(make, memory, tmp_path):  # DL-47
+    """How fast the copy itself is tells `hack.bench checkpoint`. Here nobody else does anything meanwhile."""
+    state = {f"w{at}": torch.full((1 << 26,), float(at)) for at in range(4)}  # 256 MiB each
+    checkpoints = make(tmp_path)
+    checkpoints.save(1, state, disk=False)
+    checkpoints.wait()
+    before = checkpoints.stats()
+    os.kill(keeper(), signal.SIGSTOP)
+    state["w0"][-1] = 7.0
+    checkpoints.save(2, state, disk=False)
+    os.kill(keeper(), signal.SIGCONT)
+    checkpoints.wait()
+    after = checkpoints.stats()
+    assert (after.sealed, after.hashed, after.saves - before.saves) == (2, 2, 1)
+    assert after.waited_s == before.waited_s == 0.0
+    assert after.copied_bytes - before.copied_bytes == 1 << 30, "each byte once"
+    assert checkpoints.load().state["w0"][-1] == 7.0
+
+
+@pytest.mark.contract("DL-49")
 def test_a_save_to_disk_returns_before_its_file_is_there(flash, tmp_path):  # DL-49
     checkpoints = flash(tmp_path)
     checkpoints.save_checkpoint(1, training(1), storage_type=MEMORY)
@@ -172,6 +196,7 @@ def test_a_save_to_disk_returns_before_its_file_is_there(flash, tmp_path):  # DL
     assert [each.name for each in tmp_path.iterdir() if each.name.endswith(".tmp")] == []
 
 
+@pytest.mark.contract("DL-50")
 @pytest.mark.parametrize(
     ("strategy", "steps", "stay"),
     [
@@ -190,6 +215,7 @@ def test_which_files_stay(flash, tmp_path, strategy, steps, stay):  # DL-50
     assert files(tmp_path) == sorted(f"{step}/rank_0.pt" for step in stay)
 
 
+@pytest.mark.contract("DL-65", "DL-66")
 def test_memory_is_loaded_first_then_the_file_that_is_named_then_the_newest(flash, memory, tmp_path):  # DL-65, DL-66
     checkpoints = flash(tmp_path / "run")
     torch.save({"step": 0}, tmp_path / "elsewhere.pt")
@@ -210,6 +236,7 @@ def test_memory_is_loaded_first_then_the_file_that_is_named_then_the_newest(flas
         again.load_checkpoint()
 
 
+@pytest.mark.contract("DL-48")
 def test_a_process_without_an_agent_is_killed(environ, tmp_path):  # DL-48
     """What only memory has is written by the keeper, to the path that its save had named, and to no other."""
     done = subprocess.run([sys.executable, "-c", DIES, tmp_path], cwd=ROOT, env=environ, timeout=120, check=False)

@@ -36,6 +36,7 @@ def pair(seed):
     return model, optimizer
 
 
+@pytest.mark.contract("DL-52", "DL-53", "DL-54")
 def test_many_saves_leave_one_arena_and_one_keeper(checkpoints, memory, tmp_path):  # DL-54
     state = {"model": {f"w{at}": torch.ones(1 << 16) for at in range(16)}}
     blocks = []
@@ -50,6 +51,7 @@ def test_many_saves_leave_one_arena_and_one_keeper(checkpoints, memory, tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.contract("DL-52", "DL-53", "DL-54")
 def test_a_save_to_disk_returns_before_its_files_are_there(checkpoints, tmp_path):  # DL-54
     checkpoints.save_checkpoint(1, {"w": torch.ones(4)}, storage_type=MEMORY)
     checkpoints.wait_latest_checkpoint(60)
@@ -61,6 +63,7 @@ def test_a_save_to_disk_returns_before_its_files_are_there(checkpoints, tmp_path
     assert checkpoints.get_storage_reader().step == 2
 
 
+@pytest.mark.contract("DL-55", "DL-56")
 def test_models_and_optimizers_come_back_with_what_else_was_saved(checkpoints, tmp_path):  # DL-56
     extra_sd = {"step": 3, "schedule": {"rates": [0.1, (1, None)]}, 5: "five"}
     model, optimizer = pair(1)
@@ -72,6 +75,7 @@ def test_models_and_optimizers_come_back_with_what_else_was_saved(checkpoints, t
     assert torch.equal(moments.state[again.weight]["exp_avg"], optimizer.state[model.weight]["exp_avg"])
 
 
+@pytest.mark.contract("DL-55", "DL-56")
 def test_nothing_is_stored(checkpoints):  # DL-55
     assert not checkpoints.get_storage_reader()
     assert checkpoints.load_checkpoint(*pair(1)) == {}

@@ -85,6 +85,7 @@ def steps_of(folder):
     return found
 
 
+@pytest.mark.contract("DL-43", "DL-44", "DL-46", "DL-48", "DL-51", "DL-63")
 @pytest.mark.parametrize("workers", [
     pytest.param(1, id="of one worker"),
     pytest.param(2, id="of another worker", marks=pytest.mark.long),
@@ -102,6 +103,7 @@ def test_a_killed_rank_of_ddp(turnout_run, tmp_path, workers):  # DL-43, DL-48, 
     goes_on(again[0], lives[1], 8)
 
 
+@pytest.mark.contract("DL-52", "DL-53", "DL-54", "DL-63")
 @pytest.mark.parametrize(("kind", "processes"), [
     pytest.param("fsdp", 1, id="fsdp, and one process loads what two have saved"),
     pytest.param("fsdp", 2, id="fsdp", marks=pytest.mark.long),
@@ -120,6 +122,7 @@ def test_a_killed_rank_of_fsdp(turnout_run, tmp_path, kind, processes):  # DL-52
         goes_on(again, lives[1], 8)
 
 
+@pytest.mark.contract("DL-55", "DL-56")
 @pytest.mark.long
 def test_what_two_ranks_have_saved_one_loads(turnout_run, tmp_path):  # DL-56
     turnout_run("fsdp", last=4)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from launcher.checkpoint.generations import offset_of
 from tests.launcher.saving.states import same
+from tests.support.examples import scaled
 
 FROZEN_BYTES = 4 * (1 << 16)
 
@@ -164,7 +165,7 @@ WRITES = {
 }
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=scaled(12), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(writes=st.lists(st.sampled_from(sorted(WRITES)), min_size=3, max_size=10))
 def test_what_is_loaded_is_what_was_saved_or_it_was_told(make, tmp_path_factory, writes):
     told = []

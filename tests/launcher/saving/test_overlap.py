@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tests.launcher.saving.states import same
+from tests.support.examples import scaled
 
 
 class Training:
@@ -158,7 +159,7 @@ def test_several_optimizers_and_one_that_is_gone(make, tmp_path):
 ACTS = ("step", "backward", "save", "save at once", "save only the model")
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=scaled(15), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(acts=st.lists(st.sampled_from(ACTS), max_size=12))
 def test_in_whatever_order_training_and_saves_come_the_newest_save_is_what_was_asked_for(make, tmp_path_factory, acts):
     training, checkpoints = Training(), make(tmp_path_factory.mktemp("checkpoints"), frozen=["model/0.bias"])

@@ -12,6 +12,7 @@ from launcher.errors import BadCheckpoint, LauncherError
 from launcher.shell.storage.folder import Folder
 from launcher.shell.storage.reader import load, manifest_of, newest, verify
 from tests.launcher.storage.world import SMALL_BYTES, Said, commit, save, save_all, whole
+from tests.support.examples import scaled
 
 SHARD_BYTES = 32 << 10
 LARGE_BYTES = 9 << 20  # three chunks
@@ -97,7 +98,7 @@ def test_every_length_of_a_manifest_or_a_note_that_is_cut_short(store, name):
 
 
 @given(at=st.integers(0, 4_095 + LARGE_BYTES), bit=st.integers(0, 7))
-@settings(max_examples=25)
+@settings(max_examples=scaled(25))
 def test_any_bit_of_a_shard_of_several_chunks(large, at, bit):
     with opened(file_of(large, "rank-00000.safetensors", 10)) as file:
         byte = os.pread(file, 1, at)

@@ -21,9 +21,9 @@ from tests.launcher.storage.world import NOW_S, RUN, Said, commit, region, save,
 FULL = Path(__file__).with_name("scripts") / "full.py"
 
 
+@pytest.mark.root
+@pytest.mark.debian("util-linux")
 def test_a_full_and_a_read_only_disk(folder):
-    if os.geteuid() != 0 or shutil.which("unshare") is None:
-        pytest.fail("a disk of 1 MiB needs root and `unshare`: apt-get install util-linux", pytrace=False)
     (folder / "disk").mkdir()
     command = ("unshare", "--mount", "--propagation", "private", sys.executable, FULL, folder / "disk")
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60)

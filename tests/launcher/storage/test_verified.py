@@ -16,6 +16,7 @@ from launcher.shell.storage.folder import Folder
 from launcher.shell.storage.reader import blocks_of, load, note_of
 from launcher.shell.storage.verified import Piece, Verified
 from tests.launcher.storage.world import save, save_all
+from tests.support.examples import scaled
 
 SHARD_BYTES = 3 * CHUNK_BYTES + 1_000
 LARGE_BYTES = 9 << 20
@@ -61,7 +62,7 @@ sizes = st.one_of(st.integers(0, 50), st.sampled_from([CHUNK_BYTES, 2 * CHUNK_BY
 
 
 @pytest.mark.parametrize("block_bytes", [CHUNK_BYTES, BLOCK_BYTES], ids=["sums of chunks", "sums of blocks"])
-@settings(max_examples=20)
+@settings(max_examples=scaled(20))
 @given(st.lists(st.tuples(starts, sizes), max_size=8))
 def test_every_piece_holds_the_bytes_from_its_start_on(content, sums, finer, block_bytes, spans):
     pieces = pieces_of(spans)
@@ -71,7 +72,7 @@ def test_every_piece_holds_the_bytes_from_its_start_on(content, sums, finer, blo
 
 
 @given(st.lists(st.integers(0, SHARD_BYTES), min_size=2, max_size=12, unique=True).map(sorted))
-@settings(max_examples=20)
+@settings(max_examples=scaled(20))
 def test_of_pieces_that_do_not_overlap_no_byte_is_read_twice_and_none_far_from_what_is_wanted(content, finer, cuts):
     pieces = pieces_of([(start, end - start) for start, end in zip(cuts[::2], cuts[1::2], strict=False)])
     file = InMemory(content)

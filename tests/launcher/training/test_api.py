@@ -40,6 +40,7 @@ def installed(folder, torch):
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: oldtorch\nVersion: {torch}\n")
 
 
+@pytest.mark.contract("VE-22")
 def test_an_old_torch_is_refused_before_anything_starts(tmp_path, monkeypatch):
     installed(tmp_path, "1.10.0")
     monkeypatch.syspath_prepend(tmp_path)
@@ -53,6 +54,7 @@ def test_the_torch_that_is_here_will_do_and_none_is_no_fault():
     check_torch("no-such-distribution")
 
 
+@pytest.mark.contract("DL-91")
 @pytest.mark.parametrize(
     ("strategy", "least", "most", "told"),
     [

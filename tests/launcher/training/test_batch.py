@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.batch import BadBatch, ElasticBatch
+from tests.support.examples import scaled
 
 BATCHES = st.builds(ElasticBatch, st.integers(1, 200), st.none() | st.integers(1, 50))
 
@@ -32,7 +33,7 @@ def test_what_each_rank_takes(batch, world, passes):
     assert [[step.samples for step in share] for share in shares(batch, world)] == passes
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=scaled(500), deadline=None)
 @given(BATCHES, st.integers(1, 64), st.data())
 def test_in_every_world_the_ranks_take_exactly_the_batch(batch, world, data):
     samples = data.draw(st.none() | st.integers(1, batch.global_batch))
@@ -46,7 +47,7 @@ def test_in_every_world_the_ranks_take_exactly_the_batch(batch, world, data):
     assert most <= (batch.micro_batch or size)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=scaled(500), deadline=None)
 @given(BATCHES, st.integers(1, 64))
 def test_the_equal_mean_over_ranks_weighs_every_sample_alike(batch, world):
     """Each sample counts weight / samples of its pass / world in what DDP averages: 1 / global batch is wanted."""
@@ -57,7 +58,7 @@ def test_the_equal_mean_over_ranks_weighs_every_sample_alike(batch, world):
                 assert step.weight == 0.0
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=scaled(200), deadline=None)
 @given(BATCHES, st.integers(1, 64))
 def test_shares_differ_by_one_sample_at_most_and_so_do_passes(batch, world):
     every = shares(batch, world)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from launcher.batch import BadBatch, ElasticBatch
 from launcher.data import BadData, ElasticSampler, OtherData, shuffled
+from tests.support.examples import scaled
 
 ALONE = {"world": 1, "rank": 0}
 
@@ -17,13 +18,13 @@ def order(length, seed=0, epoch=0):
     return shuffled(np.arange(length), length, seed, epoch).tolist()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=scaled(300), deadline=None)
 @given(st.integers(1, 3_000), st.integers(0, 2**70), st.integers(0, 10_000))
 def test_every_epoch_is_a_permutation(length, seed, epoch):
     assert sorted(order(length, seed, epoch)) == list(range(length))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=scaled(200), deadline=None)
 @given(st.integers(1, 2**62), st.integers(0, 9), st.data())
 def test_an_order_of_any_length_is_looked_at_anywhere_without_the_rest(length, seed, data):
     positions = sorted(data.draw(st.sets(st.integers(0, length - 1), min_size=1, max_size=40)))
@@ -94,7 +95,7 @@ def test_the_end_of_an_epoch(drop_last, sizes, left):
     assert list(plan) == []
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=scaled(200), deadline=None)
 @given(
     st.integers(1, 60), st.integers(1, 30), st.none() | st.integers(1, 5), st.integers(1, 7), st.booleans(), st.data()
 )

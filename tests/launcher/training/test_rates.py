@@ -49,6 +49,7 @@ def test_no_warmup_is_no_warmup():
     assert warmed(0.4, step=0, steps=0) == 0.4
 
 
+@pytest.mark.contract("VE-20")
 @pytest.mark.parametrize(
     ("said", "rule", "sizes"),
     [

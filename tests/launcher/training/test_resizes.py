@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from launcher.batch import ElasticBatch
 from launcher.data import ElasticSampler, shuffled
+from tests.support.examples import scaled
 
 EPOCHS, SEED = 2, 11
 
@@ -109,12 +110,14 @@ def undisturbed(length, batch):
 SCHEDULES = given(LEGS, st.integers(1, 40), st.builds(ElasticBatch, st.integers(1, 20), st.none() | st.integers(1, 4)))
 
 
-@settings(max_examples=150, deadline=None)
+@pytest.mark.contract("VE-07")
+@settings(max_examples=scaled(150), deadline=None)
 @SCHEDULES
 def test_random_schedules_of_resizes_and_crashes_lose_and_repeat_nothing(legs, length, batch):
     check(legs, length, batch)
 
 
+@pytest.mark.contract("VE-07")
 @pytest.mark.long
 @settings(max_examples=1_000, deadline=None)
 @SCHEDULES
@@ -130,7 +133,7 @@ def check(legs, length, batch):
     assert kept == list(undisturbed(length, batch))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=scaled(100), deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 6), st.integers(1, 20)), min_size=1, max_size=8), st.integers(1, 80))
 def test_a_global_batch_that_changes_with_the_world_loses_nothing_either(legs, length):
     sampler, seen = ElasticSampler(length, seed=2), []

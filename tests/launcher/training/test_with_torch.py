@@ -76,6 +76,7 @@ def test_one_loader_with_lasting_workers_serves_every_epoch(seen):
     assert seen["epochs"] == [shuffled(np.arange(40), 40, 9, epoch).tolist() for epoch in (0, 1)]
 
 
+@pytest.mark.contract("VE-07", "VE-19")
 def test_the_example_goes_on_in_mid_epoch_in_another_world_to_the_same_end(seen):
     """Alone to the end; and under torchrun with 2 until it dies after step 30, then 3 processes."""
     found = seen["example"]
@@ -93,6 +94,7 @@ def test_the_example_goes_on_in_mid_epoch_in_another_world_to_the_same_end(seen)
     assert ends[0] == ends[1]
 
 
+@pytest.mark.contract("VE-20")
 def test_in_the_example_batch_and_rate_follow_the_number_of_processes_on_request(seen):
     sizes = [line.split(": ")[1] for line in seen["example"]["told"] if line.startswith("begins")]
     assert sizes == [

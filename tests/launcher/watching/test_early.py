@@ -69,6 +69,7 @@ async def fresh_and_wrapped(root, watched, paths):
         await desk.processes.close()
 
 
+@pytest.mark.contract("DL-112")
 def test_a_fresh_process_without_a_line_of_ours_is_seen_with_and_without_the_wrapper(tmp_path, watched):
     paths = f"{tmp_path / 'site'}{os.pathsep}{ROOT}"
     lines, seen, taken = asyncio.run(fresh_and_wrapped(tmp_path, watched, paths))
@@ -101,6 +102,7 @@ def test_beside_a_module_of_the_users_with_our_name_a_process_is_left_alone(tmp_
     assert seen_early({}, str(ROOT / "train.py")) == {}
 
 
+@pytest.mark.contract("DL-122")
 def test_the_guides_programs_come_with_the_wheel_and_py_spy_with_its_extra():
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
@@ -111,6 +113,7 @@ def test_the_guides_programs_come_with_the_wheel_and_py_spy_with_its_extra():
     assert "launcher.shell.watching.early" in find_packages(str(ROOT)), "Python imports it from its folder"
 
 
+@pytest.mark.contract("DL-112")
 @pytest.mark.parametrize(
     ("command", "code"),
     [

@@ -8,10 +8,13 @@ import json
 import os
 import re
 import signal
+import urllib.request
 from pathlib import Path
 
+import pytest
+
 from launcher.model import Exit
-from tests.launcher.agents.crew import until
+from tests.launcher.agents.crew import free_port, until
 
 PLAIN = Path(__file__).with_name("plain.py")
 ALIKE = Path(__file__).parents[1] / "calls" / "alike.py"
@@ -19,10 +22,11 @@ FORKS = ("--heartbeat-s", "0.2", "--silence-s", "9", "--preload", "torch,torch._
 TORCH_S = 120.0  # three imports of torch and three py-spys take long on a busy machine
 
 
-def hangs(job, size, rank):
+def hangs(job, size, rank, env=None, options=lambda name: ()):
     """Stop this rank's process in its loop, once it has made some steps. All stacks go to folders of their own."""
     for name in (f"w{at}" for at in range(size)):
-        agent = job.start(name, f"--stacks-dir={job.folder / f'stacks-{name}'}", arguments=("steps",))
+        stacks = f"--stacks-dir={job.folder / f'stacks-{name}'}"
+        agent = job.start(name, stacks, *options(name), arguments=("steps",), env=env)
         if name == "w0":
             agent.until("coordinator_begun")
     life = job.world(size)[rank]
@@ -30,6 +34,14 @@ def hangs(job, size, rank):
     until(lambda: log.exists() and f'"rank": {rank}, "step": 3' in log.read_text(), "some steps")
     os.kill(life.pid, signal.SIGSTOP)
     return life
+
+
+def gauge(port, name, rank):
+    """A rank's value on the metrics page of its agent, None if it is not there."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        page = answer.read().decode()
+    found = re.search(rf'^{name}{{rank="{rank}",run="[^"]*"}} (\S+)$', page, re.M)
+    return float(found[1]) if found else None
 
 
 def rank_1_hangs(job):
@@ -43,6 +55,7 @@ def rank_1_hangs(job):
     return job.agents[0], gathered
 
 
+@pytest.mark.contract("DL-109")
 def test_a_rank_of_a_plain_script_that_sleeps_while_the_others_wait_for_it_is_named_and_all_start_again(crew):
     job = crew("3", "--hang-timeout=4", "--on-hang=restart", "--max-restarts=1", script=PLAIN, quick=FORKS)
     coordinator, gathered = rank_1_hangs(job)
@@ -82,15 +95,20 @@ def test_the_worker_of_a_process_that_is_stopped_leaves_as_faulty_and_the_others
     job.check_one_world()
 
 
+@pytest.mark.contract("DL-110", "DL-113")
 def test_where_a_person_is_asked_it_is_told_once_who_stands_apart_and_the_job_goes_on_when_that_one_does(crew):
-    job = crew("2", "--hang-timeout=2")
-    life = hangs(job, 2, 0)
+    job, ports = crew("2"), {name: free_port() for name in ("w0", "w1")}
+    # DL-113: after two seconds, and not before
+    life = hangs(job, 2, 0, {"XPU_TIMER_HANG_TIMEOUT": "2"}, lambda name: (f"--metrics-port={ports[name]}",))
     (stopped,) = (agent for agent in job.agents if agent.name == life.name)
-    stopped.until("process_hung", rank=0)
+    hung = stopped.until("process_hung", rank=0)
+    assert re.search(r"no progress for (2\.\d|3\.\d) s .*the limit is 2\.0 s", str(hung)), hung
     asked = job.agents[0].until("hang_asked")
     assert asked["workers"] == str([life.name])
+    assert gauge(ports[life.name], "turnout_launcher_rank_hangs", 0) == 1  # DL-110
     os.kill(life.pid, signal.SIGCONT)
     assert stopped.until("process_moved", rank=0)["after_s"] >= 2
+    assert gauge(ports[life.name], "turnout_launcher_rank_hangs", 0) == 0
     job.agents[0].until("hang_over")
     job.finish()
     assert job.codes() == [0, 0]

@@ -94,11 +94,13 @@ def told(taken):
     return folded(merged.standing.outliers), verdict(merged)
 
 
+@pytest.mark.contract("DL-109")
 def test_every_rank_of_the_world_is_found_to_hang_and_nobody_else(hung):
     assert sorted(fields["rank"] for what, fields in hung.said if what == "process_hung") == [0, 1, 2]
     assert all("in one step" in fields["why"] for what, fields in hung.said if what == "process_hung")
 
 
+@pytest.mark.contract("DL-111", "DL-114")
 def test_the_stacks_of_all_processes_lie_in_the_folder_that_the_user_named(hung):
     (taken,) = (fields for what, fields in hung.said if what == "stacks_taken")
     assert (taken["folder"], taken["ranks"]) == (str(hung.folder), [0, 1, 2, 3, 4])
@@ -107,6 +109,7 @@ def test_the_stacks_of_all_processes_lie_in_the_folder_that_the_user_named(hung)
     assert folded(merge(Gathered(3, showings)).standing.outliers) == "2"
 
 
+@pytest.mark.contract("DL-111", "DL-114")
 def test_without_py_spy_the_signal_shows_who_sleeps_while_the_others_wait(hung):
     outliers, lines = told(hung.asked)
     assert outliers == "2"
@@ -115,6 +118,7 @@ def test_without_py_spy_the_signal_shows_who_sleeps_while_the_others_wait(hung):
     assert {each.why for each in hung.asked.values()} == {"py-spy is not installed"}
 
 
+@pytest.mark.contract("DL-111", "DL-114")
 @pytest.mark.skipif(not find_py_spy(), reason="py-spy is not installed")
 def test_where_tracing_is_denied_the_signal_shows_the_same_and_the_denial_is_told(hung):
     outliers, lines = told(hung.denied)

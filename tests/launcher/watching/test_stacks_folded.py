@@ -14,6 +14,7 @@ from launcher.health.stacks.model import Frame, Gathered, Showing, Thread, all_o
 from launcher.health.stacks.standing import stand
 from launcher.health.stacks.svg import picture
 from launcher.health.stacks.telling import as_json, flame_lines, merge, text, verdict
+from tests.support.examples import scaled
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -35,6 +36,7 @@ threads = st.lists(names, min_size=1, max_size=4).map("/".join).map(thread)
 stacks = st.dictionaries(st.integers(0, 9), st.lists(threads, max_size=3), max_size=8)
 
 
+@pytest.mark.contract("DL-116", "DL-118", "DL-119")
 @pytest.mark.parametrize(
     ("ranks", "of", "words"),
     [
@@ -57,6 +59,7 @@ def ranks_in(words):
         yield from range(int(first), int(last or first) + 1)
 
 
+@pytest.mark.contract("DL-116", "DL-118", "DL-119")
 @given(st.sets(st.integers(0, 200)))
 def test_a_label_parts_the_ranks_in_two(ranks):
     held, lacked = label(set_of(ranks), 201).split("|")
@@ -120,6 +123,7 @@ def test_who_stands_apart_is_named(paths, outliers, said):
     assert said in verdict(merged)
 
 
+@pytest.mark.contract("DL-121")
 def test_the_guides_example_of_two_machines_has_two_branches():
     """DL-121: a network card was reset; some wait in one direction of the pipeline, the others in the other."""
     stuck = set_of([1, 2, 3, 9, 11, 12, 13, 14, 15])
@@ -143,6 +147,7 @@ def test_every_rank_is_in_one_place_at_most_and_outliers_are_a_third_at_most(pat
     assert 3 * sum(group.ranks for group in found.apart).bit_count() <= seen.bit_count()
 
 
+@pytest.mark.contract("DL-116", "DL-118", "DL-119")
 def test_all_forms_tell_the_same_frames():
     merged = merge(world([CROWD] * 3 + ["main/step/sleep"], why={}))
     whole = ["main@train.py@0-3|", "step@train.py@0-3|", "sleep@train.py@3|0-2", "all_reduce@train.py@0-2|3"]
@@ -167,7 +172,7 @@ evil = st.text(st.characters(), max_size=30) | st.sampled_from(
 
 
 @given(st.lists(st.builds(Frame, evil, evil), min_size=1, max_size=5), evil)
-@settings(max_examples=50)
+@settings(max_examples=scaled(50))
 def test_whatever_names_hold_the_picture_is_well_formed_and_has_only_our_elements(frames, why):
     one = Showing((Thread(tuple(frames), (0,) * len(frames), True),))
     root = ElementTree.fromstring(drawn(merge(Gathered(3, {0: one}, {2: why}))))

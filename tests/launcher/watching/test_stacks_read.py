@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from launcher.errors import BadStacks
 from launcher.health.stacks.model import LEFT_OUT, MOST_FRAMES, MOST_NAME, MOST_THREADS
 from launcher.health.stacks.reading import MOST_BYTES, read, write
+from tests.support.examples import scaled
 
 SPY_TEXT = """\
 Process 71: python train.py
@@ -58,6 +59,7 @@ def shown(raw):
     )
 
 
+@pytest.mark.contract("DL-117")
 @pytest.mark.parametrize(
     ("raw", "python", "native"),
     [
@@ -171,7 +173,7 @@ def test_names_are_short_and_can_be_printed():
 
 
 @given(st.sampled_from([SPY_TEXT, SPY_JSON, FAULT]), st.data())
-@settings(max_examples=60)
+@settings(max_examples=scaled(60))
 def test_a_text_that_was_cut_or_spoilt_is_read_or_refused(raw, data):
     at, spoilt = data.draw(st.integers(0, len(raw))), data.draw(st.binary(max_size=4))
     for wrong in (raw[:at].encode(), raw[:at].encode() + spoilt + raw[at:].encode()):

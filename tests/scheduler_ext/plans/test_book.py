@@ -13,10 +13,11 @@ from kube.nodes.taints import EFFECT
 from scheduler_ext.model import Rules, Word
 from scheduler_ext.seen.gang_view import PATIENCE_S
 from tests import world
+from tests.support.examples import scaled
 from tests.world import REQUIRED, World, leaves
 
 LETTERS = "abcd"
-MANY = settings(max_examples=100, deadline=None)  # a shared machine may stall for a while
+MANY = settings(max_examples=scaled(100), deadline=None)  # a shared machine may stall for a while
 
 
 @st.composite

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.scheduler_ext.plans import test_book
+from tests.scheduler_ext.plans import test_above_the_min, test_book, test_trickle
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 MORE = settings(max_examples=3_000, deadline=None, suppress_health_check=list(HealthCheck))
@@ -38,3 +38,19 @@ def test_whatever_changes():
 def test_however_far_each_replica_lags_behind():
     law = test_book.test_replicas_that_each_lag_behind_in_their_own_way_put_a_gang_under_the_one_leaf_that_holds_it
     MORE(given(st.integers(4, 8), st.data())(law.hypothesis.inner_test))()
+
+
+@pytest.mark.parametrize("gang", [test_trickle.koordinator, test_trickle.job])
+def test_members_in_whatever_order(gang):
+    law = test_trickle.test_in_whatever_order_the_members_come_each_gets_its_place_of_the_whole_plan
+    MORE(given(st.just(gang), test_trickle.scenes())(law.hypothesis.inner_test))()
+
+
+def test_whatever_is_wanted_above_the_min():
+    law = test_above_the_min.test_whatever_gangs_want_above_their_min_no_plan_overdraws_a_node
+    MORE(given(test_above_the_min.elastic_scenes(), st.data())(law.hypothesis.inner_test))()
+
+
+def test_nobody_is_refused_for_what_is_above_the_min():
+    law = test_above_the_min.test_no_gang_is_refused_for_what_others_have_above_their_min
+    MORE(given(test_above_the_min.elastic_scenes())(law.hypothesis.inner_test))()

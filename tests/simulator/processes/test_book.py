@@ -22,6 +22,7 @@ from simulator.processes.book import (
     to_start,
     to_stop,
 )
+from tests.support.examples import scaled
 
 
 def pod(policy="Always", mains=("m",), inits=()):
@@ -128,7 +129,7 @@ def test_what_could_not_be_started_is_tried_again_after_a_pause():
     assert to_start(book, 10) == ["m"]
 
 
-@settings(max_examples=300)
+@settings(max_examples=scaled(300))
 @given(st.data())
 def test_whatever_happens_nothing_runs_twice_and_everything_ends(data):
     """A random pod, random fortunes: only what does not run is started, and a deletion ends it within its grace."""

@@ -35,37 +35,58 @@ def test_without_the_lender_jobs_start_at_their_min_in_turn(rules, expected):
     assert told(replay(jobs, rules)) == expected
 
 
-def test_lent_workers_make_a_job_faster_once_it_has_restarted():
-    """Alone on 4 GPUs: it grows at once, stands still for 60 s, and runs four times as fast."""
+def test_a_job_that_starts_grows_at_once_and_loses_nothing():
+    """Alone on 4 GPUs: it runs four times as fast from the beginning."""
     jobs = [job("a", 0, 1000, 1, 4, curve=LINEAR)]
     tape = replay(jobs, Rules((4,)), POLICY)
-    assert told(tape) == [(0, 60 + 1000 / 4)]
-    assert (tape.ran[0].restarts, replay(jobs, Rules((4,))).ran[0].ended_s) == (1, 1000)
+    assert told(tape) == [(0, 1000 / 4)]
+    assert (tape.ran[0].restarts, replay(jobs, Rules((4,))).ran[0].ended_s) == (0, 1000)
+
+
+def test_a_job_that_starts_between_two_looks_loses_what_it_ran_till_then():
+    jobs = [job("a", 2, 1000, 1, 4, curve=LINEAR)]
+    assert told(replay(jobs, Rules((4,)), POLICY)) == [(2, 5 + 1000 / 4)]
+
+
+def test_lent_workers_make_a_job_faster_once_room_has_settled_and_it_has_restarted():
+    """From 100 three GPUs are free. They are lent 45 s later; it stands still for 60, and is four times as fast."""
+    jobs = [job("b", 0, 100, 3), job("a", 0, 1000, 1, 4, curve=LINEAR)]
+    tape = replay(jobs, Rules((4,)), POLICY)
+    assert told(tape) == [(0, 100), (0, 145 + 60 + (1000 - 145) / 4)]
+    assert (tape.ran[1].restarts, replay(jobs, Rules((4,))).ran[1].ended_s) == (1, 1000)
+
+
+def test_room_that_is_taken_before_it_has_settled_restarts_nobody():
+    jobs = [job("b", 0, 100, 3), job("a", 0, 1000, 1, 4, curve=LINEAR), job("c", 140, 2000, 3)]
+    assert [ran.restarts for ran in replay(jobs, Rules((4,)), POLICY).ran] == [0, 0, 0]
 
 
 def test_workers_that_leave_hold_their_gpus_for_their_grace():
     """Seen at 105, gone at 135; the giver stands still until 165. Once `b` is done its room is lent again after the
-    cooldown, at 705."""
+    cooldown, at 705: it has long settled by then."""
     jobs = [job("a", 0, 4000, 1, 4, curve=LINEAR), job("b", 101, 100, 2)]
     tape = replay(jobs, Rules((4,)), POLICY)
-    done_s = (105 - 60) * 4 + (705 - 165) * 2
+    done_s = 105 * 4 + (705 - 165) * 2
     assert told(tape) == [(0, 705 + 60 + (4000 - done_s) / 4), (135, 235)]
-    assert (tape.ran[0].restarts, tape.ran[0].robbed, tape.evictions[0].for_) == (3, 1, "b")
+    assert (tape.ran[0].restarts, tape.ran[0].robbed, tape.evictions[0].for_) == (2, 1, "b")
 
 
 def test_only_gpus_that_made_progress_count_as_busy():
-    """Four GPUs for 1000 s until the last submission: one worker at 0, none while it restarts, then four."""
+    """Four GPUs for 1000 s until the last submission: all four of one job from its start, but one where it does not
+    grow; or its only restart, for room that has settled."""
     jobs = [job("a", 0, 100_000, 1, 4, curve=LINEAR), job("late", 1000, 1, 1)]
     rules = Rules((4,))
     assert replay(jobs, rules).utilisation == pytest.approx(1 / 4)
-    assert replay(jobs, rules, POLICY).utilisation == pytest.approx(940 / 1000)
+    assert replay(jobs, rules, POLICY).utilisation == pytest.approx(1)
+    restarts = [job("b", 0, 100, 3), *jobs]
+    assert replay(restarts, rules, POLICY).utilisation == pytest.approx((100 * 4 + 45 + 795 * 4) / 4000)
 
 
 def test_a_lender_that_does_not_know_a_flat_curve_grows_in_vain():
     flat = ((1, 1.0), (8, 1.01))
     jobs = [job("a", 0, 1000, 1, 8, curve=flat)]
     assert replay(jobs, Rules((8,)), POLICY).ran[0].restarts == 0
-    assert replay(jobs, Rules((8,), told_curves=False), POLICY).ran[0].restarts == 1
+    assert replay([job("b", 0, 100, 7), *jobs], Rules((8,), told_curves=False), POLICY).ran[1].restarts == 1
 
 
 def test_the_oracle_pays_for_nothing():
@@ -103,6 +124,11 @@ def test_two_replays_are_compared_job_by_job():
     assert beside.faster == pytest.approx(beside.without.mean_took_s / beside.lent.mean_took_s)
     assert beside.capture(beside.lent) == pytest.approx(1)
     assert beside.harm == pytest.approx(34 / 150)
+    assert beside.worse == 0
+    later = [
+        replace(ran, ended_s=ran.ended_s + late_s) for ran, late_s in zip(beside.lent.ran, (0, 95, 0), strict=True)
+    ]
+    assert Compared(beside.without, replace(beside.lent, ran=tuple(later))).worse == pytest.approx(1 / 3)
 
 
 def test_p99():

@@ -24,7 +24,10 @@ def live():
 def begin():
     now_s = time.monotonic()
     live()
-    kept = ("MASTER_", "TORCHELASTIC_", "GROUP_", "LOCAL_", "ROLE_", "WORLD_SIZE", "RANK", "TURNOUT_", "pid_namespace")
+    kept = (
+        "MASTER_", "TORCHELASTIC_", "GROUP_", "LOCAL_", "NODE_", "ROLE_", "WORKER_", "WORLD_SIZE", "RANK", "TURNOUT_",
+        "pid_namespace",
+    )  # fmt: skip
     told = {
         "name": name, "round": round_, "rank": rank, "world": int(os.environ["WORLD_SIZE"]), "pid": os.getpid(),
         "began_s": now_s, "restarts": int(os.environ["TORCHELASTIC_RESTART_COUNT"]),

@@ -196,10 +196,16 @@ class Majority(Machine):
     mode = "majority"
 
     def may_start(self, number):
-        return number > 0
+        return number > 0 or self.tight()
+
+    def tight(self):
+        """Do two worlds not fit into the workers that there are?"""
+        return 2 * self.yard.terms.least > len(self.incarnations)
 
     def enough(self, living):
         newest = max(agent.base.round for agent in living)
+        if self.tight() and self.agent(0).alive:
+            return not newest or self.come_back(living, newest)
         last = [agent for agent in living if agent.base.round == newest and agent.base.inside]
         first = self.agent(0)
         found = all(agent.base.round for agent in living)  # who is new knows no address but the first one's,
@@ -207,9 +213,24 @@ class Majority(Machine):
             found = len(first.seek.successors) > 1
         return found and last and 2 * len(last) > min(agent.base.size for agent in last)
 
+    def come_back(self, living, newest):
+        """Are more than half of a newest world's places taken, one by a member that has kept it?"""
+        for (_, _, round_), seats in self.yard.worlds.items():
+            names = {self.yard.agents[id_].name for id_ in seats}
+            there = [
+                agent for agent in living if agent.name in names and (agent.base.round != newest or agent.base.inside)
+            ]
+            kept = [agent for agent in there if agent.base.round == newest and agent.id in seats]
+            if round_ == newest and kept and 2 * len(there) > len(seats):
+                return True
+        return False
+
 
 class Only(Majority):
     mode = "only"
+
+    def may_start(self, number):
+        return number > 0
 
     def enough(self, living):
         return self.agent(0).alive

@@ -102,6 +102,7 @@ def test_a_sharded_state_dict_of_fsdp1_comes_back_and_its_optimizer_by_the_same_
     assert found_by(told["fsdp1"]) is True
 
 
+@pytest.mark.contract("DL-55", "DL-56")
 @pytest.mark.skipif(not ROWLESS, reason="2.7 and newer")
 def test_of_fsdp1_a_rank_may_have_nothing_of_a_parameter(told):  # DL-56
     assert found_by(told["fsdp1 at once"]) is True

@@ -1,7 +1,8 @@
 """What training-operator 1.8.1 wants before it starts: its CRDs, a namespace, a Secret, a webhook configuration.
 
-It reads its webhook certificate from one fixed folder (in a pod, its Secret is mounted there), so only one can run on a
-machine at a time: a file lock keeps the turn.
+It reads its webhook certificate from one fixed folder (in a pod, its Secret is mounted there). Each gets a folder of
+its own in place of that one, in a mount namespace; where none can be made, one operator runs at a time on a machine,
+and a file lock keeps the turn.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 import base64
 import fcntl
 import os
+import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +33,24 @@ LOOK_EACH_S = 0.05
 Request = Callable[..., Any]
 
 
+def with_folder(folder: Path, command: Sequence[str]) -> list[str]:
+    """Give the command that runs another one with a folder of ours in place of the fixed one."""
+    mapped = ["--map-root-user"] if os.geteuid() else []
+    script = 'mount --bind "$0" "$1" && shift && exec "$@"'
+    return ["unshare", "--mount", *mapped, "sh", "-c", script, str(folder), str(CERTIFICATES), *command]
+
+
+@cache
+def may_have_folder() -> bool:
+    """True if this user may give a command a mount of its own."""
+    CERTIFICATES.mkdir(parents=True, exist_ok=True)
+    try:
+        command = with_folder(CERTIFICATES, ["true"])
+        return subprocess.run(command, capture_output=True, timeout=20, check=False).returncode == 0
+    except OSError:
+        return False
+
+
 def take_turn() -> Callable[[], None]:
     """Wait for the machine-wide turn; gives what ends it. The kernel ends it too when we die. Raises NotReady."""
     lock = os.open(Path(tempfile.gettempdir()) / "turnout-training-operator.lock", os.O_CREAT | os.O_RDWR, 0o666)
@@ -46,8 +67,8 @@ def take_turn() -> Callable[[], None]:
             return lambda: os.close(lock)
 
 
-def install(request: Request, crds: Path) -> None:
-    """Create what the operator expects to find."""
+def install(request: Request, crds: Path, certificates: Path) -> None:
+    """Create what the operator expects to find. certificates: the folder in which it looks for its own."""
     for file in sorted(crds.glob("kubeflow.org_*.yaml")):
         definition = yaml.load(file.read_text(), yaml.CSafeLoader)  # a megabyte: 4 s in Python, 0.3 s in C
         _create(request, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
@@ -62,20 +83,20 @@ def install(request: Request, crds: Path) -> None:
         "webhooks": [],
     }
     _create(request, "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations", webhook)
+    certificates.mkdir(parents=True, exist_ok=True)
     for name in FILES:  # those of an earlier run would be taken for this one's
-        (CERTIFICATES / name).unlink(missing_ok=True)
+        (certificates / name).unlink(missing_ok=True)
 
 
-def bring_certificates(request: Request, check_alive: Callable[[], None]) -> None:
+def bring_certificates(request: Request, certificates: Path, check_alive: Callable[[], None]) -> None:
     """Play the volume mount: copy the Secret that the operator fills to where it looks. Raises NotReady."""
     until_s = time.monotonic() + SECRET_WITHIN_S
     while time.monotonic() < until_s:
         check_alive()
         content = request("GET", f"/api/v1/namespaces/{NAMESPACE}/secrets/{SECRET}").get("data") or {}
         if all(content.get(name) for name in FILES):
-            CERTIFICATES.mkdir(parents=True, exist_ok=True)
             for name in FILES:
-                (CERTIFICATES / name).write_bytes(base64.b64decode(content[name]))
+                (certificates / name).write_bytes(base64.b64decode(content[name]))
             return
         time.sleep(LOOK_EACH_S)
     raise NotReady("training-operator", f"left its Secret empty for {SECRET_WITHIN_S:.0f} s", "")

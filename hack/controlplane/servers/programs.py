@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hack.controlplane.certs import Pair
+from hack.controlplane.certs import Authority, Pair, signing_key
 
 HOST = "127.0.0.1"
 ALWAYS_ALLOW = "--authorization-always-allow-paths=/healthz,/readyz,/livez,/metrics"
@@ -42,6 +42,20 @@ class ServerFiles:
     tokens: Path
     signing_key: Path
     to_kubelets: Pair
+
+
+def server_files(folder: Path, authority: Authority, token: str) -> ServerFiles:
+    """Write what the API server reads. token: the administrator's."""
+    tokens = folder / "tokens.csv"
+    tokens.touch(mode=0o600)
+    tokens.write_text(f'{token},turnout-admin,turnout-admin,"system:masters"\n')
+    return ServerFiles(
+        authority.ca,
+        authority.server("server", (HOST, "localhost", "kubernetes.default.svc")),
+        tokens,
+        signing_key(folder / "pki" / "accounts.key"),
+        authority.user("apiserver-to-kubelets"),
+    )
 
 
 def etcd(binary: Path, folder: Path, client_port: int, peer_port: int) -> list[str]:

@@ -1,0 +1,1 @@
+"""Gangs that trickle in, on a real kube-scheduler."""

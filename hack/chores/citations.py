@@ -1,0 +1,49 @@
+"""Holds what sources cite against what is here: paths of docs, their sections, ids of the contract, and addresses.
+
+Comments, docstrings and papers are read alike, as text. Links between papers are held by tests/test_docs.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+
+_PAGE = re.compile(r"(?<![\w/])docs/[\w/-]+\.md")
+_SECTIONS = re.compile(r"(docs/(?:facts/[\w-]+|design)\.md)((?:(?: and|,|;)? ?\d+(?:\.\d+)?(?=[\s,;:.)\"'`]|$))+)")
+_BARE = re.compile(r"(?<![\w/(])facts/[\w-]+\.md|(?<!\w)DESIGN(?:\.md)?\b|\b[Ii]ssue \d+\b")
+_ID = re.compile(r"(?<![\w-])(CS|DL|CA|PE|VE|MS|XD|SD)-(\d{2,3})(?!\d|-\d)")
+_ADDRESS = re.compile(r"https?://([^\s,/\"'`{}<>)\]\\:]+)")
+# Names that nobody can own, this machine, a cluster's own services, and XML's name spaces, which are no addresses.
+_NOWHERE = re.compile(
+    r"(localhost|127\.|10\.|.*\.svc(\.cluster\.local)?$|.*\.svc\.|.*example(\.(com|org|net))?$|.*\.invalid$|[\w-]+$"
+    r"|www\.w3\.org$|0\.0\.0\.0|\d+\.\d+\.\d+\.\d+)"
+)
+
+
+def faults(text: str, pages: Mapping[str, str], ids: Collection[str]) -> Iterator[str]:
+    """Tell each citation in a text that leads nowhere.
+
+    pages: the papers of this checkout by path. ids: rows of the contract, and of the table of differences.
+    """
+    for found in _PAGE.finditer(text):
+        if found[0] not in pages:
+            yield f"{found[0]} is not here"
+    for found in _SECTIONS.finditer(text):
+        for number in re.findall(r"\d+(?:\.\d+)?", found[2]):
+            if found[1] in pages and not _has(pages[found[1]], number):
+                yield f"{found[1]} has no section {number}"
+    for found in _BARE.finditer(text):
+        yield f"{found[0]} is not here"
+    for found in _ID.finditer(text):
+        if found[0] not in ids:
+            yield f"{found[0]} is no row of the contract"
+    for found in _ADDRESS.finditer(text):
+        if not _NOWHERE.match(found[1]):
+            yield f"{found[0]} is an address outside this repository"
+
+
+def _has(page: str, section: str) -> bool:
+    """True if a page has the section, or the numbered line of its section 0."""
+    if re.search(rf"^#+ {re.escape(section)}\.?\s", page, re.MULTILINE):
+        return True
+    return section.startswith("0.") and re.search(rf"^{re.escape(section[2:])}\. ", page, re.MULTILINE) is not None

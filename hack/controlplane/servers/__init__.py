@@ -1,0 +1,1 @@
+"""Programs that a plane starts, and what they keep: command lines, training-operator's wants, what etcd holds."""

@@ -1,0 +1,103 @@
+"""Brings what etcd holds back to how it was when a control plane became ready, so that one plane serves many tests.
+
+Objects are taken from under the API server, not deleted through it: finalizers, graces and missing controllers hold
+nothing up, and every watch sees the deletions as usual. Speaks etcd's JSON gateway.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+PREFIX = b"/registry/"
+AT_ONCE = 100  # etcd takes 128 operations in one transaction
+ROUNDS = 20
+# What the API server writes on its own account at any time: it is neither removed nor put back.
+ITS_OWN = re.compile(
+    rb"/registry/(masterleases/|leases/kube-system/|ranges/|ipaddresses/|servicecidrs/|apiregistration\.k8s\.io/"
+    rb"|configmaps/kube-system/|services/[^/]+/default/kubernetes|endpointslices/default/kubernetes"
+    rb"|flowschemas/|prioritylevelconfigurations/|clusterroles/system:|clusterrolebindings/system:|roles/kube-"
+    rb"|rolebindings/kube-|namespaces/kube-|priorityclasses/system-|apiextensions\.k8s\.io/apiservices)"
+)
+
+
+# Admission goes on by these for a while after they are gone: it looks at them about once a second.
+LINGERS = re.compile(
+    rb"/registry/(validatingadmissionpolic|mutatingadmissionpolic|mutatingwebhookconfigurations/"
+    rb"|validatingwebhookconfigurations/(?!validator\.training-operator))"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A key's value, and the revision at which it was written last."""
+
+    revision: str
+    value: bytes
+
+
+def snapshot(url: str) -> dict[bytes, Entry]:
+    """Read everything that the API server keeps. url: etcd's client address."""
+    found = _call(url, "range", {"key": _text(PREFIX), "range_end": _text(_after(PREFIX))})
+    return {
+        base64.b64decode(each["key"]): Entry(each["mod_revision"], base64.b64decode(each.get("value", "")))
+        for each in found.get("kvs", ())
+    }
+
+
+def restore(url: str, before: Mapping[bytes, Entry]) -> bool:
+    """Remove what has come since, put back what has changed or gone. True if the API server forgets it at once.
+
+    Looks again until nothing differs, since controllers inside the API server answer what they see go.
+    Raises RuntimeError when something is written anew each time.
+    """
+    if any(key not in before and LINGERS.match(key) for key in snapshot(url)):
+        return False
+    for _ in range(ROUNDS):
+        now = snapshot(url)
+        gone = [key for key in now if key not in before and not ITS_OWN.match(key)]
+        changed = [
+            key
+            for key, entry in before.items()
+            if not ITS_OWN.match(key) and (key not in now or now[key].value != entry.value)
+        ]
+        if not gone and not changed:
+            return True
+        _write(url, [*map(_removal, gone), *(_put(key, before[key].value) for key in changed)])
+    raise RuntimeError(f"etcd at {url} did not come to rest: {sorted([*gone, *changed])[:5]} came again")
+
+
+def _write(url: str, operations: Sequence[Mapping[str, Any]]) -> None:
+    for at in range(0, len(operations), AT_ONCE):
+        _call(url, "txn", {"success": list(operations[at : at + AT_ONCE])})
+
+
+def _removal(key: bytes) -> dict[str, Any]:
+    return {"request_delete_range": {"key": _text(key)}}
+
+
+def _put(key: bytes, value: bytes) -> dict[str, Any]:
+    return {"request_put": {"key": _text(key), "value": _text(value)}}
+
+
+def _call(url: str, verb: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    call = urllib.request.Request(
+        f"{url}/v3/kv/{verb}", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(call, timeout=30) as answer:
+        told: dict[str, Any] = json.load(answer)
+        return told
+
+
+def _text(value: bytes) -> str:
+    return base64.b64encode(value).decode()
+
+
+def _after(prefix: bytes) -> bytes:
+    """Give the first key behind all that begin with the prefix."""
+    return prefix[:-1] + bytes([prefix[-1] + 1])

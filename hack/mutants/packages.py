@@ -1,0 +1,45 @@
+"""Which pure modules are mutated, and the tests that have to notice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """sources, tests: files and folders of the checkout."""
+
+    name: str
+    sources: tuple[str, ...]
+    tests: tuple[str, ...]
+
+
+PACKAGES = (
+    Package("topology", ("topology",), ("tests/topology",)),
+    Package(
+        "planner",
+        ("scheduler_ext/plans", "scheduler_ext/seen", "scheduler_ext/advise.py"),
+        ("tests/scheduler_ext/plans", "tests/scheduler_ext/seen", "tests/scheduler_ext/test_advise.py"),
+    ),
+    Package(
+        "scaling",
+        ("autoscaler/lending", "autoscaler/decide.py"),
+        ("tests/autoscaler/lending", "tests/autoscaler/test_decide.py", "tests/autoscaler/test_laws.py"),
+    ),
+    Package(
+        "queues",
+        ("jobs/queues",),
+        ("tests/jobs/test_queue.py", "tests/jobs/test_queue_koordinator.py", "tests/jobs/test_queue_kueue.py",
+         "tests/jobs/test_queue_laws.py", "tests/jobs/test_queue_schema.py"),
+    ),
+    Package("rendezvous", ("launcher/rendezvous",), ("tests/launcher/rendezvous",)),
+    Package("checkpoint format", ("launcher/checkpoint",), ("tests/launcher/checkpoint",)),
+    Package(
+        "health",
+        ("launcher/health",),
+        ("tests/launcher/health/test_checking.py", "tests/launcher/health/test_groups.py",
+         "tests/launcher/health/test_hangs.py", "tests/launcher/health/test_slow.py",
+         "tests/launcher/health/test_switchbox.py", "tests/launcher/calls/test_judging.py",
+         "tests/launcher/watching/test_stacks_folded.py", "tests/launcher/watching/test_stacks_read.py"),
+    ),
+)  # fmt: skip

@@ -1,0 +1,223 @@
+"""What a tenant writes on a job or a pod never ends the autoscaler: it is read, or told and left alone."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from autoscaler.decide import decide
+from autoscaler.lending.fence import decided
+from autoscaler.lending.stamp import notes_of, overruled
+from autoscaler.model import Policy, Reason, Step
+from autoscaler.shell.act import Hands, stamped
+from autoscaler.telling.lives import lived_s
+from autoscaler.view import View
+from jobs.gang import membership
+from jobs.kinds.all import KINDS
+from jobs.model import BadJob, JobKey, JobKind
+from jobs.pods import number
+from jobs.speed import gain, speed
+from kube import labels
+from kube.errors import KubeError
+from kube.objects import Container, EnvVar
+from tests.autoscaler.test_act import Api, noted
+from tests.autoscaler.test_view import job, node, pod
+from tests.autoscaler.world import NOW_S, POLICY, seen, world
+from tests.autoscaler.world import job as small
+from tests.jobs.kinds.papers import SAMPLES
+from tests.support.examples import scaled
+
+# Every name of a label or annotation that is written down in kube/labels.py.
+NAMES = sorted({value for value in vars(labels).values() if isinstance(value, str) and "/" in value})
+DIGITS = st.text("0123456789²٣۴०⅔Ⅷ-+._:eE, ", max_size=12)
+NUMBERS = st.integers(-(10**30), 10**30).map(str) | st.floats().map(str) | st.just("9" * 5000)
+MOMENTS = st.sampled_from(
+    [
+        "2026-01-31T18:00:00Z",
+        "0001-01-01T00:00:00+23:59",
+        "9999-12-31T23:59:59-23:59",
+        "1970-01-01T00:16:40Z",
+        "２026-01-31T18:00:00Z",
+        "2026-01-31T18:00:00Z\n",
+    ]
+)
+CURVES = st.lists(
+    st.tuples(
+        st.sampled_from([1, 2, 3, 999_998, 999_999]), st.sampled_from(["0.000000001", "1", "9999999", "1e9", "²"])
+    ),
+    max_size=5,
+).map(lambda points: ",".join(f"{workers}:{value}" for workers, value in points))
+SPANS = st.sampled_from(
+    ["600s", "10m", "999999h999999m999999999s", "²s", "٣m", "1_0s", "5s\n", "powers-of-two", "true"]
+)
+ODD = st.sampled_from(["²", "٣", "⅔", "1_0", " 1", "+1", "1\n", "9" * 5000, "0x1", "1e3", "nan", "inf", "-0"])
+WORDS = ODD | DIGITS | NUMBERS | MOMENTS | CURVES | SPANS | st.text(max_size=8)
+READ = [labels.TERM, labels.CURVE, labels.GAINED, labels.RESIZED_AT, labels.RESTART_COST, labels.STEP_SECONDS]
+NOTES = st.dictionaries(st.sampled_from(READ) | st.sampled_from(NAMES), WORDS, max_size=6)
+
+
+@settings(max_examples=scaled(400), deadline=None)
+@given(st.sampled_from(sorted(SAMPLES)), NOTES, NOTES, NOTES)
+def test_no_word_on_a_job_or_its_pods_makes_reading_deciding_or_writing_raise(kind, notes, on_pods, marks):
+    raw = copy.deepcopy(SAMPLES[kind])
+    raw["metadata"].setdefault("annotations", {}).update(notes)
+    raw["metadata"].setdefault("labels", {}).update(marks)
+    view = View(KINDS)
+    for name in ("a", "b"):
+        view.put_node(node(name))
+    view.put_job(kind, raw)
+    for index in range(4):
+        made = pod(index, "a", **on_pods)
+        made.metadata.labels = dict(marks)
+        view.put_pod(made)
+    at = view.observation(NOW_S)
+    assert not [why for why in view.faults.values() if "cannot be read" in why]  # a fault of ours
+    for step in decide(at, POLICY, NOW_S):
+        if step.key not in view.raw:
+            continue  # pods of no job
+        there, made = view.raw[step.key], next(each.job for each in at.jobs if each.job.key == step.key)
+        overruled(there["metadata"]["annotations"], 7, NOW_S)
+        if made.elastic:
+            written = notes_of(made, Step(step.key, made.bounds.most, made.replicas, Reason.IDLE_ROOM), POLICY, NOW_S)
+            stamped(KINDS[kind].change(there, made.bounds.most, ("j-3",)), written)
+            if KINDS[kind].again is not None:
+                KINDS[kind].again(there)
+
+
+@settings(max_examples=scaled(300), deadline=None)
+@given(NOTES, NOTES, WORDS, WORDS)
+def test_no_word_on_a_pod_makes_its_gang_raise(notes, marks, env, name):
+    made = pod(0, **notes)
+    made.metadata.labels, made.metadata.name = marks, f"j-{name}"
+    told = [EnvVar(key, env) for key in ("PET_NNODES", "PET_NPROC_PER_NODE", "WORLD_SIZE")]
+    made.spec.containers = [Container(env=told)]
+    membership(made)
+    number(name)
+
+
+@settings(max_examples=scaled(300), deadline=None)
+@example("999998:0.000000001,999999:9999999", 1, 1, 1)
+@example("999998:9999999,999999:0.000000001", 1, 1, 1)
+@given(CURVES, st.integers(1, 1000), st.integers(0, 1000), st.integers(1, 1000))
+def test_whatever_curve_an_owner_writes_a_speed_is_a_number_above_nought(text, least, more, further):
+    try:
+        curve = KINDS["Job"].read(job(1, **{labels.CURVE: text})).curve
+    except BadJob:
+        return
+    size = least + more
+    assert 0 < speed(curve, size) < float("inf")
+    worth = gain(curve, least, size, size + further)
+    assert -1 <= worth.share < float("inf")
+
+
+@settings(max_examples=scaled(200), deadline=None)
+@given(WORDS, st.lists(st.none() | WORDS | st.dictionaries(st.sampled_from(["type", "status"]), WORDS), max_size=2))
+def test_no_word_in_a_status_makes_a_life_raise(ran, conditions):
+    lived_s({"status": {"runningDuration": ran, "conditions": conditions}})
+
+
+@pytest.mark.parametrize(
+    ("text", "ours"),
+    [
+        pytest.param("²", False, id="a digit that is no decimal is no term"),
+        pytest.param("٨", False, id="nor is a digit of another script"),
+        pytest.param("9" * 5000, False, id="nor one that no Lease counts to"),
+        pytest.param("8", True, id="a later leader's is one"),
+    ],
+)
+def test_only_a_leases_count_overrules_us(text, ours):
+    notes = {labels.TERM: text, labels.RESIZED_AT: "1970-01-12T13:46:40Z"}
+    assert overruled(notes, 7, NOW_S) is ours
+
+
+def test_a_moment_that_is_to_come_overrules_nobody_for_ever():
+    notes = {labels.TERM: "8", labels.RESIZED_AT: "2999-01-01T00:00:00Z"}
+    assert overruled(notes, 7, NOW_S) is False
+
+
+# A fault of ours that one job brings about.
+
+
+def broken(kind, **fields):
+    """A kind of which something raises as no reader should."""
+    own = KINDS[kind]
+    told = {each: getattr(own, each) for each in ("kind", "path", "read", "resize", "naming", "again", "pods")}
+    return {**KINDS, kind: JobKind(**{**told, **fields})}
+
+
+def of_b(function):
+    """The function, but on a job called b a fault of ours."""
+
+    def tried(raw, *rest):
+        if raw["metadata"]["name"] == "b":
+            raise ZeroDivisionError("of b")
+        return function(raw, *rest)
+
+    return tried
+
+
+def named(name, uid):
+    made = job(1, uid)
+    made["metadata"]["name"] = name
+    return made
+
+
+def test_a_job_that_cannot_be_read_by_a_fault_of_ours_is_told_and_others_are_seen():
+    view = View(broken("Job", read=of_b(KINDS["Job"].read)))
+    for name in ("a", "b", "c"):
+        view.put_job("Job", named(name, f"u-{name}"))
+    assert [each.job.key.name for each in view.observation(0.0).jobs] == ["a", "c"]
+    key = JobKey("Job", "ns", "b")
+    assert view.faults == {key: "it cannot be read: ZeroDivisionError('of b')"}
+    assert view.about(key) == ("Job", "batch/v1", "u-b")
+    view.drop_job("u-b")
+    assert (view.faults, view.about(key)) == ({}, None)
+
+
+@pytest.mark.asyncio
+async def test_a_job_that_cannot_be_written_by_a_fault_of_ours_counts_as_refused_and_others_are_written():
+    api, told, raw = Api(), [], {}
+    for name in ("a", "b", "c"):
+        raw[JobKey("Job", "ns", name)] = named(name, f"u-{name}")
+    kinds = broken("Job", resize=of_b(KINDS["Job"].resize))
+    hands = Hands(api, kinds, lambda: 7, lambda step, word: told.append((step.key.name, word)), dry_run=False)
+    steps = [Step(key, 4, 1, Reason.IDLE_ROOM) for key in raw]
+    assert await hands.carry_out(steps, raw, noted, 0.0) == 2
+    assert told == [("a", "Written"), ("c", "Written")]
+    held = {JobKey("Job", "ns", "b"): "it cannot be written: ZeroDivisionError('of b')"}
+    assert hands.held_back(raw, 0.5) == held
+    assert await hands.carry_out(steps[1:2], raw, noted, 0.5) == 0  # no try before its time
+
+
+def faulty(*names):
+    """As `decide`, but it fails where one of these jobs is among those to decide on."""
+
+    def tried(at, policy, now_s):
+        if any(each.job.key.name in names for each in at.jobs):
+            raise ZeroDivisionError("among them")
+        return decide(at, policy, now_s)
+
+    return tried
+
+
+AT = world([8], *(seen(small(name), [0]) for name in "abcde"))
+
+
+@pytest.mark.parametrize("names", ["", "a", "c", "bd", "abcde"], ids=["none", "the first", "one", "two", "all"])
+def test_a_job_on_which_nothing_can_be_decided_keeps_its_size_and_others_are_decided_on(names):
+    steps, faults = decided(faulty(*names), AT, POLICY, NOW_S)
+    assert [step.key for step in steps] == [each.job.key for each in AT.jobs]
+    assert [step.key.name for step in steps if step.reason is Reason.REFUSED] == sorted(names)
+    assert sorted(key.name for key in faults) == sorted(names)
+    sound = replace(AT, jobs=tuple(each for each in AT.jobs if each.job.key.name not in names))
+    assert [step for step in steps if step.reason is not Reason.REFUSED] == decide(sound, POLICY, NOW_S)
+
+
+def test_a_fault_that_no_job_brings_about_is_nobodys():
+    def tried(at, policy, now_s):
+        raise KubeError("whoever is there")
+
+    with pytest.raises(KubeError):
+        decided(tried, world([8]), Policy(), NOW_S)

@@ -1,0 +1,81 @@
+"""Every service answers on /metrics, /healthz and /readyz, and what the dashboard and the alerts ask for is there."""
+
+import asyncio
+import re
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from hack.chores import board
+from hack.controlplane.children import Children
+from hack.controlplane.plane import free_ports
+from simulator.yard.nodes import places
+from simulator.yard.shell.yard import yard
+from tests.cluster import config_map
+
+RULES = Path(__file__).parents[2] / "deploy/prometheus/rules.yaml"
+PAGES = ("/healthz", "/readyz", "/metrics")
+MAP = "default/node-topology-config"
+SERVICES = {
+    "extender": ("scheduler_ext", ("--configmap", MAP, "--bind", "127.0.0.1:0")),
+    "nominator": ("scheduler_ext.nominator", ("--configmap", MAP, "--lease", "default/nominator")),
+    "autoscaler": ("autoscaler", ("--lease", "default/autoscaler")),
+}
+
+
+def get(port, path):
+    """Status and text of a page."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as refused:
+        return refused.code, refused.read().decode()
+    except OSError as error:
+        return 0, str(error)
+
+
+async def until_ready(children, name, port):
+    """Ask until the service is ready; fail with its log when it is not."""
+    try:
+        async with asyncio.timeout(60):
+            while True:
+                status, _ = await asyncio.to_thread(get, port, "/readyz")
+                if status == 200:
+                    return
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        raise AssertionError(f"{name} is not ready:\n{children.log(name)[-3000:]}") from None
+
+
+@pytest.mark.contract("CS-21")
+@pytest.mark.asyncio
+async def test_every_service_has_its_three_pages_and_what_dashboard_and_alerts_ask_for_is_on_them(tmp_path):
+    async with yard(tmp_path / "kubeconfig") as made:
+        await made.add_nodes(places(2), 4)
+        maps = "/api/v1/namespaces/default/configmaps"
+        await made.api.call("POST", maps, config_map("a p 10.0.0.1\n"))
+        children, ports = Children(tmp_path), dict(zip(SERVICES, free_ports(len(SERVICES)), strict=True))
+        try:
+            for name, (module, flags) in SERVICES.items():
+                common = ["--kubeconfig", str(tmp_path / "kubeconfig"), "--metrics-bind", f"127.0.0.1:{ports[name]}"]
+                children.start(name, [sys.executable, "-m", module, *common, *flags])
+            pages = ""
+            for name, port in ports.items():
+                await until_ready(children, name, port)
+                answers = {
+                    path: await asyncio.to_thread(get, port, path) for path in ("/healthz", "/readyz", "/metrics")
+                }
+                assert {path: status for path, (status, _) in answers.items()} == dict.fromkeys(answers, 200), name
+                pages += answers["/metrics"][1]
+        finally:
+            children.close()
+    there = set(re.findall(r"^# TYPE (turnout_\w+) ", pages, re.M))
+    asked = set(re.findall(r"\bturnout_\w+", str(board.made()) + RULES.read_text()))
+    series = {
+        name for name in there for name in (name, f"{name}_total", f"{name}_bucket", f"{name}_sum", f"{name}_count")
+    }
+    assert asked
+    assert asked - series == set()

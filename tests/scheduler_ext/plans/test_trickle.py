@@ -1,0 +1,148 @@
+"""Members that come one by one, each asked about at once, land where they would have landed together."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kube import labels
+from tests import world
+from tests.support.examples import scaled
+from tests.world import REQUIRED, World
+from topology.cost import cost
+
+MANY = settings(max_examples=scaled(100), deadline=None)  # a shared machine may stall for a while
+
+
+def koordinator(size):
+    return world.koordinator("bert", size)
+
+
+def volcano(size):
+    return world.volcano("bert", size)
+
+
+def job(size):
+    return [
+        world.pod(f"job-{at}", 8, marks={labels.JOB_INDEX: str(at)}, owner="Job/job", uid=f"u{at}")
+        for at in range(size)
+    ]
+
+
+def announced(w, size):
+    """What says how large each of these gangs will be, besides its pods."""
+    w.put_group("bert", size)
+    w.view.put_owner("Job", world.owner("Job", "job", completions=size, parallelism=size))
+    return w
+
+
+@st.composite
+def scenes(draw):
+    """(leaves, strangers' nodes, size, order of arrival): one gang that fits what strangers leave."""
+    sizes = draw(st.lists(st.integers(1, 6), min_size=2, max_size=6))
+    names = World(*sizes).names
+    taken = draw(st.lists(st.sampled_from(names), unique=True, max_size=len(names) - 2))
+    size = draw(st.integers(2, len(names) - len(taken)))
+    return sizes, taken, size, draw(st.permutations(range(size)))
+
+
+def world_of(sizes, taken, size):
+    return announced(World(*sizes).put(*(world.pod(f"s{name}", 8, at=name) for name in taken)), size)
+
+
+@pytest.mark.parametrize("gang", [koordinator, volcano, job])
+@MANY
+@given(scenes())
+def test_in_whatever_order_the_members_come_each_gets_its_place_of_the_whole_plan(gang, scene):
+    sizes, taken, size, order = scene
+    pods = gang(size)
+    whole = world_of(sizes, taken, size).put(*pods).schedule(*pods)
+    w, placed = world_of(sizes, taken, size), {}
+    for at in order:
+        placed |= w.schedule(pods[at])
+    assert placed == whole
+    assert w.book.replanned == 1
+
+
+@MANY
+@given(scenes(), st.data())
+def test_members_that_are_asked_about_later_than_they_come_get_the_same(scene, data):
+    sizes, taken, size, order = scene
+    pods = volcano(size)
+    whole = world_of(sizes, taken, size).put(*pods).schedule(*pods)
+    w, placed, there = world_of(sizes, taken, size), {}, []
+    for at in order:
+        w.put(pods[at])
+        there.append(pods[at])
+        while there and data.draw(st.booleans()):
+            placed |= w.schedule(there.pop(data.draw(st.integers(0, len(there) - 1))))
+    placed |= w.schedule(*there)
+    assert placed == whole
+
+
+@MANY
+@given(scenes(), st.booleans())
+def test_a_masters_ring_is_as_good_whoever_comes_first(scene, master_first):
+    """A master's rank is 0, which moves every worker's by one; nobody knows before it comes that there is one."""
+    sizes, taken, size, order = scene
+    workers = [
+        world.pod(f"w-{at}", 8, marks={labels.JOB_INDEX: str(at), labels.TRAINING_TYPE: "worker"}, **of_bert())
+        for at in range(size - 1)
+    ]
+    master = world.pod("m-0", 8, marks={labels.JOB_INDEX: "0", labels.TRAINING_TYPE: "master"}, **of_bert())
+    pods = [master, *workers]
+
+    def ring(w, placed):
+        hosts = [w.view.snapshot.row_of[placed[each.metadata.name]] for each in pods]
+        return cost(w.view.fabric, hosts).total
+
+    together = world_of(sizes, taken, size).put(*pods)
+    best = ring(together, together.schedule(*pods))
+    w, placed = world_of(sizes, taken, size), {}
+    coming = [pods[at] for at in order]
+    for each in [master, *coming] if master_first else coming:
+        if each.metadata.name not in placed:
+            placed |= w.schedule(each)
+    assert len(placed) == size
+    assert ring(w, placed) <= best
+
+
+def of_bert():
+    return {"notes": {labels.VOLCANO_GROUP: "bert"}}
+
+
+@pytest.mark.parametrize("numbers", [
+    pytest.param([1, 2, 3, 4, 5, 6], id="counted from one"),
+    pytest.param([0, 1, 2, 3, 4, 9], id="one far above the others"),
+])  # fmt: skip
+def test_numbers_that_are_not_those_expected_still_fill_the_plan(numbers):
+    w = World(3, 3, 6).put(*(world.pod(f"s{at}", 8, at=f"c{at}") for at in range(6))).put_group("bert", 6)
+    pods = [each for each in world.volcano("bert", 10) if int(each.metadata.name[-1]) in numbers]
+    placed = {}
+    for each in reversed(pods):
+        placed |= w.schedule(each)
+    hosts = [w.view.snapshot.row_of[placed[each.metadata.name]] for each in pods]
+    assert cost(w.view.fabric, hosts).crossings[0] == 2
+    assert w.book.replanned == 1
+
+
+def test_a_member_that_is_made_again_takes_the_seat_of_the_one_before():
+    w, pods = World(4, 4).put_group("bert", 4), world.volcano("bert", 4)
+    w.put(*pods[:3])
+    planned = w.plan(pods[0])
+    w.view.drop_pod(pods[1].metadata.uid)
+    w.schedule(pods[0])
+    again = world.volcano("bert", 4)[1]
+    again.metadata.uid = "again"
+    assert w.schedule(again, *pods[2:])["bert-1"] == planned["bert-1"]
+    assert w.book.replanned == 1
+
+
+def test_a_member_of_another_shape_has_the_gang_planned_again():
+    w = World(3, 3).put_group("bert", 3)
+    small, *_ = world.volcano("bert", 1, gpus=4, notes=REQUIRED)
+    _, *large = world.volcano("bert", 3, gpus=8, notes=REQUIRED)
+    w.put(large[0])
+    assert len(w.plan(large[0])) == 1
+    w.put(small)
+    assert len(w.plan(large[0])) == 2
+    assert w.book.replanned == 2

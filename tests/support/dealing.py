@@ -1,0 +1,73 @@
+"""How tests are dealt to the processes that run them side by side: longest first, most files in one piece.
+
+The tests of a file share what is made once a module, so a file stays with one process. The files named here are long
+and their tests share nothing: each of their tests goes to whoever is free, so that nobody waits for one file.
+"""
+
+from __future__ import annotations
+
+from xdist.scheduler import LoadScopeScheduling
+
+# Where tests wait for programs, the longest first, and those on a control plane together, so that few are started.
+# What is not named follows, in the order in which it was found.
+LONG = (
+    "tests/chaos/test_on_a_yard.py",
+    "tests/e2e/whole_yard/",
+    "tests/e2e/lender/",
+    "tests/e2e/launcher/",
+    "tests/e2e/",
+    "tests/deploy/",
+    "tests/controlplane/",
+    "tests/conformance/",
+    "tests/kube/test_real.py",
+    "tests/jobs/kinds/test_on_schemas.py",
+    "tests/launcher/arbiters/test_lease.py",
+    "tests/launcher/health/test_bad_link.py",
+    "tests/launcher/frameworks/",
+    "tests/launcher/saving/test_flash_restarts.py",
+    "tests/launcher/buddies/test_handing_over.py",
+    "tests/launcher/agents/",
+    "tests/launcher/watching/",
+    "tests/launcher/saving/",
+    "tests/launcher/training/",
+    "tests/autoscaler/test_on_a_yard.py",
+    "tests/console/",
+    "tests/launcher/health/",
+    "tests/launcher/buddies/",
+    "tests/launcher/calls/",
+    "tests/launcher/processes/",
+    "tests/launcher/",
+)
+APART = (
+    "tests/e2e/test_",
+    "tests/e2e/lender/test_fills.py",
+    "tests/launcher/agents/",
+    "tests/launcher/buddies/test_handing_over.py",
+    "tests/launcher/health/test_before_a_start.py",
+    "tests/launcher/saving/test_flash_checkpoint.py",
+    "tests/launcher/saving/test_flash_restarts.py",
+    "tests/launcher/training/test_examples.py",
+    "tests/launcher/watching/test_hung_agents.py",
+    "tests/autoscaler/test_on_a_yard.py",
+    "tests/console/test_demo",
+    "tests/console/test_why_command.py",
+    "tests/controlplane/test_build.py",
+)
+
+
+def place(nodeid: str) -> int:
+    """Give the place of a test in the order in which they begin."""
+    return next((at for at, prefix in enumerate(LONG) if nodeid.startswith(prefix)), len(LONG))
+
+
+class ByFile(LoadScopeScheduling):
+    """One file a process, but for those whose tests share nothing."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return nodeid if nodeid.startswith(APART) else nodeid.split("::", 1)[0]
+
+
+def pytest_xdist_make_scheduler(config, log):
+    """Deal by file instead of by xdist's own rules; the order of the tests is ours."""
+    config.option.loadscopereorder = False
+    return ByFile(config, log)

@@ -1,0 +1,71 @@
+"""What this machine lacks: the tests that need it are told as not run, with the line that brings it.
+
+A mark says what a test needs: `debian(package, program)`, `root`, `peers`, `gpu`. Under CI nothing that a package of
+Debian brings may be missing: the run fails, although all that ran has passed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+PREFIX = "not run: "
+PACKAGES = {"openssl": "openssl", "iproute2": "ip", "util-linux": "unshare"}  # of Debian, each with a program of it
+GPU_DRIVERS = ("/dev/nvidiactl", "/dev/kfd")
+
+
+def missing(item) -> str | None:
+    """What would have to be done so that the test could run, None if it can."""
+    for mark in item.iter_markers("debian"):
+        (package,) = mark.args
+        if shutil.which(PACKAGES[package]) is None:
+            return f"apt-get install {package}"
+    if item.get_closest_marker("root") and os.geteuid() != 0:
+        return "be root"
+    if item.get_closest_marker("peers") and not os.environ.get("TURNOUT_PEERS"):
+        return "set TURNOUT_PEERS to a folder with the binaries of Volcano and koordinator"
+    if item.get_closest_marker("gpu") and not any(Path(driver).exists() for driver in GPU_DRIVERS):
+        return "a GPU with its driver"
+    return None
+
+
+def leave_out(items) -> None:
+    """Mark each test that cannot run here."""
+    for item in items:
+        if remedy := missing(item):
+            item.add_marker(pytest.mark.skip(reason=PREFIX + remedy))
+
+
+def not_run(skipped) -> Counter[str]:
+    """Count the tests that were left out, by what would bring them."""
+    reasons = (report.longrepr[2] for report in skipped if isinstance(report.longrepr, tuple))
+    words = (reason.removeprefix("Skipped: ") for reason in reasons)
+    return Counter(word.removeprefix(PREFIX) for word in words if word.startswith(PREFIX))
+
+
+def pytest_report_header():
+    """Say at the start what is missing, before anybody has waited for it."""
+    lacks = [package for package, program in PACKAGES.items() if shutil.which(program) is None]
+    return f"not run here, for want of packages: apt-get install {' '.join(lacks)}" if lacks else None
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say at the end how many tests were not run, and what brings them."""
+    left_out = not_run(terminalreporter.stats.get("skipped", ()))
+    for remedy, count in sorted(left_out.items()):
+        terminalreporter.write_line(f"not run: {count} test{'s' * (count != 1)}: {remedy}", yellow=True)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session):
+    """Fail under CI if a package of Debian was missing: there all of them are installed."""
+    terminal = session.config.pluginmanager.get_plugin("terminalreporter")
+    if terminal is None or not os.environ.get("CI"):
+        return
+    lacks = [remedy for remedy in not_run(terminal.stats.get("skipped", ())) if remedy.startswith("apt-get")]
+    if lacks and session.exitstatus == 0:
+        session.exitstatus = 1
