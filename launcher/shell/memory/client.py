@@ -183,17 +183,19 @@ class Client:
             with self._socket.makefile("rb") as file:
                 while len(head := file.read(4)) == 4:
                     self._take(read_at_client(file.read(length(head))))
-            why = "the keeper has ended"
+            why = "the keeper has closed the connection"
         except (OSError, BadFrame, ValueError) as error:
             why = str(error)
         with self._news:
-            self._lost = why
+            self._lost = self._lost or why
             self._news.notify_all()
 
     def _take(self, message: ToClient) -> None:
         with self._news:
             if isinstance(message, Pinned):
                 self._unheard -= 1
+            elif isinstance(message, Refused) and message.reason == "failed":
+                self._lost = self._lost or message.detail  # whatever was asked: nothing more comes
             elif not isinstance(message, Hashed | Persisted | Failed):
                 self._answers.append(message)
             self._news.notify_all()

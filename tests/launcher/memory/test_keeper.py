@@ -79,6 +79,8 @@ class Keeper:
         return self.process.wait(WITHIN_S)
 
     def close(self):
+        """Kill it. Its log is shown where the test has failed."""
+        print(f"keeper exit {self.process.poll()}: {self.log.read_text() if self.log.exists() else ''}")
         self.process.kill()
         self.process.wait(WITHIN_S)
         with suppress(OSError):
@@ -282,4 +284,20 @@ def test_a_bad_frame_ends_the_connection_and_nothing_else(keeper, frame):
     talk = one.meet()
     talk.socket.sendall(frame)
     assert talk.closed()
+    assert one.meet().ask(Settle(1), Holdings).held == ()
+
+
+def test_a_fault_is_told_to_the_process_that_asked_and_in_the_log_and_others_are_served(tmp_path, request):
+    """It looked as if the keeper had ended: the connection was closed, and nobody was told why."""
+    folder = tmp_path / "memory"
+    folder.mkdir()
+    one = Keeper(folder)
+    request.addfinalizer(one.close)
+    talk = one.meet()
+    talk.ask(hello(), ArenaAt)
+    folder.rename(tmp_path / "gone")
+    answer = talk.ask(Need(record(0).region_bytes, 3), Refused)
+    assert (answer.reason, "No such file" in answer.detail) == ("failed", True)
+    assert "request_failed" in (tmp_path / "gone" / "w0.log").read_text()
+    (tmp_path / "gone").rename(folder)
     assert one.meet().ask(Settle(1), Holdings).held == ()

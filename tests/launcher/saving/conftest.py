@@ -7,12 +7,19 @@ from pathlib import Path
 import pytest
 
 from launcher.shell.saving.checkpointer import Checkpointer
+from tests.launcher.agents.crew import pids_of
 
 
 @pytest.fixture
 def memory():
     with tempfile.TemporaryDirectory(prefix="turnout-test-", dir="/dev/shm") as path:
         yield Path(path)
+
+
+@pytest.fixture
+def keepers(memory):
+    """Lists the keepers of this test's memory: whatever other tests have left says nothing about it."""
+    return lambda: pids_of(f"--folder {memory} --run ")
 
 
 @pytest.fixture

@@ -61,15 +61,6 @@ def files(folder):
     return sorted(str(each.relative_to(folder)) for each in folder.rglob("*.pt"))
 
 
-def keeper():
-    """Of this process."""
-    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    for pid in children:
-        if b"launcher.shell.memory.keeper" in Path(f"/proc/{pid}/cmdline").read_bytes():
-            return int(pid)
-    raise AssertionError("there is no keeper")
-
-
 def resident(pid):
     """Bytes that are this process's own, without what it shares with the arena."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
@@ -143,7 +134,7 @@ def test_random_states_of_numpy_come_back_from_a_file_too(flash, tmp_path):  # D
 
 
 @pytest.mark.contract("DL-47")
-def test_a_hundred_saves_leave_as_much_memory_as_three(flash, memory, tmp_path):  # DL-47
+def test_a_hundred_saves_leave_as_much_memory_as_three(flash, memory, tmp_path, keepers):  # DL-47
     state = {"model": {f"w{at}": torch.ones(1 << 18) for at in range(16)}}  # 16 MiB
     checkpoints = flash(tmp_path)
     seen = []
@@ -153,27 +144,27 @@ def test_a_hundred_saves_leave_as_much_memory_as_three(flash, memory, tmp_path):
             checkpoints.wait_latest_checkpoint()
             arenas = list(memory.glob("*.arena"))
             blocks = sum(each.stat().st_blocks for each in arenas)
-            seen.append((len(arenas), blocks, resident(os.getpid()), resident(keeper())))
-    (one, blocks, own, keepers), (one_still, blocks_still, own_later, keepers_later) = seen
+            seen.append((len(arenas), blocks, resident(os.getpid()), resident(*keepers())))
+    (one, blocks, own, kept), (one_still, blocks_still, own_later, kept_later) = seen
     assert (one, one_still) == (1, 1)
     assert blocks_still == blocks <= 3 * (17 << 20) // 512
     assert own_later - own < 16 << 20  # less than one state more, after ninety
-    assert keepers_later - keepers < 16 << 20
+    assert kept_later - kept < 16 << 20
     assert files(tmp_path) == []
 
 
 @pytest.mark.contract("DL-47")
-def test_a_save_of_a_gibibyte_waits_for_nothing_but_its_own_copy(make, memory, tmp_path):  # DL-47
+def test_a_save_of_a_gibibyte_waits_for_nothing_but_its_own_copy(make, keepers, tmp_path):  # DL-47
     """How fast the copy itself is tells `hack.bench checkpoint`. Here nobody else does anything meanwhile."""
     state = {f"w{at}": torch.full((1 << 26,), float(at)) for at in range(4)}  # 256 MiB each
     checkpoints = make(tmp_path)
     checkpoints.save(1, state, disk=False)
     checkpoints.wait()
     before = checkpoints.stats()
-    os.kill(keeper(), signal.SIGSTOP)
+    os.kill(*keepers(), signal.SIGSTOP)
     state["w0"][-1] = 7.0
     checkpoints.save(2, state, disk=False)
-    os.kill(keeper(), signal.SIGCONT)
+    os.kill(*keepers(), signal.SIGCONT)
     checkpoints.wait()
     after = checkpoints.stats()
     assert (after.sealed, after.hashed, after.saves - before.saves) == (2, 2, 1)
@@ -183,14 +174,14 @@ def test_a_save_of_a_gibibyte_waits_for_nothing_but_its_own_copy(make, memory, t
 
 
 @pytest.mark.contract("DL-49")
-def test_a_save_to_disk_returns_before_its_file_is_there(flash, tmp_path):  # DL-49
+def test_a_save_to_disk_returns_before_its_file_is_there(flash, tmp_path, keepers):  # DL-49
     checkpoints = flash(tmp_path)
     checkpoints.save_checkpoint(1, training(1), storage_type=MEMORY)
     checkpoints.wait_latest_checkpoint()
-    os.kill(keeper(), signal.SIGSTOP)
+    os.kill(*keepers(), signal.SIGSTOP)
     checkpoints.save_checkpoint(2, training(2), tmp_path / "two.pt", storage_type=DISK)
     assert files(tmp_path) == []
-    os.kill(keeper(), signal.SIGCONT)
+    os.kill(*keepers(), signal.SIGCONT)
     checkpoints.wait_latest_checkpoint(60)
     assert same(training(2), torch.load(tmp_path / "two.pt", weights_only=True))
     assert [each.name for each in tmp_path.iterdir() if each.name.endswith(".tmp")] == []

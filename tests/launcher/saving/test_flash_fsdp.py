@@ -2,7 +2,6 @@
 
 import os
 import signal
-from pathlib import Path
 
 import pytest
 import torch
@@ -21,11 +20,6 @@ def checkpoints(environ, tmp_path):
     memories.close()
 
 
-def keepers():
-    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    return [int(pid) for pid in children if b"memory.keeper" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-
-
 def pair(seed):
     """A model that has been trained a little, and its optimizer."""
     torch.manual_seed(seed)
@@ -37,7 +31,7 @@ def pair(seed):
 
 
 @pytest.mark.contract("DL-52", "DL-53", "DL-54")
-def test_many_saves_leave_one_arena_and_one_keeper(checkpoints, memory, tmp_path):  # DL-54
+def test_many_saves_leave_one_arena_and_one_keeper(checkpoints, memory, tmp_path, keepers):  # DL-54
     state = {"model": {f"w{at}": torch.ones(1 << 16) for at in range(16)}}
     blocks = []
     for step in range(40):
@@ -52,7 +46,7 @@ def test_many_saves_leave_one_arena_and_one_keeper(checkpoints, memory, tmp_path
 
 
 @pytest.mark.contract("DL-52", "DL-53", "DL-54")
-def test_a_save_to_disk_returns_before_its_files_are_there(checkpoints, tmp_path):  # DL-54
+def test_a_save_to_disk_returns_before_its_files_are_there(checkpoints, tmp_path, keepers):  # DL-54
     checkpoints.save_checkpoint(1, {"w": torch.ones(4)}, storage_type=MEMORY)
     checkpoints.wait_latest_checkpoint(60)
     os.kill(*keepers(), signal.SIGSTOP)

@@ -8,13 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import time
+import traceback
 from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from launcher.checkpoint.generations import Identity, Record
-from launcher.checkpoint.wire import Hello, Sealed, Seat, Stored, encode, length, read_at_keeper
+from launcher.checkpoint.wire import (
+    Hello,
+    Refused,
+    Sealed,
+    Seat,
+    Stored,
+    ToClient,
+    ToKeeper,
+    encode,
+    length,
+    read_at_keeper,
+)
 from launcher.errors import BadFrame, LauncherError, NewerFormat, StorageFailed
 from launcher.shell.buddies.copies import Copies
 from launcher.shell.memory.arena import boot_id
@@ -209,17 +221,30 @@ class Keeper:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         guest = Guest(self, writer.write, self._say)
-        with suppress(OSError, asyncio.IncompleteReadError):
+        goes_on = True
+        with suppress(OSError, asyncio.IncompleteReadError):  # of the connection: it is gone
             try:
-                while True:
+                while goes_on:
                     body = await reader.readexactly(length(await reader.readexactly(4)))
-                    if (answer := await guest.heard(read_at_keeper(body))) is not None:
+                    answer, goes_on = await self._answer(guest, read_at_keeper(body))
+                    if answer is not None:
                         writer.write(encode(answer))
                         await writer.drain()
             except BadFrame as error:
                 self._say("frame_refused", {"why": str(error)})
         guest.gone()
         writer.close()
+
+    async def _answer(self, guest: Guest, message: ToKeeper) -> tuple[ToClient | None, bool]:
+        """Give the answer, and whether the connection goes on. A fault is told to both sides. Raises BadFrame."""
+        try:
+            return await guest.heard(message), True
+        except BadFrame:
+            raise
+        except Exception as error:  # whatever it is: it ends this connection, and neither in silence nor the others
+            why = "".join(traceback.format_exception_only(error)).strip()
+            self._say("request_failed", {"why": why, "where": traceback.format_tb(error.__traceback__)[-1].strip()})
+            return Refused("failed", why[:4_096]), False
 
     async def end(self, done: bool) -> None:
         """done: nobody needs the memory any more. Else the newest that all hold is written, and the rest finished."""
