@@ -15,7 +15,6 @@ import pytest
 import pytest_asyncio
 
 from launcher.rendezvous.arbiter import ROUND, unseal
-from launcher.shell.saving.checkpointer import Checkpointer
 from tests.e2e.launcher.operated import JOBS, PLAIN_JOBS, conditions
 from tests.e2e.lender.lending import leader, told
 from tests.e2e.whole_yard.undisturbed import undisturbed
@@ -30,6 +29,7 @@ from tests.e2e.whole_yard.world import (
     start_lenders,
     whole_yard,
 )
+from tests.support.saved import newest
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 
@@ -182,7 +182,7 @@ async def test_the_losses_and_the_model_are_those_of_the_same_training_undisturb
     assert len(steps) == len(alone.losses)
     for step, ranks in steps.items():
         assert [each.loss for each in ranks] == pytest.approx([alone.losses[step]] * len(ranks), rel=1e-9)
-    loaded = Checkpointer(world.folder / "checkpoints", replicated=True).load()
+    loaded = newest(world.folder / "checkpoints")
     assert loaded.step == len(steps)
     for name, weights in alone.state["model"].items():
         assert loaded.state["model"][name].numpy() == pytest.approx(weights.numpy(), rel=1e-9)

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher.shell.saving.checkpointer import Checkpointer
 from tests.e2e.whole_yard.history import History
 from tests.e2e.whole_yard.world import DDP, ROOT, TRAINEE
+from tests.support.saved import newest
 
 
 class Alone(NamedTuple):
@@ -31,6 +31,6 @@ def undisturbed(folder: Path, epochs: int) -> Alone:
     done = subprocess.run(argv, env=os.environ | memory, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     losses = {each.step: each.loss for each in History(history).look().of("stepped")}
-    loaded = Checkpointer(checkpoints, replicated=True).load()
+    loaded = newest(checkpoints)
     assert loaded is not None
     return Alone(losses, loaded.state)

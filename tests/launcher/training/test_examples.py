@@ -9,8 +9,8 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 
-from launcher.shell.saving.checkpointer import Checkpointer
 from launcher.shell.saving.dcp import FlashStorageReader
+from tests.support.saved import newest
 
 ROOT = Path(__file__).resolve().parents[3]
 KILLED = Path(__file__).with_name("killed.py")
@@ -30,7 +30,7 @@ def start(folder, *script):
 
 
 def trained_with_ddp(folder):
-    loaded = Checkpointer(folder, replicated=True).load()
+    loaded = newest(folder)
     return loaded.step, loaded.state["model"]
 
 
