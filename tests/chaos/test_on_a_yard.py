@@ -35,6 +35,7 @@ def test_no_law_is_broken_under_six_faults(tmp_path):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(5_500)
 def test_no_law_is_broken_under_ten_times_twenty_faults(tmp_path):
     last = play(tmp_path, "--seed=1", "--seeds=10", "--faults=20", within_s=5_400)
     assert last["broken"] == 0
