@@ -41,8 +41,8 @@ PACKAGES = (
          "tests/launcher/health/test_groups.py", "tests/launcher/health/test_hangs.py",
          "tests/launcher/health/test_hung.py", "tests/launcher/health/test_slow.py",
          "tests/launcher/health/test_switchbox.py", "tests/launcher/health/values",
-         "tests/launcher/calls/test_judging.py",
-         "tests/launcher/calls/test_records.py", "tests/launcher/watching/test_merging.py",
+         "tests/launcher/calls/test_judging.py", "tests/launcher/calls/test_records.py",
+         "tests/launcher/calls/test_telling.py", "tests/launcher/watching/test_merging.py",
          "tests/launcher/watching/test_stacks_folded.py", "tests/launcher/watching/test_stacks_read.py"),
     ),
 )  # fmt: skip
