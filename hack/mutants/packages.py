@@ -32,7 +32,11 @@ PACKAGES = (
         ("tests/jobs/test_queue.py", "tests/jobs/test_queue_koordinator.py", "tests/jobs/test_queue_kueue.py",
          "tests/jobs/test_queue_laws.py", "tests/jobs/test_queue_schema.py"),
     ),
-    Package("rendezvous", ("launcher/rendezvous",), ("tests/launcher/rendezvous",)),
+    Package(
+        "rendezvous",
+        ("launcher/rendezvous",),
+        ("tests/launcher/rendezvous", "tests/launcher/arbiters/test_arbiter.py"),
+    ),
     Package("checkpoint format", ("launcher/checkpoint",), ("tests/launcher/checkpoint",)),
     Package(
         "health",

@@ -292,6 +292,23 @@ def test_a_key_is_read_as_deep_as_it_may_be():
         unflatten(text(MOST_DEPTH), {})
 
 
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        pytest.param(5, "5", id="a number"),
+        pytest.param(-(1 << 63), "-9223372036854775808", id="the smallest that stands for itself"),
+        pytest.param((1 << 63) - 1, "9223372036854775807", id="the largest"),
+        pytest.param(1 << 63, '["int","8000000000000000"]', id="one more"),
+        pytest.param(-(1 << 63) - 1, '["int","-8000000000000001"]', id="one less than the smallest"),
+        pytest.param(0.5, "0.5", id="a fraction"),
+        pytest.param(float("inf"), '["float","7ff0000000000000"]', id="one that JSON has not"),
+        pytest.param({"a": [None, True]}, '["dict","a",["list",null,true]]', id="branches"),
+    ],
+)
+def test_each_value_is_written_in_one_way(state, text):
+    assert written(state) == text
+
+
 def test_plain_values_may_have_as_much_text_as_is_read():
     state = "x" * (MOST_TEXT_BYTES - 2)
     assert unflatten(written(state), {}) == state
