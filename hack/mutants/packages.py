@@ -35,7 +35,8 @@ PACKAGES = (
     Package(
         "rendezvous",
         ("launcher/rendezvous",),
-        ("tests/launcher/rendezvous", "tests/launcher/arbiters/test_arbiter.py"),
+        ("tests/launcher/rendezvous", "tests/launcher/arbiters/test_arbiter.py",
+         "tests/launcher/health/test_comes_back.py"),
     ),
     Package("checkpoint format", ("launcher/checkpoint",), ("tests/launcher/checkpoint",)),
     Package(

@@ -168,6 +168,41 @@ def test_nobody_is_blamed_where_no_test_can_tell(floor, limits, why):
     assert len(rounds) <= 1 + max(3, ceil(log2(floor.nodes)))
 
 
+@pytest.mark.parametrize(
+    ("floor", "limits", "how"),
+    [
+        pytest.param(Floor(2, dead=some(0)), Limits(), "this group failed, and no group was fine", id="it failed"),
+        pytest.param(Floor(2, far=some(0)), Limits(collective_s=2), "this group was slow, and no", id="it was slow"),
+    ],
+)
+def test_how_a_group_ended_of_which_nothing_is_proven_is_told(floor, limits, how):
+    verdict, _ = floor.check(limits)
+    assert [each.nodes for each in verdict.undecided] == [("n0", "n1")]
+    assert verdict.undecided[0].why.startswith(how)
+
+
+@pytest.mark.parametrize(
+    ("floor", "how"),
+    [
+        pytest.param(Floor(4, cut=some((0, 1))), "it fails each time", id="a bad one"),
+        pytest.param(Floor(6, thin=some((2, 3))), "it is slow each time", id="a slow one"),
+    ],
+)
+def test_what_is_wrong_with_a_link_is_told(floor, how):
+    (finding,) = (verdict := floor.check()[0]).bad_links + verdict.slow_links
+    assert finding.why.startswith(how)
+
+
+def test_with_whom_a_bad_node_failed_is_told_by_two_of_them():
+    (finding,) = Floor(6, dead=some(1)).check()[0].bad_nodes
+    assert finding.why.count("and with") == 1
+
+
+def test_findings_stand_in_the_order_of_the_nodes():
+    verdict, _ = Floor(12, cut=some((0, 1), (6, 7), (10, 11))).check()
+    assert numbers(verdict.bad_links) == [(0, 1), (6, 7), (10, 11)]
+
+
 def test_what_passes_when_tried_again_is_told_and_nobody_is_blamed():
     floor, check = Floor(4), Check(Floor(4).names)
     once = Measured(("n0", "n1"), (1.0, 1.0), None)

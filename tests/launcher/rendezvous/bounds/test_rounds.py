@@ -110,6 +110,23 @@ def test_who_has_too_few_searches_the_later_the_more_it_has_and_no_two_at_once()
     assert until_s("a/0", roam_s=1.0)[1] - 100.0 == pytest.approx((until_s("a/0")[1] - 100.0) / 10)
 
 
+@pytest.mark.parametrize(
+    ("succeeds", "before", "after"),
+    [
+        pytest.param({}, None, None, id="never, unless it has searched itself"),
+        pytest.param({"sought_s": 0.0}, False, True, id="whom all search for: not before its first world"),
+        pytest.param({"sought_s": 1.0}, True, True, id="who has searched"),
+    ],
+)
+def test_who_has_everybody_search(succeeds, before, after):
+    story = Story("3:4", base=Base(), succeeds=succeeds, last_call_s=0.0)
+    assert story.state.roams is before
+    story.join(*"abcd")
+    assert (story.world, story.state.roams) == ("abcd", after)
+    story.lose("cd").ready("ab").wait(300.0)
+    assert bool(story.of(StepDown)) is bool(after)
+
+
 def test_a_search_begins_when_its_time_has_come():
     story, at_s = until_s("z/0")
     story.wait(at_s - 100.0 - 0.001)
