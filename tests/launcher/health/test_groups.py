@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from hack.bench.health.floor import Floor, numbers
 from launcher.errors import BadCheck
-from launcher.health.groups import next_groups
+from launcher.health.evidence import Evidence
+from launcher.health.groups import most_searches, next_groups
 from launcher.health.model import Cause, Check, Limits, Measured, Rule, Verdict
 from tests.support.examples import scaled
 
@@ -193,9 +194,47 @@ def test_what_is_wrong_with_a_link_is_told(floor, how):
     assert finding.why.startswith(how)
 
 
+def ran(nodes, *rounds):
+    """A check whose pairs have ended so: `01 2x3` is a pair that was fine and one that failed."""
+    check = Check(Floor(nodes).names)
+    for groups in rounds:
+        pairs = [(f"n{group[0]}", f"n{group[-1]}", None if "x" in group else 1.0) for group in groups.split()]
+        check = check.after(tuple(Measured((one, other), (1.0, 1.0), time_s) for one, other, time_s in pairs))
+    return check
+
+
 def test_with_whom_a_bad_node_failed_is_told_by_two_of_them():
-    (finding,) = Floor(6, dead=some(1)).check()[0].bad_nodes
-    assert finding.why.count("and with") == 1
+    verdict = next_groups(ran(6, "0x1 23 45", "0x2 13", "0x4 15"))
+    assert [(each.nodes, each.why.split(", ")[0]) for each in verdict.bad_nodes] == [
+        (("n0",), "failed with n1 and with n2")
+    ]
+
+
+@pytest.mark.parametrize(
+    "rounds",
+    [
+        pytest.param(["0x1 23 45", "0x2 13", "04"], id="another link of its one end failed once"),
+        pytest.param(["0x1 23 45", "1x3 02", "15"], id="another link of its other end did"),
+    ],
+)
+def test_a_link_that_failed_once_is_not_bad_whatever_else_failed(rounds):
+    check = ran(6, *rounds)
+    assert Evidence(check).links == {}
+    assert ("n0", "n1") in next_groups(check)
+
+
+def test_a_link_has_one_name_whoever_of_the_two_comes_first():
+    assert [*Evidence(ran(4, "10 23", "01 32")).pairs] == [("n0", "n1"), ("n2", "n3")]
+
+
+def test_two_that_failed_once_and_never_again_are_told_and_not_blamed():
+    (undecided,) = next_groups(ran(2, "0x1", "01")).undecided
+    assert "were fine when tried again" in undecided.why
+
+
+@pytest.mark.parametrize(("nodes", "rounds"), [(1, 3), (8, 3), (9, 4), (16, 4), (17, 5), (64, 6), (65, 7)])
+def test_for_how_many_rounds_suspects_are_mixed_among_themselves(nodes, rounds):
+    assert most_searches(nodes) == rounds
 
 
 def test_findings_stand_in_the_order_of_the_nodes():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.keeping import ALL, MOST_LIES
+from launcher.keeping import ALL, BARRED, MOST_LIES
 from launcher.model import World
 from launcher.rendezvous.held import restorable
 from launcher.wire import Beat, Handover, Held, Reached, Stop, StopAt, Succeeded
@@ -81,6 +81,17 @@ def test_of_several_steps_the_newest_that_is_whole_is_handed_over():
 def test_what_each_has_all_of_is_looked_past_where_only_leavers_have_it():
     memory = OWN | {"d": (held(9, 3), Held(9, 0, ALL, 1))}
     assert drained(memory).last("a", Handover).step == 9
+
+
+def test_who_may_fetch_nothing_holds_nothing_by_saying_so():
+    assert drained(dict.fromkeys("abcd", (BARRED,))).last("a", Handover) is None
+
+
+def test_where_enough_stay_nobody_else_is_waited_for():
+    story = running(granted=1).fail("a").ready("abc")
+    assert (story.phase, story.state.expected, story.state.call_s) == ("claiming", 0, 0.0)
+    story = running("ab", "2", granted=1).lose("b").ready("a")
+    assert (story.phase, story.state.expected, story.state.call_s) == ("gathering", 2, 1.0)
 
 
 def test_shards_are_handed_over_within_the_most_of_the_time_that_is_left():
