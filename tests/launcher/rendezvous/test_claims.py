@@ -50,6 +50,13 @@ def test_a_grant_of_another_round_is_no_grant():
     assert (story.phase, story.round) == ("training", 1)
 
 
+@pytest.mark.parametrize("late", [Granted(1), Unanswered(1)], ids=["a grant", "no answer"])
+def test_an_answer_that_nobody_waits_for_changes_nothing(late):
+    story = granted()
+    assert story.happens(late).phase == "training"
+    assert len(story.events("world_formed")) == 1
+
+
 @pytest.mark.parametrize(
     "meanwhile",
     [lambda s: s.lose("c"), lambda s: s.leave("c"), lambda s: s.join("c", base=Base(9, 3, True))],

@@ -236,6 +236,12 @@ def test_for_how_long_a_newcomer_imports(importing_s, ready_s):
     assert story.state.members["b/0"].ready_s == ready_s
 
 
+def test_a_newcomer_whose_time_is_up_has_nothing_more_to_say_of_it():
+    story = running("a", "1:4").join("b", importing_s=5.0).wait(4.9).imported("b")
+    assert len(story.events("member_ready")) == 1
+    assert running("a", "1:4").join("b", importing_s=5.0).wait(5.0).imported("b").events("member_ready") == []
+
+
 def test_one_that_has_left_in_peace_is_not_of_the_last_world():
     story = running("abc").leave("bc").ready("abc").lose("b")
     assert (story.state.base_size, story.lose("c").state.base_size) == (2, 1)
