@@ -46,7 +46,6 @@ STRANGE = {5: Record(why="its torch is too old"), 6: Record(6, 8, True)}
 WORLD = Gathered(7, SHOWN, {5: WHY, 6: WHY}, CALLED | STRANGE)
 
 
-@pytest.mark.contract("DL-115", "DL-120")
 def test_what_is_written_is_letter_for_letter_what_people_and_tools_know():
     """After a change that is wanted: look at what is new, and write it over the file."""
     written = files(merge(WORLD))
