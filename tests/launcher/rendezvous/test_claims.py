@@ -224,6 +224,7 @@ def test_a_successor_forms_no_second_first_world_unless_two_do_not_fit():
     """The first coordinator may have formed a world of which nobody here was told."""
     more = {"base": Base(), "succeeds": {"sought_s": 1.0}, "last_call_s": 0.0}
     assert Story("1:4", **more).join(*"abc").world == ""
+    assert Story("2:4", **more).join(*"abc").world == "", "two of the least fit exactly"
     assert Story("3:4", **more).join(*"abc").world == "abc"
     assert Story("3:4", only=True, **more).join(*"abc").world == ""
     assert Story("1:4", **(more | {"succeeds": {"sought_s": 0.0}})).join(*"abc").world == "abc"

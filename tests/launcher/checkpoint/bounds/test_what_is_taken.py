@@ -23,6 +23,7 @@ from launcher.checkpoint.generations import (
     offset_of,
     read_table,
     read_target,
+    slot_to_write,
     table_at,
     target_bytes,
 )
@@ -137,6 +138,11 @@ def test_the_first_save_of_an_arena_is_its_first_epoch():
 def test_what_is_sealed_may_be_read_before_it_is_hashed():
     slots = [Slot(State.HASHED, epoch=1, record=RECORD), Slot(State.SEALED, epoch=2, record=RECORD), Slot(epoch=3)]
     assert (newest(slots), newest(slots, hashed_only=True), newest(slots[2:])) == (1, 0, None)
+
+
+def test_what_holds_nothing_is_overwritten_before_the_very_first_save():
+    first, last = (Slot(State.SEALED, epoch=epoch, record=replace(RECORD, epoch=epoch)) for epoch in (0, 5))
+    assert slot_to_write([first, Slot(), last]) == 1
 
 
 # Shards, notes and manifests.

@@ -102,6 +102,10 @@ def test_shards_are_handed_over_within_the_most_of_the_time_that_is_left():
     assert job.wait(0.001).phase == "training"
 
 
+def test_with_less_than_a_second_what_can_be_is_handed_over():
+    assert drained(OWN, grace_s=1.0).last("a", Handover).within_s == 0.8
+
+
 def test_without_time_nothing_is_handed_over():
     job = drained(OWN, grace_s=0.0)
     job.ready("abcd")
