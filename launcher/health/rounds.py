@@ -181,7 +181,7 @@ def _tell_each(turn: Turn, check_: Check, checking: Checking, verdict: Verdict) 
     at = turn.at
     for (found, cause, why), ids in alike.items():
         why = why[:MOST_WHY]
-        turn.tell(ids, Judged(at.round + 1, found, at.me.name[:253], at.run[:MOST_WHY], len(check_.nodes), cause, why))
+        turn.tell(ids, Judged(at.round + 1, found, at.me.name, at.run[:MOST_WHY], len(check_.nodes), cause, why))
 
 
 def _left(turn: Turn, checking: Checking, check_: Check, faults: Faults) -> tuple[LeftOut, ...]:
@@ -262,7 +262,9 @@ def _tell(turn: Turn, check_: Check, verdict: Verdict, faults: Faults) -> None:
     def names(nodes: Group) -> str:
         return ", ".join(turn.members[id_].member.name for id_ in nodes)
 
-    again_s = {left.member.id: left.until_s - turn.now_s for left in turn.at.checking.left} if turn.at.checking else {}
+    checking = turn.at.checking
+    assert checking is not None
+    again_s = {left.member.id: left.until_s - turn.now_s for left in checking.left}
     for id_, (reason, why, _) in faults.items():
         turn.told("node_left_out", reason, member=names((id_,)), detail=why, again_s=again_s.get(id_))
     for each in verdict.slow_nodes:
@@ -271,6 +273,5 @@ def _tell(turn: Turn, check_: Check, verdict: Verdict, faults: Faults) -> None:
         turn.told("link_faulty", turn.at.why, members=names(each.nodes), cause=each.cause.value, detail=each.why)
     for riddle in verdict.undecided:
         turn.told("check_undecided", turn.at.why, members=names(riddle.nodes), detail=riddle.why)
-    began_s = turn.at.checking.began_s if turn.at.checking else turn.now_s
     fields = {"members": len(check_.nodes), "left_out": len(faults), "rounds": len(check_.rounds)}
-    turn.told("check_ended", turn.at.why, **fields, took_s=round(turn.now_s - began_s, 3))
+    turn.told("check_ended", turn.at.why, **fields, took_s=round(turn.now_s - checking.began_s, 3))

@@ -61,7 +61,7 @@ class Numbers:
 
 @dataclass(slots=True)
 class _Group:
-    """One process group, over all ranks that have called in it. ranks: its members, as far as is known."""
+    """One process group, over all ranks that have called in it. ranks: its members, 0 where nobody knows them."""
 
     name: str
     ranks: int
@@ -118,8 +118,6 @@ def _groups(known: Mapping[int, Record], world: int) -> list[_Group]:
             name = f"{each.name} ({each.about}, {each.backend})" if each.about else f"{each.name} ({each.backend})"
             group = found.setdefault((each.name, each.backend, ranks), _Group(name, ranks, {}))
             group.of[rank] = each
-            if not each.ranks:
-                group.ranks |= 1 << rank
     return [found[key] for key in sorted(found)]
 
 

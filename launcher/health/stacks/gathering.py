@@ -142,7 +142,7 @@ def merged(turn: Turn, event: Merged) -> None:
         return
     turn.stop(Reason.PROCESS_HUNG, detail)
     turn.at = replace(turn.at, fault=detail)
-    if hanging.act is Act.REPLACE and 0 < len(culprits) < len(world.seats):
+    if hanging.act is Act.REPLACE and len(culprits) < len(world.seats):
         _leave(turn, world, culprits, event.said[:1_000])
 
 

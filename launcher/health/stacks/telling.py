@@ -108,7 +108,7 @@ def _crowd(crowd: tuple[Group, ...]) -> list[str]:
     if len(crowd) == 1:
         return [f"{_ranks(crowd[0].ranks)} {_stand(crowd[0].ranks)} in one place: {crowd[0]}"]
     lines = [f"{_ranks(group.ranks)} {_stand(group.ranks)} here: {group}" for group in crowd[:MOST_GROUPS]]
-    if len(crowd) > 1:
+    if lines:
         lines.append("no place holds two thirds of the ranks, so nobody is named")
     return lines
 

@@ -35,8 +35,16 @@ def world(*records, size=4):
 
 HERE, LATE, GONE_ON = [group(calls(4, 5))], [group(calls(4))], [group(calls(5))]
 OTHER = [group((*calls(4), Call(5, "barrier", WAITED_S)))]
-PAIR = group(calls(6, 7), "7", "2-3")
+PAIR, PAIRED = group(calls(6, 7), "7", "2-3"), group(calls(6), "7", "2-3")
 NONE = "it has none"
+FIVE, LATE_FIVE = [group(calls(4, 5), ranks="0-4")], [group(calls(4), ranks="0-4")]
+FIVE_OTHERS = [group((*calls(4), Call(5, "barrier", WAITED_S)), ranks="0-4")]
+SIX, LATE_SIX = [group(calls(4, 5), ranks="0-5")], [group(calls(4), ranks="0-5")]
+ALL_BUT_2 = group(calls(1, 2), "9", "0-1/3")
+
+
+def trio(name, ranks, op):
+    return [group((*calls(4), Call(5, op, WAITED_S)), name, ranks)]
 
 
 @pytest.mark.parametrize(
@@ -91,10 +99,39 @@ NONE = "it has none"
         pytest.param([[group(calls(4, 5), ranks="1-2")], LATE, LATE, LATE], "", None, "",
                      id="nobody by a group that a rank is not of itself"),
         pytest.param([NONE] * 4, "", None, "ranks 0-3: no calls on record: it has none", id="nobody without records"),
+        pytest.param([[group(calls(1), "x", "2-3"), *HERE], HERE, LATE, HERE], "2", By.BEHIND, "ranks 0-1/3 wait",
+                     id="also by what stands beside a group that a rank is not of"),
+        pytest.param([[group((Call(5, "all_reduce", 1.0),), ranks="0-1")], [group(calls(4), ranks="0-1")]], "1",
+                     By.BEHIND, "rank 1 has not begun call 5", id="who waits for a second waits"),
+        pytest.param([[group(calls(4, 5), "a", "0-1")], [group(calls(4), "a", "0-1")], [group(calls(4, 5), "b", "2-3")],
+                      [group(calls(4), "b", "2-3")]], "1/3", By.BEHIND, "rank 3 has not begun call 5 of group b",
+                     id="of two groups one of each"),
+        pytest.param([trio("a", "0-2", "all_reduce"), trio("a", "0-2", "barrier"), trio("a", "0-2", "all_reduce"),
+                      trio("b", "3-5", "all_reduce"), trio("b", "3-5", "all_reduce"), trio("b", "3-5", "barrier")],
+                     "1/5", By.DIFFERS, "barrier to rank 1", id="of two groups one who calls something else in each"),
+        pytest.param([FIVE, FIVE, FIVE, FIVE_OTHERS, FIVE_OTHERS], "", None, "is not the same to all",
+                     id="nobody where three of five are of one mind"),
+        pytest.param([SIX, SIX, [*LATE_SIX, PAIR], [*SIX, PAIRED],
+                      [*LATE_SIX, group(calls(6, 7), "8", "4-5")], [*SIX, group(calls(6), "8", "4-5")]], "2/4",
+                     By.CROSSED, "but wait too", id="two of six who wait for one each that waits for them"),
+        pytest.param([SIX, SIX, [*LATE_SIX, PAIR], [*SIX, PAIRED],
+                      [*SIX], Record(5, 6, True, tuple(LATE_SIX), "recv 5<-1")], "", None, "but wait too",
+                     id="nobody where another one waits for what has no number"),
+        pytest.param([Record(0, 6, True, tuple(LATE_SIX), "recv 0<-1"), SIX, [*LATE_SIX, PAIR],
+                      [*SIX, PAIRED], SIX, SIX], "", None, "but wait too", id="be it the first one"),
+        pytest.param([FIVE, FIVE, [*LATE_FIVE, PAIR], [*FIVE, PAIRED],
+                      []], "4", By.BEHIND, "rank 4 has not begun", id="one that waits nowhere before one that does"),
+        pytest.param([FIVE, FIVE, [*LATE_FIVE, PAIR], [*FIVE, PAIRED],
+                      [*LATE_FIVE, group(calls(1, 2), "9", "4")]], "", None, "but wait too",
+                     id="nobody where three of five wait in one call"),
+        pytest.param([[*HERE, ALL_BUT_2], [*HERE, ALL_BUT_2], [*LATE, PAIR], [*HERE, ALL_BUT_2, PAIRED]],
+                     "2", By.CROSSED, "but waits too", id="who waits elsewhere, though the others wait twice"),
+        pytest.param([HERE, HERE, [*LATE, group(calls(6, 7), "7", "2-4")], [*HERE, group(calls(6), "7", "2-4")], NONE],
+                     "", None, "but waits too", id="nor who waits for one of whom nothing is known"),
     ],
 )  # fmt: skip
 def test_who_is_named(ranks, apart, by, says):
-    found = judge(world(*ranks), 4)
+    found = judge(world(*ranks, size=max(4, len(ranks))), max(4, len(ranks)))
     assert (folded(found.apart), found.by) == (apart, by), found
     assert says in "; ".join([*lines(found), *unknown(found)])
 

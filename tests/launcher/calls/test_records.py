@@ -8,7 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.errors import BadStacks
-from launcher.health.calls.model import MOST_BYTES, MOST_CALLS, MOST_GROUPS, MOST_NAME, Call, Group, Record
+from launcher.health.calls.model import (
+    MOST_BYTES,
+    MOST_CALLS,
+    MOST_GROUPS,
+    MOST_NAME,
+    MOST_RANKS_TEXT,
+    Call,
+    Group,
+    Record,
+)
 from launcher.health.calls.reading import MOST_DUMP_BYTES, read, reduce, write
 from launcher.health.stacks import reading as stacks
 
@@ -227,3 +236,116 @@ def test_a_file_may_go_without_its_record():
 
 def test_ours_are_the_fields_that_torch_writes():
     assert set(entry(1)) <= set(msgspec.json.decode(GLOO)["entries"][0])
+
+
+def of_little(**more):
+    """An entry of a torch that tells no more than it must."""
+    known = entry(5, state="scheduled") | more
+    told = ("pg_id", "process_group", "collective_seq_id", "profiling_name", "state", "time_created_ns")
+    return {name: known[name] for name in known if name in (*told, *more)}
+
+
+@pytest.mark.parametrize(
+    ("more", "open_s"),
+    [
+        pytest.param({}, 9.0, id="it is a collective, and not done"),
+        pytest.param({"time_created_ns": NOW_NS + 10**9}, 0.0, id="one of the future has begun now"),
+        pytest.param({"time_created_ns": NOW_NS - 5 * 10**8}, 0.5, id="half a second ago"),
+        pytest.param({"time_created_ns": -(10**18)}, 1e9, id="one of ever so long ago for as long as can be told"),
+    ],
+)
+def test_for_how_long_a_call_is_open(more, open_s):
+    record = reduced(of_little(**more))
+    assert (record.sends, record.groups[0].calls) == ("", (Call(5, "all_reduce of ", open_s),))
+
+
+def test_a_call_of_which_no_time_is_told_began_with_the_clock():
+    told = of_little()
+    del told["time_created_ns"]
+    assert reduce([dumped(told)], {}, 7 * 10**8).groups[0].calls[0].open_s == 0.7
+
+
+@pytest.mark.parametrize(
+    ("entries", "found"),
+    [
+        pytest.param([entry(1, "gloo:barrier", "scheduled"), entry(2, "gloo:barrier", "scheduled"),
+                      entry(1, "gloo:barrier")], [(1, False), (2, True)], id="the end of one is not that of another"),
+        pytest.param([entry(1, "gloo:barrier", "scheduled"), entry(1, "gloo:barrier"), entry(2, "gloo:barrier"),
+                      entry(1, "gloo:barrier", "scheduled")], [(1, False), (2, False)],
+                     id="what is done stays done, whatever is told later"),
+        pytest.param([entry(1, "nccl:barrier", "scheduled"), entry(2, "nccl:barrier"),
+                      entry(3, "nccl:barrier", "scheduled")], [(1, False), (2, False), (3, True)],
+                     id="after the end of one another is open"),
+        pytest.param([entry(each, state="scheduled") for each in (1, 2, 3)], [(1, True), (2, True), (3, True)],
+                     id="several are open"),
+    ],
+)  # fmt: skip
+def test_the_ends_of_calls(entries, found):
+    assert numbers(reduced(*entries)) == {"0": found}
+
+
+def test_an_entry_of_one_group_says_nothing_of_another():
+    record = reduced(entry(1, name="0"), entry(3, name="1"), entry(2, name="0"), status=("0", "1"))
+    assert numbers(record) == {"1": [(3, False)], "0": [(1, False), (2, False)]}
+    assert [each.about for each in reduced(entry(1, process_group=["0", "default_pg"])).groups] == ["default_pg"]
+
+
+def test_the_send_of_the_first_group_that_waits_in_one_is_told():
+    sent = reduced(entry(1), p2p("nccl:send 0->1", "completed", name="1"), p2p("nccl:recv 0<-3", name="2"))
+    assert sent.sends == "recv 0<-3"
+
+
+@pytest.mark.parametrize(
+    ("dumps", "whole"),
+    [
+        pytest.param([], True, id="without a recorder nothing was called"),
+        pytest.param([dumped(entry(1), status=("0", "1")), dumped(entry(1))], False, id="the first has lost a group"),
+        pytest.param([dumped(entry(1)), dumped(entry(1), status=("0", "1"))], False, id="the last has"),
+    ],
+)
+def test_what_any_recorder_lacks_the_record_lacks(dumps, whole):
+    assert reduce(dumps, {}, NOW_NS).whole is whole
+
+
+@pytest.mark.parametrize(
+    ("groups", "status", "whole"),
+    [
+        pytest.param(MOST_GROUPS, [], True, id="as many as are kept"),
+        pytest.param(MOST_GROUPS, ["x"], False, id="as many, and one that is gone"),
+        pytest.param(MOST_GROUPS + 1, [], False, id="one more than are kept"),
+    ],
+)
+def test_a_record_is_whole_only_if_all_its_groups_are_kept(groups, status, whole):
+    entries = [entry(1, name=str(each)) for each in range(groups)]
+    assert reduced(*entries, status=[*map(str, range(groups)), *status]).whole is whole
+
+
+@pytest.mark.parametrize(("more", "kept"), [(0, True), (1, False)])
+def test_the_ranks_of_a_group_are_told_as_far_as_there_is_room(more, kept):
+    ranks = "0" * (MOST_RANKS_TEXT + more)
+    assert reduce([dumped(entry(1))], {"0": ranks}, NOW_NS).groups[0].ranks == (ranks if kept else "")
+
+
+def test_as_much_as_may_be_written_is_written_and_read():
+    record = Record(1, 8, True, (Group("0", "", "nccl", "", (Call(1, "all_reduce"),)),) * 3)
+    room = MOST_BYTES - len(msgspec.json.encode(record))
+    for more, whole in ((0, True), (1, False)):
+        groups = list(record.groups)
+        for at in range(3):
+            ranks = room // 3 + (room % 3 + more if at == 0 else 0)
+            groups[at] = msgspec.structs.replace(groups[at], ranks="0" * ranks)
+        large = msgspec.structs.replace(record, groups=tuple(groups))
+        assert (write(large) == msgspec.json.encode(large)) is whole
+    assert read(write(record).ljust(MOST_BYTES)) == record
+    assert "are read" in read(write(record).ljust(MOST_BYTES + 1)).why
+
+
+def test_a_dump_may_have_as_many_bytes_as_are_read():
+    raw = dumped(entry(1)).ljust(MOST_DUMP_BYTES)
+    assert reduce([raw], {}, NOW_NS).whole
+
+
+def test_why_something_is_no_record_is_told_as_far_as_anybody_reads():
+    assert len(read(json.dumps([0, 1, True, [], "x", {"k" * 999: 1}]).encode()).why) <= 300
+    with pytest.raises(BadStacks, match=r"^its torch dumps what we do not know: .{0,200}$"):
+        reduce([b'{"entries": 7}'], {}, NOW_NS)

@@ -286,3 +286,127 @@ def test_nobody_is_judged_by_what_all_can_do_together():
     assert story.world == "abcd"
     ((_, speed),) = story.events("network_speed")
     assert "detail" in speed
+
+
+@pytest.mark.parametrize(
+    ("orders", "groups"),
+    [
+        pytest.param([3, 2, 1, 0], ["dc", "ba"], id="by their index"),
+        pytest.param([None, 0, 1, 2], ["ab", "cd"], id="who has none comes first"),
+        pytest.param([None] * 4, ["ab", "cd"], id="else by name"),
+    ],
+)
+def test_neighbours_measure_together(orders, groups):
+    story = Checked("4")
+    for name, order in zip("abcd", orders, strict=True):
+        story.join(name, order=order)
+    assert story.measure_all().groups == [groups]
+
+
+def test_orders_of_two_coordinators_have_other_numbers_and_those_of_one_follow_one_another():
+    """An answer to a coordinator that is gone may come to the next one."""
+
+    def orders(coordinator):
+        story = Checked("2:4", broken="b")
+        story.state = replace(story.state, me=replace(story.state.me, id=coordinator))
+        story.join(*"abcd").measure_all()
+        return sorted({each.number for told in story.told.values() for each in told if isinstance(each, Probe)})
+
+    one, other = orders("a/0"), orders("c/0")
+    assert one == [one[0], one[0] + 1]
+    assert one[0] != other[0]
+
+
+@pytest.mark.parametrize(("nnodes", "broken", "told"), [("2", "", 1), ("1:2", "b", 0)], ids=["two", "one alone"])
+def test_how_fast_they_are_together_is_measured_of_two_or_more(nnodes, broken, told):
+    story = Checked(nnodes, together=True, broken=broken).join(*"ab").measure_all()
+    assert len(story.events("network_speed")) == told
+    assert story.world == ("ab" if told else "a")
+
+
+def test_the_end_of_a_check_waits_for_who_has_not_answered_as_long_as_a_round_may_take():
+    story = Checked("2:4").join(*"abcd").measure(silent="d").wait(Probing().round_s - 0.01)
+    assert story.last("d", Probe).number == story.state.checking.number, "its group has no other order yet"
+    story.wait(0.01)
+    assert story.last("c", Probe).number == story.state.checking.number > story.last("a", Probe).number
+
+
+def test_who_has_answered_is_not_waited_for():
+    story = Checked("2:4").join(*"abcd").wait(100.25).measure()
+    assert story.world == "abcd"
+    assert [fields["took_s"] for _, fields in story.events("check_ended")] == [100.25]
+
+
+def test_how_long_a_check_took_is_told_to_the_millisecond():
+    story = Checked("2").join(*"ab").wait(2.00049).measure()
+    assert [fields["took_s"] for _, fields in story.events("check_ended")] == [2.0]
+
+
+@pytest.mark.parametrize("checked", [True, False], ids=["after a check", "where nothing is checked"])
+def test_an_answer_that_nobody_waits_for_changes_nothing(checked):
+    story = Checked("2").join(*"ab").measure_all() if checked else Story("2").join(*"ab")
+    before = story.state
+    number = story.state.checking.number if checked else 1
+    assert story.say("a", Probed(number, 4_444, None, None)).state == before
+
+
+def speed(answers, processes=1):
+    """What is told of two that have measured together. answers: the time and the bytes of each, and what went wrong."""
+    story = Checked("2", together=True).join("a", processes=processes).join("b", processes=processes + 1).measure()
+    for name, (took_s, bytes_, fault) in zip("ab", answers, strict=True):
+        story.say(name, Probed(story.state.checking.number, 7, 1.0, took_s, "", fault, bytes_))
+    ((_, told),) = story.events("network_speed")
+    assert story.world == "ab"
+    return told
+
+
+def test_the_speed_of_all_is_that_of_the_slowest_on_the_bus_as_nccl_tests_say_it():
+    """The ranks are as many of each as the one with the fewest has."""
+    assert speed([(0.25, 8_000, ""), (0.5, 6_000, "")], processes=4) == {
+        "members": 2, "ranks": 8, "collective_s": 0.5, "bytes": 8_000, "algorithm_bytes_s": 16_000,
+        "bus_bytes_s": 16_000 * 2 * 7 // 8,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("faults", "detail"),
+    [
+        pytest.param(("", ""), "not all have answered", id="nobody says why"),
+        pytest.param(("the ring is broken", "a cable"), "a cable; the ring is broken", id="each says why"),
+        pytest.param(("w" * 900, "x" * 900), f"{'w' * 900}; {'x' * 122}", id="no more than anybody reads"),
+    ],
+)
+def test_why_their_speed_is_not_known(faults, detail):
+    assert speed([(0.5, 8_000, faults[0]), (None, 8_000, faults[1])]) == {"members": 2, "detail": detail}
+
+
+@pytest.mark.parametrize(
+    ("nnodes", "faults", "world"),
+    [
+        pytest.param("4:5", {}, "abce", id="as many as are needed are left without it"),
+        pytest.param("5:5", {}, "abcde", id="one too few would be left"),
+        pytest.param("4:5", {"dead": "b"}, "acde", id="another one goes: then both ends are needed"),
+        pytest.param("3:5", {"dead": "b"}, "ace", id="another one goes, and enough are left"),
+    ],
+)
+def test_an_end_of_a_bad_link_goes_only_where_enough_are_left(nnodes, faults, world):
+    assert Checked(nnodes, cut=("cd",), **faults).join(*"abcde").measure_all().world == world
+
+
+def test_that_a_link_is_bad_is_told_to_both_its_ends_where_both_train():
+    story = Checked("4", cut=("cd",)).join(*"abcd").measure_all()
+    assert {name: story.last(name, Judged).found.value for name in "abcd"} == {
+        "a": "fine", "b": "fine", "c": "link", "d": "link",
+    }  # fmt: skip
+
+
+def test_a_member_that_has_passed_is_checked_with_a_new_one_only_where_it_is_needed():
+    story = Checked("2:3").join(*"ab").measure_all()
+    assert (story.world, len(story.events("check_started"))) == ("ab", 1)
+    story.fail("b").lose("b").join("c").ready("a")
+    assert {*story.orders()} == {"a", "c"}
+
+
+def test_the_round_after_the_first_is_the_one_that_a_check_is_told_for():
+    story = Checked("2").join(*"ab").measure_all().fail("b").ready("ab").measure_all()
+    assert [each.round for each in story.told["a"] if isinstance(each, Judged)] == [1, 2]

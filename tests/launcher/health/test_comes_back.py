@@ -154,3 +154,64 @@ def test_whether_it_is_the_same_worker_in_the_same_place(was, comes, same):
 
     left = LeftOut(of(**was), Reason.NODE_FAULTY, "", 0.0)
     assert left.is_of(of(**was | comes)) is same
+
+
+WEEK_S = 7 * 24 * HOUR_S
+
+
+@pytest.mark.parametrize(
+    ("after_s", "again_s"),
+    [
+        pytest.param(HOUR_S + WEEK_S - 1, 2 * HOUR_S, id="for a week after its time is up"),
+        pytest.param(HOUR_S + WEEK_S, HOUR_S, id="and no longer"),
+    ],
+)
+def test_that_it_was_left_out_is_remembered(after_s, again_s):
+    story = left_out().wait(after_s)
+    story.fail("b").ready("abd").measure_all()
+    grown(again(story).wait(5))
+    assert [fields["again_s"] for _, fields in story.events("node_left_out")] == [HOUR_S, again_s]
+
+
+def test_it_is_never_kept_out_for_more_than_a_week():
+    story = left_out()
+    for _ in range(9):
+        again(story)
+        left = story.state.checking.left[0]
+        grown(story.wait(left.until_s - story.now_s)).lose("c")
+    waits = [fields["again_s"] for _, fields in story.events("node_left_out")]
+    assert waits == [min(HOUR_S * 2**at, WEEK_S) for at in range(10)]
+
+
+def test_for_how_long_it_is_kept_out_is_told_to_the_millisecond():
+    story = again(left_out().wait(599.9996))
+    assert [fields["again_s"] for _, fields in story.events("node_kept_out")] == [3000.0]
+
+
+def test_one_that_is_kept_out_is_not_among_those_that_are_enough():
+    story = again(Checked("5:6", dead="f").join(*"abcdef").measure_all().lose("f"), "f")
+    story.cut = ("cd",)
+    assert story.fail("b").ready("abcde").measure_all().world == "abcde"
+
+
+def test_where_no_test_can_tell_one_that_was_left_out_for_a_link_is_believed():
+    story = Checked("2:6", cut=("cd",), only=True).join(*"abcdef").measure_all()
+    again(story.lose("d"), "d")
+    story.cut = ("cd", "ad")
+    story.lose("bcef").ready("a")
+    assert story.phase == "checking"
+    assert story.measure_all().world == "ad"
+
+
+@pytest.mark.parametrize(
+    ("importing_s", "why"),
+    [
+        pytest.param(
+            60.0, "it still imports: a world that trains is not stopped for it before", id="which still imports"
+        ),
+        pytest.param(0.0, "", id="which is ready"),
+    ],
+)
+def test_a_spare_that_was_never_left_out_is_told_what_it_waits_for(importing_s, why):
+    story = Checked("2:2").join(*"ab").measure_all().join("c", importing_s=importing_s)
+    assert (story.last("c", Waiting).reason, story.last("c", Waiting).detail) == ("spare", why)

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from hack.bench.health.floor import Floor, numbers
 from launcher.errors import BadCheck
-from launcher.health.groups import next_groups
+from launcher.health.evidence import Evidence
+from launcher.health.groups import most_searches, next_groups
 from launcher.health.model import Cause, Check, Limits, Measured, Rule, Verdict
 from tests.support.examples import scaled
 
@@ -166,6 +167,79 @@ def test_nobody_is_blamed_where_no_test_can_tell(floor, limits, why):
     assert verdict.undecided
     assert all(why in each.why for each in verdict.undecided)
     assert len(rounds) <= 1 + max(3, ceil(log2(floor.nodes)))
+
+
+@pytest.mark.parametrize(
+    ("floor", "limits", "how"),
+    [
+        pytest.param(Floor(2, dead=some(0)), Limits(), "this group failed, and no group was fine", id="it failed"),
+        pytest.param(Floor(2, far=some(0)), Limits(collective_s=2), "this group was slow, and no", id="it was slow"),
+    ],
+)
+def test_how_a_group_ended_of_which_nothing_is_proven_is_told(floor, limits, how):
+    verdict, _ = floor.check(limits)
+    assert [each.nodes for each in verdict.undecided] == [("n0", "n1")]
+    assert verdict.undecided[0].why.startswith(how)
+
+
+@pytest.mark.parametrize(
+    ("floor", "how"),
+    [
+        pytest.param(Floor(4, cut=some((0, 1))), "it fails each time", id="a bad one"),
+        pytest.param(Floor(6, thin=some((2, 3))), "it is slow each time", id="a slow one"),
+    ],
+)
+def test_what_is_wrong_with_a_link_is_told(floor, how):
+    (finding,) = (verdict := floor.check()[0]).bad_links + verdict.slow_links
+    assert finding.why.startswith(how)
+
+
+def ran(nodes, *rounds):
+    """A check whose pairs have ended so: `01 2x3` is a pair that was fine and one that failed."""
+    check = Check(Floor(nodes).names)
+    for groups in rounds:
+        pairs = [(f"n{group[0]}", f"n{group[-1]}", None if "x" in group else 1.0) for group in groups.split()]
+        check = check.after(tuple(Measured((one, other), (1.0, 1.0), time_s) for one, other, time_s in pairs))
+    return check
+
+
+def test_with_whom_a_bad_node_failed_is_told_by_two_of_them():
+    verdict = next_groups(ran(6, "0x1 23 45", "0x2 13", "0x4 15"))
+    assert [(each.nodes, each.why.split(", ")[0]) for each in verdict.bad_nodes] == [
+        (("n0",), "failed with n1 and with n2")
+    ]
+
+
+@pytest.mark.parametrize(
+    "rounds",
+    [
+        pytest.param(["0x1 23 45", "0x2 13", "04"], id="another link of its one end failed once"),
+        pytest.param(["0x1 23 45", "1x3 02", "15"], id="another link of its other end did"),
+    ],
+)
+def test_a_link_that_failed_once_is_not_bad_whatever_else_failed(rounds):
+    check = ran(6, *rounds)
+    assert Evidence(check).links == {}
+    assert ("n0", "n1") in next_groups(check)
+
+
+def test_a_link_has_one_name_whoever_of_the_two_comes_first():
+    assert [*Evidence(ran(4, "10 23", "01 32")).pairs] == [("n0", "n1"), ("n2", "n3")]
+
+
+def test_two_that_failed_once_and_never_again_are_told_and_not_blamed():
+    (undecided,) = next_groups(ran(2, "0x1", "01")).undecided
+    assert "were fine when tried again" in undecided.why
+
+
+@pytest.mark.parametrize(("nodes", "rounds"), [(1, 3), (8, 3), (9, 4), (16, 4), (17, 5), (64, 6), (65, 7)])
+def test_for_how_many_rounds_suspects_are_mixed_among_themselves(nodes, rounds):
+    assert most_searches(nodes) == rounds
+
+
+def test_findings_stand_in_the_order_of_the_nodes():
+    verdict, _ = Floor(12, cut=some((0, 1), (6, 7), (10, 11))).check()
+    assert numbers(verdict.bad_links) == [(0, 1), (6, 7), (10, 11)]
 
 
 def test_what_passes_when_tried_again_is_told_and_nobody_is_blamed():

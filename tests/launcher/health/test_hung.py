@@ -38,6 +38,10 @@ class Hangs(Story):
     def fold(self, *apart):
         return self.happens(Merged(self.of(Merge)[-1].number, apart, f"ranks {apart} stand apart"))
 
+    def fold_number(self, number):
+        """The same of an order that was never given."""
+        return self.happens(Merged(number, (2,), "rank 2 stands apart"))
+
     def asked(self, name):
         return [each for each in self.told.get(name, ()) if isinstance(each, ShowStacks)]
 
@@ -200,3 +204,125 @@ def test_stacks_are_not_taken(local_rank, packed):
 def test_the_stacks_of_any_world_fit_into_the_coordinators_memory():
     assert most_bytes(1_024) == MOST_BYTES
     assert all(most_bytes(ranks) * ranks <= MOST_WORLD_BYTES for ranks in (1, 1_024, 20_000, 160_000))
+
+
+def test_the_first_that_hangs_is_told_by_its_rank():
+    story = three().hang("b", 1).hang("c")
+    ((_, fields),) = story.events("stacks_asked")
+    assert (fields["detail"], fields["members"], fields["round"]) == (f"b, rank 3: {WHY}", 3, 1)
+
+
+def number_of(coordinator):
+    """That of the first order."""
+    story = Hangs("1")
+    story.state = replace(story.state, me=replace(story.state.me, id=coordinator))
+    return story.join("a").hang("a").number
+
+
+def test_orders_of_two_coordinators_have_other_numbers_and_those_of_one_follow_one_another():
+    """An answer to a coordinator that is gone may come to the next one."""
+    assert number_of("a/0") != number_of("b/0")
+    story = hung().fold(2).move("abc").hang("c")
+    first, second = (order.number for order in story.asked("a"))
+    assert second == first + 1
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        pytest.param(lambda number: Stacks(number - 1, 0, b"old"), id="an answer to an older order"),
+        pytest.param(lambda number: Stacks(number + 1, 0, b"new"), id="an answer to an order that was never given"),
+    ],
+)
+def test_an_answer_to_another_order_is_none(said):
+    story = three().hang("b").show("ac")
+    assert not story.say("b", said(story.number)).of(Merge)
+    (merge,) = story.show("b").of(Merge)
+    assert {*merge.stacks.values()} == {b"stacks"}
+
+
+def test_an_answer_of_who_was_not_asked_is_none():
+    story = three().join("d", processes=2).hang("b").show("abd")
+    assert not story.of(Merge)
+
+
+def test_an_answer_that_comes_too_late_changes_nothing():
+    story = hung()
+    before = story.state
+    assert story.show("a").state == before
+
+
+def test_as_many_bytes_of_a_rank_as_may_be_sent_are_taken():
+    whole = bytes(most_bytes(6))
+    (merge,) = three().hang("b").show("abc", packed=whole).of(Merge)
+    assert merge.stacks == dict.fromkeys(range(6), whole)
+    assert most_bytes(160_000) == MOST_WORLD_BYTES // 160_000
+
+
+def test_before_the_first_world_nobody_hangs():
+    story = Hangs("2:3").join("a").say("a", Hung(0, 0, WHY)).say("a", Stacks(0, 0, b"stacks")).fold_number(1)
+    assert not story.of(Merge)
+    assert story.phase == "gathering"
+
+
+def test_who_hangs_while_the_round_ends_is_not_asked_about():
+    story = three().fail("c").hang("a")
+    assert story.phase == "stopping"
+    assert not story.asked("b")
+
+
+def test_who_hangs_twice_and_goes_on_with_one_process_still_hangs():
+    story = three().hang("b", 0).hang("b", 1).show("abc").fold(2).move("b", 0)
+    assert not story.events("hang_over")
+    assert story.move("b", 1).events("hang_over")
+
+
+def test_while_stacks_are_awaited_the_end_of_a_hang_is_not_told():
+    story = three(Act.RESTART).hang("b").move("b")
+    assert not story.events("hang_over")
+    story.show("abc").fold(2)
+    assert (len(story.events("hang_over")), story.world) == (1, "abc")
+
+
+def test_what_is_said_of_another_order_is_not_acted_upon():
+    story = hung(Act.RESTART).fold_number(1)
+    assert story.world == "abc"
+    story.fold(2)
+    assert story.phase == "stopping"
+    assert story.fold(2).phase == "stopping", "nor twice"
+
+
+def test_what_is_said_of_a_round_that_has_ended_is_not_acted_upon():
+    story = hung(Act.RESTART).lose("c").ready("ab")
+    assert (story.round, story.fold(2).world) == (2, "ab")
+    assert not story.state.fault
+
+
+def test_a_member_with_a_new_connection_is_asked_again_only_if_it_was_and_while_stacks_are_awaited():
+    again = {"base": Base(1, 3, True, True), "processes": 2}
+    assert len(three().join("b", **again).asked("b")) == 0
+    assert len(hung().join("b", **again).asked("b")) == 1
+    story = three().join("d", processes=2).hang("b").join("d", base=Base(1, 3, False), processes=2)
+    assert not story.asked("d")
+
+
+def test_after_a_new_connection_others_that_hang_still_do():
+    story = hung().fold(2).join("b", base=Base(1, 3, True, True), processes=2).move("a")
+    assert not story.events("hang_over"), "c has not moved"
+    assert story.move("c").events("hang_over")
+
+
+@pytest.mark.parametrize("act", [Act.ASK, Act.REPLACE])
+def test_what_is_said_may_be_long_and_is_told_as_far_as_anybody_reads(act):
+    story = hung(act)
+    story.happens(Merged(story.of(Merge)[-1].number, (2,), "s" * 9_999))
+    what = "hang_asked" if act is Act.ASK else "node_left_out"
+    ((_, fields),) = story.events(what)
+    assert len(fields["detail"]) == 1_000
+
+
+def test_of_many_workers_the_names_of_the_first_are_told():
+    names = "abcdefghijklmnopqrs"
+    story = Hangs(f"2:{len(names)}").join(*names).hang("a").show(names, [0]).fold(*range(18))
+    ((_, fields),) = story.events("hang_asked")
+    assert fields["workers"] == list(names[:16])

@@ -5,24 +5,11 @@ import os
 import sys
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from launcher.errors import BadFrame
 from launcher.health.groups import next_groups
-from launcher.health.model import Cause, Check, Measured
-from launcher.health.probe import (
-    MOST_BYTES,
-    Plan,
-    Report,
-    Sizes,
-    Stage,
-    encode,
-    measured,
-    of_member,
-    read_plan,
-    read_report,
-)
+from launcher.health.model import Cause, Check
+from launcher.health.probe import Plan, Sizes, Stage, measured
 from launcher.shell.identity import free_port
 from launcher.shell.probes.running import COMMAND, probe
 from tests.launcher.agents.crew import until
@@ -136,64 +123,3 @@ def test_a_check_that_is_given_up_leaves_no_probe_running(tmp_path):
 
     asyncio.run(given_up())
     assert not Path(f"/proc/{int(file.read_text())}").exists()
-
-
-# What probes say, as values.
-
-REPORT = Report(Stage.DONE, 0.5, 0.25, 4_096, 1e9, 0.125, 10, 20, 0.5, 0.25)
-
-
-@pytest.mark.parametrize(
-    ("read", "message"),
-    [
-        pytest.param(read_plan, Plan(1, 2, 2, "::1", 29_400, "cuda:0"), id="a plan"),
-        pytest.param(read_report, REPORT, id="a report"),
-        pytest.param(read_report, Report(), id="the first report"),
-    ],
-)
-def test_what_is_said_is_what_is_heard(read, message):
-    assert read(encode(message)) == message
-
-
-@pytest.mark.parametrize(
-    ("read", "data"),
-    [
-        pytest.param(read_report, b"{", id="half of one"),
-        pytest.param(read_report, b'{"stage": "gone"}', id="a stage that is none"),
-        pytest.param(read_report, b'{"compute_s": -1}', id="a time below zero"),
-        pytest.param(read_report, b'{"compute_s": NaN}', id="a time that is none"),
-        pytest.param(read_report, b" " * (MOST_BYTES + 1), id="too long"),
-        pytest.param(read_report, b"[" * 10_000, id="too deep"),
-        pytest.param(
-            read_plan, b'{"rank": 2, "processes": 2, "members": 2, "address": "", "port": 0}', id="no such rank"
-        ),
-    ],
-)
-def test_what_cannot_be_is_refused(read, data):
-    with pytest.raises(BadFrame):
-        read(data)
-
-
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        pytest.param({}, REPORT, id="alike"),
-        pytest.param({"compute_s": 0.7}, msgspec.structs.replace(REPORT, compute_s=0.7), id="the slower product"),
-        pytest.param(
-            {"bandwidth_bytes_s": 1.0}, msgspec.structs.replace(REPORT, bandwidth_bytes_s=1.0), id="the slower link"
-        ),
-        pytest.param({"device_used": 0.9}, msgspec.structs.replace(REPORT, device_used=0.9), id="the fuller device"),
-        pytest.param(
-            {"stage": Stage.COLLECTIVE, "collective_s": None, "fault": "gone"},
-            msgspec.structs.replace(REPORT, stage=Stage.COLLECTIVE, collective_s=None, fault="gone"),
-            id="of a failure nothing is hidden by the others",
-        ),
-    ],
-)
-def test_a_member_is_as_good_as_the_worst_of_its_processes(changes, told):
-    assert of_member([REPORT, msgspec.structs.replace(REPORT, **changes)]) == told
-
-
-def test_a_group_is_as_fast_as_its_slowest_member():
-    reports = [REPORT, msgspec.structs.replace(REPORT, collective_s=0.75)]
-    assert measured(("n0", "n1"), reports) == Measured(("n0", "n1"), (0.5, 0.5), 0.75)

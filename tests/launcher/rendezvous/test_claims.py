@@ -50,6 +50,13 @@ def test_a_grant_of_another_round_is_no_grant():
     assert (story.phase, story.round) == ("training", 1)
 
 
+@pytest.mark.parametrize("late", [Granted(1), Unanswered(1)], ids=["a grant", "no answer"])
+def test_an_answer_that_nobody_waits_for_changes_nothing(late):
+    story = granted()
+    assert story.happens(late).phase == "training"
+    assert len(story.events("world_formed")) == 1
+
+
 @pytest.mark.parametrize(
     "meanwhile",
     [lambda s: s.lose("c"), lambda s: s.leave("c"), lambda s: s.join("c", base=Base(9, 3, True))],
@@ -217,6 +224,7 @@ def test_a_successor_forms_no_second_first_world_unless_two_do_not_fit():
     """The first coordinator may have formed a world of which nobody here was told."""
     more = {"base": Base(), "succeeds": {"sought_s": 1.0}, "last_call_s": 0.0}
     assert Story("1:4", **more).join(*"abc").world == ""
+    assert Story("2:4", **more).join(*"abc").world == "", "two of the least fit exactly"
     assert Story("3:4", **more).join(*"abc").world == "abc"
     assert Story("3:4", only=True, **more).join(*"abc").world == ""
     assert Story("1:4", **(more | {"succeeds": {"sought_s": 0.0}})).join(*"abc").world == "abc"

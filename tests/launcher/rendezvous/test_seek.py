@@ -109,6 +109,12 @@ def test_a_new_lap_tries_everybody_again_and_pauses_ever_longer():
     assert pauses == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
 
 
+def test_a_new_lap_asks_the_record_again():
+    seek = looked(seeker(endpoint=None, arbiter=True), None)
+    assert names(tour(seek)) == ["Pause"]
+    assert names(tour(paused(seek))) == ["Look", "Pause"]
+
+
 def test_a_redirect_is_followed_and_to_the_dead_it_is_not():
     to = Redirect("x", *HERE["other"])
     seek = redirected(failed(seeker(), ENDPOINT, refused=False), to)

@@ -1,6 +1,7 @@
 """What tools print is read: py-spy in both its forms, faulthandler, our own files, and what was cut."""
 
 import faulthandler
+import json
 import threading
 
 import pytest
@@ -8,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.errors import BadStacks
-from launcher.health.stacks.model import LEFT_OUT, MOST_FRAMES, MOST_NAME, MOST_THREADS
-from launcher.health.stacks.reading import MOST_BYTES, read, write
+from launcher.health.calls.model import Record
+from launcher.health.stacks.model import INNER_FRAMES, LEFT_OUT, MOST_FRAMES, MOST_NAME, MOST_THREADS, UNNAMED
+from launcher.health.stacks.reading import MOST_BYTES, read, record_of, state_of, without_record, write
 from tests.support.examples import scaled
 
 SPY_TEXT = """\
@@ -182,3 +184,101 @@ def test_a_text_that_was_cut_or_spoilt_is_read_or_refused(raw, data):
         except BadStacks:
             continue
         assert seen.python or seen.native
+
+
+def spy_text(*heads, process="Process 71: python\n"):
+    return process + "".join(f"Thread {head}\n    f{at} (train.py:4)\n" for at, head in enumerate(heads))
+
+
+def spy_json(**thread):
+    return json.dumps([{"frames": [{"name": "f", "filename": "train.py"}]} | thread])
+
+
+@pytest.mark.parametrize(
+    ("raw", "main"),
+    [
+        pytest.param(spy_text("71 (idle)", "99 (idle)"), [True, False], id="the one whose number is the process"),
+        pytest.param(spy_text('70 (idle): "MainThread"', "99 (idle)"), [True, False], id="or that is named so"),
+        pytest.param(spy_text("71 (idle)", process=""), [False], id="nobody knows the process"),
+        pytest.param(spy_json(thread_name="MainThread"), [True], id="in JSON: that is named so"),
+        pytest.param(spy_json(pid=1, os_thread_id=1), [True], id="in JSON: whose number is the process"),
+        pytest.param(spy_json(pid=71, os_thread_id=72), [False], id="in JSON: another one"),
+        pytest.param(spy_json(pid=0, os_thread_id=0), [False], id="in JSON: of no process"),
+        pytest.param(spy_json(os_thread_id=0), [False], id="in JSON: nobody knows the process"),
+    ],
+)
+def test_which_thread_is_the_main_one(raw, main):
+    assert [each.main for each in read(raw.encode()).python] == main
+
+
+def test_a_line_that_is_not_told_is_not_known():
+    assert read(spy_json().encode()).python[0].lines == (0,)
+    for line in ("-3", "99999999999"):
+        raw = spy_json(frames=[{"name": "f", "filename": "a.py", "line": int(line)}])
+        assert read(raw.encode()).python[0].lines == (max(int(line), 0),)
+    assert read(fault([0]).replace("line 1 ", "line 123456789 ").encode()).python[0].lines == (0,)
+    assert read(fault([0]).replace("line 1 ", "line 12345678 ").encode()).python[0].lines == (12_345_678,)
+
+
+@pytest.mark.parametrize(("count", "kept"), [(MOST_FRAMES, MOST_FRAMES), (MOST_FRAMES + 1, MOST_FRAMES - 1)])
+def test_frames_are_left_out_only_where_they_are_too_many(count, kept):
+    (only,) = read(fault(range(count)).encode()).python
+    assert len([frame for frame in only.frames if frame != LEFT_OUT]) == kept
+    if kept < count:
+        assert only.frames.index(LEFT_OUT) == MOST_FRAMES - INNER_FRAMES - 1
+        assert (only.lines[only.frames.index(LEFT_OUT)], only.frames[-INNER_FRAMES].function) == (0, "f63")
+
+
+@pytest.mark.parametrize(("count", "first", "last"), [(256, range(255), 255), (257, range(255), 256)])
+def test_threads_are_left_out_only_where_they_are_too_many(count, first, last):
+    seen = read("\n".join(fault([at]) for at in range(count)).encode())
+    assert [each.frames[0].function for each in seen.python] == [f"f{at}" for at in (*first, last)]
+
+
+def test_our_own_ear_in_a_process_is_no_thread_of_it():
+    ear = "".join(
+        f'  File "{name}", line 1 in f\n' for name in ("threading.py", "/v/launcher/shell/watching/recorded.py", "a.py")
+    )
+    (only,) = read(f"Thread 0x1 (most recent call first):\n{ear}{fault([0])}".encode()).python
+    assert [frame.function for frame in only.frames] == ["f0"]
+
+
+def test_the_launcher_is_left_out_up_to_where_it_calls_the_script_the_last_time():
+    lines = [f'  File "{name}.py", line {at} in f{at}\n' for at, name in enumerate("abcd")]
+    ours = '  File "/v/launcher/shell/processes/running.py", line 9 in run\n'
+    raw = "".join(["Current thread 0x1 (most recent call first):\n", *lines[:2], ours, lines[2], ours, lines[3]])
+    (only,) = read(raw.encode()).python
+    assert ([frame.function for frame in only.frames], only.lines) == (["f1", "f0"], (1, 0))
+
+
+@pytest.mark.parametrize("filler", [b"", b"\n  "], ids=["at once", "after empty lines"])
+def test_a_form_is_known_by_its_first_letter(filler):
+    assert read(filler + write("a tool", "\n " + SPY_JSON, "S")).python == read(filler + SPY_JSON.encode()).python
+
+
+def test_as_many_bytes_as_a_rank_may_have_are_read():
+    file = write("faulthandler", fault([0]), "S", "", Record(1, 2, True))
+    whole = file.ljust(MOST_BYTES)
+    assert (read(whole).python, record_of(whole)) == (read(file).python, Record(1, 2, True))
+    assert record_of(file.ljust(MOST_BYTES + 1)) is None
+
+
+def test_the_state_of_a_process_is_one_letter():
+    file = write("faulthandler", fault([0]), "Sl+")
+    assert (read(file).state, state_of(file)) == ("S", "S")
+    assert state_of(write("", "", "")) == state_of(b"no file") == " "
+    assert read(write("faulthandler", fault([0]), "\n")).state == "?"
+
+
+def test_a_reason_may_be_long_and_is_told_as_far_as_anybody_reads():
+    with pytest.raises(BadStacks, match=r"^w{300}$"):
+        read(write("", "", "T", "w" * 999))
+    with pytest.raises(BadStacks, match=r"^no stack is in it$"):
+        read(write("", "", "T"))
+    with pytest.raises(BadStacks, match=r"^it is no file of ours: .{0,200}$"):
+        without_record(b"x")
+
+
+def test_a_frame_without_a_name_has_the_guides():
+    (only,) = read(fault([0]).replace(" in f0", " in ").replace("a.py", "").encode()).python
+    assert str(only.frames[0]) == f"{UNNAMED}@{UNNAMED}"

@@ -1,0 +1,327 @@
+"""What is just taken, and what is just refused: nodes, limits, times, sets of ranks and what tools print."""
+
+import math
+
+import pytest
+
+from launcher.errors import BadCheck, BadSettings
+from launcher.health.checks import Checks, LeftOut
+from launcher.health.hangs import Hang, Seen, Watch, look
+from launcher.health.hangs import Limits as Patience
+from launcher.health.model import Check, Limits, Measured, Rule
+from launcher.health.slow import Sample
+from launcher.health.stacks.model import (
+    MOST_RANKS,
+    Frame,
+    Gathered,
+    Showing,
+    Thread,
+    folded,
+    ranks_in,
+    set_of,
+    unfolded,
+)
+from launcher.health.stacks.standing import in_torch
+from launcher.health.step_times import BUCKETS, SHORTEST_S, WIDTH, aged, bucket_of, edge_s, quantile_s
+from launcher.health.switchbox import judge as judge_links
+from launcher.model import Reason
+from tests.launcher.rendezvous.story import member
+
+FLAGS = {
+    "verdicts": "--node-verdicts",
+    "exclude_straggler": "--exclude-straggler",
+    "switchbox": "--switchbox-check",
+    "performance": "--comm-perf-test",
+}
+
+
+@pytest.mark.parametrize(("name", "flag"), FLAGS.items(), ids=FLAGS)
+def test_what_is_a_part_of_the_check_of_the_network_is_refused_without_it(name, flag):
+    with pytest.raises(BadSettings, match=f"{flag} needs --network-check"):
+        Checks(**{name: True})
+    assert getattr(Checks(network=True, **{name: True}), name)
+
+
+def test_as_many_channels_may_be_needed_as_there_are_pairs():
+    assert Checks(network=True, switchbox=True, min_channels=4).min_channels == 4
+    assert Checks(min_channels=5).min_channels == 5, "nobody looks at them"
+    with pytest.raises(BadSettings, match="--min-channels 5 of 4 --box-pairs: none passes"):
+        Checks(network=True, switchbox=True, min_channels=5)
+
+
+@pytest.mark.parametrize(
+    ("now_s", "again"),
+    [
+        pytest.param(40.0, "it is tested again after 60 s, ", id="for so long"),
+        pytest.param(99.5, "it is tested again after 0 s, ", id="no more than is left of it"),
+        pytest.param(200.0, "it is tested again after 0 s, ", id="never for less than no time"),
+    ],
+)
+def test_who_is_left_out_is_told_for_how_long(now_s, again):
+    says = LeftOut(member("a"), Reason.NODE_FAULTY, "it is " + "bad" * 999, 100.0, 3).says(now_s)
+    assert says.startswith(again)
+    assert "left out, 3 times so far: it is bad" in says
+    assert len(says) == 1_000
+
+
+INF = math.inf
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        pytest.param({"factor": 1.0}, id="once the time of the others is no factor"),
+        pytest.param({"factor": INF}, id="nor is more than any"),
+        pytest.param({"least_factor": 1.0}, id="the same of the least one"),
+        pytest.param({"least_factor": INF}, id="which has an end, too"),
+        pytest.param({"spreads": 0.0}, id="no spread at all"),
+        pytest.param({"spreads": INF}, id="all spreads there are"),
+        pytest.param({"compute_s": 0.0}, id="a floor of nothing"),
+        pytest.param({"compute_s": INF}, id="a floor above everybody"),
+        pytest.param({"collective_s": -0.5}, id="a floor below zero"),
+        pytest.param({"collective_s": INF}, id="the same for a pair"),
+    ],
+)
+def test_limits_by_which_all_or_none_would_be_slow_are_refused(limits):
+    with pytest.raises(BadCheck):
+        Limits(**limits)
+
+
+def test_limits_may_be_close():
+    close = Limits(Rule.SPREAD, 1.5, 0.5, 1.5, 0.5, 0.5)
+    assert (close.factor, close.spreads, close.least_factor, close.compute_s, close.collective_s) == (
+        1.5,
+        0.5,
+        1.5,
+        0.5,
+        0.5,
+    )
+
+
+@pytest.mark.parametrize(
+    ("members", "compute_s", "collective_s"),
+    [
+        pytest.param((), (), None, id="nobody"),
+        pytest.param(("n0", "n0"), (1.0, 1.0), 1.0, id="one twice"),
+        pytest.param(("n0", "n1"), (1.0, 1.0, 1.0), 1.0, id="more times than members"),
+        pytest.param(("n0",), (INF,), None, id="a time without end"),
+        pytest.param(("n0", "n1"), (1.0, 1.0), -0.5, id="a time below zero"),
+    ],
+)
+def test_what_no_group_can_measure_is_refused(members, compute_s, collective_s):
+    with pytest.raises(BadCheck):
+        Measured(members, compute_s, collective_s)
+
+
+def test_a_clock_may_have_been_too_coarse_to_see_any_time():
+    assert Measured(("n0", "n1"), (0.0, 0.5), 0.0).pair_s == 0.0
+
+
+@pytest.mark.parametrize(
+    ("size", "pair_s"),
+    [pytest.param(2, 1.0, id="two"), pytest.param(3, 0.75, id="three"), pytest.param(5, 0.625, id="five")],
+)
+def test_the_time_of_a_group_is_told_as_a_pair_would_have_needed_it(size, pair_s):
+    assert Measured(tuple(f"n{at}" for at in range(size)), (1.0,) * size, 1.0).pair_s == pair_s
+
+
+def test_one_alone_has_no_time_of_a_pair():
+    assert Measured(("n0",), (1.0,), 1.0).pair_s is None
+
+
+def test_groups_of_a_round_that_share_a_member_are_refused():
+    check = Check(("n0", "n1", "n2"))
+    groups = tuple(Measured((one, other), (1.0, 1.0), 1.0) for one, other in (("n0", "n1"), ("n1", "n2")))
+    with pytest.raises(BadCheck, match="disjoint"):
+        check.after(groups)
+    assert check.after(groups[:1]).rounds == (groups[:1],)
+
+
+# When a time is slow.
+
+
+@pytest.mark.parametrize(
+    ("others", "rule", "limit_s"),
+    [
+        pytest.param([1, 2, 6], Rule.MEAN, 6.0, id="twice the mean"),
+        pytest.param([1, 2, 6], Rule.MEDIAN, 4.0, id="twice the median"),
+        pytest.param([1, 2, 4, 6], Rule.MEDIAN, 6.0, id="of an even number the middle of two"),
+        pytest.param([1, 2, 4, 8, 9, 9], Rule.MEDIAN, 12.0, id="of six the third and the fourth"),
+        pytest.param([4, 4, 5, 6, 6], Rule.SPREAD, 5 + 6 * 1.4826, id="the median and six median deviations"),
+        pytest.param([4, 4, 4], Rule.SPREAD, 5.0, id="a quarter more than the median at least"),
+    ],
+)
+def test_above_the_limit_of_a_rule_a_time_is_slow_and_at_it_is_not(others, rule, limit_s):
+    for time_s, slow in ((limit_s * (1 - 1e-9), False), (limit_s * (1 + 1e-9), True)):
+        sample = Sample([*others, time_s], Limits(rule=rule))
+        assert sample.slow(time_s, [time_s], None) is slow
+
+
+@pytest.mark.parametrize(
+    ("others", "limits", "limit_s"),
+    [
+        pytest.param([1, 2, 6, 9], Limits(), 2.0, id="twice the time of the first quarter, where the rule says more"),
+        pytest.param([1, 2, 6, 9, 9], Limits(), 4.0, id="of five the second is the last of it"),
+        pytest.param([4, 4, 4, 4], Limits(rule=Rule.SPREAD), 5.0, id="a quarter more, where nobody differs"),
+        pytest.param([4, 9, 9, 9], Limits(rule=Rule.SPREAD), 5.0, id="a quarter more than it, where many are slow"),
+    ],
+)
+def test_above_that_of_the_fastest_quarter_a_time_is_suspected_and_at_it_is_not(others, limits, limit_s):
+    for time_s, suspected in ((limit_s, False), (limit_s * (1 + 1e-9), True)):
+        assert Sample([*others, time_s], limits).suspects(time_s, [time_s], None) is suspected
+
+
+@pytest.mark.parametrize("asks", [Sample.slow, Sample.suspects], ids=["slow", "suspected"])
+def test_a_floor_is_the_last_time_that_is_well(asks):
+    sample = Sample([5.0, 5.0], Limits())
+    assert not asks(sample, 5.0, [5.0], 5.0)
+    assert asks(sample, 5.1, [5.0], 5.0)
+    assert not asks(sample, 5.1, [5.0], None)
+
+
+# How long steps took, and how long is too long.
+
+
+def test_the_first_bucket_has_the_shortest_step_and_the_last_all_that_are_longer():
+    assert [bucket_of(took_s) for took_s in (0.0, SHORTEST_S, SHORTEST_S * 1.001)] == [0, 0, 1]
+    longest_s = edge_s(BUCKETS - 1)
+    assert [bucket_of(took_s) for took_s in (longest_s, 2 * longest_s, 1e9)] == [BUCKETS - 1] * 3
+    assert edge_s(0) == SHORTEST_S
+    assert edge_s(16) == pytest.approx(2 * SHORTEST_S)
+    assert edge_s(1) == pytest.approx(SHORTEST_S * WIDTH)
+
+
+def test_with_age_a_count_is_half_and_the_last_one_stays():
+    assert aged([0, 1, 2, 3, 100]) == [0, 1, 1, 2, 50]
+
+
+@pytest.mark.parametrize(
+    ("counts", "share", "bucket"),
+    [
+        pytest.param([1, 1], 0.5, 0, id="half of two is the first"),
+        pytest.param([1, 1], 0.51, 1, id="more than half is both"),
+        pytest.param([0, 1], 0.999, 1, id="one is all of it"),
+        pytest.param([2, 0, 1], 0.7, 2, id="two of three are not seven tenths"),
+        pytest.param([999, 1], 0.999, 0, id="a thousandth is rare"),
+    ],
+)
+def test_the_bucket_of_a_quantile(counts, share, bucket):
+    assert quantile_s(counts, share) == edge_s(bucket)
+
+
+def test_without_a_step_no_step_took_long():
+    assert quantile_s([0, 0], 0.999) == 0.0
+
+
+def test_who_stands_still_as_long_as_the_limit_does_not_hang_yet():
+    limits, seen = Patience(patient_s=10.0, look_s=5.0), Seen()
+    watch, said = look(Watch(0.0), seen, limits, 10.0)
+    assert (said, watch.waited_s) == (None, 10.0)
+    watch, said = look(watch, seen, limits, 10.5)
+    assert (said, watch.hangs) == (Hang(10.5, 10.0), True)
+    assert look(watch, seen, limits, 11.0)[1] is None
+
+
+def test_a_hang_in_a_phase_says_so():
+    assert str(Hang(10.5, 10.0, "saving")) == "no progress for 10.5 s in 'saving', the limit is 10.0 s"
+    assert "in one step" in str(Hang(10.5, 10.0))
+
+
+def test_of_a_look_that_comes_late_four_times_the_usual_counts():
+    watch, _ = look(Watch(0.0), Seen(), Patience(look_s=0.25), 100.0)
+    assert watch.waited_s == 1.0
+
+
+def test_a_clock_that_goes_back_counts_for_nothing():
+    watch, _ = look(Watch(50.0, waited_s=2.0), Seen(), Patience(), 40.0)
+    assert (watch.waited_s, watch.looked_s) == (2.0, 40.0)
+    watch, _ = look(Watch(50.0), Seen(1, 60.0), Patience(), 50.5)
+    assert watch.waited_s == 0.0, "a step that will have ended"
+
+
+def test_who_has_just_moved_has_waited_since_then():
+    watch, said = look(Watch(0.0), Seen(1, 0.5, "", 1, 0.3), Patience(look_s=1.0), 1.0)
+    assert (watch, said) == (Watch(1.0, 1, 1, 0.5), None)
+    assert look(Watch(0.0), Seen(1, 0.25, "", 1, 0.75), Patience(look_s=1.0), 1.0)[0].waited_s == 0.25
+
+
+# Links of a switchbox.
+
+
+def test_a_link_that_is_broken_is_named_with_what_it_has():
+    box = judge_links((((0, 1), 9_999.6), ((2, 4), None), ((3, 5), 20_000.0)), 10_000, 1)
+    assert (box.broken, box.faulty) == (((0, 1), (2, 4)), False)
+    assert box.why == "1 of 3 links reach 10000 MB/s, 1 are needed: 0:1 has 10000, 2:4 failed"
+    assert judge_links((((0, 1), 1.0), ((2, 4), None)), 10_000, 1).faulty
+
+
+# Sets of ranks.
+
+
+@pytest.mark.parametrize(
+    ("words", "world", "ranks"),
+    [
+        pytest.param("", 4, set(), id="nobody"),
+        pytest.param("0", 1, {0}, id="the only one"),
+        pytest.param("3", 4, {3}, id="the last one"),
+        pytest.param("4", 4, set(), id="one that is not there"),
+        pytest.param("1-1", 4, {1}, id="from one to itself"),
+        pytest.param("1-3", 4, {1, 2, 3}, id="a run"),
+        pytest.param("0-1/3", 4, {0, 1, 3}, id="a run and one more"),
+        pytest.param("100000000", 100_000_001, {100_000_000}, id="nine digits"),
+        pytest.param("0000000001", 4, set(), id="ten digits are too many"),
+        pytest.param("1-x", 4, set(), id="a run to nowhere"),
+        pytest.param("x-1", 4, set(), id="a run from nowhere"),
+        pytest.param("1-²", 4, set(), id="a digit that is none"),
+        pytest.param("²-1", 4, set(), id="in either place"),
+    ],
+)
+def test_a_set_of_ranks_in_words(words, world, ranks):
+    found = unfolded(words, world)
+    assert found == set_of(ranks)
+    assert set(ranks_in(found)) == ranks
+    if ranks and words != "1-1":
+        assert folded(found) == words
+
+
+@pytest.mark.parametrize("world", [0, MOST_RANKS + 1])
+def test_a_world_of_nobody_or_of_too_many_is_refused(world):
+    with pytest.raises(ValueError, match=f"a world of {world} ranks"):
+        Gathered(world, {})
+
+
+@pytest.mark.parametrize("told", ["showings", "why", "records"])
+@pytest.mark.parametrize("rank", [-1, 2])
+def test_a_rank_that_a_world_has_not_is_refused(told, rank):
+    with pytest.raises(ValueError, match=f"rank {rank} in a world of 2"):
+        Gathered(2, **{"showings": {}, told: {rank: None}})
+
+
+def test_a_world_may_have_one_rank_and_as_many_as_there_can_be():
+    assert (Gathered(1, {0: Showing()}).silent, Gathered(2, {1: Showing()}).silent) == (0, 1)
+    assert Gathered(MOST_RANKS, {MOST_RANKS - 1: Showing()}).silent == (1 << MOST_RANKS - 1) - 1
+
+
+def test_a_thread_has_a_line_for_each_frame():
+    with pytest.raises(ValueError, match="1 lines for 0 frames"):
+        Thread((), (1,))
+
+
+C10D = Frame("all_reduce", "torch/distributed/distributed_c10d.py")
+SCRIPT = Frame("step", "train.py")
+
+
+@pytest.mark.parametrize(
+    ("frames", "main", "ranks"),
+    [
+        pytest.param((SCRIPT, C10D), True, {1, 2}, id="innermost, in the main thread"),
+        pytest.param((SCRIPT, C10D), False, set(), id="in another thread"),
+        pytest.param((C10D, SCRIPT), True, set(), id="farther out"),
+        pytest.param((C10D, C10D, SCRIPT), True, set(), id="however often"),
+    ],
+)
+def test_who_stands_in_torchs_own_code_of_collectives(frames, main, ranks):
+    showing = Showing((Thread(frames, (0,) * len(frames), main),))
+    assert in_torch(Gathered(4, {0: Showing((Thread((SCRIPT,), (0,), True),)), 1: showing, 2: showing})) == set_of(
+        ranks
+    )

@@ -1,0 +1,175 @@
+"""What a coordinator begins with, what is written of a round, and the bounds of both."""
+
+from dataclasses import fields
+
+import pytest
+
+from launcher.health.stacks.hanging import Hanging
+from launcher.model import Budget, Reason, Record, Terms
+from launcher.rendezvous.arbiter import MOST_BYTES, MOST_ROUND, BadRecord, Held, Verdict, Why, next_round, seal, unseal
+from launcher.rendezvous.held import Choice
+from launcher.rendezvous.seek import Seek, paused
+from launcher.rendezvous.state import Handing, Joined, Known, Lost, Phase, State, StepDown, Unanswered
+from launcher.rendezvous.step import begin, succeed
+from launcher.rendezvous.turn import awaited
+from launcher.wire import Base
+from tests.launcher.rendezvous.story import Story, member
+
+TERMS = Terms(2, 4, last_call_s=30.0)
+NOTHING = {
+    "arbiter": False, "only": False, "granted": 0, "regroup_s": 2.0, "alone_s": 10.0, "roam_s": 10.0,
+    "phase": Phase.GATHERING, "round": 0, "base": 0, "base_size": 0, "retry_s": 0.0, "fence_s": 15.0, "fenced_s": 0.0,
+    "ended": 0, "before": 0, "asked_s": 0.0, "roams": None, "sought_s": 0.0, "unfenced": False, "told_s": -1e9,
+    "unnamed": 0, "named": None, "carry": -1, "world": None, "members": {}, "names": {}, "done": frozenset(),
+    "budget": Budget(), "expected": 0, "call_s": 0.0, "wanted": 0, "since_s": 0.0, "joined_s": 0.0,
+    "why": Reason.FIRST_ROUND, "detail": "", "fault": "", "lost": False, "chosen": (), "stop_step": None,
+    "sure": False, "until_s": 0.0, "exit": None, "checking": None, "hanging": Hanging(), "handing": None, "rings": (),
+}  # fmt: skip
+
+
+def known_of(state):
+    told = {field.name: getattr(state, field.name) for field in fields(state)}
+    return {name: value for name, value in told.items() if name not in ("me", "run", "terms")}
+
+
+def test_of_a_job_that_nobody_has_begun_nothing_is_known():
+    assert known_of(State(member("a"), "job", TERMS)) == NOTHING
+
+
+@pytest.mark.parametrize(
+    ("more", "differs"),
+    [
+        pytest.param({}, {"expected": 4}, id="as many as there can be are waited for"),
+        pytest.param({"wanted": 3}, {"expected": 3, "wanted": 3}, id="or as many as are wanted"),
+        pytest.param(
+            {"granted": 5}, {"expected": 4, "arbiter": True, "granted": 5, "round": 5}, id="a round was granted"
+        ),
+        pytest.param({"granted": 0}, {"expected": 4, "arbiter": True}, id="an arbiter has granted none yet"),
+        pytest.param({"only": True}, {"expected": 4, "only": True}, id="nobody may succeed us"),
+    ],
+)
+def test_a_job_begins(more, differs):
+    begun = dict.fromkeys(("since_s", "joined_s", "asked_s"), 7.0)
+    assert known_of(begin(member("a"), "job", TERMS, 7.0, **more)) == NOTHING | begun | {"call_s": 30.0} | differs
+
+
+@pytest.mark.parametrize(
+    ("base", "more", "differs"),
+    [
+        pytest.param(Base(), {}, {}, id="there was no world: it is the first coordinator's turn again"),
+        pytest.param(Base(), {"before": 8}, {"before": 8, "fenced_s": 22.0}, id="a holder of it may live"),
+        pytest.param(Base(4, 3, True), {"before": 4, "fenced_s": 60.0}, {"before": 4, "fenced_s": 60.0},
+                     id="and is known to live for longer"),
+        pytest.param(Base(4, 3, True), {}, {"fenced_s": 22.0}, id="of a world all but the coordinator are waited for"),
+        pytest.param(Base(4, 3, True), {"handed": True}, {"fenced_s": 22.0, "expected": 3}, id="all, after a handover"),
+        pytest.param(Base(4, 1, True), {}, {"fenced_s": 22.0, "expected": 1}, id="one at the least"),
+        pytest.param(Base(), {"sought_s": 0.0}, {"roams": False}, id="whom all search for stays where it is"),
+        pytest.param(Base(), {"sought_s": 0.5}, {"roams": True, "sought_s": 0.5}, id="another one searches on"),
+    ],
+)  # fmt: skip
+def test_a_job_goes_on_without_its_coordinator(base, more, differs):
+    state = begin(member("a"), "job", TERMS, 7.0)
+    world = {
+        "base": base.round, "base_size": base.size, "round": base.round, "expected": 2, "call_s": 2.0,
+        "why": Reason.COORDINATOR_LOST,
+    } if base.round else {}  # fmt: skip
+    found = known_of(succeed(state, base, Budget(1, 2), **more))
+    assert found == known_of(state) | world | {"budget": Budget(1, 2)} | differs
+
+
+def test_the_number_of_the_next_round_is_above_any_that_was_granted():
+    state = begin(member("a"), "job", TERMS, 0.0, granted=9)
+    assert succeed(state, Base(4, 3, True), Budget()).round == 9
+    assert succeed(state, Base(12, 3, True), Budget()).round == 12
+
+
+@pytest.mark.parametrize(
+    ("unsaid", "said"),
+    [
+        pytest.param(Known(member("a"), Base()), Known(member("a"), Base(), 0, None, -1, None, (), None, 0.0),
+                     id="a member trains nothing, and stays"),
+        pytest.param(Handing(), Handing(frozenset(), 0.0), id="nobody takes anything"),
+        pytest.param(Joined(member("a"), TERMS), Joined(member("a"), TERMS, Base(), Budget(), 0, (), 0.0),
+                     id="who comes brings nothing along"),
+        pytest.param(Lost("a/0"), Lost("a/0", Reason.MEMBER_LOST), id="a connection has closed"),
+        pytest.param(Unanswered(3), Unanswered(3, ""), id="nobody knows why"),
+        pytest.param(StepDown(Record("job", 1, "a/0")), StepDown(Record("job", 1, "a/0"), False, 0),
+                     id="he who decides knows it"),
+        pytest.param(Choice(), Choice(-1, 0, False, {}, 0, {}), id="nothing is taken from memory"),
+        pytest.param(Verdict(True, Why.MINE), Verdict(True, Why.MINE, 0.0), id="it need not be looked at again"),
+        pytest.param(Held(None, "", 0.0), Held(None, "", 0.0, 0), id="no round was granted to anybody"),
+        pytest.param(Seek("a", None, False, False, 60.0),
+                     Seek("a", None, False, False, 60.0, Base(), None, (), None, frozenset(), frozenset(), False, 0,
+                          0.0, False, False), id="a search begins"),
+    ],
+)  # fmt: skip
+def test_where_nobody_says_otherwise(unsaid, said):
+    assert unsaid == said
+
+
+# What is written of a round.
+
+WHOLE = Record("job", 0, "a/0", "10.0.0.1", 0)
+
+
+@pytest.mark.parametrize(
+    "bound", [{"round": 0}, {"round": 1}, {"round": MOST_ROUND}, {"port": 0}, {"port": 65_535}], ids=str
+)
+def test_the_last_record_that_is_written(bound):
+    record = Record(**{"run": "job", "round": 7, "coordinator": "a/0", "port": 9} | bound)
+    assert unseal(seal(record)) == record
+
+
+@pytest.mark.parametrize("bound", [{"round": -1}, {"round": MOST_ROUND + 1}, {"port": -1}, {"port": 65_536}], ids=str)
+def test_the_first_record_that_is_not(bound):
+    with pytest.raises(BadRecord):
+        seal(Record(**{"run": "job", "round": 7, "coordinator": "a/0", "port": 9} | bound))
+
+
+def test_as_many_bytes_as_a_record_may_have_are_read():
+    assert unseal(seal(WHOLE).ljust(MOST_BYTES)) == WHOLE
+    with pytest.raises(BadRecord, match=f"at most {MOST_BYTES}"):
+        unseal(seal(WHOLE).ljust(MOST_BYTES + 1))
+
+
+def test_a_record_that_was_never_renewed_is_its_first_beat():
+    assert seal(WHOLE) == seal(WHOLE, beat=0) != seal(WHOLE, beat=1)
+
+
+def test_the_next_round_is_one_above_all_that_is_known():
+    assert next_round(Held(None, "", 0.0)) == 1
+    assert next_round(Held(WHOLE, "", 0.0, newest=4), known=2) == 5
+    assert next_round(Held(None, "", 0.0, newest=2), known=4) == 5
+
+
+def test_pauses_cease_to_grow():
+    """Sixteen doublings are enough, and the number of laps is not a number of megabytes."""
+    seek = Seek("a", None, False, False, 60.0)
+    for _ in range(40):
+        seek = paused(seek)
+    assert seek.laps == 16
+
+
+# Whom a running world may wait for.
+
+
+@pytest.mark.parametrize(
+    ("now_s", "id_", "waits"),
+    [
+        pytest.param(0.0, "c/0", True, id="a newcomer that still imports"),
+        pytest.param(10.0, "c/0", False, id="one that has imported by now"),
+        pytest.param(0.0, "a/0", False, id="not a seat of the world"),
+        pytest.param(0.0, "d/0", False, id="not a stranger"),
+    ],
+)
+def test_whom_a_running_world_may_wait_for(now_s, id_, waits):
+    story = Story("1:4", last_call_s=0.0).join("a", "b").join("c", importing_s=10.0)
+    assert story.world == "ab"
+    assert awaited(story.state, id_, now_s) is waits
+
+
+def test_a_world_that_does_not_train_waits_for_nobody_to_import():
+    story = Story("3:4").join("a").join("c", importing_s=10.0)
+    assert (story.phase, awaited(story.state, "c/0", 0.0)) == ("gathering", False)
+    stopped = Story("1:4", last_call_s=0.0).join("a", "b").join("c", importing_s=10.0).fail("a")
+    assert (stopped.phase, awaited(stopped.state, "c/0", 0.0)) == ("stopping", False)

@@ -1,0 +1,317 @@
+"""Rounds at their bounds: to the second in time, to the member in number, and each word that is told of them."""
+
+import pytest
+
+from launcher.health.frames import Hung
+from launcher.model import Reason
+from launcher.rendezvous.state import Claim, Joined, Lost, Phase, Said, StepDown, Unanswered, Wake
+from launcher.rendezvous.step import step
+from launcher.wire import (
+    Base,
+    Beat,
+    Finish,
+    Held,
+    Reached,
+    Ready,
+    Stop,
+    Stored,
+    Succeeded,
+    Waiting,
+)
+from tests.launcher.rendezvous.story import Story, member, replace
+
+
+def running(names="abc", nnodes="1:3", **more):
+    return Story(nnodes, **{"last_call_s": 0.0, **more}).join(*names)
+
+
+def waits(story):
+    return [fields for _, fields in story.events("round_waits")]
+
+
+def test_who_is_missing_is_told_every_ten_seconds():
+    story = Story("3", begins_s=100.0).join("a").wait(9.9)
+    assert len(waits(story)) == 1
+    assert [fields["waited_s"] for fields in waits(story.wait(0.1))] == [0.0, 10.0]
+
+
+def test_what_is_told_of_those_who_are_missing():
+    story = Story("2:4", last_call_s=30.0, wanted=3, join_timeout_s=60.0).wait(5.00049)
+    assert waits(story) == [{
+        "members": 0, "wanted": 3, "missing": [], "at": "127.0.0.1:0", "gives_up_in_s": 55, "waited_s": 5.0,
+    }]  # fmt: skip
+    story = Story("2:3", wanted=9).join("a")
+    assert waits(story)[0]["wanted"] == 3, "no more than the max"
+
+
+def test_of_many_who_are_missing_the_first_are_told():
+    names = "abcdefghijklmnopqrst"
+    story = running(names, str(len(names)), only=True).lose(names[1:]).ready("a")
+    assert waits(story)[-1]["missing"] == list(names[1:17])
+    assert waits(story.wait(60.0))[-1]["wanted"] == 20
+    assert waits(story)[-1]["gives_up_in_s"] == 540
+
+
+def test_too_few_give_up_when_the_time_to_join_is_over_and_name_the_first_who_were_there():
+    names = "abcdefghijklmnopqrst"
+    story = Story("30", join_timeout_s=60.0).join(*names).wait(59.99)
+    assert story.last("a", Finish) is None
+    detail = story.wait(0.01).last("a", Finish).detail
+    assert detail.endswith(", ".join(names[:16]))
+
+
+def test_a_search_that_began_before_we_led_counts_for_the_time_to_join():
+    story = Story("2", succeeds={"sought_s": 40.0}, base=Base(), begins_s=90.0, join_timeout_s=60.0).join("a").wait(9.9)
+    assert story.last("a", Finish) is None
+    assert story.wait(0.2).last("a", Finish).reason == "join_timeout"
+
+
+def test_what_is_told_of_a_world_that_is_formed():
+    story = Story("2").wait(3.00049).join("a", processes=2, address="10.0.0.1").join("b", processes=2)
+    ((reason, fields),) = story.events("world_formed")
+    assert reason == "first_round"
+    assert fields == {
+        "round": 1, "members": 2, "ranks": 4, "waited_s": 3.0, "detail": "", "restarts": 0, "crossings": 0,
+        "excess": 0, "moved": 0, "anew": fields["anew"], "ips": fields["ips"],
+    }  # fmt: skip
+    assert "10.0.0.1" in str(fields["ips"])
+
+
+def test_of_a_world_that_is_formed_each_seat_trains_and_nobody_has_told_a_step():
+    story = running("abc", "2").reach("ab", 7)
+    seats = {id_: (known.base, known.busy, known.step) for id_, known in story.state.members.items()}
+    assert seats == {
+        "a/0": (Base(1, 2, True), 1, 7), "b/0": (Base(1, 2, True), 1, 7), "c/0": (Base(1, 2, False), 0, -1),
+    }  # fmt: skip
+    story.fail("a").ready("ab")
+    assert [known.step for known in story.state.members.values()] == [-1] * 3
+    assert (story.state.carry, story.state.expected, story.state.call_s, story.state.sought_s) == (-1, 0, 0.0, 0.0)
+
+
+def until_s(coordinator, names="ab", roam_s=10.0):
+    """When it looks for another coordinator."""
+    story = Story("9", base=Base(), succeeds={"sought_s": 1.0}, begins_s=100.0, last_call_s=0.0, join_timeout_s=1e6)
+    story.state = replace(story.state, me=replace(story.state.me, id=coordinator), roam_s=roam_s)
+    story.join(*names)
+    return story, story.of(Wake)[-1].at_s
+
+
+def test_who_has_too_few_searches_the_later_the_more_it_has_and_no_two_at_once():
+    """Twice the time of a search lies between the first and the last of any crowd of coordinators."""
+    after_s = [until_s(f"worker-{number}/0")[1] - 100.0 for number in range(40)]
+    assert all(30.0 <= each <= 50.0 for each in after_s)
+    assert min(after_s) < 32.0
+    assert max(after_s) > 48.0
+    assert until_s("a/0", "abc")[1] - until_s("a/0", "ab")[1] == pytest.approx(10.0)
+    assert until_s("a/0", roam_s=1.0)[1] - 100.0 == pytest.approx((until_s("a/0")[1] - 100.0) / 10)
+
+
+@pytest.mark.parametrize(
+    ("succeeds", "before", "after"),
+    [
+        pytest.param({}, None, None, id="never, unless it has searched itself"),
+        pytest.param({"sought_s": 0.0}, False, True, id="whom all search for: not before its first world"),
+        pytest.param({"sought_s": 1.0}, True, True, id="who has searched"),
+    ],
+)
+def test_who_has_everybody_search(succeeds, before, after):
+    story = Story("3:4", base=Base(), succeeds=succeeds, last_call_s=0.0)
+    assert story.state.roams is before
+    story.join(*"abcd")
+    assert (story.world, story.state.roams) == ("abcd", after)
+    story.lose("cd").ready("ab").wait(300.0)
+    assert bool(story.of(StepDown)) is bool(after)
+
+
+def test_a_search_begins_when_its_time_has_come():
+    story, at_s = until_s("z/0")
+    story.wait(at_s - 100.0 - 0.001)
+    assert not story.of(StepDown)
+    story.now_s = at_s
+    assert story.wait(0.0).of(StepDown)[0].to.round == story.state.round
+
+
+def test_half_a_world_without_an_arbiter_waits_as_long_as_others_may_train():
+    story = Story("1:4", base=Base(7, 4, True)).join("a", "b", base=Base(7, 4, True)).wait(9.999)
+    assert story.last("a", Finish) is None
+    assert story.wait(0.001).last("a", Finish).reason == "no_arbiter"
+
+
+@pytest.mark.parametrize(
+    ("after_s", "claims"),
+    [pytest.param(10.0, [], id="for ten seconds"), pytest.param(10.001, [6], id="and no longer")],
+)
+def test_a_grant_is_fresh(after_s, claims):
+    story = Story("2", granted=5).join("a").wait(after_s).join("b")
+    assert [claim.record.round for claim in story.of(Claim)] == claims
+    late = running(granted=1).fail("a").ready("abc")
+    late.now_s += after_s
+    assert late.grant().phase == ("claiming" if claims else "training")
+
+
+def test_a_grant_of_the_first_round_of_all_is_used():
+    assert Story("1", granted=1).join("a").round == 1
+    assert Story("1", granted=0).join("a").of(Claim)[0].record.round == 1
+
+
+def test_an_arbiter_that_does_not_answer_is_asked_again_after_a_second():
+    story = running("ab", "1:2", granted=1).lose("b").ready("a").happens(Unanswered(2)).wait(0.999)
+    assert story.phase == "gathering"
+    assert story.wait(0.001).phase == "claiming"
+
+
+def test_once_the_arbiter_has_granted_it_may_be_out_of_reach_again():
+    story = running(granted=1).fail("a").ready("abc").grant()
+    assert not story.state.unfenced
+    story.lose("c").ready("ab").happens(Unanswered(story.state.round))
+    assert story.world == "ab"
+
+
+def test_who_hands_over_tells_to_whom_and_of_which_round():
+    story = running().leave("a").ready("abc")
+    assert story.events("handed_over") == [("member_left", {"to": "b/0", "round": 2})]
+    assert len(story.of(StepDown)) == 1
+
+
+def test_whoever_takes_over_is_the_oldest():
+    story = Story("1:9", last_call_s=0.0).join(*"abcdefghi").leave("a").ready("abcdefghi")
+    assert [down.to.coordinator for down in story.of(StepDown)] == ["b/0"]
+
+
+# Who comes, and with what.
+
+
+def test_who_comes_busy_with_another_round_ends_it_at_once():
+    story = running("ab", "2").join("c", base=Base(9, 4, True, True))
+    assert story.last("c", Stop) == Stop(9, "first_round", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "size"),
+    [
+        pytest.param(Base(7, 3, True), 3, id="of one world the smaller size: it knows who has left"),
+        pytest.param(Base(7, 5, True), 4, id="not the larger one"),
+        pytest.param(Base(8, 5, True), 5, id="of a newer world its own size"),
+        pytest.param(Base(6, 2, True), 4, id="of an older one nothing"),
+        pytest.param(Base(8, 9, False), 4, id="nor of one that it was not in"),
+    ],
+)
+def test_how_large_the_last_world_was_is_known_by_those_who_come(theirs, size):
+    story = Story("1:9", base=Base(7, 4, True)).join("b", base=theirs)
+    assert story.state.base_size == size
+    assert story.state.base == (8 if theirs == Base(8, 5, True) else 7)
+
+
+@pytest.mark.parametrize(
+    ("round_", "phase"),
+    [
+        pytest.param(1, "claiming", id="of an older round"),
+        pytest.param(2, "claiming", id="of the one that we ask for: it would not take it"),
+    ],
+)
+def test_who_comes_while_a_round_is_claimed(round_, phase):
+    story = running(granted=1).fail("a").ready("abc").join("d", base=Base(round_, 3, False))
+    assert story.phase == phase
+    assert [claim.record.round for claim in story.of(Claim)] == ([2] if round_ == 1 else [2, 3])
+
+
+def test_who_comes_wants_as_many_only_before_the_first_world():
+    assert Story("1:4").join("a", wanted=2).state.expected == 2
+    assert running("a", "1:4").join("b", wanted=3).state.expected == 0
+    assert Story("1:4").join("a", wanted=2).join("b").state.wanted == 2, "who wants nothing changes nothing"
+
+
+def test_a_name_is_one_members_at_a_time():
+    story = running("ab", "2").join("b", incarnation=1)
+    assert ([*story.state.members], story.state.names["b"]) == (["a/0", "b/1"], "b/1")
+    story.join("b", incarnation=1)
+    assert [*story.state.members] == ["a/0", "b/1"], "the same one has only a new connection"
+
+
+@pytest.mark.parametrize(
+    ("importing_s", "ready_s"), [pytest.param(0.0, 0.0, id="nothing"), pytest.param(6.0, 11.0, id="six seconds")]
+)
+def test_for_how_long_a_newcomer_imports(importing_s, ready_s):
+    story = running("a").wait(5.0).join("b", importing_s=importing_s)
+    assert story.state.members["b/0"].ready_s == ready_s
+
+
+def test_a_newcomer_whose_time_is_up_has_nothing_more_to_say_of_it():
+    story = running("a", "1:4").join("b", importing_s=5.0).wait(4.9).imported("b")
+    assert len(story.events("member_ready")) == 1
+    assert running("a", "1:4").join("b", importing_s=5.0).wait(5.0).imported("b").events("member_ready") == []
+
+
+def test_one_that_has_left_in_peace_is_not_of_the_last_world():
+    story = running("abc").leave("bc").ready("abc").lose("b")
+    assert (story.state.base_size, story.lose("c").state.base_size) == (2, 1)
+    assert running("abc").leave("b").lose("b").state.base_size == 3, "its processes may run on"
+
+
+def test_who_trains_and_is_lost_may_train_on_for_as_long_as_the_fence():
+    assert running("ab").wait(3.0).lose("b").state.fenced_s == 18.0
+    assert running("ab", "2").join("c").wait(3.0).lose("c").state.fenced_s == 0.0, "a spare does not"
+
+
+@pytest.mark.parametrize(
+    ("what", "reasons"),
+    [
+        pytest.param(lambda s: s.happens(Lost("b/0", Reason.MEMBER_SILENT)), ["member_silent"], id="it fell silent"),
+        pytest.param(lambda s: s.leave("b").happens(Lost("b/0", Reason.MEMBER_SILENT)),
+                     ["member_left", "member_silent"], id="it was to leave, and fell silent while it trained"),
+        pytest.param(lambda s: s.join("d").lose("d"), [], id="a spare is lost"),
+    ],
+)  # fmt: skip
+def test_why_a_round_ends(what, reasons):
+    story = what(running("ab", "1:2").reach("ab", 5))
+    assert [reason for reason, _ in story.events("round_ended")] == reasons
+
+
+@pytest.mark.parametrize(
+    ("what", "ended"),
+    [
+        pytest.param(lambda s: s.say("b", Ready(1, 1)), 1, id="it says that it has stopped"),
+        pytest.param(lambda s: s.succeed("b").lose("b"), 1, id="it is done, and gone"),
+        pytest.param(lambda s: s.say("b", Ready(0, 1)), 0, id="a word of an older round"),
+    ],
+)
+def test_a_world_one_of_whose_seats_has_ended_never_trains_again(what, ended):
+    assert what(running("ab", "1:2", only=True)).state.ended == ended
+
+
+def test_who_has_ended_says_what_its_memory_holds_and_trains_no_more():
+    holds = (Held(5, 0, 1, 1),)
+    story = running("ab", "2").say("b", Succeeded(1, holds))
+    known = story.state.members["b/0"]
+    assert (known.busy, known.held, story.state.done) == (0, holds, {"b/0"})
+    story = running("ab", "2").fail("a").say("b", Succeeded(1, holds))
+    assert (story.state.members["b/0"].busy, story.state.done, story.state.ended) == (0, frozenset(), 1)
+
+
+@pytest.mark.parametrize("said", [Succeeded(7), Reached(7, 5), Stored(7, "/c", 5), Hung(7, 0, "it stands")], ids=type)
+def test_what_is_said_of_another_round_changes_nothing(said):
+    story = running("ab", "2")
+    before = story.state
+    assert story.say("b", said).state == before
+
+
+def test_a_coordinator_that_has_said_farewell_goes_after_five_seconds_or_when_it_is_alone():
+    story = running("a", "1").succeed("a")
+    assert story.phase == "over"
+    story = running("ab", "2").succeed("ab").wait(4.999)
+    assert story.phase == "finishing"
+    assert story.wait(0.001).phase == "over"
+
+
+def test_one_that_comes_again_is_told_whom_it_waits_for():
+    story = running("ab", "2").join("c")
+    again, effects = step(story.state, Joined(member("c"), story.terms), 1.0)
+    assert again.phase is Phase.TRAINING
+    assert [effect.message.reason for effect in effects if isinstance(getattr(effect, "message", None), Waiting)] == [
+        "spare"
+    ]
+
+
+def test_who_says_something_and_is_not_there_says_nothing():
+    story = running("ab", "2")
+    assert step(story.state, Said("z/0", Beat(5)), 1.0) == (replace(story.state, members={**story.state.members}), ())
