@@ -158,6 +158,19 @@ def test_pick_is_bounded_where_the_table_would_be_large():
     assert sum(descending[: len(shares)]) >= 9000 > sum(descending[: len(shares) - 1])
 
 
+@pytest.mark.parametrize(
+    ("holes", "largest_used"),
+    [
+        pytest.param(200, False, id="of 200 holes the four that fit exactly"),
+        pytest.param(201, True, id="of one more, past 400,000 cells, the largest and what fits beside it"),
+    ],
+)
+def test_the_largest_holes_are_taken_unseen_where_the_table_would_be_large(holes, largest_used):
+    """Four of 51 hold the pods exactly, and leave the hole of 100 whole."""
+    shares = pick([1] * (holes - 6) + [51] * 5 + [100], 4 * 51)
+    assert (len(shares), holes - 1 in dict(shares)) == (4, largest_used)
+
+
 @pytest.mark.contract("CS-05", "DL-101", "DL-103")
 @given(fabrics(), st.data())
 def test_rank_order_keeps_every_switch_in_one_run_whatever_the_input_order(built, data):

@@ -8,6 +8,7 @@ from topology.errors import BadFabric
 from topology.fabric import build
 from topology.model import Entry
 from topology.sources import configmap_text, configmap_yaml
+from topology.sources.names import MAX_HOSTS, MAX_TEXT_BYTES
 
 
 def told(reading):
@@ -57,6 +58,21 @@ def test_text_form(text, hosts, faults):
     assert len(reading.entries) == hosts
     assert [line for line, _ in told(reading)] == [line for line, _ in faults]
     assert all(words in text for (_, text), (_, words) in zip(told(reading), faults, strict=True))
+
+
+def test_no_text_that_is_short_enough_names_more_hosts_than_a_map_may_have():
+    assert MAX_TEXT_BYTES // len("a p h\n") < MAX_HOSTS
+
+
+@pytest.mark.parametrize(
+    ("times", "where"),
+    [
+        pytest.param(8, "1, 2, 3, 4, 5, 6, 7, 8", id="eight are told"),
+        pytest.param(9, "1, 2, 3, 4, 5, 6, 7, 8, ...", id="of more the first eight"),
+    ],
+)
+def test_the_lines_of_a_host_that_is_named_again_and_again(times, where):
+    assert told(configmap_text.read("a p h\n" * times)) == [(2, f"host h is named {times} times, on lines {where}")]
 
 
 def test_a_text_of_garbage_up_to_1_mib_is_told_line_by_line():
