@@ -198,3 +198,18 @@ def test_free_ranks_get_each_slot_at_most_once(built, data):
     for host, pods in slots:
         assert sum(got == host for got in given_ranks.values()) <= pods
     assert assign(built, slots[::-1], free[::-1], placed) == given_ranks
+
+
+@given(fabrics(), st.data())
+def test_no_two_free_ranks_could_swap_and_make_the_ring_cheaper(built, data):
+    hosts = st.integers(0, len(built.hosts) - 1)
+    placed = data.draw(st.dictionaries(st.integers(0, 9), hosts, min_size=1, max_size=4))
+    slots = sorted(data.draw(st.dictionaries(hosts, st.integers(1, 4), min_size=1, max_size=4)).items())
+    got = assign(built, slots, [rank for rank in range(10) if rank not in placed], placed)
+
+    def paid(ring):
+        return cost(built, [ring[rank] for rank in sorted(ring)]).total
+
+    best = paid({**placed, **got})
+    for one, other in itertools.combinations(got, 2):
+        assert paid({**placed, **got, one: got[other], other: got[one]}) >= best

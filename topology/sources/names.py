@@ -1,6 +1,7 @@
 """Names of hosts and switches, and the ranges that stand for many: gpu[001-064], 10.0.0.[1-8,12], r[1-4]n[1-8].
 
-No number of a range is narrower than its first, so a leading zero keeps its width. The size of an expansion is known before anything is expanded.
+No number of a range is narrower than its first, so a leading zero keeps its width. The size of an expansion is known
+before anything is expanded.
 """
 
 from __future__ import annotations
