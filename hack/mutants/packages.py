@@ -24,7 +24,8 @@ PACKAGES = (
     Package(
         "scaling",
         ("autoscaler/lending", "autoscaler/decide.py"),
-        ("tests/autoscaler/lending", "tests/autoscaler/test_decide.py", "tests/autoscaler/test_laws.py"),
+        ("tests/autoscaler/lending", "tests/autoscaler/test_decide.py", "tests/autoscaler/test_laws.py",
+         "tests/autoscaler/test_limits.py", "tests/autoscaler/test_tenant_words.py"),
     ),
     Package(
         "queues",

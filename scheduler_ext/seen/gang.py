@@ -31,9 +31,9 @@ class Gang:
     """
 
     key: GangKey
-    members: dict[str, Member] = field(default_factory=dict)
+    version: int
     sizing: Sizing | None = None
-    version: int = 0
+    members: dict[str, Member] = field(default_factory=dict)
 
     def waiting(self) -> list[Member]:
         """Members without a node, in rank order: masters first, then by index, then by name."""
