@@ -30,8 +30,8 @@ PACKAGES = (
     Package(
         "queues",
         ("jobs/queues",),
-        ("tests/jobs/test_queue.py", "tests/jobs/test_queue_koordinator.py", "tests/jobs/test_queue_kueue.py",
-         "tests/jobs/test_queue_laws.py", "tests/jobs/test_queue_schema.py"),
+        ("tests/jobs/test_queue.py", "tests/jobs/test_queue_fields.py", "tests/jobs/test_queue_koordinator.py",
+         "tests/jobs/test_queue_kueue.py", "tests/jobs/test_queue_laws.py", "tests/jobs/test_queue_schema.py"),
     ),
     Package("rendezvous", ("launcher/rendezvous",), ("tests/launcher/rendezvous",)),
     Package("checkpoint format", ("launcher/checkpoint",), ("tests/launcher/checkpoint",)),

@@ -5,6 +5,7 @@ The numbers come from three places that may disagree: the PodGroup or owner, the
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from jobs.gang import Dialect, GangKey
@@ -109,7 +110,7 @@ class Gang:
         return created, self.version, uid
 
 
-def rank_order(member: Member) -> tuple[str, int, str]:
-    """Ranks count within a role; roles sort by name, masters (role "") first."""
+def rank_order(member: Member) -> tuple[str, float, str]:
+    """Ranks count within a role, and who has none comes last; roles sort by name, masters (role "") first."""
     rank = member.belongs.rank
-    return member.belongs.role, rank if rank is not None else 1 << 30, member.name
+    return member.belongs.role, rank if rank is not None else math.inf, member.name

@@ -41,6 +41,12 @@ def test_scores_fall_in_strict_order_with_the_distance_to_the_gang():
     assert all(type(s) is int and 1 <= s <= 10 for s in scored.values())
 
 
+def test_a_gang_of_which_nobody_waits_is_scored_by_where_it_is():
+    w, pods = World(2, 1), world.volcano("bert", 2, at=["a0", "a1"])
+    w.put(*pods)
+    assert w.rank(pods[0]) == {"a0": 10, "a1": 9}  # b0 lies under the top switch
+
+
 @pytest.mark.contract("DL-104")
 def test_only_the_leaf_counts_where_the_admin_says_so():
     w = World(2, 2, 2, rules=Rules(leaf_only=True))
@@ -233,6 +239,12 @@ class TestLonePods:
         assert w.fit(lone).answer.kept == ("a1",)
         assert set(w.schedule(*pods).values()) == {"a0"}
 
+    def test_nor_where_no_other_room_is_left(self):
+        w, pods, lone = World(2), world.volcano("bert", 2, created=1), world.pod("lone", 8, created=2)
+        w.put(*pods, lone)
+        assert w.fit(lone).node == ""
+        assert len(w.schedule(*pods)) == 2
+
     def test_a_lone_pod_that_fits_nowhere_is_left_to_the_scheduler(self):
         w, lone = World(2), world.pod("lone", 16)
         assert w.put(lone).fit(lone).answer.all_kept
@@ -295,6 +307,13 @@ class TestPreempt:
         nominated = world.volcano("high", 2, priority=100, notes=REQUIRED, nominated="b0")[0]
         w.put(nominated, pods[1])
         assert set(advise.yield_to(w.book, w.member(pods[1]), self.victims(*w.names), w.now_s)) == {"b1"}
+
+    def test_a_nominated_member_is_asked_about_itself(self):
+        w, pods = World(2, 2), world.volcano("high", 2, priority=100, notes=REQUIRED)
+        self.low(w, w.names)
+        nominated = world.volcano("high", 2, priority=100, notes=REQUIRED, nominated="b0")[0]
+        w.put(nominated, pods[1])
+        assert set(advise.yield_to(w.book, w.member(nominated), self.victims(*w.names), w.now_s)) == {"b0", "b1"}
 
     def test_a_lone_pod_is_left_to_the_scheduler(self):
         w, lone = World(2), world.pod("lone", 8, priority=5)

@@ -285,6 +285,12 @@ class TestMissingMembers:
         assert len(w.schedule(*pods)) == 3
         assert set(w.fit(pods[4], w.names).answer.no_room) == set(w.names)
 
+    def test_the_plain_pods_of_a_job_start_though_another_fits_nowhere(self):
+        w = World(2)
+        w.view.put_owner("Job", world.owner("Job", "job", completions=2, parallelism=2))
+        w.put(*(world.pod(f"job-{gpus}", gpus, owner="Job/job", uid=f"u{gpus}") for gpus in (16, 8)))
+        assert set(w.schedule(world.pod("job-8", 8, owner="Job/job", uid="u8"))) == {"job-8"}
+
     def test_the_plain_pods_of_a_job_start_one_by_one(self):
         w = World(2)
         pods = [
@@ -355,6 +361,32 @@ def test_a_held_gang_that_is_whole_again_is_planned():
     w.now_s += PATIENCE_S + 1
     assert w.plan(pods[0]) == {}
     assert len(w.put(pods[3]).plan(pods[0])) == 4
+
+
+def test_a_gang_that_comes_to_require_a_leaf_is_planned_again():
+    w = World(1, 1).put(*world.volcano("bert", 2))
+    assert leaves(w.plan(world.volcano("bert", 1)[0])) == {"a", "b"}
+    w.put(*(pods := world.volcano("bert", 2, notes=REQUIRED)))
+    assert w.plan(pods[0]) == {}
+
+
+def test_a_started_gang_has_a_plan_only_while_somebody_is_to_come():
+    w, pods = World(4), world.koordinator("bert", 2, least=4, at=["a0", "a1"])
+    w.put(*pods)
+    assert len(w.book.plan_of(w.member(pods[0]).belongs.key, w.now_s).spare) == 2
+    w.now_s += PATIENCE_S + 1
+    assert w.book.plan_of(w.member(pods[0]).belongs.key, w.now_s) is None
+
+
+def test_what_found_no_room_is_not_looked_for_again_until_room_is_given_back():
+    w, pods = World(1).put(world.pod("old", 8, at="a0")), world.volcano("bert", 1)
+    w.put(*pods)
+    assert (w.plan(pods[0]), w.book.replanned) == ({}, 1)
+    w.put(*world.volcano("bert", 1, notes={"note": "changed"}))
+    w.put(*(more := world.volcano("gpt", 1, created=9)))
+    assert (w.plan(pods[0]), w.plan(more[0]), w.book.replanned) == ({}, {}, 1)
+    w.view.drop_pod("uid-old")
+    assert len(w.plan(pods[0])) == 1
 
 
 def test_a_podgroup_of_another_dialect_is_nobodys():

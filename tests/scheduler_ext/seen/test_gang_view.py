@@ -89,6 +89,19 @@ class TestMembers:
         w.put(moved)
         assert [key.name for key in w.view.gangs] == ["gpt"]
 
+    def test_ranks_count_within_a_role_and_who_has_none_comes_last(self):
+        marks = [
+            ("w-none", {labels.TRAINING_TYPE: "worker"}),
+            ("w-10", {labels.TRAINING_TYPE: "worker", labels.JOB_INDEX: "10"}),
+            ("w-9", {labels.TRAINING_TYPE: "worker", labels.JOB_INDEX: "9"}),
+            ("alone", {}),
+            ("m-0", {labels.TRAINING_TYPE: "master", labels.JOB_INDEX: "0"}),
+        ]
+        w = World(2).put(
+            *(world.pod(name, 8, marks=told, notes={labels.VOLCANO_GROUP: "bert"}) for name, told in marks)
+        )
+        assert [m.name for m in gang(w).waiting()] == ["m-0", "alone", "w-9", "w-10", "w-none"]
+
     def test_a_pod_that_nobody_can_read_is_counted_and_takes_no_part(self):
         w, pod = World(2), world.volcano("bert", 1)[0]
         pod.spec.containers[0].resources.requests["cpu"] = "much"
@@ -140,6 +153,16 @@ class TestLedger:
         w.fit(pod)
         w.view.settle(w.now_s + w.view.ledger.ttl_s + 1)
         assert w.view.snapshot.charges == {}
+
+    def test_nobody_is_believed_to_go_anywhere_who_is_bound_or_gone(self):
+        w, bound, gone = World(2), world.pod("bound", 8, at="a0"), world.pod("gone", 8)
+        w.put(bound, gone)
+        members = [w.member(bound), w.member(gone)]
+        w.view.drop_pod("uid-gone")
+        for each in members:
+            w.view.assume(each, "a1", w.now_s)
+        assert len(w.view.ledger) == 0
+        assert {uid: charge.node for uid, charge in w.view.snapshot.charges.items()} == {"uid-bound": "a0"}
 
     def test_entries_expire_in_the_order_they_were_last_given(self):
         ledger = Ledger(ttl_s=10)
