@@ -285,6 +285,15 @@ class TestMissingMembers:
         assert len(w.schedule(*pods)) == 3
         assert set(w.fit(pods[4], w.names).answer.no_room) == set(w.names)
 
+    @pytest.mark.parametrize(("members", "hosts"), [
+        pytest.param(4, {"a0": 2, "a1": 2}, id="an even number goes two by two"),
+        pytest.param(3, {"a0": 1, "a1": 2}, id="an odd one wherever there is room"),
+    ])  # fmt: skip
+    def test_a_gang_whose_pods_come_in_pairs_on_each_host(self, members, hosts):
+        w = World(2, 1, gpus=16).put(world.pod("x", 8 if members % 2 else 0, at="a0"), world.pod("y", 8, at="b0"))
+        pods = world.volcano("bert", members, notes={labels.PODS_PER_HOST_MULTIPLE: "2"})
+        assert Counter(w.schedule(*pods).values()) == hosts
+
     def test_the_plain_pods_of_a_job_start_though_another_fits_nowhere(self):
         w = World(2)
         w.view.put_owner("Job", world.owner("Job", "job", completions=2, parallelism=2))

@@ -125,6 +125,24 @@ def test_numbers_that_are_not_those_expected_still_fill_the_plan(numbers):
     assert w.book.replanned == 1
 
 
+@pytest.mark.parametrize(("numbers", "host"), [
+    pytest.param([0, 1], "a1", id="its own, while it is free"),
+    pytest.param([0, 3, 4, 9], "a1", id="as near to the first member as to the last before it"),
+    pytest.param([0, 3, 9], "a1", id="and of seats as near the first"),
+    pytest.param([0, 8, 3, 4, 2], "a1", id="between those before and after it"),
+    pytest.param([3, 4, 9], "b2", id="beside both"),
+    pytest.param([0, 1, 2, 8], "b0", id="what is left, if that is far from both"),
+])  # fmt: skip
+def test_a_number_that_is_taken_gets_the_seat_nearest_to_its_neighbours_in_the_ring(numbers, host):
+    """Six seats, 0 to 2 under one leaf and 3 to 5 under the other; numbers go round, so that 9 is 3 again."""
+    w, pods = World(3, 3).put_group("bert", 6), world.volcano("bert", 10)
+    placed = {}
+    for number in numbers:
+        placed |= w.schedule(pods[number])
+    assert placed[f"bert-{numbers[-1]}"] == host
+    assert w.book.replanned == 1
+
+
 def test_a_member_that_is_made_again_takes_the_seat_of_the_one_before():
     w, pods = World(4, 4).put_group("bert", 4), world.volcano("bert", 4)
     w.put(*pods[:3])
