@@ -44,7 +44,7 @@ class GangView:
         self._arrived: dict[GangKey, None] = {}  # gangs that got a new member since the last look
         self._expected: dict[GangKey, float] = {}  # gangs whose missing members are waited for, and until when
         self._incomplete_s: dict[GangKey, float] = {}  # gangs that are not whole, and since when
-        self._look_at_s = 0.0  # when the first of them need not be waited for any more
+        self._look_at_s = math.inf  # when the first of them need not be waited for any more
 
     # Sightings.
 

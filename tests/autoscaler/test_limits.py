@@ -5,13 +5,15 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.decide import decide
-from autoscaler.lending.stamp import overruled
+from autoscaler.lending.fence import decided
+from autoscaler.lending.quota import least_of
+from autoscaler.lending.stamp import conditions, overruled
 from autoscaler.lending.worth import after_change_s, balance_s, pays
-from autoscaler.model import ELSEWHERE, NODES, Queue, Reason, Standing
-from jobs.model import Bank, Pause, Spread
+from autoscaler.model import ELSEWHERE, NODES, Going, Queue, Reason, Standing, Step
+from jobs.model import Bank, Pause, Sizes, Spread
 from kube import labels
 from kube.times import rfc3339
-from tests.autoscaler.world import GPU, NOW_S, POLICY, job, seen, world
+from tests.autoscaler.world import GPU, NOW_S, POLICY, job, seen, shape, world
 
 
 def plan(at, policy=POLICY):
@@ -235,6 +237,118 @@ def test_another_queue_gives_what_it_has_borrowed(used, leaves):
     lent = seen(job("lent", replicas=used, queue="other"), [0] * used)
     at = world([used], lent, seen(job("waits", queue="own")), queues={"own": {}, "other": {"deserved": 3}})
     assert (plan(at)["lent"].workers < used) is leaves
+
+
+@pytest.mark.parametrize(
+    ("pause", "gives"),
+    [
+        pytest.param(Pause.NONE, True, id="nothing"),
+        pytest.param(Pause.GROW, True, id="growth"),
+        pytest.param(Pause.SHRINK, False, id="shrinking"),
+        pytest.param(Pause.BOTH, False, id="both"),
+    ],
+)
+def test_what_an_owner_has_forbidden_decides_whether_his_job_gives(pause, gives):
+    at = world([2], seen(job("a", replicas=2, pause=pause), [0, 0]), seen(job("waits")))
+    assert (plan(at)["a"].workers == 1) is gives
+
+
+def test_what_is_noted_of_a_change_as_conditions():
+    step = Step(job("a").key, 2, 1, Reason.IDLE_ROOM, "room in queue q")
+    told = [tuple(each.values()) for each in conditions(job("a"), step, NOW_S)]
+    assert told == [
+        ("AbleToScale", "True", "IdleRoom", "room in queue q", rfc3339(NOW_S)),
+        ("ScalingActive", "True", "ValidMetricFound", "queue q", rfc3339(NOW_S)),
+        ("ScalingLimited", "False", "WithinBounds", "1 to 4 workers", rfc3339(NOW_S)),
+    ]
+
+
+LEAVES = Going("q", shape(1), 0)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "others", "more", "told"),
+    [
+        pytest.param([1], [], {}, (Reason.NO_FREE_ROOM, "no whole worker fits on the nodes"), id="the nodes are full"),
+        pytest.param(
+            [9], [], {"queues": {"q": {"limit": 1}}}, (Reason.NO_FREE_ROOM, "queue q is full"), id="its queue is full"
+        ),
+        pytest.param(
+            [9], [], {"queues": {"q": {"open": False}}}, (Reason.QUEUE_CLOSED, "queue q is closed"), id="it is closed"
+        ),
+        pytest.param(
+            [9],
+            [seen(job("bb"))],
+            {},
+            (Reason.OTHERS_WAIT, "a job of queue q is about to start"),
+            id="somebody starts in its queue",
+        ),
+        pytest.param(
+            [2],
+            [seen(job("bb", queue="r"))],
+            {"queues": {"q": {}, "r": {}}},
+            (Reason.OTHERS_WAIT, "what is free is promised to jobs that wait"),
+            id="somebody starts elsewhere in what is left",
+        ),
+        pytest.param(
+            [1], [], {"leaving": (LEAVES,)}, (Reason.NO_FREE_ROOM, "what will be free is not free yet"), id="a pod goes"
+        ),
+        pytest.param(
+            [5],
+            [seen(job("b", replicas=2, most=2), [0] * 4)],
+            {},
+            (Reason.NO_FREE_ROOM, "what will be free is not free yet"),
+            id="workers go",
+        ),
+        pytest.param(
+            [6],
+            [seen(job("b", replicas=2, most=2), [0] * 4), seen(job("c", queue="r"))],
+            {"queues": {"q": {}, "r": {}}},
+            (Reason.NO_FREE_ROOM, "what will be free is not free yet"),
+            id="workers go, and somebody starts in what is free",
+        ),
+    ],
+)
+def test_why_there_is_no_room_to_grow(nodes, others, more, told):
+    step = plan(world(nodes, seen(job("a"), [0]), *others, **more))["a"]
+    assert (step.workers, step.reason, step.detail) == (1, *told)
+
+
+def test_sizes_that_double_grow_step_by_step():
+    made = job("a", most=16, sizes=Sizes(1, doubles=True))
+    assert plan(world([16], seen(made, [0])))["a"].workers == 16
+    assert plan(world([15], seen(made, [0])))["a"].workers == 8
+
+
+@pytest.mark.parametrize(
+    ("there", "lacks"),
+    [
+        pytest.param({}, [(shape(1), 2), (shape(4), 3)], id="nobody is told of: all of them"),
+        pytest.param({"beside": (1,)}, [(shape(1), 2), (shape(4), 2)], id="one is there"),
+        pytest.param({"beside": (3,), "done": 1}, [(shape(1), 1)], id="all are, and a worker has ended"),
+    ],
+)
+def test_what_a_waiting_job_lacks_to_its_min_other_roles_included(there, lacks):
+    made = job("a", least=2, beside=((shape(4), 3),))
+    assert least_of(seen(made, **there)) == lacks
+
+
+def test_a_fault_that_only_several_jobs_bring_about_together_is_nobodys():
+    def tried(at, policy, now_s):
+        if len(at.jobs) > 1:
+            raise ZeroDivisionError("of both")
+        return decide(at, policy, now_s)
+
+    with pytest.raises(ZeroDivisionError):
+        decided(tried, world([8], seen(job("a"), [0]), seen(job("bb"), [0])), POLICY, NOW_S)
+
+
+def test_one_queue_that_has_given_back_what_it_borrowed_does_not_keep_the_next_from_giving():
+    first = seen(job("xx", replicas=3, queue="o"), [0, 0, 0])
+    second = seen(job("y", replicas=3, queue="p"), [0, 0, 0])
+    queues = {"own": {}, "o": {"deserved": 2}, "p": {"deserved": 2}}
+    steps = plan(world([6], first, second, seen(job("waits", least=2, queue="own")), queues=queues))
+    assert {name: step.workers for name, step in steps.items()} == {"xx": 2, "y": 2, "waits": 2}
 
 
 def test_room_that_has_settled_is_used_up_once():

@@ -138,12 +138,22 @@ def test_a_view_that_may_be_old_forbids_a_few_of_the_nodes_and_says_when_and_why
         pytest.param(world.volcano("g", 3), False, id="nobody runs"),
         pytest.param(world.volcano("g", 2, at=["a0", "a1"]), False, id="nobody waits"),
         pytest.param([world.pod("p", 8)], False, id="a pod by itself"),
+        pytest.param(
+            [*world.volcano("f", 1), *world.volcano("g", 3, at=["a0"])], True, id="beside one that waits whole"
+        ),
     ],
 )
 def test_a_gang_of_which_a_part_has_started(pods, partial):
     w = World(2).put(*pods)
     w.view.settle(w.now_s)
     assert bool(advise.partial_gangs(w.book)) is partial
+
+
+def test_a_member_that_is_believed_to_be_on_its_way_has_started():
+    w, pods = World(2), world.koordinator("g", 3, least=2, at=["a0"])
+    w.put(*pods)
+    assert w.fit(pods[1]).node == "a1"
+    assert advise.partial_gangs(w.book) == []
 
 
 WIDE = {**REQUIRED, labels.TOPOLOGY_TIER: "2"}
@@ -153,6 +163,11 @@ WIDE = {**REQUIRED, labels.TOPOLOGY_TIER: "2"}
     ("pods", "count"),
     [
         pytest.param(world.volcano("g", 3, at=["a0", "b0"], notes=REQUIRED), 2, id="members under two leaves"),
+        pytest.param(
+            [*world.volcano("f", 1), *world.volcano("g", 3, at=["a0", "b0"], notes=REQUIRED)],
+            2,
+            id="behind another gang",
+        ),
         pytest.param(world.volcano("g", 3, at=["a0", "a1"], notes=REQUIRED), 0, id="under the one they may span"),
         pytest.param(world.volcano("g", 2, at=["a0", "b0"], notes=WIDE), 0, id="under the spine that they may span"),
         pytest.param(world.volcano("g", 2, at=["a0", "c0"], notes=WIDE), 2, id="under two spines"),

@@ -82,6 +82,12 @@ def test_a_nomination_of_somebody_else_is_never_touched():
     assert {node[0] for node, _ in told.values()} == {"b"}
 
 
+def test_nominations_of_a_min_stay_though_another_member_finds_no_room():
+    w, gang = World(2), world.koordinator("g", 3, least=2)
+    w.put(nominee(gang[0], "a1"), nominee(gang[1], "a0"), gang[2])
+    assert wishes(w) == {}
+
+
 def test_a_nominated_node_that_is_lost_is_given_up_for_the_nearest():
     w, gang = World(4, 4), world.koordinator("g", 3)
     w.put(*gang)
