@@ -95,6 +95,22 @@ def test_what_an_elastic_quota_may_have(queues, asked, total, found):
     assert limited(koordinator.shares(queues, demand(asked=asked, total=total))) == found
 
 
+@pytest.mark.parametrize(
+    ("queue", "limit"),
+    [
+        pytest.param(raw("a", min={GPU: 4}, max={"cpu": 9}), 4, id="that names it in its min alone has its min"),
+        pytest.param(
+            raw("a", {f"{LABEL}shared-weight": '{"cpu": 1}'}, min={GPU: 2}, max={GPU: 9}),
+            2,
+            id="of whose weights it is none shares in nothing else",
+        ),
+        pytest.param(raw("a", min={"cpu": 4}, max={"cpu": 9}), None, id="that does not name it has no limit"),
+    ],
+)
+def test_a_resource_is_limited_for_a_quota(queue, limit):
+    assert limited(koordinator.shares([koordinator.read(queue)], demand(asked={"a": 9}, total=9))) == {"a": limit}
+
+
 def test_what_the_default_quotas_pods_use_is_not_there():
     queues = [quota("a", 1, 90), quota(koordinator.DEFAULT, 0, 50), quota(koordinator.ROOT, 0, 90)]
     found = koordinator.shares(queues, demand(used={koordinator.DEFAULT: 30}))
