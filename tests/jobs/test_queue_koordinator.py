@@ -89,6 +89,23 @@ def quota(name, least, most, weight=None, notes=None, **marks):
             {"t": 8, "a": 8, "c": 90},
             id="a tree of its own has its own whole",
         ),
+        pytest.param(
+            [
+                quota("t", 4, 8, is_root="true", notes={f"{LABEL}total-resource": f'{{"{GPU}": 6}}'}),
+                quota("a", 2, 20, parent="t"),
+            ],
+            {},
+            90,
+            {"t": 6, "a": 6},
+            id="and no more",
+        ),
+        pytest.param(
+            [quota("t", 4, 8, is_root="true"), quota("a", 2, 20, parent="t")],
+            {},
+            5,
+            {"t": 8, "a": 8},
+            id="which is its max where nothing else is told",
+        ),
     ],
 )
 def test_what_an_elastic_quota_may_have(queues, asked, total, found):
@@ -151,7 +168,7 @@ def test_an_annotation_that_cannot_be_read_is_told(notes):
 
 def test_quotas_in_a_circle_are_told():
     found = shares([quota("a", 1, 2, parent="b"), quota("b", 1, 2, parent="a")], demand())
-    assert {share.faults for share in found.values()} == {("its parents go in a circle",)}
+    assert {(share.open, share.faults) for share in found.values()} == {(False, ("its parents go in a circle",))}
 
 
 def test_a_pod_that_names_no_quota_is_paid_for_by_that_of_its_namespace():
@@ -160,3 +177,5 @@ def test_a_pod_that_names_no_quota_is_paid_for_by_that_of_its_namespace():
     assert koordinator.by_namespace([lists]) == {"team": "shared", "x": "shared"}
     assert koordinator.by_namespace([mine, lists]) == {"team": "team", "x": "shared"}
     assert koordinator.by_namespace([quota("other", 1, 2)]) == {}
+    both = quota("team", 1, 2, notes={f"{LABEL}namespaces": '["x", "team"]'})
+    assert both.namespaces == ("team", "x")

@@ -12,7 +12,7 @@ from topology.cost import cost
 from topology.fabric import EMPTY, build, with_strangers
 from topology.grow import grow
 from topology.model import Ask, Placement, Reason, Refusal, Rule
-from topology.order import assign, fill, ranks
+from topology.order import assign, fill, homeward, ranks
 from topology.plan import plan
 from topology.sources import configmap_text
 
@@ -203,6 +203,12 @@ def test_growth_stays_near_and_takes_what_there_is():
 def test_home_has_the_lowest_ranks_and_the_farthest_hosts_the_highest():
     counts = [(0, 1), (2, 1), (4, 2), (6, 3), (7, 1)]
     assert [host for host, _ in ranks(SMALL, counts)] == [6, 7, 4, 0, 2]
+
+
+def test_every_place_says_how_many_stand_there():
+    assert homeward([], []) == []
+    with pytest.raises(ValueError, match="zip"):
+        homeward([(0, 0), (0, 0)], [1])
 
 
 @pytest.mark.parametrize(
