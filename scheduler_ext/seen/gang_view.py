@@ -153,8 +153,7 @@ class GangView:
 
     def host_of(self, member: Member) -> int | None:
         """The host a member holds: bound, assumed, or nominated by somebody else. None while it holds none."""
-        node = self.place_of(member)
-        return self.snapshot.row_of.get(node) if node else None
+        return self.snapshot.row_of.get(self.place_of(member))
 
     def wish_of(self, member: Member) -> str:
         """Where our nominator has sent a waiting member, as the watch shows it or as it was just written; "" if not."""

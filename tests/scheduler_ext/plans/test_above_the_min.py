@@ -70,6 +70,16 @@ def test_members_above_the_min_take_what_nobody_needs_for_a_min():
     assert sorted(name.partition("-")[0] for name in placed) == ["grown", "grown", "other", "other"]
 
 
+def test_what_another_needs_is_left_to_it_and_nobody_is_displaced():
+    """Eight GPUs: four are the other's min, two are ours, and of what we want above it one of three finds room."""
+    w, other = World(1), world.volcano("other", 1, gpus=4, created=2)
+    w.put(*other).plan(other[0])
+    grown = world.koordinator("grown", 4, least=1, gpus=2, created=1)
+    w.put(*grown)
+    assert (w.plan(grown[0]), w.plan(other[0])) == ({"grown-0": "a0", "grown-1": "a0"}, {"other-0": "a0"})
+    assert w.book.displaced == 0
+
+
 def test_a_more_important_gang_keeps_what_it_has_above_its_min():
     w = World(4)
     grown, other = world.koordinator("grown", 4, least=1, priority=5), world.volcano("other", 2)

@@ -297,8 +297,11 @@ class TestMissingMembers:
     def test_the_plain_pods_of_a_job_start_though_another_fits_nowhere(self):
         w = World(2)
         w.view.put_owner("Job", world.owner("Job", "job", completions=2, parallelism=2))
-        w.put(*(world.pod(f"job-{gpus}", gpus, owner="Job/job", uid=f"u{gpus}") for gpus in (16, 8)))
-        assert set(w.schedule(world.pod("job-8", 8, owner="Job/job", uid="u8"))) == {"job-8"}
+        pods = [
+            world.pod(f"job-{at}", gpus, marks={labels.JOB_INDEX: str(at)}, owner="Job/job", uid=f"u{at}")
+            for at, gpus in enumerate((16, 8))
+        ]
+        assert w.schedule(*pods) == {"job-1": "a0"}
 
     def test_the_plain_pods_of_a_job_start_one_by_one(self):
         w = World(2)
@@ -396,6 +399,21 @@ def test_what_found_no_room_is_not_looked_for_again_until_room_is_given_back():
     assert (w.plan(pods[0]), w.plan(more[0]), w.book.replanned) == ({}, {}, 1)
     w.view.drop_pod("uid-old")
     assert len(w.plan(pods[0])) == 1
+
+
+def test_a_pod_by_itself_has_no_plan_and_keeps_no_room():
+    w, lone, pods = World(1), world.pod("lone", 8, created=1), world.volcano("bert", 1, created=2)
+    w.put(lone, *pods)
+    assert w.book.plan_of(w.member(lone).belongs.key, w.now_s) is None
+    assert [plan.key.name for plan in w.book.plan_all(w.now_s)] == ["bert"]
+    assert len(w.plan(pods[0])) == 1
+
+
+def test_what_a_started_gang_does_not_find_beside_its_members_a_fresh_one_may_find_elsewhere():
+    w, started = World(1, 1), world.volcano("started", 2, at=["a0"], notes=REQUIRED, created=1)
+    fresh = world.volcano("fresh", 1, notes=REQUIRED, created=2)
+    w.put(*started, *fresh)
+    assert (w.plan(started[1]), w.plan(fresh[0])) == ({}, {"fresh-0": "b0"})
 
 
 def test_a_podgroup_of_another_dialect_is_nobodys():

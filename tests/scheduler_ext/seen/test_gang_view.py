@@ -102,6 +102,12 @@ class TestMembers:
         )
         assert [m.name for m in gang(w).waiting()] == ["m-0", "alone", "w-9", "w-10", "w-none"]
 
+    def test_a_member_on_whom_there_is_no_opinion_counts_and_a_pod_by_itself_does_not(self):
+        claims = world.volcano("bert", 2)[1]
+        claims.spec.resource_claims = [{"name": "x"}]
+        w = World(2).put(*world.volcano("bert", 1), claims, world.pod("database", 0))
+        assert [(key.name, len(found.living())) for key, found in w.view.gangs.items()] == [("bert", 2)]
+
     def test_a_pod_that_nobody_can_read_is_counted_and_takes_no_part(self):
         w, pod = World(2), world.volcano("bert", 1)[0]
         pod.spec.containers[0].resources.requests["cpu"] = "much"
