@@ -80,6 +80,13 @@ def test_what_another_needs_is_left_to_it_and_nobody_is_displaced():
     assert w.book.displaced == 0
 
 
+def test_a_gang_like_one_that_was_placed_in_part_gets_its_min():
+    w = World(4)
+    one, other = (world.koordinator(name, 5, least=2, created=at) for at, name in enumerate(("one", "other"), start=1))
+    w.put(*one, *other)
+    assert (len(w.plan(one[0])), len(w.plan(other[0]))) == (2, 2)
+
+
 def test_a_more_important_gang_keeps_what_it_has_above_its_min():
     w = World(4)
     grown, other = world.koordinator("grown", 4, least=1, priority=5), world.volcano("other", 2)

@@ -83,6 +83,15 @@ def test_room_is_kept_until_a_members_patience_ends():
     assert w.view.missing(bert) == 0
 
 
+@pytest.mark.parametrize("size", [1, 2])
+def test_nobody_is_waited_for_in_the_place_of_one_who_leaves_a_whole_gang(size):
+    w, pods = World(2), world.koordinator("bert", size, least=size, total=size)
+    w.put(*pods).view.settle(w.now_s)
+    w.put(*world.koordinator("bert", 1, least=size, total=size, leaving=True))
+    w.view.settle(w.now_s)
+    assert w.view.missing(w.view.gangs[key(w, pods[0])]) == 0
+
+
 @pytest.mark.parametrize(
     ("spec", "total"),
     [
