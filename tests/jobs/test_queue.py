@@ -173,6 +173,11 @@ def test_what_a_volcano_queue_deserves_with_capacity(queues, deserves):
     assert own(volcano.shares(queues, demand(asked={"a": 1}))) == deserves
 
 
+def test_a_guarantee_of_nothing_deserves_nothing():
+    queue = QueueSpec("a", guarantee={GPU: 0}, deserved={"cpu": 1})
+    assert volcano.shares([queue], demand())["a"].deserved == {"cpu": 1, GPU: 0}
+
+
 @pytest.mark.parametrize(
     ("queues", "asked", "deserves", "most"),
     [

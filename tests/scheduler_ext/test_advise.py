@@ -91,6 +91,15 @@ class TestRefusals:
         advice = w.put(*pods).fit(pods[0], w.names)
         assert {"x0", "x1", "x2", "x3"} <= set(advice.answer.forbidden)
 
+    @pytest.mark.parametrize("tier", ["1", "2", "3", "9"])
+    def test_nodes_off_the_map_make_no_tier_wide_enough(self, tier):
+        w, pods = World(2, off_map=4), world.volcano("big", 3, notes={**REQUIRED, labels.TOPOLOGY_TIER: tier})
+        assert set(w.put(*pods).fit(pods[0], w.names).answer.forbidden) == set(w.names)
+
+    def test_a_required_gang_that_runs_in_two_leaves_may_preempt_nowhere(self):
+        w, pods = World(3, 3), world.volcano("big", 3, notes=REQUIRED, at=["a0", "b0"])
+        assert set(w.put(*pods).fit(pods[2], w.names).answer.forbidden) == set(w.names)
+
     def test_a_wider_tier_takes_a_gang_that_no_leaf_holds(self):
         notes = {**REQUIRED, labels.TOPOLOGY_TIER: "2"}
         assert leaves(World(2, 2, 2, 2).schedule(*world.volcano("big", 4, notes=notes))) == {"a", "b"}

@@ -50,6 +50,8 @@ def test_a_gang_is_as_old_as_its_group_else_as_its_first_pod():
     assert bert.age == ("2026-01-01T00:00:05Z", 41, "uid-bert-1")
     w.put_group("bert", 2, created=3)
     assert bert.age == ("2026-01-01T00:00:03Z", 41, "uid-group-bert")
+    lone = world.pod("lone", 1)
+    assert w.put(lone).view.gangs[key(w, lone)].age == ("2026-01-01T00:00:00Z", 0, "uid-lone")  # no version is told
 
 
 def test_an_answer_is_believed_up_to_its_time_and_no_longer():

@@ -88,6 +88,21 @@ def test_nominations_of_a_min_stay_though_another_member_finds_no_room():
     assert wishes(w) == {}
 
 
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        pytest.param(["b0", "b1"], id="in another leaf"),
+        pytest.param(["b1", "b0"], id="in another order"),
+        pytest.param(["b1", "b1"], id="on one host"),
+        pytest.param(["a1", "b0"], id="apart"),
+    ],
+)
+def test_what_is_nominated_stays_though_a_fresh_plan_would_go_elsewhere(nodes):
+    w, gang = World(2, 2), world.koordinator("g", 2, gpus=8 if len(set(nodes)) == 2 else 4)
+    w.put(*(nominee(pod, node) for pod, node in zip(gang, nodes, strict=True)))
+    assert wishes(w) == {}
+
+
 def test_a_nominated_node_that_is_lost_is_given_up_for_the_nearest():
     w, gang = World(4, 4), world.koordinator("g", 3)
     w.put(*gang)
