@@ -258,10 +258,10 @@ def ranks_of(members: Sequence[Member]) -> tuple[dict[str, int], dict[str, int]]
     A member's rank is its own index behind those of the roles before its own. Where an index is unknown or given
     twice it is the place in rank order, and no role has a base.
     """
-    top: dict[str, int] = {}
+    top = Counter[str]()
     for member in members:
         if member.belongs.rank is not None:
-            top[member.belongs.role] = max(top.get(member.belongs.role, 0), member.belongs.rank + 1)
+            top[member.belongs.role] = max(top[member.belongs.role], member.belongs.rank + 1)
     bases: dict[str, int] = {}
     for role in sorted(top):
         bases[role] = sum(top[other] for other in bases)

@@ -203,6 +203,13 @@ def test_a_guarantee_of_nothing_deserves_nothing():
             id="one that asks for little may have all that the others leave",
         ),
         pytest.param(
+            [volcano_queue("a"), volcano_queue("b")],
+            {"a": 0, "b": 90},
+            {"a": 0, "b": 90},
+            {"a": 50, "b": 100},
+            id="who asks for nothing deserves nothing, and may have its part",
+        ),
+        pytest.param(
             [volcano_queue("a", 30), volcano_queue("b")],
             {"a": 90, "b": 90},
             {"a": 30, "b": 70},

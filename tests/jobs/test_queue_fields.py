@@ -165,7 +165,7 @@ def test_a_queue_has_what_is_kept_for_it_and_what_is_left_above(used, left):
         for name, s in zip(now, (LOW, TOP), strict=True)
     }
     assert room(told, "low", GPU) == left
-    assert holds(told, now, "low", ((GPU, 1),), 1) is (left >= 1)
+    assert holds(told, now, "low", ((GPU, 1),)) is (left >= 1)
     assert left < 1 or (holds(told, now, "low", ((GPU, 1),), left), holds(told, now, "low", ((GPU, 1),), left + 1)) == (
         True,
         False,
@@ -179,14 +179,16 @@ def test_charging_and_giving_back_leaves_everything_as_it_was():
     assert used == {"low": {GPU: 4}, "top": {GPU: 2}}
     charge(told, used, "low", ((GPU, 1),), -3)
     assert used == {"low": {GPU: 1}, "top": {GPU: 0}}
+    charge(told, used, "low", ((GPU, 1),))
     charge(told, used, "unknown", ((GPU, 1),))
-    assert "unknown" not in used
+    assert used == {"low": {GPU: 2}, "top": {GPU: 0}}
 
 
 def test_a_limit_is_what_is_used_and_what_is_left():
     queues = [volcano_queue("p", 20), volcano_queue("a", 20, parent="p"), volcano_queue("b", 20, parent="p")]
     used = {"a": {GPU: 5}, "b": {GPU: 12}}
     assert limits(queues, used, TOTAL) == {"p": {GPU: 20}, "a": {GPU: 8}, "b": {GPU: 15}}
+    assert limits(queues, {"a": {GPU: 8}, "b": {GPU: 12}}, TOTAL) == {"p": {GPU: 20}, "a": {GPU: 8}, "b": {GPU: 12}}
     assert room(shares([volcano_queue("a")], demand()), "a", GPU) is None
 
 

@@ -122,6 +122,8 @@ def test_which_of_several_flavors_a_job_was_given_is_not_known_so_none_is_resize
         == "ClusterQueue a has several flavors of nvidia.com/gpu: which one a job was given is not known"
     )
     assert (found["b"].refused, room(found, "b", GPU)) == ("", 3)  # of six, if all that is used is of its flavor
+    full = kueue.shares([queue, other], demand(used={"a": 9}))
+    assert room(full, "b", GPU) == 0  # no flavor is charged with more than there is of it
 
 
 def test_a_queue_that_preempts_within_itself_is_a_hazard():
