@@ -382,10 +382,11 @@ def test_a_gang_that_comes_to_require_a_leaf_is_planned_again():
     assert w.plan(pods[0]) == {}
 
 
-def test_a_started_gang_has_a_plan_only_while_somebody_is_to_come():
-    w, pods = World(4), world.koordinator("bert", 2, least=4, at=["a0", "a1"])
+@pytest.mark.parametrize("there", [2, 3])
+def test_a_started_gang_has_a_plan_only_while_somebody_is_to_come(there):
+    w, pods = World(4), world.koordinator("bert", there, least=4, at=["a0", "a1", "a2"])
     w.put(*pods)
-    assert len(w.book.plan_of(w.member(pods[0]).belongs.key, w.now_s).spare) == 2
+    assert len(w.book.plan_of(w.member(pods[0]).belongs.key, w.now_s).spare) == 4 - there
     w.now_s += PATIENCE_S + 1
     assert w.book.plan_of(w.member(pods[0]).belongs.key, w.now_s) is None
 
