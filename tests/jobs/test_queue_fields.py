@@ -109,6 +109,14 @@ def test_what_a_quota_of_several_says_is_held_together():
     assert POOL not in namespace.shares([plain], demand())
 
 
+def test_a_plain_quota_lends_nothing_and_borrows_nothing():
+    meta = {"name": "quota", "namespace": "a"}
+    elastic = namespace.read_elastic({"metadata": meta, "spec": {"min": {GPU: 1}, "max": {GPU: 1}}})
+    found = namespace.shares([elastic, namespace.read(raw("q", hard={GPU: 6}))], demand({"namespace/team": 3}))
+    assert (found["namespace/team"].within, room(found, "namespace/team", GPU)) == ("", 3)
+    assert (found["namespace/a"].within, room(found, "namespace/a", GPU)) == (POOL, 1)
+
+
 def claim(asked, weight=1, least=0, own=None):
     return Claim(least, weight, least / weight, max(asked, least) / weight, least if own is None else own)
 

@@ -128,6 +128,19 @@ def test_a_resource_is_limited_for_a_quota(queue, limit):
     assert limited(koordinator.shares([koordinator.read(queue)], demand(asked={"a": 9}, total=9))) == {"a": limit}
 
 
+def test_a_tree_of_its_own_is_below_nobody_whatever_it_says():
+    queues = [quota("p", 1, 3), quota("t", 4, 8, is_root="true", parent="p")]
+    found = koordinator.shares(queues, demand(total=9))
+    assert (limited(found)["t"], found["t"].within) == (8, "")
+
+
+def test_who_names_no_gpu_takes_none_from_the_others_whatever_weight_it_has():
+    notes = {f"{LABEL}shared-weight": f'{{"{GPU}": 5}}'}
+    silent = koordinator.read(raw("a", notes, min={"cpu": 1}, max={"cpu": 1}))
+    found = koordinator.shares([silent, quota("b", 1, 9)], demand(asked={"b": 9}, total=9))
+    assert limited(found) == {"a": None, "b": 9}
+
+
 def test_what_the_default_quotas_pods_use_is_not_there():
     queues = [quota("a", 1, 90), quota(koordinator.DEFAULT, 0, 50), quota(koordinator.ROOT, 0, 90)]
     found = koordinator.shares(queues, demand(used={koordinator.DEFAULT: 30}))

@@ -122,6 +122,26 @@ def test_a_gang_prefers_room_that_no_other_hopes_for():
     assert leaves(w.schedule(*other)) == {"b"}
 
 
+def test_a_pod_by_itself_prefers_room_that_no_other_hopes_for():
+    w = World(1, 1, 1)
+    w.view.put_owner("Job", world.owner("Job", "job", completions=2, parallelism=2))
+    first = world.pod("job-0", 8, marks={labels.JOB_INDEX: "0"}, owner="Job/job", created=1)
+    w.put(first)
+    assert (w.plan(first), len(w.book.plan_of(w.member(first).belongs.key, w.now_s).spare)) == ({"job-0": "a0"}, 1)
+    assert w.schedule(world.pod("lone", 8, created=2)) == {"lone": "c0"}
+
+
+def test_members_to_come_are_counted_once_with_the_heaviest_shape():
+    w, (large, small) = (
+        World(4).put_group("bert", 4),
+        (world.volcano("bert", 1)[0], world.volcano("bert", 2, gpus=2)[1]),
+    )
+    w.put(large, small)
+    assert len(w.plan(large)) == 2
+    spare = w.book.plan_of(w.member(large).belongs.key, w.now_s).spare
+    assert [seat.shape.gpus() for seat in spare] == [8, 8]
+
+
 class TestWork:
     """Lines of Python that a question runs, beside such a tenant and without it."""
 
