@@ -61,14 +61,15 @@ def test_an_answer_is_believed_up_to_its_time_and_no_longer():
 
 
 @pytest.mark.parametrize(
-    ("age_s", "told"),
+    ("node", "age_s", "told"),
     [
-        pytest.param(60.0, {}, id="as long as it may"),
-        pytest.param(60.5, {"g-0": ("", Why.EXPIRED)}, id="longer"),
+        pytest.param("a0", 60.0, {}, id="as long as it may"),
+        pytest.param("a0", 60.5, {"g-0": ("", Why.EXPIRED)}, id="longer"),
+        pytest.param("", 60.5, {}, id="and is taken back once"),
     ],
 )
-def test_a_nomination_may_stand_so_long(age_s, told):
-    w = World(2).put(*(pods := world.koordinator("g", 1, nominated="a0", ours=True)))
+def test_a_nomination_may_stand_so_long(node, age_s, told):
+    w = World(2).put(*(pods := world.koordinator("g", 1, nominated=node, ours=True)))
     since_s = {pods[0].metadata.uid: w.now_s - age_s}
     found = nominate(w.book, list(w.view.gangs), CHOICES, since_s, w.now_s)
     assert {wish.name: (wish.node, wish.why) for wish in found} == told
