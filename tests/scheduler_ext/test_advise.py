@@ -144,6 +144,11 @@ class TestPlannedHostMissing:
         w.put(*pods, world.pod("elsewhere", 8, at="c1"))
         assert w.fit(pods[0], ["c0", "b1"]).answer.kept == ("b1",)
 
+    def test_nor_does_it_go_farther_where_only_a_part_of_the_gang_fits_among_them(self):
+        w, pods = World(3, 3, 3), world.koordinator("bert", 3, least=2)
+        w.put(*pods, world.pod("elsewhere", 8, at="c1"))
+        assert w.fit(pods[1], ["c0", "b1"]).answer.kept == ("b1",)
+
     def test_a_required_gang_refuses_and_names_the_setting_to_look_at(self):
         w, pods = World(2, 2), world.volcano("bert", 2, notes=REQUIRED)
         advice = w.put(*pods).fit(pods[0], ["b0", "b1"])
@@ -254,6 +259,11 @@ class TestLonePods:
         assert w.fit(lone).node == ""
         assert len(w.schedule(*pods)) == 2
 
+    def test_the_host_of_a_lone_pod_is_the_only_one_that_is_scored(self):
+        w, lone, large = World(2).put(world.pod("there", 4, at="a1")), world.pod("lone", 4), world.pod("large", 16)
+        w.put(lone, large)
+        assert (w.rank(lone), w.rank(large)) == ({"a1": 10}, {})
+
     def test_a_lone_pod_that_fits_nowhere_is_left_to_the_scheduler(self):
         w, lone = World(2), world.pod("lone", 16)
         assert w.put(lone).fit(lone).answer.all_kept
@@ -323,6 +333,13 @@ class TestPreempt:
         nominated = world.volcano("high", 2, priority=100, notes=REQUIRED, nominated="b0")[0]
         w.put(nominated, pods[1])
         assert set(advise.yield_to(w.book, w.member(nominated), self.victims(*w.names), w.now_s)) == {"b0", "b1"}
+
+    def test_without_a_map_it_is_left_to_the_scheduler(self):
+        w, pods = World(2, mapped=False), world.volcano("high", 2, priority=5)
+        self.low(w, w.names)
+        w.put(*pods)
+        victims = self.victims("a0", "a1")
+        assert advise.yield_to(w.book, w.member(pods[0]), victims, w.now_s) == victims
 
     def test_a_lone_pod_is_left_to_the_scheduler(self):
         w, lone = World(2), world.pod("lone", 8, priority=5)

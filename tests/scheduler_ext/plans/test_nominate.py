@@ -1,5 +1,7 @@
 """What is nominated, what is taken back, and what is left alone."""
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
@@ -163,6 +165,14 @@ def test_higher_priority_is_written_first():
     w = World(4, 4).put(*world.koordinator("low", 2), *world.koordinator("top", 2, priority=9))
     found = nominate(w.book, list(w.view.gangs), CHOICES, {}, w.now_s)
     assert [wish.name.split("-")[0] for wish in found] == ["top", "top", "low", "low"]
+
+
+def test_a_gang_that_is_gone_and_one_off_a_map_keep_no_other_from_its_nomination():
+    w = World(2).put(*world.koordinator("g", 1))
+    (there,) = w.view.gangs
+    gone = replace(there, name="gone")
+    assert [wish.name for wish in nominate(w.book, [gone, there], CHOICES, {}, w.now_s)] == ["g-0"]
+    assert wishes(World(2, mapped=False).put(*world.koordinator("g", 1))) == {}
 
 
 def test_clearing_takes_back_ours_only():

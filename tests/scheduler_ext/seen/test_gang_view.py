@@ -128,6 +128,20 @@ class TestMembers:
     def test_on_whom_there_is_no_opinion(self, pod, why):
         assert member_of(pod).silence == why
 
+    def test_what_a_pod_does_not_say_is_nothing(self):
+        bare = world.see({"metadata": {"name": "p", "namespace": "ns"}, "spec": {"containers": []}, "status": {}})
+        bare.metadata.creation_timestamp = None
+        seen = member_of(bare)
+        assert (seen.node, seen.nominated, seen.ours, seen.gpus, seen.priority, seen.created) == (
+            "",
+            "",
+            False,
+            0,
+            0,
+            "",
+        )
+        assert (seen.leaving, seen.gated, seen.pinned, seen.waits) == (False, False, "", True)
+
     def test_only_a_nomination_that_our_nominator_alone_owns_is_ours(self):
         ours, theirs = (
             world.volcano("bert", 1, nominated="a0", ours=True)[0],
