@@ -85,7 +85,7 @@ class Ledger:
         shape, pods = max(wish.pods, key=lambda each: each[1])
         room = self.room.fits(shape)
         there = of >= 0
-        sums = np.bincount(of[there], weights=room[there], minlength=1)
+        sums = np.bincount(of[there], weights=room[there])
         wide = np.flatnonzero(sums >= pods)
         for switch in wide[np.argsort(sums[wide], kind="stable")].tolist():
             if not held or switch in held:  # a node off the map has a switch that nobody has

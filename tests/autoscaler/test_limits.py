@@ -362,6 +362,18 @@ def test_room_that_has_settled_is_used_up_once():
     }
 
 
+def test_room_that_has_not_settled_is_nobodys_though_another_could_never_pay_for_it():
+    made = [seen(job("a"), [0]), seen(job("dear", bank=Bank(restart_s=9e9)), [0])]
+    aged = [replace(each, workers=tuple(replace(w, since_s=0.0) for w in each.workers)) for each in made]
+    assert why(world([6], *aged, settled={NODES: {GPU: 0}}))["a"] is Reason.ROOM_SETTLES
+    assert why(world([6], *aged)) == {"a": Reason.IDLE_ROOM, "dear": Reason.MARGINAL_GAIN}
+
+
+def test_who_may_not_shrink_may_grow_to_its_most():
+    assert plan(world([2], seen(job("a", most=2, pause=Pause.SHRINK), [0])))["a"].workers == 2
+    assert why(world([3], seen(job("a", most=2, replicas=2, pause=Pause.SHRINK), [0, 0]))) == {"a": Reason.AT_MAX}
+
+
 def test_a_queue_below_another_is_held_to_both():
     queues = {"low": Queue("low", {GPU: 4}, within="top"), "top": Queue("top", {GPU: 3})}
     at = replace(world([9], seen(job("a", queue="low"), [0])), queues=queues)
