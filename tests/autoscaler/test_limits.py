@@ -208,6 +208,11 @@ def test_the_rest_of_a_gang_joins_its_members(rows, word):
     assert why(at)["a"] is word
 
 
+def test_a_gang_is_counted_under_the_switch_that_holds_it_and_leaves_the_other_to_the_next():
+    gangs = [seen(job(name, least=size, most=size, spread=Spread(tier=1))) for name, size in (("a", 4), ("bb", 3))]
+    assert set(why(world([2, 2, 2, 1], *gangs, leaves=[0, 0, 1, 1])).values()) == {Reason.SCHEDULERS_TURN}
+
+
 @pytest.mark.parametrize(
     ("kept", "told"),
     [
