@@ -219,6 +219,7 @@ def test_a_gang_is_counted_under_the_switch_that_holds_it_and_leaves_the_other_t
         pytest.param({}, (4, Reason.IDLE_ROOM), id="nothing is kept"),
         pytest.param({"policy": 1}, (3, Reason.IDLE_ROOM), id="by the policy"),
         pytest.param({"own": 2}, (2, Reason.IDLE_ROOM), id="by its owner"),
+        pytest.param({"own": 0}, (4, Reason.IDLE_ROOM), id="none of it by its owner"),
         pytest.param({"policy": 1, "own": 2}, (2, Reason.IDLE_ROOM), id="the larger of both"),
         pytest.param({"policy": 2, "own": 3}, (1, Reason.HEADROOM_KEPT), id="all of it"),
     ],
@@ -232,15 +233,16 @@ def test_so_much_is_kept_free_in_a_queue(kept, told):
 
 
 @pytest.mark.parametrize(
-    ("used", "leaves"),
+    ("used", "own", "leaves"),
     [
-        pytest.param(4, True, id="more than is its own is borrowed"),
-        pytest.param(3, False, id="as much as is its own is not"),
+        pytest.param(4, {"deserved": 3}, True, id="more than is its own is borrowed"),
+        pytest.param(3, {"deserved": 3}, False, id="as much as is its own is not"),
+        pytest.param(3, {}, True, id="all is where nobody has said what is its own"),
     ],
 )
-def test_another_queue_gives_what_it_has_borrowed(used, leaves):
+def test_another_queue_gives_what_it_has_borrowed(used, own, leaves):
     lent = seen(job("lent", replicas=used, queue="other"), [0] * used)
-    at = world([used], lent, seen(job("waits", queue="own")), queues={"own": {}, "other": {"deserved": 3}})
+    at = world([used], lent, seen(job("waits", queue="own")), queues={"own": {}, "other": own})
     assert (plan(at)["lent"].workers < used) is leaves
 
 
