@@ -314,6 +314,13 @@ LEAVES = Going("q", shape(1), 0)
             (Reason.NO_FREE_ROOM, "what will be free is not free yet"),
             id="workers go, and somebody starts in what is free",
         ),
+        pytest.param(
+            [7],
+            [seen(job("b", least=2, unit=2, most=6, replicas=6), [0] * 6), seen(job("c", queue="r"))],
+            {"queues": {"q": {}, "r": {}}},
+            (Reason.NO_FREE_ROOM, "what will be free is not free yet"),
+            id="two workers go for one",
+        ),
     ],
 )
 def test_why_there_is_no_room_to_grow(nodes, others, more, told):
@@ -356,6 +363,13 @@ def test_one_queue_that_has_given_back_what_it_borrowed_does_not_keep_the_next_f
     queues = {"own": {}, "o": {"deserved": 2}, "p": {"deserved": 2}}
     steps = plan(world([6], first, second, seen(job("waits", least=2, queue="own")), queues=queues))
     assert {name: step.workers for name, step in steps.items()} == {"xx": 2, "y": 2, "waits": 2}
+
+
+@pytest.mark.parametrize("queue_of", [{"old": "o", "newer": "p"}, {"old": "p", "newer": "o"}], ids=["p", "o"])
+def test_of_several_queues_that_borrow_the_newest_gives_first(queue_of):
+    lent = [seen(job(name, replicas=3, queue=queue), [0] * 3) for name, queue in queue_of.items()]
+    steps = plan(world([6], *lent, seen(job("waits", queue="own")), queues={"own": {}, "o": {}, "p": {}}))
+    assert {name: step.workers for name, step in steps.items()} == {"old": 3, "newer": 2, "waits": 1}
 
 
 def test_room_that_has_settled_is_used_up_once():

@@ -259,6 +259,11 @@ class TestLonePods:
         assert w.fit(lone).node == ""
         assert len(w.schedule(*pods)) == 2
 
+    def test_a_lone_pod_whose_host_is_not_offered_any_more_goes_to_another(self):
+        w, lone = World(2), world.pod("lone", 8)
+        w.put(lone)
+        assert (w.fit(lone).node, w.fit(lone, ["a1"]).node) == ("a0", "a1")
+
     def test_the_host_of_a_lone_pod_is_the_only_one_that_is_scored(self):
         w, lone, large = World(2).put(world.pod("there", 4, at="a1")), world.pod("lone", 4), world.pod("large", 16)
         w.put(lone, large)

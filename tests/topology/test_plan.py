@@ -11,7 +11,7 @@ from tests.work import lines_run
 from topology.cost import cost
 from topology.fabric import EMPTY, build, with_strangers
 from topology.grow import grow
-from topology.model import Ask, Placement, Reason, Refusal, Rule
+from topology.model import Ask, Entry, Placement, Reason, Refusal, Rule
 from topology.order import assign, fill, homeward, ranks
 from topology.plan import plan
 from topology.sources import configmap_text
@@ -103,6 +103,47 @@ def test_order_of_wishes(rooms, wish, slots, tier):
 
 
 @pytest.mark.parametrize(
+    ("pods", "best"),
+    [
+        pytest.param(3, "b", id="three leaves of two spines before three of three"),
+        pytest.param(4, "c", id="the only one that holds them"),
+        pytest.param(2, "a", id="of two alike the first"),
+    ],
+)
+def test_of_several_cores_the_one_in_which_a_gang_uses_the_fewest_switches(pods, best):
+    """One pod a host, one host a leaf. Leaves of each spine: core a 1, 1, 1; core b 1, 2; core c 1, 1, 1, 1."""
+    cores = {"a": [1, 1, 1], "b": [1, 2], "c": [1, 1, 1, 1]}
+    paths = [
+        (core, f"s{spine}", f"l{leaf}")
+        for core, spines in cores.items()
+        for spine, leaves in enumerate(spines)
+        for leaf in range(leaves)
+    ]
+    tree = build(Entry(f"h{at}", path, at + 1) for at, path in enumerate(paths))
+    rooms = room(*[1] * len(paths))
+    if pods == 2:
+        rooms[tree.index["h4"]] = rooms[tree.index["h5"]] = 0  # no spine holds two
+    answer = plan(tree, rooms, ask(pods))
+    assert {tree.names[3][tree.switch_of[3, host]] for host, _ in answer.slots} == {(best,)}
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        pytest.param({"pods": 0, "least": 0}, id="for nobody"),
+        pytest.param({"pods": 2, "least": 3}, id="for fewer than must start"),
+        pytest.param({"pods": 2, "least": -1}, id="for less than none to start"),
+        pytest.param({"pods": 2, "most": 1}, id="for more than there may be"),
+        pytest.param({"pods": 2, "multiple": 0}, id="in multiples of nothing"),
+    ],
+)
+def test_what_cannot_be_asked(wish):
+    with pytest.raises(ValueError, match="an ask needs"):
+        ask(**wish)
+    assert ask(1, least=0) == Ask(1, 0, 1, 1, None, (), Rule.ALL_TIERS)
+
+
+@pytest.mark.parametrize(
     ("rooms", "wish", "reason", "found"),
     [
         pytest.param([1] * 9, ask(10), Reason.NO_ROOM, 9, id="nine slots for ten"),
@@ -147,6 +188,7 @@ def test_an_empty_map_blocks_nobody_but_required_gangs():
         ),
         pytest.param([1, 1, 1, 8], ask(8), [(3, 8)], id="a host off the map that holds all, where the map cannot"),
         pytest.param([1, 1, 1, 3], ask(5), [(0, 1), (1, 1), (2, 1), (3, 2)], id="the rest off the map"),
+        pytest.param([1, 1, 1, 2], ask(5), [(0, 1), (1, 1), (2, 1), (3, 2)], id="all that there is off the map"),
         pytest.param([0, 0, 1, 3], ask(3, anchors=((3, 1),)), [(3, 3)], id="beside a member off the map"),
         pytest.param([1, 1, 0, 3], ask(9, least=2), [(0, 1), (1, 1), (3, 3)], id="as many as fit anywhere"),
     ],

@@ -8,6 +8,7 @@ of the gang already are free of charge, so the rest is drawn to them. Which doma
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import inf
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -38,7 +39,7 @@ class Spread:
         if tier == 2:  # one tier to pay for: the floor is the price
             best = min(floors.values())
             return np.array([switch for switch, floor in floors.items() if floor == best])
-        best = 1 << 40
+        best: float = inf
         kept: list[int] = []
         for switch in sorted(floors, key=lambda switch: (floors[switch], switch)):
             if floors[switch] > best:

@@ -87,6 +87,15 @@ def test_a_gang_like_one_that_was_placed_in_part_gets_its_min():
     assert (len(w.plan(one[0])), len(w.plan(other[0]))) == (2, 2)
 
 
+def test_a_gang_of_as_many_workers_that_needs_fewer_is_looked_at_by_itself():
+    """Masters without a GPU count towards the min: one gang needs both workers, the other none."""
+    w = World(1).put_group("both", 3, created=1).put_group("none", 2, created=2)
+    both = [world.volcano("both", 1, gpus=0)[0], *world.volcano("both", 3)[1:]]
+    none = [*world.volcano("none", 2, gpus=0), *world.volcano("none", 4)[2:]]
+    w.put(*both, *none)
+    assert (w.plan(both[1]), w.plan(none[2])) == ({}, {"none-2": "a0"})
+
+
 def test_a_more_important_gang_keeps_what_it_has_above_its_min():
     w = World(4)
     grown, other = world.koordinator("grown", 4, least=1, priority=5), world.volcano("other", 2)

@@ -106,7 +106,8 @@ def test_nobody_is_waited_for_in_the_place_of_one_who_leaves_a_whole_gang(size):
 def test_a_statefulset_says_how_many_it_has(spec, total):
     w = World(1).put(world.pod("s-0", 8, marks={labels.STATEFUL_INDEX: "0"}, owner="StatefulSet/s"))
     w.view.put_owner("StatefulSet", world.owner("StatefulSet", "s", **spec))
-    assert w.view.gangs[GangKey("default", "StatefulSet/s", Dialect.OWNER.value)].total == total
+    found = w.view.gangs[GangKey("default", "StatefulSet/s", Dialect.OWNER.value)]
+    assert (found.total, found.least, found.age) == (total, 0, ("2026-01-01T00:00:00Z", 0, "uid-s"))
 
 
 @pytest.mark.parametrize(

@@ -143,6 +143,31 @@ def test_a_number_that_is_taken_gets_the_seat_nearest_to_its_neighbours_in_the_r
     assert w.book.replanned == 1
 
 
+def test_who_was_refused_is_not_planned_again_for_members_that_take_their_seats():
+    w, pods, large = World(4).put_group("bert", 3), world.volcano("bert", 3), world.volcano("large", 9, created=9)
+    w.put(pods[0], *large)
+    assert (len(w.plan(pods[0])), w.plan(large[0]), w.book.replanned) == (1, {}, 2)
+    w.put(pods[1], pods[2])
+    assert (len(w.plan(pods[0])), w.plan(large[0]), w.book.replanned) == (3, {}, 2)
+
+
+@pytest.mark.parametrize(("role", "index", "host"), [
+    pytest.param("ps", 2, "a2", id="between two roles: nearest to its neighbours"),
+    pytest.param("worker", 3, "b1", id="of a known role: by its index in it"),
+    pytest.param("z", 1, "b0", id="of a role behind all others: behind the last of them"),
+])  # fmt: skip
+def test_a_role_that_nobody_had_gets_a_seat(role, index, host):
+    """Six seats, 0 to 2 under one leaf; the master has 0 and the first worker 1."""
+    w, placed = World(3, 3).put_group("bert", 6), {}
+    for name, at in (("master", 0), ("worker", 0), (role, index)):
+        marks = {labels.JOB_INDEX: str(at), labels.TRAINING_TYPE: name}
+        pod = world.pod(f"{name}-{at}", 8, marks=marks, **of_bert())
+        if not placed:
+            w.put(pod, world.pod("worker-0", 8, marks={**marks, labels.TRAINING_TYPE: "worker"}, **of_bert()))
+        placed |= w.schedule(pod)
+    assert placed[f"{role}-{index}"] == host
+
+
 def test_a_member_that_is_made_again_takes_the_seat_of_the_one_before():
     w, pods = World(4, 4).put_group("bert", 4), world.volcano("bert", 4)
     w.put(*pods[:3])
