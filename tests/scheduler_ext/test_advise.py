@@ -41,6 +41,12 @@ def test_scores_fall_in_strict_order_with_the_distance_to_the_gang():
     assert all(type(s) is int and 1 <= s <= 10 for s in scored.values())
 
 
+def test_a_fresh_gang_is_scored_by_its_plan_and_a_refused_one_by_nothing():
+    w, pods, large = World(2, 1), world.volcano("bert", 2), world.volcano("large", 9, created=9)
+    w.put(*pods, *large)
+    assert (w.rank(pods[0]), w.rank(large[0])) == ({"a0": 10, "a1": 9}, {})
+
+
 def test_a_gang_of_which_nobody_waits_is_scored_by_where_it_is():
     w, pods = World(2, 1), world.volcano("bert", 2, at=["a0", "a1"])
     w.put(*pods)

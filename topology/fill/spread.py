@@ -37,8 +37,8 @@ class Spread:
             return switches
         floors = {switch: self._floor(tier, switch, need) for switch in switches.tolist()}
         if tier == 2:  # one tier to pay for: the floor is the price
-            best = min(floors.values())
-            return np.array([switch for switch, floor in floors.items() if floor == best])
+            lowest = min(floors.values())
+            return np.array([switch for switch, floor in floors.items() if floor == lowest])
         best: float = inf
         kept: list[int] = []
         for switch in sorted(floors, key=lambda switch: (floors[switch], switch)):

@@ -149,6 +149,8 @@ class TestMembers:
         )
         assert member_of(ours).ours
         assert not member_of(theirs).ours
+        w = World(2)
+        assert [w.put(each).view.wish_of(w.member(each)) for each in (ours, theirs)] == ["a0", ""]
 
     def test_somebody_elses_nomination_takes_room_while_its_node_lives(self):
         w = World(2).put(*world.volcano("bert", 1, nominated="a0"))
