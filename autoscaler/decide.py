@@ -150,9 +150,8 @@ def _room_taken(seen: Seen, policy: Policy, now_s: float) -> Step | None:
 
 def wish_of(seen: Seen) -> Wish:
     """What a waiting job lacks to its min, as near to the pods that it has as its gang asks for."""
-    tier = seen.job.spread.tier
-    near = () if tier is None else tuple(worker.row for worker in seen.living if worker.row is not None)
-    return Wish(seen.job.queue, least_of(seen), tier, near)
+    near = tuple(worker.row for worker in seen.living if worker.row is not None)
+    return Wish(seen.job.queue, least_of(seen), seen.job.spread.tier, near)
 
 
 def _serve(waiter: Seen, givers: Givers, ledger: Ledger, real: Ledger) -> Iterator[tuple[Seen, Step]]:

@@ -113,7 +113,7 @@ def rank(book: Book, member: Member, names: Sequence[str], rules: Rules, now_s: 
         return [(advice.node, 10)] if advice.node else []
     plan = book.plan_of(gang.key, now_s)
     node = view.place_of(member) or _planned(book, plan, member)
-    planned = view.snapshot.row_of.get(node) if node else None
+    planned = view.snapshot.row_of.get(node)
     near = [host for m in judged_members(gang) if (host := view.host_of(m)) is not None]
     near += plan.wanted if plan is not None else ()
     wanted = [planned] if planned is not None else []

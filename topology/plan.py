@@ -42,8 +42,7 @@ def plan(fabric: Fabric, room: npt.NDArray[np.int32], ask: Ask) -> Placement | R
     slots = _search(_judged(fabric, ask), sights, ask, anchors)
     if not slots:
         return _refusal(sights[-1], ask)
-    if ask.multiple > 1:
-        slots = [(host, pods * ask.multiple) for host, pods in slots]
+    slots = [(host, pods * ask.multiple) for host, pods in slots]
     placed = sum(pods for _, pods in slots)
     tier = common_tier(fabric, [*anchors, *(host for host, _ in slots)])
     return Placement(ranks(fabric, sorted(slots), ask.anchors), tier, placed)

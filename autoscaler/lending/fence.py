@@ -27,6 +27,7 @@ def decided(
         return decide(seen, policy, now_s), {}
     except Exception as error:
         faulty = dict(_faulty(lambda jobs: decide(replace(seen, jobs=jobs), policy, now_s), seen.jobs, error))
+    # What no job alone brings about is raised here, once more.
     sound = tuple(each for each in seen.jobs if each.job.key not in faulty)
     steps = {step.key: step for step in decide(replace(seen, jobs=sound), policy, now_s)}
     for each in seen.jobs:
@@ -36,18 +37,13 @@ def decided(
 
 
 def _faulty(tried: Callable[[Jobs], object], jobs: Jobs, error: Exception) -> Iterator[tuple[JobKey, Exception]]:
-    """The jobs that bring an error about, each alone, found by halves. Raises the error when no half has it."""
+    """The jobs that bring an error about, each alone, found by halves; nobody when no half has it."""
     if len(jobs) < 2:
-        if not jobs:
-            raise error
-        yield jobs[0].job.key, error
+        yield from ((each.job.key, error) for each in jobs)
         return
-    middle, whole = len(jobs) // 2, True
+    middle = len(jobs) // 2
     for half in (jobs[:middle], jobs[middle:]):
         try:
             tried(half)
         except Exception as fault:
-            whole = False
             yield from _faulty(tried, half, fault)
-    if whole:
-        raise error

@@ -121,14 +121,14 @@ def grow(runners: Sequence[Seen], growing: Growing, policy: Policy, now_s: float
     Jobs that start come first: to them growth costs nothing.
     """
     born, able = list[Seen](), list[Seen]()
-    any_poor, full, enough = False, growing.full, 2 * policy.restart_s / max(policy.payback_s, 1e-9)
+    any_poor, enough = False, 2 * policy.restart_s / max(policy.payback_s, 1e-9)
     for each in runners:
         job = each.job
         why = None if each.steady else _unsteady(each, now_s)
         if why is None and job.bank.resized_s:
             why = _too_soon(each, policy, now_s)
         if why is None:
-            why = full[each.unit] if each.unit in full else growing.refused(each.unit)
+            why = growing.refused(each.unit)
         if why is None:
             if each.first.per_worker < policy.least_gain:
                 why = Reason.MARGINAL_GAIN, f"{each.first.share:.1%} faster by the next worker"
@@ -153,7 +153,7 @@ def _grown(
     poor, restarts = set[int](), 1 if at_start else 2
     while True:
         attempt = growing.copied() if any_poor else growing
-        some = [each for each in able if id(each) not in poor] if poor else able
+        some = [each for each in able if id(each) not in poor]
         sizes = _shared_out(some, attempt, policy, at_start)
         late = any_poor and {
             id(each) for each in able if id(each) in sizes and not pays(each.job, sizes[id(each)], policy, restarts)
@@ -181,9 +181,8 @@ def _shared_out(able: list[Seen], growing: Growing, policy: Policy, at_start: bo
     Each of two that shared it would pay a restart of its own. Who gain alike come by turn.
     """
     sizes: dict[int, int] = {}
-    full = growing.full
     for each in sorted(able, key=_gains_most):
-        if (full[each.unit] if each.unit in full else growing.refused(each.unit)) is None:
+        if growing.refused(each.unit) is None:
             size = _fed(each, growing, policy, at_start)
             if size > each.job.replicas:
                 sizes[id(each)] = size

@@ -80,15 +80,15 @@ class Ledger:
             return
         of = tiers[min(wish.tier, len(tiers)) - 1]
         held = {int(of[row]) for row in wish.near if row != ELSEWHERE}
-        if len(held) > 1 or -1 in held:
+        if len(held) > 1:
             return
         shape, pods = max(wish.pods, key=lambda each: each[1])
         room = self.room.fits(shape)
         there = of >= 0
-        sums = np.bincount(of[there], weights=room[there], minlength=1)
+        sums = np.bincount(of[there], weights=room[there])
         wide = np.flatnonzero(sums >= pods)
         for switch in wide[np.argsort(sums[wide], kind="stable")].tolist():
-            if not held or switch in held:
+            if not held or switch in held:  # a node off the map has a switch that nobody has
                 rows = np.flatnonzero(of == switch)
                 yield rows[np.argsort(room[rows], kind="stable")].tolist()
 

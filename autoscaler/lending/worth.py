@@ -47,7 +47,7 @@ def after_change_s(job: Job, policy: Policy, now_s: float, at_start: bool = Fals
 
 def rich(job: Job, policy: Policy, now_s: float) -> bool:
     """Has lending won it one more restart already? Then being shrunk now costs it nothing of its own."""
-    return job.bank.resized_s > 0 and after_change_s(job, policy, now_s) >= 0
+    return bool(job.bank.resized_s) and after_change_s(job, policy, now_s) >= 0
 
 
 def in_debt(job: Job, policy: Policy, now_s: float) -> bool:

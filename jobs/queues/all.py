@@ -41,7 +41,7 @@ def _with_faults_above(found: dict[str, Share]) -> dict[str, Share]:
             seen.add(at)
             faults += [f"{at}: {why}" for why in found[at].faults]
             at = found[at].within
-        told[name] = replace(share, faults=tuple(faults)) if len(faults) > len(share.faults) else share
+        told[name] = replace(share, faults=tuple(faults))
     return told
 
 

@@ -76,7 +76,7 @@ class Fields:
         told = self._told.get(key)
         if told is None:
             return otherwise
-        text = str(told) if isinstance(told, str | int) and not isinstance(told, bool) else ""
+        text = str(told)
         if text.isascii() and text.isdigit() and len(text) <= _LONGEST:
             return int(text)
         self.fault(key, told, "it must be a whole number, 0 or more")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
-from math import floor, inf
+from math import floor, inf, isclose
 from typing import NamedTuple
 
 
@@ -79,5 +79,5 @@ def _most(
 
 def _down(amount: float) -> int:
     """Rounded down, but for the last digits of a float. amount: 0 or more."""
-    near = floor(amount + 0.5)
-    return near if -1e-9 * (1.0 + amount) <= near - amount <= 1e-9 * (1.0 + amount) else floor(amount)
+    near = round(amount)
+    return near if isclose(near, amount, rel_tol=1e-9, abs_tol=1e-9) else floor(amount)

@@ -38,7 +38,7 @@ class Flavor:
     nominal: int = 0
     lending: int | None = None
     borrowing: int | None = None
-    key: str = field(init=False, compare=False, repr=False)  # what cohorts count it by
+    key: str = field(init=False)  # what cohorts count it by
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", f"{self.name}/{self.resource}")

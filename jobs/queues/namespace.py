@@ -11,7 +11,7 @@ is meant cannot be seen here, so it binds: what is lent may be too little, never
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from jobs.queues.fields import Fields, headroom
 from jobs.queues.model import NAMESPACE, NOTHING, POOL, Amounts, Demand, Dialect, Object, QueueSpec, Share
@@ -85,22 +85,19 @@ def _share(queue: QueueSpec, demand: Demand) -> Share:
 
 
 def _both(one: Share, other: Share) -> Share:
-    """Two quotas of one namespace: the smaller amounts hold."""
-    kept = {
-        what: max(one.headroom.get(what, 0), other.headroom.get(what, 0)) for what in {**one.headroom, **other.headroom}
-    }
+    """Two quotas of one namespace: the smaller amounts hold, and the larger headroom is kept."""
     return Share(
-        _smaller(one.limit, other.limit),
-        _smaller(one.deserved, other.deserved),
+        _joined(min, one.limit, other.limit),
+        _joined(min, one.deserved, other.deserved),
         one.used,
         one.within or other.within,
-        headroom=kept,
+        headroom=_joined(max, one.headroom, other.headroom),
         faults=(*one.faults, *other.faults),
     )
 
 
-def _smaller(one: Amounts, other: Amounts) -> Amounts:
-    return {**one, **other, **{what: min(one[what], other[what]) for what in one.keys() & other.keys()}}
+def _joined(chosen: Callable[[int, int], int], one: Amounts, other: Amounts) -> Amounts:
+    return {**one, **other, **{what: chosen(one[what], other[what]) for what in one.keys() & other.keys()}}
 
 
 def _resource(key: str) -> str:

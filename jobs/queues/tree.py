@@ -21,7 +21,7 @@ def top_down(parents: Mapping[str, str]) -> tuple[list[str], set[str]]:
             order.append(name)
     for name in order:
         order.extend(children.get(name, ()))
-    return order, parents.keys() - order if len(order) < len(parents) else set()
+    return order, parents.keys() - order
 
 
 def added_up(order: Iterable[str], parents: Mapping[str, str], each: Mapping[str, Amounts]) -> dict[str, Amounts]:

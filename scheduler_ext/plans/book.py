@@ -43,8 +43,8 @@ class Book:
         self._unplanned: dict[GangKey, Order] = {}
         self._refused: set[GangKey] = set()  # of those kept: to be looked at again once room was given back
         self._hopeless: dict[object, tuple[Order, Refusal]] = {}  # asks that found no room, and for whom first
-        self._gains = -1
-        self._layout = -1
+        self._gains: int | None = None  # of the snapshot and of the view, as they were looked at last
+        self._layout: int | None = None
 
     # What is asked.
 

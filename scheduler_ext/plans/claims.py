@@ -7,7 +7,7 @@ give way to whom in book.py.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import IntEnum, auto
 
 from kube.shape import PodShape
 from scheduler_ext.plans.place import GangPlan, judged_members
@@ -19,11 +19,11 @@ Order = tuple[int, int, bool, bool, str, int, str]
 
 
 class Level(IntEnum):
-    """The class of a claim, which comes before priority and age."""
+    """The class of a claim, in their order; it comes before priority and age."""
 
-    STARTED = 0  # a part of the gang holds hosts, and its min is not reached: half a gang helps nobody
-    WAITS = 1
-    HOPED = 2  # above the min and not even created: such a seat stands in nobody's way
+    STARTED = auto()  # a part of the gang holds hosts, and its min is not reached: half a gang helps nobody
+    WAITS = auto()
+    HOPED = auto()  # above the min and not even created: such a seat stands in nobody's way
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from topology.model import Ask, Placement, Reason, Refusal, Rule
 from topology.order import assign
 from topology.plan import plan
 
-RoomOf = Callable[[PodShape, Pods], Rows]  # room of a shape beside some pods that take room as well
+RoomOf = Callable[[PodShape, Pods], Rows]  # room beside some pods: a table of its own
 DOMAINS_TRIED = 64  # where several shapes must share a domain, how many domains are tried before "no"
 
 
@@ -204,16 +204,9 @@ def _place_group(
     pods = len(group.members) + group.missing - len(kept)
     if pods == 0:
         return list(kept.values())
-    if kept:
-        room = room.copy()
-        for host in kept.values():
-            room[host] -= 1
-    counts: dict[int, int] = {}
-    for host in (*anchors, *kept.values()):
-        counts[host] = counts.get(host, 0) + 1
     least = max(0, least - len(kept))
     multiple = gang.multiple if pods % gang.multiple == 0 else 1
-    there = tuple(sorted(counts.items()))
+    there = tuple(sorted(Counter([*anchors, *kept.values()]).items()))
     if there and not least:  # enough of it run: whoever else finds room joins them
         answer = grow(fabric, room, there, pods, multiple, gang.tier, request.rule)
     else:
@@ -229,12 +222,12 @@ def _flat(placement: Placement) -> list[int]:
 
 
 def _kept_wishes(request: Request, group: _Group, room: Rows) -> dict[str, int]:
+    """Return who is sent to a host already that has room. room: a table of its own, from which it is taken."""
     kept: dict[str, int] = {}
-    used: dict[int, int] = {}
     for member in group.members:
         host = request.wished.get(member.uid)
-        if host is not None and used.get(host, 0) < room[host]:
-            used[host] = used.get(host, 0) + 1
+        if host is not None and room[host] > 0:
+            room[host] -= 1
             kept[member.uid] = host
     return kept
 
@@ -265,10 +258,10 @@ def ranks_of(members: Sequence[Member]) -> tuple[dict[str, int], dict[str, int]]
     A member's rank is its own index behind those of the roles before its own. Where an index is unknown or given
     twice it is the place in rank order, and no role has a base.
     """
-    top: dict[str, int] = {}
+    top = Counter[str]()
     for member in members:
         if member.belongs.rank is not None:
-            top[member.belongs.role] = max(top.get(member.belongs.role, 0), member.belongs.rank + 1)
+            top[member.belongs.role] = max(top[member.belongs.role], member.belongs.rank + 1)
     bases: dict[str, int] = {}
     for role in sorted(top):
         bases[role] = sum(top[other] for other in bases)

@@ -5,6 +5,7 @@ The numbers come from three places that may disagree: the PodGroup or owner, the
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from jobs.gang import Dialect, GangKey
@@ -31,9 +32,9 @@ class Gang:
     """
 
     key: GangKey
-    members: dict[str, Member] = field(default_factory=dict)
+    version: int
     sizing: Sizing | None = None
-    version: int = 0
+    members: dict[str, Member] = field(default_factory=dict)
 
     def waiting(self) -> list[Member]:
         """Members without a node, in rank order: masters first, then by index, then by name."""
@@ -109,7 +110,7 @@ class Gang:
         return created, self.version, uid
 
 
-def rank_order(member: Member) -> tuple[str, int, str]:
-    """Ranks count within a role; roles sort by name, masters (role "") first."""
+def rank_order(member: Member) -> tuple[str, float, str]:
+    """Ranks count within a role, and who has none comes last; roles sort by name, masters (role "") first."""
     rank = member.belongs.rank
-    return member.belongs.role, rank if rank is not None else 1 << 30, member.name
+    return member.belongs.role, rank if rank is not None else math.inf, member.name

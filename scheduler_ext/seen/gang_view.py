@@ -44,7 +44,7 @@ class GangView:
         self._arrived: dict[GangKey, None] = {}  # gangs that got a new member since the last look
         self._expected: dict[GangKey, float] = {}  # gangs whose missing members are waited for, and until when
         self._incomplete_s: dict[GangKey, float] = {}  # gangs that are not whole, and since when
-        self._look_at_s = 0.0  # when the first of them need not be waited for any more
+        self._look_at_s = math.inf  # when the first of them need not be waited for any more
 
     # Sightings.
 
@@ -153,8 +153,7 @@ class GangView:
 
     def host_of(self, member: Member) -> int | None:
         """The host a member holds: bound, assumed, or nominated by somebody else. None while it holds none."""
-        node = self.place_of(member)
-        return self.snapshot.row_of.get(node) if node else None
+        return self.snapshot.row_of.get(self.place_of(member))
 
     def wish_of(self, member: Member) -> str:
         """Where our nominator has sent a waiting member, as the watch shows it or as it was just written; "" if not."""

@@ -173,6 +173,11 @@ def test_what_a_volcano_queue_deserves_with_capacity(queues, deserves):
     assert own(volcano.shares(queues, demand(asked={"a": 1}))) == deserves
 
 
+def test_a_guarantee_of_nothing_deserves_nothing():
+    queue = QueueSpec("a", guarantee={GPU: 0}, deserved={"cpu": 1})
+    assert volcano.shares([queue], demand())["a"].deserved == {"cpu": 1, GPU: 0}
+
+
 @pytest.mark.parametrize(
     ("queues", "asked", "deserves", "most"),
     [
@@ -196,6 +201,13 @@ def test_what_a_volcano_queue_deserves_with_capacity(queues, deserves):
             {"a": 10, "b": 10},
             {"a": 90, "b": 90},
             id="one that asks for little may have all that the others leave",
+        ),
+        pytest.param(
+            [volcano_queue("a"), volcano_queue("b")],
+            {"a": 0, "b": 90},
+            {"a": 0, "b": 90},
+            {"a": 50, "b": 100},
+            id="who asks for nothing deserves nothing, and may have its part",
         ),
         pytest.param(
             [volcano_queue("a", 30), volcano_queue("b")],

@@ -89,10 +89,56 @@ def quota(name, least, most, weight=None, notes=None, **marks):
             {"t": 8, "a": 8, "c": 90},
             id="a tree of its own has its own whole",
         ),
+        pytest.param(
+            [
+                quota("t", 4, 8, is_root="true", notes={f"{LABEL}total-resource": f'{{"{GPU}": 6}}'}),
+                quota("a", 2, 20, parent="t"),
+            ],
+            {},
+            90,
+            {"t": 6, "a": 6},
+            id="and no more",
+        ),
+        pytest.param(
+            [quota("t", 4, 8, is_root="true"), quota("a", 2, 20, parent="t")],
+            {},
+            5,
+            {"t": 8, "a": 8},
+            id="which is its max where nothing else is told",
+        ),
     ],
 )
 def test_what_an_elastic_quota_may_have(queues, asked, total, found):
     assert limited(koordinator.shares(queues, demand(asked=asked, total=total))) == found
+
+
+@pytest.mark.parametrize(
+    ("queue", "limit"),
+    [
+        pytest.param(raw("a", min={GPU: 4}, max={"cpu": 9}), 4, id="that names it in its min alone has its min"),
+        pytest.param(
+            raw("a", {f"{LABEL}shared-weight": '{"cpu": 1}'}, min={GPU: 2}, max={GPU: 9}),
+            2,
+            id="of whose weights it is none shares in nothing else",
+        ),
+        pytest.param(raw("a", min={"cpu": 4}, max={"cpu": 9}), None, id="that does not name it has no limit"),
+    ],
+)
+def test_a_resource_is_limited_for_a_quota(queue, limit):
+    assert limited(koordinator.shares([koordinator.read(queue)], demand(asked={"a": 9}, total=9))) == {"a": limit}
+
+
+def test_a_tree_of_its_own_is_below_nobody_whatever_it_says():
+    queues = [quota("p", 1, 3), quota("t", 4, 8, is_root="true", parent="p")]
+    found = koordinator.shares(queues, demand(total=9))
+    assert (limited(found)["t"], found["t"].within) == (8, "")
+
+
+def test_who_names_no_gpu_takes_none_from_the_others_whatever_weight_it_has():
+    notes = {f"{LABEL}shared-weight": f'{{"{GPU}": 5}}'}
+    silent = koordinator.read(raw("a", notes, min={"cpu": 1}, max={"cpu": 1}))
+    found = koordinator.shares([silent, quota("b", 1, 9)], demand(asked={"b": 9}, total=9))
+    assert limited(found) == {"a": None, "b": 9}
 
 
 def test_what_the_default_quotas_pods_use_is_not_there():
@@ -135,7 +181,7 @@ def test_an_annotation_that_cannot_be_read_is_told(notes):
 
 def test_quotas_in_a_circle_are_told():
     found = shares([quota("a", 1, 2, parent="b"), quota("b", 1, 2, parent="a")], demand())
-    assert {share.faults for share in found.values()} == {("its parents go in a circle",)}
+    assert {(share.open, share.faults) for share in found.values()} == {(False, ("its parents go in a circle",))}
 
 
 def test_a_pod_that_names_no_quota_is_paid_for_by_that_of_its_namespace():
@@ -144,3 +190,5 @@ def test_a_pod_that_names_no_quota_is_paid_for_by_that_of_its_namespace():
     assert koordinator.by_namespace([lists]) == {"team": "shared", "x": "shared"}
     assert koordinator.by_namespace([mine, lists]) == {"team": "team", "x": "shared"}
     assert koordinator.by_namespace([quota("other", 1, 2)]) == {}
+    both = quota("team", 1, 2, notes={f"{LABEL}namespaces": '["x", "team"]'})
+    assert both.namespaces == ("team", "x")

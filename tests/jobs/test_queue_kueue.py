@@ -122,6 +122,8 @@ def test_which_of_several_flavors_a_job_was_given_is_not_known_so_none_is_resize
         == "ClusterQueue a has several flavors of nvidia.com/gpu: which one a job was given is not known"
     )
     assert (found["b"].refused, room(found, "b", GPU)) == ("", 3)  # of six, if all that is used is of its flavor
+    full = kueue.shares([queue, other], demand(used={"a": 9}))
+    assert room(full, "b", GPU) == 0  # no flavor is charged with more than there is of it
 
 
 def test_a_queue_that_preempts_within_itself_is_a_hazard():
@@ -141,10 +143,11 @@ def test_elastic_workers_stay_within_what_is_their_queues_own_where_others_take_
         cluster_queue("b", 6, "c", notes={"turnout.dev/headroom-gpus": "1"}),
         cluster_queue("d", 3, "e", preemption=reclaims),
         cluster_queue("f", 3, "g"),
+        cluster_queue("h", 2, "c", borrowing=0),
     ]
     found = kueue.shares(queues, demand())
-    kept = gpus({name: found[name].headroom for name in "abdf"})
-    assert (limited(found)["b"], kept) == (10, {"a": None, "b": 5, "d": None, "f": None})
+    kept = gpus({name: found[name].headroom for name in "abdfh"})
+    assert (limited(found)["b"], kept) == (12, {"a": None, "b": 7, "d": None, "f": None, "h": 0})
 
 
 def test_cohorts_in_a_circle_are_at_fault_with_all_their_queues():
@@ -162,6 +165,12 @@ def test_what_cannot_be_read_of_a_cohort_is_a_fault_of_its_queues():
 def test_a_resource_named_twice_in_a_flavor_is_told():
     twice = [{"flavors": [{"name": "f", "resources": [{"name": GPU, "nominalQuota": 4}] * 2}]}]
     assert len(kueue.read(raw(resourceGroups=twice)).faults) == 1
+
+
+def test_a_resource_without_a_name_is_told_and_those_behind_it_count():
+    resources = [{"nominalQuota": 9}, {"name": GPU, "nominalQuota": 4}]
+    queue = kueue.read(raw(resourceGroups=[{"flavors": [{"name": "f", "resources": resources}]}]))
+    assert (queue.deserved, len(queue.faults)) == ({GPU: 4}, 1)
 
 
 def test_a_local_queue_leads_to_a_cluster_queue():

@@ -41,6 +41,18 @@ def test_scores_fall_in_strict_order_with_the_distance_to_the_gang():
     assert all(type(s) is int and 1 <= s <= 10 for s in scored.values())
 
 
+def test_a_fresh_gang_is_scored_by_its_plan_and_a_refused_one_by_nothing():
+    w, pods, large = World(2, 1), world.volcano("bert", 2), world.volcano("large", 9, created=9)
+    w.put(*pods, *large)
+    assert (w.rank(pods[0]), w.rank(large[0])) == ({"a0": 10, "a1": 9}, {})
+
+
+def test_a_gang_of_which_nobody_waits_is_scored_by_where_it_is():
+    w, pods = World(2, 1), world.volcano("bert", 2, at=["a0", "a1"])
+    w.put(*pods)
+    assert w.rank(pods[0]) == {"a0": 10, "a1": 9}  # b0 lies under the top switch
+
+
 @pytest.mark.contract("DL-104")
 def test_only_the_leaf_counts_where_the_admin_says_so():
     w = World(2, 2, 2, rules=Rules(leaf_only=True))
@@ -85,6 +97,15 @@ class TestRefusals:
         advice = w.put(*pods).fit(pods[0], w.names)
         assert {"x0", "x1", "x2", "x3"} <= set(advice.answer.forbidden)
 
+    @pytest.mark.parametrize("tier", ["1", "2", "3", "9"])
+    def test_nodes_off_the_map_make_no_tier_wide_enough(self, tier):
+        w, pods = World(2, off_map=4), world.volcano("big", 3, notes={**REQUIRED, labels.TOPOLOGY_TIER: tier})
+        assert set(w.put(*pods).fit(pods[0], w.names).answer.forbidden) == set(w.names)
+
+    def test_a_required_gang_that_runs_in_two_leaves_may_preempt_nowhere(self):
+        w, pods = World(3, 3), world.volcano("big", 3, notes=REQUIRED, at=["a0", "b0"])
+        assert set(w.put(*pods).fit(pods[2], w.names).answer.forbidden) == set(w.names)
+
     def test_a_wider_tier_takes_a_gang_that_no_leaf_holds(self):
         notes = {**REQUIRED, labels.TOPOLOGY_TIER: "2"}
         assert leaves(World(2, 2, 2, 2).schedule(*world.volcano("big", 4, notes=notes))) == {"a", "b"}
@@ -128,6 +149,11 @@ class TestPlannedHostMissing:
         w, pods = World(3, 3, 3), world.volcano("bert", 3)
         w.put(*pods, world.pod("elsewhere", 8, at="c1"))
         assert w.fit(pods[0], ["c0", "b1"]).answer.kept == ("b1",)
+
+    def test_nor_does_it_go_farther_where_only_a_part_of_the_gang_fits_among_them(self):
+        w, pods = World(3, 3, 3), world.koordinator("bert", 3, least=2)
+        w.put(*pods, world.pod("elsewhere", 8, at="c1"))
+        assert w.fit(pods[1], ["c0", "b1"]).answer.kept == ("b1",)
 
     def test_a_required_gang_refuses_and_names_the_setting_to_look_at(self):
         w, pods = World(2, 2), world.volcano("bert", 2, notes=REQUIRED)
@@ -233,6 +259,22 @@ class TestLonePods:
         assert w.fit(lone).answer.kept == ("a1",)
         assert set(w.schedule(*pods).values()) == {"a0"}
 
+    def test_nor_where_no_other_room_is_left(self):
+        w, pods, lone = World(2), world.volcano("bert", 2, created=1), world.pod("lone", 8, created=2)
+        w.put(*pods, lone)
+        assert w.fit(lone).node == ""
+        assert len(w.schedule(*pods)) == 2
+
+    def test_a_lone_pod_whose_host_is_not_offered_any_more_goes_to_another(self):
+        w, lone = World(2), world.pod("lone", 8)
+        w.put(lone)
+        assert (w.fit(lone).node, w.fit(lone, ["a1"]).node) == ("a0", "a1")
+
+    def test_the_host_of_a_lone_pod_is_the_only_one_that_is_scored(self):
+        w, lone, large = World(2).put(world.pod("there", 4, at="a1")), world.pod("lone", 4), world.pod("large", 16)
+        w.put(lone, large)
+        assert (w.rank(lone), w.rank(large)) == ({"a1": 10}, {})
+
     def test_a_lone_pod_that_fits_nowhere_is_left_to_the_scheduler(self):
         w, lone = World(2), world.pod("lone", 16)
         assert w.put(lone).fit(lone).answer.all_kept
@@ -295,6 +337,20 @@ class TestPreempt:
         nominated = world.volcano("high", 2, priority=100, notes=REQUIRED, nominated="b0")[0]
         w.put(nominated, pods[1])
         assert set(advise.yield_to(w.book, w.member(pods[1]), self.victims(*w.names), w.now_s)) == {"b1"}
+
+    def test_a_nominated_member_is_asked_about_itself(self):
+        w, pods = World(2, 2), world.volcano("high", 2, priority=100, notes=REQUIRED)
+        self.low(w, w.names)
+        nominated = world.volcano("high", 2, priority=100, notes=REQUIRED, nominated="b0")[0]
+        w.put(nominated, pods[1])
+        assert set(advise.yield_to(w.book, w.member(nominated), self.victims(*w.names), w.now_s)) == {"b0", "b1"}
+
+    def test_without_a_map_it_is_left_to_the_scheduler(self):
+        w, pods = World(2, mapped=False), world.volcano("high", 2, priority=5)
+        self.low(w, w.names)
+        w.put(*pods)
+        victims = self.victims("a0", "a1")
+        assert advise.yield_to(w.book, w.member(pods[0]), victims, w.now_s) == victims
 
     def test_a_lone_pod_is_left_to_the_scheduler(self):
         w, lone = World(2), world.pod("lone", 8, priority=5)

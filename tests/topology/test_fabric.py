@@ -55,8 +55,10 @@ def test_the_order_of_entries_changes_nothing(drawn, dice):
 @given(fabrics())
 def test_every_switch_is_one_run_inside_one_run_of_the_tier_above(built):
     assert (built.switch_of[-1] == 0).all()
+    assert built.first_child[0].tolist() == built.starts[0].tolist()  # below a host there is the host
     for tier in range(1, built.tiers + 1):
         row = built.switch_of[tier]
+        assert built.first_child[tier].tolist() == built.switch_of[tier - 1][built.starts[tier]].tolist()
         assert (np.diff(row) >= 0).all()
         assert [int(np.argmax(row == switch)) for switch in range(len(built.starts[tier]))] == built.starts[
             tier
@@ -159,6 +161,26 @@ def test_planned_hosts_get_ten_and_no_plan_gives_equal_scores():
     assert max(scores(built, [2, 3]).tolist()[4:]) < min(scores(built, [2, 3]).tolist()[:2]) < 10
     assert set(scores(built, []).tolist()) == {0}
     assert scores(EMPTY, []).tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("tiers", "steps"),
+    [
+        pytest.param(1, [9], id="one tier"),
+        pytest.param(2, [9, 5], id="two, far apart"),
+        pytest.param(4, [9, 7, 5, 3], id="four"),
+        pytest.param(9, [9, 8, 7, 6, 5, 4, 3, 2, 1], id="nine, a step each"),
+        pytest.param(10, [9, 8, 7, 6, 5, 4, 3, 2, 1, 1], id="more than there are steps: the widest share the last"),
+        pytest.param(12, [9, 8, 7, 6, 5, 4, 3, 2, 1, 1, 1, 1], id="however many there are"),
+    ],
+)
+def test_the_score_of_each_tier_away_from_the_gang(tiers, steps):
+    path = tuple(f"s{at}" for at in range(tiers))
+    hosts = {"beside": path, **{f"h{at}": path[: tiers - at] for at in range(tiers)}}
+    built = build(Entry(host, above, 1) for host, above in hosts.items())
+    here = built.index["h0"]
+    by_tier = {distance(built, here, at): score for at, score in enumerate(scores(built, [], [here]).tolist())}
+    assert [by_tier.get(tier) for tier in range(tiers)] == steps
 
 
 @pytest.mark.contract("CS-03")

@@ -11,8 +11,8 @@ from tests.work import lines_run
 from topology.cost import cost
 from topology.fabric import EMPTY, build, with_strangers
 from topology.grow import grow
-from topology.model import Ask, Placement, Reason, Refusal, Rule
-from topology.order import assign, ranks
+from topology.model import Ask, Entry, Placement, Reason, Refusal, Rule
+from topology.order import assign, fill, homeward, ranks
 from topology.plan import plan
 from topology.sources import configmap_text
 
@@ -37,6 +37,9 @@ SMALL = fabric([2, 2], [2, 3])
         ),
         pytest.param(
             [1, 1, 1, 1, 2, 2, 2, 0, 0], ask(4, most=6), [(4, 2), (5, 2)], 1, id="room to grow one tier up, if not here"
+        ),
+        pytest.param(
+            [2, 2, 0, 1, 2, 2, 1, 1, 0], ask(4, most=6), [(4, 2), (5, 2)], 1, id="that room before the tighter spine"
         ),
         pytest.param(
             [1, 1, 1, 1, 1, 1, 1, 1, 0], ask(3), [(0, 1), (1, 1), (2, 1)], 2, id="the tightest spine, or the first"
@@ -100,29 +103,72 @@ def test_order_of_wishes(rooms, wish, slots, tier):
 
 
 @pytest.mark.parametrize(
-    ("rooms", "wish", "reason"),
+    ("pods", "best"),
     [
-        pytest.param([1] * 9, ask(10), Reason.NO_ROOM, id="nine slots for ten"),
-        pytest.param([1] * 9, ask(3, multiple=2), Reason.NO_ROOM, id="single slots for pairs"),
-        pytest.param([8] * 9, ask(3, multiple=2), Reason.NO_ROOM, id="three that must start, in pairs"),
-        pytest.param([0] * 9, ask(3, least=0), Reason.NO_ROOM, id="more workers, and no room for one"),
-        pytest.param([1] * 9, ask(4, widest_tier=1), Reason.TIER_TOO_NARROW, id="no leaf of four"),
-        pytest.param([1] * 9, ask(6, widest_tier=2), Reason.TIER_TOO_NARROW, id="no spine of six"),
-        pytest.param([1] * 9, ask(10, widest_tier=2), Reason.NO_ROOM, id="required or not, nine are nine"),
+        pytest.param(3, "b", id="three leaves of two spines before three of three"),
+        pytest.param(4, "c", id="the only one that holds them"),
+        pytest.param(2, "a", id="of two alike the first"),
+    ],
+)
+def test_of_several_cores_the_one_in_which_a_gang_uses_the_fewest_switches(pods, best):
+    """One pod a host, one host a leaf. Leaves of each spine: core a 1, 1, 1; core b 1, 2; core c 1, 1, 1, 1."""
+    cores = {"a": [1, 1, 1], "b": [1, 2], "c": [1, 1, 1, 1]}
+    paths = [
+        (core, f"s{spine}", f"l{leaf}")
+        for core, spines in cores.items()
+        for spine, leaves in enumerate(spines)
+        for leaf in range(leaves)
+    ]
+    tree = build(Entry(f"h{at}", path, at + 1) for at, path in enumerate(paths))
+    rooms = room(*[1] * len(paths))
+    if pods == 2:
+        rooms[tree.index["h4"]] = rooms[tree.index["h5"]] = 0  # no spine holds two
+    answer = plan(tree, rooms, ask(pods))
+    assert {tree.names[3][tree.switch_of[3, host]] for host, _ in answer.slots} == {(best,)}
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        pytest.param({"pods": 0, "least": 0}, id="for nobody"),
+        pytest.param({"pods": 2, "least": 3}, id="for fewer than must start"),
+        pytest.param({"pods": 2, "least": -1}, id="for less than none to start"),
+        pytest.param({"pods": 2, "most": 1}, id="for more than there may be"),
+        pytest.param({"pods": 2, "multiple": 0}, id="in multiples of nothing"),
+    ],
+)
+def test_what_cannot_be_asked(wish):
+    with pytest.raises(ValueError, match="an ask needs"):
+        ask(**wish)
+    assert ask(1, least=0) == Ask(1, 0, 1, 1, None, (), Rule.ALL_TIERS)
+
+
+@pytest.mark.parametrize(
+    ("rooms", "wish", "reason", "found"),
+    [
+        pytest.param([1] * 9, ask(10), Reason.NO_ROOM, 9, id="nine slots for ten"),
+        pytest.param([1] * 9, ask(3, multiple=2), Reason.NO_ROOM, 0, id="single slots for pairs"),
+        pytest.param([7] * 9, ask(3, multiple=2), Reason.NO_ROOM, 54, id="three that must start, in pairs"),
+        pytest.param([0] * 9, ask(3, least=0), Reason.NO_ROOM, 0, id="more workers, and no room for one"),
+        pytest.param([1] * 9, ask(4, widest_tier=1), Reason.TIER_TOO_NARROW, 9, id="no leaf of four"),
+        pytest.param([1] * 9, ask(6, widest_tier=2), Reason.TIER_TOO_NARROW, 9, id="no spine of six"),
+        pytest.param([1] * 9, ask(10, widest_tier=2), Reason.NO_ROOM, 9, id="required or not, nine are nine"),
         pytest.param(
-            [1] * 9, ask(1, widest_tier=1, anchors=((0, 1), (2, 1))), Reason.OFF_MAP, id="placed too far apart"
+            [1] * 9, ask(1, widest_tier=1, anchors=((0, 1), (2, 1))), Reason.OFF_MAP, 0, id="placed too far apart"
         ),
         pytest.param(
             [0, 0, 1, 1, 1, 1, 1, 1, 1],
             ask(1, widest_tier=1, anchors=((0, 1),)),
             Reason.TIER_TOO_NARROW,
+            7,
             id="leaf full",
         ),
     ],
 )
-def test_refusals(rooms, wish, reason):
+def test_refusals(rooms, wish, reason, found):
     answer = plan(SMALL, room(*rooms), wish)
     assert answer == Refusal(reason)
+    assert answer.room == found
     assert 0 < len(answer.detail) <= 200
 
 
@@ -142,6 +188,7 @@ def test_an_empty_map_blocks_nobody_but_required_gangs():
         ),
         pytest.param([1, 1, 1, 8], ask(8), [(3, 8)], id="a host off the map that holds all, where the map cannot"),
         pytest.param([1, 1, 1, 3], ask(5), [(0, 1), (1, 1), (2, 1), (3, 2)], id="the rest off the map"),
+        pytest.param([1, 1, 1, 2], ask(5), [(0, 1), (1, 1), (2, 1), (3, 2)], id="all that there is off the map"),
         pytest.param([0, 0, 1, 3], ask(3, anchors=((3, 1),)), [(3, 3)], id="beside a member off the map"),
         pytest.param([1, 1, 0, 3], ask(9, least=2), [(0, 1), (1, 1), (3, 3)], id="as many as fit anywhere"),
     ],
@@ -200,6 +247,12 @@ def test_home_has_the_lowest_ranks_and_the_farthest_hosts_the_highest():
     assert [host for host, _ in ranks(SMALL, counts)] == [6, 7, 4, 0, 2]
 
 
+def test_every_place_says_how_many_stand_there():
+    assert homeward([], []) == []
+    with pytest.raises(ValueError, match="zip"):
+        homeward([(0, 0), (0, 0)], [1])
+
+
 @pytest.mark.parametrize(
     ("slots", "free", "placed", "expected"),
     [
@@ -207,6 +260,13 @@ def test_home_has_the_lowest_ranks_and_the_farthest_hosts_the_highest():
         pytest.param([(1, 1), (2, 1)], [1, 3], {0: 0, 2: 3}, {1: 1, 3: 2}, id="a gap takes the slot of its neighbour"),
         pytest.param(
             [(1, 1), (5, 1)], [1, 3], {0: 4, 2: 0, 4: 4}, {1: 5, 3: 1}, id="each gap the slot that costs the ring least"
+        ),
+        pytest.param(
+            [(0, 3), (5, 3)],
+            [0, 2, 3, 4],
+            {1: 3, 5: 2},
+            {0: 5, 2: 0, 3: 0, 4: 0},
+            id="slots are swapped beyond those of one host, too",
         ),
         pytest.param([(1, 2)], [1, 2, 3], {0: 0}, {1: 1, 2: 1}, id="more ranks than slots: the lowest are served"),
         pytest.param([(1, 4)], [1], {0: 0}, {1: 1}, id="more slots than ranks"),
@@ -224,6 +284,15 @@ def test_a_gap_that_one_leaf_fills_whole_is_not_cut():
     ring = [({**placed, **given})[rank] for rank in range(8)]
     assert given[1] == 1
     assert cost(SMALL, ring).crossings == (2, 2, 0)
+
+
+def test_a_gap_too_long_for_swaps_is_filled_from_both_ends_with_what_is_near_them():
+    """Of 39 free ranks the first ten go beside rank 0, the last twelve beside rank 40, and the others between."""
+    leaves = {0: 0, 1: 0, 2: 1, 3: 2}  # place -> its leaf; place 0 holds rank 0, place 2 holds rank 40
+    rows = {place: (place, leaf, 0) for place, leaf in leaves.items()}
+    pool = [3] * 17 + [1] * 10 + [2] * 12
+    given = fill(rows, pool, list(range(1, 40)), {0: 0, 40: 2})
+    assert [given[rank] for rank in range(1, 40)] == [1] * 10 + [3] * 17 + [2] * 12
 
 
 def test_ten_times_the_hosts_are_not_ten_times_the_work():

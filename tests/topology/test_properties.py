@@ -158,6 +158,19 @@ def test_pick_is_bounded_where_the_table_would_be_large():
     assert sum(descending[: len(shares)]) >= 9000 > sum(descending[: len(shares) - 1])
 
 
+@pytest.mark.parametrize(
+    ("holes", "largest_used"),
+    [
+        pytest.param(200, False, id="of 200 holes the four that fit exactly"),
+        pytest.param(201, True, id="of one more, past 400,000 cells, the largest and what fits beside it"),
+    ],
+)
+def test_the_largest_holes_are_taken_unseen_where_the_table_would_be_large(holes, largest_used):
+    """Four of 51 hold the pods exactly, and leave the hole of 100 whole."""
+    shares = pick([1] * (holes - 6) + [51] * 5 + [100], 4 * 51)
+    assert (len(shares), holes - 1 in dict(shares)) == (4, largest_used)
+
+
 @pytest.mark.contract("CS-05", "DL-101", "DL-103")
 @given(fabrics(), st.data())
 def test_rank_order_keeps_every_switch_in_one_run_whatever_the_input_order(built, data):
@@ -185,3 +198,18 @@ def test_free_ranks_get_each_slot_at_most_once(built, data):
     for host, pods in slots:
         assert sum(got == host for got in given_ranks.values()) <= pods
     assert assign(built, slots[::-1], free[::-1], placed) == given_ranks
+
+
+@given(fabrics(), st.data())
+def test_no_two_free_ranks_could_swap_and_make_the_ring_cheaper(built, data):
+    hosts = st.integers(0, len(built.hosts) - 1)
+    placed = data.draw(st.dictionaries(st.integers(0, 9), hosts, min_size=1, max_size=4))
+    slots = sorted(data.draw(st.dictionaries(hosts, st.integers(1, 4), min_size=1, max_size=4)).items())
+    got = assign(built, slots, [rank for rank in range(10) if rank not in placed], placed)
+
+    def paid(ring):
+        return cost(built, [ring[rank] for rank in sorted(ring)]).total
+
+    best = paid({**placed, **got})
+    for one, other in itertools.combinations(got, 2):
+        assert paid({**placed, **got, one: got[other], other: got[one]}) >= best

@@ -8,6 +8,7 @@ from topology.errors import BadFabric
 from topology.fabric import build
 from topology.model import Entry
 from topology.sources import configmap_text, configmap_yaml
+from topology.sources.names import MAX_HOSTS, MAX_TEXT_BYTES
 
 
 def told(reading):
@@ -48,7 +49,11 @@ def test_the_guide_s_table_is_read_whole():
         pytest.param("a p h1\na p h1", 2, [(2, "named 2 times")], id="also where both lines agree"),
         pytest.param("a p \x00\x01\x02", 0, [(1, "neither a node name nor an IP")], id="garbage for a host"),
         pytest.param("a\x07 p h1", 0, [(1, "cannot be printed")], id="a bell in a switch name"),
+        pytest.param(f"{'a' * 253} {'p' * 253} {'h' * 253}", 1, [], id="names as long as Kubernetes allows"),
         pytest.param("a p " + "h" * 254, 0, [(1, "254 characters")], id="a name longer than Kubernetes allows"),
+        pytest.param("a" * 254 + " p h", 0, [(1, "254 characters")], id="a switch with a longer one"),
+        pytest.param("a p _" + "h" * 59, 0, [(1, f"'_{'h' * 59}' is")], id="sixty characters are shown"),
+        pytest.param("a p _" + "h" * 60, 0, [(1, f"'_{'h' * 56}...' is")], id="more are cut short"),
         pytest.param("x" * 1_048_577, 0, [(0, "larger than 1048576 bytes")], id="more than 1 MiB is not looked at"),
     ],
 )
@@ -57,6 +62,21 @@ def test_text_form(text, hosts, faults):
     assert len(reading.entries) == hosts
     assert [line for line, _ in told(reading)] == [line for line, _ in faults]
     assert all(words in text for (_, text), (_, words) in zip(told(reading), faults, strict=True))
+
+
+def test_no_text_that_is_short_enough_names_more_hosts_than_a_map_may_have():
+    assert MAX_TEXT_BYTES // len("a p h\n") < MAX_HOSTS
+
+
+@pytest.mark.parametrize(
+    ("times", "where"),
+    [
+        pytest.param(8, "1, 2, 3, 4, 5, 6, 7, 8", id="eight are told"),
+        pytest.param(9, "1, 2, 3, 4, 5, 6, 7, 8, ...", id="of more the first eight"),
+    ],
+)
+def test_the_lines_of_a_host_that_is_named_again_and_again(times, where):
+    assert told(configmap_text.read("a p h\n" * times)) == [(2, f"host h is named {times} times, on lines {where}")]
 
 
 def test_a_text_of_garbage_up_to_1_mib_is_told_line_by_line():
@@ -111,6 +131,22 @@ def bomb(levels):
     return "\n".join(lines)
 
 
+def tree(tiers):
+    """One host under so many switches."""
+    lines = ["fabric:", *(f"{'  ' * (at + 1)}s{at}:" for at in range(tiers))]
+    return "\n".join(lines) + " h"
+
+
+def listing(tiers):
+    return "\n".join(
+        ["switches:", *(f"  s{at}: {{switches: s{at + 1}}}" for at in range(tiers - 1)), f"  s{tiers - 1}:"]
+    )
+
+
+def ring(switches):
+    return "\n".join(["switches:", *(f"  s{at}: {{switches: s{(at + 1) % switches}}}" for at in range(switches))])
+
+
 @pytest.mark.parametrize(
     ("text", "faults"),
     [
@@ -159,6 +195,20 @@ def bomb(levels):
             [(17, "more than 15 tiers")],
             id="a chain of twenty thousand switches",
         ),
+        pytest.param("fabric:\n  l: _n[1-200000]", [(2, "'_n1' is neither")], id="as many names as are looked at"),
+        pytest.param("fabric:\n  l: _n[1-200001]", [(2, "more than 200000 names, from '_n[1-200001]'")], id="one more"),
+        pytest.param("fabric:\n  l: " + "h" * 252 + "[1-9]", [], id="a range of the longest names"),
+        pytest.param("fabric:\n  l: " + "h" * 253 + "[1-9]", [(2, "longer than 253")], id="of longer ones"),
+        pytest.param("fabric:\n  l: a-[8-11] b[08-11] c[0,1]", [], id="ranges of any width"),
+        pytest.param(
+            "fabric: " + "[" * 23 + "]" * 23, [(1, "stand switches")], id="nested as deep as a text is read: 24 levels"
+        ),
+        pytest.param("fabric: " + "[" * 24 + "]" * 24, [(1, "nested deeper")], id="one level deeper"),
+        pytest.param(tree(15), [], id="as many tiers as fit"),
+        pytest.param(listing(15), [], id="and in a list"),
+        pytest.param(listing(16), [(17, "more than 15 tiers")], id="one tier too many in a list"),
+        pytest.param(ring(5), [(2, "cycle: 's0', 's1', 's2', 's3', 's4' stand")], id="a cycle of five, told whole"),
+        pytest.param(ring(6), [(2, "cycle: 's0', 's1', 's2', 's3', 's4', ... stand")], id="of six, the first five"),
         pytest.param(
             "fabric:\n" + "".join("  " * (at + 1) + f"s{at}:\n" for at in range(17)),
             [(17, "more than 15 tiers")],
@@ -228,3 +278,10 @@ def test_a_reading_with_a_host_twice_builds_no_fabric():
     with pytest.raises(BadFabric) as caught:
         build([Entry("h", ("a",), 1), Entry("h", ("b",), 2), Entry("i", (), 3)])
     assert [fault.line for fault in caught.value.faults] == [2, 3]
+
+
+def test_an_error_names_the_first_five_faults():
+    with pytest.raises(BadFabric) as caught:
+        build([Entry(f"h{at}", (), at) for at in range(1, 8)])
+    assert len(caught.value.faults) == 7
+    assert str(caught.value) == "; ".join(f"line {at}: host h{at} hangs from no switch" for at in range(1, 6))

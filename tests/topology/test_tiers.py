@@ -52,5 +52,13 @@ def test_what_is_no_path_is_told(text, said):
     assert len(str(told.value)) < 200
 
 
+def test_a_written_path_may_have_8192_characters_and_fifteen_switches():
+    path = ("a" * 78 + "ä" * 90, *["ä" * 90] * 14)
+    assert len(written(path)) == 8192
+    assert read(written(path)) == path
+    with pytest.raises(BadPath, match="8193 characters"):
+        read(f"a{written(path)}")
+
+
 def test_a_blank_text_is_no_path_and_no_fault():
     assert read(" \n") == ()

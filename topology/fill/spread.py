@@ -8,6 +8,7 @@ of the gang already are free of charge, so the rest is drawn to them. Which doma
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import inf
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -36,9 +37,9 @@ class Spread:
             return switches
         floors = {switch: self._floor(tier, switch, need) for switch in switches.tolist()}
         if tier == 2:  # one tier to pay for: the floor is the price
-            best = min(floors.values())
-            return np.array([switch for switch, floor in floors.items() if floor == best])
-        best = 1 << 40
+            lowest = min(floors.values())
+            return np.array([switch for switch, floor in floors.items() if floor == lowest])
+        best: float = inf
         kept: list[int] = []
         for switch in sorted(floors, key=lambda switch: (floors[switch], switch)):
             if floors[switch] > best:

@@ -1,6 +1,7 @@
 """Names of hosts and switches, and the ranges that stand for many: gpu[001-064], 10.0.0.[1-8,12], r[1-4]n[1-8].
 
-A range with a leading zero keeps its width. The size of an expansion is known before anything is expanded.
+No number of a range is narrower than its first, so a leading zero keeps its width. The size of an expansion is known
+before anything is expanded.
 """
 
 from __future__ import annotations
@@ -81,5 +82,5 @@ def _spans(word: str, group: str) -> list[tuple[int, int, int]]:
         first, last = match[1], match[2] or match[1]
         if int(last) < int(first):
             raise BadRange(f"{shown(word)}: the range {shown(part)} runs backwards")
-        spans.append((int(first), int(last), len(first) if first.startswith("0") else 0))
+        spans.append((int(first), int(last), len(first)))
     return spans

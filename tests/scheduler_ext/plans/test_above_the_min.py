@@ -70,6 +70,32 @@ def test_members_above_the_min_take_what_nobody_needs_for_a_min():
     assert sorted(name.partition("-")[0] for name in placed) == ["grown", "grown", "other", "other"]
 
 
+def test_what_another_needs_is_left_to_it_and_nobody_is_displaced():
+    """Eight GPUs: four are the other's min, two are ours, and of what we want above it one of three finds room."""
+    w, other = World(1), world.volcano("other", 1, gpus=4, created=2)
+    w.put(*other).plan(other[0])
+    grown = world.koordinator("grown", 4, least=1, gpus=2, created=1)
+    w.put(*grown)
+    assert (w.plan(grown[0]), w.plan(other[0])) == ({"grown-0": "a0", "grown-1": "a0"}, {"other-0": "a0"})
+    assert w.book.displaced == 0
+
+
+def test_a_gang_like_one_that_was_placed_in_part_gets_its_min():
+    w = World(4)
+    one, other = (world.koordinator(name, 5, least=2, created=at) for at, name in enumerate(("one", "other"), start=1))
+    w.put(*one, *other)
+    assert (len(w.plan(one[0])), len(w.plan(other[0]))) == (2, 2)
+
+
+def test_a_gang_of_as_many_workers_that_needs_fewer_is_looked_at_by_itself():
+    """Masters without a GPU count towards the min: one gang needs both workers, the other none."""
+    w = World(1).put_group("both", 3, created=1).put_group("none", 2, created=2)
+    both = [world.volcano("both", 1, gpus=0)[0], *world.volcano("both", 3)[1:]]
+    none = [*world.volcano("none", 2, gpus=0), *world.volcano("none", 4)[2:]]
+    w.put(*both, *none)
+    assert (w.plan(both[1]), w.plan(none[2])) == ({}, {"none-2": "a0"})
+
+
 def test_a_more_important_gang_keeps_what_it_has_above_its_min():
     w = World(4)
     grown, other = world.koordinator("grown", 4, least=1, priority=5), world.volcano("other", 2)
@@ -103,6 +129,26 @@ def test_a_gang_prefers_room_that_no_other_hopes_for():
     other = world.volcano("other", 3, created=2)
     w.put(*other)
     assert leaves(w.schedule(*other)) == {"b"}
+
+
+def test_a_pod_by_itself_prefers_room_that_no_other_hopes_for():
+    w = World(1, 1, 1)
+    w.view.put_owner("Job", world.owner("Job", "job", completions=2, parallelism=2))
+    first = world.pod("job-0", 8, marks={labels.JOB_INDEX: "0"}, owner="Job/job", created=1)
+    w.put(first)
+    assert (w.plan(first), len(w.book.plan_of(w.member(first).belongs.key, w.now_s).spare)) == ({"job-0": "a0"}, 1)
+    assert w.schedule(world.pod("lone", 8, created=2)) == {"lone": "c0"}
+
+
+def test_members_to_come_are_counted_once_with_the_heaviest_shape():
+    w, (large, small) = (
+        World(4).put_group("bert", 4),
+        (world.volcano("bert", 1)[0], world.volcano("bert", 2, gpus=2)[1]),
+    )
+    w.put(large, small)
+    assert len(w.plan(large)) == 2
+    spare = w.book.plan_of(w.member(large).belongs.key, w.now_s).spare
+    assert [seat.shape.gpus() for seat in spare] == [8, 8]
 
 
 class TestWork:

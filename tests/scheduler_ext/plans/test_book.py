@@ -195,7 +195,7 @@ class TestFairness:
         w.put(*high)
         assert len(w.schedule(*high)) == 3
         assert w.plan(low[0]) == {}
-        assert w.book.displaced >= 1
+        assert w.book.displaced == 1
 
     def test_a_started_gang_is_finished_before_a_more_important_one_begins(self):
         w, low = World(4), world.volcano("low", 3, priority=1)
@@ -285,6 +285,24 @@ class TestMissingMembers:
         assert len(w.schedule(*pods)) == 3
         assert set(w.fit(pods[4], w.names).answer.no_room) == set(w.names)
 
+    @pytest.mark.parametrize(("members", "hosts"), [
+        pytest.param(4, {"a0": 2, "a1": 2}, id="an even number goes two by two"),
+        pytest.param(3, {"a0": 1, "a1": 2}, id="an odd one wherever there is room"),
+    ])  # fmt: skip
+    def test_a_gang_whose_pods_come_in_pairs_on_each_host(self, members, hosts):
+        w = World(2, 1, gpus=16).put(world.pod("x", 8 if members % 2 else 0, at="a0"), world.pod("y", 8, at="b0"))
+        pods = world.volcano("bert", members, notes={labels.PODS_PER_HOST_MULTIPLE: "2"})
+        assert Counter(w.schedule(*pods).values()) == hosts
+
+    def test_the_plain_pods_of_a_job_start_though_another_fits_nowhere(self):
+        w = World(2)
+        w.view.put_owner("Job", world.owner("Job", "job", completions=2, parallelism=2))
+        pods = [
+            world.pod(f"job-{at}", gpus, marks={labels.JOB_INDEX: str(at)}, owner="Job/job", uid=f"u{at}")
+            for at, gpus in enumerate((16, 8))
+        ]
+        assert w.schedule(*pods) == {"job-1": "a0"}
+
     def test_the_plain_pods_of_a_job_start_one_by_one(self):
         w = World(2)
         pods = [
@@ -341,10 +359,11 @@ class TestNodes:
         w, pods = World(2, 2), world.volcano("bert", 2)
         w.put(*pods)
         assert leaves(w.plan(pods[0])) == {"a"}
-        crossed = [("a0", "b1"), ("a1", "b0")]
         ips = {n.metadata.name: n.status.addresses[0].address for n in w.nodes}
-        w.view.set_map(world.fabric([[ips[x] for x in pair] for pair in crossed]))
-        assert leaves(w.plan(pods[0])) == {"a", "b"}
+        for cabled in ([["a0"], ["a1", "b0", "b1"]], [["a0", "a1", "b1"], ["b0"]], [["a0"], ["a1", "b0"], ["b1"]]):
+            w.view.set_map(world.fabric([[ips[name] for name in leaf] for leaf in cabled]))
+            together = set(w.plan(pods[0]).values())
+            assert any(together <= set(leaf) for leaf in cabled)
 
 
 def test_a_held_gang_that_is_whole_again_is_planned():
@@ -354,6 +373,48 @@ def test_a_held_gang_that_is_whole_again_is_planned():
     w.now_s += PATIENCE_S + 1
     assert w.plan(pods[0]) == {}
     assert len(w.put(pods[3]).plan(pods[0])) == 4
+
+
+def test_a_gang_that_comes_to_require_a_leaf_is_planned_again():
+    w = World(1, 1).put(*world.volcano("bert", 2))
+    assert leaves(w.plan(world.volcano("bert", 1)[0])) == {"a", "b"}
+    w.put(*(pods := world.volcano("bert", 2, notes=REQUIRED)))
+    assert w.plan(pods[0]) == {}
+
+
+@pytest.mark.parametrize("there", [2, 3])
+def test_a_started_gang_has_a_plan_only_while_somebody_is_to_come(there):
+    w, pods = World(4), world.koordinator("bert", there, least=4, at=["a0", "a1", "a2"])
+    w.put(*pods)
+    assert len(w.book.plan_of(w.member(pods[0]).belongs.key, w.now_s).spare) == 4 - there
+    w.now_s += PATIENCE_S + 1
+    assert w.book.plan_of(w.member(pods[0]).belongs.key, w.now_s) is None
+
+
+def test_what_found_no_room_is_not_looked_for_again_until_room_is_given_back():
+    w, pods = World(1).put(world.pod("old", 8, at="a0")), world.volcano("bert", 1)
+    w.put(*pods)
+    assert (w.plan(pods[0]), w.book.replanned) == ({}, 1)
+    w.put(*world.volcano("bert", 1, notes={"note": "changed"}))
+    w.put(*(more := world.volcano("gpt", 1, created=9)))
+    assert (w.plan(pods[0]), w.plan(more[0]), w.book.replanned) == ({}, {}, 1)
+    w.view.drop_pod("uid-old")
+    assert len(w.plan(pods[0])) == 1
+
+
+def test_a_pod_by_itself_has_no_plan_and_keeps_no_room():
+    w, lone, pods = World(1), world.pod("lone", 8, created=1), world.volcano("bert", 1, created=2)
+    w.put(lone, *pods)
+    assert w.book.plan_of(w.member(lone).belongs.key, w.now_s) is None
+    assert [plan.key.name for plan in w.book.plan_all(w.now_s)] == ["bert"]
+    assert len(w.plan(pods[0])) == 1
+
+
+def test_what_a_started_gang_does_not_find_beside_its_members_a_fresh_one_may_find_elsewhere():
+    w, started = World(1, 1), world.volcano("started", 2, at=["a0"], notes=REQUIRED, created=1)
+    fresh = world.volcano("fresh", 1, notes=REQUIRED, created=2)
+    w.put(*started, *fresh)
+    assert (w.plan(started[1]), w.plan(fresh[0])) == ({}, {"fresh-0": "b0"})
 
 
 def test_a_podgroup_of_another_dialect_is_nobodys():

@@ -1,5 +1,7 @@
 """What is nominated, what is taken back, and what is left alone."""
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
@@ -72,6 +74,7 @@ def test_lone_pods_are_nominated_into_different_slots_of_the_tightest_host():
 def test_these_are_not_nominated(pods, choices):
     w = World(4, 4).put(*pods)
     assert wishes(w, choices) == {}
+    assert len(w.view.ledger) == 0
 
 
 def test_a_nomination_of_somebody_else_is_never_touched():
@@ -80,6 +83,27 @@ def test_a_nomination_of_somebody_else_is_never_touched():
     told = wishes(w)
     assert set(told) == {"g-0", "g-2"}
     assert {node[0] for node, _ in told.values()} == {"b"}
+
+
+def test_nominations_of_a_min_stay_though_another_member_finds_no_room():
+    w, gang = World(2), world.koordinator("g", 3, least=2)
+    w.put(nominee(gang[0], "a1"), nominee(gang[1], "a0"), gang[2])
+    assert wishes(w) == {}
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        pytest.param(["b0", "b1"], id="in another leaf"),
+        pytest.param(["b1", "b0"], id="in another order"),
+        pytest.param(["b1", "b1"], id="on one host"),
+        pytest.param(["a1", "b0"], id="apart"),
+    ],
+)
+def test_what_is_nominated_stays_though_a_fresh_plan_would_go_elsewhere(nodes):
+    w, gang = World(2, 2), world.koordinator("g", 2, gpus=8 if len(set(nodes)) == 2 else 4)
+    w.put(*(nominee(pod, node) for pod, node in zip(gang, nodes, strict=True)))
+    assert wishes(w) == {}
 
 
 def test_a_nominated_node_that_is_lost_is_given_up_for_the_nearest():
@@ -101,7 +125,7 @@ def test_a_gang_refused_later_loses_all_its_nominations():
     w.put(*gang)
     written(w, gang, wishes(w))
     w.view.put_node(world.node("a0", spec={"unschedulable": True}))
-    assert set(wishes(w).values()) == {("", Why.REFUSED)}
+    assert wishes(w) == {f"g-{at}": ("", Why.REFUSED) for at in range(4)}
 
 
 def test_a_nomination_that_stands_too_long_is_taken_back_and_not_repeated_at_once():
@@ -141,6 +165,14 @@ def test_higher_priority_is_written_first():
     w = World(4, 4).put(*world.koordinator("low", 2), *world.koordinator("top", 2, priority=9))
     found = nominate(w.book, list(w.view.gangs), CHOICES, {}, w.now_s)
     assert [wish.name.split("-")[0] for wish in found] == ["top", "top", "low", "low"]
+
+
+def test_a_gang_that_is_gone_and_one_off_a_map_keep_no_other_from_its_nomination():
+    w = World(2).put(*world.koordinator("g", 1))
+    (there,) = w.view.gangs
+    gone = replace(there, name="gone")
+    assert [wish.name for wish in nominate(w.book, [gone, there], CHOICES, {}, w.now_s)] == ["g-0"]
+    assert wishes(World(2, mapped=False).put(*world.koordinator("g", 1))) == {}
 
 
 def test_clearing_takes_back_ours_only():

@@ -125,6 +125,49 @@ def test_numbers_that_are_not_those_expected_still_fill_the_plan(numbers):
     assert w.book.replanned == 1
 
 
+@pytest.mark.parametrize(("numbers", "host"), [
+    pytest.param([0, 1], "a1", id="its own, while it is free"),
+    pytest.param([0, 3, 4, 9], "a1", id="as near to the first member as to the last before it"),
+    pytest.param([0, 3, 9], "a1", id="and of seats as near the first"),
+    pytest.param([0, 8, 3, 4, 2], "a1", id="between those before and after it"),
+    pytest.param([3, 4, 9], "b2", id="beside both"),
+    pytest.param([0, 1, 2, 8], "b0", id="what is left, if that is far from both"),
+])  # fmt: skip
+def test_a_number_that_is_taken_gets_the_seat_nearest_to_its_neighbours_in_the_ring(numbers, host):
+    """Six seats, 0 to 2 under one leaf and 3 to 5 under the other; numbers go round, so that 9 is 3 again."""
+    w, pods = World(3, 3).put_group("bert", 6), world.volcano("bert", 10)
+    placed = {}
+    for number in numbers:
+        placed |= w.schedule(pods[number])
+    assert placed[f"bert-{numbers[-1]}"] == host
+    assert w.book.replanned == 1
+
+
+def test_who_was_refused_is_not_planned_again_for_members_that_take_their_seats():
+    w, pods, large = World(4).put_group("bert", 3), world.volcano("bert", 3), world.volcano("large", 9, created=9)
+    w.put(pods[0], *large)
+    assert (len(w.plan(pods[0])), w.plan(large[0]), w.book.replanned) == (1, {}, 2)
+    w.put(pods[1], pods[2])
+    assert (len(w.plan(pods[0])), w.plan(large[0]), w.book.replanned) == (3, {}, 2)
+
+
+@pytest.mark.parametrize(("role", "index", "host"), [
+    pytest.param("ps", 2, "a2", id="between two roles: nearest to its neighbours"),
+    pytest.param("worker", 3, "b1", id="of a known role: by its index in it"),
+    pytest.param("z", 1, "b0", id="of a role behind all others: behind the last of them"),
+])  # fmt: skip
+def test_a_role_that_nobody_had_gets_a_seat(role, index, host):
+    """Six seats, 0 to 2 under one leaf; the master has 0 and the first worker 1."""
+    w, placed = World(3, 3).put_group("bert", 6), {}
+    for name, at in (("master", 0), ("worker", 0), (role, index)):
+        marks = {labels.JOB_INDEX: str(at), labels.TRAINING_TYPE: name}
+        pod = world.pod(f"{name}-{at}", 8, marks=marks, **of_bert())
+        if not placed:
+            w.put(pod, world.pod("worker-0", 8, marks={**marks, labels.TRAINING_TYPE: "worker"}, **of_bert()))
+        placed |= w.schedule(pod)
+    assert placed[f"{role}-{index}"] == host
+
+
 def test_a_member_that_is_made_again_takes_the_seat_of_the_one_before():
     w, pods = World(4, 4).put_group("bert", 4), world.volcano("bert", 4)
     w.put(*pods[:3])

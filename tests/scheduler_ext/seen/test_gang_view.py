@@ -89,6 +89,25 @@ class TestMembers:
         w.put(moved)
         assert [key.name for key in w.view.gangs] == ["gpt"]
 
+    def test_ranks_count_within_a_role_and_who_has_none_comes_last(self):
+        marks = [
+            ("w-none", {labels.TRAINING_TYPE: "worker"}),
+            ("w-10", {labels.TRAINING_TYPE: "worker", labels.JOB_INDEX: "10"}),
+            ("w-9", {labels.TRAINING_TYPE: "worker", labels.JOB_INDEX: "9"}),
+            ("alone", {}),
+            ("m-0", {labels.TRAINING_TYPE: "master", labels.JOB_INDEX: "0"}),
+        ]
+        w = World(2).put(
+            *(world.pod(name, 8, marks=told, notes={labels.VOLCANO_GROUP: "bert"}) for name, told in marks)
+        )
+        assert [m.name for m in gang(w).waiting()] == ["m-0", "alone", "w-9", "w-10", "w-none"]
+
+    def test_a_member_on_whom_there_is_no_opinion_counts_and_a_pod_by_itself_does_not(self):
+        claims = world.volcano("bert", 2)[1]
+        claims.spec.resource_claims = [{"name": "x"}]
+        w = World(2).put(*world.volcano("bert", 1), claims, world.pod("database", 0))
+        assert [(key.name, len(found.living())) for key, found in w.view.gangs.items()] == [("bert", 2)]
+
     def test_a_pod_that_nobody_can_read_is_counted_and_takes_no_part(self):
         w, pod = World(2), world.volcano("bert", 1)[0]
         pod.spec.containers[0].resources.requests["cpu"] = "much"
@@ -109,6 +128,20 @@ class TestMembers:
     def test_on_whom_there_is_no_opinion(self, pod, why):
         assert member_of(pod).silence == why
 
+    def test_what_a_pod_does_not_say_is_nothing(self):
+        bare = world.see({"metadata": {"name": "p", "namespace": "ns"}, "spec": {"containers": []}, "status": {}})
+        bare.metadata.creation_timestamp = None
+        seen = member_of(bare)
+        assert (seen.node, seen.nominated, seen.ours, seen.gpus, seen.priority, seen.created) == (
+            "",
+            "",
+            False,
+            0,
+            0,
+            "",
+        )
+        assert (seen.leaving, seen.gated, seen.pinned, seen.waits) == (False, False, "", True)
+
     def test_only_a_nomination_that_our_nominator_alone_owns_is_ours(self):
         ours, theirs = (
             world.volcano("bert", 1, nominated="a0", ours=True)[0],
@@ -116,6 +149,8 @@ class TestMembers:
         )
         assert member_of(ours).ours
         assert not member_of(theirs).ours
+        w = World(2)
+        assert [w.put(each).view.wish_of(w.member(each)) for each in (ours, theirs)] == ["a0", ""]
 
     def test_somebody_elses_nomination_takes_room_while_its_node_lives(self):
         w = World(2).put(*world.volcano("bert", 1, nominated="a0"))
@@ -140,6 +175,16 @@ class TestLedger:
         w.fit(pod)
         w.view.settle(w.now_s + w.view.ledger.ttl_s + 1)
         assert w.view.snapshot.charges == {}
+
+    def test_nobody_is_believed_to_go_anywhere_who_is_bound_or_gone(self):
+        w, bound, gone = World(2), world.pod("bound", 8, at="a0"), world.pod("gone", 8)
+        w.put(bound, gone)
+        members = [w.member(bound), w.member(gone)]
+        w.view.drop_pod("uid-gone")
+        for each in members:
+            w.view.assume(each, "a1", w.now_s)
+        assert len(w.view.ledger) == 0
+        assert {uid: charge.node for uid, charge in w.view.snapshot.charges.items()} == {"uid-bound": "a0"}
 
     def test_entries_expire_in_the_order_they_were_last_given(self):
         ledger = Ledger(ttl_s=10)
