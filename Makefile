@@ -48,7 +48,7 @@ setup-launcher: .venv/adapters ## Add torch, and the trainers it saves for, from
 	@touch .venv/adapters
 
 demo: setup ## Watch gangs land under one switch, and a queue lend its idle GPUs (ARGS=--fast)
-	@$(PY) -m console demo $(ARGS)
+	@$(PY) -m turnout.console demo $(ARGS)
 	@echo && echo 'Next: make demo-train. A training job grows, gives way, loses a worker and a node, and not a step (brings torch, 3 GB).'
 
 demo-train: .venv/launcher ## Watch a training job grow, give way and be struck, and end as if nothing had been

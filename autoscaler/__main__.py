@@ -14,30 +14,30 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from autoscaler.nodes.ward import Ward
-from autoscaler.settings import Settings, settings
-from autoscaler.shell.act import Hands
-from autoscaler.shell.journal import Journal
-from autoscaler.shell.loop import Lender
-from autoscaler.shell.metrics import Metrics
-from autoscaler.shell.pages import Pages
-from autoscaler.shell.probes import probes
-from autoscaler.shell.refs import Refs
-from autoscaler.shell.sight import Sight
-from autoscaler.shell.taints import Warden
-from autoscaler.shell.teller import NodeTeller, Teller
-from autoscaler.telling.marks import Mark, Marked
-from autoscaler.telling.status import pages as queue_pages
-from autoscaler.view import View
-from jobs.kinds.all import KINDS
-from kube.errors import BadKubeconfig
-from kube.flags import address
-from kube.shell import logs
-from kube.shell.client import Client
-from kube.shell.clock import RealClock
-from kube.shell.events import EventRecorder
-from kube.shell.lease import Elector, LeaseSettings
-from kube.shell.program import lead, until_told
+from turnout.autoscaler.nodes.ward import Ward
+from turnout.autoscaler.settings import Settings, settings
+from turnout.autoscaler.shell.act import Hands
+from turnout.autoscaler.shell.journal import Journal
+from turnout.autoscaler.shell.loop import Lender
+from turnout.autoscaler.shell.metrics import Metrics
+from turnout.autoscaler.shell.pages import Pages
+from turnout.autoscaler.shell.probes import probes
+from turnout.autoscaler.shell.refs import Refs
+from turnout.autoscaler.shell.sight import Sight
+from turnout.autoscaler.shell.taints import Warden
+from turnout.autoscaler.shell.teller import NodeTeller, Teller
+from turnout.autoscaler.telling.marks import Mark, Marked
+from turnout.autoscaler.telling.status import pages as queue_pages
+from turnout.autoscaler.view import View
+from turnout.jobs.kinds.all import KINDS
+from turnout.kube.errors import BadKubeconfig
+from turnout.kube.flags import address
+from turnout.kube.shell import logs
+from turnout.kube.shell.client import Client
+from turnout.kube.shell.clock import RealClock
+from turnout.kube.shell.events import EventRecorder
+from turnout.kube.shell.lease import Elector, LeaseSettings
+from turnout.kube.shell.program import lead, until_told
 
 log = logging.getLogger("turnout.autoscaler")
 

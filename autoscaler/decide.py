@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 
-from autoscaler.lending.evict import Givers, may_give
-from autoscaler.lending.grow import Growing, grow
-from autoscaler.lending.ledger import Ledger, Wish
-from autoscaler.lending.quota import Quota, least_of, total_of
-from autoscaler.lending.worth import in_debt, rich
-from autoscaler.model import TURN, Going, Observation, Policy, Queue, Reason, Seen, Standing, Step, pool_of
+from turnout.autoscaler.lending.evict import Givers, may_give
+from turnout.autoscaler.lending.grow import Growing, grow
+from turnout.autoscaler.lending.ledger import Ledger, Wish
+from turnout.autoscaler.lending.quota import Quota, least_of, total_of
+from turnout.autoscaler.lending.worth import in_debt, rich
+from turnout.autoscaler.model import TURN, Going, Observation, Policy, Queue, Reason, Seen, Standing, Step, pool_of
 
 
 def decide(seen: Observation, policy: Policy, now_s: float) -> list[Step]:

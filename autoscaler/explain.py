@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from autoscaler.model import Step
-from jobs.model import JobKey
+from turnout.autoscaler.model import Step
+from turnout.jobs.model import JobKey
 
 
 class Decisions:

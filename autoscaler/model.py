@@ -9,11 +9,11 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import NamedTuple
 
-from autoscaler.room import Room
-from jobs.model import Job, JobKey, Life, Pause
-from jobs.speed import Gain, gain
-from kube.shape import PodShape
-from kube.times import since_1970
+from turnout.autoscaler.room import Room
+from turnout.jobs.model import Job, JobKey, Life, Pause
+from turnout.jobs.speed import Gain, gain
+from turnout.kube.shape import PodShape
+from turnout.kube.times import since_1970
 
 
 class Reason(Enum):
@@ -208,10 +208,10 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """One queue. limit: what its pods may ask for together, by resource, as quantities of kube.shape; absent: no bound.
+    """One queue. limit: what its pods may ask for together, by resource, in units of kube/shape.py; absent: no bound.
 
     deserved: what is its own; beyond it, it borrows. used: by all its pods, those that leave included. headroom: kept
-    free in it, by its owner's word. within, kept, called: what is above it, as jobs.queues.charge has it. refused: why
+    free in it, by its owner's word. within, kept, called: what is above it, as in jobs/queues/charge.py. refused: why
     no job of it can be resized; hazard: why none can that Kueue does not lift above others. faults: why nothing of it
     may be changed. strict: nobody in it starts before an older one.
     """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kube import labels
+from turnout.kube import labels
 
 READ = ("list", "watch")
 NOTES = "turnout.dev/"  # what the names of our own annotations begin with

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from kube.shape import PodShape
+from turnout.kube.shape import PodShape
 
 Rows = NDArray[np.int64]
 Charges = list[tuple[int, int]]  # (row, pods)

@@ -7,18 +7,18 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from autoscaler.model import ELSEWHERE, TURN, Going, Observation, Seen, Standing
-from autoscaler.seeing import members, orders
-from autoscaler.seeing.accounts import Accounts
-from autoscaler.seeing.ground import Ground, shapes_of
-from autoscaler.seeing.reports import Reports
-from autoscaler.seeing.shares import Shares, as_queues_allow
-from autoscaler.seeing.strays import Group, Strays
-from jobs.model import BadJob, Job, JobKey, JobKind, Life
-from jobs.queues.model import NAMESPACE, QueueSpec
-from kube import labels
-from kube.objects import Node, Pod
-from kube.shape import PodShape, shape_of
+from turnout.autoscaler.model import ELSEWHERE, TURN, Going, Observation, Seen, Standing
+from turnout.autoscaler.seeing import members, orders
+from turnout.autoscaler.seeing.accounts import Accounts
+from turnout.autoscaler.seeing.ground import Ground, shapes_of
+from turnout.autoscaler.seeing.reports import Reports
+from turnout.autoscaler.seeing.shares import Shares, as_queues_allow
+from turnout.autoscaler.seeing.strays import Group, Strays
+from turnout.jobs.model import BadJob, Job, JobKey, JobKind, Life
+from turnout.jobs.queues.model import NAMESPACE, QueueSpec
+from turnout.kube import labels
+from turnout.kube.objects import Node, Pod
+from turnout.kube.shape import PodShape, shape_of
 
 Object = Mapping[str, Any]
 _OVER = ("Succeeded", "Failed")

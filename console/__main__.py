@@ -10,12 +10,12 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from console.shell.nodes import add as nodes_commands
-from console.shell.replay import add as replay_command
-from console.shell.stacks import add as stacks_command
-from console.shell.standing import add as standing_commands
-from console.shell.why import add as why_command
-from console.yard.shell.commands import add as yard_commands
+from turnout.console.shell.nodes import add as nodes_commands
+from turnout.console.shell.replay import add as replay_command
+from turnout.console.shell.stacks import add as stacks_command
+from turnout.console.shell.standing import add as standing_commands
+from turnout.console.shell.why import add as why_command
+from turnout.console.yard.shell.commands import add as yard_commands
 
 _MOST_GANGS = 25  # scene.MOST_GANGS, which is not imported before it is needed
 
@@ -76,11 +76,11 @@ def _gangs(text: str) -> int:
 def _demo(args: argparse.Namespace) -> int:
     import asyncio
 
-    from console.demo.lending.shell.stage import StoryFailed
-    from console.demo.shell.parts import play
-    from console.demo.shell.play import Show
-    from console.shell.child import ChildFailed
-    from console.shell.terminal import ended_by_sigterm, terminal
+    from turnout.console.demo.lending.shell.stage import StoryFailed
+    from turnout.console.demo.shell.parts import play
+    from turnout.console.demo.shell.play import Show
+    from turnout.console.shell.child import ChildFailed
+    from turnout.console.shell.terminal import ended_by_sigterm, terminal
 
     show = Show(seed=args.seed, gangs=args.gangs)
     try:
@@ -96,8 +96,8 @@ def _demo(args: argparse.Namespace) -> int:
 def _nominate_clear(args: argparse.Namespace) -> int:
     import asyncio
 
-    from kube.errors import KubeError
-    from scheduler_ext.nominator import clear
+    from turnout.kube.errors import KubeError
+    from turnout.scheduler_ext.nominator import clear
 
     try:
         count = asyncio.run(clear(args.kubeconfig, args.context))
@@ -109,7 +109,7 @@ def _nominate_clear(args: argparse.Namespace) -> int:
 
 
 def _topo_check(args: argparse.Namespace) -> int:
-    from console.topo_check import check, told
+    from turnout.console.topo_check import check, told
 
     try:
         text = sys.stdin.read() if args.file == "-" else Path(args.file).read_text()

@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
-from autoscaler.nodes import model
-from autoscaler.nodes.model import BadRecord, Record, State
-from kube import labels
-from kube.nodes import taints
-from kube.nodes.verdict import moment
-from kube.times import rfc3339
+from turnout.autoscaler.nodes import model
+from turnout.autoscaler.nodes.model import BadRecord, Record, State
+from turnout.kube import labels
+from turnout.kube.nodes import taints
+from turnout.kube.nodes.verdict import moment
+from turnout.kube.times import rfc3339
 
 BY_HAND = "tainted by hand"
 _HEADS = ("NODE", "STATE", "SINCE", "UNTIL", "TIMES", "WHY")

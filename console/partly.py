@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from autoscaler.model import Seen
-from console.why import Row, count, lasting
-from kube.objects import Pod
-from kube.times import since_1970
+from turnout.autoscaler.model import Seen
+from turnout.console.why import Row, count, lasting
+from turnout.kube.objects import Pod
+from turnout.kube.times import since_1970
 
 _MOST_SAID = 3
 

@@ -6,13 +6,13 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from autoscaler.model import Standing
-from autoscaler.seeing import orders
-from jobs.kinds.all import KINDS
-from jobs.kinds.notes import duration_s
-from jobs.model import BadJob, JobKey
-from kube import labels
-from kube.times import rfc3339, since_1970
+from turnout.autoscaler.model import Standing
+from turnout.autoscaler.seeing import orders
+from turnout.jobs.kinds.all import KINDS
+from turnout.jobs.kinds.notes import duration_s
+from turnout.jobs.model import BadJob, JobKey
+from turnout.kube import labels
+from turnout.kube.times import rfc3339, since_1970
 
 
 class BadWish(ValueError):

@@ -11,10 +11,10 @@ from typing import Any
 
 import yaml
 
-from topology import keys, parse
-from topology.errors import BadFabric
-from topology.fabric import build
-from topology.model import Reading
+from turnout.topology import keys, parse
+from turnout.topology.errors import BadFabric
+from turnout.topology.fabric import build
+from turnout.topology.model import Reading
 
 
 def check(text: str) -> Reading:

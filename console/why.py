@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
-from autoscaler.telling.chain import Chain, Holder, Lack, QueueLink, SizeLink, amount_of
-from autoscaler.telling.forecast import Estimate
-from autoscaler.telling.futures import NEVER
-from autoscaler.telling.never import BareGang
-from autoscaler.telling.nodes import RoomLink
-from jobs.kinds.all import KINDS
-from jobs.model import JobKey
-from kube.times import rfc3339
+from turnout.autoscaler.telling.chain import Chain, Holder, Lack, QueueLink, SizeLink, amount_of
+from turnout.autoscaler.telling.forecast import Estimate
+from turnout.autoscaler.telling.futures import NEVER
+from turnout.autoscaler.telling.never import BareGang
+from turnout.autoscaler.telling.nodes import RoomLink
+from turnout.jobs.kinds.all import KINDS
+from turnout.jobs.model import JobKey
+from turnout.kube.times import rfc3339
 
 Row = tuple[str, str]  # what it is about, and the text
 _ALIASES = {"vcjob": "VolcanoJob", "vj": "VolcanoJob", "pytorch": "PyTorchJob"}

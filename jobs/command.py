@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from jobs.fields import Part
+from turnout.jobs.fields import Part
 
 
 def words(template: Part) -> tuple[str, ...]:

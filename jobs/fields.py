@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jobs.model import BadJob
+from turnout.jobs.model import BadJob
 
 MOST = 1_000_000  # pods of one job: whatever says more is a slip, or means "no bound"
 

@@ -9,8 +9,8 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 
-from kube import labels
-from kube.objects import OwnerReference, Pod
+from turnout.kube import labels
+from turnout.kube.objects import OwnerReference, Pod
 
 
 class Dialect(Enum):

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
-from jobs.pods import USUAL, PodMarks
-from kube.shape import PodShape
+from turnout.jobs.pods import USUAL, PodMarks
+from turnout.kube.shape import PodShape
 
 Object = Mapping[str, Any]
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from kube import labels
+from turnout.kube import labels
 
 Said = Mapping[str, str]  # labels and annotations of a pod
 _ROLES = (labels.TRAINING_TYPE, labels.VOLCANO_TASK_SPEC)

@@ -11,8 +11,8 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from kube.errors import KubeError
-from kube.status import Status
+from turnout.kube.errors import KubeError
+from turnout.kube.status import Status
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 

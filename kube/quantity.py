@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from kube.errors import BadQuantity
+from turnout.kube.errors import BadQuantity
 
 _MOST = 2**63 - 1  # Kubernetes caps every quantity here, in base units
 _LONGEST = 128  # characters; the longest quantity that the API server writes is far shorter

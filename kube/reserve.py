@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from kube.shape import PodShape
-from kube.snapshot import MOST_ROOM, ClusterSnapshot, Rows
+from turnout.kube.shape import PodShape
+from turnout.kube.snapshot import MOST_ROOM, ClusterSnapshot, Rows
 
 Pods = Sequence[tuple[int, PodShape]]  # (row, shape), one entry a pod
 Port = tuple[str, int]

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from kube import labels
-from kube.objects import Container, Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration
-from kube.quantity import milli, whole
+from turnout.kube import labels
+from turnout.kube.objects import Container, Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration
+from turnout.kube.quantity import milli, whole
 
 Requirement = tuple[str, str, tuple[str, ...]]  # key, operator, values
 Term = tuple[tuple[Requirement, ...], tuple[Requirement, ...]]  # on labels, on fields
@@ -50,7 +50,7 @@ class PodShape:
 
 
 def shape_of(pod: Pod) -> PodShape:
-    """Read the shape of a pod. Raises kube.errors.BadQuantity when a request cannot be read."""
+    """Read the shape of a pod. Raises turnout.kube.errors.BadQuantity when a request cannot be read."""
     spec = pod.spec
     required = spec.affinity.node_affinity.required if spec.affinity and spec.affinity.node_affinity else None
     ports = sorted(

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kube.errors import BadQuantity
-from kube.objects import Node
-from kube.shape import PodShape, admits, amount, label_keys, look, same_offer
+from turnout.kube.errors import BadQuantity
+from turnout.kube.objects import Node
+from turnout.kube.shape import PodShape, admits, amount, label_keys, look, same_offer
 
 Rows = NDArray[np.int32]
 MOST_ROOM = 1_000_000  # a pod that asks for nothing fits this often: a bound, not a measurement

@@ -6,7 +6,7 @@ import re
 
 import msgspec
 
-from kube.errors import (
+from turnout.kube.errors import (
     BadAnswer,
     CallError,
     Conflict,

@@ -1,4 +1,4 @@
-"""`turnout-run`: stands where torchrun stood. `python -m launcher --help`."""
+"""`turnout-run`: stands where torchrun stood. `python -m turnout.launcher --help`."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import resource
 import sys
 from collections.abc import Sequence
 
-from launcher.errors import BadSettings
-from launcher.model import Exit
-from launcher.options.explain import explain
-from launcher.options.read import Answer, read
-from launcher.rendezvous.arbiter import ArbiterRefused
-from launcher.settings import Settings
-from launcher.shell.identity import NoDoor
-from launcher.shell.say import into
-from launcher.shell.start import attend
-from launcher.shell.torch_version import TorchTooOld, check_torch
+from turnout.launcher.errors import BadSettings
+from turnout.launcher.model import Exit
+from turnout.launcher.options.explain import explain
+from turnout.launcher.options.read import Answer, read
+from turnout.launcher.rendezvous.arbiter import ArbiterRefused
+from turnout.launcher.settings import Settings
+from turnout.launcher.shell.identity import NoDoor
+from turnout.launcher.shell.say import into
+from turnout.launcher.shell.start import attend
+from turnout.launcher.shell.torch_version import TorchTooOld, check_torch
 
 log = logging.getLogger("turnout.launcher")
 say = into(log, quiet=["member_joined"])  # one a worker: a crowd of them helps nobody
@@ -59,7 +59,7 @@ def _more_files() -> None:
 
 
 def _log_to_stderr(settings: Settings) -> None:
-    from kube.shell.logs import JsonFormatter, PlainFormatter
+    from turnout.kube.shell.logs import JsonFormatter, PlainFormatter
 
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if settings.output.json else PlainFormatter())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from launcher.errors import LauncherError
+from turnout.launcher.errors import LauncherError
 
 
 class BadBatch(LauncherError):

@@ -14,8 +14,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from launcher.batch import ElasticBatch, MicroStep
-from launcher.errors import LauncherError
+from turnout.launcher.batch import ElasticBatch, MicroStep
+from turnout.launcher.errors import LauncherError
 
 MOST_SAMPLES = 1 << 62
 NOT_SHUFFLED = -1  # stands for the seed in a state

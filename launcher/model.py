@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 
-from launcher.errors import BadMember, BadTerms
+from turnout.launcher.errors import BadMember, BadTerms
 
 MOST_PROCESSES = 1_024  # training processes of one worker
 MOST_MEMBERS = 20_000

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from launcher.model import MOST_MEMBERS, Member
-from topology import order
-from topology.tiers import Key, natural, rows
+from turnout.launcher.model import MOST_MEMBERS, Member
+from turnout.topology import order
+from turnout.topology.tiers import Key, natural, rows
 
 Path = tuple[str, ...]
 Index = tuple[int, Key, str]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import sqrt
 
-from launcher.errors import LauncherError
+from turnout.launcher.errors import LauncherError
 
 
 class BadRate(LauncherError):

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, fields
 from enum import IntFlag, StrEnum
 from math import isfinite
 
-from launcher.errors import BadSettings
-from launcher.health.checks import Checks
-from launcher.health.hangs import Hangs
-from launcher.model import MOST_PROCESSES, Terms
-from launcher.wire import PORT
+from turnout.launcher.errors import BadSettings
+from turnout.launcher.health.checks import Checks
+from turnout.launcher.health.hangs import Hangs
+from turnout.launcher.model import MOST_PROCESSES, Terms
+from turnout.launcher.wire import PORT
 
 MOST_PATH = 16  # switches above a host, as a Member takes them
 

@@ -12,8 +12,8 @@ from enum import StrEnum
 from re import compile as pattern
 from re import sub
 
-from topology.keys import TEXT_KEY, YAML_KEY
-from topology.tiers import BadPath, Path, read
+from turnout.topology.keys import TEXT_KEY, YAML_KEY
+from turnout.topology.tiers import BadPath, Path, read
 
 PATH_ENV = "TURNOUT_SWITCH_PATH"
 HOST_ENVS = ("NODE_NAME", "NODE_IP", "HOST_IP")  # by which names a map may know the host; NODE_IP is DLRover's
@@ -103,7 +103,7 @@ def of_map(data: Mapping[str, str], hosts: Sequence[str]) -> tuple[Path, str]:
         return (), ""
     if not hosts:
         return (), f"none of {', '.join(HOST_ENVS)} says which host this is"
-    from topology import parse  # with a YAML parser: only where there is a map
+    from turnout.topology import parse  # with a YAML parser: only where there is a map
 
     reading = parse.read(data)
     if reading.faults:

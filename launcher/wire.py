@@ -16,13 +16,13 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
-from launcher.errors import BadFrame, LauncherError
-from launcher.health.frames import Hung, Judged, Probe, Probed, ShowStacks, Stacks
-from launcher.keeping import AllLies, Circle, Count, Doors, Holds, Port, Step, Taken, Word
-from launcher.keeping import Handover as Handover
-from launcher.keeping import Held as Held
-from launcher.keeping import Stored as Stored
-from launcher.model import Budget, Member, Terms
+from turnout.launcher.errors import BadFrame, LauncherError
+from turnout.launcher.health.frames import Hung, Judged, Probe, Probed, ShowStacks, Stacks
+from turnout.launcher.keeping import AllLies, Circle, Count, Doors, Holds, Port, Step, Taken, Word
+from turnout.launcher.keeping import Handover as Handover
+from turnout.launcher.keeping import Held as Held
+from turnout.launcher.keeping import Stored as Stored
+from turnout.launcher.model import Budget, Member, Terms
 
 VERSION = 1
 PORT = 29_400

@@ -12,20 +12,20 @@ import socket
 import sys
 from collections.abc import Sequence
 
-from kube.errors import BadKubeconfig
-from kube.flags import address
-from kube.shell import logs
-from kube.shell.client import Client
-from kube.shell.clock import Clock, RealClock
-from kube.shell.events import EventRecorder
-from scheduler_ext.errors import BadCertificate
-from scheduler_ext.settings import Settings, extender_settings
-from scheduler_ext.shell.front import Front, Listen
-from scheduler_ext.shell.metrics import Metrics
-from scheduler_ext.shell.sight import Sight
-from scheduler_ext.shell.teller import Teller
-from scheduler_ext.shell.tls import TlsFiles
-from scheduler_ext.shell.view import View
+from turnout.kube.errors import BadKubeconfig
+from turnout.kube.flags import address
+from turnout.kube.shell import logs
+from turnout.kube.shell.client import Client
+from turnout.kube.shell.clock import Clock, RealClock
+from turnout.kube.shell.events import EventRecorder
+from turnout.scheduler_ext.errors import BadCertificate
+from turnout.scheduler_ext.settings import Settings, extender_settings
+from turnout.scheduler_ext.shell.front import Front, Listen
+from turnout.scheduler_ext.shell.metrics import Metrics
+from turnout.scheduler_ext.shell.sight import Sight
+from turnout.scheduler_ext.shell.teller import Teller
+from turnout.scheduler_ext.shell.tls import TlsFiles
+from turnout.scheduler_ext.shell.view import View
 
 log = logging.getLogger("turnout.extender")
 

@@ -12,19 +12,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from jobs.gang import Dialect
-from kube.reserve import Pods
-from kube.shape import PodShape
-from kube.snapshot import Rows
-from kube.times import rfc3339_micro
-from scheduler_ext.model import Answer, Notice, Rules, Victims, Word
-from scheduler_ext.plans.book import Book
-from scheduler_ext.plans.place import GangPlan, judged, judged_members, place
-from scheduler_ext.seen.gang import Gang
-from scheduler_ext.seen.member import Member
-from topology.distance import common_tier
-from topology.model import Reason, Refusal, Rule
-from topology.score import scores
+from turnout.jobs.gang import Dialect
+from turnout.kube.reserve import Pods
+from turnout.kube.shape import PodShape
+from turnout.kube.snapshot import Rows
+from turnout.kube.times import rfc3339_micro
+from turnout.scheduler_ext.model import Answer, Notice, Rules, Victims, Word
+from turnout.scheduler_ext.plans.book import Book
+from turnout.scheduler_ext.plans.place import GangPlan, judged, judged_members, place
+from turnout.scheduler_ext.seen.gang import Gang
+from turnout.scheduler_ext.seen.member import Member
+from turnout.topology.distance import common_tier
+from turnout.topology.model import Reason, Refusal, Rule
+from turnout.topology.score import scores
 
 LONG_LIST = 1024  # names; a refusal of more than these explains itself on the first FEW only
 FEW = 64

@@ -10,11 +10,11 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from scheduler_ext.model import Notice, Word
-from topology import keys, parse
-from topology.errors import BadFabric
-from topology.fabric import EMPTY, Fabric, build, moved_share
-from topology.model import Fault
+from turnout.scheduler_ext.model import Notice, Word
+from turnout.topology import keys, parse
+from turnout.topology.errors import BadFabric
+from turnout.topology.fabric import EMPTY, Fabric, build, moved_share
+from turnout.topology.model import Fault
 
 CONFIRM = "turnout.dev/confirmed-map"  # annotation: the digest of a large change that the admin wants
 LARGE_SHARE = 0.3  # of the mapped hosts

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
-from kube.labels import GPU_RESOURCES
-from kube.objects import Pod
+from turnout.kube.labels import GPU_RESOURCES
+from turnout.kube.objects import Pod
 
 
 @dataclass(frozen=True, slots=True)

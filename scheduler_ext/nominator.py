@@ -18,24 +18,24 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kube.errors import BadKubeconfig
-from kube.flags import BadSetting, address, build, check_name
-from kube.labels import GPU_RESOURCES, SWITCH_PATH
-from kube.shell import logs
-from kube.shell.client import Client
-from kube.shell.clock import RealClock
-from kube.shell.lease import Elector
-from kube.shell.program import lead, until_told
-from scheduler_ext.model import Notice, Rules
-from scheduler_ext.plans.nominate import Nominating
-from scheduler_ext.settings import add_common
-from scheduler_ext.shell.front import bind
-from scheduler_ext.shell.health import Health
-from scheduler_ext.shell.mark_paths import PathMarker
-from scheduler_ext.shell.metrics import Metrics
-from scheduler_ext.shell.nominate_pods import Nominator
-from scheduler_ext.shell.sight import Sight
-from scheduler_ext.shell.view import View
+from turnout.kube.errors import BadKubeconfig
+from turnout.kube.flags import BadSetting, address, build, check_name
+from turnout.kube.labels import GPU_RESOURCES, SWITCH_PATH
+from turnout.kube.shell import logs
+from turnout.kube.shell.client import Client
+from turnout.kube.shell.clock import RealClock
+from turnout.kube.shell.lease import Elector
+from turnout.kube.shell.program import lead, until_told
+from turnout.scheduler_ext.model import Notice, Rules
+from turnout.scheduler_ext.plans.nominate import Nominating
+from turnout.scheduler_ext.settings import add_common
+from turnout.scheduler_ext.shell.front import bind
+from turnout.scheduler_ext.shell.health import Health
+from turnout.scheduler_ext.shell.mark_paths import PathMarker
+from turnout.scheduler_ext.shell.metrics import Metrics
+from turnout.scheduler_ext.shell.nominate_pods import Nominator
+from turnout.scheduler_ext.shell.sight import Sight
+from turnout.scheduler_ext.shell.view import View
 
 log = logging.getLogger("turnout.nominator")
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kube.flags import BadSetting, address, build, check_name
-from kube.labels import GPU_RESOURCES
-from scheduler_ext.model import Rules
+from turnout.kube.flags import BadSetting, address, build, check_name
+from turnout.kube.labels import GPU_RESOURCES
+from turnout.scheduler_ext.model import Rules
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from kube.objects import Pod
-from scheduler_ext.errors import BadRequest
-from scheduler_ext.model import Answer, Victims
+from turnout.kube.objects import Pod
+from turnout.scheduler_ext.errors import BadRequest
+from turnout.scheduler_ext.model import Answer, Victims
 
 MAX_FIELDS = 16  # of the outer object; extender/v1 has three
 MAX_NAMES = 200_000  # four times the largest cluster that we speak for

@@ -6,7 +6,7 @@ Builders only; `hack.controlplane.api.Api` carries them there (`create_all`, `un
 from __future__ import annotations
 
 from hack.controlplane.nodes import GPU, address, gpu_node
-from kube import labels
+from turnout.kube import labels
 
 IMAGE = "registry.k8s.io/pause:3.10"  # never pulled: kwok plays the kubelet
 

@@ -5,7 +5,8 @@ from textwrap import dedent
 
 import pytest
 
-from hack.chores.architecture import BESIDE, FLOORS, faults, house
+from hack.chores.architecture import FLOORS, faults, house
+from hack.chores.house import BESIDE, PACKAGE
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -28,40 +29,69 @@ def test_our_house_is_as_planned():
 
 def test_every_package_stands_on_a_floor_and_tells_its_types():
     packages = {init.parent.name for init in ROOT.glob("*/__init__.py")}
-    assert packages - {*FLOORS, *BESIDE} == set()
+    assert packages - {*FLOORS, *BESIDE} == {PACKAGE}
     assert [name for name in sorted(packages - {*BESIDE}) if not (ROOT / name / "py.typed").is_file()] == []
+
+
+def test_the_import_package_has_a_link_to_each_room_and_nothing_of_its_own_but_what_is_public():
+    links = {path.name: path.readlink() for path in (ROOT / PACKAGE).iterdir() if path.is_symlink()}
+    assert links == {room: Path("..", room) for room in FLOORS}
+    files = {path.name for path in (ROOT / PACKAGE).iterdir() if path.is_file()}
+    assert files == {"__init__.py", "py.typed"}
 
 
 @pytest.mark.parametrize(
     ("path", "text"),
     [
-        pytest.param("topology/a.py", "import kube", id="the map does not know the wire"),
-        pytest.param("kube/a.py", "from topology.model import Host", id="the wire does not know the map"),
-        pytest.param("topology/a.py", "import jobs.gang", id="nobody looks upwards"),
-        pytest.param("jobs/a.py", "from launcher import agent", id="the papers and the shepherd are strangers"),
-        pytest.param("scheduler_ext/a.py", "import autoscaler.decide", id="the adviser never imports the lender"),
-        pytest.param("autoscaler/a.py", "import scheduler_ext.plans.book", id="the lender never imports the adviser"),
-        pytest.param("simulator/a.py", "from console import tables", id="the yard does not know the window"),
+        pytest.param("topology/a.py", "import turnout.kube", id="the map does not know the wire"),
+        pytest.param("kube/a.py", "from turnout.topology.model import Host", id="the wire does not know the map"),
+        pytest.param("topology/a.py", "import turnout.jobs.gang", id="nobody looks upwards"),
+        pytest.param("jobs/a.py", "from turnout.launcher import agent", id="the papers and the shepherd are strangers"),
+        pytest.param(
+            "scheduler_ext/a.py", "import turnout.autoscaler.decide", id="the adviser never imports the lender"
+        ),
+        pytest.param(
+            "autoscaler/a.py", "import turnout.scheduler_ext.plans.book", id="the lender never imports the adviser"
+        ),
+        pytest.param("simulator/a.py", "from turnout.console import tables", id="the yard does not know the window"),
         pytest.param("console/a.py", "def f():\n from tests import world", id="nobody imports tests, even lazily"),
         pytest.param("kube/shell/a.py", "import hack.bench", id="nobody imports hack, even a shell"),
         pytest.param("hack/a.py", "import tests.world", id="hack does not import tests"),
-        pytest.param("topology/a.py", "f('')\ng = lambda: import_module('kube.shell.client')", id="nor by name"),
-        pytest.param("launcher/a.py", "def f():\n    import kube.shell.lease", id="the launcher's pure part, kube"),
-        pytest.param("launcher/shell/a.py", "import kube.shell.lease", id="the launcher's shell, kube at once"),
+        pytest.param(
+            "topology/a.py", "f('')\ng = lambda: import_module('turnout.kube.shell.client')", id="nor by name"
+        ),
+        pytest.param(
+            "launcher/a.py", "def f():\n    import turnout.kube.shell.lease", id="the launcher's pure part, kube"
+        ),
+        pytest.param("launcher/shell/a.py", "import turnout.kube.shell.lease", id="the launcher's shell, kube at once"),
     ],
 )
 def test_an_import_that_points_up_or_sideways_is_told(tmp_path, path, text):
     assert [(rule, at) for rule, at, _ in told(tmp_path, {path: text})] == [("floor", path)]
 
 
+@pytest.mark.parametrize("path", ["jobs/a.py", "hack/a.py", "tests/a.py"])
+def test_a_room_is_imported_from_the_package_since_a_user_may_have_a_folder_of_its_name(tmp_path, path):
+    faults_ = faults(plant(tmp_path, {path: "import topology.plan"}))
+    assert [(each.rule, each.text) for each in faults_] == [
+        ("floor", "topology.plan is imported as turnout.topology.plan")
+    ]
+
+
 @pytest.mark.parametrize(
     ("path", "text"),
     [
-        pytest.param("scheduler_ext/a.py", "import topology.plan, kube.objects, jobs.gang", id="downwards"),
-        pytest.param("launcher/shell/a.py", "def f():\n    import kube.shell.lease", id="the launcher's shell, lazily"),
-        pytest.param("launcher/a.py", "import topology.order", id="the launcher and rank order"),
-        pytest.param("hack/a.py", "import console, kube.shell.client", id="hack imports any floor"),
-        pytest.param("tests/a.py", "import hack.bench, console, tests.b", id="tests import anything"),
+        pytest.param(
+            "scheduler_ext/a.py",
+            "import turnout.topology.plan, turnout.kube.objects, turnout.jobs.gang",
+            id="downwards",
+        ),
+        pytest.param(
+            "launcher/shell/a.py", "def f():\n    import turnout.kube.shell.lease", id="the launcher's shell, lazily"
+        ),
+        pytest.param("launcher/a.py", "import turnout.topology.order", id="the launcher and rank order"),
+        pytest.param("hack/a.py", "import turnout.console, turnout.kube.shell.client", id="hack imports any floor"),
+        pytest.param("tests/a.py", "import hack.bench, turnout.console, tests.b", id="tests import anything"),
         pytest.param("topology/a.py", "from . import b\nfrom .sources import c", id="inside the package, relatively"),
     ],
 )
@@ -112,13 +142,20 @@ def test_what_is_only_a_value_is_pure(tmp_path, text):
 @pytest.mark.parametrize(
     "files",
     [
-        pytest.param({"kube/a.py": "import kube.b", "kube/b.py": "from kube import a"}, id="two modules"),
+        pytest.param(
+            {"kube/a.py": "import turnout.kube.b", "kube/b.py": "from turnout.kube import a"}, id="two modules"
+        ),
         pytest.param(
             {"kube/a.py": "from .b import x", "kube/b.py": "from .c import x", "kube/c.py": "from .a import x"},
             id="three modules, relatively",
         ),
-        pytest.param({"kube/a.py": "def f():\n    import kube.b", "kube/b.py": "import kube.a"}, id="a lazy one"),
-        pytest.param({"kube/__init__.py": "from kube.a import x", "kube/a.py": "from kube import y"}, id="by the door"),
+        pytest.param(
+            {"kube/a.py": "def f():\n    import turnout.kube.b", "kube/b.py": "import turnout.kube.a"}, id="a lazy one"
+        ),
+        pytest.param(
+            {"kube/__init__.py": "from turnout.kube.a import x", "kube/a.py": "from turnout.kube import y"},
+            id="by the door",
+        ),
     ],
 )
 def test_a_circle_of_imports_is_told(tmp_path, files):
@@ -126,7 +163,7 @@ def test_a_circle_of_imports_is_told(tmp_path, files):
 
 
 def test_a_circle_is_told_by_the_names_on_it(tmp_path):
-    (fault,) = faults(plant(tmp_path, {"kube/a.py": "import kube.b", "kube/b.py": "import kube.a"}))
+    (fault,) = faults(plant(tmp_path, {"kube/a.py": "import turnout.kube.b", "kube/b.py": "import turnout.kube.a"}))
     assert fault.text in ("kube.a imports kube.b imports kube.a", "kube.b imports kube.a imports kube.b")
 
 

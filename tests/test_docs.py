@@ -14,22 +14,22 @@ import pytest
 import yaml
 from prometheus_client import generate_latest
 
-from autoscaler.model import Reason as Lent
-from autoscaler.nodes.model import Word as OfNode
-from autoscaler.shell.metrics import Metrics as Lending
 from hack.bench.__main__ import names_of_benchmarks
 from hack.chores.architecture import FLOORS
-from kube import labels
-from kube.shell.clock import RealClock
-from launcher.shell.metrics import Metrics as Launched
-from scheduler_ext.map_keeper import CONFIRM
-from scheduler_ext.model import Word
-from scheduler_ext.plans.nominate import Why
-from scheduler_ext.shell.mark_paths import SwitchPaths
-from scheduler_ext.shell.metrics import Metrics
-from scheduler_ext.shell.nominate_pods import Nominations
-from simulator.yard import kubelet
-from topology import keys, parse
+from turnout.autoscaler.model import Reason as Lent
+from turnout.autoscaler.nodes.model import Word as OfNode
+from turnout.autoscaler.shell.metrics import Metrics as Lending
+from turnout.kube import labels
+from turnout.kube.shell.clock import RealClock
+from turnout.launcher.shell.metrics import Metrics as Launched
+from turnout.scheduler_ext.map_keeper import CONFIRM
+from turnout.scheduler_ext.model import Word
+from turnout.scheduler_ext.plans.nominate import Why
+from turnout.scheduler_ext.shell.mark_paths import SwitchPaths
+from turnout.scheduler_ext.shell.metrics import Metrics
+from turnout.scheduler_ext.shell.nominate_pods import Nominations
+from turnout.simulator.yard import kubelet
+from turnout.topology import keys, parse
 
 ROOT = Path(__file__).resolve().parents[1]
 PAPERS = sorted(
@@ -121,8 +121,8 @@ def test_every_door_and_program_that_is_named_is_there(paper):
 
 @EVERY_PAPER_OF_OWN_WORDS
 def test_every_command_of_turnout_that_is_named_is_there(paper):
-    commands = re.findall(r"(?<![\w./-])turnout ((?:[a-z]+(?:-[a-z]+)* ?)+)", code(paper.read_text()))
-    assert [command for command in sorted(set(commands)) if not help_of("console", *command.split())] == []
+    commands = re.findall(r"(?<![\w./-])(?<!from )turnout ((?:[a-z]+(?:-[a-z]+)* ?)+)", code(paper.read_text()))
+    assert [command for command in sorted(set(commands)) if not help_of("turnout.console", *command.split())] == []
 
 
 @EVERY_PAPER_OF_OWN_WORDS
@@ -173,7 +173,7 @@ def test_the_extender_block_of_the_readme_is_that_of_the_shipped_file():
 
 
 def test_every_flag_is_told_and_every_told_flag_is_there():
-    there = flags(help_of("scheduler_ext") + help_of("scheduler_ext.nominator")) - {"--help"}
+    there = flags(help_of("turnout.scheduler_ext") + help_of("turnout.scheduler_ext.nominator")) - {"--help"}
     told = flags(code(text("docs/extender.md")))
     assert there - told == set()
     assert told - there - OTHER_PROGRAMS_FLAGS == set()
@@ -182,16 +182,16 @@ def test_every_flag_is_told_and_every_told_flag_is_there():
 @EVERY_PAPER_OF_OWN_WORDS
 def test_no_paper_tells_a_flag_of_ours_that_is_not_there(paper):
     programs = (
-        ("scheduler_ext",),
-        ("scheduler_ext.nominator",),
-        ("autoscaler",),
+        ("turnout.scheduler_ext",),
+        ("turnout.scheduler_ext.nominator",),
+        ("turnout.autoscaler",),
         ("hack.bench",),
-        ("console", "yard", "up"),
-        ("console", "demo"),
-        ("console", "why"),
-        ("console", "pause"),
-        ("console", "nodes"),
-        ("launcher",),
+        ("turnout.console", "yard", "up"),
+        ("turnout.console", "demo"),
+        ("turnout.console", "why"),
+        ("turnout.console", "pause"),
+        ("turnout.console", "nodes"),
+        ("turnout.launcher",),
     )
     there = flags("".join(help_of(*program) for program in programs))
     # In the open, only flags of our own programs: those in shell blocks belong to anybody.
@@ -201,7 +201,7 @@ def test_no_paper_tells_a_flag_of_ours_that_is_not_there(paper):
 
 def test_every_flag_and_reason_of_the_lender_is_told():
     page = text("docs/autoscaler.md")
-    there = flags(help_of("autoscaler")) - {"--help"}
+    there = flags(help_of("turnout.autoscaler")) - {"--help"}
     assert there
     assert there - flags(code(page)) == set()
     assert set(re.findall(r"^\| `([A-Z]\w+)` \|", page, re.M)) == {reason.value for reason in Lent}
@@ -212,7 +212,7 @@ def test_every_word_of_a_node_is_told():
 
 
 def test_every_flag_of_the_yard_is_told():
-    there = flags(help_of("console", "yard", "up")) - {"--help"}
+    there = flags(help_of("turnout.console", "yard", "up")) - {"--help"}
     assert there
     assert there - flags(code(text("docs/yard.md"))) == set()
 

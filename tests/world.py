@@ -9,17 +9,17 @@ import itertools
 
 import msgspec
 
-from jobs.gang import Dialect
-from kube import labels
-from kube.objects import ContainerPort, Node, Owner, Pod, PodGroup
-from scheduler_ext import advise
-from scheduler_ext.model import Rules
-from scheduler_ext.plans.book import Book
-from scheduler_ext.seen.gang_view import GangView
 from tests import cluster
-from topology.fabric import build
-from topology.model import Rule
-from topology.parse import read
+from turnout.jobs.gang import Dialect
+from turnout.kube import labels
+from turnout.kube.objects import ContainerPort, Node, Owner, Pod, PodGroup
+from turnout.scheduler_ext import advise
+from turnout.scheduler_ext.model import Rules
+from turnout.scheduler_ext.plans.book import Book
+from turnout.scheduler_ext.seen.gang_view import GangView
+from turnout.topology.fabric import build
+from turnout.topology.model import Rule
+from turnout.topology.parse import read
 
 _uids = itertools.count(1)
 

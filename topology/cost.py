@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from topology.fabric import Fabric
-from topology.model import Cost
+from turnout.topology.fabric import Fabric
+from turnout.topology.model import Cost
 
 
 def cost(fabric: Fabric, hosts_by_rank: Sequence[int]) -> Cost:

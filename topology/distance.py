@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from topology.fabric import Fabric
-from topology.model import Rule
+from turnout.topology.fabric import Fabric
+from turnout.topology.model import Rule
 
 
 def distance(fabric: Fabric, one: int, other: int, rule: Rule = Rule.ALL_TIERS) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from topology.model import Fault
+from turnout.topology.model import Fault
 
 
 class TopologyError(Exception):

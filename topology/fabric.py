@@ -15,9 +15,9 @@ import networkx as nx
 import numpy as np
 import numpy.typing as npt
 
-from topology.errors import BadFabric
-from topology.model import Entry, Fault
-from topology.tiers import Key, Path, heights, natural, row, top
+from turnout.topology.errors import BadFabric
+from turnout.topology.model import Entry, Fault
+from turnout.topology.tiers import Key, Path, heights, natural, row, top
 
 Ids = npt.NDArray[np.int32]
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from topology.fabric import Fabric
-from topology.model import Ask, Placement, Refusal, Rule
-from topology.plan import plan
+from turnout.topology.fabric import Fabric
+from turnout.topology.model import Ask, Placement, Refusal, Rule
+from turnout.topology.plan import plan
 
 
 def grow(

@@ -15,7 +15,7 @@ from itertools import combinations, islice, pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # numpy and networkx take a launcher longer to import than its world takes to form
-    from topology.fabric import Fabric
+    from turnout.topology.fabric import Fabric
 
 Slots = tuple[tuple[int, int], ...]
 _SWAPPED = 24  # ranks up to which pairs are tried for a swap: 276 pairs a pass

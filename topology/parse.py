@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from topology.keys import TEXT_KEY, YAML_KEY
-from topology.model import Fault, Reading
-from topology.sources import configmap_text, configmap_yaml
+from turnout.topology.keys import TEXT_KEY, YAML_KEY
+from turnout.topology.model import Fault, Reading
+from turnout.topology.sources import configmap_text, configmap_yaml
 
 
 def read(data: Mapping[str, str]) -> Reading:

@@ -12,13 +12,13 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from topology.distance import common_tier
-from topology.fabric import Fabric, only_tiers
-from topology.fill.pick import pick
-from topology.fill.room import Sums
-from topology.fill.spread import Slots, Spread
-from topology.model import Ask, Placement, Reason, Refusal, Rule
-from topology.order import ranks
+from turnout.topology.distance import common_tier
+from turnout.topology.fabric import Fabric, only_tiers
+from turnout.topology.fill.pick import pick
+from turnout.topology.fill.room import Sums
+from turnout.topology.fill.spread import Slots, Spread
+from turnout.topology.model import Ask, Placement, Reason, Refusal, Rule
+from turnout.topology.order import ranks
 
 
 def plan(fabric: Fabric, room: npt.NDArray[np.int32], ask: Ask) -> Placement | Refusal:

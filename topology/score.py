@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from topology.distance import to_nearest
-from topology.fabric import Fabric
-from topology.model import Rule
+from turnout.topology.distance import to_nearest
+from turnout.topology.fabric import Fabric
+from turnout.topology.model import Rule
 
 TOP = 10  # kube-scheduler's MaxExtenderPriority; it multiplies by the extender's weight
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 
-from autoscaler.lending.ledger import Ledger, Wish
-from autoscaler.model import ELSEWHERE, Pool, Seen
-from jobs.model import Job, JobKey, Pause
-from kube.shape import PodShape
+from turnout.autoscaler.lending.ledger import Ledger, Wish
+from turnout.autoscaler.model import ELSEWHERE, Pool, Seen
+from turnout.jobs.model import Job, JobKey, Pause
+from turnout.kube.shape import PodShape
 
 _Will = tuple[int, int, float, bool, float, JobKey]  # its turn, with whether it is rich before its age
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from autoscaler.model import Observation, Policy, Reason, Seen, Step
-from jobs.model import JobKey
+from turnout.autoscaler.model import Observation, Policy, Reason, Seen, Step
+from turnout.jobs.model import JobKey
 
 Jobs = tuple[Seen, ...]
 Decide = Callable[[Observation, Policy, float], list[Step]]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from autoscaler.lending.ledger import Ledger
-from autoscaler.lending.worth import balance_s, pays, starts
-from autoscaler.model import NODES, Policy, Pool, Reason, Seen, Step
-from jobs.model import Pause
-from jobs.speed import gain
+from turnout.autoscaler.lending.ledger import Ledger
+from turnout.autoscaler.lending.worth import balance_s, pays, starts
+from turnout.autoscaler.model import NODES, Policy, Pool, Reason, Seen, Step
+from turnout.jobs.model import Pause
+from turnout.jobs.speed import gain
 
 Unit = tuple[Pool, int]  # so many more workers of one pool
 _Why = tuple[Reason, str]

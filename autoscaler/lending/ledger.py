@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.lending.quota import Quota, total_of
-from autoscaler.model import ELSEWHERE, Pool
-from autoscaler.room import Charges, Room
-from kube.shape import PodShape
+from turnout.autoscaler.lending.quota import Quota, total_of
+from turnout.autoscaler.model import ELSEWHERE, Pool
+from turnout.autoscaler.room import Charges, Room
+from turnout.kube.shape import PodShape
 
 Pods = Sequence[tuple[PodShape, int]]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
-from autoscaler.model import Queue, Seen
-from jobs.queues.charge import charge, holds
-from kube.shape import PodShape
+from turnout.autoscaler.model import Queue, Seen
+from turnout.jobs.queues.charge import charge, holds
+from turnout.kube.shape import PodShape
 
 Needs = tuple[tuple[str, int], ...]  # (resource, amount), what a queue is asked for
 

@@ -6,11 +6,11 @@ import json
 import re
 from typing import Any
 
-from autoscaler.lending.worth import after_change_s
-from autoscaler.model import Policy, Step
-from jobs.model import Job
-from kube import labels
-from kube.times import rfc3339, since_1970
+from turnout.autoscaler.lending.worth import after_change_s
+from turnout.autoscaler.model import Policy, Step
+from turnout.jobs.model import Job
+from turnout.kube import labels
+from turnout.kube.times import rfc3339, since_1970
 
 NEWER_S = 120.0  # a term counts as newer than ours for so long: a Lease that was deleted counts from 0 again
 _TERM = re.compile(r"[0-9]{1,10}")  # of a Lease: 32 bits

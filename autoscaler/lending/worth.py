@@ -8,9 +8,9 @@ Source: docs/facts/autoscaling.md 0.4, M5.
 
 from __future__ import annotations
 
-from autoscaler.model import Policy, Seen
-from jobs.model import Job
-from jobs.speed import gain
+from turnout.autoscaler.model import Policy, Seen
+from turnout.jobs.model import Job
+from turnout.jobs.speed import gain
 
 
 def starts(seen: Seen, policy: Policy, now_s: float) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from autoscaler.nodes.model import (
+from turnout.autoscaler.nodes.model import (
     MOST_PROOFS,
     Claim,
     PassedOver,
@@ -27,7 +27,7 @@ from autoscaler.nodes.model import (
     Step,
     Word,
 )
-from kube.nodes.verdict import Kind, Verdict, moment
+from turnout.kube.nodes.verdict import Kind, Verdict, moment
 
 _NETWORK = "network"  # what such causes begin with
 _OURS_NOT = (None, State.CLEARED, State.SUSPECTED, State.ON_TRIAL)  # in which we have no taint on a node

@@ -12,9 +12,9 @@ from typing import Annotated
 
 import msgspec
 
-from kube import labels
-from kube.errors import KubeError
-from kube.nodes.verdict import Count, Kind, Moment, Name, Text, Verdict
+from turnout.kube import labels
+from turnout.kube.errors import KubeError
+from turnout.kube.nodes.verdict import Count, Kind, Moment, Name, Text, Verdict
 
 MOST_PROOFS = 8  # on a node: the first ones, which made it be tainted
 MOST_RECORD_BYTES = 16 << 10

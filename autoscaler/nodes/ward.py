@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from autoscaler.nodes.model import BadRecord, Claim, Record, Seen, Standing, Step, read
-from kube import labels
-from kube.errors import KubeError
-from kube.nodes import verdict
-from kube.objects import Node, Pod
-from kube.shape import amount
+from turnout.autoscaler.nodes.model import BadRecord, Claim, Record, Seen, Standing, Step, read
+from turnout.kube import labels
+from turnout.kube.errors import KubeError
+from turnout.kube.nodes import verdict
+from turnout.kube.objects import Node, Pod
+from turnout.kube.shape import amount
 
 MOST_GONE = 1_000  # pods that are gone, and of which a claim is kept
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from jobs.model import Job
-from jobs.queues import koordinator
-from jobs.queues.model import NAMESPACE
-from kube import labels
-from kube.objects import Pod
-from kube.shape import PodShape
+from turnout.jobs.model import Job
+from turnout.jobs.queues import koordinator
+from turnout.jobs.queues.model import NAMESPACE
+from turnout.kube import labels
+from turnout.kube.objects import Pod
+from turnout.kube.shape import PodShape
 
 _OVER = ("Succeeded", "Failed")
 _NAMED = (labels.VOLCANO_QUEUE, "volcano.sh/queue-name", koordinator.NAME, labels.KUEUE_QUEUE)

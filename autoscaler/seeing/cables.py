@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from kube.objects import Node
-from topology import parse
-from topology.errors import BadFabric
-from topology.fabric import EMPTY, Fabric, build
+from turnout.kube.objects import Node
+from turnout.topology import parse
+from turnout.topology.errors import BadFabric
+from turnout.topology.fabric import EMPTY, Fabric, build
 
 NOWHERE = -1
 

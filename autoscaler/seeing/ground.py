@@ -8,13 +8,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from autoscaler.model import ELSEWHERE, Seen
-from autoscaler.room import Room
-from autoscaler.seeing.cables import Cables
-from kube.errors import KubeError
-from kube.objects import Node, Pod
-from kube.shape import PodShape, amount
-from kube.snapshot import Charge, ClusterSnapshot
+from turnout.autoscaler.model import ELSEWHERE, Seen
+from turnout.autoscaler.room import Room
+from turnout.autoscaler.seeing.cables import Cables
+from turnout.kube.errors import KubeError
+from turnout.kube.objects import Node, Pod
+from turnout.kube.shape import PodShape, amount
+from turnout.kube.snapshot import Charge, ClusterSnapshot
 
 _OVER = ("Succeeded", "Failed")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from autoscaler.model import NODES, Observation
+from turnout.autoscaler.model import NODES, Observation
 
 _FOREVER_S = float("inf")
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import msgspec
 
-from autoscaler.model import Worker
-from jobs.model import JobKey, JobKind
-from jobs.pods import USUAL, PodMarks, Said
-from kube.objects import OwnerReference, Pod
-from kube.times import since_1970
+from turnout.autoscaler.model import Worker
+from turnout.jobs.model import JobKey, JobKind
+from turnout.jobs.pods import USUAL, PodMarks, Said
+from turnout.kube.objects import OwnerReference, Pod
+from turnout.kube.times import since_1970
 
 
 def said(pod: Pod) -> Said:

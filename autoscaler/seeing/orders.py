@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from autoscaler.model import Standing
-from kube.times import since_1970
+from turnout.autoscaler.model import Standing
+from turnout.kube.times import since_1970
 
 STANDING, UNTIL = "standing", "until"
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from jobs.kinds.notes import points
-from jobs.model import BadJob
-from jobs.speed import Curve
-from kube import labels
-from kube.objects import Pod
+from turnout.jobs.kinds.notes import points
+from turnout.jobs.model import BadJob
+from turnout.jobs.speed import Curve
+from turnout.kube import labels
+from turnout.kube.objects import Pod
 
 
 class Reports:

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from autoscaler.model import Queue, Seen
-from jobs.queues import koordinator
-from jobs.queues.all import shares
-from jobs.queues.model import Amounts, Demand, Dialect, QueueSpec, Share
+from turnout.autoscaler.model import Queue, Seen
+from turnout.jobs.queues import koordinator
+from turnout.jobs.queues.all import shares
+from turnout.jobs.queues.model import Amounts, Demand, Dialect, QueueSpec, Share
 
 STOPPED = "stopped/"  # what a LocalQueue that takes nothing is called by
 

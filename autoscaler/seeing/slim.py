@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kube.objects import Pod
+from turnout.kube.objects import Pod
 
 _ASKED = ("PET_NNODES", "PET_NPROC_PER_NODE", "WORLD_SIZE")  # where a gang's size may stand
 

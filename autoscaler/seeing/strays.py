@@ -11,13 +11,13 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from autoscaler.model import Seen, Worker
-from jobs.gang import Dialect, GangKey, membership
-from jobs.kinds.notes import spread
-from jobs.model import Bounds, Job, JobKey, Object, Order
-from kube.errors import KubeError
-from kube.objects import Pod
-from kube.shape import PodShape, amount
+from turnout.autoscaler.model import Seen, Worker
+from turnout.jobs.gang import Dialect, GangKey, membership
+from turnout.jobs.kinds.notes import spread
+from turnout.jobs.model import Bounds, Job, JobKey, Object, Order
+from turnout.kube.errors import KubeError
+from turnout.kube.objects import Pod
+from turnout.kube.shape import PodShape, amount
 
 _WAITING = ("", "Pending", "Inqueue", "PreScheduling", "Scheduling")
 _OVER = ("Succeeded", "Failed")

@@ -14,12 +14,12 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from autoscaler.lending.stamp import overruled
-from autoscaler.model import Observation, Reason, Step
-from jobs.model import Change, JobKey, JobKind
-from kube import labels
-from kube.backoff import Backoff
-from kube.errors import CallError, Conflict, Forbidden, NotFound, Rejected
+from turnout.autoscaler.lending.stamp import overruled
+from turnout.autoscaler.model import Observation, Reason, Step
+from turnout.jobs.model import Change, JobKey, JobKind
+from turnout.kube import labels
+from turnout.kube.backoff import Backoff
+from turnout.kube.errors import CallError, Conflict, Forbidden, NotFound, Rejected
 
 log = logging.getLogger("turnout.autoscaler")
 

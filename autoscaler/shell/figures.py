@@ -12,11 +12,11 @@ from functools import lru_cache
 from heapq import nsmallest
 from math import isfinite
 
-from autoscaler.model import Queue, Reason, Seen, Step, Turn
-from jobs.model import JobKey, Life
-from jobs.queues.model import bounds_several
-from kube.shape import PodShape
-from kube.times import since_1970
+from turnout.autoscaler.model import Queue, Reason, Seen, Step, Turn
+from turnout.jobs.model import JobKey, Life
+from turnout.jobs.queues.model import bounds_several
+from turnout.kube.shape import PodShape
+from turnout.kube.times import since_1970
 
 MOST_JOBS = 200  # with series of their own: about a thousand lines of a page
 Start = tuple[float, float, float]  # the earliest, the likely and the latest, in seconds since 1970, or infinite

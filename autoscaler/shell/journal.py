@@ -17,8 +17,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from autoscaler.model import Observation, Policy, Queue, Step
-from autoscaler.telling.record import Scribe
+from turnout.autoscaler.model import Observation, Policy, Queue, Step
+from turnout.autoscaler.telling.record import Scribe
 
 log = logging.getLogger("turnout.autoscaler")
 

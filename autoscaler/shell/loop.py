@@ -7,21 +7,21 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from autoscaler.decide import decide
-from autoscaler.explain import Decisions
-from autoscaler.lending.fence import decided
-from autoscaler.lending.stamp import notes_of
-from autoscaler.model import Observation, Policy, Reason, Step
-from autoscaler.seeing.idle import Idle
-from autoscaler.shell.act import Hands, without
-from autoscaler.shell.journal import Journal
-from autoscaler.shell.metrics import Metrics
-from autoscaler.shell.sight import Sight
-from autoscaler.telling.forecast import Outlook
-from autoscaler.telling.lives import Ended
-from autoscaler.view import View
-from jobs.model import JobKey, Life
-from kube.shell.clock import Clock
+from turnout.autoscaler.decide import decide
+from turnout.autoscaler.explain import Decisions
+from turnout.autoscaler.lending.fence import decided
+from turnout.autoscaler.lending.stamp import notes_of
+from turnout.autoscaler.model import Observation, Policy, Reason, Step
+from turnout.autoscaler.seeing.idle import Idle
+from turnout.autoscaler.shell.act import Hands, without
+from turnout.autoscaler.shell.journal import Journal
+from turnout.autoscaler.shell.metrics import Metrics
+from turnout.autoscaler.shell.sight import Sight
+from turnout.autoscaler.telling.forecast import Outlook
+from turnout.autoscaler.telling.lives import Ended
+from turnout.autoscaler.view import View
+from turnout.jobs.model import JobKey, Life
+from turnout.kube.shell.clock import Clock
 
 log = logging.getLogger("turnout.autoscaler")
 

@@ -20,11 +20,11 @@ from prometheus_client import (
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from autoscaler.model import Observation, Policy, Reason, Seen, Step
-from autoscaler.shell import figures
-from autoscaler.shell.figures import FAMILIES, Look, Start, gpus_of
-from jobs.model import JobKey
-from kube.shell.clock import Clock, RealClock
+from turnout.autoscaler.model import Observation, Policy, Reason, Seen, Step
+from turnout.autoscaler.shell import figures
+from turnout.autoscaler.shell.figures import FAMILIES, Look, Start, gpus_of
+from turnout.jobs.model import JobKey
+from turnout.kube.shell.clock import Clock, RealClock
 
 _DECIDE_S = (0.001, 0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 _OUTCOMES = ("Written", "DryRun", "Overtaken", "Refused", "NotLeading")

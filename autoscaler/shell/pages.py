@@ -7,13 +7,13 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-from autoscaler.shell.act import FIELD_MANAGER
-from autoscaler.telling.marks import Mark
-from autoscaler.telling.status import LABEL, name_of
-from kube.errors import CallError, NotFound
-from kube.shell.clock import Clock
-from kube.shell.put import MERGE, put
-from kube.shell.put import Store as Putting
+from turnout.autoscaler.shell.act import FIELD_MANAGER
+from turnout.autoscaler.telling.marks import Mark
+from turnout.autoscaler.telling.status import LABEL, name_of
+from turnout.kube.errors import CallError, NotFound
+from turnout.kube.shell.clock import Clock
+from turnout.kube.shell.put import MERGE, put
+from turnout.kube.shell.put import Store as Putting
 
 log = logging.getLogger("turnout.autoscaler")
 

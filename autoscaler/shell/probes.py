@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from autoscaler.shell.metrics import Metrics
+from turnout.autoscaler.shell.metrics import Metrics
 
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from autoscaler.model import Step
-from autoscaler.view import View
-from jobs.model import JobKey
-from kube.shell.events import ObjectRef
+from turnout.autoscaler.model import Step
+from turnout.autoscaler.view import View
+from turnout.jobs.model import JobKey
+from turnout.kube.shell.events import ObjectRef
 
 
 class Refs:

@@ -10,18 +10,18 @@ from typing import Any
 
 import msgspec
 
-from autoscaler.nodes.ward import Ward
-from autoscaler.seeing import strays
-from autoscaler.seeing.slim import slim
-from autoscaler.view import View
-from jobs.gang import Dialect, GangKey
-from jobs.model import JobKind
-from jobs.queues import koordinator, kueue, namespace, volcano
-from jobs.queues.model import Object, QueueSpec
-from kube.feed import Key
-from kube.objects import ConfigMap, Node, ObjectMeta, Pod, Struct
-from kube.shell.clock import Clock
-from kube.shell.reflector import Reflector, Source
+from turnout.autoscaler.nodes.ward import Ward
+from turnout.autoscaler.seeing import strays
+from turnout.autoscaler.seeing.slim import slim
+from turnout.autoscaler.view import View
+from turnout.jobs.gang import Dialect, GangKey
+from turnout.jobs.model import JobKind
+from turnout.jobs.queues import koordinator, kueue, namespace, volcano
+from turnout.jobs.queues.model import Object, QueueSpec
+from turnout.kube.feed import Key
+from turnout.kube.objects import ConfigMap, Node, ObjectMeta, Pod, Struct
+from turnout.kube.shell.clock import Clock
+from turnout.kube.shell.reflector import Reflector, Source
 
 log = logging.getLogger("turnout.autoscaler")
 

@@ -14,16 +14,16 @@ from typing import Any, Protocol
 
 import msgspec
 
-from autoscaler.nodes import model
-from autoscaler.nodes.judge import judge
-from autoscaler.nodes.model import BadRecord, Claim, Plan, Record, Rules, Seen, Standing, Step, Word
-from autoscaler.nodes.ward import Ward
-from autoscaler.shell.act import AGAIN, FIELD_MANAGER
-from kube import labels
-from kube.errors import CallError, Conflict, NotFound
-from kube.nodes import taints
-from kube.shell.clock import Clock
-from kube.shell.put import MERGE
+from turnout.autoscaler.nodes import model
+from turnout.autoscaler.nodes.judge import judge
+from turnout.autoscaler.nodes.model import BadRecord, Claim, Plan, Record, Rules, Seen, Standing, Step, Word
+from turnout.autoscaler.nodes.ward import Ward
+from turnout.autoscaler.shell.act import AGAIN, FIELD_MANAGER
+from turnout.kube import labels
+from turnout.kube.errors import CallError, Conflict, NotFound
+from turnout.kube.nodes import taints
+from turnout.kube.shell.clock import Clock
+from turnout.kube.shell.put import MERGE
 
 log = logging.getLogger("turnout.autoscaler")
 

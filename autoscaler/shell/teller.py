@@ -8,16 +8,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 
-from autoscaler.explain import as_record, sentence
-from autoscaler.model import Reason, Step
-from autoscaler.nodes.model import Claim, Rules, Seen, State, Word
-from autoscaler.nodes.model import PassedOver as NodePassedOver
-from autoscaler.nodes.model import Plan as NodePlan
-from autoscaler.nodes.model import Step as NodeStep
-from autoscaler.shell.metrics import Metrics
-from jobs.model import JobKey
-from kube.shell.events import EventRecorder, ObjectRef
-from kube.times import rfc3339
+from turnout.autoscaler.explain import as_record, sentence
+from turnout.autoscaler.model import Reason, Step
+from turnout.autoscaler.nodes.model import Claim, Rules, Seen, State, Word
+from turnout.autoscaler.nodes.model import PassedOver as NodePassedOver
+from turnout.autoscaler.nodes.model import Plan as NodePlan
+from turnout.autoscaler.nodes.model import Step as NodeStep
+from turnout.autoscaler.shell.metrics import Metrics
+from turnout.jobs.model import JobKey
+from turnout.kube.shell.events import EventRecorder, ObjectRef
+from turnout.kube.times import rfc3339
 
 log = logging.getLogger("turnout.autoscaler")
 

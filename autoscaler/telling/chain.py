@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from autoscaler.lending.quota import least_of, total_of
-from autoscaler.lending.worth import balance_s
-from autoscaler.model import Observation, Policy, Queue, Reason, Seen, Step
-from autoscaler.telling.forecast import Estimate
-from autoscaler.telling.never import BareGang, Beside, cause, members
-from autoscaler.telling.nodes import RoomLink, room_link
-from autoscaler.telling.reasons import MEANINGS
-from jobs.model import JobKey
-from kube.objects import Node
-from kube.shape import PodShape
-from kube.times import since_1970
+from turnout.autoscaler.lending.quota import least_of, total_of
+from turnout.autoscaler.lending.worth import balance_s
+from turnout.autoscaler.model import Observation, Policy, Queue, Reason, Seen, Step
+from turnout.autoscaler.telling.forecast import Estimate
+from turnout.autoscaler.telling.never import BareGang, Beside, cause, members
+from turnout.autoscaler.telling.nodes import RoomLink, room_link
+from turnout.autoscaler.telling.reasons import MEANINGS
+from turnout.jobs.model import JobKey
+from turnout.kube.objects import Node
+from turnout.kube.shape import PodShape
+from turnout.kube.times import since_1970
 
 MOST_HOLDERS = 5
 
@@ -234,7 +234,7 @@ def worker_of(shape: PodShape, gpu: str) -> str:
 
 
 def amount_of(what: str, amount: int) -> str:
-    """An amount of kube.shape as a person writes it: 500m CPUs, 64Gi memory."""
+    """An amount of turnout.kube.shape as a person writes it: 500m CPUs, 64Gi memory."""
     if what == "cpu":
         return f"{amount // 1000} cpu" if amount % 1000 == 0 else f"{amount}m cpu"
     for unit, size in (("Ti", 1 << 40), ("Gi", 1 << 30), ("Mi", 1 << 20)):

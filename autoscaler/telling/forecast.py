@@ -18,13 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from autoscaler.lending.ledger import Ledger, Wish
-from autoscaler.lending.quota import Quota, least_of, total_of
-from autoscaler.model import Observation, Reason, Seen, Step
-from autoscaler.telling.futures import NEVER, Line, play
-from autoscaler.telling.lives import Ended, Floats, Lives
-from jobs.model import JobKey
-from kube.shape import PodShape
+from turnout.autoscaler.lending.ledger import Ledger, Wish
+from turnout.autoscaler.lending.quota import Quota, least_of, total_of
+from turnout.autoscaler.model import Observation, Reason, Seen, Step
+from turnout.autoscaler.telling.futures import NEVER, Line, play
+from turnout.autoscaler.telling.lives import Ended, Floats, Lives
+from turnout.jobs.model import JobKey
+from turnout.kube.shape import PodShape
 
 DRAWS = 12
 AGAIN_S = 10.0  # between two forecasts

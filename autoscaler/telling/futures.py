@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from autoscaler.lending.ledger import Ledger, Wish
-from autoscaler.model import ELSEWHERE, Seen
-from autoscaler.room import Charges
-from autoscaler.telling.lives import Floats
-from kube.shape import PodShape
+from turnout.autoscaler.lending.ledger import Ledger, Wish
+from turnout.autoscaler.model import ELSEWHERE, Seen
+from turnout.autoscaler.room import Charges
+from turnout.autoscaler.telling.lives import Floats
+from turnout.kube.shape import PodShape
 
 MOST_ENDS = 48  # of running jobs, the first of a future
 ROUNDS = 24  # in which these are handed on

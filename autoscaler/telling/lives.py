@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kube.times import since_1970
+from turnout.kube.times import since_1970
 
 Floats = NDArray[np.float64]
 Ended = tuple[str, str, Mapping[str, Any]]  # the uid, the queue, the object

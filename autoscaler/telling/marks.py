@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from autoscaler.model import Seen
-from jobs.model import JobKey
-from kube import labels
+from turnout.autoscaler.model import Seen
+from turnout.jobs.model import JobKey
+from turnout.kube import labels
 
 FIRST, MIN, ELASTIC = "100", "50", "0"  # priorities of rank 0 and other roles, of the rest of the min, of the elastic
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from autoscaler.model import ELSEWHERE, Observation, Reason, Seen, Step
-from autoscaler.room import Room
-from autoscaler.telling.forecast import Estimate
-from autoscaler.telling.futures import NEVER
-from autoscaler.telling.reasons import MEANINGS
-from jobs.model import JobKey
-from kube.shape import PodShape
+from turnout.autoscaler.model import ELSEWHERE, Observation, Reason, Seen, Step
+from turnout.autoscaler.room import Room
+from turnout.autoscaler.telling.forecast import Estimate
+from turnout.autoscaler.telling.futures import NEVER
+from turnout.autoscaler.telling.reasons import MEANINGS
+from turnout.jobs.model import JobKey
+from turnout.kube.shape import PodShape
 
 Placed = tuple[int, PodShape]  # row of a node, and what stands there
 

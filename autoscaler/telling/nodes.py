@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 
-from autoscaler.model import ELSEWHERE, Observation, Seen
-from autoscaler.room import Room
-from kube.objects import Node, NodeSpec
-from kube.shape import PodShape, admits
+from turnout.autoscaler.model import ELSEWHERE, Observation, Seen
+from turnout.autoscaler.room import Room
+from turnout.kube.objects import Node, NodeSpec
+from turnout.kube.shape import PodShape, admits
 
 
 def refusals(nodes: Iterable[Node], shape: PodShape) -> Counter[str]:

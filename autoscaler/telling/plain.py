@@ -10,10 +10,10 @@ from typing import Any, get_type_hints
 import msgspec
 import numpy as np
 
-from autoscaler.model import Observation, Policy, Queue, Seen, Step
-from autoscaler.room import Room
-from jobs.model import Job, JobKey
-from kube.shape import PodShape
+from turnout.autoscaler.model import Observation, Policy, Queue, Seen, Step
+from turnout.autoscaler.room import Room
+from turnout.jobs.model import Job, JobKey
+from turnout.kube.shape import PodShape
 
 VERSION = 2
 Word = tuple[str, int]  # a decision's reason and size

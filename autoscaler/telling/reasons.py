@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from autoscaler.model import Reason
+from turnout.autoscaler.model import Reason
 
 
 class Meaning(NamedTuple):

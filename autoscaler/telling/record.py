@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from autoscaler.model import Going, Observation, Policy, Queue, Seen, Step
-from autoscaler.room import Room
-from autoscaler.telling.plain import (
+from turnout.autoscaler.model import Going, Observation, Policy, Queue, Seen, Step
+from turnout.autoscaler.room import Room
+from turnout.autoscaler.telling.plain import (
     PLAIN_JOB,
     PLAIN_SEEN,
     PLAIN_SHAPE,
@@ -33,8 +33,8 @@ from autoscaler.telling.plain import (
     taken,
     words,
 )
-from jobs.model import Job, JobKey
-from kube.shape import PodShape
+from turnout.jobs.model import Job, JobKey
+from turnout.kube.shape import PodShape
 
 
 class Scribe:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from autoscaler.decide import decide
-from autoscaler.model import Step
-from autoscaler.telling.plain import BadLog, Told, digest, words
-from autoscaler.telling.record import Reader
+from turnout.autoscaler.decide import decide
+from turnout.autoscaler.model import Step
+from turnout.autoscaler.telling.plain import BadLog, Told, digest, words
+from turnout.autoscaler.telling.record import Reader
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from autoscaler.model import Observation, Queue, Seen, Step
-from jobs.model import JobKey
-from jobs.queues.model import bounds_several
+from turnout.autoscaler.model import Observation, Queue, Seen, Step
+from turnout.jobs.model import JobKey
+from turnout.jobs.queues.model import bounds_several
 
 PREFIX = "turnout-queue-"
 LABEL = "turnout.dev/queue-status"

@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from console.demo.scene import GPUS_PER_NODE, DemoGang, Place, Scene
-from topology.cost import cost
-from topology.fabric import Fabric
+from turnout.console.demo.scene import GPUS_PER_NODE, DemoGang, Place, Scene
+from turnout.topology.cost import cost
+from turnout.topology.fabric import Fabric
 
 FREE, OTHER = "·", "#"
 _SIGNS = 2  # a cell is this wide

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from console.demo.scene import GPUS_PER_NODE, DemoGang, Place
-from kube import labels
-from topology.keys import TEXT_KEY
+from turnout.console.demo.scene import GPUS_PER_NODE, DemoGang, Place
+from turnout.kube import labels
+from turnout.topology.keys import TEXT_KEY
 
 NAMESPACE = "training"
 OTHERS = "others"

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from itertools import permutations
 
-from console.demo.scene import GPUS_PER_NODE, NODES_PER_LEAF, DemoGang, Place
+from turnout.console.demo.scene import GPUS_PER_NODE, NODES_PER_LEAF, DemoGang, Place
 
 
 @dataclass(frozen=True, slots=True)

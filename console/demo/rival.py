@@ -7,12 +7,12 @@ from collections.abc import Mapping
 
 import msgspec
 
-from console.demo.objects import NAMESPACE, OTHERS, Raw, busy_pod, members, node
-from console.demo.scene import Act, DemoGang, Scene, Word
-from kube.objects import Node, Pod
-from simulator.yard.cluster import Cluster, Want, want_of
-from simulator.yard.kube_default import Cursor
-from simulator.yard.scheduler import Chosen, alone
+from turnout.console.demo.objects import NAMESPACE, OTHERS, Raw, busy_pod, members, node
+from turnout.console.demo.scene import Act, DemoGang, Scene, Word
+from turnout.kube.objects import Node, Pod
+from turnout.simulator.yard.cluster import Cluster, Want, want_of
+from turnout.simulator.yard.kube_default import Cursor
+from turnout.simulator.yard.scheduler import Chosen, alone
 
 
 class Rival:

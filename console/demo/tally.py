@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 
-from console.demo.board import Score
-from console.demo.scene import DemoGang
+from turnout.console.demo.board import Score
+from turnout.console.demo.scene import DemoGang
 
 
 @dataclass(frozen=True, slots=True)

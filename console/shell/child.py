@@ -18,9 +18,9 @@ class ChildFailed(Exception):
     """A program that was started did not come up. The message holds the last lines that it wrote."""
 
 
-def environment(package: str) -> dict[str, str]:
-    """Ours, and where the child finds `package`, from whatever folder we were started."""
-    spec = importlib.util.find_spec(package)
+def environment() -> dict[str, str]:
+    """Ours, and where the child finds `turnout`, from whatever folder we were started."""
+    spec = importlib.util.find_spec("turnout")
     here = str(Path(spec.origin).parent.parent) if spec and spec.origin else ""
     path = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH", ""))))
     return {**os.environ, **_NO_AUTHORITIES, "PYTHONPATH": path}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from console.shell.child import STOP_S, ChildFailed, die_with_parent, environment
+from turnout.console.shell.child import STOP_S, ChildFailed, die_with_parent, environment
 
 if TYPE_CHECKING:
     import aiohttp  # a third of a second, and who only begins an extender has no use for it
@@ -58,7 +58,7 @@ class Up:
 
 def own_extender() -> tuple[str, ...]:
     """The command of our own extender."""
-    return (sys.executable, "-m", "scheduler_ext")
+    return (sys.executable, "-m", "turnout.scheduler_ext")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def begin(command: Sequence[str], kubeconfig: Path, configmap: str, folder: Path
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=environment("scheduler_ext"),
+            env=environment(),
             start_new_session=True,  # a Ctrl-C in the terminal is for us; we end the child
             preexec_fn=die_with_parent if sys.platform == "linux" else None,
         )

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from console.shell.child import STOP_S, ChildFailed, die_with_parent, environment
+from turnout.console.shell.child import STOP_S, ChildFailed, die_with_parent, environment
 
 _START_S = 30.0
 _TOLD_LINES = 12
@@ -49,7 +49,7 @@ class Lender:
 
 def own_lender() -> tuple[str, ...]:
     """The command of our own lender."""
-    return (sys.executable, "-m", "autoscaler")
+    return (sys.executable, "-m", "turnout.autoscaler")
 
 
 @asynccontextmanager
@@ -67,7 +67,7 @@ async def lending(
         stdin=DEVNULL,
         stdout=DEVNULL,
         stderr=PIPE,
-        env=environment("autoscaler"),
+        env=environment(),
         start_new_session=True,  # a Ctrl-C in the terminal is for us; we end the child
         preexec_fn=die_with_parent if sys.platform == "linux" else None,
     )

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kube.errors import CallError
-    from kube.shell.client import Client
+    from turnout.kube.errors import CallError
+    from turnout.kube.shell.client import Client
 
 VIEWER = "turnout-viewer"  # the ClusterRole of deploy/manifests that allows all of it
 _EMPTY = b'{"metadata":{"resourceVersion":"1"},"items":[]}'
@@ -35,7 +35,7 @@ class Once:
         self, path: str, params: Mapping[str, Any] | None = None, *, limit: int = 500
     ) -> AsyncIterator[bytes]:
         """Each page of a list; an empty one of what may not be listed."""
-        from kube.errors import CallError, Forbidden, Gone, NotFound
+        from turnout.kube.errors import CallError, Forbidden, Gone, NotFound
 
         try:
             async for page in self._client.pages(path, params, limit=limit):
@@ -75,7 +75,7 @@ class Once:
 
     async def _narrower(self, path: str, params: Mapping[str, Any] | None, limit: int) -> AsyncIterator[bytes]:
         """List the same of the one namespace; nothing where that may not be either."""
-        from kube.errors import Forbidden
+        from turnout.kube.errors import Forbidden
 
         plural = path.rpartition("/")[2]
         if plural in _OF_THE_CLUSTER or "/namespaces/" in path:

@@ -37,13 +37,13 @@ def _where(parser: argparse.ArgumentParser) -> None:
 
 
 def _key(args: argparse.Namespace) -> str:
-    from kube.labels import FAULTY
+    from turnout.kube.labels import FAULTY
 
     return getattr(args, "taint_key", FAULTY)
 
 
 def _list(args: argparse.Namespace) -> int:
-    from console.nodes import as_json, as_text, rows
+    from turnout.console.nodes import as_json, as_text, rows
 
     async def look() -> None:
         import msgspec
@@ -59,9 +59,9 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _untaint(args: argparse.Namespace) -> int:
-    from console.nodes import freed
-    from kube.errors import Conflict
-    from kube.shell.put import MERGE
+    from turnout.console.nodes import freed
+    from turnout.kube.errors import Conflict
+    from turnout.kube.shell.put import MERGE
 
     async def free() -> None:
         import msgspec
@@ -82,7 +82,7 @@ def _untaint(args: argparse.Namespace) -> int:
 
 
 async def _client(args: argparse.Namespace) -> Any:
-    from kube.shell.client import Client
+    from turnout.kube.shell.client import Client
 
     return await Client.open(getattr(args, "kubeconfig", None), getattr(args, "context", None))
 
@@ -90,8 +90,8 @@ async def _client(args: argparse.Namespace) -> Any:
 def _done(command: str, work: Coroutine[Any, Any, None], right: str, node: str = "") -> int:
     import asyncio
 
-    from console.nodes import NotTainted
-    from kube.errors import Forbidden, KubeError, NotFound
+    from turnout.console.nodes import NotTainted
+    from turnout.kube.errors import Forbidden, KubeError, NotFound
 
     try:
         asyncio.run(work)

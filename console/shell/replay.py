@@ -20,7 +20,7 @@ def add(commands: Any) -> None:
 
 
 def _replay(args: argparse.Namespace) -> int:
-    from autoscaler.telling.replay import replay
+    from turnout.autoscaler.telling.replay import replay
 
     decisions = looks = 0
     try:

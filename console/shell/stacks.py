@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from launcher.health.stacks.model import Gathered
+    from turnout.launcher.health.stacks.model import Gathered
 
 FAILED = 1
 _NAME = re.compile(r"(\d{5})-(\d{5})\.stacktrace")
@@ -28,9 +28,9 @@ def add(commands: Any) -> None:
 
 
 def _stacks(args: argparse.Namespace) -> int:
-    from launcher.errors import BadStacks
-    from launcher.health.stacks.telling import files, merge, verdict
-    from launcher.shell.watching.files import write
+    from turnout.launcher.errors import BadStacks
+    from turnout.launcher.health.stacks.telling import files, merge, verdict
+    from turnout.launcher.shell.watching.files import write
 
     try:
         merged = merge(_gathered(args.path))
@@ -46,10 +46,10 @@ def _stacks(args: argparse.Namespace) -> int:
 
 def _gathered(folder: Path) -> Gathered:
     """What all files of the folder show. One that cannot be read is told, and its rank is silent."""
-    from launcher.errors import BadStacks
-    from launcher.health.calls.model import Record
-    from launcher.health.stacks.model import MOST_RANKS, Gathered, Showing
-    from launcher.health.stacks.reading import MOST_BYTES, read, record_of
+    from turnout.launcher.errors import BadStacks
+    from turnout.launcher.health.calls.model import Record
+    from turnout.launcher.health.stacks.model import MOST_RANKS, Gathered, Showing
+    from turnout.launcher.health.stacks.reading import MOST_BYTES, read, record_of
 
     names = sorted(name for name in os.listdir(folder) if _NAME.fullmatch(name))
     if not names:

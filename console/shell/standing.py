@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from console.standing import Write
+    from turnout.console.standing import Write
 
 FAILED, USAGE = 1, 2
 _MANAGER = "turnout-cli"
@@ -41,8 +41,8 @@ def _target(parser: argparse.ArgumentParser) -> None:
 
 
 def _pause(args: argparse.Namespace) -> int:
-    from autoscaler.model import Standing
-    from console.standing import BadWish, job_key, of_all, of_job, until
+    from turnout.autoscaler.model import Standing
+    from turnout.console.standing import BadWish, job_key, of_all, of_job, until
 
     def wanted() -> Write:
         ends = until(args.until, args.for_, time.time())
@@ -58,8 +58,8 @@ def _pause(args: argparse.Namespace) -> int:
 
 
 def _resume(args: argparse.Namespace) -> int:
-    from autoscaler.model import Standing
-    from console.standing import job_key, of_all, of_job
+    from turnout.autoscaler.model import Standing
+    from turnout.console.standing import job_key, of_all, of_job
 
     return _done(
         "resume", args, lambda: of_all(args.orders, Standing.RUN) if args.all else of_job(job_key(args.job), None)
@@ -69,8 +69,8 @@ def _resume(args: argparse.Namespace) -> int:
 def _done(command: str, args: argparse.Namespace, wanted: Callable[[], Write]) -> int:
     import asyncio
 
-    from console.standing import BadWish
-    from kube.errors import BadKubeconfig, KubeError, NotFound
+    from turnout.console.standing import BadWish
+    from turnout.kube.errors import BadKubeconfig, KubeError, NotFound
 
     try:
         write = wanted()
@@ -90,8 +90,8 @@ def _done(command: str, args: argparse.Namespace, wanted: Callable[[], Write]) -
 
 
 async def _write(args: argparse.Namespace, write: Write) -> None:
-    from kube.shell.client import Client
-    from kube.shell.put import MERGE, put
+    from turnout.kube.shell.client import Client
+    from turnout.kube.shell.put import MERGE, put
 
     async with await Client.open(args.kubeconfig, args.context) as client:
         if write.makes:

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from autoscaler.model import Observation
-    from autoscaler.settings import Settings
-    from autoscaler.telling.chain import Chain
-    from console.partly import Partly
-    from jobs.model import JobKey
-    from kube.objects import Node
+    from turnout.autoscaler.model import Observation
+    from turnout.autoscaler.settings import Settings
+    from turnout.autoscaler.telling.chain import Chain
+    from turnout.console.partly import Partly
+    from turnout.jobs.model import JobKey
+    from turnout.kube.objects import Node
 
 FAILED, USAGE = 1, 2
 _LIST_S = 60.0  # for everything
@@ -69,11 +69,11 @@ class Sighted:
 def _why(args: argparse.Namespace) -> int:
     import asyncio
 
-    from autoscaler.settings import Settings
-    from console.shell.listing import CannotSee
-    from console.why import NoSuchJob
-    from kube.errors import BadKubeconfig, KubeError
-    from kube.flags import BadSetting
+    from turnout.autoscaler.settings import Settings
+    from turnout.console.shell.listing import CannotSee
+    from turnout.console.why import NoSuchJob
+    from turnout.kube.errors import BadKubeconfig, KubeError
+    from turnout.kube.flags import BadSetting
 
     given = {flag.replace("-", "_"): getattr(args, flag.replace("-", "_")) for flag in _FLAGS}
     try:
@@ -100,11 +100,11 @@ async def _list(wanted: Settings, namespace: str) -> Sighted:
     """
     import asyncio
 
-    from autoscaler.shell.sight import Sight
-    from console.shell.listing import CannotSee, Once
-    from jobs.kinds.all import KINDS
-    from kube.shell.client import Client
-    from kube.shell.clock import RealClock
+    from turnout.autoscaler.shell.sight import Sight
+    from turnout.console.shell.listing import CannotSee, Once
+    from turnout.jobs.kinds.all import KINDS
+    from turnout.kube.shell.client import Client
+    from turnout.kube.shell.clock import RealClock
 
     async with await Client.open(wanted.kubeconfig, wanted.context) as client:
         once, view = Once(client, namespace), _view(wanted)
@@ -128,10 +128,10 @@ async def _list(wanted: Settings, namespace: str) -> Sighted:
 
 def _view(wanted: Settings) -> Any:
     """The lender's view, with the nodes kept at hand, and what is nobody's job."""
-    from autoscaler.model import ELSEWHERE
-    from autoscaler.telling.never import BareGang
-    from autoscaler.view import View
-    from jobs.kinds.all import KINDS
+    from turnout.autoscaler.model import ELSEWHERE
+    from turnout.autoscaler.telling.never import BareGang
+    from turnout.autoscaler.view import View
+    from turnout.jobs.kinds.all import KINDS
 
     class Kept(View):
         def __init__(self) -> None:
@@ -156,9 +156,9 @@ def _view(wanted: Settings) -> Any:
 
 def _found(args: argparse.Namespace, wanted: Settings, sighted: Sighted, namespace: str) -> Chain | Partly | str:
     """Give what is to be told of the job, a sentence for one of which nothing is decided. Raises NoSuchJob."""
-    from console.shell.listing import may_not
-    from console.why import NoSuchJob, meant, running
-    from jobs.model import Life
+    from turnout.console.shell.listing import may_not
+    from turnout.console.why import NoSuchJob, meant, running
+    from turnout.jobs.model import Life
 
     now_s, view = time.time(), sighted.view
     seen, bare = view.observation(now_s), view.bare_gangs()
@@ -183,11 +183,11 @@ def _chain(
     wanted: Settings, sighted: Sighted, seen: Observation, key: JobKey, ended: Mapping[JobKey, str], now_s: float
 ) -> Chain:
     """The chain of the job, decided as the lender decides."""
-    from autoscaler.decide import decide
-    from autoscaler.telling.chain import chain
-    from autoscaler.telling.forecast import forecast
-    from autoscaler.telling.lives import Lives
-    from autoscaler.telling.never import Beside
+    from turnout.autoscaler.decide import decide
+    from turnout.autoscaler.telling.chain import chain
+    from turnout.autoscaler.telling.forecast import forecast
+    from turnout.autoscaler.telling.lives import Lives
+    from turnout.autoscaler.telling.never import Beside
 
     view, policy, lives = sighted.view, wanted.policy(), Lives()
     lives.look((uid, view.jobs[uid].queue, view.raw[done]) for done, uid in ended.items() if done in view.raw)
@@ -202,8 +202,8 @@ def _chain(
 
 def _partly(sighted: Sighted, seen: Observation, key: JobKey, now_s: float) -> Partly:
     """Give what the pods of the job tell by themselves."""
-    from autoscaler.telling.never import Beside, members
-    from console.partly import Partly
+    from turnout.autoscaler.telling.never import Beside, members
+    from turnout.console.partly import Partly
 
     view = sighted.view
     one = next(each for each in seen.jobs if each.job.key == key)
@@ -234,9 +234,9 @@ def _tell(args: argparse.Namespace, sighted: Sighted, found: Chain | Partly | st
     import msgspec
     from rich.text import Text
 
-    from console import partly, why
-    from console.shell.listing import may_not
-    from console.shell.terminal import terminal
+    from turnout.console import partly, why
+    from turnout.console.shell.listing import may_not
+    from turnout.console.shell.terminal import terminal
 
     if args.json:
         told = {"job": None, "says": found} if isinstance(found, str) else msgspec.to_builtins(found)

@@ -19,10 +19,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
-from launcher.api.gradients import synced
-from launcher.batch import ElasticBatch
-from launcher.data import ElasticSampler
-from launcher.rates import Rule, following, world_of
+from turnout.launcher.api.gradients import synced
+from turnout.launcher.batch import ElasticBatch
+from turnout.launcher.data import ElasticSampler
+from turnout.launcher.rates import Rule, following, world_of
 
 
 def options() -> argparse.Namespace:

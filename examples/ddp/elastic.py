@@ -9,10 +9,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
-from launcher.batch import ElasticBatch
-from launcher.data import ElasticSampler
-from launcher.shell.progress import Steps
-from launcher.shell.saving.checkpointer import Checkpointer
+from turnout import Checkpointer, ElasticBatch, ElasticSampler, Steps
 
 EPOCHS, BATCH, RATE = 4, 32, 0.05
 

@@ -12,10 +12,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader, TensorDataset
 
-from launcher.batch import ElasticBatch
-from launcher.data import ElasticSampler
-from launcher.shell.progress import Steps
-from launcher.shell.saving.dcp import FlashStorageReader, FlashStorageWriter
+from turnout import ElasticBatch, ElasticSampler, FlashStorageReader, FlashStorageWriter, Steps
 
 EPOCHS, BATCH, RATE = 4, 32, 0.05
 

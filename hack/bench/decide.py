@@ -19,15 +19,15 @@ from pathlib import Path
 
 import numpy as np
 
-from autoscaler.__main__ import settle
-from autoscaler.decide import decide
-from autoscaler.model import TURN, Observation, Policy, Queue, Seen, Worker
-from autoscaler.room import Room
 from hack.bench.looking import cluster, feed
 from hack.bench.looking.fed import Fed
 from hack.bench.outcome import Outcome, Table, Target
-from jobs.model import Bounds, Job, JobKey, Life
-from kube.shape import PodShape
+from turnout.autoscaler.__main__ import settle
+from turnout.autoscaler.decide import decide
+from turnout.autoscaler.model import TURN, Observation, Policy, Queue, Seen, Worker
+from turnout.autoscaler.room import Room
+from turnout.jobs.model import Bounds, Job, JobKey, Life
+from turnout.kube.shape import PodShape
 
 GPU = "nvidia.com/gpu"
 NODES, PER_NODE, JOBS, QUEUES, RUNS = 12_500, 8, 10_000, 50, 40

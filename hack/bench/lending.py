@@ -14,7 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from hack.bench.outcome import Outcome, Table, Target
 from hack.bench.replaying import scenes
 from hack.bench.replaying.scenes import CLUSTERS, SCENES, Found, Scene, Task, clusters, replayed
-from simulator.replay.shell import files
+from turnout.simulator.replay.shell import files
 
 QUICK_JOBS, SEEDS = 700, 3
 Results = Mapping[Scene, Sequence[Found]]

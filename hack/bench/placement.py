@@ -19,10 +19,10 @@ import numpy as np
 from hack.bench.outcome import Outcome, Table, Target
 from hack.bench.placing import exact, instances, rivals, streams, trickling
 from hack.bench.placing.rivals import Hosts, Room
-from topology.cost import cost
-from topology.fabric import Fabric, build
-from topology.model import Ask, Entry, Placement
-from topology.plan import plan
+from turnout.topology.cost import cost
+from turnout.topology.fabric import Fabric, build
+from turnout.topology.model import Ask, Entry, Placement
+from turnout.topology.plan import plan
 
 _CLOSES_S = 5.0  # CP-SAT's time for one instance
 _CEILINGS = (0.85, 0.9, 0.95)

@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from console.shell.terminal import ended_by_sigterm
 from hack.chaos.history import Record
 from hack.chaos.runner import Outcome, run
 from hack.chaos.schedule import Blow, Fault, schedule
 from hack.chaos.stand.cast import COOLDOWN_S, LENDER_LEASE_S, SHORT, Plan
 from hack.chaos.times import figures, table
+from turnout.console.shell.terminal import ended_by_sigterm
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--kinds", type=_kinds, default=default.kinds, metavar="KIND,...", help=_named(tuple(Fault)))
     parser.add_argument("--folder", type=Path, default=default.folder, help="for histories (%(default)s)")
     settings = Settings(**vars(parser.parse_args(argv)))
-    logging.getLogger("simulator").setLevel(logging.ERROR)
+    logging.getLogger("turnout.simulator").setLevel(logging.ERROR)
     outcomes = [_play(seed, settings) for seed in range(settings.seed, settings.seed + settings.seeds)]
     return _close(settings, outcomes)
 

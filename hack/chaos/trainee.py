@@ -19,11 +19,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from launcher.api.gradients import synced
-from launcher.batch import ElasticBatch
-from launcher.data import ElasticSampler
-from launcher.shell.progress import Steps
-from launcher.shell.saving.checkpointer import Checkpointer
+from turnout.launcher.api.gradients import synced
+from turnout.launcher.batch import ElasticBatch
+from turnout.launcher.data import ElasticSampler
+from turnout.launcher.shell.progress import Steps
+from turnout.launcher.shell.saving.checkpointer import Checkpointer
 
 DISK_EVERY, KEPT = 20, 5
 AT_ONCE = 3  # steps of a round that nobody dawdles before: how long a recovery takes is to be seen

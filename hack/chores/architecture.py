@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-from hack.chores.house import Import, Module, read
+from hack.chores.house import BESIDE, PACKAGE, Import, Module, read
 
 FLOORS = {
     "topology": 0,
@@ -25,7 +25,6 @@ FLOORS = {
     "simulator": 3,
     "console": 4,
 }
-BESIDE = ("hack", "tests")  # they import anything; only tests import them
 
 RIMS = {"scheduler_ext.nominator"}  # wiring of a second program: a package has only one __main__
 
@@ -74,7 +73,9 @@ def floors(modules: Sequence[Module]) -> Iterator[Fault]:
     for module in modules:
         for found in module.imports():
             target = found.target.split(".", 1)[0]
-            if target != module.package and (why := _wrong_way(module, found, target)):
+            if found.bare and target in FLOORS:
+                yield Fault("floor", module.path, found.line, f"{found.target} is imported as {PACKAGE}.{found.target}")
+            elif target != module.package and (why := _wrong_way(module, found, target)):
                 yield Fault("floor", module.path, found.line, f"{module.package} imports {found.target}: {why}")
 
 

@@ -7,17 +7,24 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+PACKAGE = "turnout"  # the one import package: its rooms lie at the top of the tree
+BESIDE = ("hack", "tests")  # outside of it: they import anything; only tests import them
 
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """One imported name. target: as far as the text tells, `a.b.c` of `from a.b import c`. lazy: inside a function."""
+    """One imported name. target: as far as the text tells, `a.b.c` of `from turnout.a.b import c`. lazy: in a function.
+
+    bare: whether the text leaves the package out, and so means whatever module of that name comes first.
+    """
 
     target: str
     line: int
     lazy: bool = False
+    bare: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +48,7 @@ class Module:
 
     def imports(self) -> tuple[Import, ...]:
         """Every import of the file, lazy ones and `import_module("...")` included, in the order of its lines."""
-        return tuple(sorted(self._found(self.tree, False), key=lambda found: (found.line, found.target)))
+        return tuple(sorted(map(_named, self._found(self.tree, False)), key=lambda found: (found.line, found.target)))
 
     def _found(self, node: ast.AST, lazy: bool) -> Iterator[Import]:
         for child in ast.iter_child_nodes(node):
@@ -60,8 +67,13 @@ class Module:
         if not node.level:
             return node.module or ""
         folders = self.name.split(".") if self.is_init else self.name.split(".")[:-1]
-        kept = folders[: len(folders) - (node.level - 1)]
+        kept = [*(() if self.package in BESIDE else (PACKAGE,)), *folders[: len(folders) - (node.level - 1)]]
         return ".".join([*kept, node.module] if node.module else kept)
+
+
+def _named(found: Import) -> Import:
+    inside = found.target.startswith(f"{PACKAGE}.")
+    return replace(found, target=found.target.removeprefix(f"{PACKAGE}."), bare=not inside)
 
 
 def _named_at_run_time(call: ast.Call) -> str | None:

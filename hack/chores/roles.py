@@ -12,7 +12,8 @@ from typing import Any
 
 import yaml
 
-from autoscaler.rights import (
+from hack.chores import policies
+from turnout.autoscaler.rights import (
     GIVEN,
     KINDS,
     LEAD,
@@ -25,9 +26,8 @@ from autoscaler.rights import (
     KindRights,
     Rule,
 )
-from autoscaler.telling.status import PREFIX
-from hack.chores import policies
-from kube import labels
+from turnout.autoscaler.telling.status import PREFIX
+from turnout.kube import labels
 
 FOLDER = Path("deploy/manifests/autoscaler")
 LENDER, NAMESPACE = "turnout-autoscaler", "turnout-system"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hack.chores import policies
 from hack.chores.roles import text
-from kube import labels
+from turnout.kube import labels
 
 FILE = Path("deploy/manifests/launcher/guard-verdicts.yaml")
 NAME = "turnout-verdicts-of-the-pod-itself-only"

@@ -42,9 +42,9 @@ class Bench:
         listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, text=True, check=True).stdout
         for copy in self._copies:
             for name in filter(None, listed.split("\0")):
-                if (root / name).is_file():
+                if (root / name).exists():
                     (copy / name).parent.mkdir(parents=True, exist_ok=True)
-                    shutil.copyfile(root / name, copy / name)
+                    shutil.copyfile(root / name, copy / name, follow_symlinks=False)  # a link to a room stays one
 
     def noticed(self, package: Package, mutants: Sequence[Mutant]) -> tuple[Touched, list[bool]]:
         """Tell which tests touch what, and of each mutant whether one fails, or does not end in time, with it in place.

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from jobs.kinds.colossalaijob import COLOSSALAI_JOB
-from jobs.kinds.elasticjob import ELASTIC_JOB
-from jobs.kinds.indexedjob import INDEXED_JOB
-from jobs.kinds.leaderworkerset import LEADER_WORKER_SET
-from jobs.kinds.mpijob import MPI_JOB
-from jobs.kinds.pytorchjob import PYTORCH_JOB
-from jobs.kinds.raycluster import RAY_CLUSTER
-from jobs.kinds.trainjob import TRAIN_JOB
-from jobs.kinds.volcanojob import VOLCANO_JOB
+from turnout.jobs.kinds.colossalaijob import COLOSSALAI_JOB
+from turnout.jobs.kinds.elasticjob import ELASTIC_JOB
+from turnout.jobs.kinds.indexedjob import INDEXED_JOB
+from turnout.jobs.kinds.leaderworkerset import LEADER_WORKER_SET
+from turnout.jobs.kinds.mpijob import MPI_JOB
+from turnout.jobs.kinds.pytorchjob import PYTORCH_JOB
+from turnout.jobs.kinds.raycluster import RAY_CLUSTER
+from turnout.jobs.kinds.trainjob import TRAIN_JOB
+from turnout.jobs.kinds.volcanojob import VOLCANO_JOB
 
 KINDS = {
     kind.kind: kind

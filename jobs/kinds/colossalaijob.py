@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from jobs.fields import Part
-from jobs.kinds import common
-from jobs.model import BadJob, Job, JobKind, Life, Object
-from jobs.pods import PodMarks, Said
-from kube import labels
+from turnout.jobs.fields import Part
+from turnout.jobs.kinds import common
+from turnout.jobs.model import BadJob, Job, JobKind, Life, Object
+from turnout.jobs.pods import PodMarks, Said
+from turnout.kube import labels
 
 KIND, PATH = "ColossalAIJob", "/apis/batch.tensorstack.dev/v1beta1/colossalaijobs"
 WHY = "colossalai run starts on the hosts of one list: another size is another start"

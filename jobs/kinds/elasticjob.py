@@ -9,13 +9,13 @@ comes from that version. A plan that was lost in between is known by the notes, 
 
 from __future__ import annotations
 
-from jobs import command
-from jobs.fields import Part
-from jobs.kinds import common
-from jobs.kinds import notes as said_in
-from jobs.model import BadJob, Change, Job, JobKind, Life, Object
-from jobs.pods import PodMarks, Said, first, number
-from kube import labels
+from turnout.jobs import command
+from turnout.jobs.fields import Part
+from turnout.jobs.kinds import common
+from turnout.jobs.kinds import notes as said_in
+from turnout.jobs.model import BadJob, Change, Job, JobKind, Life, Object
+from turnout.jobs.pods import PodMarks, Said, first, number
+from turnout.kube import labels
 
 GROUP = "elastic.iml.github.io/v1alpha1"
 KIND, PATH = "ElasticJob", f"/apis/{GROUP}/elasticjobs"

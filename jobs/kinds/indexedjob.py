@@ -7,10 +7,10 @@ Failures of before a resize keep counting to its backoffLimit.
 
 from __future__ import annotations
 
-from jobs.fields import Part
-from jobs.kinds import common
-from jobs.model import Change, Job, JobKind, Object
-from kube import labels
+from turnout.jobs.fields import Part
+from turnout.jobs.kinds import common
+from turnout.jobs.model import Change, Job, JobKind, Object
+from turnout.kube import labels
 
 KIND, PATH = "Job", "/apis/batch/v1/jobs"
 

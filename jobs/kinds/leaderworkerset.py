@@ -5,10 +5,10 @@ A worker is a pod, leaders too, and sizes are multiples of a group's size. Sourc
 
 from __future__ import annotations
 
-from jobs.kinds import common
-from jobs.model import BadJob, Change, Job, JobKind, Object
-from jobs.pods import PodMarks, Said, number
-from kube import labels
+from turnout.jobs.kinds import common
+from turnout.jobs.model import BadJob, Change, Job, JobKind, Object
+from turnout.jobs.pods import PodMarks, Said, number
+from turnout.kube import labels
 
 KIND, PATH = "LeaderWorkerSet", "/apis/leaderworkerset.x-k8s.io/v1/leaderworkersets"
 _MARK = "leaderworkerset.sigs.k8s.io"

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from jobs import command
-from jobs.fields import Part
-from jobs.kinds import common
-from jobs.model import BadJob, Change, Job, JobKind, Object
-from jobs.pods import PodMarks, Said, first, index
-from kube import labels
+from turnout.jobs import command
+from turnout.jobs.fields import Part
+from turnout.jobs.kinds import common
+from turnout.jobs.model import BadJob, Change, Job, JobKind, Object
+from turnout.jobs.pods import PodMarks, Said, first, index
+from turnout.kube import labels
 
 KIND, PATH = "MPIJob", "/apis/kubeflow.org/v2beta1/mpijobs"
 _STARTERS = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "srun")

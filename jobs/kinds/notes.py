@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from jobs.model import ANY_SIZE, BadJob, Bank, Bounds, Order, Pause, Sizes, Spread
-from kube import labels
-from kube.times import since_1970
+from turnout.jobs.model import ANY_SIZE, BadJob, Bank, Bounds, Order, Pause, Sizes, Spread
+from turnout.kube import labels
+from turnout.kube.times import since_1970
 
 Notes = Mapping[str, str]
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from jobs.fields import Part
-from jobs.kinds import common
-from jobs.model import BadJob, Change, Job, JobKind, Object
-from kube import labels
+from turnout.jobs.fields import Part
+from turnout.jobs.kinds import common
+from turnout.jobs.model import BadJob, Change, Job, JobKind, Object
+from turnout.kube import labels
 
 KIND, PATH = "PyTorchJob", "/apis/kubeflow.org/v1/pytorchjobs"
 _ROLES = "spec.pytorchReplicaSpecs"

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from jobs.fields import MOST, Part
-from jobs.kinds import common
-from jobs.model import BadJob, Change, Job, JobKind, Life, Object
-from jobs.pods import PodMarks, Said, number
-from kube import labels
+from turnout.jobs.fields import MOST, Part
+from turnout.jobs.kinds import common
+from turnout.jobs.model import BadJob, Change, Job, JobKind, Life, Object
+from turnout.jobs.pods import PodMarks, Said, number
+from turnout.kube import labels
 
 KIND, PATH = "RayCluster", "/apis/ray.io/v1/rayclusters"
 HEAD_GROUP = "headgroup"  # what KubeRay calls it on pods

@@ -5,11 +5,11 @@ What one holds is counted by the Jobs that its JobSet makes: a TrainJob itself a
 
 from __future__ import annotations
 
-from jobs.fields import Part
-from jobs.kinds import common
-from jobs.model import Job, JobKind, Object
-from jobs.pods import PodMarks, Said
-from kube import labels
+from turnout.jobs.fields import Part
+from turnout.jobs.kinds import common
+from turnout.jobs.model import Job, JobKind, Object
+from turnout.jobs.pods import PodMarks, Said
+from turnout.kube import labels
 
 KIND, PATH = "TrainJob", "/apis/trainer.kubeflow.org/v1alpha1/trainjobs"
 WHY = "spec.trainer of a TrainJob cannot be changed once it is made"

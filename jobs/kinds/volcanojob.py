@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from jobs.fields import Part
-from jobs.kinds import common
-from jobs.model import BadJob, Change, Job, JobKind, Life, Object
-from kube import labels
+from turnout.jobs.fields import Part
+from turnout.jobs.kinds import common
+from turnout.jobs.model import BadJob, Change, Job, JobKind, Life, Object
+from turnout.kube import labels
 
 KIND, PATH = "VolcanoJob", "/apis/batch.volcano.sh/v1alpha1/jobs"
 _ENDS = ("Completed", "Failed", "Aborted", "Terminated")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from jobs.queues import koordinator, kueue, namespace, volcano
-from jobs.queues.charge import room
-from jobs.queues.model import Amounts, Demand, Dialect, QueueSpec, Share
+from turnout.jobs.queues import koordinator, kueue, namespace, volcano
+from turnout.jobs.queues.charge import room
+from turnout.jobs.queues.model import Amounts, Demand, Dialect, QueueSpec, Share
 
 NOTHING_ASKED: Mapping[str, Amounts] = {}
 

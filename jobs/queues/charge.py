@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from jobs.queues.model import NOTHING, Amounts
+from turnout.jobs.queues.model import NOTHING, Amounts
 
 
 class Bound(Protocol):

@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from jobs.queues.model import Amounts
-from kube import labels
-from kube.errors import KubeError
-from kube.shape import amount
+from turnout.jobs.queues.model import Amounts
+from turnout.kube import labels
+from turnout.kube.errors import KubeError
+from turnout.kube.shape import amount
 
 _LONGEST = 9  # digits of a count
 

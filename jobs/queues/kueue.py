@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from jobs.queues.fields import Fields, headroom
-from jobs.queues.model import COHORT, NOTHING, Demand, Dialect, Flavor, Object, QueueSpec, Share
-from jobs.queues.tree import CIRCLE, top_down
-from kube import labels
+from turnout.jobs.queues.fields import Fields, headroom
+from turnout.jobs.queues.model import COHORT, NOTHING, Demand, Dialect, Flavor, Object, QueueSpec, Share
+from turnout.jobs.queues.tree import CIRCLE, top_down
+from turnout.kube import labels
 
 BOOST = labels.KUEUE_BOOST
 _NEVER, _GOES_ON = "Never", "None"

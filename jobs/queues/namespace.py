@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from jobs.queues.fields import Fields, headroom
-from jobs.queues.model import NAMESPACE, NOTHING, POOL, Amounts, Demand, Dialect, Object, QueueSpec, Share
+from turnout.jobs.queues.fields import Fields, headroom
+from turnout.jobs.queues.model import NAMESPACE, NOTHING, POOL, Amounts, Demand, Dialect, Object, QueueSpec, Share
 
 _ASKED = "requests."
 _PODS = ("pods", "count/pods")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from jobs.queues.model import NOTHING, Amounts
+from turnout.jobs.queues.model import NOTHING, Amounts
 
 CIRCLE = "its parents go in a circle"
 

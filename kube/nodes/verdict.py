@@ -12,7 +12,7 @@ from typing import Annotated
 
 import msgspec
 
-from kube.errors import KubeError
+from turnout.kube.errors import KubeError
 
 MOST_BYTES = 16 << 10  # more than any verdict within the bounds below has, whatever JSON makes of its letters
 

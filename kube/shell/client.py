@@ -20,11 +20,11 @@ import msgspec
 from kubernetes.aio.client import ApiClient, Configuration
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
 
-from kube.errors import BadAnswer, BadKubeconfig, Rejected, Unauthorised, Unreachable
-from kube.shell.clock import RealClock
-from kube.shell.lines import MAX_LINE_BYTES, split
-from kube.shell.pace import Pace
-from kube.status import answered
+from turnout.kube.errors import BadAnswer, BadKubeconfig, Rejected, Unauthorised, Unreachable
+from turnout.kube.shell.clock import RealClock
+from turnout.kube.shell.lines import MAX_LINE_BYTES, split
+from turnout.kube.shell.pace import Pace
+from turnout.kube.status import answered
 
 log = logging.getLogger(__name__)
 

@@ -12,10 +12,10 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from kube.errors import CallError, Forbidden, NotFound
-from kube.shell.clock import Clock
-from kube.shell.pace import Pace
-from kube.times import rfc3339
+from turnout.kube.errors import CallError, Forbidden, NotFound
+from turnout.kube.shell.clock import Clock
+from turnout.kube.shell.pace import Pace
+from turnout.kube.times import rfc3339
 
 log = logging.getLogger(__name__)
 

@@ -18,10 +18,10 @@ from typing import Any, NoReturn, Protocol
 
 import msgspec
 
-from kube.errors import BadAnswer, Conflict, NotFound
-from kube.objects import Lease
-from kube.shell.clock import Clock
-from kube.times import rfc3339_micro
+from turnout.kube.errors import BadAnswer, Conflict, NotFound
+from turnout.kube.objects import Lease
+from turnout.kube.shell.clock import Clock
+from turnout.kube.times import rfc3339_micro
 
 log = logging.getLogger(__name__)
 

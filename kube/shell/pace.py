@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kube.shell.clock import Clock
+from turnout.kube.shell.clock import Clock
 
 
 class Pace:

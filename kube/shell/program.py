@@ -8,7 +8,7 @@ import signal
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from kube.shell.lease import Elector
+from turnout.kube.shell.lease import Elector
 
 log = logging.getLogger(__name__)
 

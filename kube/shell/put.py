@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from kube.errors import Conflict, NotFound
+from turnout.kube.errors import Conflict, NotFound
 
 MERGE = "application/merge-patch+json"
 

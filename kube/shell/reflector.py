@@ -13,11 +13,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from typing import Any, Generic, Protocol, cast
 
-from kube.backoff import Backoff
-from kube.errors import BadAnswer, CallError, Gone, NotFound, Unreachable
-from kube.feed import UNREADABLE, Feed, Known, Sink, T, Word
-from kube.shell.clock import Clock
-from kube.status import Status, fault
+from turnout.kube.backoff import Backoff
+from turnout.kube.errors import BadAnswer, CallError, Gone, NotFound, Unreachable
+from turnout.kube.feed import UNREADABLE, Feed, Known, Sink, T, Word
+from turnout.kube.shell.clock import Clock
+from turnout.kube.status import Status, fault
 
 log = logging.getLogger(__name__)
 

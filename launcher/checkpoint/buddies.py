@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from launcher.errors import BadMember
+from turnout.launcher.errors import BadMember
 
 Path = tuple[str, ...]
 Place = tuple[str, Path]

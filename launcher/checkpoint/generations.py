@@ -18,8 +18,8 @@ from enum import IntEnum
 
 import msgspec
 
-from launcher.checkpoint.sums import CHUNK_BYTES, sum_of
-from launcher.errors import BadCheckpoint, NewerFormat
+from turnout.launcher.checkpoint.sums import CHUNK_BYTES, sum_of
+from turnout.launcher.errors import BadCheckpoint, NewerFormat
 
 PAGE_BYTES = 4_096
 STRIDE_BYTES = 1 << 40  # between generations: growing one never moves another

@@ -16,9 +16,9 @@ from typing import Any
 
 import msgspec
 
-from launcher.checkpoint.layout import quoted
-from launcher.checkpoint.tree import MOST_TEXT_BYTES, MOST_VALUES, Writer
-from launcher.errors import BadState
+from turnout.launcher.checkpoint.layout import quoted
+from turnout.launcher.checkpoint.tree import MOST_TEXT_BYTES, MOST_VALUES, Writer
+from turnout.launcher.errors import BadState
 
 PLAIN = (type(None), bool, int, float, str, bytes)  # what these are never changes: the same object is the same value
 _KEYS = frozenset(PLAIN[:3]) | {str}  # equal ones of one kind are one: not so 0.0 and -0.0, nor (1,) and (True,)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from launcher.checkpoint.sums import Buffer
-from launcher.errors import BadCheckpoint, BadState
+from turnout.launcher.checkpoint.sums import Buffer
+from turnout.launcher.errors import BadCheckpoint, BadState
 
 PAGE_BYTES = 4_096
 MOST_HEAD_BYTES = 100_000_000 // PAGE_BYTES * PAGE_BYTES  # safetensors reads no longer JSON

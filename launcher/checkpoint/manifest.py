@@ -15,8 +15,8 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from launcher.checkpoint.sums import BLOCK_BYTES, CHUNK_BYTES, sum_of
-from launcher.errors import BadCheckpoint, NewerFormat
+from turnout.launcher.checkpoint.sums import BLOCK_BYTES, CHUNK_BYTES, sum_of
+from turnout.launcher.errors import BadCheckpoint, NewerFormat
 
 VERSION = 1  # each has its golden checkpoint in tests/launcher/saving/golden
 MOST_BYTES = 512 << 20  # of a manifest: the sums of 100 TiB of state

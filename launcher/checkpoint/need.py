@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from launcher.checkpoint.generations import PAGE_BYTES
-from launcher.errors import NoMemory
+from turnout.launcher.checkpoint.generations import PAGE_BYTES
+from turnout.launcher.errors import NoMemory
 
 REPLICA_GENERATIONS = 2  # of each replica: the one that is whole stays until the next one is
 FOLDER = "/dev/shm"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from launcher.checkpoint.layout import read_head
-from launcher.checkpoint.sums import Buffer
-from launcher.errors import BadCheckpoint
+from turnout.launcher.checkpoint.layout import read_head
+from turnout.launcher.checkpoint.sums import Buffer
+from turnout.launcher.errors import BadCheckpoint
 
 KEY = "turnout"  # of the head's metadata
 MARK = '["dict","dcp",1,'  # as tree.flatten begins the state that torch.distributed.checkpoint's writer saves

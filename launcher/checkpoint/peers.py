@@ -14,11 +14,11 @@ from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
-from launcher.checkpoint.generations import MOST_GENERATIONS, RECORD_BYTES, Record, read_record, record_bytes
-from launcher.checkpoint.sums import sum_of
-from launcher.checkpoint.wire import Sealed
-from launcher.errors import BadCheckpoint, BadFrame
-from launcher.keeping import Word
+from turnout.launcher.checkpoint.generations import MOST_GENERATIONS, RECORD_BYTES, Record, read_record, record_bytes
+from turnout.launcher.checkpoint.sums import sum_of
+from turnout.launcher.checkpoint.wire import Sealed
+from turnout.launcher.errors import BadCheckpoint, BadFrame
+from turnout.launcher.keeping import Word
 
 VERSION = 1
 HEAD_BYTES = 12

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from launcher.errors import BadCheckpoint, BadState
+from turnout.launcher.errors import BadCheckpoint, BadState
 
 MOST_DEPTH = 64
 MOST_VALUES = 1 << 20  # counted at each place where a value stands: a list in itself many times over ends here

@@ -14,10 +14,10 @@ from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
-from launcher.checkpoint.generations import MOST_GENERATIONS
-from launcher.errors import BadFrame
-from launcher.keeping import MOST_COPIES, Holds, Takes
-from launcher.keeping import Seat as Seat
+from turnout.launcher.checkpoint.generations import MOST_GENERATIONS
+from turnout.launcher.errors import BadFrame
+from turnout.launcher.keeping import MOST_COPIES, Holds, Takes
+from turnout.launcher.keeping import Seat as Seat
 
 VERSION = 1
 MOST_BYTES = 1 << 20  # a seat with MOST_LIES places; all else is far smaller

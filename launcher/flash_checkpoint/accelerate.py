@@ -1,8 +1,8 @@
-"""Accelerate: `from launcher.flash_checkpoint.accelerate import FlashState, StorageType`. Needs accelerate."""
+"""Accelerate: `from turnout.launcher.flash_checkpoint.accelerate import FlashState, StorageType`. Needs accelerate."""
 
 from __future__ import annotations
 
-from launcher.shell.saving.flash.choices import StorageType
-from launcher.shell.saving.frameworks.accelerate import FlashState
+from turnout.launcher.shell.saving.flash.choices import StorageType
+from turnout.launcher.shell.saving.frameworks.accelerate import FlashState
 
 __all__ = ["FlashState", "StorageType"]

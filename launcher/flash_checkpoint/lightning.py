@@ -1,7 +1,7 @@
-"""Lightning: `from launcher.flash_checkpoint.lightning import FlashCheckpoint`. Needs lightning."""
+"""Lightning: `from turnout.launcher.flash_checkpoint.lightning import FlashCheckpoint`. Needs lightning."""
 
 from __future__ import annotations
 
-from launcher.shell.saving.frameworks.lightning import FlashCheckpoint
+from turnout.launcher.shell.saving.frameworks.lightning import FlashCheckpoint
 
 __all__ = ["FlashCheckpoint"]

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
-from launcher.flash_checkpoint.megatron import StorageType, load_checkpoint, save_checkpoint, wait_latest_checkpoint
+from turnout.launcher.flash_checkpoint.megatron import (
+    StorageType,
+    load_checkpoint,
+    save_checkpoint,
+    wait_latest_checkpoint,
+)
 
 __all__ = ["StorageType", "load_checkpoint", "save_checkpoint", "wait_latest_checkpoint"]

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from launcher.errors import BadSettings
-from launcher.health.frames import Probed
-from launcher.health.groups import Groups
-from launcher.health.model import Check, Limits, Verdict
-from launcher.health.probe import Probing
-from launcher.model import Member, Reason
+from turnout.launcher.errors import BadSettings
+from turnout.launcher.health.frames import Probed
+from turnout.launcher.health.groups import Groups
+from turnout.launcher.health.model import Check, Limits, Verdict
+from turnout.launcher.health.probe import Probing
+from turnout.launcher.model import Member, Reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from enum import IntEnum
 from functools import cached_property
 from itertools import combinations
 
-from launcher.health.model import Check, Group, Link, Measured
-from launcher.health.slow import Sample
+from turnout.launcher.health.model import Check, Group, Link, Measured
+from turnout.launcher.health.slow import Sample
 
 PROOFS = 2  # others that live, or runs of one pair
 

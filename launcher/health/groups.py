@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from typing import TypeAlias
 
-from launcher.health.evidence import PROOFS, Evidence, Outcome
-from launcher.health.model import Check, Group, Link, Verdict
-from launcher.health.slow import Sample
-from launcher.health.verdict import verdict
+from turnout.launcher.health.evidence import PROOFS, Evidence, Outcome
+from turnout.launcher.health.model import Check, Group, Link, Verdict
+from turnout.launcher.health.slow import Sample
+from turnout.launcher.health.verdict import verdict
 
 Groups: TypeAlias = tuple[Group, ...]
 LEAST_SEARCHES = 3  # of three nodes there are three pairs

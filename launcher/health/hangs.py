@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from launcher.health.step_times import quantile_s
+from turnout.launcher.health.step_times import quantile_s
 
 RARE = 0.999
 KNOWN_WELL = 1_000  # steps after which the rarest thousandth is more than a guess

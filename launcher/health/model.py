@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-from launcher.errors import BadCheck
+from turnout.launcher.errors import BadCheck
 
 Group: TypeAlias = tuple[str, ...]
 Link: TypeAlias = tuple[str, str]  # in the order of the nodes

@@ -14,9 +14,9 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from launcher.errors import BadCheck, BadFrame
-from launcher.health.model import Group, Measured
-from launcher.health.switchbox import Bandwidths, Pair
+from turnout.launcher.errors import BadCheck, BadFrame
+from turnout.launcher.health.model import Group, Measured
+from turnout.launcher.health.switchbox import Bandwidths, Pair
 
 MOST_BYTES = 16 << 10  # of a plan or a report
 MOST_FAULT = 500  # characters

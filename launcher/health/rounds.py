@@ -13,14 +13,14 @@ from functools import partial
 from typing import TypeAlias
 from zlib import crc32
 
-from launcher.health.checks import AGAIN_S, MOST_AGAIN_S, Checking, LeftOut
-from launcher.health.frames import Found, Judged, Probe, Probed
-from launcher.health.groups import Groups, next_groups
-from launcher.health.model import Check, Group, Measured, Verdict
-from launcher.model import Exit, Member, Reason
-from launcher.rendezvous.state import Known, Phase
-from launcher.rendezvous.turn import Turn
-from launcher.wire import Finish
+from turnout.launcher.health.checks import AGAIN_S, MOST_AGAIN_S, Checking, LeftOut
+from turnout.launcher.health.frames import Found, Judged, Probe, Probed
+from turnout.launcher.health.groups import Groups, next_groups
+from turnout.launcher.health.model import Check, Group, Measured, Verdict
+from turnout.launcher.model import Exit, Member, Reason
+from turnout.launcher.rendezvous.state import Known, Phase
+from turnout.launcher.rendezvous.turn import Turn
+from turnout.launcher.wire import Finish
 
 SWITCHBOX = "switchbox_failed"  # the cause of a node that says itself that it must not train
 MOST_WHY = 1_024  # characters of a word in a frame

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from math import fsum, inf
 
-from launcher.health.model import Limits, Rule
+from turnout.launcher.health.model import Limits, Rule
 
 _NORMAL = 1.4826  # a median deviation of a normal distribution, in standard deviations
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from launcher.health.evidence import Evidence, Outcome
-from launcher.health.model import Cause, Finding, Undecided, Verdict
-from launcher.health.slow import Sample
+from turnout.launcher.health.evidence import Evidence, Outcome
+from turnout.launcher.health.model import Cause, Finding, Undecided, Verdict
+from turnout.launcher.health.slow import Sample
 
 
 def verdict(evidence: Evidence) -> Verdict:

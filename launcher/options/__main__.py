@@ -1,8 +1,8 @@
-"""Print docs/launcher-options.md: `python -m launcher.options > docs/launcher-options.md`."""
+"""Print docs/launcher-options.md: `python -m turnout.launcher.options > docs/launcher-options.md`."""
 
 from __future__ import annotations
 
-from launcher.options.page import markdown
+from turnout.launcher.options.page import markdown
 
 if __name__ == "__main__":
     print(markdown(), end="")

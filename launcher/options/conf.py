@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from launcher.options import values
-from launcher.options.lex import BadCommand
-from launcher.settings import Note, Warned
+from turnout.launcher.options import values
+from turnout.launcher.options.lex import BadCommand
+from turnout.launcher.settings import Note, Warned
 
 _STORE = "there is no store to reach: members talk to the coordinator"
 _ETCD = "no etcd is asked"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from launcher.options import values
-from launcher.options.option import Effect, Option, Origin
+from turnout.launcher.options import values
+from turnout.launcher.options.option import Effect, Option, Origin
 
 _CHECKS = "checks.network"
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from enum import Enum
 
-from launcher.settings import Command, Settings
+from turnout.launcher.settings import Command, Settings
 
 _APART = ("heard", "notes")
 

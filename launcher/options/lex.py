@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from launcher.errors import LauncherError
-from launcher.options.dlrover import DLROVER
-from launcher.options.option import Option
-from launcher.options.own import OURS
-from launcher.options.torchrun import TORCHRUN
-from launcher.options.values import BadValue
+from turnout.launcher.errors import LauncherError
+from turnout.launcher.options.dlrover import DLROVER
+from turnout.launcher.options.option import Option
+from turnout.launcher.options.own import OURS
+from turnout.launcher.options.torchrun import TORCHRUN
+from turnout.launcher.options.values import BadValue
 
 OPTIONS = (*TORCHRUN, *DLROVER, *OURS)
 _BY_STRING: Mapping[str, Option] = {string: option for option in OPTIONS for string in option.strings}

@@ -9,11 +9,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from launcher.model import MOST_MEMBERS
-from launcher.options import values
-from launcher.options.lex import BadCommand, Given
-from launcher.settings import ArbiterKind, Backend, Meeting, Note, Warned
-from launcher.wire import PORT
+from turnout.launcher.model import MOST_MEMBERS
+from turnout.launcher.options import values
+from turnout.launcher.options.lex import BadCommand, Given
+from turnout.launcher.settings import ArbiterKind, Backend, Meeting, Note, Warned
+from turnout.launcher.wire import PORT
 
 STATIC_PORT = 29_500  # torchrun's, where an address is given without --rdzv-endpoint
 LOCAL = "127.0.0.1"

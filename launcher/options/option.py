@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from launcher.options import values
+from turnout.launcher.options import values
 
 
 class Origin(StrEnum):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from launcher.options import values
-from launcher.options.dlrover import CHECKS
-from launcher.options.option import Option, Origin
+from turnout.launcher.options import values
+from turnout.launcher.options.dlrover import CHECKS
+from turnout.launcher.options.option import Option, Origin
 
 _MEETING = (
     Option(

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from itertools import groupby
 from textwrap import wrap
 
-from launcher.model import Exit
-from launcher.options.conf import KEYS
-from launcher.options.lex import OPTIONS
-from launcher.options.option import Effect, Option
-from launcher.settings import Warned
+from turnout.launcher.model import Exit
+from turnout.launcher.options.conf import KEYS
+from turnout.launcher.options.lex import OPTIONS
+from turnout.launcher.options.option import Effect, Option
+from turnout.launcher.settings import Warned
 
 EXITS = {
     Exit.DONE: "the whole world has finished; all leave together",
@@ -40,7 +40,7 @@ ends the program with code 2 and the name of the culprit.
 
 `no effect here` is a warning when the agent starts, with the reason in the table. All other
 options change the named fields of the agent's settings. The tests of the parser check each row of these tables; the
-page is written by `python -m launcher.options`.
+page is written by `python -m turnout.launcher.options`.
 """
 
 

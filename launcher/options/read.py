@@ -9,18 +9,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from launcher.api.strategy import resizable
-from launcher.errors import BadCheck, BadSettings, BadTerms
-from launcher.health.checks import Checks
-from launcher.health.hangs import Act, Hangs
-from launcher.health.model import Limits, Rule
-from launcher.health.probe import Probing
-from launcher.model import Exit, Terms
-from launcher.options import conf, meeting, page
-from launcher.options.lex import BadCommand, Given, Line, look_up, strangers, take_apart
-from launcher.options.option import Effect
-from launcher.options.values import BadValue, some
-from launcher.settings import (
+from turnout.launcher.api.strategy import resizable
+from turnout.launcher.errors import BadCheck, BadSettings, BadTerms
+from turnout.launcher.health.checks import Checks
+from turnout.launcher.health.hangs import Act, Hangs
+from turnout.launcher.health.model import Limits, Rule
+from turnout.launcher.health.probe import Probing
+from turnout.launcher.model import Exit, Terms
+from turnout.launcher.options import conf, meeting, page
+from turnout.launcher.options.lex import BadCommand, Given, Line, look_up, strangers, take_apart
+from turnout.launcher.options.option import Effect
+from turnout.launcher.options.values import BadValue, some
+from turnout.launcher.settings import (
     Command,
     Devices,
     Kind,

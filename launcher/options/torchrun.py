@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from launcher.options import values
-from launcher.options.option import Effect, Option
-from launcher.settings import Backend
+from turnout.launcher.options import values
+from turnout.launcher.options.option import Effect, Option
+from turnout.launcher.settings import Backend
 
 STANDALONE, NNODES, NPROC = "standalone", "nnodes", "nproc-per-node"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from math import isfinite
 
-from launcher.settings import Devices, Std, Streams
-from launcher.wire import PORT
+from turnout.launcher.settings import Devices, Std, Streams
+from turnout.launcher.wire import PORT
 
 # Signals that a process may take into its own hands, on Linux.
 # fmt: off

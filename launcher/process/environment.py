@@ -9,9 +9,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from launcher.errors import BadTerms
-from launcher.process.orders import How, Order
-from launcher.wire import Formed
+from turnout.launcher.errors import BadTerms
+from turnout.launcher.process.orders import How, Order
+from turnout.launcher.wire import Formed
 
 ROUND, RESTORE, KEEPER = "TURNOUT_ROUND", "TURNOUT_RESTORE_STEP", "TURNOUT_KEEPER"
 PARTS = "TURNOUT_RESTORE_PARTS"  # a step that others have saved: "step of so many ranks in round", "" for none

@@ -12,7 +12,7 @@ from enum import StrEnum
 from string import Template
 from typing import Any
 
-from launcher.errors import LauncherError
+from turnout.launcher.errors import LauncherError
 
 MOST_ERROR_LINES = 12
 MOST_ERROR_CHARS = 2_000

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from string import Template
 
-from launcher.process.orders import Stream
-from launcher.settings import Std, Streams
+from turnout.launcher.process.orders import Stream
+from turnout.launcher.settings import Std, Streams
 
 NOWHERE = "/dev/null"
 

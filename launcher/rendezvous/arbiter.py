@@ -14,8 +14,8 @@ from enum import StrEnum
 
 import msgspec
 
-from launcher.errors import BadTerms, LauncherError
-from launcher.model import Record
+from turnout.launcher.errors import BadTerms, LauncherError
+from turnout.launcher.model import Record
 
 HOLD_S = 15.0  # who was not seen to renew for longer has lost its round
 ROUND = "turnout.dev/round"  # the annotation of a Lease that holds a record

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from launcher.checkpoint.buddies import buddies
-from launcher.keeping import MOST_COPIES, Circle
-from launcher.model import World
-from launcher.rendezvous.held import door_of
-from launcher.rendezvous.state import Rings
+from turnout.launcher.checkpoint.buddies import buddies
+from turnout.launcher.keeping import MOST_COPIES, Circle
+from turnout.launcher.model import World
+from turnout.launcher.rendezvous.held import door_of
+from turnout.launcher.rendezvous.state import Rings
 
 
 def circles(world: World, before: Rings = ()) -> tuple[dict[str, Circle], Rings]:

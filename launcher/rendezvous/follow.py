@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from launcher.model import Member
-from launcher.rendezvous.state import Known
-from launcher.rendezvous.turn import Turn
-from launcher.wire import Base, Formed
+from turnout.launcher.model import Member
+from turnout.launcher.rendezvous.state import Known
+from turnout.launcher.rendezvous.turn import Turn
+from turnout.launcher.wire import Base, Formed
 
 
 def accepts(base: Base, formed: Formed) -> bool:

@@ -10,15 +10,15 @@ from __future__ import annotations
 from dataclasses import replace
 from zlib import crc32
 
-from launcher.health.rounds import proven
-from launcher.model import Exit, Member, Reason, Record, World
-from launcher.ranks import ips, seated
-from launcher.rendezvous.circles import circles
-from launcher.rendezvous.follow import overlaps, restored, returned, veteran
-from launcher.rendezvous.held import restorable
-from launcher.rendezvous.state import Claim, Known, Phase, State, StepDown
-from launcher.rendezvous.turn import Turn
-from launcher.wire import Base, Formed, Waiting
+from turnout.launcher.health.rounds import proven
+from turnout.launcher.model import Exit, Member, Reason, Record, World
+from turnout.launcher.ranks import ips, seated
+from turnout.launcher.rendezvous.circles import circles
+from turnout.launcher.rendezvous.follow import overlaps, restored, returned, veteran
+from turnout.launcher.rendezvous.held import restorable
+from turnout.launcher.rendezvous.state import Claim, Known, Phase, State, StepDown
+from turnout.launcher.rendezvous.turn import Turn
+from turnout.launcher.wire import Base, Formed, Waiting
 
 RETRY_S = 1.0  # between two asks of an arbiter that does not answer
 TELL_S = 10.0  # between two words about who is missing

@@ -11,8 +11,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from launcher.keeping import ALL, BARRED, MOST_LIES, Door, Held, Lies
-from launcher.model import Member, World
+from turnout.launcher.keeping import ALL, BARRED, MOST_LIES, Door, Held, Lies
+from turnout.launcher.model import Member, World
 
 _MOST_GIVERS = 4
 _MOST_OF_A_RUN = 2  # who are named to whom the parts of a shard are wanted from

@@ -16,14 +16,14 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 
-from launcher.checkpoint.buddies import heirs
-from launcher.keeping import ALL, MOST_LIES, Take
-from launcher.model import Exit, Reason
-from launcher.rendezvous.held import Run, State, door_of, ranks_in, runs_of
-from launcher.rendezvous.naming import carried
-from launcher.rendezvous.state import Handing, Known, Phase
-from launcher.rendezvous.turn import Turn
-from launcher.wire import Beat, Finish, Handover, StopAt
+from turnout.launcher.checkpoint.buddies import heirs
+from turnout.launcher.keeping import ALL, MOST_LIES, Take
+from turnout.launcher.model import Exit, Reason
+from turnout.launcher.rendezvous.held import Run, State, door_of, ranks_in, runs_of
+from turnout.launcher.rendezvous.naming import carried
+from turnout.launcher.rendezvous.state import Handing, Known, Phase
+from turnout.launcher.rendezvous.turn import Turn
+from turnout.launcher.wire import Beat, Finish, Handover, StopAt
 
 AHEAD = 2  # steps between the farthest one known and the one at which all stop
 GROWTH_GRACE_S = 60.0  # for a world that grows to reach its stop step and save

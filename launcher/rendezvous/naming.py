@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from launcher.rendezvous.held import restorable
-from launcher.rendezvous.state import Known
-from launcher.rendezvous.turn import Turn
-from launcher.wire import Stored
+from turnout.launcher.rendezvous.held import restorable
+from turnout.launcher.rendezvous.state import Known
+from turnout.launcher.rendezvous.turn import Turn
+from turnout.launcher.wire import Stored
 
 
 def saw(turn: Turn, id_: str, known: Known, seen: Stored) -> None:

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from launcher.model import Reason
-from launcher.rendezvous.state import NO_BASE
-from launcher.wire import Base, Redirect, Successor
+from turnout.launcher.model import Reason
+from turnout.launcher.rendezvous.state import NO_BASE
+from turnout.launcher.wire import Base, Redirect, Successor
 
 Address: TypeAlias = tuple[str, int]
 

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
-from launcher.health.checks import Checking
-from launcher.health.stacks.hanging import Hanging, Merge, Merged
-from launcher.model import Budget, Exit, Member, Reason, Record, Terms, World
-from launcher.wire import Base, Held, Message, Stored
+from turnout.launcher.health.checks import Checking
+from turnout.launcher.health.stacks.hanging import Hanging, Merge, Merged
+from turnout.launcher.model import Budget, Exit, Member, Reason, Record, Terms, World
+from turnout.launcher.wire import Base, Held, Message, Stored
 
 Rings: TypeAlias = tuple[Mapping[str, tuple[str, ...]], ...]
 NO_BUDGET, NO_BASE, NO_HANG = Budget(), Base(), Hanging()

@@ -11,16 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from launcher.health.frames import Hung, Probed, Stacks
-from launcher.health.rounds import came_again, check, connected, probed, spared
-from launcher.health.stacks.gathering import came_back, gathered, hung, merged, shown
-from launcher.health.stacks.hanging import Merged
-from launcher.keeping import Taken
-from launcher.model import Budget, Exit, Member, Reason, Terms
-from launcher.rendezvous.gather import gather, granted, unanswered
-from launcher.rendezvous.leave import beats, drain, hand, leaving, reached, stopped, wants_drain
-from launcher.rendezvous.naming import saw
-from launcher.rendezvous.state import (
+from turnout.launcher.health.frames import Hung, Probed, Stacks
+from turnout.launcher.health.rounds import came_again, check, connected, probed, spared
+from turnout.launcher.health.stacks.gathering import came_back, gathered, hung, merged, shown
+from turnout.launcher.health.stacks.hanging import Merged
+from turnout.launcher.keeping import Taken
+from turnout.launcher.model import Budget, Exit, Member, Reason, Terms
+from turnout.launcher.rendezvous.gather import gather, granted, unanswered
+from turnout.launcher.rendezvous.leave import beats, drain, hand, leaving, reached, stopped, wants_drain
+from turnout.launcher.rendezvous.naming import saw
+from turnout.launcher.rendezvous.state import (
     Denied,
     Drop,
     Effect,
@@ -37,8 +37,8 @@ from launcher.rendezvous.state import (
     Unanswered,
     Unfenced,
 )
-from launcher.rendezvous.turn import Turn
-from launcher.wire import (
+from turnout.launcher.rendezvous.turn import Turn
+from turnout.launcher.wire import (
     Base,
     Beat,
     Failed,

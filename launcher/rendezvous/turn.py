@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from launcher.health.checks import LeftOut
-from launcher.model import Exit, Member, Reason
-from launcher.rendezvous.state import Effect, Known, Phase, State, Tell, Told, Wake
-from launcher.wire import Finish, Message, Stop, Successor, Waiting
+from turnout.launcher.health.checks import LeftOut
+from turnout.launcher.model import Exit, Member, Reason
+from turnout.launcher.rendezvous.state import Effect, Known, Phase, State, Tell, Told, Wake
+from turnout.launcher.wire import Finish, Message, Stop, Successor, Waiting
 
 SUCCESSORS = 8
 FAREWELL_S = 5.0  # how long everybody has to hear that the job is over

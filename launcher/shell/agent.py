@@ -11,26 +11,26 @@ import signal
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
-from launcher.errors import LauncherError
-from launcher.keeping import Taken
-from launcher.model import Budget, Exit, Member, Reason
-from launcher.rendezvous.follow import accepts
-from launcher.rendezvous.seek import Address, GiveUp, Seek
-from launcher.rendezvous.state import Over, StepDown
-from launcher.settings import Settings
-from launcher.shell.contact import Contact
-from launcher.shell.hands import Hands
-from launcher.shell.happened import Came, Ended, Found, Late, Signalled
-from launcher.shell.identity import free_port
-from launcher.shell.meeting.errands import ERRANDS, Errands
-from launcher.shell.meeting.finding import Finder
-from launcher.shell.meeting.leading import Leading
-from launcher.shell.meeting.link import Link
-from launcher.shell.memory.beside import Unfetched
-from launcher.shell.say import Say
-from launcher.shell.training import told
-from launcher.whereabouts import Sighting
-from launcher.wire import (
+from turnout.launcher.errors import LauncherError
+from turnout.launcher.keeping import Taken
+from turnout.launcher.model import Budget, Exit, Member, Reason
+from turnout.launcher.rendezvous.follow import accepts
+from turnout.launcher.rendezvous.seek import Address, GiveUp, Seek
+from turnout.launcher.rendezvous.state import Over, StepDown
+from turnout.launcher.settings import Settings
+from turnout.launcher.shell.contact import Contact
+from turnout.launcher.shell.hands import Hands
+from turnout.launcher.shell.happened import Came, Ended, Found, Late, Signalled
+from turnout.launcher.shell.identity import free_port
+from turnout.launcher.shell.meeting.errands import ERRANDS, Errands
+from turnout.launcher.shell.meeting.finding import Finder
+from turnout.launcher.shell.meeting.leading import Leading
+from turnout.launcher.shell.meeting.link import Link
+from turnout.launcher.shell.memory.beside import Unfetched
+from turnout.launcher.shell.say import Say
+from turnout.launcher.shell.training import told
+from turnout.launcher.whereabouts import Sighting
+from turnout.launcher.wire import (
     VERSION,
     Ask,
     Base,

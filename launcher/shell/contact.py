@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
-from launcher.model import Reason
-from launcher.rendezvous.seek import Address, Seek
-from launcher.shell.happened import Came, Found, Late
-from launcher.shell.meeting.finding import Finder
-from launcher.shell.meeting.leading import Leading
-from launcher.shell.meeting.link import Link
-from launcher.shell.say import Say
-from launcher.wire import Base, Message, Redirect, Roster, Stored, Successor, ToCoordinator
+from turnout.launcher.model import Reason
+from turnout.launcher.rendezvous.seek import Address, Seek
+from turnout.launcher.shell.happened import Came, Found, Late
+from turnout.launcher.shell.meeting.finding import Finder
+from turnout.launcher.shell.meeting.leading import Leading
+from turnout.launcher.shell.meeting.link import Link
+from turnout.launcher.shell.say import Say
+from turnout.launcher.wire import Base, Message, Redirect, Roster, Stored, Successor, ToCoordinator
 
 MOST_KNOWN = 16
 

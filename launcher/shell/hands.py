@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol, TypeAlias
 
-from launcher.process.orders import Exited
-from launcher.shell.watching.stacks import Taken
-from launcher.wire import Formed, Handover, Held, Stored
+from turnout.launcher.process.orders import Exited
+from turnout.launcher.shell.watching.stacks import Taken
+from turnout.launcher.wire import Formed, Handover, Held, Stored
 
 Naming: TypeAlias = Callable[[Stored], Awaitable[Stored]]  # what a member sees in storage in, what all of them read out
 

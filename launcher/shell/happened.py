@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from launcher.model import Reason
-from launcher.process.orders import Exited
-from launcher.rendezvous.seek import Address, GiveUp
-from launcher.shell.meeting.link import Link
-from launcher.wire import Message
+from turnout.launcher.model import Reason
+from turnout.launcher.process.orders import Exited
+from turnout.launcher.rendezvous.seek import Address, GiveUp
+from turnout.launcher.shell.meeting.link import Link
+from turnout.launcher.wire import Message
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from launcher.errors import BadSettings, LauncherError
-from launcher.model import Member
-from launcher.settings import Meeting, Place
+from turnout.launcher.errors import BadSettings, LauncherError
+from turnout.launcher.model import Member
+from turnout.launcher.settings import Meeting, Place
 
 RESOLVE_S = 5.0
 _MOST_TOKEN_BYTES = 4_096

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
-from launcher.health.hangs import Seen
-from launcher.shell.watching.beats import beats
-from launcher.shell.watching.start import be_seen
-from launcher.shell.watching.words import (
+from turnout.launcher.health.hangs import Seen
+from turnout.launcher.shell.watching.beats import beats
+from turnout.launcher.shell.watching.start import be_seen
+from turnout.launcher.shell.watching.words import (
     BEAT_NS,
     BEATS,
     DONE,

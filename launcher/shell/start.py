@@ -14,22 +14,22 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-from launcher.errors import BadSettings
-from launcher.health.checks import Checking
-from launcher.model import Exit
-from launcher.rendezvous.arbiter import ArbiterRefused, ArbiterUnreachable
-from launcher.rendezvous.seek import Seek
-from launcher.settings import ArbiterKind, Devices, Settings
-from launcher.shell.agent import Agent
-from launcher.shell.arbiters import Arbiter
-from launcher.shell.hands import Hands
-from launcher.shell.identity import NoDoor, door_at, is_own, member_of, own_address, resolved, token_of
-from launcher.shell.meeting.door import Door
-from launcher.shell.meeting.leading import Leading
-from launcher.shell.say import Say
-from launcher.shell.training import Training
-from launcher.shell.whereabouts import Lookout
-from launcher.wire import PORT
+from turnout.launcher.errors import BadSettings
+from turnout.launcher.health.checks import Checking
+from turnout.launcher.model import Exit
+from turnout.launcher.rendezvous.arbiter import ArbiterRefused, ArbiterUnreachable
+from turnout.launcher.rendezvous.seek import Seek
+from turnout.launcher.settings import ArbiterKind, Devices, Settings
+from turnout.launcher.shell.agent import Agent
+from turnout.launcher.shell.arbiters import Arbiter
+from turnout.launcher.shell.hands import Hands
+from turnout.launcher.shell.identity import NoDoor, door_at, is_own, member_of, own_address, resolved, token_of
+from turnout.launcher.shell.meeting.door import Door
+from turnout.launcher.shell.meeting.leading import Leading
+from turnout.launcher.shell.say import Say
+from turnout.launcher.shell.training import Training
+from turnout.launcher.shell.whereabouts import Lookout
+from turnout.launcher.wire import PORT
 
 LOOPBACK = "127.0.0.1"
 ARBITER_S = 60.0  # for the arbiter to answer at all, at the start
@@ -105,7 +105,7 @@ def _measured(settings: Settings, address: str, say: Say) -> tuple[Say, Abstract
     """Count what is said, and serve the counts, where a port for them is given."""
     if (port := settings.output.metrics_port) is None:
         return say, nullcontext()
-    from launcher.shell.metrics import Metrics
+    from turnout.launcher.shell.metrics import Metrics
 
     metrics = Metrics(settings.meeting.run)
 
@@ -126,11 +126,11 @@ async def _arbiter(settings: Settings) -> Arbiter | None:
     while True:
         try:
             if meeting.arbiter is ArbiterKind.LEASE:
-                from launcher.shell.arbiters.lease import LeaseArbiter
+                from turnout.launcher.shell.arbiters.lease import LeaseArbiter
 
                 return await LeaseArbiter.open(meeting.lease, meeting.run)
             if meeting.arbiter is ArbiterKind.FILE:
-                from launcher.shell.arbiters.round_file import RoundFileArbiter
+                from turnout.launcher.shell.arbiters.round_file import RoundFileArbiter
 
                 return await RoundFileArbiter.open(Path(meeting.round_dir), meeting.run)
             return None

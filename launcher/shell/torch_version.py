@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
-from launcher.api.versions import too_old
-from launcher.errors import LauncherError
+from turnout.launcher.api.versions import too_old
+from turnout.launcher.errors import LauncherError
 
 
 class TorchTooOld(LauncherError):

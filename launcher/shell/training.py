@@ -12,25 +12,25 @@ from pathlib import Path
 
 import msgspec
 
-from launcher.checkpoint.wire import Seat
-from launcher.keeping import BARRED
-from launcher.process import numa
-from launcher.process.environment import STORED, STORED_IN, Job, common, of_process
-from launcher.process.orders import Exited, How, Order, of_rank
-from launcher.process.streams import Outputs, error_file, streams_of
-from launcher.settings import Kind, Settings
-from launcher.shell.hands import Naming
-from launcher.shell.memory.beside import KeeperBeside, Unfetched
-from launcher.shell.memory.private import memory_folder, private_folder
-from launcher.shell.processes.logs import make_attempt, make_run_folder
-from launcher.shell.processes.machine import look
-from launcher.shell.processes.processes import Processes
-from launcher.shell.progress import Watched
-from launcher.shell.say import Say
-from launcher.shell.watching.stacks import Taken
-from launcher.shell.watching.watch import Crew, Watching
-from launcher.shell.watching.words import PROGRESS
-from launcher.wire import Formed, Handover, Held, Stored
+from turnout.launcher.checkpoint.wire import Seat
+from turnout.launcher.keeping import BARRED
+from turnout.launcher.process import numa
+from turnout.launcher.process.environment import STORED, STORED_IN, Job, common, of_process
+from turnout.launcher.process.orders import Exited, How, Order, of_rank
+from turnout.launcher.process.streams import Outputs, error_file, streams_of
+from turnout.launcher.settings import Kind, Settings
+from turnout.launcher.shell.hands import Naming
+from turnout.launcher.shell.memory.beside import KeeperBeside, Unfetched
+from turnout.launcher.shell.memory.private import memory_folder, private_folder
+from turnout.launcher.shell.processes.logs import make_attempt, make_run_folder
+from turnout.launcher.shell.processes.machine import look
+from turnout.launcher.shell.processes.processes import Processes
+from turnout.launcher.shell.progress import Watched
+from turnout.launcher.shell.say import Say
+from turnout.launcher.shell.watching.stacks import Taken
+from turnout.launcher.shell.watching.watch import Crew, Watching
+from turnout.launcher.shell.watching.words import PROGRESS
+from turnout.launcher.wire import Formed, Handover, Held, Stored
 
 _HOW = {
     Kind.SCRIPT: How.SCRIPT,

@@ -6,8 +6,17 @@ import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from launcher.whereabouts import MAP_KEYS, MOST_FILE_BYTES, MOST_MAP_BYTES, PATH_ENV, Sighting, Texts, hosts, sight
-from topology.tiers import written
+from turnout.launcher.whereabouts import (
+    MAP_KEYS,
+    MOST_FILE_BYTES,
+    MOST_MAP_BYTES,
+    PATH_ENV,
+    Sighting,
+    Texts,
+    hosts,
+    sight,
+)
+from turnout.topology.tiers import written
 
 log = logging.getLogger("turnout.launcher")
 
@@ -34,7 +43,7 @@ class Lookout:
 
     def look(self) -> Sighting:
         """Read what there is now. Blocks for as long as small files take; raises nothing."""
-        from kube.labels import SWITCH_PATH
+        from turnout.kube.labels import SWITCH_PATH
 
         texts = self._read()
         if texts == self._texts:  # a map of a large cluster is parsed once

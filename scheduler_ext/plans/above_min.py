@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kube.shape import PodShape
-from kube.snapshot import Rows
-from scheduler_ext.plans.claims import Standing, claims_of
-from scheduler_ext.plans.place import GangPlan, Request, place, without_seats
-from scheduler_ext.plans.reservations import Reservations
-from topology.fabric import Fabric
+from turnout.kube.shape import PodShape
+from turnout.kube.snapshot import Rows
+from turnout.scheduler_ext.plans.claims import Standing, claims_of
+from turnout.scheduler_ext.plans.place import GangPlan, Request, place, without_seats
+from turnout.scheduler_ext.plans.reservations import Reservations
+from turnout.topology.fabric import Fabric
 
 
 def beside_others(fabric: Fabric, kept: Reservations, request: Request, plan: GangPlan, at: Standing) -> GangPlan:

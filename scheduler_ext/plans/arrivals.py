@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
-from scheduler_ext.plans.place import GangPlan, Seat, judged_members
-from scheduler_ext.seen.gang import Gang, rank_order
-from scheduler_ext.seen.gang_view import GangView
-from scheduler_ext.seen.member import Member
+from turnout.scheduler_ext.plans.place import GangPlan, Seat, judged_members
+from turnout.scheduler_ext.seen.gang import Gang, rank_order
+from turnout.scheduler_ext.seen.gang_view import GangView
+from turnout.scheduler_ext.seen.member import Member
 
 
 def carried_on(view: GangView, gang: Gang, plan: GangPlan, known: AbstractSet[str]) -> GangPlan | None:

@@ -15,17 +15,17 @@ import heapq
 from collections.abc import Iterable
 from dataclasses import replace
 
-from jobs.gang import Dialect, GangKey
-from scheduler_ext.plans.above_min import beside_others
-from scheduler_ext.plans.arrivals import carried_on
-from scheduler_ext.plans.claims import Level, Order, Standing, claims_of, standing_of
-from scheduler_ext.plans.place import GangPlan, Request, judged_members, place, whole_ask, without_seats
-from scheduler_ext.plans.reservations import Kept, Reservations
-from scheduler_ext.seen.gang import Gang, rank_order
-from scheduler_ext.seen.gang_view import GangView
-from scheduler_ext.seen.member import Member
-from topology.cost import cost
-from topology.model import Refusal, Rule
+from turnout.jobs.gang import Dialect, GangKey
+from turnout.scheduler_ext.plans.above_min import beside_others
+from turnout.scheduler_ext.plans.arrivals import carried_on
+from turnout.scheduler_ext.plans.claims import Level, Order, Standing, claims_of, standing_of
+from turnout.scheduler_ext.plans.place import GangPlan, Request, judged_members, place, whole_ask, without_seats
+from turnout.scheduler_ext.plans.reservations import Kept, Reservations
+from turnout.scheduler_ext.seen.gang import Gang, rank_order
+from turnout.scheduler_ext.seen.gang_view import GangView
+from turnout.scheduler_ext.seen.member import Member
+from turnout.topology.cost import cost
+from turnout.topology.model import Refusal, Rule
 
 MOST_HOPED = 1_024  # seats above the min, for members that nobody has created: more are not looked for
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum, auto
 
-from kube.shape import PodShape
-from scheduler_ext.plans.place import GangPlan, judged_members
-from scheduler_ext.seen.gang import Gang, rank_order
-from scheduler_ext.seen.gang_view import GangView
+from turnout.kube.shape import PodShape
+from turnout.scheduler_ext.plans.place import GangPlan, judged_members
+from turnout.scheduler_ext.seen.gang import Gang, rank_order
+from turnout.scheduler_ext.seen.gang_view import GangView
 
 # (level, -priority, above the min, not nominated, created, version, uid): the smaller, the earlier.
 Order = tuple[int, int, bool, bool, str, int, str]

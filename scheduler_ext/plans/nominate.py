@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from jobs.gang import Dialect, GangKey
-from scheduler_ext.model import Rules
-from scheduler_ext.plans.book import Book
-from scheduler_ext.plans.place import judged
-from scheduler_ext.seen.gang import Gang
-from scheduler_ext.seen.member import Member
+from turnout.jobs.gang import Dialect, GangKey
+from turnout.scheduler_ext.model import Rules
+from turnout.scheduler_ext.plans.book import Book
+from turnout.scheduler_ext.plans.place import judged
+from turnout.scheduler_ext.seen.gang import Gang
+from turnout.scheduler_ext.seen.member import Member
 
 
 class Why(Enum):

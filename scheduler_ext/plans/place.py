@@ -12,18 +12,18 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from jobs.gang import GangKey
-from kube.reserve import Pods
-from kube.shape import PodShape
-from kube.snapshot import Rows
-from scheduler_ext.seen.gang import Gang, rank_order
-from scheduler_ext.seen.member import Member
-from topology.distance import common_tier
-from topology.fabric import Fabric
-from topology.grow import grow
-from topology.model import Ask, Placement, Reason, Refusal, Rule
-from topology.order import assign
-from topology.plan import plan
+from turnout.jobs.gang import GangKey
+from turnout.kube.reserve import Pods
+from turnout.kube.shape import PodShape
+from turnout.kube.snapshot import Rows
+from turnout.scheduler_ext.seen.gang import Gang, rank_order
+from turnout.scheduler_ext.seen.member import Member
+from turnout.topology.distance import common_tier
+from turnout.topology.fabric import Fabric
+from turnout.topology.grow import grow
+from turnout.topology.model import Ask, Placement, Reason, Refusal, Rule
+from turnout.topology.order import assign
+from turnout.topology.plan import plan
 
 RoomOf = Callable[[PodShape, Pods], Rows]  # room beside some pods: a table of its own
 DOMAINS_TRIED = 64  # where several shapes must share a domain, how many domains are tried before "no"

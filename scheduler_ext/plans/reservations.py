@@ -9,12 +9,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from jobs.gang import GangKey
-from kube.reserve import Pods, Reserved, masked
-from kube.shape import PodShape
-from kube.snapshot import ClusterSnapshot, Rows
-from scheduler_ext.plans.claims import Claim, Level, Order, Standing
-from scheduler_ext.plans.place import GangPlan, RoomOf
+from turnout.jobs.gang import GangKey
+from turnout.kube.reserve import Pods, Reserved, masked
+from turnout.kube.shape import PodShape
+from turnout.kube.snapshot import ClusterSnapshot, Rows
+from turnout.scheduler_ext.plans.claims import Claim, Level, Order, Standing
+from turnout.scheduler_ext.plans.place import GangPlan, RoomOf
 
 Take = tuple[int, PodShape]
 

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from jobs.gang import Dialect
-from scheduler_ext.seen.gang_view import GangView
-from scheduler_ext.seen.member import Member
-from topology.fabric import Fabric
-from topology.tiers import Path, written
+from turnout.jobs.gang import Dialect
+from turnout.scheduler_ext.seen.gang_view import GangView
+from turnout.scheduler_ext.seen.member import Member
+from turnout.topology.fabric import Fabric
+from turnout.topology.tiers import Path, written
 
 
 @dataclass(frozen=True, slots=True)

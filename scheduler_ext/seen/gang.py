@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from jobs.gang import Dialect, GangKey
-from scheduler_ext.seen.member import Member
+from turnout.jobs.gang import Dialect, GangKey
+from turnout.scheduler_ext.seen.member import Member
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,14 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from jobs.gang import Dialect, GangKey
-from kube.errors import BadQuantity
-from kube.objects import Node, Owner, Pod, PodGroup
-from kube.snapshot import Charge, ClusterSnapshot
-from scheduler_ext.seen.gang import Gang, Sizing
-from scheduler_ext.seen.ledger import Ledger
-from scheduler_ext.seen.member import Member, member_of
-from topology.fabric import EMPTY, Fabric, with_strangers
+from turnout.jobs.gang import Dialect, GangKey
+from turnout.kube.errors import BadQuantity
+from turnout.kube.objects import Node, Owner, Pod, PodGroup
+from turnout.kube.snapshot import Charge, ClusterSnapshot
+from turnout.scheduler_ext.seen.gang import Gang, Sizing
+from turnout.scheduler_ext.seen.ledger import Ledger
+from turnout.scheduler_ext.seen.member import Member, member_of
+from turnout.topology.fabric import EMPTY, Fabric, with_strangers
 
 PATIENCE_S = 30.0  # how long room is kept, after the last member came, for those that a gang announces
 MOST_PATIENCE_S = 300.0  # the same since its first member came: who lets them trickle keeps no room for ever

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from jobs.gang import Dialect, Membership, membership
-from kube import labels
-from kube.errors import BadQuantity
-from kube.objects import Pod
-from kube.shape import PodShape, shape_of
+from turnout.jobs.gang import Dialect, Membership, membership
+from turnout.kube import labels
+from turnout.kube.errors import BadQuantity
+from turnout.kube.objects import Pod
+from turnout.kube.shape import PodShape, shape_of
 
 _FINISHED = ("Succeeded", "Failed")
 # Kinds of volume that any node can mount; "name" is every volume's own.

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from aiohttp import hdrs, web
 
-from scheduler_ext.model import Adviser
-from scheduler_ext.shell.connection import Connection, Limits, Server
-from scheduler_ext.shell.desk import Desk, Outcome, Reply, Verb, refuse
-from scheduler_ext.shell.metrics import Metrics
+from turnout.scheduler_ext.model import Adviser
+from turnout.scheduler_ext.shell.connection import Connection, Limits, Server
+from turnout.scheduler_ext.shell.desk import Desk, Outcome, Reply, Verb, refuse
+from turnout.scheduler_ext.shell.metrics import Metrics
 
 PATHS = {f"/{verb.value}": verb for verb in Verb}
 _CLOSING = {Outcome.COMPRESSED, Outcome.TOO_LARGE, Outcome.TOO_SLOW, Outcome.BUSY, Outcome.GONE}

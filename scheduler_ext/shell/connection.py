@@ -18,7 +18,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
-from scheduler_ext.wire_kube import encode_error
+from turnout.scheduler_ext.wire_kube import encode_error
 
 log = logging.getLogger("turnout.extender")
 

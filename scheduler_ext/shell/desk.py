@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from scheduler_ext import wire_kube
-from scheduler_ext.errors import BadRequest
-from scheduler_ext.model import Adviser, Answer
-from scheduler_ext.shell.metrics import Metrics
+from turnout.scheduler_ext import wire_kube
+from turnout.scheduler_ext.errors import BadRequest
+from turnout.scheduler_ext.model import Adviser, Answer
+from turnout.scheduler_ext.shell.metrics import Metrics
 
 log = logging.getLogger("turnout.extender")
 

@@ -9,13 +9,13 @@ import socket
 from dataclasses import dataclass
 from types import TracebackType
 
-from kube.shell.clock import Clock
-from scheduler_ext.model import Adviser
-from scheduler_ext.shell.app import Verbs
-from scheduler_ext.shell.connection import Limits, Server
-from scheduler_ext.shell.health import Health
-from scheduler_ext.shell.metrics import Metrics
-from scheduler_ext.shell.tls import Certificates, TlsFiles
+from turnout.kube.shell.clock import Clock
+from turnout.scheduler_ext.model import Adviser
+from turnout.scheduler_ext.shell.app import Verbs
+from turnout.scheduler_ext.shell.connection import Limits, Server
+from turnout.scheduler_ext.shell.health import Health
+from turnout.scheduler_ext.shell.metrics import Metrics
+from turnout.scheduler_ext.shell.tls import Certificates, TlsFiles
 
 LOOK_S = 5.0  # between looks at the certificate's files
 

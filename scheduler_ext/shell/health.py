@@ -12,9 +12,9 @@ from collections.abc import Callable
 import msgspec
 from aiohttp import hdrs, web
 
-from scheduler_ext.model import Adviser
-from scheduler_ext.shell.connection import Connection, Limits, Server, refusal
-from scheduler_ext.shell.metrics import Metrics
+from turnout.scheduler_ext.model import Adviser
+from turnout.scheduler_ext.shell.connection import Connection, Limits, Server, refusal
+from turnout.scheduler_ext.shell.metrics import Metrics
 
 LIMITS = Limits(body_bytes=0, connections=64, in_flight=64)
 _LOCAL_NAMES = {"localhost", "127.0.0.1", "[::1]"}

@@ -12,13 +12,13 @@ from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, Counter
 
-from kube import labels
-from kube.backoff import Backoff
-from kube.errors import CallError, Conflict, NotFound, Rejected
-from kube.objects import Pod
-from kube.shell.clock import Clock
-from scheduler_ext.plans.switch_path import Mark, marks
-from scheduler_ext.shell.view import View
+from turnout.kube import labels
+from turnout.kube.backoff import Backoff
+from turnout.kube.errors import CallError, Conflict, NotFound, Rejected
+from turnout.kube.objects import Pod
+from turnout.kube.shell.clock import Clock
+from turnout.scheduler_ext.plans.switch_path import Mark, marks
+from turnout.scheduler_ext.shell.view import View
 
 log = logging.getLogger("turnout.nominator")
 

@@ -13,13 +13,13 @@ from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, Counter
 
-from jobs.gang import GangKey
-from kube import labels
-from kube.errors import CallError, Conflict, NotFound
-from kube.objects import Pod
-from kube.shell.clock import Clock
-from scheduler_ext.plans.nominate import Nominating, Nomination, Why, clear_all, nominate
-from scheduler_ext.shell.view import View
+from turnout.jobs.gang import GangKey
+from turnout.kube import labels
+from turnout.kube.errors import CallError, Conflict, NotFound
+from turnout.kube.objects import Pod
+from turnout.kube.shell.clock import Clock
+from turnout.scheduler_ext.plans.nominate import Nominating, Nomination, Why, clear_all, nominate
+from turnout.scheduler_ext.shell.view import View
 
 log = logging.getLogger("turnout.nominator")
 

@@ -7,15 +7,15 @@ import logging
 import random
 from typing import Any
 
-from jobs.gang import Dialect
-from kube.feed import Key
-from kube.objects import ConfigMap, Node, Owner, Pod, PodGroup
-from kube.shell.clock import Clock
-from kube.shell.reflector import Reflector, Source
-from scheduler_ext.map_keeper import CONFIRM, Verdict, draw, judge, missing
-from scheduler_ext.model import Word
-from scheduler_ext.shell.view import View
-from topology.fabric import Fabric
+from turnout.jobs.gang import Dialect
+from turnout.kube.feed import Key
+from turnout.kube.objects import ConfigMap, Node, Owner, Pod, PodGroup
+from turnout.kube.shell.clock import Clock
+from turnout.kube.shell.reflector import Reflector, Source
+from turnout.scheduler_ext.map_keeper import CONFIRM, Verdict, draw, judge, missing
+from turnout.scheduler_ext.model import Word
+from turnout.scheduler_ext.shell.view import View
+from turnout.topology.fabric import Fabric
 
 log = logging.getLogger("turnout.extender")
 

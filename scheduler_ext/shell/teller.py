@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 
-from kube.shell.clock import Clock
-from kube.shell.events import EventRecorder, ObjectRef
-from scheduler_ext.model import Notice, Word
+from turnout.kube.shell.clock import Clock
+from turnout.kube.shell.events import EventRecorder, ObjectRef
+from turnout.scheduler_ext.model import Notice, Word
 
 log = logging.getLogger("turnout.extender")
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from scheduler_ext.errors import BadCertificate
-from scheduler_ext.shell.metrics import Metrics
+from turnout.scheduler_ext.errors import BadCertificate
+from turnout.scheduler_ext.shell.metrics import Metrics
 
 log = logging.getLogger("turnout.extender")
 

@@ -9,16 +9,16 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kube.objects import Pod
-from kube.shell.clock import Clock
-from scheduler_ext import advise
-from scheduler_ext.model import Answer, Notice, Rules, Victims, Word
-from scheduler_ext.plans.book import Book
-from scheduler_ext.seen.gang_view import GangView
-from scheduler_ext.seen.member import Member
-from scheduler_ext.shell.metrics import Metrics
-from topology.fabric import Fabric
-from topology.model import Rule
+from turnout.kube.objects import Pod
+from turnout.kube.shell.clock import Clock
+from turnout.scheduler_ext import advise
+from turnout.scheduler_ext.model import Answer, Notice, Rules, Victims, Word
+from turnout.scheduler_ext.plans.book import Book
+from turnout.scheduler_ext.seen.gang_view import GangView
+from turnout.scheduler_ext.seen.member import Member
+from turnout.scheduler_ext.shell.metrics import Metrics
+from turnout.topology.fabric import Fabric
+from turnout.topology.model import Rule
 
 log = logging.getLogger("turnout.extender")
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from simulator.api.kinds.catalogue import Catalogue
-from simulator.api.model import Kind
+from turnout.simulator.api.kinds.catalogue import Catalogue
+from turnout.simulator.api.model import Kind
 
 _VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
 _WRITES = ["get", "patch", "update"]

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from simulator.api.errors import ApiRefusal
-from simulator.api.model import Object
-from simulator.api.select import Question
+from turnout.simulator.api.errors import ApiRefusal
+from turnout.simulator.api.model import Object
+from turnout.simulator.api.select import Question
 
 _SLACK = 8  # changes are forgotten this many times for every `keep` of them
 Key = tuple[str, str]  # namespace, name

@@ -6,12 +6,12 @@ Source: kube-controller-manager's garbage collector. One step at a time; store.p
 
 from __future__ import annotations
 
-from simulator.api.errors import ApiRefusal
-from simulator.api.journal import Stored
-from simulator.api.kinds.rows import NAMESPACES
-from simulator.api.model import Kind
-from simulator.api.store import Store
-from simulator.api.writes.deletion import FOREGROUND, ORPHAN, Wish
+from turnout.simulator.api.errors import ApiRefusal
+from turnout.simulator.api.journal import Stored
+from turnout.simulator.api.kinds.rows import NAMESPACES
+from turnout.simulator.api.model import Kind
+from turnout.simulator.api.store import Store
+from turnout.simulator.api.writes.deletion import FOREGROUND, ORPHAN, Wish
 
 
 def collect(store: Store) -> int:

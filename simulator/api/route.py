@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simulator.api.errors import ApiRefusal, Unserved
-from simulator.api.kinds.catalogue import Catalogue
-from simulator.api.model import Kind
+from turnout.simulator.api.errors import ApiRefusal, Unserved
+from turnout.simulator.api.kinds.catalogue import Catalogue
+from turnout.simulator.api.model import Kind
 
 _OF_PODS = ("binding", "eviction", "log")
 

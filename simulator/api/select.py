@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from simulator.api.errors import ApiRefusal
-from simulator.api.model import Kind, Object
+from turnout.simulator.api.errors import ApiRefusal
+from turnout.simulator.api.model import Kind, Object
 
 Question = Callable[[Object], bool]
 

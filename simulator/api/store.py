@@ -11,22 +11,22 @@ from typing import Any
 
 import msgspec
 
-from simulator.api.errors import ApiRefusal, not_found
-from simulator.api.journal import Change, Journal, Key, Page, Stored
-from simulator.api.kinds.catalogue import Catalogue
-from simulator.api.kinds.custom import established, kind_of
-from simulator.api.kinds.rows import BUDGETS, DEFINITIONS, NAMESPACES, PODS, PRIORITIES, QUOTAS
-from simulator.api.kinds.rules import check_change, check_metadata, check_object
-from simulator.api.model import Kind, Object
-from simulator.api.select import Question
-from simulator.api.ties import Ties
-from simulator.api.writes import deletion
-from simulator.api.writes.admission import as_kind, check_update, shaped, tidied, with_priority, with_status
-from simulator.api.writes.binding import bound_to
-from simulator.api.writes.deletion import closing
-from simulator.api.writes.eviction import check_budgets, told_to_leave
-from simulator.api.writes.managed import owned
-from simulator.api.writes.quota import check_quotas
+from turnout.simulator.api.errors import ApiRefusal, not_found
+from turnout.simulator.api.journal import Change, Journal, Key, Page, Stored
+from turnout.simulator.api.kinds.catalogue import Catalogue
+from turnout.simulator.api.kinds.custom import established, kind_of
+from turnout.simulator.api.kinds.rows import BUDGETS, DEFINITIONS, NAMESPACES, PODS, PRIORITIES, QUOTAS
+from turnout.simulator.api.kinds.rules import check_change, check_metadata, check_object
+from turnout.simulator.api.model import Kind, Object
+from turnout.simulator.api.select import Question
+from turnout.simulator.api.ties import Ties
+from turnout.simulator.api.writes import deletion
+from turnout.simulator.api.writes.admission import as_kind, check_update, shaped, tidied, with_priority, with_status
+from turnout.simulator.api.writes.binding import bound_to
+from turnout.simulator.api.writes.deletion import closing
+from turnout.simulator.api.writes.eviction import check_budgets, told_to_leave
+from turnout.simulator.api.writes.managed import owned
+from turnout.simulator.api.writes.quota import check_quotas
 
 _KEPT_CHANGES = 10_000
 AS_IT_SAYS = deletion.Wish()

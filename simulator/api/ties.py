@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from simulator.api.model import Kind, Object
+from turnout.simulator.api.model import Kind, Object
 
 Where = tuple[Kind, str, str]  # kind, namespace, name
 

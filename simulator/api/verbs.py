@@ -13,16 +13,16 @@ from typing import Any
 
 import msgspec
 
-from simulator.api.errors import ApiRefusal, invalid, success
-from simulator.api.journal import Key, Page
-from simulator.api.kinds.table import table
-from simulator.api.model import Kind
-from simulator.api.route import Target
-from simulator.api.select import Question, selected
-from simulator.api.store import Store
-from simulator.api.writes import patch
-from simulator.api.writes.deletion import wish_of
-from simulator.api.writes.scale import scale_of, scaled
+from turnout.simulator.api.errors import ApiRefusal, invalid, success
+from turnout.simulator.api.journal import Key, Page
+from turnout.simulator.api.kinds.table import table
+from turnout.simulator.api.model import Kind
+from turnout.simulator.api.route import Target
+from turnout.simulator.api.select import Question, selected
+from turnout.simulator.api.store import Store
+from turnout.simulator.api.writes import patch
+from turnout.simulator.api.writes.deletion import wish_of
+from turnout.simulator.api.writes.scale import scale_of, scaled
 
 _PATCHES: dict[str, Callable[[Any, Any], Any]] = {
     "application/merge-patch+json": patch.merge,

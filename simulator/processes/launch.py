@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kube.errors import KubeError
-from kube.quantity import milli
+from turnout.kube.errors import KubeError
+from turnout.kube.quantity import milli
 
 Object = dict[str, Any]
 _REFERENCE = re.compile(r"\$(\$|\(([^()]*)\))")

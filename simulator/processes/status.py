@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kube.times import rfc3339
-from simulator.processes.book import Book, Container, End, Part, State, initialized, phase, ready
+from turnout.kube.times import rfc3339
+from turnout.simulator.processes.book import Book, Container, End, Part, State, initialized, phase, ready
 
 Object = dict[str, Any]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from simulator.replay.model import Ran, Tape
+from turnout.simulator.replay.model import Ran, Tape
 
 WORSE_S = 60.0  # nobody minds less
 _SLACK_S = 0.001  # what floats may be off by

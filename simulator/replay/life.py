@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from autoscaler.model import Seen, Worker
-from jobs.model import Bank, Bounds, Job, JobKey, Order
-from kube import labels
-from kube.shape import PodShape
-from simulator.replay.model import Ran, Submission
+from turnout.autoscaler.model import Seen, Worker
+from turnout.jobs.model import Bank, Bounds, Job, JobKey, Order
+from turnout.kube import labels
+from turnout.kube.shape import PodShape
+from turnout.simulator.replay.model import Ran, Submission
 
 EPOCH_S = 1_000_000.0  # a replay begins at 0, which means "never" to the lender
 QUEUE = "replayed"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from jobs.model import ANY_SIZE, Sizes
-from jobs.speed import Curve, speed
+from turnout.jobs.model import ANY_SIZE, Sizes
+from turnout.jobs.speed import Curve, speed
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from autoscaler.decide import decide
-from autoscaler.model import Observation, Policy, Reason, Step
-from autoscaler.seeing.idle import Idle
-from simulator.replay.life import EPOCH_S
-from simulator.replay.model import Rules, Submission, Tape
-from simulator.replay.world import World
+from turnout.autoscaler.decide import decide
+from turnout.autoscaler.model import Observation, Policy, Reason, Step
+from turnout.autoscaler.seeing.idle import Idle
+from turnout.simulator.replay.life import EPOCH_S
+from turnout.simulator.replay.model import Rules, Submission, Tape
+from turnout.simulator.replay.world import World
 
 Decide = Callable[[Observation, Policy, float], list[Step]]
 Watch = Callable[[World], None]

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from simulator.replay.model import Submission
-from simulator.replay.traces import Row, Table
+from turnout.simulator.replay.model import Submission
+from turnout.simulator.replay.traces import Row, Table
 
 _SIZES = ((1, 60), (2, 8), (4, 10), (8, 18), (16, 3), (32, 1))  # GPUs, how often: roughly those of the traces
 _DAY_S = 86_400.0

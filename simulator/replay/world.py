@@ -10,13 +10,13 @@ from enum import IntEnum
 
 import numpy as np
 
-from autoscaler.lending.worth import after_change_s
-from autoscaler.model import Observation, Policy, Queue, Reason, Step
-from autoscaler.room import Room
-from jobs.model import Bank
-from simulator.replay.life import EPOCH_S, GPU, QUEUE, Life, Pod, shape_of
-from simulator.replay.model import Eviction, Ran, Rules, Submission
-from simulator.replay.place import place
+from turnout.autoscaler.lending.worth import after_change_s
+from turnout.autoscaler.model import Observation, Policy, Queue, Reason, Step
+from turnout.autoscaler.room import Room
+from turnout.jobs.model import Bank
+from turnout.simulator.replay.life import EPOCH_S, GPU, QUEUE, Life, Pod, shape_of
+from turnout.simulator.replay.model import Eviction, Ran, Rules, Submission
+from turnout.simulator.replay.place import place
 
 
 class Event(IntEnum):

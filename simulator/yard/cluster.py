@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from kube.objects import Container, Node, Pod, Resources
-from kube.shape import PodShape, admits, amount, requests_of, shape_of
+from turnout.kube.objects import Container, Node, Pod, Resources
+from turnout.kube.shape import PodShape, admits, amount, requests_of, shape_of
 
 ZONE = "topology.kubernetes.io/zone"
 HOSTNAME = "kubernetes.io/hostname"
@@ -43,7 +43,7 @@ class Want:
 
 
 def want_of(pod: Pod, spread: tuple[tuple[str, str], ...] | None = None) -> Want:
-    """Read a pod. Raises kube.errors.BadQuantity."""
+    """Read a pod. Raises turnout.kube.errors.BadQuantity."""
     filled = msgspec.structs.replace(
         pod,
         spec=msgspec.structs.replace(

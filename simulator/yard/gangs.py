@@ -5,7 +5,7 @@ kube-scheduler by itself knows no gangs; only pods of the scheduler names that d
 
 from __future__ import annotations
 
-from jobs.gang import Dialect, GangKey, Membership
+from turnout.jobs.gang import Dialect, GangKey, Membership
 
 _DIALECTS = (Dialect.VOLCANO, Dialect.KOORDINATOR, Dialect.PLUGINS)
 GROUPS = {

@@ -11,9 +11,9 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kube.objects import Taint
-from kube.shape import PodShape
-from simulator.yard.cluster import HOSTNAME, ZONE, Cluster, Stand, Want
+from turnout.kube.objects import Taint
+from turnout.kube.shape import PodShape
+from turnout.simulator.yard.cluster import HOSTNAME, ZONE, Cluster, Stand, Want
 
 MAX_SCORE = 100
 _EXTENDER_SCALE = 10  # a point of an extender is worth ten of the scheduler's

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from topology.model import Entry
+from turnout.topology.model import Entry
 
 Object = dict[str, Any]
 GPU = "nvidia.com/gpu"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass
 
-from simulator.yard.cluster import Want
+from turnout.simulator.yard.cluster import Want
 
 
 @dataclass(slots=True)

@@ -11,8 +11,8 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from simulator.yard.cluster import Cluster, Stand, Want
-from simulator.yard.kube_default import Cursor, choose, feasible, scores
+from turnout.simulator.yard.cluster import Cluster, Stand, Want
+from turnout.simulator.yard.kube_default import Cursor, choose, feasible, scores
 
 
 class Verb(Enum):

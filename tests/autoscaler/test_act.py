@@ -2,14 +2,14 @@
 
 import pytest
 
-from autoscaler.model import Reason, Step
-from autoscaler.shell.act import MOST_GROWTHS, Hands, without
-from jobs.kinds.all import KINDS
-from jobs.model import JobKey
-from kube import labels
-from kube.errors import Conflict, Forbidden, Rejected, TooManyRequests, Unreachable
 from tests.autoscaler.world import job, seen, world
 from tests.jobs.test_kinds import indexed
+from turnout.autoscaler.model import Reason, Step
+from turnout.autoscaler.shell.act import MOST_GROWTHS, Hands, without
+from turnout.jobs.kinds.all import KINDS
+from turnout.jobs.model import JobKey
+from turnout.kube import labels
+from turnout.kube.errors import Conflict, Forbidden, Rejected, TooManyRequests, Unreachable
 
 pytestmark = pytest.mark.asyncio
 

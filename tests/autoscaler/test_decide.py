@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaler.decide import decide
-from autoscaler.model import NODES, Going, Queue, Reason
-from jobs.model import Bank, Life, Pause, Spread
 from tests.autoscaler.world import GPU, NOW_S, POLICY, job, seen, shape, world
+from turnout.autoscaler.decide import decide
+from turnout.autoscaler.model import NODES, Going, Queue, Reason
+from turnout.jobs.model import Bank, Life, Pause, Spread
 
 
 def plan(at, policy=POLICY, now_s=NOW_S):

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscaler.decide import decide
-from autoscaler.lending.quota import least_of
-from autoscaler.model import Reason
 from tests.autoscaler.world import GPU, NOW_S, POLICY, job, obeyed, seen, shape, world
 from tests.support.examples import scaled
+from turnout.autoscaler.decide import decide
+from turnout.autoscaler.lending.quota import least_of
+from turnout.autoscaler.model import Reason
 
 
 @st.composite

@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaler.decide import decide
-from autoscaler.lending.fence import decided
-from autoscaler.lending.quota import least_of
-from autoscaler.lending.stamp import conditions, overruled
-from autoscaler.lending.worth import after_change_s, balance_s, pays
-from autoscaler.model import ELSEWHERE, NODES, Going, Queue, Reason, Standing, Step
-from jobs.model import Bank, Pause, Sizes, Spread
-from kube import labels
-from kube.times import rfc3339
 from tests.autoscaler.world import GPU, NOW_S, POLICY, job, seen, shape, world
+from turnout.autoscaler.decide import decide
+from turnout.autoscaler.lending.fence import decided
+from turnout.autoscaler.lending.quota import least_of
+from turnout.autoscaler.lending.stamp import conditions, overruled
+from turnout.autoscaler.lending.worth import after_change_s, balance_s, pays
+from turnout.autoscaler.model import ELSEWHERE, NODES, Going, Queue, Reason, Standing, Step
+from turnout.jobs.model import Bank, Pause, Sizes, Spread
+from turnout.kube import labels
+from turnout.kube.times import rfc3339
 
 
 def plan(at, policy=POLICY):

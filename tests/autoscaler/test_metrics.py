@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from autoscaler.model import Reason, Step, Worker
-from autoscaler.shell.figures import MOST_JOBS
-from autoscaler.shell.metrics import Metrics
 from hack.controlplane.tools import cache
-from jobs.model import Life
-from kube.times import rfc3339, since_1970
 from tests.autoscaler.world import GPU, NOW_S, job, seen, world
+from turnout.autoscaler.model import Reason, Step, Worker
+from turnout.autoscaler.shell.figures import MOST_JOBS
+from turnout.autoscaler.shell.metrics import Metrics
+from turnout.jobs.model import Life
+from turnout.kube.times import rfc3339, since_1970
 
 NEVER = since_1970("2026-01-01T00:00:01Z")  # when jobs of one letter are made
 

@@ -7,8 +7,8 @@ import signal
 import pytest
 import pytest_asyncio
 
-from jobs.kinds.all import KINDS
 from tests.autoscaler.yard import JOBS, LEASES, PODS, lending_yard
+from turnout.jobs.kinds.all import KINDS
 
 pytestmark = pytest.mark.asyncio
 

@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 import yaml
 
-from autoscaler.rights import GIVEN, NOTES, OBSERVE, READ
-from autoscaler.rights import KINDS as RIGHTS
-from autoscaler.settings import Settings
-from autoscaler.shell.sight import Sight
-from autoscaler.view import View
 from hack.chores import roles, verdicts
-from jobs.kinds.all import KINDS
-from jobs.model import BadJob
-from kube import labels
-from kube.shell.clock import RealClock
 from tests.cluster import indexed_job, pytorch_job
 from tests.simulator.jobs.world import volcano_job
+from turnout.autoscaler.rights import GIVEN, NOTES, OBSERVE, READ
+from turnout.autoscaler.rights import KINDS as RIGHTS
+from turnout.autoscaler.settings import Settings
+from turnout.autoscaler.shell.sight import Sight
+from turnout.autoscaler.view import View
+from turnout.jobs.kinds.all import KINDS
+from turnout.jobs.model import BadJob
+from turnout.kube import labels
+from turnout.kube.shell.clock import RealClock
 
 ROOT = Path(__file__).parents[2]
 ACT = ROOT / roles.FOLDER / "act"

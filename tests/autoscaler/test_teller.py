@@ -2,14 +2,14 @@
 
 import pytest
 
-from autoscaler.model import Reason, Step
-from autoscaler.shell.metrics import Metrics
-from autoscaler.shell.refs import Refs
-from autoscaler.shell.teller import Teller
-from autoscaler.view import View
-from jobs.kinds.all import KINDS
-from jobs.model import JobKey
 from tests.autoscaler.test_view import GPU, job, node, pod
+from turnout.autoscaler.model import Reason, Step
+from turnout.autoscaler.shell.metrics import Metrics
+from turnout.autoscaler.shell.refs import Refs
+from turnout.autoscaler.shell.teller import Teller
+from turnout.autoscaler.view import View
+from turnout.jobs.kinds.all import KINDS
+from turnout.jobs.model import JobKey
 
 KEY, GONE = JobKey("Job", "ns", "j-u"), JobKey("Job", "ns", "gone")
 

@@ -7,27 +7,27 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from autoscaler.decide import decide
-from autoscaler.lending.fence import decided
-from autoscaler.lending.stamp import notes_of, overruled
-from autoscaler.model import Policy, Reason, Step
-from autoscaler.shell.act import Hands, stamped
-from autoscaler.telling.lives import lived_s
-from autoscaler.view import View
-from jobs.gang import membership
-from jobs.kinds.all import KINDS
-from jobs.model import BadJob, JobKey, JobKind
-from jobs.pods import number
-from jobs.speed import gain, speed
-from kube import labels
-from kube.errors import KubeError
-from kube.objects import Container, EnvVar
 from tests.autoscaler.test_act import Api, noted
 from tests.autoscaler.test_view import job, node, pod
 from tests.autoscaler.world import NOW_S, POLICY, seen, world
 from tests.autoscaler.world import job as small
 from tests.jobs.kinds.papers import SAMPLES
 from tests.support.examples import scaled
+from turnout.autoscaler.decide import decide
+from turnout.autoscaler.lending.fence import decided
+from turnout.autoscaler.lending.stamp import notes_of, overruled
+from turnout.autoscaler.model import Policy, Reason, Step
+from turnout.autoscaler.shell.act import Hands, stamped
+from turnout.autoscaler.telling.lives import lived_s
+from turnout.autoscaler.view import View
+from turnout.jobs.gang import membership
+from turnout.jobs.kinds.all import KINDS
+from turnout.jobs.model import BadJob, JobKey, JobKind
+from turnout.jobs.pods import number
+from turnout.jobs.speed import gain, speed
+from turnout.kube import labels
+from turnout.kube.errors import KubeError
+from turnout.kube.objects import Container, EnvVar
 
 # Every name of a label or annotation that is written down in kube/labels.py.
 NAMES = sorted({value for value in vars(labels).values() if isinstance(value, str) and "/" in value})

@@ -6,13 +6,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscaler.model import ELSEWHERE
-from autoscaler.view import View
-from jobs.kinds.all import KINDS
-from jobs.queues.model import QueueSpec
-from kube import labels
-from kube.objects import Container, Node, NodeStatus, ObjectMeta, OwnerReference, Pod, PodSpec, PodStatus, Resources
 from tests.support.examples import scaled
+from turnout.autoscaler.model import ELSEWHERE
+from turnout.autoscaler.view import View
+from turnout.jobs.kinds.all import KINDS
+from turnout.jobs.queues.model import QueueSpec
+from turnout.kube import labels
+from turnout.kube.objects import (
+    Container,
+    Node,
+    NodeStatus,
+    ObjectMeta,
+    OwnerReference,
+    Pod,
+    PodSpec,
+    PodStatus,
+    Resources,
+)
 
 GPU = "nvidia.com/gpu"
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from autoscaler.model import Observation, Policy, Queue, Seen, Worker
-from autoscaler.room import Room
-from jobs.model import Bank, Bounds, Job, JobKey, Order, Sizes
-from kube.shape import PodShape
+from turnout.autoscaler.model import Observation, Policy, Queue, Seen, Worker
+from turnout.autoscaler.room import Room
+from turnout.jobs.model import Bank, Bounds, Job, JobKey, Order, Sizes
+from turnout.kube.shape import PodShape
 
 GPU = "nvidia.com/gpu"
 NOW_S = 1_000_000.0

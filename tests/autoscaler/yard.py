@@ -4,10 +4,10 @@ import asyncio
 import sys
 from contextlib import asynccontextmanager
 
-from simulator.yard.kubelet import Pace
-from simulator.yard.nodes import places
-from simulator.yard.shell.loop import Settings
-from simulator.yard.shell.yard import yard
+from turnout.simulator.yard.kubelet import Pace
+from turnout.simulator.yard.nodes import places
+from turnout.simulator.yard.shell.loop import Settings
+from turnout.simulator.yard.shell.yard import yard
 
 JOBS = "/apis/batch.volcano.sh/v1alpha1/namespaces/default/jobs"
 PODS = "/api/v1/namespaces/default/pods"
@@ -38,7 +38,7 @@ class Cluster:
             *(
                 sys.executable,
                 "-m",
-                "autoscaler",
+                "turnout.autoscaler",
                 "--kubeconfig",
                 str(self.kubeconfig),
                 "--metrics-bind",

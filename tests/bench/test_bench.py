@@ -10,7 +10,7 @@ from hack.bench.outcome import Outcome, Table, Target
 from hack.bench.placement import ours
 from hack.bench.placing import exact, instances, rivals, streams, trickling
 from tests.topology.world import fabric, room
-from topology.cost import cost
+from turnout.topology.cost import cost
 
 OUTCOME = Outcome(
     title="a bench",

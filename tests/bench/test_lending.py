@@ -2,12 +2,12 @@
 
 import pytest
 
-from autoscaler.model import Policy, Seen, Worker
 from hack.bench.lending import SEEDS
 from hack.bench.replaying.hpa import hpa
 from hack.bench.replaying.scenes import DRAWN, SCENES, Task, clusters, replayed
-from simulator.replay.shell import files
 from tests.autoscaler.world import job, world
+from turnout.autoscaler.model import Policy, Seen, Worker
+from turnout.simulator.replay.shell import files
 
 
 @pytest.fixture(autouse=True)

@@ -9,8 +9,8 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from simulator.api.shell.serve import serve
 from tests.conformance.sides import Both, opened
+from turnout.simulator.api.shell.serve import serve
 
 CONTROLLERS = (
     "garbage-collector-controller",

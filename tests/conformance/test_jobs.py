@@ -7,10 +7,10 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from simulator.api.shell.serve import serve
-from simulator.yard.shell.controllers import Controllers
-from simulator.yard.shell.wire import ApiDoor
 from tests.conformance.sides import MERGE, Both, opened
+from turnout.simulator.api.shell.serve import serve
+from turnout.simulator.yard.shell.controllers import Controllers
+from turnout.simulator.yard.shell.wire import ApiDoor
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 BATCH = "batch/v1"
@@ -93,14 +93,21 @@ async def end(side, pod, phase):
     await side.peek("PATCH", side.path("pods", pod["metadata"]["name"], "status"), {"status": told}, MERGE)
 
 
+async def unfinished(side):
+    """The pods that a job counts as active: neither ended nor being deleted."""
+    _, answer = await side.peek("GET", side.path("pods"))
+    living = [pod for pod in answer["items"] if not pod["metadata"].get("deletionTimestamp")]
+    return [pod for pod in living if pod["status"]["phase"] in ("Pending", "Running")]
+
+
 async def conditions(side, *wanted, reason=""):
-    """Wait until the job has these conditions, and note what its status counts."""
+    """Wait until the job has these conditions and has counted the pods there are, and note what its status counts."""
     async with asyncio.timeout(20):
         while True:
             _, answer = await side.peek("GET", side.path("jobs", "train", group=BATCH))
             status = answer["status"]
             found = [c["type"] for c in status.get("conditions", ()) if c["status"] == "True"]
-            if found == list(wanted):
+            if found == list(wanted) and (status.get("active") or 0) == len(await unfinished(side)):
                 break
             await asyncio.sleep(0.05)
     last = status["conditions"][-1]

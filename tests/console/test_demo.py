@@ -13,18 +13,18 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from console.demo.board import Score, board, score
-from console.demo.objects import map_text
-from console.demo.recable import recable
-from console.demo.rival import Rival
-from console.demo.scene import GPUS_PER_NODE, MOST_GANGS, DemoGang, Word, scene
-from console.demo.shell.play import Show, perform
-from console.demo.shell.screen import Screen
-from console.demo.tally import Asking, Pair, Tally, asked_sentence, sentence
-from console.shell.extender import ExtenderFailed
-from topology.fabric import build
-from topology.keys import TEXT_KEY
-from topology.parse import read
+from turnout.console.demo.board import Score, board, score
+from turnout.console.demo.objects import map_text
+from turnout.console.demo.recable import recable
+from turnout.console.demo.rival import Rival
+from turnout.console.demo.scene import GPUS_PER_NODE, MOST_GANGS, DemoGang, Word, scene
+from turnout.console.demo.shell.play import Show, perform
+from turnout.console.demo.shell.screen import Screen
+from turnout.console.demo.tally import Asking, Pair, Tally, asked_sentence, sentence
+from turnout.console.shell.extender import ExtenderFailed
+from turnout.topology.fabric import build
+from turnout.topology.keys import TEXT_KEY
+from turnout.topology.parse import read
 
 HERE = Path(__file__)
 ROOT = HERE.parents[2]
@@ -37,7 +37,7 @@ def fabric_of(play):
 
 def turnout(*args, **more):
     return subprocess.Popen(
-        [sys.executable, "-m", "console", *args],
+        [sys.executable, "-m", "turnout.console", *args],
         cwd=ROOT,
         text=True,
         stdout=subprocess.PIPE,

@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from autoscaler.model import Reason
-from console.demo.lending.model import Word
-from console.demo.lending.shell.play import Loan, lend
-from console.demo.lending.shell.screen import LendingScreen
-from console.demo.lending.shell.stage import StoryFailed
-from console.demo.lending.tally import added_up
-from console.shell.lender import LenderFailed
+from turnout.autoscaler.model import Reason
+from turnout.console.demo.lending.model import Word
+from turnout.console.demo.lending.shell.play import Loan, lend
+from turnout.console.demo.lending.shell.screen import LendingScreen
+from turnout.console.demo.lending.shell.stage import StoryFailed
+from turnout.console.demo.lending.tally import added_up
+from turnout.console.shell.lender import LenderFailed
 
 ROOT = Path(__file__).resolve().parents[2]
 READY = "The extender is ready, and the lender leads."
-ONLY_LOOKS = "import sys; sys.argv.remove('--act'); from autoscaler.__main__ import main; sys.exit(main())"
+ONLY_LOOKS = "import sys; sys.argv.remove('--act'); from turnout.autoscaler.__main__ import main; sys.exit(main())"
 
 
 def screen():
@@ -33,7 +33,7 @@ def screen():
 def started(*flags, cwd=ROOT, **more):
     """The demo as a user starts it."""
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "console", "demo", "--part", "lending", *flags],
+        [sys.executable, "-P", "-m", "turnout.console", "demo", "--part", "lending", *flags],
         cwd=cwd,
         text=True,
         stdout=subprocess.PIPE,
@@ -109,9 +109,12 @@ async def test_a_lender_that_does_not_start_is_told():
     ],
 )
 def test_a_demo_that_cannot_be_shown_ends_with_1_and_says_why(tmp_path, program, says):
-    (tmp_path / "autoscaler").mkdir()  # python -m looks into the folder it was started in first
-    (tmp_path / "autoscaler" / "__init__.py").touch()
-    (tmp_path / "autoscaler" / "__main__.py").write_text(program)
+    lender = tmp_path / "turnout" / "autoscaler"  # python -m looks into the folder it was started in first
+    lender.mkdir(parents=True)
+    others = "from pkgutil import extend_path\n__path__ = extend_path(__path__, __name__)\n"
+    (tmp_path / "turnout" / "__init__.py").write_text(others)
+    (lender / "__init__.py").touch()
+    (lender / "__main__.py").write_text(program)
     demo = started("--fast", cwd=tmp_path)
     out, err = demo.communicate(timeout=60)
     assert demo.returncode == 1

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaler.model import Reason
-from console.demo.lending.cast import PLAYERS
-from console.demo.lending.heard import decision
-from console.demo.lending.model import Moment, Said, Seat, Story, Word
-from console.demo.lending.picture import Bar, bars, chart, runs, strip
-from console.demo.lending.proof import missing
-from console.demo.lending.tally import added_up, sentence, wait_of, waited
-from console.demo.lending.words import line
+from turnout.autoscaler.model import Reason
+from turnout.console.demo.lending.cast import PLAYERS
+from turnout.console.demo.lending.heard import decision
+from turnout.console.demo.lending.model import Moment, Said, Seat, Story, Word
+from turnout.console.demo.lending.picture import Bar, bars, chart, runs, strip
+from turnout.console.demo.lending.proof import missing
+from turnout.console.demo.lending.tally import added_up, sentence, wait_of, waited
+from turnout.console.demo.lending.words import line
 
 NODES = ["gpu-1", "gpu-2", "gpu-3", "gpu-4"]
 

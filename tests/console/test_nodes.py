@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from autoscaler.nodes import model
-from autoscaler.nodes.model import State
-from console.nodes import NotTainted, as_json, as_text, freed, rows
-from kube import labels
-from kube.nodes.verdict import Kind, moment
 from tests.autoscaler.nodes.test_taints import Api
 from tests.autoscaler.nodes.ward import Cluster
+from turnout.autoscaler.nodes import model
+from turnout.autoscaler.nodes.model import State
+from turnout.console.nodes import NotTainted, as_json, as_text, freed, rows
+from turnout.kube import labels
+from turnout.kube.nodes.verdict import Kind, moment
 
 WHY = {"cause": "network_failed", "why": "failed with w1 and with w2"}
 

@@ -7,9 +7,9 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from console.__main__ import main
-from launcher.health.calls.model import Call, Group, Record
-from launcher.health.stacks.reading import write
+from turnout.console.__main__ import main
+from turnout.launcher.health.calls.model import Call, Group, Record
+from turnout.launcher.health.stacks.reading import write
 
 WRITTEN = ["cpp_stack", "cpp_stack.svg", "py_stack", "py_stack.svg", "stacks.json", "stacks.txt"]
 
@@ -61,7 +61,7 @@ def test_where_stacks_are_alike_the_calls_that_lie_beside_them_name_the_rank(tmp
 @pytest.mark.contract("DL-115", "DL-120")
 def test_the_guides_viewer_is_the_same_command(tmp_path):
     left(tmp_path, {0: standing_in("all_reduce")}, 1)
-    code = "import sys; from console.__main__ import stacktrace_viewer; sys.exit(stacktrace_viewer())"
+    code = "import sys; from turnout.console.__main__ import stacktrace_viewer; sys.exit(stacktrace_viewer())"
     done = subprocess.run([sys.executable, "-c", code, "--path", tmp_path], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("rank 0 stands in one place: all_reduce@train.py:7\n")
     assert files(tmp_path) == WRITTEN

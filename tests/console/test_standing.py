@@ -6,14 +6,14 @@ import sys
 import pytest
 import pytest_asyncio
 
-from autoscaler.model import Standing
-from autoscaler.seeing import orders
-from console.__main__ import main
-from console.standing import BadWish, job_key, of_all, of_job, until
-from jobs.kinds.all import KINDS
-from kube import labels
 from tests.autoscaler.yard import JOBS, lending_yard
 from tests.jobs.test_kinds import indexed
+from turnout.autoscaler.model import Standing
+from turnout.autoscaler.seeing import orders
+from turnout.console.__main__ import main
+from turnout.console.standing import BadWish, job_key, of_all, of_job, until
+from turnout.jobs.kinds.all import KINDS
+from turnout.kube import labels
 
 NOW_S = 1_800_000_000.0  # 2027-01-15T08:00:00Z
 
@@ -108,7 +108,7 @@ async def cluster(tmp_path):
 async def test_a_job_is_paused_and_everything_is_taken_back_before_an_uninstall(cluster):
     async def turnout(*argv, code=0):
         child = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "console", *argv, "--kubeconfig", str(cluster.kubeconfig)),
+            *(sys.executable, "-m", "turnout.console", *argv, "--kubeconfig", str(cluster.kubeconfig)),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )

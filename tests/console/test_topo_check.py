@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from console.__main__ import main
+from turnout.console.__main__ import main
 
 GOOD = "leaf-1 spine-1 10.0.0.1\n  leaf-1   spine-1 10.0.0.2\n\nleaf-2 spine-1 10.0.0.3\n"
 CONFIGMAP = """apiVersion: v1
@@ -46,7 +46,7 @@ def test_check(text, code, said, tmp_path, capsys):
 
 
 def test_stdin():
-    command = [sys.executable, "-m", "console", "topo", "check", "-"]
+    command = [sys.executable, "-m", "turnout.console", "topo", "check", "-"]
     root = Path(__file__).parents[2]
     done = subprocess.run(command, input="leaf-1\n", cwd=root, capture_output=True, text=True, timeout=30)
     assert (done.returncode, done.stdout) == (3, "")

@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaler.decide import decide
-from autoscaler.model import NODES, Reason
-from autoscaler.telling.chain import chain
-from autoscaler.telling.forecast import Estimate, forecast
-from autoscaler.telling.lives import Lives
-from autoscaler.telling.reasons import MEANINGS
-from console.why import NoSuchJob, lasting, meant, rows, start, title
-from jobs.model import JobKey, Life, Pause
 from tests.autoscaler.world import GPU, NOW_S, POLICY, job, seen, world
+from turnout.autoscaler.decide import decide
+from turnout.autoscaler.model import NODES, Reason
+from turnout.autoscaler.telling.chain import chain
+from turnout.autoscaler.telling.forecast import Estimate, forecast
+from turnout.autoscaler.telling.lives import Lives
+from turnout.autoscaler.telling.reasons import MEANINGS
+from turnout.console.why import NoSuchJob, lasting, meant, rows, start, title
+from turnout.jobs.model import JobKey, Life, Pause
 
 SOON = {"created": "1970-01-12T13:43:40Z"}  # three minutes before now
 

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaler.decide import decide
-from autoscaler.model import ELSEWHERE
-from autoscaler.telling.chain import chain
-from autoscaler.telling.forecast import Estimate
-from autoscaler.telling.never import BareGang, Beside
-from console.why import rows, title
-from jobs.model import JobKey, Spread
 from tests.autoscaler.world import GPU, NOW_S, POLICY, job, seen, shape, world
+from turnout.autoscaler.decide import decide
+from turnout.autoscaler.model import ELSEWHERE
+from turnout.autoscaler.telling.chain import chain
+from turnout.autoscaler.telling.forecast import Estimate
+from turnout.autoscaler.telling.never import BareGang, Beside
+from turnout.console.why import rows, title
+from turnout.jobs.model import JobKey, Spread
 
 BERT = JobKey("PodGroup", "ns", "bert")
 

@@ -10,14 +10,14 @@ import pytest_asyncio
 import yaml
 from aiohttp import web
 
-from autoscaler.shell.sight import Sight
-from autoscaler.view import View
-from console.shell.listing import VIEWER
-from jobs.kinds.all import KINDS
-from kube import labels
-from kube.shell.clock import RealClock
 from tests.autoscaler.world import GPU
 from tests.autoscaler.yard import JOBS, lending_yard
+from turnout.autoscaler.shell.sight import Sight
+from turnout.autoscaler.view import View
+from turnout.console.shell.listing import VIEWER
+from turnout.jobs.kinds.all import KINDS
+from turnout.kube import labels
+from turnout.kube.shell.clock import RealClock
 
 MANIFESTS = Path(__file__).parents[2] / "deploy/manifests"
 
@@ -25,7 +25,9 @@ MANIFESTS = Path(__file__).parents[2] / "deploy/manifests"
 async def turnout(*args):
     """The command as a process: exit code, what it printed, what it complained of."""
     child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "console", *args), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        *(sys.executable, "-m", "turnout.console", *args),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
     )
     try:
         async with asyncio.timeout(60):

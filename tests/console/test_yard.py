@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from console.yard.note import NOTE, Note
-from console.yard.shell.process import begun_at, found
-from console.yard.shell.serve import stand
 from hack.controlplane.tools import cache
-from simulator.yard.shell.yard import yard
+from turnout.console.yard.note import NOTE, Note
+from turnout.console.yard.shell.process import begun_at, found
+from turnout.console.yard.shell.serve import stand
+from turnout.simulator.yard.shell.yard import yard
 
 HERE = Path(__file__).parents[2]
 MAP = "asw-1 psw-1 10.0.0.1\nasw-1 psw-1 10.0.0.2\nasw-2 psw-1 gpu-9\n"
@@ -25,7 +25,12 @@ def turnout(tmp_path):
     def run(*args, code=0, home=""):
         env = {**os.environ, "XDG_STATE_HOME": str(tmp_path / home), "PYTHONPATH": str(HERE)}
         done = subprocess.run(
-            [sys.executable, "-m", "console", *args], env=env, capture_output=True, text=True, timeout=120, check=False
+            [sys.executable, "-m", "turnout.console", *args],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
         )
         assert done.returncode == code, done.stderr
         return done.stdout + done.stderr

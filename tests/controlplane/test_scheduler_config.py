@@ -10,8 +10,8 @@ from aiohttp import web
 
 from hack.controlplane import scheduler_config
 from hack.controlplane.nodes import gpu_nodes
-from kube import labels
 from tests.cluster import bound, make_pod
+from turnout.kube import labels
 
 # Weights 3 + 2 + 2 + 2 + 1 + 1 + 1 of 1.35 without DRA, 100 points each: docs/facts/extender.md 1.4.
 IN_TREE_SCORES = 1200

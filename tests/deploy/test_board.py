@@ -20,11 +20,11 @@ from hack.chores import board
 from hack.controlplane.children import Children
 from hack.controlplane.plane import free_ports
 from hack.controlplane.tools import cache
-from simulator.yard.kubelet import Pace
-from simulator.yard.nodes import places
-from simulator.yard.shell.loop import Settings
-from simulator.yard.shell.yard import yard
 from tests.deploy.test_alerts import ALERTS
+from turnout.simulator.yard.kubelet import Pace
+from turnout.simulator.yard.nodes import places
+from turnout.simulator.yard.shell.loop import Settings
+from turnout.simulator.yard.shell.yard import yard
 
 BOARD = board.made()
 PANELS = BOARD["panels"]
@@ -145,7 +145,9 @@ async def watched(tmp_path_factory):
                     f"127.0.0.1:{at}",
                     "--taint-nodes",
                 ]
-                children.start(name, [sys.executable, "-m", "autoscaler", *flags, "--act", "--cooldown-s", "600"])
+                children.start(
+                    name, [sys.executable, "-m", "turnout.autoscaler", *flags, "--act", "--cooldown-s", "600"]
+                )
             flags = [f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
             children.start("prometheus", [prometheus, *flags, f"--web.listen-address=127.0.0.1:{port}"])
             told = Watched(made.session, port, rounds, children)

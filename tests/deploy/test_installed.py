@@ -63,7 +63,7 @@ async def test_a_gang_lands_under_one_leaf_by_the_installed_extender_and_the_shi
         await api.apply({**example, "data": config_map(text)["data"]})
         await api.create_all(nodes)
         arguments, verbs, probes = _arguments(control_plane, certificates)
-        command = [sys.executable, "-m", "scheduler_ext", *arguments]
+        command = [sys.executable, "-m", "turnout.scheduler_ext", *arguments]
         control_plane.start_program("extender", command, f"http://{probes}/readyz")
         client = Pair(certificates / "scheduler.crt", certificates / "scheduler.key")
         config = scheduler_config.shipped(f"https://{verbs}", certificates / "ca.crt", client)
@@ -90,7 +90,7 @@ async def test_the_installed_nominator_names_nodes_with_its_own_account_lease_an
         await api.create_all(nodes)
         arguments = [each.replace("0.0.0.0:9091", probes) for each in arguments_of(rendered("nominator"))]
         kubeconfig = control_plane.service_account_kubeconfig("turnout-system", "turnout-nominator")
-        command = [sys.executable, "-m", "scheduler_ext.nominator", *arguments, f"--kubeconfig={kubeconfig}"]
+        command = [sys.executable, "-m", "turnout.scheduler_ext.nominator", *arguments, f"--kubeconfig={kubeconfig}"]
         control_plane.start_program("nominator", command, f"http://{probes}/readyz")
         await api.create_all(koordinator_gang("ring", 4))
         told = await api.until("/api/v1/pods", _nominated(4))

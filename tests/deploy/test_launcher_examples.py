@@ -7,12 +7,12 @@ import pytest_asyncio
 import yaml
 
 from hack.controlplane import schemas
-from jobs.kinds.all import KINDS
-from jobs.model import Bounds
-from launcher.options.read import read
-from launcher.settings import ArbiterKind, Settings
 from tests.deploy.test_lender_installed import CRDS, pytorch_crd, serve
 from tests.support.published import published
+from turnout.jobs.kinds.all import KINDS
+from turnout.jobs.model import Bounds
+from turnout.launcher.options.read import read
+from turnout.launcher.settings import ArbiterKind, Settings
 
 EXAMPLES = Path(__file__).parents[2] / "deploy" / "examples" / "launcher"
 GIVEN = Path(__file__).parents[2] / "deploy" / "manifests" / "launcher"

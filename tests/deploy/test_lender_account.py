@@ -11,10 +11,10 @@ import yaml
 from hack.controlplane.api import plural
 from hack.controlplane.errors import ApiError
 from hack.controlplane.nodes import gpu_nodes
-from kube import labels
 from tests.cluster import bound_token, indexed_job, make_pod, pytorch_job
 from tests.deploy.test_lender_installed import CRDS, LENDER, MAPS, SYSTEM, install, loose_crd, pytorch_crd, serve
 from tests.deploy.test_manifests import MANIFESTS, MARKS_PODS, TAINTS_NODES, elsewhere, kustomized
+from turnout.kube import labels
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 

@@ -15,15 +15,15 @@ import urllib.request
 import pytest
 import yaml
 
-from autoscaler.settings import settings
 from hack.controlplane.api import plural
 from hack.controlplane.errors import ApiError
 from hack.controlplane.nodes import gpu_nodes
 from hack.controlplane.plane import free_ports
 from hack.controlplane.tools import cache
-from kube import labels
 from tests.cluster import indexed_job, make_pod, pytorch_job
 from tests.deploy.test_manifests import MANIFESTS, PARTS, arguments_of, elsewhere, kustomized, rendered
+from turnout.autoscaler.settings import settings
+from turnout.kube import labels
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 
@@ -96,7 +96,9 @@ def start_as(plane, objects, namespace, *more):
     arguments = [argument.replace("0.0.0.0:9092", probes) for argument in arguments_of(objects)]
     assert f"--metrics-bind={probes}" in arguments
     kubeconfig = plane.service_account_kubeconfig(namespace, LENDER)
-    plane.start_program("lender", [sys.executable, "-m", "autoscaler", *arguments, f"--kubeconfig={kubeconfig}", *more])
+    plane.start_program(
+        "lender", [sys.executable, "-m", "turnout.autoscaler", *arguments, f"--kubeconfig={kubeconfig}", *more]
+    )
     return f"http://{probes}"
 
 

@@ -15,8 +15,8 @@ from hack.controlplane import schemas
 from hack.controlplane.errors import ApiError
 from hack.controlplane.nodes import gpu_nodes
 from hack.controlplane.tools import cache
-from kube import labels
 from tests.cluster import make_pod
+from turnout.kube import labels
 
 pytestmark = pytest.mark.real
 

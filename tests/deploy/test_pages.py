@@ -12,17 +12,17 @@ import pytest
 from hack.chores import board
 from hack.controlplane.children import Children
 from hack.controlplane.plane import free_ports
-from simulator.yard.nodes import places
-from simulator.yard.shell.yard import yard
 from tests.cluster import config_map
+from turnout.simulator.yard.nodes import places
+from turnout.simulator.yard.shell.yard import yard
 
 RULES = Path(__file__).parents[2] / "deploy/prometheus/rules.yaml"
 PAGES = ("/healthz", "/readyz", "/metrics")
 MAP = "default/node-topology-config"
 SERVICES = {
-    "extender": ("scheduler_ext", ("--configmap", MAP, "--bind", "127.0.0.1:0")),
-    "nominator": ("scheduler_ext.nominator", ("--configmap", MAP, "--lease", "default/nominator")),
-    "autoscaler": ("autoscaler", ("--lease", "default/autoscaler")),
+    "extender": ("turnout.scheduler_ext", ("--configmap", MAP, "--bind", "127.0.0.1:0")),
+    "nominator": ("turnout.scheduler_ext.nominator", ("--configmap", MAP, "--lease", "default/nominator")),
+    "autoscaler": ("turnout.autoscaler", ("--lease", "default/autoscaler")),
 }
 
 

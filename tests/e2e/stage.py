@@ -11,9 +11,9 @@ from collections import Counter
 from hack.controlplane import scheduler_config
 from hack.controlplane.plane import free_ports
 from tests import cluster
-from topology.cost import cost
-from topology.fabric import build
-from topology.parse import read
+from turnout.topology.cost import cost
+from turnout.topology.fabric import build
+from turnout.topology.parse import read
 
 MAP = "default/node-topology-config"
 
@@ -43,7 +43,7 @@ class Stage:
         port, health = self.extenders.get(name, 0), self.health.get(name, 0)
         if not port:
             port, health = free_ports(2)
-        argv = [sys.executable, "-m", "scheduler_ext", "--kubeconfig", str(self.plane.kubeconfig)]
+        argv = [sys.executable, "-m", "turnout.scheduler_ext", "--kubeconfig", str(self.plane.kubeconfig)]
         argv += ["--configmap", MAP, "--bind", f"127.0.0.1:{port}", "--metrics-bind", f"127.0.0.1:{health}", *flags]
         self.plane.start_program(name, argv, f"http://127.0.0.1:{health}/readyz")
         self.extenders[name], self.health[name] = port, health
@@ -52,7 +52,7 @@ class Stage:
     def start_nominator(self, name="nominator", *flags, lease="default/turnout-nominator"):
         """Start our nominator as a process and wait until it has seen everything."""
         (health,) = free_ports(1)
-        argv = [sys.executable, "-m", "scheduler_ext.nominator", "--kubeconfig", str(self.plane.kubeconfig)]
+        argv = [sys.executable, "-m", "turnout.scheduler_ext.nominator", "--kubeconfig", str(self.plane.kubeconfig)]
         argv += ["--configmap", MAP, "--lease", lease, "--metrics-bind", f"127.0.0.1:{health}", *flags]
         self.plane.start_program(name, argv, f"http://127.0.0.1:{health}/readyz")
         self.health[name] = health

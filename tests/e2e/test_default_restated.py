@@ -8,12 +8,12 @@ from statistics import mean
 import msgspec
 import pytest
 
-from kube.objects import Node, Pod
-from simulator.yard.cluster import Cluster, want_of
-from simulator.yard.kube_default import Cursor
-from simulator.yard.scheduler import Chosen, alone
 from tests import cluster
 from tests.e2e.stories import PODS
+from turnout.kube.objects import Node, Pod
+from turnout.simulator.yard.cluster import Cluster, want_of
+from turnout.simulator.yard.kube_default import Cursor
+from turnout.simulator.yard.scheduler import Chosen, alone
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 RUNS, SIZE, GPUS = 20, 8, 4

@@ -6,9 +6,9 @@ import pytest
 
 from hack.controlplane import scheduler_config
 from hack.controlplane.certs import Authority
-from kube import labels
 from tests import cluster
 from tests.e2e.stories import landed_where, remove, tempt
+from turnout.kube import labels
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 

@@ -10,10 +10,10 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from kube import labels
 from tests import cluster
 from tests.e2e.door import Door
 from tests.e2e.stories import PODS, bound_now, landed_where, refused, remove, tempt
+from turnout.kube import labels
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 REQUIRED = {labels.TOPOLOGY: "required"}

@@ -12,9 +12,9 @@ import pytest
 
 from hack.controlplane.tools import cache
 from tests import cluster
-from topology.cost import cost
-from topology.fabric import build
-from topology.parse import read
+from turnout.topology.cost import cost
+from turnout.topology.fabric import build
+from turnout.topology.parse import read
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 CONFIG = "/api/v1/namespaces/default/configmaps/node-topology-config"

@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from kube import labels
 from tests import cluster
 from tests.e2e.stories import create_priority_class
-from topology.parse import read
+from turnout.kube import labels
+from turnout.topology.parse import read
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 PODS = "/api/v1/namespaces/default/pods"
@@ -206,7 +206,15 @@ async def test_a_person_takes_every_nomination_back_with_one_command(stage):
     async with stage.plane.api() as api:
         await api.until(PODS, nominated(4))
         stage.plane.stop_program("nominator")
-        command = [sys.executable, "-m", "console", "nominate", "--clear", "--kubeconfig", str(stage.plane.kubeconfig)]
+        command = [
+            sys.executable,
+            "-m",
+            "turnout.console",
+            "nominate",
+            "--clear",
+            "--kubeconfig",
+            str(stage.plane.kubeconfig),
+        ]
         said = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, check=True)
         assert "4 nominations" in said.stdout
         assert not nominations(await api.pods())

@@ -2,10 +2,10 @@
 
 import pytest
 
-from jobs.gang import Dialect, GangKey, membership
-from kube import labels
-from kube.objects import EnvVar
 from tests import cluster, world
+from turnout.jobs.gang import Dialect, GangKey, membership
+from turnout.kube import labels
+from turnout.kube.objects import EnvVar
 
 
 def owned(name, owner, marks, env=None):

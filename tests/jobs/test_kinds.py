@@ -4,9 +4,9 @@ import copy
 
 import pytest
 
-from jobs.kinds.all import KINDS
-from jobs.model import BadJob, Bounds, Life, Pause
-from kube import labels
+from turnout.jobs.kinds.all import KINDS
+from turnout.jobs.model import BadJob, Bounds, Life, Pause
+from turnout.kube import labels
 
 GPU = "nvidia.com/gpu"
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from jobs.queues import kueue, namespace, volcano
-from jobs.queues.all import limits, shares
-from jobs.queues.charge import room
-from jobs.queues.model import Demand, QueueSpec
-from kube import labels
+from turnout.jobs.queues import kueue, namespace, volcano
+from turnout.jobs.queues.all import limits, shares
+from turnout.jobs.queues.charge import room
+from turnout.jobs.queues.model import Demand, QueueSpec
+from turnout.kube import labels
 
 GPU = "nvidia.com/gpu"
 TOTAL = {GPU: 100}

@@ -4,13 +4,13 @@ import math
 
 import pytest
 
-from jobs.queues import kueue, namespace, volcano
-from jobs.queues.all import limits, shares
-from jobs.queues.charge import charge, holds, room
-from jobs.queues.fields import Fields
-from jobs.queues.fill import Claim, fill
-from jobs.queues.model import POOL, Amounts, Demand, Dialect, Flavor, QueueSpec, Share, bounds_several
 from tests.jobs.test_queue import GPU, TOTAL, demand, raw, volcano_queue
+from turnout.jobs.queues import kueue, namespace, volcano
+from turnout.jobs.queues.all import limits, shares
+from turnout.jobs.queues.charge import charge, holds, room
+from turnout.jobs.queues.fields import Fields
+from turnout.jobs.queues.fill import Claim, fill
+from turnout.jobs.queues.model import POOL, Amounts, Demand, Dialect, Flavor, QueueSpec, Share, bounds_several
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,10 @@
 
 import pytest
 
-from jobs.queues import koordinator
-from jobs.queues.all import shares
-from jobs.queues.charge import room
 from tests.jobs.test_queue import GPU, demand, limited, raw
+from turnout.jobs.queues import koordinator
+from turnout.jobs.queues.all import shares
+from turnout.jobs.queues.charge import room
 
 LABEL = koordinator.LABEL
 

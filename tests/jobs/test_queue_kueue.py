@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.queues import kueue
-from jobs.queues.all import limits, shares
-from jobs.queues.charge import charge, holds, room
-from jobs.queues.model import COHORT, Demand
 from tests.jobs.test_queue import GPU, TOTAL, counts, demand, gpus, limited, own, raw
+from turnout.jobs.queues import kueue
+from turnout.jobs.queues.all import limits, shares
+from turnout.jobs.queues.charge import charge, holds, room
+from turnout.jobs.queues.model import COHORT, Demand
 
 NEEDS = ((GPU, 1),)
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.queues import koordinator, kueue, namespace, volcano
-from jobs.queues.all import shares
-from jobs.queues.charge import room
-from jobs.queues.model import COHORT, Demand, Dialect, Flavor, QueueSpec
 from tests.jobs.test_queue import GPU, counts, demand
+from turnout.jobs.queues import koordinator, kueue, namespace, volcano
+from turnout.jobs.queues.all import shares
+from turnout.jobs.queues.charge import room
+from turnout.jobs.queues.model import COHORT, Demand, Dialect, Flavor, QueueSpec
 
 SIZES = st.integers(0, 12)
 ROWS = st.lists(

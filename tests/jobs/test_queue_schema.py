@@ -2,10 +2,10 @@
 
 import pytest
 
-from jobs.queues import koordinator, kueue, volcano
-from jobs.queues.model import Flavor
 from tests.jobs.test_queue import GPU
 from tests.support.published import published
+from turnout.jobs.queues import koordinator, kueue, volcano
+from turnout.jobs.queues.model import Flavor
 
 READ = (
     ("volcano/scheduling.volcano.sh_queues", "v1beta1"),

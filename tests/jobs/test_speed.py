@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.model import Sizes
-from jobs.speed import USUAL, gain, speed
+from turnout.jobs.model import Sizes
+from turnout.jobs.speed import USUAL, gain, speed
 
 MEASURED = ((1, 1.0), (4, 3.4), (8, 4.0))
 

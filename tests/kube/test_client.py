@@ -13,20 +13,6 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from kube.errors import (
-    BadAnswer,
-    BadKubeconfig,
-    Conflict,
-    Forbidden,
-    Gone,
-    NotFound,
-    Rejected,
-    ServerFault,
-    TooManyRequests,
-    Unauthorised,
-    Unreachable,
-)
-from kube.shell.client import Client
 from tests.kube.world import (
     bookmark,
     connected,
@@ -41,6 +27,20 @@ from tests.kube.world import (
     slammed,
     stream,
 )
+from turnout.kube.errors import (
+    BadAnswer,
+    BadKubeconfig,
+    Conflict,
+    Forbidden,
+    Gone,
+    NotFound,
+    Rejected,
+    ServerFault,
+    TooManyRequests,
+    Unauthorised,
+    Unreachable,
+)
+from turnout.kube.shell.client import Client
 
 pytestmark = pytest.mark.asyncio
 PODS = "/api/v1/pods"

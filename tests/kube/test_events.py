@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from kube.errors import Forbidden, NotFound, ServerFault
-from kube.shell.events import EventRecorder, ObjectRef
 from tests.kube.world import ManualClock, connected, fault, plain, running, settle
+from turnout.kube.errors import Forbidden, NotFound, ServerFault
+from turnout.kube.shell.events import EventRecorder, ObjectRef
 
 pytestmark = pytest.mark.asyncio
 POD = ObjectRef("Pod", "v1", "ml", "bert-0", "u1")

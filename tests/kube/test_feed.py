@@ -6,10 +6,10 @@ import tracemalloc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kube.feed import Feed, Key, Known, Word
-from kube.objects import Pod
 from tests.kube.world import Receiver, event, failed, pod
 from tests.support.examples import scaled
+from turnout.kube.feed import Feed, Key, Known, Word
+from turnout.kube.objects import Pod
 
 NAMES = st.sampled_from("abcde")
 CHANGES = st.lists(

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from kube.shell.logs import setup
+from turnout.kube.shell.logs import setup
 
 
 class Terminal(io.StringIO):

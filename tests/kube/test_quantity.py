@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kube.errors import BadQuantity
-from kube.quantity import milli, whole
+from turnout.kube.errors import BadQuantity
+from turnout.kube.quantity import milli, whole
 
 CAP = 2**63 - 1
 POWERS = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}

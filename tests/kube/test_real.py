@@ -6,14 +6,14 @@ import random
 
 import pytest
 
-from kube.errors import Conflict, Forbidden, NotFound, Rejected
-from kube.objects import ConfigMap, PodGroup
-from kube.shell.client import Client
-from kube.shell.clock import RealClock
-from kube.shell.events import EventRecorder, ObjectRef
-from kube.shell.lease import Elector, LeaseSettings
-from kube.shell.reflector import Reflector
 from tests.kube.world import Dice, ManualClock, Receiver, running
+from turnout.kube.errors import Conflict, Forbidden, NotFound, Rejected
+from turnout.kube.objects import ConfigMap, PodGroup
+from turnout.kube.shell.client import Client
+from turnout.kube.shell.clock import RealClock
+from turnout.kube.shell.events import EventRecorder, ObjectRef
+from turnout.kube.shell.lease import Elector, LeaseSettings
+from turnout.kube.shell.reflector import Reflector
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.real]
 MAPS = "/api/v1/namespaces/default/configmaps"

@@ -7,10 +7,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from kube.backoff import Backoff
-from kube.errors import BadQuantity
-from kube.objects import Pod
-from kube.shell.reflector import Reflector
 from tests.kube.world import (
     Dice,
     ManualClock,
@@ -27,6 +23,10 @@ from tests.kube.world import (
     slammed,
     stream,
 )
+from turnout.kube.backoff import Backoff
+from turnout.kube.errors import BadQuantity
+from turnout.kube.objects import Pod
+from turnout.kube.shell.reflector import Reflector
 
 pytestmark = pytest.mark.asyncio
 PODS = "/api/v1/pods"

@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
-from kube.errors import BadQuantity
-from kube.objects import Pod
-from kube.shape import MOST, admits, requests_of, shape_of
 from tests import world
+from turnout.kube.errors import BadQuantity
+from turnout.kube.objects import Pod
+from turnout.kube.shape import MOST, admits, requests_of, shape_of
 
 
 def pod(spec):

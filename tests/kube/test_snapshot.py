@@ -5,11 +5,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from kube.reserve import Reserved
-from kube.shape import shape_of
-from kube.snapshot import MOST_ROOM, Charge, ClusterSnapshot
 from tests import world
 from tests.support.examples import scaled
+from turnout.kube.reserve import Reserved
+from turnout.kube.shape import shape_of
+from turnout.kube.snapshot import MOST_ROOM, Charge, ClusterSnapshot
 
 GPU8 = shape_of(world.pod("p", 8))
 GPU1 = shape_of(world.pod("p", 1))

@@ -5,10 +5,10 @@ from collections import Counter
 
 import pytest
 
-from launcher.model import Reason
-from launcher.rendezvous.state import Lost, Told
-from launcher.shell.metrics import Metrics
 from tests.launcher.rendezvous.story import Story
+from turnout.launcher.model import Reason
+from turnout.launcher.rendezvous.state import Lost, Told
+from turnout.launcher.shell.metrics import Metrics
 
 FORMED = {"round": 2, "members": 3, "ranks": 6, "crossings": 2, "restarts": 1, "waited_s": 0.4, "reason": "member_lost"}
 

@@ -4,8 +4,8 @@ import ast
 import re
 from pathlib import Path
 
-from launcher.model import Exit, Reason
 from tests.e2e.launcher.test_controllers import WRAPPED
+from turnout.launcher.model import Exit, Reason
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "launcher.md").read_text()

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from launcher.model import Member
-from launcher.ranks import LIMIT, Limit, crossings, ips, optimum, seated
 from tests.support.examples import scaled
 from tests.topology.world import guide_table, paths
 from tests.work import lines_run
-from topology.cost import cost
-from topology.fabric import build
-from topology.model import Entry
-from topology.order import ranks
-from topology.parse import read
+from turnout.launcher.model import Member
+from turnout.launcher.ranks import LIMIT, Limit, crossings, ips, optimum, seated
+from turnout.topology.cost import cost
+from turnout.topology.fabric import build
+from turnout.topology.model import Entry
+from turnout.topology.order import ranks
+from turnout.topology.parse import read
 
 NEVER_ANEW = Limit(times=1e9)
 
@@ -289,6 +289,6 @@ def test_the_work_for_a_member_does_not_grow_with_the_world(size, most_a_member)
 
 def test_no_library_is_loaded_for_it():
     heavy = "{'numpy', 'networkx', 'yaml', 'torch', 'kubernetes', 'aiohttp'} & set(sys.modules)"
-    code = f"import sys, launcher.ranks, launcher.shell.whereabouts; print({heavy})"
+    code = f"import sys, turnout.launcher.ranks, turnout.launcher.shell.whereabouts; print({heavy})"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert said.stdout == "set()\n"

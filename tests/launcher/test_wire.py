@@ -8,11 +8,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from launcher import wire
-from launcher.errors import BadFrame
-from launcher.health.frames import Found, Hung, Judged, Probe, Probed, ShowStacks, Stacks
-from launcher.keeping import MOST_HOLDS, Circle, Door, Lies, Take
-from launcher.model import Budget, Member, Terms
+from turnout.launcher import wire
+from turnout.launcher.errors import BadFrame
+from turnout.launcher.health.frames import Found, Hung, Judged, Probe, Probed, ShowStacks, Stacks
+from turnout.launcher.keeping import MOST_HOLDS, Circle, Door, Lies, Take
+from turnout.launcher.model import Budget, Member, Terms
 
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)
@@ -200,7 +200,7 @@ def test_one_wrong_byte_raises_nothing_else(message, at, value):
         pytest.param(pack([12, 1, 1, [], [[1, 0]]]), id="a step in memory of no ranks"),
         pytest.param(b"\x92\x0f\xc7\x08\x05" + struct.pack(">d", 1.0), id="an extension type"),
         pytest.param(b"\x94\x0d\x01\x00\xa2\xff\xfe", id="text that is no UTF-8"),
-        pytest.param(pack(["launcher.wire.Ask"]), id="a class by its name"),
+        pytest.param(pack(["turnout.launcher.wire.Ask"]), id="a class by its name"),
     ],
 )
 def test_what_is_no_message_is_refused(body):

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 import aiohttp
 
-from scheduler_ext.model import Answer
-from scheduler_ext.shell.connection import Limits
-from scheduler_ext.shell.front import Front, Listen
-from scheduler_ext.shell.metrics import Metrics
+from turnout.scheduler_ext.model import Answer
+from turnout.scheduler_ext.shell.connection import Limits
+from turnout.scheduler_ext.shell.front import Front, Listen
+from turnout.scheduler_ext.shell.metrics import Metrics
 
 HEADERS = {"Content-Type": "application/json"}
 

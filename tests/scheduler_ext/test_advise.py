@@ -2,11 +2,11 @@
 
 import pytest
 
-from kube import labels
-from scheduler_ext import advise
-from scheduler_ext.model import Rules, Victims, Word
 from tests import world
 from tests.world import REQUIRED, World, leaves
+from turnout.kube import labels
+from turnout.scheduler_ext import advise
+from turnout.scheduler_ext.model import Rules, Victims, Word
 
 
 def test_a_gang_lands_under_one_leaf_in_ring_order():

@@ -7,13 +7,13 @@ import time
 import msgspec
 import pytest
 
-from scheduler_ext.model import Answer
-from scheduler_ext.shell.connection import Limits
-from scheduler_ext.shell.desk import Desk, Outcome, Verb
-from scheduler_ext.shell.metrics import Metrics
 from tests import world
 from tests.scheduler_ext.rim import Scripted, body, head, one_answer, opened, preempt_body, raw, until
 from tests.scheduler_ext.test_view import Story
+from turnout.scheduler_ext.model import Answer
+from turnout.scheduler_ext.shell.connection import Limits
+from turnout.scheduler_ext.shell.desk import Desk, Outcome, Verb
+from turnout.scheduler_ext.shell.metrics import Metrics
 
 pytestmark = pytest.mark.timeout(60)
 

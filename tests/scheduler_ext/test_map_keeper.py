@@ -2,8 +2,8 @@
 
 import pytest
 
-from scheduler_ext.map_keeper import CONFIRM, draw, judge, missing
-from scheduler_ext.model import Word
+from turnout.scheduler_ext.map_keeper import CONFIRM, draw, judge, missing
+from turnout.scheduler_ext.model import Word
 
 TEXT, YAML = "topology_config", "topology.yaml"
 

@@ -7,9 +7,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from hack.controlplane.tools import cache
-from kube.shell.clock import RealClock
-from scheduler_ext.shell.metrics import Metrics
 from tests.scheduler_ext.rim import body, opened, preempt_body
+from turnout.kube.shell.clock import RealClock
+from turnout.scheduler_ext.shell.metrics import Metrics
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -6,16 +6,16 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
-from kube import labels
-from kube.errors import Conflict
-from scheduler_ext.model import Rules
-from scheduler_ext.plans.nominate import Nominating
-from scheduler_ext.shell.metrics import Metrics
-from scheduler_ext.shell.nominate_pods import Nominator
-from scheduler_ext.shell.view import View
 from tests import world
 from tests.kube.world import ManualClock
 from tests.world import World
+from turnout.kube import labels
+from turnout.kube.errors import Conflict
+from turnout.scheduler_ext.model import Rules
+from turnout.scheduler_ext.plans.nominate import Nominating
+from turnout.scheduler_ext.shell.metrics import Metrics
+from turnout.scheduler_ext.shell.nominate_pods import Nominator
+from turnout.scheduler_ext.shell.view import View
 
 pytestmark = pytest.mark.asyncio
 CHOICES = Nominating(Rules(), frozenset({"default-scheduler"}))

@@ -6,14 +6,14 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from kube.errors import Unreachable
-from kube.shell.clock import RealClock
-from scheduler_ext.__main__ import run_until_told
-from scheduler_ext.model import Rules
-from scheduler_ext.shell.metrics import Metrics
-from scheduler_ext.shell.sight import CAUGHT_UP_S, Sight
-from scheduler_ext.shell.view import View
 from tests.kube.world import ManualClock, running, settle
+from turnout.kube.errors import Unreachable
+from turnout.kube.shell.clock import RealClock
+from turnout.scheduler_ext.__main__ import run_until_told
+from turnout.scheduler_ext.model import Rules
+from turnout.scheduler_ext.shell.metrics import Metrics
+from turnout.scheduler_ext.shell.sight import CAUGHT_UP_S, Sight
+from turnout.scheduler_ext.shell.view import View
 
 pytestmark = pytest.mark.asyncio
 NODES, PODS = "/api/v1/nodes", "/api/v1/pods"

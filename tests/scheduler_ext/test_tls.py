@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from kube.shell.clock import RealClock
-from scheduler_ext.errors import BadCertificate
-from scheduler_ext.shell.front import LOOK_S, Front, Listen
-from scheduler_ext.shell.metrics import Metrics
-from scheduler_ext.shell.tls import Certificates, TlsFiles, expiry
 from tests.scheduler_ext.certs import DAY, NOW, Authority, caller
 from tests.scheduler_ext.rim import Scripted, body, head, one_answer, until
+from turnout.kube.shell.clock import RealClock
+from turnout.scheduler_ext.errors import BadCertificate
+from turnout.scheduler_ext.shell.front import LOOK_S, Front, Listen
+from turnout.scheduler_ext.shell.metrics import Metrics
+from turnout.scheduler_ext.shell.tls import Certificates, TlsFiles, expiry
 
 pytestmark = pytest.mark.timeout(60)
 NOW_S = NOW.timestamp()

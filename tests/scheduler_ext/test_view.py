@@ -2,12 +2,12 @@
 
 import pytest
 
-from kube import labels
-from scheduler_ext.model import Rules, Victims, Word
-from scheduler_ext.shell.metrics import Metrics
-from scheduler_ext.shell.view import AGAIN_S, UNCONFIRMED_S, View
 from tests import world
 from tests.world import REQUIRED, World
+from turnout.kube import labels
+from turnout.scheduler_ext.model import Rules, Victims, Word
+from turnout.scheduler_ext.shell.metrics import Metrics
+from turnout.scheduler_ext.shell.view import AGAIN_S, UNCONFIRMED_S, View
 
 
 class Hand:

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_ext.errors import BadRequest
-from scheduler_ext.model import Answer, Victims
-from scheduler_ext.wire_kube import (
+from turnout.scheduler_ext.errors import BadRequest
+from turnout.scheduler_ext.model import Answer, Victims
+from turnout.scheduler_ext.wire_kube import (
     MAX_NAMES,
     clip,
     decode_args,

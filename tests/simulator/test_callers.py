@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from simulator.api.shell.callers import owner_in
+from turnout.simulator.api.shell.callers import owner_in
 
 NODES = "/api/v1/nodes"
 TABLE = """\

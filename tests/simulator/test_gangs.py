@@ -1,7 +1,7 @@
 """Who is tried together, and how many it takes."""
 
-from jobs.gang import Dialect, GangKey, Membership
-from simulator.yard.gangs import Gangs
+from turnout.jobs.gang import Dialect, GangKey, Membership
+from turnout.simulator.yard.gangs import Gangs
 
 KEY = GangKey("ns", "g", Dialect.VOLCANO.value)
 

@@ -5,11 +5,11 @@ import random
 
 import pytest
 
-from kube.labels import FAULTY
-from kube.nodes.taints import EFFECT
-from kube.objects import Toleration
-from simulator.yard.kube_default import Cursor, choose, feasible, scores, to_find
 from tests.simulator.world import UNRACED, cluster, node, want
+from turnout.kube.labels import FAULTY
+from turnout.kube.nodes.taints import EFFECT
+from turnout.kube.objects import Toleration
+from turnout.simulator.yard.kube_default import Cursor, choose, feasible, scores, to_find
 
 NEUTRAL = 300  # TaintToleration: 100 for everybody, times 3
 

@@ -10,10 +10,10 @@ import pytest_asyncio
 
 from hack.controlplane.errors import NotBuilt
 from hack.controlplane.tools import cache
-from simulator.yard.kubelet import Pace
-from simulator.yard.nodes import places
-from simulator.yard.shell.loop import Settings
-from simulator.yard.shell.yard import yard
+from turnout.simulator.yard.kubelet import Pace
+from turnout.simulator.yard.nodes import places
+from turnout.simulator.yard.shell.loop import Settings
+from turnout.simulator.yard.shell.yard import yard
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 

@@ -4,11 +4,21 @@ import asyncio
 
 import pytest
 
-from simulator.yard.kubelet import EXIT_CODE, IGNORES_TERM, RUNS_FOR, Pace, State, Turn, state_of, status_in, turn
-from simulator.yard.nodes import map_text, places, places_of, unusable
-from simulator.yard.shell.loop import Settings
-from simulator.yard.shell.yard import yard
-from topology import keys, parse
+from turnout.simulator.yard.kubelet import (
+    EXIT_CODE,
+    IGNORES_TERM,
+    RUNS_FOR,
+    Pace,
+    State,
+    Turn,
+    state_of,
+    status_in,
+    turn,
+)
+from turnout.simulator.yard.nodes import map_text, places, places_of, unusable
+from turnout.simulator.yard.shell.loop import Settings
+from turnout.simulator.yard.shell.yard import yard
+from turnout.topology import keys, parse
 
 PODS = "/api/v1/namespaces/default/pods"
 PACE = Pace(pull_s=0.01, stop_s=0.01, restart_s=0.01)

@@ -7,10 +7,10 @@ import random
 
 import pytest
 
-from simulator.yard.kube_default import Cursor
-from simulator.yard.queue import WaitingPods
-from simulator.yard.scheduler import Chosen, Extender, Reply, Waits, Why, alone, cycle
 from tests.simulator.world import UNRACED, cluster, want
+from turnout.simulator.yard.kube_default import Cursor
+from turnout.simulator.yard.queue import WaitingPods
+from turnout.simulator.yard.scheduler import Chosen, Extender, Reply, Waits, Why, alone, cycle
 
 
 def play(yard, wanted, replies, extender=None):

@@ -7,12 +7,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from simulator.api.errors import ApiRefusal
-from simulator.api.kinds.rows import ROWS
-from simulator.api.owners import collect
-from simulator.api.store import Store
-from simulator.api.writes.deletion import Wish
 from tests.support.examples import scaled
+from turnout.simulator.api.errors import ApiRefusal
+from turnout.simulator.api.kinds.rows import ROWS
+from turnout.simulator.api.owners import collect
+from turnout.simulator.api.store import Store
+from turnout.simulator.api.writes.deletion import Wish
 
 CONFIG_MAPS = next(kind for kind in ROWS if kind.called("configmaps"))
 NAMES = st.sampled_from("abcdefgh")

@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
-from kube import labels
-from simulator.yard.scheduler import Extender, Reply
-from simulator.yard.shell.loop import Scheduler, Settings
-from simulator.yard.shell.wire import ApiDoor, ExtenderDoor
-from simulator.yard.shell.yard import background, yard
+from turnout.kube import labels
+from turnout.simulator.yard.scheduler import Extender, Reply
+from turnout.simulator.yard.shell.loop import Scheduler, Settings
+from turnout.simulator.yard.shell.wire import ApiDoor, ExtenderDoor
+from turnout.simulator.yard.shell.yard import background, yard
 
 PODS = "/api/v1/namespaces/default/pods"
 

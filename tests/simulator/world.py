@@ -2,8 +2,8 @@
 
 import random
 
-from kube.objects import Container, Node, NodeStatus, ObjectMeta, Pod, PodSpec, PodStatus, Resources, Taint
-from simulator.yard.cluster import Cluster, want_of
+from turnout.kube.objects import Container, Node, NodeStatus, ObjectMeta, Pod, PodSpec, PodStatus, Resources, Taint
+from turnout.simulator.yard.cluster import Cluster, want_of
 
 GPU = "nvidia.com/gpu"
 

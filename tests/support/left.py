@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from launcher.shell.processes.reaping import processes
 from tests.launcher.agents.crew import command_of
+from turnout.launcher.shell.processes.reaping import processes
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -15,5 +15,5 @@ def keepers_end_with_their_module():
     """One that goes on would be counted as the next test's, and holds its memory."""
     yield
     children = [seen.pid for seen in processes() if seen.parent == os.getpid() and seen.state not in "ZX"]
-    left = [command for pid in children if "launcher.shell.memory.keeper" in (command := command_of(pid))]
+    left = [command for pid in children if "turnout.launcher.shell.memory.keeper" in (command := command_of(pid))]
     assert left == [], "a Checkpointer of this process was not closed"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from launcher.shell.saving.checkpointer import Checkpointer
+from turnout.launcher.shell.saving.checkpointer import Checkpointer
 
 
 def newest(folder):

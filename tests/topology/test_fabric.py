@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.topology.world import fabric, fabrics, paths
-from topology.cost import cost
-from topology.distance import common_tier, distance, to_all
-from topology.fabric import EMPTY, build, moved_share, with_strangers
-from topology.model import Entry, Rule
-from topology.score import scores
+from turnout.topology.cost import cost
+from turnout.topology.distance import common_tier, distance, to_all
+from turnout.topology.fabric import EMPTY, build, moved_share, with_strangers
+from turnout.topology.model import Entry, Rule
+from turnout.topology.score import scores
 
 
 def entries(*pairs):

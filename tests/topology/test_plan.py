@@ -8,13 +8,13 @@ import pytest
 
 from tests.topology.world import fabric, guide_table, room
 from tests.work import lines_run
-from topology.cost import cost
-from topology.fabric import EMPTY, build, with_strangers
-from topology.grow import grow
-from topology.model import Ask, Entry, Placement, Reason, Refusal, Rule
-from topology.order import assign, fill, homeward, ranks
-from topology.plan import plan
-from topology.sources import configmap_text
+from turnout.topology.cost import cost
+from turnout.topology.fabric import EMPTY, build, with_strangers
+from turnout.topology.grow import grow
+from turnout.topology.model import Ask, Entry, Placement, Reason, Refusal, Rule
+from turnout.topology.order import assign, fill, homeward, ranks
+from turnout.topology.plan import plan
+from turnout.topology.sources import configmap_text
 
 
 def ask(pods, **wish):

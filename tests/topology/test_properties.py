@@ -8,13 +8,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.topology.world import fabric, fabrics, scenes
-from topology.cost import cost
-from topology.distance import common_tier
-from topology.fabric import build, with_strangers
-from topology.fill.pick import pick
-from topology.model import Ask, Entry, Placement, Reason, Refusal, Rule
-from topology.order import assign, ranks
-from topology.plan import plan
+from turnout.topology.cost import cost
+from turnout.topology.distance import common_tier
+from turnout.topology.fabric import build, with_strangers
+from turnout.topology.fill.pick import pick
+from turnout.topology.model import Ask, Entry, Placement, Reason, Refusal, Rule
+from turnout.topology.order import assign, ranks
+from turnout.topology.plan import plan
 
 
 @given(scenes())

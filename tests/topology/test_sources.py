@@ -3,12 +3,12 @@
 import pytest
 
 from tests.topology.world import GUIDE_LINES, guide_table
-from topology import parse
-from topology.errors import BadFabric
-from topology.fabric import build
-from topology.model import Entry
-from topology.sources import configmap_text, configmap_yaml
-from topology.sources.names import MAX_HOSTS, MAX_TEXT_BYTES
+from turnout.topology import parse
+from turnout.topology.errors import BadFabric
+from turnout.topology.fabric import build
+from turnout.topology.model import Entry
+from turnout.topology.sources import configmap_text, configmap_yaml
+from turnout.topology.sources.names import MAX_HOSTS, MAX_TEXT_BYTES
 
 
 def told(reading):

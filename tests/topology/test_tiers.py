@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.topology.world import paths
-from topology.fabric import build
-from topology.model import Entry
-from topology.tiers import BadPath, read, rows, written
+from turnout.topology.fabric import build
+from turnout.topology.model import Entry
+from turnout.topology.tiers import BadPath, read, rows, written
 
 NAMES = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=12) | st.sampled_from(["a b", "%2F"])
 

@@ -3,8 +3,8 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from topology.fabric import build, with_strangers
-from topology.model import Ask, Entry, Rule
+from turnout.topology.fabric import build, with_strangers
+from turnout.topology.model import Ask, Entry, Rule
 
 GUIDE_LINES = 10
 

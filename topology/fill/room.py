@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from topology.fabric import Fabric
+from turnout.topology.fabric import Fabric
 
 Counts = npt.NDArray[np.signedinteger]
 

@@ -13,8 +13,8 @@ from math import inf
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from topology.fill.pick import pick
-from topology.fill.room import Counts, Sums
+from turnout.topology.fill.pick import pick
+from turnout.topology.fill.room import Counts, Sums
 
 Slots = list[tuple[int, int]]
 _Table = list[tuple[int, Counts, Counts]]  # child, its capacities, the best of all children up to it

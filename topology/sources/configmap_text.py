@@ -7,8 +7,8 @@ fault even where both lines agree: one of them was meant for another node.
 
 from __future__ import annotations
 
-from topology.model import Entry, Fault, Reading
-from topology.sources.names import MAX_TEXT_BYTES, host_fault, switch_fault
+from turnout.topology.model import Entry, Fault, Reading
+from turnout.topology.sources.names import MAX_TEXT_BYTES, host_fault, switch_fault
 
 
 def read(text: str) -> Reading:

@@ -21,10 +21,10 @@ The first cannot hold a cycle; the second can, and switch_list.py finds it. A te
 
 from __future__ import annotations
 
-from topology.model import Entry, Fault, Reading
-from topology.sources import switch_list, yaml_nodes
-from topology.sources.configmap_text import twice
-from topology.sources.names import (
+from turnout.topology.model import Entry, Fault, Reading
+from turnout.topology.sources import switch_list, yaml_nodes
+from turnout.topology.sources.configmap_text import twice
+from turnout.topology.sources.names import (
     MAX_HOSTS,
     MAX_TEXT_BYTES,
     MAX_TIERS,
@@ -36,8 +36,8 @@ from topology.sources.names import (
     switch_fault,
     words,
 )
-from topology.sources.switch_list import Listed
-from topology.sources.yaml_nodes import Items, Node, Pairs, Scalar
+from turnout.topology.sources.switch_list import Listed
+from turnout.topology.sources.yaml_nodes import Items, Node, Pairs, Scalar
 
 _FORMS = ("fabric", "switches")
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import networkx as nx
 
-from topology.model import Fault
-from topology.sources.names import MAX_TIERS, shown
+from turnout.topology.model import Fault
+from turnout.topology.sources.names import MAX_TIERS, shown
 
 
 @dataclass(frozen=True, slots=True)

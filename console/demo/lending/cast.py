@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from console.demo.lending.model import Player
-from console.demo.objects import GPU, MAP_NAME, Raw
-from kube import labels
-from simulator.yard.nodes import Place, map_text
-from topology.keys import TEXT_KEY
+from turnout.console.demo.lending.model import Player
+from turnout.console.demo.objects import GPU, MAP_NAME, Raw
+from turnout.kube import labels
+from turnout.simulator.yard.nodes import Place, map_text
+from turnout.topology.keys import TEXT_KEY
 
 NAMESPACE, QUEUE = "team", "team"
 LEAVES, NODES_PER_LEAF, GPUS_PER_NODE = 2, 2, 4

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from autoscaler.model import Reason
-from console.demo.lending.model import Player, Said
+from turnout.autoscaler.model import Reason
+from turnout.console.demo.lending.model import Player, Said
 
 _DECIDED, _RESIZED = "decided", "resized"
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from autoscaler.model import Reason
+from turnout.autoscaler.model import Reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from console.demo.lending.model import Player, Seats, Story, Word, held
+from turnout.console.demo.lending.model import Player, Seats, Story, Word, held
 
 FREE = "·"
 _MARKS = {Word.ARRIVES: "+", Word.LEAVES: "-"}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from autoscaler.model import Reason
-from console.demo.lending.model import Moment, Story, Word, held, running
-from console.demo.lending.tally import wait_of
+from turnout.autoscaler.model import Reason
+from turnout.console.demo.lending.model import Moment, Story, Word, held, running
+from turnout.console.demo.lending.tally import wait_of
 
 _STAMP_S = 1.0  # the moment of a change stands on the job in whole seconds
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from console.demo.lending.shell.play import Loan, lend
-from console.demo.lending.shell.screen import LendingScreen
-from console.demo.shell.play import Show, perform
-from console.demo.shell.screen import Screen
+from turnout.console.demo.lending.shell.play import Loan, lend
+from turnout.console.demo.lending.shell.screen import LendingScreen
+from turnout.console.demo.shell.play import Show, perform
+from turnout.console.demo.shell.screen import Screen
 
 GANGS, LENDING, BOTH = "gangs", "lending", "both"
 _FAST_S = 0.4  # a state of the second part that is gone at once would not be in its picture

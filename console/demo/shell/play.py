@@ -11,23 +11,23 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from console.demo.board import Score, score
-from console.demo.objects import MAP_NAME, MAP_NAMESPACE, map_text
-from console.demo.recable import recable
-from console.demo.rival import Rival
-from console.demo.scene import Act, DemoGang, Scene, Word, scene
-from console.demo.shell.screen import Screen
-from console.demo.shell.stage import Stage
-from console.demo.tally import Asking, Pair, Tally
-from console.shell.extender import Up, own_extender, running
-from simulator.yard.kubelet import Pace
-from simulator.yard.scheduler import Extender
-from simulator.yard.shell.loop import Settings
-from simulator.yard.shell.wire import ExtenderDoor
-from simulator.yard.shell.yard import yard
-from topology.fabric import Fabric, build
-from topology.keys import TEXT_KEY
-from topology.parse import read
+from turnout.console.demo.board import Score, score
+from turnout.console.demo.objects import MAP_NAME, MAP_NAMESPACE, map_text
+from turnout.console.demo.recable import recable
+from turnout.console.demo.rival import Rival
+from turnout.console.demo.scene import Act, DemoGang, Scene, Word, scene
+from turnout.console.demo.shell.screen import Screen
+from turnout.console.demo.shell.stage import Stage
+from turnout.console.demo.tally import Asking, Pair, Tally
+from turnout.console.shell.extender import Up, own_extender, running
+from turnout.simulator.yard.kubelet import Pace
+from turnout.simulator.yard.scheduler import Extender
+from turnout.simulator.yard.shell.loop import Settings
+from turnout.simulator.yard.shell.wire import ExtenderDoor
+from turnout.simulator.yard.shell.yard import yard
+from turnout.topology.fabric import Fabric, build
+from turnout.topology.keys import TEXT_KEY
+from turnout.topology.parse import read
 
 _PACE = Pace(pull_s=0.02, stop_s=0.02)  # nobody came to see images pulled
 _RELOAD_S = 10.0  # twice what the extender promises for a changed map
@@ -47,7 +47,7 @@ class Show:
 
 async def perform(show: Show, screen: Screen) -> Tally:
     """Play it. Raises ExtenderFailed when the extender does not come up."""
-    logging.getLogger("simulator").setLevel(logging.ERROR)
+    logging.getLogger("turnout.simulator").setLevel(logging.ERROR)
     play = scene(show.seed, show.gangs)
     screen.open(play)
     async with _stage(show, play, screen) as (stage, door, extender):

@@ -13,10 +13,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from console.demo.board import FREE, OTHER, Placed, Row, Score, board
-from console.demo.recable import Recabling
-from console.demo.scene import GPUS_PER_NODE, LEAVES, NODES_PER_LEAF, SPINES, Act, DemoGang, Scene, Word
-from console.demo.tally import Pair, Tally, asked_sentence, sentence
+from turnout.console.demo.board import FREE, OTHER, Placed, Row, Score, board
+from turnout.console.demo.recable import Recabling
+from turnout.console.demo.scene import GPUS_PER_NODE, LEAVES, NODES_PER_LEAF, SPINES, Act, DemoGang, Scene, Word
+from turnout.console.demo.tally import Pair, Tally, asked_sentence, sentence
 
 _COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")  # letters tell the gangs apart; colours only help
 _OURS, _THEIRS = "with Turnout", "kube-scheduler alone"

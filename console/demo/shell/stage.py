@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 
-from console.demo import objects
-from console.demo.objects import MAP_NAME, MAP_NAMESPACE, NAMESPACE, OTHERS, Raw
-from console.demo.scene import DemoGang, Place, Scene
-from simulator.yard.scheduler import Chosen, Outcome
-from simulator.yard.shell.wire import Door
+from turnout.console.demo import objects
+from turnout.console.demo.objects import MAP_NAME, MAP_NAMESPACE, NAMESPACE, OTHERS, Raw
+from turnout.console.demo.scene import DemoGang, Place, Scene
+from turnout.simulator.yard.scheduler import Chosen, Outcome
+from turnout.simulator.yard.shell.wire import Door
 
 _GROUPS = f"/apis/scheduling.volcano.sh/v1beta1/namespaces/{NAMESPACE}/podgroups"
 _PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"

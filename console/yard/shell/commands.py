@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from console.yard.note import KUBECONFIG, LOG, NO_WALLS, condition, welcome
-from console.yard.shell.process import YardFailed, ask, end, fault, found, home, start
+from turnout.console.yard.note import KUBECONFIG, LOG, NO_WALLS, condition, welcome
+from turnout.console.yard.shell.process import YardFailed, ask, end, fault, found, home, start
 
 FAILED, USAGE = 1, 2
 _NODES, _GPUS, _MOST_NODES, _MOST_GPUS = 16, 8, 5_000, 64
@@ -61,7 +61,7 @@ def _up(args: argparse.Namespace) -> int:
         if args.fabric:
             _read_map(args.fabric)
         if args.real:
-            from console.yard.shell.plane import check
+            from turnout.console.yard.shell.plane import check
 
             check()
         note = start(folder, lambda: _serve(args, folder))
@@ -70,7 +70,7 @@ def _up(args: argparse.Namespace) -> int:
         return FAILED
     print("\n".join(welcome(note, str(folder / KUBECONFIG))))
     if args.processes:
-        from simulator.processes.shell.inside import can_have_walls
+        from turnout.simulator.processes.shell.inside import can_have_walls
 
         if not can_have_walls():
             print(NO_WALLS, file=sys.stderr)
@@ -105,16 +105,16 @@ def _serve(args: argparse.Namespace, folder: Path) -> int:
     import asyncio
     from dataclasses import replace
 
-    from console.yard.shell.early import early
+    from turnout.console.yard.shell.early import early
 
     try:
         begun = None if args.real else early(folder, args.port, not args.no_extender)
     except OSError as error:
         print(f"turnout yard: cannot listen on port {args.port}: {os.strerror(error.errno or 0)}", file=sys.stderr)
         return FAILED
-    from console.shell.extender import ExtenderFailed
-    from console.yard.shell.serve import Wanted, serve
-    from simulator.yard.nodes import places_of
+    from turnout.console.shell.extender import ExtenderFailed
+    from turnout.console.yard.shell.serve import Wanted, serve
+    from turnout.simulator.yard.nodes import places_of
 
     wanted = Wanted(folder, args.nodes, args.gpus, args.port, not args.no_extender, args.real, args.processes)
     try:
@@ -130,8 +130,8 @@ def _serve(args: argparse.Namespace, folder: Path) -> int:
 
 def _read_map(file: Path) -> Any:
     """The map in a file and the ConfigMap's data that it is. Raises YardFailed with every fault."""
-    from console.topo_check import check, data_of, told
-    from simulator.yard.nodes import MOST_NODES, places_of, unusable
+    from turnout.console.topo_check import check, data_of, told
+    from turnout.simulator.yard.nodes import MOST_NODES, places_of, unusable
 
     try:
         text = file.read_text()

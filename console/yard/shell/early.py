@@ -10,9 +10,9 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from console.shell.extender import Begun, begin, own_extender
-from console.yard.note import KUBECONFIG, MAP
-from simulator.api.kubeconfig import kubeconfig
+from turnout.console.shell.extender import Begun, begin, own_extender
+from turnout.console.yard.note import KUBECONFIG, MAP
+from turnout.simulator.api.kubeconfig import kubeconfig
 
 _HOST = "127.0.0.1"
 _QUEUE = 128

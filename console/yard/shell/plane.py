@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from console.shell.child import die_with_parent
-from console.yard.shell.process import YardFailed
+from turnout.console.shell.child import die_with_parent
+from turnout.console.yard.shell.process import YardFailed
 
 _MODULE = "hack.controlplane"
 _UP_S, _DOWN_S = 90.0, 10.0

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from console.yard.note import KUBECONFIG, LOG, NOTE, Note, read
+from turnout.console.yard.note import KUBECONFIG, LOG, NOTE, Note, read
 
 if TYPE_CHECKING:
-    from simulator.yard.access import Access
+    from turnout.simulator.yard.access import Access
 
 _UP_S, _DOWN_S, _ANSWER_S = 120.0, 20.0, 10.0
 _TOLD_LINES = 12
@@ -121,8 +121,8 @@ def end(folder: Path, note: Note) -> None:
 
 def ask(folder: Path) -> tuple[dict[str, int], int]:
     """Pods by phase, and how many nodes are ready. Raises YardFailed."""
-    from simulator.yard.access import NoAccess
-    from simulator.yard.access import read as read_access
+    from turnout.simulator.yard.access import NoAccess
+    from turnout.simulator.yard.access import read as read_access
 
     try:
         access = read_access((folder / KUBECONFIG).read_bytes())

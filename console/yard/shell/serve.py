@@ -10,21 +10,21 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from console.shell.extender import free_port, own_extender, ready, running
-from console.yard.note import KUBECONFIG, MAP, MAP_NAME, NAMESPACE, NOTE, PODS, Note, written
-from console.yard.shell.early import Early
-from console.yard.shell.plane import plane
-from console.yard.shell.process import begun_at
-from simulator.processes.shell.endpoint import HOST, endpoint
-from simulator.processes.shell.logs import PodLogs
-from simulator.yard import access
-from simulator.yard.kubelet import Pace
-from simulator.yard.nodes import Place, map_text, places
-from simulator.yard.scheduler import Extender
-from simulator.yard.shell.loop import Settings
-from simulator.yard.shell.wire import ExtenderDoor
-from simulator.yard.shell.yard import Yard, attached, yard
-from topology.keys import TEXT_KEY
+from turnout.console.shell.extender import free_port, own_extender, ready, running
+from turnout.console.yard.note import KUBECONFIG, MAP, MAP_NAME, NAMESPACE, NOTE, PODS, Note, written
+from turnout.console.yard.shell.early import Early
+from turnout.console.yard.shell.plane import plane
+from turnout.console.yard.shell.process import begun_at
+from turnout.simulator.processes.shell.endpoint import HOST, endpoint
+from turnout.simulator.processes.shell.logs import PodLogs
+from turnout.simulator.yard import access
+from turnout.simulator.yard.kubelet import Pace
+from turnout.simulator.yard.nodes import Place, map_text, places
+from turnout.simulator.yard.scheduler import Extender
+from turnout.simulator.yard.shell.loop import Settings
+from turnout.simulator.yard.shell.wire import ExtenderDoor
+from turnout.simulator.yard.shell.yard import Yard, attached, yard
+from turnout.topology.keys import TEXT_KEY
 
 _WEIGHT = 121  # as deploy/scheduler/kube-scheduler-config.yaml has it
 

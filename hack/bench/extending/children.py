@@ -19,17 +19,17 @@ from pathlib import Path
 from typing import Any
 
 from hack.bench.extending import cluster
-from kube.objects import Pod
-from kube.shell import logs
-from scheduler_ext.__main__ import serve as serve_extender
-from scheduler_ext.model import Answer, Victims
-from scheduler_ext.settings import extender_settings
-from scheduler_ext.shell.front import Front, Listen
-from scheduler_ext.shell.metrics import Metrics
-from simulator.api.kinds.rows import ROWS
-from simulator.api.shell.serve import serve as serve_api
-from simulator.api.store import Store
-from simulator.api.writes.deletion import Wish
+from turnout.kube.objects import Pod
+from turnout.kube.shell import logs
+from turnout.scheduler_ext.__main__ import serve as serve_extender
+from turnout.scheduler_ext.model import Answer, Victims
+from turnout.scheduler_ext.settings import extender_settings
+from turnout.scheduler_ext.shell.front import Front, Listen
+from turnout.scheduler_ext.shell.metrics import Metrics
+from turnout.simulator.api.kinds.rows import ROWS
+from turnout.simulator.api.shell.serve import serve as serve_api
+from turnout.simulator.api.store import Store
+from turnout.simulator.api.writes.deletion import Wish
 
 PACE_S = 0.02  # between bursts of events
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from kube import labels
-from topology.keys import YAML_KEY
+from turnout.kube import labels
+from turnout.topology.keys import YAML_KEY
 
 NAMESPACE = "default"
 MAP_NAMESPACE, MAP_NAME = "kube-system", "node-topology-config"

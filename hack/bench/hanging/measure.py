@@ -18,14 +18,14 @@ from pathlib import Path
 
 from hack.bench.hanging.world import World
 from hack.bench.outcome import Outcome, Table, Target
-from launcher.health.hangs import KNOWN_WELL, RARE, Limits, Seen, Watch, limit_s, look
-from launcher.health.stacks.model import Gathered, folded
-from launcher.health.stacks.reading import read
-from launcher.health.stacks.telling import files, merge
-from launcher.health.step_times import BUCKETS, bucket_of
-from launcher.shell.progress import Watched
-from launcher.shell.watching.beats import Beats
-from launcher.shell.watching.words import Words
+from turnout.launcher.health.hangs import KNOWN_WELL, RARE, Limits, Seen, Watch, limit_s, look
+from turnout.launcher.health.stacks.model import Gathered, folded
+from turnout.launcher.health.stacks.reading import read
+from turnout.launcher.health.stacks.telling import files, merge
+from turnout.launcher.health.step_times import BUCKETS, bucket_of
+from turnout.launcher.shell.progress import Watched
+from turnout.launcher.shell.watching.beats import Beats
+from turnout.launcher.shell.watching.words import Words
 
 STEPS, QUICK_STEPS = 34_000, 2_000  # of each rank
 TRIALS, QUICK_TRIALS = 9, 2

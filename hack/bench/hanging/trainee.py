@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from launcher.shell.progress import Steps
+from turnout.launcher.shell.progress import Steps
 
 EVALUATES, SAVES, RECOMPILATIONS = 500, 1_000, 7  # every so many steps; in all
 WIDTH, BATCH = 32, 8

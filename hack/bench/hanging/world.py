@@ -10,12 +10,12 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from launcher.health.hangs import Hangs, Limits
-from launcher.process.orders import How, Order, Stream
-from launcher.shell.processes.processes import Processes
-from launcher.shell.progress import Watched
-from launcher.shell.watching.watch import Crew, Watching
-from launcher.shell.watching.words import PROGRESS
+from turnout.launcher.health.hangs import Hangs, Limits
+from turnout.launcher.process.orders import How, Order, Stream
+from turnout.launcher.shell.processes.processes import Processes
+from turnout.launcher.shell.progress import Watched
+from turnout.launcher.shell.watching.watch import Crew, Watching
+from turnout.launcher.shell.watching.words import PROGRESS
 
 ROOT = Path(__file__).resolve().parents[3]
 TRAINEE = Path(__file__).with_name("trainee.py")

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from launcher.health.groups import Groups, next_groups
-from launcher.health.model import Cause, Check, Finding, Group, Limits, Measured, Verdict
+from turnout.launcher.health.groups import Groups, next_groups
+from turnout.launcher.health.model import Cause, Check, Finding, Group, Limits, Measured, Verdict
 
 NOBODY: frozenset[int] = frozenset()
 NOWHERE: frozenset[tuple[int, int]] = frozenset()

@@ -10,8 +10,8 @@ from random import Random
 
 from hack.bench.health.dlrover import Blamed, blamed
 from hack.bench.health.floor import Floor, numbers
-from launcher.health.groups import Groups, next_groups
-from launcher.health.model import Cause, Check, Group, Verdict
+from turnout.launcher.health.groups import Groups, next_groups
+from turnout.launcher.health.model import Cause, Check, Group, Verdict
 
 MATMUL_S, REDUCE_S = 0.013, 0.0006  # of an H100, and of 64 MiB between two: docs/facts/dlrover.md 3
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from kube import labels
+from turnout.kube import labels
 
 Raw = dict[str, Any]
 Change = tuple[str, str, Raw]  # (collection, word, object)

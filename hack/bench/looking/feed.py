@@ -21,16 +21,16 @@ from typing import Any
 
 import msgspec
 
-from autoscaler.__main__ import settled
-from autoscaler.model import Observation, Policy
-from autoscaler.shell.act import Hands
-from autoscaler.shell.loop import Lender
-from autoscaler.shell.metrics import Metrics
-from autoscaler.shell.sight import Sight
-from autoscaler.view import View
 from hack.bench.looking.cluster import GPU, Change, Cluster
-from jobs.kinds.all import KINDS
-from kube.shell.clock import RealClock
+from turnout.autoscaler.__main__ import settled
+from turnout.autoscaler.model import Observation, Policy
+from turnout.autoscaler.shell.act import Hands
+from turnout.autoscaler.shell.loop import Lender
+from turnout.autoscaler.shell.metrics import Metrics
+from turnout.autoscaler.shell.sight import Sight
+from turnout.autoscaler.view import View
+from turnout.jobs.kinds.all import KINDS
+from turnout.kube.shell.clock import RealClock
 
 PAGE = 500
 GIVE_UP_S = 300.0

@@ -53,7 +53,7 @@ def torchrun(*options: str) -> list[str]:
 
 def turnout(*options: str) -> list[str]:
     """The command of an agent of ours."""
-    return [sys.executable, "-m", "launcher", f"--max-restarts={RESTARTS}", "--local-addr=127.0.0.1", *options]
+    return [sys.executable, "-m", "turnout.launcher", f"--max-restarts={RESTARTS}", "--local-addr=127.0.0.1", *options]
 
 
 def _members(nnodes: str, port: int, folder: str) -> list[list[str]]:

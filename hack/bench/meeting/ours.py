@@ -14,18 +14,18 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 
 from hack.bench.meeting.crowd import Gate
 from hack.bench.meeting.plain import HERE
-from launcher.health.hangs import Hangs
-from launcher.model import Budget, Member, Reason, Terms
-from launcher.rendezvous.follow import accepts
-from launcher.rendezvous.seek import Address, GiveUp, Seek
-from launcher.rendezvous.step import begin
-from launcher.settings import Timing
-from launcher.shell.meeting.coordinator import Coordinator
-from launcher.shell.meeting.door import Door
-from launcher.shell.meeting.finding import Finder
-from launcher.shell.meeting.link import Link
-from launcher.shell.watching.merging import Merging
-from launcher.wire import VERSION, Base, Formed, Join, Ready, Stop, ToMember
+from turnout.launcher.health.hangs import Hangs
+from turnout.launcher.model import Budget, Member, Reason, Terms
+from turnout.launcher.rendezvous.follow import accepts
+from turnout.launcher.rendezvous.seek import Address, GiveUp, Seek
+from turnout.launcher.rendezvous.step import begin
+from turnout.launcher.settings import Timing
+from turnout.launcher.shell.meeting.coordinator import Coordinator
+from turnout.launcher.shell.meeting.door import Door
+from turnout.launcher.shell.meeting.finding import Finder
+from turnout.launcher.shell.meeting.link import Link
+from turnout.launcher.shell.watching.merging import Merging
+from turnout.launcher.wire import VERSION, Base, Formed, Join, Ready, Stop, ToMember
 
 RUN, TOKEN = "bench", b"a token of a benchmark"
 KNOCKING = 128

@@ -10,7 +10,7 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from hack.bench.placing.rivals import Room
-from topology.fabric import Fabric
+from turnout.topology.fabric import Fabric
 
 
 def optimum(fabric: Fabric, room: Room, pods: int, limit_s: float) -> int | None:

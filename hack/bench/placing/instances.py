@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from hack.bench.placing.rivals import Room
-from topology.fabric import Fabric, build
-from topology.model import Entry
+from turnout.topology.fabric import Fabric, build
+from turnout.topology.model import Entry
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ import random
 import numpy as np
 import numpy.typing as npt
 
-from topology.fabric import Fabric
-from topology.fill.room import Sums
+from turnout.topology.fabric import Fabric
+from turnout.topology.fill.room import Sums
 
 Room = npt.NDArray[np.int32]
 Hosts = list[int]  # a host id per rank

@@ -20,9 +20,9 @@ from pathlib import Path
 import numpy as np
 
 from hack.bench.placing.rivals import Hosts, Room
-from topology.cost import cost
-from topology.fabric import Fabric, build
-from topology.model import Entry
+from turnout.topology.cost import cost
+from turnout.topology.fabric import Fabric, build
+from turnout.topology.model import Entry
 
 NODES = 128
 SEEDS = range(1, 21)

@@ -18,15 +18,15 @@ import msgspec
 from hack.bench.outcome import Table
 from hack.bench.placing import streams
 from hack.controlplane.nodes import gpu_node
-from kube import labels
-from kube.objects import Node, Pod
-from kube.shell.clock import RealClock
-from scheduler_ext.model import Notice, Rules
-from scheduler_ext.shell.desk import Desk, Verb
-from scheduler_ext.shell.metrics import Metrics
-from scheduler_ext.shell.view import View
-from topology.cost import cost
-from topology.fabric import Fabric
+from turnout.kube import labels
+from turnout.kube.objects import Node, Pod
+from turnout.kube.shell.clock import RealClock
+from turnout.scheduler_ext.model import Notice, Rules
+from turnout.scheduler_ext.shell.desk import Desk, Verb
+from turnout.scheduler_ext.shell.metrics import Metrics
+from turnout.scheduler_ext.shell.view import View
+from turnout.topology.cost import cost
+from turnout.topology.fabric import Fabric
 
 APART_S = 0.02  # between two pods of a gang
 _GPUS = 8

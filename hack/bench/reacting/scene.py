@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hack.controlplane.nodes import GPU, address, gpu_node
-from kube import labels
+from turnout.kube import labels
 
 Raw = dict[str, Any]
 JOBS = "/apis/batch/v1/namespaces/default/jobs"

@@ -97,7 +97,7 @@ class Stand:
         """Start it, and wait until it leads; how long that took, seconds."""
         began_s = time.monotonic()
         (self._port,) = free_ports(1)
-        argv = [sys.executable, "-m", "autoscaler", "--kubeconfig", str(self._plane.kubeconfig), "--act"]
+        argv = [sys.executable, "-m", "turnout.autoscaler", "--kubeconfig", str(self._plane.kubeconfig), "--act"]
         argv += ["--lease", "default/turnout-autoscaler", "--log-level", "warning"]
         argv += ["--metrics-bind", f"127.0.0.1:{self._port}"]
         url = f"http://127.0.0.1:{self._port}/readyz"

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 
-from autoscaler.model import Observation, Policy, Reason, Seen, Step
-from simulator.replay.life import GPU
+from turnout.autoscaler.model import Observation, Policy, Reason, Seen, Step
+from turnout.simulator.replay.life import GPU
 
 TARGET, TOLERANCE, SYNC_S, DOWN_S = 8, 0.1, 60.0, 300.0
 

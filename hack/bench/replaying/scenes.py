@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from autoscaler.decide import decide
-from autoscaler.model import Policy
 from hack.bench.replaying.hpa import DOWN_S, SYNC_S, hpa
-from simulator.replay.compare import Compared, p99
-from simulator.replay.life import GPU
-from simulator.replay.model import Rules, Submission, Tape
-from simulator.replay.run import replay
-from simulator.replay.shell import files
-from simulator.replay.streams import Labels, drawn, labelled
-from simulator.replay.traces import Row
+from turnout.autoscaler.decide import decide
+from turnout.autoscaler.model import Policy
+from turnout.simulator.replay.compare import Compared, p99
+from turnout.simulator.replay.life import GPU
+from turnout.simulator.replay.model import Rules, Submission, Tape
+from turnout.simulator.replay.run import replay
+from turnout.simulator.replay.shell import files
+from turnout.simulator.replay.streams import Labels, drawn, labelled
+from turnout.simulator.replay.traces import Row
 
 # The GPUs that each ITP cluster is assumed to have, so that its full static run is busy to 60 to 68 %.
 # Source: docs/facts/autoscaling.md 7.1.

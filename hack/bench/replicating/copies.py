@@ -18,13 +18,13 @@ from pathlib import Path
 
 import numpy as np
 
-from launcher.checkpoint.generations import PAGE_BYTES, Record
-from launcher.checkpoint.wire import Hello, Sealed, Seat, Trust, encode
-from launcher.keeping import Circle, Door
-from launcher.process.environment import KEEPER
-from launcher.shell.memory.arena import Arena
-from launcher.shell.memory.client import Client
-from launcher.shell.memory.private import private_folder, socket_in
+from turnout.launcher.checkpoint.generations import PAGE_BYTES, Record
+from turnout.launcher.checkpoint.wire import Hello, Sealed, Seat, Trust, encode
+from turnout.launcher.keeping import Circle, Door
+from turnout.launcher.process.environment import KEEPER
+from turnout.launcher.shell.memory.arena import Arena
+from turnout.launcher.shell.memory.client import Client
+from turnout.launcher.shell.memory.private import private_folder, socket_in
 
 WITHIN_S = 60.0
 _OWN = 4  # generations of who sends: 3, and one for the copies
@@ -46,7 +46,7 @@ def _keeper(worker: str, memory: Path, sends_to: Door | None, bytes_s: float = 0
         listens.listen()
         here = Door(worker, worker, *door.getsockname())
         command = [
-            sys.executable, "-m", "launcher.shell.memory.keeper", "--listen", str(listens.fileno()),
+            sys.executable, "-m", "turnout.launcher.shell.memory.keeper", "--listen", str(listens.fileno()),
             "--door", str(door.fileno()), "--folder", str(folder), "--run", _RUN, "--worker", worker,
             "--copied-s", str(bytes_s),
         ]  # fmt: skip

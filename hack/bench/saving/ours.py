@@ -1,4 +1,4 @@
-"""Ours behind the seam of the anchors: `launcher.shell.saving.checkpointer`, imported when it is needed.
+"""Ours behind the seam of the anchors: `turnout.launcher.shell.saving.checkpointer`, imported when it is needed.
 
 What it cannot do yet is told by `absent`, in the words of the report; nothing stands in for it.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 NOT_BUILT = "not built"
-MODULE = "launcher.shell.saving.checkpointer"
+MODULE = "turnout.launcher.shell.saving.checkpointer"
 
 
 def absent() -> str:

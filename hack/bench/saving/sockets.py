@@ -27,7 +27,7 @@ from hack.bench.saving.state import make
 LOOPBACK, REPLICA = "floor: loopback socket", "ours, replica"
 PACED, UNPACED = "a step while copies are sent, paced", "a step while copies are sent as fast as it goes"
 PACE = 0.125  # of the floor
-MODULE = "launcher.shell.buddies.bulk"
+MODULE = "turnout.launcher.shell.buddies.bulk"
 _FLOOR, _SHARD, _TAKEN = b"f", b"s", b"!"
 _PIECE_BYTES = _BUFFER_BYTES = 4 << 20
 _HEAD_BYTES = 4_096
@@ -106,8 +106,8 @@ def _end(work: Callable[[Any, Any], None], not_mine: Connection, memory: Path, s
 
 def _arena(memory: Path, size_bytes: int) -> Any:
     """One with two generations, whose pages are there, and what a shard of that size is told as."""
-    from launcher.checkpoint.generations import Identity, Record
-    from launcher.shell.memory.arena import Arena, boot_id
+    from turnout.launcher.checkpoint.generations import Identity, Record
+    from turnout.launcher.shell.memory.arena import Arena, boot_id
 
     record = Record(0, 1, 0, 0, 1, _HEAD_BYTES, size_bytes - _HEAD_BYTES)
     arena = Arena.make(memory, Identity("bench", str(os.getpid()), 0, boot_id(), 2))
@@ -118,9 +118,9 @@ def _arena(memory: Path, size_bytes: int) -> Any:
 
 def _send(port: int, orders: Connection, arena: Any, record: Any) -> None:
     """As it is told: what, and how many bytes a second at most."""
-    from launcher.checkpoint.generations import offset_of
-    from launcher.checkpoint.sums import sum_of, sums_of
-    from launcher.shell.storage.pace import Pace, Paced
+    from turnout.launcher.checkpoint.generations import offset_of
+    from turnout.launcher.checkpoint.sums import sum_of, sums_of
+    from turnout.launcher.shell.storage.pace import Pace, Paced
 
     shard = arena.map(0, record.region_bytes)[: record.shard_bytes]
     sums = tuple(sums_of(shard))

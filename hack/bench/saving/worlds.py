@@ -93,7 +93,7 @@ def ways(folder: Path) -> Mapping[str, Call]:
     """How a rank loads. A reader is made for each load, as each process has to."""
     import torch.distributed.checkpoint as dcp
 
-    from launcher.shell.saving.dcp import FlashStorageReader
+    from turnout.launcher.shell.saving.dcp import FlashStorageReader
 
     class Nothing(dcp.FileSystemReader):  # type: ignore[misc, unused-ignore]
         def read_data(self, plan: Any, planner: Any) -> Any:
@@ -137,7 +137,7 @@ def _own_ways(whole: dict[str, Any], folder: Path, ends: ExitStack) -> Mapping[s
     import safetensors.torch
     import torch
 
-    from launcher.shell.saving.checkpointer import Checkpointer
+    from turnout.launcher.shell.saving.checkpointer import Checkpointer
 
     (folder / "memory").mkdir(parents=True)
     (folder / "none").mkdir()
@@ -208,8 +208,8 @@ def save(states: Shards, folder: Path) -> None:
 
 def save_ours(states: Shards, folder: Path) -> None:
     """The same by our writer, until it is all in the folder. Its memory is given back."""
-    from launcher.shell.saving.dcp import FlashSavePlanner, FlashStorageWriter
-    from launcher.shell.saving.dcp_reading import memories
+    from turnout.launcher.shell.saving.dcp import FlashSavePlanner, FlashStorageWriter
+    from turnout.launcher.shell.saving.dcp_reading import memories
 
     writers = [FlashStorageWriter(folder, step=1, generations=2) for _ in states]
     try:

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kube.objects import Pod
-from scheduler_ext.model import Answer, Victims
-from scheduler_ext.shell.front import Front, Listen
-from scheduler_ext.shell.metrics import Metrics
+from turnout.kube.objects import Pod
+from turnout.scheduler_ext.model import Answer, Victims
+from turnout.scheduler_ext.shell.front import Front, Listen
+from turnout.scheduler_ext.shell.metrics import Metrics
 
 
 class Noop:

@@ -21,7 +21,7 @@ from hack.controlplane import scheduler_config
 from hack.controlplane.api import Api
 from hack.controlplane.nodes import address, gpu_node
 from hack.controlplane.plane import ControlPlane, free_ports
-from kube import labels
+from turnout.kube import labels
 
 MAP = "default/node-topology-config"
 HOSTS_PER_LEAF, LEAVES_PER_SPINE = 8, 16
@@ -155,13 +155,20 @@ class Cluster:
             port, health = free_ports(2)
             argv = [sys.executable, noop.__file__, str(port), str(health)]  # by path: hack is no installed package
             if setup.program == "ours":
-                argv = [sys.executable, "-m", "scheduler_ext", *common, "--bind", f"127.0.0.1:{port}"]
+                argv = [sys.executable, "-m", "turnout.scheduler_ext", *common, "--bind", f"127.0.0.1:{port}"]
                 argv += ["--metrics-bind", f"127.0.0.1:{health}"]
             self.plane.start_program("extender", argv, f"http://127.0.0.1:{health}/readyz")
             started["extender"] = port
         if setup.nominate:
             (health,) = free_ports(1)
-            argv = [sys.executable, "-m", "scheduler_ext.nominator", *common, "--metrics-bind", f"127.0.0.1:{health}"]
+            argv = [
+                sys.executable,
+                "-m",
+                "turnout.scheduler_ext.nominator",
+                *common,
+                "--metrics-bind",
+                f"127.0.0.1:{health}",
+            ]
             argv += ["--lease", f"default/nominator-{time.monotonic_ns()}"]  # nobody's Lease is waited for
             self.plane.start_program("nominator", argv, f"http://127.0.0.1:{health}/readyz")
             started["nominator"] = 0

@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib import metadata
 
-from console.shell.terminal import ended_by_sigterm
 from hack.bench.outcome import Outcome
 from hack.bench.story import ours, torchrun
 from hack.bench.story.found import OURS, Found
@@ -22,6 +21,7 @@ from hack.bench.story.play import PLAN, Begin, Trial, told
 from hack.bench.story.went import Act
 from hack.chaos.stand.cast import LEAST, MOST, SHORT, USUAL
 from hack.chaos.trainee import DISK_EVERY
+from turnout.console.shell.terminal import ended_by_sigterm
 
 LIMIT_S, TIMES = 120.0, 5
 KEEP_ALIVE = 3  # of torch's: so many of its intervals are a silence
@@ -42,7 +42,7 @@ FULL: Mapping[str, Begin] = {
 
 def run(quick: bool) -> Outcome:
     """All acts: some times with each launcher, one after the other; quick: once, with short clocks only."""
-    logging.getLogger("simulator").setLevel(logging.ERROR)
+    logging.getLogger("turnout.simulator").setLevel(logging.ERROR)
     played = _played(QUICK if quick else FULL, 1 if quick else TIMES)
     found = asyncio.run(ended_by_sigterm(played))
     title = "story: a job is resized, a process of it killed, a node lost"

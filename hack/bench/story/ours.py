@@ -17,7 +17,7 @@ from hack.chaos.stand import cast
 from hack.chaos.stand.cast import JOB, Clocks
 from hack.chaos.stand.deeds import Deeds
 from hack.chaos.stand.stage import JOBS, Stage, stage
-from jobs.kinds.volcanojob import resize
+from turnout.jobs.kinds.volcanojob import resize
 
 _LAST = 0.99  # of those that can be hit
 _LOST_S = 3600.0

@@ -29,7 +29,9 @@ def still_s(options: Sequence[str], times: int) -> list[float]:
     """Kill rank 1 so many times, and measure until both ranks have done the first step of their next life."""
     with tempfile.TemporaryDirectory() as folder:
         steps, log = Path(folder, "steps"), Path(folder, "log")
-        command = [*(sys.executable, "-m", "launcher", "--standalone", "--nproc-per-node=2", f"--max-restarts={times}")]
+        command = [
+            *(sys.executable, "-m", "turnout.launcher", "--standalone", "--nproc-per-node=2", f"--max-restarts={times}")
+        ]
         with log.open("wb") as said:
             agent = subprocess.Popen([*command, *options, str(TRAINEE), str(steps)], stdout=said, stderr=said)
         try:

@@ -14,7 +14,6 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from console.shell.extender import free_port
 from hack.bench.meeting.jobs import OWN_STORE, served, torchrun
 from hack.bench.story.play import PLAN
 from hack.bench.story.went import Act
@@ -22,6 +21,7 @@ from hack.chaos.history import Record
 from hack.chaos.stand.cast import LEAST, MARK, MOST, ROOT
 from hack.chaos.stand.procs import of_pods
 from hack.chaos.stand.written import Written
+from turnout.console.shell.extender import free_port
 
 TRAINEE = Path(__file__).with_name("trainee.py")
 _LOOK_S = 0.02

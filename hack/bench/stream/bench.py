@@ -20,9 +20,9 @@ from hack.controlplane import scheduler_config
 from hack.controlplane.api import Api
 from hack.controlplane.nodes import gpu_node
 from hack.controlplane.plane import ControlPlane, free_ports
-from kube import labels
-from topology.cost import cost
-from topology.fabric import Fabric
+from turnout.kube import labels
+from turnout.topology.cost import cost
+from turnout.topology.fabric import Fabric
 
 MAP = "default/node-topology-config"
 GANGS = 40
@@ -87,7 +87,7 @@ async def _build(api: Api, tree: Fabric) -> None:
 def _start(plane: ControlPlane) -> None:
     """Start our extender, and a scheduler in the shipped configuration that asks it."""
     port, health = free_ports(2)
-    argv = [sys.executable, "-m", "scheduler_ext", "--kubeconfig", str(plane.kubeconfig), "--configmap", MAP]
+    argv = [sys.executable, "-m", "turnout.scheduler_ext", "--kubeconfig", str(plane.kubeconfig), "--configmap", MAP]
     argv += ["--bind", f"127.0.0.1:{port}", "--metrics-bind", f"127.0.0.1:{health}", "--log-level", "warning"]
     plane.start_program("extender", argv, f"http://127.0.0.1:{health}/readyz")
     plane.start_scheduler(scheduler_config.shipped(f"http://127.0.0.1:{port}"))

@@ -101,7 +101,15 @@ def _run(death: Death, folder: Path, port: int, agents: list[subprocess.Popen[by
 
 def _agent(folder: Path, port: int, number: int) -> subprocess.Popen[bytes]:
     command = [
-        *(sys.executable, "-m", "launcher", "--log-format=json", "--no-fork", f"--name=w{number}", "--rdzv-id=trial"),
+        *(
+            sys.executable,
+            "-m",
+            "turnout.launcher",
+            "--log-format=json",
+            "--no-fork",
+            f"--name=w{number}",
+            "--rdzv-id=trial",
+        ),
         *(f"--nnodes=2:{AGENTS}", "--max-restarts=3", f"--rdzv-endpoint=127.0.0.1:{port}", "--last-call-s=1.5"),
         *(f"--round-dir={folder / 'rounds'}", "--heartbeat-s=0.2", "--silence-s=2", str(TRAINEE), str(folder)),
     ]

@@ -28,7 +28,7 @@ _TICK_S = 0.2
 
 async def tell(screen: TrainScreen) -> bool:
     """Play it; were all claims true? Raises ChildFailed when a program does not come up, Stood."""
-    logging.getLogger("simulator").setLevel(logging.ERROR)
+    logging.getLogger("turnout.simulator").setLevel(logging.ERROR)
     screen.open()
     with tempfile.TemporaryDirectory(prefix="turnout-demo-") as folder:
         async with stage(Path(folder) / "home", PLAN, lenders=0) as found:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kube import labels
-from simulator.yard.kubelet import RUNS_FOR
-from simulator.yard.nodes import GPU, Place, map_text
-from topology.keys import TEXT_KEY
+from turnout.kube import labels
+from turnout.simulator.yard.kubelet import RUNS_FOR
+from turnout.simulator.yard.nodes import GPU, Place, map_text
+from turnout.topology.keys import TEXT_KEY
 
 NAMESPACE, QUEUE, JOB, LEASE = "team", "team", "train", "train"
 MAP_NAMESPACE, MAP_NAME = "turnout-system", "node-topology-config"
@@ -94,9 +94,9 @@ def trainer(home: Path, workers: int = LEAST, clocks: Clocks = SHORT) -> Raw:
     """The elastic job, with so many workers at first."""
     command = [
         *("sh", "-c", 'exec "$@" >>"$AGENT_LOG" 2>&1', "agent"),
-        *(sys.executable, "-m", "launcher", "--rdzv-backend=turnout"),
+        *(sys.executable, "-m", "turnout.launcher", "--rdzv-backend=turnout"),
         *(f"--rdzv-id={JOB}", f"--lease={NAMESPACE}/{LEASE}"),
-        "--preload=torch,torch._dynamo,launcher.shell.saving.checkpointer",  # DDP imports dynamo, 2.5 s of it
+        "--preload=torch,torch._dynamo,turnout.launcher.shell.saving.checkpointer",  # DDP imports dynamo, 2.5 s of it
         *(f"--nnodes={LEAST}:{MOST}", "--nproc-per-node=1", "--max-restarts=100", "--log-format=json"),
         *(f"--heartbeat-s={clocks.heartbeat_s:g}", f"--silence-s={clocks.silence_s:g}"),
         *(f"--last-call-s={clocks.last_call_s:g}", f"--drain-grace-s={clocks.drain_s:g}", str(TRAINEE), str(home)),

@@ -15,7 +15,7 @@ from hack.chaos.schedule import Blow, Fault
 from hack.chaos.stand import cast
 from hack.chaos.stand.procs import Process, of_pods
 from hack.chaos.stand.stage import JOBS, Stage
-from simulator.yard.shell.wire import ApiError
+from turnout.simulator.yard.shell.wire import ApiError
 
 PATIENCE_S = 60.0  # of a rigid job that waits for its GPUs
 _AGENT = 1

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import aiohttp
 
-from console.shell.child import ChildFailed, die_with_parent, environment
-from console.shell.extender import free_port
 from hack.chaos.stand.cast import COOLDOWN_S, LENDER_LEASE_S, MAP_NAME, MAP_NAMESPACE
-from simulator.yard.shell.wire import ApiError, Door
+from turnout.console.shell.child import ChildFailed, die_with_parent, environment
+from turnout.console.shell.extender import free_port
+from turnout.simulator.yard.shell.wire import ApiError, Door
 
 _START_S = 40.0
 _LOOK_S = 0.05
@@ -105,11 +105,11 @@ class Programs:
         self._count += 1
         with (self._folder / f"{package}-{self._count}.log").open("wb") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", package, "--kubeconfig", str(self._kubeconfig), *flags],
+                [sys.executable, "-m", f"turnout.{package}", "--kubeconfig", str(self._kubeconfig), *flags],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=environment(package),
+                env=environment(),
                 start_new_session=True,
                 preexec_fn=die_with_parent if sys.platform == "linux" else None,
             )

@@ -16,12 +16,12 @@ from hack.chaos.stand.cast import NAMESPACE, Plan, Raw
 from hack.chaos.stand.programs import Programs
 from hack.chaos.stand.storage import Storage
 from hack.chaos.stand.written import Written
-from simulator.yard.controllers.volcano_job import ENDS
-from simulator.yard.kubelet import Pace
-from simulator.yard.scheduler import Extender
-from simulator.yard.shell.loop import Settings
-from simulator.yard.shell.wire import ApiError, ExtenderDoor
-from simulator.yard.shell.yard import Yard, yard
+from turnout.simulator.yard.controllers.volcano_job import ENDS
+from turnout.simulator.yard.kubelet import Pace
+from turnout.simulator.yard.scheduler import Extender
+from turnout.simulator.yard.shell.loop import Settings
+from turnout.simulator.yard.shell.wire import ApiError, ExtenderDoor
+from turnout.simulator.yard.shell.yard import Yard, yard
 
 JOBS = f"/apis/batch.volcano.sh/v1alpha1/namespaces/{NAMESPACE}/jobs"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from launcher.health.calls.model import Call, Group, Record
-from launcher.health.stacks.model import ranks_in, set_of, unfolded
+from turnout.launcher.health.calls.model import Call, Group, Record
+from turnout.launcher.health.stacks.model import ranks_in, set_of, unfolded
 
 WAITS_S = 1.0  # a call that is younger is under way: nobody waits in it
 MOST_WAITS = 64  # that are told

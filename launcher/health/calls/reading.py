@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from launcher.errors import BadStacks
-from launcher.health.calls.model import (
+from turnout.launcher.errors import BadStacks
+from turnout.launcher.health.calls.model import (
     MOST_BYTES,
     MOST_GROUPS,
     MOST_NAME,

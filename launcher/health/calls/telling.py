@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from launcher.health.calls.judging import By, Numbers, Waits
-from launcher.health.stacks.model import folded
+from turnout.launcher.health.calls.judging import By, Numbers, Waits
+from turnout.launcher.health.stacks.model import folded
 
 MOST_TOLD = 8  # calls that are told in lines; the JSON has more
 MOST_OPS = 4  # names of one call that are told

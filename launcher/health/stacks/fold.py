@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from launcher.health.stacks.model import Frame, Thread
+from turnout.launcher.health.stacks.model import Frame, Thread
 
 MOST_LINES = 4  # of one frame that are told
 

@@ -12,12 +12,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 from zlib import crc32
 
-from launcher.health.frames import Hung, ShowStacks, Stacks
-from launcher.health.hangs import Act
-from launcher.health.stacks.hanging import Hanging, Merge, Merged, Stage
-from launcher.model import Reason, World
-from launcher.rendezvous.state import Known, Phase
-from launcher.rendezvous.turn import Turn
+from turnout.launcher.health.frames import Hung, ShowStacks, Stacks
+from turnout.launcher.health.hangs import Act
+from turnout.launcher.health.stacks.hanging import Hanging, Merge, Merged, Stage
+from turnout.launcher.model import Reason, World
+from turnout.launcher.rendezvous.state import Known, Phase
+from turnout.launcher.rendezvous.turn import Turn
 
 GATHER_S = 45.0  # for all to take their stacks: calls have 1 s, py-spy 30, or 40 in two attempts, then a process has 3
 MOST_BYTES = 256 * 1024  # of one rank, packed

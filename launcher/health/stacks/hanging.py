@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from launcher.health.frames import Stacks
-from launcher.health.hangs import Act
+from turnout.launcher.health.frames import Stacks
+from turnout.launcher.health.hangs import Act
 
 
 class Stage(Enum):

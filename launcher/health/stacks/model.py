@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from launcher.health.calls.model import Record
+from turnout.launcher.health.calls.model import Record
 
 MOST_RANKS = 65_536
 MOST_THREADS = 256  # of one rank; the first ones are kept

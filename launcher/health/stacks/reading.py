@@ -12,10 +12,10 @@ from functools import lru_cache
 
 import msgspec
 
-from launcher.errors import BadStacks
-from launcher.health.calls import reading as calls
-from launcher.health.calls.model import Record
-from launcher.health.stacks.model import (
+from turnout.launcher.errors import BadStacks
+from turnout.launcher.health.calls import reading as calls
+from turnout.launcher.health.calls.model import Record
+from turnout.launcher.health.stacks.model import (
     INNER_FRAMES,
     LEFT_OUT,
     MOST_FRAMES,

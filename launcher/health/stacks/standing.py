@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from launcher.health.stacks.fold import Node, fold
-from launcher.health.stacks.model import Frame, Gathered
+from turnout.launcher.health.stacks.fold import Node, fold
+from turnout.launcher.health.stacks.model import Frame, Gathered
 
 _COLLECTIVES = tuple(
     f"torch/distributed/{name}.py" for name in ("distributed_c10d", "c10d_logger", "_functional_collectives")

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape  # that of xml.sax brings all of urllib, which each agent would load
 
-from launcher.health.stacks.fold import Node
-from launcher.health.stacks.model import label
+from turnout.launcher.health.stacks.fold import Node
+from turnout.launcher.health.stacks.model import label
 
 _WIDTH, _MARGIN, _ROW, _LETTER = 1_600, 10, 18, 6.7  # px; a letter of the font below
 _NARROWEST = 0.5  # px of a box that is drawn

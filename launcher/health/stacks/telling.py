@@ -11,12 +11,12 @@ from typing import Any
 
 import msgspec
 
-from launcher.health.calls import telling as calls
-from launcher.health.calls.judging import Numbers, judge
-from launcher.health.stacks.fold import Node, fold
-from launcher.health.stacks.model import Gathered, folded, label
-from launcher.health.stacks.standing import Group, Standing, in_torch, stand
-from launcher.health.stacks.svg import picture
+from turnout.launcher.health.calls import telling as calls
+from turnout.launcher.health.calls.judging import Numbers, judge
+from turnout.launcher.health.stacks.fold import Node, fold
+from turnout.launcher.health.stacks.model import Gathered, folded, label
+from turnout.launcher.health.stacks.standing import Group, Standing, in_torch, stand
+from turnout.launcher.health.stacks.svg import picture
 
 MOST_GROUPS = 20  # that are told one by one
 MOST_TEXT_LINES = 2_000  # of one tree

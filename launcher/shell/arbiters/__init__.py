@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from launcher.model import Record
-from launcher.rendezvous.arbiter import Held
+from turnout.launcher.model import Record
+from turnout.launcher.rendezvous.arbiter import Held
 
 
 class Arbiter(Protocol):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from launcher.rendezvous.arbiter import MOST_BYTES, ArbiterRefused, ArbiterUnreachable, BadRecord
+from turnout.launcher.rendezvous.arbiter import MOST_BYTES, ArbiterRefused, ArbiterUnreachable, BadRecord
 
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 _REFUSALS = {

@@ -17,8 +17,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from launcher.model import Record
-from launcher.rendezvous.arbiter import (
+from turnout.launcher.model import Record
+from turnout.launcher.rendezvous.arbiter import (
     HOLD_S,
     ROUND,
     ArbiterRefused,
@@ -38,7 +38,7 @@ CALL_S = 4.0  # two of them, a renewal that was disturbed, fit well into the hol
 
 
 class LeaseStore(Protocol):
-    """What is asked of a kube.shell.client.Client."""
+    """What is asked of a turnout.kube.shell.client.Client."""
 
     async def get(self, path: str, *, urgent: bool = False, deadline_s: float = CALL_S) -> bytes:
         """The Lease. Raises CallError."""
@@ -123,8 +123,8 @@ class LeaseArbiter:
         """
 
         def load() -> tuple[Any, type[Exception]]:  # a second, in which the loop goes on
-            from kube.errors import BadKubeconfig
-            from kube.shell.client import Client
+            from turnout.kube.errors import BadKubeconfig
+            from turnout.kube.shell.client import Client
 
             return Client, BadKubeconfig
 
@@ -204,7 +204,7 @@ class LeaseArbiter:
 
     async def _ask(self, verb: str, call: Awaitable[bytes]) -> _Lease | None:
         """The Lease as answered; None when it is not there, or not as we knew it."""
-        from kube.errors import CallError, Conflict, Forbidden, NotFound, Rejected
+        from turnout.kube.errors import CallError, Conflict, Forbidden, NotFound, Rejected
 
         name = f"Lease {self._name}"
         try:
@@ -259,6 +259,6 @@ class LeaseArbiter:
         return there is not None and same_grant(there, record)
 
     def _now(self) -> str:
-        from kube.times import rfc3339_micro
+        from turnout.kube.times import rfc3339_micro
 
         return rfc3339_micro(self._wall())

@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from launcher.model import Record
-from launcher.rendezvous.arbiter import (
+from turnout.launcher.model import Record
+from turnout.launcher.rendezvous.arbiter import (
     ArbiterRefused,
     ArbiterUnreachable,
     BadRecord,
@@ -33,8 +33,8 @@ from launcher.rendezvous.arbiter import (
     seal,
     unseal,
 )
-from launcher.shell.arbiters.aside import Aside
-from launcher.shell.arbiters.folder import Folder
+from turnout.launcher.shell.arbiters.aside import Aside
+from turnout.launcher.shell.arbiters.folder import Folder
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -7,10 +7,10 @@ import struct
 
 import xxhash
 
-from launcher.checkpoint.generations import Record
-from launcher.checkpoint.sums import CHUNK_BYTES, sum_of
-from launcher.errors import BadCheckpoint
-from launcher.shell.storage.pace import Paced
+from turnout.launcher.checkpoint.generations import Record
+from turnout.launcher.checkpoint.sums import CHUNK_BYTES, sum_of
+from turnout.launcher.errors import BadCheckpoint
+from turnout.launcher.shell.storage.pace import Paced
 
 QUIET_S = 30.0  # without a byte: the other side is gone, whatever the kernel thinks
 PIECE_BYTES = 1 << 20  # of one call where a pace is kept

@@ -15,20 +15,20 @@ from typing import Any
 
 import msgspec
 
-from launcher.checkpoint.peers import Fetch, Follow, Go, Kept, No, Offer, unpacked
-from launcher.checkpoint.wire import Bring, Brought, Hello, Inherit, Seat
-from launcher.errors import BadCheckpoint, BadFrame, LauncherError, NoMemory
-from launcher.keeping import ALL, BARRED, MOST_HOLDS, Held
-from launcher.shell.buddies.copying import Copying
-from launcher.shell.buddies.giving import fetched, give
-from launcher.shell.buddies.home import Here, Home
-from launcher.shell.buddies.inheriting import brought, inherited
-from launcher.shell.buddies.leading import Leading, follow
-from launcher.shell.buddies.shelf import Shelf
-from launcher.shell.buddies.talk import Talk, greeted
-from launcher.shell.memory.arena import Taken
-from launcher.shell.say import Say
-from launcher.shell.storage.pace import Pace, Paced
+from turnout.launcher.checkpoint.peers import Fetch, Follow, Go, Kept, No, Offer, unpacked
+from turnout.launcher.checkpoint.wire import Bring, Brought, Hello, Inherit, Seat
+from turnout.launcher.errors import BadCheckpoint, BadFrame, LauncherError, NoMemory
+from turnout.launcher.keeping import ALL, BARRED, MOST_HOLDS, Held
+from turnout.launcher.shell.buddies.copying import Copying
+from turnout.launcher.shell.buddies.giving import fetched, give
+from turnout.launcher.shell.buddies.home import Here, Home
+from turnout.launcher.shell.buddies.inheriting import brought, inherited
+from turnout.launcher.shell.buddies.leading import Leading, follow
+from turnout.launcher.shell.buddies.shelf import Shelf
+from turnout.launcher.shell.buddies.talk import Talk, greeted
+from turnout.launcher.shell.memory.arena import Taken
+from turnout.launcher.shell.say import Say
+from turnout.launcher.shell.storage.pace import Pace, Paced
 
 BYTES_S = "TURNOUT_REPLICATE_BYTES_S"  # of the keeper's environment, which is that of the agent
 MOST_CALLERS = 512

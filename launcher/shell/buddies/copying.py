@@ -13,14 +13,14 @@ from contextlib import suppress
 from functools import partial
 from typing import Literal
 
-from launcher.checkpoint.generations import Record, State
-from launcher.checkpoint.peers import Go, Kept, Offer, packed
-from launcher.errors import BadCheckpoint, BadFrame, LauncherError
-from launcher.keeping import Door
-from launcher.shell.buddies import bulk
-from launcher.shell.buddies.home import Here
-from launcher.shell.buddies.talk import Talk, Unheard, call
-from launcher.shell.memory.arena import Arena
+from turnout.launcher.checkpoint.generations import Record, State
+from turnout.launcher.checkpoint.peers import Go, Kept, Offer, packed
+from turnout.launcher.errors import BadCheckpoint, BadFrame, LauncherError
+from turnout.launcher.keeping import Door
+from turnout.launcher.shell.buddies import bulk
+from turnout.launcher.shell.buddies.home import Here
+from turnout.launcher.shell.buddies.talk import Talk, Unheard, call
+from turnout.launcher.shell.memory.arena import Arena
 
 SEAL_S = 60.0  # for the slowest local rank to come to a step that the first has sealed
 TRIES = 3  # in a row, until a buddy counts as one that takes nothing

@@ -10,19 +10,19 @@ from contextlib import suppress
 
 import msgspec
 
-from launcher.checkpoint.generations import Identity, Record, State
-from launcher.checkpoint.need import need_bytes, refusal
-from launcher.checkpoint.peers import Fetch, Given, No, packed, unpacked
-from launcher.checkpoint.wire import Seat
-from launcher.errors import BadCheckpoint, BadFrame, LauncherError
-from launcher.keeping import Door
-from launcher.shell.buddies import bulk
-from launcher.shell.buddies.home import Here, Ward, found
-from launcher.shell.buddies.shelf import Shelf
-from launcher.shell.buddies.talk import Talk, Unheard, call
-from launcher.shell.memory.arena import Arena, boot_id
-from launcher.shell.memory.keeper.adopting import is_ours_alone
-from launcher.shell.memory.limits import limits
+from turnout.launcher.checkpoint.generations import Identity, Record, State
+from turnout.launcher.checkpoint.need import need_bytes, refusal
+from turnout.launcher.checkpoint.peers import Fetch, Given, No, packed, unpacked
+from turnout.launcher.checkpoint.wire import Seat
+from turnout.launcher.errors import BadCheckpoint, BadFrame, LauncherError
+from turnout.launcher.keeping import Door
+from turnout.launcher.shell.buddies import bulk
+from turnout.launcher.shell.buddies.home import Here, Ward, found
+from turnout.launcher.shell.buddies.shelf import Shelf
+from turnout.launcher.shell.buddies.talk import Talk, Unheard, call
+from turnout.launcher.shell.memory.arena import Arena, boot_id
+from turnout.launcher.shell.memory.keeper.adopting import is_ours_alone
+from turnout.launcher.shell.memory.limits import limits
 
 
 async def give(here: Here, shelf: Shelf, talk: Talk, wanted: Fetch) -> None:

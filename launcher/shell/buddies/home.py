@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from launcher.checkpoint.generations import Record
-from launcher.checkpoint.wire import Sealed, Seat
-from launcher.shell.buddies.talk import Self
-from launcher.shell.memory.arena import Arena
-from launcher.shell.say import Say
-from launcher.shell.storage.pace import Paced
+from turnout.launcher.checkpoint.generations import Record
+from turnout.launcher.checkpoint.wire import Sealed, Seat
+from turnout.launcher.shell.buddies.talk import Self
+from turnout.launcher.shell.memory.arena import Arena
+from turnout.launcher.shell.say import Say
+from turnout.launcher.shell.storage.pace import Paced
 
 
 class Ward(Protocol):

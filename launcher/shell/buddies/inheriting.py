@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import asyncio
 
-from launcher.checkpoint.generations import State
-from launcher.checkpoint.peers import Fetch
-from launcher.checkpoint.wire import Bring, Brought, Inherit
-from launcher.errors import BadCheckpoint, LauncherError
-from launcher.keeping import Door, Take
-from launcher.shell.buddies.giving import arenas_of, asked
-from launcher.shell.buddies.home import Here
-from launcher.shell.buddies.shelf import Place, Shelf
-from launcher.shell.buddies.talk import call
+from turnout.launcher.checkpoint.generations import State
+from turnout.launcher.checkpoint.peers import Fetch
+from turnout.launcher.checkpoint.wire import Bring, Brought, Inherit
+from turnout.launcher.errors import BadCheckpoint, LauncherError
+from turnout.launcher.keeping import Door, Take
+from turnout.launcher.shell.buddies.giving import arenas_of, asked
+from turnout.launcher.shell.buddies.home import Here
+from turnout.launcher.shell.buddies.shelf import Place, Shelf
+from turnout.launcher.shell.buddies.talk import call
 
 
 async def inherited(here: Here, shelf: Shelf, order: Inherit) -> None:

@@ -10,13 +10,13 @@ import asyncio
 from contextlib import suppress
 from functools import partial
 
-from launcher.checkpoint.peers import Copied, Copy, Follow
-from launcher.errors import BadFrame, LauncherError
-from launcher.keeping import Circle
-from launcher.shell.buddies.copying import Copying, How
-from launcher.shell.buddies.home import Here
-from launcher.shell.buddies.shelf import Shelf
-from launcher.shell.buddies.talk import Talk, Unheard, call
+from turnout.launcher.checkpoint.peers import Copied, Copy, Follow
+from turnout.launcher.errors import BadFrame, LauncherError
+from turnout.launcher.keeping import Circle
+from turnout.launcher.shell.buddies.copying import Copying, How
+from turnout.launcher.shell.buddies.home import Here
+from turnout.launcher.shell.buddies.shelf import Shelf
+from turnout.launcher.shell.buddies.talk import Talk, Unheard, call
 
 COPY_S = 3_600.0  # for the slowest to have copied
 RETRY_S, MOST_RETRY_S, TOLD = 0.05, 1.0, 30  # between two calls, and after how many it is told

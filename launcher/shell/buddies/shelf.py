@@ -13,19 +13,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from launcher.checkpoint.generations import Identity, Record, State
-from launcher.checkpoint.need import REPLICA_GENERATIONS, need_bytes, refusal
-from launcher.checkpoint.parts import in_parts
-from launcher.checkpoint.peers import Given, Offer
-from launcher.checkpoint.sums import sums_of
-from launcher.checkpoint.wire import Sealed
-from launcher.errors import BadCheckpoint, NoMemory
-from launcher.keeping import Held
-from launcher.shell.buddies import bulk
-from launcher.shell.buddies.talk import Talk
-from launcher.shell.memory.arena import Arena, boot_id, find
-from launcher.shell.memory.limits import limits
-from launcher.shell.say import Say
+from turnout.launcher.checkpoint.generations import Identity, Record, State
+from turnout.launcher.checkpoint.need import REPLICA_GENERATIONS, need_bytes, refusal
+from turnout.launcher.checkpoint.parts import in_parts
+from turnout.launcher.checkpoint.peers import Given, Offer
+from turnout.launcher.checkpoint.sums import sums_of
+from turnout.launcher.checkpoint.wire import Sealed
+from turnout.launcher.errors import BadCheckpoint, NoMemory
+from turnout.launcher.keeping import Held
+from turnout.launcher.shell.buddies import bulk
+from turnout.launcher.shell.buddies.talk import Talk
+from turnout.launcher.shell.memory.arena import Arena, boot_id, find
+from turnout.launcher.shell.memory.limits import limits
+from turnout.launcher.shell.say import Say
 
 Place = tuple[str, int]  # the owner, and its local rank
 _T = TypeVar("_T")

@@ -8,7 +8,7 @@ import socket
 from contextlib import suppress
 from dataclasses import dataclass
 
-from launcher.checkpoint.peers import (
+from turnout.launcher.checkpoint.peers import (
     HEAD_BYTES,
     VERSION,
     Greet,
@@ -20,9 +20,9 @@ from launcher.checkpoint.peers import (
     length,
     read,
 )
-from launcher.errors import BadFrame, LauncherError
-from launcher.keeping import Door
-from launcher.wire import NONCE_BYTES, proof, proves
+from turnout.launcher.errors import BadFrame, LauncherError
+from turnout.launcher.keeping import Door
+from turnout.launcher.wire import NONCE_BYTES, proof, proves
 
 CONNECT_S = 5.0
 ANSWER_S = 60.0  # a keeper that hashes, or makes pages, answers late

@@ -10,11 +10,11 @@ import gc
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 
-from launcher.health.stacks.hanging import Merge, Merged
-from launcher.model import Reason, Record
-from launcher.rendezvous.arbiter import ArbiterRefused, ArbiterUnreachable, Held, StaleRound
-from launcher.rendezvous.liveness import beat_of, excused, silent
-from launcher.rendezvous.state import (
+from turnout.launcher.health.stacks.hanging import Merge, Merged
+from turnout.launcher.model import Reason, Record
+from turnout.launcher.rendezvous.arbiter import ArbiterRefused, ArbiterUnreachable, Held, StaleRound
+from turnout.launcher.rendezvous.liveness import beat_of, excused, silent
+from turnout.launcher.rendezvous.state import (
     Claim,
     Denied,
     Drop,
@@ -35,12 +35,12 @@ from launcher.rendezvous.state import (
     Unfenced,
     Wake,
 )
-from launcher.rendezvous.step import steps
-from launcher.rendezvous.turn import SUCCESSORS, awaited
-from launcher.shell.arbiters import Arbiter
-from launcher.shell.meeting.door import Guest
-from launcher.shell.say import Say
-from launcher.wire import Ask, Beat, Join, Pace, Redirect, Roster, Successor, ToCoordinator, Welcome, encode
+from turnout.launcher.rendezvous.step import steps
+from turnout.launcher.rendezvous.turn import SUCCESSORS, awaited
+from turnout.launcher.shell.arbiters import Arbiter
+from turnout.launcher.shell.meeting.door import Guest
+from turnout.launcher.shell.say import Say
+from turnout.launcher.wire import Ask, Beat, Join, Pace, Redirect, Roster, Successor, ToCoordinator, Welcome, encode
 
 RENEW_S = 5.0
 FENCE_S = 400.0  # without the arbiter: a stranger to the world may take over after STRANGER_S (leading.py)

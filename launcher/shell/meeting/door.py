@@ -7,11 +7,11 @@ import os
 from collections.abc import Callable
 from typing import Protocol
 
-from launcher.errors import BadFrame
-from launcher.model import Reason
-from launcher.shell.meeting.frames import Frames
-from launcher.shell.say import Say
-from launcher.wire import (
+from turnout.launcher.errors import BadFrame
+from turnout.launcher.model import Reason
+from turnout.launcher.shell.meeting.frames import Frames
+from turnout.launcher.shell.say import Say
+from turnout.launcher.wire import (
     MOST_JOIN_BYTES,
     NONCE_BYTES,
     VERSION,

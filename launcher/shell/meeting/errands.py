@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from launcher.health.checks import Checks
-from launcher.health.frames import Judged, Probe, ShowStacks
-from launcher.model import Member
-from launcher.shell.hands import Hands
-from launcher.shell.probes.ordered import Ordered
-from launcher.shell.say import Say
-from launcher.shell.watching.showing import Showing
-from launcher.wire import ToCoordinator
+from turnout.launcher.health.checks import Checks
+from turnout.launcher.health.frames import Judged, Probe, ShowStacks
+from turnout.launcher.model import Member
+from turnout.launcher.shell.hands import Hands
+from turnout.launcher.shell.probes.ordered import Ordered
+from turnout.launcher.shell.say import Say
+from turnout.launcher.shell.watching.showing import Showing
+from turnout.launcher.wire import ToCoordinator
 
 ERRANDS = Probe | Judged | ShowStacks
 

@@ -6,9 +6,9 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
-from launcher.model import Reason
-from launcher.rendezvous.arbiter import ArbiterRefused, ArbiterUnreachable
-from launcher.rendezvous.seek import (
+from turnout.launcher.model import Reason
+from turnout.launcher.rendezvous.arbiter import ArbiterRefused, ArbiterUnreachable
+from turnout.launcher.rendezvous.seek import (
     Address,
     GiveUp,
     Go,
@@ -24,11 +24,11 @@ from launcher.rendezvous.seek import (
     paused,
     redirected,
 )
-from launcher.shell.arbiters import Arbiter
-from launcher.shell.identity import resolved
-from launcher.shell.meeting.link import Link, NoAnswer, NobodyListens, connect
-from launcher.shell.say import Say
-from launcher.wire import Redirect, Refused, Welcome
+from turnout.launcher.shell.arbiters import Arbiter
+from turnout.launcher.shell.identity import resolved
+from turnout.launcher.shell.meeting.link import Link, NoAnswer, NobodyListens, connect
+from turnout.launcher.shell.say import Say
+from turnout.launcher.wire import Redirect, Refused, Welcome
 
 NOTICE_S = 5.0  # for others to notice, too, that the coordinator is lost: their heartbeats are out of step with ours
 TELL_S = 10.0  # between two words about one place: a worker that waits for the first one does not fill its log

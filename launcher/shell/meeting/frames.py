@@ -6,8 +6,8 @@ import asyncio
 import socket
 from typing import cast
 
-from launcher.errors import BadFrame
-from launcher.wire import MOST_BYTES, length
+from turnout.launcher.errors import BadFrame
+from turnout.launcher.wire import MOST_BYTES, length
 
 _HEAD = 4
 _MOST_UNSENT = 16 << 20  # bytes waiting for one peer: past that it does not read, and is cut off

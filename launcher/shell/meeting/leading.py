@@ -6,22 +6,22 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
-from launcher.health.checks import Checking
-from launcher.health.hangs import Hangs
-from launcher.health.stacks.hanging import Hanging
-from launcher.model import Budget, Member, Record, Terms
-from launcher.rendezvous.arbiter import HOLD_S, ArbiterRefused, Held, may_claim, next_round
-from launcher.rendezvous.liveness import beat_of
-from launcher.rendezvous.seek import Address, Seek
-from launcher.rendezvous.state import Over, StepDown
-from launcher.rendezvous.step import begin, succeed
-from launcher.settings import Timing
-from launcher.shell.arbiters import Arbiter
-from launcher.shell.meeting.coordinator import FENCE_S, RENEW_S, Coordinator
-from launcher.shell.meeting.door import Door
-from launcher.shell.say import Say
-from launcher.shell.watching.merging import Merging
-from launcher.wire import Base, Redirect
+from turnout.launcher.health.checks import Checking
+from turnout.launcher.health.hangs import Hangs
+from turnout.launcher.health.stacks.hanging import Hanging
+from turnout.launcher.model import Budget, Member, Record, Terms
+from turnout.launcher.rendezvous.arbiter import HOLD_S, ArbiterRefused, Held, may_claim, next_round
+from turnout.launcher.rendezvous.liveness import beat_of
+from turnout.launcher.rendezvous.seek import Address, Seek
+from turnout.launcher.rendezvous.state import Over, StepDown
+from turnout.launcher.rendezvous.step import begin, succeed
+from turnout.launcher.settings import Timing
+from turnout.launcher.shell.arbiters import Arbiter
+from turnout.launcher.shell.meeting.coordinator import FENCE_S, RENEW_S, Coordinator
+from turnout.launcher.shell.meeting.door import Door
+from turnout.launcher.shell.say import Say
+from turnout.launcher.shell.watching.merging import Merging
+from turnout.launcher.wire import Base, Redirect
 
 # A holder that is silent, and may live. Its world cannot train without one of its members, so that one takes over soon.
 # A stranger waits until that holder has fenced itself (coordinator.FENCE_S), however long its API server was away.

@@ -7,10 +7,10 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from launcher.errors import BadFrame
-from launcher.model import Reason
-from launcher.shell.meeting.frames import Frames
-from launcher.wire import (
+from turnout.launcher.errors import BadFrame
+from turnout.launcher.model import Reason
+from turnout.launcher.shell.meeting.frames import Frames
+from turnout.launcher.wire import (
     NONCE_BYTES,
     VERSION,
     Base,

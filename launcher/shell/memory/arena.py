@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from launcher.checkpoint.generations import (
+from turnout.launcher.checkpoint.generations import (
     EPOCH,
     PAGE_BYTES,
     PINS,
@@ -36,11 +36,11 @@ from launcher.checkpoint.generations import (
     slot_to_write,
     table_at,
 )
-from launcher.checkpoint.sums import sum_of
-from launcher.errors import BadCheckpoint, LauncherError, NoMemory
-from launcher.shell.memory import files, kernel
-from launcher.shell.memory.files import boot_id, find, leftovers
-from launcher.shell.memory.room import Room
+from turnout.launcher.checkpoint.sums import sum_of
+from turnout.launcher.errors import BadCheckpoint, LauncherError, NoMemory
+from turnout.launcher.shell.memory import files, kernel
+from turnout.launcher.shell.memory.files import boot_id, find, leftovers
+from turnout.launcher.shell.memory.room import Room
 
 __all__ = ["Arena", "Taken", "address_of", "boot_id", "find", "leftovers"]
 

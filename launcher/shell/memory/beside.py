@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from launcher.checkpoint.wire import (
+from turnout.launcher.checkpoint.wire import (
     Agreed,
     End,
     Failed,
@@ -32,12 +32,12 @@ from launcher.checkpoint.wire import (
     length,
     read_at_client,
 )
-from launcher.errors import BadFrame, LauncherError
-from launcher.process.environment import KEEPER, MEMORY, RUN, WORKER
-from launcher.shell.memory.arena import find
-from launcher.shell.memory.private import socket_in
-from launcher.shell.say import Say
-from launcher.wire import Handover, Held
+from turnout.launcher.errors import BadFrame, LauncherError
+from turnout.launcher.process.environment import KEEPER, MEMORY, RUN, WORKER
+from turnout.launcher.shell.memory.arena import find
+from turnout.launcher.shell.memory.private import socket_in
+from turnout.launcher.shell.say import Say
+from turnout.launcher.wire import Handover, Held
 
 ANSWER_S = 60.0  # to hash what is sealed: 16 GB/s a core, and hundreds of gigabytes
 FETCH_S = 3_600.0  # to have the memory of another worker here
@@ -116,7 +116,7 @@ class KeeperBeside:
             fds = [each.fileno() for each in (self._listens, self._door) if each is not None]
             door = ("--door", str(fds[1])) if self._door is not None else ()
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "launcher.shell.memory.keeper", "--listen", str(fds[0]), *door,
+                sys.executable, "-m", "turnout.launcher.shell.memory.keeper", "--listen", str(fds[0]), *door,
                 "--folder", str(self._memory), "--run", self._run, "--worker", self._worker,
                 stdin=asyncio.subprocess.PIPE, pass_fds=fds, start_new_session=True,
             )  # fmt: skip

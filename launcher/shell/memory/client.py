@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from launcher.checkpoint.wire import (
+from turnout.launcher.checkpoint.wire import (
     Arena,
     Ask,
     Bring,
@@ -42,10 +42,10 @@ from launcher.checkpoint.wire import (
     length,
     read_at_client,
 )
-from launcher.errors import BadCheckpoint, BadFrame, LauncherError, NoMemory
-from launcher.process.environment import KEEPER
-from launcher.shell.memory.private import Private, private_folder, socket_in
-from launcher.wire import Held
+from turnout.launcher.errors import BadCheckpoint, BadFrame, LauncherError, NoMemory
+from turnout.launcher.process.environment import KEEPER
+from turnout.launcher.shell.memory.private import Private, private_folder, socket_in
+from turnout.launcher.wire import Held
 
 ANSWER_S = 120.0  # to reserve memory: a gigabyte or so a second
 FETCH_S = 600.0  # for a shard to come from another worker's memory, after those that others wait for
@@ -104,7 +104,7 @@ class Client:
             listens.bind(path)
             listens.listen()
             command = [
-                sys.executable, "-m", "launcher.shell.memory.keeper", "--listen", str(listens.fileno()),
+                sys.executable, "-m", "turnout.launcher.shell.memory.keeper", "--listen", str(listens.fileno()),
                 "--folder", str(folder), "--run", hello.run, "--worker", hello.worker,
             ]  # fmt: skip
             self._own = subprocess.Popen(

@@ -19,7 +19,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from launcher.shell.memory import kernel
+from turnout.launcher.shell.memory import kernel
 
 Rows: TypeAlias = npt.NDArray[np.int64]
 Pieces: TypeAlias = Sequence[tuple[int, int, int]] | Rows  # to, from, bytes: an array costs less than a list of many

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.checkpoint.generations import (
+from turnout.launcher.checkpoint.generations import (
     PAGE_BYTES,
     TARGET_AT,
     TARGET_BYTES,
@@ -28,8 +28,8 @@ from launcher.checkpoint.generations import (
     table_at,
     target_bytes,
 )
-from launcher.errors import BadCheckpoint, NoMemory
-from launcher.shell.memory import kernel
+from turnout.launcher.errors import BadCheckpoint, NoMemory
+from turnout.launcher.shell.memory import kernel
 
 USERS, WRITER, MAKER = 0, 1, 2
 MODE = 0o600

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from launcher.checkpoint.need import Limits
+from turnout.launcher.checkpoint.need import Limits
 
 _GROUPS = Path("/sys/fs/cgroup")
 _OWN = Path("/proc/self")

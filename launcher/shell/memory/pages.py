@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 import torch
 
-from launcher.errors import NoMemory
-from launcher.shell.memory.arena import Arena, address_of
+from turnout.launcher.errors import NoMemory
+from turnout.launcher.shell.memory.arena import Arena, address_of
 
 log = logging.getLogger("turnout.checkpoint")
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from launcher.process.environment import MEMORY
+from turnout.launcher.process.environment import MEMORY
 
 YOUNG_S = 1.0  # one that is made just now may not be locked yet
 _SOCKET, _OWNER = "keeper", "owner.lock"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from launcher.checkpoint.generations import offset_of
-from launcher.errors import BadCheckpoint
-from launcher.shell.memory.arena import Arena
+from turnout.launcher.checkpoint.generations import offset_of
+from turnout.launcher.errors import BadCheckpoint
+from turnout.launcher.shell.memory.arena import Arena
 
 
 class Region:

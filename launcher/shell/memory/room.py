@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from launcher.checkpoint.need import Limits
-from launcher.errors import NoMemory
-from launcher.shell.memory import kernel
-from launcher.shell.memory.files import Locks
-from launcher.shell.memory.limits import limits
+from turnout.launcher.checkpoint.need import Limits
+from turnout.launcher.errors import NoMemory
+from turnout.launcher.shell.memory import kernel
+from turnout.launcher.shell.memory.files import Locks
+from turnout.launcher.shell.memory.limits import limits
 
 AT_ONCE_BYTES = 256 << 20  # before it is seen whether somebody closes
 MADE_S, _LOOK_S = 120.0, 0.002  # for another process to have what it takes

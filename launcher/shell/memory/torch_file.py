@@ -1,7 +1,7 @@
 """Writes one generation of an arena as a file that torch.load(weights_only=True) reads: a process of its own.
 
-`python -m launcher.shell.memory.torch_file ARENA GENERATION EPOCH FILE FOLDER KEEP EVERY`. Whoever starts it has pinned
-the generation. FOLDER: of the checkpoints, where it is noted; KEEP, EVERY: which files of it stay.
+`python -m turnout.launcher.shell.memory.torch_file ARENA GENERATION EPOCH FILE FOLDER KEEP EVERY`. Whoever starts it
+has pinned the generation. FOLDER: of the checkpoints, where it is noted; KEEP, EVERY: which files of it stay.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from launcher.checkpoint.retention import rule
-from launcher.checkpoint.sums import sums_of
-from launcher.errors import BadCheckpoint, LauncherError
+from turnout.launcher.checkpoint.retention import rule
+from turnout.launcher.checkpoint.sums import sums_of
+from turnout.launcher.errors import BadCheckpoint, LauncherError
 
 
 def main(argv: Sequence[str]) -> int:
@@ -32,9 +32,9 @@ def write(path: Path, generation: int, epoch: int, file: Path, folder: Path) -> 
     """Verify, write aside, sync, note, rename. Gives the step. Raises BadCheckpoint, OSError."""
     import torch
 
-    from launcher.shell.memory.arena import Arena
-    from launcher.shell.saving.flash.torch_files import put
-    from launcher.shell.saving.laying import state_of
+    from turnout.launcher.shell.memory.arena import Arena
+    from turnout.launcher.shell.saving.flash.torch_files import put
+    from turnout.launcher.shell.saving.laying import state_of
 
     arena = Arena.open(path)
     record = arena.slots()[generation].record
@@ -50,7 +50,7 @@ def write(path: Path, generation: int, epoch: int, file: Path, folder: Path) -> 
 
 def retire(folder: Path, keep: int, every: int, just: int) -> None:
     """Remove what is not to be kept. What cannot be removed stays until the next time."""
-    from launcher.shell.saving.flash import torch_files
+    from turnout.launcher.shell.saving.flash import torch_files
 
     with suppress(OSError):
         torch_files.retire(folder, rule(keep, every), just)

@@ -1,4 +1,4 @@
-"""One probe: it tells a Report on stdout at each stage. `python -m launcher.shell.probes PLAN AGENT`.
+"""One probe: it tells a Report on stdout at each stage. `python -m turnout.launcher.shell.probes PLAN AGENT`.
 
 PLAN: as launcher/health/probe.py has it. AGENT: the process id of who started it: it does not outlive that one.
 """
@@ -13,9 +13,9 @@ from contextlib import suppress
 
 import msgspec
 
-from launcher.errors import BadFrame, LauncherError
-from launcher.health.probe import MOST_FAULT, Plan, Report, Stage, encode, read_plan
-from launcher.shell.processes.kernel import die_with
+from turnout.launcher.errors import BadFrame, LauncherError
+from turnout.launcher.health.probe import MOST_FAULT, Plan, Report, Stage, encode, read_plan
+from turnout.launcher.shell.processes.kernel import die_with
 
 
 class Telling:
@@ -49,9 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _measure(plan: Plan, telling: Telling) -> int:
-    from launcher.shell.probes.alone import device_of, device_used, product_s, room_bytes
-    from launcher.shell.probes.switchbox import PeerCopy, bandwidths
-    from launcher.shell.probes.together import Together
+    from turnout.launcher.shell.probes.alone import device_of, device_used, product_s, room_bytes
+    from turnout.launcher.shell.probes.switchbox import PeerCopy, bandwidths
+    from turnout.launcher.shell.probes.together import Together
 
     together: Together | None = None
     alone = True

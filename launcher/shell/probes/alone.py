@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import torch
 
-from launcher.errors import ProbeFailed
-from launcher.health.probe import ON_CPU, ON_DEVICE, Plan, Sizes
+from turnout.launcher.errors import ProbeFailed
+from turnout.launcher.health.probe import ON_CPU, ON_DEVICE, Plan, Sizes
 
 
 def room_bytes(folder: str) -> int | None:

@@ -7,15 +7,15 @@ import os
 import tempfile
 from collections.abc import Callable
 
-from launcher.health.checks import Checks
-from launcher.health.frames import Judged, Probe, Probed
-from launcher.health.probe import Plan, Report, of_member
-from launcher.health.switchbox import judge
-from launcher.model import Member
-from launcher.shell.identity import free_port
-from launcher.shell.probes.own_pod import OwnPod, own_pod
-from launcher.shell.probes.running import probe
-from launcher.shell.say import Say
+from turnout.launcher.health.checks import Checks
+from turnout.launcher.health.frames import Judged, Probe, Probed
+from turnout.launcher.health.probe import Plan, Report, of_member
+from turnout.launcher.health.switchbox import judge
+from turnout.launcher.model import Member
+from turnout.launcher.shell.identity import free_port
+from turnout.launcher.shell.probes.own_pod import OwnPod, own_pod
+from turnout.launcher.shell.probes.running import probe
+from turnout.launcher.shell.say import Say
 
 _MEMORY = "/dev/shm"
 

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from launcher.errors import BadSettings
-from launcher.health.frames import Found, Judged
-from launcher.health.probe import Report
-from launcher.shell.say import Say
+from turnout.launcher.errors import BadSettings
+from turnout.launcher.health.frames import Found, Judged
+from turnout.launcher.health.probe import Report
+from turnout.launcher.shell.say import Say
 
 TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 WITHIN_S = 10.0  # a worker that is at fault leaves: it does not wait longer for the API server
@@ -39,7 +39,7 @@ class Pod:
 
 
 class Pods(Protocol):
-    """What is asked of a kube.shell.client.Client."""
+    """What is asked of a turnout.kube.shell.client.Client."""
 
     async def patch(self, path: str, body: Any, *, field_manager: str, deadline_s: float) -> bytes:
         """The pod as patched. Raises CallError."""
@@ -132,8 +132,8 @@ class OwnPod:
             await opened.close()
 
     def _body(self, judged: Judged, report: Report) -> dict[str, Any]:
-        from kube.labels import NODE_VERDICT
-        from kube.nodes.verdict import Kind, Verdict, moment, write
+        from turnout.kube.labels import NODE_VERDICT
+        from turnout.kube.nodes.verdict import Kind, Verdict, moment, write
 
         verdict = Verdict(
             Kind(judged.found.value), moment(time.time()), judged.round, judged.by[:253], judged.members,
@@ -146,7 +146,7 @@ class OwnPod:
 
 def _client() -> tuple[Any, Any]:
     """The client and its errors: a second, in which the loop goes on."""
-    from kube import errors
-    from kube.shell.client import Client
+    from turnout.kube import errors
+    from turnout.kube.shell.client import Client
 
     return Client, errors

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from launcher.errors import BadFrame
-from launcher.health.probe import GRACE_S, MOST_BYTES, MOST_FAULT, Plan, Report, Stage, encode, read_report
+from turnout.launcher.errors import BadFrame
+from turnout.launcher.health.probe import GRACE_S, MOST_BYTES, MOST_FAULT, Plan, Report, Stage, encode, read_report
 
-COMMAND = (sys.executable, "-m", "launcher.shell.probes")
+COMMAND = (sys.executable, "-m", "turnout.launcher.shell.probes")
 _MOST_REPORTS = 64
 
 

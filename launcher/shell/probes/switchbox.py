@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from launcher.errors import ProbeFailed
-from launcher.health.switchbox import Bandwidths, Pair
+from turnout.launcher.errors import ProbeFailed
+from turnout.launcher.health.switchbox import Bandwidths, Pair
 
 _MB = 1_000_000
 _INT_BYTES = 4
@@ -45,7 +45,7 @@ class PeerCopy:
     def _copied(self, source: int, target: int) -> float:
         import torch
 
-        from launcher.shell.probes.alone import median_s
+        from turnout.launcher.shell.probes.alone import median_s
 
         if max(source, target) >= torch.cuda.device_count():
             raise ProbeFailed(f"there is no GPU {max(source, target)}")

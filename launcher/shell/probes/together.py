@@ -11,9 +11,9 @@ from math import inf
 import torch
 import torch.distributed as dist
 
-from launcher.errors import ProbeFailed
-from launcher.health.probe import ON_CPU, Plan, Sizes
-from launcher.shell.probes.alone import median_s
+from turnout.launcher.errors import ProbeFailed
+from turnout.launcher.health.probe import ON_CPU, Plan, Sizes
+from turnout.launcher.shell.probes.alone import median_s
 
 _LOOK_S = 0.05
 _FLOAT_BYTES = 4

@@ -19,12 +19,12 @@ import time
 import warnings
 from collections.abc import Sequence
 
-from launcher.shell.processes import head_start
-from launcher.shell.processes.kernel import adopt_orphans, die_with, rename
-from launcher.shell.processes.learning import FILE, import_ahead
-from launcher.shell.processes.reaping import code_of, kill_below
-from launcher.shell.processes.running import execute, look, part, run, why_no_script
-from launcher.shell.processes.wire import (
+from turnout.launcher.shell.processes import head_start
+from turnout.launcher.shell.processes.kernel import adopt_orphans, die_with, rename
+from turnout.launcher.shell.processes.learning import FILE, import_ahead
+from turnout.launcher.shell.processes.reaping import code_of, kill_below
+from turnout.launcher.shell.processes.running import execute, look, part, run, why_no_script
+from turnout.launcher.shell.processes.wire import (
     READ_BYTES,
     Ended,
     Frames,

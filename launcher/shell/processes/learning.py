@@ -22,8 +22,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from launcher.process.ahead import MOST_NAMES, packages
-from launcher.process.environment import of_each
+from turnout.launcher.process.ahead import MOST_NAMES, packages
+from turnout.launcher.process.environment import of_each
 
 FILE = "@"  # stands before the name of a file with modules, where a parent takes names of modules
 _HIGH_FD = 200  # out of the way of programs that close what they find

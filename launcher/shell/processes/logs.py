@@ -17,8 +17,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
-from launcher.process.orders import Order, Stream
-from launcher.process.streams import attempt_folder, rank_folder, repeated
+from turnout.launcher.process.orders import Order, Stream
+from turnout.launcher.process.streams import attempt_folder, rank_folder, repeated
 
 EVERY_S = 0.1
 CHUNK_BYTES = 1 << 20

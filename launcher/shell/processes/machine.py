@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from launcher.process.numa import Device, Machine, Refusal, machine, visible
+from turnout.launcher.process.numa import Device, Machine, Refusal, machine, visible
 
 _FILES = (
     "node/node*/cpulist",

@@ -14,9 +14,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from launcher.errors import BadFrame
-from launcher.shell.processes.reaping import bury_adopted
-from launcher.shell.processes.wire import (
+from turnout.launcher.errors import BadFrame
+from turnout.launcher.shell.processes.reaping import bury_adopted
+from turnout.launcher.shell.processes.wire import (
     READ_BYTES,
     Ended,
     Frames,
@@ -30,13 +30,16 @@ from launcher.shell.processes.wire import (
     heard,
 )
 
-ROOT = str(Path(__file__).resolve().parents[3])  # where our packages are: the parent may find them nowhere else
+# Where `turnout` is: the parent may find it nowhere else. In a checkout our rooms are links: none is resolved here.
+ROOT = str(Path(__file__).absolute().parents[4])
 FAREWELL_S = 2.0
 _SPACE = " " * 8_192  # of the command line: `ps` shows those of the children in this place
 BURIAL_S = 0.005
 _T = TypeVar("_T")
 _alive: set[int] = set()  # pids of the parents of this process: children of ours, in sessions of their own
-_PROGRAM = "import sys; sys.path.insert(0, sys.argv[3]); from launcher.shell.processes.forkserver import main; main()"
+_PROGRAM = (
+    "import sys; sys.path.insert(0, sys.argv[3]); from turnout.launcher.shell.processes.forkserver import main; main()"
+)
 
 
 class Parent:

@@ -13,15 +13,15 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from launcher.process.environment import why_spawn
-from launcher.process.orders import Exited, Order, StillRunning, command, error_text
-from launcher.shell.processes.kernel import adopt_orphans
-from launcher.shell.processes.logs import Tails, read_error
-from launcher.shell.processes.parent import Parent
-from launcher.shell.processes.running import CANNOT_RUN
-from launcher.shell.processes.successor import QUIET_S, Successor
-from launcher.shell.processes.wire import Ended, Task
-from launcher.shell.say import Say
+from turnout.launcher.process.environment import why_spawn
+from turnout.launcher.process.orders import Exited, Order, StillRunning, command, error_text
+from turnout.launcher.shell.processes.kernel import adopt_orphans
+from turnout.launcher.shell.processes.logs import Tails, read_error
+from turnout.launcher.shell.processes.parent import Parent
+from turnout.launcher.shell.processes.running import CANNOT_RUN
+from turnout.launcher.shell.processes.successor import QUIET_S, Successor
+from turnout.launcher.shell.processes.wire import Ended, Task
+from turnout.launcher.shell.say import Say
 
 MOST_PARENTS = 3  # that die unasked: then nothing is imported ahead any more
 PATIENCE_S = 120.0  # for imports: a cold disk reads torch for a minute

@@ -17,10 +17,10 @@ from importlib.machinery import SourceFileLoader
 from types import ModuleType, TracebackType
 from typing import Any, NoReturn
 
-from launcher.shell.processes.kernel import be_traced_by, die_with, rename
-from launcher.shell.processes.learning import record
-from launcher.shell.processes.wire import Task
-from launcher.shell.watching.start import be_seen, seen_early
+from turnout.launcher.shell.processes.kernel import be_traced_by, die_with, rename
+from turnout.launcher.shell.processes.learning import record
+from turnout.launcher.shell.processes.wire import Task
+from turnout.launcher.shell.watching.start import be_seen, seen_early
 
 CANNOT_RUN, NOT_FOUND = 126, 127  # as shells have it
 TORCH_SEED = 67_280_421_310_721  # of a generator that nobody has seeded

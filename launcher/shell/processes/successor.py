@@ -10,11 +10,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from launcher.process.ahead import MOST_TRIES, packages, worth_it
-from launcher.shell.processes.learning import FILE, settled
-from launcher.shell.processes.parent import Parent
-from launcher.shell.processes.wire import Ready
-from launcher.shell.say import Say
+from turnout.launcher.process.ahead import MOST_TRIES, packages, worth_it
+from turnout.launcher.shell.processes.learning import FILE, settled
+from turnout.launcher.shell.processes.parent import Parent
+from turnout.launcher.shell.processes.wire import Ready
+from turnout.launcher.shell.say import Say
 
 QUIET_S = 3.0  # without a new import: the script trains
 LISTEN_S = 1_800.0  # from the begin of a round: what is imported later is of another kind

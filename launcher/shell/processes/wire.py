@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from launcher.errors import BadFrame
+from turnout.launcher.errors import BadFrame
 
 _LENGTH = struct.Struct(">I")
 MOST_BYTES = 64 << 20  # a thousand orders with a large environment each

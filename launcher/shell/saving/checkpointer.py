@@ -20,23 +20,23 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher.checkpoint.manifest import Manifest
-from launcher.checkpoint.wire import Failed, Hashed, Persisted, Sealed, ToClient
-from launcher.errors import BadCheckpoint, StorageFailed
-from launcher.keeping import MOST_COPIES
-from launcher.shell.progress import Steps
-from launcher.shell.saving import rng
-from launcher.shell.saving.frozen import Declared
-from launcher.shell.saving.laying import beside, state_of
-from launcher.shell.saving.memory import Memory
-from launcher.shell.saving.overlap import BeforeSteps, Optimizer, Waits, addresses
-from launcher.shell.saving.rank import Rank, Stats
-from launcher.shell.saving.tensors import plain, restore
-from launcher.shell.storage.opening import open_store
-from launcher.shell.storage.reader import committed, newest, seen
-from launcher.shell.storage.reader import load as load_shard
-from launcher.shell.storage.store import Store
-from launcher.shell.watching.beats import SAVES, in_phase
+from turnout.launcher.checkpoint.manifest import Manifest
+from turnout.launcher.checkpoint.wire import Failed, Hashed, Persisted, Sealed, ToClient
+from turnout.launcher.errors import BadCheckpoint, StorageFailed
+from turnout.launcher.keeping import MOST_COPIES
+from turnout.launcher.shell.progress import Steps
+from turnout.launcher.shell.saving import rng
+from turnout.launcher.shell.saving.frozen import Declared
+from turnout.launcher.shell.saving.laying import beside, state_of
+from turnout.launcher.shell.saving.memory import Memory
+from turnout.launcher.shell.saving.overlap import BeforeSteps, Optimizer, Waits, addresses
+from turnout.launcher.shell.saving.rank import Rank, Stats
+from turnout.launcher.shell.saving.tensors import plain, restore
+from turnout.launcher.shell.storage.opening import open_store
+from turnout.launcher.shell.storage.reader import committed, newest, seen
+from turnout.launcher.shell.storage.reader import load as load_shard
+from turnout.launcher.shell.storage.store import Store
+from turnout.launcher.shell.watching.beats import SAVES, in_phase
 
 log = logging.getLogger("turnout.checkpoint")
 

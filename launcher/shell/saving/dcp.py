@@ -24,15 +24,15 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteIte
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
-from launcher.checkpoint.wire import Sealed
-from launcher.errors import BadState, LauncherError
-from launcher.keeping import MOST_COPIES
-from launcher.shell.progress import Steps
-from launcher.shell.saving import dcp_metadata
-from launcher.shell.saving.dcp_metadata import FlashLoadPlanner, FlashSavePlanner, chunk_name, table_of, text_of
-from launcher.shell.saving.dcp_reading import FlashStorageReader, memories, named
-from launcher.shell.saving.memory import Memory
-from launcher.shell.saving.rank import Rank
+from turnout.launcher.checkpoint.wire import Sealed
+from turnout.launcher.errors import BadState, LauncherError
+from turnout.launcher.keeping import MOST_COPIES
+from turnout.launcher.shell.progress import Steps
+from turnout.launcher.shell.saving import dcp_metadata
+from turnout.launcher.shell.saving.dcp_metadata import FlashLoadPlanner, FlashSavePlanner, chunk_name, table_of, text_of
+from turnout.launcher.shell.saving.dcp_reading import FlashStorageReader, memories, named
+from turnout.launcher.shell.saving.memory import Memory
+from turnout.launcher.shell.saving.rank import Rank
 
 __all__ = ["FlashLoadPlanner", "FlashSavePlanner", "FlashStorageReader", "FlashStorageWriter"]
 

@@ -35,10 +35,10 @@ from torch.distributed.checkpoint.planner import (
     WriteItemType,
 )
 
-from launcher.checkpoint.layout import MOST_DIMENSIONS, Layout
-from launcher.checkpoint.sums import sum_of
-from launcher.errors import BadCheckpoint, BadState, LauncherError, NewerFormat
-from launcher.shell.saving.tensors import NAMES, flatten, restored
+from turnout.launcher.checkpoint.layout import MOST_DIMENSIONS, Layout
+from turnout.launcher.checkpoint.sums import sum_of
+from turnout.launcher.errors import BadCheckpoint, BadState, LauncherError, NewerFormat
+from turnout.launcher.shell.saving.tensors import NAMES, flatten, restored
 
 VERSION = 1  # each has its golden checkpoint in tests/launcher/saving/golden
 MOST_BYTES = 1 << 30  # of the JSON

@@ -16,20 +16,20 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPla
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
-from launcher.checkpoint.layout import Entry
-from launcher.checkpoint.wire import Bring, Failed, ToClient
-from launcher.errors import BadCheckpoint, NewerFormat, StorageFailed
-from launcher.process.environment import KEEPER
-from launcher.shell.memory.arena import find
-from launcher.shell.memory.client import KeeperLost, brought
-from launcher.shell.saving.dcp_metadata import Chunk, chunk_name, load_text, metadata_of
-from launcher.shell.saving.dcp_shards import Bringing, InMemory, InStorage, Placed, Saved, Shard, Want, log
-from launcher.shell.saving.memory import Memory
-from launcher.shell.saving.rank import Parts, Rank, Where
-from launcher.shell.saving.tensors import NAMES, is_bytes, octets, over
-from launcher.shell.storage.opening import open_store
-from launcher.shell.storage.reader import committed, manifest_of, seen
-from launcher.shell.storage.verified import Piece
+from turnout.launcher.checkpoint.layout import Entry
+from turnout.launcher.checkpoint.wire import Bring, Failed, ToClient
+from turnout.launcher.errors import BadCheckpoint, NewerFormat, StorageFailed
+from turnout.launcher.process.environment import KEEPER
+from turnout.launcher.shell.memory.arena import find
+from turnout.launcher.shell.memory.client import KeeperLost, brought
+from turnout.launcher.shell.saving.dcp_metadata import Chunk, chunk_name, load_text, metadata_of
+from turnout.launcher.shell.saving.dcp_shards import Bringing, InMemory, InStorage, Placed, Saved, Shard, Want, log
+from turnout.launcher.shell.saving.memory import Memory
+from turnout.launcher.shell.saving.rank import Parts, Rank, Where
+from turnout.launcher.shell.saving.tensors import NAMES, is_bytes, octets, over
+from turnout.launcher.shell.storage.opening import open_store
+from turnout.launcher.shell.storage.reader import committed, manifest_of, seen
+from turnout.launcher.shell.storage.verified import Piece
 
 Place = Callable[[Shard], Placed | None]
 

@@ -13,19 +13,19 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from launcher.checkpoint import tree
-from launcher.checkpoint.layout import Entry, read_head
-from launcher.checkpoint.manifest import Blocks, Manifest
-from launcher.checkpoint.parts import KEY
-from launcher.errors import BadCheckpoint, LauncherError
-from launcher.shell.memory.arena import Arena
-from launcher.shell.memory.region import Region
-from launcher.shell.saving import dcp_metadata
-from launcher.shell.saving.dcp_metadata import Table
-from launcher.shell.saving.rank import Rank, Where
-from launcher.shell.storage.reader import blocks_of
-from launcher.shell.storage.store import Store
-from launcher.shell.storage.verified import Piece, Verified
+from turnout.launcher.checkpoint import tree
+from turnout.launcher.checkpoint.layout import Entry, read_head
+from turnout.launcher.checkpoint.manifest import Blocks, Manifest
+from turnout.launcher.checkpoint.parts import KEY
+from turnout.launcher.errors import BadCheckpoint, LauncherError
+from turnout.launcher.shell.memory.arena import Arena
+from turnout.launcher.shell.memory.region import Region
+from turnout.launcher.shell.saving import dcp_metadata
+from turnout.launcher.shell.saving.dcp_metadata import Table
+from turnout.launcher.shell.saving.rank import Rank, Where
+from turnout.launcher.shell.storage.reader import blocks_of
+from turnout.launcher.shell.storage.store import Store
+from turnout.launcher.shell.storage.verified import Piece, Verified
 
 log = logging.getLogger("turnout.checkpoint")
 

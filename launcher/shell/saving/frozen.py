@@ -21,12 +21,12 @@ import numpy.typing as npt
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from launcher.checkpoint.generations import Record, Slot, State
-from launcher.checkpoint.layout import Entry, Layout
-from launcher.shell.memory.arena import Arena, address_of
-from launcher.shell.memory.copying import Rows
-from launcher.shell.saving.laying import Laid, Mask
-from launcher.shell.saving.tensors import is_bytes, over, versions_of
+from turnout.launcher.checkpoint.generations import Record, Slot, State
+from turnout.launcher.checkpoint.layout import Entry, Layout
+from turnout.launcher.shell.memory.arena import Arena, address_of
+from turnout.launcher.shell.memory.copying import Rows
+from turnout.launcher.shell.saving.laying import Laid, Mask
+from turnout.launcher.shell.saving.tensors import is_bytes, over, versions_of
 
 Declared: TypeAlias = Callable[[str, torch.Tensor], bool] | Collection[str]
 

@@ -15,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from launcher.checkpoint.generations import Record
-from launcher.checkpoint.kept import Kept
-from launcher.checkpoint.layout import Entry, Layout, described, head_of, headed, pack, quoted, read_head
-from launcher.checkpoint.parts import KEY
-from launcher.errors import BadCheckpoint
-from launcher.shell.memory.copying import Rows
-from launcher.shell.saving.tensors import Looks, flatten, is_bytes, keep, looks_of, over, restored, spec_of
+from turnout.launcher.checkpoint.generations import Record
+from turnout.launcher.checkpoint.kept import Kept
+from turnout.launcher.checkpoint.layout import Entry, Layout, described, head_of, headed, pack, quoted, read_head
+from turnout.launcher.checkpoint.parts import KEY
+from turnout.launcher.errors import BadCheckpoint
+from turnout.launcher.shell.memory.copying import Rows
+from turnout.launcher.shell.saving.tensors import Looks, flatten, is_bytes, keep, looks_of, over, restored, spec_of
 
 Elsewhere: TypeAlias = tuple[torch.Tensor, Entry]  # torch copies it: from a device, or from an order of its own
 Mask: TypeAlias = npt.NDArray[np.bool_]

@@ -12,18 +12,18 @@ import msgspec
 import numpy as np
 import torch
 
-from launcher.checkpoint.generations import MOST_GENERATIONS, Record, Slot, offset_of
-from launcher.checkpoint.sums import CHUNK_BYTES, sum_of
-from launcher.checkpoint.wire import Hello, Sealed, Stats, ToClient
-from launcher.errors import BadCheckpoint, LauncherError
-from launcher.shell.memory.arena import Arena, address_of
-from launcher.shell.memory.client import Client
-from launcher.shell.memory.copying import Copier
-from launcher.shell.memory.pages import Cuda, Pages
-from launcher.shell.saving.frozen import Declared, Frozen, Skip
-from launcher.shell.saving.laying import Laid, Laying, Mask, copied_by_torch, state_of
-from launcher.shell.saving.overlap import Behind, Waits, may_wait
-from launcher.shell.saving.rank import Rank
+from turnout.launcher.checkpoint.generations import MOST_GENERATIONS, Record, Slot, offset_of
+from turnout.launcher.checkpoint.sums import CHUNK_BYTES, sum_of
+from turnout.launcher.checkpoint.wire import Hello, Sealed, Stats, ToClient
+from turnout.launcher.errors import BadCheckpoint, LauncherError
+from turnout.launcher.shell.memory.arena import Arena, address_of
+from turnout.launcher.shell.memory.client import Client
+from turnout.launcher.shell.memory.copying import Copier
+from turnout.launcher.shell.memory.pages import Cuda, Pages
+from turnout.launcher.shell.saving.frozen import Declared, Frozen, Skip
+from turnout.launcher.shell.saving.laying import Laid, Laying, Mask, copied_by_torch, state_of
+from turnout.launcher.shell.saving.overlap import Behind, Waits, may_wait
+from turnout.launcher.shell.saving.rank import Rank
 
 _SOONEST_S, _LATEST_S = 0.0005, 0.02  # between two looks for a free generation
 PATIENCE_S = 1.0  # a save waits so long for storage before it overtakes another one on its way there

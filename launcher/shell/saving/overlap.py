@@ -19,10 +19,10 @@ import numpy.typing as npt
 import torch
 from torch.optim import Optimizer as Optimizer
 
-from launcher.checkpoint.layout import Entry
-from launcher.checkpoint.sums import sum_of
-from launcher.shell.saving.laying import Laid
-from launcher.shell.saving.tensors import octets, versions_of
+from turnout.launcher.checkpoint.layout import Entry
+from turnout.launcher.checkpoint.sums import sum_of
+from turnout.launcher.shell.saving.laying import Laid
+from turnout.launcher.shell.saving.tensors import octets, versions_of
 
 
 class Waits(NamedTuple):

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from launcher.checkpoint.generations import Record, State
-from launcher.process.environment import KEEPER, PARTS, RESTORE, ROUND, RUN, STORED, STORED_IN, WORKER
-from launcher.shell.memory.arena import Arena, find
-from launcher.shell.memory.private import memory_folder
+from turnout.launcher.checkpoint.generations import Record, State
+from turnout.launcher.process.environment import KEEPER, PARTS, RESTORE, ROUND, RUN, STORED, STORED_IN, WORKER
+from turnout.launcher.shell.memory.arena import Arena, find
+from turnout.launcher.shell.memory.private import memory_folder
 
 # What differs between launches, so that what two of them have left in storage is never committed together.
 _LAUNCH = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT")

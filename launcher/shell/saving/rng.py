@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import torch
 
-from launcher.errors import BadCheckpoint
+from turnout.launcher.errors import BadCheckpoint
 
 _WORDS = 624  # of a Mersenne twister
 

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, Protocol, TypeGuard, cast
 import numpy as np
 import torch
 
-from launcher.checkpoint import tree
-from launcher.checkpoint.kept import Kept, kept
-from launcher.checkpoint.layout import Entry, Layout, Spec
-from launcher.errors import BadCheckpoint, BadState
+from turnout.launcher.checkpoint import tree
+from turnout.launcher.checkpoint.kept import Kept, kept
+from turnout.launcher.checkpoint.layout import Entry, Layout, Spec
+from turnout.launcher.errors import BadCheckpoint, BadState
 
 NAMES: Mapping[torch.dtype, str] = {
     torch.bool: "BOOL", torch.uint8: "U8", torch.int8: "I8", torch.int16: "I16", torch.uint16: "U16",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from launcher.checkpoint.manifest import MOST_BYTES, Manifest, Note, complete, read_note, write
-from launcher.errors import BadCheckpoint, NewerFormat, StorageFailed
-from launcher.shell.say import Say
-from launcher.shell.storage.reader import manifest_of
-from launcher.shell.storage.store import MANIFEST, About, Store, note_name, rank_of
+from turnout.launcher.checkpoint.manifest import MOST_BYTES, Manifest, Note, complete, read_note, write
+from turnout.launcher.errors import BadCheckpoint, NewerFormat, StorageFailed
+from turnout.launcher.shell.say import Say
+from turnout.launcher.shell.storage.reader import manifest_of
+from turnout.launcher.shell.storage.store import MANIFEST, About, Store, note_name, rank_of
 
 SOONEST_S, LATEST_S = 0.05, 1.0
 AFRESH = 8  # looks

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from launcher.errors import BadCheckpoint
-from launcher.shell.storage.flushing import Flushed, forget
-from launcher.shell.storage.store import About, failed, rank_of, step_name, step_of
+from turnout.launcher.errors import BadCheckpoint
+from turnout.launcher.shell.storage.flushing import Flushed, forget
+from turnout.launcher.shell.storage.store import About, failed, rank_of, step_name, step_of
 
 MOST_NAMES = 1_000  # shards of one rank and step: each is another try
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EINVAL)

@@ -13,8 +13,8 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import Any
 
-from launcher.errors import BadCheckpoint, LauncherError, StorageFailed
-from launcher.shell.storage.store import About, failed, step_name, step_of
+from turnout.launcher.errors import BadCheckpoint, LauncherError, StorageFailed
+from turnout.launcher.shell.storage.store import About, failed, step_name, step_of
 
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import unquote
 
-from launcher.shell.storage.folder import Folder
-from launcher.shell.storage.objects import Objects
-from launcher.shell.storage.store import Store
+from turnout.launcher.shell.storage.folder import Folder
+from turnout.launcher.shell.storage.objects import Objects
+from turnout.launcher.shell.storage.store import Store
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 

@@ -11,13 +11,13 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 
-from launcher.checkpoint.manifest import MOST_BYTES, Blocks, Manifest, Note, Shard, read, read_note
-from launcher.checkpoint.sums import CHUNK_BYTES, sum_of
-from launcher.errors import BadCheckpoint, NewerFormat, StorageFailed
-from launcher.shell.say import Say
-from launcher.shell.storage.pace import Paced
-from launcher.shell.storage.store import MANIFEST, Opened, Store, note_name
-from launcher.shell.storage.verified import Piece, Verified
+from turnout.launcher.checkpoint.manifest import MOST_BYTES, Blocks, Manifest, Note, Shard, read, read_note
+from turnout.launcher.checkpoint.sums import CHUNK_BYTES, sum_of
+from turnout.launcher.errors import BadCheckpoint, NewerFormat, StorageFailed
+from turnout.launcher.shell.say import Say
+from turnout.launcher.shell.storage.pace import Paced
+from turnout.launcher.shell.storage.store import MANIFEST, Opened, Store, note_name
+from turnout.launcher.shell.storage.verified import Piece, Verified
 
 SEEN_S, _LOOK_S = 10.0, 0.1  # NFS may show a folder as it was some seconds ago
 

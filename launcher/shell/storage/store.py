@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from launcher.errors import StorageFailed
+from turnout.launcher.errors import StorageFailed
 
 MANIFEST = "manifest.json"
 MOST_STEP = 1 << 60

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from launcher.checkpoint.manifest import MOST_BYTES, Manifest
-from launcher.checkpoint.retention import All, Keep, doomed
-from launcher.errors import BadCheckpoint, StorageFailed
-from launcher.shell.say import Say
-from launcher.shell.storage.reader import committed, manifest_of, note_of
-from launcher.shell.storage.store import MANIFEST, Store, is_shard, note_name, rank_of
+from turnout.launcher.checkpoint.manifest import MOST_BYTES, Manifest
+from turnout.launcher.checkpoint.retention import All, Keep, doomed
+from turnout.launcher.errors import BadCheckpoint, StorageFailed
+from turnout.launcher.shell.say import Say
+from turnout.launcher.shell.storage.reader import committed, manifest_of, note_of
+from turnout.launcher.shell.storage.store import MANIFEST, Store, is_shard, note_name, rank_of
 
 OLD_S = 3_600.0  # a file in the making is written to all the time
 

@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 import xxhash
 
-from launcher.checkpoint.sums import CHUNK_BYTES
-from launcher.errors import BadCheckpoint
-from launcher.shell.storage.store import Opened
+from turnout.launcher.checkpoint.sums import CHUNK_BYTES
+from turnout.launcher.errors import BadCheckpoint
+from turnout.launcher.shell.storage.store import Opened
 
 MOST_THREADS = 2  # of each of a host's ranks, which load together
 _ALONE_BYTES = 1 << 20  # which one thread has read before another one is there

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
-from launcher.checkpoint.manifest import MOST_BYTES, Blocks, Note, Shard, read_note, write_note
-from launcher.checkpoint.sums import CHUNK_BYTES, block_bytes_of, sum_of, sums_of
-from launcher.errors import BadCheckpoint, NewerFormat, StorageFailed
-from launcher.shell.storage.pace import Paced
-from launcher.shell.storage.store import Store, note_name, shard_name
+from turnout.launcher.checkpoint.manifest import MOST_BYTES, Blocks, Note, Shard, read_note, write_note
+from turnout.launcher.checkpoint.sums import CHUNK_BYTES, block_bytes_of, sum_of, sums_of
+from turnout.launcher.errors import BadCheckpoint, NewerFormat, StorageFailed
+from turnout.launcher.shell.storage.pace import Paced
+from turnout.launcher.shell.storage.store import Store, note_name, shard_name
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,15 +11,15 @@ from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from launcher.errors import LauncherError
-from launcher.model import Exit, Terms
-from launcher.process.orders import Exited
-from launcher.settings import ArbiterKind, Command, Meeting, Place, Settings
-from launcher.shell.hands import Naming
-from launcher.shell.say import into
-from launcher.shell.start import attend
-from launcher.shell.watching.stacks import Taken
-from launcher.wire import PORT, Formed, Handover, Held
+from turnout.launcher.errors import LauncherError
+from turnout.launcher.model import Exit, Terms
+from turnout.launcher.process.orders import Exited
+from turnout.launcher.settings import ArbiterKind, Command, Meeting, Place, Settings
+from turnout.launcher.shell.hands import Naming
+from turnout.launcher.shell.say import into
+from turnout.launcher.shell.start import attend
+from turnout.launcher.shell.watching.stacks import Taken
+from turnout.launcher.wire import PORT, Formed, Handover, Held
 
 log = logging.getLogger("turnout.launcher")
 SHUTDOWN_S = 10.0

@@ -10,7 +10,7 @@ def handler() -> Callable[[Any], Any]:
     """What the registry wants: a function that makes a handler of torch's RendezvousParameters."""
 
     def create(parameters: Any) -> Any:
-        from launcher.shell.torchrun.rendezvous import TurnoutRendezvous
+        from turnout.launcher.shell.torchrun.rendezvous import TurnoutRendezvous
 
         return TurnoutRendezvous(parameters)
 

@@ -9,9 +9,9 @@ from typing import Any
 from torch.distributed import PrefixStore, TCPStore
 from torch.distributed.elastic.rendezvous import api
 
-from launcher.errors import BadSettings
-from launcher.shell.torchrun.beside import Beside, settings_of
-from launcher.wire import Formed
+from turnout.launcher.errors import BadSettings
+from turnout.launcher.shell.torchrun.beside import Beside, settings_of
+from turnout.launcher.wire import Formed
 
 log = logging.getLogger("turnout.launcher")
 

@@ -12,9 +12,9 @@ import stat
 import time
 from pathlib import Path
 
-from launcher.health.calls.model import MOST_BYTES, Record
-from launcher.health.calls.reading import read
-from launcher.shell.watching.recorded import ear, told
+from turnout.launcher.health.calls.model import MOST_BYTES, Record
+from turnout.launcher.health.calls.reading import read
+from turnout.launcher.shell.watching.recorded import ear, told
 
 ANSWER_S = 1.0  # before its stack is taken; after that it is looked once more
 _LOOK_S = 0.01

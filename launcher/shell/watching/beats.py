@@ -15,8 +15,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
 from typing import Any
 
-from launcher.health.step_times import BUCKETS, MOST_COUNTED, aged, bucket_of
-from launcher.shell.watching.words import BEAT_NS, BEATS, MARKED, PROGRESS, TURN_NS, TURNS, Words
+from turnout.launcher.health.step_times import BUCKETS, MOST_COUNTED, aged, bucket_of
+from turnout.launcher.shell.watching.words import BEAT_NS, BEATS, MARKED, PROGRESS, TURN_NS, TURNS, Words
 
 COMPILES, SAVES, EVALUATES = "compiling", "saving", "evaluation"
 

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from launcher.health.hangs import Hangs
+from turnout.launcher.health.hangs import Hangs
 
 
 def folder_of(hangs: Hangs) -> Path:

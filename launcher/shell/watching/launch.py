@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 
-from launcher.shell.watching.start import seen_early
+from turnout.launcher.shell.watching.start import seen_early
 
 USAGE, CANNOT_RUN, NOT_FOUND = 2, 126, 127  # as shells have it
 

@@ -9,15 +9,15 @@ import asyncio
 import zlib
 from pathlib import Path
 
-from launcher.errors import BadStacks
-from launcher.health.calls.model import Record
-from launcher.health.hangs import Hangs
-from launcher.health.stacks.hanging import Merge, Merged
-from launcher.health.stacks.model import MOST_RANKS, Gathered, Showing, set_of
-from launcher.health.stacks.reading import MOST_BYTES, read, record_of, state_of
-from launcher.health.stacks.telling import files, merge, verdict
-from launcher.shell.say import Say
-from launcher.shell.watching.files import folder_of, keep, write
+from turnout.launcher.errors import BadStacks
+from turnout.launcher.health.calls.model import Record
+from turnout.launcher.health.hangs import Hangs
+from turnout.launcher.health.stacks.hanging import Merge, Merged
+from turnout.launcher.health.stacks.model import MOST_RANKS, Gathered, Showing, set_of
+from turnout.launcher.health.stacks.reading import MOST_BYTES, read, record_of, state_of
+from turnout.launcher.health.stacks.telling import files, merge, verdict
+from turnout.launcher.shell.say import Say
+from turnout.launcher.shell.watching.files import folder_of, keep, write
 
 MOST_TOLD = 64  # ranks that the log and the metrics name
 MOST_LINES = 8  # of the verdict that the log tells; the files have all

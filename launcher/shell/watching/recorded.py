@@ -16,10 +16,10 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from launcher.errors import BadStacks
-from launcher.health.calls.model import Record
-from launcher.health.calls.reading import reduce, write
-from launcher.health.stacks.model import folded, set_of
+from turnout.launcher.errors import BadStacks
+from turnout.launcher.health.calls.model import Record
+from turnout.launcher.health.calls.reading import reduce, write
+from turnout.launcher.health.stacks.model import folded, set_of
 
 _HIGH_FD = 200  # as in start.py
 _SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")  # the first that is set is torch's

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from launcher.health.frames import Hung, ShowStacks, Stacks
-from launcher.health.stacks.reading import without_record
-from launcher.shell.hands import Hands
-from launcher.shell.watching.merging import pack
-from launcher.shell.watching.stacks import Taken
+from turnout.launcher.health.frames import Hung, ShowStacks, Stacks
+from turnout.launcher.health.stacks.reading import without_record
+from turnout.launcher.shell.hands import Hands
+from turnout.launcher.shell.watching.merging import pack
+from turnout.launcher.shell.watching.stacks import Taken
 
 MOST_WHY = 1_000  # letters
 

@@ -16,10 +16,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.health.calls.model import Record
-from launcher.health.stacks.reading import MOST_BYTES, write
-from launcher.shell.watching.asking import answer, ask
-from launcher.shell.watching.start import SIGNAL, stacks_file
+from turnout.launcher.health.calls.model import Record
+from turnout.launcher.health.stacks.reading import MOST_BYTES, write
+from turnout.launcher.shell.watching.asking import answer, ask
+from turnout.launcher.shell.watching.start import SIGNAL, stacks_file
 
 NATIVE_S, PLAIN_S = 30.0, 10.0  # for py-spy: libraries with many names are slow to read where nobody has read them yet
 ANSWER_S = 3.0  # of a process to its signal

@@ -19,14 +19,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from launcher.shell.watching.beats import Beats, beats
-from launcher.shell.watching.words import PROGRESS
+from turnout.launcher.shell.watching.beats import Beats, beats
+from turnout.launcher.shell.watching.words import PROGRESS
 
 SIGNAL = signal.SIGRTMIN + 9  # nobody's: not of Python, not of torch, not of schedulers
 PROCESS = "TURNOUT_PROCESS"  # the pid of a fresh process that is to be seen: no other one that has its environment is
 _OPTIMIZER = "torch.optim.optimizer"
-_HERE = Path(__file__).resolve().parent
-_ROOT = _HERE.parents[1]  # of our package
+_HERE = Path(__file__).absolute().parent
+_PACKAGE = _HERE.parents[2]  # turnout: in a checkout a folder of links, of which none is resolved here
 _HIGH_FD = 200  # out of the way of programs that close what they find
 
 
@@ -65,7 +65,7 @@ def _end(ours: Beats, pid: int) -> None:
 
 def _torch_came(progress: str, guess: Callable[..., None], optimizer: Any) -> None:
     """Each step of any optimizer is heard from now on, and what torch has on record may be asked for."""
-    from launcher.shell.watching.recorded import listen  # a process without torch needs none of it
+    from turnout.launcher.shell.watching.recorded import listen  # a process without torch needs none of it
 
     optimizer.register_optimizer_step_post_hook(guess)
     listen(progress)
@@ -116,5 +116,5 @@ def seen_early(env: Mapping[str, str], script: str = "") -> dict[str, str]:
 
 
 def _shadows(folder: str) -> bool:
-    package = Path(folder or ".", _ROOT.name)
-    return package.with_suffix(".py").exists() or (package.is_dir() and package.resolve() != _ROOT)
+    package = Path(folder or ".", _PACKAGE.name)
+    return package.with_suffix(".py").exists() or (package.is_dir() and package.resolve() != _PACKAGE.resolve())

@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from launcher.health.hangs import Hang, Hangs, Limits, Moved, Watch, look
-from launcher.shell.progress import Watched
-from launcher.shell.say import Say
-from launcher.shell.watching.files import folder_of, keep
-from launcher.shell.watching.stacks import Taken, find_py_spy, take
+from turnout.launcher.health.hangs import Hang, Hangs, Limits, Moved, Watch, look
+from turnout.launcher.shell.progress import Watched
+from turnout.launcher.shell.say import Say
+from turnout.launcher.shell.watching.files import folder_of, keep
+from turnout.launcher.shell.watching.stacks import Taken, find_py_spy, take
 
 FRESH_S = 10.0  # stacks that were taken so lately are of the same hang: nobody is looked into twice for it
 

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher.health.step_times import BUCKETS
+from turnout.launcher.health.step_times import BUCKETS
 
 PROGRESS = "TURNOUT_PROGRESS_FILE"
 DONE, SAVED, WAITS, STOP, SURE = range(5)  # the step that all stop at: progress.py

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from simulator.api.kinds.rows import ROWS
-from simulator.api.model import Kind
+from turnout.simulator.api.kinds.rows import ROWS
+from turnout.simulator.api.model import Kind
 
 
 class Catalogue:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kube.times import since_1970
-from simulator.api.model import Column, Object
+from turnout.kube.times import since_1970
+from turnout.simulator.api.model import Column, Object
 
 NONE = "<none>"
 UNKNOWN = "<unknown>"

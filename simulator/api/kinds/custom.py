@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from simulator.api.errors import ApiRefusal, invalid
-from simulator.api.kinds.cells import AGE, NAME, UNKNOWN, at, since
-from simulator.api.model import Column, Kind, Object, Scaling, Show
+from turnout.simulator.api.errors import ApiRefusal, invalid
+from turnout.simulator.api.kinds.cells import AGE, NAME, UNKNOWN, at, since
+from turnout.simulator.api.model import Column, Kind, Object, Scaling, Show
 
 _STEP = re.compile(r"\.([A-Za-z0-9_-]+)|\['?\"?([^'\"\]]+)'?\"?\]")
 

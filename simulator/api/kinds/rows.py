@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from simulator.api.kinds import volcano
-from simulator.api.kinds.cells import (
+from turnout.simulator.api.kinds import volcano
+from turnout.simulator.api.kinds.cells import (
     DEPLOYMENT,
     EVENT,
     JOB,
@@ -18,7 +18,7 @@ from simulator.api.kinds.cells import (
     VOLCANO_GROUP,
     VOLCANO_JOB,
 )
-from simulator.api.kinds.defaults import (
+from turnout.simulator.api.kinds.defaults import (
     definition_defaults,
     job_defaults,
     namespace_defaults,
@@ -28,7 +28,7 @@ from simulator.api.kinds.defaults import (
     replica_defaults,
     stateful_defaults,
 )
-from simulator.api.model import Column, Kind, Scaling
+from turnout.simulator.api.model import Column, Kind, Scaling
 
 _POD_FIELDS = (
     "spec.nodeName",

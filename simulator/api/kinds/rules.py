@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from simulator.api.errors import ApiRefusal, invalid
-from simulator.api.kinds import volcano
-from simulator.api.model import Kind, Object
+from turnout.simulator.api.errors import ApiRefusal, invalid
+from turnout.simulator.api.kinds import volcano
+from turnout.simulator.api.model import Kind, Object
 
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from simulator.api.kinds.cells import ANY
-from simulator.api.model import Kind, Object
+from turnout.simulator.api.kinds.cells import ANY
+from turnout.simulator.api.model import Kind, Object
 
 
 def asked_for(accept: str) -> bool:

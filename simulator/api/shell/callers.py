@@ -18,7 +18,7 @@ from pathlib import Path
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from simulator.api.errors import ApiRefusal
+from turnout.simulator.api.errors import ApiRefusal
 
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _NAMES = ("127.0.0.1", "localhost")

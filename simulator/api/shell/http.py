@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from simulator.api.errors import ApiRefusal, Unserved
+from turnout.simulator.api.errors import ApiRefusal, Unserved
 
 MOST_BODY_BYTES = 3 * 2**20  # as etcd and the API server together allow
 JSON = "application/json"

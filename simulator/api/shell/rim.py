@@ -9,23 +9,23 @@ from typing import Any
 
 from aiohttp import web
 
-from simulator.api import route
-from simulator.api.discovery import discovery
-from simulator.api.errors import ApiRefusal, success
-from simulator.api.faults import Faults
-from simulator.api.journal import Stored, raw
-from simulator.api.kinds.rows import NAMESPACES
-from simulator.api.kinds.table import asked_for
-from simulator.api.model import Kind
-from simulator.api.owners import collect
-from simulator.api.route import Target
-from simulator.api.shell import logs
-from simulator.api.shell.callers import only_our_own
-from simulator.api.shell.http import MOST_BODY_BYTES, as_json, as_raw, body_of, refusals
-from simulator.api.shell.watch import Watches
-from simulator.api.store import Store
-from simulator.api.verbs import Call, do, question, row_of
-from simulator.api.writes.managed import manager_of
+from turnout.simulator.api import route
+from turnout.simulator.api.discovery import discovery
+from turnout.simulator.api.errors import ApiRefusal, success
+from turnout.simulator.api.faults import Faults
+from turnout.simulator.api.journal import Stored, raw
+from turnout.simulator.api.kinds.rows import NAMESPACES
+from turnout.simulator.api.kinds.table import asked_for
+from turnout.simulator.api.model import Kind
+from turnout.simulator.api.owners import collect
+from turnout.simulator.api.route import Target
+from turnout.simulator.api.shell import logs
+from turnout.simulator.api.shell.callers import only_our_own
+from turnout.simulator.api.shell.http import MOST_BODY_BYTES, as_json, as_raw, body_of, refusals
+from turnout.simulator.api.shell.watch import Watches
+from turnout.simulator.api.store import Store
+from turnout.simulator.api.verbs import Call, do, question, row_of
+from turnout.simulator.api.writes.managed import manager_of
 
 _HEALTH = ("/healthz", "/livez", "/readyz")
 FAULTS = "/yard/faults"

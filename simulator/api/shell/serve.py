@@ -12,13 +12,13 @@ from pathlib import Path
 
 from aiohttp import web
 
-from kube.times import rfc3339
-from simulator.api.faults import Faults
-from simulator.api.kubeconfig import kubeconfig as kubeconfig_of
-from simulator.api.shell.logs import Logs
-from simulator.api.shell.rim import application, first_namespaces
-from simulator.api.shell.watch import Watches
-from simulator.api.store import Store
+from turnout.kube.times import rfc3339
+from turnout.simulator.api.faults import Faults
+from turnout.simulator.api.kubeconfig import kubeconfig as kubeconfig_of
+from turnout.simulator.api.shell.logs import Logs
+from turnout.simulator.api.shell.rim import application, first_namespaces
+from turnout.simulator.api.shell.watch import Watches
+from turnout.simulator.api.store import Store
 
 
 class Served:

@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from simulator.api.errors import ApiRefusal
-from simulator.api.journal import Stored, event, line, raw
-from simulator.api.model import Kind
-from simulator.api.select import Question
-from simulator.api.store import Store
+from turnout.simulator.api.errors import ApiRefusal
+from turnout.simulator.api.journal import Stored, event, line, raw
+from turnout.simulator.api.model import Kind
+from turnout.simulator.api.select import Question
+from turnout.simulator.api.store import Store
 
 _LONGEST_S = 3600.0
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from simulator.api.errors import ApiRefusal, conflict, invalid
-from simulator.api.kinds.schema import faults, fill, prune
-from simulator.api.model import Kind, Object
+from turnout.simulator.api.errors import ApiRefusal, conflict, invalid
+from turnout.simulator.api.kinds.schema import faults, fill, prune
+from turnout.simulator.api.model import Kind, Object
 
 _FIRST = ("kind", "apiVersion")  # at the head of the JSON, from which a list takes them off
 _LEFT_OUT = ("labels", "annotations", "finalizers", "ownerReferences", "managedFields")

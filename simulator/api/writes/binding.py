@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from simulator.api.errors import conflict
-from simulator.api.model import Object
+from turnout.simulator.api.errors import conflict
+from turnout.simulator.api.model import Object
 
 
 def bound_to(pod: Object, node: str, now: str) -> Object:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from simulator.api.errors import ApiRefusal, conflict
-from simulator.api.kinds.cells import at
-from simulator.api.model import Kind, Object
+from turnout.simulator.api.errors import ApiRefusal, conflict
+from turnout.simulator.api.kinds.cells import at
+from turnout.simulator.api.model import Kind, Object
 
 FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
 _BY_POLICY = {"Foreground": FOREGROUND, "Orphan": ORPHAN, "Background": ""}

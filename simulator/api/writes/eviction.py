@@ -10,9 +10,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from simulator.api.errors import ApiRefusal
-from simulator.api.kinds.cells import at
-from simulator.api.model import Object
+from turnout.simulator.api.errors import ApiRefusal
+from turnout.simulator.api.kinds.cells import at
+from turnout.simulator.api.model import Object
 
 _ENDED = ("Succeeded", "Failed")
 

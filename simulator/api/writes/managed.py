@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from simulator.api.model import Object
+from turnout.simulator.api.model import Object
 
 Path = tuple[str, ...]
 _NOBODYS = {"name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "managedFields"}

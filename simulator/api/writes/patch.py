@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from simulator.api.errors import ApiRefusal
+from turnout.simulator.api.errors import ApiRefusal
 
 _MERGE_KEYS = {
     "containers": "name",

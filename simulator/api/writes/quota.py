@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from kube.errors import KubeError
-from kube.quantity import milli
-from simulator.api.errors import ApiRefusal
-from simulator.api.model import Object
+from turnout.kube.errors import KubeError
+from turnout.kube.quantity import milli
+from turnout.simulator.api.errors import ApiRefusal
+from turnout.simulator.api.model import Object
 
 _PODS = ("pods", "count/pods")
 _PARTS = ("requests", "limits")

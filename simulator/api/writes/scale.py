@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from simulator.api.errors import ApiRefusal, invalid
-from simulator.api.kinds.cells import at
-from simulator.api.model import Kind, Object, Scaling
+from turnout.simulator.api.errors import ApiRefusal, invalid
+from turnout.simulator.api.kinds.cells import at
+from turnout.simulator.api.model import Kind, Object, Scaling
 
 
 def scale_of(kind: Kind, obj: Object) -> Object:

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from simulator.processes.book import KILL
-from simulator.processes.shell import inside
+from turnout.simulator.processes.book import KILL
+from turnout.simulator.processes.shell import inside
 
 _LAST_WORD_S = 2.0  # for a first process that does not answer: it is killed, and its namespace with it
 

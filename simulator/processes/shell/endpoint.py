@@ -9,9 +9,9 @@ from pathlib import Path
 
 from aiohttp import web
 
-from simulator.api.errors import ApiRefusal
-from simulator.api.shell import logs
-from simulator.processes.shell.logs import PodLogs
+from turnout.simulator.api.errors import ApiRefusal
+from turnout.simulator.api.shell import logs
+from turnout.simulator.processes.shell.logs import PodLogs
 
 HOST = "127.0.0.1"
 

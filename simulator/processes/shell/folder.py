@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from simulator.processes.launch import Launch, NotToBeHad
-from simulator.processes.volumes import File, Volume
+from turnout.simulator.processes.launch import Launch, NotToBeHad
+from turnout.simulator.processes.volumes import File, Volume
 
 SHARED = "/.yard"  # where a container finds the hosts file and the kubeconfig
 _FILES_ONLY = "hosts: files\n"

@@ -13,16 +13,16 @@ from typing import Any
 
 import aiohttp
 
-from simulator.processes import book as books
-from simulator.processes.book import Book
-from simulator.processes.launch import BAD_CONFIG, Launch, NotToBeHad, launch_of
-from simulator.processes.names import hostname
-from simulator.processes.shell.child import Child, Order, start
-from simulator.processes.shell.folder import SHARED, Folder
-from simulator.processes.shell.objects import Objects
-from simulator.processes.status import status_of
-from simulator.processes.volumes import Volume, volume_of
-from simulator.yard.shell.wire import ApiError, Door
+from turnout.simulator.processes import book as books
+from turnout.simulator.processes.book import Book
+from turnout.simulator.processes.launch import BAD_CONFIG, Launch, NotToBeHad, launch_of
+from turnout.simulator.processes.names import hostname
+from turnout.simulator.processes.shell.child import Child, Order, start
+from turnout.simulator.processes.shell.folder import SHARED, Folder
+from turnout.simulator.processes.shell.objects import Objects
+from turnout.simulator.processes.status import status_of
+from turnout.simulator.processes.volumes import Volume, volume_of
+from turnout.simulator.yard.shell.wire import ApiError, Door
 
 log = logging.getLogger(__name__)
 

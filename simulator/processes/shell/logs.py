@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from simulator.processes.book import State
-from simulator.processes.shell.life import Life
-from simulator.processes.shell.runner import Runner
+from turnout.simulator.processes.book import State
+from turnout.simulator.processes.shell.life import Life
+from turnout.simulator.processes.shell.runner import Runner
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from simulator.processes.launch import NotToBeHad, Sources
-from simulator.processes.volumes import File, Token, Volume, wanted_objects
-from simulator.yard.shell.wire import ApiError, Door
+from turnout.simulator.processes.launch import NotToBeHad, Sources
+from turnout.simulator.processes.volumes import File, Token, Volume, wanted_objects
+from turnout.simulator.yard.shell.wire import ApiError, Door
 
 Object = dict[str, Any]
 _TOKEN_MODE = 0o600

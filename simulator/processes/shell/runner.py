@@ -16,12 +16,12 @@ from typing import Any
 
 import aiohttp
 
-from simulator.processes.names import address, hosts
-from simulator.processes.shell.folder import Folder
-from simulator.processes.shell.life import Life, Node
-from simulator.processes.shell.objects import Objects
-from simulator.yard.kubelet import RUNS_FOR
-from simulator.yard.shell.wire import ApiError, Door
+from turnout.simulator.processes.names import address, hosts
+from turnout.simulator.processes.shell.folder import Folder
+from turnout.simulator.processes.shell.life import Life, Node
+from turnout.simulator.processes.shell.objects import Objects
+from turnout.simulator.yard.kubelet import RUNS_FOR
+from turnout.simulator.yard.shell.wire import ApiError, Door
 
 log = logging.getLogger(__name__)
 

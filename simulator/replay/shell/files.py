@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from simulator.replay.traces import Row, Table, rows_of, tables_of
+from turnout.simulator.replay.traces import Row, Table, rows_of, tables_of
 
 VARIABLE, DEFAULT = "TURNOUT_TRACES", "../shared/traces"
 

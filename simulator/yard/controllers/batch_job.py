@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from kube.times import rfc3339, since_1970
-from simulator.yard.controllers.model import (
+from turnout.kube.times import rfc3339, since_1970
+from turnout.simulator.yard.controllers.model import (
     Create,
     Look,
     Object,

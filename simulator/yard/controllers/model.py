@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kube.times import since_1970
+from turnout.kube.times import since_1970
 
 Object = dict[str, Any]
 

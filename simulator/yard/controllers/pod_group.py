@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from simulator.yard.controllers.model import Look, Object, Tell, is_leaving, phase
-from simulator.yard.controllers.volcano_sums import asked
+from turnout.simulator.yard.controllers.model import Look, Object, Tell, is_leaving, phase
+from turnout.simulator.yard.controllers.volcano_sums import asked
 
 GROUPS = "podgroups.scheduling.volcano.sh"
 

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from kube.times import rfc3339, since_1970
-from simulator.yard.controllers.model import (
+from turnout.kube.times import rfc3339, since_1970
+from turnout.simulator.yard.controllers.model import (
     Create,
     Look,
     Object,
@@ -25,8 +25,8 @@ from simulator.yard.controllers.model import (
     phase,
     with_env,
 )
-from simulator.yard.controllers.volcano_plugins import extras, in_pod
-from simulator.yard.controllers.volcano_sums import least_resources
+from turnout.simulator.yard.controllers.volcano_plugins import extras, in_pod
+from turnout.simulator.yard.controllers.volcano_sums import least_resources
 
 JOBS = "jobs.batch.volcano.sh"
 GROUPS = "podgroups.scheduling.volcano.sh"

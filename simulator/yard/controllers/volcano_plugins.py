@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.yard.controllers.model import Create, Object, Write, owned
+from turnout.simulator.yard.controllers.model import Create, Object, Write, owned
 
 _PORT = 23456  # of the pytorch plugin
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from kube.quantity import milli
+from turnout.kube.quantity import milli
 
 Object = dict[str, Any]
 

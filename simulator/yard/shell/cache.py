@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from simulator.yard.controllers.model import is_over
-from simulator.yard.controllers.volcano_job import GROUP
-from simulator.yard.controllers.volcano_sums import asked
+from turnout.simulator.yard.controllers.model import is_over
+from turnout.simulator.yard.controllers.volcano_job import GROUP
+from turnout.simulator.yard.controllers.volcano_sums import asked
 
 Object = dict[str, Any]
 PODS, NODES = "pods", "nodes"

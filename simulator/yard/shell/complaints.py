@@ -9,9 +9,9 @@ from typing import Any
 
 import aiohttp
 
-from kube.times import rfc3339
-from simulator.yard.scheduler import Waits
-from simulator.yard.shell.wire import ApiError, Door
+from turnout.kube.times import rfc3339
+from turnout.simulator.yard.scheduler import Waits
+from turnout.simulator.yard.shell.wire import ApiError, Door
 
 log = logging.getLogger(__name__)
 

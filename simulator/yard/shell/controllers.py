@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import aiohttp
 
-from simulator.yard.controllers import batch_job, pod_group, volcano_job
-from simulator.yard.controllers.model import Create, Look, Object, Remove, Tell, Write
-from simulator.yard.shell.cache import NODES, PODS, Cache
-from simulator.yard.shell.wire import ApiError, Door
+from turnout.simulator.yard.controllers import batch_job, pod_group, volcano_job
+from turnout.simulator.yard.controllers.model import Create, Look, Object, Remove, Tell, Write
+from turnout.simulator.yard.shell.cache import NODES, PODS, Cache
+from turnout.simulator.yard.shell.wire import ApiError, Door
 
 log = logging.getLogger(__name__)
 

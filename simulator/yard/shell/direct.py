@@ -12,13 +12,13 @@ from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
-from simulator.api import route
-from simulator.api.errors import ApiRefusal, Unserved
-from simulator.api.journal import seen
-from simulator.api.owners import collect
-from simulator.api.store import Store
-from simulator.api.verbs import Call, do, question
-from simulator.yard.shell.wire import ApiError, Seen
+from turnout.simulator.api import route
+from turnout.simulator.api.errors import ApiRefusal, Unserved
+from turnout.simulator.api.journal import seen
+from turnout.simulator.api.owners import collect
+from turnout.simulator.api.store import Store
+from turnout.simulator.api.verbs import Call, do, question
+from turnout.simulator.yard.shell.wire import ApiError, Seen
 
 
 class Direct:

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 import aiohttp
 
-from kube.times import rfc3339
-from simulator.yard.kubelet import Pace, State, exit_code, state_of, status_in, turn
-from simulator.yard.shell.wire import ApiError, Door
+from turnout.kube.times import rfc3339
+from turnout.simulator.yard.kubelet import Pace, State, exit_code, state_of, status_in, turn
+from turnout.simulator.yard.shell.wire import ApiError, Door
 
 log = logging.getLogger(__name__)
 

@@ -17,16 +17,16 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from jobs.gang import Dialect, membership
-from kube.errors import KubeError
-from kube.objects import Node, Pod
-from simulator.yard.cluster import Cluster, Want, want_of
-from simulator.yard.gangs import GROUPS, Gangs
-from simulator.yard.kube_default import Cursor
-from simulator.yard.queue import WaitingPods
-from simulator.yard.scheduler import Chosen, Extender, Outcome, Reply, Waits, Why, cycle
-from simulator.yard.shell.complaints import Complaints
-from simulator.yard.shell.wire import ApiError, Door, ExtenderDoor
+from turnout.jobs.gang import Dialect, membership
+from turnout.kube.errors import KubeError
+from turnout.kube.objects import Node, Pod
+from turnout.simulator.yard.cluster import Cluster, Want, want_of
+from turnout.simulator.yard.gangs import GROUPS, Gangs
+from turnout.simulator.yard.kube_default import Cursor
+from turnout.simulator.yard.queue import WaitingPods
+from turnout.simulator.yard.scheduler import Chosen, Extender, Outcome, Reply, Waits, Why, cycle
+from turnout.simulator.yard.shell.complaints import Complaints
+from turnout.simulator.yard.shell.wire import ApiError, Door, ExtenderDoor
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import aiohttp
 import msgspec
 
-from simulator.yard.scheduler import Question, Reply, Verb
+from turnout.simulator.yard.scheduler import Question, Reply, Verb
 
 
 class ApiError(Exception):

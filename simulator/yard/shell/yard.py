@@ -14,20 +14,20 @@ from typing import Any
 
 import aiohttp
 
-from kube.times import rfc3339
-from simulator.api.shell.serve import Served, serve
-from simulator.processes.shell.logs import PodLogs
-from simulator.processes.shell.runner import Runner
-from simulator.yard.access import Access
-from simulator.yard.controllers.batch_job import RETRY_S
-from simulator.yard.kubelet import Pace
-from simulator.yard.nodes import Place, node
-from simulator.yard.scheduler import Outcome
-from simulator.yard.shell.controllers import Controllers
-from simulator.yard.shell.direct import Direct
-from simulator.yard.shell.kubelet import Kubelet
-from simulator.yard.shell.loop import Scheduler, Settings
-from simulator.yard.shell.wire import ApiDoor, Door, ExtenderDoor
+from turnout.kube.times import rfc3339
+from turnout.simulator.api.shell.serve import Served, serve
+from turnout.simulator.processes.shell.logs import PodLogs
+from turnout.simulator.processes.shell.runner import Runner
+from turnout.simulator.yard.access import Access
+from turnout.simulator.yard.controllers.batch_job import RETRY_S
+from turnout.simulator.yard.kubelet import Pace
+from turnout.simulator.yard.nodes import Place, node
+from turnout.simulator.yard.scheduler import Outcome
+from turnout.simulator.yard.shell.controllers import Controllers
+from turnout.simulator.yard.shell.direct import Direct
+from turnout.simulator.yard.shell.kubelet import Kubelet
+from turnout.simulator.yard.shell.loop import Scheduler, Settings
+from turnout.simulator.yard.shell.wire import ApiDoor, Door, ExtenderDoor
 
 _LONGEST_LINE = 4 * 2**20  # of a watch: an object is at most 1.5 MiB
 _AT_ONCE = 32

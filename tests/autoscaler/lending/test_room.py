@@ -4,13 +4,13 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscaler.lending.quota import Quota
-from autoscaler.model import Queue
-from autoscaler.room import Room
-from jobs.queues.charge import charge, holds
-from kube.shape import PodShape
 from tests.autoscaler.world import GPU
 from tests.support.examples import scaled
+from turnout.autoscaler.lending.quota import Quota
+from turnout.autoscaler.model import Queue
+from turnout.autoscaler.room import Room
+from turnout.jobs.queues.charge import charge, holds
+from turnout.kube.shape import PodShape
 
 SHAPES = [
     PodShape(requests=((GPU, 1), ("pods", 1))),

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.lending.stamp import conditions, notes_of
-from autoscaler.lending.worth import after_change_s, balance_s, in_debt, pays, rich
-from autoscaler.model import Policy, Reason, Step
-from jobs.kinds.all import KINDS
-from jobs.kinds.notes import bank
-from jobs.model import Bank
-from kube import labels
 from tests.autoscaler.world import NOW_S, job
 from tests.jobs.test_kinds import indexed
+from turnout.autoscaler.lending.stamp import conditions, notes_of
+from turnout.autoscaler.lending.worth import after_change_s, balance_s, in_debt, pays, rich
+from turnout.autoscaler.model import Policy, Reason, Step
+from turnout.jobs.kinds.all import KINDS
+from turnout.jobs.kinds.notes import bank
+from turnout.jobs.model import Bank
+from turnout.kube import labels
 
 STRICT = Policy(restart_s=60, budget=0.0)
 

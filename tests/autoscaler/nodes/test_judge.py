@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscaler.nodes.model import BadRecord, Rules, State, read
-from autoscaler.nodes.ward import Ward
-from kube.nodes import verdict
-from kube.nodes.verdict import MOST_BYTES, Kind, Verdict, moment
-from launcher.health.frames import Found
 from tests.autoscaler.nodes.ward import GPU, Cluster, garbage
 from tests.support.examples import scaled
+from turnout.autoscaler.nodes.model import BadRecord, Rules, State, read
+from turnout.autoscaler.nodes.ward import Ward
+from turnout.kube.nodes import verdict
+from turnout.kube.nodes.verdict import MOST_BYTES, Kind, Verdict, moment
+from turnout.launcher.health.frames import Found
 
 HOUR_S = 3600.0
 

@@ -7,20 +7,20 @@ import json
 
 import pytest
 
-from autoscaler.nodes import model
-from autoscaler.nodes.model import State
-from autoscaler.settings import Settings, settings
-from autoscaler.shell.metrics import Metrics
-from autoscaler.shell.taints import SHOWN_WITHIN_S, Warden
-from autoscaler.shell.teller import NodeTeller
-from kube import labels
-from kube.errors import Conflict, Forbidden, NotFound
-from kube.flags import BadSetting
-from kube.nodes.verdict import Kind, moment
-from kube.shell.put import MERGE
 from tests.autoscaler.nodes.ward import GPU, Cluster
 from tests.autoscaler.test_teller import Recorder
 from tests.kube.world import ManualClock
+from turnout.autoscaler.nodes import model
+from turnout.autoscaler.nodes.model import State
+from turnout.autoscaler.settings import Settings, settings
+from turnout.autoscaler.shell.metrics import Metrics
+from turnout.autoscaler.shell.taints import SHOWN_WITHIN_S, Warden
+from turnout.autoscaler.shell.teller import NodeTeller
+from turnout.kube import labels
+from turnout.kube.errors import Conflict, Forbidden, NotFound
+from turnout.kube.flags import BadSetting
+from turnout.kube.nodes.verdict import Kind, moment
+from turnout.kube.shell.put import MERGE
 
 
 class Api:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 
-from autoscaler.nodes import model
-from autoscaler.nodes.judge import judge
-from autoscaler.nodes.model import Rules
-from autoscaler.nodes.ward import Ward
-from kube import labels
-from kube.nodes import verdict
-from kube.nodes.verdict import Kind, Verdict, moment
-from kube.objects import Node, NodeSpec, NodeStatus, ObjectMeta, OwnerReference, Pod, PodSpec, Taint
+from turnout.autoscaler.nodes import model
+from turnout.autoscaler.nodes.judge import judge
+from turnout.autoscaler.nodes.model import Rules
+from turnout.autoscaler.nodes.ward import Ward
+from turnout.kube import labels
+from turnout.kube.nodes import verdict
+from turnout.kube.nodes.verdict import Kind, Verdict, moment
+from turnout.kube.objects import Node, NodeSpec, NodeStatus, ObjectMeta, OwnerReference, Pod, PodSpec, Taint
 
 GPU = "nvidia.com/gpu"
 START_S = 1_800_000_000.0

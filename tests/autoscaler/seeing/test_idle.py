@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscaler.model import NODES, Queue
-from autoscaler.seeing.idle import Idle
 from tests.autoscaler.world import GPU, NOW_S, job, seen, shape, world
 from tests.support.examples import scaled
+from turnout.autoscaler.model import NODES, Queue
+from turnout.autoscaler.seeing.idle import Idle
 
 SPAN_S = 60.0
 

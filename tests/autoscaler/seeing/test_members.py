@@ -2,12 +2,22 @@
 
 import pytest
 
-from autoscaler.view import View
-from jobs.kinds.all import KINDS
-from jobs.queues.model import QueueSpec
-from kube import labels
-from kube.objects import Container, Node, NodeStatus, ObjectMeta, OwnerReference, Pod, PodSpec, PodStatus, Resources
 from tests.jobs.kinds.papers import SAMPLES, colossal, mpi, train
+from turnout.autoscaler.view import View
+from turnout.jobs.kinds.all import KINDS
+from turnout.jobs.queues.model import QueueSpec
+from turnout.kube import labels
+from turnout.kube.objects import (
+    Container,
+    Node,
+    NodeStatus,
+    ObjectMeta,
+    OwnerReference,
+    Pod,
+    PodSpec,
+    PodStatus,
+    Resources,
+)
 
 GPU = "nvidia.com/gpu"
 LWS, RAY, DLROVER = "leaderworkerset.sigs.k8s.io", "ray.io", "elasticjob.dlrover"

@@ -5,23 +5,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscaler.decide import decide
-from autoscaler.lending.ledger import Ledger, Wish
-from autoscaler.lending.quota import Quota
-from autoscaler.model import Policy, Reason, Standing
-from autoscaler.room import Room
-from autoscaler.seeing import orders
-from autoscaler.seeing.cables import Cables
-from autoscaler.view import View
-from jobs.kinds.all import KINDS
-from kube import labels
-from kube.objects import Node, NodeCondition, NodeStatus, ObjectMeta
 from tests.autoscaler.test_view import job, node, pod
 from tests.autoscaler.world import GPU, shape
 from tests.support.examples import scaled
-from topology.fabric import build
-from topology.model import Ask, Entry, Placement
-from topology.plan import plan
+from turnout.autoscaler.decide import decide
+from turnout.autoscaler.lending.ledger import Ledger, Wish
+from turnout.autoscaler.lending.quota import Quota
+from turnout.autoscaler.model import Policy, Reason, Standing
+from turnout.autoscaler.room import Room
+from turnout.autoscaler.seeing import orders
+from turnout.autoscaler.seeing.cables import Cables
+from turnout.autoscaler.view import View
+from turnout.jobs.kinds.all import KINDS
+from turnout.kube import labels
+from turnout.kube.objects import Node, NodeCondition, NodeStatus, ObjectMeta
+from turnout.topology.fabric import build
+from turnout.topology.model import Ask, Entry, Placement
+from turnout.topology.plan import plan
 
 MAP = {"topology_config": "asw1 psw1 a\nasw1 psw1 b\nasw2 psw1 c\n"}
 
@@ -66,7 +66,7 @@ def test_a_map_with_faults_changes_nothing_and_is_told():
     st.integers(1, 2),
 )
 def test_a_gang_fits_under_a_switch_where_the_planner_places_it(rooms, leaves, pods, tier):
-    """The lender counts on no room that the adviser would not give: topology.plan is the judge."""
+    """The lender counts on no room that the adviser would not give: turnout.topology.plan is the judge."""
     names = [f"h{at}" for at in range(len(rooms))]
     fabric = build(Entry(name, (f"s{leaf % 2}", f"l{leaf}"), 0) for name, leaf in zip(names, leaves, strict=False))
     at = [rooms[names.index(host)] for host in fabric.hosts]

@@ -4,15 +4,15 @@ import json
 
 import pytest
 
-from autoscaler.decide import decide
-from autoscaler.model import Policy, Reason
-from autoscaler.shell.figures import Look, samples
-from autoscaler.telling.status import pages
-from autoscaler.view import View
-from jobs.kinds.all import KINDS
-from jobs.queues import kueue
-from kube import labels
 from tests.autoscaler.test_view import GPU, job, node, pod
+from turnout.autoscaler.decide import decide
+from turnout.autoscaler.model import Policy, Reason
+from turnout.autoscaler.shell.figures import Look, samples
+from turnout.autoscaler.telling.status import pages
+from turnout.autoscaler.view import View
+from turnout.jobs.kinds.all import KINDS
+from turnout.jobs.queues import kueue
+from turnout.kube import labels
 
 
 def cluster_queue(nominal=8, cohort="c"):

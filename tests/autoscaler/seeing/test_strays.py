@@ -3,15 +3,15 @@
 import msgspec
 import pytest
 
-from autoscaler.decide import decide
-from autoscaler.model import Policy, Reason
-from autoscaler.seeing import strays
-from autoscaler.view import View
-from jobs.gang import Dialect
-from jobs.kinds.all import KINDS
-from kube import labels
-from kube.objects import Node, Pod
 from tests.autoscaler.test_view import job as indexed
+from turnout.autoscaler.decide import decide
+from turnout.autoscaler.model import Policy, Reason
+from turnout.autoscaler.seeing import strays
+from turnout.autoscaler.view import View
+from turnout.jobs.gang import Dialect
+from turnout.jobs.kinds.all import KINDS
+from turnout.kube import labels
+from turnout.kube.objects import Node, Pod
 
 GPU = "nvidia.com/gpu"
 

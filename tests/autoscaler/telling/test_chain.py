@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaler.decide import decide
-from autoscaler.model import Reason
-from autoscaler.telling.chain import Holder, amount_of, chain, worker_of
-from autoscaler.telling.nodes import refusal, refusals
-from autoscaler.telling.reasons import MEANINGS
-from jobs.model import JobKey, Spread
-from kube.objects import Node, NodeCondition, NodeSpec, NodeStatus, ObjectMeta, Taint
-from kube.shape import PodShape
 from tests.autoscaler.world import GPU, NOW_S, POLICY, job, seen, shape, world
+from turnout.autoscaler.decide import decide
+from turnout.autoscaler.model import Reason
+from turnout.autoscaler.telling.chain import Holder, amount_of, chain, worker_of
+from turnout.autoscaler.telling.nodes import refusal, refusals
+from turnout.autoscaler.telling.reasons import MEANINGS
+from turnout.jobs.model import JobKey, Spread
+from turnout.kube.objects import Node, NodeCondition, NodeSpec, NodeStatus, ObjectMeta, Taint
+from turnout.kube.shape import PodShape
 
 
 def of(name, at, policy=POLICY, nodes=()):

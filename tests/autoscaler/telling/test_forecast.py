@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscaler.decide import decide
-from autoscaler.telling.forecast import MOST_WAITERS, Outlook, forecast
-from autoscaler.telling.lives import KEPT, Lives, lived_s
 from tests.autoscaler.test_laws import worlds
 from tests.autoscaler.world import NOW_S, POLICY, job, seen, world
 from tests.support.examples import scaled
+from turnout.autoscaler.decide import decide
+from turnout.autoscaler.telling.forecast import MOST_WAITERS, Outlook, forecast
+from turnout.autoscaler.telling.lives import KEPT, Lives, lived_s
 
 
 def told(at, lives=None, now_s=NOW_S, **more):

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaler.decide import decide
-from autoscaler.model import Queue
-from autoscaler.shell.journal import Journal
-from autoscaler.telling.replay import replay
 from tests.autoscaler.world import GPU, NOW_S, POLICY, job, seen, world
+from turnout.autoscaler.decide import decide
+from turnout.autoscaler.model import Queue
+from turnout.autoscaler.shell.journal import Journal
+from turnout.autoscaler.telling.replay import replay
 
 SMALL = world([4], seen(job("a"), [0]))
 BUSY = world([4], seen(job("a", replicas=4), [0] * 4), seen(job("b", least=2)))

@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscaler.decide import decide
-from autoscaler.model import NODES, Observation, Queue, Standing
-from autoscaler.room import Room
-from autoscaler.telling.plain import BadLog, parts_of
-from autoscaler.telling.record import Reader, Scribe
-from autoscaler.telling.replay import replay
-from jobs.model import Bank, Life, Order, Pause, Sizes, Spread
-from kube.shape import PodShape
 from tests.autoscaler.test_laws import worlds
 from tests.autoscaler.world import GPU, NOW_S, POLICY, job, seen, world
 from tests.support.examples import scaled
+from turnout.autoscaler.decide import decide
+from turnout.autoscaler.model import NODES, Observation, Queue, Standing
+from turnout.autoscaler.room import Room
+from turnout.autoscaler.telling.plain import BadLog, parts_of
+from turnout.autoscaler.telling.record import Reader, Scribe
+from turnout.autoscaler.telling.replay import replay
+from turnout.jobs.model import Bank, Life, Order, Pause, Sizes, Spread
+from turnout.kube.shape import PodShape
 
 
 def told(*looks, scribe=None, policy=POLICY):

@@ -5,13 +5,13 @@ import json
 
 import pytest
 
-from autoscaler.decide import decide
-from autoscaler.shell.pages import MOST_MARKS, Pages
-from autoscaler.telling.marks import Mark, marks_of, wanted
-from autoscaler.telling.status import MOST_JOBS, name_of, pages
-from kube import labels
-from kube.errors import Conflict, Forbidden, NotFound
 from tests.autoscaler.world import GPU, NOW_S, POLICY, job, seen, world
+from turnout.autoscaler.decide import decide
+from turnout.autoscaler.shell.pages import MOST_MARKS, Pages
+from turnout.autoscaler.telling.marks import Mark, marks_of, wanted
+from turnout.autoscaler.telling.status import MOST_JOBS, name_of, pages
+from turnout.kube import labels
+from turnout.kube.errors import Conflict, Forbidden, NotFound
 
 
 def page(at):

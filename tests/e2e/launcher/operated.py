@@ -12,10 +12,10 @@ from pathlib import Path
 
 import yaml
 
-from simulator.yard import access
-from simulator.yard.kubelet import Pace
-from simulator.yard.nodes import places
-from simulator.yard.shell.yard import attached
+from turnout.simulator.yard import access
+from turnout.simulator.yard.kubelet import Pace
+from turnout.simulator.yard.nodes import places
+from turnout.simulator.yard.shell.yard import attached
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "deploy/examples/launcher"

@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 
 from hack.controlplane.plane import free_ports
-from launcher.rendezvous.arbiter import ROUND, unseal
 from tests.e2e.launcher.operated import FIRST, JOBS, PLAIN_JOBS, PODS, bare, example, given, operated, plain, policy
+from turnout.launcher.rendezvous.arbiter import ROUND, unseal
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 

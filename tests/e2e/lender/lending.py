@@ -10,7 +10,7 @@ from collections import Counter
 
 from hack.controlplane.errors import ApiError
 from hack.controlplane.plane import free_ports
-from kube import labels
+from turnout.kube import labels
 
 GPU = "nvidia.com/gpu"
 BATCH, KUBEFLOW = "/apis/batch/v1", "/apis/kubeflow.org/v1"
@@ -40,7 +40,7 @@ def slow_to_go(made):
 def start_lender(stage, *flags, name="lender"):
     """Start a lender as a process and wait until it has seen everything."""
     (port,) = free_ports(1)
-    argv = [sys.executable, "-m", "autoscaler", "--kubeconfig", str(stage.plane.kubeconfig)]
+    argv = [sys.executable, "-m", "turnout.autoscaler", "--kubeconfig", str(stage.plane.kubeconfig)]
     argv += ["--lease", "default/turnout-autoscaler", "--metrics-bind", f"127.0.0.1:{port}", *flags]
     stage.plane.start_program(name, argv, f"http://127.0.0.1:{port}/readyz")
     stage.health[name] = port

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kube import labels
-from kube.nodes.taints import bears
 from tests import cluster
 from tests.e2e.lender.lending import JOBS, PODS, signal_to, start_around, start_lender, told
 from tests.launcher.agents.crew import Crew
+from turnout.kube import labels
+from turnout.kube.nodes.taints import bears
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 
@@ -41,7 +41,7 @@ def kubeconfig(stage, token, file):
 async def turnout(stage, *argv, code=0, by=None):
     """What `turnout` says. by: the kubeconfig of who asks, else the administrator's."""
     child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "console", *argv, "--kubeconfig", str(by or stage.plane.kubeconfig)),
+        *(sys.executable, "-m", "turnout.console", *argv, "--kubeconfig", str(by or stage.plane.kubeconfig)),
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     out, err = await child.communicate()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kube import labels
 from tests import cluster
 from tests.e2e.lender.lending import AT_ONCE, KUBEFLOW, elastic, job_of, listed, runs, start_around, start_lender
+from turnout.kube import labels
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 

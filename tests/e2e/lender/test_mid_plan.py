@@ -10,7 +10,6 @@ from itertools import pairwise
 import pytest
 import pytest_asyncio
 
-from kube import labels
 from tests import cluster
 from tests.e2e.lender.lending import (
     AT_ONCE,
@@ -35,6 +34,7 @@ from tests.e2e.lender.lending import (
 )
 from tests.e2e.lender.webhook import Webhook, admission
 from tests.e2e.stage import Stage
+from turnout.kube import labels
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 

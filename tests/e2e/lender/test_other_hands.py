@@ -12,7 +12,6 @@ import pytest
 import pytest_asyncio
 
 from hack.controlplane.tools import cache
-from kube import labels
 from tests import cluster
 from tests.e2e.lender.lending import (
     AT_ONCE,
@@ -31,6 +30,7 @@ from tests.e2e.lender.lending import (
 )
 from tests.e2e.lender.webhook import Webhook, admission
 from tests.e2e.stage import Stage
+from turnout.kube import labels
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from kube import labels
 from tests import cluster
 from tests.e2e.lender.lending import (
     AT_ONCE,
@@ -35,6 +34,7 @@ from tests.e2e.lender.lending import (
 )
 from tests.e2e.stage import Stage
 from tests.support.published import published
+from turnout.kube import labels
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 KOORD_QUOTA = "quota.scheduling.koordinator.sh/name"

@@ -14,7 +14,6 @@ from itertools import pairwise
 import pytest
 import pytest_asyncio
 
-from launcher.rendezvous.arbiter import ROUND, unseal
 from tests.e2e.launcher.operated import JOBS, PLAIN_JOBS, conditions
 from tests.e2e.lender.lending import leader, told
 from tests.e2e.whole_yard.undisturbed import undisturbed
@@ -30,6 +29,7 @@ from tests.e2e.whole_yard.world import (
     whole_yard,
 )
 from tests.support.saved import newest
+from turnout.launcher.rendezvous.arbiter import ROUND, unseal
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 

@@ -25,7 +25,7 @@ def undisturbed(folder: Path, epochs: int) -> Alone:
     history, checkpoints = folder / "undisturbed", folder / "undisturbed-checkpoints"
     history.mkdir()
     (history / "epochs").write_text(str(epochs))
-    argv = [sys.executable, "-m", "launcher", "--standalone", "--nproc-per-node", "1", "--no-fork"]
+    argv = [sys.executable, "-m", "turnout.launcher", "--standalone", "--nproc-per-node", "1", "--no-fork"]
     argv += [str(TRAINEE), str(DDP), str(checkpoints), str(history), "0"]
     memory = {"TURNOUT_MEMORY_DIR": str(folder), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(argv, env=os.environ | memory, capture_output=True, text=True, timeout=120, check=False)

@@ -15,16 +15,16 @@ from pathlib import Path
 import aiohttp
 import yaml
 
-from kube import labels
-from simulator.yard import access
-from simulator.yard.kubelet import Pace
-from simulator.yard.shell.wire import ApiError
-from simulator.yard.shell.yard import attached
 from tests import cluster
 from tests.e2e.launcher.operated import EXAMPLES, FIRST, JOBS, PODS, conditions, example, given, plain
 from tests.e2e.lender.lending import AT_ONCE, GPU, elastic, install, start_lender
 from tests.e2e.stage import MAP, Stage
 from tests.e2e.whole_yard.history import History
+from turnout.kube import labels
+from turnout.simulator.yard import access
+from turnout.simulator.yard.kubelet import Pace
+from turnout.simulator.yard.shell.wire import ApiError
+from turnout.simulator.yard.shell.yard import attached
 
 ROOT = Path(__file__).parents[3]
 TRAINEE = Path(__file__).with_name("trainee.py")

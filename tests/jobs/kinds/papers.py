@@ -1,7 +1,7 @@
 """What people submit, one builder a kind; ../test_kinds.py has those of Volcano, PyTorch and batch."""
 
-from kube import labels
 from tests.jobs.test_kinds import indexed, meta, pytorch, template, volcano
+from turnout.kube import labels
 
 BOUNDS = {labels.MIN_WORKERS: "2", labels.MAX_WORKERS: "8"}
 

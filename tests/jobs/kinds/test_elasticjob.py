@@ -4,15 +4,15 @@ import copy
 
 import pytest
 
-from autoscaler.model import Reason, Step
-from autoscaler.shell.act import Hands
-from jobs.kinds.all import KINDS
-from jobs.model import BadJob, Bounds, JobKey, Sizes
-from kube import labels
-from kube.errors import Conflict, Forbidden, ServerFault
 from tests.jobs.kinds.papers import BOUNDS, elastic
 from tests.jobs.kinds.test_every_kind import merged
 from tests.jobs.test_kinds import template
+from turnout.autoscaler.model import Reason, Step
+from turnout.autoscaler.shell.act import Hands
+from turnout.jobs.kinds.all import KINDS
+from turnout.jobs.model import BadJob, Bounds, JobKey, Sizes
+from turnout.kube import labels
+from turnout.kube.errors import Conflict, Forbidden, ServerFault
 
 KIND = KINDS["ElasticJob"]
 KEY = JobKey("ElasticJob", "ns", "j")

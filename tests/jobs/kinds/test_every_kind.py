@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscaler.model import Seen
-from jobs.kinds import common
-from jobs.kinds.all import KINDS
-from jobs.kinds.indexedjob import INDEXED_JOB
-from jobs.model import BadJob, Bounds, JobKind, Life, Order
-from kube import labels
 from tests.jobs.kinds.papers import BOUNDS, SAMPLES, colossal, elastic, lws, mpi, ray, train
 from tests.jobs.test_kinds import GPU, indexed, pytorch, volcano
 from tests.support.examples import scaled
+from turnout.autoscaler.model import Seen
+from turnout.jobs.kinds import common
+from turnout.jobs.kinds.all import KINDS
+from turnout.jobs.kinds.indexedjob import INDEXED_JOB
+from turnout.jobs.model import BadJob, Bounds, JobKind, Life, Order
+from turnout.kube import labels
 
 RESIZED = [name for name in SAMPLES if name not in ("TrainJob", "ColossalAIJob")]
 

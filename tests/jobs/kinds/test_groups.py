@@ -2,11 +2,11 @@
 
 import pytest
 
-from jobs.kinds.all import KINDS
-from jobs.model import BadJob, Bounds, Sizes
-from kube import labels
 from tests.jobs.kinds.papers import BOUNDS, HOROVOD, lws, mpi, train
 from tests.jobs.test_kinds import GPU, template
+from turnout.jobs.kinds.all import KINDS
+from turnout.jobs.model import BadJob, Bounds, Sizes
+from turnout.kube import labels
 
 LWS, MPI, TRAIN = (KINDS[name] for name in ("LeaderWorkerSet", "MPIJob", "TrainJob"))
 

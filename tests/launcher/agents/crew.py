@@ -28,7 +28,7 @@ _LOOK = threading.Event()  # never set: what a wait waits for between two looks
 
 QUICK = ("--no-fork", "--heartbeat-s", "0.2", "--silence-s", "1")
 ENV = {key: value for key, value in os.environ.items() if key in ("PATH", "HOME", "LANG", "TMPDIR")}
-RUN = (sys.executable, "-m", "launcher", "--log-format", "json")
+RUN = (sys.executable, "-m", "turnout.launcher", "--log-format", "json")
 
 
 def until(look, what="it", seconds=SECONDS):
@@ -164,7 +164,7 @@ class Crew:
 
     def keepers(self) -> list[int]:
         """Those that live, of all agents: they end later than an agent that was killed."""
-        return [pid for pid in pids_of("launcher.shell.memory.keeper") if str(self.memory) in command_of(pid)]
+        return [pid for pid in pids_of("turnout.launcher.shell.memory.keeper") if str(self.memory) in command_of(pid)]
 
     def gather(self, size: int) -> list[Agent]:
         """Start this many, the first as the coordinator, and wait for the world of all of them."""

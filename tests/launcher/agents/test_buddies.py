@@ -11,15 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from launcher.checkpoint.generations import State, newest, offset_of
-from launcher.shell.memory.arena import Arena
 from tests.launcher.agents.crew import command_of, running, until
 from tests.launcher.agents.test_checkpoints import arenas, committed, gathered, job, lines, newest_round, started
+from turnout.launcher.checkpoint.generations import State, newest, offset_of
+from turnout.launcher.shell.memory.arena import Arena
 
 __all__ = ["job"]
 
 FLASH = Path(__file__).parents[1] / "saving" / "scripts" / "flash.py"
-AHEAD = "torch,torch._dynamo,torch.distributed.fsdp,torch.distributed.checkpoint.optimizer,launcher.flash_checkpoint"
+AHEAD = "torch,torch._dynamo,torch.distributed.fsdp,torch.distributed.checkpoint.optimizer"
+AHEAD += ",turnout.launcher.flash_checkpoint"
 
 
 def copied(job, step, ranks, round_=0):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 from collections import Counter, defaultdict
@@ -11,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from launcher.checkpoint.generations import State
-from launcher.errors import BadCheckpoint
-from launcher.shell.memory.arena import Arena
-from launcher.shell.storage.opening import open_store
-from launcher.shell.storage.reader import verify
 from tests.launcher.agents.crew import ENV, running, until
+from turnout.launcher.checkpoint.generations import State
+from turnout.launcher.errors import BadCheckpoint
+from turnout.launcher.shell.memory.arena import Arena
+from turnout.launcher.shell.storage.opening import open_store
+from turnout.launcher.shell.storage.reader import verify
 
 SAVES = Path(__file__).with_name("scripts") / "saves.py"
-WARM = ("--heartbeat-s", "0.5", "--silence-s", "5", "--preload", "torch,launcher.shell.saving.checkpointer")
+WARM = ("--heartbeat-s", "0.5", "--silence-s", "5", "--preload", "torch,turnout.launcher.shell.saving.checkpointer")
 MOMENTS = ("between saves", "in mid-save", "while it is hashed", "while it is persisted", "while it loads", "any time")
 
 
@@ -111,8 +112,12 @@ def kills(job, number, seed, seconds):
     assert len(told) == number
     assert {each["moment"] for each in told} == set(MOMENTS)
     assert not lines(job, "broken"), "memory that was agreed on is there, and whole"
-    steps = check_nothing_lost(job, 2)
-    assert all(committed(job, step) for step in steps.values() if step >= 0), (steps, job.told())
+    gone_on_from = {step for step in check_nothing_lost(job, 2).values() if step >= 0}
+    stored = {step for step in gone_on_from if committed(job, step)}
+    # On a busy machine storage is slower than saves to it: then one may give its place to newer ones, which is told.
+    overtaken = {int(step) for step in re.findall(r"save_overtaken step=(\d+)", agent.log.read_text())}
+    assert gone_on_from <= stored | overtaken, (gone_on_from - stored, overtaken, job.told())
+    assert stored
     assert left(job) == []
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from launcher.model import Budget, Record
-from launcher.rendezvous.arbiter import Held, same_grant
-from launcher.shell.arbiters.round_file import RoundFileArbiter
+from turnout.launcher.model import Budget, Record
+from turnout.launcher.rendezvous.arbiter import Held, same_grant
+from turnout.launcher.shell.arbiters.round_file import RoundFileArbiter
 
 STEPS = ("open", "os.listdir", "os.link", "os.rename", "os.remove", "os.mkdir")
 ANNA = Record("bert", 1, "anna", budget=Budget(1, 2, 100))

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.model import Budget, Record
-from launcher.rendezvous.arbiter import (
+from tests.launcher.arbiters.world import held, record
+from turnout.launcher.model import Budget, Record
+from turnout.launcher.rendezvous.arbiter import (
     BadRecord,
     Sighting,
     StaleRound,
@@ -20,7 +21,6 @@ from launcher.rendezvous.arbiter import (
     seal,
     unseal,
 )
-from tests.launcher.arbiters.world import held, record
 
 numbers = st.integers(0, 9_999_999_999)
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)

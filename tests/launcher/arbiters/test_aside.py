@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from launcher.shell.arbiters.aside import Aside
+from turnout.launcher.shell.arbiters.aside import Aside
 
 pytestmark = pytest.mark.asyncio
 PATIENCE_S = 30
@@ -60,7 +60,7 @@ async def test_calls_at_once_are_done_one_after_another():
 async def test_a_process_ends_although_a_call_hangs():
     program = (
         "import asyncio, threading\n"
-        "from launcher.shell.arbiters.aside import Aside\n"
+        "from turnout.launcher.shell.arbiters.aside import Aside\n"
         "async def main():\n"
         "    try: await Aside(0.05).call(threading.Event().wait)\n"
         "    except TimeoutError: print('given up')\n"

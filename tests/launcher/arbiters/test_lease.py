@@ -13,10 +13,11 @@ import pytest
 import pytest_asyncio
 import yaml
 
-from kube.errors import Unreachable
-from kube.shell.client import Client
-from launcher.model import Budget
-from launcher.rendezvous.arbiter import (
+from tests.launcher.arbiters.world import Clock, record
+from turnout.kube.errors import Unreachable
+from turnout.kube.shell.client import Client
+from turnout.launcher.model import Budget
+from turnout.launcher.rendezvous.arbiter import (
     ROUND,
     ArbiterRefused,
     ArbiterUnreachable,
@@ -26,8 +27,7 @@ from launcher.rendezvous.arbiter import (
     may_claim,
     next_round,
 )
-from launcher.shell.arbiters.lease import LeaseArbiter
-from tests.launcher.arbiters.world import Clock, record
+from turnout.launcher.shell.arbiters.lease import LeaseArbiter
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.real]
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"

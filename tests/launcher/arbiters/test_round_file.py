@@ -10,11 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from launcher.model import Budget
-from launcher.rendezvous.arbiter import ArbiterRefused, ArbiterUnreachable, StaleRound, Why, may_claim, next_round, seal
-from launcher.shell.arbiters.folder import Folder
-from launcher.shell.arbiters.round_file import KEPT, RoundFileArbiter
 from tests.launcher.arbiters.world import Clock, record
+from turnout.launcher.model import Budget
+from turnout.launcher.rendezvous.arbiter import (
+    ArbiterRefused,
+    ArbiterUnreachable,
+    StaleRound,
+    Why,
+    may_claim,
+    next_round,
+    seal,
+)
+from turnout.launcher.shell.arbiters.folder import Folder
+from turnout.launcher.shell.arbiters.round_file import KEPT, RoundFileArbiter
 
 pytestmark = pytest.mark.asyncio
 CLAIMERS, ROUNDS = 8, 12

@@ -9,10 +9,10 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.rendezvous.arbiter import next_round
-from launcher.shell.arbiters.round_file import RoundFileArbiter
 from tests.launcher.arbiters.world import record
 from tests.support.examples import scaled
+from turnout.launcher.rendezvous.arbiter import next_round
+from turnout.launcher.shell.arbiters.round_file import RoundFileArbiter
 
 NAMES = ("anna", "bob", "carl")
 PATIENCE_S = 60.0

@@ -1,7 +1,7 @@
 """What the tests of the arbiters are built from: records, and a clock that only a test moves."""
 
-from launcher.model import Budget, Record
-from launcher.rendezvous.arbiter import Held
+from turnout.launcher.model import Budget, Record
+from turnout.launcher.rendezvous.arbiter import Held
 
 
 def record(round_=1, coordinator="anna", run="bert", budget=None, **more):

@@ -6,9 +6,9 @@ import asyncio
 import sys
 from pathlib import Path
 
-from launcher.checkpoint.wire import Seat
-from launcher.keeping import Circle, Door
 from tests.launcher.buddies.world import Keeper, until
+from turnout.launcher.checkpoint.wire import Seat
+from turnout.launcher.keeping import Circle, Door
 
 
 async def main(folder, port, step):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from launcher.checkpoint.generations import offset_of
-from launcher.errors import BadCheckpoint
-from launcher.keeping import ALL, Held
 from tests.launcher.buddies.world import Keeper, until
+from turnout.launcher.checkpoint.generations import offset_of
+from turnout.launcher.errors import BadCheckpoint
+from turnout.launcher.keeping import ALL, Held
 
 pytestmark = pytest.mark.asyncio
 

@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from launcher.checkpoint.generations import State
-from launcher.errors import BadCheckpoint, StorageFailed
-from launcher.shell.memory.arena import Arena
-from launcher.shell.storage.opening import open_store
-from launcher.shell.storage.reader import verify
 from tests.launcher.agents.conftest import crew
 from tests.launcher.agents.crew import until
 from tests.launcher.agents.test_buddies import FLASH, kept, lose, starts
 from tests.launcher.agents.test_checkpoints import arenas, arenas_of, committed, lines
+from turnout.launcher.checkpoint.generations import State
+from turnout.launcher.errors import BadCheckpoint, StorageFailed
+from turnout.launcher.shell.memory.arena import Arena
+from turnout.launcher.shell.storage.opening import open_store
+from turnout.launcher.shell.storage.reader import verify
 
 __all__ = ["crew"]
 
 SCRIPT = Path(__file__).parents[1] / "saving" / "scripts" / "resizes.py"
-AHEAD = "torch,torch._dynamo,torch.distributed.fsdp,torch.distributed.checkpoint,launcher.shell.saving.dcp"
+AHEAD = "torch,torch._dynamo,torch.distributed.fsdp,torch.distributed.checkpoint,turnout.launcher.shell.saving.dcp"
 QUICK = ("--heartbeat-s", "0.5", "--silence-s", "5", "--last-call-s", "30", "--preload", AHEAD)
 ENV, IMPORTS_S = {"OMP_NUM_THREADS": "1"}, 120.0
 
@@ -113,7 +113,7 @@ def test_all_but_one_are_evicted_together(job, size, stays):
 @pytest.mark.long
 def test_a_worker_of_fsdp_is_lost_for_good(crew, tmp_path):
     """The guide's loop with replica_count=2: nobody takes its place, and the one that is left has all in its memory."""
-    quick = (*QUICK[:4], "--last-call-s", "1", "--preload", f"{AHEAD},launcher.flash_checkpoint")
+    quick = (*QUICK[:4], "--last-call-s", "1", "--preload", f"{AHEAD},turnout.launcher.flash_checkpoint")
     job = crew("1:2", "--round-dir", str(tmp_path / "rounds"), script=FLASH, quick=quick)
     options = {"arguments": ("fsdp", "100000", "0"), "env": ENV | {"REPLICA_COUNT": "2"}}
     agents = [job.start("w0", **options)]

@@ -7,12 +7,12 @@ import socket
 
 import pytest
 
-from launcher.checkpoint.generations import offset_of
-from launcher.checkpoint.wire import Bring, Inherit, Seat
-from launcher.errors import BadCheckpoint
-from launcher.keeping import BARRED, Door, Held, Lies, Take
-from launcher.shell.memory.arena import Arena
 from tests.launcher.buddies.world import Keeper, bytes_of
+from turnout.launcher.checkpoint.generations import offset_of
+from turnout.launcher.checkpoint.wire import Bring, Inherit, Seat
+from turnout.launcher.errors import BadCheckpoint
+from turnout.launcher.keeping import BARRED, Door, Held, Lies, Take
+from turnout.launcher.shell.memory.arena import Arena
 
 pytestmark = pytest.mark.asyncio
 NOBODY = Door("gone/0", "gone", "127.0.0.1", 1)

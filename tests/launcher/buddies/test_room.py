@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from launcher.checkpoint.need import need_bytes
-from launcher.checkpoint.wire import Need, Refused
 from tests.launcher.memory.test_keeper import Keeper, hello
+from turnout.launcher.checkpoint.need import need_bytes
+from turnout.launcher.checkpoint.wire import Need, Refused
 
 GENERATIONS = 4
 

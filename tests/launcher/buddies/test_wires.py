@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from launcher.checkpoint.generations import PAGE_BYTES, Record
-from launcher.checkpoint.peers import Copied, Copy, Fetch, Follow, Go, Greet, Kept, No, Offer, encode, packed
-from launcher.errors import BadFrame
-from launcher.shell.buddies.talk import Self, Unheard, call
 from tests.launcher.buddies.proxy import Wire
 from tests.launcher.buddies.world import TOKEN, Keeper, bytes_of, record_of, until
+from turnout.launcher.checkpoint.generations import PAGE_BYTES, Record
+from turnout.launcher.checkpoint.peers import Copied, Copy, Fetch, Follow, Go, Greet, Kept, No, Offer, encode, packed
+from turnout.launcher.errors import BadFrame
+from turnout.launcher.shell.buddies.talk import Self, Unheard, call
 
 pytestmark = pytest.mark.asyncio
 # What comes before the shard.

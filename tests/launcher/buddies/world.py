@@ -11,13 +11,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from launcher.checkpoint.generations import PAGE_BYTES, Identity, Record, newest
-from launcher.checkpoint.sums import sums_of
-from launcher.checkpoint.wire import Hello, Seat
-from launcher.keeping import Circle, Door
-from launcher.shell.buddies.copies import Copies
-from launcher.shell.memory.arena import Arena, boot_id
-from launcher.shell.memory.keeper.ward import Ward
+from turnout.launcher.checkpoint.generations import PAGE_BYTES, Identity, Record, newest
+from turnout.launcher.checkpoint.sums import sums_of
+from turnout.launcher.checkpoint.wire import Hello, Seat
+from turnout.launcher.keeping import Circle, Door
+from turnout.launcher.shell.buddies.copies import Copies
+from turnout.launcher.shell.memory.arena import Arena, boot_id
+from turnout.launcher.shell.memory.keeper.ward import Ward
 
 TOKEN = b"0123456789abcdef"
 WITHIN_S = 30.0

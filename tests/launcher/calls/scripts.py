@@ -6,7 +6,7 @@ import sys
 import time
 import torch
 import torch.distributed as dist
-from launcher.shell.progress import Steps
+from turnout.launcher.shell.progress import Steps
 
 dist.init_process_group("gloo")
 world, rank, steps = dist.group.WORLD, dist.get_rank(), Steps()

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from launcher.health.calls.model import MOST_BYTES, Record
-from launcher.health.calls.reading import write
-from launcher.shell.progress import Watched
-from launcher.shell.watching.asking import answer, ask
-from launcher.shell.watching.recorded import ear, told
-from launcher.shell.watching.words import PROGRESS
 from tests.launcher.processes.desk import Desk
+from turnout.launcher.health.calls.model import MOST_BYTES, Record
+from turnout.launcher.health.calls.reading import write
+from turnout.launcher.shell.progress import Watched
+from turnout.launcher.shell.watching.asking import answer, ask
+from turnout.launcher.shell.watching.recorded import ear, told
+from turnout.launcher.shell.watching.words import PROGRESS
 
 ROOT = Path(__file__).parents[3]
 TORCH_S = 90.0  # an import of torch on a busy machine
@@ -115,9 +115,17 @@ def test_a_process_that_has_nothing_on_record_says_why(answers, way, why):
 )
 def test_a_process_has_a_thread_of_ours_only_with_torch(tmp_path, program, says):
     watched = Watched(tmp_path, 1)
-    shows = "import sys, threading; print(threading.active_count(), 'launcher.shell.watching.recorded' in sys.modules)"
+    ours = "'turnout.launcher.shell.watching.recorded' in sys.modules"
+    shows = f"import sys, threading; print(threading.active_count(), {ours})"
     env = os.environ | {"PYTHONPATH": str(ROOT), PROGRESS: str(watched.paths[0])}
-    command = [sys.executable, "-m", "launcher.shell.watching.launch", sys.executable, "-c", f"{program}; {shows}"]
+    command = [
+        sys.executable,
+        "-m",
+        "turnout.launcher.shell.watching.launch",
+        sys.executable,
+        "-c",
+        f"{program}; {shows}",
+    ]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=TORCH_S, check=True)
     watched.close()
     assert done.stdout == says

@@ -9,15 +9,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from launcher.health.hangs import Hangs, Limits
-from launcher.health.stacks.hanging import Merge
-from launcher.shell.progress import Watched
-from launcher.shell.watching.merging import Merging, pack
-from launcher.shell.watching.stacks import take
-from launcher.shell.watching.watch import Crew, Watching
-from launcher.shell.watching.words import PROGRESS
 from tests.launcher.calls.scripts import HANGS
 from tests.launcher.processes.desk import Desk, until
+from turnout.launcher.health.hangs import Hangs, Limits
+from turnout.launcher.health.stacks.hanging import Merge
+from turnout.launcher.shell.progress import Watched
+from turnout.launcher.shell.watching.merging import Merging, pack
+from turnout.launcher.shell.watching.stacks import take
+from turnout.launcher.shell.watching.watch import Crew, Watching
+from turnout.launcher.shell.watching.words import PROGRESS
 
 ROOT = Path(__file__).parents[3]
 RANKS = 4

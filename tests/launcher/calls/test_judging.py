@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.health.calls.judging import By, judge
-from launcher.health.calls.model import Call, Group, Record
-from launcher.health.calls.telling import lines, named, unknown
-from launcher.health.stacks.model import folded, set_of, unfolded
+from turnout.launcher.health.calls.judging import By, judge
+from turnout.launcher.health.calls.model import Call, Group, Record
+from turnout.launcher.health.calls.telling import lines, named, unknown
+from turnout.launcher.health.stacks.model import folded, set_of, unfolded
 
 WAITED_S = 30.0
 

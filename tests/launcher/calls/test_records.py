@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.errors import BadStacks
-from launcher.health.calls.model import (
+from turnout.launcher.errors import BadStacks
+from turnout.launcher.health.calls.model import (
     MOST_BYTES,
     MOST_CALLS,
     MOST_GROUPS,
@@ -18,8 +18,8 @@ from launcher.health.calls.model import (
     Group,
     Record,
 )
-from launcher.health.calls.reading import MOST_DUMP_BYTES, read, reduce, write
-from launcher.health.stacks import reading as stacks
+from turnout.launcher.health.calls.reading import MOST_DUMP_BYTES, read, reduce, write
+from turnout.launcher.health.stacks import reading as stacks
 
 NOW_NS = 1_795_364_860_000_000_000
 GLOO = """{"comm_lib_version":"","entries":[{"collective_seq_id":1,"input_dtypes":["Float"],"input_sizes":[[4]],

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from launcher.health.calls.judging import By, Numbers, Waits
-from launcher.health.calls.telling import MOST_OPS, MOST_TOLD, as_json, lines, named, unknown
-from launcher.health.stacks.model import set_of
+from turnout.launcher.health.calls.judging import By, Numbers, Waits
+from turnout.launcher.health.calls.telling import MOST_OPS, MOST_TOLD, as_json, lines, named, unknown
+from turnout.launcher.health.stacks.model import set_of
 
 HERE = Waits("0 (nccl)", 5, "all_reduce", set_of([0, 1]), 30.25)
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.checkpoint.buddies import buddies, heirs, lost
-from launcher.errors import BadMember
 from tests.topology.world import paths
+from turnout.launcher.checkpoint.buddies import buddies, heirs, lost
+from turnout.launcher.errors import BadMember
 
 
 def split(path):

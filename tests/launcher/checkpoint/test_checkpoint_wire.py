@@ -5,10 +5,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from launcher.checkpoint import wire
-from launcher.errors import BadFrame
-from launcher.keeping import MOST_LIES, Circle, Door, Lies, Take
-from launcher.wire import Held
+from turnout.launcher.checkpoint import wire
+from turnout.launcher.errors import BadFrame
+from turnout.launcher.keeping import MOST_LIES, Circle, Door, Lies, Take
+from turnout.launcher.wire import Held
 
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 counts, steps, newest = st.integers(0, 1 << 60), st.integers(0, 1 << 60), st.integers(-1, 1 << 60)
@@ -156,7 +156,7 @@ NEED, SEALED, SETTLE, END = (number(kind) for kind in (wire.Need, wire.Sealed, w
         pytest.param(pack([SETTLE, (1 << 24) + 1]), id="too many ranks"),
         pytest.param(pack([END, 1]), id="a number for a yes"),
         pytest.param(bytes([0x95, SEALED, 0, 1, 1, 0xA2, 0xFF, 0xFE]), id="text that is no UTF-8"),
-        pytest.param(pack(["launcher.checkpoint.wire.Ask"]), id="a class by its name"),
+        pytest.param(pack(["turnout.launcher.checkpoint.wire.Ask"]), id="a class by its name"),
     ],
 )
 def test_what_is_no_message_is_refused(body):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.checkpoint.generations import (
+from turnout.launcher.checkpoint.generations import (
     MOST,
     MOST_GENERATIONS,
     PAGE_BYTES,
@@ -32,8 +32,8 @@ from launcher.checkpoint.generations import (
     table_at,
     target_bytes,
 )
-from launcher.checkpoint.sums import CHUNK_BYTES
-from launcher.errors import BadCheckpoint
+from turnout.launcher.checkpoint.sums import CHUNK_BYTES
+from turnout.launcher.errors import BadCheckpoint
 
 OURS = Identity("run-1", "worker-3", 2, "8a3c", 3)
 RECORD = Record(epoch=7, step=4_200, round=3, rank=5, world=8, head_bytes=8_192, data_bytes=10_000_001)

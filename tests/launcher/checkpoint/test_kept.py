@@ -9,9 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.checkpoint.kept import kept
-from launcher.checkpoint.layout import quoted
-from launcher.checkpoint.tree import MOST_DEPTH, flatten
 from tests.launcher.checkpoint.test_tree import (
     A,
     B,
@@ -25,6 +22,9 @@ from tests.launcher.checkpoint.test_tree import (
     states,
     tensors_in,
 )
+from turnout.launcher.checkpoint.kept import kept
+from turnout.launcher.checkpoint.layout import quoted
+from turnout.launcher.checkpoint.tree import MOST_DEPTH, flatten
 
 
 class Text(str):

@@ -12,7 +12,7 @@ import safetensors.numpy
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from launcher.checkpoint.layout import (
+from turnout.launcher.checkpoint.layout import (
     DTYPES,
     METADATA,
     MOST_DATA_BYTES,
@@ -26,8 +26,8 @@ from launcher.checkpoint.layout import (
     pack,
     read_head,
 )
-from launcher.checkpoint.sums import sum_of
-from launcher.errors import BadCheckpoint, BadState
+from turnout.launcher.checkpoint.sums import sum_of
+from turnout.launcher.errors import BadCheckpoint, BadState
 
 NUMPY = {
     "BOOL": "?", "U8": "u1", "I8": "i1", "I16": "<i2", "U16": "<u2", "F16": "<f2", "I32": "<i4", "U32": "<u4",

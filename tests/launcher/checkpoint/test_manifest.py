@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.checkpoint.manifest import (
+from turnout.launcher.checkpoint.manifest import (
     MOST_SHARD_BYTES,
     Blocks,
     Manifest,
@@ -21,8 +21,8 @@ from launcher.checkpoint.manifest import (
     write,
     write_note,
 )
-from launcher.checkpoint.sums import BLOCK_BYTES, CHUNK_BYTES, sum_of, sums_of
-from launcher.errors import BadCheckpoint
+from turnout.launcher.checkpoint.sums import BLOCK_BYTES, CHUNK_BYTES, sum_of, sums_of
+from turnout.launcher.errors import BadCheckpoint
 
 steps, rounds = st.integers(0, 1 << 60), st.integers(0, 1 << 60)
 words = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)

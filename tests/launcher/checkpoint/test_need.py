@@ -5,8 +5,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.checkpoint.generations import PAGE_BYTES
-from launcher.checkpoint.need import REPLICA_GENERATIONS, Limits, need_bytes, refusal
+from turnout.launcher.checkpoint.generations import PAGE_BYTES
+from turnout.launcher.checkpoint.need import REPLICA_GENERATIONS, Limits, need_bytes, refusal
 
 GIB = 1 << 30
 sizes, few = st.integers(0, 1 << 40), st.integers(0, 8)

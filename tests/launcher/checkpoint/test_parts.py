@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from launcher.checkpoint.layout import head_of, pack
-from launcher.checkpoint.parts import KEY, in_parts
-from launcher.checkpoint.tree import flatten
+from turnout.launcher.checkpoint.layout import head_of, pack
+from turnout.launcher.checkpoint.parts import KEY, in_parts
+from turnout.launcher.checkpoint.tree import flatten
 
 
 def shard(state, **metadata):

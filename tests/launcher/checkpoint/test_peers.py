@@ -5,11 +5,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from launcher.checkpoint import peers
-from launcher.checkpoint.generations import PAGE_BYTES, Record
-from launcher.checkpoint.sums import sum_of
-from launcher.checkpoint.wire import Sealed
-from launcher.errors import BadFrame
+from turnout.launcher.checkpoint import peers
+from turnout.launcher.checkpoint.generations import PAGE_BYTES, Record
+from turnout.launcher.checkpoint.sums import sum_of
+from turnout.launcher.checkpoint.wire import Sealed
+from turnout.launcher.errors import BadFrame
 
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 counts, newest, ranks = st.integers(0, 1 << 60), st.integers(-1, 1 << 60), st.integers(0, (1 << 20) - 1)

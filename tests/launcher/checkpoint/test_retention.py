@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.checkpoint.retention import All, Both, Every, Latest, doomed, rule
+from turnout.launcher.checkpoint.retention import All, Both, Every, Latest, doomed, rule
 
 counts = st.integers(1, 5)
 rules = st.one_of(

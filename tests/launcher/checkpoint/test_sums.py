@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.checkpoint.sums import BLOCK_BYTES, CHUNK_BYTES, MOST_BLOCKS, block_bytes_of, sum_of, sums_of
+from turnout.launcher.checkpoint.sums import BLOCK_BYTES, CHUNK_BYTES, MOST_BLOCKS, block_bytes_of, sum_of, sums_of
 
 
 @pytest.mark.parametrize(

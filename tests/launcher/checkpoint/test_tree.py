@@ -11,9 +11,9 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from launcher.checkpoint.layout import METADATA, Spec, head_of, pack, read_head
-from launcher.checkpoint.tree import MOST_DEPTH, MOST_TEXT_BYTES, MOST_VALUES, flatten, name_of, unflatten
-from launcher.errors import BadCheckpoint, BadState
+from turnout.launcher.checkpoint.layout import METADATA, Spec, head_of, pack, read_head
+from turnout.launcher.checkpoint.tree import MOST_DEPTH, MOST_TEXT_BYTES, MOST_VALUES, flatten, name_of, unflatten
+from turnout.launcher.errors import BadCheckpoint, BadState
 
 
 class Tensor:

@@ -60,7 +60,10 @@ def save_checkpoint(iteration, model, optimizer, opt_param_scheduler, num_floati
 def load_checkpoint(model, optimizer, opt_param_scheduler):
     raise AssertionError("Megatron's own was called")
 """
-SWAPPED = {True: "launcher.flash_checkpoint.megatron_dist_ckpt", False: "launcher.flash_checkpoint.megatron"}
+SWAPPED = {
+    True: "turnout.launcher.flash_checkpoint.megatron_dist_ckpt",
+    False: "turnout.launcher.flash_checkpoint.megatron",
+}
 
 
 def write(folder, version, *, new, distributed=False):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.api.versions import counts_operations, too_old_megatron
+from turnout.launcher.api.versions import counts_operations, too_old_megatron
 
 
 @pytest.fixture(scope="module")

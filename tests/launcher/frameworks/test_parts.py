@@ -9,10 +9,10 @@ from enum import Enum
 import pytest
 import torch
 
-from launcher.errors import BadCheckpoint, BadState
-from launcher.shell.saving.dcp_reading import memories
-from launcher.shell.saving.frameworks.objects import made, plain
-from launcher.shell.saving.frameworks.parts import Parts
+from turnout.launcher.errors import BadCheckpoint, BadState
+from turnout.launcher.shell.saving.dcp_reading import memories
+from turnout.launcher.shell.saving.frameworks.objects import made, plain
+from turnout.launcher.shell.saving.frameworks.parts import Parts
 
 
 class Stage(int, Enum):

@@ -15,8 +15,9 @@ TRAINER, LOOPS = (
     Path(__file__).parent / "scripts" / f"trains_{name}.py" for name in ("under_an_agent", "loops_under_an_agent")
 )
 AHEAD = {
-    TRAINER: "torch,torch._dynamo,transformers,launcher.flash_checkpoint.hf_trainer",
-    LOOPS: "torch,torch._dynamo,torch.distributed.fsdp,accelerate,lightning,launcher.flash_checkpoint.accelerate",
+    TRAINER: "torch,torch._dynamo,transformers,turnout.launcher.flash_checkpoint.hf_trainer",
+    LOOPS: "torch,torch._dynamo,torch.distributed.fsdp,accelerate,lightning,"
+    "turnout.launcher.flash_checkpoint.accelerate",
 }
 pytestmark = pytest.mark.long
 
@@ -28,7 +29,7 @@ def turnout_run(folder, script, *arguments):
     with tempfile.TemporaryDirectory(prefix="turnout-test-", dir="/dev/shm") as memory:
         done = subprocess.run(
             [
-                "setpriv", "--pdeathsig", "KILL", sys.executable, "-m", "launcher", "--standalone",
+                "setpriv", "--pdeathsig", "KILL", sys.executable, "-m", "turnout.launcher", "--standalone",
                 "--nproc-per-node", "2", "--max-restarts", "2", "--preload", AHEAD[script], str(script), str(folder),
                 *map(str, arguments),
             ],

@@ -8,7 +8,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from launcher.shell.probes.__main__ import main
+from turnout.launcher.shell.probes.__main__ import main
 
 
 def slowly(real, seconds):

@@ -2,12 +2,12 @@
 
 import pytest
 
-from launcher.health.checks import Checking
-from launcher.health.frames import Judged, Probe, Probed
-from launcher.health.probe import Probing
-from launcher.model import Exit
-from launcher.wire import Base, Finish, Formed
 from tests.launcher.rendezvous.story import Joined, Lost, Story, member, replace
+from turnout.launcher.health.checks import Checking
+from turnout.launcher.health.frames import Judged, Probe, Probed
+from turnout.launcher.health.probe import Probing
+from turnout.launcher.model import Exit
+from turnout.launcher.wire import Base, Finish, Formed
 
 
 class Checked(Story):

@@ -2,12 +2,12 @@
 
 import pytest
 
-from launcher.health.checks import LeftOut
-from launcher.health.frames import Judged
-from launcher.model import Exit, Reason
-from launcher.wire import Waiting
 from tests.launcher.health.test_checking import Checked
 from tests.launcher.rendezvous.story import member, replace
+from turnout.launcher.health.checks import LeftOut
+from turnout.launcher.health.frames import Judged
+from turnout.launcher.model import Exit, Reason
+from turnout.launcher.wire import Waiting
 
 HOUR_S = 3600.0
 BACK_OFF_S = 300.0  # the longest of a kubelet

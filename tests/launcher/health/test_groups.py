@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hack.bench.health.floor import Floor, numbers
-from launcher.errors import BadCheck
-from launcher.health.evidence import Evidence
-from launcher.health.groups import most_searches, next_groups
-from launcher.health.model import Cause, Check, Limits, Measured, Rule, Verdict
 from tests.support.examples import scaled
+from turnout.launcher.errors import BadCheck
+from turnout.launcher.health.evidence import Evidence
+from turnout.launcher.health.groups import most_searches, next_groups
+from turnout.launcher.health.model import Cause, Check, Limits, Measured, Rule, Verdict
 
 ROBUST = Limits(rule=Rule.MEDIAN)
 NETWORK, COMPUTE = Cause.NETWORK_SLOW, Cause.COMPUTE_SLOW

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.health.hangs import Hang, Limits, Moved, Seen, Watch, limit_s, look
-from launcher.health.step_times import (
+from tests.support.examples import scaled
+from turnout.launcher.health.hangs import Hang, Limits, Moved, Seen, Watch, limit_s, look
+from turnout.launcher.health.step_times import (
     BUCKETS,
     MOST_COUNTED,
     SHORTEST_S,
@@ -18,7 +19,6 @@ from launcher.health.step_times import (
     edge_s,
     quantile_s,
 )
-from tests.support.examples import scaled
 
 LIMITS = Limits()
 LONG_S = edge_s(BUCKETS - 1)

@@ -2,13 +2,13 @@
 
 import pytest
 
-from launcher.health.frames import Hung, ShowStacks, Stacks
-from launcher.health.hangs import Act
-from launcher.health.stacks.gathering import GATHER_S, MOST_BYTES, MOST_WORLD_BYTES, most_bytes
-from launcher.health.stacks.hanging import Hanging, Merge, Merged
-from launcher.model import Exit
-from launcher.wire import Base, Finish, Formed, Stop
 from tests.launcher.rendezvous.story import StepDown, Story, replace
+from turnout.launcher.health.frames import Hung, ShowStacks, Stacks
+from turnout.launcher.health.hangs import Act
+from turnout.launcher.health.stacks.gathering import GATHER_S, MOST_BYTES, MOST_WORLD_BYTES, most_bytes
+from turnout.launcher.health.stacks.hanging import Hanging, Merge, Merged
+from turnout.launcher.model import Exit
+from turnout.launcher.wire import Base, Finish, Formed, Stop
 
 WHY = "no progress for 6.0 s"
 

@@ -10,12 +10,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 import yaml
 
-from kube import labels
-from kube.nodes import verdict
-from launcher.errors import BadSettings
-from launcher.health.frames import Found, Judged
-from launcher.health.probe import Report
-from launcher.shell.probes.own_pod import OwnPod, Pod, own_pod
+from turnout.kube import labels
+from turnout.kube.nodes import verdict
+from turnout.launcher.errors import BadSettings
+from turnout.launcher.health.frames import Found, Judged
+from turnout.launcher.health.probe import Report
+from turnout.launcher.shell.probes.own_pod import OwnPod, Pod, own_pod
 
 FAULTY = Judged(7, Found.FAULTY, "w0", "bert", 4, "network_failed", "failed with w1 and with w2")
 ENV = {"POD_NAMESPACE": "team", "POD_NAME": "bert-3"}

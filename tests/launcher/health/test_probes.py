@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from launcher.health.groups import next_groups
-from launcher.health.model import Cause, Check
-from launcher.health.probe import Plan, Sizes, Stage, measured
-from launcher.shell.identity import free_port
-from launcher.shell.probes.running import COMMAND, probe
 from tests.launcher.agents.crew import until
+from turnout.launcher.health.groups import next_groups
+from turnout.launcher.health.model import Cause, Check
+from turnout.launcher.health.probe import Plan, Sizes, Stage, measured
+from turnout.launcher.shell.identity import free_port
+from turnout.launcher.shell.probes.running import COMMAND, probe
 
 FAULTY = (sys.executable, str(Path(__file__).with_name("faulty_probe.py")))
 SIZES = Sizes(matmul=64, matmul_times=5, reduce_bytes=1 << 16, reduce_times=5, pair_bytes=1 << 16, pair_times=3)

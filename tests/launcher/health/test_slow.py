@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.health.model import Limits, Rule
-from launcher.health.slow import Sample
+from turnout.launcher.health.model import Limits, Rule
+from turnout.launcher.health.slow import Sample
 
 MEAN, MEDIAN, SPREAD = Limits(), Limits(rule=Rule.MEDIAN), Limits(rule=Rule.SPREAD)
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from launcher.errors import BadSettings, ProbeFailed
-from launcher.health.checks import Checks
-from launcher.health.switchbox import Box, judge
-from launcher.shell.probes.switchbox import PeerCopy, bandwidths
+from turnout.launcher.errors import BadSettings, ProbeFailed
+from turnout.launcher.health.checks import Checks
+from turnout.launcher.health.switchbox import Box, judge
+from turnout.launcher.shell.probes.switchbox import PeerCopy, bandwidths
 
 USUAL = Checks()
 

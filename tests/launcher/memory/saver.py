@@ -12,9 +12,9 @@ from itertools import count, pairwise
 
 import numpy as np
 
-from launcher.checkpoint.generations import PAGE_BYTES, Record, newest, offset_of
-from launcher.shell.memory.arena import Arena, address_of
-from launcher.shell.memory.copying import Copier
+from turnout.launcher.checkpoint.generations import PAGE_BYTES, Record, newest, offset_of
+from turnout.launcher.shell.memory.arena import Arena, address_of
+from turnout.launcher.shell.memory.copying import Copier
 
 MOST_WORDS = 1 << 16
 _BASE = np.arange(MOST_WORDS, dtype=np.uint64)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.checkpoint.generations import (
+from turnout.launcher.checkpoint.generations import (
     PAGE_BYTES,
     STATE,
     Identity,
@@ -18,9 +18,9 @@ from launcher.checkpoint.generations import (
     newest,
     table_at,
 )
-from launcher.checkpoint.sums import CHUNK_BYTES, sums_of
-from launcher.errors import BadCheckpoint, NoMemory
-from launcher.shell.memory.arena import Arena, Taken, boot_id
+from turnout.launcher.checkpoint.sums import CHUNK_BYTES, sums_of
+from turnout.launcher.errors import BadCheckpoint, NoMemory
+from turnout.launcher.shell.memory.arena import Arena, Taken, boot_id
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -258,7 +258,7 @@ def test_bytes_that_were_never_reserved_are_not_mapped(arena):
 # Who may write: one process, for as long as it lives.
 
 CLAIM = """
-from launcher.shell.memory.arena import Arena
+from turnout.launcher.shell.memory.arena import Arena
 arena = Arena.open(sys.argv[1])
 print(arena.claim(), flush=True)
 """
@@ -291,9 +291,9 @@ def test_a_forked_child_neither_writes_nor_holds_the_place_of_its_parent(arena):
 # What memory there is.
 
 SMALL = """
-from launcher.checkpoint.generations import Identity, Record
-from launcher.errors import NoMemory
-from launcher.shell.memory.arena import Arena, boot_id
+from turnout.launcher.checkpoint.generations import Identity, Record
+from turnout.launcher.errors import NoMemory
+from turnout.launcher.shell.memory.arena import Arena, boot_id
 arena = Arena.make(sys.argv[1], Identity("run", "w", 0, boot_id(), 3))
 def save(step, size):
     try:

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.shell.memory.arena import address_of
-from launcher.shell.memory.copying import MOST_THREADS, Copier, even
+from turnout.launcher.shell.memory.arena import address_of
+from turnout.launcher.shell.memory.copying import MOST_THREADS, Copier, even
 
 GUARD = 64  # bytes between and around targets that must stay as they are
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from launcher.checkpoint.generations import PAGE_BYTES, Identity, identity_page
-from launcher.errors import BadCheckpoint, NoMemory
-from launcher.shell.memory.arena import Arena, boot_id, find, leftovers
-from launcher.shell.memory.files import Locks
-from launcher.shell.memory.limits import limits
-from launcher.shell.memory.room import Room
+from turnout.launcher.checkpoint.generations import PAGE_BYTES, Identity, identity_page
+from turnout.launcher.errors import BadCheckpoint, NoMemory
+from turnout.launcher.shell.memory.arena import Arena, boot_id, find, leftovers
+from turnout.launcher.shell.memory.files import Locks
+from turnout.launcher.shell.memory.limits import limits
+from turnout.launcher.shell.memory.room import Room
 
 OURS = Identity("run", "w-0", 0, boot_id(), 3)
 
@@ -128,7 +128,10 @@ def test_left_over_is_what_nobody_uses_of_another_run_or_boot(tmp_path):
 
 def test_an_arena_is_in_use_until_the_last_process_that_has_it_open_ends(tmp_path):
     path = made(tmp_path)
-    code = "import sys; from launcher.shell.memory.arena import Arena; a = Arena.open(sys.argv[1]); print(); input()"
+    code = (
+        "import sys; from turnout.launcher.shell.memory.arena import Arena;"
+        "a = Arena.open(sys.argv[1]); print(); input()"
+    )
     root = Path(__file__).resolve().parents[3]
     with subprocess.Popen(
         [sys.executable, "-c", code, path], cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE

@@ -12,9 +12,11 @@ from dataclasses import replace
 
 import pytest
 
-from launcher.checkpoint.generations import Identity, State, newest
-from launcher.checkpoint.sums import sums_of
-from launcher.checkpoint.wire import (
+from tests.launcher.agents.crew import until
+from tests.launcher.memory.saver import bytes_of, record_of
+from turnout.launcher.checkpoint.generations import Identity, State, newest
+from turnout.launcher.checkpoint.sums import sums_of
+from turnout.launcher.checkpoint.wire import (
     Agreed,
     Done,
     End,
@@ -31,14 +33,12 @@ from launcher.checkpoint.wire import (
     length,
     read_at_client,
 )  # fmt: skip
-from launcher.checkpoint.wire import (
+from turnout.launcher.checkpoint.wire import (
     Arena as ArenaAt,
 )
-from launcher.shell.memory.arena import Arena, boot_id
-from launcher.shell.memory.private import private_folder, socket_in
-from launcher.wire import Held
-from tests.launcher.agents.crew import until
-from tests.launcher.memory.saver import bytes_of, record_of
+from turnout.launcher.shell.memory.arena import Arena, boot_id
+from turnout.launcher.shell.memory.private import private_folder, socket_in
+from turnout.launcher.wire import Held
 
 WITHIN_S = 30.0
 
@@ -54,7 +54,7 @@ class Keeper:
             listens.bind(str(self.path))
             listens.listen()
             command = (
-                *("setpriv", "--pdeathsig", "KILL", sys.executable, "-m", "launcher.shell.memory.keeper"),
+                *("setpriv", "--pdeathsig", "KILL", sys.executable, "-m", "turnout.launcher.shell.memory.keeper"),
                 *("--listen", str(listens.fileno()), "--folder", str(folder), "--run", run, "--worker", worker),
             )
             self.process = subprocess.Popen(

@@ -5,8 +5,11 @@ import time
 
 import pytest
 
-from launcher.checkpoint.generations import Record
-from launcher.checkpoint.wire import (
+from tests.launcher.agents.crew import until
+from tests.launcher.memory.test_keeper import hello, keeper  # noqa: F401 -- keeper is a fixture
+from tests.launcher.storage import world
+from turnout.launcher.checkpoint.generations import Record
+from turnout.launcher.checkpoint.wire import (
     Agreed,
     Ask,
     Done,
@@ -24,13 +27,10 @@ from launcher.checkpoint.wire import (
     Stats,
     Stored,
 )
-from launcher.checkpoint.wire import Arena as ArenaAt
-from launcher.shell.memory.arena import Arena
-from launcher.shell.storage.opening import open_store
-from launcher.shell.storage.reader import steps
-from tests.launcher.agents.crew import until
-from tests.launcher.memory.test_keeper import hello, keeper  # noqa: F401 -- keeper is a fixture
-from tests.launcher.storage import world
+from turnout.launcher.checkpoint.wire import Arena as ArenaAt
+from turnout.launcher.shell.memory.arena import Arena
+from turnout.launcher.shell.storage.opening import open_store
+from turnout.launcher.shell.storage.reader import steps
 
 BYTE_S = {"TURNOUT_PERSIST_BYTES_S": "1"}  # what has more than a mebibyte is written for as long as the test lasts
 LARGE_BYTES = 2 << 20

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from launcher.checkpoint.generations import Identity, State, newest
-from launcher.checkpoint.sums import sums_of
-from launcher.shell.memory.arena import Arena, boot_id
 from tests.launcher.memory.saver import bytes_of, record_of
+from turnout.launcher.checkpoint.generations import Identity, State, newest
+from turnout.launcher.checkpoint.sums import sums_of
+from turnout.launcher.shell.memory.arena import Arena, boot_id
 
 ROOT = Path(__file__).resolve().parents[3]
 WITHIN_S = 30.0

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from launcher.checkpoint.generations import PAGE_BYTES, Identity
-from launcher.checkpoint.need import Limits
-from launcher.errors import NoMemory
-from launcher.shell.memory.arena import Arena, boot_id
-from launcher.shell.memory.keeper.making import Making
+from turnout.launcher.checkpoint.generations import PAGE_BYTES, Identity
+from turnout.launcher.checkpoint.need import Limits
+from turnout.launcher.errors import NoMemory
+from turnout.launcher.shell.memory.arena import Arena, boot_id
+from turnout.launcher.shell.memory.keeper.making import Making
 
 SIZE = 16 * PAGE_BYTES
 FREE = Limits(free_bytes=100 * SIZE, cgroup_left_bytes=10 * SIZE)

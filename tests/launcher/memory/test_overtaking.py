@@ -7,10 +7,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from launcher.checkpoint.generations import PAGE_BYTES, Identity, Record, newest
-from launcher.shell.memory.arena import Arena, boot_id
-from launcher.shell.memory.keeper.line import Line, Overtaken
 from tests.support.examples import scaled
+from turnout.launcher.checkpoint.generations import PAGE_BYTES, Identity, Record, newest
+from turnout.launcher.shell.memory.arena import Arena, boot_id
+from turnout.launcher.shell.memory.keeper.line import Line, Overtaken
 
 BYTES = 100
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from launcher.checkpoint.generations import PAGE_BYTES, Identity
-from launcher.shell.memory.arena import Arena, address_of, boot_id
-from launcher.shell.memory.pages import Cuda, Pages
-from launcher.shell.saving.checkpointer import Checkpointer
+from turnout.launcher.checkpoint.generations import PAGE_BYTES, Identity
+from turnout.launcher.shell.memory.arena import Arena, address_of, boot_id
+from turnout.launcher.shell.memory.pages import Cuda, Pages
+from turnout.launcher.shell.saving.checkpointer import Checkpointer
 
 SIZE = 16 * PAGE_BYTES
 

@@ -7,11 +7,11 @@ import time
 
 import pytest
 
-from launcher.shell.memory.private import YOUNG_S, private_folder
+from turnout.launcher.shell.memory.private import YOUNG_S, private_folder
 
 OWNER = """
 import sys
-from launcher.shell.memory.private import private_folder
+from turnout.launcher.shell.memory.private import private_folder
 folder = private_folder(sys.argv[1])
 print(folder.name, flush=True)
 sys.stdin.read()

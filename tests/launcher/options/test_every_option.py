@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from launcher.model import Exit
-from launcher.options.conf import KEYS
-from launcher.options.explain import flat
-from launcher.options.lex import OPTIONS
-from launcher.options.option import Effect, Origin
-from launcher.options.page import EXITS, WARNINGS, completion, markdown, usage
-from launcher.options.read import Answer, read
-from launcher.settings import Settings, Warned
+from turnout.launcher.model import Exit
+from turnout.launcher.options.conf import KEYS
+from turnout.launcher.options.explain import flat
+from turnout.launcher.options.lex import OPTIONS
+from turnout.launcher.options.option import Effect, Origin
+from turnout.launcher.options.page import EXITS, WARNINGS, completion, markdown, usage
+from turnout.launcher.options.read import Answer, read
+from turnout.launcher.settings import Settings, Warned
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/launcher-options.md"
 THREE = ("--nnodes=3",)  # most options say something of workers that have to meet

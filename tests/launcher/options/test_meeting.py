@@ -2,8 +2,8 @@
 
 import pytest
 
-from launcher.options.read import read
-from launcher.settings import ArbiterKind, Backend, Settings, Warned
+from turnout.launcher.options.read import read
+from turnout.launcher.settings import ArbiterKind, Backend, Settings, Warned
 
 
 def settings(line, environ=None):

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.model import Exit
-from launcher.options.explain import explain, flat
-from launcher.options.read import read
-from launcher.settings import Command, Devices, Kind, Note, Settings, Warned
+from turnout.launcher.model import Exit
+from turnout.launcher.options.explain import explain, flat
+from turnout.launcher.options.read import read
+from turnout.launcher.settings import Command, Devices, Kind, Note, Settings, Warned
 
 
 def settings(line, environ=None):

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from launcher.model import Exit
-from launcher.options.conf import KEYS
-from launcher.options.lex import OPTIONS
-from launcher.options.read import read
-from launcher.settings import Settings
+from turnout.launcher.model import Exit
+from turnout.launcher.options.conf import KEYS
+from turnout.launcher.options.lex import OPTIONS
+from turnout.launcher.options.read import read
+from turnout.launcher.settings import Settings
 
 EXAMPLES = {string: option.example for option in OPTIONS for string in option.strings}
 

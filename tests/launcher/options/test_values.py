@@ -2,10 +2,10 @@
 
 import pytest
 
-from launcher.errors import BadSettings
-from launcher.health.checks import Checks
-from launcher.options import values
-from launcher.settings import Place, Std, Streams, Timing
+from turnout.launcher.errors import BadSettings
+from turnout.launcher.health.checks import Checks
+from turnout.launcher.options import values
+from turnout.launcher.settings import Place, Std, Streams, Timing
 
 
 @pytest.mark.contract("DL-32", "DL-33", "DL-100")

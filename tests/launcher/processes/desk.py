@@ -10,8 +10,8 @@ from itertools import count
 from pathlib import Path
 from textwrap import dedent
 
-from launcher.process.orders import How, Order, Stream
-from launcher.shell.processes.processes import Processes
+from turnout.launcher.process.orders import How, Order, Stream
+from turnout.launcher.shell.processes.processes import Processes
 
 SECONDS = 30.0  # no wait of a test is longer
 

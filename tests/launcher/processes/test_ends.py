@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from launcher.process.orders import How, StillRunning
 from tests.launcher.agents.crew import command_of
 from tests.launcher.processes.desk import PYTHON, SECONDS, Desk, running, until, zombies
+from turnout.launcher.process.orders import How, StillRunning
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from launcher.shell.processes import head_start
-from launcher.shell.processes.head_start import after, before_first, listens
+from turnout.launcher.shell.processes import head_start
+from turnout.launcher.shell.processes.head_start import after, before_first, listens
 
 LONG_S = 600.0  # a test that waits so long has failed
 

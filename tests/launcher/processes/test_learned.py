@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.model import Budget
-from launcher.process.ahead import LEAST_NAMES, packages, worth_it
-from launcher.process.environment import Job, of_each, of_process
-from launcher.wire import Formed
 from tests.launcher.processes.desk import SECONDS
+from turnout.launcher.model import Budget
+from turnout.launcher.process.ahead import LEAST_NAMES, packages, worth_it
+from turnout.launcher.process.environment import Job, of_each, of_process
+from turnout.launcher.wire import Formed
 
 HERE = Path(__file__).resolve()
 PACKAGES = {

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.process.numa import Binding, Bound, Device, Machine, Refusal, bind, machine, numbers, visible
-from launcher.shell.processes.machine import gpus, look
+from turnout.launcher.process.numa import Binding, Bound, Device, Machine, Refusal, bind, machine, numbers, visible
+from turnout.launcher.shell.processes.machine import gpus, look
 
 
 def recorded(nodes, *, cores, sockets=1, threads=2, cores_a_cache=2):

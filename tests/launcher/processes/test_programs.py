@@ -11,8 +11,8 @@ import subprocess
 import pytest
 import pytest_asyncio
 
-from launcher.process.orders import How
 from tests.launcher.processes.desk import PYTHON, SECONDS, Desk
+from turnout.launcher.process.orders import How
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.errors import BadTerms
-from launcher.model import Budget
-from launcher.process.environment import Job, common, of_process, read_at_import, why_spawn
-from launcher.process.orders import Exited, How, Order, command, of_rank
-from launcher.wire import Formed
 from tests.launcher.processes.desk import PYTHON, Desk, running, until
+from turnout.launcher.errors import BadTerms
+from turnout.launcher.model import Budget
+from turnout.launcher.process.environment import Job, common, of_process, read_at_import, why_spawn
+from turnout.launcher.process.orders import Exited, How, Order, command, of_rank
+from turnout.launcher.wire import Formed
 
 ENV = {"OMP_NUM_THREADS": "1", "HOME": "/h"}
 
@@ -327,7 +327,9 @@ async def test_for_how_long_a_start_would_wait_for_imports(tmp_path):
 @pytest.mark.asyncio
 async def test_of_one_round_some_are_forked_and_some_are_not(tmp_path):
     desk = Desk(tmp_path, env=os.environ | {"OMP_NUM_THREADS": "1"})
-    text = "import sys, os; print('launcher.shell.processes.wire' in sys.modules, os.environ['OMP_NUM_THREADS'])"
+    text = (
+        "import sys, os; print('turnout.launcher.shell.processes.wire' in sys.modules, os.environ['OMP_NUM_THREADS'])"
+    )
     orders = [
         desk.program(text),
         desk.program(text, local_rank=1, env={"OMP_NUM_THREADS": "3"}),

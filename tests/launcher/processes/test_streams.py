@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from launcher.options.values import BadValue
-from launcher.options.values import streams as choice
-from launcher.process.orders import MOST_ERROR_LINES, Stream, error_text
-from launcher.process.streams import Outputs, error_file, streams_of
-from launcher.settings import Std
-from launcher.settings import Streams as Choice
-from launcher.shell.processes.logs import make_attempt, make_run_folder
 from tests.launcher.processes.desk import Desk, until
+from turnout.launcher.options.values import BadValue
+from turnout.launcher.options.values import streams as choice
+from turnout.launcher.process.orders import MOST_ERROR_LINES, Stream, error_text
+from turnout.launcher.process.streams import Outputs, error_file, streams_of
+from turnout.launcher.settings import Std
+from turnout.launcher.settings import Streams as Choice
+from turnout.launcher.shell.processes.logs import make_attempt, make_run_folder
 
 FILE = Stream("/a/1/stdout.log")
 SHOWN = Stream("/a/1/stdout.log", "[default1]:")

@@ -5,8 +5,8 @@ import os
 import pytest
 import pytest_asyncio
 
-from launcher.process.orders import How
 from tests.launcher.processes.desk import Desk, until
+from turnout.launcher.process.orders import How
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -2,10 +2,22 @@
 
 from dataclasses import replace
 
-from launcher.model import Budget, Member, Terms
-from launcher.rendezvous.state import Claim, Drop, Granted, Joined, Lost, Over, Said, StepDown, Tell, Ticked, Told
-from launcher.rendezvous.step import begin, step, steps, succeed
-from launcher.wire import Base, Beat, Failed, Finish, Formed, Leaving, Ready, Stop, StopAt, Succeeded, Waiting
+from turnout.launcher.model import Budget, Member, Terms
+from turnout.launcher.rendezvous.state import (
+    Claim,
+    Drop,
+    Granted,
+    Joined,
+    Lost,
+    Over,
+    Said,
+    StepDown,
+    Tell,
+    Ticked,
+    Told,
+)
+from turnout.launcher.rendezvous.step import begin, step, steps, succeed
+from turnout.launcher.wire import Base, Beat, Failed, Finish, Formed, Leaving, Ready, Stop, StopAt, Succeeded, Waiting
 
 NO_BASE = Base()
 

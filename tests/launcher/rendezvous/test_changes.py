@@ -2,9 +2,9 @@
 
 import pytest
 
-from launcher.rendezvous.state import Drop, Joined, Wake
-from launcher.wire import Base, Beat, Formed, Reached, Ready, Stop, StopAt, Waiting
 from tests.launcher.rendezvous.story import Story, member
+from turnout.launcher.rendezvous.state import Drop, Joined, Wake
+from turnout.launcher.wire import Base, Beat, Formed, Reached, Ready, Stop, StopAt, Waiting
 
 PATIENCE_S = 120.0  # for as long a newcomer may say that it imports
 

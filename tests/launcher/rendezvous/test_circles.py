@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.model import World
-from launcher.rendezvous.circles import circles
 from tests.launcher.rendezvous.story import Formed, Story, member
+from turnout.launcher.model import World
+from turnout.launcher.rendezvous.circles import circles
 
 
 def world(names, **more):

@@ -2,10 +2,10 @@
 
 import pytest
 
-from launcher.model import Record
-from launcher.rendezvous.state import Claim, Denied, Granted, StepDown, Unanswered, Unfenced, Wake
-from launcher.wire import Base, Finish, Formed, Stop
 from tests.launcher.rendezvous.story import Story
+from turnout.launcher.model import Record
+from turnout.launcher.rendezvous.state import Claim, Denied, Granted, StepDown, Unanswered, Unfenced, Wake
+from turnout.launcher.wire import Base, Finish, Formed, Stop
 
 
 def granted(names="abc", nnodes="1:3", **more):

@@ -2,9 +2,9 @@
 
 import pytest
 
-from launcher.rendezvous.state import Over, Wake
-from launcher.wire import Base, Finish, Formed, Succeeded
 from tests.launcher.rendezvous.story import Story
+from turnout.launcher.rendezvous.state import Over, Wake
+from turnout.launcher.wire import Base, Finish, Formed, Succeeded
 
 
 def running(names="abc", nnodes="1:3", **more):

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.model import Budget
-from launcher.rendezvous.state import Over
-from launcher.rendezvous.step import begin, succeed
-from launcher.wire import Base, Beat, Failed, Finish, Formed, encode, read_at_member
 from tests.launcher.rendezvous.story import Story, member
+from turnout.launcher.model import Budget
+from turnout.launcher.rendezvous.state import Over
+from turnout.launcher.rendezvous.step import begin, succeed
+from turnout.launcher.wire import Base, Beat, Failed, Finish, Formed, encode, read_at_member
 
 
 def running(names="abc", nnodes="1:3", **more):

@@ -2,10 +2,10 @@
 
 import pytest
 
-from launcher.model import Terms
-from launcher.rendezvous.state import Drop, Told
-from launcher.wire import Base, Finish, Formed, Refused, Waiting
 from tests.launcher.rendezvous.story import Story
+from turnout.launcher.model import Terms
+from turnout.launcher.rendezvous.state import Drop, Told
+from turnout.launcher.wire import Base, Finish, Formed, Refused, Waiting
 
 
 @pytest.mark.parametrize(

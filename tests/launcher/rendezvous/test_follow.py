@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.model import Budget
-from launcher.rendezvous.follow import accepts
-from launcher.rendezvous.liveness import beat_of, excused, silent
-from launcher.wire import Base, Formed
+from turnout.launcher.model import Budget
+from turnout.launcher.rendezvous.follow import accepts
+from turnout.launcher.rendezvous.liveness import beat_of, excused, silent
+from turnout.launcher.wire import Base, Formed
 
 
 def formed(round_, base):

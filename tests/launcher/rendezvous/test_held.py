@@ -6,10 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.keeping import ALL, BARRED, Door
-from launcher.model import World
-from launcher.rendezvous.held import restorable as choice_of
-from launcher.wire import Held, Reached, StopAt
 from tests.launcher.rendezvous.story import (
     NO_BASE,
     Base,
@@ -23,6 +19,10 @@ from tests.launcher.rendezvous.story import (
     Succeeded,
     member,
 )
+from turnout.launcher.keeping import ALL, BARRED, Door
+from turnout.launcher.model import World
+from turnout.launcher.rendezvous.held import restorable as choice_of
+from turnout.launcher.wire import Held, Reached, StopAt
 
 A, B, C = (0, 2), (1, 2), (0, 3)  # the first rank, and of how many
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from launcher.keeping import ALL, Door, Handover, Take, Taken
-from launcher.rendezvous.state import StepDown
-from launcher.wire import Base, Finish, Formed, Held, Leaving, Reached, Ready, Stop, StopAt, Succeeded
 from tests.launcher.rendezvous.story import Story
+from turnout.launcher.keeping import ALL, Door, Handover, Take, Taken
+from turnout.launcher.rendezvous.state import StepDown
+from turnout.launcher.wire import Base, Finish, Formed, Held, Leaving, Reached, Ready, Stop, StopAt, Succeeded
 
 
 def running(names="abcd", nnodes="1:4", steps=None, **more):

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.rendezvous.naming import name
-from launcher.wire import Held, Stored
 from tests.launcher.rendezvous.story import Base, Finish, Formed, Ready, Story
+from turnout.launcher.rendezvous.naming import name
+from turnout.launcher.wire import Held, Stored
 
 A, B = "/checkpoints/a", "/checkpoints/b"
 

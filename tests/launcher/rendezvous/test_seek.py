@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from launcher.rendezvous.seek import (
+from turnout.launcher.rendezvous.seek import (
     GiveUp,
     Go,
     Lead,
@@ -18,7 +18,7 @@ from launcher.rendezvous.seek import (
     paused,
     redirected,
 )
-from launcher.wire import Base, Redirect, Successor
+from turnout.launcher.wire import Base, Redirect, Successor
 
 HERE = {"w0": ("10.0.0.1", 1), "w1": ("10.0.0.2", 1), "w2": ("10.0.0.3", 1), "other": ("10.0.0.9", 9)}
 ENDPOINT = ("w0.job", 29400)

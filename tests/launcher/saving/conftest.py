@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.shell.saving.checkpointer import Checkpointer
 from tests.launcher.agents.crew import pids_of
+from turnout.launcher.shell.saving.checkpointer import Checkpointer
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from launcher.shell.saving.tensors import NAMES
+from turnout.launcher.shell.saving.tensors import NAMES
 
 DTYPES = tuple(NAMES)
 _WAYS = ("as it is", "transposed", "every other one", "the same row again", "a parameter")

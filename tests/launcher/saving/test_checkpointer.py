@@ -14,22 +14,22 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.errors import BadCheckpoint, BadState, NoMemory
-from launcher.shell.memory.arena import Taken
-from launcher.shell.progress import Watched
-from launcher.shell.saving.checkpointer import Checkpointer
-from launcher.shell.storage.opening import open_store
-from launcher.shell.storage.reader import steps
-from launcher.shell.watching.words import PROGRESS
 from tests.launcher.memory.test_keeper import Keeper
 from tests.launcher.saving.states import DTYPES, same, states, tensor_of, training
 from tests.launcher.storage.world import Said
 from tests.support.examples import scaled
+from turnout.launcher.errors import BadCheckpoint, BadState, NoMemory
+from turnout.launcher.shell.memory.arena import Taken
+from turnout.launcher.shell.progress import Watched
+from turnout.launcher.shell.saving.checkpointer import Checkpointer
+from turnout.launcher.shell.storage.opening import open_store
+from turnout.launcher.shell.storage.reader import steps
+from turnout.launcher.shell.watching.words import PROGRESS
 
 WAYS = ["as it is", "transposed", "every other one", "the same row again", "a parameter"]
 DIES = """
 import os, sys
-from launcher.shell.saving.checkpointer import Checkpointer
+from turnout.launcher.shell.saving.checkpointer import Checkpointer
 from tests.launcher.saving.states import training
 checkpoints = Checkpointer(sys.argv[1])
 checkpoints.save(1, training(1))

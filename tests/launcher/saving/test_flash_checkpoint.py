@@ -12,16 +12,21 @@ import numpy as np
 import pytest
 import torch
 
-from launcher.errors import BadCheckpoint, BadState, StorageFailed
-from launcher.flash_checkpoint import DdpCheckpointer, KeepLatestStepStrategy, KeepStepIntervalStrategy, StorageType
 from tests.launcher.saving.states import same, training
+from turnout.launcher.errors import BadCheckpoint, BadState, StorageFailed
+from turnout.launcher.flash_checkpoint import (
+    DdpCheckpointer,
+    KeepLatestStepStrategy,
+    KeepStepIntervalStrategy,
+    StorageType,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 MEMORY, DISK = StorageType.MEMORY, StorageType.DISK
 LONG = pytest.mark.long  # a process imports torch for each file
 DIES = """
 import os, sys
-from launcher.flash_checkpoint import DdpCheckpointer, StorageType
+from turnout.launcher.flash_checkpoint import DdpCheckpointer, StorageType
 from tests.launcher.saving.states import training
 folder = sys.argv[1]
 checkpoints = DdpCheckpointer(folder)

@@ -6,9 +6,9 @@ import signal
 import pytest
 import torch
 
-from launcher.errors import BadCheckpoint, BadState
-from launcher.flash_checkpoint import FsdpShardCheckpointer, KeepLatestStepStrategy, StorageType
-from launcher.shell.saving.dcp_reading import memories
+from turnout.launcher.errors import BadCheckpoint, BadState
+from turnout.launcher.flash_checkpoint import FsdpShardCheckpointer, KeepLatestStepStrategy, StorageType
+from turnout.launcher.shell.saving.dcp_reading import memories
 
 MEMORY, DISK = StorageType.MEMORY, StorageType.DISK
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is", "ignore:.*is deprecated")

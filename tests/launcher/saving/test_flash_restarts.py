@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from launcher.shell.storage.opening import open_store
-from launcher.shell.storage.reader import committed
 from tests.launcher.agents.crew import free_port
+from turnout.launcher.shell.storage.opening import open_store
+from turnout.launcher.shell.storage.reader import committed
 
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = Path(__file__).with_name("scripts") / "flash.py"
-AHEAD = "torch,torch._dynamo,torch.distributed.fsdp,torch.distributed.checkpoint.optimizer,launcher.flash_checkpoint"
+AHEAD = "torch,torch._dynamo,torch.distributed.fsdp,torch.distributed.checkpoint.optimizer"
+AHEAD += ",turnout.launcher.flash_checkpoint"
 
 
 @pytest.fixture
@@ -29,7 +30,8 @@ def turnout_run(environ, memory, tmp_path):
         started = [
             subprocess.Popen(
                 (
-                    "setpriv", "--pdeathsig", "KILL", sys.executable, "-m", "launcher", *meeting, "--name", f"w{at}",
+                    "setpriv", "--pdeathsig", "KILL",
+                    sys.executable, "-m", "turnout.launcher", *meeting, "--name", f"w{at}",
                     "--nproc-per-node", str(processes // workers), "--max-restarts", "2", "--preload", AHEAD,
                     str(SCRIPT), str(tmp_path), kind, str(last), str(killed),
                 ),

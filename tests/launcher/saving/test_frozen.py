@@ -7,9 +7,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from launcher.checkpoint.generations import offset_of
 from tests.launcher.saving.states import same
 from tests.support.examples import scaled
+from turnout.launcher.checkpoint.generations import offset_of
 
 FROZEN_BYTES = 4 * (1 << 16)
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from launcher.errors import BadCheckpoint
-from launcher.shell.saving import rng
 from tests.launcher.saving.states import same
+from turnout.launcher.errors import BadCheckpoint
+from turnout.launcher.shell.saving import rng
 
 
 def drawn():

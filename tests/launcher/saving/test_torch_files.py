@@ -9,9 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.checkpoint.retention import All, Every, Latest
-from launcher.errors import BadCheckpoint, StorageFailed
-from launcher.shell.saving.flash.torch_files import kept, load, newest, put, retire
+from turnout.launcher.checkpoint.retention import All, Every, Latest
+from turnout.launcher.errors import BadCheckpoint, StorageFailed
+from turnout.launcher.shell.saving.flash.torch_files import kept, load, newest, put, retire
 
 
 def save(folder, name, step):

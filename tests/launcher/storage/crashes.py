@@ -13,11 +13,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from launcher.checkpoint.retention import Latest
-from launcher.shell.storage.folder import Folder
-from launcher.shell.storage.reader import newest, steps
-from launcher.shell.storage.sweeping import retire, sweep
 from tests.launcher.storage.world import NOW_S, Said, commit, save, save_all, small_pieces, whole
+from turnout.launcher.checkpoint.retention import Latest
+from turnout.launcher.shell.storage.folder import Folder
+from turnout.launcher.shell.storage.reader import newest, steps
+from turnout.launcher.shell.storage.sweeping import retire, sweep
 
 KILLS = 60
 LONGEST_S = 0.01

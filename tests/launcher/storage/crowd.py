@@ -9,11 +9,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from launcher.checkpoint.retention import Latest
-from launcher.shell.storage.commit import Commit, pauses
-from launcher.shell.storage.folder import Folder
-from launcher.shell.storage.sweeping import retire, sweep
 from tests.launcher.storage.world import RUN, Said, save, small_pieces
+from turnout.launcher.checkpoint.retention import Latest
+from turnout.launcher.shell.storage.commit import Commit, pauses
+from turnout.launcher.shell.storage.folder import Folder
+from turnout.launcher.shell.storage.sweeping import retire, sweep
 
 LONGEST_S = 60.0
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.errors import BadCheckpoint, LauncherError
-from launcher.shell.storage.folder import Folder
-from launcher.shell.storage.reader import load, manifest_of, newest, verify
 from tests.launcher.storage.world import SMALL_BYTES, Said, commit, save, save_all, whole
 from tests.support.examples import scaled
+from turnout.launcher.errors import BadCheckpoint, LauncherError
+from turnout.launcher.shell.storage.folder import Folder
+from turnout.launcher.shell.storage.reader import load, manifest_of, newest, verify
 
 SHARD_BYTES = 32 << 10
 LARGE_BYTES = 9 << 20  # three chunks

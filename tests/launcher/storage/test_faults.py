@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from launcher.checkpoint.sums import sums_of
-from launcher.errors import BadCheckpoint, StorageFailed
-from launcher.shell.storage.folder import Folder
-from launcher.shell.storage.pace import Pace, Paced
-from launcher.shell.storage.reader import newest, steps
-from launcher.shell.storage.writer import Saving, persist
 from tests.launcher.storage.world import NOW_S, RUN, Said, commit, region, save, save_all, small_pieces, whole
+from turnout.launcher.checkpoint.sums import sums_of
+from turnout.launcher.errors import BadCheckpoint, StorageFailed
+from turnout.launcher.shell.storage.folder import Folder
+from turnout.launcher.shell.storage.pace import Pace, Paced
+from turnout.launcher.shell.storage.reader import newest, steps
+from turnout.launcher.shell.storage.writer import Saving, persist
 
 FULL = Path(__file__).with_name("scripts") / "full.py"
 

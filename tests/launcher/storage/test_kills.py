@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from launcher.errors import BadCheckpoint
-from launcher.shell.storage.folder import Folder
-from launcher.shell.storage.reader import newest, steps
-from launcher.shell.storage.sweeping import sweep
 from tests.launcher.storage.world import NOW_S, Said, commit, save, save_all, whole
+from turnout.launcher.errors import BadCheckpoint
+from turnout.launcher.shell.storage.folder import Folder
+from turnout.launcher.shell.storage.reader import newest, steps
+from turnout.launcher.shell.storage.sweeping import sweep
 
 CRASHES = Path(__file__).with_name("crashes.py")
 CROWD = Path(__file__).with_name("crowd.py")

@@ -7,16 +7,16 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from launcher.checkpoint.retention import Latest
-from launcher.checkpoint.sums import sums_of
-from launcher.errors import BadCheckpoint, StorageFailed
-from launcher.shell.storage.folder import Folder
-from launcher.shell.storage.objects import Objects
-from launcher.shell.storage.opening import open_store
-from launcher.shell.storage.reader import load, manifest_of, newest, steps, verify
-from launcher.shell.storage.sweeping import retire, sweep
-from launcher.shell.storage.writer import Saving, persist
 from tests.launcher.storage.world import NOW_S, RUN, Said, commit, region, save, save_all, whole
+from turnout.launcher.checkpoint.retention import Latest
+from turnout.launcher.checkpoint.sums import sums_of
+from turnout.launcher.errors import BadCheckpoint, StorageFailed
+from turnout.launcher.shell.storage.folder import Folder
+from turnout.launcher.shell.storage.objects import Objects
+from turnout.launcher.shell.storage.opening import open_store
+from turnout.launcher.shell.storage.reader import load, manifest_of, newest, steps, verify
+from turnout.launcher.shell.storage.sweeping import retire, sweep
+from turnout.launcher.shell.storage.writer import Saving, persist
 
 _numbers = itertools.count()
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.shell.storage.flushing import WINDOW_BYTES, Flushed
-from launcher.shell.storage.folder import Folder
-from launcher.shell.storage.pace import Pace, Paced
-from launcher.shell.storage.reader import verify
 from tests.launcher.storage.world import save, save_all, whole
+from turnout.launcher.shell.storage.flushing import WINDOW_BYTES, Flushed
+from turnout.launcher.shell.storage.folder import Folder
+from turnout.launcher.shell.storage.pace import Pace, Paced
+from turnout.launcher.shell.storage.reader import verify
 
 MIB = 1 << 20
 

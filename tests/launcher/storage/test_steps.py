@@ -4,16 +4,16 @@ from itertools import islice
 
 import pytest
 
-from launcher.checkpoint.retention import All, Every, Latest
-from launcher.checkpoint.sums import sums_of
-from launcher.errors import BadCheckpoint, StorageFailed
-from launcher.shell.storage.commit import Commit, pauses
-from launcher.shell.storage.folder import Folder
-from launcher.shell.storage.opening import open_store
-from launcher.shell.storage.reader import load, manifest_of, newest, steps
-from launcher.shell.storage.sweeping import retire
-from launcher.shell.storage.writer import Saving, persist
 from tests.launcher.storage.world import NOW_S, RUN, Said, commit, region, save, save_all, whole
+from turnout.launcher.checkpoint.retention import All, Every, Latest
+from turnout.launcher.checkpoint.sums import sums_of
+from turnout.launcher.errors import BadCheckpoint, StorageFailed
+from turnout.launcher.shell.storage.commit import Commit, pauses
+from turnout.launcher.shell.storage.folder import Folder
+from turnout.launcher.shell.storage.opening import open_store
+from turnout.launcher.shell.storage.reader import load, manifest_of, newest, steps
+from turnout.launcher.shell.storage.sweeping import retire
+from turnout.launcher.shell.storage.writer import Saving, persist
 
 
 @pytest.fixture

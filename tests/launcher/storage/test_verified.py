@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.checkpoint.manifest import write_note
-from launcher.checkpoint.sums import BLOCK_BYTES, CHUNK_BYTES, sums_of
-from launcher.errors import BadCheckpoint
-from launcher.shell.storage.folder import Folder
-from launcher.shell.storage.reader import blocks_of, load, note_of
-from launcher.shell.storage.verified import Piece, Verified
 from tests.launcher.storage.world import save, save_all
 from tests.support.examples import scaled
+from turnout.launcher.checkpoint.manifest import write_note
+from turnout.launcher.checkpoint.sums import BLOCK_BYTES, CHUNK_BYTES, sums_of
+from turnout.launcher.errors import BadCheckpoint
+from turnout.launcher.shell.storage.folder import Folder
+from turnout.launcher.shell.storage.reader import blocks_of, load, note_of
+from turnout.launcher.shell.storage.verified import Piece, Verified
 
 SHARD_BYTES = 3 * CHUNK_BYTES + 1_000
 LARGE_BYTES = 9 << 20

@@ -2,12 +2,12 @@
 
 import random
 
-from launcher.checkpoint.layout import Spec, head_of, pack
-from launcher.checkpoint.sums import sums_of
-from launcher.shell.storage.commit import Commit
-from launcher.shell.storage.pace import Pace, Paced
-from launcher.shell.storage.reader import load, manifest_of, verify
-from launcher.shell.storage.writer import Saving, persist
+from turnout.launcher.checkpoint.layout import Spec, head_of, pack
+from turnout.launcher.checkpoint.sums import sums_of
+from turnout.launcher.shell.storage.commit import Commit
+from turnout.launcher.shell.storage.pace import Pace, Paced
+from turnout.launcher.shell.storage.reader import load, manifest_of, verify
+from turnout.launcher.shell.storage.writer import Saving, persist
 
 RUN = "bert"
 SMALL_BYTES = 28 << 10  # with its head half of 64 KiB

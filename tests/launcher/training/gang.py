@@ -23,10 +23,10 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
-from launcher.api.gradients import synced
-from launcher.batch import ElasticBatch
-from launcher.data import ElasticSampler
 from tests.launcher.training.names import BATCHES, WORLDS
+from turnout.launcher.api.gradients import synced
+from turnout.launcher.batch import ElasticBatch
+from turnout.launcher.data import ElasticSampler
 
 SCRIPT = Path(__file__).resolve().parents[3] / "deploy/examples/train_elastic.py"
 LENGTH = 12

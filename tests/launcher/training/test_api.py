@@ -6,10 +6,10 @@ from importlib.metadata import version
 
 import pytest
 
-from launcher.api.gradients import synced
-from launcher.api.strategy import resizable
-from launcher.api.versions import too_old
-from launcher.shell.torch_version import TorchTooOld, check_torch
+from turnout.launcher.api.gradients import synced
+from turnout.launcher.api.strategy import resizable
+from turnout.launcher.api.versions import too_old
+from turnout.launcher.shell.torch_version import TorchTooOld, check_torch
 
 
 @pytest.mark.parametrize(
@@ -93,8 +93,14 @@ def test_a_model_that_nobody_wrapped_has_nothing_to_synchronise():
 
 
 def test_importing_what_a_script_needs_brings_neither_torch_nor_a_network():
-    modules = ["launcher.batch", "launcher.data", "launcher.rates", "launcher.api.gradients", "launcher.api.strategy"]
-    modules += ["launcher.api.versions", "launcher.shell.torch_version"]
+    modules = [
+        "turnout.launcher.batch",
+        "turnout.launcher.data",
+        "turnout.launcher.rates",
+        "turnout.launcher.api.gradients",
+        "turnout.launcher.api.strategy",
+    ]
+    modules += ["turnout.launcher.api.versions", "turnout.launcher.shell.torch_version"]
     code = f"import sys, {', '.join(modules)}; print({{'torch', 'kubernetes', 'aiohttp'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "set()"

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.batch import BadBatch, ElasticBatch
 from tests.support.examples import scaled
+from turnout.launcher.batch import BadBatch, ElasticBatch
 
 BATCHES = st.builds(ElasticBatch, st.integers(1, 200), st.none() | st.integers(1, 50))
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.batch import BadBatch, ElasticBatch
-from launcher.data import BadData, ElasticSampler, OtherData, shuffled
 from tests.support.examples import scaled
+from turnout.launcher.batch import BadBatch, ElasticBatch
+from turnout.launcher.data import BadData, ElasticSampler, OtherData, shuffled
 
 ALONE = {"world": 1, "rank": 0}
 

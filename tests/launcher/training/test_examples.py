@@ -9,8 +9,8 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 
-from launcher.shell.saving.dcp import FlashStorageReader
 from tests.support.saved import newest
+from turnout.launcher.shell.saving.dcp import FlashStorageReader
 
 ROOT = Path(__file__).resolve().parents[3]
 KILLED = Path(__file__).with_name("killed.py")
@@ -22,7 +22,17 @@ AHEAD = ("--preload", "torch,torch._dynamo,torch.distributed.fsdp,torch.distribu
 
 def start(folder, *script):
     """Two processes of it, in the background."""
-    argv = [sys.executable, "-m", "launcher", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1", *AHEAD]
+    argv = [
+        sys.executable,
+        "-m",
+        "turnout.launcher",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "--max-restarts",
+        "1",
+        *AHEAD,
+    ]
     memory = folder.with_suffix(".memory")
     memory.mkdir()
     env = os.environ | {"TURNOUT_MEMORY_DIR": str(memory), "OMP_NUM_THREADS": "1"}

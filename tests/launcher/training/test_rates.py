@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.rates import BadRate, Rule, Sizes, following, scaled, warmed, world_of
+from turnout.launcher.rates import BadRate, Rule, Sizes, following, scaled, warmed, world_of
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.batch import ElasticBatch
-from launcher.data import ElasticSampler, shuffled
 from tests.support.examples import scaled
+from turnout.launcher.batch import ElasticBatch
+from turnout.launcher.data import ElasticSampler, shuffled
 
 EPOCHS, SEED = 2, 11
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from launcher.data import shuffled
 from tests.launcher.training.names import BATCHES, WORLDS
+from turnout.launcher.data import shuffled
 
 ROOT = Path(__file__).resolve().parents[3]
 EVERY_WORLD = pytest.mark.parametrize("world", WORLDS, ids=[f"world of {world}" for world in WORLDS])

@@ -4,7 +4,7 @@ REDUCES = """
 import time
 import torch
 import torch.distributed as dist
-from launcher.shell.progress import Steps
+from turnout.launcher.shell.progress import Steps
 
 def fetch():
     time.sleep(3_600)
@@ -33,8 +33,8 @@ COMPILES = """
 import os
 import time
 import torch
-from launcher.shell.progress import Steps
-from launcher.shell.watching.words import Words
+from turnout.launcher.shell.progress import Steps
+from turnout.launcher.shell.watching.words import Words
 
 words, seen, steps = Words(os.environ["TURNOUT_PROGRESS_FILE"]), [], Steps()
 

@@ -4,10 +4,10 @@ import time
 
 import pytest
 
-from launcher.health.step_times import BUCKETS, MOST_COUNTED, bucket_of
-from launcher.shell.progress import Steps, Watched
-from launcher.shell.watching.beats import Beats
-from launcher.shell.watching.words import NAME_BYTES, PROGRESS, Words
+from turnout.launcher.health.step_times import BUCKETS, MOST_COUNTED, bucket_of
+from turnout.launcher.shell.progress import Steps, Watched
+from turnout.launcher.shell.watching.beats import Beats
+from turnout.launcher.shell.watching.words import NAME_BYTES, PROGRESS, Words
 
 
 @pytest.fixture

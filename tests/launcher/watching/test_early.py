@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 from setuptools import find_packages
 
-from console.__main__ import stacktrace_viewer
-from launcher.process.orders import How
-from launcher.shell.progress import Watched
-from launcher.shell.watching import launch
-from launcher.shell.watching.stacks import take
-from launcher.shell.watching.start import seen_early
-from launcher.shell.watching.words import PROGRESS
 from tests.launcher.processes.desk import Desk
+from turnout.console.__main__ import stacktrace_viewer
+from turnout.launcher.process.orders import How
+from turnout.launcher.shell.progress import Watched
+from turnout.launcher.shell.watching import launch
+from turnout.launcher.shell.watching.stacks import take
+from turnout.launcher.shell.watching.start import seen_early
+from turnout.launcher.shell.watching.words import PROGRESS
 
-WRAPPER = (sys.executable, "-m", "launcher.shell.watching.launch")
+WRAPPER = (sys.executable, "-m", "turnout.launcher.shell.watching.launch")
 TORCH_S = 120.0  # two imports of torch on a busy machine
 ROOT = Path(__file__).parents[3]
 PLAIN = """
@@ -79,8 +79,8 @@ def test_a_fresh_process_without_a_line_of_ours_is_seen_with_and_without_the_wra
 
 
 def test_what_a_process_starts_itself_is_not_taken_for_it(watched):
-    child = [sys.executable, "-c", "import sys; print('launcher' in sys.modules)"]
-    parent = f"import subprocess, sys; print('launcher' in sys.modules, flush=True); subprocess.run({child})"
+    child = [sys.executable, "-c", "import sys; print('turnout' in sys.modules)"]
+    parent = f"import subprocess, sys; print('turnout' in sys.modules, flush=True); subprocess.run({child})"
     done = wrapped(sys.executable, "-c", parent, env={PROGRESS: str(watched.paths[0])})
     assert done.stdout == "True\nFalse\n", done.stderr
 
@@ -92,7 +92,7 @@ def test_a_process_that_ends_is_in_no_step_however_long_that_takes(watched):
     assert (seen.phase, seen.turns) == ("ending", 1)
 
 
-@pytest.mark.parametrize("name", ["launcher.py", "launcher/__init__.py"])
+@pytest.mark.parametrize("name", ["turnout.py", "turnout/__init__.py"])
 def test_beside_a_module_of_the_users_with_our_name_a_process_is_left_alone(tmp_path, watched, name):
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("")
@@ -110,7 +110,7 @@ def test_the_guides_programs_come_with_the_wheel_and_py_spy_with_its_extra():
     found = {name: EntryPoint(name, value, "console_scripts").load() for name, value in programs if "xpu_timer" in name}
     assert found == {"xpu_timer_launch": launch.main, "xpu_timer_stacktrace_viewer": stacktrace_viewer}
     assert "py-spy>=0.4" in setup["options.extras_require"]["launcher"].splitlines()
-    assert "launcher.shell.watching.early" in find_packages(str(ROOT)), "Python imports it from its folder"
+    assert "turnout.launcher.shell.watching.early" in find_packages(str(ROOT)), "Python imports it from its folder"
 
 
 @pytest.mark.contract("DL-112")

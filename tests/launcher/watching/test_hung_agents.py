@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.model import Exit
 from tests.launcher.agents.crew import free_port, until
+from turnout.launcher.model import Exit
 
 PLAIN = Path(__file__).with_name("plain.py")
 ALIKE = Path(__file__).parents[1] / "calls" / "alike.py"

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from launcher.errors import BadStacks
-from launcher.health.hangs import Hangs, Limits
-from launcher.health.stacks.model import Gathered, folded
-from launcher.health.stacks.reading import read
-from launcher.health.stacks.telling import merge, verdict
-from launcher.shell.progress import Watched
-from launcher.shell.watching.stacks import find_py_spy, take
-from launcher.shell.watching.watch import Crew, Watching
-from launcher.shell.watching.words import PROGRESS
 from tests.launcher.processes.desk import Desk, until
 from tests.launcher.watching.scripts import COMPILES, REDUCES, UNMARKED
+from turnout.launcher.errors import BadStacks
+from turnout.launcher.health.hangs import Hangs, Limits
+from turnout.launcher.health.stacks.model import Gathered, folded
+from turnout.launcher.health.stacks.reading import read
+from turnout.launcher.health.stacks.telling import merge, verdict
+from turnout.launcher.shell.progress import Watched
+from turnout.launcher.shell.watching.stacks import find_py_spy, take
+from turnout.launcher.shell.watching.watch import Crew, Watching
+from turnout.launcher.shell.watching.words import PROGRESS
 
 ROOT = Path(__file__).parents[3]
 LIMITS = Limits(floor_s=0.5, look_s=0.05)

@@ -6,12 +6,12 @@ import zlib
 
 import pytest
 
-from launcher.health.calls.model import Call, Group, Record
-from launcher.health.hangs import Hangs
-from launcher.health.stacks.hanging import Merge
-from launcher.health.stacks.model import MOST_RANKS
-from launcher.health.stacks.reading import MOST_BYTES, write
-from launcher.shell.watching.merging import Merging, pack
+from turnout.launcher.health.calls.model import Call, Group, Record
+from turnout.launcher.health.hangs import Hangs
+from turnout.launcher.health.stacks.hanging import Merge
+from turnout.launcher.health.stacks.model import MOST_RANKS
+from turnout.launcher.health.stacks.reading import MOST_BYTES, write
+from turnout.launcher.shell.watching.merging import Merging, pack
 
 
 def standing_in(function, state="S", record=None):

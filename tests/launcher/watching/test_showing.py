@@ -6,12 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from launcher.health.calls.model import Call, Group, Record
-from launcher.health.frames import ShowStacks, Stacks
-from launcher.health.stacks.reading import read, record_of, write
-from launcher.shell.watching.merging import unpack
-from launcher.shell.watching.showing import Showing
-from launcher.shell.watching.stacks import Taken
+from turnout.launcher.health.calls.model import Call, Group, Record
+from turnout.launcher.health.frames import ShowStacks, Stacks
+from turnout.launcher.health.stacks.reading import read, record_of, write
+from turnout.launcher.shell.watching.merging import unpack
+from turnout.launcher.shell.watching.showing import Showing
+from turnout.launcher.shell.watching.stacks import Taken
 
 DICE = random.Random(3)
 STACK = f'Current thread 0x02 (most recent call first):\n  File "train.py", line 7 in step{DICE.getrandbits(4_000)}\n'

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.health.stacks.fold import fold
-from launcher.health.stacks.model import Frame, Gathered, Showing, Thread, all_of, folded, label, set_of
-from launcher.health.stacks.standing import stand
-from launcher.health.stacks.svg import picture
-from launcher.health.stacks.telling import as_json, flame_lines, merge, text, verdict
 from tests.support.examples import scaled
+from turnout.launcher.health.stacks.fold import fold
+from turnout.launcher.health.stacks.model import Frame, Gathered, Showing, Thread, all_of, folded, label, set_of
+from turnout.launcher.health.stacks.standing import stand
+from turnout.launcher.health.stacks.svg import picture
+from turnout.launcher.health.stacks.telling import as_json, flame_lines, merge, text, verdict
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.errors import BadStacks
-from launcher.health.calls.model import Record
-from launcher.health.stacks.model import INNER_FRAMES, LEFT_OUT, MOST_FRAMES, MOST_NAME, MOST_THREADS, UNNAMED
-from launcher.health.stacks.reading import MOST_BYTES, read, record_of, state_of, without_record, write
 from tests.support.examples import scaled
+from turnout.launcher.errors import BadStacks
+from turnout.launcher.health.calls.model import Record
+from turnout.launcher.health.stacks.model import INNER_FRAMES, LEFT_OUT, MOST_FRAMES, MOST_NAME, MOST_THREADS, UNNAMED
+from turnout.launcher.health.stacks.reading import MOST_BYTES, read, record_of, state_of, without_record, write
 
 SPY_TEXT = """\
 Process 71: python train.py

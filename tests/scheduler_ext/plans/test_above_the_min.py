@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kube import labels
-from scheduler_ext.plans.claims import claims_of, standing_of
-from scheduler_ext.seen.gang_view import MOST_PATIENCE_S, PATIENCE_S
 from tests import world
 from tests.scheduler_ext.plans.test_book import overdrawn
 from tests.support.examples import scaled
 from tests.work import lines_run
 from tests.world import REQUIRED, World, leaves
+from turnout.kube import labels
+from turnout.scheduler_ext.plans.claims import claims_of, standing_of
+from turnout.scheduler_ext.seen.gang_view import MOST_PATIENCE_S, PATIENCE_S
 
 ALL = 999_999
 

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobs.gang import Dialect
-from kube import labels
-from kube.nodes.taints import EFFECT
-from scheduler_ext.model import Rules, Word
-from scheduler_ext.seen.gang_view import PATIENCE_S
 from tests import world
 from tests.support.examples import scaled
 from tests.world import REQUIRED, World, leaves
+from turnout.jobs.gang import Dialect
+from turnout.kube import labels
+from turnout.kube.nodes.taints import EFFECT
+from turnout.scheduler_ext.model import Rules, Word
+from turnout.scheduler_ext.seen.gang_view import PATIENCE_S
 
 LETTERS = "abcd"
 MANY = settings(max_examples=scaled(100), deadline=None)  # a shared machine may stall for a while

@@ -2,17 +2,17 @@
 
 import pytest
 
-from jobs.gang import Dialect, GangKey
-from kube import labels
-from scheduler_ext import advise
-from scheduler_ext.model import Notice, Rules, Word
-from scheduler_ext.plans.nominate import Nominating, Why, nominate
-from scheduler_ext.plans.place import GangPlan, Request, ranks_of
-from scheduler_ext.seen.gang import Gang
-from scheduler_ext.seen.gang_view import PATIENCE_S
-from scheduler_ext.seen.ledger import Ledger
 from tests import world
 from tests.world import REQUIRED, World
+from turnout.jobs.gang import Dialect, GangKey
+from turnout.kube import labels
+from turnout.scheduler_ext import advise
+from turnout.scheduler_ext.model import Notice, Rules, Word
+from turnout.scheduler_ext.plans.nominate import Nominating, Why, nominate
+from turnout.scheduler_ext.plans.place import GangPlan, Request, ranks_of
+from turnout.scheduler_ext.seen.gang import Gang
+from turnout.scheduler_ext.seen.gang_view import PATIENCE_S
+from turnout.scheduler_ext.seen.ledger import Ledger
 
 CHOICES = Nominating(Rules(), frozenset({"default-scheduler"}))
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from scheduler_ext.model import Rules
-from scheduler_ext.plans.nominate import Nominating, Why, clear_all, nominate
 from tests import world
 from tests.world import REQUIRED, World, leaves
+from turnout.scheduler_ext.model import Rules
+from turnout.scheduler_ext.plans.nominate import Nominating, Why, clear_all, nominate
 
 CHOICES = Nominating(Rules(), frozenset({"default-scheduler"}), expire_s=60.0)
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from kube import labels
-from scheduler_ext.plans.switch_path import marks, path_above
 from tests import world
 from tests.world import World
-from topology.fabric import EMPTY, build
-from topology.model import Entry
+from turnout.kube import labels
+from turnout.scheduler_ext.plans.switch_path import marks, path_above
+from turnout.topology.fabric import EMPTY, build
+from turnout.topology.model import Entry
 
 
 def told(w, noted=()):

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kube import labels
 from tests import world
 from tests.support.examples import scaled
 from tests.world import REQUIRED, World
-from topology.cost import cost
+from turnout.kube import labels
+from turnout.topology.cost import cost
 
 MANY = settings(max_examples=scaled(100), deadline=None)  # a shared machine may stall for a while
 

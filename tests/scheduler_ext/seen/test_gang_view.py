@@ -2,13 +2,13 @@
 
 import pytest
 
-from jobs.gang import Dialect, GangKey
-from kube import labels
-from scheduler_ext.seen.gang_view import PATIENCE_S
-from scheduler_ext.seen.ledger import Ledger
-from scheduler_ext.seen.member import member_of
 from tests import world
 from tests.world import REQUIRED, World
+from turnout.jobs.gang import Dialect, GangKey
+from turnout.kube import labels
+from turnout.scheduler_ext.seen.gang_view import PATIENCE_S
+from turnout.scheduler_ext.seen.ledger import Ledger
+from turnout.scheduler_ext.seen.member import member_of
 
 BERT = GangKey("default", "bert", Dialect.VOLCANO.value)
 

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.yard.controllers import batch_job
-from simulator.yard.controllers.batch_job import folded, index_of, spread
 from tests.simulator.jobs.world import NOW_S, Hand
 from tests.simulator.jobs.world import batch_job as job
+from turnout.simulator.yard.controllers import batch_job
+from turnout.simulator.yard.controllers.batch_job import folded, index_of, spread
 
 
 def hand(made):

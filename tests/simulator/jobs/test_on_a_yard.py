@@ -5,10 +5,10 @@ import asyncio
 import pytest
 import pytest_asyncio
 
-from simulator.yard.kubelet import Pace
-from simulator.yard.nodes import places
-from simulator.yard.shell.loop import Settings
-from simulator.yard.shell.yard import yard
+from turnout.simulator.yard.kubelet import Pace
+from turnout.simulator.yard.nodes import places
+from turnout.simulator.yard.shell.loop import Settings
+from turnout.simulator.yard.shell.yard import yard
 
 pytestmark = pytest.mark.asyncio
 VOLCANO = "/apis/batch.volcano.sh/v1alpha1/namespaces/default/jobs"

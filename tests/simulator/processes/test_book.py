@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.processes import book as books
-from simulator.processes.book import (
+from tests.support.examples import scaled
+from turnout.simulator.processes import book as books
+from turnout.simulator.processes.book import (
     KILL,
     TERM,
     Part,
@@ -22,7 +23,6 @@ from simulator.processes.book import (
     to_start,
     to_stop,
 )
-from tests.support.examples import scaled
 
 
 def pod(policy="Always", mains=("m",), inits=()):

@@ -2,9 +2,9 @@
 
 import pytest
 
-from simulator.processes.launch import NotToBeHad, Sources, expanded, from_field, from_resource, launch_of
-from simulator.processes.names import address, hosts
-from simulator.processes.volumes import File, Token, volume_of, wanted_objects
+from turnout.simulator.processes.launch import NotToBeHad, Sources, expanded, from_field, from_resource, launch_of
+from turnout.simulator.processes.names import address, hosts
+from turnout.simulator.processes.volumes import File, Token, volume_of, wanted_objects
 
 POD = {
     "metadata": {

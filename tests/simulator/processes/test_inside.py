@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from simulator.processes.book import KILL, TERM
-from simulator.processes.shell.child import Order, start
-from simulator.processes.shell.inside import can_have_walls
+from turnout.simulator.processes.book import KILL, TERM
+from turnout.simulator.processes.shell.child import Order, start
+from turnout.simulator.processes.shell.inside import can_have_walls
 
 pytestmark = pytest.mark.asyncio
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from simulator.yard.kubelet import Pace
-from simulator.yard.nodes import places
-from simulator.yard.shell.loop import Settings
-from simulator.yard.shell.wire import ApiError
-from simulator.yard.shell.yard import yard
+from turnout.simulator.yard.kubelet import Pace
+from turnout.simulator.yard.nodes import places
+from turnout.simulator.yard.shell.loop import Settings
+from turnout.simulator.yard.shell.wire import ApiError
+from turnout.simulator.yard.shell.yard import yard
 
 pytestmark = pytest.mark.asyncio
 PODS = "/api/v1/namespaces/default/pods"

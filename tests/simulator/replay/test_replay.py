@@ -5,13 +5,13 @@ from random import Random
 
 import pytest
 
-from simulator.replay.compare import Compared, p99
-from simulator.replay.model import Rules, Submission
-from simulator.replay.run import replay
-from simulator.replay.shell import files
-from simulator.replay.streams import Labels, drawn, labelled
-from simulator.replay.traces import BadTrace, Row, rows_of, tables_of
 from tests.simulator.replay.world import POLICY, job
+from turnout.simulator.replay.compare import Compared, p99
+from turnout.simulator.replay.model import Rules, Submission
+from turnout.simulator.replay.run import replay
+from turnout.simulator.replay.shell import files
+from turnout.simulator.replay.streams import Labels, drawn, labelled
+from turnout.simulator.replay.traces import BadTrace, Row, rows_of, tables_of
 
 LINEAR = ((1, 1.0), (2, 2.0), (4, 4.0), (8, 8.0))
 TRACE = "job_id,submission_time,duration,num_gpu\nb,50,700,16\na,10,600.5,1\nc,60,700,0\n"

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from autoscaler.model import Policy
-from simulator.replay.model import Submission
+from turnout.autoscaler.model import Policy
+from turnout.simulator.replay.model import Submission
 
 POLICY = Policy()
 SOON = 1e-3  # what floats may be off by

@@ -10,21 +10,21 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from autoscaler.model import Reason
-from console.demo.lending.cast import GPUS, PLAYERS, A, B, C, D
-from console.demo.lending.model import Moment, Player, Story, Word, running
-from console.demo.lending.proof import missing
-from console.demo.lending.shell.screen import LendingScreen
-from console.demo.lending.shell.stage import Stage, StoryFailed
-from console.demo.objects import MAP_NAME, MAP_NAMESPACE
-from console.shell.extender import own_extender
-from console.shell.extender import running as extending
-from console.shell.lender import Lender, lending, own_lender
-from simulator.yard.kubelet import Pace
-from simulator.yard.scheduler import Extender
-from simulator.yard.shell.loop import Settings
-from simulator.yard.shell.wire import ExtenderDoor
-from simulator.yard.shell.yard import Yard, yard
+from turnout.autoscaler.model import Reason
+from turnout.console.demo.lending.cast import GPUS, PLAYERS, A, B, C, D
+from turnout.console.demo.lending.model import Moment, Player, Story, Word, running
+from turnout.console.demo.lending.proof import missing
+from turnout.console.demo.lending.shell.screen import LendingScreen
+from turnout.console.demo.lending.shell.stage import Stage, StoryFailed
+from turnout.console.demo.objects import MAP_NAME, MAP_NAMESPACE
+from turnout.console.shell.extender import own_extender
+from turnout.console.shell.extender import running as extending
+from turnout.console.shell.lender import Lender, lending, own_lender
+from turnout.simulator.yard.kubelet import Pace
+from turnout.simulator.yard.scheduler import Extender
+from turnout.simulator.yard.shell.loop import Settings
+from turnout.simulator.yard.shell.wire import ExtenderDoor
+from turnout.simulator.yard.shell.yard import Yard, yard
 
 _PACE = Pace(pull_s=0.1, stop_s=0.3)  # to be seen, and not to be waited for
 
@@ -53,7 +53,7 @@ class Loan:
 
 async def lend(loan: Loan, screen: LendingScreen) -> Story:
     """Play it. Raises ChildFailed when a program does not come up, StoryFailed when it does not happen as told."""
-    logging.getLogger("simulator").setLevel(logging.ERROR)
+    logging.getLogger("turnout.simulator").setLevel(logging.ERROR)
     screen.open(loan.flags, loan.pace)
 
     def story(moments: Sequence[Moment]) -> Story:

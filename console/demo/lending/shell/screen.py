@@ -14,13 +14,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from console.demo.lending.cast import GPUS, GPUS_PER_NODE, LEAVES, NODES_PER_LEAF, places
-from console.demo.lending.model import Moment, Seats, Story
-from console.demo.lending.picture import FREE, Bar, bars, chart, runs, strip
-from console.demo.lending.tally import Sums, added_up, sentence
-from console.demo.lending.words import line
-from console.demo.shell.screen import colour
-from simulator.yard.kubelet import Pace
+from turnout.console.demo.lending.cast import GPUS, GPUS_PER_NODE, LEAVES, NODES_PER_LEAF, places
+from turnout.console.demo.lending.model import Moment, Seats, Story
+from turnout.console.demo.lending.picture import FREE, Bar, bars, chart, runs, strip
+from turnout.console.demo.lending.tally import Sums, added_up, sentence
+from turnout.console.demo.lending.words import line
+from turnout.console.demo.shell.screen import colour
+from turnout.simulator.yard.kubelet import Pace
 
 _CHART_COLUMNS = 72
 _SIGNS = 2  # a GPU of a bar is this wide

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from console.demo.lending.cast import GPUS_PER_NODE, NAMESPACE, PLAYERS, job, places, queue, topology_map
-from console.demo.lending.heard import decision
-from console.demo.lending.model import Moment, Player, Said, Seat, Word
-from console.demo.objects import MAP_NAMESPACE
-from kube import labels
-from simulator.yard.shell.yard import Yard
+from turnout.console.demo.lending.cast import GPUS_PER_NODE, NAMESPACE, PLAYERS, job, places, queue, topology_map
+from turnout.console.demo.lending.heard import decision
+from turnout.console.demo.lending.model import Moment, Player, Said, Seat, Word
+from turnout.console.demo.objects import MAP_NAMESPACE
+from turnout.kube import labels
+from turnout.simulator.yard.shell.yard import Yard
 
 _JOBS = f"/apis/batch.volcano.sh/v1alpha1/namespaces/{NAMESPACE}/jobs"
 _PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"

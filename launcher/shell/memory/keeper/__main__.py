@@ -1,4 +1,4 @@
-"""The process: `python -m launcher.shell.memory.keeper`. It listens on a socket that it is given, and is niced.
+"""The process: `python -m turnout.launcher.shell.memory.keeper`. It listens on a socket that it is given, and is niced.
 
 What it reads from tells it when its agent ends: then it finishes what is in flight, and ends.
 """
@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from launcher.checkpoint.wire import End, Message, Trust, length, read_at_keeper
-from launcher.errors import BadFrame
-from launcher.shell.memory.keeper.keeper import Keeper
-from launcher.shell.say import Say, into
+from turnout.launcher.checkpoint.wire import End, Message, Trust, length, read_at_keeper
+from turnout.launcher.errors import BadFrame
+from turnout.launcher.shell.memory.keeper.keeper import Keeper
+from turnout.launcher.shell.say import Say, into
 
 BYTES_S = "TURNOUT_PERSIST_BYTES_S"  # of its environment, which is that of the agent
 COPIED_S = "TURNOUT_REPLICATE_BYTES_S"
@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--copied-s", type=float, default=rate, help=f"bytes/s to others, 0: no limit; else {COPIED_S}")
     chosen = parser.parse_args(argv)
     handler = logging.StreamHandler(sys.stderr)
-    from kube.shell.logs import PlainFormatter
+    from turnout.kube.shell.logs import PlainFormatter
 
     handler.setFormatter(PlainFormatter())
     log.addHandler(handler)

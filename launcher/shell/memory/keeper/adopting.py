@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from launcher.errors import BadCheckpoint
-from launcher.shell.memory.arena import Arena, boot_id, find, leftovers
-from launcher.shell.memory.files import look
-from launcher.shell.say import Say
+from turnout.launcher.errors import BadCheckpoint
+from turnout.launcher.shell.memory.arena import Arena, boot_id, find, leftovers
+from turnout.launcher.shell.memory.files import look
+from turnout.launcher.shell.say import Say
 
 ADOPT_S = 10.0  # for a keeper whose agent was killed to have written what it holds
 _LOOK_S = 0.05

@@ -11,15 +11,15 @@ import math
 import time
 from contextlib import suppress
 
-from launcher.checkpoint.generations import Record
-from launcher.checkpoint.retention import rule
-from launcher.checkpoint.wire import Sealed
-from launcher.errors import StorageFailed
-from launcher.shell.say import Say
-from launcher.shell.storage.commit import Commit, pauses
-from launcher.shell.storage.opening import open_store
-from launcher.shell.storage.store import Store
-from launcher.shell.storage.sweeping import retire, sweep
+from turnout.launcher.checkpoint.generations import Record
+from turnout.launcher.checkpoint.retention import rule
+from turnout.launcher.checkpoint.wire import Sealed
+from turnout.launcher.errors import StorageFailed
+from turnout.launcher.shell.say import Say
+from turnout.launcher.shell.storage.commit import Commit, pauses
+from turnout.launcher.shell.storage.opening import open_store
+from turnout.launcher.shell.storage.store import Store
+from turnout.launcher.shell.storage.sweeping import retire, sweep
 
 COMMIT_S = 1_800.0  # for the notes of all other ranks to come
 SWEEP_S = 600.0  # between two looks for leftovers in one folder: each lists all of its steps

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Protocol
 
-from launcher.checkpoint.generations import Record
-from launcher.checkpoint.wire import (
+from turnout.launcher.checkpoint.generations import Record
+from turnout.launcher.checkpoint.wire import (
     Agreed,
     Arena,
     Ask,
@@ -36,12 +36,12 @@ from launcher.checkpoint.wire import (
     Wait,
     encode,
 )
-from launcher.errors import BadFrame, LauncherError, NoMemory
-from launcher.shell.buddies.copies import Copies
-from launcher.shell.memory.keeper.line import Overtaken
-from launcher.shell.memory.keeper.ward import Ward
-from launcher.shell.say import Say
-from launcher.wire import Held
+from turnout.launcher.errors import BadFrame, LauncherError, NoMemory
+from turnout.launcher.shell.buddies.copies import Copies
+from turnout.launcher.shell.memory.keeper.line import Overtaken
+from turnout.launcher.shell.memory.keeper.ward import Ward
+from turnout.launcher.shell.say import Say
+from turnout.launcher.wire import Held
 
 
 class House(Protocol):

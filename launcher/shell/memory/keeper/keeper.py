@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from launcher.checkpoint.generations import Identity, Record
-from launcher.checkpoint.wire import (
+from turnout.launcher.checkpoint.generations import Identity, Record
+from turnout.launcher.checkpoint.wire import (
     Hello,
     Refused,
     Sealed,
@@ -27,19 +27,19 @@ from launcher.checkpoint.wire import (
     length,
     read_at_keeper,
 )
-from launcher.errors import BadFrame, LauncherError, NewerFormat, StorageFailed
-from launcher.shell.buddies.copies import Copies
-from launcher.shell.memory.arena import boot_id
-from launcher.shell.memory.keeper.adopting import adopted, left_behind
-from launcher.shell.memory.keeper.commits import Commits
-from launcher.shell.memory.keeper.guest import Guest
-from launcher.shell.memory.keeper.making import Making
-from launcher.shell.memory.keeper.persisting import Persisting
-from launcher.shell.memory.keeper.ward import Ward
-from launcher.shell.say import Say
-from launcher.shell.storage.opening import open_store
-from launcher.shell.storage.reader import newest
-from launcher.wire import Held
+from turnout.launcher.errors import BadFrame, LauncherError, NewerFormat, StorageFailed
+from turnout.launcher.shell.buddies.copies import Copies
+from turnout.launcher.shell.memory.arena import boot_id
+from turnout.launcher.shell.memory.keeper.adopting import adopted, left_behind
+from turnout.launcher.shell.memory.keeper.commits import Commits
+from turnout.launcher.shell.memory.keeper.guest import Guest
+from turnout.launcher.shell.memory.keeper.making import Making
+from turnout.launcher.shell.memory.keeper.persisting import Persisting
+from turnout.launcher.shell.memory.keeper.ward import Ward
+from turnout.launcher.shell.say import Say
+from turnout.launcher.shell.storage.opening import open_store
+from turnout.launcher.shell.storage.reader import newest
+from turnout.launcher.wire import Held
 
 LAST_WORDS_S = 5.0  # for processes that have ended to be seen as such
 OTHERS_S = 60.0  # for the last shards of the other workers, when all end

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from launcher.errors import LauncherError
+from turnout.launcher.errors import LauncherError
 
 
 class Overtaken(LauncherError):

@@ -10,10 +10,10 @@ import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from launcher.checkpoint.generations import slot_to_write
-from launcher.checkpoint.need import Limits
-from launcher.errors import NoMemory
-from launcher.shell.memory.arena import Arena
+from turnout.launcher.checkpoint.generations import slot_to_write
+from turnout.launcher.checkpoint.need import Limits
+from turnout.launcher.errors import NoMemory
+from turnout.launcher.shell.memory.arena import Arena
 
 
 @dataclass(eq=False, slots=True)

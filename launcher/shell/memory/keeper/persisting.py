@@ -7,15 +7,15 @@ import sys
 import time
 from contextlib import suppress
 
-from launcher.checkpoint.generations import Record
-from launcher.checkpoint.manifest import MOST_BYTES, read_note
-from launcher.checkpoint.wire import Sealed
-from launcher.errors import BadCheckpoint, StorageFailed
-from launcher.shell.memory.arena import Arena
-from launcher.shell.storage.opening import open_store
-from launcher.shell.storage.pace import Pace, Paced
-from launcher.shell.storage.store import note_name, step_name
-from launcher.shell.storage.writer import Saving, persist
+from turnout.launcher.checkpoint.generations import Record
+from turnout.launcher.checkpoint.manifest import MOST_BYTES, read_note
+from turnout.launcher.checkpoint.wire import Sealed
+from turnout.launcher.errors import BadCheckpoint, StorageFailed
+from turnout.launcher.shell.memory.arena import Arena
+from turnout.launcher.shell.storage.opening import open_store
+from turnout.launcher.shell.storage.pace import Pace, Paced
+from turnout.launcher.shell.storage.store import note_name, step_name
+from turnout.launcher.shell.storage.writer import Saving, persist
 
 TORCH_S = 3_600.0  # for torch to write its file
 _MOST_TOLD = 400
@@ -57,8 +57,8 @@ def _as_torch_file(arena: Arena, generation: int, record: Record, to: Sealed) ->
     """In a process of its own: torch is gigabytes that a keeper does not need."""
     path = to.path
     command = [
-        sys.executable, "-m", "launcher.shell.memory.torch_file", str(arena.path), str(generation), str(record.epoch),
-        path, to.target, str(to.keep), str(to.every),
+        sys.executable, "-m", "turnout.launcher.shell.memory.torch_file",
+        str(arena.path), str(generation), str(record.epoch), path, to.target, str(to.keep), str(to.every),
     ]  # fmt: skip
     try:
         done = subprocess.run(

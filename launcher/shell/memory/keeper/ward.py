@@ -12,19 +12,19 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from launcher.checkpoint.generations import MOST_GENERATIONS, Identity, Record, State, newest
-from launcher.checkpoint.need import need_bytes, refusal
-from launcher.checkpoint.parts import in_parts
-from launcher.checkpoint.sums import sums_of
-from launcher.checkpoint.wire import Sealed
-from launcher.errors import BadCheckpoint, LauncherError, NoMemory
-from launcher.shell.memory.arena import Arena
-from launcher.shell.memory.files import note_target, target_of
-from launcher.shell.memory.keeper.adopting import is_ours_alone
-from launcher.shell.memory.keeper.line import Line, Overtaken
-from launcher.shell.memory.keeper.making import Making
-from launcher.shell.memory.limits import limits
-from launcher.shell.say import Say
+from turnout.launcher.checkpoint.generations import MOST_GENERATIONS, Identity, Record, State, newest
+from turnout.launcher.checkpoint.need import need_bytes, refusal
+from turnout.launcher.checkpoint.parts import in_parts
+from turnout.launcher.checkpoint.sums import sums_of
+from turnout.launcher.checkpoint.wire import Sealed
+from turnout.launcher.errors import BadCheckpoint, LauncherError, NoMemory
+from turnout.launcher.shell.memory.arena import Arena
+from turnout.launcher.shell.memory.files import note_target, target_of
+from turnout.launcher.shell.memory.keeper.adopting import is_ours_alone
+from turnout.launcher.shell.memory.keeper.line import Line, Overtaken
+from turnout.launcher.shell.memory.keeper.making import Making
+from turnout.launcher.shell.memory.limits import limits
+from turnout.launcher.shell.say import Say
 
 Persist = Callable[[Arena, int, Record, Sealed], str]  # blocks; gives where it is; raises as storage does
 

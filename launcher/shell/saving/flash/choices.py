@@ -7,8 +7,8 @@ from enum import Enum
 from pathlib import Path
 from typing import TypeAlias
 
-from launcher.checkpoint.retention import Every, Latest
-from launcher.keeping import MOST_COPIES
+from turnout.launcher.checkpoint.retention import Every, Latest
+from turnout.launcher.keeping import MOST_COPIES
 
 
 class StorageType(Enum):

@@ -16,15 +16,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher.checkpoint.wire import Failed, Persisted, Sealed, ToClient
-from launcher.errors import BadCheckpoint, StorageFailed
-from launcher.shell.progress import Steps
-from launcher.shell.saving.flash import torch_files
-from launcher.shell.saving.flash.choices import DeletionStrategy, StorageType, copies_of, keep_and_every
-from launcher.shell.saving.flash.together import talks, told_by_first
-from launcher.shell.saving.memory import Memory
-from launcher.shell.saving.rank import Rank
-from launcher.shell.watching.beats import SAVES, in_phase
+from turnout.launcher.checkpoint.wire import Failed, Persisted, Sealed, ToClient
+from turnout.launcher.errors import BadCheckpoint, StorageFailed
+from turnout.launcher.shell.progress import Steps
+from turnout.launcher.shell.saving.flash import torch_files
+from turnout.launcher.shell.saving.flash.choices import DeletionStrategy, StorageType, copies_of, keep_and_every
+from turnout.launcher.shell.saving.flash.together import talks, told_by_first
+from turnout.launcher.shell.saving.memory import Memory
+from turnout.launcher.shell.saving.rank import Rank
+from turnout.launcher.shell.watching.beats import SAVES, in_phase
 
 _GENERATIONS, _THREADS = 3, 2
 _OTHERS_S, _LOOK_S = 60.0, 0.01  # until local rank 0 has saved what this rank has passed already

@@ -17,14 +17,14 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
-from launcher.errors import BadCheckpoint, BadState, NewerFormat
-from launcher.shell.saving.dcp import FlashLoadPlanner, FlashStorageReader, FlashStorageWriter
-from launcher.shell.saving.dcp_reading import here
-from launcher.shell.saving.flash.choices import StorageType, copies_of
-from launcher.shell.saving.flash.together import talks, told_by_first
-from launcher.shell.saving.tensors import flatten
-from launcher.shell.storage.store import MOST_STEP, step_of
-from launcher.shell.watching.beats import SAVES, in_phase
+from turnout.launcher.errors import BadCheckpoint, BadState, NewerFormat
+from turnout.launcher.shell.saving.dcp import FlashLoadPlanner, FlashStorageReader, FlashStorageWriter
+from turnout.launcher.shell.saving.dcp_reading import here
+from turnout.launcher.shell.saving.flash.choices import StorageType, copies_of
+from turnout.launcher.shell.saving.flash.together import talks, told_by_first
+from turnout.launcher.shell.saving.tensors import flatten
+from turnout.launcher.shell.storage.store import MOST_STEP, step_of
+from turnout.launcher.shell.watching.beats import SAVES, in_phase
 
 _NOTHING, _FOUND, _BROKEN = range(3)
 log = logging.getLogger("turnout.checkpoint")

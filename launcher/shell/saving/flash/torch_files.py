@@ -24,8 +24,8 @@ import numpy as np
 import torch
 import xxhash
 
-from launcher.checkpoint.retention import Keep, doomed
-from launcher.errors import BadCheckpoint, StorageFailed
+from turnout.launcher.checkpoint.retention import Keep, doomed
+from turnout.launcher.errors import BadCheckpoint, StorageFailed
 
 Say = Callable[[str, Mapping[str, object]], None]
 

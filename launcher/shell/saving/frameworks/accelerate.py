@@ -16,12 +16,12 @@ from typing import Any
 
 from torch.nn import Module
 
-from launcher.errors import BadCheckpoint, NotUsable
-from launcher.shell.saving import rng
-from launcher.shell.saving.flash.choices import StorageType, copies_of
-from launcher.shell.saving.frameworks.objects import made, plain
-from launcher.shell.saving.frameworks.parts import Parts
-from launcher.shell.saving.tensors import buffers, named, take_up
+from turnout.launcher.errors import BadCheckpoint, NotUsable
+from turnout.launcher.shell.saving import rng
+from turnout.launcher.shell.saving.flash.choices import StorageType, copies_of
+from turnout.launcher.shell.saving.frameworks.objects import made, plain
+from turnout.launcher.shell.saving.frameworks.parts import Parts
+from turnout.launcher.shell.saving.tensors import buffers, named, take_up
 
 try:
     from accelerate.data_loader import SeedableRandomSampler

@@ -17,11 +17,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from launcher.errors import BadCheckpoint, NotUsable
-from launcher.shell.saving import rng
-from launcher.shell.saving.flash.choices import StorageType, copies_of
-from launcher.shell.saving.frameworks.objects import Kinds, made, plain
-from launcher.shell.saving.frameworks.parts import Parts
+from turnout.launcher.errors import BadCheckpoint, NotUsable
+from turnout.launcher.shell.saving import rng
+from turnout.launcher.shell.saving.flash.choices import StorageType, copies_of
+from turnout.launcher.shell.saving.frameworks.objects import Kinds, made, plain
+from turnout.launcher.shell.saving.frameworks.parts import Parts
 
 try:
     from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointEngine

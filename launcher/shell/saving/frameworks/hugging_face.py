@@ -17,13 +17,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher.errors import BadCheckpoint, NotUsable
-from launcher.shell.progress import Steps
-from launcher.shell.saving import rng
-from launcher.shell.saving.flash.choices import copies_of
-from launcher.shell.saving.frameworks.parts import Parts, Step
-from launcher.shell.saving.tensors import buffers, named, take_up
-from launcher.shell.watching.beats import EVALUATES, beats
+from turnout.launcher.errors import BadCheckpoint, NotUsable
+from turnout.launcher.shell.progress import Steps
+from turnout.launcher.shell.saving import rng
+from turnout.launcher.shell.saving.flash.choices import copies_of
+from turnout.launcher.shell.saving.frameworks.parts import Parts, Step
+from turnout.launcher.shell.saving.tensors import buffers, named, take_up
+from turnout.launcher.shell.watching.beats import EVALUATES, beats
 
 try:
     from transformers import Trainer, TrainerCallback

@@ -14,13 +14,13 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from launcher.errors import BadCheckpoint, NotUsable
-from launcher.shell.progress import Steps
-from launcher.shell.saving import rng
-from launcher.shell.saving.flash.choices import copies_of
-from launcher.shell.saving.frameworks.objects import made, plain
-from launcher.shell.saving.frameworks.parts import Parts
-from launcher.shell.saving.tensors import buffers
+from turnout.launcher.errors import BadCheckpoint, NotUsable
+from turnout.launcher.shell.progress import Steps
+from turnout.launcher.shell.saving import rng
+from turnout.launcher.shell.saving.flash.choices import copies_of
+from turnout.launcher.shell.saving.frameworks.objects import made, plain
+from turnout.launcher.shell.saving.frameworks.parts import Parts
+from turnout.launcher.shell.saving.tensors import buffers
 
 try:
     from lightning.fabric.plugins.io import CheckpointIO

@@ -1,6 +1,6 @@
 """`save_checkpoint` and `load_checkpoint` in place of Megatron-LM's own: only the import line of a script changes.
 
-    from launcher.flash_checkpoint.megatron import load_checkpoint, save_checkpoint
+    from turnout.launcher.flash_checkpoint.megatron import load_checkpoint, save_checkpoint
 
 What a rank has is put together in megatron_ranks.py; how it is saved is in parts.py. Megatron's arguments say where, as
 ever: --save and --load. Source: DL-57 to DL-59, DL-61, DL-62; docs/facts/dlrover.md 6.4
@@ -12,13 +12,13 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from launcher.api.versions import counts_operations
-from launcher.errors import BadCheckpoint
-from launcher.shell.saving import rng
-from launcher.shell.saving.dcp_reading import named
-from launcher.shell.saving.flash.choices import StorageType, copies_of
-from launcher.shell.saving.frameworks.megatron_ranks import Megatron
-from launcher.shell.saving.frameworks.parts import Parts
+from turnout.launcher.api.versions import counts_operations
+from turnout.launcher.errors import BadCheckpoint
+from turnout.launcher.shell.saving import rng
+from turnout.launcher.shell.saving.dcp_reading import named
+from turnout.launcher.shell.saving.flash.choices import StorageType, copies_of
+from turnout.launcher.shell.saving.frameworks.megatron_ranks import Megatron
+from turnout.launcher.shell.saving.frameworks.parts import Parts
 
 _SAMPLES = ("consumed_train_samples", "skipped_train_samples", "consumed_valid_samples")
 _ONLY_NONE = ("pipeline_rank", "expert_rank", "tensor_rank", "pipeline_parallel", "expert_parallel")

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from launcher.api.versions import too_old_megatron
-from launcher.errors import BadCheckpoint, BadState, NotUsable
-from launcher.shell.saving.frameworks.objects import made, plain
+from turnout.launcher.api.versions import too_old_megatron
+from turnout.launcher.errors import BadCheckpoint, BadState, NotUsable
+from turnout.launcher.shell.saving.frameworks.objects import made, plain
 
 # A distributed optimizer's own shard, as it is: how to get it, and how to give it back. Newest first.
 _SHARDS = (

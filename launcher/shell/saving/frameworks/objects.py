@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
-from launcher.errors import BadCheckpoint, BadState
+from turnout.launcher.errors import BadCheckpoint, BadState
 
 _MARK = "turnout.object"
 _SET = "set"

@@ -20,12 +20,12 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 import xxhash
 
-from launcher.errors import BadCheckpoint
-from launcher.shell.saving.dcp import FlashStorageReader, FlashStorageWriter
-from launcher.shell.saving.dcp_reading import here, named
-from launcher.shell.saving.flash.together import talks, told_by_first
-from launcher.shell.saving.tensors import flatten, unflatten
-from launcher.shell.watching.beats import SAVES, in_phase
+from turnout.launcher.errors import BadCheckpoint
+from turnout.launcher.shell.saving.dcp import FlashStorageReader, FlashStorageWriter
+from turnout.launcher.shell.saving.dcp_reading import here, named
+from turnout.launcher.shell.saving.flash.together import talks, told_by_first
+from turnout.launcher.shell.saving.tensors import flatten, unflatten
+from turnout.launcher.shell.watching.beats import SAVES, in_phase
 
 _NOTHING, _FOUND, _BROKEN = range(3)
 _DICE_BYTES = 64 << 10  # a tensor of bytes that is not larger may be the state of random numbers

@@ -25,7 +25,7 @@ def _begin() -> None:
         os.environ.pop("PYTHONPATH", None)
     if os.environ.pop(_PID, "") == str(os.getpid()):
         with contextlib.suppress(ImportError, OSError, ValueError):  # it trains as well without
-            from launcher.shell.watching.start import be_seen
+            from turnout.launcher.shell.watching.start import be_seen
 
             be_seen()
     spec = PathFinder.find_spec("sitecustomize", sys.path)

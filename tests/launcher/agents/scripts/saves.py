@@ -20,11 +20,11 @@ from pathlib import Path
 
 import torch
 
-from launcher.checkpoint.generations import State
-from launcher.errors import LauncherError
-from launcher.shell.memory.arena import Arena, find
-from launcher.shell.progress import Steps
-from launcher.shell.saving.checkpointer import Checkpointer
+from turnout.launcher.checkpoint.generations import State
+from turnout.launcher.errors import LauncherError
+from turnout.launcher.shell.memory.arena import Arena, find
+from turnout.launcher.shell.progress import Steps
+from turnout.launcher.shell.saving.checkpointer import Checkpointer
 
 folder = Path(sys.argv[1])
 words = dict(word.partition("=")[::2] for word in sys.argv[2:])

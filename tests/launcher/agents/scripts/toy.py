@@ -58,7 +58,7 @@ def save(step):
 
 def count():
     """A training loop with the three lines of Steps. Rank 0 saves; each rank logs each step that it has done."""
-    from launcher.shell.progress import Steps
+    from turnout.launcher.shell.progress import Steps
 
     steps = Steps()
     for step in steps.count(saved() + 1):

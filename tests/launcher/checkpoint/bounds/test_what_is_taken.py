@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from launcher.checkpoint import peers, wire
-from launcher.checkpoint.buddies import buddies
-from launcher.checkpoint.generations import (
+from turnout.launcher.checkpoint import peers, wire
+from turnout.launcher.checkpoint.buddies import buddies
+from turnout.launcher.checkpoint.generations import (
     MOST,
     MOST_GENERATIONS,
     PAGE_BYTES,
@@ -27,8 +27,8 @@ from launcher.checkpoint.generations import (
     table_at,
     target_bytes,
 )
-from launcher.checkpoint.layout import MOST_DATA_BYTES, MOST_HEAD_BYTES, headed, read_head
-from launcher.checkpoint.manifest import (
+from turnout.launcher.checkpoint.layout import MOST_DATA_BYTES, MOST_HEAD_BYTES, headed, read_head
+from turnout.launcher.checkpoint.manifest import (
     MOST_COUNT,
     MOST_SHARD_BYTES,
     MOST_WORLD,
@@ -39,11 +39,11 @@ from launcher.checkpoint.manifest import (
     read_note,
     write_note,
 )
-from launcher.checkpoint.need import Limits, need_bytes, refusal
-from launcher.checkpoint.retention import All, Every, Latest, rule
-from launcher.checkpoint.sums import BLOCK_BYTES, CHUNK_BYTES, MOST_BLOCKS, block_bytes_of, sum_of
-from launcher.checkpoint.tree import MOST_DEPTH, MOST_TEXT_BYTES, flatten, unflatten
-from launcher.errors import BadCheckpoint, BadMember, BadState, NewerFormat
+from turnout.launcher.checkpoint.need import Limits, need_bytes, refusal
+from turnout.launcher.checkpoint.retention import All, Every, Latest, rule
+from turnout.launcher.checkpoint.sums import BLOCK_BYTES, CHUNK_BYTES, MOST_BLOCKS, block_bytes_of, sum_of
+from turnout.launcher.checkpoint.tree import MOST_DEPTH, MOST_TEXT_BYTES, flatten, unflatten
+from turnout.launcher.errors import BadCheckpoint, BadMember, BadState, NewerFormat
 
 GIB, MIB, KIB = 1 << 30, 1 << 20, 1 << 10
 OURS = Identity("run", "w", 0, "boot", 1)

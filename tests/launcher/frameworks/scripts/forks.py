@@ -63,7 +63,7 @@ def _tell(line):
 
 
 def _ends(code):
-    from launcher.shell.saving.dcp_reading import memories
+    from turnout.launcher.shell.saving.dcp_reading import memories
 
     memories.close()
     sys.stderr.flush()

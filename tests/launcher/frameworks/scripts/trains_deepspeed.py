@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from forks import digest, example, folder, world
 
-from launcher.flash_checkpoint.deepspeed import DeepSpeedCheckpointer, StorageType
+from turnout.launcher.flash_checkpoint.deepspeed import DeepSpeedCheckpointer, StorageType
 
 HOME, ENDS = sys.argv[1], 6
 # DeepSpeed would compile an extension of its own for collectives on one machine: minutes, and gloo does as well.

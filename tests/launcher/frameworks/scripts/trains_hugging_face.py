@@ -16,9 +16,9 @@ import transformers
 from forks import digest, example, folder, fork
 from transformers import GPT2Config, GPT2LMHeadModel, TrainerCallback, TrainingArguments
 
-from launcher.flash_checkpoint.hf_trainer import FlashCkptTrainer
-from launcher.shell.progress import Watched
-from launcher.shell.watching.words import PROGRESS
+from turnout.launcher.flash_checkpoint.hf_trainer import FlashCkptTrainer
+from turnout.launcher.shell.progress import Watched
+from turnout.launcher.shell.watching.words import PROGRESS
 
 HOME, LAST, BATCHES = sys.argv[1], 10, 4
 

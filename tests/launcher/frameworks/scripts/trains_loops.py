@@ -24,8 +24,8 @@ from rows import Rows
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from launcher.flash_checkpoint.accelerate import FlashState, StorageType
-from launcher.flash_checkpoint.lightning import FlashCheckpoint
+from turnout.launcher.flash_checkpoint.accelerate import FlashState, StorageType
+from turnout.launcher.flash_checkpoint.lightning import FlashCheckpoint
 
 HOME, LAST, BATCHES = sys.argv[1], 10, 4
 warnings.simplefilter("ignore")

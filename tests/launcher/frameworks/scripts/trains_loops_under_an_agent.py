@@ -27,9 +27,9 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from launcher.flash_checkpoint import FsdpShardCheckpointer
-from launcher.flash_checkpoint.accelerate import FlashState, StorageType
-from launcher.flash_checkpoint.lightning import FlashCheckpoint
+from turnout.launcher.flash_checkpoint import FsdpShardCheckpointer
+from turnout.launcher.flash_checkpoint.accelerate import FlashState, StorageType
+from turnout.launcher.flash_checkpoint.lightning import FlashCheckpoint
 
 FOLDER, KIND, LAST, KILLED = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 RANK, RESTARTS = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])

@@ -16,9 +16,9 @@ import torch
 import torch.distributed as dist
 from forks import digest, example, folder, fork, world
 
-import launcher.shell.saving.frameworks.parts  # noqa: F401 - once for all that are forked
-from launcher.errors import LauncherError
-from launcher.flash_checkpoint import StorageType
+import turnout.launcher.shell.saving.frameworks.parts  # noqa: F401 - once for all that are forked
+from turnout.launcher.errors import LauncherError
+from turnout.launcher.flash_checkpoint import StorageType
 
 HOME = sys.argv[1]
 MEMORY, DISK = StorageType.MEMORY, StorageType.DISK
@@ -87,7 +87,7 @@ def trains(name, version, last, kind, *, new, distributed=False):
         schedule.num_steps += 1
 
     began = training.train([Wrapped(model)], optimizer, schedule, step, last, storage_type=kind)
-    checkpointing = importlib.import_module("launcher.flash_checkpoint.megatron")
+    checkpointing = importlib.import_module("turnout.launcher.flash_checkpoint.megatron")
     checkpointing.wait_latest_checkpoint(60)
     updated = sys.modules[path.rpartition(".")[0]].UPDATED
     return {
@@ -144,7 +144,7 @@ def gpt(tensor):
 
 def real(name, last, kind, tensor=1):
     """The attention of megatron-core needs CUDA, so the other half of each layer trains."""
-    from launcher.flash_checkpoint.megatron import load_checkpoint, save_checkpoint, wait_latest_checkpoint
+    from turnout.launcher.flash_checkpoint.megatron import load_checkpoint, save_checkpoint, wait_latest_checkpoint
 
     model, optimizer, schedule = gpt(tensor)
     torch.manual_seed(100 + dist.get_rank() % tensor)  # data parallel ranks would be kept alike
@@ -179,7 +179,7 @@ def absent(library, module):
     """Where a library is not there."""
     sys.modules[library] = None
     try:
-        return {"told": str(importlib.import_module(f"launcher.flash_checkpoint.{module}"))}
+        return {"told": str(importlib.import_module(f"turnout.launcher.flash_checkpoint.{module}"))}
     except LauncherError as error:
         return {"told": str(error)}
 

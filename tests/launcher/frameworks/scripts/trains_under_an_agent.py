@@ -13,7 +13,7 @@ import transformers
 from forks import digest
 from transformers import GPT2Config, GPT2LMHeadModel, TrainerCallback, TrainingArguments
 
-from launcher.flash_checkpoint.hf_trainer import FlashCkptTrainer
+from turnout.launcher.flash_checkpoint.hf_trainer import FlashCkptTrainer
 
 FOLDER, KILLED = sys.argv[1], int(sys.argv[2])
 RANK, RESTARTS = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])

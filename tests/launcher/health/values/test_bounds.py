@@ -4,13 +4,14 @@ import math
 
 import pytest
 
-from launcher.errors import BadCheck, BadSettings
-from launcher.health.checks import Checks, LeftOut
-from launcher.health.hangs import Hang, Seen, Watch, look
-from launcher.health.hangs import Limits as Patience
-from launcher.health.model import Check, Limits, Measured, Rule
-from launcher.health.slow import Sample
-from launcher.health.stacks.model import (
+from tests.launcher.rendezvous.story import member
+from turnout.launcher.errors import BadCheck, BadSettings
+from turnout.launcher.health.checks import Checks, LeftOut
+from turnout.launcher.health.hangs import Hang, Seen, Watch, look
+from turnout.launcher.health.hangs import Limits as Patience
+from turnout.launcher.health.model import Check, Limits, Measured, Rule
+from turnout.launcher.health.slow import Sample
+from turnout.launcher.health.stacks.model import (
     MOST_RANKS,
     Frame,
     Gathered,
@@ -21,11 +22,10 @@ from launcher.health.stacks.model import (
     set_of,
     unfolded,
 )
-from launcher.health.stacks.standing import in_torch
-from launcher.health.step_times import BUCKETS, SHORTEST_S, WIDTH, aged, bucket_of, edge_s, quantile_s
-from launcher.health.switchbox import judge as judge_links
-from launcher.model import Reason
-from tests.launcher.rendezvous.story import member
+from turnout.launcher.health.stacks.standing import in_torch
+from turnout.launcher.health.step_times import BUCKETS, SHORTEST_S, WIDTH, aged, bucket_of, edge_s, quantile_s
+from turnout.launcher.health.switchbox import judge as judge_links
+from turnout.launcher.model import Reason
 
 FLAGS = {
     "verdicts": "--node-verdicts",

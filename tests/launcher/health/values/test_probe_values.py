@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
-from launcher.errors import BadCheck, BadFrame
-from launcher.health.frames import Probe
-from launcher.health.model import Measured
-from launcher.health.probe import (
+from turnout.launcher.errors import BadCheck, BadFrame
+from turnout.launcher.health.frames import Probe
+from turnout.launcher.health.model import Measured
+from turnout.launcher.health.probe import (
     MOST_BYTES,
     MOST_STAGE_S,
     ON_CPU,

@@ -2,19 +2,19 @@
 
 import pytest
 
-from launcher.health.calls.judging import Numbers, Waits
-from launcher.health.calls.model import Record
-from launcher.health.checks import Checking, Checks, LeftOut
-from launcher.health.hangs import Act, Hangs, Seen, Watch
-from launcher.health.hangs import Limits as Patience
-from launcher.health.model import Limits, Rule
-from launcher.health.probe import ON_CPU, ON_DEVICE, Plan, Probing, Report, Sizes, Stage
-from launcher.health.stacks.hanging import Hanging
-from launcher.health.stacks.hanging import Stage as Hung
-from launcher.health.stacks.model import Showing, Thread
-from launcher.health.switchbox import Box
-from launcher.model import Reason
 from tests.launcher.rendezvous.story import member
+from turnout.launcher.health.calls.judging import Numbers, Waits
+from turnout.launcher.health.calls.model import Record
+from turnout.launcher.health.checks import Checking, Checks, LeftOut
+from turnout.launcher.health.hangs import Act, Hangs, Seen, Watch
+from turnout.launcher.health.hangs import Limits as Patience
+from turnout.launcher.health.model import Limits, Rule
+from turnout.launcher.health.probe import ON_CPU, ON_DEVICE, Plan, Probing, Report, Sizes, Stage
+from turnout.launcher.health.stacks.hanging import Hanging
+from turnout.launcher.health.stacks.hanging import Stage as Hung
+from turnout.launcher.health.stacks.model import Showing, Thread
+from turnout.launcher.health.switchbox import Box
+from turnout.launcher.model import Reason
 
 MIB = 1 << 20
 PAIRS = ((0, 1), (2, 4), (3, 5), (6, 7))

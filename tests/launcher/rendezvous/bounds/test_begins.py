@@ -4,16 +4,26 @@ from dataclasses import fields
 
 import pytest
 
-from launcher.health.stacks.hanging import Hanging
-from launcher.model import Budget, Reason, Record, Terms
-from launcher.rendezvous.arbiter import MOST_BYTES, MOST_ROUND, BadRecord, Held, Verdict, Why, next_round, seal, unseal
-from launcher.rendezvous.held import Choice
-from launcher.rendezvous.seek import Seek, paused
-from launcher.rendezvous.state import Handing, Joined, Known, Lost, Phase, State, StepDown, Unanswered
-from launcher.rendezvous.step import begin, succeed
-from launcher.rendezvous.turn import awaited
-from launcher.wire import Base
 from tests.launcher.rendezvous.story import Story, member
+from turnout.launcher.health.stacks.hanging import Hanging
+from turnout.launcher.model import Budget, Reason, Record, Terms
+from turnout.launcher.rendezvous.arbiter import (
+    MOST_BYTES,
+    MOST_ROUND,
+    BadRecord,
+    Held,
+    Verdict,
+    Why,
+    next_round,
+    seal,
+    unseal,
+)
+from turnout.launcher.rendezvous.held import Choice
+from turnout.launcher.rendezvous.seek import Seek, paused
+from turnout.launcher.rendezvous.state import Handing, Joined, Known, Lost, Phase, State, StepDown, Unanswered
+from turnout.launcher.rendezvous.step import begin, succeed
+from turnout.launcher.rendezvous.turn import awaited
+from turnout.launcher.wire import Base
 
 TERMS = Terms(2, 4, last_call_s=30.0)
 NOTHING = {

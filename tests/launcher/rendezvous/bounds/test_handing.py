@@ -2,11 +2,11 @@
 
 import pytest
 
-from launcher.keeping import ALL, BARRED, MOST_LIES
-from launcher.model import World
-from launcher.rendezvous.held import restorable
-from launcher.wire import Beat, Handover, Held, Reached, Stop, StopAt, Succeeded
 from tests.launcher.rendezvous.story import Story, member
+from turnout.launcher.keeping import ALL, BARRED, MOST_LIES
+from turnout.launcher.model import World
+from turnout.launcher.rendezvous.held import restorable
+from turnout.launcher.wire import Beat, Handover, Held, Reached, Stop, StopAt, Succeeded
 
 
 def running(names="abc", nnodes="1:3", **more):

@@ -2,11 +2,12 @@
 
 import pytest
 
-from launcher.health.frames import Hung
-from launcher.model import Reason
-from launcher.rendezvous.state import Claim, Joined, Lost, Phase, Said, StepDown, Unanswered, Wake
-from launcher.rendezvous.step import step
-from launcher.wire import (
+from tests.launcher.rendezvous.story import Story, member, replace
+from turnout.launcher.health.frames import Hung
+from turnout.launcher.model import Reason
+from turnout.launcher.rendezvous.state import Claim, Joined, Lost, Phase, Said, StepDown, Unanswered, Wake
+from turnout.launcher.rendezvous.step import step
+from turnout.launcher.wire import (
     Base,
     Beat,
     Finish,
@@ -18,7 +19,6 @@ from launcher.wire import (
     Succeeded,
     Waiting,
 )
-from tests.launcher.rendezvous.story import Story, member, replace
 
 
 def running(names="abc", nnodes="1:3", **more):

@@ -6,11 +6,12 @@ and meeting/finding.py, leading.py and door.py. A pause stops a whole host.
 
 from dataclasses import replace
 
-from launcher.health.frames import Hung, Probe, ShowStacks, Stacks
-from launcher.model import Budget, Exit, Member, Reason, Record
-from launcher.rendezvous import arbiter
-from launcher.rendezvous.follow import accepts
-from launcher.rendezvous.seek import (
+from tests.launcher.rendezvous.machine.leads import BEAT_S, RENEW_S, SILENCE_S, Leads
+from turnout.launcher.health.frames import Hung, Probe, ShowStacks, Stacks
+from turnout.launcher.model import Budget, Exit, Member, Reason, Record
+from turnout.launcher.rendezvous import arbiter
+from turnout.launcher.rendezvous.follow import accepts
+from turnout.launcher.rendezvous.seek import (
     GiveUp,
     Go,
     Lead,
@@ -24,8 +25,8 @@ from launcher.rendezvous.seek import (
     paused,
     redirected,
 )
-from launcher.rendezvous.step import begin, succeed
-from launcher.wire import (
+from turnout.launcher.rendezvous.step import begin, succeed
+from turnout.launcher.wire import (
     Base,
     Failed,
     Finish,
@@ -42,7 +43,6 @@ from launcher.wire import (
     Waiting,
     Welcome,
 )
-from tests.launcher.rendezvous.machine.leads import BEAT_S, RENEW_S, SILENCE_S, Leads
 
 GREET_S, HOLD_S, FAREWELL_S = 5.0, 3.0, 6.0
 PORT = 29400

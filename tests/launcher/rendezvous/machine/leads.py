@@ -5,10 +5,10 @@ It decides by rendezvous.step and liveness, which are the real ones.
 
 from dataclasses import replace
 
-from launcher.health.stacks.hanging import Merge
-from launcher.model import Reason
-from launcher.rendezvous.liveness import excused, silent
-from launcher.rendezvous.state import (
+from turnout.launcher.health.stacks.hanging import Merge
+from turnout.launcher.model import Reason
+from turnout.launcher.rendezvous.liveness import excused, silent
+from turnout.launcher.rendezvous.state import (
     Claim,
     Denied,
     Drop,
@@ -26,9 +26,9 @@ from launcher.rendezvous.state import (
     Unfenced,
     Wake,
 )
-from launcher.rendezvous.step import steps
-from launcher.rendezvous.turn import awaited
-from launcher.wire import Base, Beat, Formed, Redirect, Successor, Welcome
+from turnout.launcher.rendezvous.step import steps
+from turnout.launcher.rendezvous.turn import awaited
+from turnout.launcher.wire import Base, Beat, Formed, Redirect, Successor, Welcome
 
 BEAT_S, SILENCE_S, RENEW_S = 2.0, 10.0, 5.0
 

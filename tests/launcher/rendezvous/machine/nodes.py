@@ -6,13 +6,13 @@ is trouble: who is in it may be blamed, and where faults and trouble are more th
 
 from dataclasses import dataclass, field
 
-from launcher.health.checks import AGAIN_S, Checking
-from launcher.health.frames import Probe, Probed
-from launcher.health.hangs import Act
-from launcher.health.stacks.hanging import Hanging, Merge, Merged
-from launcher.model import Exit, Reason
-from launcher.rendezvous.state import Tell, Told
-from launcher.wire import Finish, Formed
+from turnout.launcher.health.checks import AGAIN_S, Checking
+from turnout.launcher.health.frames import Probe, Probed
+from turnout.launcher.health.hangs import Act
+from turnout.launcher.health.stacks.hanging import Hanging, Merge, Merged
+from turnout.launcher.model import Exit, Reason
+from turnout.launcher.rendezvous.state import Tell, Told
+from turnout.launcher.wire import Finish, Formed
 
 COMPUTE_S, STAGE_S, MEET_S, ROUND_S = 0.5, 3.0, 4.0, 12.0
 ALONE = ("broken", "stuck", "mute", "unfit")  # shown by the node itself: it fails, never ends, never answers, says so

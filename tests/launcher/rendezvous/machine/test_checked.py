@@ -6,13 +6,13 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from launcher.health.hangs import Act
-from launcher.model import Reason
-from launcher.rendezvous.state import Phase
 from tests.launcher.rendezvous.machine.agents import Agent
 from tests.launcher.rendezvous.machine.nodes import HARD, SLOW, Nodes
 from tests.launcher.rendezvous.machine.test_machine import IMPORTS, PATIENCE_S, WHO, Machine, Majority, case
 from tests.launcher.rendezvous.machine.yard import Yard
+from turnout.launcher.health.hangs import Act
+from turnout.launcher.model import Reason
+from turnout.launcher.rendezvous.state import Phase
 
 HOW = st.sampled_from([*HARD, *SLOW])
 

@@ -5,10 +5,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from launcher.model import Terms
-from launcher.rendezvous.state import Phase
 from tests.launcher.rendezvous.machine.agents import Agent
 from tests.launcher.rendezvous.machine.yard import Yard
+from turnout.launcher.model import Terms
+from turnout.launcher.rendezvous.state import Phase
 
 PEACE_S = 600.0
 WHO = st.integers(0, 4)

@@ -4,9 +4,9 @@ from itertools import product
 
 import pytest
 
-from launcher.model import Terms
 from tests.launcher.rendezvous.machine.agents import Agent
 from tests.launcher.rendezvous.machine.yard import Yard
+from turnout.launcher.model import Terms
 
 GAPS_S = (1.0, 6.0, 40.0)  # too short to be noticed by silence, as in the field, and after everybody has settled
 

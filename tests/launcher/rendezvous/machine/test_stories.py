@@ -2,9 +2,9 @@
 
 import pytest
 
-from launcher.model import Terms
 from tests.launcher.rendezvous.machine.agents import Agent
 from tests.launcher.rendezvous.machine.yard import Yard
+from turnout.launcher.model import Terms
 
 
 def yard(members, nnodes, mode="arbiter"):

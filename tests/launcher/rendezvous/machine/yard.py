@@ -7,8 +7,8 @@ Who connects again may so be heard twice. The agents are in agents.py.
 from collections import deque
 from dataclasses import dataclass, field, replace
 
-from launcher.model import Terms
-from launcher.rendezvous.arbiter import Held, StaleRound, claimed
+from turnout.launcher.model import Terms
+from turnout.launcher.rendezvous.arbiter import Held, StaleRound, claimed
 
 TICK_S = 0.5
 DELAY_S = 1.0  # what has lain for so long is delivered by the next tick, where a path is

@@ -3,8 +3,8 @@
 import torch
 import torch.distributed.checkpoint as dcp
 
-from launcher.shell.saving.dcp import FlashStorageReader, FlashStorageWriter
-from launcher.shell.saving.dcp_reading import memories
+from turnout.launcher.shell.saving.dcp import FlashStorageReader, FlashStorageWriter
+from turnout.launcher.shell.saving.dcp_reading import memories
 
 
 class Alone:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from launcher.shell.saving.dcp_reading import memories
 from tests.launcher.saving.dcp.alone import Alone
+from turnout.launcher.shell.saving.dcp_reading import memories
 
 
 @pytest.fixture

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from torch.distributed.checkpoint.api import CheckpointException
 
-from launcher.checkpoint.layout import Spec, head_of, pack, read_head
-from launcher.checkpoint.manifest import Manifest, write
-from launcher.checkpoint.sums import sums_of
-from launcher.errors import BadCheckpoint
-from launcher.shell.storage.opening import open_store
-from launcher.shell.storage.writer import Saving, persist
 from tests.launcher.saving.dcp.alone import same
+from turnout.launcher.checkpoint.layout import Spec, head_of, pack, read_head
+from turnout.launcher.checkpoint.manifest import Manifest, write
+from turnout.launcher.checkpoint.sums import sums_of
+from turnout.launcher.errors import BadCheckpoint
+from turnout.launcher.shell.storage.opening import open_store
+from turnout.launcher.shell.storage.writer import Saving, persist
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is", "ignore:.*is deprecated")
 

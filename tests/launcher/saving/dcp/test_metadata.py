@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed.checkpoint.metadata import TensorProperties, TensorStorageMetadata
 
-from launcher.errors import BadCheckpoint
-from launcher.shell.saving import dcp_metadata
-from launcher.shell.saving.dcp_metadata import Chunk, Table, Tensor
+from turnout.launcher.errors import BadCheckpoint
+from turnout.launcher.shell.saving import dcp_metadata
+from turnout.launcher.shell.saving.dcp_metadata import Chunk, Table, Tensor
 
 names = st.text(max_size=5)
 sizes = st.integers(0, 1 << 40)

@@ -8,8 +8,8 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 
-from launcher.shell.saving.dcp import FlashLoadPlanner, FlashStorageWriter
 from tests.launcher.saving.dcp.alone import a_state, same
+from turnout.launcher.shell.saving.dcp import FlashLoadPlanner, FlashStorageWriter
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is", "ignore:.*is deprecated")
 

@@ -8,10 +8,10 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 
 from hack.bench.saving.worlds import sharded
-from launcher.checkpoint.sums import CHUNK_BYTES
-from launcher.errors import BadCheckpoint
-from launcher.shell.saving.dcp import FlashStorageWriter
 from tests.launcher.saving.dcp.alone import a_state, same
+from turnout.launcher.checkpoint.sums import CHUNK_BYTES
+from turnout.launcher.errors import BadCheckpoint
+from turnout.launcher.shell.saving.dcp import FlashStorageWriter
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is", "ignore:.*is deprecated")
 

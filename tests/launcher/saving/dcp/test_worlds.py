@@ -12,13 +12,13 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 
-from launcher.checkpoint.manifest import Manifest, read, write
-from launcher.shell.saving.dcp import FlashStorageReader
 from tests.launcher.agents.crew import free_port
+from turnout.launcher.checkpoint.manifest import Manifest, read, write
+from turnout.launcher.shell.saving.dcp import FlashStorageReader
 
 ROOT = Path(__file__).resolve().parents[4]
 WORLDS, TRAINS = (Path(__file__).parents[1] / "scripts" / name for name in ("worlds.py", "trains.py"))
-AHEAD = "torch,torch._dynamo,torch.distributed.fsdp,torch.distributed.checkpoint,launcher.shell.saving.dcp"
+AHEAD = "torch,torch._dynamo,torch.distributed.fsdp,torch.distributed.checkpoint,turnout.launcher.shell.saving.dcp"
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is", "ignore:.*is deprecated")
 
 
@@ -158,7 +158,7 @@ def train(folder, log, last, killed=0, processes=2, workers=1):
     for at, memory in enumerate(folders):
         memory.mkdir(exist_ok=True)
         command = (
-            "setpriv", "--pdeathsig", "KILL", sys.executable, "-m", "launcher", *meeting, "--name", f"w{at}",
+            "setpriv", "--pdeathsig", "KILL", sys.executable, "-m", "turnout.launcher", *meeting, "--name", f"w{at}",
             "--nproc-per-node", str(processes // workers), "--max-restarts", "1", "--preload", AHEAD,
             str(TRAINS), str(log), str(folder), str(last), str(killed),
         )  # fmt: skip

@@ -15,24 +15,24 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 
-from launcher.checkpoint.generations import PAGE_BYTES, offset_of, read_identity
-from launcher.checkpoint.manifest import read, read_note, write, write_note
-from launcher.checkpoint.retention import Latest
-from launcher.checkpoint.sums import sum_of, sums_of
-from launcher.errors import BadCheckpoint, NewerFormat, StorageFailed
-from launcher.flash_checkpoint import DdpCheckpointer, FsdpShardCheckpointer
-from launcher.shell.memory.arena import Arena
-from launcher.shell.saving import dcp_metadata
-from launcher.shell.saving.dcp import FlashStorageReader
-from launcher.shell.saving.dcp_reading import memories
-from launcher.shell.saving.frameworks.parts import Parts
-from launcher.shell.saving.laying import state_of
-from launcher.shell.storage.folder import Folder
-from launcher.shell.storage.reader import newest
-from launcher.shell.storage.sweeping import retire
 from tests.launcher.saving.golden.writes import GENERATION, OWNER, SEED, STEP, WRITERS, parts, sharded, state
 from tests.launcher.saving.states import same
 from tests.launcher.storage.world import Said, commit, save, save_all
+from turnout.launcher.checkpoint.generations import PAGE_BYTES, offset_of, read_identity
+from turnout.launcher.checkpoint.manifest import read, read_note, write, write_note
+from turnout.launcher.checkpoint.retention import Latest
+from turnout.launcher.checkpoint.sums import sum_of, sums_of
+from turnout.launcher.errors import BadCheckpoint, NewerFormat, StorageFailed
+from turnout.launcher.flash_checkpoint import DdpCheckpointer, FsdpShardCheckpointer
+from turnout.launcher.shell.memory.arena import Arena
+from turnout.launcher.shell.saving import dcp_metadata
+from turnout.launcher.shell.saving.dcp import FlashStorageReader
+from turnout.launcher.shell.saving.dcp_reading import memories
+from turnout.launcher.shell.saving.frameworks.parts import Parts
+from turnout.launcher.shell.saving.laying import state_of
+from turnout.launcher.shell.storage.folder import Folder
+from turnout.launcher.shell.storage.reader import newest
+from turnout.launcher.shell.storage.sweeping import retire
 
 ROOT = Path(__file__).resolve().parents[4]
 FORMATS = Path(__file__).with_name("formats")

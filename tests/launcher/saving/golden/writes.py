@@ -20,18 +20,18 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
-from launcher.checkpoint import generations, manifest
-from launcher.checkpoint.generations import Identity, offset_of, table_at
-from launcher.checkpoint.sums import sums_of
-from launcher.flash_checkpoint import DdpCheckpointer
-from launcher.shell.memory.arena import Arena
-from launcher.shell.saving import dcp_metadata
-from launcher.shell.saving.checkpointer import Checkpointer
-from launcher.shell.saving.dcp import FlashStorageWriter
-from launcher.shell.saving.dcp_reading import memories
-from launcher.shell.saving.frameworks.parts import Parts
-from launcher.shell.saving.laying import Laying
-from launcher.shell.saving.tensors import NAMES, over
+from turnout.launcher.checkpoint import generations, manifest
+from turnout.launcher.checkpoint.generations import Identity, offset_of, table_at
+from turnout.launcher.checkpoint.sums import sums_of
+from turnout.launcher.flash_checkpoint import DdpCheckpointer
+from turnout.launcher.shell.memory.arena import Arena
+from turnout.launcher.shell.saving import dcp_metadata
+from turnout.launcher.shell.saving.checkpointer import Checkpointer
+from turnout.launcher.shell.saving.dcp import FlashStorageWriter
+from turnout.launcher.shell.saving.dcp_reading import memories
+from turnout.launcher.shell.saving.frameworks.parts import Parts
+from turnout.launcher.shell.saving.laying import Laying
+from turnout.launcher.shell.saving.tensors import NAMES, over
 
 SEED, STEP = 7, 3
 OWNER = Identity("golden", "w0", 0, "boot", 1)

@@ -10,9 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.errors import BadState
-from launcher.shell.saving.laying import Laying
 from tests.launcher.saving.states import DTYPES, tensor_of, training
+from turnout.launcher.errors import BadState
+from turnout.launcher.shell.saving.laying import Laying
 
 PLACES = [("model", "a"), ("model", "b"), ("model", "c"), ("optimizer", 0, "exp"), ("optimizer", 1, "exp")]
 WAYS = ("as it is", "transposed", "every other one", "a parameter")

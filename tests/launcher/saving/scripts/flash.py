@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.optimizer import load_sharded_optimizer_state_
 from torch.distributed.fsdp import FullyShardedDataParallel, StateDictType
 from torch.nn.parallel import DistributedDataParallel
 
-from launcher.flash_checkpoint import DdpCheckpointer, FsdpShardCheckpointer, StorageType
+from turnout.launcher.flash_checkpoint import DdpCheckpointer, FsdpShardCheckpointer, StorageType
 
 folder, kind, last, killed = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 rank, restarts = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])

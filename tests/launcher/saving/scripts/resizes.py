@@ -17,8 +17,8 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.distributed.tensor import DTensor, Shard
 from worlds import Model, fully_shard, init_device_mesh, leaves
 
-from launcher.shell.progress import Steps
-from launcher.shell.saving.dcp import FlashStorageReader, FlashStorageWriter
+from turnout.launcher.shell.progress import Steps
+from turnout.launcher.shell.saving.dcp import FlashStorageReader, FlashStorageWriter
 
 folder, words = sys.argv[1], int(sys.argv[2] if len(sys.argv) > 2 else 0) // 8
 checkpoints = os.path.join(folder, "checkpoints")

@@ -16,7 +16,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from worlds import Model, fully_shard, init_device_mesh, learn, leaves
 
-from launcher.shell.saving.dcp import FlashStorageReader, FlashStorageWriter
+from turnout.launcher.shell.saving.dcp import FlashStorageReader, FlashStorageWriter
 
 log, folder, last, killed = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 restarts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])

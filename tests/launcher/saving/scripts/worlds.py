@@ -24,10 +24,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, StateDictType, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from launcher.flash_checkpoint import FsdpShardCheckpointer
-from launcher.shell.saving.dcp import FlashStorageReader, FlashStorageWriter
-from launcher.shell.saving.dcp_reading import memories
-from launcher.shell.saving.frameworks.parts import Parts
+from turnout.launcher.flash_checkpoint import FsdpShardCheckpointer
+from turnout.launcher.shell.saving.dcp import FlashStorageReader, FlashStorageWriter
+from turnout.launcher.shell.saving.dcp_reading import memories
+from turnout.launcher.shell.saving.frameworks.parts import Parts
 
 folder = Path(sys.argv[1])
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from launcher.flash_checkpoint import FsdpShardCheckpointer
-from launcher.shell.saving.dcp_reading import memories
+from turnout.launcher.flash_checkpoint import FsdpShardCheckpointer
+from turnout.launcher.shell.saving.dcp_reading import memories
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is", "ignore:.*is deprecated")
 

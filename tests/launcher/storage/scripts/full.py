@@ -9,10 +9,10 @@ sys.path.insert(0, str(Path(__file__).parents[4]))
 
 import pytest
 
-from launcher.errors import StorageFailed
-from launcher.shell.storage.folder import Folder
-from launcher.shell.storage.reader import newest, steps
 from tests.launcher.storage.world import Said, commit, save, save_all, whole
+from turnout.launcher.errors import StorageFailed
+from turnout.launcher.shell.storage.folder import Folder
+from turnout.launcher.shell.storage.reader import newest, steps
 
 
 def fill(path):

@@ -1,0 +1,76 @@
+"""Turnout: topology-aware gangs, queue-aware elasticity and memory checkpoints for GPU training on Kubernetes.
+
+A training script imports what it needs from here; torch is imported with the first name that needs it. Beside this
+file lie links to the rooms at the top of the tree: they make `turnout` the only name that an installation takes.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from turnout.launcher.batch import ElasticBatch
+    from turnout.launcher.data import ElasticSampler
+    from turnout.launcher.flash_checkpoint import (
+        DdpCheckpointer,
+        FsdpShardCheckpointer,
+        KeepLatestStepStrategy,
+        KeepStepIntervalStrategy,
+        StorageType,
+    )
+    from turnout.launcher.rates import Rule, following, scaled, warmed, world_of
+    from turnout.launcher.shell.progress import Steps
+    from turnout.launcher.shell.saving.checkpointer import Checkpointer
+    from turnout.launcher.shell.saving.dcp import FlashStorageReader, FlashStorageWriter
+
+_HOMES = {
+    "Checkpointer": "turnout.launcher.shell.saving.checkpointer",
+    "DdpCheckpointer": "turnout.launcher.flash_checkpoint",
+    "ElasticBatch": "turnout.launcher.batch",
+    "ElasticSampler": "turnout.launcher.data",
+    "FlashStorageReader": "turnout.launcher.shell.saving.dcp",
+    "FlashStorageWriter": "turnout.launcher.shell.saving.dcp",
+    "FsdpShardCheckpointer": "turnout.launcher.flash_checkpoint",
+    "KeepLatestStepStrategy": "turnout.launcher.flash_checkpoint",
+    "KeepStepIntervalStrategy": "turnout.launcher.flash_checkpoint",
+    "Rule": "turnout.launcher.rates",
+    "Steps": "turnout.launcher.shell.progress",
+    "StorageType": "turnout.launcher.flash_checkpoint",
+    "following": "turnout.launcher.rates",
+    "scaled": "turnout.launcher.rates",
+    "warmed": "turnout.launcher.rates",
+    "world_of": "turnout.launcher.rates",
+}
+
+__all__ = [
+    "Checkpointer",
+    "DdpCheckpointer",
+    "ElasticBatch",
+    "ElasticSampler",
+    "FlashStorageReader",
+    "FlashStorageWriter",
+    "FsdpShardCheckpointer",
+    "KeepLatestStepStrategy",
+    "KeepStepIntervalStrategy",
+    "Rule",
+    "Steps",
+    "StorageType",
+    "following",
+    "scaled",
+    "warmed",
+    "world_of",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name from its room, once, when it is asked for first."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'turnout' has no attribute {name!r}")
+    found: object = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})
