@@ -18,11 +18,13 @@ import msgspec
 
 from turnout.launcher.checkpoint.wire import (
     Agreed,
+    Done,
     End,
     Failed,
     Holdings,
     Inherit,
     Look,
+    Refused,
     Seat,
     Settle,
     Stored,
@@ -147,8 +149,8 @@ class KeeperBeside:
         if seat.fetch:
             await self._start()
         answer = await self._ask(Agreed(step, seat, carry), FETCH_S if seat.fetch else ANSWER_S)
-        if seat.fetch and (answer is None or isinstance(answer, Failed)):
-            raise Unfetched(answer.detail if isinstance(answer, Failed) else "the keeper does not answer")
+        if seat.fetch and not isinstance(answer, Done):
+            raise Unfetched(answer.detail if isinstance(answer, Failed | Refused) else "the keeper does not answer")
 
     async def inherit(self, order: Handover) -> None:
         """Keep what it names of workers that leave, as far as it is to be had in time."""
