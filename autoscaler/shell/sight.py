@@ -14,7 +14,7 @@ from turnout.autoscaler.nodes.ward import Ward
 from turnout.autoscaler.seeing import strays
 from turnout.autoscaler.seeing.slim import slim
 from turnout.autoscaler.view import View
-from turnout.jobs.gang import Dialect, GangKey
+from turnout.jobs.gang import POD_GROUP_PATHS, GangKey
 from turnout.jobs.model import JobKind
 from turnout.jobs.queues import koordinator, kueue, namespace, volcano
 from turnout.jobs.queues.model import Object, QueueSpec
@@ -46,13 +46,6 @@ _QUEUES: dict[str, Callable[[Object], QueueSpec]] = {
 def _at(path: str, key: Key | ObjectMeta) -> str:
     """One object that speaks of a queue."""
     return f"{path} {key.namespace}/{key.name}"
-
-
-_POD_GROUPS = {
-    Dialect.VOLCANO: "/apis/scheduling.volcano.sh/v1beta1/podgroups",
-    Dialect.KOORDINATOR: "/apis/scheduling.sigs.k8s.io/v1alpha1/podgroups",
-    Dialect.PLUGINS: "/apis/scheduling.x-k8s.io/v1alpha1/podgroups",
-}
 
 
 class Class(Struct):
@@ -149,7 +142,7 @@ class Sight:
 
     def _watch_groups(self) -> None:
         groups = self._view.strays
-        for dialect, path in _POD_GROUPS.items():
+        for dialect, path in POD_GROUP_PATHS.items():
             self._watch(
                 path,
                 path,

@@ -8,7 +8,7 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from turnout.jobs.gang import Dialect
+from turnout.jobs.gang import POD_GROUP_PATHS, Dialect
 from turnout.kube.feed import Key
 from turnout.kube.objects import ConfigMap, Node, Owner, Pod, PodGroup
 from turnout.kube.shell.clock import Clock
@@ -20,11 +20,6 @@ from turnout.topology.sources.accept import Drawn, MapInUse, MapOutcome, draw
 
 log = logging.getLogger("turnout.extender")
 
-POD_GROUPS = {
-    Dialect.VOLCANO: "/apis/scheduling.volcano.sh/v1beta1/podgroups",
-    Dialect.KOORDINATOR: "/apis/scheduling.sigs.k8s.io/v1alpha1/podgroups",
-    Dialect.PLUGINS: "/apis/scheduling.x-k8s.io/v1alpha1/podgroups",
-}
 OWNERS = {"Job": "/apis/batch/v1/jobs", "StatefulSet": "/apis/apps/v1/statefulsets"}
 UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
 TIDY_S = 5.0
@@ -118,7 +113,7 @@ class Sight:
                 params={"fieldSelector": f"metadata.name={name}"},
             ),
         }
-        for dialect, path in POD_GROUPS.items():
+        for dialect, path in POD_GROUP_PATHS.items():
             self.reflectors[f"podgroups.{dialect.value}"] = watch(path, PodGroup, _Groups(view, dialect), optional=True)
         for kind, path in OWNERS.items():
             self.reflectors[path.rsplit("/", 1)[1]] = watch(path, Owner, _Owners(view, kind), optional=True)
