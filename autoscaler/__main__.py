@@ -10,7 +10,7 @@ import random
 import socket
 import sys
 import uuid
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -37,7 +37,7 @@ from turnout.kube.shell.client import Client
 from turnout.kube.shell.clock import RealClock
 from turnout.kube.shell.events import EventRecorder
 from turnout.kube.shell.lease import Elector, LeaseSettings
-from turnout.kube.shell.program import lead, until_told
+from turnout.kube.shell.program import lead, together, until_told
 
 log = logging.getLogger("turnout.autoscaler")
 
@@ -85,17 +85,12 @@ async def serve(wanted: Settings) -> None:
             lender = Lender(view, sight, hands, wanted.policy(), clock, teller.decided, metrics, journal)
             words = Words(lender, refs, wanted)
             pages = Pages(client, namespace, clock, words.pages, words.marks, lambda: elector.leading)
-            async with probes(*address(wanted.metrics_bind, "--metrics-bind"), metrics, lambda: sight.whole) as port:
+            async with probes(
+                *address(wanted.metrics_bind, "--metrics-bind"), metrics, lambda: sight.whole
+            ) as port:
                 log.info("serving", extra={"metrics_port": port})
                 leading = lead(elector, lambda: settled(sight), lambda: together(lender.run, *works))
                 await until_told(sight.run(), leading, recorder.run(), pages.run())
-
-
-async def together(*works: Callable[[], Coroutine[None, None, None]]) -> None:
-    """What a leader does, side by side; none goes on without the others."""
-    async with asyncio.TaskGroup() as tasks:
-        for work in works:
-            tasks.create_task(work())
 
 
 class Words:

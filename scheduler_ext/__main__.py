@@ -7,7 +7,6 @@ import gc
 import logging
 import os
 import random
-import signal
 import socket
 import sys
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from turnout.kube.shell import logs
 from turnout.kube.shell.client import Client
 from turnout.kube.shell.clock import Clock, RealClock
 from turnout.kube.shell.events import EventRecorder
+from turnout.kube.shell.program import until_told
 from turnout.scheduler_ext.errors import BadCertificate
 from turnout.scheduler_ext.settings import Settings, extender_settings
 from turnout.scheduler_ext.shell.front import Front, Listen
@@ -62,23 +62,12 @@ async def serve(settings: Settings, metrics: Metrics | None = None) -> None:
 
 async def run_until_told(sight: Sight, events: EventRecorder, front: Front, clock: Clock) -> None:
     """Do all of it until SIGTERM or SIGINT. Raises what the first part of it fails with: nothing dies in silence."""
-    told = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, told.set)
-    tasks = [asyncio.create_task(work) for work in (sight.run(), events.run(), front.follow(clock), _settle(sight))]
-    ended = asyncio.create_task(told.wait())
-    try:
-        waiting = {ended, *tasks}
-        while not told.is_set() and not tasks[0].done():
-            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()  # a fault of ours: end with it, so that somebody starts us afresh
+
+    async def leave() -> None:
         front.leave()
-        await asyncio.sleep(LEAVE_S)
-    finally:
-        for task in [*tasks, ended]:
-            task.cancel()
-        await asyncio.gather(*tasks, ended, return_exceptions=True)
+        await clock.sleep(LEAVE_S)
+
+    await until_told(sight.run(), events.run(), may_end=(front.follow(clock), _settle(sight)), leave=leave)
 
 
 async def _settle(sight: Sight) -> None:

@@ -14,9 +14,8 @@ import random
 import socket
 import sys
 import uuid
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from turnout.kube.errors import BadKubeconfig
 from turnout.kube.flags import BadSetting, address, build, check_name
@@ -25,7 +24,7 @@ from turnout.kube.shell import logs
 from turnout.kube.shell.client import Client
 from turnout.kube.shell.clock import RealClock
 from turnout.kube.shell.lease import Elector
-from turnout.kube.shell.program import lead, until_told
+from turnout.kube.shell.program import lead, together, until_told
 from turnout.scheduler_ext.model import Notice, Rules
 from turnout.scheduler_ext.plans.nominate import Nominating
 from turnout.scheduler_ext.settings import add_common
@@ -101,15 +100,9 @@ async def serve(settings: NominatorSettings) -> None:
         with bind(*address(settings.metrics_bind, "--metrics-bind")) as listening:
             await server.listen(listening)
             try:
-                await until_told(sight.run(), lead(elector, sight.synced, lambda: _all(works)))
+                await until_told(sight.run(), lead(elector, sight.synced, lambda: together(*works)))
             finally:
                 await server.close()
-
-
-async def _all(works: Sequence[Callable[[], Coroutine[Any, Any, None]]]) -> None:
-    async with asyncio.TaskGroup() as tasks:
-        for work in works:
-            tasks.create_task(work())
 
 
 async def clear(kubeconfig: str | None, context: str | None) -> int:
