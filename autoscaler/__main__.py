@@ -86,7 +86,7 @@ async def serve(wanted: Settings) -> None:
             words = Words(lender, refs, wanted)
             pages = Pages(client, namespace, clock, words.pages, words.marks, lambda: elector.leading)
             async with probes(
-                *address(wanted.metrics_bind, "--metrics-bind"), metrics, lambda: sight.whole
+                *address(wanted.metrics_bind, "--metrics-bind"), metrics, lambda: sight.has_synced
             ) as port:
                 log.info("serving", extra={"metrics_port": port})
                 leading = lead(elector, lambda: settled(sight), lambda: together(lender.run, *works))

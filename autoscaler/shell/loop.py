@@ -74,7 +74,7 @@ class Lender:
         """One look; how many jobs were written."""
         self._sight.news.clear()
         held = self._hands.held_back(self._view.raw, now_s)
-        seen = without(self._view.observation(now_s, self._sight.age_s(), self._sight.whole), held)
+        seen = without(self._view.observation(now_s, self._sight.age_s(), self._sight.has_synced), held)
         seen = self._idle.looked(seen, now_s)
         self._tell_faults()
         with self._metrics.decide_s.time():

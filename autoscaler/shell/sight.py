@@ -19,15 +19,14 @@ from turnout.jobs.model import JobKind
 from turnout.jobs.queues import koordinator, kueue, namespace, volcano
 from turnout.jobs.queues.model import Object, QueueSpec
 from turnout.kube.feed import Key
-from turnout.kube.objects import ConfigMap, Node, ObjectMeta, Pod, Struct
+from turnout.kube.objects import Node, ObjectMeta, Pod, Struct
 from turnout.kube.shell.clock import Clock
-from turnout.kube.shell.configmap import ConfigMapFollower
-from turnout.kube.shell.reflector import Reflector, Source
+from turnout.kube.shell.informer_factory import ConfigMapFollower, Handlers, InformerFactory
+from turnout.kube.shell.reflector import Source
 from turnout.topology.sources.accept import Drawn, MapInUse, MapOutcome, draw
 
 log = logging.getLogger("turnout.autoscaler")
 
-SYNC_LOOK_S = 0.05
 _MAP_NOT_TAKEN = {MapOutcome.REJECTED: "map_rejected", MapOutcome.HELD: "map_held"}
 _LOCAL_QUEUES = "/apis/kueue.x-k8s.io/v1beta2/localqueues"
 
@@ -68,28 +67,7 @@ class Whole(Struct):
         return made
 
 
-class _Sink:
-    """Hands objects to a view and says that something is new."""
-
-    def __init__(self, put: Callable[[Any], None], drop: Callable[[Key], None], news: Callable[[], None]) -> None:
-        self._put, self._drop, self._news = put, drop, news
-
-    def put(self, obj: Any) -> None:
-        obj.metadata.managed_fields = (
-            None  # who wrote which field: nobody asks, and it holds all bytes that came with it
-        )
-        self._put(obj)
-        self._news()
-
-    def drop(self, key: Key) -> None:
-        self._drop(key)
-        self._news()
-
-    def synced(self) -> None:
-        self._news()
-
-
-class Sight:
+class Sight(InformerFactory):
     """Every watch of the lender. kinds: those whose jobs are resized.
 
     configmaps: namespace/name of the topology map, and of what an admin says of all jobs. ward: of nodes that pods have
@@ -107,10 +85,9 @@ class Sight:
         ward: Ward | None = None,
         hold_large: bool = False,
     ) -> None:
-        self._ward = ward
-        self._clock, self._view, self._source, self._rng = clock, view, source, rng
+        super().__init__(source, clock, rng)
+        self._view, self._ward = view, ward
         self.news = asyncio.Event()
-        self.reflectors: dict[str, Reflector[Any]] = {}
         self._watch("nodes", "/api/v1/nodes", Node, self._put_node, self._drop_node)
         self._watch("pods", "/api/v1/pods", Pod, self._put_pod, self._drop_pod)
         self._watch(
@@ -121,24 +98,21 @@ class Sight:
             lambda key: view.put_class(key.name, None),
         )
         self._map, self._follower = MapInUse(hold_large), ConfigMapFollower(draw, self._take_map)
-        self._watch_configmap(configmaps[0], self._follower)
-        orders = _Sink(lambda obj: view.put_standing(obj.data or {}), lambda _: view.put_standing({}), self.news.set)
-        self._watch_configmap(configmaps[1], orders)
+        self.follow_configmap(configmaps[0], configmaps[0], self._follower)
+        orders = Handlers(lambda obj: view.put_standing(obj.data or {}), lambda _: view.put_standing({}), self.news.set)
+        self.watch_configmap(configmaps[1], configmaps[1], orders)
         self._watch_groups()
         self._watch_queues()
         for kind in kinds.values():
             self._watch_kind(kind)
 
     def _watch(self, name: str, path: str, kind: type[Any], put: Any, drop: Any, **options: Any) -> None:
-        self._tell(name, path, kind, _Sink(put, drop, self.news.set), **options)
+        def put_trimmed(obj: Any) -> None:
+            # Nobody asks who wrote which field, and it holds all bytes that came with it.
+            obj.metadata.managed_fields = None
+            put(obj)
 
-    def _tell(self, name: str, path: str, kind: type[Any], sink: Any, **options: Any) -> None:
-        self.reflectors[name] = Reflector(self._source, path, kind, sink, clock=self._clock, rng=self._rng, **options)
-
-    def _watch_configmap(self, configmap: str, sink: Any) -> None:
-        namespace, _, only = configmap.partition("/")
-        path, fields = f"/api/v1/namespaces/{namespace}/configmaps", {"fieldSelector": f"metadata.name={only}"}
-        self._tell(configmap, path, ConfigMap, sink, params=fields)
+        self.watch(name, path, kind, Handlers(put_trimmed, drop, self.news.set), **options)
 
     def _watch_groups(self) -> None:
         groups = self._view.strays
@@ -183,31 +157,10 @@ class Sight:
             optional=True,
         )
 
-    async def run(self) -> None:
-        """Watch until cancelled. A watch ends only by a fault of ours, which ends the program."""
-        async with asyncio.TaskGroup() as tasks:
-            for reflector in self.reflectors.values():
-                tasks.create_task(reflector.run())
-            tasks.create_task(self._follower.run())
-
-    async def synced(self) -> None:
-        """Wait until every list has been seen once."""
-        while not self.whole:
-            await self._clock.sleep(SYNC_LOOK_S)
-
-    @property
-    def whole(self) -> bool:
-        """Has every list been seen, and the map read?"""
-        return self.map_looked_at and all(reflector.has_synced for reflector in self.reflectors.values())
-
     @property
     def map_looked_at(self) -> bool:
         """True if the map, or that there is none, has been seen."""
-        return self._map.looked
-
-    def age_s(self) -> float:
-        """How long ago the quietest watch told anything; one that lives does it once a minute at least."""
-        return self._clock.monotonic() - min(each.last_event_s for each in self.reflectors.values())
+        return self._follower.has_synced
 
     def _put_node(self, node: Node) -> None:
         if self._ward is not None:

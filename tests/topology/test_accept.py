@@ -106,9 +106,7 @@ def test_no_text_makes_it_stumble_and_no_message_grows_long(text, key):
 
 def test_the_same_text_is_judged_once_and_again_once_its_map_was_gone_or_is_confirmed():
     in_use, new = MapInUse(hold_large=True), draw({TEXT: ""})
-    assert not in_use.looked
     assert in_use.take(drawn([1, 2], [3]), {}).outcome is MapOutcome.APPLIED
-    assert in_use.looked
     assert in_use.take(drawn([1, 2], [3]), {"a": "label"}) is None
     assert in_use.take(new, {}).outcome is MapOutcome.HELD
     assert in_use.take(new, {}) is None

@@ -89,14 +89,12 @@ class MapInUse:
         self._hold_large = hold_large
         self._fabric: Fabric | None = None
         self._judged: tuple[str, str] | None = None
-        self.looked = False  # has the ConfigMap, or its absence, been seen?
 
     def take(self, drawn: Drawn | None, annotations: Mapping[str, str]) -> Verdict | None:
         """Decide on the ConfigMap as it is now. drawn: None when there is no ConfigMap.
 
         Returns None where neither its text nor its confirmation is new: the plans in hand stay good.
         """
-        self.looked = True
         if drawn is None:
             self._judged = None
             return Verdict(None, MapOutcome.MISSING, "the topology ConfigMap is gone; the last good map stays")

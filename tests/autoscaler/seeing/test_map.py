@@ -68,7 +68,7 @@ class Program:
             self.sight = autoscaler_watches.Sight(view, self.source, KINDS, clock, rng, watched, hold_large=hold_large)
 
     def synced(self):
-        return self.sight.whole if isinstance(self.sight, autoscaler_watches.Sight) else not self.sight.waiting_for()
+        return self.sight.has_synced
 
     def _note(self, view):
         use_map = view.use_map
