@@ -7,11 +7,11 @@ Source: CS-21; docs/facts/reliability.md 2
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable
 
 import msgspec
 from aiohttp import hdrs, web
 
+from turnout.kube.shell.probes import probe_pages
 from turnout.scheduler_ext.model import Adviser
 from turnout.scheduler_ext.shell.connection import Connection, Limits, Server, refusal
 from turnout.scheduler_ext.shell.metrics import Metrics
@@ -24,14 +24,9 @@ class Health:
     """Handles every request of the plain port."""
 
     def __init__(self, adviser: Adviser, metrics: Metrics, limits: Limits = LIMITS) -> None:
-        self._adviser, self._metrics, self._limits = adviser, metrics, limits
+        self._adviser, self._limits = adviser, limits
         self._leaving = False
-        self._pages: dict[str, Callable[[web.BaseRequest], web.Response]] = {
-            "/healthz": lambda _: _text(200, "ok"),
-            "/readyz": self._readyz,
-            "/metrics": self._scrape,
-            "/debug/view": self._view,
-        }
+        self._pages = {**probe_pages(self._unready, metrics.page), "/debug/view": self._view}
 
     def server(self) -> Server:
         """A server of these pages, not yet listening."""
@@ -54,14 +49,8 @@ class Health:
             return refusal(405, "only GET")
         return page(request)
 
-    def _readyz(self, _: web.BaseRequest) -> web.Response:
-        why = "leaving" if self._leaving else self._adviser.unready()
-        return _text(200, "ok") if why is None else _text(503, why)
-
-    def _scrape(self, _: web.BaseRequest) -> web.Response:
-        response = web.Response(body=self._metrics.page())
-        response.headers[hdrs.CONTENT_TYPE] = "text/plain; version=0.0.4; charset=utf-8"
-        return response
+    def _unready(self) -> str | None:
+        return "leaving" if self._leaving else self._adviser.unready()
 
     def _view(self, request: web.BaseRequest) -> web.Response:
         peer = request.transport.get_extra_info("peername") if request.transport else None
@@ -84,7 +73,3 @@ def _is_loopback(text: str) -> bool:
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         return address.ipv4_mapped.is_loopback  # a caller by IPv4 on a socket for both
     return address.is_loopback
-
-
-def _text(status: int, text: str) -> web.Response:
-    return web.Response(text=text + "\n", status=status)

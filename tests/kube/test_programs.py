@@ -1,4 +1,4 @@
-"""What our programs share: informers that are waited for together, and running until told to end."""
+"""What our programs share: informers that are waited for together, probes, and running until told to end."""
 
 import asyncio
 import os
@@ -15,6 +15,7 @@ from turnout.kube.errors import BadQuantity, Unreachable
 from turnout.kube.feed import Key
 from turnout.kube.objects import Pod
 from turnout.kube.shell.informer_factory import ConfigMapFollower, Handlers, InformerFactory
+from turnout.kube.shell.probes import probe_pages
 from turnout.kube.shell.program import together, until_told
 
 PODS, MAPS = "/api/v1/pods", "/api/v1/namespaces/maps/configmaps"
@@ -184,6 +185,20 @@ def test_an_object_that_cannot_be_used_changes_nothing():
     with pytest.raises(BadQuantity):
         Handlers(put, put, lambda: changed.append(1)).put(SimpleNamespace())
     assert not changed
+
+
+@pytest.mark.parametrize(("path", "why", "answer"), [
+    pytest.param("/healthz", None, (200, b"ok\n"), id="one that is ready is alive"),
+    pytest.param("/healthz", "leaving", (200, b"ok\n"), id="one that is not ready is alive too"),
+    pytest.param("/readyz", None, (200, b"ok\n"), id="one that is ready"),
+    pytest.param("/readyz", "leaving", (503, b"leaving\n"), id="one that is not ready says why"),
+    pytest.param("/metrics", "leaving", (200, b"up 1\n"), id="metrics are shown at any time"),
+])  # fmt: skip
+def test_the_probe_pages_of_a_service(path, why, answer):
+    response = probe_pages(lambda: why, lambda: b"up 1\n")[path](None)
+    assert (response.status, response.body) == answer
+    prometheus = "text/plain; version=0.0.4; charset=utf-8"
+    assert (response.headers["Content-Type"] == prometheus) is (path == "/metrics")
 
 
 class Works:

@@ -1,0 +1,32 @@
+"""The pages that every service of ours has: alive, ready or why not, and metrics.
+
+How they are served, and with which limits, is the caller's. Source: docs/contract.md CS-21
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aiohttp import web
+
+_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+Page = Callable[[web.BaseRequest], web.Response]
+
+
+def probe_pages(unready: Callable[[], str | None], metrics: Callable[[], bytes]) -> dict[str, Page]:
+    """Make the pages, by path. unready: why the service is not ready, None if it is. metrics: Prometheus' text."""
+
+    def readyz(_: web.BaseRequest) -> web.Response:
+        why = unready()
+        return text(200, "ok") if why is None else text(503, why)
+
+    def scrape(_: web.BaseRequest) -> web.Response:
+        return web.Response(body=metrics(), headers={"Content-Type": _METRICS_TYPE})
+
+    return {"/healthz": lambda _: text(200, "ok"), "/readyz": readyz, "/metrics": scrape}
+
+
+def text(status: int, line: str) -> web.Response:
+    """Answer with one line."""
+    return web.Response(text=line + "\n", status=status)
