@@ -1,8 +1,8 @@
 """What agents and the coordinator say to one another: msgpack frames with a schema, bounded, never pickle.
 
-A frame is four bytes of length, big endian, and one message: an array that begins with its number. An unknown number, a
-missing field or a value out of bounds is a BadFrame: the connection is closed, nothing else happens. Fields are only
-appended, with a default: agents that do not know one leave it out, or pass over it.
+A message is an array that begins with its number, in a frame of launcher/framing.py. An unknown number, a missing field
+or a value out of bounds is a BadFrame: the connection is closed, nothing else happens. Fields are only appended, with a
+default: agents that do not know one leave it out, or pass over it.
 
 Who connects first gets a Challenge. The answer, Join, proves that its sender knows the job's token without sending it,
 and asks the coordinator for the same proof, which Welcome brings. Source: docs/facts/reliability.md 2.
@@ -16,7 +16,7 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
-from turnout.launcher.errors import BadFrame, LauncherError
+from turnout.launcher.framing import decode, frame
 from turnout.launcher.health.frames import Hung, Judged, Probe, Probed, ShowStacks, Stacks
 from turnout.launcher.keeping import AllLies, Circle, Count, Doors, Holds, Port, Step, Taken, Word
 from turnout.launcher.keeping import Handover as Handover
@@ -259,32 +259,17 @@ _at_coordinator: msgspec.msgpack.Decoder[ToCoordinator] = msgspec.msgpack.Decode
 
 def encode(message: Message) -> bytes:
     """One frame, ready to be sent."""
-    body = _encoder.encode(message)
-    return len(body).to_bytes(4, "big") + body
-
-
-def length(head: bytes | memoryview, most_bytes: int = MOST_BYTES) -> int:
-    """How many bytes follow a frame's first four."""
-    size = int.from_bytes(head, "big")
-    if not 0 < size <= most_bytes:
-        raise BadFrame(f"a frame of {size} bytes: 1 to {most_bytes} are taken")
-    return size
+    return frame(_encoder.encode(message))
 
 
 def read_at_member(body: bytes | memoryview) -> ToMember:
     """What a coordinator has said."""
-    try:
-        return _at_member.decode(body)
-    except (msgspec.MsgspecError, ValueError, RecursionError, LauncherError) as error:
-        raise BadFrame(str(error)) from error
+    return decode(_at_member, body)
 
 
 def read_at_coordinator(body: bytes | memoryview) -> ToCoordinator:
     """What a member has said."""
-    try:
-        return _at_coordinator.decode(body)
-    except (msgspec.MsgspecError, ValueError, RecursionError, LauncherError) as error:
-        raise BadFrame(str(error)) from error
+    return decode(_at_coordinator, body)
 
 
 def proof(token: bytes, role: str, run: str, theirs: bytes, ours: bytes) -> bytes:

@@ -1,7 +1,8 @@
 """What two keepers say to one another over TCP: frames with a sum each, and behind some of them the bytes of a shard.
 
-A frame is four bytes of length, big endian, eight of xxh3 over the body, and the body: one message of msgpack, an array
-that begins with its number. A wrong sum, an unknown number or a value out of bounds is a BadFrame, and ends it all.
+A message is an array that begins with its number, in a frame of launcher/framing.py with eight bytes of xxh3 over the
+body between its length and its body. A wrong sum, an unknown number or a value out of bounds is a BadFrame, and ends it
+all.
 
 Who listens begins with Knock. Greet proves that the other knows the job's token, and Known proves the same to him.
 Then he says one of: Follow, and hears Copy whenever a step is to be copied, each answered by Copied; Offer, with the
@@ -18,10 +19,12 @@ from turnout.launcher.checkpoint.generations import MOST_GENERATIONS, RECORD_BYT
 from turnout.launcher.checkpoint.sums import sum_of
 from turnout.launcher.checkpoint.wire import Sealed
 from turnout.launcher.errors import BadCheckpoint, BadFrame
+from turnout.launcher.framing import PREFIX_BYTES, decode, frame
 from turnout.launcher.keeping import Word
 
 VERSION = 1
-HEAD_BYTES = 12
+_SUM_BYTES = 8
+HEAD_BYTES = PREFIX_BYTES + _SUM_BYTES
 MOST_BYTES = 64 << 10
 
 Text = Annotated[str, msgspec.Meta(max_length=4_096)]
@@ -139,25 +142,14 @@ _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 def encode(message: Message) -> bytes:
     """One frame, ready to be sent."""
     body = _encoder.encode(message)
-    return len(body).to_bytes(4, "big") + sum_of(body).to_bytes(8, "little") + body
-
-
-def length(head: bytes | memoryview) -> int:
-    """How many bytes of body follow a frame's first HEAD_BYTES."""
-    size = int.from_bytes(head[:4], "big")
-    if not 0 < size <= MOST_BYTES:
-        raise BadFrame(f"a frame of {size} bytes: 1 to {MOST_BYTES} are taken")
-    return size
+    return frame(body, sum_of(body).to_bytes(_SUM_BYTES, "little"))
 
 
 def read(head: bytes | memoryview, body: bytes | memoryview) -> Message:
     """What the other side has said. Raises BadFrame."""
-    if sum_of(body) != int.from_bytes(head[4:HEAD_BYTES], "little"):
+    if sum_of(body) != int.from_bytes(head[PREFIX_BYTES:HEAD_BYTES], "little"):
         raise BadFrame("a frame does not have its sum")
-    try:
-        return _decoder.decode(body)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise BadFrame(str(error)) from error
+    return decode(_decoder, body)
 
 
 def packed(record: Record) -> bytes:

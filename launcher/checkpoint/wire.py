@@ -1,7 +1,7 @@
 """What the keeper of a worker and its clients, training processes and the agent, say to one another: msgpack frames.
 
-A frame is four bytes of length, big endian, and one message. A message is an array that begins with its number. An
-unknown number, a missing field or a value out of bounds is a BadFrame: the connection is closed, nothing else happens.
+A message is an array that begins with its number, in a frame of launcher/framing.py. An unknown number, a missing field
+or a value out of bounds is a BadFrame: the connection is closed, nothing else happens.
 Tensors never travel here: they lie in the arena, and a generation's number says which.
 
 A training process speaks first, with Hello and Need; Arena or Refused is the answer. Its connection, when it ends
@@ -15,7 +15,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 
 from turnout.launcher.checkpoint.generations import MOST_GENERATIONS
-from turnout.launcher.errors import BadFrame
+from turnout.launcher.framing import decode, frame
 from turnout.launcher.keeping import MOST_COPIES, Holds, Takes
 from turnout.launcher.keeping import Seat as Seat
 
@@ -271,29 +271,14 @@ _at_client: msgspec.msgpack.Decoder[ToClient] = msgspec.msgpack.Decoder(ToClient
 
 def encode(message: Message) -> bytes:
     """One frame, ready to be sent."""
-    body = _encoder.encode(message)
-    return len(body).to_bytes(4, "big") + body
-
-
-def length(head: bytes | memoryview) -> int:
-    """How many bytes follow a frame's first four."""
-    size = int.from_bytes(head, "big")
-    if not 0 < size <= MOST_BYTES:
-        raise BadFrame(f"a frame of {size} bytes: 1 to {MOST_BYTES} are taken")
-    return size
+    return frame(_encoder.encode(message))
 
 
 def read_at_keeper(body: bytes | memoryview) -> ToKeeper:
     """What a training process or the agent has said."""
-    try:
-        return _at_keeper.decode(body)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise BadFrame(str(error)) from error
+    return decode(_at_keeper, body)
 
 
 def read_at_client(body: bytes | memoryview) -> ToClient:
     """What a keeper has said."""
-    try:
-        return _at_client.decode(body)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise BadFrame(str(error)) from error
+    return decode(_at_client, body)

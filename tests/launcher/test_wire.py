@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from turnout.launcher import wire
 from turnout.launcher.errors import BadFrame
+from turnout.launcher.framing import body_bytes
 from turnout.launcher.health.frames import Found, Hung, Judged, Probe, Probed, ShowStacks, Stacks
 from turnout.launcher.keeping import MOST_HOLDS, Circle, Door, Lies, Take
 from turnout.launcher.model import Budget, Member, Terms
@@ -94,7 +95,7 @@ pack = msgspec.msgpack.encode
 
 def body_of(frame):
     """What a reader takes, once it has read as many bytes as the head tells."""
-    assert wire.length(frame[:4]) == len(frame) - 4
+    assert body_bytes(frame, wire.MOST_BYTES) == len(frame) - 4
     return frame[4:]
 
 
@@ -285,20 +286,20 @@ def test_what_only_a_coordinator_says_is_not_taken_from_a_member(message):
 def test_how_much_is_read_is_bounded(head, most, size):
     if size is None:
         with pytest.raises(BadFrame):
-            wire.length(head, most)
+            body_bytes(head, most)
     else:
-        assert wire.length(head, most) == size
+        assert body_bytes(head, most) == size
 
 
 def test_the_largest_messages_fit():
     many = tuple(Member(f"{'w' * 100}/{n:06}", "w" * 100, "h" * 63, "10.0.0.1", 29_400, 8) for n in range(20_000))
     frame = wire.encode(wire.Roster(1, many))
-    assert wire.length(frame[:4], 8 << 20) == len(frame) - 4
+    assert body_bytes(frame, 8 << 20) == len(frame) - 4
     path = ("s" * 253,) * 16
     largest = Member("i" * 128, "n" * 253, "h" * 253, "a" * 39, 65_535, 1_024, path)
     held = (wire.Held(1 << 60, 1 << 40, 1 << 40, 1 << 40, 1 << 40, True),) * MOST_HOLDS
     join = wire.encode(wire.Join(1, "r" * 253, b"n" * 64, b"p" * 64, largest, Terms(), wire.Base(), Budget(), 9, held))
-    assert wire.length(join[:4], wire.MOST_JOIN_BYTES) == len(join) - 4
+    assert body_bytes(join, wire.MOST_JOIN_BYTES) == len(join) - 4
 
 
 THEIRS, OURS = b"c" * 16, b"m" * 16

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from turnout.launcher.checkpoint.peers import (
     HEAD_BYTES,
+    MOST_BYTES,
     VERSION,
     Greet,
     Knock,
@@ -17,10 +18,10 @@ from turnout.launcher.checkpoint.peers import (
     Message,
     No,
     encode,
-    length,
     read,
 )
 from turnout.launcher.errors import BadFrame, LauncherError
+from turnout.launcher.framing import body_bytes
 from turnout.launcher.keeping import Door
 from turnout.launcher.wire import NONCE_BYTES, proof, proves
 
@@ -74,7 +75,7 @@ class Talk:
         try:
             async with asyncio.timeout(within_s):
                 head = await self._exactly(HEAD_BYTES)
-                return read(head, await self._exactly(length(head)))
+                return read(head, await self._exactly(body_bytes(head, MOST_BYTES)))
         except (OSError, TimeoutError) as error:
             raise Unheard(str(error) or f"no word within {within_s:g} s") from error
 

@@ -97,7 +97,7 @@ class Guest(Frames):
         """Take him in. make: the Welcome with our proof in it."""
         if self._alarm is not None:
             self._alarm.cancel()
-        self.host, self.most_bytes = host, 1 << 20
+        self.host, self.splitter.max_bytes = host, 1 << 20
         self.send(encode(make(proof(self._door.token, "coordinator", self._door.run, self._theirs, self._nonce))))
 
     def tell(self, message: Message) -> None:

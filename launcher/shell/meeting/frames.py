@@ -1,4 +1,4 @@
-"""A TCP connection that carries frames. What they mean is in wire.py."""
+"""Frames over asyncio: a connection that is told of each, and the next one of a stream. How they look: framing.py."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import socket
 from typing import cast
 
 from turnout.launcher.errors import BadFrame
-from turnout.launcher.wire import MOST_BYTES, length
+from turnout.launcher.framing import PREFIX_BYTES, FrameSplitter, body_bytes
+from turnout.launcher.wire import MOST_BYTES
 
-_HEAD = 4
 _MOST_UNSENT = 16 << 20  # bytes waiting for one peer: past that it does not read, and is cut off
 
 
@@ -24,7 +24,7 @@ class Frames(asyncio.Protocol):
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
         self.peer = ""
-        self._rest = b""
+        self.splitter = FrameSplitter(self.most_bytes)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio: connected."""
@@ -38,22 +38,14 @@ class Frames(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """asyncio: bytes came."""
-        rest = self._rest + data if self._rest else data
-        at, end = 0, len(rest)
         try:
-            while end - at >= _HEAD:
-                size = length(rest[at : at + _HEAD], self.most_bytes)
-                if end - at - _HEAD < size:
-                    break
-                body, at = rest[at + _HEAD : at + _HEAD + size], at + _HEAD + size
+            for body in self.splitter.split(data):
                 self.took(body)
                 if self.transport is None or self.transport.is_closing():
                     return
         except BadFrame as error:
             self.bad(str(error))
             self.abort()
-            return
-        self._rest = rest[at:] if at < end else b""
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio: the connection is no more."""
@@ -90,3 +82,9 @@ class Frames(asyncio.Protocol):
 
     def bad(self, fault: str) -> None:
         """The peer sent what is no frame."""
+
+
+async def next_frame(reader: asyncio.StreamReader, max_bytes: int) -> bytes:
+    """Read one body. Raises BadFrame, OSError, and IncompleteReadError where the stream ends before it is whole."""
+    header = await reader.readexactly(PREFIX_BYTES)
+    return await reader.readexactly(body_bytes(header, max_bytes))

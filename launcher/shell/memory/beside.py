@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from turnout.launcher.checkpoint.wire import (
+    MOST_BYTES,
     Agreed,
     Done,
     End,
@@ -31,11 +32,11 @@ from turnout.launcher.checkpoint.wire import (
     ToClient,
     Trust,
     encode,
-    length,
     read_at_client,
 )
 from turnout.launcher.errors import BadFrame, LauncherError
 from turnout.launcher.process.environment import KEEPER, MEMORY, RUN, WORKER
+from turnout.launcher.shell.meeting.frames import next_frame
 from turnout.launcher.shell.memory.arena import find
 from turnout.launcher.shell.memory.private import socket_in
 from turnout.launcher.shell.say import Say
@@ -178,7 +179,7 @@ class KeeperBeside:
                 reader, writer = await asyncio.open_unix_connection(str(self._path))
                 try:
                     writer.write(encode(message))
-                    return read_at_client(await reader.readexactly(length(await reader.readexactly(4))))
+                    return read_at_client(await next_frame(reader, MOST_BYTES))
                 finally:
                     writer.close()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, BadFrame) as error:

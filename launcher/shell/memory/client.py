@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from turnout.launcher.checkpoint.wire import (
+    MOST_BYTES,
     Arena,
     Ask,
     Bring,
@@ -39,10 +40,10 @@ from turnout.launcher.checkpoint.wire import (
     ToKeeper,
     Wait,
     encode,
-    length,
     read_at_client,
 )
 from turnout.launcher.errors import BadCheckpoint, BadFrame, LauncherError, NoMemory
+from turnout.launcher.framing import read_frame
 from turnout.launcher.process.environment import KEEPER
 from turnout.launcher.shell.memory.private import Private, private_folder, socket_in
 from turnout.launcher.wire import Held
@@ -66,7 +67,10 @@ def brought(keeper: str, wanted: Bring) -> Brought:
             sock.connect(keeper)
             sock.sendall(encode(wanted))
             with sock.makefile("rb") as file:
-                answer = read_at_client(file.read(length(file.read(4))))
+                body = read_frame(file.read, MOST_BYTES)
+        if body is None:
+            raise BadFrame("the keeper has closed the connection")
+        answer = read_at_client(body)
     except (OSError, BadFrame) as error:
         raise KeeperLost(f"{keeper}: {error}") from error
     if isinstance(answer, Brought):
@@ -181,8 +185,8 @@ class Client:
     def _read(self) -> None:
         try:
             with self._socket.makefile("rb") as file:
-                while len(head := file.read(4)) == 4:
-                    self._take(read_at_client(file.read(length(head))))
+                while (body := read_frame(file.read, MOST_BYTES)) is not None:
+                    self._take(read_at_client(body))
             why = "the keeper has closed the connection"
         except (OSError, BadFrame, ValueError) as error:
             why = str(error)

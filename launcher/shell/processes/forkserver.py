@@ -19,15 +19,16 @@ import time
 import warnings
 from collections.abc import Sequence
 
+from turnout.launcher.framing import FrameSplitter
 from turnout.launcher.shell.processes import head_start
 from turnout.launcher.shell.processes.kernel import adopt_orphans, die_with, rename
 from turnout.launcher.shell.processes.learning import FILE, import_ahead
 from turnout.launcher.shell.processes.reaping import code_of, kill_below
 from turnout.launcher.shell.processes.running import execute, look, part, run, why_no_script
 from turnout.launcher.shell.processes.wire import (
+    MOST_BYTES,
     READ_BYTES,
     Ended,
-    Frames,
     Heard,
     Ready,
     Start,
@@ -35,7 +36,7 @@ from turnout.launcher.shell.processes.wire import (
     Stop,
     Stopped,
     Task,
-    frame,
+    encode,
     told,
 )
 
@@ -50,7 +51,7 @@ class Parent:
         self._door, self._agent = door, agent
         self._wake, self._woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._handlers = look()
-        self._frames = Frames()
+        self._frames = FrameSplitter(MOST_BYTES)
         self._running: dict[int, int] = {}  # local ranks by pid
         self._kill_at_s: float | None = None  # set while a Stop is under way
         self._orphans: set[str] = set()
@@ -104,7 +105,7 @@ class Parent:
         return 1e3 * max(left_s, TICK_S)
 
     def _say(self, message: Heard) -> None:
-        self._door.sendall(frame(message))
+        self._door.sendall(encode(message))
 
     def _reap(self) -> None:
         """Take leave of every child that has ended, orphans too."""
@@ -122,7 +123,7 @@ class Parent:
         more = self._door.recv(READ_BYTES)
         if not more:
             raise EOFError
-        for body in self._frames.cut(more):
+        for body in self._frames.split(more):
             match told(body):
                 case Start(tasks):
                     if (task := self._start(tasks)) is not None:

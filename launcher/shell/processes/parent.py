@@ -15,18 +15,19 @@ from pathlib import Path
 from typing import TypeVar
 
 from turnout.launcher.errors import BadFrame
+from turnout.launcher.framing import FrameSplitter
 from turnout.launcher.shell.processes.reaping import bury_adopted
 from turnout.launcher.shell.processes.wire import (
+    MOST_BYTES,
     READ_BYTES,
     Ended,
-    Frames,
     Ready,
     Start,
     Started,
     Stop,
     Stopped,
     Task,
-    frame,
+    encode,
     heard,
 )
 
@@ -137,15 +138,15 @@ class Parent:
 
     async def _tell(self, message: Start | Stop) -> None:
         with contextlib.suppress(ConnectionError):  # its death is noticed by who listens
-            self._writer.write(frame(message))
+            self._writer.write(encode(message))
             await self._writer.drain()
 
     async def _listen(self) -> None:
         """Hear it until it ends, then bury what it leaves."""
-        frames = Frames()
+        frames = FrameSplitter(MOST_BYTES)
         with contextlib.suppress(ConnectionError, BadFrame):
             while more := await self._reader.read(READ_BYTES):
-                for body in frames.cut(more):
+                for body in frames.split(more):
                     self._hear(heard(body))
         self._writer.close()
         await asyncio.to_thread(self._reap)

@@ -1,18 +1,14 @@
 """What an agent and a parent of training processes say to one another: msgpack with a schema over a socketpair.
 
-A frame is four bytes of length, big endian, and one message. Both ends are ours and of one version.
+How frames travel is in launcher/framing.py. Both ends are ours and of one version.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator
-
 import msgspec
 
-from turnout.launcher.errors import BadFrame
+from turnout.launcher.framing import decode, frame
 
-_LENGTH = struct.Struct(">I")
 MOST_BYTES = 64 << 20  # a thousand orders with a large environment each
 READ_BYTES = 1 << 16
 
@@ -91,43 +87,16 @@ _told: msgspec.msgpack.Decoder[Told] = msgspec.msgpack.Decoder(Told)
 _heard: msgspec.msgpack.Decoder[Heard] = msgspec.msgpack.Decoder(Heard)
 
 
-def frame(message: Told | Heard) -> bytes:
-    """The bytes of one message."""
-    body = _encoder.encode(message)
-    return _LENGTH.pack(len(body)) + body
-
-
-class Frames:
-    """Bytes as they come, cut into the bodies of messages."""
-
-    def __init__(self) -> None:
-        self._rest = bytearray()
-
-    def cut(self, more: bytes) -> Iterator[bytes]:
-        """Every body that is whole by now. Raises BadFrame on a length that is out of bounds."""
-        self._rest += more
-        while len(self._rest) >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(self._rest)
-            if length > MOST_BYTES:
-                raise BadFrame(f"a frame of {length} bytes")
-            if len(self._rest) < _LENGTH.size + length:
-                return
-            body = bytes(self._rest[_LENGTH.size : _LENGTH.size + length])
-            del self._rest[: _LENGTH.size + length]
-            yield body
+def encode(message: Told | Heard) -> bytes:
+    """One frame, ready to be sent."""
+    return frame(_encoder.encode(message))
 
 
 def told(body: bytes) -> Told:
     """What the agent said. Raises BadFrame."""
-    try:
-        return _told.decode(body)
-    except msgspec.DecodeError as error:
-        raise BadFrame(str(error)) from error
+    return decode(_told, body)
 
 
 def heard(body: bytes) -> Heard:
     """What a parent said. Raises BadFrame."""
-    try:
-        return _heard.decode(body)
-    except msgspec.DecodeError as error:
-        raise BadFrame(str(error)) from error
+    return decode(_heard, body)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from turnout.launcher.checkpoint import wire
 from turnout.launcher.errors import BadFrame
+from turnout.launcher.framing import body_bytes
 from turnout.launcher.keeping import MOST_LIES, Circle, Door, Lies, Take
 from turnout.launcher.wire import Held
 
@@ -63,7 +64,7 @@ pack = msgspec.msgpack.encode
 
 def body_of(frame):
     """What a reader takes, once it has read as many bytes as the head tells."""
-    assert wire.length(frame[:4]) == len(frame) - 4
+    assert body_bytes(frame, wire.MOST_BYTES) == len(frame) - 4
     return frame[4:]
 
 
@@ -190,9 +191,9 @@ def test_a_field_left_out_is_what_it_is_when_nobody_asks():
 def test_how_much_is_read_is_bounded(head, size):
     if size is None:
         with pytest.raises(BadFrame):
-            wire.length(head)
+            body_bytes(head, wire.MOST_BYTES)
     else:
-        assert wire.length(head) == size
+        assert body_bytes(head, wire.MOST_BYTES) == size
 
 
 def test_the_largest_messages_fit():

@@ -10,6 +10,7 @@ from turnout.launcher.checkpoint.generations import PAGE_BYTES, Record
 from turnout.launcher.checkpoint.sums import sum_of
 from turnout.launcher.checkpoint.wire import Sealed
 from turnout.launcher.errors import BadFrame
+from turnout.launcher.framing import body_bytes
 
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 counts, newest, ranks = st.integers(0, 1 << 60), st.integers(-1, 1 << 60), st.integers(0, (1 << 20) - 1)
@@ -38,7 +39,7 @@ OFFER = peers.Offer(1, 3, peers.packed(Record(5, 7, 2, 1, 4, PAGE_BYTES, 99)), b
 def read(frame):
     """As it comes from a socket: the head tells how much follows."""
     head, body = frame[: peers.HEAD_BYTES], frame[peers.HEAD_BYTES :]
-    if len(head) < peers.HEAD_BYTES or peers.length(head) != len(body):
+    if len(head) < peers.HEAD_BYTES or body_bytes(head, peers.MOST_BYTES) != len(body):
         raise BadFrame("so much does not come")
     return peers.read(head, body)
 
@@ -93,7 +94,7 @@ def test_what_is_no_message_is_refused(fields):
 @pytest.mark.parametrize("head", [b"\0\0\0\0", b"\xff\xff\xff\xff", b"GET ", (peers.MOST_BYTES + 1).to_bytes(4, "big")])
 def test_how_much_is_read_is_bounded(head):
     with pytest.raises(BadFrame):
-        peers.length(head + b"\0" * 8)
+        body_bytes(head + b"\0" * 8, peers.MOST_BYTES)
 
 
 def test_a_record_travels_with_its_sum():

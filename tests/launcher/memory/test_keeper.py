@@ -17,6 +17,7 @@ from tests.launcher.memory.saver import bytes_of, record_of
 from turnout.launcher.checkpoint.generations import Identity, State, newest
 from turnout.launcher.checkpoint.sums import sums_of
 from turnout.launcher.checkpoint.wire import (
+    MOST_BYTES,
     Agreed,
     Done,
     End,
@@ -30,12 +31,12 @@ from turnout.launcher.checkpoint.wire import (
     Settle,
     Wait,
     encode,
-    length,
     read_at_client,
 )  # fmt: skip
 from turnout.launcher.checkpoint.wire import (
     Arena as ArenaAt,
 )
+from turnout.launcher.framing import read_frame
 from turnout.launcher.shell.memory.arena import Arena, boot_id
 from turnout.launcher.shell.memory.private import private_folder, socket_in
 from turnout.launcher.wire import Held
@@ -107,7 +108,7 @@ class Talk:
     def hear(self, kind):
         """The next message of this kind."""
         while True:
-            message = read_at_client(self._file.read(length(self._file.read(4))))
+            message = read_at_client(read_frame(self._file.read, MOST_BYTES))
             if isinstance(message, kind):
                 return message
 

@@ -6,13 +6,13 @@ import os
 import signal
 import subprocess
 import time
-from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
 from tests.launcher.agents.crew import command_of
 from tests.launcher.processes.desk import PYTHON, SECONDS, Desk, running, until, zombies
+from tests.support.children import children_of
 from turnout.launcher.process.orders import How, StillRunning
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -236,9 +236,8 @@ async def test_when_the_parent_dies_its_processes_die_and_the_next_round_has_ano
 
 def parents_of_this_process():
     """Pids of its children that are parents of training processes. They have another name once they have begun."""
-    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     names = ("forkserver", "parent of training processes")
-    commands = {int(pid): command_of(int(pid)) for pid in children}  # one may be reaped meanwhile: by a thread
+    commands = {pid: command_of(pid) for pid in children_of(os.getpid())}  # one may be reaped meanwhile: by a thread
     return [pid for pid, command in commands.items() if any(name in command for name in names)]
 
 

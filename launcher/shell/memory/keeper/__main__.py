@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from turnout.launcher.checkpoint.wire import End, Message, Trust, length, read_at_keeper
+from turnout.launcher.checkpoint.wire import MOST_BYTES, End, Message, Trust, read_at_keeper
 from turnout.launcher.errors import BadFrame
+from turnout.launcher.shell.meeting.frames import next_frame
 from turnout.launcher.shell.memory.keeper.keeper import Keeper
 from turnout.launcher.shell.say import Say, into
 
@@ -29,7 +30,7 @@ log = logging.getLogger("turnout.keeper")
 async def _heard(reader: asyncio.StreamReader) -> Message | None:
     """What our agent says. An agent that is gone says nothing."""
     try:
-        return read_at_keeper(await reader.readexactly(length(await reader.readexactly(4))))
+        return read_at_keeper(await next_frame(reader, MOST_BYTES))
     except (OSError, asyncio.IncompleteReadError, BadFrame):
         return None
 

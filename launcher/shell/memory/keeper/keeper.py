@@ -16,6 +16,7 @@ from typing import Any
 
 from turnout.launcher.checkpoint.generations import Identity, Record
 from turnout.launcher.checkpoint.wire import (
+    MOST_BYTES,
     Hello,
     Refused,
     Sealed,
@@ -24,11 +25,11 @@ from turnout.launcher.checkpoint.wire import (
     ToClient,
     ToKeeper,
     encode,
-    length,
     read_at_keeper,
 )
 from turnout.launcher.errors import BadFrame, LauncherError, NewerFormat, StorageFailed
 from turnout.launcher.shell.buddies.copies import Copies
+from turnout.launcher.shell.meeting.frames import next_frame
 from turnout.launcher.shell.memory.arena import boot_id
 from turnout.launcher.shell.memory.keeper.adopting import adopted, left_behind
 from turnout.launcher.shell.memory.keeper.commits import Commits
@@ -225,8 +226,8 @@ class Keeper:
         with suppress(OSError, asyncio.IncompleteReadError):  # of the connection: it is gone
             try:
                 while goes_on:
-                    body = await reader.readexactly(length(await reader.readexactly(4)))
-                    answer, goes_on = await self._answer(guest, read_at_keeper(body))
+                    message = read_at_keeper(await next_frame(reader, MOST_BYTES))
+                    answer, goes_on = await self._answer(guest, message)
                     if answer is not None:
                         writer.write(encode(answer))
                         await writer.drain()

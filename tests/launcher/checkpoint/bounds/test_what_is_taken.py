@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from turnout.launcher.checkpoint import peers, wire
+from turnout.launcher.checkpoint import wire
 from turnout.launcher.checkpoint.buddies import buddies
 from turnout.launcher.checkpoint.generations import (
     MOST,
@@ -373,15 +373,6 @@ def test_of_several_members_the_one_that_is_told_twice_is_named():
 
 
 # Frames.
-
-
-def frame(length_bytes):
-    return length_bytes.to_bytes(4, "big") + b"\0" * 8
-
-
-def test_a_frame_of_a_byte_and_one_of_as_many_as_there_may_be_are_read():
-    assert [peers.length(frame(size)) for size in (1, peers.MOST_BYTES)] == [1, peers.MOST_BYTES]
-    assert [wire.length(frame(size)[:4]) for size in (1, wire.MOST_BYTES)] == [1, wire.MOST_BYTES]
 
 
 @pytest.mark.parametrize(
