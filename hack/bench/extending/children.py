@@ -10,7 +10,6 @@ import asyncio
 import gc
 import json
 import random
-import signal
 import sys
 import time
 from array import array
@@ -21,6 +20,7 @@ from typing import Any
 from hack.bench.extending import cluster
 from turnout.kube.objects import Pod
 from turnout.kube.shell import logs
+from turnout.kube.shell.program import until_told
 from turnout.scheduler_ext.__main__ import serve as serve_extender
 from turnout.scheduler_ext.model import Answer, Victims
 from turnout.scheduler_ext.settings import extender_settings
@@ -89,26 +89,20 @@ async def ours(metrics: Metrics, flags: Sequence[str]) -> None:
 
 async def noop(metrics: Metrics, port_file: Path) -> None:
     """Run the server with nothing to say until SIGTERM."""
-    told = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
     async with Front(NoOp(), metrics, Listen(port=0, health_port=0)) as front:
         _show(port_file, str(front.port))
-        await told.wait()
+        await until_told()
 
 
 async def api(kubeconfig: Path, nodes: int, pods: int, events_per_s: float) -> None:
     """Serve a cluster that changes at this rate until SIGTERM. The kubeconfig appears when the cluster is whole."""
-    told = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
     whole = kubeconfig.with_suffix(".part")
     async with serve_api(whole, kept_changes=50_000) as served:
         churn = Churn(served.store, nodes, pods)
         gc.collect()
         gc.freeze()  # else each page of a list has the collector walk the whole cluster
         whole.rename(kubeconfig)
-        changing = asyncio.create_task(churn.run(events_per_s))
-        await told.wait()
-        changing.cancel()
+        await until_told(churn.run(events_per_s))
 
 
 class Churn:
