@@ -107,13 +107,6 @@ def ready(port: int) -> str:
         caller.close()
 
 
-def free_port() -> int:
-    """A port that nobody has at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def memory_mib(process: subprocess.Popen[bytes], field: str = "VmRSS") -> float:
     """What a child holds of memory; VmHWM is the most it ever held."""
     for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():

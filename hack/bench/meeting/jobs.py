@@ -25,6 +25,7 @@ from typing import Self
 from hack.bench.meeting import apart, worker
 from hack.bench.meeting.apart import Names
 from hack.bench.meeting.marks import LOST, Fault, Mark, fault, stepped
+from turnout.console.shell.extender import free_port
 
 RANKS = 2
 RESTARTS = 3
@@ -104,7 +105,7 @@ class Job:
         (self._memory / worker.STATE).write_bytes(os.urandom(1 << 20) * (worker.STATE_BYTES >> 20))
         env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.getcwd(), "GLOO_SOCKET_IFNAME": "lo"}
         env |= {"PYTHONUNBUFFERED": "1", **self._launcher.env}
-        port = _free_port()
+        port = free_port()
         for at, words in enumerate(self._launcher.agents(port, memory)):
             if at:
                 served(port)
@@ -241,8 +242,3 @@ def served(port: int) -> None:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 return
         time.sleep(LOOK_S)
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])

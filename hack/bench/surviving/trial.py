@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -17,6 +16,8 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
 from pathlib import Path
+
+from turnout.console.shell.extender import free_port
 
 TRAINEE = Path(__file__).with_name("trainee.py")
 AGENTS = 3
@@ -58,7 +59,7 @@ class Life:
 
 def run(death: Death, folder: Path) -> Result:
     """Start a job in this folder, let it suffer this death, and see it to its end. Leaves no process."""
-    port = _free_port()
+    port = free_port()
     agents: list[subprocess.Popen[bytes]] = []
     try:
         return _run(death, folder, port, agents)
@@ -159,8 +160,3 @@ def _until(look: Callable[[], bool], what: str) -> None:
         if time.monotonic() > end_s:
             raise TimeoutError(f"{what} did not come within {LIMIT_S:g} s")
         _LOOK.wait(0.01)
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])

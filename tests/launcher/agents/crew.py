@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+
+from turnout.launcher.shell.identity import free_port
 
 SECONDS = 40.0  # no wait of a test is longer
 TOY = Path(__file__).with_name("scripts") / "toy.py"
@@ -39,11 +40,6 @@ def until(look, what="it", seconds=SECONDS):
             raise AssertionError(f"not within {seconds:g} s: {what() if callable(what) else what}")
         _LOOK.wait(0.01)
     return found
-
-
-def free_port(address="127.0.0.1") -> int:
-    with socket.create_server((address, 0)) as server:
-        return server.getsockname()[1]
 
 
 def running(pid: int) -> bool:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.launcher.agents.crew import RUN, TOY, free_port
+from tests.launcher.agents.crew import RUN, TOY
+from turnout.launcher.shell.identity import free_port
 
 BIN = Path(sys.executable).parent
 SEEN = {"PATH": f"{BIN}:{os.environ['PATH']}"}
@@ -35,7 +36,7 @@ def test_alone_in_a_container(crew, program):
 def test_a_worker_that_is_alone_leaves_the_port_that_it_is_given_to_its_processes(crew):
     """A script that meets at tcp://HOST:PORT listens there itself, in each round."""
     job = crew()
-    script, port = job.folder / "meets.py", free_port()
+    script, port = job.folder / "meets.py", free_port("127.0.0.1")
     script.write_text(
         "import os, socket, sys\n"
         "server = socket.create_server(('', int(sys.argv[1])))\n"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.launcher.agents.crew import free_port
+from turnout.launcher.shell.identity import free_port
 from turnout.launcher.shell.storage.opening import open_store
 from turnout.launcher.shell.storage.reader import committed
 
@@ -26,7 +26,7 @@ def turnout_run(environ, memory, tmp_path):
 
     def run(kind, last, killed=0, processes=2, workers=1):
         (tmp_path / "log").unlink(missing_ok=True)
-        meeting = ("--nnodes", str(workers), "--rdzv-endpoint", f"127.0.0.1:{free_port()}")
+        meeting = ("--nnodes", str(workers), "--rdzv-endpoint", f"127.0.0.1:{free_port('127.0.0.1')}")
         started = [
             subprocess.Popen(
                 (

@@ -7,7 +7,6 @@ import json
 import multiprocessing
 import os
 import runpy
-import socket
 import subprocess
 import sys
 from collections import Counter
@@ -27,6 +26,7 @@ from tests.launcher.training.names import BATCHES, WORLDS
 from turnout.launcher.api.gradients import synced
 from turnout.launcher.batch import ElasticBatch
 from turnout.launcher.data import ElasticSampler
+from turnout.launcher.shell import identity
 
 SCRIPT = Path(__file__).resolve().parents[3] / "deploy/examples/train_elastic.py"
 LENGTH = 12
@@ -195,8 +195,7 @@ def example(world, rank, port, told, *flags):
 
 
 def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
+    return identity.free_port("127.0.0.1")
 
 
 def examples(folder):

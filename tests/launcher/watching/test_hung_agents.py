@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.launcher.agents.crew import free_port, until
+from tests.launcher.agents.crew import until
 from turnout.launcher.model import Exit
+from turnout.launcher.shell.identity import free_port
 
 PLAIN = Path(__file__).with_name("plain.py")
 ALIKE = Path(__file__).parents[1] / "calls" / "alike.py"
@@ -97,7 +98,7 @@ def test_the_worker_of_a_process_that_is_stopped_leaves_as_faulty_and_the_others
 
 @pytest.mark.contract("DL-110", "DL-113")
 def test_where_a_person_is_asked_it_is_told_once_who_stands_apart_and_the_job_goes_on_when_that_one_does(crew):
-    job, ports = crew("2"), {name: free_port() for name in ("w0", "w1")}
+    job, ports = crew("2"), {name: free_port("127.0.0.1") for name in ("w0", "w1")}
     # DL-113: after two seconds, and not before
     life = hangs(job, 2, 0, {"XPU_TIMER_HANG_TIMEOUT": "2"}, lambda name: (f"--metrics-port={ports[name]}",))
     (stopped,) = (agent for agent in job.agents if agent.name == life.name)

@@ -12,8 +12,8 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 
-from tests.launcher.agents.crew import free_port
 from turnout.launcher.checkpoint.manifest import Manifest, read, write
+from turnout.launcher.shell.identity import free_port
 from turnout.launcher.shell.saving.dcp import FlashStorageReader
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -152,7 +152,7 @@ def test_what_one_rank_cannot_save_all_are_told(told, what, why):
 def train(folder, log, last, killed=0, processes=2, workers=1):
     """Run trains.py under turnout-run. Gives the step that each rank of each life begins with, and digests."""
     folders = [log.with_name(f"memory{at}") for at in range(workers)]
-    meeting = ("--nnodes", str(workers), "--rdzv-endpoint", f"127.0.0.1:{free_port()}")
+    meeting = ("--nnodes", str(workers), "--rdzv-endpoint", f"127.0.0.1:{free_port('127.0.0.1')}")
     agents = []
     log.unlink(missing_ok=True)
     for at, memory in enumerate(folders):
