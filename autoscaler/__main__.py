@@ -61,7 +61,8 @@ async def serve(wanted: Settings) -> None:
         view = View(KINDS, (wanted.gpu_resource,))
         news = asyncio.Event()
         ward = Ward(wanted.taint_key, wanted.gpu_resource, news.set) if wanted.taint_nodes else None
-        sight = Sight(view, client, KINDS, clock, random.Random(), (wanted.configmap, wanted.orders), ward)
+        watched, hold_large = (wanted.configmap, wanted.orders), wanted.confirm_large_changes
+        sight = Sight(view, client, KINDS, clock, random.Random(), watched, ward, hold_large)
         namespace, _, name = wanted.lease.partition("/")
         identity = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         terms = lease_settings(wanted.lease_seconds)

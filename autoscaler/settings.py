@@ -29,6 +29,7 @@ class Settings:
     lease: str = "turnout-system/turnout-autoscaler"
     lease_seconds: int = 15
     configmap: str = "turnout-system/node-topology-config"
+    confirm_large_changes: bool = False
     orders: str = "turnout-system/turnout-autoscaler"
     metrics_bind: str = "127.0.0.1:9092"
     act: bool = False
@@ -115,6 +116,11 @@ def settings(argv: Sequence[str] | None) -> Settings:
         "--metrics-bind", default=default.metrics_bind, help="where probes and metrics are served (%(default)s)"
     )
     parser.add_argument("--configmap", default=default.configmap, help="the topology map, namespace/name (%(default)s)")
+    parser.add_argument(
+        "--confirm-large-changes",
+        action="store_true",
+        help="hold a map that moves over 30%% of the hosts until confirmed, as the extender does by the same flag",
+    )
     parser.add_argument(
         "--orders",
         default=default.orders,

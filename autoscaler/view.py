@@ -19,6 +19,7 @@ from turnout.jobs.queues.model import NAMESPACE, QueueSpec
 from turnout.kube import labels
 from turnout.kube.objects import Node, Pod
 from turnout.kube.shape import PodShape, shape_of
+from turnout.topology.fabric import Fabric
 
 Object = Mapping[str, Any]
 _OVER = ("Succeeded", "Failed")
@@ -123,9 +124,9 @@ class View:
         if self._shares.put(queue, at or queue.name):
             self._pay_all()
 
-    def put_map(self, data: Mapping[str, str]) -> str:
-        """The topology map as it is now; what is wrong with it, "" for nothing. A bad one changes nothing."""
-        return self._ground.put_map(data)
+    def use_map(self, fabric: Fabric) -> None:
+        """Go by this map from the next look on."""
+        self._ground.use_map(fabric)
 
     def put_standing(self, data: Mapping[str, str]) -> None:
         """What an admin says of all jobs; a word that we do not know stops everything, which harms least."""

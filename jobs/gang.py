@@ -23,6 +23,18 @@ class Dialect(Enum):
     ALONE = "alone"  # one pod by itself
 
 
+# The API version of each dialect's PodGroup, and the path that lists them.
+POD_GROUP_VERSIONS = {
+    dialect: f"{dialect.value}/{version}"
+    for dialect, version in (
+        (Dialect.VOLCANO, "v1beta1"),
+        (Dialect.KOORDINATOR, "v1alpha1"),
+        (Dialect.PLUGINS, "v1alpha1"),
+    )
+}
+POD_GROUP_PATHS = {dialect: f"/apis/{version}/podgroups" for dialect, version in POD_GROUP_VERSIONS.items()}
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class GangKey:
     """A gang's identity. name: of the PodGroup, or the owner's kind/name, or the lone pod's name."""

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from turnout.kube.labels import GPU_RESOURCES
 from turnout.kube.objects import Pod
+from turnout.topology.sources.accept import MapOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +46,11 @@ class Word(Enum):
     PLANNED_HOST_MISSING = "PlannedHostMissing"  # the scheduler did not offer the host that a required gang needs
     OLD_VIEW = "OldView"  # one of the refusals above, but from a view that may be old: to be asked again
     BAD_ANNOTATION = "BadAnnotation"
-    MAP_APPLIED = "MapApplied"
-    MAP_REJECTED = "MapRejected"  # faults in the ConfigMap; the last good map stays
-    MAP_MISSING = "MapMissing"  # the ConfigMap is gone; the last good map stays
-    MAP_CHANGED_MUCH = "MapChangedMuch"  # applied, but more hosts moved than is usual
-    MAP_HELD = "MapHeld"  # not applied until somebody confirms it
+    MAP_APPLIED = MapOutcome.APPLIED.value
+    MAP_REJECTED = MapOutcome.REJECTED.value
+    MAP_MISSING = MapOutcome.MISSING.value
+    MAP_CHANGED_MUCH = MapOutcome.CHANGED_MUCH.value
+    MAP_HELD = MapOutcome.HELD.value
 
 
 @dataclass(frozen=True, slots=True)

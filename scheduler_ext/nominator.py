@@ -54,6 +54,7 @@ class NominatorSettings:
     expire_s: float = 60.0
     annotate_switch_path: bool = False
     hold_incomplete_gangs: bool = False
+    confirm_large_changes: bool = False
     asw_only: bool = False
     gpu_resource: tuple[str, ...] = GPU_RESOURCES
     log_level: str = "info"
@@ -89,7 +90,7 @@ async def serve(settings: NominatorSettings) -> None:
     async with await Client.open(settings.kubeconfig, settings.context) as client:
         choices = settings.choices()
         view = View(choices.rules, clock, metrics, _tell)
-        sight = Sight(view, client, settings.configmap, clock, random.Random())
+        sight = Sight(view, client, settings.configmap, clock, random.Random(), settings.confirm_large_changes)
         metrics.pass_through(sight.reflectors.items, clock)
         namespace, _, name = settings.lease.partition("/")
         elector = Elector(client, namespace, name, _identity(), clock=clock, rng=random.Random())

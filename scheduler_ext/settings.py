@@ -56,11 +56,6 @@ def extender_settings(argv: Sequence[str] | None) -> Settings:
     parser.add_argument("--tls-cert", type=Path, help="PEM certificate chain; read again when it changes")
     parser.add_argument("--tls-key", type=Path, help="PEM key of --tls-cert")
     parser.add_argument("--client-ca", type=Path, help="callers must show a certificate signed by this CA (mTLS)")
-    parser.add_argument(
-        "--confirm-large-changes",
-        action="store_true",
-        help="hold a map that moves over 30%% of the hosts until confirmed",
-    )
     parser.add_argument("--port-file", type=Path, help="write the verbs' port here once listening")
     return build(parser, Settings, argv)
 
@@ -77,6 +72,11 @@ def add_common(parser: argparse.ArgumentParser, configmap: str, metrics_bind: st
         "--hold-incomplete-gangs",
         action="store_true",
         help="refuse a gang's pods until as many exist as must start together; leave off beside a gang scheduler",
+    )
+    parser.add_argument(
+        "--confirm-large-changes",
+        action="store_true",
+        help="hold a map that moves over 30%% of the hosts until confirmed",
     )
     parser.add_argument("--asw-only", action="store_true", help="only membership of the leaf switch counts")
     parser.add_argument(

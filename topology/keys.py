@@ -2,3 +2,4 @@
 
 TEXT_KEY = "topology_config"  # DLRover's chart renders this key, empty by default
 YAML_KEY = "topology.yaml"
+CONFIRM = "turnout.dev/confirmed-map"  # annotation: the digest of a large change that the admin wants

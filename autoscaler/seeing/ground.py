@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from turnout.autoscaler.model import ELSEWHERE, Seen
 from turnout.autoscaler.room import Room
-from turnout.autoscaler.seeing.cables import Cables
+from turnout.autoscaler.seeing.cables import switches
 from turnout.kube.errors import KubeError
 from turnout.kube.objects import Node, Pod
 from turnout.kube.shape import PodShape, amount
 from turnout.kube.snapshot import Charge, ClusterSnapshot
+from turnout.topology.fabric import EMPTY, Fabric
 
 _OVER = ("Succeeded", "Failed")
 
@@ -29,13 +30,11 @@ class Ground:
         self._unready: set[str] = set()
         self._switches: tuple[NDArray[np.int32], ...] | None = None  # None until they are worked out anew
         self.total: Counter[str] = Counter()
-        self._cables = Cables()
+        self._fabric: Fabric = EMPTY
 
-    def put_map(self, data: Mapping[str, str]) -> str:
-        """The topology map as it is now; what is wrong with it, "" for nothing. A bad one changes nothing."""
-        self._cables.put(data)
-        self._switches = None
-        return self._cables.faults
+    def use_map(self, fabric: Fabric) -> None:
+        """Go by this map from the next look on."""
+        self._fabric, self._switches = fabric, None
 
     def put_node(self, node: Node) -> Collection[str]:
         """A node as it is now. The uids of the pods that are on a node we did not know."""
@@ -100,7 +99,7 @@ class Ground:
         admits = {shape: self._snapshot.admitted(shape).copy() for shape in shapes}
         if self._switches is None:
             rows = sorted(self._snapshot.row_of, key=self._snapshot.row_of.__getitem__)
-            self._switches = self._cables.switches(self._nodes.get(name) for name in rows)
+            self._switches = switches(self._fabric, (self._nodes.get(name) for name in rows))
         return Room(self._snapshot.columns, self._snapshot.free(), takes, admits, self._switches)
 
     def _offer(self, node: Node | None, sign: int) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from turnout.autoscaler.model import Seen, Worker
-from turnout.jobs.gang import Dialect, GangKey, membership
+from turnout.jobs.gang import POD_GROUP_VERSIONS, Dialect, GangKey, membership
 from turnout.jobs.kinds.notes import spread
 from turnout.jobs.model import Bounds, Job, JobKey, Object, Order
 from turnout.kube.errors import KubeError
@@ -180,15 +180,12 @@ class Strays:
         """The name that it goes by: its PodGroup's, else its gang's as a pod."""
         if group is not None:
             name = JobKey("PodGroup", key.namespace, key.name)
-            self.about[name] = "PodGroup", f"{key.dialect}/{_VERSION[key.dialect]}", group.uid
+            self.about[name] = "PodGroup", POD_GROUP_VERSIONS[Dialect(key.dialect)], group.uid
         else:
             name = JobKey("Pod", key.namespace, key.name)
             if first is not None:
                 self.about[name] = "Pod", "v1", first.metadata.uid
         return name
-
-
-_VERSION = {Dialect.VOLCANO.value: "v1beta1", Dialect.KOORDINATOR.value: "v1alpha1", Dialect.PLUGINS.value: "v1alpha1"}
 
 
 def _least(group: Group | None, members: list[tuple[Pod, PodShape]]) -> int:

@@ -14,18 +14,21 @@ from turnout.autoscaler.nodes.ward import Ward
 from turnout.autoscaler.seeing import strays
 from turnout.autoscaler.seeing.slim import slim
 from turnout.autoscaler.view import View
-from turnout.jobs.gang import Dialect, GangKey
+from turnout.jobs.gang import POD_GROUP_PATHS, GangKey
 from turnout.jobs.model import JobKind
 from turnout.jobs.queues import koordinator, kueue, namespace, volcano
 from turnout.jobs.queues.model import Object, QueueSpec
 from turnout.kube.feed import Key
 from turnout.kube.objects import ConfigMap, Node, ObjectMeta, Pod, Struct
 from turnout.kube.shell.clock import Clock
+from turnout.kube.shell.configmap import ConfigMapFollower
 from turnout.kube.shell.reflector import Reflector, Source
+from turnout.topology.sources.accept import Drawn, MapInUse, MapOutcome, draw
 
 log = logging.getLogger("turnout.autoscaler")
 
 SYNC_LOOK_S = 0.05
+_MAP_NOT_TAKEN = {MapOutcome.REJECTED: "map_rejected", MapOutcome.HELD: "map_held"}
 _LOCAL_QUEUES = "/apis/kueue.x-k8s.io/v1beta2/localqueues"
 
 
@@ -43,13 +46,6 @@ _QUEUES: dict[str, Callable[[Object], QueueSpec]] = {
 def _at(path: str, key: Key | ObjectMeta) -> str:
     """One object that speaks of a queue."""
     return f"{path} {key.namespace}/{key.name}"
-
-
-_POD_GROUPS = {
-    Dialect.VOLCANO: "/apis/scheduling.volcano.sh/v1beta1/podgroups",
-    Dialect.KOORDINATOR: "/apis/scheduling.sigs.k8s.io/v1alpha1/podgroups",
-    Dialect.PLUGINS: "/apis/scheduling.x-k8s.io/v1alpha1/podgroups",
-}
 
 
 class Class(Struct):
@@ -97,7 +93,7 @@ class Sight:
     """Every watch of the lender. kinds: those whose jobs are resized.
 
     configmaps: namespace/name of the topology map, and of what an admin says of all jobs. ward: of nodes that pods have
-    proven faulty, None where none is tainted.
+    proven faulty, None where none is tainted. hold_large: a map that moves many hosts waits for the admin's word.
     """
 
     def __init__(
@@ -109,6 +105,7 @@ class Sight:
         rng: random.Random,
         configmaps: tuple[str, str],
         ward: Ward | None = None,
+        hold_large: bool = False,
     ) -> None:
         self._ward = ward
         self._clock, self._view, self._source, self._rng = clock, view, source, rng
@@ -123,25 +120,29 @@ class Sight:
             lambda obj: view.put_class(obj.metadata.name, obj.value),
             lambda key: view.put_class(key.name, None),
         )
-        self._watch_configmap(configmaps[0], self._map)
-        self._watch_configmap(configmaps[1], view.put_standing)
+        self._map, self._follower = MapInUse(hold_large), ConfigMapFollower(draw, self._take_map)
+        self._watch_configmap(configmaps[0], self._follower)
+        orders = _Sink(lambda obj: view.put_standing(obj.data or {}), lambda _: view.put_standing({}), self.news.set)
+        self._watch_configmap(configmaps[1], orders)
         self._watch_groups()
         self._watch_queues()
         for kind in kinds.values():
             self._watch_kind(kind)
 
     def _watch(self, name: str, path: str, kind: type[Any], put: Any, drop: Any, **options: Any) -> None:
-        sink = _Sink(put, drop, self.news.set)
+        self._tell(name, path, kind, _Sink(put, drop, self.news.set), **options)
+
+    def _tell(self, name: str, path: str, kind: type[Any], sink: Any, **options: Any) -> None:
         self.reflectors[name] = Reflector(self._source, path, kind, sink, clock=self._clock, rng=self._rng, **options)
 
-    def _watch_configmap(self, configmap: str, put: Callable[[Mapping[str, str]], object]) -> None:
+    def _watch_configmap(self, configmap: str, sink: Any) -> None:
         namespace, _, only = configmap.partition("/")
         path, fields = f"/api/v1/namespaces/{namespace}/configmaps", {"fieldSelector": f"metadata.name={only}"}
-        self._watch(configmap, path, ConfigMap, lambda obj: put(obj.data or {}), lambda _: put({}), params=fields)
+        self._tell(configmap, path, ConfigMap, sink, params=fields)
 
     def _watch_groups(self) -> None:
         groups = self._view.strays
-        for dialect, path in _POD_GROUPS.items():
+        for dialect, path in POD_GROUP_PATHS.items():
             self._watch(
                 path,
                 path,
@@ -187,6 +188,7 @@ class Sight:
         async with asyncio.TaskGroup() as tasks:
             for reflector in self.reflectors.values():
                 tasks.create_task(reflector.run())
+            tasks.create_task(self._follower.run())
 
     async def synced(self) -> None:
         """Wait until every list has been seen once."""
@@ -195,8 +197,13 @@ class Sight:
 
     @property
     def whole(self) -> bool:
-        """Has every list been seen?"""
-        return all(reflector.has_synced for reflector in self.reflectors.values())
+        """Has every list been seen, and the map read?"""
+        return self.map_looked_at and all(reflector.has_synced for reflector in self.reflectors.values())
+
+    @property
+    def map_looked_at(self) -> bool:
+        """True if the map, or that there is none, has been seen."""
+        return self._map.looked
 
     def age_s(self) -> float:
         """How long ago the quietest watch told anything; one that lives does it once a minute at least."""
@@ -222,6 +229,12 @@ class Sight:
             self._ward.drop_pod(key.uid)
         self._view.drop_pod(key.uid)
 
-    def _map(self, data: Mapping[str, str]) -> None:
-        if data and (faults := self._view.put_map(data)):
-            log.warning("map_rejected", extra={"why": f"{faults}; the last good map stays"})
+    def _take_map(self, drawn: Drawn | None, annotations: Mapping[str, str]) -> None:
+        verdict = self._map.take(drawn, annotations)
+        if verdict is None:
+            return
+        if verdict.fabric is not None:
+            self._view.use_map(verdict.fabric)
+        if (word := _MAP_NOT_TAKEN.get(verdict.outcome)) is not None:
+            log.warning(word, extra={"why": verdict.detail})
+        self.news.set()

@@ -112,7 +112,9 @@ async def _list(wanted: Settings, namespace: str) -> Sighted:
         watching = asyncio.create_task(sight.run())
         try:
             async with asyncio.timeout(_LIST_S):
-                while not all(each.has_synced or each.path in once.faults for each in sight.reflectors.values()):
+                while not all(
+                    each.has_synced or each.path in once.faults for each in sight.reflectors.values()
+                ) or not (sight.map_looked_at or once.faults):
                     if watching.done():
                         await watching
                     await asyncio.sleep(_LOOK_S)

@@ -5,25 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections.abc import Mapping
 from typing import Any
 
-from turnout.jobs.gang import Dialect
+from turnout.jobs.gang import POD_GROUP_PATHS, Dialect
 from turnout.kube.feed import Key
 from turnout.kube.objects import ConfigMap, Node, Owner, Pod, PodGroup
 from turnout.kube.shell.clock import Clock
+from turnout.kube.shell.configmap import ConfigMapFollower
 from turnout.kube.shell.reflector import Reflector, Source
-from turnout.scheduler_ext.map_keeper import CONFIRM, Verdict, draw, judge, missing
-from turnout.scheduler_ext.model import Word
+from turnout.scheduler_ext.model import Notice, Word
 from turnout.scheduler_ext.shell.view import View
-from turnout.topology.fabric import Fabric
+from turnout.topology.sources.accept import Drawn, MapInUse, MapOutcome, draw
 
 log = logging.getLogger("turnout.extender")
 
-POD_GROUPS = {
-    Dialect.VOLCANO: "/apis/scheduling.volcano.sh/v1beta1/podgroups",
-    Dialect.KOORDINATOR: "/apis/scheduling.sigs.k8s.io/v1alpha1/podgroups",
-    Dialect.PLUGINS: "/apis/scheduling.x-k8s.io/v1alpha1/podgroups",
-}
 OWNERS = {"Job": "/apis/batch/v1/jobs", "StatefulSet": "/apis/apps/v1/statefulsets"}
 UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
 TIDY_S = 5.0
@@ -88,60 +84,6 @@ class _Owners:
         pass
 
 
-class MapDesk:
-    """Receives the ConfigMap, draws it in a thread, and hands good maps to the view."""
-
-    def __init__(self, view: View, hold_large: bool) -> None:
-        self._view, self._hold_large = view, hold_large
-        self._newest: ConfigMap | None = None
-        self._news = asyncio.Event()
-        self._in_use: Fabric | None = None
-        self._judged: tuple[str, ...] = ()
-        self.looked = False
-
-    def put(self, obj: ConfigMap) -> None:
-        self._newest = obj
-        self._news.set()
-
-    def drop(self, key: Key) -> None:
-        self._newest = None
-        self._news.set()
-
-    def synced(self) -> None:
-        if self._newest is None:
-            self._news.set()
-
-    async def run(self) -> None:
-        """Follow the ConfigMap until cancelled."""
-        while True:
-            await self._news.wait()
-            self._news.clear()
-            newest = self._newest
-            if newest is None:
-                self._judged = ()
-                self._take(missing())
-                continue
-            drawn = await asyncio.to_thread(draw, newest.data or {})
-            confirmed = (newest.metadata.annotations or {}).get(CONFIRM, "")
-            if (drawn.digest, confirmed) == self._judged:
-                continue  # a label changed, or the list came again: the plans in hand stay good
-            self._judged = (drawn.digest, confirmed)
-            self._take(judge(self._in_use, drawn, confirmed, self._hold_large))
-
-    def _take(self, verdict: Verdict) -> None:
-        first = not self.looked
-        self.looked = True
-        metrics, word = self._view.metrics, verdict.notice.word
-        metrics.reloads.labels(word.value).inc()
-        metrics.faults.set(verdict.faults)
-        if verdict.fabric is not None:
-            self._in_use = verdict.fabric
-            self._view.use_map(verdict.fabric)
-        log.info("map_looked_at", extra={"reason": word.value, "detail": verdict.notice.detail})
-        if not (first and word is Word.MAP_APPLIED):
-            self._view.tell(verdict.notice)
-
-
 class Sight:
     """Every watch of an extender or nominator. configmap: namespace/name of the map."""
 
@@ -155,7 +97,7 @@ class Sight:
         hold_large: bool = False,
     ) -> None:
         namespace, _, name = configmap.partition("/")
-        self.map_desk = MapDesk(view, hold_large)
+        self._map, self._follower = MapInUse(hold_large), ConfigMapFollower(draw, self._take_map)
         self._view, self._clock = view, clock
 
         def watch(path: str, kind: type[Any], sink: Any, **options: Any) -> Reflector[Any]:
@@ -167,11 +109,11 @@ class Sight:
             "configmap": watch(
                 f"/api/v1/namespaces/{namespace}/configmaps",
                 ConfigMap,
-                self.map_desk,
+                self._follower,
                 params={"fieldSelector": f"metadata.name={name}"},
             ),
         }
-        for dialect, path in POD_GROUPS.items():
+        for dialect, path in POD_GROUP_PATHS.items():
             self.reflectors[f"podgroups.{dialect.value}"] = watch(path, PodGroup, _Groups(view, dialect), optional=True)
         for kind, path in OWNERS.items():
             self.reflectors[path.rsplit("/", 1)[1]] = watch(path, Owner, _Owners(view, kind), optional=True)
@@ -183,7 +125,7 @@ class Sight:
         missing = [kind for kind, reflector in self.reflectors.items() if not reflector.has_synced]
         if missing:
             return f"no whole list yet of {', '.join(missing)}"
-        return None if self.map_desk.looked else "the map is being read"
+        return None if self._map.looked else "the map is being read"
 
     def may_be_old(self) -> bool:
         """Whether room may have come or gone unseen: a watch is down, or has not caught up yet."""
@@ -201,8 +143,22 @@ class Sight:
         async with asyncio.TaskGroup() as tasks:
             for reflector in self.reflectors.values():
                 tasks.create_task(reflector.run())
-            tasks.create_task(self.map_desk.run())
+            tasks.create_task(self._follower.run())
             tasks.create_task(self._tidy())
+
+    def _take_map(self, drawn: Drawn | None, annotations: Mapping[str, str]) -> None:
+        first = not self._map.looked
+        verdict = self._map.take(drawn, annotations)
+        if verdict is None:
+            return
+        metrics, outcome = self._view.metrics, verdict.outcome
+        metrics.reloads.labels(outcome.value).inc()
+        metrics.faults.set(verdict.faults)
+        if verdict.fabric is not None:
+            self._view.use_map(verdict.fabric)
+        log.info("map_looked_at", extra={"reason": outcome.value, "detail": verdict.detail})
+        if not (first and outcome is MapOutcome.APPLIED):
+            self._view.tell(Notice(Word(outcome.value), detail=verdict.detail))
 
     async def _tidy(self) -> None:
         while True:

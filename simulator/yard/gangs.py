@@ -5,14 +5,7 @@ kube-scheduler by itself knows no gangs; only pods of the scheduler names that d
 
 from __future__ import annotations
 
-from turnout.jobs.gang import Dialect, GangKey, Membership
-
-_DIALECTS = (Dialect.VOLCANO, Dialect.KOORDINATOR, Dialect.PLUGINS)
-GROUPS = {
-    "/apis/scheduling.volcano.sh/v1beta1/podgroups": Dialect.VOLCANO,
-    "/apis/scheduling.sigs.k8s.io/v1alpha1/podgroups": Dialect.KOORDINATOR,
-    "/apis/scheduling.x-k8s.io/v1alpha1/podgroups": Dialect.PLUGINS,
-}
+from turnout.jobs.gang import POD_GROUP_PATHS, Dialect, GangKey, Membership
 
 
 class Gangs:
@@ -32,7 +25,7 @@ class Gangs:
         before = self._of.get(uid)
         if before is not None and before.key != member.key:
             self.drop_pod(uid)
-        if any(member.key.dialect == each.value for each in _DIALECTS):
+        if any(member.key.dialect == each.value for each in POD_GROUP_PATHS):
             self._of[uid] = member
             self._members.setdefault(member.key, {})[uid] = bound
 

@@ -1,5 +1,6 @@
 """The shipped KubeSchedulerConfiguration: a real kube-scheduler takes it, obeys it, does without us when it must."""
 
+import asyncio
 import ssl
 from contextlib import asynccontextmanager
 
@@ -65,12 +66,17 @@ async def listener(chosen, trust=None):
     app.router.add_post("/{verb}", answer)
     runner = web.AppRunner(app)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=trust).start()
-    port = runner.addresses[0][1]
+    server = await asyncio.get_running_loop().create_server(runner.server, "127.0.0.1", 0, ssl=trust)
+    port = server.sockets[0].getsockname()[1]
+    # Begun before the end, since Python 3.11 waits for nothing afterwards: a caller in the middle of its handshake
+    # is unknown to aiohttp, and would outlive the loop.
+    gone = asyncio.create_task(server.wait_closed())
     try:
         yield f"{'https' if trust else 'http'}://127.0.0.1:{port}", calls
     finally:
+        server.close()
         await runner.cleanup()
+        await gone
 
 
 @pytest_asyncio.fixture

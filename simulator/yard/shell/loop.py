@@ -17,11 +17,11 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from turnout.jobs.gang import Dialect, membership
+from turnout.jobs.gang import POD_GROUP_PATHS, Dialect, membership
 from turnout.kube.errors import KubeError
 from turnout.kube.objects import Node, Pod
 from turnout.simulator.yard.cluster import Cluster, Want, want_of
-from turnout.simulator.yard.gangs import GROUPS, Gangs
+from turnout.simulator.yard.gangs import Gangs
 from turnout.simulator.yard.kube_default import Cursor
 from turnout.simulator.yard.queue import WaitingPods
 from turnout.simulator.yard.scheduler import Chosen, Extender, Outcome, Reply, Waits, Why, cycle
@@ -68,7 +68,7 @@ class Scheduler:
         self._names: dict[str, tuple[str, str]] = {}
         self._assumed: set[str] = set()
         self._at_once = asyncio.Semaphore(_BINDS_AT_ONCE)
-        self._synced = {path: asyncio.Event() for path in ("/api/v1/nodes", "/api/v1/pods", *GROUPS)}
+        self._synced = {path: asyncio.Event() for path in ("/api/v1/nodes", "/api/v1/pods", *POD_GROUP_PATHS.values())}
         self._changed = asyncio.Event()
         self._complaints = Complaints(api)
         self._gangs = Gangs()
@@ -80,7 +80,7 @@ class Scheduler:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watch("/api/v1/nodes", self._see_node))
             group.create_task(self._watch("/api/v1/pods", self._see_pod))
-            for path, dialect in GROUPS.items():
+            for dialect, path in POD_GROUP_PATHS.items():
                 group.create_task(self._watch(path, partial(self._see_group, dialect)))
             group.create_task(self._schedule(group))
             group.create_task(self._complaints.run())

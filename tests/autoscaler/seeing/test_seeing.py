@@ -14,7 +14,7 @@ from turnout.autoscaler.lending.quota import Quota
 from turnout.autoscaler.model import Policy, Reason, Standing
 from turnout.autoscaler.room import Room
 from turnout.autoscaler.seeing import orders
-from turnout.autoscaler.seeing.cables import Cables
+from turnout.autoscaler.seeing.cables import switches
 from turnout.autoscaler.view import View
 from turnout.jobs.kinds.all import KINDS
 from turnout.kube import labels
@@ -22,6 +22,7 @@ from turnout.kube.objects import Node, NodeCondition, NodeStatus, ObjectMeta
 from turnout.topology.fabric import build
 from turnout.topology.model import Ask, Entry, Placement
 from turnout.topology.plan import plan
+from turnout.topology.sources.accept import draw
 
 MAP = {"topology_config": "asw1 psw1 a\nasw1 psw1 b\nasw2 psw1 c\n"}
 
@@ -44,18 +45,10 @@ def only(view, now_s=0.0):
 def test_each_node_is_under_its_switches_and_a_stranger_under_none(view):
     for name in ("a", "b", "c", "stranger"):
         view.put_node(node(name))
-    assert view.put_map(MAP) == ""
+    view.use_map(draw(MAP).fabric)
     leaves, spines = (tier.tolist() for tier in view.observation(0.0).room.switches[:2])
     assert (leaves[0] == leaves[1] != leaves[2], leaves[3]) == (True, -1)
     assert len(set(spines[:3])) == 1
-
-
-def test_a_map_with_faults_changes_nothing_and_is_told():
-    cables = Cables()
-    cables.put(MAP)
-    cables.put({"topology_config": "asw1 psw1\n"})
-    assert "line 1" in cables.faults
-    assert len(cables.switches([node("a")])) >= 2
 
 
 @settings(max_examples=scaled(200), deadline=None)
@@ -72,14 +65,12 @@ def test_a_gang_fits_under_a_switch_where_the_planner_places_it(rooms, leaves, p
     at = [rooms[names.index(host)] for host in fabric.hosts]
     placed = plan(fabric, np.array(at, np.int32), Ask(pods, pods, pods, widest_tier=tier))
     one = shape(1)
-    cables = Cables()
-    cables.draw(fabric)
     room = Room(
         (GPU, "pods"),
         np.array([[gpus, 110] for gpus in rooms], dtype=np.int64),
         {one: np.array([1, 1], dtype=np.int64)},
         {one: np.ones(len(rooms), dtype=bool)},
-        cables.switches([node(name) for name in names]),
+        switches(fabric, [node(name) for name in names]),
     )
     assert Ledger(room, Quota({})).fits(Wish("q", [(one, pods)], tier)) is isinstance(placed, Placement)
 

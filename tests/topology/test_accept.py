@@ -2,8 +2,8 @@
 
 import pytest
 
-from turnout.scheduler_ext.map_keeper import CONFIRM, draw, judge, missing
-from turnout.scheduler_ext.model import Word
+from turnout.topology.keys import CONFIRM
+from turnout.topology.sources.accept import MapInUse, MapOutcome, draw, judge
 
 TEXT, YAML = "topology_config", "topology.yaml"
 
@@ -24,22 +24,22 @@ def in_use(*leaves):
 def test_a_first_good_map_is_taken():
     verdict = judge(None, drawn([1, 2], [3]), "", False)
     assert verdict.fabric.mapped_count == 3
-    assert (verdict.notice.word, verdict.faults) == (Word.MAP_APPLIED, 0)
-    assert verdict.notice.detail == "3 hosts under 2 leaf switches"
+    assert (verdict.outcome, verdict.faults) == (MapOutcome.APPLIED, 0)
+    assert verdict.detail == "3 hosts under 2 leaf switches"
 
 
 def test_faults_keep_the_last_good_map_and_are_all_counted():
     verdict = judge(in_use([1]), draw({TEXT: "one two\n" * 9}), "", False)
     assert verdict.fabric is None
-    assert (verdict.notice.word, verdict.faults) == (Word.MAP_REJECTED, 9)
-    assert verdict.notice.detail.startswith("line 1: ")
-    assert verdict.notice.detail.endswith("and 4 more; the last good map stays")
+    assert (verdict.outcome, verdict.faults) == (MapOutcome.REJECTED, 9)
+    assert verdict.detail.startswith("line 1: ")
+    assert verdict.detail.endswith("and 4 more; the last good map stays")
 
 
 def test_a_host_named_twice_is_a_fault():
     verdict = judge(in_use([1]), drawn([1, 2], [2]), "", False)
-    assert verdict.notice.word is Word.MAP_REJECTED
-    assert "named 2 times" in verdict.notice.detail
+    assert verdict.outcome is MapOutcome.REJECTED
+    assert "named 2 times" in verdict.detail
 
 
 @pytest.mark.parametrize("data", [
@@ -49,14 +49,14 @@ def test_a_host_named_twice_is_a_fault():
 ])  # fmt: skip
 def test_an_empty_map_is_a_valid_map_of_no_hosts(data):
     verdict = judge(None, draw(data), "", False)
-    assert verdict.notice.word is Word.MAP_APPLIED
+    assert verdict.outcome is MapOutcome.APPLIED
     assert verdict.fabric.mapped_count == 0
 
 
 def test_a_map_that_is_gone_changes_nothing_but_is_told():
-    verdict = missing()
+    verdict = MapInUse().take(None, {})
     assert verdict.fabric is None
-    assert verdict.notice.word is Word.MAP_MISSING
+    assert verdict.outcome is MapOutcome.MISSING
 
 
 class TestLargeChanges:
@@ -64,29 +64,29 @@ class TestLargeChanges:
 
     def test_a_change_of_three_in_ten_hosts_is_nothing_unusual(self):
         verdict = judge(in_use(*self.OLD), drawn([], [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]), "", True)
-        assert verdict.notice.word is Word.MAP_APPLIED
+        assert verdict.outcome is MapOutcome.APPLIED
 
     def test_more_is_applied_with_a_warning(self):
         verdict = judge(in_use(*self.OLD), draw({TEXT: ""}), "", False)
         assert verdict.fabric.mapped_count == 0
-        assert verdict.notice.word is Word.MAP_CHANGED_MUCH
-        assert verdict.notice.detail.startswith("100% of the mapped hosts move")
+        assert verdict.outcome is MapOutcome.CHANGED_MUCH
+        assert verdict.detail.startswith("100% of the mapped hosts move")
 
     def test_it_is_held_where_the_admin_wants_that_until_this_very_text_is_confirmed(self):
         new = draw({TEXT: ""})
         held = judge(in_use(*self.OLD), new, "", True)
-        assert (held.fabric, held.notice.word) == (None, Word.MAP_HELD)
-        assert f"{CONFIRM}={new.digest}" in held.notice.detail
-        assert judge(in_use(*self.OLD), new, "another", True).notice.word is Word.MAP_HELD
-        assert judge(in_use(*self.OLD), new, new.digest, True).notice.word is Word.MAP_CHANGED_MUCH
+        assert (held.fabric, held.outcome) == (None, MapOutcome.HELD)
+        assert f"{CONFIRM}={new.digest}" in held.detail
+        assert judge(in_use(*self.OLD), new, "another", True).outcome is MapOutcome.HELD
+        assert judge(in_use(*self.OLD), new, new.digest, True).outcome is MapOutcome.CHANGED_MUCH
 
     def test_a_first_map_is_never_held(self):
-        assert judge(None, drawn(*self.OLD), "", True).notice.word is Word.MAP_APPLIED
+        assert judge(None, drawn(*self.OLD), "", True).outcome is MapOutcome.APPLIED
 
     def test_another_spelling_of_the_same_map_has_another_digest_but_moves_nobody(self):
         assert draw({TEXT: lines(*self.OLD) + "\n"}).digest != drawn(*self.OLD).digest
         verdict = judge(in_use(*self.OLD), draw({TEXT: lines(*self.OLD) + "\n"}), "", True)
-        assert verdict.notice.word is Word.MAP_APPLIED
+        assert verdict.outcome is MapOutcome.APPLIED
 
 
 @pytest.mark.parametrize("text", [
@@ -100,5 +100,18 @@ class TestLargeChanges:
 @pytest.mark.parametrize("key", [TEXT, YAML])
 def test_no_text_makes_it_stumble_and_no_message_grows_long(text, key):
     verdict = judge(in_use([1]), draw({key: text}), "", False)
-    assert len(verdict.notice.detail) <= 500
-    assert verdict.notice.word in (Word.MAP_REJECTED, Word.MAP_CHANGED_MUCH, Word.MAP_APPLIED)
+    assert len(verdict.detail) <= 500
+    assert verdict.outcome in (MapOutcome.REJECTED, MapOutcome.CHANGED_MUCH, MapOutcome.APPLIED)
+
+
+def test_the_same_text_is_judged_once_and_again_once_its_map_was_gone_or_is_confirmed():
+    in_use, new = MapInUse(hold_large=True), draw({TEXT: ""})
+    assert not in_use.looked
+    assert in_use.take(drawn([1, 2], [3]), {}).outcome is MapOutcome.APPLIED
+    assert in_use.looked
+    assert in_use.take(drawn([1, 2], [3]), {"a": "label"}) is None
+    assert in_use.take(new, {}).outcome is MapOutcome.HELD
+    assert in_use.take(new, {}) is None
+    assert in_use.take(None, {}).outcome is MapOutcome.MISSING
+    assert in_use.take(new, {}).outcome is MapOutcome.HELD  # against the last good one, not against none
+    assert in_use.take(new, {CONFIRM: new.digest}).fabric.mapped_count == 0
