@@ -22,7 +22,6 @@ from turnout.autoscaler.shell.metrics import Metrics as Lending
 from turnout.kube import labels
 from turnout.kube.shell.clock import RealClock
 from turnout.launcher.shell.metrics import Metrics as Launched
-from turnout.scheduler_ext.map_keeper import CONFIRM
 from turnout.scheduler_ext.model import Word
 from turnout.scheduler_ext.plans.nominate import Why
 from turnout.scheduler_ext.shell.mark_paths import SwitchPaths
@@ -30,6 +29,7 @@ from turnout.scheduler_ext.shell.metrics import Metrics
 from turnout.scheduler_ext.shell.nominate_pods import Nominations
 from turnout.simulator.yard import kubelet
 from turnout.topology import keys, parse
+from turnout.topology.keys import CONFIRM
 
 ROOT = Path(__file__).resolve().parents[1]
 PAPERS = sorted(
