@@ -170,8 +170,8 @@ def test_a_circle_is_told_by_the_names_on_it(tmp_path):
 @pytest.mark.parametrize(
     ("files", "expected"),
     [
-        pytest.param({"kube/a.py": "x = 1\n" * 301}, [("size", "kube/a.py", 1)], id="a module of 301 lines"),
-        pytest.param({"kube/a.py": "x = 1\n" * 300}, [], id="a module of 300 lines"),
+        pytest.param({"kube/a.py": "x = 1\n" * 401}, [("size", "kube/a.py", 1)], id="a module of 401 lines"),
+        pytest.param({"kube/a.py": "x = 1\n" * 400}, [], id="a module of 400 lines"),
         pytest.param({"tests/a.py": "x = 1\n" * 451}, [("size", "tests/a.py", 1)], id="a test module of 451 lines"),
         pytest.param(
             {"kube/a.py": "\n\ndef f():\n" + "    x = 1\n" * 40}, [("size", "kube/a.py", 3)], id="a function of 41"

@@ -28,7 +28,7 @@ FLOORS = {
 
 RIMS = {"scheduler_ext.nominator"}  # wiring of a second program: a package has only one __main__
 
-MOST_LINES, MOST_MODULES, MOST_FUNCTION_LINES = 300, 12, 40
+MOST_LINES, MOST_MODULES, MOST_FUNCTION_LINES = 400, 12, 40
 MOST_TEST_LINES = 450  # a test module is a table: long, and read a row at a time
 
 # What a pure module may not import: the clock, dice, disk, network, threads, environment, logs and metrics.

@@ -89,15 +89,10 @@ def _tell_waiting(turn: Turn, reason: Reason) -> None:
     missing = [member.name for member in (at.world.members if at.world else ()) if member.name not in here]
     wanted = min(at.gathering.expected, at.job.terms.most) if reason is Reason.LAST_CALL else at.job.terms.floor
     turn.at = replace(at, gathering=replace(at.gathering, told_s=turn.now_s))
-    fields: dict[str, object] = {
-        "members": len(here),
-        "wanted": max(wanted, at.job.terms.floor),
-        "missing": missing[:16],
-    }
-    fields |= {
-        "at": f"{at.job.me.address}:{at.job.me.port}",
-        "gives_up_in_s": max(round(_gives_up_s(at) - turn.now_s), 0),
-    }
+    wanted = max(wanted, at.job.terms.floor)
+    fields: dict[str, object] = {"members": len(here), "wanted": wanted, "missing": missing[:16]}
+    fields["at"] = f"{at.job.me.address}:{at.job.me.port}"
+    fields["gives_up_in_s"] = max(round(_gives_up_s(at) - turn.now_s), 0)
     turn.told("round_waits", reason, waited_s=round(turn.now_s - at.cause.since_s, 3), **fields)
 
 
@@ -201,8 +196,9 @@ def _no_arbiter(turn: Turn) -> None:
         return
     here = sum(veteran(turn, known) for known in turn.members.values())
     detail = (
-        f"{here} of the {at.fencing.base_size} workers of round {at.fencing.base} are left: without a Lease or a round folder "
-        f"a world, a multiple of {at.job.terms.unit}, needs more than half of them, since the others may still train"
+        f"{here} of the {at.fencing.base_size} workers of round {at.fencing.base} are left: "
+        f"without a Lease or a round folder a world, a multiple of {at.job.terms.unit}, "
+        "needs more than half of them, since the others may still train"
     )
     turn.finish(Exit.FAILED, Reason.NO_ARBITER, detail)
 

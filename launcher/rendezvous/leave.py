@@ -19,7 +19,7 @@ from dataclasses import replace
 from turnout.launcher.checkpoint.buddies import heirs
 from turnout.launcher.keeping import ALL, MOST_LIES, Take
 from turnout.launcher.model import Exit, Reason
-from turnout.launcher.rendezvous.held import Run, State, door_of, ranks_in, runs_of
+from turnout.launcher.rendezvous.held import Run, SavedState, door_of, ranks_in, runs_of
 from turnout.launcher.rendezvous.naming import carried
 from turnout.launcher.rendezvous.state import Handing, Known, Phase
 from turnout.launcher.rendezvous.turn import Turn
@@ -45,9 +45,8 @@ def leaving(turn: Turn, id_: str, known: Known, grace_s: float) -> None:
     elif not known.busy and not (phase in _STOPS and turn.inside(id_)):
         turn.tell((id_,), Finish(int(Exit.DRAINED), Reason.DRAINED.value, "", turn.at.checkpoints.carry))
         return
-    turn.at = replace(
-        turn.at, checkpoints=replace(turn.at.checkpoints, handing=None)
-    )  # what it holds goes to who stays, with that of others who leave
+    # What it holds goes to those who stay, together with what others who leave hold.
+    turn.at = replace(turn.at, checkpoints=replace(turn.at.checkpoints, handing=None))
     if phase is Phase.DRAINING:
         until_s = min(turn.at.ending.until_s, turn.now_s + grace_s * STEP_SHARE)
         turn.at = replace(turn.at, ending=replace(turn.at.ending, until_s=until_s))
@@ -173,22 +172,18 @@ def stopped(turn: Turn) -> None:
 
 def hand(turn: Turn) -> None:
     """Have it done, then let those who leave go. The next world is made at once where there is nothing to hand over."""
-    at = turn.at
     leavers = {id_: known for id_, known in turn.members.items() if known.leave_s is not None}
-    if leavers and at.checkpoints.handing is None:
+    handing = turn.at.checkpoints.handing
+    if leavers and handing is None:
         left_s = min(known.leave_s - turn.now_s for known in leavers.values() if known.leave_s is not None)
         handing = _begun(turn, leavers, turn.now_s + HAND_SHARE * left_s)
-        turn.at = at = replace(at, checkpoints=replace(at.checkpoints, handing=handing))
-    if (
-        (handing := at.checkpoints.handing) is not None
-        and handing.awaits & turn.members.keys()
-        and turn.now_s < handing.until_s
-    ):
+        turn.at = replace(turn.at, checkpoints=replace(turn.at.checkpoints, handing=handing))
+    if handing is not None and handing.awaits & turn.members.keys() and turn.now_s < handing.until_s:
         turn.wake(handing.until_s)
         return
     for id_ in leavers:
         turn.tell((id_,), farewell(turn, id_))
-    turn.at = replace(at, phase=Phase.GATHERING, checkpoints=replace(at.checkpoints, handing=None))
+    turn.at = replace(turn.at, phase=Phase.GATHERING, checkpoints=replace(turn.at.checkpoints, handing=None))
 
 
 def _begun(turn: Turn, leavers: Mapping[str, Known], until_s: float) -> Handing:
@@ -205,7 +200,7 @@ def _begun(turn: Turn, leavers: Mapping[str, Known], until_s: float) -> Handing:
     return Handing(frozenset(takes), until_s)
 
 
-def handed(turn: Turn) -> tuple[State | None, dict[str, tuple[Take, ...]]]:
+def handed(turn: Turn) -> tuple[SavedState | None, dict[str, tuple[Take, ...]]]:
     """The newest step that can be had whole, and which shards of it who stays has to take from those who leave.
 
     What can be read by no other world than one of its size is handed over only if that may be the next one.

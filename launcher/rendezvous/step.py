@@ -27,6 +27,7 @@ from turnout.launcher.rendezvous.state import (
     Drop,
     Effect,
     Event,
+    Fencing,
     Gathering,
     Granted,
     Job,
@@ -170,12 +171,9 @@ def _joined(turn: Turn, event: Joined) -> None:
     at, member = turn.at, event.member
     if at.phase in (Phase.FINISHING, Phase.OVER):
         turn.know(member.id, Known(member, event.base))
-        if (
-            at.ending.exit is not None and at.ending.exit is not Exit.FAULTY
-        ):  # else others decide, or nobody: it begins the job anew
-            turn.tell(
-                (member.id,), Finish(int(at.ending.exit), at.cause.why.value, at.cause.detail, at.checkpoints.carry)
-            )
+        exit_, why = at.ending.exit, at.cause.why.value
+        if exit_ is not None and exit_ is not Exit.FAULTY:  # else others decide, or nobody: it begins the job anew
+            turn.tell((member.id,), Finish(int(exit_), why, at.cause.detail, at.checkpoints.carry))
         return
     if fault := _differs(at.job.terms, event.terms):
         turn.know(member.id, Known(member, event.base))
@@ -193,10 +191,6 @@ def _joined(turn: Turn, event: Joined) -> None:
     stored = told.stored if told is not None and busy == told.busy else None
     ready_s = turn.now_s + event.importing_s if event.importing_s else 0.0
     turn.know(member.id, Known(member, event.base, busy=busy, held=event.held, stored=stored, ready_s=ready_s))
-    base, size = at.fencing.base, at.fencing.base_size
-    if event.base.inside and event.base.round >= base:  # of one world the smaller size: it knows who has left
-        size = min(size, event.base.size) if event.base.round == base else event.base.size
-        base = event.base.round
     gathering = replace(at.gathering, wanted=event.wanted or at.gathering.wanted)
     if new and not came_again(turn, member.id):
         gathering = replace(gathering, joined_s=turn.now_s)
@@ -204,12 +198,20 @@ def _joined(turn: Turn, event: Joined) -> None:
         gathering = replace(gathering, expected=event.wanted)
     turn.at = replace(
         at, round=max(at.round, event.base.round), budget=at.budget.newer(event.budget), gathering=gathering,
-        fencing=replace(at.fencing, base=base, base_size=size),
+        fencing=_newest(at.fencing, event.base),
     )  # fmt: skip
     if at.phase is Phase.CLAIMING and event.base.round >= at.round:  # this one would not take the round we ask for
         turn.at = replace(turn.at, phase=Phase.GATHERING, claiming=replace(at.claiming, chosen=()))
     turn.told("member_joined", at.cause.why, member=member.name, members=len(turn.members))
     _placed(turn, member, event.base)
+
+
+def _newest(fencing: Fencing, told: Base) -> Fencing:
+    """Take over the world that a member was in, if none is newer: of one world the smaller size, it knows who left."""
+    if not told.inside or told.round < fencing.base:
+        return fencing
+    size = min(fencing.base_size, told.size) if told.round == fencing.base else told.size
+    return replace(fencing, base=told.round, base_size=size)
 
 
 def _placed(turn: Turn, member: Member, base: Base) -> None:
