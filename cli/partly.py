@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from turnout.cli.why import Row, count, lasting
-
 from turnout.autoscaler.model import JobState
+from turnout.cli.why import Row, count, lasting
 from turnout.kube.objects import Pod
 from turnout.kube.times import since_1970
 

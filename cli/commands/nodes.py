@@ -60,7 +60,6 @@ def _list(args: argparse.Namespace) -> int:
 
 def _untaint(args: argparse.Namespace) -> int:
     from turnout.cli.nodes import freed
-
     from turnout.kube.client.apply import MERGE
     from turnout.kube.errors import Conflict
 
@@ -92,7 +91,6 @@ def _done(command: str, work: Coroutine[Any, Any, None], right: str, node: str =
     import asyncio
 
     from turnout.cli.nodes import NotTainted
-
     from turnout.kube.errors import Forbidden, KubeError, NotFound
 
     try:

@@ -41,9 +41,8 @@ def _target(parser: argparse.ArgumentParser) -> None:
 
 
 def _pause(args: argparse.Namespace) -> int:
-    from turnout.cli.pause import BadWish, job_key, of_all, of_job, until
-
     from turnout.autoscaler.model import AdminOverride
+    from turnout.cli.pause import BadWish, job_key, of_all, of_job, until
 
     def wanted() -> Write:
         ends = until(args.until, args.for_, time.time())
@@ -59,9 +58,8 @@ def _pause(args: argparse.Namespace) -> int:
 
 
 def _resume(args: argparse.Namespace) -> int:
-    from turnout.cli.pause import job_key, of_all, of_job
-
     from turnout.autoscaler.model import AdminOverride
+    from turnout.cli.pause import job_key, of_all, of_job
 
     return _done(
         "resume", args, lambda: of_all(args.orders, AdminOverride.RUN) if args.all else of_job(job_key(args.job), None)
@@ -72,7 +70,6 @@ def _done(command: str, args: argparse.Namespace, wanted: Callable[[], Write]) -
     import asyncio
 
     from turnout.cli.pause import BadWish
-
     from turnout.kube.errors import BadKubeconfig, KubeError, NotFound
 
     try:

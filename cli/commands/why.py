@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from turnout.cli.partly import Partly
-
     from turnout.autoscaler.model import Observation
     from turnout.autoscaler.reporting.explain import Chain
     from turnout.autoscaler.settings import Settings
+    from turnout.cli.partly import Partly
     from turnout.jobs.model import JobKey
     from turnout.kube.objects import Node
 
@@ -70,10 +69,9 @@ class Sighted:
 def _why(args: argparse.Namespace) -> int:
     import asyncio
 
+    from turnout.autoscaler.settings import Settings
     from turnout.cli.commands.listing import CannotSee
     from turnout.cli.why import NoSuchJob
-
-    from turnout.autoscaler.settings import Settings
     from turnout.kube.cli_flags import BadSetting
     from turnout.kube.errors import BadKubeconfig, KubeError
 
@@ -102,9 +100,8 @@ async def _list(wanted: Settings, namespace: str) -> Sighted:
     """
     import asyncio
 
-    from turnout.cli.commands.listing import CannotSee, Once
-
     from turnout.autoscaler.controller.informers import Sight
+    from turnout.cli.commands.listing import CannotSee, Once
     from turnout.jobs.kinds.registry import KINDS
     from turnout.kube.client.api_client import Client
     from turnout.kube.client.clock import RealClock
@@ -163,7 +160,6 @@ def _found(args: argparse.Namespace, wanted: Settings, sighted: Sighted, namespa
     """Give what is to be told of the job, a sentence for one of which nothing is decided. Raises NoSuchJob."""
     from turnout.cli.commands.listing import may_not
     from turnout.cli.why import NoSuchJob, meant, running
-
     from turnout.jobs.model import Life
 
     now_s, view = time.time(), sighted.view
@@ -208,9 +204,8 @@ def _chain(
 
 def _partly(sighted: Sighted, seen: Observation, key: JobKey, now_s: float) -> Partly:
     """Give what the pods of the job tell by themselves."""
-    from turnout.cli.partly import Partly
-
     from turnout.autoscaler.reporting.never import Beside, members
+    from turnout.cli.partly import Partly
 
     view = sighted.view
     one = next(each for each in seen.jobs if each.job.key == key)
@@ -240,6 +235,7 @@ def _namespace(args: argparse.Namespace) -> str:
 def _tell(args: argparse.Namespace, sighted: Sighted, found: Chain | Partly | str) -> None:
     import msgspec
     from rich.text import Text
+
     from turnout.cli import partly, why
     from turnout.cli.commands.listing import may_not
     from turnout.cli.commands.terminal import terminal

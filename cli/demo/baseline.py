@@ -6,9 +6,9 @@ import random
 from collections.abc import Mapping
 
 import msgspec
+
 from turnout.cli.demo.manifests import NAMESPACE, OTHERS, Raw, busy_pod, members, node
 from turnout.cli.demo.scenario import Act, DemoGang, Scene, Word
-
 from turnout.kube.objects import Node, Pod
 from turnout.simulator.cluster.cluster import Cluster, Want, want_of
 from turnout.simulator.cluster.default_plugins import Cursor

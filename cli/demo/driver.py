@@ -20,7 +20,6 @@ from turnout.cli.demo.scenario import Act, DemoGang, Scene, Word, scene
 from turnout.cli.demo.screen import Screen
 from turnout.cli.demo.summary import Asking, Pair, Tally
 from turnout.cli.demo.testbed import Testbed
-
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.runtime.clients import ExtenderDoor
 from turnout.simulator.cluster.runtime.local_cluster import yard

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from turnout.cli.demo.scenario import GPUS_PER_NODE, DemoGang, Place
-
 from turnout.kube import labels
 from turnout.topology.configmap_keys import TEXT_KEY
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rich.console import Console
+
 from turnout.cli.demo.driver import Show, perform
 from turnout.cli.demo.lending.driver import Loan, lend
 from turnout.cli.demo.lending.screen import LendingScreen

@@ -12,6 +12,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
+
 from turnout.cli.demo.heatmap import FREE, OTHER, Placed, Row, Score, board
 from turnout.cli.demo.rewire import Recabling
 from turnout.cli.demo.scenario import GPUS_PER_NODE, LEAVES, NODES_PER_LEAF, SPINES, Act, DemoGang, Scene, Word

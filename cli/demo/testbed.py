@@ -9,7 +9,6 @@ from contextlib import suppress
 from turnout.cli.demo import manifests
 from turnout.cli.demo.manifests import MAP_NAME, MAP_NAMESPACE, NAMESPACE, OTHERS, Raw
 from turnout.cli.demo.scenario import DemoGang, Place, Scene
-
 from turnout.simulator.cluster.runtime.clients import Door
 from turnout.simulator.cluster.scheduler import Chosen, Outcome
 

@@ -114,7 +114,6 @@ def _serve(args: argparse.Namespace, folder: Path) -> int:
         return FAILED
     from turnout.cli.commands.extender_process import ExtenderFailed
     from turnout.cli.local_cluster.serve import Wanted, serve
-
     from turnout.simulator.cluster.node_builder import places_of
 
     wanted = Wanted(folder, args.nodes, args.gpus, args.port, not args.no_extender, args.real, args.processes)
@@ -132,7 +131,6 @@ def _serve(args: argparse.Namespace, folder: Path) -> int:
 def _read_map(file: Path) -> Any:
     """The map in a file and the ConfigMap's data that it is. Raises YardFailed with every fault."""
     from turnout.cli.topo_check import check, data_of, told
-
     from turnout.simulator.cluster.node_builder import MOST_NODES, places_of, unusable
 
     try:

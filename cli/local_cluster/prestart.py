@@ -12,7 +12,6 @@ from pathlib import Path
 
 from turnout.cli.commands.extender_process import Begun, begin, own_extender
 from turnout.cli.local_cluster.state_file import KUBECONFIG, MAP
-
 from turnout.simulator.api.kubeconfig import kubeconfig
 
 _HOST = "127.0.0.1"

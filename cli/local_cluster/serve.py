@@ -15,7 +15,6 @@ from turnout.cli.local_cluster.control_plane import plane
 from turnout.cli.local_cluster.daemon import begun_at
 from turnout.cli.local_cluster.prestart import Early
 from turnout.cli.local_cluster.state_file import KUBECONFIG, MAP, MAP_NAME, NAMESPACE, NOTE, PODS, Note, written
-
 from turnout.simulator.cluster import kubeconfig
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.node_builder import Place, map_text, places

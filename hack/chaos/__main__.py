@@ -16,13 +16,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from turnout.cli.commands.terminal import ended_by_sigterm
-
 from hack.chaos.downtime import figures, table
 from hack.chaos.fault_schedule import Fault, FaultEvent, schedule
 from hack.chaos.history import Record
 from hack.chaos.runner import Outcome, run
 from hack.chaos.testbed.manifests import COOLDOWN_S, LENDER_LEASE_S, SHORT, Plan
+from turnout.cli.commands.terminal import ended_by_sigterm
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 What has to hold of it is in invariants.py; who writes it, in train_script.py and testbed/testbed.py. A process
 notes what it `begun` with, each step that it `took` (before the ranks meet in it), `stepped` and `saved`, and how it
-`ended`; the runner each `fault`, each checkpoint that it saw `committed` in storage, and how the job was `over`. Times are of one clock.
+`ended`; the runner each `fault`, each checkpoint that it saw `committed` in storage, and how the job was `over`. Times
+are of one clock.
 """
 
 from __future__ import annotations

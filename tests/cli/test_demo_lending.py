@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+
+from turnout.autoscaler.model import Reason
 from turnout.cli.commands.autoscaler_process import LenderFailed
 from turnout.cli.demo.lending.driver import Loan, lend
 from turnout.cli.demo.lending.model import Word
 from turnout.cli.demo.lending.screen import LendingScreen
 from turnout.cli.demo.lending.summary import added_up
 from turnout.cli.demo.lending.testbed import StoryFailed
-
-from turnout.autoscaler.model import Reason
 
 ROOT = Path(__file__).resolve().parents[2]
 READY = "The extender is ready, and the lender leads."

@@ -5,6 +5,8 @@ import re
 from dataclasses import replace
 
 import pytest
+
+from turnout.autoscaler.model import Reason
 from turnout.cli.demo.lending.captions import line
 from turnout.cli.demo.lending.checks import missing
 from turnout.cli.demo.lending.fixtures import PLAYERS
@@ -12,8 +14,6 @@ from turnout.cli.demo.lending.log_parser import decision
 from turnout.cli.demo.lending.model import Moment, Said, Seat, Story, Word
 from turnout.cli.demo.lending.picture import Bar, bars, chart, runs, strip
 from turnout.cli.demo.lending.summary import added_up, sentence, wait_of, waited
-
-from turnout.autoscaler.model import Reason
 
 NODES = ["gpu-1", "gpu-2", "gpu-3", "gpu-4"]
 

@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from hack.controlplane.tools import cache
 from turnout.cli.local_cluster.daemon import begun_at, found
 from turnout.cli.local_cluster.serve import stand
 from turnout.cli.local_cluster.state_file import NOTE, Note
-
-from hack.controlplane.tools import cache
 from turnout.simulator.cluster.runtime.local_cluster import yard
 
 HERE = Path(__file__).parents[2]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from turnout.cli.nodes import NotTainted, as_json, as_text, freed, rows
 
 from tests.autoscaler.node_faults.fault_report_cache import Cluster
 from tests.autoscaler.node_faults.test_taints import Api
 from turnout.autoscaler.node_faults import model
 from turnout.autoscaler.node_faults.model import State
+from turnout.cli.nodes import NotTainted, as_json, as_text, freed, rows
 from turnout.kube import labels
 from turnout.kube.nodes.fault_report import Kind, moment
 

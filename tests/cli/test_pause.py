@@ -5,13 +5,13 @@ import sys
 
 import pytest
 import pytest_asyncio
-from turnout.cli.__main__ import main
-from turnout.cli.pause import BadWish, job_key, of_all, of_job, until
 
 from tests.autoscaler.local_cluster import JOBS, lending_yard
 from tests.jobs.test_kinds import indexed
 from turnout.autoscaler.model import AdminOverride
 from turnout.autoscaler.observe import admin_override
+from turnout.cli.__main__ import main
+from turnout.cli.pause import BadWish, job_key, of_all, of_job, until
 from turnout.jobs.kinds.registry import KINDS
 from turnout.kube import labels
 

@@ -6,8 +6,8 @@ import sys
 import xml.etree.ElementTree as ElementTree
 
 import pytest
-from turnout.cli.__main__ import main
 
+from turnout.cli.__main__ import main
 from turnout.launcher.health.calls.model import Call, Group, Record
 from turnout.launcher.health.stacks.reading import write
 

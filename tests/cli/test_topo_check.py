@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from turnout.cli.__main__ import main
 
 GOOD = "leaf-1 spine-1 10.0.0.1\n  leaf-1   spine-1 10.0.0.2\n\nleaf-2 spine-1 10.0.0.3\n"

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from turnout.cli.why import NoSuchJob, lasting, meant, rows, start, title
 
 from tests.autoscaler.world import GPU, NOW_S, POLICY, job, seen, world
 from turnout.autoscaler.decide import decide
@@ -12,6 +11,7 @@ from turnout.autoscaler.reporting.explain import chain
 from turnout.autoscaler.reporting.forecast import Estimate, forecast
 from turnout.autoscaler.reporting.reasons import MEANINGS
 from turnout.autoscaler.reporting.runtime_stats import Lives
+from turnout.cli.why import NoSuchJob, lasting, meant, rows, start, title
 from turnout.jobs.model import JobKey, Life, Pause
 
 SOON = {"created": "1970-01-12T13:43:40Z"}  # three minutes before now

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from turnout.cli.why import rows, title
 
 from tests.autoscaler.world import GPU, NOW_S, POLICY, job, seen, shape, world
 from turnout.autoscaler.decide import decide
@@ -11,6 +10,7 @@ from turnout.autoscaler.model import UNKNOWN_NODE
 from turnout.autoscaler.reporting.explain import chain
 from turnout.autoscaler.reporting.forecast import Estimate
 from turnout.autoscaler.reporting.never import BareGang, Beside
+from turnout.cli.why import rows, title
 from turnout.jobs.model import JobKey, Spread
 
 BERT = JobKey("PodGroup", "ns", "bert")

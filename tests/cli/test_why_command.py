@@ -9,12 +9,12 @@ import pytest
 import pytest_asyncio
 import yaml
 from aiohttp import web
-from turnout.cli.commands.listing import VIEWER
 
 from tests.autoscaler.local_cluster import JOBS, lending_yard
 from tests.autoscaler.world import GPU
 from turnout.autoscaler.cache import Cache
 from turnout.autoscaler.controller.informers import Sight
+from turnout.cli.commands.listing import VIEWER
 from turnout.jobs.kinds.registry import KINDS
 from turnout.kube import labels
 from turnout.kube.client.clock import RealClock

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from turnout.autoscaler.model import Reason
 from turnout.cli.demo.lending.model import Moment, Player, Said, Story, Word, held, running
 from turnout.cli.demo.lending.summary import wait_of, waited
-
-from turnout.autoscaler.model import Reason
 
 # Of jobs that are left alone: what somebody would ask about. Changes of size are told whatever their reason.
 _WAITS = frozenset([Reason.WAITS_FOR_ROOM, Reason.NEEDS_MORE])

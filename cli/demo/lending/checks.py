@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from turnout.autoscaler.model import Reason
 from turnout.cli.demo.lending.model import Moment, Story, Word, held, running
 from turnout.cli.demo.lending.summary import wait_of
-
-from turnout.autoscaler.model import Reason
 
 _STAMP_S = 1.0  # the moment of a change stands on the job in whole seconds
 

@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from turnout.autoscaler.model import Reason
 from turnout.cli.commands.autoscaler_process import AutoscalerProcess, lending, own_lender
 from turnout.cli.commands.extender_process import own_extender
 from turnout.cli.commands.extender_process import running as extending
@@ -19,8 +20,6 @@ from turnout.cli.demo.lending.model import Moment, Player, Story, Word, running
 from turnout.cli.demo.lending.screen import LendingScreen
 from turnout.cli.demo.lending.testbed import StoryFailed, Testbed
 from turnout.cli.demo.manifests import MAP_NAME, MAP_NAMESPACE
-
-from turnout.autoscaler.model import Reason
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.runtime.clients import ExtenderDoor
 from turnout.simulator.cluster.runtime.local_cluster import LocalCluster, yard

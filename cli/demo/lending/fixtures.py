@@ -7,7 +7,6 @@ from typing import Any
 
 from turnout.cli.demo.lending.model import Player
 from turnout.cli.demo.manifests import GPU, MAP_NAME, Raw
-
 from turnout.kube import labels
 from turnout.simulator.cluster.node_builder import Place, map_text
 from turnout.topology.configmap_keys import TEXT_KEY

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from turnout.cli.demo.lending.model import Player, Said
-
 from turnout.autoscaler.model import Reason
+from turnout.cli.demo.lending.model import Player, Said
 
 _DECIDED, _RESIZED = "decided", "resized"
 

@@ -13,13 +13,13 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
+
 from turnout.cli.demo.lending.captions import line
 from turnout.cli.demo.lending.fixtures import GPUS, GPUS_PER_NODE, LEAVES, NODES_PER_LEAF, places
 from turnout.cli.demo.lending.model import Moment, Seats, Story
 from turnout.cli.demo.lending.picture import FREE, Bar, bars, chart, runs, strip
 from turnout.cli.demo.lending.summary import Sums, added_up, sentence
 from turnout.cli.demo.screen import colour
-
 from turnout.simulator.cluster.kubelet import Pace
 
 _CHART_COLUMNS = 72

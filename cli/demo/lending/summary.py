@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from turnout.cli.demo.lending.model import Moment, Story, Word, held
-
 from turnout.autoscaler.model import Reason
+from turnout.cli.demo.lending.model import Moment, Story, Word, held
 
 
 @dataclass(frozen=True, slots=True)

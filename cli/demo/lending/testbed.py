@@ -9,7 +9,6 @@ from turnout.cli.demo.lending.fixtures import GPUS_PER_NODE, NAMESPACE, PLAYERS,
 from turnout.cli.demo.lending.log_parser import decision
 from turnout.cli.demo.lending.model import Moment, Player, Said, Seat, Word
 from turnout.cli.demo.manifests import MAP_NAMESPACE
-
 from turnout.kube import labels
 from turnout.simulator.cluster.runtime.local_cluster import LocalCluster
 

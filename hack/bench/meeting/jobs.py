@@ -22,11 +22,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from turnout.cli.commands.extender_process import free_port
-
 from hack.bench.meeting import apart, worker
 from hack.bench.meeting.apart import Names
 from hack.bench.meeting.marks import LOST, Fault, Mark, fault, stepped
+from turnout.cli.commands.extender_process import free_port
 
 RANKS = 2
 RESTARTS = 3

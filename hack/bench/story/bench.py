@@ -14,8 +14,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib import metadata
 
-from turnout.cli.commands.terminal import ended_by_sigterm
-
 from hack.bench.outcome import Outcome
 from hack.bench.story import ours, torchrun
 from hack.bench.story.found import OURS, Found
@@ -23,6 +21,7 @@ from hack.bench.story.play import PLAN, Begin, Trial, told
 from hack.bench.story.went import Act
 from hack.chaos.testbed.manifests import LEAST, MOST, SHORT, USUAL
 from hack.chaos.train_script import DISK_EVERY
+from turnout.cli.commands.terminal import ended_by_sigterm
 
 LIMIT_S, TIMES = 120.0, 5
 KEEP_ALIVE = 3  # of torch's: so many of its intervals are a silence

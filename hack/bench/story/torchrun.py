@@ -14,8 +14,6 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from turnout.cli.commands.extender_process import free_port
-
 from hack.bench.meeting.jobs import OWN_STORE, served, torchrun
 from hack.bench.story.play import PLAN
 from hack.bench.story.went import Act
@@ -23,6 +21,7 @@ from hack.chaos.history import Record
 from hack.chaos.testbed.history_tail import Written
 from hack.chaos.testbed.manifests import LEAST, MARK, MOST, ROOT
 from hack.chaos.testbed.pod_processes import of_pods
+from turnout.cli.commands.extender_process import free_port
 
 TRAINEE = Path(__file__).with_name("trainee.py")
 _LOOK_S = 0.02

@@ -7,12 +7,11 @@ import asyncio
 import sys
 from collections.abc import Sequence
 
-from turnout.cli.commands.child_env import ChildFailed
-from turnout.cli.commands.terminal import ended_by_sigterm, terminal
-
 from hack.chaos.demo.play import tell
 from hack.chaos.demo.screen import TrainScreen
 from hack.chaos.testbed.testbed import Stood
+from turnout.cli.commands.child_env import ChildFailed
+from turnout.cli.commands.terminal import ended_by_sigterm, terminal
 
 
 def main(argv: Sequence[str] | None = None) -> int:

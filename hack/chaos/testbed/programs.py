@@ -9,10 +9,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import aiohttp
-from turnout.cli.commands.child_env import ChildFailed, die_with_parent, environment
-from turnout.cli.commands.extender_process import free_port
 
 from hack.chaos.testbed.manifests import COOLDOWN_S, LENDER_LEASE_S, MAP_NAME, MAP_NAMESPACE
+from turnout.cli.commands.child_env import ChildFailed, die_with_parent, environment
+from turnout.cli.commands.extender_process import free_port
 from turnout.simulator.cluster.runtime.clients import ApiError, Door
 
 _START_S = 40.0

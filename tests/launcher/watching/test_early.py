@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from setuptools import find_packages
-from turnout.cli.__main__ import stacktrace_viewer
 
 from tests.launcher.processes.desk import Desk
+from turnout.cli.__main__ import stacktrace_viewer
 from turnout.launcher.process.orders import How
 from turnout.launcher.shell.progress import Watched
 from turnout.launcher.shell.watching import launch
