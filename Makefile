@@ -48,7 +48,7 @@ setup-launcher: .venv/adapters ## Add torch, and the trainers it saves for, from
 	@touch .venv/adapters
 
 demo: setup ## Watch gangs land under one switch, and a queue lend its idle GPUs (ARGS=--fast)
-	@$(PY) -m turnout.console demo $(ARGS)
+	@$(PY) -m turnout.cli demo $(ARGS)
 	@echo && echo 'Next: make demo-train. A training job grows, gives way, loses a worker and a node, and not a step (brings torch, 3 GB).'
 
 demo-train: .venv/launcher ## Watch a training job grow, give way and be struck, and end as if nothing had been
@@ -67,11 +67,11 @@ check: setup ## Lint, format, types, the plan of the house, and whether the pape
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
-	@$(PY) -m hack.chores.architecture
+	@$(PY) -m hack.lint.architecture
 	@$(PY) -m pytest -q tests/test_architecture.py tests/test_contract.py tests/test_docs.py tests/test_locks.py
 
 contract: setup ## Print what was promised by state, and write docs/contract.md
-	@$(PY) -m hack.chores.contract --write
+	@$(PY) -m hack.lint.contract --write
 
 format: setup ## Format the code and sort its imports
 	@$(PY) -m ruff check --fix-only --quiet .
@@ -84,7 +84,7 @@ controlplane: setup ## Build etcd, kube-apiserver, kube-scheduler and the rest (
 	@$(PY) -m hack.controlplane build
 
 lock: ## Resolve the lock files afresh from setup.cfg, with uv (ARGS=--keep: only add and drop)
-	@"$(PYTHON)" -m hack.chores.lock $(ARGS)
+	@"$(PYTHON)" -m hack.codegen.lock $(ARGS)
 
 clean: ## Remove what the doors made in this folder: .venv, build, caches
 	@rm -rf .venv build turnout.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

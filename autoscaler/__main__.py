@@ -14,30 +14,30 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from turnout.autoscaler.nodes.ward import Ward
+from turnout.autoscaler.cache import Cache
+from turnout.autoscaler.controller.controller import AutoscalerController
+from turnout.autoscaler.controller.decision_log_writer import DecisionLogWriter
+from turnout.autoscaler.controller.event_recorder import DecisionEvents, NodeTeller
+from turnout.autoscaler.controller.http_endpoints import probes
+from turnout.autoscaler.controller.informers import Sight
+from turnout.autoscaler.controller.metrics import Metrics
+from turnout.autoscaler.controller.object_refs import Refs
+from turnout.autoscaler.controller.scale_writer import ScaleWriter
+from turnout.autoscaler.controller.status_writer import StatusWriter
+from turnout.autoscaler.controller.taint_writer import TaintWriter
+from turnout.autoscaler.node_faults.cache import FaultReportCache
+from turnout.autoscaler.reporting.pod_annotations import Mark, Marked
+from turnout.autoscaler.reporting.queue_status import pages as queue_pages
 from turnout.autoscaler.settings import Settings, settings
-from turnout.autoscaler.shell.act import Hands
-from turnout.autoscaler.shell.journal import Journal
-from turnout.autoscaler.shell.loop import Lender
-from turnout.autoscaler.shell.metrics import Metrics
-from turnout.autoscaler.shell.pages import Pages
-from turnout.autoscaler.shell.probes import probes
-from turnout.autoscaler.shell.refs import Refs
-from turnout.autoscaler.shell.sight import Sight
-from turnout.autoscaler.shell.taints import Warden
-from turnout.autoscaler.shell.teller import NodeTeller, Teller
-from turnout.autoscaler.telling.marks import Mark, Marked
-from turnout.autoscaler.telling.status import pages as queue_pages
-from turnout.autoscaler.view import View
-from turnout.jobs.kinds.all import KINDS
+from turnout.jobs.kinds.registry import KINDS
+from turnout.kube.cli_flags import address
+from turnout.kube.client import logs
+from turnout.kube.client.api_client import Client
+from turnout.kube.client.clock import RealClock
+from turnout.kube.client.events import EventRecorder
+from turnout.kube.client.lease import Elector, LeaseSettings
+from turnout.kube.client.run_until_signal import lead, together, until_told
 from turnout.kube.errors import BadKubeconfig
-from turnout.kube.flags import address
-from turnout.kube.shell import logs
-from turnout.kube.shell.client import Client
-from turnout.kube.shell.clock import RealClock
-from turnout.kube.shell.events import EventRecorder
-from turnout.kube.shell.lease import Elector, LeaseSettings
-from turnout.kube.shell.program import lead, together, until_told
 
 log = logging.getLogger("turnout.autoscaler")
 
@@ -58,9 +58,9 @@ async def serve(wanted: Settings) -> None:
     """Watch always, act while leading, until the process is told to end."""
     clock = RealClock()
     async with await Client.open(wanted.kubeconfig, wanted.context) as client:
-        view = View(KINDS, (wanted.gpu_resource,))
+        view = Cache(KINDS, (wanted.gpu_resource,))
         news = asyncio.Event()
-        ward = Ward(wanted.taint_key, wanted.gpu_resource, news.set) if wanted.taint_nodes else None
+        ward = FaultReportCache(wanted.taint_key, wanted.gpu_resource, news.set) if wanted.taint_nodes else None
         watched, hold_large = (wanted.configmap, wanted.orders), wanted.confirm_large_changes
         sight = Sight(view, client, KINDS, clock, random.Random(), watched, ward, hold_large)
         namespace, _, name = wanted.lease.partition("/")
@@ -70,21 +70,21 @@ async def serve(wanted: Settings) -> None:
         recorder = EventRecorder(client, "turnout-autoscaler", socket.gethostname(), clock=clock)
         metrics = Metrics(wanted.gpu_resource, restart_s=wanted.restart_s)
         refs = Refs(view)
-        teller = Teller(recorder, refs.job, refs.leaving, metrics)
+        teller = DecisionEvents(recorder, refs.job, refs.leaving, metrics)
 
         def term() -> int | None:
             return elector.transitions if elector.leading else None
 
-        hands = Hands(client, KINDS, term, teller.became, dry_run=not wanted.act)
+        hands = ScaleWriter(client, KINDS, term, teller.became, dry_run=not wanted.act)
         with journal_at(wanted.decision_log) as journal:
             works = []
             if ward is not None:
                 tells, rules = NodeTeller(recorder, wanted.rules(), metrics), wanted.rules()
                 dry_run = not wanted.act
-                works.append(Warden(client, ward, rules, lambda: elector.leading, tells, clock, news, dry_run).run)
-            lender = Lender(view, sight, hands, wanted.policy(), clock, teller.decided, metrics, journal)
+                works.append(TaintWriter(client, ward, rules, lambda: elector.leading, tells, clock, news, dry_run).run)
+            lender = AutoscalerController(view, sight, hands, wanted.policy(), clock, teller.decided, metrics, journal)
             words = Words(lender, refs, wanted)
-            pages = Pages(client, namespace, clock, words.pages, words.marks, lambda: elector.leading)
+            pages = StatusWriter(client, namespace, clock, words.pages, words.marks, lambda: elector.leading)
             async with probes(
                 *address(wanted.metrics_bind, "--metrics-bind"), metrics, lambda: sight.has_synced
             ) as port:
@@ -96,7 +96,7 @@ async def serve(wanted: Settings) -> None:
 class Words:
     """What is written beside sizes, made of the last look. Pods are marked only by a lender that acts."""
 
-    def __init__(self, lender: Lender, refs: Refs, wanted: Settings) -> None:
+    def __init__(self, lender: AutoscalerController, refs: Refs, wanted: Settings) -> None:
         self._lender, self._refs, self._wanted, self._marked = lender, refs, wanted, Marked()
 
     def pages(self) -> dict[str, dict[str, str]]:
@@ -113,9 +113,9 @@ class Words:
         return self._marked.missing(self._lender.seen.jobs, self._refs.notes)
 
 
-def journal_at(path: str | None) -> AbstractContextManager[Journal | None]:
+def journal_at(path: str | None) -> AbstractContextManager[DecisionLogWriter | None]:
     """The decision log, if one is wanted."""
-    return nullcontext() if path is None else Journal(Path(path))
+    return nullcontext() if path is None else DecisionLogWriter(Path(path))
 
 
 async def settled(sight: Sight) -> None:

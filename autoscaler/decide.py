@@ -11,22 +11,33 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 
-from turnout.autoscaler.lending.evict import Givers, may_give
-from turnout.autoscaler.lending.grow import Growing, grow
-from turnout.autoscaler.lending.ledger import Ledger, Wish
-from turnout.autoscaler.lending.quota import Quota, least_of, total_of
-from turnout.autoscaler.lending.worth import in_debt, rich
-from turnout.autoscaler.model import TURN, Going, Observation, Policy, Queue, Reason, Seen, Standing, Step, pool_of
+from turnout.autoscaler.model import (
+    TURN,
+    AdminOverride,
+    JobState,
+    Observation,
+    Policy,
+    Queue,
+    Reason,
+    Step,
+    TerminatingPod,
+    pool_of,
+)
+from turnout.autoscaler.scaling.cost_model import in_debt, rich
+from turnout.autoscaler.scaling.preempt import Preemptor, may_give
+from turnout.autoscaler.scaling.quota import Quota, least_of, total_of
+from turnout.autoscaler.scaling.reservations import CapacityRequest, Reservations
+from turnout.autoscaler.scaling.scale_up import Growing, grow
 
 
 def decide(seen: Observation, policy: Policy, now_s: float) -> list[Step]:
     """One step a job, in the order of the jobs. now_s: seconds since 1970."""
     if (why := _nothing_at_all(seen, policy)) is not None:
         return [each.hold(*why) for each in seen.jobs]
-    if seen.standing is Standing.RELEASE:
+    if seen.standing is AdminOverride.RELEASE:
         return [_released(each) for each in seen.jobs]
     steps: dict[int, Step] = {}  # by the id of a Seen: ten thousand names take long to be told apart
-    waiters, runners, going = list[Seen](), list[Seen](), list[Seen]()
+    waiters, runners, going = list[JobState](), list[JobState](), list[JobState]()
     unread = {name: queue.faults[0] for name, queue in seen.queues.items() if queue.faults}
     ordered = seen.jobs if seen.in_turn else sorted(seen.jobs, key=TURN)
     for each in ordered:
@@ -43,14 +54,14 @@ def decide(seen: Observation, policy: Policy, now_s: float) -> list[Step]:
             steps[id(each)] = stuck
         elif each.still is None:
             runners.append(each)
-    ledger = real = Ledger(seen.room.copied(), Quota(seen.queues))
+    ledger = real = Reservations(seen.room.copied(), Quota(seen.queues))
     if going or waiters or seen.leaving:
         ledger = _with_promised(real, going, seen.leaving)
     same = not going and not seen.leaving
     if waiters:
         wealthy, poor = partial(rich, policy=policy, now_s=now_s), partial(in_debt, policy=policy, now_s=now_s)
         able = [each for each in ordered if each.gives and id(each) not in steps and may_give(each, now_s)]
-        same &= not _serve_all(waiters, Givers(able, ledger, wealthy, poor), (ledger, real), seen.queues, steps)
+        same &= not _serve_all(waiters, Preemptor(able, ledger, wealthy, poor), (ledger, real), seen.queues, steps)
         runners = [each for each in runners if id(each) not in steps]
     kept = ledger.with_headroom(policy.headroom) if policy.headroom or ledger.quota.keeps() else ledger
     growing = _growing(ledger, ledger if same else real, kept, waiters, steps)
@@ -68,9 +79,9 @@ def _with_others(step: Step, before: Step | None) -> Step:
 
 
 def _serve_all(
-    waiters: list[Seen],
-    givers: Givers,
-    ledgers: tuple[Ledger, Ledger],
+    waiters: list[JobState],
+    givers: Preemptor,
+    ledgers: tuple[Reservations, Reservations],
     queues: Mapping[str, Queue],
     steps: dict[int, Step],
 ) -> bool:
@@ -78,7 +89,7 @@ def _serve_all(
 
     In a strict queue one that nobody can help holds up all behind it: to make room for them would be in vain.
     """
-    blocked: dict[str, Seen] = {}
+    blocked: dict[str, JobState] = {}
     shrinks = False
     for waiter in waiters:
         queue = waiter.job.queue
@@ -93,14 +104,14 @@ def _serve_all(
     return shrinks
 
 
-def _goes(seen: Seen, policy: Policy, now_s: float) -> bool:
+def _goes(seen: JobState, policy: Policy, now_s: float) -> bool:
     """Will its workers really go? A controller that has not obeyed us for long may never do: nobody waits for it."""
     resized_s = seen.job.bank.resized_s
     late = resized_s and seen.job.wish is None and now_s - resized_s > policy.promise_s
     return not late or any(worker.leaving for worker in seen.workers)
 
 
-def _with_promised(real: Ledger, going: Iterable[Seen], leaving: Iterable[Going]) -> Ledger:
+def _with_promised(real: Reservations, going: Iterable[JobState], leaving: Iterable[TerminatingPod]) -> Reservations:
     """Room that is on its way counts for who waits, so that nobody leaves for it twice."""
     ledger = real.copied()
     for each in going:
@@ -118,10 +129,10 @@ def _nothing_at_all(seen: Observation, policy: Policy) -> tuple[Reason, str] | N
         return Reason.STALE, f"the oldest list is {seen.age_s:.0f} s old"
     if seen.unready > policy.most_unready:
         return Reason.NODES_UNREADY, f"{seen.unready:.0%} of the nodes are not ready"
-    return (Reason.ALL_PAUSED, "an admin has stopped all changes") if seen.standing is Standing.PAUSE else None
+    return (Reason.ALL_PAUSED, "an admin has stopped all changes") if seen.standing is AdminOverride.PAUSE else None
 
 
-def _released(seen: Seen) -> Step:
+def _released(seen: JobState) -> Step:
     """Back to its min; its owner's pause is about lending, and this is its end."""
     job = seen.job
     if not job.elastic or job.replicas <= job.bounds.least:
@@ -129,13 +140,15 @@ def _released(seen: Seen) -> Step:
     return Step(job.key, job.bounds.least, job.replicas, Reason.RELEASED, "an admin takes back everything that is lent")
 
 
-def _growing(ledger: Ledger, real: Ledger, kept: Ledger, waiters: list[Seen], steps: dict[int, Step]) -> Growing:
+def _growing(
+    ledger: Reservations, real: Reservations, kept: Reservations, waiters: list[JobState], steps: dict[int, Step]
+) -> Growing:
     served = (Reason.SCHEDULERS_TURN, Reason.WAITS_FOR_ROOM)
     starting = {each.job.queue for each in waiters if steps[id(each)].reason in served}
     return Growing(ledger, real, kept, bool(waiters), starting)
 
 
-def _room_taken(seen: Seen, policy: Policy, now_s: float) -> Step | None:
+def _room_taken(seen: JobState, policy: Policy, now_s: float) -> Step | None:
     """A job whose workers above its min have been without a node for too long gives them up."""
     job = seen.job
     if len(seen.living) == seen.placed or not may_give(seen, now_s):
@@ -148,13 +161,15 @@ def _room_taken(seen: Seen, policy: Policy, now_s: float) -> Step | None:
     return Step(job.key, size, job.replicas, Reason.ROOM_TAKEN, detail)
 
 
-def wish_of(seen: Seen) -> Wish:
+def wish_of(seen: JobState) -> CapacityRequest:
     """What a waiting job lacks to its min, as near to the pods that it has as its gang asks for."""
     near = tuple(worker.row for worker in seen.living if worker.row is not None)
-    return Wish(seen.job.queue, least_of(seen), seen.job.spread.tier, near)
+    return CapacityRequest(seen.job.queue, least_of(seen), seen.job.spread.tier, near)
 
 
-def _serve(waiter: Seen, givers: Givers, ledger: Ledger, real: Ledger) -> Iterator[tuple[Seen, Step]]:
+def _serve(
+    waiter: JobState, givers: Preemptor, ledger: Reservations, real: Reservations
+) -> Iterator[tuple[JobState, Step]]:
     """The steps that a waiting job brings about: its own, and those of the jobs that make room.
 
     ledger: with what is on its way out; real: without.

@@ -9,10 +9,10 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import NamedTuple
 
-from turnout.autoscaler.room import Room
+from turnout.autoscaler.capacity import Capacity
 from turnout.jobs.model import Job, JobKey, Life, Pause
-from turnout.jobs.speed import Gain, gain
-from turnout.kube.shape import PodShape
+from turnout.jobs.scaling_curve import Gain, gain
+from turnout.kube.pod_shape import PodShape
 from turnout.kube.times import since_1970
 
 
@@ -52,7 +52,7 @@ class Reason(Enum):
 
 
 NODES = ""  # where room is idle: on the nodes, beside the queues by their names
-ELSEWHERE = -1  # the row of a node that is not known: its room is nobody's to give
+UNKNOWN_NODE = -1  # the row of a node that is not known: its room is nobody's to give
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def pool_of(queue: str, shape: PodShape) -> Pool:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class JobState:
     """One job and its workers, by index. beside: how many pods of its other roles have a node, in the job's order.
 
     done: workers that have ended well, for whom nobody comes any more.
@@ -155,7 +155,7 @@ class Seen:
         size, order = job.replicas, job.order
         living = tuple(worker for worker in self.workers if not worker.leaving and worker.index < size)
         going = self.workers if len(living) < len(self.workers) else ()
-        promised = (w.row for w in going if w.row not in (None, ELSEWHERE) and (w.leaving or w.index >= size))
+        promised = (w.row for w in going if w.row not in (None, UNKNOWN_NODE) and (w.leaving or w.index >= size))
         placed = sum(worker.row is not None for worker in living)
         short = any(there < wanted for there, (_, wanted) in zip(self.beside, job.beside, strict=False))
         waits = job.life is Life.LIVE and (placed + self.done < job.bounds.least or short)
@@ -166,7 +166,7 @@ class Seen:
             ("promised", tuple(promised)),
             ("placed", placed),
             ("waits", waits),
-            ("spare", tuple(w.row for w in living[job.bounds.least :] if w.row not in (None, ELSEWHERE))),
+            ("spare", tuple(w.row for w in living[job.bounds.least :] if w.row not in (None, UNKNOWN_NODE))),
             ("turn", (-order.class_value, -order.priority, deadline_s, since_1970(job.created) or 0.0, job.key)),
             ("pool", pool),
             ("larger", larger),
@@ -208,12 +208,12 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """One queue. limit: what its pods may ask for together, by resource, in units of kube/shape.py; absent: no bound.
+    """One queue. limit: what its pods may ask for together, by resource, in units of pod_shape.py; absent: no bound.
 
     deserved: what is its own; beyond it, it borrows. used: by all its pods, those that leave included. headroom: kept
-    free in it, by its owner's word. within, kept, called: what is above it, as in jobs/queues/charge.py. refused: why
-    no job of it can be resized; hazard: why none can that Kueue does not lift above others. faults: why nothing of it
-    may be changed. strict: nobody in it starts before an older one.
+    free in it, by its owner's word. within, kept, called: what is above it, as in jobs/queues/quota_accounting.py.
+    refused: why no job of it can be resized; hazard: why none can that Kueue does not lift above
+    others. faults: why nothing of it may be changed. strict: nobody in it starts before an older one.
     """
 
     name: str
@@ -231,7 +231,7 @@ class Queue:
     strict: bool = False
 
 
-class Standing(Enum):
+class AdminOverride(Enum):
     """What an admin has said of all jobs at once."""
 
     RUN = "run"
@@ -239,7 +239,7 @@ class Standing(Enum):
     RELEASE = "release"  # every job goes back to its min, as before an uninstall
 
 
-class Going(NamedTuple):
+class TerminatingPod(NamedTuple):
     """A pod that has been told to go: the queue that pays for it, and its node's row."""
 
     queue: str
@@ -256,14 +256,14 @@ class Observation:
     resource, what has been idle for as long as a restart takes; None where that does not matter.
     """
 
-    jobs: tuple[Seen, ...]
+    jobs: tuple[JobState, ...]
     queues: Mapping[str, Queue]
-    room: Room
+    room: Capacity
     age_s: float = 0.0
     whole: bool = True
     unready: float = 0.0
-    standing: Standing = Standing.RUN
-    leaving: tuple[Going, ...] = ()
+    standing: AdminOverride = AdminOverride.RUN
+    leaving: tuple[TerminatingPod, ...] = ()
     in_turn: bool = False
     settled: Mapping[str, Mapping[str, int]] | None = None
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from turnout.autoscaler.model import Policy
-from turnout.autoscaler.nodes.model import MOST_PROOFS, Rules
+from turnout.autoscaler.node_faults.model import MOST_PROOFS, Rules
 from turnout.kube import labels
-from turnout.kube.flags import BadSetting, address, build, check_name
+from turnout.kube.cli_flags import BadSetting, address, build, check_name
 
 _TAINT_KEY = r"([a-z0-9]([a-z0-9.-]{0,250}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?"
 _MOST_TAINT_S = 365 * 86_400.0

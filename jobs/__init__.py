@@ -1,1 +1,1 @@
-"""The papers: what people submit, in every dialect, as a few nouns. Pure."""
+"""What people submit, in every dialect, as a few nouns. Pure."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
-from turnout.jobs.pods import USUAL, PodMarks
-from turnout.kube.shape import PodShape
+from turnout.jobs.pod_identity import USUAL, PodMarks
+from turnout.kube.pod_shape import PodShape
 
 Object = Mapping[str, Any]
 
@@ -106,7 +106,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Bank:
+class ResizeBudget:
     """What lending has won and cost a job, in seconds of its own time. Source: docs/facts/autoscaling.md M5.
 
     gained_s: when its size was last changed, restarts taken off. resized_s: when that was; 0 for never. restart_s:
@@ -160,7 +160,7 @@ class Job:
     pause: Pause = Pause.NONE
     pause_ends_s: float | None = None
     cooldown_s: float | None = None
-    bank: Bank = Bank()
+    bank: ResizeBudget = ResizeBudget()
     curve: tuple[tuple[int, float], ...] = ()
     learnt: bool = True
     spread: Spread = Spread()

@@ -59,7 +59,7 @@ def _more_files() -> None:
 
 
 def _log_to_stderr(settings: Settings) -> None:
-    from turnout.kube.shell.logs import JsonFormatter, PlainFormatter
+    from turnout.kube.client.logs import JsonFormatter, PlainFormatter
 
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if settings.output.json else PlainFormatter())

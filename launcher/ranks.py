@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from turnout.launcher.model import MOST_MEMBERS, Member
-from turnout.topology import order
-from turnout.topology.tiers import Key, natural, rows
+from turnout.topology import rank_order
+from turnout.topology.switch_paths import Key, natural, rows
 
 Path = tuple[str, ...]
 Index = tuple[int, Key, str]
@@ -124,7 +124,7 @@ def _in_order(members: Sequence[Member], others: Sequence[Member] = ()) -> list[
         on_host.setdefault((member.path, member.host), []).append(member)
     held = Counter(member.path for member in (*members, *others) if member.path)
     row_of = rows(held)
-    keys = order.homeward([row_of[path] for path in held], list(held.values()))
+    keys = rank_order.homeward([row_of[path] for path in held], list(held.values()))
     key_of = dict(zip(held, keys, strict=True))
     hosts = sorted((host for host in on_host if host[0]), key=lambda host: (key_of[host[0]], -len(on_host[host])))
     return [*(member for host in hosts for member in on_host[host]), *(m for m in members if not m.path)]
@@ -175,7 +175,7 @@ def _near(pool: Sequence[Member], free: Sequence[int], stay: Mapping[int, Member
         host = hosts.setdefault((member.path, member.host), len(hosts))
         places[at] = (host, *row_of[member.path], 0) if member.path else (-at - 1,) * (tiers + 1) + (0,)
     placed = {rank: len(pool) + at for at, rank in enumerate(known)}
-    given = order.fill(places, range(len(pool)), free, placed)
+    given = rank_order.fill(places, range(len(pool)), free, placed)
     return {rank: pool[at] for rank, at in given.items()}
 
 

@@ -12,8 +12,8 @@ from enum import StrEnum
 from re import compile as pattern
 from re import sub
 
-from turnout.topology.keys import TEXT_KEY, YAML_KEY
-from turnout.topology.tiers import BadPath, Path, read
+from turnout.topology.configmap_keys import TEXT_KEY, YAML_KEY
+from turnout.topology.switch_paths import BadPath, Path, read
 
 PATH_ENV = "TURNOUT_SWITCH_PATH"
 HOST_ENVS = ("NODE_NAME", "NODE_IP", "HOST_IP")  # by which names a map may know the host; NODE_IP is DLRover's

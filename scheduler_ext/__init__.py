@@ -1,1 +1,1 @@
-"""The adviser: where should this pod go?"""
+"""The scheduler extender: where should this pod go?"""

@@ -11,21 +11,21 @@ import socket
 import sys
 from collections.abc import Sequence
 
+from turnout.kube.cli_flags import address
+from turnout.kube.client import logs
+from turnout.kube.client.api_client import Client
+from turnout.kube.client.clock import Clock, RealClock
+from turnout.kube.client.events import EventRecorder
+from turnout.kube.client.run_until_signal import until_told
 from turnout.kube.errors import BadKubeconfig
-from turnout.kube.flags import address
-from turnout.kube.shell import logs
-from turnout.kube.shell.client import Client
-from turnout.kube.shell.clock import Clock, RealClock
-from turnout.kube.shell.events import EventRecorder
-from turnout.kube.shell.program import until_told
 from turnout.scheduler_ext.errors import BadCertificate
+from turnout.scheduler_ext.server.event_recorder import DecisionEvents
+from turnout.scheduler_ext.server.extender import Extender
+from turnout.scheduler_ext.server.informers import Sight
+from turnout.scheduler_ext.server.listeners import Front, Listen
+from turnout.scheduler_ext.server.metrics import Metrics
+from turnout.scheduler_ext.server.tls import TlsFiles
 from turnout.scheduler_ext.settings import Settings, extender_settings
-from turnout.scheduler_ext.shell.front import Front, Listen
-from turnout.scheduler_ext.shell.metrics import Metrics
-from turnout.scheduler_ext.shell.sight import Sight
-from turnout.scheduler_ext.shell.teller import Teller
-from turnout.scheduler_ext.shell.tls import TlsFiles
-from turnout.scheduler_ext.shell.view import View
 
 log = logging.getLogger("turnout.extender")
 
@@ -49,8 +49,8 @@ async def serve(settings: Settings, metrics: Metrics | None = None) -> None:
     clock, metrics = RealClock(), metrics or Metrics()
     async with await Client.open(settings.kubeconfig, settings.context) as client:
         events = EventRecorder(client, "turnout-extender", _instance(), clock=clock)
-        teller = Teller(events, settings.configmap, clock)
-        view = View(settings.rules(), clock, metrics, teller.tell)
+        teller = DecisionEvents(events, settings.configmap, clock)
+        view = Extender(settings.rules(), clock, metrics, teller.tell)
         sight = Sight(view, client, settings.configmap, clock, random.Random(), settings.confirm_large_changes)
         metrics.pass_through(sight.reflectors.items, clock)
         async with Front(view, metrics, _listen(settings)) as front:

@@ -1,6 +1,6 @@
 """The nouns of the adviser: what the wire asks of it and what it says back.
 
-The wire is in wire_kube.py, the thinking in advise.py.
+The wire is in extender_v1.py, the thinking in verbs.py.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Rules:
     gpu_resources: tuple[str, ...] = GPU_RESOURCES
 
 
-class Adviser(Protocol):
+class ExtenderVerbs(Protocol):
     """What the HTTP rim asks. Synchronous: one request sees one world."""
 
     def filter(self, pod: Pod, names: Sequence[str]) -> Answer:

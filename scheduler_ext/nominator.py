@@ -17,24 +17,24 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from turnout.kube.cli_flags import BadSetting, address, build, check_name
+from turnout.kube.client import logs
+from turnout.kube.client.api_client import Client
+from turnout.kube.client.clock import RealClock
+from turnout.kube.client.lease import Elector
+from turnout.kube.client.run_until_signal import lead, together, until_told
 from turnout.kube.errors import BadKubeconfig
-from turnout.kube.flags import BadSetting, address, build, check_name
 from turnout.kube.labels import GPU_RESOURCES, SWITCH_PATH
-from turnout.kube.shell import logs
-from turnout.kube.shell.client import Client
-from turnout.kube.shell.clock import RealClock
-from turnout.kube.shell.lease import Elector
-from turnout.kube.shell.program import lead, together, until_told
 from turnout.scheduler_ext.model import Notice, Rules
-from turnout.scheduler_ext.plans.nominate import Nominating
+from turnout.scheduler_ext.planner.nominate import Nominating
+from turnout.scheduler_ext.server.extender import Extender
+from turnout.scheduler_ext.server.health import Health
+from turnout.scheduler_ext.server.informers import Sight
+from turnout.scheduler_ext.server.listeners import bind
+from turnout.scheduler_ext.server.metrics import Metrics
+from turnout.scheduler_ext.server.nomination_writer import Nominator
+from turnout.scheduler_ext.server.switch_path_writer import PathMarker
 from turnout.scheduler_ext.settings import add_common
-from turnout.scheduler_ext.shell.front import bind
-from turnout.scheduler_ext.shell.health import Health
-from turnout.scheduler_ext.shell.mark_paths import PathMarker
-from turnout.scheduler_ext.shell.metrics import Metrics
-from turnout.scheduler_ext.shell.nominate_pods import Nominator
-from turnout.scheduler_ext.shell.sight import Sight
-from turnout.scheduler_ext.shell.view import View
 
 log = logging.getLogger("turnout.nominator")
 
@@ -88,7 +88,7 @@ async def serve(settings: NominatorSettings) -> None:
     clock, metrics = RealClock(), Metrics()
     async with await Client.open(settings.kubeconfig, settings.context) as client:
         choices = settings.choices()
-        view = View(choices.rules, clock, metrics, _tell)
+        view = Extender(choices.rules, clock, metrics, _tell)
         sight = Sight(view, client, settings.configmap, clock, random.Random(), settings.confirm_large_changes)
         metrics.pass_through(sight.reflectors.items, clock)
         namespace, _, name = settings.lease.partition("/")
@@ -110,7 +110,7 @@ async def clear(kubeconfig: str | None, context: str | None) -> int:
     clock, metrics = RealClock(), Metrics()
     async with await Client.open(kubeconfig, context) as client:
         settings = NominatorSettings()
-        view = View(settings.choices().rules, clock, metrics, _tell)
+        view = Extender(settings.choices().rules, clock, metrics, _tell)
         sight = Sight(view, client, settings.configmap, clock, random.Random())
         nominator = Nominator(view, client, settings.choices(), clock, metrics.registry, lambda: True)
         watching = asyncio.create_task(sight.run())

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from turnout.kube.flags import BadSetting, address, build, check_name
+from turnout.kube.cli_flags import BadSetting, address, build, check_name
 from turnout.kube.labels import GPU_RESOURCES
 from turnout.scheduler_ext.model import Rules
 

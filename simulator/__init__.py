@@ -1,1 +1,1 @@
-"""The yard: a cluster in one Python process, for demos, examples and tests."""
+"""A cluster in one Python process, for demos, examples and tests."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hack.chores import citations, contract
+from hack.lint import citations, contract
 
 ROOT = Path(__file__).resolve().parents[1]
 READ = (".py", ".md", ".yaml", ".cfg", ".toml", "Makefile", ".ci/run")
@@ -16,7 +16,7 @@ NOT_OURS = (
     "tests/crds/",
     "tests/test_citations.py",
     "tests/test_contract.py",
-    "hack/chores/citations.py",
+    "hack/lint/citations.py",
 )
 PAGES = {
     "docs/design.md": "## 3. A gang\n## 5. A worker\n",

@@ -2,8 +2,8 @@
 
 import pytest
 
-from hack.chores import contract
-from hack.chores.contract import Row, Showing, State
+from hack.lint import contract
+from hack.lint.contract import Row, Showing, State
 
 
 def row(name="CS-01", state=State.SHOWN, note=""):

@@ -13,10 +13,10 @@ from tests import cluster
 from turnout.jobs.gang import Dialect
 from turnout.kube import labels
 from turnout.kube.objects import ContainerPort, Node, Owner, Pod, PodGroup
-from turnout.scheduler_ext import advise
+from turnout.scheduler_ext import verbs
+from turnout.scheduler_ext.cache.cache import GangView
 from turnout.scheduler_ext.model import Rules
-from turnout.scheduler_ext.plans.book import Book
-from turnout.scheduler_ext.seen.gang_view import GangView
+from turnout.scheduler_ext.planner.plan_cache import PlanCache
 from turnout.topology.fabric import build
 from turnout.topology.model import Rule
 from turnout.topology.parse import read
@@ -124,7 +124,7 @@ class World:
         if mapped:
             self.view.set_map(self.fabric)
         rule = Rule.LEAF_ONLY if self.rules.leaf_only else Rule.ALL_TIERS
-        self.book = Book(self.view, rule, self.rules.hold_incomplete)
+        self.book = PlanCache(self.view, rule, self.rules.hold_incomplete)
 
     @property
     def names(self):
@@ -150,7 +150,7 @@ class World:
         """Ask filter, and believe the answer as the extender does. Gives the Advice."""
         self.now_s += 0.01
         names = self.free(pod_) if names is None else names
-        advice = advise.fit(self.book, self.member(pod_), names, self.rules, self.now_s)
+        advice = verbs.fit(self.book, self.member(pod_), names, self.rules, self.now_s)
         if advice.node:
             self.view.assume(self.member(pod_), advice.node, self.now_s)
         return advice
@@ -158,7 +158,7 @@ class World:
     def rank(self, pod_, names=None):
         """Ask prioritize: {node: score}."""
         self.now_s += 0.01
-        return dict(advise.rank(self.book, self.member(pod_), names or self.names, self.rules, self.now_s))
+        return dict(verbs.rank(self.book, self.member(pod_), names or self.names, self.rules, self.now_s))
 
     def free(self, pod_):
         """The nodes that the scheduler's own filters would leave: those with room beside the pods bound or assumed."""

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from turnout.topology.errors import BadFabric
 from turnout.topology.model import Entry, Fault
-from turnout.topology.tiers import Key, Path, heights, natural, row, top
+from turnout.topology.switch_paths import Key, Path, heights, natural, row, top
 
 Ids = npt.NDArray[np.int32]
 

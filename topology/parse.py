@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from turnout.topology.keys import TEXT_KEY, YAML_KEY
+from turnout.topology.configmap_keys import TEXT_KEY, YAML_KEY
 from turnout.topology.model import Fault, Reading
 from turnout.topology.sources import configmap_text, configmap_yaml
 

@@ -2,7 +2,8 @@
 
 The order of wishes, most important first (docs/design.md 3): never outside the widest tier allowed; hosts of the map
 before others; the lowest domain that holds the gang; the fewest switches in it; room to grow to the most; the tightest
-such domain; the fewest hosts; fabric order. spread.py knows how one domain is filled, order.py which rank sits where.
+such domain; the fewest hosts; fabric order. packing/fewest_switches.py knows how one domain is filled,
+rank_order.py which rank sits where.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ import numpy.typing as npt
 
 from turnout.topology.distance import common_tier
 from turnout.topology.fabric import Fabric, only_tiers
-from turnout.topology.fill.pick import pick
-from turnout.topology.fill.room import Sums
-from turnout.topology.fill.spread import Slots, Spread
 from turnout.topology.model import Ask, Placement, Reason, Refusal, Rule
-from turnout.topology.order import ranks
+from turnout.topology.packing.domain_capacity import Sums
+from turnout.topology.packing.fewest_switches import Slots, Spread
+from turnout.topology.packing.pick_domains import pick
+from turnout.topology.rank_order import ranks
 
 
 def plan(fabric: Fabric, room: npt.NDArray[np.int32], ask: Ask) -> Placement | Refusal:

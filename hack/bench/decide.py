@@ -23,11 +23,11 @@ from hack.bench.looking import cluster, feed
 from hack.bench.looking.fed import Fed
 from hack.bench.outcome import Outcome, Table, Target
 from turnout.autoscaler.__main__ import settle
+from turnout.autoscaler.capacity import Capacity
 from turnout.autoscaler.decide import decide
-from turnout.autoscaler.model import TURN, Observation, Policy, Queue, Seen, Worker
-from turnout.autoscaler.room import Room
+from turnout.autoscaler.model import TURN, JobState, Observation, Policy, Queue, Worker
 from turnout.jobs.model import Bounds, Job, JobKey, Life
-from turnout.kube.shape import PodShape
+from turnout.kube.pod_shape import PodShape
 
 GPU = "nvidia.com/gpu"
 NODES, PER_NODE, JOBS, QUEUES, RUNS = 12_500, 8, 10_000, 50, 40
@@ -85,9 +85,9 @@ def _timed(scene: str, runs: int) -> Iterator[tuple[float, int]]:
         assert len(steps) == len(seen.jobs)
 
 
-def _as_seen_anew(room: Room) -> Room:
+def _as_seen_anew(room: Capacity) -> Capacity:
     """Nothing of it has been counted yet, as at each look."""
-    return Room(room.names, room.free, room.takes, room.admits, room.switches)
+    return Capacity(room.names, room.free, room.takes, room.admits, room.switches)
 
 
 def _cluster(scene: str, dice: random.Random) -> Observation:
@@ -110,7 +110,7 @@ def _cluster(scene: str, dice: random.Random) -> Observation:
     spare = 0 if scene == "at rest" else 500
     queues = {name: Queue(name, {GPU: count + spare}, {GPU: count}, {GPU: count}) for name, count in used.items()}
     jobs.sort(key=TURN)  # as the lender's view keeps them
-    return Observation(tuple(jobs), queues, Room((GPU, "pods"), free, takes, admits), in_turn=True)
+    return Observation(tuple(jobs), queues, Capacity((GPU, "pods"), free, takes, admits), in_turn=True)
 
 
 def _filler(free: np.ndarray, takes: dict[PodShape, np.ndarray]) -> Callable[[PodShape], int | None]:
@@ -129,7 +129,9 @@ def _filler(free: np.ndarray, takes: dict[PodShape, np.ndarray]) -> Callable[[Po
     return next_free
 
 
-def _job(number: int, dice: random.Random, shapes: list[PodShape], next_free: Callable[[PodShape], int | None]) -> Seen:
+def _job(
+    number: int, dice: random.Random, shapes: list[PodShape], next_free: Callable[[PodShape], int | None]
+) -> JobState:
     shape, least = dice.choice(shapes), dice.randint(1, 2)
     size = least + dice.randint(0, 2)
     rows = [row for row in (next_free(shape) for _ in range(size)) if row is not None]
@@ -140,10 +142,10 @@ def _job(number: int, dice: random.Random, shapes: list[PodShape], next_free: Ca
     job = Job(
         key, str(number), "1", f"q{number % QUEUES}", max(1, len(rows)), bounds, shape, created=created, life=life
     )
-    return Seen(job, tuple(Worker(index, row) for index, row in enumerate(rows)))
+    return JobState(job, tuple(Worker(index, row) for index, row in enumerate(rows)))
 
 
-def _smaller(seen: Seen, takes: dict[PodShape, np.ndarray], free: np.ndarray) -> Seen:
+def _smaller(seen: JobState, takes: dict[PodShape, np.ndarray], free: np.ndarray) -> JobState:
     """Back at its least; the room is free."""
     kept = seen.workers[: seen.job.bounds.least]
     for worker in seen.workers[len(kept) :]:
@@ -151,7 +153,7 @@ def _smaller(seen: Seen, takes: dict[PodShape, np.ndarray], free: np.ndarray) ->
     return replace(seen, job=replace(seen.job, replicas=max(1, len(kept))), workers=kept)
 
 
-def _waiting(seen: Seen) -> Seen:
+def _waiting(seen: JobState) -> JobState:
     """Nothing of it runs, and somebody else has the room."""
     least = seen.job.bounds.least
     return replace(seen, job=replace(seen.job, replicas=least), workers=())

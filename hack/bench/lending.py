@@ -14,7 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from hack.bench.outcome import Outcome, Table, Target
 from hack.bench.replaying import scenes
 from hack.bench.replaying.scenes import CLUSTERS, SCENES, Found, Scene, Task, clusters, replayed
-from turnout.simulator.replay.shell import files
+from turnout.simulator.replay import trace_files
 
 QUICK_JOBS, SEEDS = 700, 3
 Results = Mapping[Scene, Sequence[Found]]
@@ -124,11 +124,12 @@ def _worst(rows: Sequence[Found]) -> float:
 def _notes(names: Sequence[str], rows: Sequence[Found], quick: bool) -> Iterator[str]:
     missing = [name for name in CLUSTERS if name not in names]
     if missing:
-        yield f"No traces of {', '.join(missing)} in {files.folder()} ({files.VARIABLE} names another): not replayed."
+        where = f"{trace_files.folder()} ({trace_files.VARIABLE} names another)"
+        yield f"No traces of {', '.join(missing)} in {where}: not replayed."
     if not set(names) & set(CLUSTERS):
         yield "Streams drawn with a seed are replayed instead; the figures of traces do not follow from them."
-    if not files.speeds():
-        yield f"No measured speeds in {files.folder()}: measured curves are the usual power there."
+    if not trace_files.speeds():
+        yield f"No measured speeds in {trace_files.folder()}: measured curves are the usual power there."
     slice_ = f"the first {QUICK_JOBS:,} jobs of each" if quick else "all jobs of each"
     yield f"Replayed: {', '.join(f'{each.task.cluster} ({each.jobs:,})' for each in rows)}, {slice_}; # is a seed."
     median = statistics.median(each.looks_per_s for each in rows)

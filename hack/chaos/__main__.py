@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hack.chaos.downtime import figures, table
+from hack.chaos.fault_schedule import Fault, FaultEvent, schedule
 from hack.chaos.history import Record
 from hack.chaos.runner import Outcome, run
-from hack.chaos.schedule import Blow, Fault, schedule
-from hack.chaos.stand.cast import COOLDOWN_S, LENDER_LEASE_S, SHORT, Plan
-from hack.chaos.times import figures, table
-from turnout.console.shell.terminal import ended_by_sigterm
+from hack.chaos.testbed.manifests import COOLDOWN_S, LENDER_LEASE_S, SHORT, Plan
+from turnout.cli.commands.terminal import ended_by_sigterm
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def _play(seed: int, settings: Settings) -> Outcome:
     return outcome
 
 
-def _told(blows: Sequence[Blow], outcome: Outcome) -> list[str]:
+def _told(blows: Sequence[FaultEvent], outcome: Outcome) -> list[str]:
     """What was done, and each round that followed."""
     first_s, hurried = outcome.records[0].at_s, iter([*(blow.hurried for blow in blows)])
     lines, rounds = list[str](), set[int]()

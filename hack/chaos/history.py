@@ -1,8 +1,9 @@
 """The history of a training job: what its processes and the runner have written, and the rounds that it tells of.
 
-What has to hold of it is in laws.py; who writes it, in trainee.py and stage.py. A process notes what it `begun` with,
-each step that it `took` (before the ranks meet in it), `stepped` and `saved`, and how it `ended`; the runner each
-`fault`, each checkpoint that it saw `committed` in storage, and how the job was `over`. Times are of one clock.
+What has to hold of it is in invariants.py; who writes it, in train_script.py and testbed/testbed.py. A process
+notes what it `begun` with, each step that it `took` (before the ranks meet in it), `stepped` and `saved`, and how it
+`ended`; the runner each `fault`, each checkpoint that it saw `committed` in storage, and how the job was `over`. Times
+are of one clock.
 """
 
 from __future__ import annotations

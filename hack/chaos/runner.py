@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from hack.chaos.fault_schedule import UNNOTICED, Fault, FaultEvent
 from hack.chaos.history import Record, Terms, read
-from hack.chaos.laws import Breach, breaches
-from hack.chaos.schedule import UNNOTICED, Blow, Fault
-from hack.chaos.stand.cast import JOB, LEAST, MOST, ROOT, TRAINEE, Plan
-from hack.chaos.stand.deeds import Deeds
-from hack.chaos.stand.stage import Stage, Stood, stage
+from hack.chaos.invariants import Violation, breaches
+from hack.chaos.testbed.fault_injectors import FaultInjectors
+from hack.chaos.testbed.manifests import JOB, LEAST, MOST, ROOT, TRAINEE, Plan
+from hack.chaos.testbed.testbed import Stood, Testbed, stage
 
 PATIENCE_S = 90.0  # for the next step after whatever was done
 _QUIET = 3  # steps of one round: then it trains again
@@ -28,16 +28,16 @@ class Outcome:
     """What became of one job. took_s: from its submission to its end."""
 
     records: tuple[Record, ...]
-    breaches: tuple[Breach, ...]
+    breaches: tuple[Violation, ...]
     took_s: float
 
 
-async def run(blows: Sequence[Blow], home: Path, plan: Plan) -> Outcome:
+async def run(blows: Sequence[FaultEvent], home: Path, plan: Plan) -> Outcome:
     """Play it in this folder, which must not be there yet. Raises ChildFailed when a program does not come up."""
     began_s = time.monotonic()
     async with stage(home, plan) as found:
         alone = asyncio.create_task(asyncio.to_thread(undisturbed, home / "alone", plan))
-        deeds = Deeds(found)
+        deeds = FaultInjectors(found)
         try:
             await _play(found, deeds, blows)
             found.note(Record("over", time.monotonic(), code=0))
@@ -52,7 +52,7 @@ async def run(blows: Sequence[Blow], home: Path, plan: Plan) -> Outcome:
     return Outcome(records, breaches(records, terms), time.monotonic() - began_s)
 
 
-async def _play(found: Stage, deeds: Deeds, blows: Sequence[Blow]) -> None:
+async def _play(found: Testbed, deeds: FaultInjectors, blows: Sequence[FaultEvent]) -> None:
     await found.until(lambda: found.steps_since(0.0) >= _QUIET, "the job trains", PATIENCE_S)
     for number, blow in enumerate(blows):
         await asyncio.sleep(blow.after_s)
@@ -68,7 +68,7 @@ async def _play(found: Stage, deeds: Deeds, blows: Sequence[Blow]) -> None:
         raise Stood(f"the job is {phase or 'gone'}")
 
 
-async def trains_again(found: Stage, deeds: Deeds, record: Record) -> None:
+async def trains_again(found: Testbed, deeds: FaultInjectors, record: Record) -> None:
     """Wait until a round that came after the blow has made a few steps; after one that takes nobody, any round."""
     newer_than = -1 if not record.who or Fault[record.kind] in {*UNNOTICED, Fault.RIVAL} else record.round
     if record.kind in (Fault.RIVAL.name, Fault.CUT.name, Fault.FULL.name, Fault.STOPPED.name):

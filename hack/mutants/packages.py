@@ -18,13 +18,13 @@ PACKAGES = (
     Package("topology", ("topology",), ("tests/topology",)),
     Package(
         "planner",
-        ("scheduler_ext/plans", "scheduler_ext/seen", "scheduler_ext/advise.py"),
-        ("tests/scheduler_ext/plans", "tests/scheduler_ext/seen", "tests/scheduler_ext/test_advise.py"),
+        ("scheduler_ext/planner", "scheduler_ext/cache", "scheduler_ext/verbs.py"),
+        ("tests/scheduler_ext/planner", "tests/scheduler_ext/cache", "tests/scheduler_ext/test_verbs.py"),
     ),
     Package(
         "scaling",
-        ("autoscaler/lending", "autoscaler/decide.py"),
-        ("tests/autoscaler/lending", "tests/autoscaler/test_decide.py", "tests/autoscaler/test_laws.py",
+        ("autoscaler/scaling", "autoscaler/decide.py"),
+        ("tests/autoscaler/scaling", "tests/autoscaler/test_decide.py", "tests/autoscaler/test_laws.py",
          "tests/autoscaler/test_limits.py", "tests/autoscaler/test_tenant_words.py"),
     ),
     Package(

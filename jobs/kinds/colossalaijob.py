@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from turnout.jobs.fields import Part
 from turnout.jobs.kinds import common
 from turnout.jobs.model import BadJob, Job, JobKind, Life, Object
-from turnout.jobs.pods import PodMarks, Said
+from turnout.jobs.pod_identity import PodMarks, Said
+from turnout.jobs.typed_fields import Part
 from turnout.kube import labels
 
 KIND, PATH = "ColossalAIJob", "/apis/batch.tensorstack.dev/v1beta1/colossalaijobs"

@@ -9,13 +9,13 @@ from typing import Any
 
 import msgspec
 
-from turnout.jobs.fields import Part
-from turnout.jobs.kinds import notes as said_in
+from turnout.jobs.kinds import annotations as said_in
 from turnout.jobs.model import BadJob, Change, Job, JobKey, Life, Object, Sizes
+from turnout.jobs.typed_fields import Part
 from turnout.kube import labels
 from turnout.kube.errors import KubeError
 from turnout.kube.objects import Pod
-from turnout.kube.shape import PodShape, shape_of
+from turnout.kube.pod_shape import PodShape, shape_of
 
 BOTH = (labels.MIN_WORKERS, labels.MAX_WORKERS)
 KEEPERS = ("JobSet", "MPIJob", "RayJob", "RayService", "TrainJob")  # which hold the sizes of what they make

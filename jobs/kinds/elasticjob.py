@@ -9,12 +9,12 @@ comes from that version. A plan that was lost in between is known by the notes, 
 
 from __future__ import annotations
 
-from turnout.jobs import command
-from turnout.jobs.fields import Part
+from turnout.jobs import command_line
+from turnout.jobs.kinds import annotations as said_in
 from turnout.jobs.kinds import common
-from turnout.jobs.kinds import notes as said_in
 from turnout.jobs.model import BadJob, Change, Job, JobKind, Life, Object
-from turnout.jobs.pods import PodMarks, Said, first, number
+from turnout.jobs.pod_identity import PodMarks, Said, first, number
+from turnout.jobs.typed_fields import Part
 from turnout.kube import labels
 
 GROUP = "elastic.iml.github.io/v1alpha1"
@@ -32,9 +32,9 @@ def read(raw: Object) -> Job:
     wrote = said_in.count(head.notes, labels.WROTE_WORKERS) if labels.SCALE_PLAN in head.notes else None
     replicas = worker.count("replicas", 1, 1) if wrote is None else wrote
     template = worker.part("template")
-    said = command.words(template)
-    span = command.between(command.flag(said, "--nnodes"))
-    unit = command.between(command.flag(said, "--node_unit", "--node-unit"))
+    said = command_line.words(template)
+    span = command_line.between(command_line.flag(said, "--nnodes"))
+    unit = command_line.between(command_line.flag(said, "--node_unit", "--node-unit"))
     told = labels.MIN_WORKERS in head.notes or labels.MAX_WORKERS in head.notes
     size = max(1, worker.count("replicas", 1, 1))
     least, most = span if span is not None and told else (size, size)

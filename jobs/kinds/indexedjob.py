@@ -7,9 +7,9 @@ Failures of before a resize keep counting to its backoffLimit.
 
 from __future__ import annotations
 
-from turnout.jobs.fields import Part
 from turnout.jobs.kinds import common
 from turnout.jobs.model import Change, Job, JobKind, Object
+from turnout.jobs.typed_fields import Part
 from turnout.kube import labels
 
 KIND, PATH = "Job", "/apis/batch/v1/jobs"

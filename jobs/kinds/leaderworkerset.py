@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from turnout.jobs.kinds import common
 from turnout.jobs.model import BadJob, Change, Job, JobKind, Object
-from turnout.jobs.pods import PodMarks, Said, number
+from turnout.jobs.pod_identity import PodMarks, Said, number
 from turnout.kube import labels
 
 KIND, PATH = "LeaderWorkerSet", "/apis/leaderworkerset.x-k8s.io/v1/leaderworkersets"

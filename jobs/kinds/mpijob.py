@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from turnout.jobs import command
-from turnout.jobs.fields import Part
+from turnout.jobs import command_line
 from turnout.jobs.kinds import common
 from turnout.jobs.model import BadJob, Change, Job, JobKind, Object
-from turnout.jobs.pods import PodMarks, Said, first, index
+from turnout.jobs.pod_identity import PodMarks, Said, first, index
+from turnout.jobs.typed_fields import Part
 from turnout.kube import labels
 
 KIND, PATH = "MPIJob", "/apis/kubeflow.org/v2beta1/mpijobs"
@@ -30,9 +30,9 @@ def read(raw: Object) -> Job:
     replicas = worker.count("replicas", 1)
     own = max(1, replicas)
     told = labels.MIN_WORKERS in head.notes or labels.MAX_WORKERS in head.notes
-    said, slots = command.words(launcher.part("template")), head.spec.count("slotsPerWorker", 1, 1)
-    least = command.between(command.flag(said, "--min-np", "--min-num-proc"))
-    most = command.between(command.flag(said, "--max-np", "--max-num-proc"))
+    said, slots = command_line.words(launcher.part("template")), head.spec.count("slotsPerWorker", 1, 1)
+    least = command_line.between(command_line.flag(said, "--min-np", "--min-num-proc"))
+    most = command_line.between(command_line.flag(said, "--max-np", "--max-num-proc"))
     bounded = told and least is not None and most is not None
     gang = run.part("schedulingPolicy")
     job = common.job(

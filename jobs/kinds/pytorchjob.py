@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from turnout.jobs.fields import Part
 from turnout.jobs.kinds import common
 from turnout.jobs.model import BadJob, Change, Job, JobKind, Object
+from turnout.jobs.typed_fields import Part
 from turnout.kube import labels
 
 KIND, PATH = "PyTorchJob", "/apis/kubeflow.org/v1/pytorchjobs"

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from turnout.jobs.fields import MOST, Part
 from turnout.jobs.kinds import common
 from turnout.jobs.model import BadJob, Change, Job, JobKind, Life, Object
-from turnout.jobs.pods import PodMarks, Said, number
+from turnout.jobs.pod_identity import PodMarks, Said, number
+from turnout.jobs.typed_fields import MOST, Part
 from turnout.kube import labels
 
 KIND, PATH = "RayCluster", "/apis/ray.io/v1/rayclusters"

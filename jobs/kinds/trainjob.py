@@ -5,10 +5,10 @@ What one holds is counted by the Jobs that its JobSet makes: a TrainJob itself a
 
 from __future__ import annotations
 
-from turnout.jobs.fields import Part
 from turnout.jobs.kinds import common
 from turnout.jobs.model import Job, JobKind, Object
-from turnout.jobs.pods import PodMarks, Said
+from turnout.jobs.pod_identity import PodMarks, Said
+from turnout.jobs.typed_fields import Part
 from turnout.kube import labels
 
 KIND, PATH = "TrainJob", "/apis/trainer.kubeflow.org/v1alpha1/trainjobs"

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from turnout.jobs.fields import Part
 from turnout.jobs.kinds import common
 from turnout.jobs.model import BadJob, Change, Job, JobKind, Life, Object
+from turnout.jobs.typed_fields import Part
 from turnout.kube import labels
 
 KIND, PATH = "VolcanoJob", "/apis/batch.volcano.sh/v1alpha1/jobs"

@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from turnout.jobs.queues.fields import Fields, headroom
-from turnout.jobs.queues.fill import Claim, fill
+from turnout.jobs.queues.field_reader import Fields, headroom
+from turnout.jobs.queues.hierarchy import CIRCLE, added_up, top_down
 from turnout.jobs.queues.model import NOTHING, Amounts, Demand, Dialect, Object, QueueSpec, Share
-from turnout.jobs.queues.tree import CIRCLE, added_up, top_down
+from turnout.jobs.queues.weighted_fair_share import Claim, fill
 
 LABEL = "quota.scheduling.koordinator.sh/"
 NAME = f"{LABEL}name"  # of the quota that pays for a pod

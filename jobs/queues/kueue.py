@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from turnout.jobs.queues.fields import Fields, headroom
+from turnout.jobs.queues.field_reader import Fields, headroom
+from turnout.jobs.queues.hierarchy import CIRCLE, top_down
 from turnout.jobs.queues.model import COHORT, NOTHING, Demand, Dialect, Flavor, Object, QueueSpec, Share
-from turnout.jobs.queues.tree import CIRCLE, top_down
 from turnout.kube import labels
 
 BOOST = labels.KUEUE_BOOST

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 Object = Mapping[str, Any]
-Amounts = Mapping[str, int]  # by resource, as turnout.kube.shape counts them
+Amounts = Mapping[str, int]  # by resource, as turnout.kube.pod_shape counts them
 NAMESPACE = "namespace/"  # what the queue of a plain namespace is called by
 COHORT = "cohort/"  # what a cohort of Kueue is called by, beside its ClusterQueues
 POOL = "elasticquotas/"  # what the mins of all ElasticQuotas of scheduler-plugins make together

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from turnout.jobs.queues.fields import Fields, headroom
+from turnout.jobs.queues.field_reader import Fields, headroom
 from turnout.jobs.queues.model import NAMESPACE, NOTHING, POOL, Amounts, Demand, Dialect, Object, QueueSpec, Share
 
 _ASKED = "requests."

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from turnout.jobs.queues.fields import Fields, headroom
-from turnout.jobs.queues.fill import Claim, fill
+from turnout.jobs.queues.field_reader import Fields, headroom
+from turnout.jobs.queues.hierarchy import CIRCLE, added_up, top_down
 from turnout.jobs.queues.model import NOTHING, Amounts, Demand, Dialect, Object, QueueSpec, Share
-from turnout.jobs.queues.tree import CIRCLE, added_up, top_down
+from turnout.jobs.queues.weighted_fair_share import Claim, fill
 
 ROOT = "root"
 _OPEN = "Open"  # Closing, Closed and Unknown take nothing

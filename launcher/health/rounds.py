@@ -33,11 +33,11 @@ def proven(turn: Turn, there: list[Known], size: int) -> list[Known] | None:
     if checking is None:
         return there
     fit = [known for known in there if known.member.id in checking.passed]
-    if turn.at.terms.size(len(fit)) >= size:
+    if turn.at.job.terms.size(len(fit)) >= size:
         return fit
     nodes = tuple(known.member.id for known in sorted(there, key=lambda known: _place(known.member)))
     check = Check(nodes, checking.limits)
-    number = checking.number or crc32(turn.at.me.id.encode())  # no answer to another coordinator is one to us
+    number = checking.number or crc32(turn.at.job.me.id.encode())  # no answer to another coordinator is one to us
     turn.at = replace(
         turn.at,
         phase=Phase.CHECKING,
@@ -45,7 +45,7 @@ def proven(turn: Turn, there: list[Known], size: int) -> list[Known] | None:
             checking, number=number, check=check, verdict=None, passed=frozenset(), unfit={}, began_s=turn.now_s
         ),
     )
-    turn.told("check_started", turn.at.why, members=len(nodes))
+    turn.told("check_started", turn.at.cause.why, members=len(nodes))
     _order(turn, check, next_groups(check))
     return None
 
@@ -157,7 +157,7 @@ def _judged(turn: Turn, check_: Check, verdict: Verdict) -> None:
         return
     for id_, (reason, why, _) in faults.items():
         turn.know(id_, replace(turn.members[id_], leave_s=turn.now_s))
-        if id_ != at.me.id:  # we ourselves hand over first, and are checked by whoever coordinates then
+        if id_ != at.job.me.id:  # we ourselves hand over first, and are checked by whoever coordinates then
             turn.tell((id_,), Finish(int(Exit.FAULTY), reason.value, why[:MOST_WHY]))
 
 
@@ -181,7 +181,9 @@ def _tell_each(turn: Turn, check_: Check, checking: Checking, verdict: Verdict) 
     at = turn.at
     for (found, cause, why), ids in alike.items():
         why = why[:MOST_WHY]
-        turn.tell(ids, Judged(at.round + 1, found, at.me.name, at.run[:MOST_WHY], len(check_.nodes), cause, why))
+        turn.tell(
+            ids, Judged(at.round + 1, found, at.job.me.name, at.job.run[:MOST_WHY], len(check_.nodes), cause, why)
+        )
 
 
 def _left(turn: Turn, checking: Checking, check_: Check, faults: Faults) -> tuple[LeftOut, ...]:
@@ -233,8 +235,8 @@ def _cut_off(turn: Turn, verdict: Verdict, faults: Faults) -> Faults:
     """One end of each bad link goes, too, while enough are left: the younger, and not ourselves."""
     there = sum(known.leave_s is None and turn.kept_out(id_) is None for id_, known in turn.members.items())
     for link in (each.nodes for each in verdict.bad_links):
-        if faults.keys().isdisjoint(link) and turn.at.terms.size(there - len(faults) - 1):
-            stays, goes = sorted(link, key=lambda id_: (id_ != turn.at.me.id, turn.members[id_].member.age))
+        if faults.keys().isdisjoint(link) and turn.at.job.terms.size(there - len(faults) - 1):
+            stays, goes = sorted(link, key=lambda id_: (id_ != turn.at.job.me.id, turn.members[id_].member.age))
             name = turn.members[stays].member.name
             faults[goes] = (Reason.LINK_FAULTY, f"it does not reach {name}, and both are good with others", name)
     return faults
@@ -248,14 +250,14 @@ def _tell_speed(turn: Turn, checking: Checking) -> None:
     fields: dict[str, object] = {"members": len(everyone)}
     if len(times) < len(everyone):
         faults = sorted({answer.fault for answer in answers if answer.fault} or {"not all have answered"})
-        turn.told("network_speed", turn.at.why, **fields, detail="; ".join(faults)[:1_024])
+        turn.told("network_speed", turn.at.cause.why, **fields, detail="; ".join(faults)[:1_024])
         return
     took_s, bytes_ = max(times), answers[0].reduce_bytes
     ranks = len(everyone) * min(turn.members[id_].member.processes for id_ in everyone)
     fields |= {"ranks": ranks, "collective_s": took_s, "bytes": bytes_}
     algorithm = bytes_ / took_s  # on the bus an all-reduce of n moves 2 (n - 1) / n of its bytes: as nccl-tests say it
     fields |= {"algorithm_bytes_s": round(algorithm), "bus_bytes_s": round(algorithm * 2 * (ranks - 1) / ranks)}
-    turn.told("network_speed", turn.at.why, **fields)
+    turn.told("network_speed", turn.at.cause.why, **fields)
 
 
 def _tell(turn: Turn, check_: Check, verdict: Verdict, faults: Faults) -> None:
@@ -268,10 +270,10 @@ def _tell(turn: Turn, check_: Check, verdict: Verdict, faults: Faults) -> None:
     for id_, (reason, why, _) in faults.items():
         turn.told("node_left_out", reason, member=names((id_,)), detail=why, again_s=again_s.get(id_))
     for each in verdict.slow_nodes:
-        turn.told("node_slow", turn.at.why, member=names(each.nodes), cause=each.cause.value, detail=each.why)
+        turn.told("node_slow", turn.at.cause.why, member=names(each.nodes), cause=each.cause.value, detail=each.why)
     for each in verdict.bad_links + verdict.slow_links:
-        turn.told("link_faulty", turn.at.why, members=names(each.nodes), cause=each.cause.value, detail=each.why)
+        turn.told("link_faulty", turn.at.cause.why, members=names(each.nodes), cause=each.cause.value, detail=each.why)
     for riddle in verdict.undecided:
-        turn.told("check_undecided", turn.at.why, members=names(riddle.nodes), detail=riddle.why)
+        turn.told("check_undecided", turn.at.cause.why, members=names(riddle.nodes), detail=riddle.why)
     fields = {"members": len(check_.nodes), "left_out": len(faults), "rounds": len(check_.rounds)}
-    turn.told("check_ended", turn.at.why, **fields, took_s=round(turn.now_s - checking.began_s, 3))
+    turn.told("check_ended", turn.at.cause.why, **fields, took_s=round(turn.now_s - checking.began_s, 3))

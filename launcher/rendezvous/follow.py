@@ -27,12 +27,16 @@ def accepts(base: Base, formed: Formed) -> bool:
 
 def veteran(turn: Turn, known: Known) -> bool:
     """Tell whether it was in the last world, in this life."""
-    return known.base.inside and known.base.round == turn.at.base
+    return known.base.inside and known.base.round == turn.at.fencing.base
 
 
 def overlaps(turn: Turn, chosen: Sequence[Known]) -> bool:
     """Are more than half of the last world in this one? Then no other world can follow it without one of them."""
-    return turn.at.only or turn.at.base == 0 or 2 * sum(veteran(turn, known) for known in chosen) > turn.at.base_size
+    return (
+        turn.at.job.only
+        or turn.at.fencing.base == 0
+        or 2 * sum(veteran(turn, known) for known in chosen) > turn.at.fencing.base_size
+    )
 
 
 def restored(turn: Turn, chosen: Sequence[Known]) -> bool:
@@ -42,11 +46,11 @@ def restored(turn: Turn, chosen: Sequence[Known]) -> bool:
     spare is here there may be more, so that one has to be here who has kept its place.
     """
     at = turn.at
-    if 2 * at.terms.least <= at.terms.most:
+    if 2 * at.job.terms.least <= at.job.terms.most:
         return False
     if any(_spare(turn, known) for known in turn.members.values()) and not any(veteran(turn, each) for each in chosen):
         return False
-    return 2 * sum(returned(turn, known) for known in chosen) > at.base_size
+    return 2 * sum(returned(turn, known) for known in chosen) > at.fencing.base_size
 
 
 def returned(turn: Turn, known: Known) -> bool:
@@ -56,13 +60,13 @@ def returned(turn: Turn, known: Known) -> bool:
     """
     if veteran(turn, known):
         return True
-    world = turn.at.world if turn.at.world is not None and turn.at.world.round == turn.at.base else None
+    world = turn.at.world if turn.at.world is not None and turn.at.world.round == turn.at.fencing.base else None
     return not _spare(turn, known) and (world is None or any(_same_place(known.member, seat) for seat in world.members))
 
 
 def _spare(turn: Turn, known: Known) -> bool:
     """Tell whether it was there when the last world was formed, and not in it."""
-    return known.base.round == turn.at.base and not known.base.inside
+    return known.base.round == turn.at.fencing.base and not known.base.inside
 
 
 def _same_place(one: Member, other: Member) -> bool:

@@ -16,7 +16,7 @@ from turnout.launcher.ranks import ips, seated
 from turnout.launcher.rendezvous.circles import circles
 from turnout.launcher.rendezvous.follow import overlaps, restored, returned, veteran
 from turnout.launcher.rendezvous.held import restorable
-from turnout.launcher.rendezvous.state import Claim, Known, Phase, State, StepDown
+from turnout.launcher.rendezvous.state import Checkpoints, Claim, Ending, Known, Phase, State, StepDown
 from turnout.launcher.rendezvous.turn import Turn
 from turnout.launcher.wire import Base, Formed, Waiting
 
@@ -28,35 +28,35 @@ FRESH_S = 10.0  # a grant that was asked for longer ago is asked for again: we m
 def gather(turn: Turn) -> None:
     """Form a world if one can be formed now, else see to it that somebody looks again."""
     at = turn.at
-    if turn.now_s < at.retry_s:
-        turn.wake(at.retry_s)
+    if turn.now_s < at.claiming.retry_s:
+        turn.wake(at.claiming.retry_s)
         return
-    if (own := turn.members.get(at.me.id)) is not None and own.leave_s is not None:
+    if (own := turn.members.get(at.job.me.id)) is not None and own.leave_s is not None:
         _hand_over(turn, own)
         return
     if _comes(turn):
         _tell_waiting(turn, Reason.LAST_CALL)
         return
     there = _there(turn)
-    size = at.terms.size(len(there))
+    size = at.job.terms.size(len(there))
     if size == 0 or _second(turn):
         _tell_waiting(turn, Reason.BELOW_MIN)
         _below_min(turn, len(there))
         return
-    called = turn.now_s >= at.joined_s + at.call_s
-    if not called and len(there) < min(at.expected, at.terms.most):
+    called = turn.now_s >= at.gathering.joined_s + at.gathering.call_s
+    if not called and len(there) < min(at.gathering.expected, at.job.terms.most):
         _tell_waiting(turn, Reason.LAST_CALL)
-        turn.wake(at.joined_s + at.call_s)
+        turn.wake(at.gathering.joined_s + at.gathering.call_s)
         return
-    if at.terms.size(len(there) + sum(bool(known.busy) for known in turn.members.values())) > size:
+    if at.job.terms.size(len(there) + sum(bool(known.busy) for known in turn.members.values())) > size:
         return  # they were told to stop, and say when they have
     if not _alone(turn):
-        turn.wake(at.fenced_s)
+        turn.wake(at.fencing.fenced_s)
         return
     if (fit := proven(turn, there, size)) is None:
         return
     chosen = sorted(fit, key=lambda known: (not veteran(turn, known), known.member.age))[:size]
-    if not at.arbiter and not overlaps(turn, chosen):
+    if not at.job.arbiter and not overlaps(turn, chosen):
         by_place = sorted(fit, key=lambda each: (not veteran(turn, each), not returned(turn, each), each.member.age))
         chosen = by_place[:size]
         if not restored(turn, chosen):
@@ -72,9 +72,9 @@ def _there(turn: Turn) -> list[Known]:
     """
     there = [known for known in turn.members.values() if not known.busy and known.leave_s is None]
     well = [known for known in there if turn.kept_out(known.member.id) is None]
-    there = well if turn.at.terms.size(len(well)) else there
+    there = well if turn.at.job.terms.size(len(well)) else there
     ready = [known for known in there if turn.ready(known.member.id)]
-    return ready if turn.at.why is Reason.MEMBER_JOINED and turn.at.terms.size(len(ready)) else there
+    return ready if turn.at.cause.why is Reason.MEMBER_JOINED and turn.at.job.terms.size(len(ready)) else there
 
 
 def _tell_waiting(turn: Turn, reason: Reason) -> None:
@@ -83,31 +83,33 @@ def _tell_waiting(turn: Turn, reason: Reason) -> None:
     Names are known of members of the last world only. Of others a number is all there is.
     """
     at = turn.at
-    if turn.now_s < at.told_s + TELL_S:
+    if turn.now_s < at.gathering.told_s + TELL_S:
         return
     here = {known.member.name for known in turn.members.values()}
     missing = [member.name for member in (at.world.members if at.world else ()) if member.name not in here]
-    wanted = min(at.expected, at.terms.most) if reason is Reason.LAST_CALL else at.terms.floor
-    turn.at = replace(at, told_s=turn.now_s)
-    fields: dict[str, object] = {"members": len(here), "wanted": max(wanted, at.terms.floor), "missing": missing[:16]}
-    fields |= {"at": f"{at.me.address}:{at.me.port}", "gives_up_in_s": max(round(_gives_up_s(at) - turn.now_s), 0)}
-    turn.told("round_waits", reason, waited_s=round(turn.now_s - at.since_s, 3), **fields)
+    wanted = min(at.gathering.expected, at.job.terms.most) if reason is Reason.LAST_CALL else at.job.terms.floor
+    turn.at = replace(at, gathering=replace(at.gathering, told_s=turn.now_s))
+    wanted = max(wanted, at.job.terms.floor)
+    fields: dict[str, object] = {"members": len(here), "wanted": wanted, "missing": missing[:16]}
+    fields["at"] = f"{at.job.me.address}:{at.job.me.port}"
+    fields["gives_up_in_s"] = max(round(_gives_up_s(at) - turn.now_s), 0)
+    turn.told("round_waits", reason, waited_s=round(turn.now_s - at.cause.since_s, 3), **fields)
 
 
 def _gives_up_s(at: State) -> float:
     """When too few are no longer waited for."""
-    return (at.sought_s or at.since_s) + at.terms.join_timeout_s
+    return (at.gathering.sought_s or at.cause.since_s) + at.job.terms.join_timeout_s
 
 
 def _comes(turn: Turn) -> bool:
     """Is a first crowd still on its way? Then nobody looks at every member each time that one more has come."""
     at = turn.at
-    until_s = min(at.joined_s + at.call_s, _gives_up_s(at))
+    until_s = min(at.gathering.joined_s + at.gathering.call_s, _gives_up_s(at))
     if (
-        at.base
-        or at.before
-        or at.roams
-        or len(turn.members) >= min(at.expected, at.terms.most)
+        at.fencing.base
+        or at.fencing.before
+        or at.gathering.roams
+        or len(turn.members) >= min(at.gathering.expected, at.job.terms.most)
         or turn.now_s >= until_s
     ):
         return False
@@ -118,11 +120,11 @@ def _comes(turn: Turn) -> bool:
 def _hand_over(turn: Turn, own: Known) -> None:
     """The coordinator itself leaves: the oldest of the others goes on."""
     at = turn.at
-    for next_ in [each for each in turn.successors() if each.id != at.me.id][:1]:
+    for next_ in [each for each in turn.successors() if each.id != at.job.me.id][:1]:
         turn.at = replace(at, phase=Phase.OVER)
         turn.told("handed_over", Reason.MEMBER_LEFT, to=next_.id, round=at.round + 1)
-        record = Record(at.run, at.round + 1, next_.id, next_.address, next_.port, at.budget)
-        turn.effects.append(StepDown(record, handover=True, size=at.base_size - int(veteran(turn, own))))
+        record = Record(at.job.run, at.round + 1, next_.id, next_.address, next_.port, at.budget)
+        turn.effects.append(StepDown(record, handover=True, size=at.fencing.base_size - int(veteran(turn, own))))
 
 
 def _second(turn: Turn) -> bool:
@@ -132,7 +134,12 @@ def _second(turn: Turn) -> bool:
     more than half of the max, and nobody has started more workers than that, two worlds do not fit into one job.
     """
     at = turn.at
-    return at.base == 0 and not at.arbiter and bool(at.roams) and (at.only or 2 * at.terms.least <= at.terms.most)
+    return (
+        at.fencing.base == 0
+        and not at.job.arbiter
+        and bool(at.gathering.roams)
+        and (at.job.only or 2 * at.job.terms.least <= at.job.terms.most)
+    )
 
 
 def _alone(turn: Turn) -> bool:
@@ -144,8 +151,12 @@ def _alone(turn: Turn) -> bool:
     """
     at = turn.at
     here = sum(veteran(turn, known) and not known.busy for known in turn.members.values())
-    ours = 0 < at.base == turn.world_round == at.ended
-    return ours or (0 < at.base >= at.before and 2 * here >= at.base_size) or turn.now_s >= at.fenced_s
+    ours = 0 < at.fencing.base == turn.world_round == at.fencing.ended
+    return (
+        ours
+        or (0 < at.fencing.base >= at.fencing.before and 2 * here >= at.fencing.base_size)
+        or turn.now_s >= at.fencing.fenced_s
+    )
 
 
 def _below_min(turn: Turn, there: int) -> None:
@@ -153,11 +164,11 @@ def _below_min(turn: Turn, there: int) -> None:
     until_s = _gives_up_s(at)
     if turn.now_s < until_s:
         turn.wake(until_s)
-        if at.roams and not at.arbiter and (not at.only or at.base == 0):
+        if at.gathering.roams and not at.job.arbiter and (not at.job.only or at.fencing.base == 0):
             _look_around(turn)
         return
     names = ", ".join(sorted(known.member.name for known in turn.members.values())[:16])
-    detail = f"{there} of at least {at.terms.floor} workers came within {at.terms.join_timeout_s:g} s: {names}"
+    detail = f"{there} of at least {at.job.terms.floor} workers came within {at.job.terms.join_timeout_s:g} s: {names}"
     turn.finish(Exit.FAILED, Reason.JOIN_TIMEOUT, detail)
 
 
@@ -167,84 +178,95 @@ def _look_around(turn: Turn) -> None:
     Who has more members stays longer, and each time for another while: so that one is there when the other comes.
     """
     at = turn.at
-    while_ = crc32(f"{at.me.id} {at.since_s}".encode()) / 2**31  # 0 to 2
-    until_s = at.since_s + at.roam_s * (1 + len(turn.members) + while_)
+    while_ = crc32(f"{at.job.me.id} {at.cause.since_s}".encode()) / 2**31  # 0 to 2
+    until_s = at.cause.since_s + at.job.roam_s * (1 + len(turn.members) + while_)
     if turn.now_s < until_s:
         turn.wake(until_s)
         return
     turn.at = replace(at, phase=Phase.OVER)
     turn.told("stepped_down", Reason.BELOW_MIN, round=at.round)
-    turn.effects.append(StepDown(Record(at.run, at.round, "")))
+    turn.effects.append(StepDown(Record(at.job.run, at.round, "")))
 
 
 def _no_arbiter(turn: Turn) -> None:
     at = turn.at
-    until_s = at.since_s + at.alone_s
+    until_s = at.cause.since_s + at.job.alone_s
     if turn.now_s < until_s:
         turn.wake(until_s)
         return
     here = sum(veteran(turn, known) for known in turn.members.values())
     detail = (
-        f"{here} of the {at.base_size} workers of round {at.base} are left: without a Lease or a round folder "
-        f"a world, a multiple of {at.terms.unit}, needs more than half of them, since the others may still train"
+        f"{here} of the {at.fencing.base_size} workers of round {at.fencing.base} are left: "
+        f"without a Lease or a round folder a world, a multiple of {at.job.terms.unit}, "
+        "needs more than half of them, since the others may still train"
     )
     turn.finish(Exit.FAILED, Reason.NO_ARBITER, detail)
 
 
 def _claim(turn: Turn, chosen: tuple[Member, ...]) -> None:
     at = turn.at
-    ours = at.granted >= at.round and turn.now_s <= at.asked_s + FRESH_S and at.granted > 0
-    round_ = at.granted if ours else at.round + 1
-    turn.at = replace(at, phase=Phase.CLAIMING, round=round_, chosen=chosen, granted=0)
-    if at.arbiter and not ours:
-        turn.at = replace(turn.at, asked_s=turn.now_s)
-        me = at.me
-        turn.effects.append(Claim(Record(at.run, round_, me.id, me.address, me.port, at.budget)))
+    ours = at.claiming.granted >= at.round and turn.now_s <= at.claiming.asked_s + FRESH_S and at.claiming.granted > 0
+    round_ = at.claiming.granted if ours else at.round + 1
+    claiming = replace(at.claiming, chosen=chosen, granted=0)
+    turn.at = replace(at, phase=Phase.CLAIMING, round=round_, claiming=claiming)
+    if at.job.arbiter and not ours:
+        turn.at = replace(turn.at, claiming=replace(claiming, asked_s=turn.now_s))
+        me = at.job.me
+        turn.effects.append(Claim(Record(at.job.run, round_, me.id, me.address, me.port, at.budget)))
     else:
         form(turn)
 
 
 def granted(turn: Turn) -> None:
     """The arbiter has granted the round. We may have slept since we asked: then somebody else may have had it since."""
-    if turn.now_s > turn.at.asked_s + FRESH_S:
-        turn.at = replace(turn.at, phase=Phase.GATHERING, chosen=())
+    if turn.now_s > turn.at.claiming.asked_s + FRESH_S:
+        _unclaim(turn)
         return
-    turn.at = replace(turn.at, unfenced=False)
+    turn.at = replace(turn.at, claiming=replace(turn.at.claiming, unfenced=False))
     form(turn)
+
+
+def _unclaim(turn: Turn) -> None:
+    """Choose anew who makes the next world."""
+    turn.at = replace(turn.at, phase=Phase.GATHERING, claiming=replace(turn.at.claiming, chosen=()))
 
 
 def unanswered(turn: Turn) -> None:
     """The arbiter does not answer: more than half of the last world may go on without it, others ask again."""
-    chosen = [turn.members[member.id] for member in turn.at.chosen if member.id in turn.members]
-    if turn.at.base and not turn.at.unfenced and len(chosen) == len(turn.at.chosen) and overlaps(turn, chosen):
+    at, claiming = turn.at, turn.at.claiming
+    chosen = [turn.members[member.id] for member in claiming.chosen if member.id in turn.members]
+    if at.fencing.base and not claiming.unfenced and len(chosen) == len(claiming.chosen) and overlaps(turn, chosen):
         form(turn)
         return
-    turn.at = replace(turn.at, phase=Phase.GATHERING, retry_s=turn.now_s + RETRY_S)
+    turn.at = replace(at, phase=Phase.GATHERING, claiming=replace(claiming, retry_s=turn.now_s + RETRY_S))
 
 
 def form(turn: Turn) -> None:
     """The round is ours: freeze its world and tell everybody their own place in it."""
     at = turn.at
-    if not all(
-        (known := turn.members.get(member.id)) and not known.busy and known.leave_s is None for member in at.chosen
-    ):
-        turn.at = replace(at, phase=Phase.GATHERING, chosen=())
+    chosen = at.claiming.chosen
+    if not all((known := turn.members.get(one.id)) and not known.busy and known.leave_s is None for one in chosen):
+        _unclaim(turn)
         return
     before = at.world.members if at.world else ()
-    ranking = seated(at.chosen, before)
-    world, base = World.of(at.round, ranking.members), at.base
+    ranking = seated(chosen, before)
+    world, base = World.of(at.round, ranking.members), at.fencing.base
+    roams = None if at.gathering.roams is None else True
     turn.at = replace(
-        at, phase=Phase.TRAINING, world=world, base=at.round, base_size=len(world.members), chosen=(), done=frozenset(),
-        expected=0, call_s=0.0, since_s=turn.now_s, sought_s=0.0, fault="",
-        roams=None if at.roams is None else True, lost=False, stop_step=None, sure=False,
+        at, phase=Phase.TRAINING, world=world, ending=Ending(),
+        cause=replace(at.cause, since_s=turn.now_s, fault="", lost=False),
+        fencing=replace(at.fencing, base=at.round, base_size=len(world.members)),
+        gathering=replace(at.gathering, expected=0, call_s=0.0, sought_s=0.0, roams=roams),
+        claiming=replace(at.claiming, chosen=()),
         checking=at.checking and replace(at.checking, passed=frozenset()),
     )  # fmt: skip
     _tell_places(turn, world, base)
     fields: dict[str, object] = {"round": world.round, "members": len(world.members), "ranks": world.ranks}
-    fields |= {"waited_s": round(turn.now_s - at.since_s, 3), "detail": at.detail, "restarts": at.budget.total}
+    fields |= {"waited_s": round(turn.now_s - at.cause.since_s, 3)}
+    fields |= {"detail": at.cause.detail, "restarts": at.budget.total}
     fields |= {"crossings": ranking.crossings, "excess": ranking.excess, "moved": ranking.moved, "anew": ranking.anew}
     fields |= {"ips": ips(world.members)}
-    turn.told("world_formed", at.why, **fields)
+    turn.told("world_formed", at.cause.why, **fields)
 
 
 def _tell_places(turn: Turn, world: World, base: int) -> None:
@@ -253,9 +275,9 @@ def _tell_places(turn: Turn, world: World, base: int) -> None:
     choice = restorable(
         world, {id_: known.held for id_, known in there.items()}, {id_: known.member for id_, known in there.items()}
     )
-    around, rings = circles(world, turn.at.rings)
-    carry, look = turn.at.carry, choice.is_older(max(base, turn.at.before))
-    turn.at = replace(turn.at, rings=rings, named=None, unnamed=size, carry=-1)
+    around, rings = circles(world, turn.at.checkpoints.rings)
+    carry, look = turn.at.checkpoints.carry, choice.is_older(max(base, turn.at.fencing.before))
+    turn.at = replace(turn.at, checkpoints=Checkpoints(size, rings=rings, handing=turn.at.checkpoints.handing))
     for member in world.members:
         seat, known = world.seats[member.id], turn.members[member.id]
         turn.know(
@@ -266,7 +288,7 @@ def _tell_places(turn: Turn, world: World, base: int) -> None:
             (member.id,),
             Formed(
                 world.round, base, seat.group_rank, size, seat.first_rank, ranks, host.address, host.master_port,
-                turn.at.why.value, turn.at.budget, successors, choice.step, choice.round, choice.alike,
+                turn.at.cause.why.value, turn.at.budget, successors, choice.step, choice.round, choice.alike,
                 choice.fetch.get(member.id, ()), around.get(member.id), carry,
                 choice.saved_by, choice.lies.get(member.id, ()), look,
             ),

@@ -16,7 +16,7 @@ from turnout.launcher.model import Member, World
 
 _MOST_GIVERS = 4
 _MOST_OF_A_RUN = 2  # who are named to whom the parts of a shard are wanted from
-State = tuple[int, int, int]  # step, round, ranks
+SavedState = tuple[int, int, int]  # step, round, ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +70,9 @@ def restorable(
     in parts.
     """
     members = members or {}
-    own: dict[str, set[State]] = {}
-    givers: dict[State, dict[int, list[tuple[int, Door]]]] = defaultdict(lambda: defaultdict(list))
-    states = set[State]()
+    own: dict[str, set[SavedState]] = {}
+    givers: dict[SavedState, dict[int, list[tuple[int, Door]]]] = defaultdict(lambda: defaultdict(list))
+    states = set[SavedState]()
     for id_, holds in sorted(held.items()):
         seat = world.seats.get(id_)
         mine = own.setdefault(id_, set())
@@ -96,8 +96,8 @@ def restorable(
 
 def _fetched(
     world: World,
-    state: State,
-    own: Mapping[str, set[State]],
+    state: SavedState,
+    own: Mapping[str, set[SavedState]],
     givers: Mapping[int, list[tuple[int, Door]]],
     held: Mapping[str, tuple[Held, ...]],
 ) -> dict[str, tuple[Door, ...]] | None:
@@ -115,7 +115,7 @@ def _fetched(
     return found if world.seats else None
 
 
-def runs_of(state: State, held: Mapping[str, tuple[Held, ...]], members: Mapping[str, Member]) -> tuple[Run, ...]:
+def runs_of(state: SavedState, held: Mapping[str, tuple[Held, ...]], members: Mapping[str, Member]) -> tuple[Run, ...]:
     """Who has which shards of it, by rank, what a member has saved itself before what it keeps for others."""
     found = [
         Run(each.first_rank, each.count or members[id_].processes, id_, not each.count, each.parts)
@@ -133,7 +133,7 @@ def ranks_in(runs: Iterable[Run]) -> set[int]:
 
 
 def _in_parts(
-    world: World, state: State, held: Mapping[str, tuple[Held, ...]], members: Mapping[str, Member]
+    world: World, state: SavedState, held: Mapping[str, tuple[Held, ...]], members: Mapping[str, Member]
 ) -> dict[str, tuple[Lies, ...]] | None:
     """Where each member finds the shards of this state; None where one is nowhere, or they cannot be read in parts.
 

@@ -19,7 +19,7 @@ from dataclasses import replace
 from turnout.launcher.checkpoint.buddies import heirs
 from turnout.launcher.keeping import ALL, MOST_LIES, Take
 from turnout.launcher.model import Exit, Reason
-from turnout.launcher.rendezvous.held import Run, State, door_of, ranks_in, runs_of
+from turnout.launcher.rendezvous.held import Run, SavedState, door_of, ranks_in, runs_of
 from turnout.launcher.rendezvous.naming import carried
 from turnout.launcher.rendezvous.state import Handing, Known, Phase
 from turnout.launcher.rendezvous.turn import Turn
@@ -43,18 +43,20 @@ def leaving(turn: Turn, id_: str, known: Known, grace_s: float) -> None:
     if phase is Phase.GATHERING and known.held and turn.inside(id_):
         turn.at = replace(turn.at, phase=Phase.HANDING)
     elif not known.busy and not (phase in _STOPS and turn.inside(id_)):
-        turn.tell((id_,), Finish(int(Exit.DRAINED), Reason.DRAINED.value, "", turn.at.carry))
+        turn.tell((id_,), Finish(int(Exit.DRAINED), Reason.DRAINED.value, "", turn.at.checkpoints.carry))
         return
-    turn.at = replace(turn.at, handing=None)  # what it holds goes to who stays, with that of others who leave
+    # What it holds goes to those who stay, together with what others who leave hold.
+    turn.at = replace(turn.at, checkpoints=replace(turn.at.checkpoints, handing=None))
     if phase is Phase.DRAINING:
-        turn.at = replace(turn.at, until_s=min(turn.at.until_s, turn.now_s + grace_s * STEP_SHARE))
+        until_s = min(turn.at.ending.until_s, turn.now_s + grace_s * STEP_SHARE)
+        turn.at = replace(turn.at, ending=replace(turn.at.ending, until_s=until_s))
 
 
 def farewell(turn: Turn, id_: str) -> Finish:
     """What is told to one who leaves now that nobody trains: it was asked to, or is at fault."""
     if (why := turn.at.hanging.leaves.get(id_)) is not None:
-        return Finish(int(Exit.FAULTY), Reason.NODE_FAULTY.value, why, turn.at.carry)
-    return Finish(int(Exit.DRAINED), Reason.DRAINED.value, "", turn.at.carry)
+        return Finish(int(Exit.FAULTY), Reason.NODE_FAULTY.value, why, turn.at.checkpoints.carry)
+    return Finish(int(Exit.DRAINED), Reason.DRAINED.value, "", turn.at.checkpoints.carry)
 
 
 def wants_drain(turn: Turn) -> tuple[Reason, str] | None:
@@ -71,13 +73,13 @@ def wants_drain(turn: Turn) -> tuple[Reason, str] | None:
     if len(ready_s) < len(new_s):
         turn.wake(min(at_s for at_s in new_s if at_s > turn.now_s))
     there = sum(id_ in turn.members for id_ in at.world.seats) + len(ready_s)
-    if at.terms.size(there) <= len(at.world.members):
+    if at.job.terms.size(there) <= len(at.world.members):
         return None
-    settled_s = max(at.joined_s, *ready_s) + at.terms.settle_s
-    if turn.now_s < settled_s and there < min(at.terms.most, at.wanted or at.terms.most):
+    settled_s = max(at.gathering.joined_s, *ready_s) + at.job.terms.settle_s
+    if turn.now_s < settled_s and there < min(at.job.terms.most, at.gathering.wanted or at.job.terms.most):
         turn.wake(settled_s)
         return None
-    return Reason.MEMBER_JOINED, f"{len(at.world.members)} to {at.terms.size(there)} workers"
+    return Reason.MEMBER_JOINED, f"{len(at.world.members)} to {at.job.terms.size(there)} workers"
 
 
 def beats(turn: Turn, id_: str, known: Known, beat: Beat) -> None:
@@ -96,28 +98,28 @@ def drain(turn: Turn) -> None:
     """Bring about that all stop after the same step; when time is up, or nobody tells steps, end the processes."""
     at = turn.at
     if not turn.busy():
-        if at.world is not None and not at.sure and at.done >= at.world.seats.keys():
+        if at.world is not None and not at.ending.sure and at.ending.done >= at.world.seats.keys():
             turn.finish(Exit.DONE, Reason.ALL_DONE, f"round {at.round}")  # nobody was made to stop: they have finished
             return
         turn.at = replace(at, phase=Phase.STOPPING)
         return
-    if at.stop_step is None:
+    if at.ending.stop_step is None:
         _propose_first(turn)
         return
-    if turn.now_s >= at.until_s:
-        turn.told("stop_step_missed", at.why, round=at.round, step=at.stop_step)
+    if turn.now_s >= at.ending.until_s:
+        turn.told("stop_step_missed", at.cause.why, round=at.round, step=at.ending.stop_step)
         turn.end_processes(_left_s(turn))
         return
-    turn.wake(at.until_s)
+    turn.wake(at.ending.until_s)
     answers = [known.reached for id_, known in turn.members.items() if known.busy and turn.inside(id_)]
-    if at.sure or any(answer is None for answer in answers):
+    if at.ending.sure or any(answer is None for answer in answers):
         return
     farthest = max(answer for answer in answers if answer is not None)
-    if farthest > at.stop_step:
+    if farthest > at.ending.stop_step:
         _propose(turn, farthest + AHEAD)
     else:
-        turn.at = replace(at, sure=True)
-        turn.tell(turn.busy(), StopAt(turn.world_round, at.stop_step, True))
+        turn.at = replace(at, ending=replace(at.ending, sure=True))
+        turn.tell(turn.busy(), StopAt(turn.world_round, at.ending.stop_step, True))
 
 
 def _propose_first(turn: Turn) -> None:
@@ -126,16 +128,16 @@ def _propose_first(turn: Turn) -> None:
     if farthest < 0:
         turn.end_processes(left_s)  # nobody tells steps: SIGTERM lets the job's own hook save
         return
-    turn.at = replace(turn.at, until_s=turn.now_s + left_s * STEP_SHARE)
+    turn.at = replace(turn.at, ending=replace(turn.at.ending, until_s=turn.now_s + left_s * STEP_SHARE))
     _propose(turn, farthest + AHEAD)
-    turn.wake(turn.at.until_s)
+    turn.wake(turn.at.ending.until_s)
 
 
 def _propose(turn: Turn, step: int) -> None:
     for id_, known in turn.members.items():
         if known.reached is not None:
             turn.know(id_, replace(known, reached=None))
-    turn.at = replace(turn.at, stop_step=step, sure=False)
+    turn.at = replace(turn.at, ending=replace(turn.at.ending, stop_step=step, sure=False))
     turn.tell(turn.busy(), StopAt(turn.world_round, step, False))
 
 
@@ -152,35 +154,36 @@ def reached(turn: Turn, id_: str, known: Known, step: int) -> None:
 
 def stopped(turn: Turn) -> None:
     """Nobody trains any more: the fault is charged, and those who want to leave may soon go."""
-    at = turn.at = replace(turn.at, carry=carried(turn))
-    if at.fault and not at.lost:
-        if at.budget.used >= at.terms.max_restarts:
-            detail = f"{at.budget.used} of {at.terms.max_restarts} restarts are used; {at.fault}"
+    at = turn.at = replace(turn.at, checkpoints=replace(turn.at.checkpoints, carry=carried(turn)))
+    if at.cause.fault and not at.cause.lost:
+        if at.budget.used >= at.job.terms.max_restarts:
+            detail = f"{at.budget.used} of {at.job.terms.max_restarts} restarts are used; {at.cause.fault}"
             turn.finish(Exit.FAILED, Reason.BUDGET_SPENT, detail)
             return
-        turn.at = replace(at, budget=at.budget.charged())
+        at = replace(at, budget=at.budget.charged())
     staying = sum(known.leave_s is None for known in turn.members.values())
-    short = at.terms.size(staying) == 0
+    expected, call_s = (0, 0.0) if at.job.terms.size(staying) else (at.fencing.base_size, at.job.terms.settle_s)
     turn.at = replace(
-        turn.at, phase=Phase.HANDING, handing=None, fault="", lost=False, since_s=turn.now_s, world=at.world,
-        expected=at.base_size if short else 0, call_s=at.terms.settle_s if short else 0.0,
+        at, phase=Phase.HANDING, cause=replace(at.cause, fault="", lost=False, since_s=turn.now_s),
+        gathering=replace(at.gathering, expected=expected, call_s=call_s),
+        checkpoints=replace(at.checkpoints, handing=None),
     )  # fmt: skip
 
 
 def hand(turn: Turn) -> None:
     """Have it done, then let those who leave go. The next world is made at once where there is nothing to hand over."""
-    at = turn.at
     leavers = {id_: known for id_, known in turn.members.items() if known.leave_s is not None}
-    if leavers and at.handing is None:
+    handing = turn.at.checkpoints.handing
+    if leavers and handing is None:
         left_s = min(known.leave_s - turn.now_s for known in leavers.values() if known.leave_s is not None)
-        turn.at = at = replace(at, handing=_begun(turn, leavers, turn.now_s + HAND_SHARE * left_s))
-    handing = at.handing
+        handing = _begun(turn, leavers, turn.now_s + HAND_SHARE * left_s)
+        turn.at = replace(turn.at, checkpoints=replace(turn.at.checkpoints, handing=handing))
     if handing is not None and handing.awaits & turn.members.keys() and turn.now_s < handing.until_s:
         turn.wake(handing.until_s)
         return
     for id_ in leavers:
         turn.tell((id_,), farewell(turn, id_))
-    turn.at = replace(at, phase=Phase.GATHERING, handing=None)
+    turn.at = replace(turn.at, phase=Phase.GATHERING, checkpoints=replace(turn.at.checkpoints, handing=None))
 
 
 def _begun(turn: Turn, leavers: Mapping[str, Known], until_s: float) -> Handing:
@@ -197,7 +200,7 @@ def _begun(turn: Turn, leavers: Mapping[str, Known], until_s: float) -> Handing:
     return Handing(frozenset(takes), until_s)
 
 
-def handed(turn: Turn) -> tuple[State | None, dict[str, tuple[Take, ...]]]:
+def handed(turn: Turn) -> tuple[SavedState | None, dict[str, tuple[Take, ...]]]:
     """The newest step that can be had whole, and which shards of it who stays has to take from those who leave.
 
     What can be read by no other world than one of its size is handed over only if that may be the next one.
@@ -225,7 +228,7 @@ def handed(turn: Turn) -> tuple[State | None, dict[str, tuple[Take, ...]]]:
 
 def _shrinks(turn: Turn, staying: int) -> bool:
     """Will the next world be smaller than the last?"""
-    size = turn.at.terms.size(staying)
+    size = turn.at.job.terms.size(staying)
     return turn.at.world is not None and 0 < size < len(turn.at.world.members)
 
 

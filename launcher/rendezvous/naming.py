@@ -21,14 +21,15 @@ from turnout.launcher.wire import Stored
 def saw(turn: Turn, id_: str, known: Known, seen: Stored) -> None:
     """A member of the world that trains tells what it sees. The last one to do so has the step named."""
     world = turn.at.world
-    if known.stored is not None or turn.at.named is not None or world is None:
+    if known.stored is not None or turn.at.checkpoints.named is not None or world is None:
         return
     turn.know(id_, replace(known, stored=seen))
-    turn.at = replace(turn.at, unnamed=turn.at.unnamed - 1)
-    if turn.at.unnamed == 0:
+    checkpoints = replace(turn.at.checkpoints, unnamed=turn.at.checkpoints.unnamed - 1)
+    turn.at = replace(turn.at, checkpoints=checkpoints)
+    if turn.at.checkpoints.unnamed == 0:
         here = (turn.members.get(member.id) for member in world.members)
         named = name(seen.round, (each.stored for each in here if each is not None))
-        turn.at = replace(turn.at, named=named)
+        turn.at = replace(turn.at, checkpoints=replace(checkpoints, named=named))
         turn.tell(world.seats, named)
 
 

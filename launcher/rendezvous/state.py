@@ -43,22 +43,17 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A member as the coordinator knows it. busy: the newest round of which processes may run there, 0 for none.
-
-    leave_s: by when it has to be gone, None while it stays. step: the newest that it has told, -1 for none. reached:
-    its answer to the stop step that is being agreed, None before. held: what its memory held, as last told. stored:
-    what it sees in storage, None before. ready_s: when it could start processes, or at the latest counts as ready to.
-    """
+    """A member as the coordinator knows it."""
 
     member: Member
-    base: Base
-    busy: int = 0
-    leave_s: float | None = None
-    step: int = -1
-    reached: int | None = None
-    held: tuple[Held, ...] = ()
-    stored: Stored | None = None
-    ready_s: float = 0.0
+    base: Base  # the last world that it tells of, or that we have told it
+    busy: int = 0  # the newest round of which processes may run there, 0 for none
+    leave_s: float | None = None  # by when it has to be gone, None while it stays
+    step: int = -1  # the newest that it has told, -1 for none
+    reached: int | None = None  # its answer to the stop step that is being agreed, None before
+    held: tuple[Held, ...] = ()  # what its memory held, as last told
+    stored: Stored | None = None  # what it sees in storage, None before it has told
+    ready_s: float = 0.0  # when it could start processes, or at the latest counts as ready to
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,76 +65,107 @@ class Handing:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
-    """All that the coordinator knows. Soft: a successor begins with what members bring along.
+class Job:
+    """The job that is coordinated, by whom, and how long it waits for what. None of it changes."""
 
-    me: the coordinator itself. arbiter: somebody else grants rounds; without, each world holds more than half of the
-    one before it; only: nobody may succeed us, so that no other world can be. granted: a round that is ours and not
-    formed yet, 0 for none. round: the newest number that was used anywhere. base, base_size: the newest world that
-    anybody was in. retry_s: no claim before then. expected: members that are worth waiting for; call_s: how long after
-    the latest join. fence_s: how long after it lost us a member may still train; fenced_s: until then somebody may whom
-    we have lost, or never had. ended: a seat of that round has no process any more: its world never trains again.
-    before: the round that the arbiter gave to whoever came before us. asked_s: when it was asked for the round, or gave
-    it. roams: without an arbiter, who has too few members has everybody search for another coordinator now and then;
-    False: not before the first world, None: never; a few times roam_s lie between two searches. sought_s: since when
-    we have none, also before we led, or 0. unfenced: the arbiter was out of reach for too long, and only its grant
-    lets us go on. told_s: when it was last told who is missing. unnamed: members that have not told yet what they see
-    in storage; named: what all read of it, None before. carry: the newest step that all of the last world held when
-    it stopped, -1 for none. handing: None before it is known what is handed over. rings: for each number of copies
-    who kept whose in the newest world. why: what began the next round. fault: the process failure that will be
-    charged unless a loss explains it. checking: None where nodes are not checked. hanging: what is known of a
-    process that hangs, and what becomes of its round.
-    """
-
-    me: Member
+    me: Member  # the coordinator itself
     run: str
     terms: Terms
-    arbiter: bool = False
-    only: bool = False
-    granted: int = 0
-    regroup_s: float = 2.0
-    alone_s: float = 10.0
-    roam_s: float = 10.0
-    phase: Phase = Phase.GATHERING
-    round: int = 0
-    base: int = 0
-    base_size: int = 0
-    retry_s: float = 0.0
-    fence_s: float = 15.0
-    fenced_s: float = 0.0
-    ended: int = 0
-    before: int = 0
-    asked_s: float = 0.0
-    roams: bool | None = None
-    sought_s: float = 0.0
-    unfenced: bool = False
-    told_s: float = -1e9
-    unnamed: int = 0
-    named: Stored | None = None
-    carry: int = -1
-    world: World | None = None
-    members: Mapping[str, Known] = field(default_factory=dict)
-    names: Mapping[str, str] = field(default_factory=dict)  # of members that are here or were: the id of the newest
-    done: frozenset[str] = frozenset()
-    budget: Budget = NO_BUDGET
-    expected: int = 0
-    call_s: float = 0.0
-    wanted: int = 0
-    since_s: float = 0.0
-    joined_s: float = 0.0
+    arbiter: bool = False  # somebody else grants rounds; without, a world holds more than half of the one before it
+    only: bool = False  # nobody may succeed us, so that no other world can be
+    regroup_s: float = 2.0  # for members to come again after their coordinator was lost
+    alone_s: float = 10.0  # for more than half of the last world to come, where no arbiter grants rounds
+    roam_s: float = 10.0  # a few times this lie between two searches for another coordinator
+    fence_s: float = 15.0  # how long after it lost us a member may still train
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why the last round ended or the next one begins, and since when it stands so."""
+
     why: Reason = Reason.FIRST_ROUND
-    detail: str = ""
-    fault: str = ""
-    lost: bool = False
-    chosen: tuple[Member, ...] = ()
-    stop_step: int | None = None
-    sure: bool = False
-    until_s: float = 0.0
-    exit: Exit | None = None
-    checking: Checking | None = None
-    hanging: Hanging = NO_HANG
-    handing: Handing | None = None
-    rings: Rings = ()
+    detail: str = ""  # the same in words, for people
+    fault: str = ""  # the process failure that will be charged unless a loss explains it, "" for none
+    lost: bool = False  # a member whose processes may still run was lost since the round ended
+    since_s: float = 0.0  # when the job began, its round ended, all had stopped, or its world was formed
+
+
+@dataclass(frozen=True, slots=True)
+class Fencing:
+    """The worlds before the next one, and until when one of them may still train."""
+
+    base: int = 0  # the round of the newest world that anybody was in
+    base_size: int = 0  # its members, but those that have left for good
+    before: int = 0  # the round that the arbiter gave to whoever came before us, 0 for none
+    ended: int = 0  # a seat of that round has no process any more: its world never trains again
+    fenced_s: float = 0.0  # until then a member may train whom we have lost, or never had
+
+
+@dataclass(frozen=True, slots=True)
+class Gathering:
+    """How long the next round waits, for how many members, and where others may be found."""
+
+    wanted: int = 0  # members that the job was started with, as told; 0 where nobody says
+    expected: int = 0  # members that are worth waiting for
+    call_s: float = 0.0  # how long after the latest join they are waited for
+    joined_s: float = 0.0  # when the latest new member came
+    told_s: float = -1e9  # when it was last told who is missing
+    roams: bool | None = None  # with too few all search for another coordinator; False: not yet; None: never
+    sought_s: float = 0.0  # since when we have no other coordinator, also before we led, or 0
+
+
+@dataclass(frozen=True, slots=True)
+class Claiming:
+    """The round that is asked of the arbiter, or was granted by it."""
+
+    granted: int = 0  # a round that is ours and not formed yet, 0 for none
+    chosen: tuple[Member, ...] = ()  # who will be in its world
+    asked_s: float = 0.0  # when the arbiter was asked for the round, or gave it
+    retry_s: float = 0.0  # no claim before then
+    unfenced: bool = False  # the arbiter was out of reach for too long: only its grant lets us go on
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How far the round is from its end, or the whole job."""
+
+    done: frozenset[str] = frozenset()  # members of the world whose processes have all ended well
+    stop_step: int | None = None  # after which all stop, as it was last proposed; None before
+    sure: bool = False  # all have answered that they have not passed it
+    until_s: float = 0.0  # then processes that have not reached it are ended; of a job, then everybody has heard
+    exit: Exit | None = None  # how the job has ended, None before
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoints:
+    """What the members' memory and storage hold of the job, where all of them have to agree on it."""
+
+    unnamed: int = 0  # members that have not told yet what they see in storage
+    named: Stored | None = None  # what all of the round read of it, None before
+    carry: int = -1  # the newest step that all of the last world held when it stopped, -1 for none
+    handing: Handing | None = None  # what leavers hand over, None before it is known
+    rings: Rings = ()  # for each number of copies who kept whose in the newest world
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """All that the coordinator knows. Soft: a successor begins with what members bring along."""
+
+    job: Job
+    phase: Phase = Phase.GATHERING
+    round: int = 0  # the newest number that was used anywhere
+    world: World | None = None  # the newest that we have formed
+    members: Mapping[str, Known] = field(default_factory=dict)  # who is there, by id
+    names: Mapping[str, str] = field(default_factory=dict)  # of members that are here or were: the id of the newest
+    budget: Budget = NO_BUDGET
+    cause: Cause = Cause()
+    fencing: Fencing = Fencing()
+    gathering: Gathering = Gathering()
+    claiming: Claiming = Claiming()
+    ending: Ending = Ending()
+    checkpoints: Checkpoints = Checkpoints()
+    checking: Checking | None = None  # None where nodes are not checked
+    hanging: Hanging = NO_HANG  # what is known of a process that hangs, and what becomes of its round
 
 
 # What can happen.

@@ -21,11 +21,16 @@ from turnout.launcher.rendezvous.gather import gather, granted, unanswered
 from turnout.launcher.rendezvous.leave import beats, drain, hand, leaving, reached, stopped, wants_drain
 from turnout.launcher.rendezvous.naming import saw
 from turnout.launcher.rendezvous.state import (
+    Cause,
+    Claiming,
     Denied,
     Drop,
     Effect,
     Event,
+    Fencing,
+    Gathering,
     Granted,
+    Job,
     Joined,
     Known,
     Lost,
@@ -60,9 +65,13 @@ def begin(
     me: Member, run: str, terms: Terms, now_s: float, *, wanted: int = 0, granted: int | None = None, only: bool = False
 ) -> State:
     """A job that nobody has begun yet. granted: the round that the arbiter gave us, None without an arbiter."""
-    state = State(me, run, terms, granted is not None, only, granted or 0, round=granted or 0, wanted=wanted)
-    expected, call_s = wanted or terms.most, terms.last_call_s
-    return replace(state, expected=expected, call_s=call_s, since_s=now_s, joined_s=now_s, asked_s=now_s)
+    return State(
+        Job(me, run, terms, granted is not None, only),
+        round=granted or 0,
+        cause=Cause(since_s=now_s),
+        gathering=Gathering(wanted, wanted or terms.most, terms.last_call_s, now_s),
+        claiming=Claiming(granted or 0, asked_s=now_s),
+    )
 
 
 def succeed(
@@ -82,15 +91,18 @@ def succeed(
     since when we search, 0 for the one whom everybody searches: it does not roam before its first world. None: never.
     """
     if base.round or before:
-        fenced_s = max(fenced_s, state.since_s + state.fence_s)
-    state = replace(state, before=before, fenced_s=fenced_s)
+        fenced_s = max(fenced_s, state.cause.since_s + state.job.fence_s)
+    state = replace(state, budget=budget, fencing=replace(state.fencing, before=before, fenced_s=fenced_s))
+    gathering = state.gathering
     if sought_s is not None:
-        state = replace(state, roams=sought_s > 0, sought_s=sought_s)
+        gathering = replace(gathering, roams=sought_s > 0, sought_s=sought_s)
     if not base.round:
-        return replace(state, budget=budget)
+        return replace(state, gathering=gathering)
+    expected = base.size if handed else max(base.size - 1, 1)
     return replace(
-        state, base=base.round, base_size=base.size, round=max(state.round, base.round), budget=budget,
-        expected=base.size if handed else max(base.size - 1, 1), call_s=state.regroup_s, why=Reason.COORDINATOR_LOST,
+        state, round=max(state.round, base.round), cause=replace(state.cause, why=Reason.COORDINATOR_LOST),
+        fencing=replace(state.fencing, base=base.round, base_size=base.size),
+        gathering=replace(gathering, expected=expected, call_s=state.job.regroup_s),
     )  # fmt: skip
 
 
@@ -128,7 +140,7 @@ def _take(turn: Turn, event: Event) -> None:
         case Merged():
             merged(turn, event)
         case Unfenced():
-            turn.at = replace(turn.at, unfenced=True)
+            turn.at = replace(turn.at, claiming=replace(turn.at.claiming, unfenced=True))
             if turn.at.phase in TRAINS:
                 turn.stop(Reason.NO_ARBITER, "the arbiter was out of reach for too long")
 
@@ -149,20 +161,21 @@ def _decide(turn: Turn) -> None:
     if turn.at.phase is Phase.GATHERING:
         gather(turn)
     if turn.at.phase is Phase.FINISHING:
-        others = turn.members.keys() - {turn.at.me.id}
-        if not others or turn.now_s >= turn.at.until_s:
+        others = turn.members.keys() - {turn.at.job.me.id}
+        if not others or turn.now_s >= turn.at.ending.until_s:
             turn.at = replace(turn.at, phase=Phase.OVER)
-            turn.effects.append(Over(turn.at.exit or Exit.DONE, turn.at.why, turn.at.detail))
+            turn.effects.append(Over(turn.at.ending.exit or Exit.DONE, turn.at.cause.why, turn.at.cause.detail))
 
 
 def _joined(turn: Turn, event: Joined) -> None:
     at, member = turn.at, event.member
     if at.phase in (Phase.FINISHING, Phase.OVER):
         turn.know(member.id, Known(member, event.base))
-        if at.exit is not None and at.exit is not Exit.FAULTY:  # else others decide, or nobody: it begins the job anew
-            turn.tell((member.id,), Finish(int(at.exit), at.why.value, at.detail, at.carry))
+        exit_, why = at.ending.exit, at.cause.why.value
+        if exit_ is not None and exit_ is not Exit.FAULTY:  # else others decide, or nobody: it begins the job anew
+            turn.tell((member.id,), Finish(int(exit_), why, at.cause.detail, at.checkpoints.carry))
         return
-    if fault := _differs(at.terms, event.terms):
+    if fault := _differs(at.job.terms, event.terms):
         turn.know(member.id, Known(member, event.base))
         turn.tell((member.id,), Refused(Reason.REFUSED.value, fault))
         turn.effects.append(Drop(member.id))
@@ -178,21 +191,27 @@ def _joined(turn: Turn, event: Joined) -> None:
     stored = told.stored if told is not None and busy == told.busy else None
     ready_s = turn.now_s + event.importing_s if event.importing_s else 0.0
     turn.know(member.id, Known(member, event.base, busy=busy, held=event.held, stored=stored, ready_s=ready_s))
-    base, size = at.base, at.base_size
-    if event.base.inside and event.base.round >= base:  # of one world the smaller size: it knows who has left
-        size = min(size, event.base.size) if event.base.round == base else event.base.size
-        base = event.base.round
+    gathering = replace(at.gathering, wanted=event.wanted or at.gathering.wanted)
+    if new and not came_again(turn, member.id):
+        gathering = replace(gathering, joined_s=turn.now_s)
+    if event.wanted and at.fencing.base == 0:
+        gathering = replace(gathering, expected=event.wanted)
     turn.at = replace(
-        at, base=base, base_size=size, round=max(at.round, event.base.round), wanted=event.wanted or at.wanted,
-        joined_s=turn.now_s if new and not came_again(turn, member.id) else at.joined_s,
-        budget=at.budget.newer(event.budget),
+        at, round=max(at.round, event.base.round), budget=at.budget.newer(event.budget), gathering=gathering,
+        fencing=_newest(at.fencing, event.base),
     )  # fmt: skip
     if at.phase is Phase.CLAIMING and event.base.round >= at.round:  # this one would not take the round we ask for
-        turn.at = replace(turn.at, phase=Phase.GATHERING, chosen=())
-    if event.wanted and at.base == 0:
-        turn.at = replace(turn.at, expected=event.wanted)
-    turn.told("member_joined", at.why, member=member.name, members=len(turn.members))
+        turn.at = replace(turn.at, phase=Phase.GATHERING, claiming=replace(at.claiming, chosen=()))
+    turn.told("member_joined", at.cause.why, member=member.name, members=len(turn.members))
     _placed(turn, member, event.base)
+
+
+def _newest(fencing: Fencing, told: Base) -> Fencing:
+    """Take over the world that a member was in, if none is newer: of one world the smaller size, it knows who left."""
+    if not told.inside or told.round < fencing.base:
+        return fencing
+    size = min(fencing.base_size, told.size) if told.round == fencing.base else told.size
+    return replace(fencing, base=told.round, base_size=size)
 
 
 def _placed(turn: Turn, member: Member, base: Base) -> None:
@@ -200,17 +219,17 @@ def _placed(turn: Turn, member: Member, base: Base) -> None:
     connected(turn, member.id)
     at, seat = turn.at, turn.at.phase in TRAINS and turn.inside(member.id)
     if seat and base.busy and base.round == turn.world_round:
-        if at.stop_step is not None:
-            turn.tell((member.id,), StopAt(turn.world_round, at.stop_step, at.sure))
-        if at.named is not None:
-            turn.tell((member.id,), at.named)
+        if at.ending.stop_step is not None:
+            turn.tell((member.id,), StopAt(turn.world_round, at.ending.stop_step, at.ending.sure))
+        if at.checkpoints.named is not None:
+            turn.tell((member.id,), at.checkpoints.named)
         came_back(turn, member.id)
         return
     if base.busy:
-        turn.tell((member.id,), Stop(base.round, at.why.value, 0.0))
+        turn.tell((member.id,), Stop(base.round, at.cause.why.value, 0.0))
     elif base.round == turn.world_round and turn.inside(member.id):
-        turn.at = replace(at, ended=base.round)
-    if seat and member.id not in at.done:
+        turn.at = replace(at, fencing=replace(at.fencing, ended=base.round))
+    if seat and member.id not in at.ending.done:
         turn.stop(Reason.MEMBER_LOST, f"{member.name} has come back without its processes")
     elif at.phase in TRAINS and not seat and not base.busy:
         turn.wait(member.id, *spared(turn, member.id))
@@ -227,10 +246,12 @@ def _lost(turn: Turn, id_: str, reason: Reason) -> None:
         return
     turn.told("member_lost", reason, member=known.member.name, members=len(turn.members))
     if known.busy:
-        turn.at = replace(turn.at, fenced_s=max(turn.at.fenced_s, turn.now_s + turn.at.fence_s))
-    if known.leave_s is not None and not known.busy and known.base.inside and known.base.round == turn.at.base:
-        turn.at = replace(turn.at, base_size=turn.at.base_size - 1)  # it has left for good, and says so
-    if not turn.inside(id_) or id_ in turn.at.done:
+        fenced_s = max(turn.at.fencing.fenced_s, turn.now_s + turn.at.job.fence_s)
+        turn.at = replace(turn.at, fencing=replace(turn.at.fencing, fenced_s=fenced_s))
+    if known.leave_s is not None and not known.busy and known.base.inside and known.base.round == turn.at.fencing.base:
+        left = replace(turn.at.fencing, base_size=turn.at.fencing.base_size - 1)  # it has left for good, and says so
+        turn.at = replace(turn.at, fencing=left)
+    if not turn.inside(id_) or id_ in turn.at.ending.done:
         return
     if turn.at.phase in TRAINS:
         leaves = known.leave_s is not None
@@ -238,7 +259,7 @@ def _lost(turn: Turn, id_: str, reason: Reason) -> None:
         if known.busy or not leaves:
             turn.stop(why, known.member.name)
     if known.busy:
-        turn.at = replace(turn.at, lost=True)
+        turn.at = replace(turn.at, cause=replace(turn.at.cause, lost=True))
 
 
 def _said(turn: Turn, id_: str, known: Known, message: object) -> None:
@@ -250,22 +271,25 @@ def _said(turn: Turn, id_: str, known: Known, message: object) -> None:
             at_home = replace(known.member, master_port=port, path=path)
             turn.know(id_, replace(known, busy=0, member=at_home, held=held))
             if known.busy == turn.world_round and turn.inside(id_):
-                turn.at = replace(at, ended=turn.world_round)
+                turn.at = replace(at, fencing=replace(at.fencing, ended=turn.world_round))
                 if at.phase in TRAINS:
                     turn.stop(Reason.MEMBER_LOST, f"{known.member.name} has ended its processes")
         case Failed(round=round_, local_rank=rank, detail=detail) if known.busy == round_ == turn.world_round:
             if at.phase in TRAINS:
                 fault = f"{known.member.name}, local rank {rank}: {detail}"
                 turn.stop(Reason.PROCESS_FAILED, fault)
-                turn.at = replace(turn.at, fault=fault)
+                turn.at = replace(turn.at, cause=replace(turn.at.cause, fault=fault))
         case Taken(held=held):
             turn.know(id_, replace(known, held=held))
-            if (handing := at.handing) is not None:
-                turn.at = replace(at, handing=replace(handing, awaits=handing.awaits - {id_}))
+            if (handing := at.checkpoints.handing) is not None:
+                handing = replace(handing, awaits=handing.awaits - {id_})
+                turn.at = replace(at, checkpoints=replace(at.checkpoints, handing=handing))
         case Succeeded(round=round_, held=held) if known.busy == round_:
             turn.know(id_, replace(known, busy=0, held=held))
             if round_ == turn.world_round and turn.inside(id_):
-                turn.at = replace(at, ended=round_, done=at.done | {id_} if at.phase in TRAINS else at.done)
+                turn.at = replace(at, fencing=replace(at.fencing, ended=round_))
+                if at.phase in TRAINS:
+                    turn.at = replace(turn.at, ending=replace(at.ending, done=at.ending.done | {id_}))
         case Leaving(grace_s=grace_s):
             leaving(turn, id_, known, grace_s)
         case Reached(round=round_, step=step_) if known.busy == round_ == turn.world_round:
@@ -283,11 +307,12 @@ def _said(turn: Turn, id_: str, known: Known, message: object) -> None:
 def _train(turn: Turn) -> None:
     """All done? Does somebody want to leave, or can the world grow?"""
     at = turn.at
-    if at.world is not None and at.done and at.done >= at.world.seats.keys():
+    if at.world is not None and at.ending.done and at.ending.done >= at.world.seats.keys():
         turn.finish(Exit.DONE, Reason.ALL_DONE, f"round {at.round}")
-    elif at.done:
+    elif at.ending.done:
         return
     elif why := wants_drain(turn):
         reason, detail = why
         turn.told("round_ended", reason, round=at.round, detail=detail)
-        turn.at = replace(at, phase=Phase.DRAINING, why=reason, detail=detail, since_s=turn.now_s)
+        cause = replace(at.cause, why=reason, detail=detail, since_s=turn.now_s)
+        turn.at = replace(at, phase=Phase.DRAINING, cause=cause)

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from turnout.launcher.health.checks import LeftOut
 from turnout.launcher.model import Exit, Member, Reason
-from turnout.launcher.rendezvous.state import Effect, Known, Phase, State, Tell, Told, Wake
+from turnout.launcher.rendezvous.state import Cause, Effect, Ending, Known, Phase, State, Tell, Told, Wake
 from turnout.launcher.wire import Finish, Message, Stop, Successor, Waiting
 
 SUCCESSORS = 8
@@ -99,26 +99,28 @@ class Turn:
 
     def wait(self, id_: str, reason: Reason, detail: str = "") -> None:
         """Tell a member that it is not in this world."""
-        self.tell((id_,), Waiting(self.at.base, self.at.base_size, reason.value, detail))
+        self.tell((id_,), Waiting(self.at.fencing.base, self.at.fencing.base_size, reason.value, detail))
 
     def stop(self, reason: Reason, detail: str = "", grace_s: float = STOP_GRACE_S) -> None:
         """End the round and the processes of everybody; the next one begins when nobody has any."""
         self.told("round_ended", reason, round=self.at.round, detail=detail)
-        self.at = replace(self.at, why=reason, detail=detail, since_s=self.now_s, lost=False, fault="")
+        self.at = replace(self.at, cause=Cause(reason, detail, since_s=self.now_s))
         self.end_processes(grace_s)
 
     def end_processes(self, grace_s: float) -> None:
         """Have everybody end what still runs, within this time."""
-        self.at = replace(self.at, phase=Phase.STOPPING, done=frozenset(), stop_step=None, sure=False)
-        self.tell(self.busy(), Stop(self.at.round, self.at.why.value, grace_s))
+        self.at = replace(self.at, phase=Phase.STOPPING, ending=Ending())
+        self.tell(self.busy(), Stop(self.at.round, self.at.cause.why.value, grace_s))
 
     def finish(self, exit_: Exit, reason: Reason, detail: str = "") -> None:
         """The job is over: everybody hears it and goes."""
         detail = detail[:MOST_DETAIL]
         self.told("job_ended", reason, exit=int(exit_), detail=detail)
         until_s = self.now_s + FAREWELL_S
-        self.at = replace(self.at, phase=Phase.FINISHING, exit=exit_, why=reason, detail=detail, until_s=until_s)
-        self.tell(list(self.members), Finish(int(exit_), reason.value, detail, self.at.carry))
+        cause = replace(self.at.cause, why=reason, detail=detail)
+        ending = replace(self.at.ending, exit=exit_, until_s=until_s)
+        self.at = replace(self.at, phase=Phase.FINISHING, cause=cause, ending=ending)
+        self.tell(list(self.members), Finish(int(exit_), reason.value, detail, self.at.checkpoints.carry))
         self.wake(until_s)
 
 

@@ -16,7 +16,7 @@ from turnout.launcher.whereabouts import (
     hosts,
     sight,
 )
-from turnout.topology.tiers import written
+from turnout.topology.switch_paths import written
 
 log = logging.getLogger("turnout.launcher")
 

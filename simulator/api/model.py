@@ -1,4 +1,4 @@
-"""What a kind is. The rows are in kinds/rows.py, the code that reads them in store.py."""
+"""What a kind is. The rows are in kinds/builtin_kinds.py, the code that reads them in store.py."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The objects of the embedded API and the rules of writing them: versions, conflicts, finalizers, subresources.
 
 Objects are plain dicts and are never changed once stored: a write stores a new one. HTTP is in shell/, what a write
-does in detail in writes/, garbage collection in owners.py.
+does in detail in writes/, garbage collection in garbage_collector.py.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from typing import Any
 import msgspec
 
 from turnout.simulator.api.errors import ApiRefusal, not_found
-from turnout.simulator.api.journal import Change, Journal, Key, Page, Stored
+from turnout.simulator.api.kinds.builtin_kinds import BUDGETS, DEFINITIONS, NAMESPACES, PODS, PRIORITIES, QUOTAS
 from turnout.simulator.api.kinds.catalogue import Catalogue
 from turnout.simulator.api.kinds.custom import established, kind_of
-from turnout.simulator.api.kinds.rows import BUDGETS, DEFINITIONS, NAMESPACES, PODS, PRIORITIES, QUOTAS
-from turnout.simulator.api.kinds.rules import check_change, check_metadata, check_object
+from turnout.simulator.api.kinds.validation import check_change, check_metadata, check_object
 from turnout.simulator.api.model import Kind, Object
-from turnout.simulator.api.select import Question
-from turnout.simulator.api.ties import Ties
+from turnout.simulator.api.owner_index import Ties
+from turnout.simulator.api.selectors import Question
+from turnout.simulator.api.watch_history import Change, Key, Page, Stored, WatchHistory
 from turnout.simulator.api.writes import deletion
 from turnout.simulator.api.writes.admission import as_kind, check_update, shaped, tidied, with_priority, with_status
 from turnout.simulator.api.writes.binding import bound_to
 from turnout.simulator.api.writes.deletion import closing
 from turnout.simulator.api.writes.eviction import check_budgets, told_to_leave
-from turnout.simulator.api.writes.managed import owned
+from turnout.simulator.api.writes.managed_fields import owned
 from turnout.simulator.api.writes.quota import check_quotas
 
 _KEPT_CHANGES = 10_000
@@ -55,14 +55,14 @@ class Store:
         self.ties = Ties()
         self._now, self._new_uid, self._kept = now, new_uid, kept_changes
         self._objects: dict[str, dict[Key, Stored]] = {}
-        self._journals: dict[str, Journal] = {}
+        self._journals: dict[str, WatchHistory] = {}
         self._encoder = msgspec.json.Encoder()
 
     # Reading.
 
-    def journal(self, kind: Kind) -> Journal:
+    def journal(self, kind: Kind) -> WatchHistory:
         """The history of a kind, for a watch to read."""
-        return self._journals.setdefault(kind.resource, Journal(self._kept))
+        return self._journals.setdefault(kind.resource, WatchHistory(self._kept))
 
     def get(self, kind: Kind, namespace: str, name: str) -> Stored:
         """Raises ApiRefusal (404)."""

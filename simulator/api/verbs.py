@@ -1,4 +1,4 @@
-"""What each verb does to the store, whoever asks: HTTP in shell/rim.py, or the yard's own parts directly.
+"""What each verb does to the store, whoever asks: HTTP in server/handlers.py, or the yard's own parts directly.
 
 Whatever is not known here is refused with 501 and a Status that says so.
 """
@@ -14,12 +14,12 @@ from typing import Any
 import msgspec
 
 from turnout.simulator.api.errors import ApiRefusal, invalid, success
-from turnout.simulator.api.journal import Key, Page
 from turnout.simulator.api.kinds.table import table
 from turnout.simulator.api.model import Kind
 from turnout.simulator.api.route import Target
-from turnout.simulator.api.select import Question, selected
+from turnout.simulator.api.selectors import Question, selected
 from turnout.simulator.api.store import Store
+from turnout.simulator.api.watch_history import Key, Page
 from turnout.simulator.api.writes import patch
 from turnout.simulator.api.writes.deletion import wish_of
 from turnout.simulator.api.writes.scale import scale_of, scaled

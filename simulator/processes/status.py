@@ -6,12 +6,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from turnout.kube.times import rfc3339
-from turnout.simulator.processes.book import Book, Container, End, Part, State, initialized, phase, ready
+from turnout.simulator.processes.pod_lifecycle import (
+    Container,
+    End,
+    Part,
+    PodLifecycle,
+    State,
+    initialized,
+    phase,
+    ready,
+)
 
 Object = dict[str, Any]
 
 
-def status_of(pod: Object, book: Book, now_s: float, pod_ip: str, host_ip: str) -> Object:
+def status_of(pod: Object, book: PodLifecycle, now_s: float, pod_ip: str, host_ip: str) -> Object:
     """The whole status as a patch; conditions that are not a kubelet's stay. now_s: of a condition that changes."""
     images = {each["name"]: each.get("image", "") for each in _containers(pod)}
     told = phase(book)
@@ -36,7 +45,7 @@ def _containers(pod: Object) -> list[Object]:
     return [*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"]]
 
 
-def _conditions(pod: Object, book: Book, now_s: float, done: bool) -> list[Object]:
+def _conditions(pod: Object, book: PodLifecycle, now_s: float, done: bool) -> list[Object]:
     holds = ready(book)
     told = {
         "PodReadyToStartContainers": not done,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from turnout.simulator.processes.launch import NotToBeHad, Sources, contents, from_field, from_resource, held
+from turnout.simulator.processes.container_spec import NotToBeHad, Sources, contents, from_field, from_resource, held
 
 Object = dict[str, Any]
 _MODE = 0o644

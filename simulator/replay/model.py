@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from turnout.jobs.model import ANY_SIZE, Sizes
-from turnout.jobs.speed import Curve, speed
+from turnout.jobs.scaling_curve import Curve, speed
 
 
 @dataclass(frozen=True, slots=True)

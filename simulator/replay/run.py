@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import Observation, Policy, Reason, Step
-from turnout.autoscaler.seeing.idle import Idle
-from turnout.simulator.replay.life import EPOCH_S
+from turnout.autoscaler.observe.idle import Idle
+from turnout.simulator.replay.cluster import World
+from turnout.simulator.replay.job_run import EPOCH_S
 from turnout.simulator.replay.model import Rules, Submission, Tape
-from turnout.simulator.replay.world import World
 
 Decide = Callable[[Observation, Policy, float], list[Step]]
 Watch = Callable[[World], None]

@@ -1,7 +1,7 @@
 """What is read of the traces: jobs of a cluster as rows, and measured speeds as curves. Files are opened in shell/.
 
 Traces: Microsoft ITP 2021, of ElasticFlow (ASPLOS'23); speeds: of the same work. No trace says which job is elastic:
-that is labelled in streams.py.
+that is labelled in workload_streams.py.
 """
 
 from __future__ import annotations

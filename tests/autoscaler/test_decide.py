@@ -6,8 +6,8 @@ import pytest
 
 from tests.autoscaler.world import GPU, NOW_S, POLICY, job, seen, shape, world
 from turnout.autoscaler.decide import decide
-from turnout.autoscaler.model import NODES, Going, Queue, Reason
-from turnout.jobs.model import Bank, Life, Pause, Spread
+from turnout.autoscaler.model import NODES, Queue, Reason, TerminatingPod
+from turnout.jobs.model import Life, Pause, ResizeBudget, Spread
 
 
 def plan(at, policy=POLICY, now_s=NOW_S):
@@ -112,7 +112,7 @@ def test_a_job_that_starts_comes_before_those_that_restart():
 
 
 def test_a_job_that_was_sized_as_it_started_waits_for_no_cooldown():
-    made = job("a", replicas=2, bank=Bank(0.0, NOW_S - 30, at_start=True))
+    made = job("a", replicas=2, bank=ResizeBudget(0.0, NOW_S - 30, at_start=True))
     assert sizes(world([4], seen(made, [0, 0]))) == {"a": 4}
     assert words(world([4], seen(job("a", replicas=2, resized_s=NOW_S - 30), [0, 0]))) == {"a": Reason.COOLDOWN}
 
@@ -227,7 +227,7 @@ def test_nobody_leaves_where_the_pods_of_a_job_that_was_deleted_are_on_their_way
     lent = seen(job("a", replicas=4), [0] * 4)
     at = world([4, 0], lent, seen(job("bb", least=2)))
     assert sizes(at)["a"] == 2
-    going = Going("q", shape(1), 1)
+    going = TerminatingPod("q", shape(1), 1)
     at = replace(at, leaving=(going, going))
     assert (words(at)["bb"], sizes(at)["a"]) == (Reason.WAITS_FOR_ROOM, 4)
 
@@ -238,7 +238,7 @@ def test_a_controller_that_does_not_obey_is_not_waited_for_for_ever():
     other = seen(job("c", replicas=4), [0, 0, 0, 0])
     at = world([8], deaf, other, seen(job("bb", least=2)))
     assert sizes(at)["c"] == 4
-    late = replace(deaf, job=replace(deaf.job, bank=Bank(-5000.0, NOW_S - 1000)))
+    late = replace(deaf, job=replace(deaf.job, bank=ResizeBudget(-5000.0, NOW_S - 1000)))
     assert sizes(world([8], late, other, seen(job("bb", least=2))))["c"] == 2
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tests.autoscaler.world import GPU, NOW_S, POLICY, job, obeyed, seen, shape, world
 from tests.support.examples import scaled
 from turnout.autoscaler.decide import decide
-from turnout.autoscaler.lending.quota import least_of
 from turnout.autoscaler.model import Reason
+from turnout.autoscaler.scaling.quota import least_of
 
 
 @st.composite

@@ -6,12 +6,12 @@ import pytest
 
 from tests.autoscaler.world import GPU, NOW_S, POLICY, job, seen, shape, world
 from turnout.autoscaler.decide import decide
-from turnout.autoscaler.lending.fence import decided
-from turnout.autoscaler.lending.quota import least_of
-from turnout.autoscaler.lending.stamp import conditions, overruled
-from turnout.autoscaler.lending.worth import after_change_s, balance_s, pays
-from turnout.autoscaler.model import ELSEWHERE, NODES, Going, Queue, Reason, Standing, Step
-from turnout.jobs.model import Bank, Pause, Sizes, Spread
+from turnout.autoscaler.model import NODES, UNKNOWN_NODE, AdminOverride, Queue, Reason, Step, TerminatingPod
+from turnout.autoscaler.scaling.cost_model import after_change_s, balance_s, pays
+from turnout.autoscaler.scaling.fence import decided
+from turnout.autoscaler.scaling.job_annotations import conditions, overruled
+from turnout.autoscaler.scaling.quota import least_of
+from turnout.jobs.model import Pause, ResizeBudget, Sizes, Spread
 from turnout.kube import labels
 from turnout.kube.times import rfc3339
 
@@ -33,7 +33,10 @@ def why(at, policy=POLICY):
         pytest.param({"unready": 0.46}, Reason.NODES_UNREADY, "46% of the nodes are not ready", id="more"),
         pytest.param({"whole": False}, Reason.STALE, "a list failed", id="a list that failed"),
         pytest.param(
-            {"standing": Standing.PAUSE}, Reason.ALL_PAUSED, "an admin has stopped all changes", id="an admin's word"
+            {"standing": AdminOverride.PAUSE},
+            Reason.ALL_PAUSED,
+            "an admin has stopped all changes",
+            id="an admin's word",
         ),
     ],
 )
@@ -55,7 +58,7 @@ def test_what_is_seen_is_acted_on_up_to_a_limit(more, reason, detail):
     ],
 )
 def test_an_admin_takes_back_what_is_lent(made, told):
-    step = plan(world([4], seen(made, [0] * made.replicas), standing=Standing.RELEASE))["a"]
+    step = plan(world([4], seen(made, [0] * made.replicas), standing=AdminOverride.RELEASE))["a"]
     assert (step.workers, step.reason) == told
 
 
@@ -199,7 +202,7 @@ def test_a_gang_fits_under_the_switch_that_it_asks_for(tier, word):
         pytest.param([2], Reason.NEEDS_MORE, id="not where they do not stand"),
         pytest.param([0, 2], Reason.NEEDS_MORE, id="nowhere, when they stand under two"),
         pytest.param([4], Reason.NEEDS_MORE, id="nowhere, when one is off the map"),
-        pytest.param([ELSEWHERE], Reason.SCHEDULERS_TURN, id="anywhere, when nobody knows their nodes"),
+        pytest.param([UNKNOWN_NODE], Reason.SCHEDULERS_TURN, id="anywhere, when nobody knows their nodes"),
     ],
 )
 def test_the_rest_of_a_gang_joins_its_members(rows, word):
@@ -270,7 +273,7 @@ def test_what_is_noted_of_a_change_as_conditions():
     ]
 
 
-LEAVES = Going("q", shape(1), 0)
+LEAVES = TerminatingPod("q", shape(1), 0)
 
 
 @pytest.mark.parametrize(
@@ -384,7 +387,7 @@ def test_room_that_has_settled_is_used_up_once():
 
 
 def test_room_that_has_not_settled_is_nobodys_though_another_could_never_pay_for_it():
-    made = [seen(job("a"), [0]), seen(job("dear", bank=Bank(restart_s=9e9)), [0])]
+    made = [seen(job("a"), [0]), seen(job("dear", bank=ResizeBudget(restart_s=9e9)), [0])]
     aged = [replace(each, workers=tuple(replace(w, since_s=0.0) for w in each.workers)) for each in made]
     assert why(world([6], *aged, settled={NODES: {GPU: 0}}))["a"] is Reason.ROOM_SETTLES
     assert why(world([6], *aged)) == {"a": Reason.IDLE_ROOM, "dear": Reason.MARGINAL_GAIN}
@@ -421,7 +424,7 @@ def test_whoever_leads_by_now_has_written_a_later_term_a_moment_ago(term, age_s,
 
 
 def test_a_job_of_a_bank_pays_what_its_owner_says_of_a_restart():
-    cheap, dear = (job("a", bank=Bank(restart_s=own)) for own in (0.0, 2000.0))
+    cheap, dear = (job("a", bank=ResizeBudget(restart_s=own)) for own in (0.0, 2000.0))
     assert pays(cheap, 2, POLICY)
     assert not pays(dear, 2, POLICY)
     assert why(world([4], seen(dear, [0])), replace(POLICY, start_s=0.0)) == {"a": Reason.IDLE_ROOM}

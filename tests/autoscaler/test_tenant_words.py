@@ -7,24 +7,24 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.autoscaler.test_act import Api, noted
-from tests.autoscaler.test_view import job, node, pod
+from tests.autoscaler.controller.test_scale_writer import Api, noted
+from tests.autoscaler.test_cache import job, node, pod
 from tests.autoscaler.world import NOW_S, POLICY, seen, world
 from tests.autoscaler.world import job as small
-from tests.jobs.kinds.papers import SAMPLES
+from tests.jobs.kinds.manifests import SAMPLES
 from tests.support.examples import scaled
+from turnout.autoscaler.cache import Cache
+from turnout.autoscaler.controller.scale_writer import ScaleWriter, stamped
 from turnout.autoscaler.decide import decide
-from turnout.autoscaler.lending.fence import decided
-from turnout.autoscaler.lending.stamp import notes_of, overruled
 from turnout.autoscaler.model import Policy, Reason, Step
-from turnout.autoscaler.shell.act import Hands, stamped
-from turnout.autoscaler.telling.lives import lived_s
-from turnout.autoscaler.view import View
+from turnout.autoscaler.reporting.runtime_stats import lived_s
+from turnout.autoscaler.scaling.fence import decided
+from turnout.autoscaler.scaling.job_annotations import notes_of, overruled
 from turnout.jobs.gang import membership
-from turnout.jobs.kinds.all import KINDS
+from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import BadJob, JobKey, JobKind
-from turnout.jobs.pods import number
-from turnout.jobs.speed import gain, speed
+from turnout.jobs.pod_identity import number
+from turnout.jobs.scaling_curve import gain, speed
 from turnout.kube import labels
 from turnout.kube.errors import KubeError
 from turnout.kube.objects import Container, EnvVar
@@ -64,7 +64,7 @@ def test_no_word_on_a_job_or_its_pods_makes_reading_deciding_or_writing_raise(ki
     raw = copy.deepcopy(SAMPLES[kind])
     raw["metadata"].setdefault("annotations", {}).update(notes)
     raw["metadata"].setdefault("labels", {}).update(marks)
-    view = View(KINDS)
+    view = Cache(KINDS)
     for name in ("a", "b"):
         view.put_node(node(name))
     view.put_job(kind, raw)
@@ -165,7 +165,7 @@ def named(name, uid):
 
 
 def test_a_job_that_cannot_be_read_by_a_fault_of_ours_is_told_and_others_are_seen():
-    view = View(broken("Job", read=of_b(KINDS["Job"].read)))
+    view = Cache(broken("Job", read=of_b(KINDS["Job"].read)))
     for name in ("a", "b", "c"):
         view.put_job("Job", named(name, f"u-{name}"))
     assert [each.job.key.name for each in view.observation(0.0).jobs] == ["a", "c"]
@@ -182,7 +182,7 @@ async def test_a_job_that_cannot_be_written_by_a_fault_of_ours_counts_as_refused
     for name in ("a", "b", "c"):
         raw[JobKey("Job", "ns", name)] = named(name, f"u-{name}")
     kinds = broken("Job", resize=of_b(KINDS["Job"].resize))
-    hands = Hands(api, kinds, lambda: 7, lambda step, word: told.append((step.key.name, word)), dry_run=False)
+    hands = ScaleWriter(api, kinds, lambda: 7, lambda step, word: told.append((step.key.name, word)), dry_run=False)
     steps = [Step(key, 4, 1, Reason.IDLE_ROOM) for key in raw]
     assert await hands.carry_out(steps, raw, noted, 0.0) == 2
     assert told == [("a", "Written"), ("c", "Written")]

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from turnout.autoscaler.model import Observation, Policy, Queue, Seen, Worker
-from turnout.autoscaler.room import Room
-from turnout.jobs.model import Bank, Bounds, Job, JobKey, Order, Sizes
-from turnout.kube.shape import PodShape
+from turnout.autoscaler.capacity import Capacity
+from turnout.autoscaler.model import JobState, Observation, Policy, Queue, Worker
+from turnout.jobs.model import Bounds, Job, JobKey, Order, ResizeBudget, Sizes
+from turnout.kube.pod_shape import PodShape
 
 GPU = "nvidia.com/gpu"
 NOW_S = 1_000_000.0
@@ -20,7 +20,7 @@ def shape(gpus):
 
 def job(name, least=1, most=4, replicas=None, gpus=1, unit=1, priority=0, resized_s=0.0, gained_s=0.0, **more):
     told = {"queue": "q", "created": f"2026-01-01T00:00:{len(name):02}Z", **more}
-    told = {"sizes": Sizes(unit), "order": Order(priority=priority), "bank": Bank(gained_s, resized_s), **told}
+    told = {"sizes": Sizes(unit), "order": Order(priority=priority), "bank": ResizeBudget(gained_s, resized_s), **told}
     return Job(
         JobKey("Job", "ns", name),
         name,
@@ -37,7 +37,7 @@ def seen(made, rows=(), **more):
     workers = tuple(
         Worker(index, row, since_s=NOW_S - 5, name=f"{made.key.name}-{index}") for index, row in enumerate(rows)
     )
-    return Seen(made, workers, **more)
+    return JobState(made, workers, **more)
 
 
 def world(nodes, *jobs, queues=None, leaves=None, **more):
@@ -60,7 +60,7 @@ def world(nodes, *jobs, queues=None, leaves=None, **more):
         made[name] = Queue(name, limit, deserved, {GPU: used}, told.get("open", True))
     jobs = sorted(jobs, key=lambda each: each.job.key)
     switches = () if leaves is None else (np.array(leaves, dtype=np.int32),)
-    return Observation(tuple(jobs), made, Room((GPU, "pods"), free, takes, admits, switches), **more)
+    return Observation(tuple(jobs), made, Capacity((GPU, "pods"), free, takes, admits, switches), **more)
 
 
 def obeyed(before, steps):

@@ -6,13 +6,13 @@ from hack.bench.lending import SEEDS
 from hack.bench.replaying.hpa import hpa
 from hack.bench.replaying.scenes import DRAWN, SCENES, Task, clusters, replayed
 from tests.autoscaler.world import job, world
-from turnout.autoscaler.model import Policy, Seen, Worker
-from turnout.simulator.replay.shell import files
+from turnout.autoscaler.model import JobState, Policy, Worker
+from turnout.simulator.replay import trace_files
 
 
 @pytest.fixture(autouse=True)
 def no_traces(monkeypatch, tmp_path):
-    monkeypatch.setenv(files.VARIABLE, str(tmp_path))
+    monkeypatch.setenv(trace_files.VARIABLE, str(tmp_path))
 
 
 def test_without_traces_streams_are_drawn():
@@ -44,6 +44,6 @@ def test_every_scene_runs(scene):
     ],
 )
 def test_the_rival_is_the_formula(nodes, sizes):
-    jobs = [Seen(job(name, most=8, replicas=2), (Worker(0, 0), Worker(1, 0))) for name in ("a", "b")]
+    jobs = [JobState(job(name, most=8, replicas=2), (Worker(0, 0), Worker(1, 0))) for name in ("a", "b")]
     seen = world(nodes, *jobs)
     assert {step.key.name: step.workers for step in hpa(seen, Policy(), 1e6)} == sizes

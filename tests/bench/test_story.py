@@ -12,7 +12,7 @@ from hack.bench.story.found import OURS, Found
 from hack.bench.story.play import Trial
 from hack.bench.story.went import Act, Back, may_begin, went_on
 from hack.chaos.history import Record
-from hack.chaos.stand.cast import ROOT
+from hack.chaos.testbed.manifests import ROOT
 
 EVERY = 20
 

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from tests.conformance.sides import Both, opened
-from turnout.simulator.api.shell.serve import serve
+from turnout.simulator.api.server.serve import serve
 
 CONTROLLERS = (
     "garbage-collector-controller",

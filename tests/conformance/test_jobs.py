@@ -8,9 +8,9 @@ import pytest
 import pytest_asyncio
 
 from tests.conformance.sides import MERGE, Both, opened
-from turnout.simulator.api.shell.serve import serve
-from turnout.simulator.yard.shell.controllers import Controllers
-from turnout.simulator.yard.shell.wire import ApiDoor
+from turnout.simulator.api.server.serve import serve
+from turnout.simulator.cluster.runtime.clients import ApiDoor
+from turnout.simulator.cluster.runtime.controllers import Controllers
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 BATCH = "batch/v1"

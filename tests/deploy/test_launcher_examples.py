@@ -7,9 +7,9 @@ import pytest_asyncio
 import yaml
 
 from hack.controlplane import schemas
-from tests.deploy.test_lender_installed import CRDS, pytorch_crd, serve
+from tests.deploy.test_autoscaler_installed import CRDS, pytorch_crd, serve
 from tests.support.published import published
-from turnout.jobs.kinds.all import KINDS
+from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import Bounds
 from turnout.launcher.options.read import read
 from turnout.launcher.settings import ArbiterKind, Settings

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from hack.chores import board
+from hack.codegen import dashboard
 from hack.controlplane.children import Children
 from hack.controlplane.plane import free_ports
 from tests.cluster import config_map
-from turnout.simulator.yard.nodes import places
-from turnout.simulator.yard.shell.yard import yard
+from turnout.simulator.cluster.node_builder import places
+from turnout.simulator.cluster.runtime.local_cluster import yard
 
 RULES = Path(__file__).parents[2] / "deploy/prometheus/rules.yaml"
 PAGES = ("/healthz", "/readyz", "/metrics")
@@ -73,7 +73,7 @@ async def test_every_service_has_its_three_pages_and_what_dashboard_and_alerts_a
         finally:
             children.close()
     there = set(re.findall(r"^# TYPE (turnout_\w+) ", pages, re.M))
-    asked = set(re.findall(r"\bturnout_\w+", str(board.made()) + RULES.read_text()))
+    asked = set(re.findall(r"\bturnout_\w+", str(dashboard.made()) + RULES.read_text()))
     series = {
         name for name in there for name in (name, f"{name}_total", f"{name}_bucket", f"{name}_sum", f"{name}_count")
     }

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hack.chores.architecture import FLOORS
+from hack.lint.architecture import FLOORS
 
 ROOT = Path(__file__).parents[2]
 PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
@@ -113,7 +113,7 @@ except SystemExit as error:
         pytest.param(("turnout-nominator", "--help"), id="the nominator"),
         pytest.param(("turnout-autoscaler", "--help"), id="the autoscaler"),
         pytest.param(("turnout", "why", "--help"), id="turnout why"),
-        pytest.param(("python", "-m", "turnout.console", "--help"), id="the command as a module"),
+        pytest.param(("python", "-m", "turnout.cli", "--help"), id="the command as a module"),
     ],
 )
 def test_a_program_runs_beside_a_users_modules_of_the_same_names(clean, beside_strangers, command):

@@ -11,9 +11,9 @@ import pytest
 from tests import cluster
 from tests.e2e.stories import PODS
 from turnout.kube.objects import Node, Pod
-from turnout.simulator.yard.cluster import Cluster, want_of
-from turnout.simulator.yard.kube_default import Cursor
-from turnout.simulator.yard.scheduler import Chosen, alone
+from turnout.simulator.cluster.cluster import Cluster, want_of
+from turnout.simulator.cluster.default_plugins import Cursor
+from turnout.simulator.cluster.scheduler import Chosen, alone
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 RUNS, SIZE, GPUS = 20, 8, 4

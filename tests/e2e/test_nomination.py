@@ -209,7 +209,7 @@ async def test_a_person_takes_every_nomination_back_with_one_command(stage):
         command = [
             sys.executable,
             "-m",
-            "turnout.console",
+            "turnout.cli",
             "nominate",
             "--clear",
             "--kubeconfig",

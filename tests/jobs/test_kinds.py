@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from turnout.jobs.kinds.all import KINDS
+from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import BadJob, Bounds, Life, Pause
 from turnout.kube import labels
 

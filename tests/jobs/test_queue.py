@@ -3,9 +3,9 @@
 import pytest
 
 from turnout.jobs.queues import kueue, namespace, volcano
-from turnout.jobs.queues.all import limits, shares
-from turnout.jobs.queues.charge import room
 from turnout.jobs.queues.model import Demand, QueueSpec
+from turnout.jobs.queues.quota_accounting import room
+from turnout.jobs.queues.registry import limits, shares
 from turnout.kube import labels
 
 GPU = "nvidia.com/gpu"

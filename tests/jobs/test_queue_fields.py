@@ -6,11 +6,11 @@ import pytest
 
 from tests.jobs.test_queue import GPU, TOTAL, demand, raw, volcano_queue
 from turnout.jobs.queues import kueue, namespace, volcano
-from turnout.jobs.queues.all import limits, shares
-from turnout.jobs.queues.charge import charge, holds, room
-from turnout.jobs.queues.fields import Fields
-from turnout.jobs.queues.fill import Claim, fill
+from turnout.jobs.queues.field_reader import Fields
 from turnout.jobs.queues.model import POOL, Amounts, Demand, Dialect, Flavor, QueueSpec, Share, bounds_several
+from turnout.jobs.queues.quota_accounting import charge, holds, room
+from turnout.jobs.queues.registry import limits, shares
+from turnout.jobs.queues.weighted_fair_share import Claim, fill
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ import pytest
 
 from tests.jobs.test_queue import GPU, demand, limited, raw
 from turnout.jobs.queues import koordinator
-from turnout.jobs.queues.all import shares
-from turnout.jobs.queues.charge import room
+from turnout.jobs.queues.quota_accounting import room
+from turnout.jobs.queues.registry import shares
 
 LABEL = koordinator.LABEL
 

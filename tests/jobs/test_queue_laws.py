@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from tests.jobs.test_queue import GPU, counts, demand
 from turnout.jobs.queues import koordinator, kueue, namespace, volcano
-from turnout.jobs.queues.all import shares
-from turnout.jobs.queues.charge import room
 from turnout.jobs.queues.model import COHORT, Demand, Dialect, Flavor, QueueSpec
+from turnout.jobs.queues.quota_accounting import room
+from turnout.jobs.queues.registry import shares
 
 SIZES = st.integers(0, 12)
 ROWS = st.lists(

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from tests.kube.world import ManualClock, connected, fault, plain, running, settle
+from turnout.kube.client.events import EventRecorder, ObjectRef
 from turnout.kube.errors import Forbidden, NotFound, ServerFault
-from turnout.kube.shell.events import EventRecorder, ObjectRef
 
 pytestmark = pytest.mark.asyncio
 POD = ObjectRef("Pod", "v1", "ml", "bert-0", "u1")

@@ -8,8 +8,8 @@ import re
 import pytest
 
 from tests.kube.world import Dice, ManualClock, running, settle
+from turnout.kube.client.lease import Elector, LeaseSettings
 from turnout.kube.errors import Conflict, NotFound, Unreachable
-from turnout.kube.shell.lease import Elector, LeaseSettings
 
 pytestmark = pytest.mark.asyncio
 PATH = "/apis/coordination.k8s.io/v1/namespaces/turnout/leases/lender"

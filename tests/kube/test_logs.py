@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from turnout.kube.shell.logs import setup
+from turnout.kube.client.logs import setup
 
 
 class Terminal(io.StringIO):

@@ -11,12 +11,12 @@ import msgspec
 import pytest
 
 from tests.kube.world import PATIENCE_S, ManualClock, Receiver, event, pod, running, settle
+from turnout.kube.client.informer_factory import ConfigMapFollower, Handlers, InformerFactory
+from turnout.kube.client.probes import probe_pages
+from turnout.kube.client.run_until_signal import together, until_told
 from turnout.kube.errors import BadQuantity, Unreachable
-from turnout.kube.feed import Key
 from turnout.kube.objects import Pod
-from turnout.kube.shell.informer_factory import ConfigMapFollower, Handlers, InformerFactory
-from turnout.kube.shell.probes import probe_pages
-from turnout.kube.shell.program import together, until_told
+from turnout.kube.watch_events import Key
 
 PODS, MAPS = "/api/v1/pods", "/api/v1/namespaces/maps/configmaps"
 A_MAP = {

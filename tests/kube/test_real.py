@@ -7,13 +7,13 @@ import random
 import pytest
 
 from tests.kube.world import Dice, ManualClock, Receiver, running
+from turnout.kube.client.api_client import Client
+from turnout.kube.client.clock import RealClock
+from turnout.kube.client.events import EventRecorder, ObjectRef
+from turnout.kube.client.lease import Elector, LeaseSettings
+from turnout.kube.client.reflector import Reflector
 from turnout.kube.errors import Conflict, Forbidden, NotFound, Rejected
 from turnout.kube.objects import ConfigMap, PodGroup
-from turnout.kube.shell.client import Client
-from turnout.kube.shell.clock import RealClock
-from turnout.kube.shell.events import EventRecorder, ObjectRef
-from turnout.kube.shell.lease import Elector, LeaseSettings
-from turnout.kube.shell.reflector import Reflector
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.real]
 MAPS = "/api/v1/namespaces/default/configmaps"

@@ -24,9 +24,9 @@ from tests.kube.world import (
     stream,
 )
 from turnout.kube.backoff import Backoff
+from turnout.kube.client.reflector import Reflector
 from turnout.kube.errors import BadQuantity
 from turnout.kube.objects import Pod
-from turnout.kube.shell.reflector import Reflector
 
 pytestmark = pytest.mark.asyncio
 PODS = "/api/v1/pods"

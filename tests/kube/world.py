@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 
 from aiohttp import web
 
-from turnout.kube.shell.client import Client
+from turnout.kube.client.api_client import Client
 
 PATIENCE_S = 10  # of real time: past it a test hangs, whatever it waits for
 

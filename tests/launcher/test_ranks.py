@@ -17,8 +17,8 @@ from turnout.launcher.ranks import LIMIT, Limit, crossings, ips, optimum, seated
 from turnout.topology.cost import cost
 from turnout.topology.fabric import build
 from turnout.topology.model import Entry
-from turnout.topology.order import ranks
 from turnout.topology.parse import read
+from turnout.topology.rank_order import ranks
 
 NEVER_ANEW = Limit(times=1e9)
 

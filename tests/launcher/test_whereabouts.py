@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from turnout.launcher.shell.whereabouts import Lookout
 from turnout.launcher.whereabouts import MOST_FILE_BYTES, MOST_MAP_BYTES, Sighting, Source, Texts, hosts, of_file, sight
-from turnout.topology.tiers import written
+from turnout.topology.switch_paths import written
 
 NOTE = "turnout.dev/switch-path"
 MAP = (("topology_config", "leaf2 spine 10.0.0.1\nleaf3 spine gpu-7\n"),)

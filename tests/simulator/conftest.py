@@ -5,7 +5,7 @@ import json
 import aiohttp
 import pytest_asyncio
 
-from turnout.simulator.api.shell.serve import serve
+from turnout.simulator.api.server.serve import serve
 
 
 class Door:

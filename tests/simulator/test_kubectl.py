@@ -10,10 +10,10 @@ import pytest_asyncio
 
 from hack.controlplane.errors import NotBuilt
 from hack.controlplane.tools import cache
-from turnout.simulator.yard.kubelet import Pace
-from turnout.simulator.yard.nodes import places
-from turnout.simulator.yard.shell.loop import Settings
-from turnout.simulator.yard.shell.yard import yard
+from turnout.simulator.cluster.kubelet import Pace
+from turnout.simulator.cluster.node_builder import places
+from turnout.simulator.cluster.runtime.local_cluster import yard
+from turnout.simulator.cluster.runtime.scheduler_loop import Settings
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 

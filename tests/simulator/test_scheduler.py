@@ -8,9 +8,9 @@ import random
 import pytest
 
 from tests.simulator.world import UNRACED, cluster, want
-from turnout.simulator.yard.kube_default import Cursor
-from turnout.simulator.yard.queue import WaitingPods
-from turnout.simulator.yard.scheduler import Chosen, Extender, Reply, Waits, Why, alone, cycle
+from turnout.simulator.cluster.default_plugins import Cursor
+from turnout.simulator.cluster.scheduler import Chosen, Extender, Reply, Waits, Why, alone, cycle
+from turnout.simulator.cluster.scheduling_queue import WaitingPods
 
 
 def play(yard, wanted, replies, extender=None):

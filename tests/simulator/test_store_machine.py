@@ -9,8 +9,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from tests.support.examples import scaled
 from turnout.simulator.api.errors import ApiRefusal
-from turnout.simulator.api.kinds.rows import ROWS
-from turnout.simulator.api.owners import collect
+from turnout.simulator.api.garbage_collector import collect
+from turnout.simulator.api.kinds.builtin_kinds import ROWS
 from turnout.simulator.api.store import Store
 from turnout.simulator.api.writes.deletion import Wish
 

@@ -3,7 +3,7 @@
 import random
 
 from turnout.kube.objects import Container, Node, NodeStatus, ObjectMeta, Pod, PodSpec, PodStatus, Resources, Taint
-from turnout.simulator.yard.cluster import Cluster, want_of
+from turnout.simulator.cluster.cluster import Cluster, want_of
 
 GPU = "nvidia.com/gpu"
 

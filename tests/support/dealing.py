@@ -11,9 +11,9 @@ from xdist.scheduler import LoadScopeScheduling
 # Where tests wait for programs, the longest first, and those on a control plane together, so that few are started.
 # What is not named follows, in the order in which it was found.
 LONG = (
-    "tests/chaos/test_on_a_yard.py",
-    "tests/e2e/whole_yard/",
-    "tests/e2e/lender/",
+    "tests/chaos/test_on_a_local_cluster.py",
+    "tests/e2e/whole_cluster/",
+    "tests/e2e/autoscaler/",
     "tests/e2e/launcher/",
     "tests/e2e/",
     "tests/deploy/",
@@ -30,8 +30,8 @@ LONG = (
     "tests/launcher/watching/",
     "tests/launcher/saving/",
     "tests/launcher/training/",
-    "tests/autoscaler/test_on_a_yard.py",
-    "tests/console/",
+    "tests/autoscaler/test_on_a_local_cluster.py",
+    "tests/cli/",
     "tests/launcher/health/",
     "tests/launcher/buddies/",
     "tests/launcher/calls/",
@@ -40,7 +40,7 @@ LONG = (
 )
 APART = (
     "tests/e2e/test_",
-    "tests/e2e/lender/test_fills.py",
+    "tests/e2e/autoscaler/test_fills.py",
     "tests/launcher/agents/",
     "tests/launcher/buddies/test_handing_over.py",
     "tests/launcher/health/test_before_a_start.py",
@@ -48,9 +48,9 @@ APART = (
     "tests/launcher/saving/test_flash_restarts.py",
     "tests/launcher/training/test_examples.py",
     "tests/launcher/watching/test_hung_agents.py",
-    "tests/autoscaler/test_on_a_yard.py",
-    "tests/console/test_demo",
-    "tests/console/test_why_command.py",
+    "tests/autoscaler/test_on_a_local_cluster.py",
+    "tests/cli/test_demo",
+    "tests/cli/test_why_command.py",
     "tests/controlplane/test_build.py",
 )
 

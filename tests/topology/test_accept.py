@@ -2,7 +2,7 @@
 
 import pytest
 
-from turnout.topology.keys import CONFIRM
+from turnout.topology.configmap_keys import CONFIRM
 from turnout.topology.sources.accept import MapInUse, MapOutcome, draw, judge
 
 TEXT, YAML = "topology_config", "topology.yaml"

@@ -9,8 +9,8 @@ from tests.topology.world import fabric, fabrics, paths
 from turnout.topology.cost import cost
 from turnout.topology.distance import common_tier, distance, to_all
 from turnout.topology.fabric import EMPTY, build, moved_share, with_strangers
+from turnout.topology.host_score import scores
 from turnout.topology.model import Entry, Rule
-from turnout.topology.score import scores
 
 
 def entries(*pairs):

@@ -8,12 +8,12 @@ import pytest
 
 from tests.topology.world import fabric, guide_table, room
 from tests.work import lines_run
+from turnout.topology.add_workers import grow
 from turnout.topology.cost import cost
 from turnout.topology.fabric import EMPTY, build, with_strangers
-from turnout.topology.grow import grow
 from turnout.topology.model import Ask, Entry, Placement, Reason, Refusal, Rule
-from turnout.topology.order import assign, fill, homeward, ranks
 from turnout.topology.plan import plan
+from turnout.topology.rank_order import assign, fill, homeward, ranks
 from turnout.topology.sources import configmap_text
 
 

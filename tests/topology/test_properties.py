@@ -11,10 +11,10 @@ from tests.topology.world import fabric, fabrics, scenes
 from turnout.topology.cost import cost
 from turnout.topology.distance import common_tier
 from turnout.topology.fabric import build, with_strangers
-from turnout.topology.fill.pick import pick
 from turnout.topology.model import Ask, Entry, Placement, Reason, Refusal, Rule
-from turnout.topology.order import assign, ranks
+from turnout.topology.packing.pick_domains import pick
 from turnout.topology.plan import plan
+from turnout.topology.rank_order import assign, ranks
 
 
 @given(scenes())

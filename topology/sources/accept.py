@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from turnout.topology import parse
+from turnout.topology.configmap_keys import CONFIRM, TEXT_KEY, YAML_KEY
 from turnout.topology.errors import BadFabric
 from turnout.topology.fabric import Fabric, build, moved_share
-from turnout.topology.keys import CONFIRM, TEXT_KEY, YAML_KEY
 from turnout.topology.model import Fault
 
 LARGE_SHARE = 0.3  # of the mapped hosts

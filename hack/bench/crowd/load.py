@@ -45,7 +45,7 @@ def started(*flags: str) -> Iterator[tuple[float, int, int]]:
     with TemporaryDirectory() as folder:
         env = {**os.environ, "XDG_STATE_HOME": folder}
         env.pop("PYTHONDONTWRITEBYTECODE", None)  # else every start would compile our modules anew
-        command = [sys.executable, "-m", "turnout.console", "yard"]
+        command = [sys.executable, "-m", "turnout.cli", "yard"]
         began_s = time.monotonic()
         subprocess.run([*command, "up", *flags], env=env, check=True, stdout=subprocess.DEVNULL)
         took_s = time.monotonic() - began_s

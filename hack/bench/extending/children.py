@@ -18,16 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from hack.bench.extending import cluster
+from turnout.kube.client import logs
+from turnout.kube.client.run_until_signal import until_told
 from turnout.kube.objects import Pod
-from turnout.kube.shell import logs
-from turnout.kube.shell.program import until_told
 from turnout.scheduler_ext.__main__ import serve as serve_extender
 from turnout.scheduler_ext.model import Answer, Victims
+from turnout.scheduler_ext.server.listeners import Front, Listen
+from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.settings import extender_settings
-from turnout.scheduler_ext.shell.front import Front, Listen
-from turnout.scheduler_ext.shell.metrics import Metrics
-from turnout.simulator.api.kinds.rows import ROWS
-from turnout.simulator.api.shell.serve import serve as serve_api
+from turnout.simulator.api.kinds.builtin_kinds import ROWS
+from turnout.simulator.api.server.serve import serve as serve_api
 from turnout.simulator.api.store import Store
 from turnout.simulator.api.writes.deletion import Wish
 

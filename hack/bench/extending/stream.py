@@ -17,7 +17,7 @@ from random import Random
 from hack.bench.extending import cluster
 from hack.bench.extending.caller import Caller, appears, child, memory_mib, ready, until
 from hack.bench.extending.cluster import Gang, Raw
-from turnout.console.shell.extender import free_port
+from turnout.cli.commands.extender_process import free_port
 
 LIVING = 12  # gangs at a time; the oldest leaves when another comes
 _GROUPS = f"/apis/scheduling.volcano.sh/v1beta1/namespaces/{cluster.NAMESPACE}/podgroups"

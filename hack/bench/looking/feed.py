@@ -23,14 +23,14 @@ import msgspec
 
 from hack.bench.looking.cluster import GPU, Change, Cluster
 from turnout.autoscaler.__main__ import settled
+from turnout.autoscaler.cache import Cache
+from turnout.autoscaler.controller.controller import AutoscalerController
+from turnout.autoscaler.controller.informers import Sight
+from turnout.autoscaler.controller.metrics import Metrics
+from turnout.autoscaler.controller.scale_writer import ScaleWriter
 from turnout.autoscaler.model import Observation, Policy
-from turnout.autoscaler.shell.act import Hands
-from turnout.autoscaler.shell.loop import Lender
-from turnout.autoscaler.shell.metrics import Metrics
-from turnout.autoscaler.shell.sight import Sight
-from turnout.autoscaler.view import View
-from turnout.jobs.kinds.all import KINDS
-from turnout.kube.shell.clock import RealClock
+from turnout.jobs.kinds.registry import KINDS
+from turnout.kube.client.clock import RealClock
 
 PAGE = 500
 GIVE_UP_S = 300.0
@@ -99,7 +99,7 @@ class Files:
         return sent
 
 
-class TimedView(View):
+class TimedView(Cache):
     """A view that notes what its observations take, in seconds of CPU time."""
 
     took_s: list[float]
@@ -112,7 +112,7 @@ class TimedView(View):
         return seen
 
 
-class TimedLender(Lender):
+class TimedLender(AutoscalerController):
     """A lender that notes what its looks take as a whole, in seconds of CPU time. looked: it has, once."""
 
     took_s: list[float]
@@ -149,7 +149,7 @@ async def main(folder: Path) -> None:
         sight = Sight(view, source, KINDS, clock, random.Random(1), ("default/map", "default/orders"))
         metrics, decisions = Metrics(GPU), Times()
         metrics.decide_s = decisions  # type: ignore[assignment]
-        hands = Hands(_NoJobs(), KINDS, lambda: 1, metrics.became)
+        hands = ScaleWriter(_NoJobs(), KINDS, lambda: 1, metrics.became)
         lender = TimedLender(view, sight, hands, Policy(), clock, lambda _: None, metrics)
         view.took_s, lender.took_s, lender.looked = [], [], asyncio.Event()
         watching = tasks.create_task(sight.run())

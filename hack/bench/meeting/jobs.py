@@ -25,7 +25,7 @@ from typing import Self
 from hack.bench.meeting import apart, worker
 from hack.bench.meeting.apart import Names
 from hack.bench.meeting.marks import LOST, Fault, Mark, fault, stepped
-from turnout.console.shell.extender import free_port
+from turnout.cli.commands.extender_process import free_port
 
 RANKS = 2
 RESTARTS = 3

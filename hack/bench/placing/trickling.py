@@ -19,12 +19,12 @@ from hack.bench.outcome import Table
 from hack.bench.placing import streams
 from hack.controlplane.nodes import gpu_node
 from turnout.kube import labels
+from turnout.kube.client.clock import RealClock
 from turnout.kube.objects import Node, Pod
-from turnout.kube.shell.clock import RealClock
 from turnout.scheduler_ext.model import Notice, Rules
-from turnout.scheduler_ext.shell.desk import Desk, Verb
-from turnout.scheduler_ext.shell.metrics import Metrics
-from turnout.scheduler_ext.shell.view import View
+from turnout.scheduler_ext.server.dispatcher import Dispatcher, Verb
+from turnout.scheduler_ext.server.extender import Extender
+from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.topology.cost import cost
 from turnout.topology.fabric import Fabric
 
@@ -79,9 +79,9 @@ class _Stand:
 
     def __init__(self, tree: Fabric) -> None:
         self.tree, self.clock, metrics = tree, _Clock(), Metrics()
-        self.view = View(Rules(), self.clock, metrics, _say_nothing)
+        self.view = Extender(Rules(), self.clock, metrics, _say_nothing)
         self.view.waiting_for = _ready
-        self.desk = Desk(self.view, metrics)
+        self.desk = Dispatcher(self.view, metrics)
         self.free = set(self.tree.hosts)
         for name in self.tree.hosts:
             self.view.gangs.put_node(msgspec.convert(gpu_node(name, ""), Node))

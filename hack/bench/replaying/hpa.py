@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 
-from turnout.autoscaler.model import Observation, Policy, Reason, Seen, Step
-from turnout.simulator.replay.life import GPU
+from turnout.autoscaler.model import JobState, Observation, Policy, Reason, Step
+from turnout.simulator.replay.job_run import GPU
 
 TARGET, TOLERANCE, SYNC_S, DOWN_S = 8, 0.1, 60.0, 300.0
 
@@ -27,7 +27,7 @@ def hpa(seen: Observation, policy: Policy, now_s: float) -> list[Step]:
     return steps
 
 
-def _sized(seen: Seen, ratio: float, policy: Policy, now_s: float) -> Step:
+def _sized(seen: JobState, ratio: float, policy: Policy, now_s: float) -> Step:
     job = seen.job
     wanted = min(max(math.ceil(job.replicas * ratio), job.bounds.least), job.bounds.most)
     if seen.waits or abs(ratio - 1) <= TOLERANCE or wanted == job.replicas:

@@ -10,13 +10,13 @@ from random import Random
 from hack.bench.replaying.hpa import DOWN_S, SYNC_S, hpa
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import Policy
+from turnout.simulator.replay import trace_files
 from turnout.simulator.replay.compare import Compared, p99
-from turnout.simulator.replay.life import GPU
+from turnout.simulator.replay.job_run import GPU
 from turnout.simulator.replay.model import Rules, Submission, Tape
 from turnout.simulator.replay.run import replay
-from turnout.simulator.replay.shell import files
-from turnout.simulator.replay.streams import Labels, drawn, labelled
 from turnout.simulator.replay.traces import Row
+from turnout.simulator.replay.workload_streams import Labels, drawn, labelled
 
 # The GPUs that each ITP cluster is assumed to have, so that its full static run is busy to 60 to 68 %.
 # Source: docs/facts/autoscaling.md 7.1.
@@ -92,7 +92,7 @@ class Found:
 
 def clusters() -> list[str]:
     """Those whose traces are here; without any, drawn ones."""
-    here = [name for name in CLUSTERS if files.cluster(name[1:]) is not None]
+    here = [name for name in CLUSTERS if trace_files.cluster(name[1:]) is not None]
     return here or list(DRAWN)
 
 
@@ -127,7 +127,7 @@ def replayed(task: Task) -> Found:
 def _jobs(task: Task) -> Sequence[Submission]:
     scene, dice = task.scene, Random(task.seed)
     rows = _rows(task, dice)
-    labels = Labels(scene.elastic, scene.factor, tables=files.speeds() if scene.measured else ())
+    labels = Labels(scene.elastic, scene.factor, tables=trace_files.speeds() if scene.measured else ())
     return labelled(rows[: task.jobs] if task.jobs else rows, labels, dice)
 
 
@@ -135,7 +135,7 @@ def _rows(task: Task, dice: Random) -> Sequence[Row]:
     if task.cluster in DRAWN:
         gpus, load = DRAWN[task.cluster]
         return drawn(task.jobs or 5000, gpus, load, dice)
-    return files.cluster(task.cluster[1:]) or ()
+    return trace_files.cluster(task.cluster[1:]) or ()
 
 
 def _rules(task: Task) -> Rules:

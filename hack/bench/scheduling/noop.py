@@ -9,8 +9,8 @@ from typing import Any
 
 from turnout.kube.objects import Pod
 from turnout.scheduler_ext.model import Answer, Victims
-from turnout.scheduler_ext.shell.front import Front, Listen
-from turnout.scheduler_ext.shell.metrics import Metrics
+from turnout.scheduler_ext.server.listeners import Front, Listen
+from turnout.scheduler_ext.server.metrics import Metrics
 
 
 class Noop:

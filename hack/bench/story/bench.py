@@ -19,9 +19,9 @@ from hack.bench.story import ours, torchrun
 from hack.bench.story.found import OURS, Found
 from hack.bench.story.play import PLAN, Begin, Trial, told
 from hack.bench.story.went import Act
-from hack.chaos.stand.cast import LEAST, MOST, SHORT, USUAL
-from hack.chaos.trainee import DISK_EVERY
-from turnout.console.shell.terminal import ended_by_sigterm
+from hack.chaos.testbed.manifests import LEAST, MOST, SHORT, USUAL
+from hack.chaos.train_script import DISK_EVERY
+from turnout.cli.commands.terminal import ended_by_sigterm
 
 LIMIT_S, TIMES = 120.0, 5
 KEEP_ALIVE = 3  # of torch's: so many of its intervals are a silence

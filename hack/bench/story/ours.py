@@ -11,12 +11,12 @@ from pathlib import Path
 
 from hack.bench.story.play import PLAN
 from hack.bench.story.went import Act
+from hack.chaos.fault_schedule import Fault, FaultEvent
 from hack.chaos.history import Record
-from hack.chaos.schedule import Blow, Fault
-from hack.chaos.stand import cast
-from hack.chaos.stand.cast import JOB, Clocks
-from hack.chaos.stand.deeds import Deeds
-from hack.chaos.stand.stage import JOBS, Stage, stage
+from hack.chaos.testbed import manifests
+from hack.chaos.testbed.fault_injectors import FaultInjectors
+from hack.chaos.testbed.manifests import JOB, Clocks
+from hack.chaos.testbed.testbed import JOBS, Testbed, stage
 from turnout.jobs.kinds.volcanojob import resize
 
 _LAST = 0.99  # of those that can be hit
@@ -26,7 +26,7 @@ _LOST_S = 3600.0
 class Ours:
     """A Volcano Job on a stage, resized as the lender does it."""
 
-    def __init__(self, found: Stage, deeds: Deeds) -> None:
+    def __init__(self, found: Testbed, deeds: FaultInjectors) -> None:
         self._stage, self._deeds = found, deeds
 
     @property
@@ -37,12 +37,12 @@ class Ours:
     async def strike(self, act: Act) -> float:
         """Do it. All meet at the coordinator."""
         if act is Act.KILLED:
-            return (await self._deeds.do(Blow(Fault.PROCESS, _LAST, 0.0, 0.0))).at_s
+            return (await self._deeds.do(FaultEvent(Fault.PROCESS, _LAST, 0.0, 0.0))).at_s
         if act in (Act.LOST, Act.HEAD):
             coordinator = await self._stage.coordinator()
             names = [pod["metadata"]["name"] for pod in self._stage.workers]
             hit = max(at for at, name in enumerate(names) if (name == coordinator) is (act is Act.HEAD))
-            return (await self._deeds.do(Blow(Fault.NODE, (hit + 0.5) / len(names), 0.0, _LOST_S))).at_s
+            return (await self._deeds.do(FaultEvent(Fault.NODE, (hit + 0.5) / len(names), 0.0, _LOST_S))).at_s
         api = self._stage.made.api
         change = resize(await api.call("GET", f"{JOBS}/{JOB}"), act.after)
         at_s = time.monotonic()
@@ -53,10 +53,10 @@ class Ours:
 @asynccontextmanager
 async def begun(workers: int, clocks: Clocks) -> AsyncIterator[Ours]:
     """A yard with the job of so many workers on it. Raises ChildFailed."""
-    trainer = partial(cast.trainer, workers=workers, clocks=clocks)
+    trainer = partial(manifests.trainer, workers=workers, clocks=clocks)
     with tempfile.TemporaryDirectory(prefix="turnout-story-") as folder:
         async with stage(Path(folder) / "home", PLAN, lenders=0, trainer=trainer) as found:
-            deeds = Deeds(found)
+            deeds = FaultInjectors(found)
             try:
                 yield Ours(found, deeds)
             finally:

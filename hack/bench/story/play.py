@@ -10,8 +10,8 @@ from typing import Protocol
 
 from hack.bench.story.went import Act, Back, may_begin, went_on
 from hack.chaos.history import Record
-from hack.chaos.stand.cast import Plan
-from hack.chaos.trainee import DISK_EVERY
+from hack.chaos.testbed.manifests import Plan
+from hack.chaos.train_script import DISK_EVERY
 
 PLAN = Plan(epochs=100_000)  # never at its end, so that each step takes as long as the others
 SETTLES_S = 180.0

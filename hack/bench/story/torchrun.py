@@ -18,10 +18,10 @@ from hack.bench.meeting.jobs import OWN_STORE, served, torchrun
 from hack.bench.story.play import PLAN
 from hack.bench.story.went import Act
 from hack.chaos.history import Record
-from hack.chaos.stand.cast import LEAST, MARK, MOST, ROOT
-from hack.chaos.stand.procs import of_pods
-from hack.chaos.stand.written import Written
-from turnout.console.shell.extender import free_port
+from hack.chaos.testbed.history_tail import Written
+from hack.chaos.testbed.manifests import LEAST, MARK, MOST, ROOT
+from hack.chaos.testbed.pod_processes import of_pods
+from turnout.cli.commands.extender_process import free_port
 
 TRAINEE = Path(__file__).with_name("trainee.py")
 _LOOK_S = 0.02

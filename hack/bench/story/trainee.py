@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from hack.chaos.trainee import AT_ONCE, DISK_EVERY, Diary, Training
+from hack.chaos.train_script import AT_ONCE, DISK_EVERY, Diary, Training
 
 
 def main() -> None:

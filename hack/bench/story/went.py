@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from hack.chaos.history import Record, rounds_of
-from hack.chaos.stand.cast import MOST
+from hack.chaos.testbed.manifests import MOST
 
 FEWER = MOST - 1
 QUIET = 5  # steps of a round: then it trains

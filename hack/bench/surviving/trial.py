@@ -17,7 +17,7 @@ from enum import Enum
 from itertools import pairwise
 from pathlib import Path
 
-from turnout.console.shell.extender import free_port
+from turnout.cli.commands.extender_process import free_port
 
 TRAINEE = Path(__file__).with_name("trainee.py")
 AGENTS = 3

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from hack.chaos.demo.play import tell
 from hack.chaos.demo.screen import TrainScreen
-from hack.chaos.stand.stage import Stood
-from turnout.console.shell.child import ChildFailed
-from turnout.console.shell.terminal import ended_by_sigterm, terminal
+from hack.chaos.testbed.testbed import Stood
+from turnout.cli.commands.child_env import ChildFailed
+from turnout.cli.commands.terminal import ended_by_sigterm, terminal
 
 
 def main(argv: Sequence[str] | None = None) -> int:

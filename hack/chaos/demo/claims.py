@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hack.chaos.history import Record, Round, Terms, rounds_of
-from hack.chaos.laws import breaches
+from hack.chaos.invariants import breaches
 
 _BARS = "▁▂▃▄▅▆▇█"
 

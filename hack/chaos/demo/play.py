@@ -12,12 +12,12 @@ from pathlib import Path
 
 from hack.chaos.demo.claims import Act, Claim, ended_alike, went_on
 from hack.chaos.demo.screen import TrainScreen
+from hack.chaos.fault_schedule import UNNOTICED, Fault, FaultEvent
 from hack.chaos.history import Record, Terms
 from hack.chaos.runner import undisturbed
-from hack.chaos.schedule import UNNOTICED, Blow, Fault
-from hack.chaos.stand.cast import JOB, LEAST, MOST, Plan
-from hack.chaos.stand.deeds import Deeds
-from hack.chaos.stand.stage import Stage, Stood, stage
+from hack.chaos.testbed.fault_injectors import FaultInjectors
+from hack.chaos.testbed.manifests import JOB, LEAST, MOST, Plan
+from hack.chaos.testbed.testbed import Stood, Testbed, stage
 
 PATIENCE_S = 90.0
 PLAN = Plan(epochs=50)
@@ -50,9 +50,9 @@ async def tell(screen: TrainScreen) -> bool:
 
 
 class _Story:
-    def __init__(self, found: Stage, screen: TrainScreen) -> None:
+    def __init__(self, found: Testbed, screen: TrainScreen) -> None:
         self._stage, self._screen = found, screen
-        self.deeds = Deeds(found)
+        self.deeds = FaultInjectors(found)
         self.claims: list[Claim] = []
         self._told: set[int] = set()
         found.heard = self._hear
@@ -109,7 +109,7 @@ class _Story:
 
     async def _rival(self) -> None:
         came_s = time.monotonic()
-        name = (await self.deeds.do(Blow(Fault.RIVAL, (_RIVALS - 1) * 0.9, 0.0, _RIVAL_S))).who
+        name = (await self.deeds.do(FaultEvent(Fault.RIVAL, (_RIVALS - 1) * 0.9, 0.0, _RIVAL_S))).who
 
         def served() -> bool:
             return any(record.event == "served" and record.who == name for record in self._stage.records)
@@ -124,13 +124,13 @@ class _Story:
         await self.deeds.settle()
 
     async def _kill(self) -> None:
-        await self.deeds.do(Blow(Fault.PROCESS, 0.5, 0.0, 0.0))
+        await self.deeds.do(FaultEvent(Fault.PROCESS, 0.5, 0.0, 0.0))
 
     async def _lose(self) -> None:
         name = await self._stage.coordinator()
         workers = [pod["metadata"]["name"] for pod in self._stage.workers]
         aim = (workers.index(name) + 0.5) / len(workers) if name in workers else 0.0
-        blow = Blow(Fault.NODE, aim, 0.0, _LOST_S)
+        blow = FaultEvent(Fault.NODE, aim, 0.0, _LOST_S)
         node = self._stage.workers[int(aim * len(workers))]["spec"]["nodeName"]
         self._screen.lost.add(node)
         await self.deeds.do(blow)

@@ -12,8 +12,8 @@ from rich.live import Live
 from rich.text import Text
 
 from hack.chaos.demo.claims import Claim, losses_of, sparkline
-from hack.chaos.stand.cast import JOB, MOST, places
-from hack.chaos.stand.stage import Stage
+from hack.chaos.testbed.manifests import JOB, MOST, places
+from hack.chaos.testbed.testbed import Testbed
 
 _FREE, _GONE = "·", "x"
 _INDENT = 25
@@ -55,7 +55,7 @@ class TrainScreen:
             yield
         self._live = None
 
-    def happens(self, stage: Stage, text: str, style: str = "") -> None:
+    def happens(self, stage: Testbed, text: str, style: str = "") -> None:
         """One line."""
         step = max((record.step for record in stage.records if record.event == "stepped"), default=0)
         row = Text(f"{time.monotonic() - self._began_s:5.1f}  ")
@@ -74,7 +74,7 @@ class TrainScreen:
         for number, part in enumerate(wrap(claim.text, max(30, self._console.width - 8))):
             self._console.print(Text("       ") if number else mark, Text(part), end="\n", sep="")
 
-    def tick(self, stage: Stage, total: int) -> None:
+    def tick(self, stage: Testbed, total: int) -> None:
         """The loss as far as it is known."""
         if self._live is not None:
             losses = losses_of(stage.records)
@@ -83,7 +83,7 @@ class TrainScreen:
             newest = f"  loss {losses[-1]:.3f}" if losses else ""
             self._live.update(Group(Text(), Text(f"  step {step}/{total}{newest}  {bar}", style="cyan")), refresh=True)
 
-    def close(self, stage: Stage, claims: Sequence[Claim]) -> None:
+    def close(self, stage: Testbed, claims: Sequence[Claim]) -> None:
         """The loss from beginning to end, and what was claimed."""
         self._console.print()
         self._console.print(Text("The loss from the first step to the last:", style="bold"))
@@ -97,7 +97,7 @@ class TrainScreen:
         took_s = time.monotonic() - self._began_s
         self._console.print(Text(f"{true} of {len(claims)} claims are true, in {took_s:.0f} s.", style=style))
 
-    def _signs(self, stage: Stage, nodes: Sequence[str]) -> Text:
+    def _signs(self, stage: Testbed, nodes: Sequence[str]) -> Text:
         found = Text()
         for node in nodes:
             here = [name for name, pod in stage.pods.items() if _stands(pod, node)]

@@ -58,7 +58,7 @@ def _moves(turn: Turn, left: frozenset[tuple[str, int]]) -> None:
 def _ask(turn: Turn, world: World, first: str) -> None:
     hanging = turn.at.hanging
     asked = frozenset(id_ for id_, known in turn.members.items() if known.busy == world.round and turn.inside(id_))
-    number = (hanging.number or crc32(turn.at.me.id.encode())) + 1  # no answer to another coordinator is one to us
+    number = (hanging.number or crc32(turn.at.job.me.id.encode())) + 1  # no answer to another coordinator is one to us
     turn.at = replace(
         turn.at,
         hanging=replace(
@@ -141,7 +141,7 @@ def merged(turn: Turn, event: Merged) -> None:
         turn.told("hang_asked", Reason.PROCESS_HUNG, round=world.round, workers=_names(world, culprits), detail=detail)
         return
     turn.stop(Reason.PROCESS_HUNG, detail)
-    turn.at = replace(turn.at, fault=detail)
+    turn.at = replace(turn.at, cause=replace(turn.at.cause, fault=detail))
     if hanging.act is Act.REPLACE and len(culprits) < len(world.seats):
         _leave(turn, world, culprits, event.said[:1_000])
 

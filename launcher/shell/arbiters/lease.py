@@ -1,7 +1,7 @@
 """The newest round of a job in a coordination.k8s.io Lease: the API server grants each change to one of several.
 
 kubectl shows who holds it and since when; the record itself is an annotation. Times in it are for people: whether a
-holder is alive is told by whether its record changes. Source: kube/shell/lease.py, whose transport this uses
+holder is alive is told by whether its record changes. Source: kube/client/lease.py, whose transport this uses
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CALL_S = 4.0  # two of them, a renewal that was disturbed, fit well into the hol
 
 
 class LeaseStore(Protocol):
-    """What is asked of a turnout.kube.shell.client.Client."""
+    """What is asked of a turnout.kube.client.api_client.Client."""
 
     async def get(self, path: str, *, urgent: bool = False, deadline_s: float = CALL_S) -> bytes:
         """The Lease. Raises CallError."""
@@ -123,8 +123,8 @@ class LeaseArbiter:
         """
 
         def load() -> tuple[Any, type[Exception]]:  # a second, in which the loop goes on
+            from turnout.kube.client.api_client import Client
             from turnout.kube.errors import BadKubeconfig
-            from turnout.kube.shell.client import Client
 
             return Client, BadKubeconfig
 

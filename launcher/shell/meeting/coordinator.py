@@ -69,7 +69,7 @@ class Coordinator:
         self._renewed_s = self._looked_s = self._loop.time()
         self._guests: dict[str, Guest] = {}
         # By when they came, ourselves first: until a world is formed, all agree on that order.
-        self._first = {state.me.id: Successor(state.me.id, state.me.address, state.me.port)}
+        self._first = {state.job.me.id: Successor(state.job.me.id, state.job.me.address, state.job.me.port)}
         self._heard_s: dict[str, float] = {}
         self._beats: dict[str, Beat] = {}
         self._events: list[Event] = []
@@ -97,7 +97,7 @@ class Coordinator:
         if member.id not in self._first and len(self._first) < SUCCESSORS:
             self._first[member.id] = Successor(member.id, member.address, member.port)
         first = tuple(self._first.values())
-        guest.welcome(self, lambda proof: Welcome(proof, self.state.me.id, beat_s, silence_s, first))
+        guest.welcome(self, lambda proof: Welcome(proof, self.state.job.me.id, beat_s, silence_s, first))
         self.event(Joined(join.member, join.terms, join.base, join.budget, join.wanted, join.held, join.importing_s))
 
     def heard(self, guest: Guest, message: ToCoordinator) -> None:
@@ -218,7 +218,7 @@ class Coordinator:
             found = await arbiter.look()
             self._held = None if found.record is None else found
             holder = found.record
-            if holder is not None and holder.coordinator != self.state.me.id:
+            if holder is not None and holder.coordinator != self.state.job.me.id:
                 self.event(Denied(holder))
                 return
             self.event(Unanswered(record.round, "the record has changed"))
@@ -255,10 +255,10 @@ class Coordinator:
             found = await self._arbiter.look()
         except (ArbiterUnreachable, ArbiterRefused):
             return
-        if found.record is not None and found.record.coordinator != self.state.me.id:
+        if found.record is not None and found.record.coordinator != self.state.job.me.id:
             self.event(Denied(found.record))
         elif found.record is None and found.newest > self.state.round:  # another run has it
-            self.event(Denied(Record(self.state.run, found.newest, "")))
+            self.event(Denied(Record(self.state.job.run, found.newest, "")))
         else:
             self._held = None  # somebody removed it: the next round claims it afresh
 

@@ -95,14 +95,16 @@ class Leading:
         state = begin(self.me, self._run, self._terms, now_s, wanted=self._wanted, granted=granted, only=self._only)
         crowd_s = 5 * beat_of(seek.base.size, self._timing.heartbeat_s)  # as the coordinator itself stretches silence
         fence_s = FENCE * max(self._timing.silence_s, crowd_s)
-        state = replace(state, fence_s=fence_s, checking=self._checking, hanging=self._hanging)
-        state = replace(state, roam_s=max(self._timing.silence_s, crowd_s))
+        job = replace(state.job, fence_s=fence_s, roam_s=max(self._timing.silence_s, crowd_s))
+        state = replace(state, job=job, checking=self._checking, hanging=self._hanging)
         sought_s = 0.0 if seek.host and not seek.base.round else seek.since_s
-        fenced_s = now_s + left_s + state.fence_s if before else 0.0
+        fenced_s = now_s + left_s + state.job.fence_s if before else 0.0
         state = succeed(
             state, seek.base, budget, handed=seek.handed, before=before, fenced_s=fenced_s, sought_s=sought_s
         )
-        self._say("coordinator_begun", {"round": state.round + 1, "reason": state.why.value, "arbiter": bool(held)})
+        self._say(
+            "coordinator_begun", {"round": state.round + 1, "reason": state.cause.why.value, "arbiter": bool(held)}
+        )
         self.coordinator = Coordinator(
             state, self._say, beat_s=self._timing.heartbeat_s, silence_s=self._timing.silence_s,
             merge=self._merging.merge, arbiter=self.arbiter, held=held,
@@ -124,7 +126,7 @@ class Leading:
         if coordinator is None:
             return Base()
         await coordinator.close()
-        return Base(coordinator.state.base, coordinator.state.base_size)
+        return Base(coordinator.state.fencing.base, coordinator.state.fencing.base_size)
 
     async def close(self) -> None:
         """Nobody comes in any more."""

@@ -39,7 +39,7 @@ class Pod:
 
 
 class Pods(Protocol):
-    """What is asked of a turnout.kube.shell.client.Client."""
+    """What is asked of a turnout.kube.client.api_client.Client."""
 
     async def patch(self, path: str, body: Any, *, field_manager: str, deadline_s: float) -> bytes:
         """The pod as patched. Raises CallError."""
@@ -133,7 +133,7 @@ class OwnPod:
 
     def _body(self, judged: Judged, report: Report) -> dict[str, Any]:
         from turnout.kube.labels import NODE_VERDICT
-        from turnout.kube.nodes.verdict import Kind, Verdict, moment, write
+        from turnout.kube.nodes.fault_report import Kind, Verdict, moment, write
 
         verdict = Verdict(
             Kind(judged.found.value), moment(time.time()), judged.round, judged.by[:253], judged.members,
@@ -147,6 +147,6 @@ class OwnPod:
 def _client() -> tuple[Any, Any]:
     """The client and its errors: a second, in which the loop goes on."""
     from turnout.kube import errors
-    from turnout.kube.shell.client import Client
+    from turnout.kube.client.api_client import Client
 
     return Client, errors

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from turnout.simulator.api.kinds.rows import ROWS
+from turnout.simulator.api.kinds.builtin_kinds import ROWS
 from turnout.simulator.api.model import Kind
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from turnout.simulator.api.errors import ApiRefusal, invalid
-from turnout.simulator.api.kinds.cells import AGE, NAME, UNKNOWN, at, since
+from turnout.simulator.api.kinds.printer_columns import AGE, NAME, UNKNOWN, at, since
 from turnout.simulator.api.model import Column, Kind, Object, Scaling, Show
 
 _STEP = re.compile(r"\.([A-Za-z0-9_-]+)|\['?\"?([^'\"\]]+)'?\"?\]")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from turnout.simulator.api.kinds.cells import ANY
+from turnout.simulator.api.kinds.printer_columns import ANY
 from turnout.simulator.api.model import Kind, Object
 
 

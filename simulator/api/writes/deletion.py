@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from turnout.simulator.api.errors import ApiRefusal, conflict
-from turnout.simulator.api.kinds.cells import at
+from turnout.simulator.api.kinds.printer_columns import at
 from turnout.simulator.api.model import Kind, Object
 
 FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"

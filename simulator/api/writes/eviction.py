@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from turnout.simulator.api.errors import ApiRefusal
-from turnout.simulator.api.kinds.cells import at
+from turnout.simulator.api.kinds.printer_columns import at
 from turnout.simulator.api.model import Object
 
 _ENDED = ("Succeeded", "Failed")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from turnout.simulator.api.errors import ApiRefusal, invalid
-from turnout.simulator.api.kinds.cells import at
+from turnout.simulator.api.kinds.printer_columns import at
 from turnout.simulator.api.model import Kind, Object, Scaling
 
 

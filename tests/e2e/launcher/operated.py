@@ -12,10 +12,10 @@ from pathlib import Path
 
 import yaml
 
-from turnout.simulator.yard import access
-from turnout.simulator.yard.kubelet import Pace
-from turnout.simulator.yard.nodes import places
-from turnout.simulator.yard.shell.yard import attached
+from turnout.simulator.cluster import kubeconfig
+from turnout.simulator.cluster.kubelet import Pace
+from turnout.simulator.cluster.node_builder import places
+from turnout.simulator.cluster.runtime.local_cluster import attached
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "deploy/examples/launcher"
@@ -108,7 +108,7 @@ def conditions(job):
 async def operated(plane, folder):
     """Run it all on a plane until the block ends."""
     config = await asyncio.to_thread(plane.kubeconfig.read_bytes)
-    async with attached(access.read(config)) as made, asyncio.TaskGroup() as tasks:
+    async with attached(kubeconfig.read(config)) as made, asyncio.TaskGroup() as tasks:
         await asyncio.to_thread(plane.start_scheduler)
         await asyncio.to_thread(plane.start_training_operator)
         await asyncio.to_thread(plane.start_controller_manager)

@@ -4,12 +4,12 @@ import copy
 
 import pytest
 
-from tests.jobs.kinds.papers import BOUNDS, elastic
+from tests.jobs.kinds.manifests import BOUNDS, elastic
 from tests.jobs.kinds.test_every_kind import merged
 from tests.jobs.test_kinds import template
+from turnout.autoscaler.controller.scale_writer import ScaleWriter
 from turnout.autoscaler.model import Reason, Step
-from turnout.autoscaler.shell.act import Hands
-from turnout.jobs.kinds.all import KINDS
+from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import BadJob, Bounds, JobKey, Sizes
 from turnout.kube import labels
 from turnout.kube.errors import Conflict, Forbidden, ServerFault
@@ -127,7 +127,7 @@ class Api:
 
 
 def hands(api, told, leading=lambda: 7):
-    return Hands(api, KINDS, leading, lambda step, word: told.append(word), dry_run=False)
+    return ScaleWriter(api, KINDS, leading, lambda step, word: told.append(word), dry_run=False)
 
 
 def grown(raw, workers=6):
@@ -194,7 +194,7 @@ async def test_who_leads_next_writes_the_plan_that_the_last_one_died_over_and_no
 @pytest.mark.asyncio
 async def test_a_dry_run_writes_no_plan():
     api = Api()
-    dry = Hands(api, KINDS, lambda: 7, lambda step, word: None, dry_run=True)
+    dry = ScaleWriter(api, KINDS, lambda: 7, lambda step, word: None, dry_run=True)
     await dry.carry_out([grow()], {KEY: elastic()}, nothing, 0.0)
     await dry.carry_out([stays()], {KEY: grown(elastic())}, nothing, 0.0)
     assert api.written == []

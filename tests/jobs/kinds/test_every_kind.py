@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.jobs.kinds.papers import BOUNDS, SAMPLES, colossal, elastic, lws, mpi, ray, train
+from tests.jobs.kinds.manifests import BOUNDS, SAMPLES, colossal, elastic, lws, mpi, ray, train
 from tests.jobs.test_kinds import GPU, indexed, pytorch, volcano
 from tests.support.examples import scaled
-from turnout.autoscaler.model import Seen
+from turnout.autoscaler.model import JobState
 from turnout.jobs.kinds import common
-from turnout.jobs.kinds.all import KINDS
 from turnout.jobs.kinds.indexedjob import INDEXED_JOB
+from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import BadJob, Bounds, JobKind, Life, Order
 from turnout.kube import labels
 
@@ -195,7 +195,7 @@ def test_one_order_of_priorities_for_all_kinds():
         KINDS["ColossalAIJob"].read(colossal(priority=50)),
         KINDS["PyTorchJob"].read(pytorch()),
     ]
-    assert sorted(map(Seen, reversed(jobs)), key=lambda seen: seen.turn) == list(map(Seen, jobs))
+    assert sorted(map(JobState, reversed(jobs)), key=lambda seen: seen.turn) == list(map(JobState, jobs))
 
 
 # A new kind.

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.jobs.kinds.papers import BOUNDS, HOROVOD, lws, mpi, train
+from tests.jobs.kinds.manifests import BOUNDS, HOROVOD, lws, mpi, train
 from tests.jobs.test_kinds import GPU, template
-from turnout.jobs.kinds.all import KINDS
+from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import BadJob, Bounds, Sizes
 from turnout.kube import labels
 

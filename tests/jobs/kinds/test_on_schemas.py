@@ -8,11 +8,11 @@ import pytest_asyncio
 
 from hack.controlplane.api import MERGE
 from hack.controlplane.errors import ApiError
-from tests.deploy.test_lender_installed import CRDS, loose_crd, serve
-from tests.jobs.kinds.papers import SAMPLES
+from tests.deploy.test_autoscaler_installed import CRDS, loose_crd, serve
+from tests.jobs.kinds.manifests import SAMPLES
 from tests.jobs.kinds.test_every_kind import RESIZED
 from tests.support.published import find
-from turnout.jobs.kinds.all import KINDS
+from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import Bounds
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.jobs.kinds.papers import BOUNDS, group, ray
+from tests.jobs.kinds.manifests import BOUNDS, group, ray
 from tests.jobs.test_kinds import GPU
-from turnout.jobs.kinds.all import KINDS
+from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import BadJob, Bounds, Sizes
 from turnout.kube import labels
 

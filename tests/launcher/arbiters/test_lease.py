@@ -14,8 +14,8 @@ import pytest_asyncio
 import yaml
 
 from tests.launcher.arbiters.world import Clock, record
+from turnout.kube.client.api_client import Client
 from turnout.kube.errors import Unreachable
-from turnout.kube.shell.client import Client
 from turnout.launcher.model import Budget
 from turnout.launcher.rendezvous.arbiter import (
     ROUND,

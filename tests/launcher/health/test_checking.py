@@ -308,7 +308,7 @@ def test_orders_of_two_coordinators_have_other_numbers_and_those_of_one_follow_o
 
     def orders(coordinator):
         story = Checked("2:4", broken="b")
-        story.state = replace(story.state, me=replace(story.state.me, id=coordinator))
+        story.state = replace(story.state, job=replace(story.state.job, me=replace(story.state.job.me, id=coordinator)))
         story.join(*"abcd").measure_all()
         return sorted({each.number for told in story.told.values() for each in told if isinstance(each, Probe)})
 

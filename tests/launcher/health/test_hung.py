@@ -215,7 +215,7 @@ def test_the_first_that_hangs_is_told_by_its_rank():
 def number_of(coordinator):
     """That of the first order."""
     story = Hangs("1")
-    story.state = replace(story.state, me=replace(story.state.me, id=coordinator))
+    story.state = replace(story.state, job=replace(story.state.job, me=replace(story.state.job.me, id=coordinator)))
     return story.join("a").hang("a").number
 
 
@@ -295,7 +295,7 @@ def test_what_is_said_of_another_order_is_not_acted_upon():
 def test_what_is_said_of_a_round_that_has_ended_is_not_acted_upon():
     story = hung(Act.RESTART).lose("c").ready("ab")
     assert (story.round, story.fold(2).world) == (2, "ab")
-    assert not story.state.fault
+    assert not story.state.cause.fault
 
 
 def test_a_member_with_a_new_connection_is_asked_again_only_if_it_was_and_while_stacks_are_awaited():

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from turnout.kube import labels
-from turnout.kube.nodes import verdict
+from turnout.kube.nodes import fault_report
 from turnout.launcher.errors import BadSettings
 from turnout.launcher.health.frames import Found, Judged
 from turnout.launcher.health.probe import Report
@@ -83,8 +83,8 @@ async def test_what_was_measured_against_what_is_written_for_its_own_incarnation
     assert [(what, fields["found"]) for what, fields in told] == [("verdict_written", "faulty")]
     ((path, body),) = server.asked
     assert (path, body["metadata"]["uid"]) == ("/api/v1/namespaces/team/pods/bert-3", "u-1")
-    said = verdict.read(body["metadata"]["annotations"][labels.NODE_VERDICT])
-    assert (said.kind, said.round, said.by, said.run, said.members) == (verdict.Kind.FAULTY, 7, "w0", "bert", 4)
+    said = fault_report.read(body["metadata"]["annotations"][labels.NODE_VERDICT])
+    assert (said.kind, said.round, said.by, said.run, said.members) == (fault_report.Kind.FAULTY, 7, "w0", "bert", 4)
     assert (said.node, said.cause, said.why, said.compute_s) == ("gpu-7", FAULTY.cause, FAULTY.why, 0.5)
     assert (said.at.tzinfo is not None, said.collective_s) == (True, None)
 
@@ -110,7 +110,9 @@ async def test_what_the_api_server_answers(answers, what, detail, calls, tmp_pat
 async def test_the_newest_word_is_the_one_that_is_written(tmp_path):
     with Server(200) as server:
         await written(server, tmp_path, FAULTY, Judged(8, Found.FINE, "w0", "bert", 4))
-    assert [verdict.read(body["metadata"]["annotations"][labels.NODE_VERDICT]).round for _, body in server.asked] == [8]
+    assert [
+        fault_report.read(body["metadata"]["annotations"][labels.NODE_VERDICT]).round for _, body in server.asked
+    ] == [8]
 
 
 def token(claims):

@@ -243,7 +243,7 @@ def test_too_few_without_an_arbiter_send_everybody_to_look_for_another_coordinat
 
 def test_the_round_follows_the_newest_that_anybody_knows():
     story = Story("1:4", base=Base(7, 2, True)).join("a", base=Base(7, 2, True)).join("b", base=Base(9, 2, True))
-    assert (story.state.base, story.state.base_size) == (9, 2)
+    assert (story.state.fencing.base, story.state.fencing.base_size) == (9, 2)
     story = Story("1:3", base=Base(7, 3, True)).join("c", base=Base(12, 9, False)).join("a", "b", base=Base(7, 3, True))
     assert story.wait(2.0).round == 13
     assert story.last("a", Formed).base == 7

@@ -372,7 +372,7 @@ def test_who_stops_for_another_world_brings_what_it_saved_last():
     job = Story("1:2", only=True).join("a", keeper=9).wait(60)
     job.reach("a", 3).join("b", keeper=9)
     job.say("a", Reached(job.round, job.last("a", StopAt).step))
-    assert job.last("a") == StopAt(1, job.state.stop_step, True)
+    assert job.last("a") == StopAt(1, job.state.ending.stop_step, True)
     job.happens(
         Said(job.ids["a"], Succeeded(job.state.round, held(8, place=(0, ALL)) + held(8, place=(0, ALL), count=1)))
     )

@@ -157,7 +157,7 @@ def test_leaving_twice_is_leaving_once():
     story = running("ab", steps={"a": 10}).leave("b", 25.0)
     story.say("b", Leaving(5.0))
     assert len(story.events("member_leaving")) == 1
-    assert story.state.until_s == 20.0
+    assert story.state.ending.until_s == 20.0
 
 
 # Before they go: what only they hold goes to who stays.

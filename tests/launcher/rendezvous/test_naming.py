@@ -55,7 +55,7 @@ def test_it_is_named_when_all_have_told():
 def test_what_comes_later_changes_nothing():
     """A keeper whose agent is dead may commit up to a minute after it."""
     story = running("ab").say("ab", sees(7)).say("a", sees(9))
-    assert story.state.named == sees(7)
+    assert story.state.checkpoints.named == sees(7)
     assert [each for each in story.told["b"] if isinstance(each, Stored)] == [sees(7)]
 
 
@@ -63,8 +63,8 @@ def test_who_says_it_twice_counts_once():
     """Its link was lost, and it does not know whether it was heard."""
     story = running().say("a", sees(7))
     story.join("a", base=Base(1, 3, True, True)).say("a", sees(9)).say("b", sees(5))
-    assert story.state.named is None
-    assert story.say("c", sees(5)).state.named == sees(7)
+    assert story.state.checkpoints.named is None
+    assert story.say("c", sees(5)).state.checkpoints.named == sees(7)
 
 
 def test_who_comes_back_hears_it():
@@ -74,14 +74,14 @@ def test_who_comes_back_hears_it():
 
 def test_each_round_has_its_own():
     story = running("ab").say("ab", sees(7)).fail("b").ready("ab")
-    assert story.state.named is None
+    assert story.state.checkpoints.named is None
     story.say("a", sees(7)).say("ab", sees(9, round_=2))
-    assert story.state.named == sees(9, round_=2)
+    assert story.state.checkpoints.named == sees(9, round_=2)
 
 
 def test_a_word_of_an_older_round_is_no_word():
     story = running("ab").fail("b").ready("ab").say("ab", sees(7))
-    assert (story.round, story.state.named) == (2, None)
+    assert (story.round, story.state.checkpoints.named) == (2, None)
 
 
 def ended(story, held):

@@ -13,7 +13,7 @@ import pytest
 from setuptools import find_packages
 
 from tests.launcher.processes.desk import Desk
-from turnout.console.__main__ import stacktrace_viewer
+from turnout.cli.__main__ import stacktrace_viewer
 from turnout.launcher.process.orders import How
 from turnout.launcher.shell.progress import Watched
 from turnout.launcher.shell.watching import launch

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from tests.simulator.jobs.world import NOW_S, Hand
 from tests.simulator.jobs.world import batch_job as job
-from turnout.simulator.yard.controllers import batch_job
-from turnout.simulator.yard.controllers.batch_job import folded, index_of, spread
+from turnout.simulator.cluster.controllers import batch_job
+from turnout.simulator.cluster.controllers.batch_job import folded, index_of, spread
 
 
 def hand(made):

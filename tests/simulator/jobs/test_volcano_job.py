@@ -5,7 +5,7 @@ import pytest
 from tests.simulator.jobs.world import NOW_S, Hand, task
 from tests.simulator.jobs.world import volcano_job as job
 from turnout.simulator.api.kinds import volcano
-from turnout.simulator.yard.controllers import pod_group, volcano_job
+from turnout.simulator.cluster.controllers import pod_group, volcano_job
 
 GROUPS = volcano_job.GROUPS
 

@@ -1,6 +1,6 @@
 """Jobs and pods to look at, and a hand that carries writes out as an API server would."""
 
-from turnout.simulator.yard.controllers.model import Create, Remove, Tell
+from turnout.simulator.cluster.controllers.model import Create, Remove, Tell
 
 NOW_S = 1_800_000_000.0
 

@@ -2,8 +2,15 @@
 
 import pytest
 
-from turnout.simulator.processes.launch import NotToBeHad, Sources, expanded, from_field, from_resource, launch_of
-from turnout.simulator.processes.names import address, hosts
+from turnout.simulator.processes.container_spec import (
+    NotToBeHad,
+    Sources,
+    expanded,
+    from_field,
+    from_resource,
+    launch_of,
+)
+from turnout.simulator.processes.pod_dns import address, hosts
 from turnout.simulator.processes.volumes import File, Token, volume_of, wanted_objects
 
 POD = {

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from turnout.simulator.yard.kubelet import Pace
-from turnout.simulator.yard.nodes import places
-from turnout.simulator.yard.shell.loop import Settings
-from turnout.simulator.yard.shell.wire import ApiError
-from turnout.simulator.yard.shell.yard import yard
+from turnout.simulator.cluster.kubelet import Pace
+from turnout.simulator.cluster.node_builder import places
+from turnout.simulator.cluster.runtime.clients import ApiError
+from turnout.simulator.cluster.runtime.local_cluster import yard
+from turnout.simulator.cluster.runtime.scheduler_loop import Settings
 
 pytestmark = pytest.mark.asyncio
 PODS = "/api/v1/namespaces/default/pods"

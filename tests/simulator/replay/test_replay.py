@@ -6,12 +6,12 @@ from random import Random
 import pytest
 
 from tests.simulator.replay.world import POLICY, job
+from turnout.simulator.replay import trace_files
 from turnout.simulator.replay.compare import Compared, p99
 from turnout.simulator.replay.model import Rules, Submission
 from turnout.simulator.replay.run import replay
-from turnout.simulator.replay.shell import files
-from turnout.simulator.replay.streams import Labels, drawn, labelled
 from turnout.simulator.replay.traces import BadTrace, Row, rows_of, tables_of
+from turnout.simulator.replay.workload_streams import Labels, drawn, labelled
 
 LINEAR = ((1, 1.0), (2, 2.0), (4, 4.0), (8, 8.0))
 TRACE = "job_id,submission_time,duration,num_gpu\nb,50,700,16\na,10,600.5,1\nc,60,700,0\n"
@@ -167,10 +167,10 @@ def test_a_drawn_stream_asks_for_its_load():
 
 
 def test_traces_are_read_where_the_environment_says(tmp_path, monkeypatch):
-    monkeypatch.setenv(files.VARIABLE, str(tmp_path))
-    assert (files.cluster("02"), files.speeds()) == (None, ())
+    monkeypatch.setenv(trace_files.VARIABLE, str(tmp_path))
+    assert (trace_files.cluster("02"), trace_files.speeds()) == (None, ())
     (tmp_path / "itp").mkdir()
     (tmp_path / "itp" / "cluster02.csv").write_text(TRACE)
     (tmp_path / "elasticflow-throughput" / "throughputs_A100").mkdir(parents=True)
     (tmp_path / "elasticflow-throughput" / "throughputs_A100" / "bert.csv").write_text(SPEEDS)
-    assert (files.cluster("02"), files.speeds()) == (rows_of(TRACE), tables_of(SPEEDS))
+    assert (trace_files.cluster("02"), trace_files.speeds()) == (rows_of(TRACE), tables_of(SPEEDS))

@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--copied-s", type=float, default=rate, help=f"bytes/s to others, 0: no limit; else {COPIED_S}")
     chosen = parser.parse_args(argv)
     handler = logging.StreamHandler(sys.stderr)
-    from turnout.kube.shell.logs import PlainFormatter
+    from turnout.kube.client.logs import PlainFormatter
 
     handler.setFormatter(PlainFormatter())
     log.addHandler(handler)

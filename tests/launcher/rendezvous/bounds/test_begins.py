@@ -20,7 +20,7 @@ from turnout.launcher.rendezvous.arbiter import (
 )
 from turnout.launcher.rendezvous.held import Choice
 from turnout.launcher.rendezvous.seek import Seek, paused
-from turnout.launcher.rendezvous.state import Handing, Joined, Known, Lost, Phase, State, StepDown, Unanswered
+from turnout.launcher.rendezvous.state import Handing, Job, Joined, Known, Lost, Phase, State, StepDown, Unanswered
 from turnout.launcher.rendezvous.step import begin, succeed
 from turnout.launcher.rendezvous.turn import awaited
 from turnout.launcher.wire import Base
@@ -37,13 +37,18 @@ NOTHING = {
 }  # fmt: skip
 
 
+PARTS = ("job", "cause", "fencing", "gathering", "claiming", "ending", "checkpoints")
+
+
 def known_of(state):
     told = {field.name: getattr(state, field.name) for field in fields(state)}
+    for part in (told.pop(name) for name in PARTS):
+        told |= {field.name: getattr(part, field.name) for field in fields(part)}
     return {name: value for name, value in told.items() if name not in ("me", "run", "terms")}
 
 
 def test_of_a_job_that_nobody_has_begun_nothing_is_known():
-    assert known_of(State(member("a"), "job", TERMS)) == NOTHING
+    assert known_of(State(Job(member("a"), "job", TERMS))) == NOTHING
 
 
 @pytest.mark.parametrize(

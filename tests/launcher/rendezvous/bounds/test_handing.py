@@ -20,9 +20,9 @@ def test_the_time_of_a_leaver_begins_when_it_is_asked_to_go():
 
 def test_a_leaver_in_more_of_a_hurry_brings_the_stop_step_forward():
     story = running("abc").reach("abc", 5).wait(10.0).leave("c", 25.0)
-    assert story.state.until_s == 30.0
-    assert story.leave("b", 10.0).state.until_s == 18.0
-    assert running("abc").reach("abc", 5).leave("c", 10.0).wait(1.0).leave("b", 90.0).state.until_s == 8.0
+    assert story.state.ending.until_s == 30.0
+    assert story.leave("b", 10.0).state.ending.until_s == 18.0
+    assert running("abc").reach("abc", 5).leave("c", 10.0).wait(1.0).leave("b", 90.0).state.ending.until_s == 8.0
 
 
 def test_a_leaver_out_of_time_is_ended_at_once():
@@ -89,9 +89,9 @@ def test_who_may_fetch_nothing_holds_nothing_by_saying_so():
 
 def test_where_enough_stay_nobody_else_is_waited_for():
     story = running(granted=1).fail("a").ready("abc")
-    assert (story.phase, story.state.expected, story.state.call_s) == ("claiming", 0, 0.0)
+    assert (story.phase, story.state.gathering.expected, story.state.gathering.call_s) == ("claiming", 0, 0.0)
     story = running("ab", "2", granted=1).lose("b").ready("a")
-    assert (story.phase, story.state.expected, story.state.call_s) == ("gathering", 2, 1.0)
+    assert (story.phase, story.state.gathering.expected, story.state.gathering.call_s) == ("gathering", 2, 1.0)
 
 
 def test_shards_are_handed_over_within_the_most_of_the_time_that_is_left():

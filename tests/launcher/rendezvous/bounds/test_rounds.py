@@ -85,13 +85,20 @@ def test_of_a_world_that_is_formed_each_seat_trains_and_nobody_has_told_a_step()
     }  # fmt: skip
     story.fail("a").ready("ab")
     assert [known.step for known in story.state.members.values()] == [-1] * 3
-    assert (story.state.carry, story.state.expected, story.state.call_s, story.state.sought_s) == (-1, 0, 0.0, 0.0)
+    gathering = story.state.gathering
+    assert (story.state.checkpoints.carry, gathering.expected, gathering.call_s, gathering.sought_s) == (
+        -1,
+        0,
+        0.0,
+        0.0,
+    )
 
 
 def until_s(coordinator, names="ab", roam_s=10.0):
     """When it looks for another coordinator."""
     story = Story("9", base=Base(), succeeds={"sought_s": 1.0}, begins_s=100.0, last_call_s=0.0, join_timeout_s=1e6)
-    story.state = replace(story.state, me=replace(story.state.me, id=coordinator), roam_s=roam_s)
+    job = story.state.job
+    story.state = replace(story.state, job=replace(job, me=replace(job.me, id=coordinator), roam_s=roam_s))
     story.join(*names)
     return story, story.of(Wake)[-1].at_s
 
@@ -116,9 +123,9 @@ def test_who_has_too_few_searches_the_later_the_more_it_has_and_no_two_at_once()
 )
 def test_who_has_everybody_search(succeeds, before, after):
     story = Story("3:4", base=Base(), succeeds=succeeds, last_call_s=0.0)
-    assert story.state.roams is before
+    assert story.state.gathering.roams is before
     story.join(*"abcd")
-    assert (story.world, story.state.roams) == ("abcd", after)
+    assert (story.world, story.state.gathering.roams) == ("abcd", after)
     story.lose("cd").ready("ab").wait(300.0)
     assert bool(story.of(StepDown)) is bool(after)
 
@@ -162,7 +169,7 @@ def test_an_arbiter_that_does_not_answer_is_asked_again_after_a_second():
 
 def test_once_the_arbiter_has_granted_it_may_be_out_of_reach_again():
     story = running(granted=1).fail("a").ready("abc").grant()
-    assert not story.state.unfenced
+    assert not story.state.claiming.unfenced
     story.lose("c").ready("ab").happens(Unanswered(story.state.round))
     assert story.world == "ab"
 
@@ -198,8 +205,8 @@ def test_who_comes_busy_with_another_round_ends_it_at_once():
 )
 def test_how_large_the_last_world_was_is_known_by_those_who_come(theirs, size):
     story = Story("1:9", base=Base(7, 4, True)).join("b", base=theirs)
-    assert story.state.base_size == size
-    assert story.state.base == (8 if theirs == Base(8, 5, True) else 7)
+    assert story.state.fencing.base_size == size
+    assert story.state.fencing.base == (8 if theirs == Base(8, 5, True) else 7)
 
 
 @pytest.mark.parametrize(
@@ -216,9 +223,9 @@ def test_who_comes_while_a_round_is_claimed(round_, phase):
 
 
 def test_who_comes_wants_as_many_only_before_the_first_world():
-    assert Story("1:4").join("a", wanted=2).state.expected == 2
-    assert running("a", "1:4").join("b", wanted=3).state.expected == 0
-    assert Story("1:4").join("a", wanted=2).join("b").state.wanted == 2, "who wants nothing changes nothing"
+    assert Story("1:4").join("a", wanted=2).state.gathering.expected == 2
+    assert running("a", "1:4").join("b", wanted=3).state.gathering.expected == 0
+    assert Story("1:4").join("a", wanted=2).join("b").state.gathering.wanted == 2, "who wants nothing changes nothing"
 
 
 def test_a_name_is_one_members_at_a_time():
@@ -244,13 +251,13 @@ def test_a_newcomer_whose_time_is_up_has_nothing_more_to_say_of_it():
 
 def test_one_that_has_left_in_peace_is_not_of_the_last_world():
     story = running("abc").leave("bc").ready("abc").lose("b")
-    assert (story.state.base_size, story.lose("c").state.base_size) == (2, 1)
-    assert running("abc").leave("b").lose("b").state.base_size == 3, "its processes may run on"
+    assert (story.state.fencing.base_size, story.lose("c").state.fencing.base_size) == (2, 1)
+    assert running("abc").leave("b").lose("b").state.fencing.base_size == 3, "its processes may run on"
 
 
 def test_who_trains_and_is_lost_may_train_on_for_as_long_as_the_fence():
-    assert running("ab").wait(3.0).lose("b").state.fenced_s == 18.0
-    assert running("ab", "2").join("c").wait(3.0).lose("c").state.fenced_s == 0.0, "a spare does not"
+    assert running("ab").wait(3.0).lose("b").state.fencing.fenced_s == 18.0
+    assert running("ab", "2").join("c").wait(3.0).lose("c").state.fencing.fenced_s == 0.0, "a spare does not"
 
 
 @pytest.mark.parametrize(
@@ -276,16 +283,16 @@ def test_why_a_round_ends(what, reasons):
     ],
 )
 def test_a_world_one_of_whose_seats_has_ended_never_trains_again(what, ended):
-    assert what(running("ab", "1:2", only=True)).state.ended == ended
+    assert what(running("ab", "1:2", only=True)).state.fencing.ended == ended
 
 
 def test_who_has_ended_says_what_its_memory_holds_and_trains_no_more():
     holds = (Held(5, 0, 1, 1),)
     story = running("ab", "2").say("b", Succeeded(1, holds))
     known = story.state.members["b/0"]
-    assert (known.busy, known.held, story.state.done) == (0, holds, {"b/0"})
+    assert (known.busy, known.held, story.state.ending.done) == (0, holds, {"b/0"})
     story = running("ab", "2").fail("a").say("b", Succeeded(1, holds))
-    assert (story.state.members["b/0"].busy, story.state.done, story.state.ended) == (0, frozenset(), 1)
+    assert (story.state.members["b/0"].busy, story.state.ending.done, story.state.fencing.ended) == (0, frozenset(), 1)
 
 
 @pytest.mark.parametrize("said", [Succeeded(7), Reached(7, 5), Stored(7, "/c", 5), Hung(7, 0, "it stands")], ids=type)

@@ -51,7 +51,7 @@ class Leads:
             old.end(self.yard.now_s)
         self.first.setdefault(conn.member.id, Successor(conn.member.id, *conn.member.here))
         first = tuple(self.first.values())
-        conn.say("down", self.yard.now_s, Welcome(b"", self.state.me.id, BEAT_S, SILENCE_S, first))
+        conn.say("down", self.yard.now_s, Welcome(b"", self.state.job.me.id, BEAT_S, SILENCE_S, first))
         brought = join.terms, join.base, join.budget, join.wanted
         self.inbox.append(Joined(join.member, *brought, importing_s=join.importing_s))
 
@@ -120,7 +120,7 @@ class Leads:
 
     def ends(self):
         """Somebody else decides now, or nobody. The round that we have formed binds us."""
-        at, base = self.state, self.agent.base
+        at, base = self.state.fencing, self.agent.base
         if at.base > base.round:
             self.agent.base = Base(at.base, at.base_size, False, base.busy)
         self.agent.lead = None

@@ -205,6 +205,6 @@ class Yard:
     def nearly_done(self):
         """A world of which a part is done neither grows nor drains: the others are soon done, too."""
         for agent in self.living():
-            if agent.lead is not None and agent.lead.state.done:
+            if agent.lead is not None and agent.lead.state.ending.done:
                 for id_ in agent.lead.state.world.seats:
                     self.agents[id_].processes_end(well=True)

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[4]
 def floor(*command, **environ):
     """Run this with the Python of the oldest versions, which are fetched once."""
     return subprocess.run(
-        [sys.executable, "-m", "hack.chores.floor", *map(str, command)],
+        [sys.executable, "-m", "hack.codegen.minimum_versions", *map(str, command)],
         cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)} | environ, capture_output=True, text=True, check=False,
     )  # fmt: skip
 

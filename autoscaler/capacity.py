@@ -1,0 +1,264 @@
+"""Room on nodes: what is free, what a pod takes, how many of a shape still fit, and under which switch.
+
+A Room is charged and given back while one decision is made; `copied` before it, so that what was seen stays. How many
+of a shape fit is counted once for all nodes, and then only for those that change, when that shape is asked about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turnout.kube.pod_shape import PodShape
+
+Rows = NDArray[np.int64]
+Charges = list[tuple[int, int]]  # (row, pods)
+_NO_BOUND = 1 << 40
+
+
+@dataclass(slots=True)
+class _Count:
+    """How many of one shape fit. base: on each node as it was seen; order: nodes with any, the fullest first."""
+
+    needs: tuple[tuple[int, int], ...]  # (column, amount)
+    admits: list[bool]
+    base: list[int]
+    order: list[int]
+    pair: tuple[int, int, int, int] | None = None  # the needs of a shape that has just two, as most have
+
+    def __post_init__(self) -> None:
+        if len(self.needs) == 2:
+            self.pair = (*self.needs[0], *self.needs[1])
+
+
+@dataclass(slots=True)
+class _Now:
+    """What became of a count. changed: nodes that hold another number by now; read: how much of the log is in it."""
+
+    total: int
+    changed: dict[int, int] = field(default_factory=dict)
+    grew: list[int] = field(default_factory=list)  # nodes that hold more than before, to be filled again
+    at: int = 0  # how many of the order have been filled
+    read: int = 0
+
+    def copied(self) -> _Now:
+        return _Now(self.total, dict(self.changed), list(self.grew), self.at, self.read)
+
+
+class Capacity:
+    """free: nodes x resources, named by `names`; never changed. takes: shape -> what one pod of it takes.
+
+    admits: shape -> which nodes let it in. switches: of tier 1, 2, … the switch of each node, -1 for a node that is
+    not on the map; empty without a map.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        free: Rows,
+        takes: Mapping[PodShape, Rows],
+        admits: Mapping[PodShape, NDArray[np.bool_]],
+        switches: Sequence[NDArray[np.int32]] = (),
+    ) -> None:
+        self.names, self.free, self._takes, self._admits, self.switches = names, free, takes, admits, switches
+        self._counts: dict[PodShape, _Count] = {}  # shared by all copies
+        self._now: dict[PodShape, _Now] = {}
+        self._left: dict[int, list[int]] = {}  # what nodes have that were charged
+        self._log: list[int] = []  # nodes that were charged, in order
+        self._fullest_first = True
+
+    @property
+    def takes(self) -> Mapping[PodShape, Rows]:
+        """What one pod of each shape takes."""
+        return self._takes
+
+    @property
+    def admits(self) -> Mapping[PodShape, NDArray[np.bool_]]:
+        """Which nodes let a shape in."""
+        return self._admits
+
+    def copied(self) -> Capacity:
+        """The same room, to be charged."""
+        other = Capacity(self.names, self.free, self._takes, self._admits, self.switches)
+        other._counts = self._counts
+        other._now = {shape: now.copied() for shape, now in self._now.items()}
+        other._left = {row: list(left) for row, left in self._left.items()}
+        other._log = list(self._log)
+        other._fullest_first = self._fullest_first
+        return other
+
+    def fits(self, shape: PodShape) -> Rows:
+        """How many more pods of a shape each node holds."""
+        now = self._synced(shape)
+        found = np.array(self._counts[shape].base, dtype=np.int64)
+        for row, count in now.changed.items():
+            found[row] = count
+        return found
+
+    def total(self, shape: PodShape) -> int:
+        """How many more pods of a shape all nodes hold together."""
+        return self._synced(shape).total
+
+    def take(self, shape: PodShape, pods: int) -> Charges | None:
+        """Charge so many pods, on the fullest nodes first; None, and nothing charged, when they do not fit.
+
+        Only the nodes that are looked at are counted anew: the others wait until somebody asks for the total.
+        """
+        now = self._now.get(shape) or self._synced(shape)
+        if now.total < pods:
+            now = self._synced(shape)
+            if now.total < pods:
+                return None
+        count, charged, left = self._counts[shape], Charges(), pods
+        order, at_most = count.order, len(count.order)
+        while left:
+            if now.at < at_most:
+                row = order[now.at]
+            elif now.grew or (now.read < len(self._log) and self._synced(shape).grew):
+                row = now.grew[-1]
+            else:
+                self.undo(shape, charged)
+                return None
+            has = self._has(row, count)
+            here = min(left, has)
+            if here:
+                self._charge(row, count.needs, here)
+                charged.append((row, here))
+                left -= here
+            if here == has:  # nothing is left there
+                now.total -= now.changed.get(row, count.base[row])
+                now.changed[row] = 0
+                if now.at < at_most:
+                    now.at += 1
+                else:
+                    now.grew.pop()
+        return charged
+
+    def _has(self, row: int, count: _Count) -> int:
+        """How many pods fit on a node that lets them in, as it is now."""
+        left = self._left.get(row)
+        if left is None:
+            return count.base[row]
+        if count.pair is not None:
+            one, amount, other, other_amount = count.pair
+            fits, here = left[one] // amount, left[other] // other_amount
+            fits = here if here < fits else fits
+        else:
+            fits = min([left[column] // amount for column, amount in count.needs], default=_NO_BOUND)
+        return fits if fits > 0 else 0
+
+    def take_within(self, shape: PodShape, pods: int, rows: Iterable[int]) -> Charges | None:
+        """The same, on some nodes only, in their order."""
+        now, charged, left = self._synced(shape), Charges(), pods
+        count = self._counts[shape]
+        for row in rows:
+            has = now.changed.get(row)
+            here = min(left, count.base[row] if has is None else has)
+            if here:
+                self._charge(row, count.needs, here)
+                self._recount(row, count, now)
+                charged.append((row, here))
+                left -= here
+            if not left:
+                return charged
+        self.undo(shape, charged)
+        return None
+
+    def undo(self, shape: PodShape, charges: Charges) -> None:
+        """Take back what `take` has charged."""
+        needs = self._counts[shape].needs
+        for row, pods in charges:
+            self._charge(row, needs, -pods)
+
+    def give(self, shape: PodShape, rows: Sequence[int], sign: int = 1) -> None:
+        """Give back what one pod took on each of these nodes, or with sign=-1 take it."""
+        self._synced(shape)
+        needs = self._counts[shape].needs
+        for row in rows:
+            self._charge(row, needs, -sign)
+
+    def given(self, rows: Mapping[PodShape, Sequence[int]]) -> Capacity:
+        """Another room, in which one pod has left each of these nodes."""
+        free = self.free.copy()
+        for row, left in self._left.items():
+            free[row] = left
+        for shape, where in rows.items():
+            counts = np.bincount(np.asarray(where, dtype=np.intp), minlength=len(free))
+            free += counts[:, None] * self._takes[shape]
+        other = Capacity(self.names, free, self._takes, self._admits, self.switches)
+        other._fullest_first = False  # asked only whether something fits
+        return other
+
+    def keep(self, amounts: Mapping[str, int]) -> None:
+        """Keep amounts free, on the nodes that have most of each: a headroom."""
+        for name, amount in amounts.items():
+            if name not in self.names:
+                continue
+            column, left = self.names.index(name), amount
+            has = self.free[:, column].copy()
+            for row, held in self._left.items():
+                has[row] = held[column]
+            for row in np.argsort(-has, kind="stable").tolist():
+                here = min(left, max(0, int(has[row])))
+                self._charge(row, ((column, here),), 1)
+                left -= here
+                if left <= 0:
+                    break
+
+    def _synced(self, shape: PodShape) -> _Now:
+        """The count of a shape with every charge in it."""
+        now = self._now.get(shape)
+        if now is None:
+            count = self._counts.get(shape)
+            if count is None:
+                count = self._counts[shape] = self._counted(shape)
+            now = self._now[shape] = _Now(sum(count.base))
+        if now.read < len(self._log):
+            count, log = self._counts[shape], self._log
+            if len(log) == now.read + 1:
+                self._recount(log[-1], count, now)
+            else:
+                for row in set(log[now.read :]):
+                    self._recount(row, count, now)
+            now.read = len(log)
+        return now
+
+    def _counted(self, shape: PodShape) -> _Count:
+        """How many fit as it was seen."""
+        takes, admits = self._takes[shape], self._admits[shape]
+        asked = takes > 0
+        counts = (
+            (self.free[:, asked] // takes[asked]).min(axis=1) if asked.any() else np.full(len(self.free), _NO_BOUND)
+        )
+        counts = np.where(admits, np.maximum(counts, 0), 0)
+        rows = np.flatnonzero(counts)
+        if self._fullest_first:
+            rows = rows[np.argsort(counts[rows], kind="stable")]
+        needs = tuple((column, amount) for column, amount in enumerate(takes.tolist()) if amount > 0)
+        return _Count(needs, admits.tolist(), counts.tolist(), rows.tolist())
+
+    def _recount(self, row: int, count: _Count, now: _Now) -> int:
+        """Count one node anew."""
+        if not count.admits[row]:
+            return 0
+        fits = self._has(row, count)
+        before = now.changed.get(row)
+        if before is None:
+            before = count.base[row]
+        if fits != before:
+            now.changed[row] = fits
+            now.total += fits - before
+            if fits > before:
+                now.grew.append(row)  # it may have been passed already
+        return fits
+
+    def _charge(self, row: int, needs: Iterable[tuple[int, int]], pods: int) -> None:
+        left = self._left.get(row)
+        if left is None:
+            left = self._left[row] = self.free[row].tolist()
+        for column, amount in needs:
+            left[column] -= amount * pods
+        self._log.append(row)

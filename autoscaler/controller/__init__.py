@@ -1,0 +1,1 @@
+"""The I/O of the autoscaler: watches, the loop, writes, reports."""

@@ -1,0 +1,142 @@
+"""Tells decisions: in the log, and as Events on the jobs, pods and nodes that they are about."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
+
+from turnout.autoscaler.controller.metrics import Metrics
+from turnout.autoscaler.decision_dedup import as_record, sentence
+from turnout.autoscaler.model import Reason, Step
+from turnout.autoscaler.node_faults.model import Claim, NodeState, Rules, State, Word
+from turnout.autoscaler.node_faults.model import PassedOver as NodePassedOver
+from turnout.autoscaler.node_faults.model import Plan as NodePlan
+from turnout.autoscaler.node_faults.model import Step as NodeStep
+from turnout.jobs.model import JobKey
+from turnout.kube.client.events import EventRecorder, ObjectRef
+from turnout.kube.times import rfc3339
+
+log = logging.getLogger("turnout.autoscaler")
+
+# What a job's owner wants to know of without asking; the rest stands in the log.
+_TOLD = frozenset(
+    [
+        Reason.WAITS_FOR_ROOM,
+        Reason.NEEDS_MORE,
+        Reason.OVER_QUOTA,
+        Reason.REFUSED,
+        Reason.QUEUE_CLOSED,
+    ]
+)
+_REMEMBERED = 20_000  # what became of jobs' last changes
+_PODS_TOLD = 16  # of one shrink: a job has one Event for all
+_WARNINGS = frozenset([Reason.OVER_QUOTA, Reason.REFUSED])
+
+
+class DecisionEvents:
+    """Of jobs. about: what an Event on a job is about, None for one that is gone.
+
+    leaving: the pods that a step tells to go.
+    """
+
+    def __init__(
+        self,
+        recorder: EventRecorder,
+        about: Callable[[JobKey], ObjectRef | None],
+        leaving: Callable[[Step], Iterable[ObjectRef]],
+        metrics: Metrics,
+    ) -> None:
+        self._recorder, self._about, self._leaving, self._metrics = recorder, about, leaving, metrics
+        self._became: dict[JobKey, tuple[Step, str]] = {}
+
+    def decided(self, step: Step) -> None:
+        """A decision that is news."""
+        log.info("decided", extra=as_record(step))
+        if step.reason in _TOLD:
+            self._emit(step, "Warning" if step.reason in _WARNINGS else "Normal")
+
+    def became(self, step: Step, word: str) -> None:
+        """What became of a change: Written, DryRun, NotLeading, Overtaken or Refused. The same is told once."""
+        self._metrics.became(step, word)
+        if self._became.get(step.key) == (step, word):
+            return
+        self._became[step.key] = step, word
+        while len(self._became) > _REMEMBERED:
+            del self._became[next(iter(self._became))]
+        log.info("resized" if word == "Written" else "not_resized", extra={**as_record(step), "outcome": word})
+        if word != "Written":
+            return
+        self._emit(step, "Normal")
+        if step.workers < step.was:
+            for pod in islice(self._leaving(step), _PODS_TOLD):
+                self._recorder.emit(pod, "Normal", step.reason.value, f"leaves: {sentence(step)}", time.time())
+
+    def _emit(self, step: Step, type_: str) -> None:
+        if (ref := self._about(step.key)) is not None:
+            self._recorder.emit(ref, type_, step.reason.value, sentence(step), time.time())
+
+
+_BAD_NEWS = frozenset([Word.TAINTED, Word.TAINTED_AGAIN, Word.SUSPECTED, Word.STILL_FAULTY])
+_QUIET = frozenset([Word.STALE, Word.FORGOTTEN])  # for who debugs: a pod bears its verdict as long as it lives
+
+
+class NodeTeller:
+    """Of nodes, and of the pods that have spoken of one."""
+
+    def __init__(self, recorder: EventRecorder, rules: Rules, metrics: Metrics) -> None:
+        self._recorder, self._rules, self._metrics = recorder, rules, metrics.nodes
+        self._told: dict[tuple[str, Word, object], None] = {}
+        self._faults: dict[str, str] = {}
+
+    def looked(self, seen: NodeState, faults: Mapping[str, str], plan: NodePlan) -> None:
+        """Count where nodes stand, and tell once what is passed over. faults: records that cannot be read, by node."""
+        states = Counter(each.record.state for each in seen.nodes.values() if each.record is not None)
+        of = {state.value: states[state] for state in (State.SUSPECTED, State.ON_TRIAL)}
+        most = self._rules.most(seen.gpu_nodes)
+        self._metrics.seen({**of, "tainted": seen.tainted, "most": most, "gpus": seen.gpu_nodes})
+        for each in plan.passed_over:
+            self._passed_over(each)
+        for node, why in faults.items():
+            if self._faults.get(node) != why:
+                log.warning("node_record_unreadable", extra={"node": node, "why": why})
+        self._faults = dict(faults)
+
+    def became(self, step: NodeStep, outcome: str) -> None:
+        """What became of a step."""
+        self._metrics.became(step.word.value, outcome)
+        said = {"node": step.node, "reason": step.word.value, "detail": step.why, "outcome": outcome}
+        until = step.record.until if step.record is not None else None
+        log.log(
+            logging.DEBUG if step.word in _QUIET else logging.INFO,
+            "node_changed" if outcome == "Written" else "node_not_changed",
+            extra={**said, "pods": [claim.pod for claim in step.by], "until": until.isoformat() if until else ""},
+        )
+        if outcome != "Written" or step.word in _QUIET:
+            return
+        type_ = "Warning" if step.word in _BAD_NEWS else "Normal"
+        text = f"{step.why}{f' (until {rfc3339(until.timestamp())})' if until else ''}"
+        about = ObjectRef("Node", "v1", "", step.node, step.uid)
+        for ref in (about, *map(_pod, step.by)):
+            self._recorder.emit(ref, type_, step.word.value, f"{step.node}: {text}", time.time())
+
+    def _passed_over(self, each: NodePassedOver) -> None:
+        claim = each.claim
+        topic = claim.uid, each.word, claim.verdict.at if claim.verdict is not None else claim.fault
+        if topic in self._told:
+            return
+        self._told[topic] = None
+        while len(self._told) > _REMEMBERED:
+            del self._told[next(iter(self._told))]
+        self._metrics.passed_over(each.word.value)
+        fields = {"node": claim.node, "pod": claim.pod, "reason": each.word.value, "detail": each.why}
+        log.log(logging.DEBUG if each.word in _QUIET else logging.INFO, "verdict_passed_over", extra=fields)
+        if each.word not in _QUIET:
+            self._recorder.emit(_pod(claim), "Warning", each.word.value, f"{claim.node}: {each.why}", time.time())
+
+
+def _pod(claim: Claim) -> ObjectRef:
+    namespace, _, name = claim.pod.partition("/")
+    return ObjectRef("Pod", "v1", namespace, name, claim.uid)

@@ -1,0 +1,193 @@
+"""The lender's watches: nodes, pods, jobs of every kind, queues, the map; and how old what they show is."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from turnout.autoscaler.cache import Cache
+from turnout.autoscaler.node_faults.cache import FaultReportCache
+from turnout.autoscaler.observe import unmanaged_gangs
+from turnout.autoscaler.observe.trim_pod import slim
+from turnout.jobs.gang import POD_GROUP_PATHS, GangKey
+from turnout.jobs.model import JobKind
+from turnout.jobs.queues import koordinator, kueue, namespace, volcano
+from turnout.jobs.queues.model import Object, QueueSpec
+from turnout.kube.client.clock import Clock
+from turnout.kube.client.informer_factory import ConfigMapFollower, Handlers, InformerFactory
+from turnout.kube.client.reflector import Source
+from turnout.kube.objects import Node, ObjectMeta, Pod, Struct
+from turnout.kube.watch_events import Key
+from turnout.topology.sources.accept import Drawn, MapInUse, MapOutcome, draw
+
+log = logging.getLogger("turnout.autoscaler")
+
+_MAP_NOT_TAKEN = {MapOutcome.REJECTED: "map_rejected", MapOutcome.HELD: "map_held"}
+_LOCAL_QUEUES = "/apis/kueue.x-k8s.io/v1beta2/localqueues"
+
+
+# Where each dialect's queues are, and how one is read.
+_QUEUES: dict[str, Callable[[Object], QueueSpec]] = {
+    "/apis/scheduling.volcano.sh/v1beta1/queues": volcano.read,
+    "/api/v1/resourcequotas": namespace.read,
+    "/apis/scheduling.sigs.k8s.io/v1alpha1/elasticquotas": koordinator.read,
+    "/apis/scheduling.x-k8s.io/v1alpha1/elasticquotas": namespace.read_elastic,
+    "/apis/kueue.x-k8s.io/v1beta2/clusterqueues": kueue.read,
+    "/apis/kueue.x-k8s.io/v1beta2/cohorts": kueue.read_cohort,
+}
+
+
+def _at(path: str, key: Key | ObjectMeta) -> str:
+    """One object that speaks of a queue."""
+    return f"{path} {key.namespace}/{key.name}"
+
+
+class Class(Struct):
+    """A PriorityClass."""
+
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    value: int = 0
+
+
+class Whole(Struct):
+    """An object of which more is needed than any partial struct has."""
+
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    spec: dict[str, Any] | None = None
+    status: dict[str, Any] | None = None
+
+    def raw(self) -> dict[str, Any]:
+        """As plain values."""
+        made: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
+        return made
+
+
+class Sight(InformerFactory):
+    """Every watch of the lender. kinds: those whose jobs are resized.
+
+    configmaps: namespace/name of the topology map, and of what an admin says of all jobs. ward: of nodes that pods have
+    proven faulty, None where none is tainted. hold_large: a map that moves many hosts waits for the admin's word.
+    """
+
+    def __init__(
+        self,
+        view: Cache,
+        source: Source,
+        kinds: Mapping[str, JobKind],
+        clock: Clock,
+        rng: random.Random,
+        configmaps: tuple[str, str],
+        ward: FaultReportCache | None = None,
+        hold_large: bool = False,
+    ) -> None:
+        super().__init__(source, clock, rng)
+        self._view, self._ward = view, ward
+        self.news = asyncio.Event()
+        self._watch("nodes", "/api/v1/nodes", Node, self._put_node, self._drop_node)
+        self._watch("pods", "/api/v1/pods", Pod, self._put_pod, self._drop_pod)
+        self._watch(
+            "priorityclasses",
+            "/apis/scheduling.k8s.io/v1/priorityclasses",
+            Class,
+            lambda obj: view.put_class(obj.metadata.name, obj.value),
+            lambda key: view.put_class(key.name, None),
+        )
+        self._map, self._follower = MapInUse(hold_large), ConfigMapFollower(draw, self._take_map)
+        self.follow_configmap(configmaps[0], configmaps[0], self._follower)
+        orders = Handlers(lambda obj: view.put_standing(obj.data or {}), lambda _: view.put_standing({}), self.news.set)
+        self.watch_configmap(configmaps[1], configmaps[1], orders)
+        self._watch_groups()
+        self._watch_queues()
+        for kind in kinds.values():
+            self._watch_kind(kind)
+
+    def _watch(self, name: str, path: str, kind: type[Any], put: Any, drop: Any, **options: Any) -> None:
+        def put_trimmed(obj: Any) -> None:
+            # Nobody asks who wrote which field, and it holds all bytes that came with it.
+            obj.metadata.managed_fields = None
+            put(obj)
+
+        self.watch(name, path, kind, Handlers(put_trimmed, drop, self.news.set), **options)
+
+    def _watch_groups(self) -> None:
+        groups = self._view.strays
+        for dialect, path in POD_GROUP_PATHS.items():
+            self._watch(
+                path,
+                path,
+                Whole,
+                lambda obj, dialect=dialect: groups.put_group(unmanaged_gangs.read(dialect, obj.raw())),
+                lambda key, dialect=dialect: groups.drop_group(GangKey(key.namespace, key.name, dialect.value)),
+                optional=True,
+            )
+
+    def _watch_queues(self) -> None:
+        view = self._view
+        for path, read in _QUEUES.items():
+            self._watch(
+                path,
+                path,
+                Whole,
+                lambda obj, read=read, path=path: view.put_queue(read(obj.raw()), _at(path, obj.metadata)),
+                lambda key, path=path: view.drop_queue(_at(path, key)),
+                optional=True,
+            )
+        self._watch(
+            _LOCAL_QUEUES,
+            _LOCAL_QUEUES,
+            Whole,
+            lambda obj: view.put_local_queue(*kueue.local_queue(obj.raw()), kueue.goes_on(obj.raw())),
+            lambda key: view.put_local_queue(f"{key.namespace}/{key.name}", ""),
+            optional=True,
+        )
+
+    def _watch_kind(self, kind: JobKind) -> None:
+        view = self._view
+        self._watch(
+            kind.kind,
+            kind.path,
+            Whole,
+            lambda obj: view.put_job(kind.kind, obj.raw()),
+            lambda key: view.drop_job(key.uid),
+            optional=True,
+        )
+
+    @property
+    def map_looked_at(self) -> bool:
+        """True if the map, or that there is none, has been seen."""
+        return self._follower.has_synced
+
+    def _put_node(self, node: Node) -> None:
+        if self._ward is not None:
+            self._ward.put_node(node)
+        self._view.put_node(node)
+
+    def _drop_node(self, key: Key) -> None:
+        if self._ward is not None:
+            self._ward.drop_node(key.name)
+        self._view.drop_node(key.name)
+
+    def _put_pod(self, pod: Pod) -> None:
+        if self._ward is not None:
+            self._ward.put_pod(pod)
+        self._view.put_pod(slim(pod))
+
+    def _drop_pod(self, key: Key) -> None:
+        if self._ward is not None:
+            self._ward.drop_pod(key.uid)
+        self._view.drop_pod(key.uid)
+
+    def _take_map(self, drawn: Drawn | None, annotations: Mapping[str, str]) -> None:
+        verdict = self._map.take(drawn, annotations)
+        if verdict is None:
+            return
+        if verdict.fabric is not None:
+            self._view.use_map(verdict.fabric)
+        if (word := _MAP_NOT_TAKEN.get(verdict.outcome)) is not None:
+            log.warning(word, extra={"why": verdict.detail})
+        self.news.set()

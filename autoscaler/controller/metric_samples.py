@@ -1,0 +1,215 @@
+"""What a look comes to in numbers: of every queue always, of single jobs for as many as a page can bear.
+
+Nothing is counted over time here; metrics.py does that.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from heapq import nsmallest
+from math import isfinite
+
+from turnout.autoscaler.model import JobState, Queue, Reason, Step, Turn
+from turnout.jobs.model import JobKey, Life
+from turnout.jobs.queues.model import bounds_several
+from turnout.kube.pod_shape import PodShape
+from turnout.kube.times import since_1970
+
+MOST_JOBS = 200  # with series of their own: about a thousand lines of a page
+Start = tuple[float, float, float]  # the earliest, the likely and the latest, in seconds since 1970, or infinite
+Sample = tuple[str, tuple[str, ...], float]  # a family of FAMILIES, its labels' values, the number
+
+_QUEUE = ("queue",)
+_JOB = ("queue", "job_kind", "job_namespace", "job_name")  # a scrape has a `job` and a `namespace` of its own
+FAMILIES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "queue_gpus": ("GPUs of a queue: its limit, its own (deserved), used, free.", (*_QUEUE, "what")),
+    "queue_jobs": ("Jobs of a queue that run, that wait for their min, and that are suspended.", (*_QUEUE, "state")),
+    "queue_worker_gpus": ("GPUs of running workers up to the min, and above it.", (*_QUEUE, "part")),
+    "queue_lacking_gpus": ("GPUs that the waiting jobs of a queue lack to their min.", _QUEUE),
+    "queue_reasons": ("Jobs of a queue by the reason of the last decision.", (*_QUEUE, "reason")),
+    "queue_jobs_left_out": ("Jobs of a queue that have no series of their own here.", _QUEUE),
+    "job_gpus": ("GPUs of a job's running workers up to the min, and above it.", (*_JOB, "part")),
+    "job_reason": ("1 for the reason of the last decision on a job.", (*_JOB, "reason")),
+    "job_lacking_gpus": ("GPUs that a waiting job lacks to its min.", _JOB),
+    "job_waiting_since_timestamp_seconds": ("Since when a job waits for its min, in seconds since 1970.", _JOB),
+    "job_estimated_start_timestamp_seconds": (
+        "When a waiting job is expected to start, in seconds since 1970: at the earliest, likely, at the latest.",
+        (*_JOB, "bound"),
+    ),
+    "lender_sight_age_seconds": ("How long ago nodes or pods were last heard of.", ()),
+    "lender_last_look_timestamp_seconds": ("When it last decided, in seconds since 1970.", ()),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one look saw and decided, at now_s. since: of waiting jobs, since when."""
+
+    now_s: float = 0.0
+    jobs: Sequence[JobState] = ()
+    queues: Mapping[str, Queue] = field(default_factory=dict)
+    steps: Sequence[Step] = ()
+    since: Mapping[JobKey, float] = field(default_factory=dict)
+
+    def names(self) -> set[str]:
+        """Every queue that exists or that a job names."""
+        told = {name for name in self.queues if not bounds_several(name)}
+        return told | {each.job.queue for each in self.jobs}
+
+
+def waits_since(seen: JobState, now_s: float) -> float:
+    """When a job began to wait: when it was made, or, if it has run in part, when its oldest lost worker was made.
+
+    now_s: seconds since 1970, for one of which nothing tells.
+    """
+    lost = min((w.since_s for w in seen.living if w.row is None and w.since_s), default=now_s)
+    return lost if seen.placed or seen.done else since_1970(seen.job.created) or lost
+
+
+def lent(jobs: Iterable[JobState], gpu: str) -> Counter[str]:
+    """GPUs of workers above the min, by queue."""
+    found: Counter[str] = Counter()
+    for each in jobs:
+        if each.spare:
+            found[each.job.queue] += len(each.spare) * gpus_of(each.job.shape, gpu)
+    return found
+
+
+def samples(look: Look, starts: Mapping[JobKey, Start], gpu: str, most: int = MOST_JOBS) -> Iterator[Sample]:
+    """Every number of a look. starts: when waiting jobs may start. gpu: what a GPU is called. most: jobs by name."""
+    shown = _shown(look.jobs, gpu, most)
+    yield from _of_queues(look, gpu)
+    yield from _sums(look, gpu, shown)
+    yield "lender_last_look_timestamp_seconds", (), look.now_s
+    keys = {each.job.key for each in shown}
+    reasons = {step.key: step.reason for step in look.steps if step.key in keys}
+    for each in shown:
+        key = each.job.key
+        yield from _of_job(each, gpu, reasons.get(key), look.since.get(key), starts.get(key))
+
+
+@lru_cache(maxsize=4096)
+def gpus_of(shape: PodShape, gpu: str) -> int:
+    """How many GPUs one pod asks for."""
+    return next((amount for name, amount in shape.requests if name == gpu), 0)
+
+
+def _of_queues(look: Look, gpu: str) -> Iterator[Sample]:
+    for name, queue in look.queues.items():
+        if bounds_several(name):
+            continue
+        used, limit = queue.used.get(gpu, 0), queue.limit.get(gpu)
+        free = None if limit is None else max(0, limit - used)
+        told = {"limit": limit, "deserved": queue.deserved.get(gpu), "used": used, "free": free}
+        for what, amount in told.items():
+            if amount is not None:
+                yield "queue_gpus", (name, what), amount
+
+
+@dataclass(slots=True)
+class _Sums:
+    """What is summed over the jobs of one queue."""
+
+    states: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("runs", "waits", "suspended"), 0))
+    least_gpus: int = 0
+    elastic_gpus: int = 0
+    lacking_gpus: int = 0
+    left_out: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+
+    def add(self, seen: JobState, gpu: str) -> None:
+        """One more job, which is not shown so far."""
+        self.states[_state(seen)] += 1
+        least_gpus, elastic_gpus = _parts(seen, gpu)
+        self.least_gpus += least_gpus
+        self.elastic_gpus += elastic_gpus
+        self.lacking_gpus += _lacking(seen, gpu) if seen.waits else 0
+        self.left_out += 1
+
+    def told(self, name: str) -> Iterator[Sample]:
+        """A nought where there is nothing, so that a graph has no holes."""
+        for state, jobs in self.states.items():
+            yield "queue_jobs", (name, state), jobs
+        yield "queue_worker_gpus", (name, "min"), self.least_gpus
+        yield "queue_worker_gpus", (name, "elastic"), self.elastic_gpus
+        yield "queue_lacking_gpus", (name,), self.lacking_gpus
+        yield "queue_jobs_left_out", (name,), self.left_out
+        for reason, jobs in self.reasons.items():
+            yield "queue_reasons", (name, reason), jobs
+
+
+def _sums(look: Look, gpu: str, shown: Iterable[JobState]) -> Iterator[Sample]:
+    sums = {name: _Sums() for name in sorted(look.names())}
+    of: dict[JobKey, _Sums] = {}
+    for each in look.jobs:
+        mine = of[each.job.key] = sums[each.job.queue]
+        mine.add(each, gpu)
+    for each in shown:
+        of[each.job.key].left_out -= 1
+    for step in look.steps:
+        if (its := of.get(step.key)) is not None:
+            its.reasons[step.reason.value] += 1
+    for name, found in sums.items():
+        yield from found.told(name)
+
+
+def _of_job(
+    seen: JobState, gpu: str, reason: Reason | None, since_s: float | None, start: Start | None
+) -> Iterator[Sample]:
+    labels = (seen.job.queue, *seen.job.key)
+    for part, gpus in zip(("min", "elastic"), _parts(seen, gpu), strict=True):
+        yield "job_gpus", (*labels, part), gpus
+    if reason is not None:
+        yield "job_reason", (*labels, reason.value), 1
+    if not seen.waits:
+        return
+    yield "job_lacking_gpus", labels, _lacking(seen, gpu)
+    if since_s is not None:
+        yield "job_waiting_since_timestamp_seconds", labels, since_s
+    if start is not None:
+        for bound, at_s in zip(("early", "likely", "late"), start, strict=True):
+            if isfinite(at_s):  # of one that nobody can say there is no series
+                yield "job_estimated_start_timestamp_seconds", (*labels, bound), at_s
+
+
+def _shown(jobs: Iterable[JobState], gpu: str, most: int) -> list[JobState]:
+    """The jobs with series of their own: of each queue those that wait, by their turn, then those with most GPUs.
+
+    The first of every queue come before the second of any, so that no crowd hides the jobs of another queue.
+    """
+    by_queue: dict[str, list[JobState]] = defaultdict(list)
+    for each in jobs:
+        by_queue[each.job.queue].append(each)
+
+    def order(seen: JobState) -> tuple[bool, int, Turn]:
+        return not seen.waits, 0 if seen.waits else -seen.placed * gpus_of(seen.job.shape, gpu), seen.turn
+
+    places = [
+        (place, name, each)
+        for name, mine in sorted(by_queue.items())
+        for place, each in enumerate(nsmallest(most, mine, key=order))
+    ]
+    return [each for _, _, each in sorted(places, key=lambda found: found[:2])[:most]]
+
+
+def _state(seen: JobState) -> str:
+    if seen.job.life is Life.SUSPENDED:
+        return "suspended"
+    return "waits" if seen.waits else "runs"
+
+
+def _parts(seen: JobState, gpu: str) -> tuple[int, int]:
+    """GPUs of its running workers up to the min, and above it."""
+    gpus, least, placed = gpus_of(seen.job.shape, gpu), seen.job.bounds.least, seen.placed
+    return (gpus * placed, 0) if placed <= least else (gpus * least, gpus * (placed - least))
+
+
+def _lacking(seen: JobState, gpu: str) -> int:
+    """GPUs of the pods that are missing to the min, those of its other roles included."""
+    job = seen.job
+    workers = max(0, job.bounds.least - seen.placed - seen.done) * gpus_of(job.shape, gpu)
+    beside = zip(seen.beside or (0,) * len(job.beside), job.beside, strict=False)
+    return workers + sum(max(0, wanted - there) * gpus_of(shape, gpu) for there, (shape, wanted) in beside)

@@ -1,0 +1,224 @@
+"""The lender's metrics page: every queue always, single jobs for as many as a page can bear.
+
+Only who leads tells of queues and jobs: two replicas never tell the same GPU twice. What the numbers of a look are
+is known in metric_samples.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from turnout.autoscaler.controller import metric_samples
+from turnout.autoscaler.controller.metric_samples import FAMILIES, Look, Start, gpus_of
+from turnout.autoscaler.model import JobState, Observation, Policy, Reason, Step
+from turnout.jobs.model import JobKey
+from turnout.kube.client.clock import Clock, RealClock
+
+_DECIDE_S = (0.001, 0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+_OUTCOMES = ("Written", "DryRun", "Overtaken", "Refused", "NotLeading")
+_CHANGES = (
+    ("grow", Reason.IDLE_ROOM),
+    ("shrink", Reason.MAKES_ROOM),
+    ("shrink", Reason.ROOM_TAKEN),
+    ("shrink", Reason.RELEASED),
+)
+
+
+class Metrics:
+    """One page. gpu: the resource that counts as a GPU. restart_s: what a change costs a job that does not say."""
+
+    def __init__(self, gpu: str, clock: Clock | None = None, restart_s: float = Policy().restart_s) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self._gpu, self._clock, self._restart_s = gpu, clock or RealClock(), restart_s
+        self.registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        self.decide_s = Histogram(
+            "turnout_lender_decide_seconds", "Time for one decision.", buckets=_DECIDE_S, registry=registry
+        )
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"turnout_{name}", text, labels, registry=registry)
+
+        self.changes = counter(
+            "lender_changes", "Changes of size, by reason and outcome.", "queue", "direction", "reason", "outcome"
+        )
+        self._resized = counter("queue_resized_gpus", "GPUs of workers added or taken.", "queue", "direction")
+        self._restarts = counter(
+            "queue_restart_gpu_seconds", "GPU time that changes of size cost the jobs they were made of.", "queue"
+        )
+        self._lent = _Lent(
+            counter("queue_elastic_gpu_seconds", "Time for which workers above the min had GPUs.", "queue"), self._clock
+        )
+        self.leading = _Leading(
+            Gauge("turnout_lender_leading", "1 while this replica decides.", registry=registry), self._stopped
+        )
+        self.nodes = _OfNodes(registry)
+        self._look: Look | None = None
+        self._starts: Mapping[JobKey, Start] = {}
+        self._age_s = self._at_s = 0.0
+        self._by_key: dict[JobKey, JobState] = {}
+        self._meant: dict[JobKey, Step] = {}
+        self._begun: set[str] = set()
+        registry.register(_Lately(self._samples))
+
+    def seen(self, seen: Observation, steps: Iterable[Step], starts: Mapping[JobKey, Start] | None = None) -> None:
+        """What was seen, and what was decided on it. starts: as for `expects`; None: what was expected stays."""
+        self._age_s, self._at_s = seen.age_s, self._clock.monotonic()
+        self._lent.now(metric_samples.lent(seen.jobs, self._gpu))
+        before = self._look.since if self._look is not None else {}
+        now_s = self._clock.wall()
+        since = {
+            each.job.key: before.get(each.job.key) or metric_samples.waits_since(each, now_s)
+            for each in seen.jobs
+            if each.waits
+        }
+        self._look = Look(now_s, seen.jobs, seen.queues, tuple(steps), since)
+        if starts is not None:
+            self.expects(starts)
+        self._by_key = {}
+        if self._meant:
+            changing = {step.key for step in self._look.steps if step.changes}
+            self._meant = {key: step for key, step in self._meant.items() if key in changing}
+        for name in self._look.names() - self._begun:
+            self._begin(name)
+
+    def expects(self, starts: Mapping[JobKey, Start]) -> None:
+        """When waiting jobs are expected to start: of each the earliest, the likely and the latest moment."""
+        self._starts = starts
+
+    def became(self, step: Step, word: str) -> None:
+        """What became of a change. One that is only meant is counted once for as long as it stays the same."""
+        if word == "DryRun":
+            if self._meant.get(step.key) == step:
+                return
+            self._meant[step.key] = step
+        seen = self._job(step.key)
+        queue = seen.job.queue if seen is not None else ""
+        direction = "grow" if step.workers > step.was else "shrink"
+        self.changes.labels(queue, direction, step.reason.value, word).inc()
+        if word == "Written" and seen is not None:
+            gpus = gpus_of(seen.job.shape, self._gpu)
+            self._resized.labels(queue, direction).inc(gpus * abs(step.workers - step.was))
+            usual_s = self._restart_s if seen.job.bank.restart_s is None else seen.job.bank.restart_s
+            cost_s = 0.0 if step.at_start else usual_s
+            self._restarts.labels(queue).inc(gpus * min(seen.placed, step.workers) * cost_s)
+
+    def page(self) -> bytes:
+        """The page as Prometheus reads it."""
+        self._lent.until_now()
+        return generate_latest(self.registry)
+
+    def _samples(self) -> Iterator[metric_samples.Sample]:
+        if self._look is not None:
+            yield from metric_samples.samples(self._look, self._starts, self._gpu)
+            yield "lender_sight_age_seconds", (), self._age_s + self._clock.monotonic() - self._at_s
+
+    def _stopped(self) -> None:
+        """Somebody else looks after the queues from here on."""
+        self._lent.now({})
+        self.nodes.stopped()
+        self._look, self._starts, self._by_key, self._meant = None, {}, {}, {}
+
+    def _job(self, key: JobKey) -> JobState | None:
+        if not self._by_key and self._look is not None:
+            self._by_key = {each.job.key: each for each in self._look.jobs}
+        return self._by_key.get(key)
+
+    def _begin(self, queue: str) -> None:
+        """Every count of a queue begins with nought: Prometheus sees no rise in a series that was not there before."""
+        self._begun.add(queue)
+        self._lent.gpu_seconds.labels(queue)
+        self._restarts.labels(queue)
+        for direction, reason in _CHANGES:
+            self._resized.labels(queue, direction)
+            for word in _OUTCOMES:
+                self.changes.labels(queue, direction, reason.value, word)
+
+
+class _OfNodes:
+    """What is counted of nodes that pods have accused."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        text = "Nodes that are tainted, suspected or on trial, how many may be tainted, and how many offer GPUs."
+        self._now = Gauge("turnout_judged_nodes", text, ("what",), registry=registry)
+        self._changes = Counter(
+            "turnout_node_changes", "Changes of nodes, by reason and outcome.", ("reason", "outcome"), registry=registry
+        )
+        self._passed_over = Counter(
+            "turnout_node_verdicts_passed_over", "Verdicts without effect, by why.", ("reason",), registry=registry
+        )
+
+    def seen(self, counts: Mapping[str, int]) -> None:
+        """How many nodes stand where."""
+        for what, count in counts.items():
+            self._now.labels(what).set(count)
+
+    def became(self, word: str, outcome: str) -> None:
+        """One step."""
+        self._changes.labels(word, outcome).inc()
+
+    def passed_over(self, word: str) -> None:
+        """One verdict, for one reason."""
+        self._passed_over.labels(word).inc()
+
+    def stopped(self) -> None:
+        """Somebody else looks after the nodes from here on."""
+        self._now.clear()
+
+
+class _Leading:
+    """The gauge of who leads. stopped: called when it is no longer this replica."""
+
+    def __init__(self, gauge: Gauge, stopped: Callable[[], None]) -> None:
+        self._gauge, self._stopped = gauge, stopped
+
+    def set(self, leads: int) -> None:
+        self._gauge.set(leads)
+        if not leads:
+            self._stopped()
+
+
+class _Lent:
+    """Adds up for how long GPUs are lent, by queue."""
+
+    def __init__(self, gpu_seconds: Counter, clock: Clock) -> None:
+        self.gpu_seconds, self._clock = gpu_seconds, clock
+        self._gpus: Mapping[str, int] = {}
+        self._at_s = 0.0
+
+    def now(self, gpus: Mapping[str, int]) -> None:
+        """So many are lent from now on, by queue."""
+        self.until_now()
+        self._gpus, self._at_s = gpus, self._clock.monotonic()
+
+    def until_now(self) -> None:
+        """Count what has been lent since it was last counted."""
+        now_s = self._clock.monotonic()
+        for queue, gpus in self._gpus.items():
+            self.gpu_seconds.labels(queue).inc(gpus * (now_s - self._at_s))
+        self._at_s = now_s
+
+
+class _Lately(Collector):
+    """The numbers of the last look, worked out when somebody reads the page and not at each look."""
+
+    def __init__(self, samples: Callable[[], Iterable[metric_samples.Sample]]) -> None:
+        self._samples = samples
+
+    def collect(self) -> Iterator[Metric]:
+        found = {name: GaugeMetricFamily(f"turnout_{name}", text, labels=of) for name, (text, of) in FAMILIES.items()}
+        for name, labels, amount in self._samples():
+            found[name].add_metric(labels, amount)
+        yield from found.values()

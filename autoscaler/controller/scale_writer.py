@@ -1,0 +1,287 @@
+"""The one way in which the lender changes anything: a patch of a job's size, valid for one version of it.
+
+Dry run gates it: then a plan is only told. Who leads is asked before each write, so that a leader that was paused
+and wakes writes nothing. What the API server refuses is tried again, less and less often. A person who scales a job
+before we ever did is noted on it: who comes after us sees it there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from turnout.autoscaler.model import Observation, Reason, Step
+from turnout.autoscaler.scaling.job_annotations import overruled
+from turnout.jobs.model import Change, JobKey, JobKind
+from turnout.kube import labels
+from turnout.kube.backoff import Backoff
+from turnout.kube.errors import CallError, Conflict, Forbidden, NotFound, Rejected
+
+log = logging.getLogger("turnout.autoscaler")
+
+FIELD_MANAGER = "turnout-autoscaler"
+AGAIN = Backoff(first_s=1.0, most_s=60.0)  # between two tries of a change that was refused
+_NOT_OURS = (Reason.RIGID, Reason.REFUSED, Reason.SUSPENDED)  # whose size means nothing to us
+_GONE = 1000  # jobs that are remembered after they are gone
+TOGETHER = 16  # writes in flight
+MOST_GROWTHS = 128  # of one look: who comes to wait meanwhile is served before the rest
+Object = Mapping[str, Any]
+Notes = Callable[[Step], Mapping[str, str]]
+
+
+def _nobody(_: Step) -> tuple[str, ...]:
+    return ()
+
+
+class Jobs(Protocol):
+    """What is asked of a Client."""
+
+    async def patch(self, path: str, body: Any, content_type: str, field_manager: str) -> bytes:
+        """The object as patched. Raises Conflict when its version is not the body's."""
+
+    async def create(self, path: str, body: Any) -> bytes:
+        """The object as made. Raises Conflict when there is one of its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """A change that did not get through. times: in a row, at_s: the last one. why: "" when nobody has said no."""
+
+    uid: str
+    times: int
+    at_s: float
+    wait_s: float
+    why: str
+
+    def holds(self, raw: Object, now_s: float) -> bool:
+        """Is it too early for the next try? A clock that was set back makes nobody wait."""
+        return self.uid == raw["metadata"].get("uid", "") and 0 <= now_s - self.at_s < self.wait_s
+
+
+class ScaleWriter:
+    """Carries out plans. told: called with every step that changes a job, and the word for what became of it.
+
+    term: the number of the term in which we lead, None while we do not.
+    """
+
+    def __init__(
+        self,
+        jobs: Jobs,
+        kinds: Mapping[str, JobKind],
+        term: Callable[[], int | None],
+        told: Callable[[Step, str], None],
+        dry_run: bool = True,
+    ) -> None:
+        self._jobs, self._kinds, self._term, self._told, self.dry_run = jobs, kinds, term, told, dry_run
+        self._sent: dict[JobKey, str] = {}  # the versions that were written over and may still be shown
+        self._refused: dict[JobKey, _Refusal] = {}
+        self._followed: dict[JobKey, str] = {}  # the names of what came after the last changes
+        self._looked: dict[JobKey, Object] = {}  # the objects that were looked at for what a person did
+        self._made: dict[JobKey, tuple[str, int]] = {}  # uid and size of those that we have never written
+
+    def held_back(self, raw: Mapping[JobKey, Object], now_s: float) -> dict[JobKey, str]:
+        """The jobs that the API server lets nobody resize for now, and its words. raw: every job that is there."""
+        for key in self._refused.keys() - raw.keys():
+            del self._refused[key]
+        return {key: said.why for key, said in self._refused.items() if said.why and said.holds(raw[key], now_s)}
+
+    async def carry_out(
+        self,
+        steps: Iterable[Step],
+        raw: Mapping[JobKey, Object],
+        notes: Notes,
+        now_s: float,
+        leaving: Callable[[Step], tuple[str, ...]] = _nobody,
+    ) -> int:
+        """Write what changes, shrinking first; how many jobs were resized. steps: of every job.
+
+        notes: what is noted on a job that a step changes. leaving: the pods that a shrink means. Of growths, only so
+        many: the next look sees what came.
+        """
+        steps = list(steps)
+        by_hand = self._scaled_by_hand(steps, raw)
+        mine = [step for step in steps if step.changes and step.key not in by_hand]  # else decided before it was known
+        written = 0
+        for some in _in_turns(mine):
+            tries = (self._fenced(step.key, raw, now_s, self._try(step, leaving, raw, notes, now_s)) for step in some)
+            written += sum(await asyncio.gather(*tries))
+        for step in steps:
+            if step.reason is Reason.NOT_READY and step.key in raw and not self.dry_run:
+                await self._fenced(step.key, raw, now_s, self._again(step.key, raw[step.key], now_s))
+        for key, size in by_hand.items():
+            if not self.dry_run:
+                await self._fenced(key, raw, now_s, self._note_wish(key, raw[key], size, now_s))
+        return written
+
+    async def _fenced(
+        self, key: JobKey, raw: Mapping[JobKey, Object], now_s: float, writing: Coroutine[None, None, bool]
+    ) -> bool:
+        """Write one job. What fails for its sake alone, by a fault of its or of ours, keeps nobody else waiting.
+
+        It counts as refused then, so that it is told on the job, and tried again less and less often.
+        """
+        try:
+            return await writing
+        except Exception as error:
+            log.exception("job_not_written", extra={"job": str(key)})
+            if key in raw:
+                self._note(key, raw[key], f"it cannot be written: {error!r}", now_s)
+            return False
+
+    def _scaled_by_hand(self, steps: list[Step], raw: Mapping[JobKey, Object]) -> dict[JobKey, int]:
+        """The jobs whose size somebody has changed since the last look, of those that we have never written.
+
+        With the size that they had. Of all others their own note says it.
+        """
+        found = {}
+        for step in steps:
+            there = raw.get(step.key)
+            if there is None or self._looked.get(step.key) is there or step.reason in _NOT_OURS or step.was < 1:
+                continue
+            meta = there["metadata"]
+            if labels.WROTE_WORKERS in (meta.get("annotations") or {}):
+                self._looked[step.key] = there
+                self._made.pop(step.key, None)
+                continue
+            uid = meta.get("uid", "")
+            had_uid, had = self._made.get(step.key, (uid, step.was))
+            self._made[step.key] = uid, had if had_uid == uid else step.was
+            if had_uid == uid and had != step.was:
+                found[step.key] = had  # looked at again until it is noted
+            else:
+                self._looked[step.key] = there
+        if len(self._looked) > len(raw) + _GONE:
+            self._looked = {key: there for key, there in self._looked.items() if key in raw}
+            for known in (self._made, self._sent, self._followed):
+                for key in known.keys() - raw.keys():
+                    known.pop(key)
+        return found
+
+    async def _note_wish(self, key: JobKey, raw: Object, size: int, now_s: float) -> bool:
+        """Write the size that it had as if it were ours, so that the one it has now reads as a person's wish."""
+        if self._leading(raw, now_s) is None:
+            return False
+        change = self._kinds[key.kind].resize(raw, size)
+        notes = {labels.WROTE_WORKERS: str(size), labels.SUBMITTED_WORKERS: str(size)}
+        meta = {"resourceVersion": raw["metadata"]["resourceVersion"], "annotations": notes}
+        try:
+            await self._jobs.patch(change.path, {"metadata": meta}, change.form, FIELD_MANAGER)
+        except CallError as error:
+            log.info("wish_not_noted", extra={"job": str(key), "why": str(error)})  # the next look tries again
+            return False
+        log.info("wish_noted", extra={"job": str(key), "was": size})
+        return True
+
+    def _may_try(self, key: JobKey, raw: Object, now_s: float) -> bool:
+        said = self._refused.get(key)
+        return self._sent.get(key) != raw["metadata"]["resourceVersion"] and not (said and said.holds(raw, now_s))
+
+    async def _try(
+        self,
+        step: Step,
+        leaving: Callable[[Step], tuple[str, ...]],
+        jobs: Mapping[JobKey, Object],
+        notes: Notes,
+        now_s: float,
+    ) -> bool:
+        raw = jobs.get(step.key)
+        if self.dry_run:
+            self._told(step, "DryRun")
+        elif raw is not None and (term := self._leading(raw, now_s)) is None:
+            self._told(step, "NotLeading")
+        elif raw is not None and self._may_try(step.key, raw, now_s):
+            change = self._kinds[step.key.kind].change(raw, step.workers, leaving(step))
+            return await self._write(step, raw, stamped(change, {**notes(step), labels.TERM: str(term)}), now_s)
+        return False
+
+    def _leading(self, raw: Object, now_s: float) -> int | None:
+        """Our term, asked at the last moment; None when the Lease is not ours, or a later term has written this job."""
+        term = self._term()
+        said = raw["metadata"].get("annotations") or {}
+        return None if term is None or overruled(said, term, now_s) else term
+
+    async def _write(self, step: Step, raw: Object, change: Change, now_s: float) -> bool:
+        try:
+            await self._jobs.patch(change.path, change.body, change.form, FIELD_MANAGER)
+        except (Conflict, NotFound):
+            self._told(step, "Overtaken")  # somebody changed it under our hands: the next look sees how
+            return False
+        except CallError as error:
+            log.warning("resize_failed", extra={"job": str(step.key), "why": str(error)})
+            self._note(step.key, raw, _said_no(error), now_s, error.retry_after_s)
+            self._told(step, "Refused")
+            return False
+        self._refused.pop(step.key, None)
+        self._sent[step.key] = raw["metadata"]["resourceVersion"]
+        if change.then is not None and not await self._follow(step.key, raw, change.then, now_s):
+            self._told(step, "Refused")
+            return False
+        self._told(step, "Written")
+        return True
+
+    async def _again(self, key: JobKey, raw: Object, now_s: float) -> bool:
+        """A job does not follow: what should have come after its last change may have been lost."""
+        again = self._kinds[key.kind].again
+        change = again(raw) if again is not None and self._may_try(key, raw, now_s) else None
+        if change is None or self._followed.get(key) == change.body["metadata"]["name"]:
+            return False
+        return await self._follow(key, raw, change, now_s)
+
+    async def _follow(self, key: JobKey, raw: Object, change: Change, now_s: float) -> bool:
+        """Write what comes after a change, once: that there is one of its name means that it was written."""
+        try:
+            if self._leading(raw, now_s) is None:
+                return False
+            await self._jobs.create(change.path, change.body)
+        except Conflict:
+            pass
+        except CallError as error:
+            log.warning("not_followed", extra={"job": str(key), "why": str(error)})
+            self._note(key, raw, _said_no(error), now_s, error.retry_after_s)
+            return False
+        self._followed[key] = change.body["metadata"]["name"]
+        return True
+
+    def _note(self, key: JobKey, raw: Object, why: str, now_s: float, retry_after_s: float = 0.0) -> None:
+        """Remember that this did not get through. why: "" when nobody has said no."""
+        uid, last = raw["metadata"].get("uid", ""), self._refused.get(key)
+        times = 1 + (last.times if last is not None and last.uid == uid else 0)
+        self._refused[key] = _Refusal(uid, times, now_s, AGAIN.wait_s(times, 1.0, retry_after_s), why)
+
+
+def _said_no(error: CallError) -> str:
+    """The API server's words; a server that did not answer has not said no."""
+    return error.message if isinstance(error, Forbidden | Rejected) else ""
+
+
+def without(seen: Observation, held: Mapping[JobKey, str]) -> Observation:
+    """The same, with these jobs as ones that cannot be resized: neither counted on to give, nor kept room for."""
+    if not held:
+        return seen
+    jobs = tuple(
+        replace(each, job=replace(each.job, refused=each.job.refused or held[each.job.key]))
+        if each.job.key in held
+        else each
+        for each in seen.jobs
+    )
+    return replace(seen, jobs=jobs)
+
+
+def _in_turns(steps: list[Step]) -> Iterator[list[Step]]:
+    """Steps that are written together: all shrinks first, then some growths."""
+    shrinks = [step for step in steps if step.workers < step.was]
+    growths = [step for step in steps if step.workers > step.was][:MOST_GROWTHS]
+    for some in (shrinks, growths):
+        for at in range(0, len(some), TOGETHER):
+            yield some[at : at + TOGETHER]
+
+
+def stamped(change: Change, notes: Mapping[str, str]) -> Change:
+    """A change with notes on the job."""
+    body = json.loads(json.dumps(change.body))
+    body["metadata"].setdefault("annotations", {}).update(notes)
+    return replace(change, body=body)

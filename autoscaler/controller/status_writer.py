@@ -1,0 +1,107 @@
+"""Writes what is not a job's size: each queue's status, and marks on pods. Neither ever holds a decision up."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+from turnout.autoscaler.controller.scale_writer import FIELD_MANAGER
+from turnout.autoscaler.reporting.pod_annotations import Mark
+from turnout.autoscaler.reporting.queue_status import LABEL, name_of
+from turnout.kube.client.apply import MERGE, put
+from turnout.kube.client.apply import Store as Putting
+from turnout.kube.client.clock import Clock
+from turnout.kube.errors import CallError, NotFound
+
+log = logging.getLogger("turnout.autoscaler")
+
+EACH_S = 10.0
+MOST_MARKS = 200  # of one round
+TOGETHER = 8
+
+
+class Store(Putting, Protocol):
+    """What is asked of a Client."""
+
+    async def delete(self, path: str) -> bytes:
+        """Raises NotFound for one that is gone."""
+
+
+class StatusWriter:
+    """Writes every few seconds while `run` runs. namespace: of the ConfigMaps.
+
+    pages: each queue's data, by queue. marks: what pods lack. leads: only a leader writes.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        namespace: str,
+        clock: Clock,
+        pages: Callable[[], Mapping[str, Mapping[str, str]]],
+        marks: Callable[[], Iterable[Mark]],
+        leads: Callable[[], bool],
+    ) -> None:
+        self._store, self._namespace, self._clock = store, namespace, clock
+        self._pages, self._marks, self._leads = pages, marks, leads
+        self._written: dict[str, Mapping[str, str]] = {}
+
+    async def run(self) -> None:
+        """Until cancelled. A write that fails is told; the next round tries again."""
+        while True:
+            await self._clock.sleep(EACH_S)
+            if self._leads():
+                await self.round()
+            else:
+                self._written.clear()  # somebody else writes them now
+
+    async def round(self) -> None:
+        """Write what has changed since the last round."""
+        pages = self._pages()
+        for queue in self._written.keys() - pages.keys():
+            await self._drop(queue)
+        changed = [(queue, data) for queue, data in pages.items() if self._written.get(queue) != data]
+        marks = [mark for mark, _ in zip(self._marks(), range(MOST_MARKS), strict=False)]
+        work = [self._write(queue, data) for queue, data in changed] + [self._mark(mark) for mark in marks]
+        for at in range(0, len(work), TOGETHER):
+            await asyncio.gather(*work[at : at + TOGETHER])
+
+    async def _write(self, queue: str, data: Mapping[str, str]) -> None:
+        name = name_of(queue)
+        body = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": name, "labels": {LABEL: "true", "app.kubernetes.io/part-of": "turnout"}},
+            "data": dict(data),
+        }
+        try:
+            await put(self._store, self._path(name), body, FIELD_MANAGER)
+        except CallError as error:
+            log.info("status_not_written", extra={"queue": queue, "why": str(error)})
+        else:
+            self._written[queue] = data
+
+    async def _drop(self, queue: str) -> None:
+        try:
+            await self._store.delete(self._path(name_of(queue)))
+        except NotFound:
+            pass
+        except CallError as error:
+            log.info("status_not_removed", extra={"queue": queue, "why": str(error)})
+            return
+        del self._written[queue]
+
+    async def _mark(self, mark: Mark) -> None:
+        path = f"/api/v1/namespaces/{mark.namespace}/pods/{mark.name}"
+        body = {"metadata": {"annotations": dict(mark.notes)}}
+        try:
+            await self._store.patch(path, body, MERGE, FIELD_MANAGER)
+        except NotFound:
+            return  # gone before it was marked
+        except CallError as error:
+            log.info("pod_not_marked", extra={"pod": f"{mark.namespace}/{mark.name}", "why": str(error)})
+
+    def _path(self, name: str) -> str:
+        return f"/api/v1/namespaces/{self._namespace}/configmaps/{name}"

@@ -1,0 +1,147 @@
+"""Taints nodes that pods have proven faulty, and frees them: the one way in which the lender changes a node.
+
+Dry run gates it, and who leads is asked before each write. A node is read just before it is written, and the write is
+valid for that version of it alone: a taint that somebody else puts there at the same moment stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from turnout.autoscaler.controller.scale_writer import AGAIN, FIELD_MANAGER
+from turnout.autoscaler.node_faults import model
+from turnout.autoscaler.node_faults.cache import FaultReportCache
+from turnout.autoscaler.node_faults.model import BadRecord, Claim, NodeState, Plan, Record, Rules, Standing, Step, Word
+from turnout.autoscaler.node_faults.taint_policy import judge
+from turnout.kube import labels
+from turnout.kube.client.apply import MERGE
+from turnout.kube.client.clock import Clock
+from turnout.kube.errors import CallError, Conflict, NotFound
+from turnout.kube.nodes import taints
+
+log = logging.getLogger("turnout.autoscaler")
+
+GATHER_S = 0.2  # the pods of a job speak at once
+LOOK_EACH_S = 5.0  # taints expire without anybody changing anything
+SHOWN_WITHIN_S = 30.0  # what was written is shown by the watch long before
+VALUE = "true"  # of the taint
+
+
+class Nodes(Protocol):
+    """What is asked of a Client."""
+
+    async def get(self, path: str) -> bytes:
+        """The object. Raises NotFound."""
+
+    async def patch(self, path: str, body: Any, content_type: str, field_manager: str) -> bytes:
+        """The object as patched. Raises Conflict when its version is not the body's."""
+
+
+class Tells(Protocol):
+    """Who is told what becomes of nodes."""
+
+    def looked(self, seen: NodeState, faults: Mapping[str, str], plan: Plan) -> None:
+        """Each look, before anything is done. faults: records that cannot be read, by node."""
+
+    def became(self, step: Step, outcome: str) -> None:
+        """What became of a step: Written, DryRun, NotLeading, Overtaken or Refused."""
+
+
+class TaintWriter:
+    """Looks and acts while `run` runs. leads: asked before each write. news: set when there is something."""
+
+    def __init__(
+        self,
+        nodes: Nodes,
+        ward: FaultReportCache,
+        rules: Rules,
+        leads: Callable[[], bool],
+        tells: Tells,
+        clock: Clock,
+        news: asyncio.Event,
+        dry_run: bool = True,
+    ) -> None:
+        self._nodes, self._ward, self._rules, self._leads, self._tells = nodes, ward, rules, leads, tells
+        self._clock, self._news, self.dry_run = clock, news, dry_run
+        self._wrote: dict[str, tuple[Step, float]] = {}
+        self._refused: dict[str, tuple[int, float]] = {}  # how often, and until when it is not tried again
+        self._told: dict[str, tuple[Word, tuple[Claim, ...]]] = {}  # by a dry run
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            self._news.clear()
+            await self.look(time.time())
+            try:
+                async with asyncio.timeout(LOOK_EACH_S):
+                    await self._news.wait()
+            except TimeoutError:
+                continue
+            await self._clock.sleep(GATHER_S)
+
+    async def look(self, now_s: float) -> int:
+        """One look; how many nodes were written."""
+        at_s = self._clock.monotonic()
+        for name, (step, wrote_s) in list(self._wrote.items()):
+            if self._ward.shows(step) or at_s - wrote_s > SHOWN_WITHIN_S:
+                del self._wrote[name]
+        seen = self._ward.seen({name: step for name, (step, _) in self._wrote.items()})
+        plan = judge(seen, self._rules, now_s)
+        self._tells.looked(seen, self._ward.faults, plan)
+        self._ward.forget(now_s - self._rules.fresh_s)
+        written = 0
+        for step in plan.steps:
+            if at_s >= self._refused.get(step.node, (0, 0.0))[1]:
+                written += await self._do(step, seen.nodes[step.node], at_s)
+        return written
+
+    async def _do(self, step: Step, decided_on: Standing, at_s: float) -> bool:
+        if self.dry_run:
+            meant = step.word, step.by
+            if self._told.get(step.node) != meant:
+                self._told[step.node] = meant
+                self._tells.became(step, "DryRun")
+            return False
+        try:
+            outcome = await self._write(step, decided_on)
+        except (Conflict, NotFound):
+            outcome = "Overtaken"  # the next look sees how
+        except (CallError, msgspec.DecodeError) as error:
+            times = self._refused.get(step.node, (0, 0.0))[0] + 1
+            self._refused[step.node] = times, at_s + AGAIN.wait_s(times, 1.0, getattr(error, "retry_after_s", 0.0))
+            log.warning("node_not_written", extra={"node": step.node, "why": str(error)})
+            outcome = "Refused"
+        self._tells.became(step, outcome)
+        if outcome == "Written":
+            self._refused.pop(step.node, None)
+            self._wrote[step.node] = step, at_s
+        return outcome == "Written"
+
+    async def _write(self, step: Step, decided_on: Standing) -> str:
+        """Of the node as it is at this moment, which must be what was decided on."""
+        path, key = f"/api/v1/nodes/{step.node}", self._rules.key
+        node = msgspec.json.decode(await self._nodes.get(path))
+        if not self._leads():
+            return "NotLeading"
+        bears = taints.bears(node, key)
+        if (node["metadata"]["uid"], bears, _record(node)) != (decided_on.uid, decided_on.tainted, decided_on.record):
+            return "Overtaken"
+        changed = taints.with_taint(node, key, VALUE) if step.taints else taints.without_taint(node, key)
+        notes = {labels.NODE_RECORD: None if step.record is None else model.write(step.record)}
+        body = taints.change(node, notes, None if bears == step.taints else changed)
+        await self._nodes.patch(path, body, MERGE, FIELD_MANAGER)
+        return "Written"
+
+
+def _record(node: dict[str, Any]) -> Record | None:
+    text = (node["metadata"].get("annotations") or {}).get(labels.NODE_RECORD)
+    try:
+        return None if text is None else model.read(text)
+    except BadRecord:
+        return None

@@ -1,0 +1,1 @@
+"""Nodes that are tainted because pods have proven them faulty."""

@@ -1,0 +1,132 @@
+"""What the watches have shown of nodes and of what pods say of them. Nodes of which there is nothing to say cost a bit.
+
+A pod that has said something may go at once, as those of a failed worker do: its word is kept as long as it is fresh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from turnout.autoscaler.node_faults.model import BadRecord, Claim, NodeState, Record, Standing, Step, read
+from turnout.kube import labels
+from turnout.kube.errors import KubeError
+from turnout.kube.nodes import fault_report
+from turnout.kube.objects import Node, Pod
+from turnout.kube.pod_shape import amount
+
+MOST_GONE = 1_000  # pods that are gone, and of which a claim is kept
+
+
+class FaultReportCache:
+    """Changed by the watches. news: called when there may be something to decide.
+
+    faults: records that cannot be read, by node.
+    """
+
+    def __init__(self, key: str, gpu: str, news: Callable[[], None] = lambda: None) -> None:
+        self._key, self._gpu, self._news = key, gpu, news
+        self._nodes: dict[str, Standing] = {}
+        self._notable: set[str] = set()
+        self._gpu_nodes = 0
+        self._claims: dict[str, tuple[str, Claim]] = {}  # by the pod's uid, with the text that it was read from
+        self._gone: dict[str, None] = {}
+        self.faults: dict[str, str] = {}
+
+    def put_node(self, node: Node) -> None:
+        """A node as it is now."""
+        name, before = node.metadata.name, self._nodes.get(node.metadata.name)
+        tainted = any(taint.key == self._key for taint in node.spec.taints or ())
+        standing = Standing(node.metadata.uid, self._offers(node), tainted, self._record(node))
+        self._count(before, -1)
+        self._count(standing, 1)
+        self._nodes[name] = standing
+        notable = tainted or standing.record is not None
+        (self._notable.add if notable else self._notable.discard)(name)
+        if notable and standing != before:
+            self._news()
+
+    def drop_node(self, name: str) -> None:
+        """A node is gone, and what was said of it."""
+        self._count(self._nodes.pop(name, None), -1)
+        self._notable.discard(name)
+        self.faults.pop(name, None)
+        for uid in [uid for uid, (_, claim) in self._claims.items() if claim.node == name]:
+            self._forget(uid)
+
+    def put_pod(self, pod: Pod) -> None:
+        """A pod as it is now."""
+        text = (pod.metadata.annotations or {}).get(labels.NODE_VERDICT)
+        had = self._claims.get(pod.metadata.uid)
+        if text is None or (had is not None and had[0] == text and had[1].node == pod.spec.node_name):
+            return
+        claim = _claim(pod, text)
+        self._claims[pod.metadata.uid] = text, claim
+        fine = claim.verdict is not None and claim.verdict.kind is fault_report.Kind.FINE
+        if not fine or claim.node in self._notable:  # thousands that are fine are no news
+            self._news()
+
+    def drop_pod(self, uid: str) -> None:
+        """A pod is gone: what it has said stays a while."""
+        if uid in self._claims:
+            self._gone[uid] = None
+            while len(self._gone) > MOST_GONE:
+                self._forget(next(iter(self._gone)))
+
+    def forget(self, before_s: float) -> None:
+        """Drop what was said before then: nothing follows from it any more."""
+        for uid in [uid for uid, (_, said) in self._claims.items() if said.verdict and said.verdict.at_s < before_s]:
+            self._forget(uid)
+
+    def seen(self, wrote: Mapping[str, Step]) -> NodeState:
+        """All of it. wrote: what was written on nodes and may not have been shown yet."""
+        claims = tuple(claim for _, claim in self._claims.values())
+        names = self._notable | {claim.node for claim in claims} | wrote.keys()
+        nodes = {name: self._nodes[name] for name in sorted(names) if name in self._nodes}
+        for name in nodes.keys() & wrote.keys():
+            nodes[name] = replace(nodes[name], record=wrote[name].record, tainted=wrote[name].taints)
+        return NodeState(nodes, claims, self._gpu_nodes, sum(each.tainted for each in nodes.values()))
+
+    def shows(self, step: Step) -> bool:
+        """Is a node as this step has made it?"""
+        standing = self._nodes.get(step.node)
+        return standing is None or (standing.record, standing.tainted) == (step.record, step.taints)
+
+    def _record(self, node: Node) -> Record | None:
+        name, text = node.metadata.name, (node.metadata.annotations or {}).get(labels.NODE_RECORD)
+        self.faults.pop(name, None)
+        if text is None:
+            return None
+        try:
+            return read(text)
+        except BadRecord as error:
+            self.faults[name] = str(error)
+            return None
+
+    def _offers(self, node: Node) -> bool:
+        for offered in (node.status.allocatable, node.status.capacity):
+            try:
+                if amount(self._gpu, (offered or {}).get(self._gpu, 0)) > 0:
+                    return True
+            except KubeError:
+                continue  # a number that nobody can read is none
+        return False
+
+    def _count(self, standing: Standing | None, sign: int) -> None:
+        if standing is not None and standing.gpus:
+            self._gpu_nodes += sign
+
+    def _forget(self, uid: str) -> None:
+        self._claims.pop(uid, None)
+        self._gone.pop(uid, None)
+
+
+def _claim(pod: Pod, text: str) -> Claim:
+    meta = pod.metadata
+    owners = meta.owner_references or ()
+    owner = next((each.uid for each in owners if each.controller), meta.uid)
+    name = f"{meta.namespace}/{meta.name}"
+    try:
+        return Claim(name, meta.uid, owner, pod.spec.node_name, fault_report.read(text))
+    except fault_report.BadVerdict as error:
+        return Claim(name, meta.uid, owner, pod.spec.node_name, None, str(error))

@@ -1,0 +1,202 @@
+"""The nouns of tainted nodes: what is written on a node, what a pod has said of one, what is done about it and why.
+
+All memory is the record, an annotation of the node: who comes after us reads it there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+
+from turnout.kube import labels
+from turnout.kube.errors import KubeError
+from turnout.kube.nodes.fault_report import Count, Kind, Moment, Name, Text, Verdict
+
+MOST_PROOFS = 8  # on a node: the first ones, which made it be tainted
+MOST_RECORD_BYTES = 16 << 10
+
+
+class State(StrEnum):
+    """Where a node stands that was ever proven faulty."""
+
+    SUSPECTED = "suspected"  # fewer verdicts than are needed
+    TAINTED = "tainted"
+    ON_TRIAL = "on_trial"  # its time is up: the next failure taints it for twice as long
+    CLEARED = "cleared"  # found fine, or freed by hand: only what was heard before is remembered
+
+
+class Word(StrEnum):
+    """What became of a node, or of what a pod says of it: the same in log, metric and Event."""
+
+    TAINTED = "NodeTainted"
+    TAINTED_AGAIN = "NodeTaintedAgain"
+    SUSPECTED = "NodeSuspected"
+    STILL_FAULTY = "NodeStillFaulty"
+    EXPIRED = "TaintExpired"
+    RECOVERED = "NodeRecovered"
+    FREED = "FreedByHand"
+    FORGOTTEN = "RecordForgotten"
+    SHARE_REACHED = "ShareReached"
+    BY_HAND = "TaintedByHand"
+    BAD_VERDICT = "BadVerdict"
+    OTHER_NODE = "OtherNode"
+    UNKNOWN_NODE = "UnknownNode"
+    NO_GPUS = "NodeWithoutGpus"
+    STALE = "StaleVerdict"
+    ONLY_SLOW = "OnlySlow"
+    ONLY_A_LINK = "OnlyALink"
+    ALONE = "CheckedAlone"
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """When a node is tainted. key: of the taint. share: of the GPU nodes, at most, and one in any case.
+
+    verdicts: of pods of so many owners. taint_s: how long at first; each time that it fails again twice as long, up to
+    most_s. fresh_s: a verdict that is older says nothing; ahead_s: so much may the clock of a node be ahead of ours.
+    slow: slow nodes are tainted, too.
+    """
+
+    key: str = labels.FAULTY
+    share: float = 0.1
+    verdicts: int = 1
+    taint_s: float = 3600.0
+    most_s: float = 7 * 86_400.0
+    fresh_s: float = 600.0
+    ahead_s: float = 60.0
+    slow: bool = False
+
+    def most(self, gpu_nodes: int) -> int:
+        """How many nodes may be tainted at once."""
+        return max(1, int(self.share * gpu_nodes + 1e-9))
+
+    def lasts_s(self, times: int) -> float:
+        """How long a node is tainted for the time of this number, 1 for the first."""
+        return min(self.taint_s * 2.0 ** min(times - 1, 64), max(self.most_s, self.taint_s))
+
+
+class Proof(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One verdict that counted. pod: namespace/name. owner: uid of what made the pod, of the pod where nothing did."""
+
+    pod: Annotated[str, msgspec.Meta(max_length=507)]
+    owner: Name
+    at: Moment
+    kind: Kind = Kind.FAULTY
+    cause: Name = ""
+    why: Text = ""
+    by: Name = ""
+    round: Count = 0
+
+
+class Record(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What stands on a node. heard: what pods have said up to then is dealt with. times: it was tainted so often.
+
+    until: when the state ends by itself.
+    """
+
+    state: State
+    since: Moment
+    heard: Moment
+    until: Moment | None = None
+    times: Count = 0
+    proofs: Annotated[tuple[Proof, ...], msgspec.Meta(max_length=MOST_PROOFS)] = ()
+
+    @property
+    def owners(self) -> int:
+        """Of how many independent owners' pods its proofs are."""
+        return len({proof.owner for proof in self.proofs})
+
+
+class BadRecord(KubeError):
+    """A node's annotation is no record: somebody has changed it by hand. It counts as none."""
+
+
+_decoder = msgspec.json.Decoder(Record)
+
+
+def read(text: str) -> Record:
+    """Raises BadRecord."""
+    raw = text.encode("utf-8", "replace")
+    if len(raw) > MOST_RECORD_BYTES:
+        raise BadRecord(f"it has {len(raw)} bytes: {MOST_RECORD_BYTES} at most")
+    try:
+        return _decoder.decode(raw)
+    except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
+        raise BadRecord(str(error)[:200]) from error
+
+
+def write(record: Record) -> str:
+    """The annotation's text."""
+    return msgspec.json.encode(record).decode()
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a pod says of the node that the API server has bound it to, "" for none. verdict: None where it is none.
+
+    uid, owner: as the API server has them. fault: what is wrong with it.
+    """
+
+    pod: str
+    uid: str
+    owner: str
+    node: str
+    verdict: Verdict | None
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One node. tainted: it bears a taint of our key, whoever put it there."""
+
+    uid: str
+    gpus: bool
+    tainted: bool = False
+    record: Record | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """What decides. nodes: those of which there is anything to say, by name. claims: also of pods that are gone.
+
+    gpu_nodes: how many there are; tainted: how many of them bear the taint.
+    """
+
+    nodes: Mapping[str, Standing]
+    claims: tuple[Claim, ...]
+    gpu_nodes: int
+    tainted: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One node's change. record: what stands on it from then on, None for nothing. by: the pods that said so."""
+
+    node: str
+    uid: str
+    word: Word
+    taints: bool
+    record: Record | None
+    why: str
+    by: tuple[Claim, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PassedOver:
+    """A claim from which nothing follows now."""
+
+    claim: Claim
+    word: Word
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """steps: one for each node at most."""
+
+    steps: tuple[Step, ...]
+    passed_over: tuple[PassedOver, ...]

@@ -1,0 +1,208 @@
+"""Which nodes are tainted, and which no longer, by what pods have said of them. A pure function of one sight.
+
+A verdict counts if the API server has bound its pod to that node, if it is fresh, and if nobody has dealt with it. What
+comes later counts more: a check that passes clears a node. Never more than a share of the GPU nodes is tainted by us.
+Source: DL-82, DL-97
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from turnout.autoscaler.node_faults.model import (
+    MOST_PROOFS,
+    Claim,
+    NodeState,
+    PassedOver,
+    Plan,
+    Proof,
+    Record,
+    Rules,
+    Standing,
+    State,
+    Step,
+    Word,
+)
+from turnout.kube.nodes.fault_report import Kind, Verdict, moment
+
+_NETWORK = "network"  # what such causes begin with
+_OURS_NOT = (None, State.CLEARED, State.SUSPECTED, State.ON_TRIAL)  # in which we have no taint on a node
+
+
+def judge(seen: NodeState, rules: Rules, now_s: float) -> Plan:
+    """What is to be done now. Steps that take a taint away come first, then the node that was accused first."""
+    passed_over: list[PassedOver] = []
+    said = defaultdict[str, list[tuple[Claim, Verdict]]](list)
+    for claim in seen.claims:
+        if (no := _void(claim, seen, rules, now_s)) is not None:
+            passed_over.append(no)
+        elif (verdict := claim.verdict) is not None and not _old(seen.nodes[claim.node].record, verdict):
+            said[claim.node].append((claim, verdict))
+    turns = [_Turn(name, standing, rules, now_s) for name, standing in seen.nodes.items()]
+    for turn in turns:
+        turn.take(sorted(said.get(turn.name, ()), key=_when))
+    steps = []
+    taints, most = seen.tainted, rules.most(seen.gpu_nodes)
+    for turn in sorted(turns, key=lambda turn: (turn.taints, turn.accused_s, turn.name)):
+        if not turn.changed:
+            continue
+        if turn.taints and not turn.standing.tainted:
+            if taints >= most:
+                why = f"{taints} of {seen.gpu_nodes} GPU nodes are tainted already, {most} may be"
+                passed_over += (PassedOver(claim, Word.SHARE_REACHED, why) for claim in turn.by)
+                continue
+            taints += 1
+        steps.append(turn.step())
+    return Plan(tuple(steps), tuple(passed_over))
+
+
+def _when(said: tuple[Claim, Verdict]) -> tuple[float, str]:
+    return said[1].at_s, said[0].uid
+
+
+def _old(record: Record | None, verdict: Verdict) -> bool:
+    """Was it dealt with? Verdicts on one node are of one clock."""
+    return record is not None and verdict.at <= record.heard
+
+
+def _void(claim: Claim, seen: NodeState, rules: Rules, now_s: float) -> PassedOver | None:
+    """Why this claim says nothing, if it does not."""
+    verdict, standing = claim.verdict, seen.nodes.get(claim.node)
+    if verdict is None:
+        return PassedOver(claim, Word.BAD_VERDICT, claim.fault)
+    age_s = now_s - verdict.at_s
+    if not claim.node or verdict.node not in ("", claim.node):
+        why = f"it speaks of node {verdict.node!r}, and its pod is bound to {claim.node or 'none'!r}"
+        return PassedOver(claim, Word.OTHER_NODE, why)
+    if standing is None:
+        return PassedOver(claim, Word.UNKNOWN_NODE, f"there is no node {claim.node!r}")
+    if not -rules.ahead_s <= age_s <= rules.fresh_s:
+        how = f"{age_s:.0f} s old" if age_s > 0 else f"of {-age_s:.0f} s ahead of now"
+        return PassedOver(claim, Word.STALE, f"it is {how}")
+    if _old(standing.record, verdict):
+        return None
+    if verdict.kind is Kind.FINE:
+        network = (
+            any(proof.cause.startswith(_NETWORK) for proof in standing.record.proofs) if standing.record else False
+        )
+        why = "of a network no node can tell alone, and this one's is in doubt"
+        return PassedOver(claim, Word.ALONE, why) if network and verdict.members < 2 else None
+    if verdict.kind is Kind.LINK:
+        return PassedOver(claim, Word.ONLY_A_LINK, "neither end of a link between two nodes is to blame")
+    if verdict.kind is Kind.SLOW and not rules.slow:
+        return PassedOver(claim, Word.ONLY_SLOW, "slow nodes are not tainted here")
+    if not standing.gpus:
+        return PassedOver(claim, Word.NO_GPUS, "only nodes that offer GPUs are tainted")
+    if standing.tainted and (standing.record.state if standing.record else None) in _OURS_NOT:
+        return PassedOver(claim, Word.BY_HAND, "somebody has tainted it already, and has to free it")
+    return None
+
+
+@dataclass(slots=True)
+class _Turn:
+    """One node, gone through what is said of it in the order of time."""
+
+    name: str
+    standing: Standing
+    rules: Rules
+    now_s: float
+    record: Record | None = None
+    word: Word | None = None
+    why: str = ""
+    accused_s: float = 0.0
+    by: tuple[Claim, ...] = ()
+
+    def take(self, said: Sequence[tuple[Claim, Verdict]]) -> None:
+        """All that is said, and what time alone has ended."""
+        self.record = self.standing.record
+        if self._is(State.TAINTED) and not self.standing.tainted:
+            self._become(State.CLEARED, Word.FREED, "its taint was taken away by hand", heard_s=self.now_s)
+        before = self.record
+        for claim, verdict in said:
+            if _old(before, verdict):
+                continue
+            self.by = (*self.by, claim)
+            if verdict.kind is Kind.FINE:
+                self._fine(claim, verdict)
+            else:
+                self._failed(claim, verdict)
+        self._ends()
+
+    def _is(self, state: State) -> bool:
+        return self.record is not None and self.record.state is state
+
+    def _fine(self, claim: Claim, verdict: Verdict) -> None:
+        if self.record is not None and not self._is(State.CLEARED):
+            self._become(State.CLEARED, Word.RECOVERED, f"{claim.pod} has passed a check here", heard_s=verdict.at_s)
+
+    def _failed(self, claim: Claim, verdict: Verdict) -> None:
+        had = self.record
+        proofs = had.proofs if had is not None and had.state in (State.SUSPECTED, State.TAINTED) else ()
+        proof = Proof(
+            claim.pod, claim.owner, verdict.at, verdict.kind, verdict.cause, verdict.why, verdict.by, verdict.round
+        )
+        proofs = (*proofs, proof)[:MOST_PROOFS]
+        times = had.times if had is not None and had.state in (State.TAINTED, State.ON_TRIAL) else 0
+        why = f"{verdict.cause or verdict.kind.value}: {verdict.why}" if verdict.why else verdict.kind.value
+        why = f"{claim.pod} says {why}"
+        self.accused_s = self.accused_s or verdict.at_s
+        if had is not None and had.state is State.TAINTED:
+            self.record = msgspec.structs.replace(had, heard=verdict.at, proofs=proofs)
+            self.word, self.why = self.word or Word.STILL_FAULTY, self.why or why
+            return
+        enough = times > 0 or len({each.owner for each in proofs}) >= self.rules.verdicts
+        if not enough:
+            text = f"{why}; verdicts of {self.rules.verdicts} owners are needed"
+            lasts_s = self.rules.taint_s
+            self._become(State.SUSPECTED, Word.SUSPECTED, text, verdict.at_s, lasts_s, proofs)
+            return
+        word = Word.TAINTED_AGAIN if times else Word.TAINTED
+        self._become(State.TAINTED, word, why, verdict.at_s, self.rules.lasts_s(times + 1), proofs, times + 1)
+
+    def _become(
+        self, state: State, word: Word, why: str, heard_s: float, lasts_s: float | None = None,
+        proofs: tuple[Proof, ...] = (), times: int = 0,
+    ) -> None:  # fmt: skip
+        until = None if lasts_s is None else moment(self.now_s + lasts_s)
+        heard_s = max(heard_s, self.record.heard.timestamp() if self.record is not None else heard_s)
+        self.record = Record(state, moment(self.now_s), moment(heard_s), until, times, proofs)
+        self.word, self.why = word, why
+
+    def _ends(self) -> None:
+        """A taint's time is up, or there is nothing left to remember."""
+        had = self.record
+        if had is None:
+            return
+        over = had.until is not None and self.now_s >= had.until.timestamp()
+        if had.state is State.TAINTED and over:
+            trial = moment(self.now_s + max(self.rules.most_s, self.rules.taint_s))
+            since = moment(self.now_s)
+            self.record = msgspec.structs.replace(had, state=State.ON_TRIAL, since=since, until=trial)
+            self.word, self.why = Word.EXPIRED, "its time is up: the next check there decides"
+            return
+        fresh = self.now_s - had.heard.timestamp() <= self.rules.fresh_s + self.rules.ahead_s
+        if had.state is State.CLEARED and not fresh:
+            self.record, self.word, self.why = None, Word.FORGOTTEN, "nothing more was heard of it"
+        elif had.state in (State.SUSPECTED, State.ON_TRIAL) and over:
+            kept = Record(State.CLEARED, moment(self.now_s), had.heard)  # the old word must not count once more
+            self.record, self.word, self.why = kept if fresh else None, Word.FORGOTTEN, "nothing more was heard of it"
+
+    @property
+    def changed(self) -> bool:
+        """Is something else to stand on the node?"""
+        return self.word is not None and self.record != self.standing.record
+
+    @property
+    def taints(self) -> bool:
+        """Is it to bear the taint from then on? A taint that is not ours stays."""
+        ours = self.standing.record is not None and self.standing.record.state is State.TAINTED
+        return self._is(State.TAINTED) or (self.standing.tainted and not ours)
+
+    def step(self) -> Step:
+        """What comes of it."""
+        assert self.word is not None
+        return Step(self.name, self.standing.uid, self.word, self.taints, self.record, self.why, self.by)

@@ -1,1 +1,0 @@
-"""Which nodes are tainted, since pods have proven them faulty."""

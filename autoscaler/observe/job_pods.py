@@ -1,0 +1,69 @@
+"""The pods of a job, as its kind marks them: whose a pod is where its owner does not say it, and its number there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+import msgspec
+
+from turnout.autoscaler.model import Worker
+from turnout.jobs.model import JobKey, JobKind
+from turnout.jobs.pod_identity import USUAL, PodMarks, Said
+from turnout.kube.objects import OwnerReference, Pod
+from turnout.kube.times import since_1970
+
+
+def said(pod: Pod) -> Said:
+    """Labels and annotations of a pod."""
+    return {**(pod.metadata.labels or {}), **(pod.metadata.annotations or {})}
+
+
+def owned(pod: Pod, kinds: Iterable[JobKind], uids: Mapping[JobKey, str]) -> Pod:
+    """The pod with the job that its labels name among its owners, before all others.
+
+    kinds: those that name one on pods. uids: of the jobs that are known; one that is not known yet goes by its key.
+    """
+    marks = said(pod)
+    refs = pod.metadata.owner_references or []
+    for kind in kinds:
+        if name := kind.pods.job(marks):
+            key = JobKey(kind.kind, pod.metadata.namespace, name)
+            uid = uids.get(key, str(key))
+            refs = [OwnerReference(kind.kind, name, uid), *(ref for ref in refs if ref.uid not in (uid, str(key)))]
+    if refs is pod.metadata.owner_references or not refs:
+        return pod
+    return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, owner_references=refs))
+
+
+def naming(kinds: Mapping[str, JobKind]) -> tuple[JobKind, ...]:
+    """The kinds of which pods name their job."""
+    return tuple(kind for kind in kinds.values() if kind.pods.job is not USUAL.job)
+
+
+def split(marks: PodMarks, role: str, pods: Iterable[Pod]) -> tuple[list[Pod], list[Pod]]:
+    """The workers of a job, and its pods of other roles. role: of a worker, "" where there is no other."""
+    mine: list[Pod] = []
+    rest: list[Pod] = []
+    for pod in pods:
+        theirs = marks.role(said(pod), pod.metadata.name) if role else ""
+        (mine if theirs in ("", role) else rest).append(pod)
+    return mine, rest
+
+
+def workers(marks: PodMarks, pods: Iterable[Pod], row: Callable[[str], int | None]) -> tuple[Worker, ...]:
+    """The workers of a job by index. row: of a node by its name."""
+    found = [
+        Worker(
+            marks.index(said(pod), pod.metadata.name),
+            row(pod.spec.node_name),
+            leaving=bool(pod.metadata.deletion_timestamp),
+            since_s=since_1970(pod.status.start_time or pod.metadata.creation_timestamp) or 0.0,
+            name=pod.metadata.name,
+        )
+        for pod in pods
+    ]
+    if not marks.ordered:
+        return tuple(sorted(found, key=lambda worker: (worker.index, worker.since_s, worker.row or 0)))
+    found.sort(key=lambda worker: (worker.leaving, worker.index, worker.since_s, worker.name))
+    return tuple(replace(worker, index=at) for at, worker in enumerate(found))

@@ -1,0 +1,122 @@
+"""Where pods can run: nodes, what is left on each, under which switch it is, and how many are lost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turnout.autoscaler.capacity import Capacity
+from turnout.autoscaler.model import UNKNOWN_NODE, JobState
+from turnout.autoscaler.observe.switch_map import switches
+from turnout.kube.errors import KubeError
+from turnout.kube.node_capacity import Charge, ClusterSnapshot
+from turnout.kube.objects import Node, Pod
+from turnout.kube.pod_shape import PodShape, amount
+from turnout.topology.fabric import EMPTY, Fabric
+
+_OVER = ("Succeeded", "Failed")
+
+
+class NodeCache:
+    """total: what all nodes offer together, by resource."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, Node] = {}
+        self._snapshot = ClusterSnapshot()
+        self._laid_out = True  # does every node have a row?
+        self._unready: set[str] = set()
+        self._switches: tuple[NDArray[np.int32], ...] | None = None  # None until they are worked out anew
+        self.total: Counter[str] = Counter()
+        self._fabric: Fabric = EMPTY
+
+    def use_map(self, fabric: Fabric) -> None:
+        """Go by this map from the next look on."""
+        self._fabric, self._switches = fabric, None
+
+    def put_node(self, node: Node) -> Collection[str]:
+        """A node as it is now. The uids of the pods that are on a node we did not know."""
+        name = node.metadata.name
+        new = name not in self._nodes
+        self._offer(self._nodes.get(name), -1)
+        self._offer(node, 1)
+        (self._unready.discard if _ready(node) else self._unready.add)(name)
+        self._nodes[name] = node
+        self._laid_out &= self._snapshot.put_node(node)
+        if not new:
+            return ()
+        self._switches = None
+        return self._snapshot.pods_on(name)
+
+    def drop_node(self, name: str) -> Collection[str]:
+        """A node is gone; its row stays, without room. The uids of the pods that were on it."""
+        self._offer(self._nodes.pop(name, None), -1)
+        self._unready.discard(name)
+        self._snapshot.drop_node(name)
+        return self._snapshot.pods_on(name)
+
+    def put_pod(self, pod: Pod, shape: PodShape) -> None:
+        """A pod takes room while it is on a node and not over."""
+        if pod.spec.node_name and pod.status.phase not in _OVER:
+            self._snapshot.charge(pod.metadata.uid, Charge(pod.spec.node_name, shape, pod.spec.priority or 0))
+        else:
+            self._snapshot.release(pod.metadata.uid)
+
+    def drop_pod(self, uid: str) -> None:
+        """A pod is gone."""
+        self._snapshot.release(uid)
+
+    def settle(self) -> bool:
+        """Give every node its row, once for all that came since the last look. Have rows moved?"""
+        if self._laid_out:
+            return False
+        self._snapshot.lay_out(sorted(self._nodes))
+        self._laid_out, self._switches = True, None
+        return True
+
+    def row(self, node: str) -> int | None:
+        """A node's row; ELSEWHERE for one that we do not know, None for no node."""
+        if not node:
+            return None
+        return self._snapshot.row_of[node] if node in self._nodes else UNKNOWN_NODE
+
+    def names(self) -> Sequence[str]:
+        """Of the nodes, by row."""
+        return self._snapshot.order
+
+    def unready(self) -> float:
+        """The share of nodes that are not ready."""
+        return len(self._unready) / max(1, len(self._nodes))
+
+    def room(self, shapes: Iterable[PodShape]) -> Capacity:
+        """What is left on the nodes, for every shape that somebody may ask for."""
+        shapes = set(shapes)
+        for shape in shapes:
+            self._snapshot.vector(shape)  # every resource gets its column first
+        takes = {shape: self._snapshot.vector(shape) for shape in shapes}
+        admits = {shape: self._snapshot.admitted(shape).copy() for shape in shapes}
+        if self._switches is None:
+            rows = sorted(self._snapshot.row_of, key=self._snapshot.row_of.__getitem__)
+            self._switches = switches(self._fabric, (self._nodes.get(name) for name in rows))
+        return Capacity(self._snapshot.columns, self._snapshot.free(), takes, admits, self._switches)
+
+    def _offer(self, node: Node | None, sign: int) -> None:
+        """Count what a node offers in the cluster's total."""
+        for what, text in ((node.status.allocatable or {}) if node is not None else {}).items():
+            try:
+                self.total[what] += sign * amount(what, text)
+            except KubeError:
+                continue  # a resource that nobody can count is nobody's
+
+
+def shapes_of(seen: Collection[JobState]) -> set[PodShape]:
+    """Every shape of pods that one of these may ask for."""
+    found = {pool.shape for pool in {each.pool for each in seen}}
+    found.update(shape for each in seen if each.job.beside for shape, _ in each.job.beside)
+    return found
+
+
+def _ready(node: Node) -> bool:
+    return all(each.status == "True" for each in node.status.conditions or () if each.type == "Ready")

@@ -1,0 +1,103 @@
+"""What each queue may have at one moment, of whatever dialect, as the decision is charged against it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from turnout.autoscaler.model import JobState, Queue
+from turnout.jobs.queues import koordinator
+from turnout.jobs.queues.model import Amounts, Demand, Dialect, QueueSpec, Share
+from turnout.jobs.queues.registry import shares
+
+STOPPED = "stopped/"  # what a LocalQueue that takes nothing is called by
+
+
+class Shares:
+    """Queues as their owners wrote them, by where each was seen, and what jobs ask of them."""
+
+    def __init__(self) -> None:
+        self._specs: dict[str, QueueSpec] = {}
+        self._mins: dict[str, Counter[str]] = {}
+        self._stopped: dict[str, str] = {}  # a LocalQueue that takes nothing -> its ClusterQueue
+        self.of_namespace: Mapping[str, str] = {}  # of pods that name none, but for the namespace's own
+
+    def put(self, queue: QueueSpec, at: str) -> bool:
+        """A queue as it is now. at: its object. Has the queue of some namespace changed by it?"""
+        self._specs[at] = queue
+        return queue.dialect is Dialect.KOORDINATOR and self._paid_for()
+
+    def drop(self, at: str) -> bool:
+        """A queue's object is gone. Has the queue of some namespace changed by it?"""
+        queue = self._specs.pop(at, None)
+        return queue is not None and queue.dialect is Dialect.KOORDINATOR and self._paid_for()
+
+    def stop(self, local_queue: str, cluster_queue: str) -> str:
+        """A LocalQueue takes nothing: it leads to a closed queue of its own, which is within its ClusterQueue."""
+        name = f"{STOPPED}{local_queue}"
+        self._stopped[name] = cluster_queue
+        return name
+
+    def go_on(self, local_queue: str, cluster_queue: str) -> str:
+        """It takes something, or is gone: it leads to its ClusterQueue, "" for none."""
+        self._stopped.pop(f"{STOPPED}{local_queue}", None)
+        return cluster_queue
+
+    def ask(self, seen: JobState, times: int) -> None:
+        """A job's min is asked of its queue, or with times -1 no longer."""
+        mins = self._mins.setdefault(seen.job.queue, Counter())
+        job = seen.job
+        for shape, pods in ((job.shape, job.bounds.least), *job.beside):
+            for what, amount in shape.requests:
+                mins[what] += times * amount * pods
+
+    def at_present(self, used: Mapping[str, Amounts], bare: Mapping[str, Amounts], total: Amounts) -> dict[str, Queue]:
+        """Every queue's share. used: by queue, by pods on nodes; bare: by those of no job. total: of all nodes."""
+        used = {**used}
+        for name, above in self._stopped.items():
+            used[above] = Counter(used.get(above, {})) + Counter(used.get(name, {}))
+        asked = {name: Counter(mins) for name, mins in self._mins.items()}
+        for name, amounts in bare.items():
+            asked.setdefault(name, Counter()).update(amounts)
+        asked = {name: left for name, amounts in asked.items() if (left := +amounts)}
+        found = shares(self._specs.values(), Demand(used, asked, total)) if self._specs else {}
+        queues = {name: _queue(name, share) for name, share in found.items()}
+        for name, above in self._stopped.items():
+            queues[name] = Queue(name, used=dict(used.get(name, {})), open=False, within=above)
+        return queues
+
+    def _paid_for(self) -> bool:
+        before, self.of_namespace = self.of_namespace, koordinator.by_namespace(self._specs.values())
+        return before != self.of_namespace
+
+
+def as_queues_allow(jobs: Iterable[JobState], queues: Mapping[str, Queue]) -> Iterable[JobState]:
+    """The same, with those refused that cannot be resized where they are."""
+    unsafe = {name: queue for name, queue in queues.items() if queue.refused or queue.hazard}
+    return _refused(jobs, unsafe) if unsafe else jobs
+
+
+def _refused(jobs: Iterable[JobState], unsafe: Mapping[str, Queue]) -> Iterator[JobState]:
+    for each in jobs:
+        queue = unsafe.get(each.job.queue)
+        why = "" if queue is None else queue.refused or ("" if each.job.lifted else queue.hazard)
+        yield replace(each, job=replace(each.job, refused=why)) if why and not each.job.refused else each
+
+
+def _queue(name: str, share: Share) -> Queue:
+    return Queue(
+        name,
+        share.limit,
+        share.deserved,
+        dict(share.used),
+        share.open,
+        share.headroom,
+        share.within,
+        share.kept,
+        share.called,
+        share.refused,
+        share.hazard,
+        share.faults,
+        share.strict,
+    )

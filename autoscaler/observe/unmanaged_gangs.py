@@ -1,0 +1,203 @@
+"""Gangs of kinds that we do not know, which wait all the same: pods without a node, and PodGroups without pods.
+
+They are never resized. While they wait for GPUs, room is made for them as for any job. Source:
+docs/facts/autoscaling.md 6 (act on PodGroups that are Pending or Inqueue); XD-03.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from turnout.autoscaler.model import JobState, Worker
+from turnout.jobs.gang import POD_GROUP_VERSIONS, Dialect, GangKey, membership
+from turnout.jobs.kinds.annotations import spread
+from turnout.jobs.model import Bounds, Job, JobKey, Object, Order
+from turnout.kube.errors import KubeError
+from turnout.kube.objects import Pod
+from turnout.kube.pod_shape import PodShape, amount
+
+_WAITING = ("", "Pending", "Inqueue", "PreScheduling", "Scheduling")
+_OVER = ("Succeeded", "Failed")
+_MOST_MEMBERS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A PodGroup. least: of its members, None when it does not say. shape: of one, by minResources; None without."""
+
+    key: GangKey
+    uid: str
+    owners: tuple[str, ...]
+    created: str
+    queue: str
+    priority_class: str
+    waits: bool
+    least: int | None
+    shape: PodShape | None
+
+
+def read(dialect: Dialect, raw: Object) -> Group:
+    """A PodGroup of one dialect; what cannot be read of it counts as unsaid."""
+    meta, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
+    least = spec.get("minMember")
+    if isinstance(least, bool) or not isinstance(least, int) or not 0 < least <= _MOST_MEMBERS:
+        least = None
+    return Group(
+        GangKey(meta.get("namespace", ""), meta["name"], dialect.value),
+        meta.get("uid", ""),
+        tuple(each.get("uid", "") for each in meta.get("ownerReferences") or ()),
+        meta.get("creationTimestamp") or "",
+        str(spec.get("queue") or ""),
+        str(spec.get("priorityClassName") or ""),
+        (status.get("phase") or "") in _WAITING,
+        least,
+        None if least is None else _one_of(spec.get("minResources"), least),
+    )
+
+
+def _one_of(told: Any, members: int) -> PodShape | None:
+    """A member's share of minResources."""
+    if not isinstance(told, dict) or not told:
+        return None
+    if not all(isinstance(text, str | int | float) for text in told.values()):
+        return None
+    try:
+        shares = {what: -(-amount(what, text) // members) for what, text in told.items() if what != "pods"}
+    except KubeError:
+        return None
+    return PodShape(requests=tuple(sorted({**{what: one for what, one in shares.items() if one}, "pods": 1}.items())))
+
+
+class UnmanagedGangs:
+    """Pods and PodGroups of nobody's job. gpus: does a pod of this shape ask for what is lent?"""
+
+    def __init__(self, gpus: Callable[[PodShape], bool]) -> None:
+        self._gpus = gpus
+        self._gangs: dict[GangKey, dict[str, tuple[Pod, PodShape]]] = {}
+        self._of: dict[str, GangKey] = {}
+        self._waiting: Counter[GangKey] = Counter()
+        self._groups: dict[GangKey, Group] = {}
+        self.about: dict[JobKey, tuple[str, str, str]] = {}  # of the last look: kind, API version and uid, for Events
+
+    def put_pod(self, pod: Pod, shape: PodShape) -> None:
+        """A pod that no job of a known kind owns, as it is now."""
+        uid = pod.metadata.uid
+        self.drop_pod(uid)
+        if pod.status.phase in _OVER or pod.metadata.deletion_timestamp or not self._gpus(shape):
+            return
+        key = membership(pod).key
+        self._of[uid] = key
+        self._gangs.setdefault(key, {})[uid] = pod, shape
+        self._waiting[key] += not pod.spec.node_name
+
+    def drop_pod(self, uid: str) -> None:
+        """It is gone, or somebody's."""
+        key = self._of.pop(uid, None)
+        if key is None:
+            return
+        pod, _ = self._gangs[key].pop(uid)
+        self._waiting[key] -= not pod.spec.node_name
+        if not self._gangs[key]:
+            del self._gangs[key], self._waiting[key]
+
+    def put_group(self, group: Group) -> None:
+        """A PodGroup as it is now."""
+        self._groups[group.key] = group
+
+    def drop_group(self, key: GangKey) -> None:
+        """A PodGroup is gone."""
+        self._groups.pop(key, None)
+
+    def waiting(
+        self,
+        known: Collection[str],
+        row: Callable[[str], int | None],
+        queue: Callable[[Pod | None, Group | None], str],
+        value: Callable[[str], int],
+    ) -> Iterator[JobState]:
+        """The gangs that wait. known: uids of jobs, whose gangs are theirs. row, queue, value: of a node's name, of a
+        pod and its group, of a PriorityClass.
+        """
+        self.about = {}
+        keys = {key for key, count in self._waiting.items() if count}
+        keys |= {key for key, group in self._groups.items() if group.waits and group.shape is not None}
+        for key in sorted(keys):
+            group = self._groups.get(key)
+            members = list(self._gangs.get(key, {}).values())
+            owners = {o.uid for pod, _ in members for o in pod.metadata.owner_references or ()}
+            owners.update(group.owners if group is not None else ())
+            if owners.isdisjoint(known):
+                seen = self._seen(key, group, members, row, queue, value)
+                if seen is not None:
+                    yield seen
+
+    def all(self) -> Iterator[tuple[JobKey, Group | None, list[tuple[Pod, PodShape]]]]:
+        """Return every gang, running or waiting: its name, its PodGroup and its members, in order."""
+        for key in sorted(self._gangs):
+            group = self._groups.get(key)
+            name = JobKey("Pod" if group is None else "PodGroup", key.namespace, key.name)
+            yield name, group, list(self._gangs[key].values())
+
+    def _seen(
+        self, key: GangKey, group: Group | None, members: list[tuple[Pod, PodShape]], row: Any, queue: Any, value: Any
+    ) -> JobState | None:
+        """One gang as a job of one size that lacks workers; None for one that has its min."""
+        members.sort(key=lambda each: (membership(each[0]).rank or 0, each[0].metadata.name))
+        bound = [pod for pod, _ in members if pod.spec.node_name]
+        free = [(pod, shape) for pod, shape in members if not pod.spec.node_name]
+        least = _least(group, members)
+        lacking = least - len(bound)
+        shapes = [shape for _, shape in free[:lacking]]
+        if lacking <= 0 or not (shapes or (group and group.shape)):
+            return None
+        main = shapes[0] if shapes else group.shape if group and group.shape else members[0][1]
+        shapes += [main] * (lacking - len(shapes))
+        others = Counter(shape for shape in shapes if shape != main)
+        first = free[0][0] if free else None
+        job = self._job(key, group, first)
+        size = len(bound) + lacking - sum(others.values())
+        made = Job(
+            job,
+            group.uid if group is not None else (first.metadata.uid if first else ""),
+            "",
+            queue=queue(first, group),
+            replicas=size,
+            bounds=Bounds(size, size),
+            shape=main,
+            order=Order(first.spec.priority or 0 if first else value(group.priority_class if group else "")),
+            created=_oldest(group, free),
+            beside=tuple(others.items()),
+            spread=spread((first.metadata.annotations or {}) if first else {}),
+            foreign=True,
+        )
+        workers = tuple(Worker(at, row(pod.spec.node_name)) for at, pod in enumerate(bound))
+        return JobState(made, workers, (0,) * len(others))
+
+    def _job(self, key: GangKey, group: Group | None, first: Pod | None) -> JobKey:
+        """The name that it goes by: its PodGroup's, else its gang's as a pod."""
+        if group is not None:
+            name = JobKey("PodGroup", key.namespace, key.name)
+            self.about[name] = "PodGroup", POD_GROUP_VERSIONS[Dialect(key.dialect)], group.uid
+        else:
+            name = JobKey("Pod", key.namespace, key.name)
+            if first is not None:
+                self.about[name] = "Pod", "v1", first.metadata.uid
+        return name
+
+
+def _least(group: Group | None, members: list[tuple[Pod, PodShape]]) -> int:
+    """How many of a gang have to run: as its PodGroup says, else its pods, else all that are there."""
+    if group is not None and group.least is not None:
+        return group.least
+    said = [membership(pod) for pod, _ in members]
+    told = [each.min_members or each.total for each in said]
+    return max([count for count in told if count] or [len(members)])
+
+
+def _oldest(group: Group | None, waiting: list[tuple[Pod, PodShape]]) -> str:
+    """Since when it waits."""
+    told = [pod.metadata.creation_timestamp or "" for pod, _ in waiting] + ([group.created] if group else [])
+    return min(filter(None, told), default="")

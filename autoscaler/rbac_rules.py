@@ -1,0 +1,90 @@
+"""What the lender needs of the API server: to observe, for each kind that it resizes, for marks on pods, for taints.
+
+The roles and policies of deploy/manifests/autoscaler are rendered from here (`python -m hack.codegen.rbac`). Reading
+is never split by kind: without the jobs of one kind the sight of every queue is a part only, and nothing is done.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from turnout.kube import labels
+
+READ = ("list", "watch")
+NOTES = "turnout.dev/"  # what the names of our own annotations begin with
+POD_NOTES = (labels.SAFE_TO_EVICT, labels.VOLCANO_PREEMPTABLE, labels.VOLCANO_TASK_PRIORITY)  # which of them may go
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """So much of one API group, "" being the core. names: of the only objects that are meant, () for all."""
+
+    group: str
+    resources: tuple[str, ...]
+    verbs: tuple[str, ...] = READ
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KindRights:
+    """What one kind of job takes. resource: of its objects.
+
+    sizes: the fields that a resize may change beside our annotations, `[]` for each item of a list; None for a kind
+    that is never resized. creates: other resources of its group, of which a resize makes one.
+    """
+
+    group: str
+    resource: str
+    sizes: tuple[str, ...] | None = None
+    creates: tuple[str, ...] = ()
+
+    @property
+    def reads(self) -> Rule:
+        """What has to be seen of it."""
+        return Rule(self.group, (self.resource,))
+
+    @property
+    def writes(self) -> tuple[Rule, ...]:
+        """What resizing takes."""
+        patched = () if self.sizes is None else (Rule(self.group, (self.resource,), ("patch",)),)
+        return (*patched, *(Rule(self.group, (made,), ("create",)) for made in self.creates))
+
+
+# Source of the fields: docs/facts/autoscaling.md 5.
+KINDS = {
+    "Job": KindRights("batch", "jobs", ("spec.parallelism", "spec.completions")),
+    "PyTorchJob": KindRights("kubeflow.org", "pytorchjobs", ("spec.pytorchReplicaSpecs.Worker.replicas",)),
+    "VolcanoJob": KindRights("batch.volcano.sh", "jobs", ("spec.tasks[].replicas", "spec.tasks[].minAvailable")),
+    "MPIJob": KindRights("kubeflow.org", "mpijobs", ("spec.mpiReplicaSpecs.Worker.replicas",)),
+    "RayCluster": KindRights(
+        "ray.io", "rayclusters", ("spec.workerGroupSpecs[].replicas", "spec.workerGroupSpecs[].scaleStrategy")
+    ),
+    "LeaderWorkerSet": KindRights("leaderworkerset.x-k8s.io", "leaderworkersets", ("spec.replicas",)),
+    # Its size is said by a ScalePlan, a new one for each change.
+    "ElasticJob": KindRights("elastic.iml.github.io", "elasticjobs", (), creates=("scaleplans",)),
+    "TrainJob": KindRights("trainer.kubeflow.org", "trainjobs"),
+    "ColossalAIJob": KindRights("batch.tensorstack.dev", "colossalaijobs"),
+}
+
+_QUEUES = (
+    Rule("scheduling.volcano.sh", ("podgroups", "queues")),
+    Rule("scheduling.sigs.k8s.io", ("elasticquotas", "podgroups")),
+    Rule("scheduling.x-k8s.io", ("elasticquotas", "podgroups")),
+    Rule("kueue.x-k8s.io", ("clusterqueues", "cohorts", "localqueues")),
+)
+
+# Everywhere.
+OBSERVE = (
+    Rule("", ("nodes", "pods", "resourcequotas")),
+    Rule("scheduling.k8s.io", ("priorityclasses",)),
+    *_QUEUES,
+    *(kind.reads for kind in KINDS.values()),
+    Rule("", ("events",), ("create", "patch")),
+)
+MARK_PODS = (Rule("", ("pods",), ("patch",)),)
+TAINT_NODES = (Rule("", ("nodes",), ("get", "patch")),)
+
+# In its own namespace.
+GIVEN = (Rule("", ("configmaps",), ("get", *READ), ("node-topology-config", "turnout-autoscaler")),)  # map, orders
+TELL = (Rule("", ("configmaps",), ("create", "delete", "patch")),)
+LEAD = (Rule("coordination.k8s.io", ("leases",), ("get", "patch"), ("turnout-autoscaler",)),)

@@ -1,0 +1,135 @@
+"""What a line of the decision log is made of: nouns as plain structures, and what has changed since the line before."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, get_type_hints
+
+import msgspec
+import numpy as np
+
+from turnout.autoscaler.capacity import Capacity
+from turnout.autoscaler.model import JobState, Observation, Policy, Queue, Step
+from turnout.jobs.model import Job, JobKey
+from turnout.kube.pod_shape import PodShape
+
+VERSION = 2
+Word = tuple[str, int]  # a decision's reason and size
+Kind = tuple[int, list[int], list[int]]  # a shape's number, what a pod of it takes, the runs of nodes that let it in
+
+
+class BadLog(Exception):
+    """A line that cannot be read, or that builds on one which is not there. Skip to the next whole one."""
+
+
+def _mirror(noun: type[Any], without: Collection[str] = (), **other: Any) -> type[Any]:
+    """A plain structure of the fields by which a noun is made: none that is added there is forgotten here.
+
+    without: fields that are told elsewhere. other: fields that are told in another type.
+    """
+    hints = get_type_hints(noun)
+    told = [each for each in fields(noun) if each.init and each.name not in without]
+    return msgspec.defstruct(
+        f"Plain{noun.__name__}", [(each.name, other.get(each.name, hints[each.name])) for each in told]
+    )
+
+
+def taken(noun: Any, plain: type[Any]) -> dict[str, Any]:
+    """What a noun or its mirror has in the fields of a mirror."""
+    return {each: getattr(noun, each) for each in plain.__struct_fields__}
+
+
+PLAIN_SHAPE = _mirror(PodShape)
+PLAIN_JOB = _mirror(Job, shape=int, beside=tuple[tuple[int, int], ...])
+PLAIN_SEEN = _mirror(JobState, job=PLAIN_JOB)
+PLAIN_SIGHT = _mirror(Observation, without=("jobs", "queues", "room", "leaving"))
+
+
+class RoomChange(msgspec.Struct, omit_defaults=True):
+    """What became of the room. names: of the columns, told when the table is another one, of `size` rows, all told.
+
+    rows: those that changed, and what is free there. kinds: shapes that are judged otherwise. dropped: shapes that
+    nobody asks for any more. switches: the whole map, when it is another one.
+    """
+
+    size: int
+    names: list[str] | None = None
+    rows: list[tuple[int, list[int]]] = []
+    kinds: list[Kind] = []
+    dropped: list[int] = []
+    switches: list[list[int]] | None = None
+
+
+class Line(msgspec.Struct, omit_defaults=True):
+    """One look. number: 0 for one that says everything, else one more than the line that it builds on.
+
+    digest: of all decisions, details and all. sight: what there is to say of the look itself. program: the version
+    that wrote it. policy: told when it is another one. shapes: new ones, numbered on. leaving: pods of no job,
+    by queue, shape and row. news: the decisions that differ
+    from those of the line before.
+    """
+
+    version: int
+    number: int
+    now_s: float
+    digest: str
+    sight: Any
+    room: RoomChange
+    program: str = ""
+    policy: Policy | None = None
+    shapes: list[Any] = []
+    leaving: list[tuple[str, int, int]] = []
+    jobs: list[Any] = []
+    gone: list[JobKey] = []
+    queues: list[Queue] = []
+    queues_gone: list[str] = []
+    news: list[Step] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A line read: everything to decide again, and what was decided, by job."""
+
+    seen: Observation
+    policy: Policy
+    now_s: float
+    program: str
+    words: Mapping[JobKey, Word]
+    digest: str
+
+
+def digest(steps: Iterable[Step]) -> str:
+    """By which two plans are known to be the same to the last word, in whatever order."""
+    ordered = sorted(steps, key=lambda step: step.key)
+    return hashlib.blake2b(msgspec.json.encode(ordered), digest_size=12).hexdigest()
+
+
+def words(steps: Iterable[Step]) -> dict[JobKey, Word]:
+    """Decisions by job, in what makes one differ from another."""
+    return {step.key: (step.reason.value, step.workers) for step in steps}
+
+
+def parts_of(room: Capacity) -> dict[PodShape, tuple[Any, Any]]:
+    """By shape: what a pod takes, and which nodes let it in."""
+    return {shape: (takes, room.admits[shape]) for shape, takes in room.takes.items()}
+
+
+def same_map(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    return one is other or (
+        len(one) == len(other) and all(np.array_equal(*pair) for pair in zip(one, other, strict=True))
+    )
+
+
+def runs_of(admits: Any) -> list[int]:
+    """The rows at which yes turns into no and back, beginning with the first yes."""
+    padded = np.concatenate(([False], np.asarray(admits, dtype=bool)))
+    return np.flatnonzero(padded[1:] != padded[:-1]).tolist()
+
+
+def admits_of(runs: Sequence[int], size: int) -> Any:
+    found = np.zeros(size, dtype=bool)
+    for at in range(0, len(runs), 2):
+        found[runs[at] : runs[at + 1] if at + 1 < len(runs) else size] = True
+    return found

@@ -1,0 +1,136 @@
+"""Finds what a waiting job lacks that neither its scheduler nor the end of others' jobs can give it.
+
+Members that nobody has created, and a place that these nodes do not have even when they are empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turnout.autoscaler.capacity import Capacity
+from turnout.autoscaler.model import UNKNOWN_NODE, JobState, Observation, Reason, Step
+from turnout.autoscaler.reporting.forecast import Estimate
+from turnout.autoscaler.reporting.queue_simulation import NEVER
+from turnout.autoscaler.reporting.reasons import MEANINGS
+from turnout.jobs.model import JobKey
+from turnout.kube.pod_shape import PodShape
+
+Placed = tuple[int, PodShape]  # row of a node, and what stands there
+
+
+@dataclass(frozen=True, slots=True)
+class BareGang:
+    """Pods that belong together and to no job of a known kind. there: how many exist. placed: those with a node."""
+
+    key: JobKey
+    queue: str
+    there: int
+    placed: tuple[Placed, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """The cluster besides its jobs. map_seen: whether the map of switches could be read."""
+
+    gangs: Mapping[JobKey, BareGang] = field(default_factory=dict)
+    map_seen: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A better cause than the decision's own: the sentence, what helps, and when the job may start.
+
+    next "" and start None leave what is told of the decision.
+    """
+
+    means: str
+    next: str = ""
+    start: Estimate | None = None
+
+
+def cause(seen: JobState, step: Step, world: Observation, beside: Beside) -> Cause | None:
+    """Find what a job lacks first; None where its step says it well."""
+    if not seen.waits or step.reason not in (Reason.SCHEDULERS_TURN, Reason.WAITS_FOR_ROOM, Reason.NEEDS_MORE):
+        return None
+    least, tier = seen.job.bounds.least - seen.done, seen.job.spread.tier
+    if tier is not None and not world.room.switches:
+        return _without_map(tier, beside.map_seen)
+    most = most_together(seen, world, beside.gangs.values())
+    if most < least and step.reason is Reason.NEEDS_MORE:
+        return _no_place(least, most, tier)
+    there = members(seen, beside)
+    if there < least and (there or seen.job.foreign):
+        return _incomplete(least, there)
+    return None
+
+
+def members(seen: JobState, beside: Beside) -> int:
+    """Count the pods of a job that exist, with a node or without."""
+    gang = beside.gangs.get(seen.job.key)
+    return gang.there if gang is not None else len(seen.living)
+
+
+def most_together(seen: JobState, world: Observation, gangs: Collection[BareGang]) -> int:
+    """Return how many workers these nodes hold, under one switch where that is asked for, when all else is gone."""
+    gone = [*((pod.row, pod.shape) for pod in world.leaving), *(each for gang in gangs for each in gang.placed)]
+    told_of = {gang.key for gang in gangs}
+    for each in (job for job in world.jobs if job.job.key not in told_of):
+        gone += [(worker.row, each.job.shape) for worker in each.workers if worker.row is not None]
+    fits = _emptied(world.room, seen.job.shape, gone)
+    tier, switches = seen.job.spread.tier, world.room.switches
+    if tier is None or not switches:
+        return int(fits.sum())
+    of = switches[min(tier, len(switches)) - 1]
+    known = of >= 0
+    return int(np.bincount(of[known], weights=fits[known], minlength=1).max())
+
+
+def _emptied(room: Capacity, shape: PodShape, gone: Sequence[Placed]) -> NDArray[np.int64]:
+    """Count the pods of a shape on each node once others are gone."""
+    free = room.free.copy()
+    for row, other in gone:
+        if row != UNKNOWN_NODE:
+            asked = dict(other.requests)
+            free[row] += [asked.get(name, 0) for name in room.names]
+    takes = room.takes[shape]
+    asks = takes > 0
+    if not asks.any():
+        return np.where(room.admits[shape], 1_000_000, 0)
+    fits = np.maximum((free[:, asks] // takes[asks]).min(axis=1), 0)
+    return np.where(room.admits[shape], fits, 0)
+
+
+def _without_map(tier: int, seen: bool) -> Cause:
+    if not seen:
+        why = "the map of switches cannot be read, so nobody can say here whether it fits"
+        help_ = "Ask somebody who may read it."
+    else:
+        why, help_ = "there is no map of the switches", "The admin writes the map, or its owner asks for no tier."
+    means = f"It must stay under one switch of tier {tier}, and {why}."
+    return Cause(means, help_, Estimate(NEVER, NEVER, NEVER, f"nobody can say: {why}"))
+
+
+def _no_place(least: int, most: int, tier: int | None) -> Cause:
+    where = "these nodes hold" if tier is None else f"a switch of tier {tier} holds"
+    needs = f"it needs {least} workers together, and {where} {most} at most"
+    never = f"It can never start as it is: {needs}, even if all else were gone."
+    if tier is None:
+        return Cause(f"{MEANINGS[Reason.NEEDS_MORE].means} {never}")
+    return Cause(
+        never,
+        "Raise turnout.dev/topology-tier, lower its min, or make its workers smaller: waiting does not help.",
+        Estimate(NEVER, NEVER, NEVER, f"never: {where} {most} of its {least} workers at most"),
+    )
+
+
+def _incomplete(least: int, there: int) -> Cause:
+    more = f"{least - there} more member{'' if least - there == 1 else 's'}"
+    return Cause(
+        f"It waits for {more}: {there} of the {least} that must start together exist, so its scheduler holds them.",
+        "Look at who creates its pods: its controller's Events, a ResourceQuota; or lower its min.",
+        Estimate(NEVER, NEVER, NEVER, f"not before {more} {'exists' if least - there == 1 else 'exist'}"),
+    )

@@ -1,0 +1,68 @@
+"""What other programs should know of a job's pods: which may go, and which not. Written only where an admin wants it.
+
+Volcano takes the lowest task priority first and only pods that are preemptable; cluster-autoscaler empties no node of
+pods that are not safe to evict. Source: VE-32, VE-33; docs/facts/schedulers.md 3, docs/facts/autoscaling.md 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from turnout.autoscaler.model import JobState
+from turnout.jobs.model import JobKey
+from turnout.kube import labels
+
+FIRST, MIN, ELASTIC = "100", "50", "0"  # priorities of rank 0 and other roles, of the rest of the min, of the elastic
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Annotations that one pod lacks."""
+
+    namespace: str
+    name: str
+    notes: tuple[tuple[str, str], ...]
+
+
+def wanted(index: int, least: int) -> dict[str, str]:
+    """The annotations of the worker of an index, in a job of so many at least."""
+    elastic = "true" if index >= least else "false"
+    order = FIRST if index == 0 else MIN if index < least else ELASTIC
+    return {
+        labels.VOLCANO_TASK_PRIORITY: order,
+        labels.VOLCANO_PREEMPTABLE: elastic,
+        labels.SAFE_TO_EVICT: elastic,
+    }
+
+
+class Marked:
+    """Which jobs' pods have their marks, so that each round looks only at those that have changed since."""
+
+    def __init__(self) -> None:
+        self._done: dict[JobKey, JobState] = {}
+
+    def missing(
+        self, jobs: Iterable[JobState], notes: Callable[[JobKey], Mapping[str, Mapping[str, str]]]
+    ) -> Iterator[Mark]:
+        """What pods lack. notes: the annotations of a job's pods, by name."""
+        before, self._done = self._done, {}
+        for each in jobs:
+            key = each.job.key
+            lacking = [] if before.get(key) is each else list(marks_of(each, notes(key)))
+            if not lacking:
+                self._done[key] = each
+            yield from lacking
+
+
+def marks_of(seen: JobState, notes: Mapping[str, Mapping[str, str]]) -> Iterator[Mark]:
+    """What the pods of an elastic job lack. notes: the annotations of pods, by name; what is there stays."""
+    if not seen.job.elastic:
+        return
+    for at, worker in enumerate(seen.living):
+        has = notes.get(worker.name)
+        if has is None:
+            continue
+        lacks = {key: value for key, value in wanted(at, seen.job.bounds.least).items() if has.get(key) != value}
+        if lacks:
+            yield Mark(seen.job.key.namespace, worker.name, tuple(sorted(lacks.items())))

@@ -1,0 +1,153 @@
+"""One possible future: running jobs end when they end in it, and who waits is served in turn on what they leave.
+
+Room is counted on whole nodes and within quotas, as decisions count it. What bounds the cost: only the first ends are
+played, and jobs that ask for the same stand in one line, of which only the head is tried.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from turnout.autoscaler.capacity import Charges
+from turnout.autoscaler.model import UNKNOWN_NODE, JobState
+from turnout.autoscaler.reporting.runtime_stats import Floats
+from turnout.autoscaler.scaling.reservations import CapacityRequest, Reservations
+from turnout.kube.pod_shape import PodShape
+
+MOST_ENDS = 48  # of running jobs, the first of a future
+ROUNDS = 24  # in which these are handed on
+MOST_TRIES = 120  # to find room in one future
+NEVER = math.inf
+Taken = list[tuple[PodShape, Charges]]
+
+
+@dataclass(slots=True)
+class Line:
+    """Jobs that ask for the same, in their turn: where the first finds no room, none of them does.
+
+    needs: what it asks of its queue. life_s: of one of them once it has begun, by future. ranks: their places among
+    all that wait.
+    """
+
+    wish: CapacityRequest
+    needs: tuple[tuple[str, int], ...]
+    life_s: Floats
+    ranks: list[int] = field(default_factory=list)
+
+    def reserve(self, ledger: Reservations) -> Taken | None:
+        """Charge one of them; what it has taken, None when it does not fit."""
+        wish, room, quota = self.wish, ledger.room, ledger.quota
+        if wish.tier is not None:
+            return [] if ledger.reserve(wish) else None  # where it stands is not told: its room is not counted again
+        if not quota.holds(wish.queue, self.needs):
+            return None
+        taken: Taken = []
+        for shape, pods in wish.pods:
+            charges = room.take(shape, pods)
+            if charges is None:
+                for other, charged in taken:
+                    room.undo(other, charged)
+                return None
+            taken.append((shape, charges))
+        quota.take(wish.queue, self.needs)
+        return taken
+
+    def leave(self, ledger: Reservations, taken: Taken) -> None:
+        """One of them has ended."""
+        for shape, charges in taken:
+            ledger.room.undo(shape, charges)
+        if taken:
+            ledger.quota.take(self.wish.queue, self.needs, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """A running job. lent: its workers above the min have left before it ends."""
+
+    seen: JobState
+    lent: bool
+
+    def leave(self, ledger: Reservations, taken: Taken) -> None:
+        """It has ended."""
+        stay = self.seen.living[: self.seen.job.bounds.least] if self.lent else self.seen.living
+        ledger.release(
+            self.seen.pool, [worker.row for worker in stay if worker.row is not None and worker.row != UNKNOWN_NODE]
+        )
+
+
+End = tuple[float, int, Runner | Line, Taken]  # when, a number that tells those of one moment apart, whose, of what
+
+
+def play(
+    draw: int,
+    start: Reservations,
+    running: Sequence[JobState],
+    lent: Collection[str],
+    left_s: Floats,
+    lines: Sequence[Line],
+) -> dict[int, float]:
+    """When waiters start in one future, by rank, in seconds from now.
+
+    start: what there is. lent: queues whose elastic workers have left in it. left_s: how long running jobs still run.
+    """
+    ledger, starts, line_of = start.copied(), dict[int, float](), _Lines(lines)
+    soonest = np.argpartition(left_s, MOST_ENDS)[:MOST_ENDS] if len(left_s) > MOST_ENDS else np.arange(len(left_s))
+    ends: list[End] = []
+    for at_s, number in zip(left_s[soonest].tolist(), soonest.tolist(), strict=True):
+        who = running[number]
+        ends.append((at_s, number, Runner(who, who.gives and who.job.queue in lent), []))
+    heapq.heapify(ends)
+    at_once = max(1, len(ends) // ROUNDS)
+    while ends and line_of.tries < MOST_TRIES and len(starts) < line_of.waiters:
+        at_s = 0.0
+        for _ in range(min(at_once, len(ends))):
+            at_s, _, whose, taken = heapq.heappop(ends)
+            whose.leave(ledger, taken)
+        for line, rank, taken in line_of.served(ledger):
+            starts[rank] = at_s
+            life_s = float(line.life_s[(draw + rank) % len(line.life_s)])
+            heapq.heappush(ends, (at_s + life_s, -len(starts), line, taken))
+    return starts
+
+
+_Head = tuple[int, int, Line]  # whose turn it is in a line: its rank, its place in the line
+
+
+class _Lines:
+    """The heads of the lines, by the first shape that they ask for. tries: how often room was looked for."""
+
+    def __init__(self, lines: Sequence[Line]) -> None:
+        self._of: dict[PodShape, list[_Head]] = {}
+        self.waiters, self.tries = sum(len(line.ranks) for line in lines), 0
+        for line in lines:
+            self._of.setdefault(line.wish.pods[0][0], []).append((line.ranks[0], 0, line))
+
+    def served(self, ledger: Reservations) -> Iterator[tuple[Line, int, Taken]]:
+        """Who finds room now, in turn. Where a shape has no room, nobody is tried who asks for it."""
+        room = {shape: ledger.room.total(shape) for shape, heads in self._of.items() if heads}
+        self.tries += 1
+        heads = [head for shape in room if room[shape] for head in self._of[shape]]
+        heapq.heapify(heads)
+        while heads:
+            head = heapq.heappop(heads)
+            rank, place, line = head
+            shape, pods = line.wish.pods[0]
+            if room[shape] < pods:
+                continue
+            self.tries += 1
+            if (taken := line.reserve(ledger)) is None:
+                continue
+            yield line, rank, taken
+            room[shape] = ledger.room.total(shape)  # of the others it is what they had at most
+            mine = self._of[shape]
+            mine.remove(head)
+            if place + 1 < len(line.ranks):
+                mine.append((line.ranks[place + 1], place + 1, line))
+                heapq.heappush(heads, mine[-1])
+            if not any(room.values()):
+                return

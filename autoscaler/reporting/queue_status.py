@@ -1,0 +1,75 @@
+"""What a queue's owner can read with kubectl: one ConfigMap a queue, in the words of the last decision."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from turnout.autoscaler.model import JobState, Observation, Queue, Step
+from turnout.jobs.model import JobKey
+from turnout.jobs.queues.model import bounds_several
+
+PREFIX = "turnout-queue-"
+LABEL = "turnout.dev/queue-status"
+MOST_JOBS = 100  # told of each sort; the rest is counted
+
+
+def name_of(queue: str) -> str:
+    """The ConfigMap's name: the queue's, as far as names allow, with a digest where it had to be changed."""
+    plain = re.sub(r"[^a-z0-9-]+", "-", queue.lower()).strip("-")[:180]
+    if plain == queue:
+        return PREFIX + plain
+    digest = hashlib.sha256(queue.encode()).hexdigest()[:8]
+    return f"{PREFIX}{plain}-{digest}" if plain else PREFIX + digest
+
+
+def pages(seen: Observation, steps: Iterable[Step], gpu: str, dry_run: bool) -> dict[str, dict[str, str]]:
+    """The data of each queue's ConfigMap, by queue; nothing in it changes while nothing else does."""
+    of: dict[str, list[JobState]] = {name: [] for name in seen.queues if not bounds_several(name)}
+    for each in seen.jobs:
+        of.setdefault(each.job.queue, []).append(each)
+    decided = {step.key: step for step in steps}
+    return {
+        name: {"queue": name, "status": json.dumps(_page(seen.queues.get(name), jobs, decided, gpu, dry_run), indent=1)}
+        for name, jobs in of.items()
+    }
+
+
+def _page(
+    queue: Queue | None, jobs: list[JobState], decided: Mapping[JobKey, Step], gpu: str, dry_run: bool
+) -> dict[str, Any]:
+    waiting = [each for each in jobs if each.waits]
+    lent = sorted((each for each in jobs if _elastic(each)), key=lambda each: (-_elastic(each), each.job.key))
+    page: dict[str, Any] = {"mode": "observe" if dry_run else "act"}
+    if queue is not None:
+        used = queue.used.get(gpu, 0)
+        page |= {"open": queue.open, "gpus": {"used": used}}
+        for what, amounts in (("limit", queue.limit), ("deserved", queue.deserved), ("headroom", queue.headroom)):
+            if gpu in amounts:
+                page["gpus"][what] = amounts[gpu]
+        if gpu in queue.limit:
+            page["gpus"]["free"] = max(0, queue.limit[gpu] - used)
+    page["jobs"] = {"running": len(jobs) - len(waiting), "waiting": len(waiting)}
+    page["elasticWorkers"] = sum(_elastic(each) for each in lent)
+    for title, some in (("waiting", waiting), ("lent", lent)):
+        page[title] = [_line(each, decided) for each in some[:MOST_JOBS]]
+        if len(some) > MOST_JOBS:
+            page[f"{title}LeftOut"] = len(some) - MOST_JOBS
+    return page
+
+
+def _line(seen: JobState, decided: Mapping[JobKey, Step]) -> dict[str, Any]:
+    job, step = seen.job, decided.get(seen.job.key)
+    line: dict[str, Any] = {"job": str(job.key), "has": seen.placed, "min": job.bounds.least, "max": job.most}
+    if step is not None:
+        line["reason"] = step.reason.value
+        if step.changes:
+            line["becomes"] = step.workers
+    return line
+
+
+def _elastic(seen: JobState) -> int:
+    return max(0, seen.placed - seen.job.bounds.least)

@@ -1,0 +1,49 @@
+"""One job's fault never keeps others from their decision: whose values make a decision fail is left alone.
+
+Nothing that an owner may write should get as far as this. What does is a fault of ours, and is told as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from turnout.autoscaler.model import JobState, Observation, Policy, Reason, Step
+from turnout.jobs.model import JobKey
+
+Jobs = tuple[JobState, ...]
+Decide = Callable[[Observation, Policy, float], list[Step]]
+
+
+def decided(
+    decide: Decide, seen: Observation, policy: Policy, now_s: float
+) -> tuple[list[Step], dict[JobKey, Exception]]:
+    """One step a job, in the order of the jobs, and the error of each job on which nothing can be decided.
+
+    Such a job keeps its size, with the reason AdapterRefused. Raises what `decide` raises when no single job brings
+    it about.
+    """
+    try:
+        return decide(seen, policy, now_s), {}
+    except Exception as error:
+        faulty = dict(_faulty(lambda jobs: decide(replace(seen, jobs=jobs), policy, now_s), seen.jobs, error))
+    # What no job alone brings about is raised here, once more.
+    sound = tuple(each for each in seen.jobs if each.job.key not in faulty)
+    steps = {step.key: step for step in decide(replace(seen, jobs=sound), policy, now_s)}
+    for each in seen.jobs:
+        if (fault := faulty.get(each.job.key)) is not None:
+            steps[each.job.key] = each.hold(Reason.REFUSED, f"nothing can be decided on it: {fault!r}")
+    return [steps[each.job.key] for each in seen.jobs], faulty
+
+
+def _faulty(tried: Callable[[Jobs], object], jobs: Jobs, error: Exception) -> Iterator[tuple[JobKey, Exception]]:
+    """The jobs that bring an error about, each alone, found by halves; nobody when no half has it."""
+    if len(jobs) < 2:
+        yield from ((each.job.key, error) for each in jobs)
+        return
+    middle = len(jobs) // 2
+    for half in (jobs[:middle], jobs[middle:]):
+        try:
+            tried(half)
+        except Exception as fault:
+            yield from _faulty(tried, half, fault)

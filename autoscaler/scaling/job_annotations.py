@@ -1,0 +1,55 @@
+"""What is noted on a job whose size is changed, so that whoever leads next knows all that this one knew."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from turnout.autoscaler.model import Policy, Step
+from turnout.autoscaler.scaling.cost_model import after_change_s
+from turnout.jobs.model import Job
+from turnout.kube import labels
+from turnout.kube.times import rfc3339, since_1970
+
+NEWER_S = 120.0  # a term counts as newer than ours for so long: a Lease that was deleted counts from 0 again
+_TERM = re.compile(r"[0-9]{1,10}")  # of a Lease: 32 bits
+
+
+def notes_of(job: Job, step: Step, policy: Policy, now_s: float) -> dict[str, str]:
+    """Annotations: when, what lending has won the job by now, its learnt curve, its conditions."""
+    notes = {
+        labels.RESIZED_AT: rfc3339(now_s),
+        labels.GAINED: f"{after_change_s(job, policy, now_s, step.at_start):.1f}",
+        labels.SIZED_AT_START: "true" if step.at_start else "false",
+        labels.CONDITIONS: json.dumps(conditions(job, step, now_s), separators=(",", ":")),
+    }
+    if job.learnt and job.curve:
+        notes[labels.MEASURED] = ",".join(f"{workers}:{1 / fast:.6f}" for workers, fast in job.curve)
+    return notes
+
+
+def conditions(job: Job, step: Step, now_s: float) -> list[dict[str, Any]]:
+    """What an HPA would say, by its own words: able to scale, active, limited by a bound."""
+    limit = {job.most: "AtMax", job.bounds.least: "AtMin"}.get(step.workers, "")
+    told = (
+        ("AbleToScale", True, step.reason.value, step.detail),
+        ("ScalingActive", True, "ValidMetricFound", f"queue {job.queue}"),
+        ("ScalingLimited", bool(limit), limit or "WithinBounds", f"{job.bounds.least} to {job.most} workers"),
+    )
+    return [
+        {
+            "type": type_,
+            "status": str(true),
+            "reason": reason,
+            "message": message,
+            "lastTransitionTime": rfc3339(now_s),
+        }
+        for type_, true, reason, message in told
+    ]
+
+
+def overruled(annotations: dict[str, str], term: int, now_s: float) -> bool:
+    """Has somebody who leads by now written this a moment ago? Then we only think that we lead."""
+    written, at_s = annotations.get(labels.TERM, ""), since_1970(annotations.get(labels.RESIZED_AT)) or 0.0
+    return _TERM.fullmatch(written) is not None and int(written) > term and abs(now_s - at_s) < NEWER_S

@@ -1,0 +1,143 @@
+"""Evict first: the elastic workers that have to leave so that one waiting job fits, and no more of them.
+
+A victim is what its controller will really delete, the highest index first, on the node where it stands: eight
+one-GPU workers on eight nodes make no room for a worker of eight.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+
+from turnout.autoscaler.model import UNKNOWN_NODE, JobState, Pool
+from turnout.autoscaler.scaling.reservations import CapacityRequest, Reservations
+from turnout.jobs.model import Job, JobKey, Pause
+from turnout.kube.pod_shape import PodShape
+
+_Will = tuple[int, int, float, bool, float, JobKey]  # its turn, with whether it is rich before its age
+
+
+@dataclass(frozen=True, slots=True)
+class _Victim:
+    """One unit of one job: what it gives back, and the size that is left."""
+
+    seen: JobState
+    rows: tuple[int, ...]
+    left: int
+
+
+def may_give(seen: JobState, now_s: float) -> bool:
+    """May any of its workers be told to leave?"""
+    job = seen.job
+    return seen.gives and (job.pause is Pause.NONE or job.paused(now_s) not in (Pause.SHRINK, Pause.BOTH))
+
+
+class Preemptor:
+    """The jobs that may give workers, and what they could give at most. jobs: in the order of their turns."""
+
+    def __init__(
+        self, jobs: Sequence[JobState], ledger: Reservations, rich: Callable[[Job], bool], poor: Callable[[Job], bool]
+    ) -> None:
+        self._ledger, self._rich, self._poor = ledger, rich, poor
+        self._of: dict[str, list[JobState]] = {}
+        self._willing: dict[str, list[tuple[_Will, JobState]]] = {}  # by queue, the most willing first, where asked
+        for each in jobs:
+            self._of.setdefault(each.pool.queue, []).append(each)
+        self._gave: dict[JobKey, int] = {}
+        self._best = self._all_gone()
+
+    def _all_gone(self) -> Reservations:
+        """What there would be if every elastic worker had left."""
+        quota, rows = self._ledger.quota.copied(), dict[PodShape, list[int]]()
+        left: dict[Pool, list[int]] = {}
+        for offers in self._of.values():
+            for each in offers:
+                left.setdefault(each.pool, []).extend(each.spare)
+        for pool, where in left.items():
+            rows.setdefault(pool.shape, []).extend(where)
+            quota.take(pool.queue, pool.needs, -len(where))
+        return Reservations(self._ledger.room.given(rows), quota)
+
+    def served(self, wish: CapacityRequest) -> None:
+        """Somebody got this without anybody leaving."""
+        self._best.reserve(wish)
+
+    def make_room(self, wish: CapacityRequest) -> dict[JobKey, tuple[JobState, int]] | None:
+        """The jobs that shrink so that a wish fits, and the size that each is left with; None when nothing helps.
+
+        The room is charged to the waiter then; units that turn out not to be needed stay.
+        """
+        if not self._best.fits(wish):
+            return None
+        ledger, taken = self._ledger, list[_Victim]()
+        for unit in self._offered(wish.queue):
+            ledger.release(unit.seen.pool, unit.rows)
+            taken.append(unit)
+            if ledger.fits(wish):
+                break
+        else:
+            for unit in taken:
+                ledger.release(unit.seen.pool, unit.rows, -1)
+            return None
+        sizes: dict[JobKey, tuple[JobState, int]] = {}
+        for unit in _pruned(taken, wish, ledger):
+            key = unit.seen.job.key
+            sizes[key] = unit.seen, min(unit.left, sizes[key][1]) if key in sizes else unit.left
+        for key, (seen, size) in list(sizes.items()):
+            if self._poor(seen.job):  # it cannot pay for one more restart, so it gives everything in this one
+                for unit in _units(seen, size):
+                    ledger.release(unit.seen.pool, unit.rows)
+                    sizes[key] = seen, unit.left
+        self._gave.update({key: size for key, (_, size) in sizes.items()})
+        ledger.reserve(wish)
+        self._best.reserve(wish)
+        return sizes
+
+    def _offered(self, queue: str) -> Iterator[_Victim]:
+        """What may be taken for a job, unit by unit: of its own queue, or borrowed by another.
+
+        The least important gives first, then the one with the farthest deadline, then who has banked a restart, then
+        the newest.
+        """
+        quota = self._ledger.quota
+        asked = [name for name in self._of if name == queue or quota.borrows(name)]
+        for _, each in heapq.merge(*map(self._offers, asked), key=itemgetter(0), reverse=True):
+            for unit in _units(each, self._gave.get(each.job.key)):
+                if each.job.queue != queue and not quota.borrows(each.job.queue):
+                    break
+                yield unit
+
+    def _offers(self, queue: str) -> list[tuple[_Will, JobState]]:
+        """The givers of a queue, the most willing first."""
+        if (found := self._willing.get(queue)) is None:
+            told = [((*each.turn[:3], self._rich(each.job), *each.turn[3:]), each) for each in self._of[queue]]
+            found = self._willing[queue] = sorted(told, key=itemgetter(0), reverse=True)
+        return found
+
+
+def _units(seen: JobState, gave: int | None) -> Iterator[_Victim]:
+    """A job's elastic workers, unit by unit from the highest index down; rank 0 is below every min and never there."""
+    job, living = seen.job, seen.living
+    size = len(living) if gave is None else gave
+    while (smaller := job.sizes.smaller(size)) >= job.bounds.least:
+        leave = living[smaller:size]
+        size = smaller
+        yield _Victim(seen, tuple(worker.row for worker in leave if worker.row not in (None, UNKNOWN_NODE)), size)
+
+
+def _pruned(taken: list[_Victim], wish: CapacityRequest, ledger: Reservations) -> list[_Victim]:
+    """Leave out what is not needed, beginning with the least willing; of each job the highest indexes go."""
+    kept: list[_Victim] = []
+    for _, units in groupby(reversed(taken), key=lambda unit: unit.seen.job.key):
+        mine = list(units)  # the deepest first, as they were taken last
+        while mine:
+            ledger.release(mine[0].seen.pool, mine[0].rows, -1)
+            if not ledger.fits(wish):
+                ledger.release(mine[0].seen.pool, mine[0].rows)
+                break
+            mine.pop(0)
+        kept += mine
+    return kept

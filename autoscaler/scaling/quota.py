@@ -1,0 +1,105 @@
+"""Queues while a decision is made: who may still take how much, and whose workers are borrowed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+from turnout.autoscaler.model import JobState, Queue
+from turnout.jobs.queues.quota_accounting import charge, holds
+from turnout.kube.pod_shape import PodShape
+
+Needs = tuple[tuple[str, int], ...]  # (resource, amount), what a queue is asked for
+
+
+class Quota:
+    """The queues of an observation, charged as the decision goes on."""
+
+    def __init__(self, queues: Mapping[str, Queue]) -> None:
+        self._queues = queues
+        self._used = {name: dict(queue.used) for name, queue in queues.items()}
+
+    def holds(self, queue: str, needs: Needs, times: int = 1) -> bool:
+        """Does so much more fit, here and above, so many times? A queue that nobody describes has no limit."""
+        found = self._queues.get(queue)
+        if found is None:
+            return True
+        if found.within:
+            return holds(self._queues, self._used, queue, needs, times)
+        used, limit = self._used[queue], found.limit  # the same, where nothing is above
+        for what, amount in needs:
+            most = limit.get(what)
+            if most is not None and amount and used.get(what, 0) + amount * times > most:
+                return False
+        return True
+
+    def ever(self, queue: str, needs: Needs) -> bool:
+        """Would it fit if nobody used anything?"""
+        return holds(self._queues, {}, queue, needs)
+
+    def take(self, queue: str, needs: Needs, times: int = 1) -> None:
+        """Charge a queue and what is above it so many times, or with times below 0 give back."""
+        found = self._queues.get(queue)
+        if found is not None and found.within:
+            charge(self._queues, self._used, queue, needs, times)
+        elif found is not None:
+            used = self._used[queue]
+            for what, amount in needs:
+                used[what] = used.get(what, 0) + amount * times
+
+    def keep(self, amounts: Mapping[str, int]) -> None:
+        """Keep so much free in every queue, and what each queue keeps for itself."""
+        for name, used in self._used.items():
+            own = self._queues[name].headroom
+            for what in {**amounts, **own}:
+                used[what] = used.get(what, 0) + max(amounts.get(what, 0), own.get(what, 0))
+
+    def keeps(self) -> bool:
+        """Does any queue keep anything free for itself?"""
+        return any(queue.headroom for queue in self._queues.values())
+
+    def is_open(self, queue: str) -> bool:
+        """Does it take anything new?"""
+        found = self._queues.get(queue)
+        return found is None or found.open
+
+    def chain(self, queue: str) -> Iterator[str]:
+        """A queue and what is above it, as far as anybody describes it."""
+        while (found := self._queues.get(queue)) is not None:
+            yield queue
+            if not found.within:
+                return
+            queue = found.within
+
+    def borrows(self, queue: str) -> bool:
+        """Does it use more than is its own? Where nobody has said what is, lent workers are nobody's own (VE-29)."""
+        found = self._queues.get(queue)
+        if found is None or not found.deserved:
+            return True
+        used = self._used[queue]
+        return any(used.get(what, 0) > own for what, own in found.deserved.items())
+
+    def copied(self) -> Quota:
+        """The same, to be charged."""
+        other = Quota({})
+        other._queues = self._queues
+        other._used = {name: dict(used) for name, used in self._used.items()}
+        return other
+
+
+def least_of(seen: JobState) -> list[tuple[PodShape, int]]:
+    """The pods that a waiting job lacks to its min: (shape, how many)."""
+    lacking = [(seen.job.shape, seen.job.bounds.least - seen.placed - seen.done)]
+    beside = zip(seen.job.beside, seen.beside or (0,) * len(seen.job.beside), strict=False)
+    lacking += [(shape, wanted - there) for (shape, wanted), there in beside]
+    return [(shape, pods) for shape, pods in lacking if pods > 0]
+
+
+def total_of(pods: Iterable[tuple[PodShape, int]]) -> Needs:
+    """What pods of several shapes ask of a queue together."""
+    total: Counter[str] = Counter()
+    for shape, count in pods:
+        for what, amount in shape.requests:
+            if what != "pods":
+                total[what] += amount * count
+    return tuple(sorted(total.items()))

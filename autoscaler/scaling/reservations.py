@@ -1,0 +1,117 @@
+"""What is left while a decision is made, on nodes and in queues, charged and given back as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from turnout.autoscaler.capacity import Capacity, Charges
+from turnout.autoscaler.model import UNKNOWN_NODE, Pool
+from turnout.autoscaler.scaling.quota import Quota, total_of
+from turnout.kube.pod_shape import PodShape
+
+Pods = Sequence[tuple[PodShape, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityRequest:
+    """Pods that one job asks for at once. tier: the widest switch that they may span with the rows of `near`."""
+
+    queue: str
+    pods: Pods
+    tier: int | None = None
+    near: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class Reservations:
+    """Room and quota, charged together."""
+
+    room: Capacity
+    quota: Quota
+
+    def copied(self) -> Reservations:
+        """The same, to be charged."""
+        return Reservations(self.room.copied(), self.quota.copied())
+
+    def could(self, pool: Pool, pods: int) -> bool:
+        """Would so many pods fit?"""
+        return self.quota.holds(pool.queue, pool.needs, pods) and self.room.total(pool.shape) >= pods
+
+    def take(self, pool: Pool, pods: int) -> bool:
+        """Charge so many pods; False, and nothing charged, when they do not fit."""
+        if not self.quota.holds(pool.queue, pool.needs, pods) or self.room.take(pool.shape, pods) is None:
+            return False
+        self.quota.take(pool.queue, pool.needs, pods)
+        return True
+
+    def reserve(self, wish: CapacityRequest) -> bool:
+        """Charge pods to their queue and to nodes, all or none."""
+        needs = total_of(wish.pods)
+        if not self.quota.holds(wish.queue, needs) or self._take(wish) is None:
+            return False
+        self.quota.take(wish.queue, needs)
+        return True
+
+    def fits(self, wish: CapacityRequest) -> bool:
+        """Would `reserve` do it? Leaves everything as it was."""
+        if any(self.room.total(shape) < count for shape, count in wish.pods):
+            return False  # seen at once, as most that do not fit are
+        taken = self._take(wish) if self.quota.holds(wish.queue, total_of(wish.pods)) else None
+        for shape, charges in taken or ():
+            self.room.undo(shape, charges)
+        return taken is not None
+
+    def _take(self, wish: CapacityRequest) -> list[tuple[PodShape, Charges]] | None:
+        """Charge pods to nodes, all or none, within one switch where that is asked for."""
+        if wish.tier is None:
+            return self._all(wish.pods, None)
+        for rows in self._domains(wish):
+            if (taken := self._all(wish.pods, rows)) is not None:
+                return taken
+        return None
+
+    def _domains(self, wish: CapacityRequest) -> Iterator[list[int]]:
+        """The nodes of each switch that may hold a wish, the tightest first. Without a map there is none."""
+        tiers = self.room.switches
+        if not tiers or wish.tier is None:
+            return
+        of = tiers[min(wish.tier, len(tiers)) - 1]
+        held = {int(of[row]) for row in wish.near if row != UNKNOWN_NODE}
+        if len(held) > 1:
+            return
+        shape, pods = max(wish.pods, key=lambda each: each[1])
+        room = self.room.fits(shape)
+        there = of >= 0
+        sums = np.bincount(of[there], weights=room[there])
+        wide = np.flatnonzero(sums >= pods)
+        for switch in wide[np.argsort(sums[wide], kind="stable")].tolist():
+            if not held or switch in held:  # a node off the map has a switch that nobody has
+                rows = np.flatnonzero(of == switch)
+                yield rows[np.argsort(room[rows], kind="stable")].tolist()
+
+    def _all(self, pods: Pods, rows: Iterable[int] | None) -> list[tuple[PodShape, Charges]] | None:
+        done: list[tuple[PodShape, Charges]] = []
+        for shape, count in pods:
+            charges = self.room.take(shape, count) if rows is None else self.room.take_within(shape, count, rows)
+            if charges is None:
+                for other, charged in done:
+                    self.room.undo(other, charged)
+                return None
+            done.append((shape, charges))
+        return done
+
+    def release(self, pool: Pool, rows: Sequence[int], sign: int = 1) -> None:
+        """Give back what workers took that leave, or with sign=-1 let them stay."""
+        if rows:
+            self.room.give(pool.shape, rows, sign)
+            self.quota.take(pool.queue, pool.needs, -sign * len(rows))
+
+    def with_headroom(self, headroom: Mapping[str, int]) -> Reservations:
+        """A copy in which so much is taken, on the nodes and in every queue."""
+        other = self.copied()
+        other.room.keep(headroom)
+        other.quota.keep(headroom)
+        return other

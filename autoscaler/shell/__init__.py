@@ -1,1 +1,0 @@
-"""The rim of the lender: watches, writes, tells."""

@@ -1,1 +1,0 @@
-"""What the lender tells: decisions as words and sentences, the decision log, and when waiting jobs may start."""

@@ -1,0 +1,126 @@
+"""The `turnout` command, also `kubectl turnout`: what it can be asked, and nothing heavy until it is asked.
+
+Exit codes: 0 done, 1 failed, 2 usage, 3 looked and found something wrong, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from turnout.cli.commands.nodes import add as nodes_commands
+from turnout.cli.commands.pause import add as standing_commands
+from turnout.cli.commands.replay import add as replay_command
+from turnout.cli.commands.stacks import add as stacks_command
+from turnout.cli.commands.why import add as why_command
+from turnout.cli.local_cluster.commands import add as yard_commands
+
+_MOST_GANGS = 25  # scene.MOST_GANGS, which is not imported before it is needed
+
+FAILED, USAGE, FOUND_WRONG, INTERRUPTED = 1, 2, 3, 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code is its answer."""
+    args = _parser().parse_args(argv)
+    command: Callable[[argparse.Namespace], int] = args.run
+    try:
+        return command(args)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def stacktrace_viewer() -> int:
+    """`turnout stacks` under the guide's name. Source: DL-115"""
+    return main(["stacks", *sys.argv[1:]])
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="turnout", description="GPU training: the right switches, the right size.")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    demo = commands.add_parser("demo", help="see gangs land under one switch, and a queue lend its idle GPUs")
+    demo.add_argument("--seed", type=int, default=1, help="which cluster and which gangs (%(default)s)")
+    demo.add_argument("--gangs", type=_gangs, default=14, help=f"how many arrive, 1 to {_MOST_GANGS} (%(default)s)")
+    demo.add_argument("--fast", action="store_true", help="no pauses between the acts")
+    demo.add_argument("--plain", action="store_true", help="plain text, as for a file")
+    demo.add_argument("--part", choices=("both", "gangs", "lending"), default="both", help="what to see (%(default)s)")
+    demo.set_defaults(run=_demo)
+    topo = commands.add_parser("topo", help="the switch topology").add_subparsers(metavar="COMMAND", required=True)
+    check = topo.add_parser("check", help="tell every fault of a topology text or ConfigMap; exit 3 when it has any")
+    check.add_argument("file", help="a text of `asw psw ip` lines, our YAML form, or a ConfigMap; - for stdin")
+    check.set_defaults(run=_topo_check)
+    nominate = commands.add_parser("nominate", help="the nominations of turnout-nominator")
+    nominate.add_argument("--clear", action="store_true", required=True, help="take every one of them back")
+    nominate.add_argument("--kubeconfig", help="path; else in-cluster, else the user's own")
+    nominate.add_argument("--context", help="of the kubeconfig")
+    nominate.set_defaults(run=_nominate_clear)
+    standing_commands(commands)
+    why_command(commands)
+    nodes_commands(commands)
+    replay_command(commands)
+    stacks_command(commands)
+    yard_commands(commands)
+    return parser
+
+
+def _gangs(text: str) -> int:
+    number = int(text)
+    if not 1 <= number <= _MOST_GANGS:
+        raise argparse.ArgumentTypeError(f"{text} is not between 1 and {_MOST_GANGS}")
+    return number
+
+
+def _demo(args: argparse.Namespace) -> int:
+    import asyncio
+
+    from turnout.cli.commands.child_env import ChildFailed
+    from turnout.cli.commands.terminal import ended_by_sigterm, terminal
+    from turnout.cli.demo.driver import Show
+    from turnout.cli.demo.lending.testbed import StoryFailed
+    from turnout.cli.demo.parts import play
+
+    show = Show(seed=args.seed, gangs=args.gangs)
+    try:
+        asyncio.run(ended_by_sigterm(play(args.part, show, args.fast, terminal(args.plain))))
+    except (ChildFailed, StoryFailed) as error:
+        print(f"turnout demo: {error}", file=sys.stderr)
+        return FAILED
+    except asyncio.CancelledError:
+        return INTERRUPTED
+    return 0
+
+
+def _nominate_clear(args: argparse.Namespace) -> int:
+    import asyncio
+
+    from turnout.kube.errors import KubeError
+    from turnout.scheduler_ext.nominator import clear
+
+    try:
+        count = asyncio.run(clear(args.kubeconfig, args.context))
+    except KubeError as error:
+        print(f"turnout nominate: {error}", file=sys.stderr)
+        return FAILED
+    print(f"{count} nominations taken back")
+    return 0
+
+
+def _topo_check(args: argparse.Namespace) -> int:
+    from turnout.cli.topo_check import check, told
+
+    try:
+        text = sys.stdin.read() if args.file == "-" else Path(args.file).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        print(f"turnout topo check: {error}", file=sys.stderr)
+        return FAILED
+    reading = check(text)
+    name = "stdin" if args.file == "-" else args.file
+    print("\n".join(told(name, reading)), file=sys.stderr if reading.faults else sys.stdout)
+    return FOUND_WRONG if reading.faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

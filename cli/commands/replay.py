@@ -1,0 +1,44 @@
+"""`turnout replay-decisions FILE`: a decision log decided again by this program."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+FAILED, FOUND_WRONG = 1, 3
+
+
+def add(commands: Any) -> None:
+    """Add the command to the parser's."""
+    replay = commands.add_parser(
+        "replay-decisions", help="decide a decision log again; exit 1 when anything differs or nothing can be read"
+    )
+    replay.add_argument("file", type=Path, help="the lender's --decision-log, or the old one beside it (.1)")
+    replay.set_defaults(run=_replay)
+
+
+def _replay(args: argparse.Namespace) -> int:
+    from turnout.autoscaler.reporting.replay import replay
+
+    decisions = looks = 0
+    try:
+        with args.file.open("rb") as file:
+            for each in replay(file):
+                if each.fault:
+                    print(f"{args.file}:{each.line}: {each.fault}: passed over", file=sys.stderr)
+                elif each.differs:
+                    wrote = f" (written by version {each.program})" if each.program else ""
+                    print(f"{args.file}:{each.line}: {each.differs}{wrote}", file=sys.stderr)
+                    return FAILED
+                else:
+                    decisions, looks = decisions + each.decisions, looks + 1
+    except OSError as error:
+        print(f"turnout replay-decisions: {error}", file=sys.stderr)
+        return FAILED
+    if not looks:
+        print(f"turnout replay-decisions: {args.file} holds no look that can be read", file=sys.stderr)
+        return FAILED
+    print(f"{decisions} decisions of {looks} looks, all identical")
+    return 0

@@ -1,0 +1,62 @@
+"""The same gangs under the default scheduler alone: pod by pod, with the restatement of its judgement."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+
+import msgspec
+
+from turnout.cli.demo.manifests import NAMESPACE, OTHERS, Raw, busy_pod, members, node
+from turnout.cli.demo.scenario import Act, DemoGang, Scene, Word
+from turnout.kube.objects import Node, Pod
+from turnout.simulator.cluster.cluster import Cluster, Want, want_of
+from turnout.simulator.cluster.default_plugins import Cursor
+from turnout.simulator.cluster.scheduler import Chosen, alone
+
+
+class Baseline:
+    """A cluster in which kube-scheduler decides. Nodes are added by name, as its cache gets them."""
+
+    def __init__(self, play: Scene, seed: int) -> None:
+        self._cluster = Cluster()
+        self._cursor, self._dice = Cursor(), random.Random(seed)
+        self._waiting: dict[str, Want] = {}
+        self.placed: dict[str, dict[int, str]] = {}  # gang name -> index -> node
+        for place in sorted(play.places, key=lambda place: place.name):
+            self._cluster.put_node(msgspec.convert(node(place), Node))
+        for number, (name, gpus) in enumerate(play.busy):
+            self._cluster.place(_want(busy_pod(number, name, gpus), OTHERS), name)
+
+    def play(self, act: Act) -> Mapping[int, str]:
+        """Let one thing happen, and everybody who waits try again. Gives the gang's members that have a node."""
+        gang = act.gang
+        if act.word is Word.LEAVES:
+            for index in range(gang.pods):
+                self._waiting.pop(_uid(gang, index), None)
+                self._cluster.remove(_uid(gang, index))
+            self.placed.pop(gang.name, None)
+        else:
+            self.placed[gang.name] = {}
+            for raw in members(gang):
+                want = _want(raw, NAMESPACE)
+                self._waiting[want.uid] = want
+        for uid, want in list(self._waiting.items()):
+            outcome = alone(self._cluster, want, self._cursor, self._dice)
+            if isinstance(outcome, Chosen):
+                self._cluster.place(want, outcome.node)
+                del self._waiting[uid]
+                whose, at = uid.rsplit("-", 1)
+                self.placed[whose][int(at)] = outcome.node
+        return self.placed.get(gang.name, {})
+
+
+def _uid(gang: DemoGang, index: int) -> str:
+    return f"{gang.name}-{index}"
+
+
+def _want(raw: Raw, namespace: str) -> Want:
+    pod = msgspec.convert(raw, Pod)
+    pod.metadata.uid = pod.metadata.name
+    pod.metadata.namespace = namespace
+    return want_of(pod)

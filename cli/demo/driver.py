@@ -1,0 +1,154 @@
+"""The play itself: everything is started, every act is shown as it happens, everything is ended."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import string
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from turnout.cli.commands.extender_process import Up, own_extender, running
+from turnout.cli.demo.baseline import Baseline
+from turnout.cli.demo.heatmap import Score, score
+from turnout.cli.demo.manifests import MAP_NAME, MAP_NAMESPACE, map_text
+from turnout.cli.demo.rewire import recable
+from turnout.cli.demo.scenario import Act, DemoGang, Scene, Word, scene
+from turnout.cli.demo.screen import Screen
+from turnout.cli.demo.summary import Asking, Pair, Tally
+from turnout.cli.demo.testbed import Testbed
+from turnout.simulator.cluster.kubelet import Pace
+from turnout.simulator.cluster.runtime.clients import ExtenderDoor
+from turnout.simulator.cluster.runtime.local_cluster import yard
+from turnout.simulator.cluster.runtime.scheduler_loop import Settings
+from turnout.simulator.cluster.scheduler import Extender
+from turnout.topology.configmap_keys import TEXT_KEY
+from turnout.topology.fabric import Fabric, build
+from turnout.topology.parse import read
+
+_PACE = Pace(pull_s=0.02, stop_s=0.02)  # nobody came to see images pulled
+_RELOAD_S = 10.0  # twice what the extender promises for a changed map
+
+
+@dataclass(frozen=True, slots=True)
+class Show:
+    """How the demo is played. pause_s: between two acts, for the eye. extender: the command of the one to ask."""
+
+    seed: int = 1
+    gangs: int = 14
+    pause_s: float = 0.8
+    patience_s: float = 6.0  # how long a gang may take to be placed before the play goes on
+    weight: int = 121  # as deploy/scheduler/kube-scheduler-config.yaml has it
+    extender: Sequence[str] = field(default_factory=own_extender)
+
+
+async def perform(show: Show, screen: Screen) -> Tally:
+    """Play it. Raises ExtenderFailed when the extender does not come up."""
+    logging.getLogger("turnout.simulator").setLevel(logging.ERROR)
+    play = scene(show.seed, show.gangs)
+    screen.open(play)
+    async with _stage(show, play, screen) as (stage, door, extender):
+        performance = _Performance(show, play, stage, extender, screen)
+        with screen.acts():
+            for act in play.acts:
+                await performance.happen(act)
+            await performance.finale()
+        asked = tuple(Asking(a.verb.value, a.names, a.took_s, a.failed) for a in door.asked)
+        tally = performance.tally(asked, await extender.neutral_answers())
+        screen.close(tally)
+    return tally
+
+
+@asynccontextmanager
+async def _stage(show: Show, play: Scene, screen: Screen) -> AsyncIterator[tuple[Testbed, ExtenderDoor, Up]]:
+    """Start the API, the extender and the scheduler; end them in the other order."""
+    with tempfile.TemporaryDirectory(prefix="turnout-demo-") as name:
+        folder = Path(name)
+        async with yard(folder / "kubeconfig", pace=_PACE) as made:
+            stage = Testbed(made.api)
+            made.addresses.update({place.name: place.ip for place in play.places})
+            await stage.set_up(play)
+            screen.say(f"A Kubernetes API is up at {made.url}; the extender is starting ...")
+            configmap = f"{MAP_NAMESPACE}/{MAP_NAME}"
+            async with running(show.extender, folder / "kubeconfig", configmap, folder, made.session) as up:
+                screen.say(f"The extender is ready at {up.url} and is asked over HTTP, as kube-scheduler would ask it.")
+                settings = Settings(extender=Extender(weight=show.weight), seed=show.seed)
+                door = ExtenderDoor(made.session, up.url)
+                made.schedule(settings, door, stage.told)
+                yield stage, door, up
+
+
+class _Performance:
+    """One play in progress, on both clusters."""
+
+    def __init__(self, show: Show, play: Scene, stage: Testbed, extender: Up, screen: Screen) -> None:
+        self._show, self._play, self._stage, self._extender, self._screen = show, play, stage, extender, screen
+        self._rival = Baseline(play, show.seed)
+        self._fabric = _fabric(play)
+        self._here: list[DemoGang] = []
+        self._ours: dict[str, Score] = {}
+        self._theirs: dict[str, Score] = {}
+
+    async def happen(self, act: Act) -> None:
+        """Let one thing happen in both clusters and show it."""
+        known = self._ours.keys() & self._theirs.keys()
+        if act.word is Word.ARRIVES:
+            await self._stage.arrive(act.gang, self._show.patience_s)
+            self._here.append(act.gang)
+        else:
+            await self._stage.leave(act.gang)
+            self._here.remove(act.gang)
+        self._rival.play(act)
+        for gang in self._here:
+            self._note(self._ours, gang, self._stage)
+            self._note(self._theirs, gang, self._rival)
+        now = self._ours.keys() & self._theirs.keys()
+        late = [gang for gang in self._here if gang.letter in now - known and gang != act.gang]
+        self._screen.act(self._play, act, self._here, self._stage.placed, self._rival.placed, self._scores(), late)
+        await asyncio.sleep(self._show.pause_s)
+
+    def _note(self, scores: dict[str, Score], gang: DemoGang, where: Testbed | Baseline) -> None:
+        """A gang's cost counts from the moment it is whole."""
+        seen = score(self._fabric, self._play, gang, where.placed.get(gang.name, {}))
+        if seen is not None:
+            scores.setdefault(gang.letter, seen)
+
+    async def finale(self) -> None:
+        """Move cables, edit the map, and see the next gang land by the new one."""
+        nodes = [n for gang in self._here for n in self._stage.placed.get(gang.name, {}).values()]
+        busy = {*nodes, *(name for name, _ in self._play.busy)}
+        change = recable(self._play.places, busy, string.ascii_uppercase[self._show.gangs])
+        if change is None:
+            return
+        clock = asyncio.get_running_loop()
+        before = await self._extender.map_taken_at()
+        began = clock.time()
+        await self._stage.redraw(change.places)
+        try:
+            async with asyncio.timeout(_RELOAD_S):
+                await self._extender.took_another_map(before)
+        except TimeoutError:
+            self._screen.say(f"The ConfigMap was edited; the extender has not told of it within {_RELOAD_S:g} s.")
+            return
+        self._play = replace(self._play, places=change.places)
+        self._fabric = _fabric(self._play)
+        self._screen.recabled(change, clock.time() - began)
+        await self.happen(Act(Word.ARRIVES, change.gang))
+
+    def _scores(self) -> Pair:
+        return Pair(self._ours, self._theirs)
+
+    def tally(self, asked: tuple[Asking, ...], neutral: int) -> Tally:
+        """Add up the acts of the play; the finale shows one thing and is not counted."""
+        gangs = tuple(act.gang for act in self._play.acts if act.word is Word.ARRIVES)
+        letters = {gang.letter for gang in gangs}
+        ours = {letter: seen for letter, seen in self._ours.items() if letter in letters}
+        theirs = {letter: seen for letter, seen in self._theirs.items() if letter in letters}
+        return Tally(gangs, Pair(ours, theirs), asked, neutral)
+
+
+def _fabric(play: Scene) -> Fabric:
+    return build(read({TEXT_KEY: map_text(play.places)}).entries)

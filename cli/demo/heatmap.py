@@ -1,0 +1,72 @@
+"""The picture: one row a leaf, one cell a node, two signs a cell, each for four of its eight GPUs.
+
+A letter is a gang, # is somebody else, a dot is free. Costs are counted here too, since the picture shows them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from turnout.cli.demo.scenario import GPUS_PER_NODE, DemoGang, Place, Scene
+from turnout.topology.cost import cost
+from turnout.topology.fabric import Fabric
+
+FREE, OTHER = "·", "#"
+_SIGNS = 2  # a cell is this wide
+
+Placed = Mapping[str, Mapping[int, str]]  # gang name -> index -> node
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One leaf of the picture. cells: two signs each."""
+
+    spine: str
+    leaf: str
+    cells: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What a placed gang costs. crossings: ring edges that leave a leaf plus those that leave a spine."""
+
+    leaves: int
+    crossings: int
+
+
+def board(
+    places: Sequence[Place], busy: Sequence[tuple[str, int]], gangs: Sequence[DemoGang], placed: Placed
+) -> list[Row]:
+    """Draw who stands where. gangs: those that may stand there, in the order of arrival."""
+    gpus: dict[str, str] = {}
+    for name, count in busy:
+        gpus[name] = gpus.get(name, "") + OTHER * count
+    for gang in gangs:
+        for _, name in sorted(placed.get(gang.name, {}).items()):
+            gpus[name] = gpus.get(name, "") + gang.letter * gang.gpus
+    rows: dict[tuple[str, str], list[str]] = {}
+    for place in places:
+        rows.setdefault((place.spine, place.leaf), []).append(_cell(gpus.get(place.name, "")))
+    return [Row(spine, leaf, tuple(cells)) for (spine, leaf), cells in sorted(rows.items())]
+
+
+def _cell(taken: str) -> str:
+    """Two signs for eight GPUs: who holds the most of each half, a dot where nobody holds any."""
+    half = GPUS_PER_NODE // _SIGNS
+    slots = taken.ljust(GPUS_PER_NODE, FREE)
+    signs = ""
+    for start in range(0, GPUS_PER_NODE, half):
+        held = Counter(slots[start : start + half].replace(FREE, ""))
+        signs += held.most_common(1)[0][0] if held else FREE
+    return signs
+
+
+def score(fabric: Fabric, play: Scene, gang: DemoGang, nodes: Mapping[int, str]) -> Score | None:
+    """What the gang costs as a ring in the order of its indices; None while it is not whole."""
+    if len(nodes) < gang.pods:
+        return None
+    ips = {place.name: place.ip for place in play.places}
+    spent = cost(fabric, [fabric.index[ips[nodes[index]]] for index in range(gang.pods)])
+    return Score(leaves=spent.switches[0], crossings=spent.total)

@@ -1,0 +1,81 @@
+"""What the second part says: a line for each thing that a person should see, and nothing for the rest."""
+
+from __future__ import annotations
+
+from turnout.autoscaler.model import Reason
+from turnout.cli.demo.lending.model import Moment, Player, Said, Story, Word, held, running
+from turnout.cli.demo.lending.summary import wait_of, waited
+
+# Of jobs that are left alone: what somebody would ask about. Changes of size are told whatever their reason.
+_WAITS = frozenset([Reason.WAITS_FOR_ROOM, Reason.NEEDS_MORE])
+_STAYS = frozenset([Reason.COOLDOWN, Reason.REFUSED])
+
+_PAST = {Word.ARRIVES: "arrived", Word.LEAVES: "left"}
+
+
+def line(story: Story, moment: Moment) -> str:
+    """What a moment is told as; "" for one that is not. story: up to this moment."""
+    match moment.word:
+        case Word.ARRIVES:
+            return f"{moment.letter} arrives: {_asks(story.player(moment.letter))}"
+        case Word.LEAVES:
+            return f"{moment.letter} is done and leaves"
+        case Word.SAYS:
+            return _decided(moment.said) if moment.said else ""
+        case Word.RUNS:
+            return _runs(story, moment)
+        case Word.RESTS:
+            return _rests(story, moment)
+        case Word.MOVES:
+            return ""
+
+
+def _asks(player: Player) -> str:
+    if not player.elastic:
+        return f"{_workers(player.least)}, no fewer"
+    text = f"{player.least} to {_workers(player.most)}"
+    return f"{text}; its owner wants it restarted whenever a pod is evicted" if player.restarts else text
+
+
+def _workers(count: int) -> str:
+    return f"{count} worker{'s' if count > 1 else ''}"
+
+
+def _decided(said: Said) -> str:
+    if said.written:
+        text = f"{said.letter} {'grows' if said.workers > said.was else 'shrinks'} from {said.was} to {said.workers}"
+    elif said.reason in _WAITS:
+        text = f"{said.letter} waits"
+    elif said.reason in _STAYS:
+        text = f"{said.letter} stays at {said.workers}"
+    else:
+        return ""
+    return f"{text}: {said.detail}" if said.detail else text
+
+
+def _runs(story: Story, moment: Moment) -> str:
+    letter, changes = moment.letter, story.changes(moment.letter)
+    text = f"{letter} runs with {_workers(running(moment.seats, letter))}"
+    wait = wait_of(story, letter)
+    if wait is not None and story.first(Word.RUNS, letter) is moment:
+        return f"{text}, {waited(wait)}"
+    came = next(m for m in reversed(story.moments) if m.word in _PAST)
+    who = "it" if came.letter == letter else came.letter
+    text += f", {moment.at_s - came.at_s:.2f} s after {who} {_PAST[came.word]}"
+    if len(changes) > 1 and came.word is Word.LEAVES:
+        since_s = changes[-1].at_s - changes[-2].at_s
+        text += f"; its size changed {since_s:.1f} s after the last time, and {story.cooldown_s:g} s is its cooldown"
+    return text
+
+
+def _rests(story: Story, moment: Moment) -> str:
+    """What has become of everybody since the lender said its last word on this job."""
+    words = [m for m in story.moments if m.said and m.said.letter == moment.letter]
+    there = [p.letter for p in story.players if held(moment.seats, p.letter)]
+    now = {letter: held(moment.seats, letter) for letter in there}
+    same = bool(words) and all(held(words[-1].seats, letter) == has for letter, has in now.items())
+    has = ", ".join(f"{letter} has {count}" for letter, count in now.items())
+    idle = story.gpus - len(moment.seats)
+    what = "nothing has changed" if same else "this has changed"
+    since_s = moment.at_s - words[-1].at_s if words else moment.at_s
+    return f"{since_s:.1f} s later {what}: {has}, {idle or 'no'} GPU{'' if idle == 1 else 's'} idle"

@@ -1,0 +1,140 @@
+"""The second part itself: a yard, the extender and the lender are started, four jobs come, everything is ended."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import tempfile
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from turnout.autoscaler.model import Reason
+from turnout.cli.commands.autoscaler_process import AutoscalerProcess, lending, own_lender
+from turnout.cli.commands.extender_process import own_extender
+from turnout.cli.commands.extender_process import running as extending
+from turnout.cli.demo.lending.checks import missing
+from turnout.cli.demo.lending.fixtures import GPUS, PLAYERS, A, B, C, D
+from turnout.cli.demo.lending.model import Moment, Player, Story, Word, running
+from turnout.cli.demo.lending.screen import LendingScreen
+from turnout.cli.demo.lending.testbed import StoryFailed, Testbed
+from turnout.cli.demo.manifests import MAP_NAME, MAP_NAMESPACE
+from turnout.simulator.cluster.kubelet import Pace
+from turnout.simulator.cluster.runtime.clients import ExtenderDoor
+from turnout.simulator.cluster.runtime.local_cluster import LocalCluster, yard
+from turnout.simulator.cluster.runtime.scheduler_loop import Settings
+from turnout.simulator.cluster.scheduler import Extender
+
+_PACE = Pace(pull_s=0.1, stop_s=0.3)  # to be seen, and not to be waited for
+
+
+@dataclass(frozen=True, slots=True)
+class Loan:
+    """How the second part is played. pause_s: after each act, for the eye; rest_s: how long nobody must be disturbed.
+
+    extender, lender: the commands of the two.
+    """
+
+    pause_s: float = 2.0
+    rest_s: float = 1.0
+    cooldown_s: float = 5.0  # between two growths; long enough to be seen, short enough to be sat through
+    patience_s: float = 20.0  # for anything that has to happen
+    pace: Pace = _PACE
+    weight: int = 121  # as deploy/scheduler/kube-scheduler-config.yaml has it
+    extender: Sequence[str] = field(default_factory=own_extender)
+    lender: Sequence[str] = field(default_factory=own_lender)
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """What the lender is told: to act, and that a change of size costs these jobs nothing."""
+        return ("--act", "--cooldown-s", f"{self.cooldown_s:g}", "--restart-s", "0")
+
+
+async def lend(loan: Loan, screen: LendingScreen) -> Story:
+    """Play it. Raises ChildFailed when a program does not come up, StoryFailed when it does not happen as told."""
+    logging.getLogger("turnout.simulator").setLevel(logging.ERROR)
+    screen.open(loan.flags, loan.pace)
+
+    def story(moments: Sequence[Moment]) -> Story:
+        return Story(PLAYERS, GPUS, loan.cooldown_s, tuple(moments))
+
+    async with _stage(loan, screen, lambda moment: screen.happened(story(stage.moments), moment)) as (stage, lender):
+        with screen.acts():
+            try:
+                await _Acts(loan, stage).all()
+            except StoryFailed as error:
+                raise StoryFailed(f"{error}\nThe lender's last words:\n{lender.last_words}") from error
+        told = story(stage.moments)
+    if faults := missing(told, lends=A.letter, served=B.letter, too_large=C.letter, refused=D.letter):
+        raise StoryFailed("the story did not happen as it is told: " + "; ".join(faults))
+    screen.close(told)
+    return told
+
+
+@asynccontextmanager
+async def _stage(
+    loan: Loan, screen: LendingScreen, told: Callable[[Moment], None]
+) -> AsyncIterator[tuple[Testbed, AutoscalerProcess]]:
+    """Start the API, the two programs beside one another, and the scheduler; end them in the other order."""
+    async with AsyncExitStack() as ends:
+        folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="turnout-demo-")))
+        made = await ends.enter_async_context(yard(folder / "kubeconfig", pace=loan.pace))
+        stage = Testbed(made, told, loan.patience_s)
+        await stage.set_up()
+        screen.say(f"A Kubernetes API is up at {made.url}; the extender and the lender are starting ...")
+        lender = await ends.enter_async_context(_programs(loan, made, folder, stage))
+        screen.say("The extender is ready, and the lender leads.")
+        stage.raise_curtain()
+        yield stage, lender
+
+
+@asynccontextmanager
+async def _programs(loan: Loan, made: LocalCluster, folder: Path, stage: Testbed) -> AsyncIterator[AutoscalerProcess]:
+    config, configmap = folder / "kubeconfig", f"{MAP_NAMESPACE}/{MAP_NAME}"
+    async with (
+        lending(loan.lender, config, loan.flags, stage.hear) as lender,
+        extending(loan.extender, config, configmap, folder, made.session) as up,
+    ):
+        made.schedule(Settings(extender=Extender(weight=loan.weight)), ExtenderDoor(made.session, up.url))
+        yield lender
+
+
+class _Acts:
+    """The story, act by act."""
+
+    def __init__(self, loan: Loan, stage: Testbed) -> None:
+        self._loan, self._stage = loan, stage
+
+    async def all(self) -> None:
+        """A fills what is idle, gives to B what it needs, nothing to C before that helps, and is whole again."""
+        await self._stage.arrive(A)
+        await self._runs(A, A.most)
+        await self._stage.arrive(B)
+        await self._runs(B, B.least)
+        await self._stage.arrive(C)
+        await self._is_told(C, Reason.NEEDS_MORE)
+        await self._stage.leave(B)
+        await self._runs(C, C.least)
+        await self._stage.leave(C)
+        await self._runs(A, A.most)
+        await self._stage.arrive(D)
+        await self._runs(D, D.least)
+        await self._is_told(D, Reason.REFUSED)
+
+    async def _runs(self, player: Player, workers: int) -> None:
+        """Wait until it runs with so many, and let that be seen."""
+        stage = self._stage
+        what = f"{player.letter} runs with {workers} workers"
+        await stage.until(lambda: running(stage.seats, player.letter) == workers, what)
+        stage.note(Word.RUNS, player.letter)
+        await asyncio.sleep(self._loan.pause_s)
+
+    async def _is_told(self, player: Player, reason: Reason) -> None:
+        """Wait until the lender gives this reason, and see for a while that nobody is disturbed."""
+        said = self._stage.said
+        what = f"{player.letter} is told {reason.value}"
+        await self._stage.until(lambda: player.letter in said and said[player.letter].reason is reason, what)
+        await asyncio.sleep(self._loan.rest_s)
+        self._stage.note(Word.RESTS, player.letter)
+        await asyncio.sleep(self._loan.pause_s)

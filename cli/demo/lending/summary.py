@@ -1,0 +1,133 @@
+"""What the second part adds up: GPU-seconds lent, changes of size, how long somebody waited for what was lent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from turnout.autoscaler.model import Reason
+from turnout.cli.demo.lending.model import Moment, Story, Word, held
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A job that others gave workers for. since: the moment its turn came; given: so many workers left for it.
+
+    The parts, in seconds: until the pods of whoever left were gone, until the giver was told, until those workers had
+    gone, until it ran.
+    """
+
+    letter: str
+    since: Moment
+    giver: str
+    given: int
+    away_s: float
+    told_s: float
+    gone_s: float
+    start_s: float
+
+    @property
+    def whole_s(self) -> float:
+        return self.away_s + self.told_s + self.gone_s + self.start_s
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """The story, added up. GPU-seconds: what jobs held up to their least, above it, and what nobody held."""
+
+    own_gpu_s: float
+    lent_gpu_s: float
+    idle_gpu_s: float
+    growths: int
+    shrinks: int
+    given: int  # workers, by all the shrinks
+    waits: tuple[Wait, ...]
+
+    @property
+    def all_gpu_s(self) -> float:
+        return self.own_gpu_s + self.lent_gpu_s + self.idle_gpu_s
+
+    @property
+    def longest(self) -> Wait | None:
+        """The longest wait for GPUs that were lent; None when nobody had to."""
+        return max(self.waits, key=lambda wait: wait.whole_s, default=None)
+
+
+def added_up(story: Story) -> Sums:
+    """Add up a story."""
+    own = lent = idle = 0.0
+    for before, after in pairwise(story.moments):
+        passed_s = after.at_s - before.at_s
+        for player in story.players:
+            has = held(before.seats, player.letter)
+            own += passed_s * min(has, player.least)
+            lent += passed_s * max(0, has - player.least)
+        idle += passed_s * (story.gpus - len(before.seats))
+    changes = [moment.said for moment in story.changes() if moment.said]
+    less = [said.was - said.workers for said in changes if said.workers < said.was]
+    waits = (wait_of(story, player.letter) for player in story.players)
+    return Sums(own, lent, idle, len(changes) - len(less), len(less), sum(less), tuple(w for w in waits if w))
+
+
+def wait_of(story: Story, letter: str) -> Wait | None:
+    """How long a job waited for workers of another to leave; None when none left for it, or it does not run yet."""
+    runs = story.first(Word.RUNS, letter)
+    told = next((m for m in story.changes() if m.said and m.said.for_ == letter), None)
+    if runs is None or told is None or told.said is None or told.said.reason is not Reason.MAKES_ROOM:
+        return None
+    said = told.said
+    since = turn(story, letter, told.at_s)
+    left = since.letter if since.word is Word.LEAVES else ""
+    away = _when_few(story, since, left, 0) if left else since
+    away = min(away or told, told, key=lambda moment: moment.at_s)
+    gone = _when_few(story, told, said.letter, said.workers) or runs
+    return Wait(
+        letter,
+        since,
+        said.letter,
+        said.was - said.workers,
+        away.at_s - since.at_s,
+        told.at_s - away.at_s,
+        gone.at_s - told.at_s,
+        runs.at_s - gone.at_s,
+    )
+
+
+def _when_few(story: Story, since: Moment, letter: str, few: int) -> Moment | None:
+    """The first moment in which a job holds no more than so many."""
+    return next((m for m in story.moments if m.at_s >= since.at_s and held(m.seats, letter) <= few), None)
+
+
+def turn(story: Story, letter: str, before_s: float) -> Moment:
+    """The moment a job's turn came: when it arrived, or when the last one left before it was served."""
+    came = [
+        m
+        for m in story.moments
+        if m.at_s <= before_s and (m.word is Word.LEAVES or (m.word is Word.ARRIVES and m.letter == letter))
+    ]
+    arrived = next(m for m in came if m.word is Word.ARRIVES)
+    return max((m for m in came if m.at_s >= arrived.at_s), key=lambda m: m.at_s)
+
+
+def waited(wait: Wait) -> str:
+    """A wait in words."""
+    came = "it arrived" if wait.since.letter == wait.letter else f"{wait.since.letter} left"
+    parts = [f"{wait.away_s:.2f} s until {wait.since.letter}'s pods had gone"] if wait.away_s else []
+    parts += [
+        f"{wait.told_s:.2f} s until {wait.giver} was told",
+        f"{wait.gone_s:.2f} s until {wait.given} of its workers had gone",
+        f"{wait.start_s:.2f} s to start",
+    ]
+    return f"{wait.whole_s:.2f} s after {came}: {', '.join(parts)}"
+
+
+def sentence(story: Story, sums: Sums) -> str:
+    """What came out, for a person who has seen none of it."""
+    lenders = [p.letter for p in story.players if any(held(m.seats, p.letter) > p.least for m in story.moments)]
+    if not lenders:
+        return "Nothing was lent."
+    told = f"{' and '.join(lenders)} used {sums.lent_gpu_s:.0f} GPU-seconds that nobody else needed"
+    if not sums.waits:
+        return f"{told}, and nobody needed them back."
+    who = ", ".join(f"{wait.letter} ran {wait.whole_s:.2f} s after its turn had come" for wait in sums.waits)
+    return f"{told}, and gave back at once: {who}."

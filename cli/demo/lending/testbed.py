@@ -1,0 +1,114 @@
+"""The stage of the second part: jobs come and go on a yard, and whatever happens to them is written down."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from turnout.cli.demo.lending.fixtures import GPUS_PER_NODE, NAMESPACE, PLAYERS, job, places, queue, topology_map
+from turnout.cli.demo.lending.log_parser import decision
+from turnout.cli.demo.lending.model import Moment, Player, Said, Seat, Word
+from turnout.cli.demo.manifests import MAP_NAMESPACE
+from turnout.kube import labels
+from turnout.simulator.cluster.runtime.local_cluster import LocalCluster
+
+_JOBS = f"/apis/batch.volcano.sh/v1alpha1/namespaces/{NAMESPACE}/jobs"
+_PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+_OVER = ("Succeeded", "Failed")
+
+
+class StoryFailed(Exception):
+    """What the demo shows did not happen."""
+
+
+class Testbed:
+    """One cluster. told: called with each moment. said: the lender's last decision on each job, by its sign."""
+
+    def __init__(self, made: LocalCluster, told: Callable[[Moment], None], patience_s: float) -> None:
+        self._made, self._told, self._patience_s = made, told, patience_s
+        self._signs = {player.name: player.letter for player in PLAYERS}
+        self._pods: dict[str, Seat] = {}
+        self._news = asyncio.Event()
+        self._began_s = asyncio.get_running_loop().time()
+        self._silent = False
+        self.said: dict[str, Said] = {}
+        self.moments: list[Moment] = []
+
+    async def set_up(self) -> None:
+        """Make the namespaces, the nodes, the map and the queue, and the controller of the jobs."""
+        where = places()
+        for name in (NAMESPACE, MAP_NAMESPACE):
+            await self._made.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+        maps = f"/api/v1/namespaces/{MAP_NAMESPACE}/configmaps"
+        await self._made.api.call("POST", maps, topology_map(where))
+        await self._made.add_nodes(where, GPUS_PER_NODE)
+        await self._made.run_jobs()
+        await self._made.api.call("POST", "/apis/scheduling.volcano.sh/v1beta1/queues", queue())
+
+    def raise_curtain(self) -> None:
+        """The story begins now: times count from here."""
+        self._began_s = asyncio.get_running_loop().time()
+        self._made.background.start(self._watch())
+
+    async def arrive(self, player: Player) -> Moment:
+        """Its owner submits a job."""
+        told = self.note(Word.ARRIVES, player.letter)
+        await self._made.api.call("POST", _JOBS, job(player))
+        return told
+
+    async def leave(self, player: Player) -> Moment:
+        """Its owner is done with it."""
+        told = self.note(Word.LEAVES, player.letter)
+        await self._made.api.call("DELETE", f"{_JOBS}/{player.name}")
+        return told
+
+    def hear(self, line: str) -> None:
+        """The lender has said something; nothing at all means that it has ended."""
+        self._silent = not line
+        said = decision(line, PLAYERS)
+        if said is not None:
+            self.said[said.letter] = said
+            self.note(Word.SAYS, said.letter, said)
+        self._news.set()
+
+    def note(self, word: Word, letter: str = "", said: Said | None = None) -> Moment:
+        """Write down that something happens now."""
+        at_s = asyncio.get_running_loop().time() - self._began_s
+        moment = Moment(at_s, word, letter, self.seats, said)
+        self.moments.append(moment)
+        self._told(moment)
+        return moment
+
+    @property
+    def seats(self) -> tuple[Seat, ...]:
+        """Who holds what now."""
+        return tuple(sorted(self._pods.values()))
+
+    async def until(self, happens: Callable[[], bool], what: str) -> None:
+        """Wait until something is so. what: "A has 12 workers". Raises StoryFailed."""
+        try:
+            async with asyncio.timeout(self._patience_s):
+                while not happens():
+                    if self._silent:
+                        raise StoryFailed(f"the lender ended before this was so: {what}")
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError as error:
+            raise StoryFailed(f"this was not so within {self._patience_s:g} s: {what}") from error
+
+    async def _watch(self) -> None:
+        async for word, now in self._made.api.changes(_PODS):
+            if word == "SYNCED":
+                continue
+            meta, spec, status = now.obj["metadata"], now.obj["spec"], now.obj.get("status") or {}
+            sign = self._signs.get((meta.get("labels") or {}).get(labels.VOLCANO_JOB, ""))
+            phase, before = status.get("phase"), self._pods.get(meta["name"])
+            if sign is None or word == "DELETED" or phase in _OVER or not spec.get("nodeName"):
+                self._pods.pop(meta["name"], None)
+            else:
+                index = int((meta.get("annotations") or {}).get(labels.VOLCANO_TASK_INDEX, 0))
+                runs = phase == "Running" and not meta.get("deletionTimestamp")
+                self._pods[meta["name"]] = Seat(sign, index, spec["nodeName"], runs)
+            if self._pods.get(meta["name"]) != before:
+                self.note(Word.MOVES)
+            self._news.set()

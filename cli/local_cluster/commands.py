@@ -1,0 +1,148 @@
+"""`turnout yard up`, `down`, `status`, as a person types them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from turnout.cli.local_cluster.daemon import YardFailed, ask, end, fault, found, home, start
+from turnout.cli.local_cluster.state_file import KUBECONFIG, LOG, NO_WALLS, condition, welcome
+
+FAILED, USAGE = 1, 2
+_NODES, _GPUS, _MOST_NODES, _MOST_GPUS = 16, 8, 5_000, 64
+
+
+def add(commands: Any) -> None:
+    """Add the yard's commands to the parser's."""
+    words = commands.add_parser("yard", help="a cluster on this machine, without building anything").add_subparsers(
+        metavar="COMMAND", required=True
+    )
+    up = words.add_parser("up", help="start one in the background and print the KUBECONFIG to use")
+    _add_wishes(up)
+    up.set_defaults(run=_up)
+    words.add_parser("down", help="end it").set_defaults(run=_down)
+    words.add_parser("status", help="how it is; exit 1 when none runs").set_defaults(run=_status)
+
+
+def _add_wishes(parser: argparse.ArgumentParser) -> None:
+    many = parser.add_mutually_exclusive_group()
+    many.add_argument("--nodes", type=_from_1(_MOST_NODES), default=_NODES, help="how many (%(default)s)")
+    many.add_argument("--fabric", type=Path, metavar="FILE", help="a map: one node for each of its hosts")
+    parser.add_argument("--gpus", type=_from_0(_MOST_GPUS), default=_GPUS, help="of each node (%(default)s)")
+    parser.add_argument("--port", type=_from_0(65_535), default=0, help="of the API; 0 for a free one")
+    parser.add_argument("--processes", action="store_true", help="pods run their commands, as processes of yours")
+    parser.add_argument("--real", action="store_true", help="on the control plane that `make controlplane` has built")
+    parser.add_argument("--no-extender", action="store_true", help="let the scheduler place pods by itself")
+
+
+def _from_0(most: int) -> Any:
+    return lambda text: _number(text, 0, most)
+
+
+def _from_1(most: int) -> Any:
+    return lambda text: _number(text, 1, most)
+
+
+def _number(text: str, least: int, most: int) -> int:
+    if not (text.isdecimal() and least <= int(text) <= most):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from {least} to {most}")
+    return int(text)
+
+
+def _up(args: argparse.Namespace) -> int:
+    folder = home()
+    if (there := found(folder)) is not None:
+        print(f"turnout yard up: one is up already, at {there.url}; turnout yard down ends it", file=sys.stderr)
+        return FAILED
+    try:
+        if args.fabric:
+            _read_map(args.fabric)
+        if args.real:
+            from turnout.cli.local_cluster.control_plane import check
+
+            check()
+        note = start(folder, lambda: _serve(args, folder))
+    except YardFailed as error:
+        print(f"turnout yard up: {error}", file=sys.stderr)
+        return FAILED
+    print("\n".join(welcome(note, str(folder / KUBECONFIG))))
+    if args.processes:
+        from turnout.simulator.processes.runtime.container_init import can_have_walls
+
+        if not can_have_walls():
+            print(NO_WALLS, file=sys.stderr)
+    return 0
+
+
+def _down(args: argparse.Namespace) -> int:
+    folder = home()
+    if (note := found(folder)) is None:
+        print("no yard is up")
+        return 0
+    end(folder, note)
+    print("the yard is gone")
+    return 0
+
+
+def _status(args: argparse.Namespace) -> int:
+    if (note := found(home())) is None:
+        why = f" (the last one has failed: {failed}; its log is {home() / LOG})" if (failed := fault(home())) else ""
+        print(f"no yard is up{why}; turnout yard up starts one", file=sys.stderr)
+        return FAILED
+    try:
+        print("\n".join(condition(note, *ask(home()))))
+    except YardFailed as error:
+        print(f"turnout yard status: {error}", file=sys.stderr)
+        return FAILED
+    print(f"KUBECONFIG={home() / KUBECONFIG}")
+    return 0
+
+
+def _serve(args: argparse.Namespace, folder: Path) -> int:
+    import asyncio
+    from dataclasses import replace
+
+    from turnout.cli.local_cluster.prestart import early
+
+    try:
+        begun = None if args.real else early(folder, args.port, not args.no_extender)
+    except OSError as error:
+        print(f"turnout yard: cannot listen on port {args.port}: {os.strerror(error.errno or 0)}", file=sys.stderr)
+        return FAILED
+    from turnout.cli.commands.extender_process import ExtenderFailed
+    from turnout.cli.local_cluster.serve import Wanted, serve
+    from turnout.simulator.cluster.node_builder import places_of
+
+    wanted = Wanted(folder, args.nodes, args.gpus, args.port, not args.no_extender, args.real, args.processes)
+    try:
+        if args.fabric:
+            reading, data = _read_map(args.fabric)
+            wanted = replace(wanted, nodes=0, places=tuple(places_of(reading.entries)), map_data=data)
+        asyncio.run(serve(wanted, begun))
+    except (YardFailed, ExtenderFailed, OSError) as error:
+        print(f"turnout yard: {error}", file=sys.stderr)
+        return FAILED
+    return 0
+
+
+def _read_map(file: Path) -> Any:
+    """The map in a file and the ConfigMap's data that it is. Raises YardFailed with every fault."""
+    from turnout.cli.topo_check import check, data_of, told
+    from turnout.simulator.cluster.node_builder import MOST_NODES, places_of, unusable
+
+    try:
+        text = file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise YardFailed(str(error)) from error
+    reading = check(text)
+    if reading.faults:
+        raise YardFailed("\n".join(told(str(file), reading)))
+    standing = places_of(reading.entries)
+    if not 0 < len(standing) <= MOST_NODES:
+        raise YardFailed(f"{file} names {len(standing)} hosts; a yard has from 1 to {MOST_NODES} nodes")
+    if odd := unusable(standing):
+        raise YardFailed(f"{file}: no node can be called {odd[0]!r}")
+    return reading, tuple(data_of(text).items())

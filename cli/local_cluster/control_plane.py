@@ -1,0 +1,85 @@
+"""A real control plane under a yard, as a child that ends with us."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from turnout.cli.commands.child_env import die_with_parent
+from turnout.cli.local_cluster.daemon import YardFailed
+
+_MODULE = "hack.controlplane"
+_UP_S, _DOWN_S = 90.0, 10.0
+_MARK = "export KUBECONFIG="
+
+
+@dataclass(frozen=True, slots=True)
+class Plane:
+    """A running control plane. authority: signs all callers. certificate and key: of its own servers."""
+
+    kubeconfig: Path
+    authority: Path
+    certificate: Path
+    key: Path
+
+
+def check() -> None:
+    """Raises YardFailed when there is nothing to run one with: it comes with a checkout, and is built there."""
+    try:
+        there = importlib.util.find_spec(_MODULE)
+    except ModuleNotFoundError:
+        there = None
+    if there is None:
+        raise YardFailed("--real needs a checkout of turnout, in which `make controlplane` has built the programs")
+
+
+@asynccontextmanager
+async def plane(extender: str, kwok: bool) -> AsyncIterator[Plane]:
+    """Run one until the block ends. extender: the URL that its scheduler asks, "" for none. Raises YardFailed."""
+    flags = [*(("--extender", extender) if extender else ()), *(() if kwok else ("--no-kwok",))]
+    child = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", _MODULE, "up", "--nodes", "0", *flags),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONUNBUFFERED": "1"},
+        start_new_session=True,
+        preexec_fn=die_with_parent if sys.platform == "linux" else None,  # its supervisor then ends all the rest
+    )
+    try:
+        yield await _ready(child)
+    finally:
+        await _end(child)
+
+
+async def _ready(child: asyncio.subprocess.Process) -> Plane:
+    assert child.stdout is not None
+    said: list[str] = []
+    try:
+        async with asyncio.timeout(_UP_S):
+            async for line in child.stdout:
+                said.append(line.decode(errors="replace").rstrip())
+                if said[-1].startswith(_MARK):
+                    path = Path(said[-1].removeprefix(_MARK))
+                    pki = path.parent / "pki"
+                    return Plane(path, pki / "ca.crt", pki / "server.crt", pki / "server.key")
+    except TimeoutError as error:
+        raise YardFailed(f"the control plane was not up within {_UP_S:g} s:\n" + "\n".join(said)) from error
+    raise YardFailed("the control plane ended:\n" + "\n".join(said))
+
+
+async def _end(child: asyncio.subprocess.Process) -> None:
+    if child.returncode is None:
+        child.terminate()
+        try:
+            async with asyncio.timeout(_DOWN_S):
+                await child.communicate()
+        except TimeoutError:
+            child.kill()
+            await child.wait()

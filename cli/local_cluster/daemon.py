@@ -1,0 +1,155 @@
+"""Start, find and end the yard's process, which outlives the command that started it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import ssl
+import sys
+import time
+import traceback
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from turnout.cli.local_cluster.state_file import KUBECONFIG, LOG, NOTE, Note, read
+
+if TYPE_CHECKING:
+    from turnout.simulator.cluster.kubeconfig import Access
+
+_UP_S, _DOWN_S, _ANSWER_S = 120.0, 20.0, 10.0
+_TOLD_LINES = 12
+
+
+class YardFailed(Exception):
+    """The yard did not come up, or does not answer. The message says why and what to do."""
+
+
+def home() -> Path:
+    """Where a yard's kubeconfig, note and log lie."""
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "turnout" / "yard"
+
+
+def found(folder: Path) -> Note | None:
+    """The yard that runs in this folder; None when none does, whatever an older one left behind."""
+    note = _note(folder)
+    return note if note is not None and not note.fault and begun_at(note.pid) == note.begun else None
+
+
+def fault(folder: Path) -> str:
+    """Tell what the last yard in this folder ended with by itself; "" when it did not, or one runs."""
+    note = _note(folder)
+    if note is None or found(folder) is not None:
+        return ""
+    return note.fault or "its process was killed"
+
+
+def _note(folder: Path) -> Note | None:
+    try:
+        return read((folder / NOTE).read_bytes())
+    except OSError:
+        return None
+
+
+def begun_at(pid: int) -> int:
+    """When a process began, in ticks since the machine did, by which it is known from a later one; 0: it is dead."""
+    try:
+        cells = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return 0 if cells[0] == "Z" else int(cells[19])
+
+
+def start(folder: Path, serve: Callable[[], int]) -> Note:
+    """Start a yard in a process of its own and wait until it is up. serve: what it does there. Raises YardFailed."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    (folder / NOTE).unlink(missing_ok=True)
+    pid = _forked(folder / LOG, serve)
+    until_s = time.monotonic() + _UP_S
+    while time.monotonic() < until_s:
+        if (note := found(folder)) is not None:
+            return note
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            code = os.waitstatus_to_exitcode(status)
+            raise YardFailed(f"the yard ended at once (exit code {code}):\n{_tail(folder)}")
+        time.sleep(0.02)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    raise YardFailed(f"the yard was not up within {_UP_S:g} s:\n{_tail(folder)}")
+
+
+def _forked(log: Path, serve: Callable[[], int]) -> int:
+    """Run something in a child that outlives us, its output in a file; its process id.
+
+    A fork, since all that is read so far is what the child needs first: starting a second Python would take longer.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if pid := os.fork():
+        return pid
+    os.setsid()  # the terminal's Ctrl-C is not for it
+    null, out = os.open(os.devnull, os.O_RDONLY), os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    for number, opened in ((0, null), (1, out), (2, out)):
+        os.dup2(opened, number)
+    code = 1
+    try:
+        code = serve()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def end(folder: Path, note: Note) -> None:
+    """End a yard and wait until it is gone."""
+    until_s = time.monotonic() + _DOWN_S
+    os.kill(note.pid, signal.SIGTERM)
+    while begun_at(note.pid) == note.begun:
+        if time.monotonic() > until_s:
+            os.kill(note.pid, signal.SIGKILL)
+            until_s = float("inf")
+        time.sleep(0.02)
+    (folder / NOTE).unlink(missing_ok=True)
+
+
+def ask(folder: Path) -> tuple[dict[str, int], int]:
+    """Pods by phase, and how many nodes are ready. Raises YardFailed."""
+    from turnout.simulator.cluster.kubeconfig import NoAccess
+    from turnout.simulator.cluster.kubeconfig import read as read_access
+
+    try:
+        access = read_access((folder / KUBECONFIG).read_bytes())
+        pods, nodes = (_items(access, plural) for plural in ("pods", "nodes"))
+    except (urllib.error.URLError, OSError, ValueError, NoAccess) as error:
+        raise YardFailed(f"its API does not answer: {error}") from error
+    phases = Counter(pod["status"]["phase"] for pod in pods)
+    ready = sum(
+        any(c["type"] == "Ready" and c["status"] == "True" for c in node["status"].get("conditions", ()))
+        for node in nodes
+    )
+    return dict(phases), ready
+
+
+def _items(access: Access, plural: str) -> list[dict[str, Any]]:
+    trust = ssl.create_default_context(cadata=access.authority or None)
+    no_proxy = urllib.request.ProxyHandler({})  # as Go does for loopback
+    opener = urllib.request.build_opener(no_proxy, urllib.request.HTTPSHandler(context=trust))
+    headers = {"Authorization": f"Bearer {access.token}"}
+    request = urllib.request.Request(f"{access.url}/api/v1/{plural}", headers=headers)
+    with opener.open(request, timeout=_ANSWER_S) as answer:
+        items: list[dict[str, Any]] = json.load(answer)["items"]
+        return items
+
+
+def _tail(folder: Path) -> str:
+    try:
+        return "\n".join((folder / LOG).read_text(errors="replace").splitlines()[-_TOLD_LINES:])
+    except OSError:
+        return ""

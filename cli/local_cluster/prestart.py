@@ -1,0 +1,35 @@
+"""What of a yard begins before its own modules are read: its port, its kubeconfig, and its extender.
+
+Both programs read their libraries for a second or so: side by side, a person waits for one of them only. Who calls
+the port meanwhile is queued by the kernel. Nothing heavy may be imported here.
+"""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from turnout.cli.commands.extender_process import Begun, begin, own_extender
+from turnout.cli.local_cluster.state_file import KUBECONFIG, MAP
+from turnout.simulator.api.kubeconfig import kubeconfig
+
+_HOST = "127.0.0.1"
+_QUEUE = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Early:
+    """listening: the API's socket. extender: a child that looks for the API; None without one."""
+
+    listening: socket.socket
+    extender: Begun | None
+
+
+def early(folder: Path, port: int, extender: bool) -> Early:
+    """Begin. port: 0 for a free one. Raises OSError when it is taken."""
+    listening = socket.create_server((_HOST, port), backlog=_QUEUE)
+    config = folder / KUBECONFIG
+    config.touch(mode=0o600)
+    config.write_text(kubeconfig(f"http://{_HOST}:{listening.getsockname()[1]}"))
+    return Early(listening, begin(own_extender(), config, MAP, folder) if extender else None)

@@ -1,0 +1,120 @@
+"""`turnout nodes`: what stands on nodes that were proven faulty, as rows, and what frees one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import msgspec
+
+from turnout.autoscaler.node_faults import model
+from turnout.autoscaler.node_faults.model import BadRecord, Record, State
+from turnout.kube import labels
+from turnout.kube.nodes import taints
+from turnout.kube.nodes.fault_report import moment
+from turnout.kube.times import rfc3339
+
+BY_HAND = "tainted by hand"
+_HEADS = ("NODE", "STATE", "SINCE", "UNTIL", "TIMES", "WHY")
+
+
+class NotTainted(ValueError):
+    """There is nothing to free. Say so and end with code 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One node. since, until: RFC 3339, "" where nobody knows. times: how often it was tainted.
+
+    reason: the cause of the first proof, evidence what was measured; pods, by: whose word it is, and who judged.
+    """
+
+    node: str
+    state: str
+    tainted: bool
+    since: str = ""
+    until: str = ""
+    times: int = 0
+    reason: str = ""
+    evidence: str = ""
+    pods: tuple[str, ...] = ()
+    by: tuple[str, ...] = ()
+
+
+def rows(nodes: Iterable[Mapping[str, Any]], key: str, everything: bool = False) -> list[Row]:
+    """Of raw nodes, those of which there is something to tell. everything: those that were cleared, too."""
+    found = [row for node in nodes if (row := _row(node, key)) is not None]
+    told = [row for row in found if everything or row.tainted or row.state != State.CLEARED.value]
+    return sorted(told, key=lambda row: (not row.tainted, row.node))
+
+
+def _row(node: Mapping[str, Any], key: str) -> Row | None:
+    name, tainted = node["metadata"]["name"], taints.bears(node, key)
+    try:
+        record = record_of(node)
+    except BadRecord as error:
+        return Row(name, BY_HAND if tainted else "unreadable", tainted, evidence=f"its record is none: {error}")
+    if record is None:
+        return Row(name, BY_HAND, tainted) if tainted else None
+    ours = record.state is State.TAINTED
+    state = BY_HAND if tainted and not ours else record.state.value
+    if ours and not tainted:
+        state = State.CLEARED.value  # the lender has not looked yet
+    first = record.proofs[0] if record.proofs else None
+    return Row(
+        name, state, tainted, rfc3339(record.since.timestamp()),
+        "" if record.until is None else rfc3339(record.until.timestamp()), record.times,
+        "" if first is None else first.cause or first.kind.value, "" if first is None else first.why,
+        tuple(proof.pod for proof in record.proofs), tuple(sorted({proof.by for proof in record.proofs})),
+    )  # fmt: skip
+
+
+def record_of(node: Mapping[str, Any]) -> Record | None:
+    """What stands on a raw node. Raises BadRecord."""
+    text = (node["metadata"].get("annotations") or {}).get(labels.NODE_RECORD)
+    return None if text is None else model.read(text)
+
+
+def as_text(told: Sequence[Row]) -> list[str]:
+    """Lines of a table."""
+    if not told:
+        return ["no node is tainted, suspected or on trial"]
+    cells = [
+        _HEADS,
+        *((row.node, row.state, row.since, row.until, str(row.times or ""), _why(row)) for row in told),
+    ]
+    widths = [max(len(line[at]) for line in cells) for at in range(len(_HEADS) - 1)]
+    return [
+        "  ".join([*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), line[-1]]).rstrip()
+        for line in cells
+    ]
+
+
+def _why(row: Row) -> str:
+    told = ": ".join(part for part in (row.reason, row.evidence) if part)
+    who = f"says {', '.join(row.pods)}; judged by {', '.join(row.by)}" if row.pods else ""
+    return " — ".join(part for part in (told, who) if part)
+
+
+def as_json(told: Sequence[Row]) -> str:
+    """The same for programs."""
+    return msgspec.json.format(msgspec.json.encode([asdict(row) for row in told])).decode()
+
+
+def freed(node: Mapping[str, Any], key: str, now_s: float) -> dict[str, Any]:
+    """The patch that frees a raw node, and leaves word that what was said of it until now is dealt with.
+
+    Raises NotTainted.
+    """
+    name = node["metadata"]["name"]
+    try:
+        record = record_of(node)
+    except BadRecord:
+        record = None
+    if not taints.bears(node, key):
+        state = f"; it is {record.state.value}" if record is not None and record.state is not State.TAINTED else ""
+        raise NotTainted(f"node {name} has no taint {key}{state}")
+    now = moment(now_s)
+    cleared = Record(State.CLEARED, now, max(now, record.heard) if record is not None else now)
+    return taints.change(node, {labels.NODE_RECORD: model.write(cleared)}, taints.without_taint(node, key))

@@ -1,0 +1,88 @@
+"""`turnout pause` and `turnout resume`, as the writes that they come to: of one job, or of all at once."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from turnout.autoscaler.model import AdminOverride
+from turnout.autoscaler.observe import admin_override
+from turnout.jobs.kinds.annotations import duration_s
+from turnout.jobs.kinds.registry import KINDS
+from turnout.jobs.model import BadJob, JobKey
+from turnout.kube import labels
+from turnout.kube.times import rfc3339, since_1970
+
+
+class BadWish(ValueError):
+    """What was asked for makes no sense. Say so and end with code 2."""
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One merge patch. makes: the object is made where it is not there. said: to the person when it is done."""
+
+    path: str
+    body: dict[str, Any]
+    said: str
+    makes: bool = False
+
+
+def job_key(text: str) -> JobKey:
+    """KIND/NAMESPACE/NAME, as the lender's log and Events name a job. Raises BadWish."""
+    kind, _, rest = text.partition("/")
+    namespace, _, name = rest.partition("/")
+    if not (kind and namespace and name) or "/" in name:
+        raise BadWish(f"{text!r} names no job: it must be KIND/NAMESPACE/NAME, as in PyTorchJob/team-a/bert")
+    if kind not in KINDS:
+        raise BadWish(f"{kind!r} is no kind that is resized; those are {', '.join(sorted(KINDS))}")
+    return JobKey(kind, namespace, name)
+
+
+def until(moment: str | None, for_: str | None, now_s: float) -> str:
+    """When a pause ends, as RFC 3339, "" for never. moment: as written; for_: a duration from now. Raises BadWish."""
+    if moment is not None:
+        at_s = since_1970(moment) if re.match(r"\d{4}-\d{2}-\d{2}T.*(?:Z|[+-]\d{2}:\d{2})$", moment) else None
+        if at_s is None:
+            raise BadWish(f"--until {moment!r} is no moment such as 2026-01-31T18:00:00Z")
+        if at_s <= now_s:
+            raise BadWish(f"--until {moment} is over already")
+        return rfc3339(at_s)
+    if for_ is None:
+        return ""
+    try:
+        left_s = duration_s({"--for": for_}, "--for") or 0.0
+    except BadJob:
+        left_s = 0.0
+    if left_s <= 0:
+        raise BadWish(f"--for {for_!r} is no duration such as 30m or 2h")
+    return rfc3339(now_s + left_s)
+
+
+def of_job(key: JobKey, direction: str | None, ends: str = "") -> Write:
+    """Pause one job, or with no direction let it go on. direction: true (both), grow or shrink."""
+    base, _, plural = KINDS[key.kind].path.rpartition("/")
+    notes = {labels.PAUSED: direction, labels.PAUSED_UNTIL: ends or None}
+    what = {"true": "keeps its size", "grow": "grows no more", "shrink": "gives nothing back"}.get(direction or "", "")
+    said = f"{key} {what}{f' until {ends}' if ends else ''}" if direction else f"{key} is lent to and asked again"
+    path = f"{base}/namespaces/{key.namespace}/{plural}/{key.name}"
+    return Write(path, {"metadata": {"annotations": notes}}, said)
+
+
+def of_all(configmap: str, standing: AdminOverride, ends: str = "") -> Write:
+    """Say something of all jobs at once. configmap: namespace/name, as the lender's --orders has it."""
+    namespace, _, name = configmap.partition("/")
+    body = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name, "labels": {"app.kubernetes.io/part-of": "turnout"}},
+        "data": {**admin_override.written(standing), admin_override.UNTIL: ends or None},
+    }
+    said = {
+        AdminOverride.RUN: "jobs are lent to and asked again",
+        AdminOverride.PAUSE: "every job keeps its size",
+        AdminOverride.RELEASE: "every elastic job goes back to its min, and keeps that size",
+    }[standing]
+    path = f"/api/v1/namespaces/{namespace}/configmaps/{name}"
+    return Write(path, body, f"{said}{f' until {ends}' if ends else ''}", makes=True)

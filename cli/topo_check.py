@@ -1,0 +1,74 @@
+"""Is a topology text right? Every fault with its line, or what the map holds.
+
+A file is a bare text (`asw psw ip` lines), our YAML form, or a whole ConfigMap as `kubectl get -o yaml` prints it. The
+lines of a ConfigMap's text are counted within the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from turnout.topology import configmap_keys, parse
+from turnout.topology.errors import BadFabric
+from turnout.topology.fabric import build
+from turnout.topology.model import Reading
+
+
+def check(text: str) -> Reading:
+    """Read the text in whichever form it is and build the fabric, so that what an extender would find is found."""
+    reading = parse.read(data_of(text))
+    if reading.faults:
+        return reading
+    try:
+        build(reading.entries)
+    except BadFabric as error:
+        return Reading(reading.entries, tuple(error.faults))
+    return reading
+
+
+def told(name: str, reading: Reading) -> list[str]:
+    """Lines for a person; faults as `file:line: what`, so that an editor can jump to them."""
+    if reading.faults:
+        lines = [
+            f"{name}:{fault.line}: {fault.text}" if fault.line else f"{name}: {fault.text}" for fault in reading.faults
+        ]
+        return [
+            *lines,
+            f"{name}: {_count(len(reading.faults), 'fault')}; such a map is not applied, the last good one stays",
+        ]
+    if not reading.entries:
+        return [f"{name}: right, and empty: a map of no hosts, so nobody is placed by switches"]
+    leaves = {entry.path for entry in reading.entries}
+    tiers = max(len(entry.path) for entry in reading.entries)
+    hosts, under = _count(len(reading.entries), "host"), _count(len(leaves), "leaf switch", "leaf switches")
+    return [f"{name}: right: {hosts} under {under}, {_count(tiers, 'tier')} of switches"]
+
+
+def data_of(text: str) -> Mapping[str, str]:
+    """Give the ConfigMap data that the text stands for."""
+    found = _configmap(text)
+    if found is not None:
+        return found
+    stripped = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    is_yaml = bool(stripped) and stripped[0].split("#")[0].rstrip().endswith(":")
+    return {configmap_keys.YAML_KEY if is_yaml else configmap_keys.TEXT_KEY: text}
+
+
+def _configmap(text: str) -> Mapping[str, str] | None:
+    if "ConfigMap" not in text:
+        return None
+    try:
+        document: Any = yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError):
+        return None
+    if not isinstance(document, dict) or document.get("kind") != "ConfigMap":
+        return None
+    data = document.get("data")
+    return {k: v for k, v in data.items() if isinstance(v, str)} if isinstance(data, dict) else {}
+
+
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"

@@ -1,0 +1,222 @@
+"""Why a job is as large as it is, or waits: the chain of its decision as text, and which job is meant by a name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+
+from turnout.autoscaler.reporting.explain import Chain, Holder, Lack, QueueLink, SizeLink, amount_of
+from turnout.autoscaler.reporting.forecast import Estimate
+from turnout.autoscaler.reporting.never import BareGang
+from turnout.autoscaler.reporting.node_rejections import RoomLink
+from turnout.autoscaler.reporting.queue_simulation import NEVER
+from turnout.jobs.kinds.registry import KINDS
+from turnout.jobs.model import JobKey
+from turnout.kube.times import rfc3339
+
+Row = tuple[str, str]  # what it is about, and the text
+_ALIASES = {"vcjob": "VolcanoJob", "vj": "VolcanoJob", "pytorch": "PyTorchJob"}
+
+
+class NoSuchJob(Exception):
+    """The name means no job, or several. The message names those that may be meant."""
+
+
+def meant(wanted: str, namespace: str, keys: Iterable[JobKey]) -> JobKey:
+    """The job of KIND/NAMESPACE/NAME, or of KIND/NAME or NAME in a namespace. Raises NoSuchJob."""
+    there = sorted(keys)
+    parts = wanted.split("/")
+    name, kind = parts[-1], parts[0] if len(parts) > 1 else None
+    where = parts[1] if len(parts) == 3 else namespace
+    if len(parts) > 3 or not all(parts):
+        raise NoSuchJob(f"{wanted!r} is no name of a job: it must be KIND/NAMESPACE/NAME, KIND/NAME or NAME")
+    if kind is not None and (kind := _kind(kind, there)) is None:
+        known = ", ".join(sorted({*KINDS, *(key.kind for key in there)}))
+        raise NoSuchJob(f"{parts[0]!r} is no kind of job here; those are {known}")
+    found = [key for key in there if (key.name, key.namespace) == (name, where) and kind in (None, key.kind)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise NoSuchJob(f"{name!r} may be {' or '.join(map(str, found))}: say which")
+    like = near(name, there)
+    hint = f"; did you mean {', '.join(map(str, like))}?" if like else f"; there are {len(there)} jobs in all"
+    raise NoSuchJob(f"there is no {kind or 'job'} {name!r} in namespace {where}{hint}")
+
+
+def near(name: str, keys: Sequence[JobKey], most: int = 5) -> list[JobKey]:
+    """The jobs with the most similar names."""
+    like = get_close_matches(name, sorted({key.name for key in keys}), n=most, cutoff=0.5)
+    return [key for each in like for key in keys if key.name == each][:most]
+
+
+def _kind(text: str, keys: Iterable[JobKey]) -> str | None:
+    """A kind as people write it: in any case, in the plural, or short."""
+    known = {kind.lower(): kind for kind in (*KINDS, *(key.kind for key in keys))} | _ALIASES
+    return known.get(text.lower()) or known.get(text.lower().removesuffix("s"))
+
+
+def title(chain: Chain) -> str:
+    """The job, how it stands, and the word for it."""
+    since = "" if chain.since_s is None else f" for {lasting(chain.now_s - chain.since_s)}"
+    stands = {"waits": f"has waited{since}", "runs": f"has run{since}", "suspended": "is suspended"}[chain.state]
+    return f"{chain.job} {stands}: {chain.reason.value}"
+
+
+def rows(chain: Chain) -> list[Row]:
+    """The chain, link by link."""
+    told = [*_queue(chain.queue), *_quota(chain)]
+    told += [("room", _room(chain.room)), ("gang", _gang(chain))]
+    if chain.size is not None:
+        told += _size(chain.size, chain.gang.least, chain.gang.most)
+    told.append(("decision", _decision(chain)))
+    told.append(("next", chain.next))
+    if chain.start is not None:
+        told.append(("start", start(chain.start, chain.now_s)))
+    return told
+
+
+def _queue(queue: QueueLink) -> list[Row]:
+    if queue.known:
+        parts = [f"{queue.used} of {gpus(queue.limit)} used" if queue.limit is not None else f"{gpus(queue.used)} used"]
+        parts.append("no limit" if queue.free is None else f"{queue.free} free")
+        if queue.deserved is not None:
+            borrowed = queue.used - queue.deserved
+            parts.append(f"{queue.deserved} its own" + (f", so {borrowed} borrowed" if borrowed > 0 else ""))
+        text = f"{queue.name}: {', '.join(parts)}"
+    else:
+        text = f"{queue.name}: nobody describes it, so the nodes alone bound it; {gpus(queue.used)} used"
+    text += f", {queue.headroom} kept free" if queue.headroom else ""
+    text += "" if queue.open else "; it is closed"
+    held = ", ".join(_held(each) for each in queue.holders)
+    more = f", and {count(queue.others, 'other job')}" if queue.others else ""
+    return [("queue", text), ("held by", f"{held}{more}" if held else "nobody")]
+
+
+def _held(holder: Holder) -> str:
+    return f"{holder.job} ({holder.least_gpus}{f' + {holder.elastic_gpus} elastic' if holder.elastic_gpus else ''})"
+
+
+def _quota(chain: Chain) -> list[Row]:
+    """What it asks of its queue, resource by resource where that is bounded."""
+    if not chain.queue.known:
+        return [("quota", "none")]
+    if chain.state != "waits" and (chain.size is None or chain.size.larger is None):
+        return [("quota", "it asks for nothing more")]
+    what = "its min lacks" if chain.state == "waits" else "its next step takes"
+    bound = [each for each in chain.quota if each.limit is not None]
+    if not bound:
+        return [("quota", "no limit on what it asks for")]
+    return [("quota", "; ".join(f"{what} {_lack(each)}" if not at else _lack(each) for at, each in enumerate(bound)))]
+
+
+def _lack(lack: Lack) -> str:
+    free, needs = lack.free or 0, amount_of(lack.resource, lack.needs)
+    if lack.limit is not None and lack.needs > lack.limit:
+        return f"{needs}, and the queue may never have more than {amount_of(lack.resource, lack.limit)}"
+    short = "enough" if lack.needs <= free else f"{amount_of(lack.resource, lack.needs - free).split()[0]} short"
+    return f"{needs}, {free and amount_of(lack.resource, free).split()[0]} free: {short}"
+
+
+def _room(room: RoomLink) -> str:
+    if not room.nodes:
+        return "there are no nodes"
+    let_in = f"{room.admits} of {count(room.nodes, 'node')} let a worker in ({room.worker})"
+    why = ", ".join(f"{number} {why}" for why, number in room.refusals[:4])
+    if why:
+        let_in += f"; the others: {why}"
+    if not room.fits:
+        text = f"{let_in}; no whole worker fits now"
+        return text + ("" if room.ever else ", nor would one if every job were gone")
+    fit = "fits" if room.fits == 1 else "fit"
+    return f"{let_in}; {count(room.fits, 'whole worker')} {fit} now, on {count(room.with_room, 'node')}"
+
+
+def _gang(chain: Chain) -> str:
+    gang = chain.gang
+    if chain.state == "waits":
+        text = f"it needs {count(gang.least, 'worker')}, {gang.has} with a node: {gang.lacks} lacking"
+        if gang.has < gang.there < gang.least:
+            text += f"; {gang.there} exist"
+        if chain.room.ever < gang.lacks:
+            text += f", and not more than {chain.room.ever} would fit if every job were gone"
+    else:
+        text = f"{count(gang.has, 'worker')} with a node; it needs {gang.least}"
+    text += f"; it may have {gang.most}" if gang.most > gang.least else ""
+    text += f"; {gang.done} have ended well" if gang.done else ""
+    text += "".join(f"; {there} of {wanted} of another role" for there, wanted in gang.beside)
+    text += "" if gang.tier is None else f"; all under one switch of tier {gang.tier}"
+    return text + (f"; {gang.multiple} on each node" if gang.multiple > 1 else "")
+
+
+def _size(size: SizeLink, least: int, most: int) -> list[Row]:
+    larger = "no larger size is wanted" if size.larger is None else f"the next size is {size.larger}"
+    told = f"{count(size.size, 'worker')} of {least} to {most}, {size.elastic} of them elastic; {larger}"
+    if size.size != size.wanted:
+        told += f"; {size.wanted} are asked for"
+    if size.put_back is not None:
+        told += (
+            f"; its object was applied again as it was submitted, which took it from {size.put_back} to {size.wanted}"
+        )
+    if size.wish is not None:
+        told += f"; somebody has set {size.wish} by hand, its most until turnout.dev/wish-workers is taken away"
+    if size.changed_s is None:
+        return [("size", told), ("bank", "its size has never been changed by the lender")]
+    balance = lasting(abs(size.balance_s))
+    won = f"lending has won it {balance}, restarts taken off"
+    if size.balance_s < 0:
+        won = f"restarts have cost it {balance} more than lending has won it"
+    left = f"{lasting(size.cooldown_s)} of its cooldown are left" if size.cooldown_s else "its cooldown is over"
+    return [("size", told), ("bank", f"{won}; last changed at {rfc3339(size.changed_s)}, {left}")]
+
+
+def _decision(chain: Chain) -> str:
+    change = f"{chain.was} to {count(chain.workers, 'worker')}. " if chain.workers != chain.was else ""
+    text = f"{change}{chain.means}"
+    text += f" {chain.detail[:1].upper()}{chain.detail[1:]}." if chain.detail else ""
+    if chain.helped_by:
+        text += " " + ", ".join(f"{job} goes from {was} to {size}" for job, was, size in chain.helped_by) + "."
+    return text
+
+
+def start(estimate: Estimate, now_s: float) -> str:
+    """When it may start, with how sure that is."""
+    early, likely, late = (max(0.0, at_s - now_s) for at_s in (estimate.early_s, estimate.likely_s, estimate.late_s))
+    if estimate.early_s == NEVER:
+        return estimate.because
+    if not estimate.known:
+        soonest = f", not before {lasting(early)}" if 0 < early < NEVER else ""
+        return f"not known{soonest}: {estimate.because}"
+    first = f"{lasting(early)} at the earliest" if early >= 1 else "at once at the earliest"
+    last = f"{lasting(late)} at the latest" if late < NEVER else "with no bound"
+    return f"likely in {lasting(likely)} ({rfc3339(estimate.likely_s)}), {first}, {last}: {estimate.because}"
+
+
+def lasting(s: float) -> str:
+    """A time as people say it."""
+    s = max(0.0, s)
+    if s < 120:
+        return f"{s:.0f} s"
+    if s < 7200:
+        return f"{s / 60:.0f} min"
+    if s < 172_800:
+        return f"{s / 3600:.1f} h"
+    return f"{s / 86_400:.1f} days"
+
+
+def count(number: int, one: str) -> str:
+    """1 worker, 2 workers."""
+    return f"{number} {one}{'' if number == 1 else 's'}"
+
+
+def gpus(number: int) -> str:
+    """1 GPU, 2 GPUs."""
+    return count(number, "GPU")
+
+
+def running(gang: BareGang, resource: str) -> str:
+    """A gang that has its min and is nobody's job, in a sentence."""
+    held = sum(dict(shape.requests).get(resource, 0) for _, shape in gang.placed)
+    return (
+        f"{gang.key} runs: {len(gang.placed)} of its {count(gang.there, 'pod')} have a node and hold {gpus(held)} of "
+        f"queue {gang.queue}. No job of a kind that the lender knows owns it, so it is never resized."
+    )

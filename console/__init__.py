@@ -1,1 +1,0 @@
-"""The window: the `turnout` command."""

@@ -1,1 +1,0 @@
-"""The rim of the demo: processes, HTTP, the terminal, the clock."""

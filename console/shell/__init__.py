@@ -1,1 +1,0 @@
-"""The rim of the console: files and the terminal."""

@@ -1,1 +1,0 @@
-"""The rim of the yard: its process, its folder, its answers."""

@@ -1,0 +1,62 @@
+"""What is done to a job, and when: a schedule of faults drawn from a seed, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from random import Random
+
+
+class Fault(Enum):
+    """One thing that goes wrong, or that others do."""
+
+    PROCESS = "process killed"
+    AGENT = "agent killed"  # with all of its container; the pod keeps its memory
+    POD = "pod killed"  # and its memory is gone
+    COORDINATOR = "coordinator's pod killed"
+    NODE = "node lost"
+    STOPPED = "process stopped"  # SIGSTOP, then SIGCONT
+    RIVAL = "rigid job comes"
+    API = "API server restarts"
+    EXTENDER = "extender restarts"
+    LENDER = "lender's leader killed"
+    CUT = "storage cut off"
+    FULL = "storage full"
+
+
+# What training must not notice: nobody's process ends by it, nobody's memory is lost.
+UNNOTICED = frozenset({Fault.STOPPED, Fault.API, Fault.EXTENDER, Fault.LENDER, Fault.CUT, Fault.FULL})
+LOSES_MEMORY = frozenset({Fault.POD, Fault.COORDINATOR, Fault.NODE})
+_HURRIED = 0.3  # of all faults hit a job that still recovers from the one before
+
+
+@dataclass(frozen=True, slots=True)
+class FaultEvent:
+    """One fault. aim: 0 to 1, which of those that can be hit. lasts_s: until it is taken back, where it is.
+
+    hurried: it does not wait until the job trains again, but comes after_s seconds after the one before it.
+    Otherwise it comes after so many seconds of quiet training.
+    """
+
+    fault: Fault
+    aim: float
+    after_s: float
+    lasts_s: float
+    hurried: bool = False
+
+
+def schedule(seed: int, faults: int, kinds: Sequence[Fault] = tuple(Fault)) -> tuple[FaultEvent, ...]:
+    """So many blows. Every kind comes before one comes again, so that a short schedule is a varied one.
+
+    The first is never hurried. The same seed, count and kinds give the same schedule for ever.
+    """
+    dice, blows, bag = Random(f"chaos/{seed}"), list[FaultEvent](), list[Fault]()
+    for number in range(faults):
+        if not bag:
+            bag = list(kinds)
+            dice.shuffle(bag)
+        hurried = dice.random() < _HURRIED and number > 0
+        after_s = dice.uniform(0.0, 2.0) if hurried else dice.uniform(0.3, 1.5)
+        blows.append(FaultEvent(bag.pop(), dice.random(), round(after_s, 3), round(dice.uniform(1.0, 4.0), 3), hurried))
+    return tuple(blows)

@@ -1,0 +1,201 @@
+"""Each fault as something done to the yard, and taken back after its time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TypeVar
+
+from hack.chaos.fault_schedule import Fault, FaultEvent
+from hack.chaos.history import Record
+from hack.chaos.testbed import manifests
+from hack.chaos.testbed.pod_processes import Process, of_pods
+from hack.chaos.testbed.testbed import JOBS, Testbed
+from turnout.simulator.cluster.runtime.clients import ApiError
+
+PATIENCE_S = 60.0  # of a rigid job that waits for its GPUs
+_AGENT = 1
+Thing = TypeVar("Thing")
+
+
+class FaultInjectors:
+    """What can be done on a stage. pending: what is still to be taken back."""
+
+    def __init__(self, stage: Testbed) -> None:
+        self._stage = stage
+        self.pending: set[asyncio.Task[None]] = set()
+        self._rivals = 0
+        self._does: dict[Fault, Callable[[FaultEvent], Awaitable[str]]] = {
+            Fault.PROCESS: self._process,
+            Fault.AGENT: self._agent,
+            Fault.POD: self._pod,
+            Fault.COORDINATOR: self._coordinator,
+            Fault.NODE: self._node,
+            Fault.STOPPED: self._stopped,
+            Fault.RIVAL: self._rival,
+            Fault.API: self._api,
+            Fault.EXTENDER: self._extender,
+            Fault.LENDER: self._lender,
+            Fault.CUT: self._cut,
+            Fault.FULL: self._full,
+        }
+
+    async def do(self, blow: FaultEvent) -> Record:
+        """Strike; who was hit is in the record: "" where nobody was there to be hit."""
+        at_s = time.monotonic()
+        who = await self._does[blow.fault](blow)
+        record = Record("fault", at_s, kind=blow.fault.name, who=who, round=self._stage.round)
+        self._stage.note(record)
+        return record
+
+    async def settle(self) -> None:
+        """Wait until everything is taken back. Raises what went wrong in that."""
+        while self.pending:
+            await asyncio.gather(*self.pending)
+
+    async def stop(self) -> None:
+        """Take nothing back any more."""
+        for task in self.pending:
+            task.cancel()
+        await asyncio.gather(*self.pending, return_exceptions=True)
+
+    def _later(self, what: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(what)
+        self.pending.add(task)
+        task.add_done_callback(self.pending.discard)
+
+    def _back(self, after_s: float, undo: Callable[[], Awaitable[None] | None]) -> None:
+        async def wait() -> None:
+            await asyncio.sleep(after_s)
+            if (undone := undo()) is not None:
+                await undone
+
+        self._later(wait())
+
+    # Processes.
+
+    async def _trainers(self) -> list[Process]:
+        """The training processes of the newest round that are alive, by rank."""
+        begun = {
+            (r.home, r.pid): r.rank for r in self._stage.records if r.event == "begun" and r.round == self._stage.round
+        }
+        alive = [each for each in await asyncio.to_thread(lambda: list(of_pods())) if (each.home, each.inner) in begun]
+        return sorted(alive, key=lambda each: begun[each.home, each.inner])
+
+    async def _process(self, blow: FaultEvent) -> str:
+        return _signal(_aimed(await self._trainers(), blow), signal.SIGKILL)
+
+    async def _stopped(self, blow: FaultEvent) -> str:
+        hit = _aimed(await self._trainers(), blow)
+        self._back(blow.lasts_s, lambda: _goes_on(hit))
+        return _signal(hit, signal.SIGSTOP)
+
+    async def _agent(self, blow: FaultEvent) -> str:
+        ours = {pod["metadata"]["uid"] for pod in self._stage.workers}  # others may play on this machine, too
+        found = await asyncio.to_thread(lambda: list(of_pods()))
+        agents = [each for each in found if each.inner == _AGENT and each.home in ours]
+        return _signal(_aimed(sorted(agents, key=lambda each: each.home), blow), signal.SIGKILL)
+
+    # Pods and nodes.
+
+    async def _pod(self, blow: FaultEvent) -> str:
+        hit = _aimed(self._stage.workers, blow)
+        if hit is None:
+            return ""
+        await self._stage.kill_pod(hit["metadata"]["name"])
+        return str(hit["metadata"]["uid"])
+
+    async def _coordinator(self, blow: FaultEvent) -> str:
+        name = await self._stage.coordinator()
+        await self._stage.kill_pod(name)
+        return name
+
+    async def _node(self, blow: FaultEvent) -> str:
+        hit = _aimed(self._stage.workers, blow)
+        if hit is None:
+            return ""
+        node = hit["spec"]["nodeName"]
+        with suppress(ApiError):
+            await self._stage.made.api.call("DELETE", f"/api/v1/nodes/{node}")
+        for name, pod in list(self._stage.pods.items()):
+            if pod["spec"].get("nodeName") == node:
+                await self._stage.kill_pod(name)
+        place = next(each for each in manifests.places() if each.name == node)
+        self._back(blow.lasts_s, lambda: self._stage.made.add_nodes([place], 1))
+        return str(node)
+
+    # Others, and programs.
+
+    async def _rival(self, blow: FaultEvent) -> str:
+        self._rivals += 1
+        job = manifests.rival(self._rivals, 1 + (blow.aim > 0.5), blow.lasts_s)
+        name = job["metadata"]["name"]
+        await self._stage.made.api.call("POST", JOBS, job)
+        self._later(self._served(name))
+        return str(name)
+
+    async def _served(self, name: str) -> None:
+        """See the rigid job start, and end."""
+        stage = self._stage
+        pods = f"{name}-worker-"
+
+        def started() -> bool:
+            phases = [(p.get("status") or {}).get("phase") for n, p in stage.pods.items() if n.startswith(pods)]
+            return bool(phases) and all(phase in ("Running", "Succeeded") for phase in phases)
+
+        await stage.until(started, f"{name} has started", PATIENCE_S)
+        stage.note(Record("served", time.monotonic(), who=name))
+        await stage.over(name, PATIENCE_S)
+        with suppress(ApiError):
+            await stage.made.api.call("DELETE", f"{JOBS}/{name}")
+
+    async def _api(self, blow: FaultEvent) -> str:
+        served = self._stage.made.served
+        assert served is not None  # the yard is our own
+        self._later(served.restart(blow.lasts_s))
+        return served.url
+
+    async def _extender(self, blow: FaultEvent) -> str:
+        programs = self._stage.programs
+        programs.kill_extender()
+        self._back(blow.lasts_s, programs.start_extender)
+        return "extender"
+
+    async def _lender(self, blow: FaultEvent) -> str:
+        return str(await self._stage.programs.kill_leader() or "")
+
+    # Storage.
+
+    async def _cut(self, blow: FaultEvent) -> str:
+        self._stage.storage.mend()
+        self._stage.storage.cut()
+        self._back(blow.lasts_s, self._stage.storage.mend)
+        return "storage"
+
+    async def _full(self, blow: FaultEvent) -> str:
+        if not self._stage.storage.small:
+            return ""
+        self._stage.storage.mend()
+        await asyncio.to_thread(self._stage.storage.fill)
+        self._back(blow.lasts_s, self._stage.storage.mend)
+        return "storage"
+
+
+def _aimed(found: list[Thing], blow: FaultEvent) -> Thing | None:
+    return found[int(blow.aim * len(found))] if found else None
+
+
+def _signal(hit: Process | None, number: signal.Signals) -> str:
+    if hit is None:
+        return ""
+    with suppress(ProcessLookupError):
+        os.kill(hit.pid, number)
+    return hit.home
+
+
+def _goes_on(hit: Process | None) -> None:
+    _signal(hit, signal.SIGCONT)

@@ -1,0 +1,140 @@
+"""The objects of the story: nodes under two leaves, a queue, the job that trains, a rigid job that comes and goes."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from turnout.kube import labels
+from turnout.simulator.cluster.kubelet import RUNS_FOR
+from turnout.simulator.cluster.node_builder import GPU, Place, map_text
+from turnout.topology.configmap_keys import TEXT_KEY
+
+NAMESPACE, QUEUE, JOB, LEASE = "team", "team", "train", "train"
+MAP_NAMESPACE, MAP_NAME = "turnout-system", "node-topology-config"
+NODES, NODES_PER_LEAF, QUEUE_GPUS = 4, 2, 3
+LEAST, MOST = 1, 3  # workers of the job, a GPU each
+MARK = "HISTORY_HOME"  # by which processes of a pod are known on this machine: its UID
+TRAINEE = Path(__file__).parents[1] / "train_script.py"
+ROOT = Path(__file__).parents[3]
+
+LENDER_LEASE_S, COOLDOWN_S = 3.0, 1.0  # 15 s and 600 s
+
+Raw = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """Of the launcher, in seconds: how often each side is heard, when it is given up, how long a world that may begin
+    waits for more, and what a worker has from SIGTERM to its end.
+    """
+
+    heartbeat_s: float
+    silence_s: float
+    last_call_s: float
+    drain_s: float
+
+
+SHORT = Clocks(0.5, 3.0, 1.0, 15.0)  # so that a death is noticed in seconds
+USUAL = Clocks(2.0, 10.0, 30.0, 25.0)  # what nobody names
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much is trained. pace_s: what a step takes at least at first, while faults are to come; more later."""
+
+    samples: int = 96
+    batch: int = 16
+    epochs: int = 150
+    pace_s: float = 0.1
+
+    @classmethod
+    def of(cls, faults: int) -> Plan:
+        """Enough for so many faults, on a machine that is busy with other things."""
+        return cls(epochs=15 * faults + 20)
+
+    @property
+    def steps(self) -> int:
+        """Of the whole job."""
+        return self.epochs * -(-self.samples // self.batch)
+
+
+def places() -> list[Place]:
+    """The nodes, leaf by leaf."""
+    return [
+        Place(f"gpu-{number + 1}", f"10.40.0.{number + 1}", ("spine-1", f"leaf-{number // NODES_PER_LEAF + 1}"))
+        for number in range(NODES)
+    ]
+
+
+def topology_map() -> Raw:
+    """The topology ConfigMap."""
+    return {"metadata": {"name": MAP_NAME}, "data": {TEXT_KEY: map_text(places())}}
+
+
+def queue() -> Raw:
+    """The queue that both jobs are in."""
+    return {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "Queue",
+        "metadata": {"name": QUEUE},
+        "spec": {"weight": 1, "reclaimable": True, "capability": {GPU: str(QUEUE_GPUS)}},
+        "status": {"state": "Open"},
+    }
+
+
+def lease() -> Raw:
+    """Where the job's rounds are granted."""
+    return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": LEASE}}
+
+
+def trainer(home: Path, workers: int = LEAST, clocks: Clocks = SHORT) -> Raw:
+    """The elastic job, with so many workers at first."""
+    command = [
+        *("sh", "-c", 'exec "$@" >>"$AGENT_LOG" 2>&1', "agent"),
+        *(sys.executable, "-m", "turnout.launcher", "--rdzv-backend=turnout"),
+        *(f"--rdzv-id={JOB}", f"--lease={NAMESPACE}/{LEASE}"),
+        "--preload=torch,torch._dynamo,turnout.launcher.shell.saving.checkpointer",  # DDP imports dynamo, 2.5 s of it
+        *(f"--nnodes={LEAST}:{MOST}", "--nproc-per-node=1", "--max-restarts=100", "--log-format=json"),
+        *(f"--heartbeat-s={clocks.heartbeat_s:g}", f"--silence-s={clocks.silence_s:g}"),
+        *(f"--last-call-s={clocks.last_call_s:g}", f"--drain-grace-s={clocks.drain_s:g}", str(TRAINEE), str(home)),
+    ]
+    fields = {
+        MARK: "metadata.uid",
+        "POD_NAME": "metadata.name",
+        "POD_NAMESPACE": "metadata.namespace",
+        "POD_IP": "status.podIP",
+        "NODE_NAME": "spec.nodeName",
+    }
+    env: list[Raw] = [{"name": key, "valueFrom": {"fieldRef": {"fieldPath": path}}} for key, path in fields.items()]
+    env += [{"name": "AGENT_LOG", "value": f"{home}/logs/$(POD_NAME).log"}]
+    env += [{"name": "PYTHONPATH", "value": str(ROOT)}, {"name": "OMP_NUM_THREADS", "value": "1"}]
+    container = {"name": "train", "image": "train", "command": command, "env": env}
+    # A container that ends with an error starts again beside its memory, as a kubelet does it.
+    spec = {"restartPolicy": "OnFailure", "terminationGracePeriodSeconds": int(clocks.drain_s) + 5}
+    job = _job(JOB, LEAST, container, spec, {labels.MAX_WORKERS: str(MOST)})
+    job["spec"]["tasks"][0]["replicas"] = workers
+    return job
+
+
+def rival(number: int, workers: int, lasts_s: float) -> Raw:
+    """A rigid job of workers that run nothing, for so long."""
+    return _job(f"rigid-{number}", workers, {"name": "work", "image": "work"}, {}, {}, {RUNS_FOR: f"{lasts_s:g}"})
+
+
+def _job(name: str, least: int, container: Raw, spec: Raw, notes: Raw, pod_notes: Raw | None = None) -> Raw:
+    container = {**container, "resources": {"limits": {GPU: "1"}}}
+    task = {
+        "name": "worker",
+        "replicas": least,
+        "minAvailable": least,
+        "template": {"metadata": {"annotations": pod_notes or {}}, "spec": {**spec, "containers": [container]}},
+    }
+    return {
+        "apiVersion": "batch.volcano.sh/v1alpha1",
+        "kind": "Job",
+        "metadata": {"name": name, "annotations": notes},
+        "spec": {"minAvailable": least, "queue": QUEUE, "plugins": {"env": []}, "tasks": [task]},
+    }

@@ -1,0 +1,115 @@
+"""The extender and two replicas of the lender as children, which may be killed and come back."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import aiohttp
+
+from hack.chaos.testbed.manifests import COOLDOWN_S, LENDER_LEASE_S, MAP_NAME, MAP_NAMESPACE
+from turnout.cli.commands.child_env import ChildFailed, die_with_parent, environment
+from turnout.cli.commands.extender_process import free_port
+from turnout.simulator.cluster.runtime.clients import ApiError, Door
+
+_START_S = 40.0
+_LOOK_S = 0.05
+_LEASE = "/apis/coordination.k8s.io/v1/namespaces/turnout-system/leases/turnout-autoscaler"
+
+
+class Programs:
+    """What runs beside the job. kubeconfig: of the yard; folder: for their logs."""
+
+    def __init__(self, api: Door, session: aiohttp.ClientSession, kubeconfig: Path, folder: Path) -> None:
+        self._api, self._session, self._kubeconfig, self._folder = api, session, kubeconfig, folder
+        self._ports = free_port(), free_port()
+        self._extender: subprocess.Popen[bytes] | None = None
+        self._lenders: list[subprocess.Popen[bytes]] = []
+        self._count = 0
+
+    @property
+    def url(self) -> str:
+        """Of the extender's verbs: the same after each restart."""
+        return f"http://127.0.0.1:{self._ports[0]}"
+
+    async def begin(self, lenders: int) -> None:
+        """Start the extender and so many lenders. Raises ChildFailed where it is not ready, or none of them leads."""
+        self.start_extender()
+        for _ in range(lenders):
+            self.start_lender()
+        try:
+            async with asyncio.timeout(_START_S):
+                await self._up(lenders > 0)
+        except TimeoutError as error:
+            raise ChildFailed(f"no extender or no leader in {_START_S:g} s: {self._folder}") from error
+
+    def start_extender(self) -> None:
+        """On the port that it has always."""
+        flags = ("--bind", f"127.0.0.1:{self._ports[0]}", "--metrics-bind", f"127.0.0.1:{self._ports[1]}")
+        self._extender = self._start("scheduler_ext", *flags, "--configmap", f"{MAP_NAMESPACE}/{MAP_NAME}")
+
+    def start_lender(self) -> None:
+        """One more replica."""
+        flags = ("--act", f"--cooldown-s={COOLDOWN_S:g}", "--restart-s=0", f"--lease-seconds={LENDER_LEASE_S:g}")
+        self._lenders.append(self._start("autoscaler", *flags, "--metrics-bind", "127.0.0.1:0"))
+
+    def kill_extender(self) -> None:
+        """At once."""
+        if self._extender is not None:
+            self._extender.kill()
+            self._extender.wait()
+
+    async def leader(self) -> int:
+        """The process id of the lender that leads; 0 while none does. Its name in the Lease is host, pid, dice."""
+        with suppress(ApiError, aiohttp.ClientError, ValueError, IndexError):
+            holder = (await self._api.call("GET", _LEASE))["spec"].get("holderIdentity") or ""
+            pid = int(holder.rsplit("-", 2)[1])
+            if any(each.pid == pid and each.poll() is None for each in self._lenders):
+                return pid
+        return 0
+
+    async def kill_leader(self) -> int:
+        """Kill it, and start another one, which has to wait for its turn. Gives the pid of who was killed, or 0."""
+        pid = await self.leader()
+        for each in self._lenders:
+            if each.pid == pid:
+                each.kill()
+                each.wait()
+        self._lenders = [each for each in self._lenders if each.poll() is None]
+        while len(self._lenders) < 2:
+            self.start_lender()
+        return pid
+
+    def end(self) -> None:
+        """All of them."""
+        for each in (*self._lenders, *filter(None, (self._extender,))):
+            each.kill()
+            each.wait()
+
+    async def _up(self, led: bool) -> None:
+        while True:
+            if await self._ready() and (not led or await self.leader()):
+                return
+            await asyncio.sleep(_LOOK_S)
+
+    async def _ready(self) -> bool:
+        with suppress(aiohttp.ClientError):
+            async with self._session.get(f"http://127.0.0.1:{self._ports[1]}/readyz") as response:
+                return response.status == 200
+        return False
+
+    def _start(self, package: str, *flags: str) -> subprocess.Popen[bytes]:
+        self._count += 1
+        with (self._folder / f"{package}-{self._count}.log").open("wb") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", f"turnout.{package}", "--kubeconfig", str(self._kubeconfig), *flags],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment(),
+                start_new_session=True,
+                preexec_fn=die_with_parent if sys.platform == "linux" else None,
+            )

@@ -1,0 +1,182 @@
+"""One yard with the job on it: what it shows, its history as it is written, and the hands that deeds need."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+
+from hack.chaos.history import Record
+from hack.chaos.testbed import manifests
+from hack.chaos.testbed.history_tail import Written
+from hack.chaos.testbed.manifests import NAMESPACE, Plan, Raw
+from hack.chaos.testbed.programs import Programs
+from hack.chaos.testbed.storage import Storage
+from turnout.simulator.cluster.controllers.volcano_job import ENDS
+from turnout.simulator.cluster.kubelet import Pace
+from turnout.simulator.cluster.runtime.clients import ApiError, ExtenderDoor
+from turnout.simulator.cluster.runtime.local_cluster import LocalCluster, yard
+from turnout.simulator.cluster.runtime.scheduler_loop import Settings
+from turnout.simulator.cluster.scheduler import Extender
+
+JOBS = f"/apis/batch.volcano.sh/v1alpha1/namespaces/{NAMESPACE}/jobs"
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
+PACE = Pace(pull_s=0.05, stop_s=0.1, restart_s=0.05, backoff_s=(0.2, 1.0))
+_LOOK_S = 0.03
+
+
+class Stood(Exception):
+    """What had to happen did not."""
+
+
+class Testbed:
+    """home: the folder that all workers see. pods: of the namespace, by name, as last seen. records: the history."""
+
+    def __init__(self, made: LocalCluster, home: Path, programs: Programs, storage: Storage) -> None:
+        self.made, self.home, self.programs, self.storage = made, home, programs, storage
+        self.pods: dict[str, Raw] = {}
+        self.records: list[Record] = []
+        self.heard: Callable[[Record], None] = lambda record: None
+        self._written = Written(home / "history")
+        self._committed: set[int] = set()
+        self._began_s = time.monotonic()
+
+    async def set_up(self) -> None:
+        """Namespaces, nodes, the map, the queue, the Lease, and the controller of jobs."""
+        api = self.made.api
+        for name in (NAMESPACE, manifests.MAP_NAMESPACE):
+            await api.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+        await api.call("POST", f"/api/v1/namespaces/{manifests.MAP_NAMESPACE}/configmaps", manifests.topology_map())
+        await self.made.add_nodes(manifests.places(), 1)
+        await self.made.run_jobs()
+        await api.call("POST", "/apis/scheduling.volcano.sh/v1beta1/queues", manifests.queue())
+        await api.call("POST", LEASES, manifests.lease())
+
+    async def watch(self) -> None:
+        """See pods for ever."""
+        async for word, seen in self.made.api.changes(PODS):
+            if word == "DELETED":
+                self.pods.pop(seen.obj["metadata"]["name"], None)
+            elif word != "SYNCED":
+                self.pods[seen.obj["metadata"]["name"]] = seen.obj
+
+    async def listen(self) -> None:
+        """Read on in all files of the history, and look at storage, for ever."""
+        while True:
+            for record in await asyncio.to_thread(lambda: list(self._written.look())):
+                self._hear(record)
+            for step in sorted(await asyncio.to_thread(self.storage.committed) - self._committed):
+                self._committed.add(step)
+                self.note(Record("committed", time.monotonic(), step=step))
+            await asyncio.sleep(_LOOK_S)
+
+    def _hear(self, record: Record) -> None:
+        self.records.append(record)
+        self.heard(record)
+
+    def note(self, record: Record) -> None:
+        """Something that no process writes down."""
+        default = asdict(Record("", 0.0))
+        told = {key: value for key, value in asdict(record).items() if value != default[key]}
+        with (self.home / "runner.jsonl").open("a") as file:
+            file.write(json.dumps(told) + "\n")
+        self._hear(record)
+
+    @property
+    def workers(self) -> list[Raw]:
+        """The job's pods that run and may stay, in the order of their names."""
+        found = [pod for name, pod in sorted(self.pods.items()) if name.startswith(f"{manifests.JOB}-worker-")]
+        return [
+            pod
+            for pod in found
+            if not pod["metadata"].get("deletionTimestamp") and (pod.get("status") or {}).get("phase") == "Running"
+        ]
+
+    @property
+    def round(self) -> int:
+        """The newest round that a process has told of; 0 for none."""
+        return max((record.round for record in self.records), default=0)
+
+    @property
+    def whole(self) -> bool:
+        """Is the newest round one of all workers that the job may have?"""
+        newest = self.round
+        return any(record.round == newest and record.world == manifests.MOST for record in reversed(self.records))
+
+    def steps_since(self, at_s: float, after_round: int = 0) -> int:
+        """How many steps the newest round has made since then, if it is a newer one than that."""
+        newest = self.round
+        if newest <= after_round:
+            return 0
+        return len({r.step for r in self.records if r.event == "stepped" and r.round == newest and r.at_s > at_s})
+
+    async def coordinator(self) -> str:
+        """The pod of the coordinator, as the Lease names it; "" for none."""
+        found = await self.made.api.call("GET", f"{LEASES}/{manifests.LEASE}")
+        return str((found.get("spec") or {}).get("holderIdentity") or "").partition("/")[0]
+
+    async def until(self, happens: Callable[[], bool], what: str, patience_s: float) -> None:
+        """Wait until something is so. Raises Stood."""
+        try:
+            async with asyncio.timeout(patience_s):
+                while True:
+                    if happens():
+                        return
+                    await asyncio.sleep(_LOOK_S)
+        except TimeoutError as error:
+            raise Stood(f"this was not so within {patience_s:g} s: {what}") from error
+
+    async def phase(self, job: str) -> str:
+        """Of a job; "" where there is none."""
+        with suppress(ApiError):
+            found = await self.made.api.call("GET", f"{JOBS}/{job}")
+            return str(((found.get("status") or {}).get("state") or {}).get("phase") or "")
+        return ""
+
+    async def over(self, job: str, patience_s: float) -> str:
+        """Wait until a job has ended, and say how; "" where it is gone. Raises Stood."""
+        end_s = time.monotonic() + patience_s
+        while True:
+            if (phase := await self.phase(job)) in (*ENDS, ""):
+                return phase
+            if time.monotonic() > end_s:
+                raise Stood(f"{job} is {phase} after {patience_s:g} s, and was to end")
+            await asyncio.sleep(_LOOK_S)
+
+    async def kill_pod(self, name: str) -> None:
+        """Gone at once, with its memory."""
+        with suppress(ApiError):
+            await self.made.api.call("DELETE", f"{PODS}/{name}", {"gracePeriodSeconds": 0})
+
+
+@asynccontextmanager
+async def stage(
+    home: Path, plan: Plan, lenders: int = 2, trainer: Callable[[Path], Raw] = manifests.trainer
+) -> AsyncIterator[Testbed]:
+    """The yard and the programs are up, and the job is submitted; everything ends with the block.
+
+    home: a folder that does not exist yet; what was written there stays. lenders: replicas. trainer: makes the job for
+    this home. Raises ChildFailed.
+    """
+    for name in ("history", "logs", "pods"):
+        (home / name).mkdir(parents=True)
+    (home / "plan.json").write_text(json.dumps(asdict(plan)))
+    storage, config = Storage(home / "storage"), home / "kubeconfig"
+    async with AsyncExitStack() as ends:
+        ends.callback(storage.close)
+        made = await ends.enter_async_context(yard(config, pace=PACE, processes=home / "pods"))
+        programs = Programs(made.api, made.session, config, home / "logs")
+        ends.callback(programs.end)
+        found = Testbed(made, home, programs, storage)
+        await found.set_up()
+        await programs.begin(lenders)
+        made.schedule(Settings(extender=Extender(weight=121)), ExtenderDoor(made.session, programs.url))
+        for each in (found.watch(), found.listen()):
+            made.background.start(each)
+        await made.api.call("POST", JOBS, trainer(home))
+        yield found

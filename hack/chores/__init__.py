@@ -1,1 +1,0 @@
-"""Chores of the house: what `make check` runs besides ruff and mypy."""

@@ -1,0 +1,48 @@
+"""Resolve hack/locks/*.txt afresh from setup.cfg: `python -m hack.codegen.lock`. Needs uv on PATH or in this Python.
+
+Every wheel is named by its hash and none by its address, so that any index may serve it. dev.txt is what
+`make setup` installs; controllers.txt is the part of it that the controllers' image runs on; launcher.txt is what
+`make setup-launcher` adds, torch and what it needs, and repeats what the two share; adapters.txt is launcher.txt
+and the trainers that others wrote; launcher-floor.txt is the oldest of everything that setup.cfg lets a trainer have,
+and what runs the tests, for an environment of its own (minimum_versions.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+LOCKS = Path("hack/locks")
+FORM = ["--generate-hashes", "--no-header", "--no-annotate", "--no-emit-index-url", "--no-emit-find-links"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the files; the others never stray from the first. anchors-nvrx.txt is of another Python: kept by hand."""
+    parser = argparse.ArgumentParser(prog="lock", description="Resolve hack/locks/*.txt from setup.cfg.")
+    parser.add_argument("--keep", action="store_true", help="add and drop packages, but keep every version")
+    upgrade = [] if parser.parse_args(argv).keep else ["--upgrade"]
+    uv = [found] if (found := shutil.which("uv")) else [sys.executable, "-m", "uv"]
+    dev = LOCKS / "dev.txt"
+    _compile(uv, ["setup.cfg", str(LOCKS / "tools.in"), "--extra", "dev", *upgrade], dev)
+    _compile(uv, ["setup.cfg", "--constraint", str(dev)], LOCKS / "controllers.txt")
+    _compile(uv, ["setup.cfg", "--extra", "launcher", "--constraint", str(dev), *upgrade], LOCKS / "launcher.txt")
+    launcher = str(LOCKS / "launcher.txt")
+    both = ["--extra", "launcher", "--extra", "adapters", "--constraint", str(dev), "--constraint", launcher]
+    _compile(uv, ["setup.cfg", *both, *upgrade], LOCKS / "adapters.txt")
+    oldest = ["setup.cfg", str(LOCKS / "floor.in"), "--extra", "launcher", "--resolution", "lowest-direct"]
+    _compile(uv, [*oldest, *upgrade], LOCKS / "launcher-floor.txt")
+    _compile(uv, [str(LOCKS / "anchors.in"), "--no-deps", *upgrade], LOCKS / "anchors.txt")
+    return 0
+
+
+def _compile(uv: Sequence[str], arguments: Sequence[str], into: Path) -> None:
+    command = [*uv, "pip", "compile", "--quiet", "--python-version", "3.11", *FORM, *arguments, "-o", str(into)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

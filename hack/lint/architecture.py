@@ -1,0 +1,218 @@
+"""The rules of the architecture, checked: floors, purity, cycles, sizes. `python -m hack.lint.architecture`.
+
+The rules are those of docs/architecture.md. How files are read is in source_tree.py.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+from hack.lint.source_tree import BESIDE, PACKAGE, Import, Module, read
+
+FLOORS = {
+    "topology": 0,
+    "kube": 0,
+    "jobs": 1,
+    "launcher": 1,
+    "scheduler_ext": 2,
+    "autoscaler": 2,
+    "simulator": 3,
+    "cli": 4,
+}
+
+# Rooms and modules that may touch clock, network, disk and environment: docs/architecture.md lists them, too.
+IO_ROOMS = (
+    "kube.client",
+    "launcher.shell",
+    "scheduler_ext.nominator",  # wiring of a second program: a package has only one __main__
+    "scheduler_ext.server",
+    "autoscaler.controller",
+    "simulator.api.server",
+    "simulator.cluster.runtime",
+    "simulator.processes.runtime",
+    "simulator.replay.trace_files",
+    "cli.commands",
+    "cli.demo.driver",
+    "cli.demo.lending.driver",
+    "cli.demo.lending.screen",
+    "cli.demo.lending.testbed",
+    "cli.demo.parts",
+    "cli.demo.screen",
+    "cli.demo.testbed",
+    "cli.local_cluster.commands",
+    "cli.local_cluster.control_plane",
+    "cli.local_cluster.daemon",
+    "cli.local_cluster.prestart",
+    "cli.local_cluster.serve",
+)
+
+MOST_LINES, MOST_MODULES, MOST_FUNCTION_LINES = 400, 12, 40
+MOST_TEST_LINES = 450  # a test module is a table: long, and read a row at a time
+
+# What a pure module may not import: the clock, dice, disk, network, threads, environment, logs and metrics.
+# fmt: off
+IMPURE = frozenset([
+    "aiohttp", "asyncio", "concurrent", "fcntl", "gc", "getpass", "glob", "grpc", "http", "io", "kubernetes", "logging",
+    "mmap", "multiprocessing", "os", "platform", "prometheus_client", "queue", "requests", "resource", "rich", "sched",
+    "secrets", "select", "selectors", "shutil", "signal", "socket", "socketserver", "sqlite3", "ssl", "subprocess",
+    "sys", "tempfile", "threading", "time", "torch", "urllib", "urllib3", "uuid", "websocket",
+])
+PURE_PARTS = ("urllib.parse",)  # of a package that is impure as a whole
+NO_CALLS = frozenset(["open", "print", "input", "breakpoint", "exec", "eval"])
+# Methods that look at the clock or the disk, whatever object they are called on.
+NO_METHODS = frozenset([
+    "now", "utcnow", "today", "read_text", "read_bytes", "write_text", "write_bytes", "iterdir", "rglob", "mkdir",
+    "unlink",
+])
+# fmt: on
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One place where the house differs from its plan."""
+
+    rule: str
+    path: str
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.rule}: {self.text}"
+
+
+def faults(modules: Sequence[Module]) -> tuple[Fault, ...]:
+    """Find every fault of every rule, by place."""
+    rules = (floors, purity, circles, sizes)
+    return tuple(sorted((fault for rule in rules for fault in rule(modules)), key=lambda f: (f.path, f.line, f.text)))
+
+
+def floors(modules: Sequence[Module]) -> Iterator[Fault]:
+    """An import points down or stays in its package; what stands beside the house is imported by tests only."""
+    for module in modules:
+        for found in module.imports():
+            target = found.target.split(".", 1)[0]
+            if found.bare and target in FLOORS:
+                yield Fault("floor", module.path, found.line, f"{found.target} is imported as {PACKAGE}.{found.target}")
+            elif target != module.package and (why := _wrong_way(module, found, target)):
+                yield Fault("floor", module.path, found.line, f"{module.package} imports {found.target}: {why}")
+
+
+def _wrong_way(module: Module, found: Import, target: str) -> str | None:
+    if target in BESIDE:
+        return None if module.package == "tests" else f"nobody imports {target}"
+    if target not in FLOORS or module.package in BESIDE:
+        return None
+    own, its = FLOORS[module.package], FLOORS[target]
+    if its >= own:
+        return f"{target} is on floor {its}, {module.package} on floor {own}"
+    if module.package == "launcher" and target != "topology":
+        lazily_for_io = target == "kube" and found.lazy and _does_io(module)
+        return None if lazily_for_io else "the launcher knows topology, and its I/O lazily kube"
+    return None
+
+
+def purity(modules: Sequence[Module]) -> Iterator[Fault]:
+    """Only rooms for I/O and __main__.py wait, or touch clock, dice, disk, network, environment, log or metric."""
+    for module in modules:
+        if module.package not in FLOORS or _does_io(module):
+            continue
+        for found in module.imports():
+            if _impure(found.target):
+                yield Fault("purity", module.path, found.line, f"a pure module imports {found.target}")
+        for node in ast.walk(module.tree):
+            if why := _touches_the_world(node):
+                yield Fault("purity", module.path, getattr(node, "lineno", 1), why)
+
+
+def _does_io(module: Module) -> bool:
+    if module.path.endswith("/__main__.py"):
+        return True
+    return any(module.name == room or module.name.startswith(f"{room}.") for room in IO_ROOMS)
+
+
+def _impure(target: str) -> bool:
+    if any(target == part or target.startswith(f"{part}.") for part in PURE_PARTS):
+        return False
+    return target.split(".", 1)[0] in IMPURE
+
+
+def _touches_the_world(node: ast.AST) -> str | None:
+    match node:
+        case ast.AsyncFunctionDef() | ast.Await() | ast.AsyncFor() | ast.AsyncWith():
+            return "a pure module waits"
+        case ast.Call(func=ast.Name(id=name)) if name in NO_CALLS:
+            return f"a pure module calls {name}()"
+        case ast.Call(func=ast.Attribute(attr=name)) if name in NO_METHODS:
+            return f"a pure module calls .{name}()"
+        case ast.ImportFrom(module="random", names=names) if any(alias.name != "Random" for alias in names):
+            return "a pure module throws dice: only a Random that is passed in or seeded"
+        case ast.Attribute(value=ast.Name(id="random"), attr=name) if name != "Random":
+            return f"a pure module throws dice: random.{name}"
+        case ast.Attribute(value=ast.Name(id="np" | "numpy"), attr="random"):
+            return "a pure module throws dice: numpy.random"
+        case ast.Call(func=ast.Attribute(attr="Random") | ast.Name(id="Random"), args=[], keywords=[]):
+            return "a pure module throws dice: Random() without a seed"
+    return None
+
+
+def circles(modules: Sequence[Module]) -> Iterator[Fault]:
+    """No module needs itself by a way round, lazy imports included."""
+    by_name = {module.name: module for module in modules}
+    graph = {module.name: _needs(module, by_name.keys()) for module in modules}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        circle = list(reversed(error.args[1]))
+        first = by_name[min(circle)]
+        yield Fault("circle", first.path, 1, " imports ".join(circle))
+
+
+def _needs(module: Module, names: Collection[str]) -> set[str]:
+    needed = set()
+    for found in module.imports():
+        parts = found.target.split(".")
+        longest = next((name for end in range(len(parts), 0, -1) if (name := ".".join(parts[:end])) in names), None)
+        if longest is not None and longest != module.name:
+            needed.add(longest)
+    return needed
+
+
+def sizes(modules: Sequence[Module]) -> Iterator[Fault]:
+    """A module, a function and a folder stay small enough to be read at once."""
+    for module in modules:
+        most = MOST_TEST_LINES if module.package == "tests" else MOST_LINES
+        if module.lines > most:
+            yield Fault("size", module.path, 1, f"{module.lines} lines, at most {most}")
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                if lines > MOST_FUNCTION_LINES:
+                    text = f"{node.name} has {lines} lines, at most {MOST_FUNCTION_LINES}"
+                    yield Fault("size", module.path, node.lineno, text)
+    folders = Counter(module.path.rsplit("/", 1)[0] for module in modules if not module.is_init)
+    for folder, count in sorted(folders.items()):
+        if count > MOST_MODULES:
+            yield Fault("size", folder, 1, f"{count} modules, at most {MOST_MODULES}")
+
+
+def house(root: Path) -> tuple[Module, ...]:
+    """Read the whole house: the floors, and what stands beside them."""
+    return read(root, [*FLOORS, *BESIDE])
+
+
+def main() -> int:
+    """Print every fault of the tree that this file is in; 1 when there is one."""
+    found = faults(house(Path(__file__).resolve().parents[2]))
+    for fault in found:
+        print(fault, file=sys.stderr)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

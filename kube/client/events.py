@@ -1,0 +1,189 @@
+"""Kubernetes Events about objects: the same thing said twice is one Event with a count.
+
+Telling never blocks who tells: what does not fit the queue, the rate or the RBAC is dropped and counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from turnout.kube.client.clock import Clock
+from turnout.kube.client.rate_limiter import Pace
+from turnout.kube.errors import CallError, Forbidden, NotFound
+from turnout.kube.times import rfc3339
+
+log = logging.getLogger(__name__)
+
+MESSAGE_BYTES = 1024  # what events.k8s.io allows for a note
+_REASON_CHARS = 128
+_NAME_CHARS = 200  # an object name is up to 253, and the Event's own name adds to it
+_REMEMBERED = 2048  # Events that can still be counted up
+_FORGET_S = 600.0  # a later repetition is a new Event, as client-go has it
+_CALL_S = 5.0
+
+
+class ObjectRef(NamedTuple):
+    """What an Event is about. namespace: "" for a Node and its like, whose Events live in `default`."""
+
+    kind: str
+    api_version: str
+    namespace: str
+    name: str
+    uid: str
+
+
+class _Topic(NamedTuple):
+    """What makes two Events the same."""
+
+    ref: ObjectRef
+    type_: str
+    reason: str
+    message: str
+
+
+@dataclass(slots=True)
+class _Told:
+    """One Event on the server. count: as written there."""
+
+    path: str
+    count: int
+    first_s: float
+    last_s: float
+
+
+@dataclass(slots=True)
+class _Waiting:
+    times: int
+    first_s: float
+    last_s: float
+
+
+class EventStore(Protocol):
+    """What a recorder asks of a Client."""
+
+    async def create(self, path: str, body: dict[str, Any], *, deadline_s: float) -> bytes:
+        """The Event as created."""
+
+    async def patch(self, path: str, body: dict[str, Any], *, deadline_s: float) -> bytes:
+        """The Event as patched. Raises NotFound when the server has let it expire."""
+
+
+class EventRecorder:
+    """Writes Events in the background. dropped: how many were never written."""
+
+    def __init__(
+        self,
+        client: EventStore,
+        component: str,
+        instance: str,
+        *,
+        clock: Clock,
+        capacity: int = 1000,
+        per_s: float = 5.0,
+        burst: float = 25.0,
+    ) -> None:
+        """component: who tells, such as turnout-extender. instance: which of them, the pod's name."""
+        self._client, self._component, self._instance = client, component, instance
+        self._pace = Pace(clock, per_s, burst)
+        self._capacity = capacity
+        self._waiting: OrderedDict[_Topic, _Waiting] = OrderedDict()
+        self._told: OrderedDict[_Topic, _Told] = OrderedDict()
+        self._something = asyncio.Event()
+        self._forbidden = False
+        self.dropped = 0
+
+    def emit(self, ref: ObjectRef, type_: str, reason: str, message: str, now: float) -> None:
+        """Tell, soon. type_: Normal or Warning. message: cut at MESSAGE_BYTES. now: wall seconds. Raises nothing."""
+        topic = _Topic(ref, type_, reason[:_REASON_CHARS], _cut(message))
+        waiting = self._waiting.get(topic)
+        if waiting is not None:
+            waiting.times += 1
+            waiting.last_s = max(waiting.last_s, now)
+        elif len(self._waiting) >= self._capacity:
+            self.dropped += 1
+        else:
+            self._waiting[topic] = _Waiting(1, now, now)
+            self._something.set()
+
+    async def run(self) -> None:
+        """Write what waits, oldest first, until cancelled."""
+        while True:
+            await self._something.wait()
+            while self._waiting:
+                await self._pace.turn()
+                topic, waiting = self._waiting.popitem(last=False)
+                try:
+                    await self._write(topic, waiting)
+                except CallError as error:
+                    self.dropped += waiting.times
+                    self._complain(error)
+            self._something.clear()
+
+    def _complain(self, error: CallError) -> None:
+        """Once for a refusal that only an admin can lift; each time for what passes."""
+        if isinstance(error, Forbidden):
+            if self._forbidden:
+                return
+            self._forbidden = True
+        log.warning("event_not_written", extra={"why": str(error)})
+
+    async def _write(self, topic: _Topic, waiting: _Waiting) -> None:
+        told = self._told.pop(topic, None)
+        if told is not None and waiting.first_s - told.last_s < _FORGET_S:
+            told.count += waiting.times
+            told.last_s = waiting.last_s
+            body = {"count": told.count, "lastTimestamp": rfc3339(told.last_s)}
+            try:
+                await self._client.patch(told.path, body, deadline_s=_CALL_S)
+            except NotFound:
+                log.debug("event_expired", extra={"path": told.path})
+            else:
+                self._remember(topic, told)
+                return
+        name = self._name(topic, waiting)
+        path = f"/api/v1/namespaces/{topic.ref.namespace or 'default'}/events"
+        await self._client.create(path, self._body(topic, waiting, name), deadline_s=_CALL_S)
+        self._forbidden = False
+        self._remember(topic, _Told(f"{path}/{name}", waiting.times, waiting.first_s, waiting.last_s))
+
+    def _remember(self, topic: _Topic, told: _Told) -> None:
+        self._told[topic] = told
+        if len(self._told) > _REMEMBERED:
+            self._told.popitem(last=False)
+
+    def _name(self, topic: _Topic, waiting: _Waiting) -> str:
+        """Its own for each topic, teller and time, so that two replicas never collide."""
+        seed = "\0".join((*topic.ref, *topic[1:], self._component, self._instance, repr(waiting.first_s)))
+        return f"{topic.ref.name[:_NAME_CHARS].rstrip('.-')}.{hashlib.sha256(seed.encode()).hexdigest()[:16]}"
+
+    def _body(self, topic: _Topic, waiting: _Waiting, name: str) -> dict[str, Any]:
+        ref, namespace = topic.ref, topic.ref.namespace or "default"
+        about = {"kind": ref.kind, "apiVersion": ref.api_version, "name": ref.name, "uid": ref.uid}
+        return {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": name, "namespace": namespace},
+            "involvedObject": {**about, **({"namespace": ref.namespace} if ref.namespace else {})},
+            "type": topic.type_,
+            "reason": topic.reason,
+            "message": topic.message,
+            "count": waiting.times,
+            "firstTimestamp": rfc3339(waiting.first_s),
+            "lastTimestamp": rfc3339(waiting.last_s),
+            "source": {"component": self._component},
+            "reportingComponent": self._component,
+            "reportingInstance": self._instance[:_REASON_CHARS],
+        }
+
+
+def _cut(message: str) -> str:
+    """At most MESSAGE_BYTES of UTF-8, no letter cut in half, with a mark where something is missing."""
+    raw = message.encode("utf-8", "replace")
+    if len(raw) <= MESSAGE_BYTES:
+        return raw.decode()
+    return raw[: MESSAGE_BYTES - 3].decode("utf-8", "ignore") + "..."

@@ -1,1 +1,0 @@
-"""The only room of `kube` that touches network, clock and logs."""

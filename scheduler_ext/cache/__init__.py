@@ -1,0 +1,1 @@
+"""The cache of the extender: pods as members of gangs, and the capacity that is left. It decides nothing."""

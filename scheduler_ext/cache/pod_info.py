@@ -1,0 +1,118 @@
+"""One pod as the adviser remembers it: a few fields instead of the whole object.
+
+20,000 pods must fit in the extender's memory, so nothing that no decision needs is kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from turnout.jobs.gang import Dialect, Membership, membership
+from turnout.kube import labels
+from turnout.kube.errors import BadQuantity
+from turnout.kube.objects import Pod
+from turnout.kube.pod_shape import PodShape, shape_of
+
+_FINISHED = ("Succeeded", "Failed")
+# Kinds of volume that any node can mount; "name" is every volume's own.
+_FREE_VOLUMES = {"name", "configMap", "secret", "projected", "emptyDir", "downwardAPI", "hostPath", "nfs", "image"}
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A pod: where it is, what it takes, whose it is.
+
+    node: where it is bound, "" while it waits. nominated: status.nominatedNodeName; ours: our nominator wrote it.
+    gpus: how many accelerators it asks for, of the resources that count as one. created: RFC 3339, which sorts as
+    text. silence: why we have no opinion on this pod, "" when we have one.
+    pinned: why it must not be nominated, though it may be placed; "" when it may be.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    node: str
+    nominated: str
+    ours: bool
+    shape: PodShape
+    gpus: int
+    priority: int
+    created: str
+    scheduler: str
+    leaving: bool
+    gated: bool
+    belongs: Membership
+    silence: str = ""
+    pinned: str = ""
+
+    @property
+    def waits(self) -> bool:
+        """Waits for a node: neither bound nor on its way out."""
+        return not self.node and not self.leaving
+
+
+def member_of(pod: Pod, gpu_resources: tuple[str, ...] = labels.GPU_RESOURCES) -> Member | None:
+    """Read a pod; None when it is finished and takes no room. Raises BadQuantity when a request cannot be read."""
+    if pod.status.phase in _FINISHED:
+        return None
+    shape = shape_of(pod)
+    belongs = membership(pod)
+    return Member(
+        uid=pod.metadata.uid,
+        namespace=pod.metadata.namespace,
+        name=pod.metadata.name,
+        node=pod.spec.node_name,
+        nominated=pod.status.nominated_node_name,
+        ours=bool(pod.status.nominated_node_name) and _nominated_by_us(pod),
+        shape=shape,
+        gpus=shape.gpus(gpu_resources),
+        priority=pod.spec.priority or 0,
+        created=pod.metadata.creation_timestamp or "",
+        scheduler=pod.spec.scheduler_name,
+        leaving=pod.metadata.deletion_timestamp is not None,
+        gated=bool(pod.spec.scheduling_gates),
+        belongs=belongs,
+        silence=_silence(pod, shape, belongs, gpu_resources),
+        pinned=_pinned(pod),
+    )
+
+
+def unreadable(error: BadQuantity) -> str:
+    """The sentence for a pod that cannot be read, bounded for a log line or an Event."""
+    return str(error)[:200]
+
+
+def _silence(pod: Pod, shape: PodShape, belongs: Membership, gpu_resources: tuple[str, ...]) -> str:
+    if pod.spec.resource_claims or any(c.resources and c.resources.claims for c in pod.spec.containers):
+        return "ResourceClaims"  # what a claim takes from a node is not on the node object
+    pod_level = (pod.spec.resources and (pod.spec.resources.requests or pod.spec.resources.limits)) or {}
+    if any(name in gpu_resources for name in pod_level):
+        return "PodLevelGpus"
+    plain = belongs.key.dialect in (Dialect.ALONE.value, Dialect.OWNER.value)
+    if plain and not shape.gpus(gpu_resources) and labels.TOPOLOGY not in (pod.metadata.annotations or {}):
+        return "NoGpu"  # a database's StatefulSet is no gang: nobody asks about its pods, and no room is kept for them
+    return ""
+
+
+def _pinned(pod: Pod) -> str:
+    """Volumes and pod (anti-)affinity bind a pod to nodes in ways that only the scheduler's own plugins judge."""
+    affinity = pod.spec.affinity
+    if affinity and (affinity.pod_affinity or affinity.pod_anti_affinity):
+        return "PodAffinity"
+    if any(set(volume) - _FREE_VOLUMES for volume in pod.spec.volumes or ()):
+        return "Volumes"
+    return ""
+
+
+def _nominated_by_us(pod: Pod) -> bool:
+    """Is status.nominatedNodeName owned by our nominator alone? Ownership is the API server's own record."""
+    owners = set()
+    for entry in pod.metadata.managed_fields or ():
+        if b"f:nominatedNodeName" not in bytes(entry.fields_v1):
+            continue
+        owned = msgspec.json.decode(entry.fields_v1)
+        if isinstance(owned, dict) and "f:nominatedNodeName" in (owned.get("f:status") or {}):
+            owners.add(entry.manager)
+    return owners == {labels.FIELD_MANAGER_NOMINATOR}

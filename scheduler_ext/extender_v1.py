@@ -1,0 +1,267 @@
+"""extender/v1 as kube-scheduler and koord-scheduler speak it: bytes to questions, answers to bytes.
+
+An answer is bounded by its request whatever the adviser says: only names that were given, each once, short messages,
+at most twice the request and 1 KiB. What to answer is settled in verbs.py.
+Source: docs/facts/extender.md 1.1, 1.5, 1.6; kube-scheduler extender/v1 types.go
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, TypeVar
+
+import msgspec
+
+from turnout.kube.objects import Pod
+from turnout.scheduler_ext.errors import BadRequest
+from turnout.scheduler_ext.model import Answer, Victims
+
+MAX_FIELDS = 16  # of the outer object; extender/v1 has three
+MAX_NAMES = 200_000  # four times the largest cluster that we speak for
+MAX_MESSAGE_BYTES = 256
+FEW = 4  # to look up one by one; more are worth a set of all names
+MAX_SCORE = 10  # extender/v1 MaxExtenderPriority
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Args:
+    """ExtenderArgs. given: the JSON of NodeNames or Nodes, as it came. nodes: each node's JSON, if Nodes came."""
+
+    pod: Pod
+    names: Sequence[str]
+    given: bytes
+    size_bytes: int
+    nodes: Sequence[msgspec.Raw] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptArgs:
+    """ExtenderPreemptionArgs: only the victims' UIDs are read of either form."""
+
+    pod: Pod
+    victims: Mapping[str, Victims]
+    size_bytes: int
+
+
+class _Meta(msgspec.Struct):
+    name: str = ""
+    uid: str = ""
+
+
+class _Object(msgspec.Struct):
+    metadata: _Meta = msgspec.field(default_factory=_Meta)
+
+
+class _Priority(msgspec.Struct, rename="pascal", gc=False):
+    """HostPriority."""
+
+    host: str
+    score: int
+
+
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_TEXT = msgspec.json.Decoder(str)
+_COUNT = msgspec.json.Decoder(Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)])  # an int64 that counts
+_NAMES = msgspec.json.Decoder(list[str])
+_RAWS = msgspec.json.Decoder(list[msgspec.Raw])
+_OBJECT = msgspec.json.Decoder(_Object)
+_POD = msgspec.json.Decoder(Pod)
+_KEY = re.compile(rb'[ \t\r\n]*("(?:[^"\\]|\\.)*")[ \t\r\n]*:[ \t\r\n]*')
+_COMMA = re.compile(rb"[ \t\r\n]*[,}]")
+_PLACE = re.compile(r"at `([^`]*)`")
+
+
+def decode_args(body: bytes) -> Args:
+    """Read the body of filter or prioritize. Raises BadRequest, which names the fault and quotes nothing."""
+    fields = _outer(body)
+    pod = _pod(fields)
+    if (given := fields.get("nodenames")) is not None:
+        # Shorter than so many empty names it cannot hold more: only then is counting worth its time.
+        if len(given) >= 3 * MAX_NAMES and given.count(b",") >= MAX_NAMES:
+            raise BadRequest(f"NodeNames holds more than {MAX_NAMES} names")
+        names = _read(_NAMES, given, "NodeNames")
+        return Args(pod, names, given, len(body))
+    if (given := fields.get("nodes")) is not None:
+        items = _folded(given, "Nodes").get("items")
+        nodes = [] if items is None else _read(_RAWS, items, "Nodes.items")
+        names = [_read(_OBJECT, node, "Nodes.items").metadata.name for node in nodes]
+        return Args(pod, names, given, len(body), nodes)
+    raise BadRequest("neither NodeNames nor Nodes is given")
+
+
+def decode_preempt(body: bytes) -> PreemptArgs:
+    """Read the body of preempt, of either form. Raises BadRequest."""
+    fields = _outer(body)
+    pod = _pod(fields)
+    for key, what in (
+        ("nodenametometavictims", "NodeNameToMetaVictims"),
+        ("nodenametovictims", "NodeNameToVictims"),
+    ):
+        if (given := fields.get(key)) is not None:
+            by_node = _read(_FIELDS, given, what)
+            return PreemptArgs(pod, {node: _victims(raw, what) for node, raw in by_node.items()}, len(body))
+    raise BadRequest("neither NodeNameToVictims nor NodeNameToMetaVictims is given")
+
+
+def encode_filter(args: Args, answer: Answer) -> bytes:
+    """Write an ExtenderFilterResult in the form of the request. Where nothing was narrowed its own list goes back."""
+    if answer.all_kept:
+        return _filter_result(args, args.given, b"null", b"null")
+    asked = _asked(args, [*answer.kept, *answer.no_room, *answer.forbidden])
+    kept = {name: "" for name in answer.kept if name in asked}
+    forbidden = {name: why for name, why in answer.forbidden.items() if name in asked and name not in kept}
+    no_room = {
+        name: why
+        for name, why in answer.no_room.items()
+        if name in asked and name not in kept and name not in forbidden
+    }
+    chosen = _chosen(args, [*kept])
+    # A result's fixed part is under 128 bytes. Every name fits, since each was in the request; what is left over is
+    # shared by the messages, an entry being `"name":"message",`.
+    failed = [*forbidden, *no_room]
+    spare = 2 * args.size_bytes + 1024 - 128 - len(chosen) - len(msgspec.json.encode(failed))
+    each = min(MAX_MESSAGE_BYTES, max(0, spare // max(1, len(failed)) - len(b':""')))
+    return _filter_result(args, chosen, _failures(no_room, each), _failures(forbidden, each))
+
+
+def encode_prioritize(args: Args, scores: Collection[tuple[str, int]]) -> bytes:
+    """Write a HostPriorityList: 1..10 for the names asked about; zeros are left out, since they add nothing."""
+    asked = _asked(args, [host for host, _ in scores])
+    kept = {host: min(MAX_SCORE, score) for host, score in scores if score > 0 and host in asked}
+    room = 2 * args.size_bytes + 1024
+    answer = _priorities(kept.items())
+    if len(answer) <= room:
+        return answer
+    best = sorted(kept.items(), key=lambda item: -item[1])
+    longest = max(len(_priorities([item])) for item in best)
+    return _priorities(best[: room // longest])
+
+
+def encode_preempt(args: PreemptArgs, chosen: Mapping[str, Victims]) -> bytes:
+    """Write an ExtenderPreemptionResult: nodes and victims out of the request alone, at least one victim a node."""
+    result = {}
+    for node, victims in chosen.items():
+        asked = args.victims.get(node)
+        if asked is None:
+            continue
+        uids = [uid for uid in dict.fromkeys(victims.uids) if uid in asked.uids]
+        if uids:
+            violations = max(0, min(victims.pdb_violations, asked.pdb_violations))
+            result[node] = {"Pods": [{"UID": uid} for uid in uids], "NumPDBViolations": violations}
+    return msgspec.json.encode({"NodeNameToMetaVictims": result})
+
+
+def encode_error(reason: str) -> bytes:
+    """Write a short refusal. kube-scheduler reads the status alone; the text is for a person."""
+    return b'{"Error":%b}' % msgspec.json.encode(clip(reason, MAX_MESSAGE_BYTES))
+
+
+def clip(text: str, limit_bytes: int) -> str:
+    """Make a message safe and short: as JSON it takes `limit_bytes` and its quotes at most."""
+    plain = text.replace('"', "'").replace("\\", "/").encode("utf-8", "replace")
+    if len(plain) > limit_bytes:
+        plain = plain[:limit_bytes]
+    printed = plain.decode("utf-8", "ignore")
+    # A replaced character is never longer than what it stood for.
+    return printed if printed.isprintable() else "".join(c if c.isprintable() else "?" for c in printed)
+
+
+def _outer(body: bytes) -> dict[str, bytes]:
+    """Split the outer object: names in lower case (Go folds case too), nulls left out, each at most once."""
+    if not body.isascii():
+        try:
+            body.decode("utf-8")
+        except UnicodeDecodeError:
+            raise BadRequest("the body is not UTF-8") from None
+    fields = _read(_FIELDS, body, "the body")
+    if len(fields) > MAX_FIELDS:
+        raise BadRequest(f"the body has more than {MAX_FIELDS} fields")
+    position, found = body.index(b"{") + 1, dict[str, bytes]()
+    while (match := _KEY.match(body, position)) is not None:
+        key = _TEXT.decode(match[1])
+        value = bytes(fields.get(key, b""))
+        # The decoder keeps the last of equal names: an earlier one shows by its other value, or by coming again.
+        if key.lower() in found or not body.startswith(value, match.end()):
+            raise BadRequest("a field is given twice")
+        found[key.lower()] = value
+        after = _COMMA.match(body, match.end() + len(value))
+        if after is None:
+            raise BadRequest("a field is given twice")
+        position = after.end()
+    if len(found) != len(fields):
+        raise BadRequest("a field is given twice")
+    return {key: value for key, value in found.items() if value != b"null"}
+
+
+def _read(decoder: msgspec.json.Decoder[T], raw: bytes | msgspec.Raw, what: str) -> T:
+    """Decode, or say what is wrong and where without quoting any of it."""
+    try:
+        return decoder.decode(raw)
+    except RecursionError:
+        raise BadRequest(f"{what} is nested too deep") from None
+    except msgspec.ValidationError as error:
+        place = _PLACE.search(str(error))
+        raise BadRequest(f"{what} has a value of the wrong type at {place[1] if place else '$'}") from None
+    except ValueError:  # malformed, cut off, trailing bytes, or not UTF-8
+        raise BadRequest(f"{what} is not JSON") from None
+
+
+def _pod(fields: Mapping[str, bytes]) -> Pod:
+    if "pod" not in fields:
+        raise BadRequest("no Pod is given")
+    return _read(_POD, fields["pod"], "Pod")
+
+
+def _folded(raw: bytes | msgspec.Raw, what: str) -> dict[str, msgspec.Raw]:
+    """An inner object, its names in lower case; of equal names the last counts, as in Go."""
+    return {key.lower(): value for key, value in _read(_FIELDS, raw, what).items() if bytes(value) != b"null"}
+
+
+def _victims(raw: msgspec.Raw, what: str) -> Victims:
+    fields = _folded(raw, what)
+    violations = _read(_COUNT, fields["numpdbviolations"], what) if "numpdbviolations" in fields else 0
+    pods = _read(_RAWS, fields["pods"], what) if "pods" in fields else []
+    return Victims(tuple(_uid(pod, what) for pod in pods), violations)
+
+
+def _uid(raw: msgspec.Raw, what: str) -> str:
+    """The UID of a MetaPod, or of a whole pod."""
+    fields = _folded(raw, what)
+    return _read(_TEXT, fields["uid"], what) if "uid" in fields else _read(_OBJECT, raw, what).metadata.uid
+
+
+def _asked(args: Args, named: Collection[str]) -> Collection[str]:
+    """Of these names, those that the request holds."""
+    if len(named) <= FEW:
+        return [name for name in named if name in args.names]
+    return set(named).intersection(args.names)
+
+
+def _priorities(scores: Iterable[tuple[str, int]]) -> bytes:
+    return msgspec.json.encode([_Priority(host, score) for host, score in scores])
+
+
+def _chosen(args: Args, kept: Sequence[str]) -> bytes:
+    if args.nodes is None:
+        return msgspec.json.encode(kept)
+    by_name = dict(zip(args.names, args.nodes, strict=True))
+    return b'{"metadata":{},"items":[' + b",".join(bytes(by_name[name]) for name in kept) + b"]}"
+
+
+def _failures(why_by_name: Mapping[str, str], limit_bytes: int) -> bytes:
+    clipped = {why: clip(why, limit_bytes) for why in set(why_by_name.values())}  # few messages, many names
+    return msgspec.json.encode({name: clipped[why] for name, why in why_by_name.items()})
+
+
+def _filter_result(args: Args, chosen: bytes, no_room: bytes, forbidden: bytes) -> bytes:
+    nodes, names = (b"null", chosen) if args.nodes is None else (chosen, b"null")
+    return b'{"Nodes":%b,"NodeNames":%b,"FailedNodes":%b,"FailedAndUnresolvableNodes":%b,"Error":""}' % (
+        nodes,
+        names,
+        no_room,
+        forbidden,
+    )

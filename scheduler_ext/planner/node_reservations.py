@@ -1,0 +1,107 @@
+"""Room that is spoken for: what plans keep on a node beside the pods that are charged to it.
+
+Whose plan keeps what is the caller's to remember; here only the sums are kept, in the rows and columns of a snapshot.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turnout.kube.node_capacity import MOST_ROOM, ClusterSnapshot, Rows
+from turnout.kube.pod_shape import PodShape
+
+Pods = Sequence[tuple[int, PodShape]]  # (row, shape), one entry a pod
+Port = tuple[str, int]
+
+
+class Reserved:
+    """Sums of what is kept on each row. To be cleared by its owner when the snapshot's rows change their meaning."""
+
+    def __init__(self, snapshot: ClusterSnapshot) -> None:
+        self._snapshot = snapshot
+        self.clear()
+
+    def clear(self) -> None:
+        """Keep nothing for anybody, in the rows as they lie now."""
+        rows = len(self._snapshot.order)
+        self._kept: NDArray[np.int64] = np.zeros((rows, 0), np.int64)
+        self._pods: Rows = np.zeros(rows, np.int32)
+        self._ports: dict[int, Counter[Port]] = {}
+
+    def keep(self, pods: Pods) -> None:
+        """Keep room for some pods."""
+        self._add(pods, 1)
+
+    def give_back(self, pods: Pods) -> None:
+        """Keep it no longer. They must have been kept before."""
+        self._add(pods, -1)
+
+    def room(self, shape: PodShape, without: Pods = (), besides: Pods = ()) -> Rows:
+        """How many pods of this shape each row holds beside what is kept. A table of its own.
+
+        without: kept pods whose room may be used. besides: pods whose room may not, though nobody keeps it yet.
+        """
+        room = self._snapshot.room(shape).copy()
+        rows = np.flatnonzero(self._pods)
+        if besides:
+            rows = np.union1d(rows, np.array([row for row, _ in besides], np.intp))
+        if not len(rows):
+            return room
+        self._widen()
+        gone = self._kept[rows]
+        for pods, sign in ((without, -1), (besides, 1)):
+            by_shape: dict[PodShape, list[int]] = {}
+            for row, other in pods:
+                by_shape.setdefault(other, []).append(row)
+            for other, at in by_shape.items():
+                np.add.at(gone, np.searchsorted(rows, at), sign * self._snapshot.vector(other))
+        room[rows] = np.minimum(room[rows], self._snapshot.fits_at(rows, shape, gone))
+        if shape.host_ports:
+            self._block_ports(room, shape, without, besides)
+        return room
+
+    def overdrawn(self, row: int) -> bool:
+        """Is less free in a row than is kept there, in a resource of which something is kept? Or a port kept twice?"""
+        self._widen()
+        if any(count > 1 for count in self._ports.get(row, {}).values()):
+            return True
+        kept = self._kept[row]
+        return bool(np.any((self._snapshot.free_at(row) < kept) & (kept > 0)))
+
+    def _add(self, pods: Pods, sign: int) -> None:
+        # First, since a new resource widens the rows.
+        vectors = {shape: self._snapshot.vector(shape) for shape in {shape for _, shape in pods}}
+        self._widen()
+        for row, shape in pods:
+            vector = vectors[shape]
+            self._kept[row, : len(vector)] += sign * vector
+            self._pods[row] += sign
+            for port in shape.host_ports:
+                self._ports.setdefault(row, Counter())[port] += sign
+
+    def _widen(self) -> None:
+        """A resource that became known since is one of which nothing is kept."""
+        missing = self._snapshot.width - self._kept.shape[1]
+        if missing:
+            self._kept = np.pad(self._kept, ((0, 0), (0, missing)))
+
+    def _block_ports(self, room: Rows, shape: PodShape, without: Pods, besides: Pods) -> None:
+        taken = {row: Counter(ports) for row, ports in self._ports.items()}
+        for row, other in without:
+            taken.setdefault(row, Counter()).subtract(other.host_ports)
+        for row, other in besides:
+            taken.setdefault(row, Counter()).update(other.host_ports)
+        for row, ports in taken.items():
+            if any(ports[port] > 0 for port in shape.host_ports):
+                room[row] = 0
+
+
+def masked(room: Rows, rows: Iterable[int]) -> Rows:
+    """Room on some rows only."""
+    most = np.zeros_like(room)
+    most[np.fromiter(rows, np.intp)] = MOST_ROOM
+    return np.minimum(room, most)

@@ -1,0 +1,288 @@
+"""The plans of all waiting gangs: kept between requests, redone for what changed.
+
+Gangs are planned in one order: those that have started and lack members of their min, then by priority, those that we
+nominated, creation (within a second, by resourceVersion), UID; what a gang has above its min comes after the others'
+(claims.py). Each is planned as if only those ahead of it had plans, and takes what it needs from those behind; so what
+a gang gets does not depend on who was asked about first. Started gangs come first, since a gang half placed helps
+nobody; nominated ones, since a newcomer of the same second must not move what is written already. One that does not
+fit whole takes no room. A plan, once made, stands until a fact breaks it: a member went elsewhere, its room is gone,
+the gang changed. Members that come take the seats kept for them (arrivals.py).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from dataclasses import replace
+
+from turnout.jobs.gang import Dialect, GangKey
+from turnout.scheduler_ext.cache.cache import GangView
+from turnout.scheduler_ext.cache.gang import Gang, rank_order
+from turnout.scheduler_ext.cache.pod_info import Member
+from turnout.scheduler_ext.planner.above_min import beside_others
+from turnout.scheduler_ext.planner.arrivals import carried_on
+from turnout.scheduler_ext.planner.claims import Level, Order, Standing, claims_of, standing_of
+from turnout.scheduler_ext.planner.place_gang import GangPlan, Request, judged_members, place, whole_ask, without_seats
+from turnout.scheduler_ext.planner.reservations import Kept, Reservations
+from turnout.topology.cost import cost
+from turnout.topology.model import Refusal, Rule
+
+MOST_HOPED = 1_024  # seats above the min, for members that nobody has created: more are not looked for
+
+
+class PlanCache:
+    """Plans by gang. Give it the view's changes with `sync`, then ask. Lone pods are not in it."""
+
+    def __init__(self, view: GangView, rule: Rule = Rule.ALL_TIERS, hold_incomplete: bool = False) -> None:
+        self.view = view
+        self.rule = rule
+        self.hold_incomplete = hold_incomplete
+        self.replanned = 0  # how many plans were made
+        self.displaced = 0  # how many were withdrawn for a gang ahead, or for a fact
+        self._kept = Reservations(view.snapshot)
+        self._unplanned: dict[GangKey, Order] = {}
+        self._refused: set[GangKey] = set()  # of those kept: to be looked at again once room was given back
+        self._hopeless: dict[object, tuple[Order, Refusal]] = {}  # asks that found no room, and for whom first
+        self._gains: int | None = None  # of the snapshot and of the view, as they were looked at last
+        self._layout: int | None = None
+
+    # What is asked.
+
+    def plan_of(self, key: GangKey, now_s: float) -> GangPlan | None:
+        """The plan of one gang, after those of all gangs ahead of it. None when nobody of it waits for one."""
+        self.sync(now_s)
+        gang = self.view.gangs.get(key)
+        if gang is None:
+            return None
+        self._plan_until(standing_of(self.view, gang).last)
+        return self.standing(key)
+
+    def standing(self, key: GangKey) -> GangPlan | None:
+        """The plan as it stands, without looking whether anything changed."""
+        kept = self._kept.get(key)
+        return kept.plan if kept is not None else None
+
+    def plan_all(self, now_s: float) -> list[GangPlan]:
+        """Every plan, made where it was missing, in order."""
+        self.sync(now_s)
+        self._plan_until(None)
+        return [kept.plan for kept in sorted(self._kept, key=lambda kept: kept.at.order)]
+
+    def try_place(self, request: Request, among: Iterable[int] | None = None) -> GangPlan:
+        """Place a gang beside all other plans without keeping the answer. among: the only rows that may be used.
+
+        Seats that others only hope for are used where nothing else is left.
+        """
+        kept = self._kept.get(request.gang.key)
+        own = kept.plan.takes() if kept else []
+        hoped = [take for other in self._kept if other is not kept for take in other.hoped()]
+        rows = None if among is None else list(among)
+        plan = place(self.view.fabric, request, self._kept.room(own, rows))
+        if plan.refusal is None or not hoped:
+            return plan
+        return place(self.view.fabric, request, self._kept.room(own + hoped, rows))
+
+    def request_of(self, gang: Gang, without: Iterable[str] = ()) -> Request:
+        """What the planner needs of a gang. without: uids whose assumed or wished place is not believed any more."""
+        dropped = set(without)
+        waiting: list[Member] = []
+        held: list[tuple[Member, int]] = []
+        wished: dict[str, int] = {}
+        for member in judged_members(gang):
+            if member.leaving:
+                continue
+            host = None if member.uid in dropped else self.view.host_of(member)
+            if host is not None:
+                held.append((member, host))
+                continue
+            if not member.waits:
+                continue
+            waiting.append(member)
+            if (wish := self.view.wish_of(member)) and member.uid not in dropped:
+                at = self.view.snapshot.row_of.get(wish)
+                if at is not None:
+                    wished[member.uid] = at
+        waiting.sort(key=rank_order)
+        held.sort(key=lambda each: rank_order(each[0]))
+        missing = self.view.missing(gang)
+        needed = min(missing, max(0, gang.least - len(gang.living())))
+        hoped = missing - needed if missing - needed <= MOST_HOPED else 0
+        return Request(gang, tuple(waiting), tuple(held), wished, needed, hoped, self.rule)
+
+    def started(self, gang: Gang) -> bool:
+        """Does any member that is judged hold a host?"""
+        return any(self.view.host_of(m) is not None for m in judged_members(gang))
+
+    # Keeping up.
+
+    def sync(self, now_s: float) -> None:
+        """Take in what changed since last time: gangs, layout, room."""
+        self.view.settle(now_s)
+        self.sync_room()
+
+    def sync_room(self) -> None:
+        """The same, once the view is settled."""
+        view = self.view
+        if view.layout != self._layout:
+            self._layout = view.layout
+            for table in (self._kept, self._refused, self._unplanned):
+                table.clear()
+            view.touched.update(view.gangs)
+        for key in view.touched:
+            self._look_again(key)
+        view.touched.clear()
+        for row in view.snapshot.changed.intersection(self._kept.rows()):
+            self._relieve(row)
+        view.snapshot.changed.clear()
+        if view.snapshot.gains != self._gains:
+            self._gains = view.snapshot.gains
+            self._hope()
+
+    def _look_again(self, key: GangKey) -> None:
+        gang, kept = self.view.gangs.get(key), self._kept.get(key)
+        if gang is None or not self._wants_plan(gang):
+            if kept is not None:
+                self._withdraw(key)
+            self._unplanned.pop(key, None)
+            return
+        if kept is not None:
+            if kept.plan.refusal is None and kept.signature == _signature(gang):
+                rest = carried_on(self.view, gang, kept.plan, kept.known)
+                if rest is not None:
+                    now = self._replace(gang, kept, rest)
+                    if len(rest.spare) < len(kept.plan.spare) - len(now.known - kept.known):
+                        self._hope()  # seats were given up, not taken
+                    if key in self._unplanned:  # a seat above its min was taken away
+                        self._unplanned[key] = now.at.order
+                    return
+            self._withdraw(key)
+        self._unplanned[key] = standing_of(self.view, gang).order
+
+    def _wants_plan(self, gang: Gang) -> bool:
+        """Does anybody of it wait for a plan, or is anybody to come whom those that run need?
+
+        Not of a lone pod, and not of a gang held for members that never come.
+        """
+        if gang.key.dialect == Dialect.ALONE.value:
+            return False
+        short = len(gang.living()) < gang.least
+        if not any(m.waits for m in judged_members(gang)):
+            return short and self.view.missing(gang) > 0 and self.started(gang)
+        return not self.hold_incomplete or self.view.missing(gang) > 0 or not short
+
+    # Planning.
+
+    def _plan_until(self, last: Order | None) -> None:
+        """Plan whoever has no plan, in order, up to a place in the order; None for everybody."""
+        while due := [(order, key) for key, order in self._unplanned.items() if last is None or order <= last]:
+            heapq.heapify(due)
+            while due:
+                _, key = heapq.heappop(due)
+                if key not in self._unplanned:
+                    continue
+                for moved in self._plan(key):
+                    if last is None or self._unplanned[moved] <= last:
+                        heapq.heappush(due, (self._unplanned[moved], moved))
+
+    def _plan(self, key: GangKey) -> set[GangKey]:
+        """Plan one gang, and name those that had to make room for it."""
+        gang = self.view.gangs[key]
+        self._unplanned.pop(key)
+        seated: dict[str, int] = {}
+        if (kept := self._kept.get(key)) is not None:
+            if kept.plan.refusal is None:  # it lost seats above its min alone: whoever has one stays
+                seated = dict(kept.plan.hosts)
+            self._remove(key)
+        at = standing_of(self.view, gang)
+        plan = self._placed(gang, at, seated)
+        made = self._put(gang, plan, at)
+        return {moved for row in made.by_row for moved in self._relieve(row)}
+
+    def _placed(self, gang: Gang, at: Standing, seated: dict[str, int]) -> GangPlan:
+        """Place a gang in the room that those ahead of it leave; what failed for one ahead fails for it.
+
+        seated: uid -> host of members that keep their seats, if they can.
+        """
+        request = self.request_of(gang)
+        request = replace(request, wished={**seated, **request.wished})
+        ask = None if request.held or request.wished else whole_ask(request)
+        if ask is not None and (failed := self._hopeless.get(ask)) is not None and failed[0] <= at.order:
+            return GangPlan(gang.key, refusal=failed[1])
+        self.replanned += 1
+        plan = place(self.view.fabric, request, self._kept.room(self._kept.open_to(at.order, hoped=False)))
+        if any(kept.at.order < at.order and kept.hoped() for kept in self._kept):
+            # Seats for members that may never come are kept where that costs this gang nothing.
+            alone = place(self.view.fabric, request, self._kept.room(self._kept.open_to(at.order)))
+            plan = min(plan, alone, key=self._price)
+        if ask is not None and plan.refusal is not None and not plan.hosts:
+            self._hopeless[ask] = (at.order, plan.refusal)
+        return beside_others(self.view.fabric, self._kept, request, plan, at)
+
+    def _price(self, plan: GangPlan) -> tuple[bool, int, int]:
+        hosts = list(plan.hosts.values())
+        return plan.refusal is not None, -len(hosts), sum(cost(self.view.fabric, hosts).switches)
+
+    # What is kept.
+
+    def _put(self, gang: Gang, plan: GangPlan, at: Standing, signature: object = None) -> Kept:
+        """Keep a plan, and room for it."""
+        known = frozenset(member.uid for member in judged_members(gang) if not member.leaving)
+        kept = Kept(plan, at, signature or _signature(gang), known, claims_of(gang, plan, at))
+        if plan.refusal is not None:
+            self._refused.add(gang.key)
+        self._kept.put(gang.key, kept)
+        return kept
+
+    def _replace(self, gang: Gang, kept: Kept, plan: GangPlan) -> Kept:
+        """Keep what is left of a plan, and no more room than it takes."""
+        at = standing_of(self.view, gang)
+        if plan is kept.plan and at == kept.at:
+            return kept
+        return self._put(gang, plan, at, kept.signature)
+
+    def _remove(self, key: GangKey) -> bool:
+        """Strike a plan. True if it kept any room."""
+        self._refused.discard(key)
+        kept_room = bool(self._kept.remove(key))
+        if kept_room:
+            self._hopeless.clear()
+        return kept_room
+
+    def _withdraw(self, key: GangKey) -> None:
+        """Give a plan up; whoever was refused may hope for its room."""
+        if self._remove(key):
+            self._hope()
+
+    def _hope(self) -> None:
+        """Room was given back: whoever was refused is to be planned again."""
+        self._hopeless.clear()
+        for key in self._refused:
+            if (kept := self._kept.get(key)) is not None:
+                self._unplanned[key] = kept.at.order
+
+    def _relieve(self, row: int) -> list[GangKey]:
+        """Take seats back from a row that cannot hold them all, the last in order first. Returns who needs a plan.
+
+        A gang that loses a seat of its min loses its plan; one that loses a seat above it keeps the others.
+        """
+        moved = []
+        here = self._kept.on(row)
+        unfit, overdrawn = self._kept.unfit(row, (claim.shape for claim, _ in here)), self._kept.overdrawn(row)
+        for claim, key in here:
+            kept = self._kept.get(key)
+            if kept is None or not (overdrawn or claim.shape in unfit):
+                continue
+            if claim.order == kept.at.order:
+                self._withdraw(key)
+            else:
+                self._replace(self.view.gangs[key], kept, without_seats(kept.plan, {claim.uid or claim.rank}))
+            if claim.order[0] != Level.HOPED:
+                self.displaced += 1
+                self._unplanned[key] = kept.at.order
+                moved.append(key)
+            overdrawn = self._kept.overdrawn(row)
+        return moved
+
+
+def _signature(gang: Gang) -> object:
+    return gang.least, gang.total, gang.most, gang.tier, gang.multiple

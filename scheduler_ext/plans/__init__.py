@@ -1,1 +1,0 @@
-"""What the adviser intends: one plan per waiting gang, and what to write ahead."""

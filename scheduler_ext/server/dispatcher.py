@@ -1,0 +1,179 @@
+"""One question, one answer: decode, ask the adviser, encode, count.
+
+What comes in and goes out are bytes; the sockets are in http_handlers.py. No log and no caller is told of a body.
+An extender that fails blocks nobody: the answer is then neutral, and counted.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from turnout.scheduler_ext import extender_v1
+from turnout.scheduler_ext.errors import BadRequest
+from turnout.scheduler_ext.model import Answer, ExtenderVerbs
+from turnout.scheduler_ext.server.metrics import Metrics
+
+log = logging.getLogger("turnout.extender")
+
+TELL_AGAIN_S = 10.0  # a fault shows in every request: its place is logged no more often than this
+
+
+class Verb(Enum):
+    """What may be asked; the path is the word."""
+
+    FILTER = "filter"
+    PRIORITIZE = "prioritize"
+    PREEMPT = "preempt"
+
+
+class Outcome(Enum):
+    """What became of a request. The same word stands in metric, log and test."""
+
+    ANSWERED = "answered"
+    NEUTRAL = "neutral"  # 200, without the adviser's opinion
+    BAD_REQUEST = "bad_request"
+    NO_SUCH_VERB = "no_such_verb"
+    WRONG_METHOD = "wrong_method"
+    COMPRESSED = "compressed"
+    TOO_LARGE = "too_large"
+    TOO_SLOW = "too_slow"  # the body did not come in time
+    BUSY = "busy"
+    UNREADY = "unready"
+    GONE = "gone"  # the caller left before its body was whole
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Status and JSON, and what to count it as."""
+
+    status: int
+    body: bytes
+    outcome: Outcome
+    pause_s: float = 0.0  # how long to keep it back
+
+
+class _Filter:
+    """A question that filter asked, then its answer."""
+
+    def __init__(self, body: bytes) -> None:
+        self._args = args = extender_v1.decode_args(body)
+        self._answer = Answer(args.names, all_kept=True)
+
+    def plan(self, adviser: ExtenderVerbs) -> None:
+        self._answer = adviser.filter(self._args.pod, self._args.names)
+
+    @property
+    def pause_s(self) -> float:
+        return self._answer.pause_s
+
+    def encode(self) -> tuple[bytes, int]:
+        named = len(self._args.names) if self._answer.all_kept else len(self._answer.kept)
+        return extender_v1.encode_filter(self._args, self._answer), named
+
+
+class _Prioritize:
+    """A question that prioritize asked, then its answer."""
+
+    pause_s = 0.0
+
+    def __init__(self, body: bytes) -> None:
+        self._args = extender_v1.decode_args(body)
+        self._scores: Sequence[tuple[str, int]] = ()
+
+    def plan(self, adviser: ExtenderVerbs) -> None:
+        self._scores = adviser.prioritize(self._args.pod, self._args.names)
+
+    def encode(self) -> tuple[bytes, int]:
+        return extender_v1.encode_prioritize(self._args, self._scores), len(self._scores)
+
+
+class _Preempt:
+    """A question that preempt asked, then its answer."""
+
+    pause_s = 0.0
+
+    def __init__(self, body: bytes) -> None:
+        self._args = args = extender_v1.decode_preempt(body)
+        self._chosen = args.victims
+
+    def plan(self, adviser: ExtenderVerbs) -> None:
+        self._chosen = adviser.preempt(self._args.pod, self._args.victims)
+
+    def encode(self) -> tuple[bytes, int]:
+        return extender_v1.encode_preempt(self._args, self._chosen), len(self._chosen)
+
+
+# Each is born neutral: without `plan` it answers that nothing is narrowed, preferred or spared.
+_QUESTIONS: dict[Verb, type[_Filter | _Prioritize | _Preempt]] = {
+    Verb.FILTER: _Filter,
+    Verb.PRIORITIZE: _Prioritize,
+    Verb.PREEMPT: _Preempt,
+}
+
+
+class Dispatcher:
+    """Answers whole bodies, one at a time, without ever waiting."""
+
+    def __init__(
+        self, adviser: ExtenderVerbs, metrics: Metrics, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._adviser, self._metrics, self._clock = adviser, metrics, clock
+        self._phases = {
+            verb: tuple(metrics.phase.labels(verb.value, phase) for phase in ("decode", "plan", "encode"))
+            for verb in Verb
+        }
+        self._told_s: dict[str, float] = {}  # place in our code -> when; as many as our code has places
+        self._names = {verb: metrics.names.labels(verb.value) for verb in Verb}
+
+    def answer(self, verb: Verb, body: bytes, late: bool = False) -> Reply:
+        """Answer one body. late: the caller has waited so long that only a quick neutral answer is still of use."""
+        start_s = self._clock()
+        try:
+            question = _QUESTIONS[verb](body)
+        except BadRequest as error:
+            return refuse(400, error.fault, Outcome.BAD_REQUEST)
+        decoded_s = self._clock()
+        try:
+            if late:
+                raise TimeoutError
+            question.plan(self._adviser)
+            planned_s = self._clock()
+            encoded, names = question.encode()
+            outcome, pause_s = Outcome.ANSWERED, question.pause_s
+        except Exception as error:
+            self._tell(verb, error)
+            planned_s = self._clock()
+            encoded, names = _QUESTIONS[verb](body).encode()
+            outcome, pause_s = Outcome.NEUTRAL, 0.0
+        decode, plan, encode = self._phases[verb]
+        decode.observe(decoded_s - start_s)
+        plan.observe(planned_s - decoded_s)
+        encode.observe(self._clock() - planned_s)
+        self._names[verb].observe(names)
+        return Reply(200, encoded, outcome, pause_s)
+
+    def _tell(self, verb: Verb, error: Exception) -> None:
+        """Count and log a failure by its kind and place alone: an error's text may hold what a pod says."""
+        late = isinstance(error, TimeoutError)
+        reason = "late" if late else "failed"
+        self._metrics.errors.labels(verb.value, reason).inc()
+        steps = traceback.extract_tb(error.__traceback__)[-3:]
+        where = " < ".join(f"{step.filename.rpartition('/')[2]}:{step.lineno}" for step in reversed(steps))
+        now_s = self._clock()
+        if now_s - self._told_s.get(where, -TELL_AGAIN_S) < TELL_AGAIN_S:
+            return  # the metric counts each
+        self._told_s[where] = now_s
+        log.warning(
+            "answered_neutrally",
+            extra={"verb": verb.value, "reason": reason, "kind": type(error).__name__, "where": where},
+        )
+
+
+def refuse(status: int, why: str, outcome: Outcome) -> Reply:
+    """An answer that is an error, in a few words of ours."""
+    return Reply(status, extender_v1.encode_error(why), outcome)

@@ -1,0 +1,75 @@
+"""Probes, metrics and the window for a person on this machine, on a plain port beside the verbs.
+
+/debug/view tells names of the cluster, so only a caller on loopback that asks for loopback by name sees it.
+Source: CS-21; docs/facts/reliability.md 2
+"""
+
+from __future__ import annotations
+
+import ipaddress
+
+import msgspec
+from aiohttp import hdrs, web
+
+from turnout.kube.client.probes import probe_pages
+from turnout.scheduler_ext.model import ExtenderVerbs
+from turnout.scheduler_ext.server.http_connection import Connection, Limits, Server, refusal
+from turnout.scheduler_ext.server.metrics import Metrics
+
+LIMITS = Limits(body_bytes=0, connections=64, in_flight=64)
+_LOCAL_NAMES = {"localhost", "127.0.0.1", "[::1]"}
+
+
+class Health:
+    """Handles every request of the plain port."""
+
+    def __init__(self, adviser: ExtenderVerbs, metrics: Metrics, limits: Limits = LIMITS) -> None:
+        self._adviser, self._limits = adviser, limits
+        self._leaving = False
+        self._pages = {**probe_pages(self._unready, metrics.page), "/debug/view": self._view}
+
+    def server(self) -> Server:
+        """A server of these pages, not yet listening."""
+        return Server(self.handle, self._limits)
+
+    def leave(self) -> None:
+        """Be not ready from now on, so that no new caller is sent here; those who come are still answered."""
+        self._leaving = True
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer one request; no body is ever read."""
+        connection = request.protocol
+        if isinstance(connection, Connection):
+            connection.head_came()
+            connection.answered()
+        page = self._pages.get(request.path)
+        if page is None:
+            return refusal(404, "no such page")
+        if request.method not in (hdrs.METH_GET, hdrs.METH_HEAD):
+            return refusal(405, "only GET")
+        return page(request)
+
+    def _unready(self) -> str | None:
+        return "leaving" if self._leaving else self._adviser.unready()
+
+    def _view(self, request: web.BaseRequest) -> web.Response:
+        peer = request.transport.get_extra_info("peername") if request.transport else None
+        if not is_local(peer[0] if peer else "", request.headers.get(hdrs.HOST, "")):
+            return refusal(404, "no such page")
+        return web.Response(body=msgspec.json.encode(self._adviser.describe()), content_type="application/json")
+
+
+def is_local(peer: str, host: str) -> bool:
+    """From loopback, and by a local name: a page in a browser reaches loopback too, but under its own name.
+
+    peer: the caller's address, empty if it has none. host: the Host header.
+    """
+    name = host[: host.rindex("]") + 1] if "]" in host else host.partition(":")[0]
+    return bool(peer) and _is_loopback(peer) and name.lower() in _LOCAL_NAMES
+
+
+def _is_loopback(text: str) -> bool:
+    address = ipaddress.ip_address(text)
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped.is_loopback  # a caller by IPv4 on a socket for both
+    return address.is_loopback

@@ -1,0 +1,191 @@
+"""One connection to a server of ours, with the limits that aiohttp leaves out.
+
+A head must come in time, an answer must be taken in time, there are only so many connections; and a line that could
+not be parsed is never repeated, to nobody. What is asked and answered is settled in http_handlers.py and health.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from socket import socket
+from typing import Any
+
+from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
+
+from turnout.scheduler_ext.extender_v1 import encode_error
+
+log = logging.getLogger("turnout.extender")
+
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one server of ours bears. Times in seconds."""
+
+    body_bytes: int = 32 << 20
+    held_bytes: int = 128 << 20  # bodies being read, of all requests together
+    head_s: float = 2.0
+    body_s: float = 2.0
+    taken_s: float = 5.0  # for a caller to take an answer that its socket did not hold at once
+    handshake_s: float = 5.0
+    keepalive_s: float = 120.0  # above Go's idle timeout of 90 s, so that Go closes first
+    late_s: float = 1.0  # a request older than this before it is planned gets a neutral answer
+    in_flight: int = 64
+    waiting: int = 256  # for one of the in-flight places
+    wait_s: float = 1.0
+    connections: int = 1024
+
+
+class Connection(RequestHandler):
+    """aiohttp's protocol with a clock on the caller."""
+
+    def __init__(self, server: Server, limits: Limits, **options: Any) -> None:
+        super().__init__(server, **options)
+        self._server, self._limits = server, limits
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._answering = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if len(self._server.connections) > self._limits.connections:
+            self.force_close()
+
+    def data_received(self, data: bytes) -> None:
+        if data and not self._answering and "head" not in self._timers:
+            self._after("head", self._limits.head_s)
+        super().data_received(data)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._after("taken", self._limits.taken_s)
+
+    def resume_writing(self) -> None:
+        self._cancel("taken")
+        super().resume_writing()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        for name in tuple(self._timers):
+            self._cancel(name)
+        super().connection_lost(exc)
+
+    def head_came(self) -> None:
+        """The request is whole but for its body; other clocks run from here."""
+        self._answering = True
+        self._server.begin()
+        self._cancel("head")
+
+    def answered(self) -> None:
+        """The answer is ready to be written; the next bytes begin another request."""
+        self._answering = False
+        if self._server.end():
+            self.close()  # once the answer is written
+
+    def end_if_idle(self) -> None:
+        """End the connection unless an answer is owed."""
+        if not self._answering:
+            self.force_close()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer what was no HTTP. The parser's text quotes the bytes, which may be the inside of a body: drop it."""
+        self._cancel("head")
+        log.debug("http_refused", extra={"status": status, "kind": type(exc).__name__})
+        return refusal(status, "not HTTP" if status == 400 else "failed")
+
+    def log_exception(self, *args: Any, **kw: Any) -> None:
+        """Say that something failed, and of which kind; never the text of it."""
+        log.warning("http_failed", extra={"kind": type(kw.get("exc_info")).__name__})
+
+    def _after(self, name: str, seconds: float) -> None:
+        self._timers[name] = asyncio.get_running_loop().call_later(seconds, self._abort)
+
+    def _cancel(self, name: str) -> None:
+        if (timer := self._timers.pop(name, None)) is not None:
+            timer.cancel()
+
+    def _abort(self) -> None:
+        if self.transport is not None:
+            self.transport.abort()
+
+
+class Server(web.Server):
+    """A factory of such connections, and the sockets that they come in by."""
+
+    def __init__(self, handler: Handler, limits: Limits) -> None:
+        super().__init__(handler)
+        self._limits = limits
+        self._listener: asyncio.Server | None = None
+        self._owed = 0  # requests whose answer is not ready
+        self._leaving = False
+        self._all_answered = asyncio.Event()
+
+    def __call__(self) -> Connection:
+        return Connection(
+            self,
+            self._limits,
+            loop=asyncio.get_running_loop(),
+            access_log=None,
+            auto_decompress=False,  # a compressed body is refused unread
+            keepalive_timeout=self._limits.keepalive_s,
+            lingering_time=1.0,
+            read_bufsize=1 << 18,
+        )
+
+    async def listen(self, where: socket, context: ssl.SSLContext | None = None) -> None:
+        """Take connections from a bound socket; again with another context for those to come.
+
+        The socket stays the caller's: it is duplicated, so that changing the context loses nobody who is in the queue.
+        """
+        before = self._listener
+        self._listener = await asyncio.get_running_loop().create_server(
+            self,
+            sock=where.dup(),
+            backlog=512,
+            ssl=context,
+            ssl_handshake_timeout=self._limits.handshake_s if context else None,
+        )
+        if before is not None:
+            before.close()
+
+    def begin(self) -> None:
+        """One more answer is owed."""
+        self._owed += 1
+
+    def end(self) -> bool:
+        """One less answer is owed. True when its connection is to take no further request."""
+        self._owed -= 1
+        if self._leaving and not self._owed:
+            self._all_answered.set()
+        return self._leaving
+
+    async def close(self, grace_s: float = 3.0) -> None:
+        """Take no more connections, let those in hand be answered, then end all."""
+        self._leaving = True
+        if self._listener is not None:
+            self._listener.close()
+        for connection in self.connections:
+            connection.end_if_idle()  # type: ignore[attr-defined]
+        if self._owed:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(grace_s):
+                    await self._all_answered.wait()
+        await self.shutdown(grace_s)
+
+
+def refusal(status: int, why: str) -> web.Response:
+    """A short JSON error, after which the connection ends: what is left of the request is not read."""
+    response = web.Response(body=encode_error(why), status=status, content_type="application/json")
+    response.force_close()
+    return response

@@ -1,0 +1,96 @@
+"""The watches: nodes, pods, PodGroups, owners and the map, told to the view as they change."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Mapping
+from functools import partial
+
+from turnout.jobs.gang import POD_GROUP_PATHS, Dialect
+from turnout.kube.client.clock import Clock
+from turnout.kube.client.informer_factory import ConfigMapFollower, Handlers, InformerFactory
+from turnout.kube.client.reflector import Source
+from turnout.kube.objects import Node, Owner, Pod, PodGroup
+from turnout.scheduler_ext.model import Notice, Word
+from turnout.scheduler_ext.server.extender import Extender
+from turnout.topology.sources.accept import Drawn, MapInUse, MapOutcome, draw
+
+log = logging.getLogger("turnout.extender")
+
+OWNERS = {"Job": "/apis/batch/v1/jobs", "StatefulSet": "/apis/apps/v1/statefulsets"}
+UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
+TIDY_S = 5.0
+CAUGHT_UP_S = 2.0  # after which a watch that came back has told what it had missed
+ROOM = ("nodes", "pods")  # what a scheduler knows as we do, and asks anew when it changes
+
+
+class Sight(InformerFactory):
+    """Every watch of an extender or nominator. configmap: namespace/name of the map."""
+
+    def __init__(
+        self,
+        view: Extender,
+        source: Source,
+        configmap: str,
+        clock: Clock,
+        rng: random.Random,
+        hold_large: bool = False,
+    ) -> None:
+        super().__init__(source, clock, rng)
+        self._map, self._follower = MapInUse(hold_large), ConfigMapFollower(draw, self._take_map)
+        self._view, gangs = view, view.gangs
+        self.watch("nodes", "/api/v1/nodes", Node, Handlers(gangs.put_node, lambda key: gangs.drop_node(key.name)))
+        pods = Handlers(view.put_pod, lambda key: view.drop_pod(key.uid))
+        self.watch("pods", "/api/v1/pods", Pod, pods, params={"fieldSelector": UNFINISHED})
+        self.follow_configmap("configmap", configmap, self._follower)
+        for dialect, path in POD_GROUP_PATHS.items():
+            self._watch_groups(dialect, path)
+        for kind, path in OWNERS.items():
+            self._watch_owners(kind, path)
+        self._works.append(self._tidy)
+        view.waiting_for = self.waiting_for
+        view.may_be_old = self.may_be_old
+
+    def _watch_groups(self, dialect: Dialect, path: str) -> None:
+        gangs = self._view.gangs
+        put, name = partial(gangs.put_group, dialect), f"podgroups.{dialect.value}"
+        handlers = Handlers(put, lambda key: gangs.drop_group(dialect, key.namespace, key.name))
+        self.watch(name, path, PodGroup, handlers, optional=True)
+
+    def _watch_owners(self, kind: str, path: str) -> None:
+        gangs = self._view.gangs
+        put, name = partial(gangs.put_owner, kind), path.rsplit("/", 1)[1]
+        handlers = Handlers(put, lambda key: gangs.drop_owner(kind, key.namespace, key.name))
+        self.watch(name, path, Owner, handlers, optional=True)
+
+    def waiting_for(self) -> str | None:
+        """What is still to be seen before an answer can be trusted."""
+        if missing := self.unsynced():
+            return f"no whole list yet of {', '.join(missing)}"
+        return None if self.has_synced else "the map is being read"
+
+    def may_be_old(self) -> bool:
+        """Whether room may have come or gone unseen: a watch is down, or has not caught up yet."""
+        caught_up_s = self._clock.monotonic() - CAUGHT_UP_S
+        watching = (self.reflectors[kind].watching_since_s for kind in ROOM)
+        return any(since_s is None or since_s > caught_up_s for since_s in watching)
+
+    def _take_map(self, drawn: Drawn | None, annotations: Mapping[str, str]) -> None:
+        first = not self._follower.has_synced
+        verdict = self._map.take(drawn, annotations)
+        if verdict is None:
+            return
+        metrics, outcome = self._view.metrics, verdict.outcome
+        metrics.reloads.labels(outcome.value).inc()
+        metrics.faults.set(verdict.faults)
+        if verdict.fabric is not None:
+            self._view.use_map(verdict.fabric)
+        log.info("map_looked_at", extra={"reason": outcome.value, "detail": verdict.detail})
+        if not (first and outcome is MapOutcome.APPLIED):
+            self._view.tell(Notice(Word(outcome.value), detail=verdict.detail))
+
+    async def _tidy(self) -> None:
+        while True:
+            await self._clock.sleep(TIDY_S)
+            self._view.tidy()

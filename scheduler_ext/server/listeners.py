@@ -1,0 +1,107 @@
+"""The two doors of an extender, opened and closed together: the verbs, with TLS if asked for, and the plain pages.
+
+What is answered is settled in http_handlers.py and health.py.
+"""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from types import TracebackType
+
+from turnout.kube.client.clock import Clock
+from turnout.scheduler_ext.model import ExtenderVerbs
+from turnout.scheduler_ext.server.health import Health
+from turnout.scheduler_ext.server.http_connection import Limits, Server
+from turnout.scheduler_ext.server.http_handlers import Verbs
+from turnout.scheduler_ext.server.metrics import Metrics
+from turnout.scheduler_ext.server.tls import Certificates, TlsFiles
+
+LOOK_S = 5.0  # between looks at the certificate's files
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """Where to listen; port 0 takes a free one."""
+
+    host: str = "127.0.0.1"
+    port: int = 8888
+    health_host: str = "127.0.0.1"
+    health_port: int = 8889
+    tls: TlsFiles | None = None
+
+
+class Front:
+    """Opens on `async with`; until then it holds no socket. Raises OSError or BadCertificate when it cannot open."""
+
+    def __init__(self, adviser: ExtenderVerbs, metrics: Metrics, listen: Listen, limits: Limits | None = None) -> None:
+        self._verbs = Verbs(adviser, metrics, limits or Limits())
+        self._health = Health(adviser, metrics)
+        self._metrics, self._listen = metrics, listen
+        self._certificates: Certificates | None = None
+        self._sockets: list[socket.socket] = []
+        self._servers: list[Server] = []
+
+    @property
+    def port(self) -> int:
+        """Where the verbs are answered."""
+        return int(self._sockets[0].getsockname()[1])
+
+    @property
+    def health_port(self) -> int:
+        """Where probes and metrics are answered."""
+        return int(self._sockets[1].getsockname()[1])
+
+    async def __aenter__(self) -> Front:
+        listen = self._listen
+        if listen.tls is not None:
+            self._certificates = Certificates(listen.tls, self._metrics)
+        try:
+            for host, port in ((listen.host, listen.port), (listen.health_host, listen.health_port)):
+                self._sockets.append(bind(host, port))
+            self._servers = [self._verbs.server(), self._health.server()]
+            context = self._certificates.context if self._certificates else None
+            await self._servers[0].listen(self._sockets[0], context)
+            await self._servers[1].listen(self._sockets[1])
+        except BaseException:
+            await self._close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._close()
+
+    async def follow(self, clock: Clock) -> None:
+        """Look at the certificate's files every few seconds, until cancelled. Connections made keep what they have."""
+        while self._certificates is not None:
+            await clock.sleep(LOOK_S)
+            if self._certificates.refresh(clock.wall()):
+                await self._servers[0].listen(self._sockets[0], self._certificates.context)
+
+    def leave(self) -> None:
+        """Be not ready, yet answer: the time between SIGTERM and the end of new calls."""
+        self._health.leave()
+
+    async def _close(self) -> None:
+        for server in self._servers:
+            await server.close()
+        for bound in self._sockets:
+            bound.close()
+        self._sockets, self._servers = [], []
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A bound socket that does not listen yet. Raises OSError."""
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICHOST
+    )[0]
+    bound = socket.socket(family, kind, protocol)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError:
+        bound.close()
+        raise
+    return bound

@@ -1,0 +1,177 @@
+"""Writes the nominations that nominate.py decides on: one patch a pod, many at once, never over somebody else's.
+
+Each patch carries the pod's uid and resourceVersion, so a pod that changed under our hands is left alone and looked
+at again when its change arrives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from prometheus_client import CollectorRegistry, Counter
+
+from turnout.jobs.gang import GangKey
+from turnout.kube import labels
+from turnout.kube.client.clock import Clock
+from turnout.kube.errors import CallError, Conflict, NotFound
+from turnout.kube.objects import Pod
+from turnout.scheduler_ext.planner.nominate import Nominating, Nomination, Why, clear_all, nominate
+from turnout.scheduler_ext.server.extender import Extender
+
+log = logging.getLogger("turnout.nominator")
+
+AT_ONCE = 32
+LOOK_EACH_S = 1.0  # at everything: expiry, refusals that end, room that came back
+SENT_S = 5.0  # how long a patch that the watch has not shown yet is not repeated
+
+
+class PodStatus(Protocol):
+    """What is asked of a Client."""
+
+    async def patch(self, path: str, body: dict[str, Any], *, field_manager: str) -> bytes:
+        """The pod as patched. Raises Conflict when its version or uid is not the body's."""
+
+
+class Nominations:
+    """Counts, for the metrics page."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.written = Counter(
+            "turnout_nominations", "Nominations written or cleared, by why.", ["why"], registry=registry
+        )
+        self.failed = Counter(
+            "turnout_nomination_failures", "Patches that were refused, by error.", ["error"], registry=registry
+        )
+
+
+class Nominator:
+    """Keeps the nominations of one cluster true to the plan while `run` runs."""
+
+    def __init__(
+        self,
+        view: Extender,
+        pods: PodStatus,
+        choices: Nominating,
+        clock: Clock,
+        registry: CollectorRegistry,
+        may_write: Callable[[], bool],
+    ) -> None:
+        """may_write: whether the Lease is ours this very moment; asked before each patch."""
+        self._view, self._pods, self._choices, self._clock = view, pods, choices, clock
+        self._may_write = may_write
+        self._counts = Nominations(registry)
+        self._versions: dict[str, str] = {}
+        self._since_s: dict[str, float] = {}  # uid -> since when the nomination of `_named` stands, or ended
+        self._named: dict[str, str] = {}
+        self._sent: dict[str, tuple[str, float]] = {}
+        self._dirty: dict[GangKey, None] = {}
+        self._news = asyncio.Event()
+        self._room = asyncio.Semaphore(AT_ONCE)
+        view.on_pod.append(self.see)
+
+    def see(self, pod: Pod) -> None:
+        """A pod as the watch shows it."""
+        uid = pod.metadata.uid
+        member = self._view.gangs.pods.get(uid)
+        if member is None or not member.waits:
+            for kept in (self._versions, self._since_s, self._named, self._sent, self._view.gangs.sent):
+                kept.pop(uid, None)
+            return
+        self._versions[uid] = pod.metadata.resource_version
+        if member.ours and self._named.get(uid) != member.nominated:
+            self._named[uid] = member.nominated
+            self._since_s[uid] = self._clock.monotonic()
+        sent = self._sent.get(uid)
+        if sent is not None and sent[0] == member.nominated:
+            del self._sent[uid]
+            self._view.gangs.sent.pop(uid, None)
+        if member.nominated and not (member.ours and self._is_news(uid, member.nominated)):
+            return
+        self._dirty[member.belongs.key] = None
+        self._news.set()
+
+    async def run(self) -> None:
+        """Nominate until cancelled. What is on its way then is cancelled too: nothing is written by a former leader."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._tick())
+            while True:
+                await self._news.wait()
+                self._news.clear()
+                keys, self._dirty = list(self._dirty), {}
+                for wish in self._decide(keys):
+                    await self._room.acquire()
+                    tasks.create_task(self._write(wish))
+
+    async def clear(self) -> int:
+        """Take back every nomination of ours; how many there were."""
+        wishes = clear_all(self._view.gangs.pods.values())
+        async with asyncio.TaskGroup() as tasks:
+            for wish in wishes:
+                await self._room.acquire()
+                tasks.create_task(self._write(wish))
+        return len(wishes)
+
+    def _is_news(self, uid: str, node: str) -> bool:
+        """Ours, but not where the plan has it by now."""
+        member = self._view.gangs.pods[uid]
+        standing = self._view.book.standing(member.belongs.key)
+        host = standing.hosts.get(uid) if standing is not None else None
+        return host is None or self._view.gangs.fabric.hosts[host] != node
+
+    async def _tick(self) -> None:
+        """Look at everything now and then; a gang that waits stays on the list until it runs."""
+        while True:
+            now_s = self._clock.monotonic()
+            for uid in [u for u, s in self._since_s.items() if now_s - s > 2 * self._choices.expire_s]:
+                del self._since_s[uid]  # given up long ago: it may be nominated again
+                self._named.pop(uid, None)
+            self._dirty.update(dict.fromkeys(gang.key for gang in self._view.gangs.waiting_gangs()))
+            self._news.set()
+            await self._clock.sleep(LOOK_EACH_S)
+
+    def _decide(self, keys: Iterable[GangKey]) -> list[Nomination]:
+        now_s = self._clock.monotonic()
+        wishes = nominate(self._view.book, keys, self._choices, self._since_s, now_s)
+        fresh = []
+        for wish in wishes:
+            sent = self._sent.get(wish.uid)
+            if sent is not None and sent[0] == wish.node and now_s - sent[1] < SENT_S:
+                continue
+            self._sent[wish.uid] = (wish.node, now_s)
+            self._view.gangs.sent[wish.uid] = wish.node  # a plan made before the watch shows it keeps to it
+            fresh.append(wish)
+        return fresh
+
+    async def _write(self, wish: Nomination) -> None:
+        version = self._versions.get(wish.uid)
+        meta = {"uid": wish.uid} | ({"resourceVersion": version} if version else {})
+        body = {"metadata": meta, "status": {"nominatedNodeName": wish.node or None}}
+        path = f"/api/v1/namespaces/{wish.namespace}/pods/{wish.name}/status"
+        try:
+            if not self._may_write():  # a leader that was paused wakes up: somebody else leads by now
+                return
+            await self._pods.patch(path, body, field_manager=labels.FIELD_MANAGER_NOMINATOR)
+        except (Conflict, NotFound) as error:
+            self._failed(wish, error)  # it changed or went: its next sighting says what to do
+        except CallError as error:
+            self._failed(wish, error)
+            log.warning("nomination_failed", extra={"pod": f"{wish.namespace}/{wish.name}", "why": str(error)})
+        else:
+            self._counts.written.labels(wish.why.value).inc()
+            if wish.why is Why.EXPIRED:
+                self._since_s[wish.uid] = self._clock.monotonic()
+            elif not wish.node:
+                self._since_s.pop(wish.uid, None)
+                self._named.pop(wish.uid, None)
+            log.debug("nominated", extra={"pod": wish.name, "node": wish.node, "reason": wish.why.value})
+        finally:
+            self._room.release()
+
+    def _failed(self, wish: Nomination, error: CallError) -> None:
+        self._counts.failed.labels(type(error).__name__).inc()
+        self._sent.pop(wish.uid, None)
+        self._view.gangs.sent.pop(wish.uid, None)
+        self._view.gangs.ledger.forget(wish.uid)

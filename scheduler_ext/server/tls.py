@@ -1,0 +1,148 @@
+"""The server's certificate and whom it trusts, read again when the files change.
+
+A context is made anew each time and never altered, so that a CA that was taken away is trusted no longer; what a
+new context changes for connections is settled in listeners.py. A pair that cannot serve never replaces one that can.
+Source: docs/facts/reliability.md 2 and fault 22
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import logging
+import ssl
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from turnout.scheduler_ext.errors import BadCertificate
+from turnout.scheduler_ext.server.metrics import Metrics
+
+log = logging.getLogger("turnout.extender")
+
+_SEQUENCE, _EXPLICIT_0, _UTC_TIME = 0x30, 0xA0, 0x17
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """Paths of PEM files. client_ca: callers must show a certificate that it signed; None asks for none."""
+
+    cert: Path
+    key: Path
+    client_ca: Path | None = None
+
+    def paths(self) -> tuple[Path, ...]:
+        """Every file that is read."""
+        return (self.cert, self.key) + ((self.client_ca,) if self.client_ca else ())
+
+
+class Certificates:
+    """The context in use, and whether the files have moved on. Raises BadCertificate if the first pair is bad."""
+
+    def __init__(self, files: TlsFiles, metrics: Metrics) -> None:
+        self._files, self._metrics = files, metrics
+        self._seen = _digest(files)
+        self.context = make_context(files)
+        self._expiry_s = self._take_expiry()
+        self._told = ""
+
+    def refresh(self, now_s: float) -> bool:
+        """Look at the files again; True when `context` is a new one. now_s: wall clock."""
+        try:
+            seen = _digest(self._files)
+            if seen == self._seen:  # as in use; or put back to it after a bad one
+                self._told = ""
+                return False
+            context = make_context(self._files)
+            expiry_s = expiry(self._files.cert)
+            if _digest(self._files) != seen:  # changed under our hands: the next look will see all of it
+                return False
+            if expiry_s <= now_s < self._expiry_s:
+                raise BadCertificate("the new certificate has expired")
+        except BadCertificate as error:
+            return self._refuse(error)
+        self._seen, self.context, self._told = seen, context, ""
+        self._expiry_s = self._take_expiry()
+        self._metrics.tls_reloads.labels("taken").inc()
+        log.info("certificate_taken", extra={"expires_s": int(self._expiry_s)})
+        return True
+
+    def _refuse(self, error: BadCertificate) -> bool:
+        if error.fault != self._told:  # once, not at every look
+            self._told = error.fault
+            self._metrics.tls_reloads.labels("refused").inc()
+            log.error("certificate_refused", extra={"why": error.fault})
+        return False
+
+    def _take_expiry(self) -> float:
+        expiry_s = expiry(self._files.cert)
+        self._metrics.certificate_ends(expiry_s)
+        return expiry_s
+
+
+def make_context(files: TlsFiles) -> ssl.SSLContext:
+    """TLS 1.2 or newer; with a client CA, callers without its certificate are refused. Raises BadCertificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        # A key behind a passphrase must not ask for it on a terminal.
+        context.load_cert_chain(files.cert, files.key, password=lambda: "")
+        if files.client_ca is not None:
+            context.load_verify_locations(files.client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        raise BadCertificate(f"{files.cert.name}, {files.key.name} or the client CA does not load: {error}") from error
+    return context
+
+
+def expiry(cert: Path) -> float:
+    """When the first certificate of a PEM file ends, in seconds since 1970. Raises BadCertificate."""
+    try:
+        text = cert.read_text("ascii")
+        end = "-----END CERTIFICATE-----"
+        body = text[text.index("-----BEGIN CERTIFICATE-----") + 27 : text.index(end)]
+        return _not_after(base64.b64decode(body))
+    except (OSError, ValueError, IndexError, binascii.Error) as error:
+        raise BadCertificate(f"{cert.name} does not tell when it ends: {error}") from error
+
+
+def _digest(files: TlsFiles) -> bytes:
+    """Of the contents: a Secret's mount changes by a link, and times of files tell little."""
+    try:
+        return b"".join(hashlib.sha256(path.read_bytes()).digest() for path in files.paths())
+    except OSError as error:
+        raise BadCertificate(f"{error.filename} cannot be read: {error.strerror}") from error
+
+
+def _not_after(der: bytes) -> float:
+    """Walk to tbsCertificate.validity.notAfter. Source: RFC 5280, 4.1"""
+    _, certificate, _ = _element(der, 0)
+    _, tbs, _ = _element(certificate, 0)
+    position = 0
+    tag, _, after = _element(tbs, position)
+    if tag == _EXPLICIT_0:  # the version, absent in v1
+        position = after
+    for _ in range(3):  # serial number, signature algorithm, issuer
+        _, _, position = _element(tbs, position)
+    tag, validity, _ = _element(tbs, position)
+    if tag != _SEQUENCE:
+        raise ValueError("no validity")
+    _, _, position = _element(validity, 0)
+    tag, text, _ = _element(validity, position)
+    written = text.decode("ascii")
+    if tag == _UTC_TIME:  # two digits of a year: 50 and above are of the last century
+        written = ("19" if written[:2] >= "50" else "20") + written
+    return datetime.strptime(written, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp()
+
+
+def _element(der: bytes, position: int) -> tuple[int, bytes, int]:
+    """One DER element: its tag, its contents and where the next one begins."""
+    tag, length, start = der[position], der[position + 1], position + 2
+    if length & 0x80:
+        start += length & 0x7F
+        length = int.from_bytes(der[position + 2 : start], "big")
+    if start + length > len(der):
+        raise ValueError("cut off")
+    return tag, der[start : start + length], start + length

@@ -1,0 +1,106 @@
+"""Garbage collection: dependents go when their last owner is gone, or first when it waits for them.
+
+Source: kube-controller-manager's garbage collector. One step at a time; store.py says what changed, the rim calls
+`collect` soon after, so that a caller sees the owner gone first, as in a cluster.
+"""
+
+from __future__ import annotations
+
+from turnout.simulator.api.errors import ApiRefusal
+from turnout.simulator.api.kinds.builtin_kinds import NAMESPACES
+from turnout.simulator.api.model import Kind
+from turnout.simulator.api.store import Store
+from turnout.simulator.api.watch_history import Stored
+from turnout.simulator.api.writes.deletion import FOREGROUND, ORPHAN, Wish
+
+
+def collect(store: Store) -> int:
+    """Do what is due for everything that changed since last time; how many objects were written or deleted."""
+    done = 0
+    while store.ties.doubtful:
+        kind, namespace, name = store.ties.doubtful.pop()
+        try:
+            stored = store.get(kind, namespace, name)
+        except ApiRefusal:
+            continue
+        done += _look(store, kind, stored)
+    return done
+
+
+def _look(store: Store, kind: Kind, stored: Stored) -> int:
+    meta = stored.obj["metadata"]
+    if kind is NAMESPACES:
+        return _emptied(store, stored) if meta.get("deletionTimestamp") else 0
+    if meta.get("deletionTimestamp"):
+        finalizers = meta.get("finalizers") or ()
+        if ORPHAN in finalizers:
+            return _orphan(store, kind, stored)
+        if FOREGROUND in finalizers:
+            return _foreground(store, kind, stored)
+        return 0
+    owners = meta.get("ownerReferences") or ()
+    if not owners:
+        return 0
+    living = [owner for owner in owners if store.ties.place(owner["uid"])]
+    waiting = [o for o in living if o.get("blockOwnerDeletion") and store.waits_for_dependents(o["uid"])]
+    if len(waiting) == len(living):
+        policy = Wish(policy="Foreground") if waiting and store.dependents(meta["uid"]) else Wish()
+        store.delete(kind, meta.get("namespace", ""), meta["name"], policy)
+        return 1
+    solid = [owner for owner in living if owner not in waiting]
+    if len(solid) < len(owners):
+        store.patch_metadata(kind, stored, {"ownerReferences": solid})
+        return 1
+    return 0
+
+
+def _emptied(store: Store, namespace: Stored) -> int:
+    """Delete what is in a namespace that is on its way out; let it go once nothing is left. As its controller does."""
+    name, done = namespace.obj["metadata"]["name"], 0
+    for kind, key in store.contents(name):
+        try:
+            inside = store.get(kind, *key).obj["metadata"]
+        except ApiRefusal:
+            continue  # it went with another
+        if not inside.get("deletionTimestamp"):
+            store.delete(kind, *key)
+            done += 1
+    if not store.contents(name):
+        store.let_go(NAMESPACES, namespace)
+        done += 1
+    return done
+
+
+def _orphan(store: Store, kind: Kind, stored: Stored) -> int:
+    """Take the references to the owner off its dependents, then let it go."""
+    uid, done = stored.obj["metadata"]["uid"], 1
+    for other, dependent in store.dependents(uid):
+        kept = [o for o in dependent.obj["metadata"]["ownerReferences"] if o["uid"] != uid]
+        store.patch_metadata(other, dependent, {"ownerReferences": kept})
+        done += 1
+    _release(store, kind, stored, ORPHAN)
+    return done
+
+
+def _foreground(store: Store, kind: Kind, stored: Stored) -> int:
+    """Delete the dependents; let the owner go once none is left that blocks it."""
+    uid = stored.obj["metadata"]["uid"]
+    dependents = store.dependents(uid)
+    blocking = [
+        dependent
+        for _, dependent in dependents
+        if any(o["uid"] == uid and o.get("blockOwnerDeletion") for o in dependent.obj["metadata"]["ownerReferences"])
+    ]
+    if not blocking:
+        _release(store, kind, stored, FOREGROUND)
+        return 1
+    for other, dependent in dependents:
+        meta = dependent.obj["metadata"]
+        if not meta.get("deletionTimestamp"):
+            store.ties.doubtful.add((other, meta.get("namespace", ""), meta["name"]))
+    return 0
+
+
+def _release(store: Store, kind: Kind, stored: Stored, finalizer: str) -> None:
+    left = [each for each in stored.obj["metadata"]["finalizers"] if each != finalizer]
+    store.patch_metadata(kind, stored, {"finalizers": left})

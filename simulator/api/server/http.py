@@ -1,0 +1,58 @@
+"""HTTP of the embedded API: what comes in as JSON and goes out as JSON or a Status. Verbs are in handlers.py."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from turnout.simulator.api.errors import ApiRefusal, Unserved
+
+MOST_BODY_BYTES = 3 * 2**20  # as etcd and the API server together allow
+JSON = "application/json"
+
+
+@web.middleware
+async def refusals(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Every refusal leaves as a Status."""
+    try:
+        return await handler(request)
+    except ApiRefusal as refusal:
+        answer = as_json(refusal.status(), refusal.code)
+        if refusal.retry_after_s:
+            answer.headers["Retry-After"] = str(refusal.retry_after_s)
+        return answer
+    except Unserved:
+        return web.Response(text="404 page not found\n", status=404)
+    except web.HTTPRequestEntityTooLarge as error:
+        too_large = ApiRefusal("RequestEntityTooLarge", str(error))
+        return as_json(too_large.status(), too_large.code)
+
+
+async def body_of(request: web.Request, anything: bool = False) -> Any:
+    """The JSON of a body. Raises ApiRefusal: 501 for protobuf and the like, 400 for what is no JSON object."""
+    if not anything and request.content_type not in (JSON, "application/octet-stream"):
+        raise ApiRefusal("NotImplemented", f"the embedded API reads no bodies of {request.content_type}: send JSON")
+    try:
+        body = msgspec.json.decode(await request.read())
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ApiRefusal("BadRequest", f"the body is no JSON: {error}") from error
+    if not anything and not isinstance(body, dict):
+        raise ApiRefusal("BadRequest", "the body is no object")
+    if isinstance(body, dict) and body.get("metadata") is not None and not isinstance(body["metadata"], dict):
+        raise ApiRefusal("BadRequest", "metadata is no object")
+    return body
+
+
+def as_json(obj: Any, status: int = 200) -> web.Response:
+    """Answer with values."""
+    return as_raw(msgspec.json.encode(obj), status)
+
+
+def as_raw(raw: bytes, status: int = 200) -> web.Response:
+    """Answer with JSON that is ready."""
+    return web.Response(body=raw, status=status, content_type=JSON)

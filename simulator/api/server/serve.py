@@ -1,0 +1,90 @@
+"""An embedded Kubernetes API on a loopback port, for as long as a block lasts."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from aiohttp import web
+
+from turnout.kube.times import rfc3339
+from turnout.simulator.api.fault_injection import Faults
+from turnout.simulator.api.kubeconfig import kubeconfig as kubeconfig_of
+from turnout.simulator.api.server.handlers import application, first_namespaces
+from turnout.simulator.api.server.logs import Logs
+from turnout.simulator.api.server.watch import Watches
+from turnout.simulator.api.store import Store
+
+
+class Served:
+    """A running API. url: without a slash at its end. kubeconfig: the file that was asked for, if one was."""
+
+    def __init__(self, store: Store, kubeconfig: Path | None, bookmark_s: float, kept: Logs | None) -> None:
+        self.url, self.store, self.kubeconfig = "", store, kubeconfig
+        self._bookmark_s, self._logs = bookmark_s, kept
+        self._port = 0
+        self._watches: Watches | None = None
+        self._runner: web.AppRunner | None = None
+
+    async def start(self, port: int = 0, listening: socket.socket | None = None) -> None:
+        """Listen, and answer from now on."""
+        self._watches = Watches(self.store, self._bookmark_s)
+        app = application(self.store, self._watches, Faults(), self._logs)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        await self._runner.setup()
+        site = web.SockSite(self._runner, listening) if listening else web.TCPSite(self._runner, "127.0.0.1", port)
+        await site.start()
+        self._port = self._runner.addresses[0][1]
+        self.url = f"http://127.0.0.1:{self._port}"
+
+    async def stop(self) -> None:
+        """End every watch and close the port."""
+        if self._watches is not None and self._runner is not None:
+            await self._watches.stop()
+            await self._runner.cleanup()
+
+    async def restart(self, after_s: float) -> None:
+        """Be gone for so long, connections and watches included, and come back where we were, with all objects."""
+        await self.stop()
+        await asyncio.sleep(after_s)
+        await self.start(self._port)
+
+
+@asynccontextmanager
+async def serve(
+    kubeconfig: Path | None = None,
+    port: int = 0,
+    bookmark_s: float = 60.0,
+    kept_changes: int = 10_000,
+    logs: Logs | None = None,
+    listening: socket.socket | None = None,
+) -> AsyncIterator[Served]:
+    """Serve until the block ends; the port is closed and every watch ended then.
+
+    kubeconfig: where to write one that points here. port: 0 for a free one. kept_changes: of each kind, for watches.
+    logs: who keeps what pods wrote. listening: a socket to serve, in place of a port.
+    """
+    store = Store(_now, lambda: str(uuid.uuid4()), kept_changes)
+    first_namespaces(store)
+    served = Served(store, kubeconfig, bookmark_s, logs)
+    try:
+        await served.start(port, listening)
+        if kubeconfig is not None:
+            await asyncio.to_thread(_write, kubeconfig, kubeconfig_of(served.url))
+        yield served
+    finally:
+        await served.stop()
+
+
+def _now(later_s: float = 0) -> str:
+    return rfc3339(time.time() + later_s)
+
+
+def _write(file: Path, text: str) -> None:
+    file.touch(mode=0o600)
+    file.write_text(text)

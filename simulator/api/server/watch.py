@@ -1,0 +1,128 @@
+"""Watches: one response each, fed from a kind's journal, until its time is up, its client leaves or we stop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Callable
+
+from aiohttp import web
+
+from turnout.simulator.api.errors import ApiRefusal
+from turnout.simulator.api.model import Kind
+from turnout.simulator.api.selectors import Question
+from turnout.simulator.api.store import Store
+from turnout.simulator.api.watch_history import Stored, event, line, raw
+
+_LONGEST_S = 3600.0
+
+
+class Watches:
+    """All watches of a store. bookmark_s: how often a watch that asked for bookmarks gets one."""
+
+    def __init__(self, store: Store, bookmark_s: float = 60.0) -> None:
+        self._store, self._bookmark_s = store, bookmark_s
+        self._running: set[asyncio.Task[None]] = set()
+
+    async def serve(
+        self, request: web.Request, kind: Kind, wanted: Question, show: Callable[[Stored], bytes] = raw
+    ) -> web.StreamResponse:
+        """Answer one watch request. Raises ApiRefusal (410) when its version is too old to go on from."""
+        query = request.query
+        bookmarks = query.get("allowWatchBookmarks") in ("1", "true")
+        version = _version(query.get("resourceVersion", ""))
+        told = query.get("sendInitialEvents") == "true"
+        initial = told or version == 0
+        journal = self._store.journal(kind)
+        # The position is taken before the first await: nothing written from here on is missed.
+        position = journal.end() if initial else journal.after(version)
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        opening = self._opening(kind, wanted, show, told) if initial else b""
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        task = asyncio.ensure_future(self._feed(response, kind, wanted, show, position, opening, bookmarks))
+        self._running.add(task)
+        try:
+            await asyncio.wait_for(task, _time_s(query.get("timeoutSeconds", "")))
+        except (TimeoutError, ConnectionError):
+            pass  # its time is up, or the client left: both end a watch without a word
+        except asyncio.CancelledError:
+            if not task.cancelled():
+                raise
+        finally:
+            self._running.discard(task)
+        return response
+
+    def _opening(self, kind: Kind, wanted: Question, show: Callable[[Stored], bytes], told: bool) -> bytes:
+        lines = [line("ADDED", show(stored)) for stored in self._store.find(kind, "", wanted)]
+        if told:
+            lines.append(_bookmark(kind, self._store.version, {"k8s.io/initial-events-end": "true"}))
+        return b"".join(lines)
+
+    async def _feed(
+        self,
+        response: web.StreamResponse,
+        kind: Kind,
+        wanted: Question,
+        show: Callable[[Stored], bytes],
+        position: int,
+        opening: bytes,
+        bookmarks: bool,
+    ) -> None:
+        journal = self._store.journal(kind)
+        changed = asyncio.Event()
+        journal.wakers.add(changed.set)
+        try:
+            if opening:
+                await response.write(opening)
+            while True:
+                changed.clear()
+                try:
+                    news = journal.since(position)
+                except ApiRefusal as late:
+                    await response.write(line("ERROR", json.dumps(late.status()).encode()))
+                    return
+                position += len(news)
+                lines = [shown for change in news if (shown := event(change, wanted, show)) is not None]
+                if lines:
+                    await response.write(b"".join(lines))
+                if changed.is_set():
+                    continue
+                try:
+                    async with asyncio.timeout(self._bookmark_s):
+                        await changed.wait()
+                except TimeoutError:
+                    # Only past what was read: a write between the two lines above must not be skipped over.
+                    if bookmarks and position == journal.end():
+                        await response.write(_bookmark(kind, self._store.version, {}))
+        finally:
+            journal.wakers.discard(changed.set)
+
+    def drop(self) -> None:
+        """End every watch, as a broken connection does."""
+        for task in self._running:
+            task.cancel()
+
+    async def stop(self) -> None:
+        """End every watch, so that a server can close at once."""
+        self.drop()
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+
+def _bookmark(kind: Kind, version: int, annotations: dict[str, str]) -> bytes:
+    meta: dict[str, object] = {"resourceVersion": str(version)}
+    if annotations:
+        meta["annotations"] = annotations
+    return line("BOOKMARK", json.dumps({"kind": kind.kind, "apiVersion": kind.api_version, "metadata": meta}).encode())
+
+
+def _version(text: str) -> int:
+    if text and not text.isdigit():
+        raise ApiRefusal("", f"resourceVersion {text!r} is not a number")
+    return int(text or 0)
+
+
+def _time_s(text: str) -> float:
+    """How long a watch lasts: as asked, else half an hour to an hour, as the API server does it."""
+    return float(text) if text.isdigit() and int(text) > 0 else random.uniform(_LONGEST_S / 2, _LONGEST_S)

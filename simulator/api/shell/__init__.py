@@ -1,1 +1,0 @@
-"""The rim of the embedded API: HTTP, the clock, the kubeconfig on disk."""

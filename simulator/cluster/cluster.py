@@ -1,0 +1,231 @@
+"""What a scheduler knows of a cluster: its nodes in order, what is asked of each, and pods as it reads them.
+
+How it judges them is in default_plugins.py. Room is charged at the decision, before anybody has seen the binding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from turnout.kube.objects import Container, Node, Pod, Resources
+from turnout.kube.pod_shape import PodShape, admits, amount, requests_of, shape_of
+
+ZONE = "topology.kubernetes.io/zone"
+HOSTNAME = "kubernetes.io/hostname"
+_MOST_SHAPES = 64  # whose fits are kept
+_UNSAID_CPU_MILLI = 100  # what scoring takes a container for that asks for no CPU, so that such pods still spread
+_UNSAID_MEMORY_BYTES = 200 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """A pod as a scheduler reads it. fullest: (milli-CPU, bytes) with the unsaid requests filled in, for scoring.
+
+    spread: the labels that its Service, ReplicaSet or StatefulSet selects by; None when nothing does.
+    """
+
+    uid: str
+    namespace: str
+    shape: PodShape
+    fullest: tuple[int, int]
+    priority: int = 0
+    nominated: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
+    spread: tuple[tuple[str, str], ...] | None = None
+    owner: str = ""
+
+    def asks(self, resource: str) -> int:
+        """How much it requests of a resource; 0 when it does not."""
+        return next((wanted for name, wanted in self.shape.requests if name == resource), 0)
+
+
+def want_of(pod: Pod, spread: tuple[tuple[str, str], ...] | None = None) -> Want:
+    """Read a pod. Raises turnout.kube.errors.BadQuantity."""
+    filled = msgspec.structs.replace(
+        pod,
+        spec=msgspec.structs.replace(
+            pod.spec,
+            containers=[_filled(c) for c in pod.spec.containers],
+            init_containers=[_filled(c) for c in pod.spec.init_containers or ()],
+        ),
+    )
+    asked = dict(requests_of(filled))
+    owners = pod.metadata.owner_references or ()
+    return Want(
+        uid=pod.metadata.uid,
+        namespace=pod.metadata.namespace,
+        shape=shape_of(pod),
+        fullest=(asked.get("cpu", 0), asked.get("memory", 0)),
+        priority=pod.spec.priority or 0,
+        nominated=pod.status.nominated_node_name,
+        labels=tuple(sorted((pod.metadata.labels or {}).items())),
+        spread=spread or None,
+        owner=owners[0].uid if owners else "",
+    )
+
+
+def _filled(container: Container) -> Container:
+    given = container.resources or Resources()
+    requests: dict[str, str | int | float] = {**(given.limits or {}), **(given.requests or {})}
+    requests.setdefault("cpu", f"{_UNSAID_CPU_MILLI}m")
+    requests.setdefault("memory", _UNSAID_MEMORY_BYTES)
+    return msgspec.structs.replace(container, resources=Resources(requests=requests))
+
+
+@dataclass(slots=True)
+class Stand:
+    """One node and what stands on it."""
+
+    node: Node
+    offers: dict[str, int]
+    name: str = field(init=False)
+    asked: dict[str, int] = field(default_factory=dict)
+    fullest: list[int] = field(default_factory=lambda: [0, 0])
+    pods: dict[str, Want] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Its name is asked for all the time."""
+        self.name = self.node.metadata.name
+
+    def label(self, key: str) -> str | None:
+        """The value of a node label."""
+        return (self.node.metadata.labels or {}).get(key)
+
+    def add(self, want: Want, sign: int = 1) -> None:
+        """Charge a pod to this node, or with sign=-1 give back what it took."""
+        for resource, wanted in want.shape.requests:
+            self.asked[resource] = self.asked.get(resource, 0) + sign * wanted
+        for at in (0, 1):
+            self.fullest[at] += sign * want.fullest[at]
+        if sign > 0:
+            self.pods[want.uid] = want
+        else:
+            del self.pods[want.uid]
+
+    def holds(self, want: Want, beside: tuple[Want, ...] = ()) -> bool:
+        """Do the filters let the pod in, with pods nominated here counted as if they stood here?
+
+        Node readiness counts too: in a real cluster the node controller's taints say it.
+        """
+        if not admits(self.node, want.shape):
+            return False
+        for resource, wanted in want.shape.requests:
+            taken = self.asked.get(resource, 0) + sum(other.asks(resource) for other in beside)
+            if wanted > self.offers.get(resource, 0) - taken:
+                return False
+        ports = {port for other in (*self.pods.values(), *beside) for port in other.shape.host_ports}
+        return ports.isdisjoint(want.shape.host_ports)
+
+
+class Cluster:
+    """The nodes in the order in which a scheduler looks at them, and the pods that are placed or nominated."""
+
+    def __init__(self) -> None:
+        self.stands: dict[str, Stand] = {}
+        self._nominated: dict[str, Want] = {}  # by pod uid: waiting pods that name a node
+        self._where: dict[str, str] = {}  # uid of a placed pod -> node
+        self._order: list[Stand] | None = None
+        self._numbers: dict[str, int] = {}  # node -> its place in the order
+        self._fits: dict[PodShape, _Fits] = {}
+
+    def put_node(self, node: Node) -> None:
+        """A node as it is now; the pods on it stay."""
+        offers = {name: amount(name, q) for name, q in (node.status.allocatable or {}).items()}
+        stand = self.stands.get(node.metadata.name)
+        if stand is None:
+            self.stands[node.metadata.name] = Stand(node, offers)
+        else:
+            stand.node, stand.offers = node, offers
+        self._order = None
+
+    def drop_node(self, name: str) -> None:
+        """A node is gone, and what stood on it is forgotten."""
+        stand = self.stands.pop(name, None)
+        for uid in stand.pods if stand else ():
+            self._where.pop(uid, None)
+        self._order = None
+
+    def place(self, want: Want, node: str) -> None:
+        """A pod takes room on a node; one that had another is moved. Nodes that are not known take none."""
+        if self._where.get(want.uid) == node:
+            return
+        self.remove(want.uid)
+        if node in self.stands:
+            self.stands[node].add(want)
+            self._where[want.uid] = node
+            self._changed(node)
+
+    def remove(self, uid: str) -> None:
+        """A pod takes no room and no nomination any more."""
+        self._nominated.pop(uid, None)
+        node = self._where.pop(uid, None)
+        if node is not None:
+            stand = self.stands[node]
+            stand.add(stand.pods[uid], -1)
+            self._changed(node)
+
+    def nominate(self, want: Want) -> None:
+        """A waiting pod names a node, or none any more."""
+        if want.nominated:
+            self._nominated[want.uid] = want
+        else:
+            self._nominated.pop(want.uid, None)
+
+    @property
+    def has_nominated(self) -> bool:
+        """Does any waiting pod name a node?"""
+        return bool(self._nominated)
+
+    def beside(self, node: str, want: Want) -> tuple[Want, ...]:
+        """The other pods nominated to a node that the pod has to leave room for: of its priority or above."""
+        return tuple(
+            other
+            for other in self._nominated.values()
+            if other.nominated == node and other.uid != want.uid and other.priority >= want.priority
+        )
+
+    def order(self) -> list[Stand]:
+        """The nodes zone by zone in turn, as they came within a zone (kube-scheduler's node tree)."""
+        if self._order is None:
+            zones: dict[tuple[str | None, str | None], list[Stand]] = {}
+            for stand in self.stands.values():
+                key = (stand.label("topology.kubernetes.io/region"), stand.label(ZONE))
+                zones.setdefault(key, []).append(stand)
+            longest = max(map(len, zones.values()), default=0)
+            self._order = [zone[i] for i in range(longest) for zone in zones.values() if i < len(zone)]
+            self._numbers = {stand.name: number for number, stand in enumerate(self._order)}
+            self._fits.clear()
+        return self._order
+
+    def fits(self, want: Want) -> Sequence[bool]:
+        """For every node of the order: do the filters let the pod in, nominated pods left aside?
+
+        Kept by shape, and worked out anew only for nodes that have changed: a cluster has few shapes.
+        """
+        order = self.order()
+        known = self._fits.get(want.shape)
+        if known is None:
+            if len(self._fits) >= _MOST_SHAPES:
+                del self._fits[next(iter(self._fits))]
+            known = self._fits[want.shape] = _Fits([False] * len(order), set(range(len(order))))
+        for number in known.stale:
+            known.fit[number] = order[number].holds(want)
+        known.stale.clear()
+        return known.fit
+
+    def _changed(self, node: str) -> None:
+        number = self._numbers.get(node)
+        if self._order is not None and number is not None:
+            for known in self._fits.values():
+                known.stale.add(number)
+
+
+@dataclass(slots=True)
+class _Fits:
+    """Which nodes of the order hold a shape, and which of them have changed since."""
+
+    fit: list[bool]
+    stale: set[int]

@@ -1,0 +1,242 @@
+"""batch/v1 Jobs: pods by index, replaced when they fail, the highest index first to go.
+
+Sources: Kubernetes' Job controller (KEP-2214 Indexed, KEP-3715 elastic: completions and parallelism changed together),
+docs/facts/autoscaling.md 5. Not done, and left alone: podFailurePolicy, successPolicy, backoffLimitPerIndex.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from turnout.kube.times import rfc3339, since_1970
+from turnout.simulator.cluster.controllers.model import (
+    Create,
+    Look,
+    Object,
+    Remove,
+    Tell,
+    Write,
+    ended_s,
+    from_template,
+    is_leaving,
+    is_over,
+    is_ready,
+    owned,
+    phase,
+    with_env,
+)
+
+JOBS = "jobs.batch"
+INDEX = "batch.kubernetes.io/job-completion-index"
+RETRY_S = (10.0, 600.0)  # the first pause after a failure and the longest, as the Job controller has them
+_FIELD = {"fieldRef": {"fieldPath": f"metadata.annotations['{INDEX}']"}}
+
+
+@dataclass(frozen=True, slots=True)
+class _Count:
+    """A job's pods by how they are. done: the indexes that have succeeded."""
+
+    active: Sequence[Object]
+    leaving: int
+    done: frozenset[int]
+    succeeded: int
+    failed: int
+    last_failure_s: float
+
+
+def look(job: Object, pods: Sequence[Object], now_s: float, retry_s: tuple[float, float] = RETRY_S) -> Look:
+    """What a job wants done. pods: those that it owns."""
+    spec, status = job["spec"], job.get("status") or {}
+    if ended := _condition(status, "Complete") or _condition(status, "Failed"):
+        return _after(job, pods, (since_1970(ended.get("lastTransitionTime")) or 0.0), now_s)
+    count = _count(job, pods)
+    if why := _failure(job, count, now_s):
+        return _ending(job, count, now_s, ("FailureTarget", "Failed"), *why)
+    if _succeeded(spec, count):
+        why = ("CompletionsReached", "Reached expected number of succeeded pods")
+        return _ending(job, count, now_s, ("SuccessCriteriaMet", "Complete"), *why)
+    if spec.get("suspend"):
+        writes: list[Write] = [Remove("pods", pod) for pod in count.active]
+        return Look([*writes, *_told(job, count, now_s, {}, [("Suspended", "True", "JobSuspended")])])
+    changes, again_s = _changes(job, count, now_s, retry_s)
+    resumed = [("Suspended", "False", "JobResumed")] if _condition(status, "Suspended") else []
+    began = {} if status.get("startTime") and not resumed else {"startTime": rfc3339(now_s)}
+    deadline_s = spec.get("activeDeadlineSeconds")
+    if deadline_s and status.get("startTime"):
+        due_s = (since_1970(status["startTime"]) or 0.0) + deadline_s
+        again_s = min(due_s, again_s or due_s)
+    return Look([*changes, *_told(job, count, now_s, began, resumed)], again_s)
+
+
+def is_indexed(job: Object) -> bool:
+    """Does each of its pods have an index?"""
+    return bool(job["spec"].get("completionMode") == "Indexed")
+
+
+def index_of(pod: Object) -> int:
+    """A pod's index; -1 when it has none."""
+    text = (pod["metadata"].get("annotations") or {}).get(INDEX, "")
+    return int(text) if text.isdigit() else -1
+
+
+def spread(text: str) -> frozenset[int]:
+    """The indexes that "0,2-4" stands for."""
+    found: set[int] = set()
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        found.update(range(int(first), int(last or first) + 1))
+    return frozenset(found)
+
+
+def folded(indexes: Iterable[int]) -> str:
+    """Indexes as a Job's status tells them: "0,1,3-5"."""
+    runs: list[list[int]] = []
+    for index in sorted(indexes):
+        if runs and index == runs[-1][1] + 1:
+            runs[-1][1] = index
+        else:
+            runs.append([index, index])
+    return ",".join(
+        "-".join(map(str, run)) if run[1] > run[0] + 1 else ",".join(map(str, sorted({*run}))) for run in runs
+    )
+
+
+def _count(job: Object, pods: Sequence[Object]) -> _Count:
+    status, indexed = job.get("status") or {}, is_indexed(job)
+    good = [pod for pod in pods if phase(pod) == "Succeeded"]
+    bad = [pod for pod in pods if phase(pod) == "Failed"]
+    most = job["spec"].get("completions")
+    done = spread(status.get("completedIndexes") or "") | {index_of(pod) for pod in good} if indexed else frozenset()
+    done = frozenset(index for index in done if index >= 0 and (most is None or index < most))
+    return _Count(
+        active=[pod for pod in pods if not is_over(pod) and not is_leaving(pod)],
+        leaving=sum(is_leaving(pod) and not is_over(pod) for pod in pods),
+        done=done,
+        succeeded=len(done) if indexed else max(len(good), status.get("succeeded") or 0),
+        failed=max(len(bad), status.get("failed") or 0),
+        last_failure_s=max((ended_s(pod) for pod in bad), default=0.0),
+    )
+
+
+def _changes(
+    job: Object, count: _Count, now_s: float, retry_s: tuple[float, float]
+) -> tuple[list[Write], float | None]:
+    """Pods to create and to delete, and when more may be created."""
+    spec = job["spec"]
+    total, wide = spec.get("completions"), spec.get("parallelism", 1)
+    stay, go = _kept(job, count)
+    writes: list[Write] = [Remove("pods", pod) for pod in go]
+    left = wide if total is None else min(wide, total - count.succeeded)
+    missing = max(0, left - len(stay))
+    if not missing:
+        return writes, None
+    pause_s = min(retry_s[0] * 2 ** (count.failed - 1), retry_s[1]) if count.failed else 0.0
+    if count.last_failure_s and now_s < count.last_failure_s + pause_s:
+        return writes, count.last_failure_s + pause_s
+    if not is_indexed(job):
+        return [*writes, *(Create("pods", _pod(job, None)) for _ in range(missing))], None
+    taken = {index_of(pod) for pod in stay} | count.done
+    free = (index for index in range(total) if index not in taken)
+    return [*writes, *(Create("pods", _pod(job, index)) for index, _ in zip(free, range(missing), strict=False))], None
+
+
+def _kept(job: Object, count: _Count) -> tuple[list[Object], list[Object]]:
+    """The active pods that stay and those that go: outside the range, twice there, or too many, highest first."""
+    spec = job["spec"]
+    if not is_indexed(job):
+        wide = spec.get("parallelism", 1)
+        by_age = sorted(count.active, key=lambda pod: (not pod["spec"].get("nodeName"), pod["metadata"]["name"]))
+        return by_age[:wide], by_age[wide:]
+    stay: dict[int, Object] = {}
+    go = []
+    for pod in sorted(count.active, key=lambda pod: (index_of(pod), pod["metadata"].get("creationTimestamp", ""))):
+        index = index_of(pod)
+        if not 0 <= index < spec["completions"] or index in stay or index in count.done:
+            go.append(pod)
+        else:
+            stay[index] = pod
+    ordered = [stay[index] for index in sorted(stay)]
+    wide = spec.get("parallelism", 1)
+    return ordered[:wide], [*reversed(ordered[wide:]), *go]
+
+
+def _pod(job: Object, index: int | None) -> Object:
+    meta, spec = job["metadata"], job["spec"]
+    mark = {} if index is None else {INDEX: str(index)}
+    name = {"generateName": f"{meta['name']}-" if index is None else f"{meta['name']}-{index}-"}
+    pod = from_template(spec["template"], name, meta["namespace"], mark, mark)
+    pod["metadata"]["ownerReferences"] = owned(job, "batch/v1", "Job")
+    if index is not None:
+        pod["spec"] = with_env(pod["spec"], [{"name": "JOB_COMPLETION_INDEX", "valueFrom": _FIELD}])
+        pod["spec"].setdefault("hostname", f"{meta['name']}-{index}")
+    return pod
+
+
+def _failure(job: Object, count: _Count, now_s: float) -> tuple[str, str] | None:
+    spec, began = job["spec"], (job.get("status") or {}).get("startTime")
+    if said := _condition(job.get("status") or {}, "FailureTarget"):
+        return str(said["reason"]), str(said["message"])
+    if count.failed > spec.get("backoffLimit", 6):
+        return "BackoffLimitExceeded", "Job has reached the specified backoff limit"
+    limit_s = spec.get("activeDeadlineSeconds")
+    if limit_s and began and now_s >= (since_1970(began) or 0.0) + limit_s and not spec.get("suspend"):
+        return "DeadlineExceeded", "Job was active longer than specified deadline"
+    return None
+
+
+def _succeeded(spec: Object, count: _Count) -> bool:
+    total = spec.get("completions")
+    if total is None:
+        return count.succeeded > 0 and not count.active
+    return bool(count.succeeded >= total)
+
+
+def _ending(job: Object, count: _Count, now_s: float, words: tuple[str, str], why: str, message: str) -> Look:
+    """Say first what it comes to, end what still runs, and say that it is over once nothing runs."""
+    writes: list[Write] = [Remove("pods", pod) for pod in count.active]
+    at_rest = not count.active and not count.leaving
+    told = [(word, "True", why, message) for word in (words if at_rest else words[:1])]
+    done: Object = {"completionTime": rfc3339(now_s)} if at_rest and words[1] == "Complete" else {}
+    if words[1] == "Failed":  # what is ended with it has failed, too
+        done["failed"] = count.failed + len(count.active)
+    return Look([*writes, *_told(job, count, now_s, done, told)])
+
+
+def _after(job: Object, pods: Sequence[Object], ended_s_: float, now_s: float) -> Look:
+    ttl_s = job["spec"].get("ttlSecondsAfterFinished")
+    writes: list[Write] = [Remove("pods", pod) for pod in pods if not is_over(pod) and not is_leaving(pod)]
+    if ttl_s is None:
+        return Look(writes)
+    if now_s >= ended_s_ + ttl_s:
+        return Look([*writes, Remove(JOBS, job)])
+    return Look(writes, ended_s_ + ttl_s)
+
+
+def _condition(status: Object, kind: str) -> Object | None:
+    told = (each for each in status.get("conditions") or () if each["type"] == kind and each["status"] == "True")
+    return next(told, None)
+
+
+def _told(job: Object, count: _Count, now_s: float, more: Object, conditions: Iterable[tuple[str, ...]]) -> list[Write]:
+    """The status, when it has changed."""
+    before: Object = job.get("status") or {}
+    told: Object = {
+        "active": len(count.active),
+        "ready": sum(is_ready(pod) for pod in count.active),
+        "terminating": count.leaving,
+        "succeeded": count.succeeded,
+        "failed": count.failed,
+        "uncountedTerminatedPods": {},
+        **({"completedIndexes": folded(count.done)} if count.done else {}),
+        **more,
+    }
+    kept = {each["type"]: each for each in before.get("conditions") or ()}
+    for kind, word, why, *message in conditions:
+        if kept.get(kind, {}).get("status") != word:
+            at = {"lastProbeTime": rfc3339(now_s), "lastTransitionTime": rfc3339(now_s)}
+            kept[kind] = {"type": kind, "status": word, **at, "reason": why, "message": message[0] if message else ""}
+    if kept:
+        told["conditions"] = list(kept.values())
+    changed = {key: value for key, value in told.items() if before.get(key) != value}
+    return [Tell(JOBS, job, {"status": changed})] if changed else []

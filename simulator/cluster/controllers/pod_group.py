@@ -1,0 +1,37 @@
+"""PodGroups of Volcano: queued once the cluster has room for their least, running once so many run.
+
+Source: docs/facts/schedulers.md 3.3. Volcano's scheduler writes these phases; shares of queues are not weighed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from turnout.simulator.cluster.controllers.model import Look, Object, Tell, is_leaving, phase
+from turnout.simulator.cluster.controllers.volcano_sums import asked
+
+GROUPS = "podgroups.scheduling.volcano.sh"
+
+
+def look(group: Object, pods: Sequence[Object], free: Mapping[str, int]) -> Look:
+    """What a PodGroup wants told. pods: its members. free: of the whole cluster, in thousandths."""
+    before: Object = group.get("status") or {}
+    counts = {word: sum(phase(pod) == word.capitalize() for pod in pods) for word in ("running", "succeeded", "failed")}
+    told: Object = {"phase": _phase(group, pods, free), **counts}
+    changed = {key: value for key, value in told.items() if before.get(key, 0) != value}
+    return Look([Tell(GROUPS, group, {"status": changed})] if changed else [])
+
+
+def _phase(group: Object, pods: Sequence[Object], free: Mapping[str, int]) -> str:
+    least = group["spec"].get("minMember", 0)
+    now = (group.get("status") or {}).get("phase") or "Pending"
+    living = [pod for pod in pods if not is_leaving(pod)]
+    done = sum(phase(pod) in ("Running", "Succeeded") for pod in living)
+    if living and all(phase(pod) in ("Succeeded", "Failed") for pod in living):
+        return "Completed"
+    if living and done >= least:
+        return "Running"
+    if now != "Pending":
+        return "Inqueue"
+    wants = asked(group["spec"].get("minResources") or {})
+    return "Inqueue" if all(amount <= free.get(resource, 0) for resource, amount in wants.items()) else "Pending"

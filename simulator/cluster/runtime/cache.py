@@ -1,0 +1,92 @@
+"""Objects as a controller last saw them, its own writes included, and who belongs to whom."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from turnout.simulator.cluster.controllers.model import is_over
+from turnout.simulator.cluster.controllers.volcano_job import GROUP
+from turnout.simulator.cluster.controllers.volcano_sums import asked
+
+Object = dict[str, Any]
+PODS, NODES = "pods", "nodes"
+
+
+def _tags(pod: Object) -> list[str]:
+    meta = pod["metadata"]
+    group = (meta.get("annotations") or {}).get(GROUP)
+    return [owner["uid"] for owner in meta.get("ownerReferences") or ()] + (
+        [f"{meta['namespace']}/{group}"] if group else []
+    )
+
+
+class Cache:
+    """By plural and uid. A write of one's own is put in at once, so that the next look knows of it."""
+
+    def __init__(self) -> None:
+        self._objects: dict[str, dict[str, Object]] = {}
+        self._gone: dict[str, None] = {}  # uids of what was deleted, so that an old event does not bring it back
+        self._tagged: dict[str, set[str]] = {}  # uid of an owner, or namespace/name of a PodGroup -> uids of pods
+        self._taken: Counter[str] = Counter()
+        self._shares: dict[str, dict[str, int]] = {}  # uid of a bound pod or a node -> what it takes or gives
+
+    def put(self, plural: str, obj: Object) -> bool:
+        """Take an object in; False when a newer one is known, or it is gone."""
+        meta = obj["metadata"]
+        uid, held = meta["uid"], self._objects.setdefault(plural, {})
+        known = held.get(uid)
+        if uid in self._gone or (known and int(known["metadata"]["resourceVersion"]) >= int(meta["resourceVersion"])):
+            return False
+        held[uid] = obj
+        if plural == PODS:
+            for tag in _tags(obj):
+                self._tagged.setdefault(tag, set()).add(uid)
+        self._weigh(plural, uid, obj)
+        return True
+
+    def drop(self, plural: str, uid: str) -> Object | None:
+        """Forget an object; what it was."""
+        self._gone[uid] = None
+        if len(self._gone) > 10_000:
+            del self._gone[next(iter(self._gone))]
+        obj = self._objects.get(plural, {}).pop(uid, None)
+        for tag in _tags(obj) if obj else ():
+            self._tagged.get(tag, set()).discard(uid)
+        self._weigh(plural, uid, None)
+        return obj
+
+    def get(self, plural: str, uid: str) -> Object | None:
+        """One object, or None."""
+        return self._objects.get(plural, {}).get(uid)
+
+    def all(self, plural: str) -> Iterator[Object]:
+        """All of a kind."""
+        return iter(list(self._objects.get(plural, {}).values()))
+
+    def pods_of(self, tag: str) -> list[Object]:
+        """The pods of an owner (its uid), or of a PodGroup (namespace/name), by name."""
+        pods = self._objects.get(PODS, {})
+        found = [pods[each] for each in self._tagged.get(tag, ()) if each in pods]
+        return sorted(found, key=lambda pod: str(pod["metadata"]["name"]))
+
+    def free(self) -> Mapping[str, int]:
+        """What all nodes have left together, in thousandths."""
+        return self._taken
+
+    def _weigh(self, plural: str, uid: str, obj: Object | None) -> None:
+        """Keep the sum of what nodes give and bound pods take."""
+        if plural not in (PODS, NODES):
+            return
+        self._taken.subtract(self._shares.pop(uid, {}))
+        if obj is None:
+            return
+        share: Counter[str] = Counter()
+        if plural == NODES:
+            share.update(asked((obj.get("status") or {}).get("allocatable") or {}))
+        elif obj["spec"].get("nodeName") and not is_over(obj):
+            for container in obj["spec"]["containers"]:
+                share.subtract(asked((container.get("resources") or {}).get("requests") or {}))
+        self._shares[uid] = share
+        self._taken.update(share)

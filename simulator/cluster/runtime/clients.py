@@ -1,0 +1,194 @@
+"""The yard's two conversations: with the API server, and with the extender as kube-scheduler holds it."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import aiohttp
+import msgspec
+
+from turnout.simulator.cluster.scheduler import Question, Reply, Verb
+
+
+class ApiError(Exception):
+    """The API server said no. code: the HTTP status; reason: of its Status."""
+
+    def __init__(self, code: int, reason: str, message: str) -> None:
+        super().__init__(f"{code} {reason}: {message}")
+        self.code, self.reason = code, reason
+
+
+class Seen:
+    """An object as a list or a watch shows it. raw: its JSON. obj: the same as values, which nobody may change."""
+
+    __slots__ = ("_obj", "raw")
+
+    def __init__(self, raw: bytes, obj: dict[str, Any] | None = None) -> None:
+        self.raw, self._obj = raw, obj
+
+    @property
+    def obj(self) -> dict[str, Any]:
+        """Read when it is first asked for; a store in the same process gives its own."""
+        if self._obj is None:
+            self._obj = msgspec.json.decode(self.raw)
+        return self._obj
+
+
+class Door(Protocol):
+    """The API as the yard's parts reach it: over HTTP, or in the same process."""
+
+    async def call(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
+        """One request and its JSON. Raises ApiError, aiohttp.ClientError."""
+
+    def changes(self, path: str) -> AsyncIterator[tuple[str, Seen]]:
+        """Every object as it is and as it changes, for ever: (ADDED | MODIFIED | DELETED | SYNCED, the object)."""
+
+
+class ApiDoor:
+    """Plain calls of an API server. Raises ApiError for an answer that refuses, aiohttp.ClientError for none.
+
+    token: who calls, "" for nobody. trust: of a server with TLS.
+    """
+
+    def __init__(
+        self, session: aiohttp.ClientSession, url: str, token: str = "", trust: ssl.SSLContext | None = None
+    ) -> None:
+        self._session, self._url = session, url
+        self._trust = trust if trust is not None else True
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+
+    async def call(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
+        """One request and its JSON."""
+        sent = None if body is None else msgspec.json.encode(body)
+        headers = {**self._headers, "Content-Type": kind} if sent is not None else self._headers
+        async with self._session.request(
+            method, self._url + path, data=sent, headers=headers, ssl=self._trust
+        ) as response:
+            answer = msgspec.json.decode(await response.read())
+            if response.status >= 400:
+                raise ApiError(response.status, answer.get("reason", ""), answer.get("message", ""))
+            return answer
+
+    def _watch(self, path: str, version: str) -> Any:
+        """An open watch, for ever."""
+        query = {"watch": "1", "resourceVersion": version, "allowWatchBookmarks": "true"}
+        timeout = aiohttp.ClientTimeout(total=None, sock_read=None)
+        url = self._url + path
+        return self._session.get(url, params=query, timeout=timeout, headers=self._headers, ssl=self._trust)
+
+    async def changes(self, path: str) -> AsyncIterator[tuple[str, Seen]]:
+        """Every object as it is and as it changes, for ever: (ADDED | MODIFIED | DELETED | SYNCED, the object).
+
+        A list comes first, SYNCED after it. When a watch ends it goes on from its last version; when that is gone
+        (410), a fresh list comes, and a DELETED with metadata only for everything that is not on it any more.
+        """
+        version = ""
+        known: dict[str, dict[str, Any]] = {}  # uid -> metadata enough to name it
+        while True:
+            if not version:
+                listed = await self.call("GET", path)
+                version = listed["metadata"]["resourceVersion"]
+                there = {item["metadata"]["uid"] for item in listed["items"]}
+                for uid in known.keys() - there:
+                    yield "DELETED", Seen(msgspec.json.encode({"metadata": known[uid]}))
+                known = {item["metadata"]["uid"]: _name_of(item["metadata"]) for item in listed["items"]}
+                for item in listed["items"]:
+                    yield "ADDED", Seen(msgspec.json.encode(item), item)
+                yield "SYNCED", Seen(b"{}")
+            async with self._watch(path, version) as response:
+                if response.status == 410:
+                    version = ""
+                    continue
+                if response.status != 200:
+                    raise ApiError(response.status, "", await response.text())
+                async for line in response.content:
+                    event = msgspec.json.decode(line, type=_Event)
+                    seen = msgspec.json.decode(event.object, type=_Versioned)
+                    if event.type == "ERROR":
+                        version = ""
+                        break
+                    version = seen.metadata.get("resourceVersion", version)
+                    if event.type != "BOOKMARK":
+                        known[seen.metadata["uid"]] = _name_of(seen.metadata)
+                        if event.type == "DELETED":
+                            del known[seen.metadata["uid"]]
+                        yield event.type, Seen(bytes(event.object))
+
+
+def _name_of(metadata: dict[str, Any]) -> dict[str, Any]:
+    return {key: metadata[key] for key in ("name", "namespace", "uid") if key in metadata}
+
+
+class _Event(msgspec.Struct):
+    type: str
+    object: msgspec.Raw
+
+
+class _Versioned(msgspec.Struct):
+    metadata: dict[str, Any] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One call of the extender, for whoever counts them."""
+
+    verb: Verb
+    names: int
+    took_s: float
+    failed: str
+
+
+class ExtenderDoor:
+    """Asks a scheduler extender over HTTP as kube-scheduler does with nodeCacheCapable: names only."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str, timeout_s: float = 5.0) -> None:
+        self._session, self._url = session, url.rstrip("/")
+        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+        self.asked: list[Asked] = []
+
+    async def ask(self, pod: Any, question: Question) -> Reply:
+        """Put one question. pod: the whole object. Never raises: a failure is in the reply."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        reply = await self._ask(pod, question)
+        self.asked.append(Asked(question.verb, len(question.names), loop.time() - began, reply.failed))
+        return reply
+
+    async def _ask(self, pod: Any, question: Question) -> Reply:
+        body = msgspec.json.encode({"Pod": pod, "Nodes": None, "NodeNames": question.names})
+        url = f"{self._url}/{question.verb.value}"
+        try:
+            async with self._session.post(
+                url, data=body, headers={"Content-Type": "application/json"}, timeout=self._timeout
+            ) as response:
+                raw = await response.read()
+                if response.status != 200:
+                    return Reply(failed=f"extender answered {response.status} to {question.verb.value}")
+            return read_reply(question.verb, raw)
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            return Reply(failed=f"extender did not answer {question.verb.value}: {type(error).__name__} {error}")
+
+
+class _FilterResult(msgspec.Struct, rename="pascal"):
+    node_names: list[str] | None = None
+    failed_nodes: dict[str, str] | None = None
+    failed_and_unresolvable_nodes: dict[str, str] | None = None
+    error: str = ""
+
+
+class _HostPriority(msgspec.Struct, rename="pascal"):
+    host: str
+    score: int
+
+
+def read_reply(verb: Verb, raw: bytes) -> Reply:
+    """Read an answer. Raises ValueError when it is not of extender/v1."""
+    if verb is Verb.PRIORITIZE:
+        return Reply(points={p.host: p.score for p in msgspec.json.decode(raw, type=list[_HostPriority])})
+    result = msgspec.json.decode(raw, type=_FilterResult)
+    refused = {**(result.failed_nodes or {}), **(result.failed_and_unresolvable_nodes or {})}
+    return Reply(kept=tuple(result.node_names or ()), refused=refused, failed=result.error)

@@ -1,0 +1,175 @@
+"""The yard's controllers: watch jobs and their pods, look again at what has changed, and write what is wanted."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+import time
+from collections.abc import Callable
+
+import aiohttp
+
+from turnout.simulator.cluster.controllers import batch_job, pod_group, volcano_job
+from turnout.simulator.cluster.controllers.model import Create, Look, Object, Remove, Tell, Write
+from turnout.simulator.cluster.runtime.cache import NODES, PODS, Cache
+from turnout.simulator.cluster.runtime.clients import ApiError, Door
+
+log = logging.getLogger(__name__)
+
+_GROUP_OF = volcano_job.GROUP
+_PATHS = {
+    PODS: "/api/v1",
+    NODES: "/api/v1",
+    "services": "/api/v1",
+    batch_job.JOBS: "/apis/batch/v1",
+    volcano_job.JOBS: "/apis/batch.volcano.sh/v1alpha1",
+    volcano_job.GROUPS: "/apis/scheduling.volcano.sh/v1beta1",
+}
+_MERGE = "application/merge-patch+json"
+_AGAIN_S = 1.0
+Key = tuple[str, str]  # plural, uid
+
+
+class Controllers:
+    """Everything that makes pods of jobs. retry_s: of batch Jobs, the first pause after a failure and the longest."""
+
+    def __init__(self, api: Door, retry_s: tuple[float, float] = batch_job.RETRY_S) -> None:
+        self._api, self._retry_s = api, retry_s
+        self._cache = Cache()
+        self._due: set[Key] = set()
+        self._later: list[tuple[float, Key]] = []
+        self._news = asyncio.Event()
+        self._synced: set[str] = set()
+        self._looks: dict[str, Callable[[Object, float], Look]] = {
+            batch_job.JOBS: self._batch_job,
+            volcano_job.JOBS: self._volcano_job,
+            volcano_job.GROUPS: self._group,
+        }
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for plural in (NODES, PODS, *self._looks):
+                tasks.create_task(self._watch(plural))
+            tasks.create_task(self._serve())
+
+    # Seeing.
+
+    async def _watch(self, plural: str) -> None:
+        path = f"{_PATHS[plural]}/{plural.split('.')[0]}"
+        while True:
+            try:
+                async for word, seen in self._api.changes(path):
+                    if word == "SYNCED":
+                        self._synced.add(plural)
+                    else:
+                        self._see(plural, word, seen.obj)
+                    self._news.set()
+            except (aiohttp.ClientError, ApiError, TimeoutError) as error:
+                log.warning("watch_failed", extra={"kind": plural, "why": str(error)})
+                await asyncio.sleep(_AGAIN_S)
+
+    def _see(self, plural: str, word: str, obj: Object) -> None:
+        uid = obj["metadata"]["uid"]
+        before = self._cache.get(plural, uid)
+        if word == "DELETED":
+            obj = self._cache.drop(plural, uid) or obj
+        elif not self._cache.put(plural, obj):
+            return
+        self._mark(plural, obj, before)
+
+    def _mark(self, plural: str, obj: Object, before: Object | None) -> None:
+        """Who has to be looked at when an object has changed."""
+        if plural in self._looks:
+            self._due.add((plural, obj["metadata"]["uid"]))
+        owners = (obj["metadata"].get("ownerReferences") or ()) if plural != NODES else ()
+        self._due.update((_plural_of(owner), owner["uid"]) for owner in owners)
+        if plural == PODS and (group := (obj["metadata"].get("annotations") or {}).get(_GROUP_OF)):
+            where = (obj["metadata"]["namespace"], group)
+            for each in self._cache.all(volcano_job.GROUPS):
+                if (each["metadata"]["namespace"], each["metadata"]["name"]) == where:
+                    self._due.add((volcano_job.GROUPS, each["metadata"]["uid"]))
+        was_bound = plural == PODS and before is not None and before["spec"].get("nodeName")
+        if plural == NODES or was_bound:  # there may be more room now
+            for each in self._cache.all(volcano_job.GROUPS):
+                if (each.get("status") or {}).get("phase", "Pending") == "Pending":
+                    self._due.add((volcano_job.GROUPS, each["metadata"]["uid"]))
+
+    # Doing.
+
+    async def _serve(self) -> None:
+        while True:
+            now_s = time.time()
+            while self._later and self._later[0][0] <= now_s:
+                self._due.add(heapq.heappop(self._later)[1])
+            if not self._due or self._synced != {NODES, PODS, *self._looks}:
+                self._news.clear()
+                pause_s = max(0.0, self._later[0][0] - now_s) if self._later else None
+                try:
+                    async with asyncio.timeout(pause_s):
+                        await self._news.wait()
+                except TimeoutError:
+                    pass  # somebody's time has come
+                continue
+            due, self._due = self._due, set()
+            for key in sorted(due):
+                await self._look(key)
+
+    async def _look(self, key: Key) -> None:
+        plural, uid = key
+        obj = self._cache.get(plural, uid)
+        if obj is None or plural not in self._looks or obj["metadata"].get("deletionTimestamp"):
+            return
+        looked = self._looks[plural](obj, time.time())
+        if looked.again_s is not None:
+            heapq.heappush(self._later, (looked.again_s, key))
+        try:
+            for write in looked.writes:
+                await self._do(write)
+        except (aiohttp.ClientError, ApiError, TimeoutError) as error:
+            log.warning("job_stuck", extra={"kind": plural, "job": obj["metadata"]["name"], "why": str(error)})
+            heapq.heappush(self._later, (time.time() + _AGAIN_S, key))
+
+    def _batch_job(self, job: Object, now_s: float) -> Look:
+        return batch_job.look(job, self._cache.pods_of(job["metadata"]["uid"]), now_s, self._retry_s)
+
+    def _volcano_job(self, job: Object, now_s: float) -> Look:
+        where = (job["metadata"]["namespace"], volcano_job.group_name(job))
+        groups = self._cache.all(volcano_job.GROUPS)
+        group = next((g for g in groups if (g["metadata"]["namespace"], g["metadata"]["name"]) == where), None)
+        return volcano_job.look(job, self._cache.pods_of(job["metadata"]["uid"]), group, now_s)
+
+    def _group(self, group: Object, now_s: float) -> Look:
+        members = self._cache.pods_of(f"{group['metadata']['namespace']}/{group['metadata']['name']}")
+        return pod_group.look(group, members, self._cache.free())
+
+    async def _do(self, write: Write) -> None:
+        """One write; the answer goes into the cache. What is there already, or gone already, is as was wanted."""
+        meta = write.obj["metadata"]
+        short = write.plural.split(".")[0]
+        place = f"{_PATHS[write.plural]}/namespaces/{meta['namespace']}/{short}"
+        try:
+            match write:
+                case Create():
+                    made = await self._api.call("POST", place, write.obj)
+                case Remove():
+                    body = {"preconditions": {"uid": meta["uid"]}, "propagationPolicy": "Background"}
+                    made = await self._api.call("DELETE", f"{place}/{meta['name']}", body)
+                case Tell():
+                    path = f"{place}/{meta['name']}" + (f"/{write.part}" if write.part else "")
+                    made = await self._api.call("PATCH", path, write.change, _MERGE)
+        except ApiError as error:
+            if error.reason == "AlreadyExists" or error.code == 404:
+                return
+            raise
+        if made.get("metadata", {}).get("uid") and write.plural in (PODS, *self._looks):
+            before = self._cache.get(write.plural, made["metadata"]["uid"])
+            if self._cache.put(write.plural, made):
+                self._mark(write.plural, made, before)
+
+
+def _plural_of(owner: Object) -> str:
+    """The plural of an owner that is looked at; "" for one that nobody here looks at."""
+    group = owner["apiVersion"].rpartition("/")[0]
+    return {"batch": batch_job.JOBS, "batch.volcano.sh": volcano_job.JOBS}.get(group, "")

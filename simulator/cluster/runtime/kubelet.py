@@ -1,0 +1,156 @@
+"""The yard's kubelet: one for all nodes. Watches bound pods and moves each along the table of kubelet.py."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import aiohttp
+
+from turnout.kube.times import rfc3339
+from turnout.simulator.cluster.kubelet import Pace, State, exit_code, state_of, status_in, turn
+from turnout.simulator.cluster.runtime.clients import ApiError, Door
+
+log = logging.getLogger(__name__)
+
+_BOUND = "/api/v1/pods?fieldSelector=spec.nodeName!%3D"
+_STRATEGIC = "application/strategic-merge-patch+json"
+_AT_ONCE = 32
+Object = dict[str, Any]
+
+
+class Processes(Protocol):
+    """Who runs pods as processes of this machine, from their binding to their end."""
+
+    def see(self, pod: Object) -> None:
+        """A pod is on a node of ours, or has changed."""
+
+    def gone(self, uid: str) -> None:
+        """A pod is there no more, or its node."""
+
+    def runs(self, uid: str) -> bool:
+        """Has it taken this pod on?"""
+
+
+class Kubelet:
+    """Moves pods along. serves: whether a node is one of ours; host_ip: its address.
+
+    processes: takes the pods on that say what they run; None: a table moves them like all others.
+    """
+
+    def __init__(
+        self,
+        api: Door,
+        pace: Pace,
+        serves: Callable[[str], bool],
+        host_ip: Callable[[str], str],
+        processes: Processes | None = None,
+    ) -> None:
+        self._api, self._pace, self._serves, self._host_ip = api, pace, serves, host_ip
+        self._processes = processes
+        self._pods: dict[str, Object] = {}
+        self._since: dict[str, tuple[State, float]] = {}
+        self._due: list[tuple[float, int, str, State]] = []
+        self._count = itertools.count()
+        self._addresses = itertools.count(1)
+        self._news = asyncio.Event()
+        self._room = asyncio.Semaphore(_AT_ONCE)
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._watch())
+            while True:
+                pause_s = self._due[0][0] - _now_s() if self._due else None
+                if pause_s is None or pause_s > 0:
+                    self._news.clear()
+                    try:
+                        async with asyncio.timeout(pause_s):
+                            await self._news.wait()
+                    except TimeoutError:
+                        pass  # somebody's time has come
+                    continue
+                _, _, uid, to = heapq.heappop(self._due)
+                pod = self._pods.get(uid)
+                if pod is not None and (next_ := turn(pod, self._pace)) is not None and next_.to is to:
+                    await self._room.acquire()
+                    tasks.create_task(self._move(pod, to))
+
+    async def _watch(self) -> None:
+        while True:
+            try:
+                async for word, seen in self._api.changes(_BOUND):
+                    if word != "SYNCED":
+                        self._see(word, seen.obj)
+            except (aiohttp.ClientError, ApiError, TimeoutError) as error:
+                log.warning("watch_failed", extra={"kind": "pods", "why": str(error)})
+                await asyncio.sleep(0.5)
+
+    def _see(self, word: str, pod: Object) -> None:
+        uid = pod["metadata"]["uid"]
+        if word == "DELETED" or not self._serves(pod.get("spec", {}).get("nodeName", "")):
+            self._pods.pop(uid, None)
+            self._since.pop(uid, None)
+            if self._processes is not None:
+                self._processes.gone(uid)
+            return
+        if self._processes is not None:
+            self._processes.see(pod)
+            if self._processes.runs(uid):
+                return
+        self._pods[uid] = pod
+        state = state_of(pod)
+        before = self._since.get(uid)
+        if before is not None and before[0] is state and state is not State.LEAVING:
+            return  # its time runs already; only a grace may be cut short
+        since_s = before[1] if before is not None and before[0] is state else _now_s()
+        self._since[uid] = (state, since_s)
+        if (next_ := turn(pod, self._pace)) is not None:
+            self._plan(since_s + next_.after_s, uid, next_.to)
+
+    async def _move(self, pod: Object, to: State) -> None:
+        meta = pod["metadata"]
+        path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
+        try:
+            if to is State.GONE:
+                only_this = {"gracePeriodSeconds": 0, "preconditions": {"uid": meta["uid"]}}
+                await self._api.call("DELETE", path, only_this)
+            else:
+                status = status_in(
+                    pod, to, rfc3339(time.time()), self._address(pod), self._host_of(pod), exit_code(pod)
+                )
+                body = {"metadata": {"uid": meta["uid"]}, "status": status}
+                await self._api.call("PATCH", f"{path}/status", body, _STRATEGIC)
+        except ApiError as error:
+            if error.code not in (404, 409):
+                log.warning("pod_stuck", extra={"pod": f"{meta['namespace']}/{meta['name']}", "why": str(error)})
+                self._plan(_now_s() + 1.0, meta["uid"], to)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            log.warning("pod_stuck", extra={"pod": f"{meta['namespace']}/{meta['name']}", "why": str(error)})
+            self._plan(_now_s() + 1.0, meta["uid"], to)
+        finally:
+            self._room.release()
+
+    def _plan(self, at_s: float, uid: str, to: State) -> None:
+        heapq.heappush(self._due, (at_s, next(self._count), uid, to))
+        self._news.set()
+
+    def _address(self, pod: Object) -> str:
+        """The pod's own address: the one it has, else the next of 10.128.0.0/9."""
+        has = (pod.get("status") or {}).get("podIP")
+        if has:
+            return str(has)
+        number = next(self._addresses) % (1 << 22)
+        return f"10.{128 + (number >> 16)}.{number >> 8 & 255}.{number & 255}"
+
+    def _host_of(self, pod: Object) -> str:
+        return self._host_ip(pod["spec"]["nodeName"])
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,168 @@
+"""The whole yard in one process: an API, a scheduler, a kubelet, and nodes, for as long as a block lasts."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from turnout.kube.times import rfc3339
+from turnout.simulator.api.server.serve import Served, serve
+from turnout.simulator.cluster.controllers.batch_job import RETRY_S
+from turnout.simulator.cluster.kubeconfig import Access
+from turnout.simulator.cluster.kubelet import Pace
+from turnout.simulator.cluster.node_builder import Place, node
+from turnout.simulator.cluster.runtime.clients import ApiDoor, Door, ExtenderDoor
+from turnout.simulator.cluster.runtime.controllers import Controllers
+from turnout.simulator.cluster.runtime.inprocess_client import Direct
+from turnout.simulator.cluster.runtime.kubelet import Kubelet
+from turnout.simulator.cluster.runtime.scheduler_loop import Scheduler, Settings
+from turnout.simulator.cluster.scheduler import Outcome
+from turnout.simulator.processes.runtime.logs import PodLogs
+from turnout.simulator.processes.runtime.pod_runner import Runner
+
+_LONGEST_LINE = 4 * 2**20  # of a watch: an object is at most 1.5 MiB
+_AT_ONCE = 32
+
+
+class Background:
+    """Tasks that run beside a block, and end with it. A part that fails ends the block with its error, at once."""
+
+    def __init__(self, group: asyncio.TaskGroup) -> None:
+        self._group = group
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something until the block ends."""
+        self._tasks.append(self._group.create_task(work))
+
+    def fault(self) -> str:
+        """Tell what a part has failed with; "" while none has."""
+        done = [task for task in self._tasks if task.done() and not task.cancelled()]
+        error = next((each for task in done if (each := task.exception()) is not None), None)
+        while isinstance(error, BaseExceptionGroup):  # of a part that has parts itself
+            error = error.exceptions[0]
+        return "" if error is None else f"{type(error).__name__}: {error}"
+
+    def end(self) -> None:
+        """Cancel all of it."""
+        for task in self._tasks:
+            task.cancel()
+
+
+@asynccontextmanager
+async def background() -> AsyncIterator[Background]:
+    """Run things beside a block. Raises the error of the first that fails, else that of the block."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            made = Background(group)
+            yield made
+            made.end()
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+
+
+@dataclass(frozen=True, slots=True)
+class LocalCluster:
+    """A running yard. Nodes are added with `add_nodes`, a scheduler is started with `schedule`.
+
+    background: all that runs in it. served: the embedded API, None where a real one is attached.
+    """
+
+    url: str
+    api: Door
+    session: aiohttp.ClientSession
+    background: Background
+    addresses: dict[str, str] = field(default_factory=dict)
+    served: Served | None = None
+
+    async def add_nodes(self, places: Sequence[Place], gpus: int, kubelet: tuple[str, int] = ("", 0)) -> None:
+        """Create nodes that the yard's kubelet serves. kubelet: where an API server reaches it, if it has to."""
+        stamp = rfc3339(time.time())
+        room = asyncio.Semaphore(_AT_ONCE)
+
+        async def add(place: Place) -> None:
+            async with room:
+                await self.api.call("POST", "/api/v1/nodes", node(place, gpus, stamp, kubelet))
+
+        self.addresses.update({place.name: place.ip for place in places})
+        async with asyncio.TaskGroup() as adding:
+            for place in places:
+                adding.create_task(add(place))
+
+    def run_pods(self, pace: Pace, processes: Path | None, kubeconfig: bytes | None) -> Runner | None:
+        """Start the kubelet of all nodes. processes: as `yard` has it; who runs them, if anybody does."""
+        runner = None
+        if processes is not None:
+            runner = Runner(self.api, processes, self._host_ip, kubeconfig, pace.backoff_s)
+            self.background.start(runner.run())
+        kubelet = Kubelet(self.api, pace, lambda name: True, self._host_ip, runner)
+        self.background.start(kubelet.run())
+        return runner
+
+    async def run_jobs(self, retry_s: tuple[float, float] = RETRY_S) -> None:
+        """Start the controllers of batch Jobs and of Volcano Jobs, with the queue that Volcano has from the start."""
+        head = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "metadata": {"name": "default"}}
+        queue = {**head, "spec": {"weight": 1, "reclaimable": True}, "status": {"state": "Open"}}
+        await self.api.call("POST", "/apis/scheduling.volcano.sh/v1beta1/queues", queue)
+        self.background.start(Controllers(self.api, retry_s).run())
+
+    def _host_ip(self, node: str) -> str:
+        return self.addresses.get(node, "")
+
+    def schedule(
+        self,
+        settings: Settings,
+        extender: ExtenderDoor | None = None,
+        told: Callable[[str, str, Outcome], None] | None = None,
+    ) -> None:
+        """Start a scheduler. extender: whom it asks. told: called after every cycle."""
+        self.background.start(Scheduler(self.api, settings, extender, told).run())
+
+
+@asynccontextmanager
+async def yard(
+    kubeconfig: Path | None = None,
+    port: int = 0,
+    pace: Pace | None = None,
+    processes: Path | None = None,
+    listening: socket.socket | None = None,
+) -> AsyncIterator[LocalCluster]:
+    """Run a yard until the block ends; everything in it ends then.
+
+    pace: of its kubelet, None for none. processes: a folder of its own for the files of pods, which then run what they
+    say; None: they run nothing. listening: a socket of the API, in place of a port. A part of it that fails ends the
+    block with its error.
+    """
+    kept = PodLogs()
+    async with (
+        serve(kubeconfig, port, logs=kept, listening=listening) as served,
+        _session() as session,
+        background() as parts,
+    ):
+        made = LocalCluster(served.url, Direct(served.store), session, parts, served=served)
+        if pace is not None:
+            config = await asyncio.to_thread(kubeconfig.read_bytes) if kubeconfig is not None else None
+            kept.runner = made.run_pods(pace, processes, config)
+        yield made
+
+
+@asynccontextmanager
+async def attached(access: Access) -> AsyncIterator[LocalCluster]:
+    """A yard whose API server runs already: a real one, on which our kubelet may play. Otherwise as `yard`."""
+    trust = ssl.create_default_context(cadata=access.authority) if access.authority else None
+    async with _session() as session, background() as parts:
+        yield LocalCluster(access.url, ApiDoor(session, access.url, access.token, trust), session, parts)
+    await asyncio.sleep(0)  # one turn of the loop, in which what was aborted is closed
+
+
+def _session() -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(read_bufsize=_LONGEST_LINE, connector=aiohttp.TCPConnector(limit=0))

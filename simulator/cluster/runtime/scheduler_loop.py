@@ -1,0 +1,253 @@
+"""The yard's scheduler: watches pods and nodes, runs one cycle after another, asks the extender, binds.
+
+What it decides is in scheduler.py and scheduling_queue.py. It trusts its own decision before the watch has shown it, as
+kube-scheduler's cache does, and takes it back when the binding fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from turnout.jobs.gang import POD_GROUP_PATHS, Dialect, membership
+from turnout.kube.errors import KubeError
+from turnout.kube.objects import Node, Pod
+from turnout.simulator.cluster.cluster import Cluster, Want, want_of
+from turnout.simulator.cluster.default_plugins import Cursor
+from turnout.simulator.cluster.gang_gate import Gangs
+from turnout.simulator.cluster.runtime.clients import ApiError, Door, ExtenderDoor
+from turnout.simulator.cluster.runtime.pod_conditions import Complaints
+from turnout.simulator.cluster.scheduler import Chosen, Extender, Outcome, Reply, Waits, Why, cycle
+from turnout.simulator.cluster.scheduling_queue import WaitingPods
+
+log = logging.getLogger(__name__)
+
+_BINDS_AT_ONCE = 16
+_ENDED = ("Succeeded", "Failed")
+_pods = msgspec.json.Decoder(Pod)
+_nodes = msgspec.json.Decoder(Node)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the scheduler is told. percentage: percentageOfNodesToScore, 0 for the adaptive default.
+
+    gangs: the further schedulerNames that it serves, whose gangs are held until their min fits.
+    """
+
+    name: str = "default-scheduler"
+    gangs: tuple[str, ...] = ("volcano", "koord-scheduler")
+    extender: Extender | None = None
+    percentage: int = 0
+    backoff_s: tuple[float, float] = (1.0, 10.0)
+    seed: int = 0
+
+
+class Scheduler:
+    """One scheduler over one API server. told: called with (namespace, name, outcome) after every cycle."""
+
+    def __init__(
+        self,
+        api: Door,
+        settings: Settings,
+        extender: ExtenderDoor | None = None,
+        told: Callable[[str, str, Outcome], None] | None = None,
+    ) -> None:
+        self._api, self._settings, self._extender, self._told = api, settings, extender, told
+        self._dice = random.Random(settings.seed)
+        self._cursor = Cursor()
+        self._raw: dict[str, bytes] = {}  # waiting pods as they came, for the extender
+        self._names: dict[str, tuple[str, str]] = {}
+        self._assumed: set[str] = set()
+        self._at_once = asyncio.Semaphore(_BINDS_AT_ONCE)
+        self._synced = {path: asyncio.Event() for path in ("/api/v1/nodes", "/api/v1/pods", *POD_GROUP_PATHS.values())}
+        self._changed = asyncio.Event()
+        self._complaints = Complaints(api)
+        self._gangs = Gangs()
+        self.cluster = Cluster()
+        self.waiting = WaitingPods(settings.backoff_s)
+
+    async def run(self) -> None:
+        """Schedule until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._watch("/api/v1/nodes", self._see_node))
+            group.create_task(self._watch("/api/v1/pods", self._see_pod))
+            for dialect, path in POD_GROUP_PATHS.items():
+                group.create_task(self._watch(path, partial(self._see_group, dialect)))
+            group.create_task(self._schedule(group))
+            group.create_task(self._complaints.run())
+
+    async def _watch(self, path: str, see: Callable[[str, bytes], None]) -> None:
+        while True:
+            try:
+                async for word, seen in self._api.changes(path):
+                    if word == "SYNCED":
+                        self._synced[path].set()
+                    else:
+                        self._see(see, word, seen.raw)
+                    self._changed.set()
+            except (aiohttp.ClientError, ApiError, TimeoutError) as error:
+                log.warning("watch_failed", extra={"path": path, "why": str(error)})
+                await asyncio.sleep(0.5)
+
+    def _see(self, see: Callable[[str, bytes], None], word: str, raw: bytes) -> None:
+        """Take in an object. One that cannot be read is left out: whoever wrote it must not stop the others' pods."""
+        try:
+            see(word, raw)
+        except (msgspec.MsgspecError, KubeError, ValueError) as error:
+            log.warning("object_skipped", extra={"why": str(error)[:200]})
+
+    def _see_node(self, word: str, raw: bytes) -> None:
+        node = _nodes.decode(raw)
+        if word == "DELETED":
+            self.cluster.drop_node(node.metadata.name)
+        else:
+            self.cluster.put_node(node)
+        self.waiting.wake()
+
+    def _see_group(self, dialect: Dialect, word: str, raw: bytes) -> None:
+        group = msgspec.json.decode(raw)
+        least = 0 if word == "DELETED" else int(group.get("spec", {}).get("minMember") or 0)
+        self._gangs.put_group(dialect, group["metadata"]["namespace"], group["metadata"]["name"], least)
+        self.waiting.wake()
+
+    def _see_pod(self, word: str, raw: bytes) -> None:
+        pod = _pods.decode(raw)
+        uid = pod.metadata.uid
+        if word == "DELETED" or pod.status.phase in _ENDED:
+            self._forget(uid)
+            self._gangs.drop_pod(uid)
+            self.cluster.remove(uid)
+            self.waiting.wake()
+            return
+        want = want_of(pod)
+        if pod.spec.scheduler_name in self._settings.gangs:
+            self._gangs.put_pod(uid, membership(pod), bound=bool(pod.spec.node_name))
+        if pod.spec.node_name:
+            self._forget(uid)
+            self.cluster.place(want, pod.spec.node_name)
+            self.waiting.wake()
+        elif uid not in self._assumed:
+            self.cluster.nominate(want)
+            served = (self._settings.name, *self._settings.gangs)
+            if pod.spec.scheduler_name in served and not pod.spec.scheduling_gates:
+                self._raw[uid] = raw
+                self._names[uid] = (pod.metadata.namespace, pod.metadata.name)
+                self.waiting.put(want)
+
+    def _forget(self, uid: str) -> None:
+        self.waiting.drop(uid)
+        self._assumed.discard(uid)
+        self._complaints.drop(uid)
+        self._raw.pop(uid, None)
+        self._names.pop(uid, None)
+
+    async def _schedule(self, group: asyncio.TaskGroup) -> None:
+        for synced in self._synced.values():
+            await synced.wait()
+        clock = asyncio.get_running_loop()
+        while True:
+            self._changed.clear()
+            want = self.waiting.next(clock.time())
+            if want is not None:
+                await self._try(want, group)
+                continue
+            try:
+                async with asyncio.timeout(self.waiting.pause_s(clock.time())):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue  # somebody's pause is over
+
+    async def _try(self, want: Want, group: asyncio.TaskGroup) -> None:
+        members = [each for each in self._gangs.together(want.uid) if each in self._names and each not in self._assumed]
+        lacking = self._gangs.lacking(want.uid)
+        if lacking > max(1, len(members)):
+            why = f"gang {self._gangs.name(want.uid)} waits for {lacking - len(members)} more of its pods"
+            self._refuse_all(members, Waits(Why.UNSCHEDULABLE, why))
+            return
+        wants = [self.waiting.want(uid) for uid in members] if lacking > 1 else [want]
+        chosen, refusal = await self._decide_all([each for each in wants if each is not None])
+        if len(chosen) < max(1, lacking):
+            for each, _ in chosen:
+                self.cluster.remove(each.uid)
+            self._refuse_all(members, refusal or Waits(Why.UNSCHEDULABLE, "its gang changed"))
+            return
+        for each, outcome in chosen:
+            self.waiting.drop(each.uid)
+            self._assumed.add(each.uid)
+            self._gangs.bind(each.uid, True)
+            # Bound beside the next cycle, as kube-scheduler does it: the decision counts from now on.
+            group.create_task(self._bind(each, *self._names[each.uid], outcome))
+
+    async def _decide_all(self, wants: Sequence[Want]) -> tuple[list[tuple[Want, Chosen]], Waits | None]:
+        """A node for each, charged as it is chosen, and the first refusal.
+
+        Who was deleted or bound by somebody else meanwhile is left out, asked about already or not.
+        """
+        chosen: list[tuple[Want, Chosen]] = []
+        refusal = None
+        for want in wants:
+            if want.uid not in self._names:
+                continue
+            outcome = await self._decide(want)
+            if isinstance(outcome, Waits):
+                refusal = refusal or outcome
+            elif want.uid in self._names:
+                self.cluster.place(want, outcome.node)
+                chosen.append((want, outcome))
+        for each, _ in [each for each in chosen if each[0].uid not in self._names]:
+            self.cluster.remove(each.uid)
+        return [each for each in chosen if each[0].uid in self._names], refusal
+
+    def _tell(self, namespace: str, name: str, outcome: Outcome) -> None:
+        if self._told is not None:
+            self._told(namespace, name, outcome)
+
+    async def _decide(self, want: Want) -> Outcome:
+        """Run a cycle and carry its questions to the extender."""
+        pod: Any = msgspec.json.decode(self._raw[want.uid])
+        for key in ("kind", "apiVersion"):  # kube-scheduler sends pods without them
+            pod.pop(key, None)
+        asking = self._settings.extender if self._extender is not None else None
+        questions = cycle(self.cluster, want, self._cursor, self._dice, asking, self._settings.percentage)
+        try:
+            question = next(questions)
+            while True:
+                reply = await self._extender.ask(pod, question) if self._extender is not None else Reply()
+                question = questions.send(reply)
+        except StopIteration as end:
+            outcome: Outcome = end.value
+            return outcome
+
+    async def _bind(self, want: Want, namespace: str, name: str, chosen: Chosen) -> None:
+        target = {"apiVersion": "v1", "kind": "Node", "name": chosen.node}
+        binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
+        try:
+            async with self._at_once:
+                await self._api.call("POST", f"/api/v1/namespaces/{namespace}/pods/{name}/binding", binding)
+        except (ApiError, aiohttp.ClientError, TimeoutError) as error:
+            log.warning("bind_failed", extra={"pod": f"{namespace}/{name}", "why": str(error)})
+            self._assumed.discard(want.uid)
+            self._gangs.bind(want.uid, False)
+            self.cluster.remove(want.uid)
+            if want.uid in self._raw:
+                self.waiting.put(want)
+                self.waiting.refuse(want.uid, asyncio.get_running_loop().time(), park=False)
+        self._tell(namespace, name, chosen)
+
+    def _refuse_all(self, uids: Sequence[str], outcome: Waits) -> None:
+        now_s = asyncio.get_running_loop().time()
+        for uid in uids:
+            if uid in self._names:
+                namespace, name = self._names[uid]
+                self.waiting.refuse(uid, now_s, park=outcome.why is Why.UNSCHEDULABLE)
+                self._complaints.put(uid, namespace, name, outcome)
+                self._tell(namespace, name, outcome)

@@ -1,0 +1,118 @@
+"""The pods that wait: which one is next, and who is tried again when something changes.
+
+Source: docs/facts/extender.md 1.5, 1.6: back-off from 1 to 10 s, and any change wakes a pod that an extender refused.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+from turnout.simulator.cluster.cluster import Want
+
+
+@dataclass(slots=True)
+class _Waiter:
+    want: Want
+    since: int  # arrival, counted
+    tries: int = 0
+    not_before_s: float = 0.0
+    parked: bool = False  # refused, and nothing has changed since
+
+    @property
+    def turn(self) -> tuple[int, int]:
+        """Who comes first has the least."""
+        return -self.want.priority, self.since
+
+
+class WaitingPods:
+    """Pods by priority, then by arrival. backoff_s: the first and the longest pause after a refusal.
+
+    Two heaps, of those that may be tried and of those whose pause is not over; what they hold of a waiter that has
+    changed since is passed over when it comes up.
+    """
+
+    def __init__(self, backoff_s: tuple[float, float] = (1.0, 10.0)) -> None:
+        self._first_s, self._longest_s = backoff_s
+        self._waiters: dict[str, _Waiter] = {}
+        self._ready: list[tuple[tuple[int, int], str]] = []
+        self._later: list[tuple[float, str]] = []
+        self._parked: set[str] = set()
+        self._arrivals = 0
+
+    def put(self, want: Want) -> None:
+        """A pod waits, or the one that waits has changed."""
+        known = self._waiters.get(want.uid)
+        if known is None:
+            self._arrivals += 1
+            known = self._waiters[want.uid] = _Waiter(want, self._arrivals)
+        elif known.want == want:
+            return
+        known.want = want
+        self._queue(want.uid, known)
+
+    def drop(self, uid: str) -> None:
+        """A pod waits no longer."""
+        self._waiters.pop(uid, None)
+        self._parked.discard(uid)
+
+    def want(self, uid: str) -> Want | None:
+        """The pod that waits under this uid."""
+        waiter = self._waiters.get(uid)
+        return waiter.want if waiter is not None else None
+
+    def next(self, now_s: float) -> Want | None:
+        """The pod to try now; None when nobody may be tried yet."""
+        while self._later and self._later[0][0] <= now_s:
+            _, uid = heapq.heappop(self._later)
+            waiter = self._waiters.get(uid)
+            if waiter is not None and not waiter.parked and waiter.not_before_s <= now_s:
+                heapq.heappush(self._ready, (waiter.turn, uid))
+        while self._ready:
+            turn, uid = self._ready[0]
+            waiter = self._waiters.get(uid)
+            if waiter is not None and waiter.turn == turn and not waiter.parked and waiter.not_before_s <= now_s:
+                return waiter.want
+            heapq.heappop(self._ready)
+        return None
+
+    def refuse(self, uid: str, now_s: float, park: bool) -> None:
+        """A try was in vain. park: wait for a change too, not only for the pause to end."""
+        waiter = self._waiters.get(uid)
+        if waiter is None:
+            return
+        waiter.not_before_s = now_s + min(self._first_s * 2**waiter.tries, self._longest_s)
+        waiter.tries += 1
+        waiter.parked = park
+        if park:
+            self._parked.add(uid)
+        else:
+            heapq.heappush(self._later, (waiter.not_before_s, uid))
+
+    def wake(self) -> None:
+        """Something changed in the cluster: whoever was parked is tried again once its pause is over."""
+        for uid in self._parked:
+            waiter = self._waiters[uid]
+            waiter.parked = False
+            heapq.heappush(self._later, (waiter.not_before_s, uid))
+        self._parked.clear()
+
+    def pause_s(self, now_s: float) -> float | None:
+        """How long until somebody may be tried; None when only a change helps."""
+        if self.next(now_s) is not None:
+            return 0.0
+        while self._later:
+            at_s, uid = self._later[0]
+            waiter = self._waiters.get(uid)
+            if waiter is not None and not waiter.parked and waiter.not_before_s == at_s:
+                return max(0.0, at_s - now_s)
+            heapq.heappop(self._later)
+        return None
+
+    def _queue(self, uid: str, waiter: _Waiter) -> None:
+        waiter.parked = False
+        self._parked.discard(uid)
+        heapq.heappush(self._later, (waiter.not_before_s, uid))
+
+    def __len__(self) -> int:
+        return len(self._waiters)

@@ -1,0 +1,1 @@
+"""The I/O of pods as processes: folders, namespaces, children."""

@@ -1,0 +1,261 @@
+"""The first process of a container: it builds the container's walls, runs its command, and leaves when that has ended.
+
+Runs as a process of its own (python -I -S container_init.py), standard library only, one thread. It reads one JSON
+line on stdin (`Order`, as container_process.py writes it) and then watches stdin: when that closes, whoever gave the
+order is gone, and everything in the container ends. SIGTERM is handed on to the command; SIGUSR1 means kill
+everything now.
+
+Walls are namespaces of mounts, host name and processes, where the kernel lets us have them: as root, or through a
+user namespace. Without them a container has no volumes and knows no peers by name, and says so.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import os
+import select
+import signal
+import sys
+from typing import Any, NoReturn
+
+NEWNS, NEWUTS, NEWUSER, NEWPID = 0x00020000, 0x04000000, 0x10000000, 0x20000000
+MS_RDONLY, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 1, 32, 4096, 16384, 1 << 18
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+NOT_STARTED = 128  # as containerd has it for a command that cannot be run
+_libc = ctypes.CDLL(None, use_errno=True)
+Order = dict[str, Any]
+
+
+def main() -> NoReturn:
+    """Obey one order; exit as its command does, 128 + the signal when one ended it."""
+    order: Order = json.loads(_line())
+    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    told: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD):
+        signal.signal(number, lambda got, _: told.append(got))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    walls = order["walls"] and _walls()
+    if order["needs_walls"] and not walls:
+        _not_started(order, "a container with volumes needs mount namespaces, which this machine does not allow")
+    if not order["argv"]:  # only its image would know: it stays until it is told to go
+        _wait_for_the_end(reader, told)
+    child = os.fork()
+    if not child:
+        _become(order, walls)
+    os._exit(_watch(child, reader, told))
+
+
+def can_have_walls() -> bool:
+    """Does the kernel let us have namespaces? Tried in a child, which is gone after it."""
+    pid = os.fork()
+    if not pid:
+        os._exit(0 if _walls() else 1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def _line() -> bytes:
+    """One line of stdin, and not a byte more."""
+    read = bytearray()
+    while not read.endswith(b"\n"):
+        chunk = os.read(0, 1 << 16)
+        if not chunk:
+            os._exit(NOT_STARTED)
+        read += chunk
+    return bytes(read)
+
+
+def _wait_for_the_end(reader: int, told: list[int]) -> NoReturn:
+    while not told:
+        if 0 in select.select([0, reader], [], [])[0]:
+            os._exit(0)
+    os._exit(0 if signal.SIGTERM in told else 128 + signal.SIGKILL)
+
+
+def _watch(child: int, reader: int, told: list[int]) -> int:
+    """Reap until the command has ended, then end what it left behind."""
+    watched, code = [0, reader], None
+    while code is None:
+        ready = select.select(watched, [], [])[0]
+        if reader in ready:
+            os.read(reader, 4096)
+        if 0 in ready:  # nobody is left who could want us
+            watched = [reader]
+            os.kill(child, signal.SIGKILL)
+        while told:
+            number = told.pop(0)
+            if number != signal.SIGCHLD:
+                os.kill(child, signal.SIGTERM if number == signal.SIGTERM else signal.SIGKILL)
+        code = _reap(child)
+    _end_the_rest()
+    return code
+
+
+def _reap(child: int) -> int | None:
+    """Collect who has ended; the command's exit code once it is among them."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return NOT_STARTED
+        if pid == child:
+            code = os.waitstatus_to_exitcode(status)
+            return 128 - code if code < 0 else code
+        if pid == 0:
+            return None
+
+
+def _end_the_rest() -> None:
+    """Orphans come to us, since we are their reaper; with walls the kernel has ended them already."""
+    while True:
+        with open(f"/proc/self/task/{os.getpid()}/children") as file:
+            left = [int(word) for word in file.read().split()]
+        if not left:
+            return
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+# Walls.
+
+
+def _walls() -> bool:
+    """Put up the namespaces; False when the kernel does not let us."""
+    wanted = NEWNS | NEWUTS | NEWPID
+    if _libc.unshare(wanted) == 0:
+        return True
+    if ctypes.get_errno() not in (errno.EPERM, errno.EINVAL, errno.ENOSPC):
+        return False
+    uid, gid = os.getuid(), os.getgid()
+    if _libc.unshare(wanted | NEWUSER) != 0:
+        return False
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+        with open(f"/proc/self/{name}", "w") as file:
+            file.write(text)
+    return True
+
+
+def _become(order: Order, walls: bool) -> NoReturn:
+    """In the child: the walls from within, then the command."""
+    try:
+        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        os.setsid()
+        if walls:
+            Root(order["root"], order["links"]).build(order["binds"])
+            os.chroot(order["root"])
+            name = order["hostname"].encode()
+            _check(_libc.sethostname(name, len(name)), "sethostname")
+        os.chdir(order["folder"] or "/")
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD, signal.SIGINT, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_DFL)
+        null = os.open("/dev/null", os.O_RDONLY)
+        os.dup2(null, 0)
+        os.execvpe(order["argv"][0], order["argv"], order["env"])
+    except (OSError, ValueError) as error:
+        _not_started(order, f"{order['argv'][0]}: {error}")
+
+
+def _not_started(order: Order, why: str) -> NoReturn:
+    print(f"turnout: this container cannot be started: {why}", file=sys.stderr, flush=True)
+    try:
+        with open(order["note"], "a") as file:
+            file.write(why)
+    finally:
+        os._exit(NOT_STARTED)
+
+
+class Root:
+    """The files that a container sees: those of this machine, with its volumes where it wants them.
+
+    A folder that has to hold something new is opened up: a tmpfs in its place, and in that everything that the folder
+    holds. So nothing is ever made in a folder of this machine.
+    """
+
+    def __init__(self, root: str, links: dict[str, str]) -> None:
+        self.root, self.links = root, links
+        self.ours: set[str] = set()  # folders in which things may be made
+
+    def build(self, binds: list[tuple[str, str, bool]]) -> None:
+        """binds: (source, target, read only)."""
+        _mount("none", "/", flags=MS_REC | MS_PRIVATE)
+        self._open_up("/")
+        for link in self.links:
+            self._place_for(os.path.dirname(link))
+            self._open_up(os.path.dirname(link))
+        placed = [
+            (source, os.path.join(os.path.realpath(os.path.dirname(target)), os.path.basename(target)), read_only)
+            for source, target, read_only in sorted(binds, key=lambda bind: bind[1].count("/"))
+        ]
+        for source, target, _ in placed:  # all folders first: one that is opened up later would hide what lies in it
+            self._place_for(target, is_file=not os.path.isdir(source))
+        for source, target, read_only in placed:
+            self._bind(source, target, read_only)
+        proc = f"{self.root}/proc"
+        if _libc.mount(b"proc", proc.encode(), b"proc", 0, None) != 0:
+            pass  # /proc may be masked by an outer container: ours then shows the processes outside
+
+    def _bind(self, source: str, target: str, read_only: bool) -> None:
+        place = self._place_for(target, is_file=not os.path.isdir(source))
+        _mount(source, place, flags=MS_BIND | MS_REC)
+        if read_only:
+            _mount("none", place, flags=MS_REMOUNT | MS_BIND | MS_RDONLY)
+        self.ours.add(target)
+
+    def _place_for(self, target: str, is_file: bool = False) -> str:
+        """A folder, or a file, to mount over; made where it is missing."""
+        place = self.root + target
+        if os.path.exists(place):
+            return place
+        above = os.path.dirname(target)
+        if not os.path.exists(self.root + above):
+            self._place_for(above)
+        if not self._is_ours(above):
+            self._open_up(above)
+        if is_file:
+            os.close(os.open(place, os.O_CREAT, 0o644))
+        else:
+            os.mkdir(place, 0o755)
+            self.ours.add(target)
+        return place
+
+    def _is_ours(self, folder: str) -> bool:
+        return any(folder == each or folder.startswith(f"{each}/") for each in self.ours - {"/"}) or folder in self.ours
+
+    def _open_up(self, folder: str) -> None:
+        if folder in self.ours:
+            return
+        place = self.root + folder.rstrip("/")
+        _mount("tmpfs", place, "tmpfs", data="mode=755")
+        self.ours.add(folder)
+        for entry in os.scandir(folder):
+            target = f"{place}/{entry.name}"
+            if (link := self.links.get(os.path.join(folder, entry.name))) is not None:
+                os.symlink(link, target)
+            elif entry.is_symlink():
+                os.symlink(os.readlink(entry.path), target)
+            else:
+                if entry.is_dir():
+                    os.mkdir(target)
+                else:
+                    os.close(os.open(target, os.O_CREAT, 0o644))
+                _mount(entry.path, target, flags=MS_BIND | MS_REC)
+
+
+def _mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = "") -> None:
+    done = _libc.mount(source.encode(), target.encode(), kind.encode() or None, flags, data.encode() or None)
+    _check(done, f"mount {source} at {target}")
+
+
+def _check(done: int, what: str) -> None:
+    if done != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+if __name__ == "__main__":
+    main()

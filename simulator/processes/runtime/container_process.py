@@ -1,0 +1,85 @@
+"""One container as a child of ours: started through container_init.py, told to end, waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from turnout.simulator.processes.pod_lifecycle import KILL
+from turnout.simulator.processes.runtime import container_init
+
+_LAST_WORD_S = 2.0  # for a first process that does not answer: it is killed, and its namespace with it
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What container_init.py is told. argv: empty: stay until told to go. binds: (source, target, read only).
+
+    links: paths of files that lead elsewhere in the container. note: where the reason goes when it cannot start.
+    needs_walls: without namespaces it is not started at all. walls: False to do without, where there could be some.
+    """
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    folder: str
+    hostname: str
+    root: str
+    note: str
+    binds: Sequence[tuple[str, str, bool]] = ()
+    links: Mapping[str, str] = field(default_factory=dict)
+    needs_walls: bool = False
+    walls: bool = True
+
+
+class Child:
+    """A running container. code: of its end, once `ended` has returned."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    async def ended(self) -> int:
+        """Wait for its end; the exit code, 128 + the signal when one ended it."""
+        code = await self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        return 128 - code if code < 0 else code
+
+    def tell(self, told: str) -> None:
+        """SIGTERM for its command, or SIGKILL for everything in it."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGUSR1 if told == KILL else signal.SIGTERM)
+
+    async def kill(self) -> None:
+        """End it whatever it does."""
+        self.tell(KILL)
+        try:
+            async with asyncio.timeout(_LAST_WORD_S):
+                await self._process.wait()
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.wait()
+
+
+async def start(order: Order, log: Path) -> Child:
+    """Start a container; what it writes goes to the end of `log`. Raises OSError."""
+    with log.open("ab") as out:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", "-S", container_init.__file__),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=out,
+            stderr=out,
+            env={},
+            start_new_session=True,
+        )
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(asdict(order)).encode() + b"\n")
+    with contextlib.suppress(ConnectionError):  # it is gone already, and its exit code says why
+        await process.stdin.drain()
+    return Child(process)

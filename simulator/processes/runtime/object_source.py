@@ -1,0 +1,91 @@
+"""What a kubelet fetches for its pods: ConfigMaps, Secrets, tokens; and the names under which pods are found."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from turnout.simulator.cluster.runtime.clients import ApiError, Door
+from turnout.simulator.processes.container_spec import NotToBeHad, Sources
+from turnout.simulator.processes.volumes import File, Token, Volume, wanted_objects
+
+Object = dict[str, Any]
+_TOKEN_MODE = 0o600
+_DAY_S = 86_400
+
+
+class Objects:
+    """Reads what pods refer to, at each start anew. kubeconfig: of the yard, None for pods that get none."""
+
+    def __init__(self, api: Door, kubeconfig: bytes | None = None) -> None:
+        self._api, self._kubeconfig = api, kubeconfig
+
+    async def of(self, pod: Object) -> Sources:
+        """Everything that a pod refers to and that is there. Raises ApiError, aiohttp.ClientError."""
+        maps, secrets = wanted_objects(pod)
+        namespace = pod["metadata"]["namespace"]
+        return Sources(
+            await self._all(namespace, "configmaps", maps),
+            await self._all(namespace, "secrets", secrets, "Secret"),
+        )
+
+    async def _all(self, namespace: str, plural: str, names: Iterable[str], kind: str = "") -> dict[str, Object]:
+        async def one(name: str) -> tuple[str, Object | None]:
+            try:
+                found: Object = await self._api.call("GET", f"/api/v1/namespaces/{namespace}/{plural}/{name}")
+            except ApiError as error:
+                if error.code == 404:
+                    return name, None
+                raise
+            return name, found | ({"kind": kind} if kind else {})
+
+        found = await asyncio.gather(*(one(name) for name in sorted(names)))
+        return {name: obj for name, obj in found if obj is not None}
+
+    async def tokens(self, pod: Object, volumes: Iterable[Volume]) -> dict[str, dict[str, File]]:
+        """The tokens that a pod's volumes want: volume -> path -> file. Raises NotToBeHad."""
+        found: dict[str, dict[str, File]] = {}
+        for volume in volumes:
+            for path, token in volume.tokens.items():
+                raw = await self._token(pod, token)
+                found.setdefault(volume.name, {})[path] = File(raw, _TOKEN_MODE)
+        return found
+
+    async def _token(self, pod: Object, token: Token) -> bytes:
+        meta = pod["metadata"]
+        account = pod["spec"].get("serviceAccountName") or "default"
+        bound = {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"]}
+        spec: Object = {"expirationSeconds": token.expires_s, "boundObjectRef": bound}
+        if token.audience:
+            spec["audiences"] = [token.audience]
+        try:
+            return (await self._request(meta["namespace"], account, spec)).encode()
+        except ApiError as error:
+            raise NotToBeHad(f"no token of the service account {account}: {error}") from error
+
+    async def kubeconfig(self, pod: Object) -> bytes | None:
+        """A kubeconfig for a pod: as its service account where the API server gives tokens, else as the yard's own.
+
+        None for a pod that wants none, or where there is none to give. Raises NotToBeHad.
+        """
+        if self._kubeconfig is None or pod["spec"].get("automountServiceAccountToken") is False:
+            return None
+        meta, account = pod["metadata"], pod["spec"].get("serviceAccountName") or "default"
+        config: Object = msgspec.json.decode(self._kubeconfig)
+        try:
+            token = await self._request(meta["namespace"], account, {"expirationSeconds": _DAY_S})
+        except ApiError as error:
+            if error.code != 501:
+                raise NotToBeHad(f"no token of the service account {account}: {error}") from error
+        else:
+            config["users"][0]["user"] = {"token": token}
+        config["contexts"][0]["context"]["namespace"] = meta["namespace"]
+        return msgspec.json.encode(config)
+
+    async def _request(self, namespace: str, account: str, spec: Object) -> str:
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
+        return str((await self._api.call("POST", path, body))["status"]["token"])

@@ -1,0 +1,122 @@
+"""The folders of one pod on this machine: its volumes, its hosts file, its logs, its memory. Blocking."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from turnout.simulator.processes.container_spec import Launch, NotToBeHad
+from turnout.simulator.processes.volumes import File, Volume
+
+SHARED = "/.yard"  # where a container finds the hosts file and the kubeconfig
+_FILES_ONLY = "hosts: files\n"
+_MOST_NOTE_BYTES = 4096  # as a kubelet reads of a termination message
+_NO_ONE_ELSE = 0o700
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """disk: removed with the pod. memory: on tmpfs where the machine has one."""
+
+    disk: Path
+    memory: Path
+
+    def make(self) -> None:
+        """Make what every pod has."""
+        for each in (self.disk / "root", self.shared, self.disk / "notes", self.memory / "shm"):
+            each.mkdir(parents=True, exist_ok=True, mode=_NO_ONE_ELSE)
+        (self.memory / "shm").chmod(0o1777)
+        (self.disk / "nsswitch.conf").write_text(_FILES_ONLY)
+
+    def remove(self) -> None:
+        """Remove everything, what its containers wrote included."""
+        for each in (self.disk, self.memory):
+            shutil.rmtree(each, ignore_errors=True)
+
+    @property
+    def shared(self) -> Path:
+        """What containers find at /.yard."""
+        return self.disk / "shared"
+
+    def share(self, name: str, data: bytes) -> None:
+        """Put a file where all containers of the pod find it, whole or not at all."""
+        file = self.shared / name
+        if not file.exists() or file.read_bytes() != data:
+            part = file.with_suffix(".part")
+            part.touch(mode=0o600)
+            part.write_bytes(data)
+            part.chmod(0o644 if name == "hosts" else 0o600)
+            part.replace(file)
+
+    def log(self, container: str, run: int) -> Path:
+        """The file of one run's output; those before the last one are removed."""
+        folder = self.disk / "logs" / container
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{run - 2}.log").unlink(missing_ok=True)
+        return folder / f"{run}.log"
+
+    def note(self, container: str) -> Path:
+        """A fresh file for a termination message."""
+        file = self.disk / "notes" / container
+        file.write_bytes(b"")
+        return file
+
+    def last_words(self, container: str) -> str:
+        """The termination message."""
+        try:
+            with (self.disk / "notes" / container).open("rb") as file:
+                return file.read(_MOST_NOTE_BYTES).decode(errors="replace")
+        except OSError:
+            return ""
+
+    def fill(self, volumes: Iterable[Volume]) -> None:
+        """Bring the volumes up to date. Raises NotToBeHad."""
+        for volume in volumes:
+            if volume.host_path:
+                _check_host_path(volume)
+            else:
+                self._place(volume).mkdir(parents=True, exist_ok=True)
+                self.write(volume.name, volume.files, volume.in_memory)
+
+    def write(self, volume: str, files: Mapping[str, File], in_memory: bool = False) -> None:
+        """Write files that are new or have changed, each whole or not at all."""
+        base = (self.memory if in_memory else self.disk) / "volumes" / volume
+        for path, file in files.items():
+            there = base / path
+            if there.is_file() and there.read_bytes() == file.data:
+                continue
+            there.parent.mkdir(parents=True, exist_ok=True)
+            part = there.with_name(f".{there.name}.part")
+            part.write_bytes(file.data)
+            part.chmod(file.mode)
+            part.replace(there)
+
+    def binds(self, launch: Launch, volumes: Mapping[str, Volume], note: Path) -> list[tuple[str, str, bool]]:
+        """What a container gets mounted: (source, target, read only). Raises NotToBeHad."""
+        ours = [(str(self.shared), SHARED, True), (str(self.memory / "shm"), "/dev/shm", False)]
+        ours.append((str(note), launch.note, False))
+        for mount in launch.mounts:
+            volume = volumes.get(mount.volume)
+            if volume is None:
+                raise NotToBeHad(f"there is no volume {mount.volume!r}")
+            source = Path(volume.host_path) if volume.host_path else self._place(volume)
+            if mount.inside:
+                source = source / mount.inside
+                if not source.exists():
+                    source.mkdir(parents=True)
+            ours.append((str(source), os.path.normpath(mount.path), mount.read_only or bool(volume.files)))
+        return ours
+
+    def _place(self, volume: Volume) -> Path:
+        return (self.memory if volume.in_memory else self.disk) / "volumes" / volume.name
+
+
+def _check_host_path(volume: Volume) -> None:
+    there = Path(volume.host_path)
+    if volume.make:
+        there.mkdir(parents=True, exist_ok=True)
+    if not there.exists():
+        raise NotToBeHad(f"hostPath {there} is not on this machine")

@@ -1,0 +1,184 @@
+"""All pods of a kubelet that are processes: one life each, an address of its own, and names by which peers find it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from turnout.simulator.cluster.kubelet import RUNS_FOR
+from turnout.simulator.cluster.runtime.clients import ApiError, Door
+from turnout.simulator.processes.pod_dns import address, hosts
+from turnout.simulator.processes.runtime.object_source import Objects
+from turnout.simulator.processes.runtime.pod_dir import Folder
+from turnout.simulator.processes.runtime.pod_worker import Life, Node
+
+log = logging.getLogger(__name__)
+
+Object = dict[str, Any]
+_MEMORY = Path("/dev/shm")
+_PREFIX = "turnout-yard-"
+_BLOCKS = 127
+
+
+class Runner:
+    """Runs pods that say what they run. folder: for their files, ours alone. kubeconfig: of the yard.
+
+    host_ip: the address of a node. backoff_s: the second pause before a restart, and the longest.
+    """
+
+    def __init__(
+        self,
+        api: Door,
+        folder: Path,
+        host_ip: Callable[[str], str],
+        kubeconfig: bytes | None = None,
+        backoff_s: tuple[float, float] = (10.0, 300.0),
+    ) -> None:
+        self._api, self._folder, self._host_ip = api, folder, host_ip
+        self._backoff_s = backoff_s
+        self._objects = Objects(api, kubeconfig)
+        self._env = _image_environment()
+        self._lives: dict[str, Life] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._addresses: dict[str, int] = {}
+        self._block = os.getpid() % _BLOCKS
+        self._seen: dict[str, Object] = {}
+        self._services: dict[str, Object] = {}
+        self._news = asyncio.Event()
+        self._writing = threading.Lock()
+        self._memory = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=_sweep()))
+
+    @staticmethod
+    def wants(pod: Object) -> bool:
+        """Does the pod say what it runs, and not how long it is to seem to run?"""
+        timed = RUNS_FOR in (pod["metadata"].get("annotations") or {})
+        return not timed and any(each.get("command") for each in pod["spec"]["containers"])
+
+    def see(self, pod: Object) -> None:
+        """A pod is on a node of ours, or has changed."""
+        uid = pod["metadata"]["uid"]
+        self._seen[uid] = pod
+        self._news.set()
+        life = self._lives.get(uid)
+        if life is not None:
+            life.look(pod)
+        elif self.wants(pod) and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
+            self._begin(uid, pod)
+
+    def gone(self, uid: str) -> None:
+        """A pod is there no more, or its node."""
+        self._seen.pop(uid, None)
+        self._news.set()
+        if (life := self._lives.get(uid)) is not None:
+            life.lose()
+
+    def runs(self, uid: str) -> bool:
+        """Is it one of ours?"""
+        return uid in self._lives
+
+    async def run(self) -> None:
+        """Serve until cancelled; then everything that runs is killed and its files removed."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._watch_services())
+                tasks.create_task(self._write_hosts())
+        finally:
+            for task in self._tasks.values():
+                task.cancel()
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+            await asyncio.to_thread(shutil.rmtree, self._memory, True)
+
+    def find(self, namespace: str, name: str) -> Life | None:
+        """The life of a pod by its name."""
+        for life in self._lives.values():
+            meta = life.pod["metadata"]
+            if (meta["namespace"], meta["name"]) == (namespace, name):
+                return life
+        return None
+
+    def _begin(self, uid: str, pod: Object) -> None:
+        folder = Folder(self._folder / uid, self._memory / uid)
+        node = Node(self._api, self._objects, self._env, self._host_ip(pod["spec"]["nodeName"]), self._backoff_s)
+        life = self._lives[uid] = Life(pod, self._address(uid), folder, node)
+        self._tasks[uid] = asyncio.create_task(self._live(life, uid))
+
+    async def _live(self, life: Life, uid: str) -> None:
+        try:
+            await asyncio.to_thread(self._prepare, life)
+            await life.run()
+        except Exception:
+            # One pod that breaks us must not take the others along; what it ran has been killed.
+            log.exception("pod_lost", extra={"pod": uid})
+        finally:
+            self._lives.pop(uid, None)
+            self._addresses.pop(uid, None)
+            self._tasks.pop(uid, None)
+
+    def _prepare(self, life: Life) -> None:
+        life.folder.make()
+        self._write(life)
+
+    def _address(self, uid: str) -> str:
+        """The lowest address that nobody has."""
+        taken = set(self._addresses.values())
+        number = next(each for each in range(len(taken) + 1) if each not in taken)
+        self._addresses[uid] = number
+        return address(self._block, number)
+
+    # Names.
+
+    async def _watch_services(self) -> None:
+        while True:
+            try:
+                async for word, seen in self._api.changes("/api/v1/services"):
+                    if word != "SYNCED":
+                        service = seen.obj
+                        self._services.pop(service["metadata"]["uid"], None)
+                        if word != "DELETED":
+                            self._services[service["metadata"]["uid"]] = service
+                        self._news.set()
+            except (aiohttp.ClientError, ApiError, TimeoutError) as error:
+                log.warning("watch_failed", extra={"kind": "services", "why": str(error)})
+                await asyncio.sleep(0.5)
+
+    async def _write_hosts(self) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            for life in list(self._lives.values()):
+                with contextlib.suppress(FileNotFoundError):  # its folder is not there yet, or no more
+                    await asyncio.to_thread(self._write, life)
+
+    def _write(self, life: Life) -> None:
+        with self._writing:  # else an older text might come to lie over a newer one
+            pod = {**life.pod, "status": {**(life.pod.get("status") or {}), "podIP": life.pod_ip}}
+            text = hosts(pod, list(self._seen.values()), list(self._services.values()))
+            life.folder.share("hosts", text.encode())
+
+
+def _image_environment() -> dict[str, str]:
+    """What an image would bring: a path with our own Python on it, a home, a language."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    return {"PATH": path, "HOME": os.environ.get("HOME", "/"), "LANG": os.environ.get("LANG", "C.UTF-8")}
+
+
+def _sweep() -> Path | None:
+    """Where memory lies; what killed kubelets left there is removed."""
+    if not _MEMORY.is_dir():
+        return None
+    for old in _MEMORY.glob(f"{_PREFIX}*-*"):
+        pid = old.name.removeprefix(_PREFIX).split("-")[0]
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
+            shutil.rmtree(old, ignore_errors=True)
+    return _MEMORY

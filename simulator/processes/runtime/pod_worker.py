@@ -1,0 +1,244 @@
+"""One pod's life: its book is looked at again whenever something has happened, and what is due is done."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from turnout.simulator.cluster.runtime.clients import ApiError, Door
+from turnout.simulator.processes import pod_lifecycle as books
+from turnout.simulator.processes.container_spec import BAD_CONFIG, Launch, NotToBeHad, launch_of
+from turnout.simulator.processes.pod_dns import hostname
+from turnout.simulator.processes.pod_lifecycle import PodLifecycle
+from turnout.simulator.processes.runtime.container_process import Child, Order, start
+from turnout.simulator.processes.runtime.object_source import Objects
+from turnout.simulator.processes.runtime.pod_dir import SHARED, Folder
+from turnout.simulator.processes.status import status_of
+from turnout.simulator.processes.volumes import Volume, volume_of
+
+log = logging.getLogger(__name__)
+
+Object = dict[str, Any]
+_STRATEGIC = "application/strategic-merge-patch+json"
+_AGAIN_S = 1.0
+_TAIL_BYTES = 2048  # of the log, for FallbackToLogsOnError
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What a pod shares with all others of its kubelet. env: what its image would bring. host_ip: of its node."""
+
+    api: Door
+    objects: Objects
+    env: Mapping[str, str]
+    host_ip: str
+    backoff_s: tuple[float, float]
+
+
+class Life:
+    """One pod. pod_ip: its address. pod: as last seen; `look` says that it changed. told: what it was said to be."""
+
+    def __init__(self, pod: Object, pod_ip: str, folder: Folder, node: Node) -> None:
+        self.pod, self.pod_ip, self.folder = pod, pod_ip, folder
+        self.book: PodLifecycle = books.opened(pod, node.backoff_s)
+        self._node = node
+        self._children: dict[str, Child] = {}
+        self.told: Object = {}
+        self._news = asyncio.Event()
+        self._waiting: set[asyncio.Task[None]] = set()
+        self._gone = self._untold = False
+
+    def look(self, pod: Object) -> None:
+        """The pod has changed."""
+        self.pod = pod
+        self._news.set()
+
+    def lose(self) -> None:
+        """The pod is no more, or its node: everything in it is killed."""
+        self._gone = True
+        self._news.set()
+
+    async def run(self) -> None:
+        """Live until the pod is gone."""
+        try:
+            await asyncio.to_thread(self.folder.make)
+            while not (self._gone and books.at_rest(self.book)):
+                self._news.clear()
+                await self._turn(time.time())
+                if self._ready_to_go() and await self._say_goodbye():
+                    return
+                await self._rest()
+        finally:
+            await self._end()
+
+    def log_of(self, container: str, previous: bool) -> Path | None:
+        """The file that holds what a container has written; None when there is none."""
+        run = self.book.named(container).restarts - previous
+        folder = self.folder.disk / "logs" / container
+        return folder / f"{run}.log" if run >= 0 and (folder / f"{run}.log").exists() else None
+
+    # One look.
+
+    async def _turn(self, now_s: float) -> None:
+        meta = self.pod["metadata"]
+        if self._gone:
+            self.book = books.leaves(self.book, now_s, 0.0)
+        elif meta.get("deletionTimestamp"):
+            self.book = books.leaves(self.book, now_s, float(meta.get("deletionGracePeriodSeconds") or 0))
+        for name, signal in books.to_stop(self.book, now_s):
+            self.book = books.signalled(self.book, name, signal)
+            self._children[name].tell(signal)
+        if not self.told:
+            await self._report(now_s)  # the address is known before anything starts, so that it can be handed down
+        for name in books.to_start(self.book, now_s):
+            await self._start(name)
+        await self._report(time.time())
+
+    async def _start(self, name: str) -> None:
+        try:
+            order, out = await self._order(name)
+            child = await start(order, out)
+        except NotToBeHad as error:
+            self.book = books.not_started(self.book, name, BAD_CONFIG, str(error), time.time())
+            return
+        except (OSError, aiohttp.ClientError, ApiError, TimeoutError) as error:
+            self.book = books.not_started(self.book, name, "RunContainerError", str(error), time.time())
+            return
+        self.book = books.started(self.book, name, time.time())
+        self._children[name] = child
+        waiting = asyncio.create_task(self._wait_for(name, child))
+        self._waiting.add(waiting)
+        waiting.add_done_callback(self._waiting.discard)
+
+    async def _order(self, name: str) -> tuple[Order, Path]:
+        """Everything that a container is started with. Raises NotToBeHad."""
+        pod = {**self.pod, "status": {**(self.pod.get("status") or {}), **self.told}}
+        containers = [*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"]]
+        container = next(each for each in containers if each["name"] == name)
+        sources = await self._node.objects.of(pod)
+        config = await self._node.objects.kubeconfig(pod)
+        base = {**self._node.env, "HOSTNAME": hostname(pod)}
+        if config is not None:
+            base["KUBECONFIG"] = f"{SHARED}/kubeconfig"
+        launch = launch_of(pod, container, base, sources)
+        volumes = {each["name"]: volume_of(pod, each, sources) for each in pod["spec"].get("volumes") or ()}
+        tokens = await self._node.objects.tokens(pod, volumes.values())
+        return await asyncio.to_thread(self._laid_out, name, pod, launch, volumes, tokens, config)
+
+    def _laid_out(
+        self,
+        name: str,
+        pod: Object,
+        launch: Launch,
+        volumes: Mapping[str, Volume],
+        tokens: Mapping[str, Any],
+        config: bytes | None,
+    ) -> tuple[Order, Path]:
+        folder = self.folder
+        folder.fill(volumes.values())
+        if config is not None:
+            folder.share("kubeconfig", config)
+        for volume, files in tokens.items():
+            folder.write(volume, files)
+        note = folder.note(name)
+        binds = folder.binds(launch, volumes, note)
+        if pod["spec"].get("dnsPolicy") != "Default":
+            binds.append((str(folder.disk / "nsswitch.conf"), "/etc/nsswitch.conf", True))
+        was = self.book.named(name)
+        order = Order(
+            argv=launch.argv,
+            env=launch.env,
+            folder=launch.folder,
+            hostname=hostname(pod),
+            root=str(folder.disk / "root"),
+            note=str(note),
+            binds=binds,
+            links={"/etc/hosts": f"{SHARED}/hosts"},
+            needs_walls=bool(launch.mounts),
+        )
+        return order, folder.log(name, was.restarts + bool(was.end))
+
+    async def _wait_for(self, name: str, child: Child) -> None:
+        code = await child.ended()
+        message = await asyncio.to_thread(self._message, name, code)
+        self._children.pop(name, None)
+        self.book = books.ended(self.book, name, code, time.time(), message)
+        self._news.set()
+
+    def _message(self, name: str, code: int) -> str:
+        words = self.folder.last_words(name)
+        containers = [*(self.pod["spec"].get("initContainers") or ()), *self.pod["spec"]["containers"]]
+        policy = next(each for each in containers if each["name"] == name).get("terminationMessagePolicy")
+        if not words and code and policy == "FallbackToLogsOnError" and (file := self.log_of(name, False)):
+            return file.read_bytes()[-_TAIL_BYTES:].decode(errors="replace")
+        return words
+
+    # Telling.
+
+    async def _report(self, now_s: float) -> None:
+        if self._gone:
+            return
+        status = status_of(
+            {**self.pod, "status": self.told or self.pod.get("status")},
+            self.book,
+            now_s,
+            self.pod_ip,
+            self._node.host_ip,
+        )
+        if status == self.told:
+            return
+        meta = self.pod["metadata"]
+        body = {"metadata": {"uid": meta["uid"]}, "status": status}
+        self._untold = not await self._call("PATCH", f"{self._path()}/status", body, _STRATEGIC)
+        if not self._untold:
+            self.told = status
+
+    def _ready_to_go(self) -> bool:
+        leaving = self.pod["metadata"].get("deletionTimestamp") and not self._gone
+        return bool(leaving) and books.at_rest(self.book)
+
+    async def _say_goodbye(self) -> bool:
+        only_this = {"gracePeriodSeconds": 0, "preconditions": {"uid": self.pod["metadata"]["uid"]}}
+        return await self._call("DELETE", self._path(), only_this)
+
+    def _path(self) -> str:
+        meta = self.pod["metadata"]
+        return f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
+
+    async def _call(self, method: str, path: str, body: Object, kind: str = "application/json") -> bool:
+        """Was it taken? A pod that is not there any more has nothing to be told."""
+        try:
+            await self._node.api.call(method, path, body, kind)
+        except ApiError as error:
+            if error.code in (404, 409):
+                return True
+            log.warning("pod_stuck", extra={"pod": self._path(), "why": str(error)})
+            return False
+        except (aiohttp.ClientError, TimeoutError) as error:
+            log.warning("pod_stuck", extra={"pod": self._path(), "why": str(error)})
+            return False
+        return True
+
+    async def _rest(self) -> None:
+        """Until something happens, or time brings something."""
+        now_s = time.time()
+        next_s = books.next_look_s(self.book, now_s)
+        pause_s = None if next_s is None else max(0.0, next_s - now_s)
+        if not self._gone and (self._untold or self._ready_to_go()):  # the API server did not answer
+            pause_s = min(_AGAIN_S, pause_s or _AGAIN_S)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._news.wait()
+
+    async def _end(self) -> None:
+        await asyncio.gather(*(child.kill() for child in self._children.values()))
+        await asyncio.gather(*self._waiting, return_exceptions=True)
+        await asyncio.to_thread(self.folder.remove)

@@ -1,1 +1,0 @@
-"""The rim of pods as processes: folders, namespaces, children."""

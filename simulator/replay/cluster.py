@@ -1,0 +1,214 @@
+"""The cluster that is replayed: who runs where and who waits, a scheduler that starts gangs in turn, and what follows
+from a change of size. What the lender is shown of it is made here; what it decides is not."""
+
+from __future__ import annotations
+
+import heapq
+from bisect import insort
+from collections.abc import Iterator, Sequence
+from enum import IntEnum
+
+import numpy as np
+
+from turnout.autoscaler.capacity import Capacity
+from turnout.autoscaler.model import Observation, Policy, Queue, Reason, Step
+from turnout.autoscaler.scaling.cost_model import after_change_s
+from turnout.jobs.model import ResizeBudget
+from turnout.simulator.replay.job_run import EPOCH_S, GPU, QUEUE, Life, Pod, shape_of
+from turnout.simulator.replay.model import Eviction, Ran, Rules, Submission
+from turnout.simulator.replay.place import place
+
+
+class Event(IntEnum):
+    """What happens, in the order in which it does at one instant."""
+
+    END = 0
+    GONE = 1
+    ARRIVAL = 2
+
+
+class World:
+    """Everything at one moment, `now_s`. running: by name, in the order of starts. waiting: in turn."""
+
+    def __init__(self, submissions: Sequence[Submission], rules: Rules) -> None:
+        self.rules, self.now_s = rules, 0.0
+        self.free = list(rules.nodes)
+        self.running: dict[str, Life] = {}
+        self.waiting: list[Life] = []
+        self.ended: dict[str, Ran] = {}
+        self.evictions: list[Eviction] = []
+        self.worked_gpu_s = 0.0
+        self._window_s = max(each.at_s for each in submissions)
+        self._events: list[tuple[float, Event, str, int]] = []
+        self._coming = {each.name: each for each in submissions}
+        sizes = {each.gpus for each in submissions}
+        self._takes = {shape_of(gpus): np.array([gpus], dtype=np.int64) for gpus in sizes}
+        self._admits = {shape_of(gpus): np.ones(len(rules.nodes), dtype=np.bool_) for gpus in sizes}
+        for each in submissions:
+            _check(each, rules)
+            heapq.heappush(self._events, (each.at_s, Event.ARRIVAL, each.name, 0))
+
+    # Time.
+
+    def next_s(self) -> float | None:
+        """When the next event is; None when nothing is left to happen."""
+        while self._events and self._stale(self._events[0]):
+            heapq.heappop(self._events)
+        return self._events[0][0] if self._events else None
+
+    def advance(self, to_s: float) -> None:
+        """Let everything happen until then, and let the scheduler look."""
+        self.now_s = to_s
+        while (at_s := self.next_s()) is not None and at_s <= to_s:
+            _, event, name, _ = heapq.heappop(self._events)
+            if event is Event.ARRIVAL:
+                told = self._coming.pop(name)
+                life = Life(told, told.least, told.work_s, told_curve=self.rules.told_curves)
+                insort(self.waiting, life, key=lambda each: each.told.turn)
+            elif event is Event.END:
+                self._end(self.running.pop(name))
+            else:
+                self._leave(self.running[name])
+        self.schedule()
+
+    def _stale(self, event: tuple[float, Event, str, int]) -> bool:
+        _, kind, name, version = event
+        life = self.running.get(name)
+        if kind is Event.ARRIVAL:
+            return False
+        return life is None or (kind is Event.END and version != life.version)
+
+    def _end(self, life: Life) -> None:
+        self.worked_gpu_s += life.progress(self.now_s, self._window_s)
+        for pod in life.pods:
+            self._give(life, pod)
+        self.ended[life.told.name] = life.ran(self.now_s)
+
+    def _leave(self, life: Life) -> None:
+        for pod in [pod for pod in life.pods if pod.gone_s is not None and pod.gone_s <= self.now_s]:
+            self._give(life, pod)
+            life.pods.remove(pod)
+        life.seen = None
+
+    def _give(self, life: Life, pod: Pod) -> None:
+        if pod.row is not None:
+            self.free[pod.row] += life.told.gpus
+
+    # The scheduler.
+
+    def schedule(self) -> None:
+        """Start gangs in turn, each at its min; strictly so unless it may pass one that does not fit."""
+        left: list[Life] = []
+        for at, life in enumerate(self.waiting):
+            rows = place(self.free, life.told.gpus, life.told.least)
+            if rows is not None:
+                self._start(life, rows)
+                continue
+            left.append(life)
+            if not self.rules.backfill:
+                left += self.waiting[at + 1 :]
+                break
+        self.waiting = left
+        for life in self.running.values():
+            if any(pod.row is None for pod in life.pods):  # the lender never lets that happen; others do
+                self._find_nodes(life)
+
+    def _start(self, life: Life, rows: Sequence[int]) -> None:
+        life.started_s = life.at_s = life.idle_until_s = self.now_s
+        life.pods = [Pod(index, row, self.now_s) for index, row in enumerate(rows)]
+        life.seen = None
+        self.running[life.told.name] = life
+        self._plan_end(life)
+
+    def _find_nodes(self, life: Life) -> None:
+        """Workers above the min that wait for a node take what there is, one by one."""
+        placed = False
+        for pod in (pod for pod in life.pods if pod.row is None):
+            rows = place(self.free, life.told.gpus, 1)
+            if rows is None:
+                break
+            if not placed:
+                self.worked_gpu_s += life.progress(self.now_s, self._window_s)
+            pod.row, placed, life.seen = rows[0], True, None
+        if placed:
+            self._restart(life)
+
+    def _restart(self, life: Life) -> None:
+        """A job begins anew. One that only starts loses what it has run, and has nothing to load again."""
+        ran_s = self.now_s - (life.started_s or 0.0)
+        if ran_s <= min(self.rules.start_s, self.rules.restart_s):
+            life.left_s, life.idle_until_s = life.told.work_s, self.now_s
+        else:
+            life.restarts += 1
+            life.idle_until_s = self.now_s + self.rules.restart_s
+        self._plan_end(life)
+
+    def _plan_end(self, life: Life) -> None:
+        life.version += 1
+        heapq.heappush(self._events, (max(self.now_s, life.ends_s()), Event.END, life.told.name, life.version))
+
+    # The lender.
+
+    def shown(self) -> Observation:
+        """What the lender sees now."""
+        lives = sorted((*self.running.values(), *self.let_through()), key=lambda life: life.told.name)
+        jobs = [life.shown() for life in lives]
+        used = self.rules.gpus - sum(self.free)
+        free = np.array(self.free, dtype=np.int64).reshape(-1, 1)
+        room = Capacity((GPU,), free, self._takes, self._admits)
+        return Observation(tuple(jobs), {QUEUE: Queue(QUEUE, used={GPU: used})}, room)
+
+    def let_through(self) -> list[Life]:
+        """Those that wait and are shown: a strict queue holds back whoever is behind the first that does not fit."""
+        if self.rules.backfill or self.rules.all_seen:
+            return self.waiting
+        fitting = list(self.fitting())
+        return self.waiting[: len(fitting) + 1]
+
+    def fitting(self) -> Iterator[Life]:
+        """Those that wait and would fit, one after the other, if no elastic worker were there."""
+        bare = list(self.free)
+        for life in self.running.values() if self.waiting else ():
+            for pod in life.pods:
+                if pod.row is not None and (pod.index >= life.told.least or pod.gone_s is not None):
+                    bare[pod.row] += life.told.gpus
+        for life in self.waiting:
+            if place(bare, life.told.gpus, life.told.least) is None:
+                return
+            yield life
+
+    def obey(self, steps: Sequence[Step], policy: Policy) -> bool:
+        """Carry out a plan. Returns whether it changed anything."""
+        changes = [step for step in steps if step.changes]
+        for step in changes:
+            life = self.running[step.key.name]
+            gained_s = after_change_s(life.shown().job, policy, self.now_s + EPOCH_S, step.at_start)
+            life.bank = ResizeBudget(gained_s, self.now_s + EPOCH_S, at_start=step.at_start)
+            self._resize(life, step)
+        if changes:
+            self.schedule()
+        return bool(changes)
+
+    def _resize(self, life: Life, step: Step) -> None:
+        self.worked_gpu_s += life.progress(self.now_s, self._window_s)
+        before, life.seen = life.living, None
+        if step.workers > life.replicas:
+            life.pods += [Pod(index, None, self.now_s) for index in range(life.replicas, step.workers)]
+        else:
+            gone_s = self.now_s + self.rules.grace_s
+            life.pods = [pod for pod in life.pods if pod.row is not None or pod.index < step.workers]
+            for pod in (pod for pod in life.pods if pod.index >= step.workers and pod.gone_s is None):
+                pod.gone_s = gone_s
+            if step.reason is Reason.MAKES_ROOM and step.for_ is not None:
+                life.robbed += 1
+                gone = life.replicas - step.workers
+                self.evictions.append(Eviction(self.now_s, life.told.name, gone, step.for_.name))
+            heapq.heappush(self._events, (gone_s, Event.GONE, life.told.name, 0))
+            if life.living != before:
+                self._restart(life)
+        life.replicas = step.workers
+
+
+def _check(told: Submission, rules: Rules) -> None:
+    if sum(node // told.gpus for node in rules.nodes) < told.least:
+        raise ValueError(f"{told.name} asks for {told.least} x {told.gpus} GPUs: no empty cluster of these holds it")

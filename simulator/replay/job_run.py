@@ -1,0 +1,115 @@
+"""One job while it is replayed: its workers, how far it is, and when it will end at this rate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from turnout.autoscaler.model import JobState, Worker
+from turnout.jobs.model import Bounds, Job, JobKey, Order, ResizeBudget
+from turnout.kube import labels
+from turnout.kube.pod_shape import PodShape
+from turnout.simulator.replay.model import Ran, Submission
+
+EPOCH_S = 1_000_000.0  # a replay begins at 0, which means "never" to the lender
+QUEUE = "replayed"
+GPU = labels.GPU_RESOURCES[0]
+
+
+@dataclass(slots=True)
+class Pod:
+    """One worker. row: None while it has no node. gone_s: when it is gone, for one that was told to go."""
+
+    index: int
+    row: int | None
+    since_s: float
+    gone_s: float | None = None
+
+
+@dataclass(slots=True)
+class Life:
+    """A job that was submitted and has not ended.
+
+    left_s: work that is left, in seconds with `least` workers. at_s: until when progress is counted. idle_until_s: the
+    end of its last restart. bank: what the lender has noted. told_curve: does the lender know its curve? version: told
+    in its end, so that an end which was put off is known as stale.
+    """
+
+    told: Submission
+    replicas: int
+    left_s: float
+    started_s: float | None = None
+    pods: list[Pod] = field(default_factory=list)
+    at_s: float = 0.0
+    idle_until_s: float = 0.0
+    bank: ResizeBudget = field(default_factory=ResizeBudget)
+    told_curve: bool = True
+    version: int = 0
+    restarts: int = 0
+    robbed: int = 0
+    seen: JobState | None = None
+
+    @property
+    def key(self) -> JobKey:
+        """As the lender calls it."""
+        return JobKey("Job", QUEUE, self.told.name)
+
+    @property
+    def living(self) -> int:
+        """Workers with a node that stay."""
+        return sum(pod.row is not None and pod.gone_s is None for pod in self.pods)
+
+    @property
+    def rate(self) -> float:
+        """Progress beside that with `least` workers."""
+        return self.told.speed(self.living) / self.told.speed(self.told.least)
+
+    def progress(self, now_s: float, window_s: float) -> float:
+        """Count progress until now. Returns the GPU seconds in which it was made, up to the end of the window."""
+        if self.started_s is None or now_s <= self.at_s:
+            return 0.0
+        began = min(max(self.at_s, self.idle_until_s), now_s)
+        self.left_s -= (now_s - began) * self.rate
+        self.at_s = now_s
+        return max(0.0, min(now_s, window_s) - began) * self.living * self.told.gpus
+
+    def ends_s(self) -> float:
+        """When it ends if nothing changes."""
+        return max(self.at_s, self.idle_until_s) + max(0.0, self.left_s) / self.rate
+
+    def shown(self) -> JobState:
+        """As the lender sees it."""
+        if self.seen is None:
+            workers = tuple(
+                Worker(pod.index, pod.row, pod.gone_s is not None, pod.since_s + EPOCH_S) for pod in self.pods
+            )
+            self.seen = JobState(self._as_job(), workers)
+        return self.seen
+
+    def ran(self, now_s: float) -> Ran:
+        """What became of it."""
+        assert self.started_s is not None
+        return Ran(self.told, self.started_s, now_s, self.restarts, self.robbed)
+
+    def _as_job(self) -> Job:
+        told = self.told
+        return Job(
+            key=self.key,
+            uid=told.name,
+            version="1",
+            queue=QUEUE,
+            replicas=self.replicas,
+            bounds=Bounds(told.least, told.most),
+            shape=shape_of(told.gpus),
+            order=Order(priority=told.priority),
+            created=f"{told.at_s:020.6f}",
+            sizes=told.sizes,
+            bank=self.bank,
+            curve=told.curve if self.told_curve else (),
+        )
+
+
+@lru_cache(maxsize=256)
+def shape_of(gpus: int) -> PodShape:
+    """The shape of a worker."""
+    return PodShape(requests=((GPU, gpus), ("pods", 1)))

@@ -1,1 +1,0 @@
-"""Where a replay reads its files."""

@@ -1,1 +1,0 @@
-"""The rim of the yard: list-watch, the extender over HTTP, bindings."""

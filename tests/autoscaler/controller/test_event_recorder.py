@@ -1,0 +1,77 @@
+"""Who is told of a decision: the log once, the job by an Event, and the pods that leave."""
+
+import pytest
+
+from tests.autoscaler.test_cache import GPU, job, node, pod
+from turnout.autoscaler.cache import Cache
+from turnout.autoscaler.controller.event_recorder import DecisionEvents
+from turnout.autoscaler.controller.metrics import Metrics
+from turnout.autoscaler.controller.object_refs import Refs
+from turnout.autoscaler.model import Reason, Step
+from turnout.jobs.kinds.registry import KINDS
+from turnout.jobs.model import JobKey
+
+KEY, GONE = JobKey("Job", "ns", "j-u"), JobKey("Job", "ns", "gone")
+
+
+class Recorder:
+    """Keeps what it is told."""
+
+    def __init__(self):
+        self.told = []
+
+    def emit(self, ref, type_, reason, message, wall_s):
+        self.told.append((ref.kind, ref.name, type_, reason, message))
+
+
+@pytest.fixture
+def told():
+    view = Cache(KINDS)
+    view.put_node(node("a"))
+    view.put_job("Job", job(2))
+    for index in range(2):
+        view.put_pod(pod(index, "a"))
+    view.observation(0.0)
+    refs, recorder = Refs(view), Recorder()
+    return recorder, DecisionEvents(recorder, refs.job, refs.leaving, Metrics(GPU))
+
+
+def test_a_shrink_is_told_on_the_job_and_on_each_pod_that_leaves(told):
+    recorder, teller = told
+    teller.became(Step(KEY, 1, 2, Reason.MAKES_ROOM, "1 worker leaves for Job/ns/b"), "Written")
+    sentence = "2 to 1 workers: 1 worker leaves for Job/ns/b"
+    assert recorder.told == [
+        ("Job", "j-u", "Normal", "MakesRoom", sentence),
+        ("Pod", "j-1", "Normal", "MakesRoom", f"leaves: {sentence}"),
+    ]
+
+
+@pytest.mark.parametrize("word", ["DryRun", "Refused", "Overtaken", "NotLeading"])
+def test_what_did_not_happen_is_no_event_and_stands_in_the_log_once(told, word, caplog):
+    recorder, teller = told
+    with caplog.at_level("INFO"):
+        for _ in range(3):
+            teller.became(Step(KEY, 3, 2, Reason.IDLE_ROOM), word)
+    assert recorder.told == []
+    assert [record.msg for record in caplog.records] == ["not_resized"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "type_"),
+    [
+        (Reason.NEEDS_MORE, "Normal"),
+        (Reason.OVER_QUOTA, "Warning"),
+        (Reason.REFUSED, "Warning"),
+        (Reason.COOLDOWN, None),
+    ],
+)
+def test_a_job_is_told_why_it_waits_and_not_of_each_pause(told, reason, type_):
+    recorder, teller = told
+    teller.decided(Step(KEY, 2, 2, reason, "why"))
+    assert recorder.told == ([("Job", "j-u", type_, reason.value, "stays at 2 workers: why")] if type_ else [])
+
+
+def test_a_job_that_is_gone_is_told_nothing(told):
+    recorder, teller = told
+    teller.became(Step(GONE, 1, 2, Reason.MAKES_ROOM), "Written")
+    assert recorder.told == []

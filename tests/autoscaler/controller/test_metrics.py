@@ -1,0 +1,282 @@
+"""The lender's page: every queue always, single jobs up to a bound, and only from the replica that leads."""
+
+import math
+import subprocess
+from dataclasses import replace
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from hack.controlplane.tools import cache
+from tests.autoscaler.world import GPU, NOW_S, job, seen, world
+from turnout.autoscaler.controller.metric_samples import MOST_JOBS
+from turnout.autoscaler.controller.metrics import Metrics
+from turnout.autoscaler.model import Reason, Step, Worker
+from turnout.jobs.model import Life
+from turnout.kube.times import rfc3339, since_1970
+
+NEVER = since_1970("2026-01-01T00:00:01Z")  # when jobs of one letter are made
+
+
+class Clock:
+    """Moved by hand."""
+
+    def __init__(self):
+        self.now_s = 50.0
+
+    def monotonic(self):
+        return self.now_s
+
+    def wall(self):
+        return NOW_S + self.now_s
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def metrics(clock):
+    made = Metrics(GPU, clock)
+    made.leading.set(1)
+    return made
+
+
+def samples(metrics):
+    """{(name, its labels in the order of their names): value}"""
+    families = text_string_to_metric_families(metrics.page().decode())
+    return {
+        (sample.name.removeprefix("turnout_"), *(value for _, value in sorted(sample.labels.items()))): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def hold(each, reason=Reason.AT_MAX):
+    return Step(each.job.key, each.job.replicas, each.job.replicas, reason)
+
+
+def look(metrics, *jobs, queues=None, starts=None, steps=None):
+    told = [hold(each, Reason.NEEDS_MORE if each.waits else Reason.AT_MAX) for each in jobs]
+    metrics.seen(world([8, 8], *jobs, queues=queues), told if steps is None else steps, starts)
+
+
+def grown(name="a", **more):
+    """Two workers of the min and three above it, of two GPUs each."""
+    return seen(job(name, least=2, most=8, replicas=5, gpus=2, **more), rows=[0, 0, 0, 0, 1])
+
+
+def short(name="w", least=4, **more):
+    """Nothing of it runs."""
+    return seen(job(name, least=least, **more))
+
+
+def test_promtool_accepts_the_page(metrics):
+    promtool = cache.binary("promtool")
+    waiting = short()
+    look(metrics, grown(), waiting, starts={waiting.job.key: (1.0, 2.0, 3.0)})
+    metrics.became(Step(grown().job.key, 5, 2, Reason.IDLE_ROOM), "Written")
+    told = subprocess.run([promtool, "check", "metrics"], input=metrics.page(), capture_output=True, timeout=30)
+    assert (told.returncode, told.stdout + told.stderr) == (0, b"")
+
+
+@pytest.mark.contract("CS-12", "VE-06", "VE-08", "VE-12", "VE-13")
+def test_a_queue_is_told_in_full(metrics):
+    look(metrics, grown(), short(), queues={"q": {"limit": 12, "deserved": 4}, "idle": {"limit": 3}})
+    assert (
+        samples(metrics).items()
+        >= {
+            ("queue_gpus", "q", "limit"): 12,
+            ("queue_gpus", "q", "deserved"): 4,
+            ("queue_gpus", "q", "used"): 10,
+            ("queue_gpus", "q", "free"): 2,
+            ("queue_gpus", "idle", "free"): 3,
+            ("queue_jobs", "q", "runs"): 1,
+            ("queue_jobs", "q", "waits"): 1,
+            ("queue_jobs", "idle", "waits"): 0,
+            ("queue_worker_gpus", "min", "q"): 4,
+            ("queue_worker_gpus", "elastic", "q"): 6,
+            ("queue_worker_gpus", "elastic", "idle"): 0,
+            ("queue_lacking_gpus", "q"): 4,
+            ("queue_reasons", "q", "NeedsMore"): 1,
+            ("queue_reasons", "q", "AtMax"): 1,
+            ("queue_jobs_left_out", "q"): 0,
+        }.items()
+    )
+
+
+def test_a_queue_without_a_limit_has_nothing_free_to_tell(metrics):
+    look(metrics, grown())
+    found = samples(metrics)
+    assert found["queue_gpus", "q", "used"] == 10
+    assert not {("queue_gpus", "q", "free"), ("queue_gpus", "q", "limit")} & found.keys()
+
+
+def test_a_queue_that_only_jobs_name_is_told_too(metrics):
+    look(metrics, grown(queue="namespace/ns"), queues={})
+    assert samples(metrics)["queue_worker_gpus", "elastic", "namespace/ns"] == 6
+
+
+def test_a_job_is_told_by_name(metrics):
+    waiting = short()
+    look(metrics, grown(), waiting, starts={waiting.job.key: (10.0, 20.0, 30.0), grown().job.key: (1.0, 1.0, 1.0)})
+    w, a = ("Job", "w", "ns"), ("Job", "a", "ns")  # kind, name, namespace: as the labels are sorted
+    found = {key: value for key, value in samples(metrics).items() if key[0].startswith("job_")}
+    assert found == {
+        ("job_gpus", *a, "min", "q"): 4,
+        ("job_gpus", *a, "elastic", "q"): 6,
+        ("job_gpus", *w, "min", "q"): 0,
+        ("job_gpus", *w, "elastic", "q"): 0,
+        ("job_reason", *a, "q", "AtMax"): 1,
+        ("job_reason", *w, "q", "NeedsMore"): 1,
+        ("job_lacking_gpus", *w, "q"): 4,
+        ("job_waiting_since_timestamp_seconds", *w, "q"): NEVER,
+        ("job_estimated_start_timestamp_seconds", "early", *w, "q"): 10,
+        ("job_estimated_start_timestamp_seconds", "likely", *w, "q"): 20,
+        ("job_estimated_start_timestamp_seconds", "late", *w, "q"): 30,
+    }
+
+
+def test_an_expected_start_stays_until_another_is_told_and_there_is_none_where_nobody_can_say(metrics):
+    waiting, name = short(), ("Job", "w", "ns", "q")
+    look(metrics, waiting, starts={waiting.job.key: (10.0, math.inf, math.inf)})
+    look(metrics, waiting)
+    found = samples(metrics)
+    assert found["job_estimated_start_timestamp_seconds", "early", *name] == 10
+    assert ("job_estimated_start_timestamp_seconds", "late", *name) not in found
+    metrics.expects({})
+    assert not [key for key in samples(metrics) if "estimated" in key[0]]
+
+
+@pytest.mark.parametrize(
+    ("waiting", "since_s"),
+    [
+        pytest.param(short("a"), NEVER, id="it never ran: since it was made"),
+        pytest.param(
+            replace(short("a", least=2), workers=(Worker(0, 0, since_s=1.0), Worker(1, None, since_s=77.0))),
+            77.0,
+            id="it lost a worker: since the one in its place was made",
+        ),
+        pytest.param(
+            replace(short("a", least=2), workers=(Worker(0, 0, since_s=1.0),)),
+            NOW_S + 50,
+            id="it lost a worker, and nobody has made another: since it was seen",
+        ),
+        pytest.param(short("a", created="yesterday"), NOW_S + 50, id="nobody knows: since it was seen"),
+    ],
+)
+def test_it_is_told_since_when_a_job_waits(metrics, clock, waiting, since_s):
+    for _ in range(2):  # what is known by sight stays
+        look(metrics, waiting)
+        clock.now_s += 5
+    assert samples(metrics)["job_waiting_since_timestamp_seconds", "Job", "a", "ns", "q"] == since_s
+
+
+def test_a_suspended_job_waits_for_nobody(metrics):
+    look(metrics, short("s", life=Life.SUSPENDED))
+    found = samples(metrics)
+    assert [found["queue_jobs", "q", state] for state in ("suspended", "waits", "runs")] == [1, 0, 0]
+    assert found["queue_lacking_gpus", "q"] == 0
+    assert not [key for key in found if "waiting_since" in key[0]]
+
+
+def test_jobs_are_told_up_to_a_bound_those_that_wait_and_the_largest_first_and_no_queue_hides_another(metrics):
+    crowd = [seen(job(f"r{at:03}", least=1, replicas=1 + at % 4), rows=[0] * (1 + at % 4)) for at in range(300)]
+    small = [seen(job(f"s{at}", queue="p"), rows=[0]) for at in range(5)]
+    look(metrics, *crowd, short("w"), *small, queues={"q": {}, "p": {}})
+    found = samples(metrics)
+    told = [key for key in found if key[0] == "job_reason"]
+    assert len(told) == MOST_JOBS
+    assert {key[2] for key in told} >= {"w", *(f"s{at}" for at in range(5))}
+    sizes = {each.job.key.name: len(each.workers) for each in crowd}
+    left = sizes.keys() - {key[2] for key in told}
+    assert max(sizes[name] for name in left) <= min(sizes[key[2]] for key in told if key[2] in sizes)
+    assert found["queue_jobs_left_out", "q"] == 301 + 5 - MOST_JOBS == len(left)
+    assert found["queue_jobs_left_out", "p"] == 0
+    assert found["queue_jobs", "q", "runs"] == 300
+
+
+def test_time_is_lent_as_long_as_workers_above_the_min_run(metrics, clock):
+    look(metrics, grown())  # six GPUs
+    clock.now_s += 10
+    assert samples(metrics)["queue_elastic_gpu_seconds_total", "q"] == 60
+    clock.now_s += 10
+    look(metrics, seen(job("a", least=2, most=8, replicas=3, gpus=2), rows=[0, 0, 0]))  # two of them are left
+    clock.now_s += 5
+    assert samples(metrics)["queue_elastic_gpu_seconds_total", "q"] == 130
+
+
+def test_only_who_leads_tells_of_queues_and_lends(metrics, clock):
+    look(metrics, grown())
+    clock.now_s += 10
+    metrics.leading.set(0)
+    clock.now_s += 1000
+    found = samples(metrics)
+    assert not {key for key in found if key[0] in ("queue_gpus", "queue_jobs", "job_gpus", "lender_sight_age_seconds")}
+    assert found["queue_elastic_gpu_seconds_total", "q"] == 60
+    metrics.leading.set(1)
+    look(metrics, grown())
+    clock.now_s += 1
+    assert samples(metrics)["queue_elastic_gpu_seconds_total", "q"] == 66
+
+
+def test_every_count_of_a_queue_begins_with_nought(metrics):
+    look(metrics, grown(), queues={"q": {}, "idle": {}})
+    found = samples(metrics)
+    for queue in ("q", "idle"):
+        assert found["queue_elastic_gpu_seconds_total", queue] == 0
+        assert found["queue_restart_gpu_seconds_total", queue] == 0
+        assert found["queue_resized_gpus_total", "grow", queue] == 0
+        assert found["lender_changes_total", "shrink", "Written", queue, "MakesRoom"] == 0
+
+
+def test_a_change_that_was_written_is_told_with_what_it_cost(metrics):
+    look(metrics, grown())
+    metrics.became(Step(grown().job.key, 3, 5, Reason.MAKES_ROOM), "Written")
+    metrics.became(Step(grown().job.key, 8, 5, Reason.IDLE_ROOM), "Refused")
+    found = samples(metrics)
+    assert found["lender_changes_total", "shrink", "Written", "q", "MakesRoom"] == 1
+    assert found["lender_changes_total", "grow", "Refused", "q", "IdleRoom"] == 1
+    assert found["queue_resized_gpus_total", "shrink", "q"] == 4
+    assert found["queue_resized_gpus_total", "grow", "q"] == 0
+    assert found["queue_restart_gpu_seconds_total", "q"] == 3 * 2 * 60  # three workers of two GPUs go on, a minute late
+
+
+def test_a_change_as_a_job_starts_costs_nothing(metrics):
+    look(metrics, grown())
+    metrics.became(Step(grown().job.key, 8, 5, Reason.IDLE_ROOM, at_start=True), "Written")
+    found = samples(metrics)
+    assert found["queue_resized_gpus_total", "grow", "q"] == 6
+    assert found["queue_restart_gpu_seconds_total", "q"] == 0
+
+
+def test_what_is_only_meant_is_counted_once_while_it_stays_the_same(metrics):
+    grow = Step(grown().job.key, 8, 5, Reason.IDLE_ROOM)
+    for steps in ([grow], [grow], [hold(grown())], [grow]):
+        look(metrics, grown(), steps=steps)
+        for step in steps:
+            if step.changes:
+                metrics.became(step, "DryRun")
+    found = samples(metrics)
+    assert found["lender_changes_total", "grow", "DryRun", "q", "IdleRoom"] == 2
+    assert found["queue_resized_gpus_total", "grow", "q"] == 0
+
+
+def test_what_is_seen_grows_old_between_looks(metrics, clock):
+    look(metrics, grown())
+    clock.now_s += 7
+    found = samples(metrics)
+    assert found["lender_sight_age_seconds",] == 7
+    assert found["lender_last_look_timestamp_seconds",] == NOW_S + 50
+
+
+def test_a_job_that_is_gone_leaves_no_series(metrics):
+    look(metrics, grown(), short())
+    look(metrics, grown(), queues={"q": {}})
+    assert not [key for key in samples(metrics) if key[0].startswith("job_") and "w" in key]
+
+
+def test_times_of_jobs_are_read_as_kubernetes_writes_them(metrics):
+    look(metrics, short("w", created=rfc3339(123_456)))
+    assert samples(metrics)["job_waiting_since_timestamp_seconds", "Job", "w", "ns", "q"] == 123_456

@@ -1,0 +1,128 @@
+"""A yard with lenders on it, and Volcano Jobs submitted to it: for whatever wants to see the program at work."""
+
+import asyncio
+import sys
+from contextlib import asynccontextmanager
+
+from turnout.simulator.cluster.kubelet import Pace
+from turnout.simulator.cluster.node_builder import places
+from turnout.simulator.cluster.runtime.local_cluster import yard
+from turnout.simulator.cluster.runtime.scheduler_loop import Settings
+
+JOBS = "/apis/batch.volcano.sh/v1alpha1/namespaces/default/jobs"
+PODS = "/api/v1/namespaces/default/pods"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/turnout-system/leases"
+
+
+def manifest(name, least, most=None, size=None, gpus=1, notes=None):
+    """A Volcano Job of one task, its defaults written out: its webhook lets nothing but sizes change."""
+    asked = {"nvidia.com/gpu": str(gpus)}
+    container = {"name": "m", "image": "i", "resources": {"limits": asked, "requests": asked}}
+    template = {"spec": {"containers": [container], "restartPolicy": "OnFailure"}}
+    task = {"name": "w", "replicas": size or least, "minAvailable": least, "template": template}
+    meta = {"name": name, "annotations": {"turnout.dev/max-workers": str(most or least), **(notes or {})}}
+    head = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": meta}
+    return {**head, "spec": {"minAvailable": least, "tasks": [task]}}
+
+
+class Cluster:
+    """A yard with a lender, and Volcano Jobs submitted to it."""
+
+    def __init__(self, made, kubeconfig):
+        self.made, self.api, self.kubeconfig = made, made.api, kubeconfig
+        self.lenders, self.readers, self.said, self.news = [], [], [], asyncio.Condition()
+
+    async def lender(self, *flags):
+        """Start one more lender; what it says is kept."""
+        child = await asyncio.create_subprocess_exec(
+            *(
+                sys.executable,
+                "-m",
+                "turnout.autoscaler",
+                "--kubeconfig",
+                str(self.kubeconfig),
+                "--metrics-bind",
+                "127.0.0.1:0",
+            ),
+            *flags,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        self.lenders.append(child)
+        self.readers.append(asyncio.create_task(self._read(child.stderr)))
+        return child
+
+    async def _read(self, stream):
+        async for line in stream:
+            async with self.news:
+                self.said.append(line.decode())
+                self.news.notify_all()
+
+    async def says(self, text):
+        """Wait until a lender has said something."""
+        async with asyncio.timeout(30), self.news:
+            await self.news.wait_for(lambda: any(text in line for line in self.said))
+
+    async def told(self, job, reason, message):
+        """Wait for an Event on a job."""
+        async with asyncio.timeout(30):
+            async for word, now in self.api.changes("/api/v1/namespaces/default/events"):
+                event = now.obj
+                if word != "SYNCED" and (event["involvedObject"]["name"], event["reason"]) == (job, reason):
+                    assert event["message"] == message
+                    return
+
+    async def end(self):
+        """Nothing of it is left behind."""
+        for child in self.lenders:
+            if child.returncode is None:
+                child.kill()
+            await child.wait()
+        await asyncio.gather(*self.readers)
+
+    async def submit(self, name, *size, **more):
+        await self.api.call("POST", JOBS, manifest(name, *size, **more))
+
+    async def apply(self, name, *size, **more):
+        """Apply a manifest to what is there, as kubectl does it client side."""
+        made = manifest(name, *size, **more)
+        await self.api.call("PATCH", f"{JOBS}/{name}", made, "application/merge-patch+json")
+
+    async def until(self, **wanted):
+        """Wait until exactly so many pods of each job run, and no other pod is there."""
+        await self.until_phases({(name, "Running"): count for name, count in wanted.items() if count})
+
+    async def until_phases(self, wanted):
+        """Wait until the pods are exactly these. wanted: (job, phase) -> number."""
+        found, seen = {}, {}
+        try:
+            async with asyncio.timeout(30):
+                async for word, now in self.api.changes(PODS):
+                    if word != "SYNCED":
+                        name = now.obj["metadata"]["name"]
+                        found.pop(name, None)
+                        if word != "DELETED":
+                            found[name] = now.obj["status"]["phase"]
+                    seen = {}
+                    for name, phase in found.items():
+                        key = name.split("-")[0], phase
+                        seen[key] = seen.get(key, 0) + 1
+                    if seen == wanted:
+                        return
+        except TimeoutError:
+            raise AssertionError(f"{seen}, not {wanted}\n{''.join(self.said)}") from None
+
+
+@asynccontextmanager
+async def lending_yard(folder):
+    """Eight GPUs on two nodes, and nothing of it left behind. folder: where its kubeconfig goes."""
+    config = folder / "kubeconfig"
+    async with yard(config, pace=Pace(pull_s=0.01, stop_s=0.01)) as made:
+        await made.add_nodes(places(2), 4)
+        await made.run_jobs()
+        made.schedule(Settings(backoff_s=(0.05, 0.2)))
+        await made.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": "turnout-system"}})
+        told = Cluster(made, config)
+        try:
+            yield told
+        finally:
+            await told.end()

@@ -1,0 +1,82 @@
+"""A cluster of nodes that a plan is carried out on, as the API server would show it to a leader that has just begun."""
+
+from __future__ import annotations
+
+import json
+
+from turnout.autoscaler.node_faults import model
+from turnout.autoscaler.node_faults.cache import FaultReportCache
+from turnout.autoscaler.node_faults.model import Rules
+from turnout.autoscaler.node_faults.taint_policy import judge
+from turnout.kube import labels
+from turnout.kube.nodes import fault_report
+from turnout.kube.nodes.fault_report import Kind, Verdict, moment
+from turnout.kube.objects import Node, NodeSpec, NodeStatus, ObjectMeta, OwnerReference, Pod, PodSpec, Taint
+
+GPU = "nvidia.com/gpu"
+START_S = 1_800_000_000.0
+
+
+class Cluster:
+    """Nodes n0, n1, … with GPUs. now_s: is moved by hand."""
+
+    def __init__(self, nodes=20, gpus=8, **rules):
+        self.rules, self.now_s = Rules(**rules), START_S
+        self.tainted, self.notes, self.gpus = set(), {}, {f"n{at}": gpus for at in range(nodes)}
+        self.pods = {}
+        self.words = []
+
+    def says(self, pod, there, kind=Kind.FAULTY, *, owner=None, ago_s=0.0, text=None, **more):
+        """A pod that the API server has bound to this node says so."""
+        told = Verdict(kind, moment(self.now_s - ago_s), 1, "w0", **more)
+        notes = {labels.NODE_VERDICT: fault_report.write(told) if text is None else text}
+        owners = [OwnerReference(uid=owner, controller=True)] if owner else None
+        meta = ObjectMeta(pod, "team", f"uid-{pod}", annotations=notes, owner_references=owners)
+        self.pods[pod] = Pod(metadata=meta, spec=PodSpec(node_name=there))
+        return self
+
+    def node(self, name):
+        meta = ObjectMeta(name, uid=f"uid-{name}", annotations=self.notes.get(name))
+        taints = [Taint(self.rules.key, "true", "NoSchedule")] if name in self.tainted else None
+        return Node(meta, NodeSpec(taints=taints), NodeStatus(allocatable={GPU: str(self.gpus[name])}))
+
+    def ward(self):
+        """All of it, seen for the first time."""
+        ward = FaultReportCache(self.rules.key, GPU)
+        for name in self.gpus:
+            ward.put_node(self.node(name))
+        for pod in self.pods.values():
+            ward.put_pod(pod)
+        return ward
+
+    def plan(self):
+        return judge(self.ward().seen({}), self.rules, self.now_s)
+
+    def look(self, after_s=0.0):
+        """A leader that knows nothing but what the cluster shows decides, and does it."""
+        self.now_s += after_s
+        plan = self.plan()
+        for step in plan.steps:
+            (self.tainted.add if step.taints else self.tainted.discard)(step.node)
+            self.notes[step.node] = {labels.NODE_RECORD: model.write(step.record)} if step.record else {}
+        self.words += [(each.claim.node, each.word.value) for each in plan.passed_over]
+        self.words += [(step.node, step.word.value) for step in plan.steps]
+        return plan
+
+    def record(self, name):
+        text = (self.notes.get(name) or {}).get(labels.NODE_RECORD)
+        return text and model.read(text)
+
+    def free(self, name):
+        """As kubectl taint does it."""
+        self.tainted.discard(name)
+        return self
+
+    def last(self):
+        return self.words[-1] if self.words else None
+
+
+def garbage(**change):
+    """A verdict with something in it that is none."""
+    told = json.loads(fault_report.write(Verdict(Kind.FAULTY, moment(START_S), 1, "w0")))
+    return json.dumps({**told, **change})

@@ -1,0 +1,229 @@
+"""The one way in which a node is changed: gated by dry run and by the Lease, and valid for what was decided on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from tests.autoscaler.controller.test_event_recorder import Recorder
+from tests.autoscaler.node_faults.fault_report_cache import GPU, Cluster
+from tests.kube.world import ManualClock
+from turnout.autoscaler.controller.event_recorder import NodeTeller
+from turnout.autoscaler.controller.metrics import Metrics
+from turnout.autoscaler.controller.taint_writer import SHOWN_WITHIN_S, TaintWriter
+from turnout.autoscaler.node_faults import model
+from turnout.autoscaler.node_faults.model import State
+from turnout.autoscaler.settings import Settings, settings
+from turnout.kube import labels
+from turnout.kube.cli_flags import BadSetting
+from turnout.kube.client.apply import MERGE
+from turnout.kube.errors import Conflict, Forbidden, NotFound
+from turnout.kube.nodes.fault_report import Kind, moment
+
+
+class Api:
+    """Nodes as the API server has them. error: raised by each write."""
+
+    def __init__(self, cluster, error=None):
+        self.nodes = {name: raw(cluster, name) for name in cluster.gpus}
+        self.error, self.asked = error, []
+
+    async def get(self, path):
+        self.asked.append("get")
+        return json.dumps(self.nodes[path.rsplit("/", 1)[1]]).encode()
+
+    async def patch(self, path, body, content_type, field_manager):
+        assert content_type == MERGE
+        self.asked.append("patch")
+        if self.error is not None:
+            raise self.error
+        node = self.nodes[path.rsplit("/", 1)[1]]
+        if body["metadata"]["resourceVersion"] != node["metadata"]["resourceVersion"]:
+            raise Conflict("PATCH", path, 409, "changed")
+        notes = {**node["metadata"]["annotations"], **body["metadata"]["annotations"]}
+        node["metadata"]["annotations"] = {key: value for key, value in notes.items() if value is not None}
+        node["metadata"]["resourceVersion"] += "1"
+        node["spec"].update(body.get("spec", {}))
+        return b"{}"
+
+    def keys(self, name):
+        return [taint["key"] for taint in self.nodes[name]["spec"]["taints"] or ()]
+
+
+def raw(cluster, name):
+    made = cluster.node(name)
+    meta = {
+        "name": name,
+        "uid": made.metadata.uid,
+        "resourceVersion": "1",
+        "annotations": made.metadata.annotations or {},
+    }
+    theirs = [{"key": "team", "value": "a", "effect": "NoSchedule", "timeAdded": "2027-01-01T00:00:00Z"}]
+    ours = [{"key": labels.FAULTY, "value": "true", "effect": "NoSchedule"}] if name in cluster.tainted else []
+    return {"metadata": meta, "spec": {"taints": theirs + ours}}
+
+
+HEARD = model.write(model.Record(State.CLEARED, moment(0), moment(0)))
+
+
+class Warded:
+    """A warden of a cluster, and all that it has told."""
+
+    def __init__(self, cluster, error=None, leads=True, dry_run=False):
+        self.cluster, self.api, self.ward = cluster, Api(cluster, error), cluster.ward()
+        self.clock, self.recorder, self.metrics = ManualClock(), Recorder(), Metrics(GPU)
+        tells = NodeTeller(self.recorder, cluster.rules, self.metrics)
+        args = (self.api, self.ward, cluster.rules, lambda: leads, tells, self.clock, asyncio.Event(), dry_run)
+        self.warden = TaintWriter(*args)
+
+    async def look(self, after_s=0.0):
+        self.clock.now_s += after_s
+        self.cluster.now_s += after_s
+        return await self.warden.look(self.cluster.now_s)
+
+    def count(self, word, outcome):
+        return self.metrics.registry.get_sample_value(
+            "turnout_node_changes_total", {"reason": word, "outcome": outcome}
+        )
+
+
+@pytest.mark.asyncio
+async def test_a_taint_is_put_beside_those_of_others_and_told_on_the_node_and_on_the_pod():
+    warded = Warded(Cluster().says("w2", "n3", cause="compute_failed", why="it failed"))
+    assert await warded.look() == 1
+    assert warded.api.keys("n3") == ["team", labels.FAULTY]
+    assert warded.api.nodes["n3"]["spec"]["taints"][0]["timeAdded"], "theirs stays to the last field"
+    record = model.read(warded.api.nodes["n3"]["metadata"]["annotations"][labels.NODE_RECORD])
+    assert record.state is State.TAINTED
+    assert [told[:4] for told in warded.recorder.told] == [
+        ("Node", "n3", "Warning", "NodeTainted"), ("Pod", "w2", "Warning", "NodeTainted"),
+    ]  # fmt: skip
+    assert "team/w2 says compute_failed: it failed (until " in warded.recorder.told[0][4]
+    assert warded.count("NodeTainted", "Written") == 1
+
+
+@pytest.mark.contract("DL-82")
+@pytest.mark.asyncio
+async def test_the_taint_has_the_key_that_the_admin_has_chosen_and_goes_once_the_node_has_recovered():  # DL-82
+    rules = settings(["--act", "--taint-nodes", "--taint-key", "example.com/broken"]).rules()
+    warded = Warded(Cluster(key=rules.key).says("w2", "n3"))
+    await warded.look()
+    assert warded.api.keys("n3") == ["team", "example.com/broken"]
+    healed = warded.cluster
+    healed.tainted, healed.notes["n3"] = {"n3"}, warded.api.nodes["n3"]["metadata"]["annotations"]
+    healed.now_s += 10
+    again = Warded(healed.says("other", "n3", Kind.FINE, members=2))
+    again.api.nodes["n3"] = {**warded.api.nodes["n3"], "metadata": again.api.nodes["n3"]["metadata"]}
+    await again.look()
+    assert again.api.keys("n3") == ["team"]
+
+
+@pytest.mark.parametrize(
+    ("how", "outcome", "asked"),
+    [
+        pytest.param({"dry_run": True}, "DryRun", [], id="a dry run asks nobody, and tells once"),
+        pytest.param({"leads": False}, "NotLeading", ["get", "get"], id="who leads no longer writes nothing"),
+    ],
+)
+@pytest.mark.asyncio
+async def test_who_may_not_write_does_not(how, outcome, asked):
+    warded = Warded(Cluster().says("w2", "n3"), **how)
+    assert [await warded.look(), await warded.look(after_s=1)] == [0, 0]
+    assert warded.api.asked == asked
+    assert warded.count("NodeTainted", outcome) == max(len(asked), 1)
+    assert warded.recorder.told == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda node: node["metadata"].update(uid="another"), id="it is another node of that name"),
+        pytest.param(lambda node: node["spec"]["taints"].append({"key": labels.FAULTY}), id="somebody has tainted it"),
+        pytest.param(
+            lambda node: node["metadata"]["annotations"].update({labels.NODE_RECORD: HEARD}), id="it has a record"
+        ),
+    ],
+)
+@pytest.mark.asyncio
+async def test_a_node_that_is_not_as_it_was_decided_on_is_left_as_it_is(change):
+    warded = Warded(Cluster().says("w2", "n3"))
+    change(warded.api.nodes["n3"])
+    assert await warded.look() == 0
+    assert warded.api.asked == ["get"]
+    assert warded.count("NodeTainted", "Overtaken") == 1
+
+
+@pytest.mark.asyncio
+async def test_what_is_refused_is_tried_again_less_and_less_often():
+    warded = Warded(Cluster(fresh_s=1e6).says("w2", "n3"), error=Forbidden("PATCH", "/n3", 403, "no"))
+    tries = []
+    for _ in range(40):
+        before = len(warded.api.asked)
+        await warded.look(after_s=1)
+        tries.append(len(warded.api.asked) > before)
+    assert tries[:5] == [True, True, False, True, False]
+    assert sum(tries) < 8
+    warded.api.error = None
+    await warded.look(after_s=60)
+    assert warded.api.keys("n3") == ["team", labels.FAULTY]
+
+
+@pytest.mark.parametrize("error", [Conflict("PATCH", "/n3", 409, "changed"), NotFound("PATCH", "/n3", 404, "gone")])
+@pytest.mark.asyncio
+async def test_what_somebody_else_has_changed_is_looked_at_anew_at_once(error):
+    warded = Warded(Cluster().says("w2", "n3"), error=error)
+    await warded.look()
+    assert warded.count("NodeTainted", "Overtaken") == 1
+    warded.api.error = None
+    assert await warded.look() == 1
+
+
+@pytest.mark.asyncio
+async def test_what_was_written_counts_before_the_watch_has_shown_it():
+    """Else two looks in one moment would taint two nodes where one may be."""
+    cluster = Cluster(10).says("w2", "n3").says("w4", "n5")
+    warded = Warded(cluster)
+    assert await warded.look() == 1
+    assert await warded.look(after_s=1) == 0
+    tainted = [name for name in cluster.gpus if labels.FAULTY in warded.api.keys(name)]
+    assert len(tainted) == 1
+    await warded.look(after_s=SHOWN_WITHIN_S)
+    assert warded.count("NodeTainted", "Written") == 1
+    assert warded.count("NodeTainted", "Overtaken") == 1, "by then the node itself says that it is tainted"
+
+
+@pytest.mark.asyncio
+async def test_where_nodes_stand_is_counted_and_what_is_passed_over_is_told_once():
+    cluster = Cluster(20).says("w2", "n3", Kind.SLOW)
+    cluster.tainted.add("n7")
+    warded = Warded(cluster)
+    for _ in range(3):
+        await warded.look(after_s=1)
+
+    def value(name, **of):
+        return warded.metrics.registry.get_sample_value(name, of)
+
+    counts = {what: value("turnout_judged_nodes", what=what) for what in ("tainted", "most", "gpus", "on_trial")}
+    assert counts == {"tainted": 1, "most": 2, "gpus": 20, "on_trial": 0}
+    assert value("turnout_node_verdicts_passed_over_total", reason="OnlySlow") == 1
+    assert [told[:4] for told in warded.recorder.told] == [("Pod", "w2", "Warning", "OnlySlow")]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"taint_key": "not a key"}, {"taint_key": "a/b/c"}, {"taint_share": 0.0}, {"taint_share": 1.1},
+        {"taint_verdicts": 0}, {"taint_verdicts": 9}, {"taint_s": 0.0}, {"taint_s": float("nan")},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_rule_that_cannot_be_kept_is_refused(wrong):
+    with pytest.raises(BadSetting, match=next(iter(wrong)).replace("_", "-")):
+        Settings(**wrong)
+
+
+def test_the_flags_make_the_rules():
+    rules = settings(["--taint-share", "0.2", "--taint-verdicts", "2", "--taint-s", "60", "--taint-slow"]).rules()
+    assert (rules.key, rules.share, rules.verdicts, rules.taint_s, rules.slow) == (labels.FAULTY, 0.2, 2, 60, True)

@@ -1,0 +1,160 @@
+"""What is seen beside jobs: the map, what pods report, what an admin says, PriorityClasses, nodes that are lost."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.autoscaler.test_cache import job, node, pod
+from tests.autoscaler.world import GPU, shape
+from tests.support.examples import scaled
+from turnout.autoscaler.cache import Cache
+from turnout.autoscaler.capacity import Capacity
+from turnout.autoscaler.decide import decide
+from turnout.autoscaler.model import AdminOverride, Policy, Reason
+from turnout.autoscaler.observe import admin_override
+from turnout.autoscaler.observe.switch_map import switches
+from turnout.autoscaler.scaling.quota import Quota
+from turnout.autoscaler.scaling.reservations import CapacityRequest, Reservations
+from turnout.jobs.kinds.registry import KINDS
+from turnout.kube import labels
+from turnout.kube.objects import Node, NodeCondition, NodeStatus, ObjectMeta
+from turnout.topology.fabric import build
+from turnout.topology.model import Ask, Entry, Placement
+from turnout.topology.plan import plan
+from turnout.topology.sources.accept import draw
+
+MAP = {"topology_config": "asw1 psw1 a\nasw1 psw1 b\nasw2 psw1 c\n"}
+
+
+@pytest.fixture
+def view():
+    made = Cache(KINDS)
+    made.put_job("Job", job())
+    return made
+
+
+def only(view, now_s=0.0):
+    (seen,) = view.observation(now_s).jobs
+    return seen.job
+
+
+# The map.
+
+
+def test_each_node_is_under_its_switches_and_a_stranger_under_none(view):
+    for name in ("a", "b", "c", "stranger"):
+        view.put_node(node(name))
+    view.use_map(draw(MAP).fabric)
+    leaves, spines = (tier.tolist() for tier in view.observation(0.0).room.switches[:2])
+    assert (leaves[0] == leaves[1] != leaves[2], leaves[3]) == (True, -1)
+    assert len(set(spines[:3])) == 1
+
+
+@settings(max_examples=scaled(200), deadline=None)
+@given(
+    st.lists(st.integers(0, 8), min_size=1, max_size=12),
+    st.lists(st.integers(0, 3), min_size=12, max_size=12),
+    st.integers(1, 8),
+    st.integers(1, 2),
+)
+def test_a_gang_fits_under_a_switch_where_the_planner_places_it(rooms, leaves, pods, tier):
+    """The lender counts on no room that the adviser would not give: turnout.topology.plan is the judge."""
+    names = [f"h{at}" for at in range(len(rooms))]
+    fabric = build(Entry(name, (f"s{leaf % 2}", f"l{leaf}"), 0) for name, leaf in zip(names, leaves, strict=False))
+    at = [rooms[names.index(host)] for host in fabric.hosts]
+    placed = plan(fabric, np.array(at, np.int32), Ask(pods, pods, pods, widest_tier=tier))
+    one = shape(1)
+    room = Capacity(
+        (GPU, "pods"),
+        np.array([[gpus, 110] for gpus in rooms], dtype=np.int64),
+        {one: np.array([1, 1], dtype=np.int64)},
+        {one: np.ones(len(rooms), dtype=bool)},
+        switches(fabric, [node(name) for name in names]),
+    )
+    assert Reservations(room, Quota({})).fits(CapacityRequest("q", [(one, pods)], tier)) is isinstance(
+        placed, Placement
+    )
+
+
+# What pods report.
+
+
+def test_a_curve_is_learnt_from_what_pods_report_and_kept_on_the_job(view):
+    view.put_pod(pod(0, **{labels.STEP_SECONDS: "2:0.5"}))
+    assert only(view).curve == ((2, 2.0),)
+    view.put_job("Job", job(**{labels.MEASURED: "1:1.0,2:9.0"}))
+    assert only(view).curve == ((1, 1.0), (2, 2.0))
+
+
+@pytest.mark.parametrize("text", ["fast", "2:0", "2:-1", "0:1", "2:nan", "2", ""])
+def test_a_report_that_cannot_be_read_is_none(view, text):
+    view.put_pod(pod(0, **{labels.STEP_SECONDS: text}))
+    assert only(view).curve == ()
+
+
+def test_what_the_owner_says_counts_before_what_pods_report(view):
+    view.put_job("Job", job(**{labels.CURVE: "1:1,2:1.1"}))
+    view.put_pod(pod(0, **{labels.STEP_SECONDS: "2:0.5"}))
+    assert only(view).curve == ((1, 1.0), (2, 1.1))
+
+
+# What an admin says.
+
+
+@pytest.mark.parametrize(
+    ("data", "now_s", "reason"),
+    [
+        ({}, 0.0, Reason.NO_FREE_ROOM),
+        (admin_override.written(AdminOverride.PAUSE), 0.0, Reason.ALL_PAUSED),
+        (admin_override.written(AdminOverride.PAUSE, "1970-01-01T00:10:00Z"), 599.0, Reason.ALL_PAUSED),
+        (admin_override.written(AdminOverride.PAUSE, "1970-01-01T00:10:00Z"), 600.0, Reason.NO_FREE_ROOM),
+        ({"standing": "stop!"}, 0.0, Reason.ALL_PAUSED),
+    ],
+    ids=["nothing", "pause", "pause until then", "then it goes on", "a word that nobody knows harms least as a pause"],
+)
+def test_a_pause_of_everything(view, data, now_s, reason):
+    view.put_node(node("a", 2))
+    view.put_job("Job", job(1))
+    view.put_pod(pod(0, "a"))
+    view.put_standing(data)
+    assert [step.reason for step in decide(view.observation(now_s), Policy(), now_s)] == [reason]
+
+
+def test_a_release_takes_back_everything_that_is_lent(view):
+    view.put_node(node("a"))
+    for index in range(2):
+        view.put_pod(pod(index, "a"))
+    view.put_standing(admin_override.written(AdminOverride.RELEASE))
+    (step,) = decide(view.observation(0.0), Policy(), 0.0)
+    assert (step.workers, step.was, step.reason) == (1, 2, Reason.RELEASED)
+
+
+# PriorityClasses, and nodes that are lost.
+
+
+def test_a_priority_class_counts_before_a_number_from_0_to_100(view):
+    view.put_class("high", 1000)
+    made = job()
+    made["spec"]["template"]["spec"]["priorityClassName"] = "high"
+    view.put_job("Job", made)
+    assert only(view).order.class_value == 1000
+    view.put_class("high", 2000)
+    assert only(view).order.class_value == 2000
+    view.put_class("high", None)
+    assert only(view).order.class_value == 0
+
+
+def test_when_many_nodes_are_lost_nothing_is_changed(view):
+    for at in range(20):
+        made = node(f"n{at}")
+        if at < 10:
+            condition = NodeCondition(type="Ready", status="Unknown")
+            made = Node(ObjectMeta(name=f"n{at}"), status=NodeStatus(made.status.allocatable, conditions=[condition]))
+        view.put_node(made)
+    assert view.observation(0.0).unready == 0.5
+    assert decide(view.observation(0.0), Policy(), 0.0)[0].reason is Reason.NODES_UNREADY
+    view.put_node(node("n0"))
+    view.put_node(node("n1"))
+    view.drop_node("n2")
+    assert decide(view.observation(0.0), Policy(), 0.0)[0].reason is not Reason.NODES_UNREADY

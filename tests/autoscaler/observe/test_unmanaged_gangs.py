@@ -1,0 +1,138 @@
+"""Gangs of kinds that we do not know: they wait, and are served, and nobody resizes them. XD-03."""
+
+import msgspec
+import pytest
+
+from tests.autoscaler.test_cache import job as indexed
+from turnout.autoscaler.cache import Cache
+from turnout.autoscaler.decide import decide
+from turnout.autoscaler.model import Policy, Reason
+from turnout.autoscaler.observe import unmanaged_gangs
+from turnout.jobs.gang import Dialect
+from turnout.jobs.kinds.registry import KINDS
+from turnout.kube import labels
+from turnout.kube.objects import Node, Pod
+
+GPU = "nvidia.com/gpu"
+
+
+def node(name, gpus=4):
+    return msgspec.convert(
+        {"metadata": {"name": name}, "status": {"allocatable": {GPU: str(gpus), "pods": "110"}}}, Node
+    )
+
+
+def pod(name, gpus=1, node=None, gang=None, owner=None, **notes):
+    limits = {GPU: str(gpus)} if gpus else {"cpu": "1"}
+    meta = {"name": name, "namespace": "ns", "uid": name, "annotations": notes, "labels": {}}
+    if gang:
+        meta["annotations"][labels.VOLCANO_GROUP] = gang
+    if owner:
+        meta["ownerReferences"] = [{"kind": "Job", "name": "j", "uid": owner, "controller": True}]
+    spec = {"containers": [{"name": "m", "resources": {"limits": limits}}], "nodeName": node or ""}
+    return msgspec.convert({"metadata": meta, "spec": spec, "status": {"phase": "Pending"}}, Pod)
+
+
+def group(name, least=2, phase="Pending", resources=None, owner=None, **spec):
+    meta = {"name": name, "namespace": "ns", "uid": f"group-{name}"}
+    if owner:
+        meta["ownerReferences"] = [{"uid": owner}]
+    told = {"minMember": least, "minResources": resources or {GPU: str(2 * least)}, **spec}
+    return unmanaged_gangs.read(Dialect.VOLCANO, {"metadata": meta, "spec": told, "status": {"phase": phase}})
+
+
+@pytest.fixture
+def view():
+    made = Cache(KINDS)
+    made.put_node(node("a"))
+    return made
+
+
+def waits(view):
+    """What waits: how many of what size, by name."""
+    found = view.observation(0.0).jobs
+    return {
+        str(each.job.key): (each.job.bounds.least - each.placed, each.job.shape.gpus()) for each in found if each.waits
+    }
+
+
+def test_a_lone_pod_waits(view):
+    view.put_pod(pod("p", 2))
+    assert waits(view) == {"Pod/ns/p": (1, 2)}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(pod("p", 0), id="one that asks for no GPU"),
+        pytest.param(pod("p", 2, node="a"), id="one that has a node"),
+        pytest.param(pod("p", 2, owner="u"), id="a worker of a job that we know"),
+    ],
+)
+def test_who_does_not_wait_here(view, other):
+    view.put_job("Job", indexed())
+    view.put_pod(other)
+    assert not [name for name in waits(view) if name.startswith("Pod")]
+
+
+def test_a_gang_waits_for_its_min_and_not_for_more(view):
+    view.strays.put_group(group("g", least=3))
+    for at, where in enumerate(["a", None, None, None]):
+        view.put_pod(pod(f"p{at}", 1, node=where, gang="g"))
+    assert waits(view) == {"PodGroup/ns/g": (2, 1)}
+    for at in (1, 2):
+        view.put_pod(pod(f"p{at}", 1, node="a", gang="g"))
+    assert waits(view) == {}
+
+
+def test_a_podgroup_waits_before_any_of_its_pods_is_there(view):
+    """Volcano creates a job's pods only once its PodGroup is Inqueue."""
+    for phase in ("Pending", "Inqueue"):
+        view.strays.put_group(group("g", phase=phase))
+        assert waits(view) == {"PodGroup/ns/g": (2, 2)}
+    view.strays.put_group(group("g", phase="Running"))
+    assert waits(view) == {}
+
+
+def test_the_podgroup_of_a_job_that_we_know_is_its_own(view):
+    view.put_job("Job", indexed())
+    view.strays.put_group(group("g", owner="u"))
+    assert "PodGroup/ns/g" not in waits(view)
+
+
+@pytest.mark.parametrize(
+    "told", [{"minMember": "two"}, {"minMember": -1}, {"minResources": {GPU: "many"}}, {"minResources": []}, {}]
+)
+def test_a_podgroup_that_cannot_be_read_says_nothing(view, told):
+    view.strays.put_group(
+        unmanaged_gangs.read(Dialect.VOLCANO, {"metadata": {"name": "g", "namespace": "ns"}, "spec": told})
+    )
+    assert waits(view) == {}
+
+
+def test_roles_of_several_shapes_wait_together(view):
+    view.put_pod(pod("p0", 1, gang="g", **{labels.KOORD_MIN: "2"}))
+    view.put_pod(pod("p1", 4, gang="g"))
+    seen = next(each for each in view.observation(0.0).jobs if each.waits)
+    assert seen.job.shape.gpus() + sum(shape.gpus() * count for shape, count in seen.job.beside) == 5
+
+
+@pytest.mark.contract("XD-03")
+def test_room_is_made_for_it_and_it_is_never_resized(view):
+    view.put_job("Job", indexed(replicas=2, **{labels.MIN_WORKERS: "1", labels.MAX_WORKERS: "8"}))
+    for at in range(2):
+        view.put_pod(pod(f"j-{at}", 2, node="a", owner="u", **{labels.JOB_INDEX: str(at)}))
+    view.put_pod(pod("p", 2))
+    steps = {str(step.key): step for step in decide(view.observation(0.0), Policy(), 1000.0)}
+    assert steps["Pod/ns/p"].reason is Reason.WAITS_FOR_ROOM
+    assert not steps["Pod/ns/p"].changes
+    shrunk = next(step for step in steps.values() if step.changes)
+    assert (shrunk.workers, shrunk.reason, str(shrunk.for_)) == (1, Reason.MAKES_ROOM, "Pod/ns/p")
+
+
+def test_what_is_gone_waits_no_more(view):
+    view.put_pod(pod("p", 2))
+    view.strays.put_group(group("g"))
+    view.drop_pod("p")
+    view.strays.drop_group(group("g").key)
+    assert waits(view) == {}

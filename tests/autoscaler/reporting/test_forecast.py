@@ -1,0 +1,277 @@
+"""When waiting jobs may start: what is told, how sure it is, and whether it comes true."""
+
+import heapq
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.autoscaler.test_laws import worlds
+from tests.autoscaler.world import NOW_S, POLICY, job, seen, world
+from tests.support.examples import scaled
+from turnout.autoscaler.decide import decide
+from turnout.autoscaler.reporting.forecast import MOST_WAITERS, Outlook, forecast
+from turnout.autoscaler.reporting.runtime_stats import KEPT, Lives, lived_s
+
+
+def told(at, lives=None, now_s=NOW_S, **more):
+    """Estimates by name, in seconds from now."""
+    found = forecast(at, decide(at, POLICY, now_s), lives or Lives(), now_s, **more)
+    return {key.name: (each.early_s - now_s, each.likely_s - now_s, each.late_s - now_s) for key, each in found.items()}
+
+
+def because(at, name, **more):
+    found = forecast(at, decide(at, POLICY, NOW_S), more.pop("lives", Lives()), NOW_S, **more)
+    return next(each.because for key, each in found.items() if key.name == name)
+
+
+def running(name, gpus=4, ran_s=1000.0, **more):
+    """A rigid job that has run for so long."""
+    made = seen(job(name, least=gpus, most=gpus, **more), [0] * gpus)
+    return replace(made, workers=tuple(replace(w, since_s=NOW_S - ran_s) for w in made.workers))
+
+
+def history(*lived, queue="q"):
+    lives = Lives()
+    for each in lived:
+        lives.add(queue, each)
+    return lives
+
+
+NEVER = (float("inf"),) * 3
+WAITS = seen(job("waits", least=4, most=4))
+
+
+def test_room_that_is_there_or_on_its_way_is_a_matter_of_seconds():
+    assert told(world([4], WAITS)) == {"waits": (0, 5, 60)}
+    lent = seen(job("a", least=1, replicas=4), [0] * 4)
+    assert told(world([4], lent, seen(job("b", least=3, most=3)))) == {"b": (0, 15, 35)}
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        pytest.param(
+            {"queues": {"q": {"limit": 3}}}, "never: its min is more than its queue may have", id="over quota"
+        ),
+        pytest.param({"queues": {"q": {"open": False}}}, "not before its queue is open again", id="closed"),
+        pytest.param({"whole": False}, "nobody can say: what is seen is not to be trusted", id="a list failed"),
+    ],
+)
+def test_what_will_not_start_by_waiting_gets_no_time_and_the_reason(more, says):
+    at = world([4], WAITS, **more)
+    assert told(at) == {"waits": NEVER}
+    assert because(at, "waits") == says
+
+
+def test_without_any_history_a_job_is_expected_to_run_as_long_again():
+    at = world([4], running("a", ran_s=1000), WAITS)
+    early, likely, late = told(at)["waits"]
+    assert 0 < early < 500 < likely < 2000 < late
+    assert "a guess" in because(at, "waits")
+
+
+def test_with_a_history_it_is_told_by_how_long_jobs_have_run():
+    at = world([4], running("a", ran_s=1000), WAITS)
+    early, likely, late = told(at, history(*range(1100, 2100, 10)))["waits"]
+    assert 100 <= early < 400 < likely < 700 < late <= 1100
+    assert "a guess" not in because(at, "waits", lives=history(*range(1100, 2100, 10)))
+
+
+def test_a_job_that_has_outlived_all_others_is_expected_to_run_as_long_again():
+    at = world([4], running("a", ran_s=5000), WAITS)
+    assert told(at, history(*[100.0] * 50))["waits"][1] > 1000
+
+
+def test_too_short_a_history_of_a_queue_is_made_up_for_by_all_queues():
+    lives = history(*[100.0] * 7)
+    assert len(lives.of("q")) == 0
+    lives.add("other", 100.0)
+    assert len(lives.of("q")) == len(lives.of("nobody's")) == 8
+
+
+def test_where_only_told_is_what_would_be_done_nobody_leaves():
+    lent = replace(running("a", ran_s=1000), job=job("a", least=1, most=4, replicas=4))
+    at = world([4], lent, WAITS)
+    assert told(at, acts=True) == {"waits": told(at, acts=True)["waits"]}
+    assert told(world([4], lent, seen(job("b", least=3, most=3))), acts=False)["b"][1] > 500
+
+
+def test_who_waits_behind_others_starts_after_them():
+    many = [seen(job("w" * number, least=4, most=4)) for number in range(1, 6)]
+    found = told(world([4], running("a"), *many), history(*range(500, 2000, 10)))
+    middles = [found["w" * number][1] for number in range(1, 6)]
+    assert middles == sorted(middles)
+    assert middles[0] < middles[4]
+
+
+def test_a_waiter_that_needs_a_whole_node_is_not_served_by_scattered_room():
+    both = [running(name, gpus=2) for name in "ab"]
+    both = [replace(each, workers=tuple(replace(w, row=row) for w in each.workers)) for row, each in enumerate(both)]
+    lives = history(*range(1100, 2100, 10))
+    either = told(world([2, 2], *both, seen(job("whole", least=1, most=1, gpus=2))), lives)["whole"]
+    never = told(world([2, 2], *both, seen(job("whole", least=1, most=1, gpus=4))), lives)["whole"]
+    assert either[2] < 1100
+    assert never[1:] == (float("inf"),) * 2
+
+
+def test_a_queue_that_stays_full_lets_nobody_in_whatever_the_nodes_have():
+    full = {"q": {"limit": 4}, "r": {}}
+    other = running("b", queue="r")
+    late = told(world([12], running("a", ran_s=1000), other, WAITS, queues=full), history(*range(5000, 6000, 10)))
+    assert late["waits"][0] >= 4000
+
+
+def test_only_so_many_are_looked_at_and_the_others_are_told_so():
+    many = [seen(job(f"w{number:03}", least=4, most=4)) for number in range(MOST_WAITERS + 3)]
+    at = world([4], running("a"), *many)
+    found = forecast(at, decide(at, POLICY, NOW_S), Lives(), NOW_S)
+    assert sum("nobody looks farther" in each.because for each in found.values()) == 3
+
+
+def test_while_the_lender_works_estimates_are_made_anew_every_ten_seconds():
+    at, outlook, asked = world([4], WAITS), Outlook(), []
+
+    def starts(now_s):
+        found = outlook.starts(at, decide(at, POLICY, now_s), lambda: asked.append(now_s) or [], now_s, acts=True)
+        return [each[0] for each in found.values()]
+
+    assert [starts(NOW_S + s) for s in (0, 9, 10, 19)] == [[NOW_S], [NOW_S], [NOW_S + 10], [NOW_S + 10]]
+    assert starts(NOW_S - 100) == [NOW_S - 100]  # a clock that was set back
+    assert asked == [NOW_S, NOW_S + 10, NOW_S - 100]
+
+
+def test_only_what_can_be_told_in_full_is_handed_on():
+    at = world([4], running("a"), WAITS, seen(job("more", least=9, most=9)))
+    found = Outlook().starts(at, decide(at, POLICY, NOW_S), list, NOW_S, acts=True)
+    assert [key.name for key in found] == ["waits"]
+
+
+@settings(max_examples=scaled(150), deadline=None)
+@given(worlds(), st.lists(st.floats(1, 1e5), max_size=20), st.booleans())
+def test_an_estimate_is_in_order_the_same_each_time_and_there_for_everybody_who_waits(at, lived, acts):
+    steps = decide(at, POLICY, NOW_S)
+    found = forecast(at, steps, history(*lived), NOW_S, acts)
+    assert found.keys() == {each.job.key for each in at.jobs if each.waits}
+    assert all(NOW_S <= each.early_s <= each.likely_s <= each.late_s for each in found.values())
+    assert found == forecast(at, steps, history(*lived), NOW_S, acts)
+
+
+@given(
+    st.lists(st.floats(0.1, 1e6), max_size=30), st.floats(0, 1e6), st.lists(st.floats(0, 0.999), min_size=2, max_size=9)
+)
+def test_a_larger_chance_is_never_a_shorter_time(lived, age, chances):
+    left = history(*lived).left_s([("q", 1)], np.array([age]), np.array(sorted(chances))[:, None])[:, 0]
+    assert (left >= 0).all()
+    assert (np.diff(left) >= -1e-6 * np.abs(left[1:])).all()
+
+
+def draw(dice, how):
+    return dice.expovariate(1 / 3600) if how == "exponential" else dice.lognormvariate(7.5, 1.2)
+
+
+def in_the_middle(dice, how, gpus=64, after_s=40_000):
+    """A cluster that has been full for hours: (ends, began, GPUs) of who runs, and how many GPUs are left over."""
+    runs, free, now_s = [], gpus, 0.0
+    while now_s < after_s:
+        asks = dice.choice([1, 2, 4, 8])
+        while asks > free:
+            now_s, _, left = heapq.heappop(runs)
+            free += left
+        free -= asks
+        heapq.heappush(runs, (now_s + draw(dice, how), now_s, asks))
+    return [(end - now_s, began - now_s, asks) for end, began, asks in runs], free
+
+
+def come_true(how, seed):
+    """What is foretold for those who wait on one cluster, and when they really start.
+
+    Who runs, runs on for as long as was drawn for it when it began, and whoever waits is started in turn as soon as
+    it fits. Nobody comes later.
+    """
+    dice, lives = random.Random(seed), Lives()
+    for _ in range(100):
+        lives.add("q", draw(dice, how))
+    runs, free = in_the_middle(dice, how)
+    jobs = [
+        running(f"r{n:02}", gpus, -began, created="2026-01-01T00:00:00Z") for n, (_, began, gpus) in enumerate(runs)
+    ]
+    asks = [free + 1 + dice.choice([0, 1, 3]), *(dice.choice([1, 2, 4, 8]) + free for _ in range(5))]
+    waits = [seen(job(f"w{n}", gpus, gpus, created=f"2026-01-02T00:00:0{n}Z")) for n, gpus in enumerate(asks)]
+    at = world([64], *jobs, *waits)
+    found = forecast(at, decide(at, POLICY, NOW_S), lives, NOW_S)
+    ends, waiting, started = [(end, gpus) for end, _, gpus in runs], dict(enumerate(asks)), []
+    heapq.heapify(ends)
+    while waiting:
+        at_s, gpus = heapq.heappop(ends)
+        free += gpus
+        for number in sorted(waiting):
+            if waiting[number] <= free:
+                free -= waiting[number]
+                heapq.heappush(ends, (at_s + draw(dice, how), waiting.pop(number)))
+                started.append((found[waits[number].job.key], NOW_S + at_s))
+    return started
+
+
+@pytest.mark.parametrize("how", ["exponential", "lognormal"])
+def test_as_many_start_by_the_late_bound_as_it_promises(how):
+    results = [each for seed in range(120) for each in come_true(how, seed)]
+    by_late = sum(real <= each.late_s for each, real in results) / len(results)
+    before_early = sum(real < each.early_s for each, real in results) / len(results)
+    by_likely = sum(real <= each.likely_s for each, real in results) / len(results)
+    assert len(results) > 400
+    assert by_late >= 0.85
+    assert before_early <= 0.15
+    assert 0.35 <= by_likely <= 0.65
+
+
+@pytest.mark.parametrize(
+    ("status", "lived"),
+    [
+        pytest.param(
+            {"startTime": "2026-01-01T00:00:00Z", "completionTime": "2026-01-01T01:00:00Z"},
+            3600,
+            id="a Job, a PyTorchJob",
+        ),
+        pytest.param(
+            {
+                "startTime": "2026-01-01T00:00:00Z",
+                "conditions": [{"type": "Failed", "status": "True", "lastTransitionTime": "2026-01-01T00:10:00Z"}],
+            },
+            600,
+            id="one that failed has no completionTime",
+        ),
+        pytest.param(
+            {
+                "state": {"phase": "Completed", "lastTransitionTime": "2026-01-01T00:02:00Z"},
+                "conditions": [
+                    {"status": "Pending", "lastTransitionTime": "2026-01-01T00:00:00Z"},
+                    {"status": "Running", "lastTransitionTime": "2026-01-01T00:01:00Z"},
+                    {"status": "Completed", "lastTransitionTime": "2026-01-01T00:02:00Z"},
+                ],
+            },
+            60,
+            id="a Volcano Job, by its phases",
+        ),
+        pytest.param({"runningDuration": "1h2m3.5s"}, 3723.5, id="a Volcano Job that says it"),
+        pytest.param({"startTime": "2026-01-01T00:00:00Z"}, None, id="one that runs"),
+        pytest.param({"conditions": [{"type": "Complete", "status": "False"}]}, None, id="nothing is known"),
+        pytest.param({"startTime": "soon", "completionTime": "later"}, None, id="no times at all"),
+        pytest.param({}, None, id="no status"),
+    ],
+)
+def test_how_long_a_job_has_run_by_its_own_status(status, lived):
+    assert lived_s({"status": status}) == lived
+
+
+def test_a_job_that_has_ended_is_counted_once_and_what_is_kept_is_bounded():
+    raw = {"status": {"runningDuration": "10s"}}
+    lives = Lives()
+    for _ in range(3):
+        lives.look([(f"u{number}", "q", raw) for number in range(KEPT)])
+    assert len(lives.of("q")) == KEPT
+    lives.look([("new", "q", {"status": {"runningDuration": "30s"}})])
+    assert (len(lives.of("q")), lives.of("q")[-1]) == (KEPT, 30.0)

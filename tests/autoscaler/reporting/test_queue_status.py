@@ -1,0 +1,143 @@
+"""What a queue's owner reads with kubectl, and what pods are marked with."""
+
+import asyncio
+import json
+
+import pytest
+
+from tests.autoscaler.world import GPU, NOW_S, POLICY, job, seen, world
+from turnout.autoscaler.controller.status_writer import MOST_MARKS, StatusWriter
+from turnout.autoscaler.decide import decide
+from turnout.autoscaler.reporting.pod_annotations import Mark, marks_of, wanted
+from turnout.autoscaler.reporting.queue_status import MOST_JOBS, name_of, pages
+from turnout.kube import labels
+from turnout.kube.errors import Conflict, Forbidden, NotFound
+
+
+def page(at):
+    told = pages(at, decide(at, POLICY, NOW_S), GPU, dry_run=False)
+    return {name: json.loads(data["status"]) for name, data in told.items()}
+
+
+def test_a_queues_page_tells_what_it_has_who_waits_and_to_whom_is_lent():
+    lent = seen(job("a", least=1, most=4, replicas=3), [0, 0, 0])
+    told = page(world([4], lent, seen(job("bb", least=5, most=5)), queues={"q": {"limit": 8, "deserved": 4}}))["q"]
+    assert told["gpus"] == {"used": 3, "limit": 8, "deserved": 4, "free": 5}
+    assert (told["jobs"], told["elasticWorkers"]) == ({"running": 1, "waiting": 1}, 2)
+    assert told["waiting"] == [{"job": "Job/ns/bb", "has": 0, "min": 5, "max": 5, "reason": "NeedsMore"}]
+    assert [(line["job"], line["has"]) for line in told["lent"]] == [("Job/ns/a", 3)]
+
+
+def test_nothing_of_it_changes_while_nothing_else_does():
+    at = world([4], seen(job("a"), [0]))
+    steps = decide(at, POLICY, NOW_S)
+    assert pages(at, steps, GPU, dry_run=True) == pages(at, decide(at, POLICY, NOW_S + 5), GPU, dry_run=True)
+
+
+def test_a_crowd_is_counted():
+    crowd = [seen(job(f"w{number:03}", least=9, most=9)) for number in range(MOST_JOBS + 7)]
+    told = page(world([4], *crowd))["q"]
+    assert (len(told["waiting"]), told["waitingLeftOut"]) == (MOST_JOBS, 7)
+
+
+@pytest.mark.parametrize("queue", ["team-a", "namespace/team-a", "Team_A", "ä", "a" * 300, "-"])
+def test_every_queue_has_a_name_of_its_own_that_the_api_server_takes(queue):
+    name = name_of(queue)
+    assert name.startswith("turnout-queue-")
+    assert len(name) <= 253
+    assert name.replace("-", "").isalnum()
+    assert name == name.lower()
+    assert name.isascii()
+    assert name != name_of(queue + "x")
+
+
+@pytest.mark.contract("VE-28", "VE-32", "VE-33", "XD-05")
+def test_the_first_goes_last_and_what_is_lent_goes_first():  # VE-32, VE-33
+    first, second, elastic = (wanted(index, 2) for index in range(3))
+    order = [int(each[labels.VOLCANO_TASK_PRIORITY]) for each in (first, second, elastic)]
+    assert order == sorted(order, reverse=True)
+    assert len(set(order)) == 3
+    assert [each[labels.VOLCANO_PREEMPTABLE] for each in (first, second, elastic)] == ["false", "false", "true"]
+    assert [each[labels.SAFE_TO_EVICT] for each in (first, second, elastic)] == ["false", "false", "true"]
+
+
+def test_only_what_is_missing_is_written_and_only_on_elastic_jobs():
+    made = seen(job("a", least=1, replicas=2), [0, 0])
+    names = [worker.name for worker in made.workers]
+    notes = {name: wanted(at, 1) for at, name in enumerate(names)}
+    assert list(marks_of(made, notes)) == []
+    del notes[names[1]][labels.SAFE_TO_EVICT]
+    assert list(marks_of(made, notes)) == [Mark("ns", names[1], ((labels.SAFE_TO_EVICT, "true"),))]
+    assert list(marks_of(seen(job("a", most=1), [0]), {})) == []
+
+
+class Store:
+    """ConfigMaps and pods, as far as they are asked for."""
+
+    def __init__(self):
+        self.there, self.refuses, self.calls = {}, None, 0
+
+    async def patch(self, path, body, content_type, field_manager):
+        await self._call()
+        if path not in self.there:
+            raise NotFound("PATCH", path, 404, "gone")
+        self.there[path] = body
+
+    async def create(self, path, body):
+        await self._call()
+        name = f"{path}/{body['metadata']['name']}"
+        if name in self.there:
+            raise Conflict("POST", path, 409, "there")
+        self.there[name] = body
+
+    async def delete(self, path):
+        await self._call()
+        if self.there.pop(path, None) is None:
+            raise NotFound("DELETE", path, 404, "gone")
+
+    async def _call(self):
+        self.calls += 1
+        await asyncio.sleep(0)
+        if self.refuses:
+            raise self.refuses
+
+
+def writer(store, told, marks=()):
+    return StatusWriter(store, "ns", None, lambda: told, lambda: marks, lambda: True)
+
+
+@pytest.mark.asyncio
+async def test_a_page_is_written_when_it_changes_and_goes_with_its_queue():
+    store, told = Store(), {"q": {"status": "1"}}
+    pages = writer(store, told)
+    await pages.round()
+    assert [body["data"] for body in store.there.values()] == [{"status": "1"}]
+    calls = store.calls
+    await pages.round()
+    assert store.calls == calls
+    told["q"] = {"status": "2"}
+    await pages.round()
+    assert [body["data"] for body in store.there.values()] == [{"status": "2"}]
+    del told["q"]
+    await pages.round()
+    assert store.there == {}
+
+
+@pytest.mark.asyncio
+async def test_what_is_refused_is_tried_again_and_stops_nobody(caplog):
+    store, told = Store(), {"q": {"status": "1"}}
+    pages = writer(store, told, [Mark("ns", "gone", (("a", "b"),))])
+    store.refuses = Forbidden("PATCH", "/x", 403, "no right")
+    with caplog.at_level("INFO"):
+        await pages.round()
+    assert {"status_not_written", "pod_not_marked"} <= {record.msg for record in caplog.records}
+    store.refuses = None
+    await pages.round()
+    assert len(store.there) == 1
+
+
+@pytest.mark.asyncio
+async def test_of_many_marks_a_round_writes_only_so_many():
+    store = Store()
+    await writer(store, {}, [Mark("ns", str(number), (("a", "b"),)) for number in range(3 * MOST_MARKS)]).round()
+    assert store.calls == MOST_MARKS

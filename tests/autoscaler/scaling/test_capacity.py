@@ -1,0 +1,86 @@
+"""Room that is counted only where it is looked at agrees with room that is counted anew each time."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.autoscaler.world import GPU
+from tests.support.examples import scaled
+from turnout.autoscaler.capacity import Capacity
+from turnout.autoscaler.model import Queue
+from turnout.autoscaler.scaling.quota import Quota
+from turnout.jobs.queues.quota_accounting import charge, holds
+from turnout.kube.pod_shape import PodShape
+
+SHAPES = [
+    PodShape(requests=((GPU, 1), ("pods", 1))),
+    PodShape(requests=((GPU, 2), ("pods", 1))),
+    PodShape(requests=(("cpu", 3), (GPU, 4), ("pods", 1))),  # needs three columns, and not every node lets it in
+]
+NAMES = ("cpu", GPU, "pods")
+TAKES = {shape: np.array([dict(shape.requests).get(name, 0) for name in NAMES], dtype=np.int64) for shape in SHAPES}
+NODES = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 8), st.integers(0, 6)), min_size=1, max_size=5)
+DEEDS = st.lists(
+    st.tuples(
+        st.sampled_from(["take", "within", "give", "undo", "copy", "total"]), st.integers(0, 2), st.integers(1, 5)
+    ),
+    max_size=25,
+)
+
+
+def counted(left, shape):
+    """How many pods of a shape each node holds, by the book. left: nodes x resources."""
+    asked = TAKES[shape] > 0
+    fits = np.maximum((left[:, asked] // TAKES[shape][asked]).min(axis=1), 0)
+    return np.where(admits(shape, len(left)), fits, 0)
+
+
+def admits(shape, nodes):
+    return np.arange(nodes) % 2 == 0 if shape is SHAPES[2] else np.ones(nodes, dtype=bool)
+
+
+@settings(max_examples=scaled(400), deadline=None)
+@given(NODES, DEEDS)
+def test_whatever_was_charged_and_given_back_the_count_is_that_of_the_book(nodes, deeds):
+    left = np.array(nodes, dtype=np.int64)
+    room = Capacity(NAMES, left.copy(), TAKES, {shape: admits(shape, len(left)) for shape in SHAPES})
+    done = []
+    for deed, which, pods in deeds:
+        shape = SHAPES[which]
+        if deed in ("take", "within"):
+            rows = range(len(left))
+            charges = room.take(shape, pods) if deed == "take" else room.take_within(shape, pods, rows)
+            assert (charges is not None) == (counted(left, shape).sum() >= pods)
+            for row, count in charges or ():
+                assert 0 < count <= counted(left, shape)[row]
+                left[row] -= TAKES[shape] * count
+            done += [(shape, charges)] if charges else []
+        elif deed == "give":
+            room.give(shape, [pods % len(left)])
+            left[pods % len(left)] += TAKES[shape]
+        elif deed == "undo" and done:
+            taken, charges = done.pop()
+            room.undo(taken, charges)
+            for row, count in charges:
+                left[row] += TAKES[taken] * count
+        elif deed == "copy":
+            before, room = room, room.copied()
+            before.take(shape, 1)  # what becomes of the one is nothing to the other
+        else:
+            assert room.total(shape) == counted(left, shape).sum()
+    for shape in SHAPES:
+        assert room.fits(shape).tolist() == counted(left, shape).tolist()
+        assert room.total(shape) == counted(left, shape).sum()
+
+
+@settings(max_examples=scaled(200), deadline=None)
+@given(st.dictionaries(st.sampled_from([GPU, "cpu"]), st.integers(0, 9)), st.lists(st.integers(-4, 4), max_size=8))
+def test_a_queue_with_nothing_above_it_is_charged_as_any_other(limit, changes):
+    """The shorter way that most queues go leads where the whole way does."""
+    queue = Queue("q", limit, used={GPU: 2})
+    quota, used, needs = Quota({"q": queue}), {"q": dict(queue.used)}, ((GPU, 2), ("cpu", 1), ("memory", 5))
+    for times in changes:
+        quota.take("q", needs, times)
+        charge({"q": queue}, used, "q", needs, times)
+        for more in (1, 2):
+            assert quota.holds("q", needs, more) == holds({"q": queue}, used, "q", needs, more)

@@ -1,0 +1,221 @@
+"""What the watches show, made into an observation."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.examples import scaled
+from turnout.autoscaler.cache import Cache
+from turnout.autoscaler.model import UNKNOWN_NODE
+from turnout.jobs.kinds.registry import KINDS
+from turnout.jobs.queues.model import QueueSpec
+from turnout.kube import labels
+from turnout.kube.objects import (
+    Container,
+    Node,
+    NodeStatus,
+    ObjectMeta,
+    OwnerReference,
+    Pod,
+    PodSpec,
+    PodStatus,
+    Resources,
+)
+
+GPU = "nvidia.com/gpu"
+
+
+def node(name, gpus=8):
+    return Node(metadata=ObjectMeta(name=name), status=NodeStatus(allocatable={GPU: str(gpus), "pods": "110"}))
+
+
+def pod(index, on="", owner="u", phase="Running", gpus=2, deleted=None, **notes):
+    return Pod(
+        metadata=ObjectMeta(
+            name=f"j-{index}",
+            namespace="ns",
+            uid=f"{owner}-{index}",
+            creation_timestamp="2026-01-01T00:00:00Z",
+            deletion_timestamp=deleted,
+            annotations={labels.JOB_INDEX: str(index), **notes},
+            owner_references=[OwnerReference(kind="Job", name="j", uid=owner, controller=True)],
+        ),
+        spec=PodSpec(node_name=on, containers=[Container(resources=Resources(requests={GPU: str(gpus)}))]),
+        status=PodStatus(phase=phase),
+    )
+
+
+def job(replicas=2, uid="u", **notes):
+    spec = {"containers": [{"name": "m", "resources": {"limits": {GPU: "2"}}}]}
+    told = {"parallelism": replicas, "completions": replicas, "completionMode": "Indexed", "template": {"spec": spec}}
+    notes = {labels.MIN_WORKERS: "1", labels.MAX_WORKERS: "4", labels.QUEUE: "q", **notes}
+    meta = {"name": f"j-{uid}", "namespace": "ns", "uid": uid, "resourceVersion": "1", "annotations": notes}
+    return {"metadata": meta, "spec": told}
+
+
+@pytest.fixture
+def view():
+    made = Cache(KINDS)
+    for name in ("a", "b"):
+        made.put_node(node(name))
+    made.put_queue(QueueSpec("q", capability={GPU: 12}, deserved={GPU: 4}))
+    made.put_job("Job", job())
+    return made
+
+
+def only(view):
+    (seen,) = view.observation(0.0).jobs
+    return seen
+
+
+def test_workers_are_a_jobs_pods_by_index(view):
+    view.put_pod(pod(1, "b"))
+    view.put_pod(pod(0, "a", deleted="2026-01-01T00:00:09Z"))
+    assert [(w.index, w.row, w.leaving) for w in only(view).workers] == [(0, 0, True), (1, 1, False)]
+    assert only(view).waits is False
+
+
+def test_what_has_ended_well_is_no_worker_takes_nothing_and_is_not_missing(view):
+    assert only(view).waits
+    view.put_pod(pod(0, "a", phase="Succeeded"))
+    assert (only(view).workers, only(view).waits) == ((), False)
+    assert view.observation(0.0).room.free[0, 0] == 8
+
+
+def test_room_is_what_pods_leave_those_that_go_included(view):
+    view.put_pod(pod(0, "a", deleted="2026-01-01T00:00:09Z"))
+    view.put_pod(pod(7, "a", owner="stranger", gpus=3))
+    seen = view.observation(0.0)
+    assert seen.room.fits(only(view).job.shape).tolist() == [1, 4]
+    view.drop_pod("u-0")
+    assert view.observation(0.0).room.fits(only(view).job.shape).tolist() == [2, 4]
+
+
+@pytest.mark.contract("CS-12", "VE-06", "VE-08", "VE-12", "VE-13")
+def test_a_queue_uses_what_its_pods_ask_for(view):
+    view.put_pod(pod(0, "a"))
+    view.put_pod(pod(1))  # without a node it uses nothing yet
+    queue = view.observation(0.0).queues["q"]
+    assert (queue.used[GPU], queue.limit[GPU], queue.deserved[GPU]) == (2, 12, 4)
+
+
+def test_a_job_that_cannot_be_read_is_told_and_left_alone(view):
+    view.put_job("Job", job(**{labels.PAUSED: "perhaps"}))
+    assert view.observation(0.0).jobs == ()
+    assert [str(why) for why in view.faults.values()] == [
+        "annotation turnout.dev/paused is 'perhaps': it must be true, false, grow or shrink"
+    ]
+    view.put_job("Job", job())
+    assert (len(view.observation(0.0).jobs), view.faults) == (1, {})
+
+
+def test_when_we_resized_it_stands_on_the_job(view):
+    view.put_job("Job", job(**{labels.RESIZED_AT: "1970-01-01T00:10:00Z"}))
+    assert only(view).job.bank.resized_s == 600
+
+
+def test_pods_of_a_job_that_was_deleted_are_on_their_way_out_and_it_waits_for_nothing(view):
+    view.put_pod(pod(0, "a"))
+    view.put_pod(pod(1, "b", deleted="2026-01-01T00:00:09Z"))
+    assert view.observation(0.0).leaving == ()  # its own job tells of it
+    made = job()
+    made["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:09Z"
+    view.put_job("Job", made)
+    seen = view.observation(0.0)
+    assert (seen.jobs, [(pod.queue, pod.row) for pod in seen.leaving]) == ((), [("q", 1)])
+    view.drop_job("u")
+    view.drop_pod("u-1")
+    assert view.observation(0.0).leaving == ()
+
+
+def test_what_is_gone_is_gone(view):
+    shape = only(view).job.shape
+    view.drop_node("a")
+    assert view.observation(0.0).room.fits(shape).tolist() == [0, 4]
+    view.drop_job("u")
+    view.drop_queue("q")
+    seen = view.observation(0.0)
+    assert (seen.jobs, seen.queues) == ((), {})
+
+
+def told(view):
+    """All that an observation says, in words that two views can agree on."""
+    seen = view.observation(0.0)
+    rows = {**dict(enumerate(view.nodes())), UNKNOWN_NODE: "elsewhere"}
+    jobs = {
+        each.job.key: (
+            each.job,
+            [(w.index, rows.get(w.row), w.leaving) for w in each.workers],
+            each.waits,
+            {rows[row]: int(count) for row, count in enumerate(seen.room.fits(each.job.shape)) if count},
+        )
+        for each in seen.jobs
+    }
+    queues = {name: (dict(+Counter(q.used)), dict(q.limit), dict(q.deserved)) for name, q in seen.queues.items()}
+    return jobs, queues, dict(view.faults)
+
+
+CHANGES = st.one_of(
+    st.tuples(st.just("node"), st.sampled_from("abc"), st.integers(0, 8)),
+    st.tuples(st.just("no node"), st.sampled_from("abc")),
+    st.tuples(st.just("job"), st.sampled_from("uv"), st.integers(1, 4), st.sampled_from(["q", "r", "bad"])),
+    st.tuples(st.just("no job"), st.sampled_from("uv")),
+    st.tuples(
+        st.just("pod"),
+        st.sampled_from("uvw"),
+        st.integers(0, 3),
+        st.sampled_from(["", "a", "b", "c"]),
+        st.sampled_from(["Running", "Succeeded"]),
+        st.sampled_from([None, "2026-01-01T00:00:09Z"]),
+    ),
+    st.tuples(st.just("no pod"), st.sampled_from("uvw"), st.integers(0, 3)),
+    st.tuples(st.just("queue"), st.sampled_from("qr"), st.integers(0, 9)),
+    st.tuples(st.just("no queue"), st.sampled_from("qr")),
+    st.tuples(st.just("look")),
+)
+
+
+def apply(view, change):
+    match change:
+        case ("node", name, gpus):
+            view.put_node(node(name, gpus))
+        case ("no node", name):
+            view.drop_node(name)
+        case ("job", uid, replicas, queue):
+            notes = {labels.PAUSED: "perhaps"} if queue == "bad" else {labels.QUEUE: queue}
+            view.put_job("Job", job(replicas, uid, **notes))
+        case ("no job", uid):
+            view.drop_job(uid)
+        case ("pod", owner, index, on, phase, deleted):
+            view.put_pod(pod(index, on, owner, phase, deleted=deleted))
+        case ("no pod", owner, index):
+            view.drop_pod(f"{owner}-{index}")
+        case ("queue", name, gpus):
+            view.put_queue(QueueSpec(name, capability={GPU: gpus}))
+        case ("no queue", name):
+            view.drop_queue(name)
+        case ("look",):
+            view.observation(0.0)
+
+
+def what(change):
+    """Of one object only the last change counts."""
+    kind = change[0].removeprefix("no ")
+    return (kind, *change[1:3]) if kind == "pod" else (kind, *change[1:2])
+
+
+@settings(max_examples=scaled(300), deadline=None)
+@given(st.lists(CHANGES, max_size=30))
+def test_whatever_came_in_whatever_order_the_end_is_what_counts(changes):
+    """A view that has followed every change agrees with one that is told only how things are now."""
+    followed, fresh = Cache(KINDS), Cache(KINDS)
+    for change in changes:
+        apply(followed, change)
+    last = {what(change): change for change in changes}
+    for kind in ("queue", "pod", "job", "node"):
+        for change in last.values():
+            if what(change)[0] == kind and not change[0].startswith("no "):
+                apply(fresh, change)
+    assert told(followed) == told(fresh)

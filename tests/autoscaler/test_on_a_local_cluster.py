@@ -1,0 +1,174 @@
+"""The lender as a program on an embedded yard: Volcano Jobs lend, give back, and grow again."""
+
+import asyncio
+import json
+import signal
+
+import pytest
+import pytest_asyncio
+
+from tests.autoscaler.local_cluster import JOBS, LEASES, PODS, lending_yard
+from turnout.jobs.kinds.registry import KINDS
+
+pytestmark = pytest.mark.asyncio
+
+UNREAD = (
+    "is left as it is: annotation turnout.dev/scaling-curve is '٣:1': "
+    "it must be up to 64 of workers:number, as in 1:1,2:1.9"
+)
+
+
+@pytest_asyncio.fixture
+async def cluster(tmp_path):
+    async with lending_yard(tmp_path) as made:
+        yield made
+
+
+async def test_a_job_grows_gives_back_at_once_and_grows_again_after_its_cooldown(cluster):
+    await cluster.lender("--act", "--cooldown-s", "1", "--restart-s", "0")
+    await cluster.submit("a", 2, 8)
+    await cluster.until(a=8)
+    await cluster.submit("b", 3)
+    await cluster.until(a=5, b=3)
+    await cluster.told("a", "MakesRoom", "8 to 5 workers: 3 workers leave for VolcanoJob/default/b")
+    await cluster.api.call("DELETE", f"{JOBS}/b")
+    await cluster.until(a=8)
+
+
+@pytest.mark.contract("VE-35")
+async def test_nobody_leaves_for_one_that_would_not_fit_even_then(cluster):
+    await cluster.lender("--act")
+    await cluster.submit("a", 6, 8)
+    await cluster.until(a=8)
+    await cluster.submit("b", 3)  # five are not to be had
+    await cluster.submit("c", 2)
+    await cluster.until(a=6, c=2)
+    assert (await cluster.api.call("GET", f"{JOBS}/b"))["status"]["pending"] == 0
+
+
+@pytest.mark.contract("VE-18")
+async def test_for_the_scheduler_pending_and_running_are_the_max_and_min_available_is_the_min(cluster):
+    await cluster.submit("a", 2, 10, size=10)  # eight GPUs are there
+    await cluster.until_phases({("a", "Running"): 8, ("a", "Pending"): 2})
+    (group,) = (await cluster.api.call("GET", "/apis/scheduling.volcano.sh/v1beta1/podgroups"))["items"]
+    assert group["spec"]["minMember"] == 2
+    job = KINDS["VolcanoJob"].read(await cluster.api.call("GET", f"{JOBS}/a"))
+    assert (job.bounds.least, job.bounds.most, job.replicas) == (2, 10, 10)
+
+
+async def test_without_being_told_to_act_it_only_looks(cluster):
+    await cluster.lender()
+    await cluster.submit("a", 2, 8)
+    await cluster.until(a=2)
+    await cluster.says('"outcome": "DryRun"')
+    assert (await cluster.api.call("GET", f"{JOBS}/a"))["spec"]["tasks"][0]["replicas"] == 2
+
+
+async def test_a_size_set_by_hand_is_kept(cluster):
+    await cluster.lender("--act", "--cooldown-s", "0", "--restart-s", "0")
+    await cluster.submit("a", 2, 8)
+    await cluster.until(a=8)
+    change = [{"op": "replace", "path": "/spec/tasks/0/replicas", "value": 5}]
+    await cluster.api.call("PATCH", f"{JOBS}/a", change, "application/json-patch+json")
+    await cluster.until(a=5)
+    await cluster.submit("b", 5)
+    await cluster.until(a=3, b=5)
+    await cluster.api.call("DELETE", f"{JOBS}/b")
+    await cluster.until(a=5)
+
+
+async def test_the_same_manifest_applied_again_and_again_leaves_a_job_growing_to_its_max(cluster):
+    await cluster.lender("--act", "--cooldown-s", "1", "--restart-s", "0")
+    await cluster.submit("a", 2, 8)
+    for time in range(20):
+        if time % 5 == 0:
+            await cluster.until(a=8)
+        await cluster.apply("a", 2, 8)
+    await cluster.until(a=8)
+    assert "turnout.dev/wish-workers" not in (await cluster.api.call("GET", f"{JOBS}/a"))["metadata"]["annotations"]
+
+
+async def test_another_goes_on_where_a_leader_was_killed(cluster):
+    first = await cluster.lender("--act")
+    await cluster.submit("a", 2, 4)
+    await cluster.until(a=4)
+    first.send_signal(signal.SIGKILL)
+    await first.wait()
+    await cluster.api.call("DELETE", f"{LEASES}/turnout-autoscaler")  # as if its time had passed
+    await cluster.lender("--act")
+    await cluster.submit("b", 6)
+    await cluster.until(a=2, b=6)
+
+
+async def test_a_job_that_cannot_be_read_is_told_once_and_left_alone(cluster):
+    await cluster.lender("--act")
+    await cluster.submit("a", 2, "many")
+    await cluster.says("max-workers is 'many'")
+    await cluster.submit("b", 1, 4)
+    await cluster.until(a=2, b=4)
+    assert sum("job_unreadable" in line for line in cluster.said) == 1
+
+
+async def test_what_a_tenant_writes_on_a_job_is_told_on_it_and_ends_nothing(cluster):
+    lender = await cluster.lender("--act")
+    await cluster.submit("a", 1, 3, notes={"turnout.dev/lease-transitions": "²"})
+    await cluster.until(a=3)
+    await cluster.submit("b", 1, 3, notes={"turnout.dev/scaling-curve": "٣:1"})
+    await cluster.told("b", "AdapterRefused", UNREAD)
+    await cluster.submit("c", 2, 4)
+    await cluster.until(a=3, b=1, c=4)
+    assert lender.returncode is None
+
+
+async def test_its_page_tells_what_each_queue_has(cluster):
+    head = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "metadata": {"name": "default"}}
+    spec = {"spec": {"capability": {"nvidia.com/gpu": "7"}, "deserved": {"nvidia.com/gpu": "3"}}}
+    path = "/apis/scheduling.volcano.sh/v1beta1/queues/default"
+    await cluster.api.call("PATCH", path, {**head, **spec}, "application/merge-patch+json")
+    await cluster.lender("--act")
+    await cluster.submit("a", 2, 8)
+    await cluster.until(a=7)
+    port = json.loads(next(line for line in cluster.said if "metrics_port" in line))["metrics_port"]
+    wanted = {
+        'turnout_queue_gpus{queue="default",what="used"} 7.0',
+        'turnout_queue_gpus{queue="default",what="limit"} 7.0',
+        'turnout_queue_gpus{queue="default",what="free"} 0.0',
+        'turnout_queue_worker_gpus{part="elastic",queue="default"} 5.0',
+        'turnout_lender_changes_total{direction="grow",outcome="Written",queue="default",reason="IdleRoom"} 1.0',
+        "turnout_lender_leading 1.0",
+    }
+    async with asyncio.timeout(20):
+        while True:
+            async with cluster.made.session.get(f"http://127.0.0.1:{port}/metrics") as answer:
+                if wanted <= set((await answer.text()).splitlines()):
+                    break
+    async with cluster.made.session.get(f"http://127.0.0.1:{port}/readyz") as answer:
+        assert answer.status == 200
+
+
+async def test_a_queue_has_its_page_and_pods_their_marks_where_an_admin_wants_them(cluster):
+    await cluster.lender("--act", "--mark-pods")
+    await cluster.submit("a", 1, 3)
+    await cluster.until(a=3)
+    marks = {}
+    async with asyncio.timeout(30):
+        async for word, now in cluster.api.changes(PODS):
+            if word != "SYNCED":
+                notes = now.obj["metadata"].get("annotations") or {}
+                marks[now.obj["metadata"]["name"]] = notes.get("volcano.sh/preemptable")
+            if list(marks.values()).count("true") == 2 and "false" in marks.values():
+                break
+    assert {name[-1]: mark for name, mark in marks.items()} == {"0": "false", "1": "true", "2": "true"}
+    async with asyncio.timeout(30):
+        async for word, now in cluster.api.changes("/api/v1/namespaces/turnout-system/configmaps"):
+            if word != "SYNCED" and now.obj["metadata"]["name"] == "turnout-queue-default":
+                status = json.loads(now.obj["data"]["status"])
+                break
+    assert (status["elasticWorkers"], [line["job"] for line in status["lent"]]) == (2, ["VolcanoJob/default/a"])
+
+
+async def test_it_ends_when_told(cluster):
+    child = await cluster.lender()
+    await cluster.says("leading")
+    child.terminate()
+    assert await child.wait() == 0

@@ -1,0 +1,132 @@
+"""`turnout pause` and `turnout resume`: what they write, what they refuse, and that the lender obeys."""
+
+import asyncio
+import sys
+
+import pytest
+import pytest_asyncio
+
+from tests.autoscaler.local_cluster import JOBS, lending_yard
+from tests.jobs.test_kinds import indexed
+from turnout.autoscaler.model import AdminOverride
+from turnout.autoscaler.observe import admin_override
+from turnout.cli.__main__ import main
+from turnout.cli.pause import BadWish, job_key, of_all, of_job, until
+from turnout.jobs.kinds.registry import KINDS
+from turnout.kube import labels
+
+NOW_S = 1_800_000_000.0  # 2027-01-15T08:00:00Z
+
+
+@pytest.mark.parametrize("text", ["bert", "Job/bert", "Job//bert", "Job/ns/a/b", "", "Pod/ns/a"])
+def test_what_names_no_job_is_refused(text):
+    with pytest.raises(BadWish):
+        job_key(text)
+
+
+@pytest.mark.parametrize(
+    ("moment", "for_", "ends"),
+    [
+        (None, None, ""),
+        ("2027-01-15T09:00:00Z", None, "2027-01-15T09:00:00Z"),
+        ("2027-01-15T10:00:00+01:00", None, "2027-01-15T09:00:00Z"),
+        (None, "1h30m", "2027-01-15T09:30:00Z"),
+    ],
+)
+def test_when_a_pause_ends(moment, for_, ends):
+    assert until(moment, for_, NOW_S) == ends
+
+
+@pytest.mark.parametrize(
+    ("moment", "for_"),
+    [
+        ("tomorrow", None),
+        ("2027-01-15T07:00:00Z", None),
+        ("2027-01-16", None),
+        (None, "soon"),
+        (None, "0s"),
+        (None, ""),
+    ],
+)
+def test_an_end_that_makes_no_sense_is_refused(moment, for_):
+    with pytest.raises(BadWish):
+        until(moment, for_, NOW_S)
+
+
+def test_what_is_written_on_a_job_is_what_the_lender_reads():
+    for direction, ends in (("true", ""), ("grow", "2027-01-15T09:00:00Z"), (None, "")):
+        write = of_job(job_key("Job/ns/j"), direction, ends)
+        notes = {key: value for key, value in write.body["metadata"]["annotations"].items() if value is not None}
+        job = KINDS["Job"].read(indexed(notes={labels.MIN_WORKERS: "2", labels.MAX_WORKERS: "8", **notes}))
+        assert job.pause.value == {"true": "both", "grow": "grow", None: "none"}[direction]
+        assert (job.pause_ends_s is not None) == bool(ends)
+    assert write.path == "/apis/batch/v1/namespaces/ns/jobs/j"
+
+
+@pytest.mark.parametrize("standing", list(AdminOverride))
+def test_what_is_written_of_all_is_what_the_lender_reads(standing):
+    write = of_all("ns/name", standing)
+    assert admin_override.read(write.body["data"]) == (standing, None)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["pause"],
+        ["pause", "Job/ns/j", "--all"],
+        ["pause", "Job/ns/j", "--until", "2027-01-15T09:00:00Z", "--for", "1h"],
+        ["resume", "--release", "--all"],
+    ],
+)
+def test_a_command_line_that_says_two_things_is_refused(argv):
+    with pytest.raises(SystemExit) as ended:
+        main(argv)
+    assert ended.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["pause", "Job/ns/j", "--release"], "--release goes with --all"),
+        (["pause", "--all", "--only", "grow"], "--only goes with one job"),
+        (["pause", "bert"], "KIND/NAMESPACE/NAME"),
+        (["pause", "--all", "--for", "soon"], "no duration"),
+    ],
+)
+def test_what_makes_no_sense_is_told(argv, said, capsys):
+    assert main(argv) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest_asyncio.fixture
+async def cluster(tmp_path):
+    async with lending_yard(tmp_path) as made:
+        yield made
+
+
+@pytest.mark.asyncio
+async def test_a_job_is_paused_and_everything_is_taken_back_before_an_uninstall(cluster):
+    async def turnout(*argv, code=0):
+        child = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "turnout.cli", *argv, "--kubeconfig", str(cluster.kubeconfig)),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        out, err = await child.communicate()
+        assert child.returncode == code, err.decode()
+        return (out + err).decode()
+
+    await cluster.lender("--act", "--cooldown-s", "0", "--restart-s", "0")
+    await cluster.submit("a", 2, 8)
+    await cluster.until(a=8)
+    assert "keeps its size" in await turnout("pause", "VolcanoJob/default/a")
+    await cluster.submit("b", 3)
+    await cluster.told("b", "NeedsMore", "stays at 3 workers: its min asks for 3 nvidia.com/gpu")
+    await turnout("resume", "VolcanoJob/default/a")
+    await cluster.until(a=5, b=3)
+    await turnout("pause", "--all", "--release")
+    await cluster.until(a=2, b=3)
+    assert (await cluster.api.call("GET", f"{JOBS}/a"))["spec"]["tasks"][0]["replicas"] == 2
+    await turnout("resume", "--all")
+    await cluster.until(a=5, b=3)
+    assert "is not there" in await turnout("pause", "VolcanoJob/default/none", code=1)

@@ -1,0 +1,179 @@
+"""What `turnout why` says: the chain as text, and which job is meant."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.autoscaler.world import GPU, NOW_S, POLICY, job, seen, world
+from turnout.autoscaler.decide import decide
+from turnout.autoscaler.model import NODES, Reason
+from turnout.autoscaler.reporting.explain import chain
+from turnout.autoscaler.reporting.forecast import Estimate, forecast
+from turnout.autoscaler.reporting.reasons import MEANINGS
+from turnout.autoscaler.reporting.runtime_stats import Lives
+from turnout.cli.why import NoSuchJob, lasting, meant, rows, start, title
+from turnout.jobs.model import JobKey, Life, Pause
+
+SOON = {"created": "1970-01-12T13:43:40Z"}  # three minutes before now
+
+
+def told(name, at, policy=POLICY):
+    """Title and text by what it is about."""
+    steps = decide(at, policy, NOW_S)
+    key = JobKey("Job", "ns", name)
+    found = chain(key, at, steps, policy, NOW_S, [], GPU, forecast(at, steps, Lives(), NOW_S).get(key))
+    return title(found), dict(rows(found))
+
+
+A = seen(job("a", most=8, **SOON), [0])
+LENT = seen(job("a", least=1, most=4, replicas=4, **SOON), [0] * 4)
+STUCK = seen(job("a", replicas=3, **SOON), [0, None, None])
+LATE = replace(STUCK, workers=tuple(replace(each, since_s=NOW_S - 60) for each in STUCK.workers))
+FLAT = ((1, 1.0), (8, 1.01))
+POOR = {"resized_s": NOW_S - 700, "gained_s": -5000.0}
+# A world for each reason, in which it is the reason for job a.
+WORLDS = {
+    Reason.IDLE_ROOM: world([4], A),
+    Reason.MAKES_ROOM: world([4], LENT, seen(job("bb", least=2, most=2))),
+    Reason.ROOM_TAKEN: world([1], LATE),
+    Reason.AT_MAX: world([8], LENT),
+    Reason.COOLDOWN: world([8], seen(job("a", resized_s=NOW_S - 5), [0])),
+    Reason.NO_FREE_ROOM: world([1], A),
+    Reason.ROOM_SETTLES: world([8], seen(job("a", resized_s=NOW_S - 700), [0]), settled={NODES: {GPU: 0}}),
+    Reason.OTHERS_WAIT: world([4], A, seen(job("bb", least=3, most=3))),
+    Reason.MARGINAL_GAIN: world([8], seen(job("a", curve=FLAT), [0])),
+    Reason.BUDGET_SPENT: world([8], seen(job("a", **POOR), [0])),
+    Reason.NOT_READY: world([8], seen(job("a", replicas=2), [0])),
+    Reason.PAUSED: world([8], seen(job("a", pause=Pause.GROW), [0])),
+    Reason.RIGID: world([8], seen(job("a", most=1), [0])),
+    Reason.REFUSED: world([8], seen(job("a", refused="its own HPA resizes it"), [0])),
+    Reason.QUEUE_CLOSED: world([8], seen(job("a")), queues={"q": {"open": False}}),
+    Reason.SUSPENDED: world([8], seen(job("a", life=Life.SUSPENDED))),
+    Reason.SCHEDULERS_TURN: world([8], seen(job("a"))),
+    Reason.WAITS_FOR_ROOM: world(
+        [4], replace(LENT, job=replace(LENT.job, key=JobKey("Job", "ns", "b"))), seen(job("a"))
+    ),
+    Reason.NEEDS_MORE: world([1], seen(job("a", least=2))),
+    Reason.OVER_QUOTA: world([8], seen(job("a", least=2)), queues={"q": {"limit": 1}}),
+    Reason.STALE: world([8], A, whole=False),
+    Reason.NODES_UNREADY: world([8], A, unready=0.5),
+}
+
+
+@pytest.mark.contract("XD-07")
+@pytest.mark.parametrize("reason", WORLDS, ids=lambda reason: reason.value)
+def test_every_reason_is_told_with_its_sentence_and_what_its_owner_can_do(reason):
+    head, text = told("a", WORLDS[reason])
+    assert head.endswith(f": {reason.value}")
+    assert MEANINGS[reason].means in text["decision"]
+    assert text["next"] == MEANINGS[reason].next
+    assert text.keys() >= {"queue", "held by", "quota", "room", "gang"}
+    assert ("start" in text) is (" has waited" in head)
+
+
+def test_the_reasons_that_no_world_here_shows_are_an_admins():
+    assert set(Reason) - WORLDS.keys() == {Reason.HEADROOM_KEPT, Reason.ALL_PAUSED, Reason.RELEASED}
+    kept = replace(POLICY, headroom={GPU: 2})
+    _, text = told("a", world([2], A), kept)
+    assert "2 kept free" in text["queue"]
+    assert MEANINGS[Reason.HEADROOM_KEPT].means in text["decision"]
+
+
+def test_a_waiting_job_reads_from_its_queue_to_its_start():
+    lent = seen(job("a", least=6, most=8, replicas=8, **SOON), [0] * 8)
+    at = world([8], lent, seen(job("b", least=3, most=3, **SOON)), queues={"q": {"limit": 8, "deserved": 5}})
+    head, text = told("b", at)
+    assert head == "Job/ns/b has waited for 3 min: NeedsMore"
+    assert text["queue"] == "q: 8 of 8 GPUs used, 0 free, 5 its own, so 3 borrowed"
+    assert text["held by"] == "Job/ns/a (6 + 2 elastic)"
+    assert text["quota"] == f"its min lacks 3 {GPU}, 0 free: 3 short"
+    assert text["gang"] == "it needs 3 workers, 0 with a node: 3 lacking"
+    assert text["start"].startswith("likely in ")
+    assert "a guess" in text["start"]
+
+
+def test_a_running_job_reads_what_it_has_and_what_comes_next():
+    head, text = told("a", world([8], seen(job("a", least=1, most=4, replicas=2, resized_s=NOW_S - 300), [0, 0])))
+    assert head == "Job/ns/a has run for 5 s: Cooldown"
+    assert text["size"] == "2 workers of 1 to 4, 1 of them elastic; the next size is 3"
+    assert "5 min of its cooldown are left" in text["bank"]
+    assert "start" not in text
+
+
+def test_a_job_whose_object_was_applied_again_reads_that_this_bounds_nothing():
+    made = job("a", least=2, most=8, replicas=2, resized_s=NOW_S - 60, put_back=6)
+    _, text = told("a", world([8], seen(made, [0, 0])))
+    assert text["size"].endswith("; its object was applied again as it was submitted, which took it from 6 to 2")
+
+
+def test_a_job_that_somebody_has_scaled_by_hand_reads_until_when_that_is_its_most():
+    made = job("a", least=2, most=8, replicas=4, wish=4)
+    head, text = told("a", world([8], seen(made, [0] * 4)))
+    assert head.endswith(": AtMax")
+    assert "somebody has set 4 by hand, its most until turnout.dev/wish-workers is taken away" in text["size"]
+
+
+def test_one_that_could_not_start_even_on_an_empty_cluster_is_told_so():
+    _, text = told("b", world([8], LENT, seen(job("b", least=20, most=20))))
+    assert "not more than 8 would fit if every job were gone" in text["gang"]
+    assert text["start"].startswith("not known")
+
+
+@pytest.mark.parametrize(
+    ("times", "text"),
+    [
+        ((0, 300, 4000), "likely in 5 min (1970-01-12T13:51:40Z), at once at the earliest, 67 min at the latest: so"),
+        ((60, 90, float("inf")), "likely in 90 s (1970-01-12T13:48:10Z), 60 s at the earliest, with no bound: so"),
+        ((60, float("inf"), float("inf")), "not known, not before 60 s: so"),
+        ((float("inf"),) * 3, "so"),
+    ],
+)
+def test_a_start_is_told_with_how_sure_it_is(times, text):
+    assert start(Estimate(*(NOW_S + each for each in times), "so"), NOW_S) == text
+
+
+@pytest.mark.parametrize(
+    ("s", "text"), [(-3, "0 s"), (119, "119 s"), (600, "10 min"), (9000, "2.5 h"), (200_000, "2.3 days")]
+)
+def test_times_are_told_as_people_say_them(s, text):
+    assert lasting(s) == text
+
+
+KEYS = [
+    JobKey("Job", "x", "a"),
+    JobKey("PyTorchJob", "x", "a"),
+    JobKey("PyTorchJob", "x", "bert"),
+    JobKey("VolcanoJob", "y", "bert"),
+]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "namespace", "found"),
+    [
+        ("PyTorchJob/x/a", "z", KEYS[1]),
+        ("pytorchjobs/x/bert", "z", KEYS[2]),
+        ("vcjob/bert", "y", KEYS[3]),
+        ("bert", "x", KEYS[2]),
+        ("bert", "y", KEYS[3]),
+    ],
+)
+def test_a_job_is_meant_by_as_much_of_its_name_as_is_needed(wanted, namespace, found):
+    assert meant(wanted, namespace, KEYS) == found
+
+
+@pytest.mark.parametrize(
+    ("wanted", "says"),
+    [
+        ("a", "'a' may be Job/x/a or PyTorchJob/x/a: say which"),
+        ("berth", "there is no job 'berth' in namespace x; did you mean PyTorchJob/x/bert, VolcanoJob/y/bert?"),
+        ("VolcanoJob/bert", "there is no VolcanoJob 'bert' in namespace x; did you mean"),
+        ("zzz", "there is no job 'zzz' in namespace x; there are 4 jobs in all"),
+        ("cronjob/a", "'cronjob' is no kind of job here; those are"),
+        ("a/b/c/d", "is no name of a job"),
+        ("Job//a", "is no name of a job"),
+    ],
+)
+def test_a_name_that_means_none_or_several_says_which_there_are(wanted, says):
+    with pytest.raises(NoSuchJob) as error:
+        meant(wanted, "x", KEYS)
+    assert says in str(error.value)

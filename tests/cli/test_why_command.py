@@ -1,0 +1,258 @@
+"""`turnout why` and `turnout replay-decisions` as commands: on a yard, and where little or nothing can be seen."""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+import yaml
+from aiohttp import web
+
+from tests.autoscaler.local_cluster import JOBS, lending_yard
+from tests.autoscaler.world import GPU
+from turnout.autoscaler.cache import Cache
+from turnout.autoscaler.controller.informers import Sight
+from turnout.cli.commands.listing import VIEWER
+from turnout.jobs.kinds.registry import KINDS
+from turnout.kube import labels
+from turnout.kube.client.clock import RealClock
+
+MANIFESTS = Path(__file__).parents[2] / "deploy/manifests"
+
+
+async def turnout(*args):
+    """The command as a process: exit code, what it printed, what it complained of."""
+    child = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "turnout.cli", *args),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(60):
+            out, complaint = await child.communicate()
+    finally:
+        if child.returncode is None:
+            child.kill()
+            await child.wait()
+    return child.returncode, out.decode(), complaint.decode()
+
+
+@pytest_asyncio.fixture
+async def cluster(tmp_path):
+    async with lending_yard(tmp_path) as made:
+        yield made
+
+
+@pytest.mark.asyncio
+async def test_on_a_yard_it_tells_why_a_job_waits_and_what_another_has(cluster):
+    config = ("--kubeconfig", str(cluster.kubeconfig))
+    await cluster.lender("--act")
+    await cluster.submit("lends", 2, 8)
+    await cluster.until(lends=8)
+    await cluster.submit("needs", 7)
+    await cluster.says('"NeedsMore"')
+
+    code, out, _ = await turnout("why", "needs", *config)
+    assert code == 0
+    head, *lines = out.splitlines()
+    assert head.startswith("VolcanoJob/default/needs has waited for ")
+    assert head.endswith(": NeedsMore")
+    text = {line[:10].strip(): line[10:] for line in lines}
+    assert text["held by"] == "VolcanoJob/default/lends (2 + 6 elastic)"
+    assert text["room"] == f"2 of 2 nodes let a worker in (1 {GPU}); no whole worker fits now"
+    assert text["gang"] == "it needs 7 workers, 0 with a node: 7 lacking"
+    assert text["start"].startswith("likely in ")
+    assert "\x1b" not in out
+
+    code, out, _ = await turnout("why", "volcanojob/default/lends", "--json", *config)
+    assert code == 0
+    now = json.loads(out)
+    assert (now["state"], now["reason"], now["size"]["elastic"], now["start"]) == ("runs", "AtMax", 6, None)
+
+    says = "there is no job 'need' in namespace default; did you mean VolcanoJob/default/needs?"
+    assert await turnout("why", "need", *config) == (1, "", f"turnout why: {says}\n")
+
+
+@pytest.mark.asyncio
+async def test_the_log_of_a_lender_at_work_is_decided_again_to_the_last_word(cluster, tmp_path):
+    log = tmp_path / "decisions"
+    lender = await cluster.lender("--act", "--decision-log", str(log))
+    await cluster.submit("lends", 2, 8)
+    await cluster.until(lends=8)
+    await cluster.submit("gets", 3)
+    await cluster.until(lends=5, gets=3)
+    lender.terminate()
+    await lender.wait()
+    code, out, complaint = await turnout("replay-decisions", str(log))
+    assert (code, complaint) == (0, "")
+    assert out.endswith("looks, all identical\n")
+    assert int(out.split()[0]) >= 3
+    log.write_bytes(log.read_bytes().replace(b'"WaitsForRoom"', b'"SchedulersTurn"'))
+    code, _, complaint = await turnout("replay-decisions", str(log))
+    assert code == 1
+    assert "VolcanoJob/default/gets: the log has SchedulersTurn, 3 workers, now it is WaitsForRoom" in complaint
+
+
+def kubeconfig(folder, server):
+    """A file that leads to an API server."""
+    told = {
+        "clusters": [{"name": "c", "cluster": {"server": server}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "users": [{"name": "u", "user": {}}],
+        "current-context": "c",
+    }
+    (folder / "config").write_text(json.dumps(told))
+    return folder / "config"
+
+
+@pytest_asyncio.fixture
+async def served(tmp_path):
+    """An API server of lists. forbidden: paths that may not be listed. items: what others hold, by path."""
+    forbidden, items = set(), {}
+
+    async def answer(request):
+        if request.path in forbidden:
+            return web.json_response({"kind": "Status", "code": 403, "reason": "Forbidden"}, status=403)
+        return web.json_response({"metadata": {"resourceVersion": "1"}, "items": items.get(request.path, [])})
+
+    app = web.Application()
+    app.add_routes([web.get("/{path:.*}", answer)])
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    yield str(kubeconfig(tmp_path, f"http://127.0.0.1:{runner.addresses[0][1]}")), forbidden, items
+    await runner.cleanup()
+
+
+@pytest.fixture
+def server(served):
+    """The same with nothing in it."""
+    return served[:2]
+
+
+@pytest.mark.asyncio
+async def test_every_right_that_is_missing_is_named_as_kubectl_takes_it(server):
+    config, forbidden = server
+    forbidden |= {"/api/v1/nodes", JOBS.replace("/namespaces/default", "")}
+    code, out, complaint = await turnout("why", "a", "--kubeconfig", config)
+    assert (code, out) == (1, "")
+    assert "you may not list nodes, jobs.batch.volcano.sh in the whole cluster" in complaint
+    assert complaint.count("\n") == 1
+
+
+def gang(name, there, least=4, node="", why=""):
+    """The pods of a bare gang, as an API server lists them."""
+    notes = {labels.KOORD_NAME: name, labels.KOORD_MIN: str(least)}
+    asks = {GPU: "1"}
+    refused = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": why}]
+    return [
+        {
+            "metadata": {
+                "name": f"{name}-{at}",
+                "namespace": "team-a",
+                "uid": f"{name}-{at}",
+                "annotations": notes,
+                "creationTimestamp": "2026-01-01T00:00:00Z",
+            },
+            "spec": {"nodeName": node, "containers": [{"name": "m", "resources": {"requests": asks, "limits": asks}}]},
+            "status": {"phase": "Pending", "conditions": refused if why else []},
+        }
+        for at in range(there)
+    ]
+
+
+def the_whole_cluster():
+    """What a user with all rights in one namespace alone may not list."""
+    plain = ("nodes", "pods", "resourcequotas")
+    return {f"/api/v1/{each}" for each in plain} | {
+        "/apis/scheduling.k8s.io/v1/priorityclasses",
+        "/apis/scheduling.volcano.sh/v1beta1/queues",
+        JOBS.replace("/namespaces/default", ""),
+        "/api/v1/namespaces/turnout-system/configmaps",
+    }
+
+
+@pytest.mark.asyncio
+async def test_who_may_see_one_namespace_is_told_what_it_shows_and_what_it_does_not(served):
+    config, forbidden, items = served
+    forbidden |= the_whole_cluster()
+    items["/api/v1/namespaces/team-a/pods"] = gang("bert", 2, why="0/4 nodes are available: the gang is not whole.")
+    code, out, complaint = await turnout("why", "Pod/team-a/bert", "--kubeconfig", config)
+    assert (code, complaint) == (0, "")
+    text = {line[:10].strip(): line[10:] for line in out.splitlines()[1:]}
+    assert out.startswith("Pod/team-a/bert waits for its min, for ")
+    assert text["gang"] == "it needs 4 workers; 2 pods exist, 0 with a node: it waits for 2 more members"
+    assert text["scheduler"] == "0/4 nodes are available: the gang is not whole."
+    assert "you may not list nodes, pods, resourcequotas, " in " ".join(out.split())
+    assert f"the ClusterRole {VIEWER} has these rights" in " ".join(out.split())
+    assert "decision" not in text
+
+    code, out, _ = await turnout("why", "Pod/team-a/bert", "--json", "--kubeconfig", config)
+    told = json.loads(out)
+    assert (code, told["there"], told["has"], told["least"]) == (0, 2, 0, 4)
+    assert "nodes" in told["missing"]
+
+
+@pytest.mark.asyncio
+async def test_a_bare_gang_that_runs_does_not_vanish(served):
+    config, _, items = served
+    items["/api/v1/pods"] = gang("bert", 2, least=2, node="n1")
+    code, out, _ = await turnout("why", "Pod/team-a/bert", "--kubeconfig", config)
+    assert code == 0
+    assert out.startswith("Pod/team-a/bert runs: 2 of its 2 pods have a node and hold 2 GPUs of queue ")
+
+
+def test_the_role_that_is_named_is_there_and_allows_every_list():
+    found = [each for file in MANIFESTS.rglob("*.yaml") for each in yaml.safe_load_all(file.read_text()) if each]
+    (role,) = (each for each in found if each["kind"] == "ClusterRole" and each["metadata"]["name"] == VIEWER)
+    assert all(rule["verbs"] == ["list"] for rule in role["rules"])
+    allowed = {(group, each) for rule in role["rules"] for group in rule["apiGroups"] for each in rule["resources"]}
+    sight = Sight(Cache(KINDS), None, KINDS, RealClock(), None, ("turnout-system/map", "turnout-system/orders"))
+    lists = {each.path for each in sight.reflectors.values() if not each.path.endswith("/configmaps")}
+    assert allowed == {
+        ("" if base == "api" else rest[0], rest[-1]) for _, base, *rest in (path.split("/") for path in lists)
+    }
+    base = yaml.safe_load((MANIFESTS / "autoscaler/base/kustomization.yaml").read_text())
+    assert "viewer.yaml" in base["resources"]
+
+
+@pytest.mark.asyncio
+async def test_without_the_right_to_the_lenders_own_configmaps_it_goes_on(server):
+    config, forbidden = server
+    forbidden |= {"/api/v1/namespaces/turnout-system/configmaps"}
+    code, _, complaint = await turnout("why", "a", "--kubeconfig", config)
+    assert (code, complaint) == (
+        1,
+        "turnout why: there is no job 'a' in namespace default; there are 0 jobs in all\n",
+    )
+
+
+@pytest.mark.asyncio
+async def test_what_it_cannot_do_is_said_in_a_line(tmp_path):
+    missing = tmp_path / "none"
+    code, _, complaint = await turnout("why", "a", "--kubeconfig", str(missing))
+    assert code == 1
+    assert str(missing) in complaint
+    config = kubeconfig(tmp_path, "http://127.0.0.1:9")
+    code, _, complaint = await turnout("why", "a", "--kubeconfig", str(config))
+    assert code == 1
+    assert "the API server cannot be reached" in complaint
+    assert "127.0.0.1:9" in complaint
+    assert complaint.count("\n") == 1
+    code, _, complaint = await turnout("why", "a", "--cooldown-s", "-1")
+    assert (code, complaint) == (2, "turnout why: --cooldown-s is -1.0: it must not be negative\n")
+    assert (await turnout("why"))[0] == 2
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("text", [None, "", "not a log\n"])
+async def test_a_log_of_which_nothing_can_be_read_is_no_success(tmp_path, text):
+    file = tmp_path / "log"
+    if text is not None:
+        file.write_text(text)
+    code, out, complaint = await turnout("replay-decisions", str(file))
+    assert (code, out) == (1, "")
+    assert str(file) in complaint

@@ -1,0 +1,199 @@
+"""Others have a say in a job's size, too: an admission webhook that refuses ours, and a person who scales by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import subprocess
+import urllib.request
+
+import pytest
+import pytest_asyncio
+
+from hack.controlplane.tools import cache
+from tests import cluster
+from tests.e2e.autoscaler.lending import (
+    AT_ONCE,
+    JOBS,
+    PODS,
+    clear,
+    elastic,
+    here,
+    job_of,
+    looks,
+    runs,
+    sized,
+    start_around,
+    start_lender,
+    told,
+)
+from tests.e2e.autoscaler.webhook import Webhook, admission
+from tests.e2e.stage import Stage
+from turnout.kube import labels
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio]
+
+
+def lends(name, least, most, **notes):
+    return elastic(cluster.indexed_job(name, least, gpus=1), least, most, **notes)
+
+
+@pytest.fixture(scope="module")
+def module_stage(module_plane):
+    """Eight GPUs and a lender that acts, for all stories of this module."""
+    stage = Stage(module_plane, random.Random(7))
+    asyncio.run(stage.build(leaves=1, hosts_per_leaf=4, gpus=2))
+    start_around(stage)
+    start_lender(stage, *AT_ONCE)
+    return stage
+
+
+@pytest_asyncio.fixture
+async def stage(module_stage):
+    """The stage of the module, and nothing left on it afterwards."""
+    yield module_stage
+    await clear(module_stage)
+
+
+def refusals(stage):
+    """How many refusals the lender's metrics page counts, whatever for."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{stage.health['lender']}/metrics", timeout=5) as answer:
+        page = answer.read().decode().splitlines()
+    mine = [line for line in page if line.startswith("turnout_lender_changes_total{") and '"Refused"' in line]
+    return sum(float(line.rsplit(" ", 1)[1]) for line in mine)
+
+
+async def test_a_webhook_that_refuses_growth_is_asked_less_and_less_often_and_others_grow(stage):
+    webhook = Webhook("firm")
+    before = refusals(stage)
+    async with admission(stage, webhook), stage.plane.api() as api:
+        await api.create(lends("firm", 2, 4))
+        await runs(stage, firm=2)
+        await stage.eventually(lambda: webhook.asked_s)
+        await api.create(lends("soft", 2, 4))
+        await runs(stage, firm=2, soft=4)
+        await stage.eventually(lambda: len(webhook.asked_s) >= 3, 30.0)
+        first_s, second_s, third_s, *_ = webhook.asked_s
+        assert second_s - first_s > 0.9
+        assert third_s - second_s > 1.9
+        await stage.eventually(lambda: refusals(stage) - before == len(webhook.asked_s))
+        (event, *_) = await stage.events("AdapterRefused")
+        assert event["involvedObject"]["name"] == "firm"
+        assert "hands off" in event["message"]
+        await api.create(lends("wide", 1, 2))
+        await runs(stage, firm=2, soft=4, wide=2)  # no room is kept for who may not grow
+        await api.delete(f"{JOBS}/soft?propagationPolicy=Background")
+        await runs(stage, firm=2, wide=2)
+    await runs(stage, firm=4, wide=2)
+
+
+async def test_who_may_not_shrink_is_passed_over_and_asked_again_once_the_webhook_is_gone(stage):
+    webhook = Webhook("firm")
+    async with stage.plane.api() as api:
+        await api.create(lends("soft", 2, 4, **{labels.PRIORITY: "50"}))
+        await api.create(lends("firm", 2, 4))  # of less importance: it would give first
+        await runs(stage, soft=4, firm=4)
+        async with admission(stage, webhook):
+            await api.create(cluster.indexed_job("one", 2, gpus=1))
+            await runs(stage, soft=2, firm=4, one=2)
+            assert webhook.asked_s
+        await api.create(cluster.indexed_job("two", 2, gpus=1))
+        await runs(stage, soft=2, firm=2, one=2, two=2)
+
+
+async def scaled(api, name, size):
+    """Scale by hand as kubectl would, in one patch that asks for no version, with a label on the way."""
+    spec = {"parallelism": size, "completions": size}
+    return await api.patch(f"{JOBS}/{name}", {"metadata": {"labels": {"scaled": "by-hand"}}, "spec": spec})
+
+
+def apply(stage, file, *flags):
+    """What kubectl says to a manifest, and its exit status."""
+    argv = [cache.binary("kubectl"), "apply", "-f", file, *flags]
+    environment = {"KUBECONFIG": str(stage.plane.kubeconfig), "HOME": str(stage.plane.folder)}
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        pytest.param((), id="client side"),
+        pytest.param(("--server-side", "--force-conflicts"), id="server side"),
+    ],
+)
+async def test_an_unchanged_manifest_applied_again_leaves_the_job_growing_to_its_max(stage, tmp_path, flags):
+    """GitOps does so every few minutes; each time the job is put back to the size that it was submitted with."""
+    file = tmp_path / "bert.json"
+    file.write_text(json.dumps(lends("bert", 2, 8)))
+    async with stage.plane.api() as api:
+        for time in range(20):
+            code, said = await asyncio.to_thread(apply, stage, file, *flags)
+            assert code == 0, said
+            if time % 5 == 0:
+                await api.until(JOBS, sized("bert", 8))
+        await runs(stage, bert=8)
+        assert labels.WISH_WORKERS not in (await api.get(f"{JOBS}/bert"))["metadata"]["annotations"]
+
+
+async def test_a_manifest_applied_server_side_that_does_not_force_its_size_changes_nothing(stage, tmp_path):
+    file = tmp_path / "bert.json"
+    file.write_text(json.dumps(lends("bert", 2, 8)))
+    async with stage.plane.api() as api:
+        await asyncio.to_thread(apply, stage, file, "--server-side")
+        await api.until(JOBS, sized("bert", 8))
+        code, said = await asyncio.to_thread(apply, stage, file, "--server-side")
+        assert code != 0
+        assert 'conflicts with "turnout-autoscaler"' in said
+        assert (await api.get(f"{JOBS}/bert"))["spec"]["parallelism"] == 8
+
+
+async def first_growth(stage, api, bert):
+    """As the lender grows it for the first time."""
+    await api.create(lends(bert, 2, 8))
+    await stage.eventually(lambda: any(line["job"].endswith(f"/{bert}") for line in told(stage, "decided")))
+    await api.until(PODS, cluster.bound(2))
+
+
+async def room(stage, api, bert):
+    """As room appears into which the lender grows it."""
+    await api.create(cluster.indexed_job("other", 5, gpus=1))
+    await api.create(lends(bert, 2, 8))
+    await runs(stage, **{bert: 3, "other": 5})
+    await api.delete(f"{JOBS}/other?propagationPolicy=Background")
+    await api.until(PODS, lambda pods: "other" not in map(job_of, pods))
+
+
+async def growth(stage, api, bert):
+    """As the lender's growth is written."""
+    await api.create(lends(bert, 2, 8))
+    await api.until(JOBS, sized(bert, 8))
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [pytest.param(first_growth, marks=pytest.mark.long), pytest.param(room, marks=pytest.mark.long), growth],
+    ids=lambda moment: moment.__doc__.strip("."),
+)
+async def test_the_size_that_a_person_sets_by_hand_stands_as_the_most(stage, moment):
+    bert = moment.__name__.replace("_", "-")
+    async with stage.plane.api() as api:
+        await moment(stage, api, bert)
+        await scaled(api, bert, 5)
+        await runs(stage, **{bert: 5})
+        settled = await api.get(f"{JOBS}/{bert}")
+        pods = await api.until(PODS, here(bert, 5))
+        await looks(stage, api, 5)
+        now = await api.get(f"{JOBS}/{bert}")
+        assert now["metadata"]["generation"] == settled["metadata"]["generation"]
+        assert await api.until(PODS, here(bert, 5)) == pods
+        await api.create(cluster.indexed_job("another", 4, gpus=1))
+        await runs(stage, **{bert: 4, "another": 4})
+        meta = (await api.get(f"{JOBS}/{bert}"))["metadata"]
+        assert meta["annotations"][labels.WISH_WORKERS] == "5"
+        assert meta["labels"]["scaled"] == "by-hand"
+        await api.delete(f"{JOBS}/another?propagationPolicy=Background")
+        await runs(stage, **{bert: 5})
+        await looks(stage, api, 5)
+        assert (await api.get(f"{JOBS}/{bert}"))["spec"]["parallelism"] == 5

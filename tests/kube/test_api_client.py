@@ -1,0 +1,293 @@
+"""The door to the API server: what goes over the wire, which error each answer becomes, and that every call ends."""
+
+import asyncio
+import datetime
+import gzip
+import ipaddress
+import json
+import ssl
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from tests.kube.world import (
+    bookmark,
+    connected,
+    event,
+    fault,
+    kubeconfig,
+    mute,
+    page,
+    plain,
+    pod,
+    scripted,
+    slammed,
+    stream,
+)
+from turnout.kube.client.api_client import Client
+from turnout.kube.errors import (
+    BadAnswer,
+    BadKubeconfig,
+    Conflict,
+    Forbidden,
+    Gone,
+    NotFound,
+    Rejected,
+    ServerFault,
+    TooManyRequests,
+    Unauthorised,
+    Unreachable,
+)
+
+pytestmark = pytest.mark.asyncio
+PODS = "/api/v1/pods"
+SOONEST_S = 0.05
+
+
+@pytest.mark.parametrize(
+    ("code", "becomes"),
+    [
+        pytest.param(400, Rejected, id="a bad request is not to be repeated"),
+        pytest.param(403, Forbidden, id="forbidden"),
+        pytest.param(404, NotFound, id="not found"),
+        pytest.param(409, Conflict, id="somebody was first"),
+        pytest.param(410, Gone, id="the version is forgotten"),
+        pytest.param(413, Rejected, id="too large"),
+        pytest.param(422, Rejected, id="invalid"),
+        pytest.param(429, TooManyRequests, id="too many"),
+        pytest.param(500, ServerFault, id="etcd has no leader"),
+        pytest.param(503, ServerFault, id="shutting down"),
+        pytest.param(504, ServerFault, id="timed out behind"),
+        pytest.param(304, BadAnswer, id="an answer that is none"),
+    ],
+)
+async def test_each_answer_is_its_own_error(tmp_path, code, becomes):
+    async with connected(tmp_path) as (script, client):
+        script.lists = [fault(code, "because", reason="Why") if code != 304 else plain(b"", 304)]
+        with pytest.raises(becomes) as caught:
+            await client.get(PODS)
+    assert type(caught.value) is becomes
+    assert (caught.value.status, caught.value.path) == (code, PODS)
+    if code != 304:
+        assert "because" in str(caught.value)
+        assert caught.value.reason == "Why"
+
+
+@pytest.mark.parametrize(
+    ("answer", "wait_s"),
+    [
+        pytest.param(fault(429, retry_after=7), 7.0, id="the header"),
+        pytest.param(fault(429), 1.0, id="a second when it does not say"),
+        pytest.param(fault(429, retry_after="Wed, 21 Oct 2026 07:28:00 GMT"), 1.0, id="a date is not read"),
+        pytest.param(fault(429, retry_after="9" * 30), 1.0, id="nor a number beyond reason"),
+        pytest.param(fault(503, retry_after=3), 3.0, id="a fault may ask for a pause as well"),
+        pytest.param(plain({"kind": "Status", "code": 504, "details": {"retryAfterSeconds": 4}}, 504), 4.0, id="body"),
+    ],
+)
+async def test_the_server_says_how_long_to_wait(tmp_path, answer, wait_s):
+    async with connected(tmp_path) as (script, client):
+        script.lists = [answer]
+        with pytest.raises((TooManyRequests, ServerFault)) as caught:
+            await client.get(PODS)
+    assert caught.value.retry_after_s == wait_s
+    assert len(script.asked) == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(mute(), id="a server that never answers"),
+        pytest.param(slammed(), id="a connection that is cut"),
+        pytest.param(plain(b"{", headers={"Content-Length": "100"}), id="an answer that breaks off"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["get", "create", "patch", "delete"])
+async def test_every_call_ends_in_time(tmp_path, answer, verb):
+    async with connected(tmp_path) as (script, client):
+        script.lists = script.others = [answer]
+        body = {"create": [{}], "patch": [{}]}.get(verb, [])
+        with pytest.raises(Unreachable):
+            await getattr(client, verb)(PODS, *body, deadline_s=SOONEST_S)
+
+
+async def test_nobody_listens(tmp_path):
+    async with scripted() as script:
+        url = script.url
+    async with await Client.open(kubeconfig(tmp_path, url)) as client:
+        with pytest.raises(Unreachable):
+            await client.get(PODS)
+
+
+async def test_words_of_a_query_and_a_body_arrive_as_they_were(tmp_path):
+    odd = "a=b,c!=d e+f/g&h%2B=="
+    async with connected(tmp_path) as (script, client):
+        await client.get(PODS, {"labelSelector": odd, "limit": 5, "watch_not": True})
+        await client.patch(f"{PODS}/p", {"a": "é\u2028"}, field_manager="turnout-nominator")
+        await client.patch(f"{PODS}/p", [{"op": "remove", "path": "/x"}], "application/json-patch+json")
+        await client.create(PODS, b'{"n": 1}')
+        await client.delete(f"{PODS}/p", uid="u1", resource_version="7", grace_s=0)
+    get, merge, ops, post, delete = script.asked
+    assert get.query == {"labelSelector": odd, "limit": "5", "watch_not": "true"}
+    assert get.headers["User-Agent"] == "turnout"
+    assert get.headers["Authorization"] == "Bearer first"
+    assert (merge.headers["Content-Type"], merge.query) == (
+        "application/merge-patch+json",
+        {"fieldManager": "turnout-nominator"},
+    )
+    assert json.loads(merge.body) == {"a": "é\u2028"}
+    assert (ops.headers["Content-Type"], json.loads(ops.body)) == (
+        "application/json-patch+json",
+        [{"op": "remove", "path": "/x"}],
+    )
+    assert (post.method, json.loads(post.body)) == ("POST", {"n": 1})
+    assert json.loads(delete.body)["preconditions"] == {"uid": "u1", "resourceVersion": "7"}
+    assert json.loads(delete.body)["gracePeriodSeconds"] == 0
+
+
+async def test_our_own_broken_body_never_leaves(tmp_path):
+    async with connected(tmp_path) as (script, client):
+        with pytest.raises(Rejected):
+            await client.create(PODS, b"{oops")
+    assert script.asked == []
+
+
+async def test_a_list_is_read_page_by_page(tmp_path):
+    async with connected(tmp_path) as (script, client):
+        script.lists = [page([pod("a")], more="x+/=&y"), page([pod("b")])]
+        read = [raw async for raw in client.pages(PODS, {"fieldSelector": "f"}, limit=1)]
+    assert [json.loads(raw)["items"][0]["metadata"]["name"] for raw in read] == ["a", "b"]
+    assert [asked.query for asked in script.asked] == [
+        {"fieldSelector": "f", "limit": "1"},
+        {"fieldSelector": "f", "limit": "1", "continue": "x+/=&y"},
+    ]
+
+
+async def test_what_is_no_list_is_told(tmp_path):
+    async with connected(tmp_path) as (script, client):
+        script.lists = [plain(b"<html>")]
+        with pytest.raises(BadAnswer):
+            [raw async for raw in client.pages(PODS)]
+
+
+async def test_a_rotated_token_is_read_again_once(tmp_path):
+    async with connected(tmp_path) as (script, client):
+        script.lists = [fault(401), plain({"ok": 1})]
+        (tmp_path / "token").write_text("second")
+        assert await client.get(PODS) == b'{"ok": 1}'
+    assert [asked.headers["Authorization"] for asked in script.asked] == ["Bearer first", "Bearer second"]
+
+
+@pytest.mark.parametrize("gone", [False, True], ids=["the token is the same", "its file is gone"])
+async def test_a_token_that_stays_refused_is_not_repeated(tmp_path, gone):
+    async with connected(tmp_path) as (script, client):
+        script.lists = [fault(401)]
+        if gone:
+            (tmp_path / "token").unlink()
+        with pytest.raises(Unauthorised):
+            await client.get(PODS)
+    assert len(script.asked) == 1
+
+
+async def test_watch_lines_come_whole_whatever_the_chunks(tmp_path):
+    line = event("ADDED", pod("é" * 50))
+    pieces = [line[:3], line[3:40], line[40:] + line + line[:1], line[1:], b"\n\n", b"half a line"]
+    async with connected(tmp_path) as (script, client):
+        script.watches = [stream(*pieces, then="end")]
+        read = [raw async for raw in client.watch(PODS, {"resourceVersion": "1"})]
+    assert read == [b"", *[line.rstrip()] * 3]  # the empty one says that the watch was taken
+    assert script.asked[0].query == {"resourceVersion": "1", "watch": "true"}
+
+
+async def test_a_line_past_the_bound_is_cut_and_the_next_one_is_whole(tmp_path):
+    long = event("ADDED", pod("x" * 200_000))
+    async with connected(tmp_path) as (script, client):
+        script.watches = [stream(long[:100_000], long[100_000:] + bookmark(5), long + bookmark(6), then="end")]
+        read = [raw async for raw in client.watch(PODS, {}, max_line_bytes=50_000)]
+    assert [len(raw) for raw in read] == [0, 1024, len(bookmark(5)) - 1, 1024, len(bookmark(6)) - 1]
+
+
+@pytest.mark.parametrize(
+    ("answer", "becomes"),
+    [
+        pytest.param(stream(bookmark(1), then="reset"), Unreachable, id="cut in mid-stream"),
+        pytest.param(slammed(), Unreachable, id="cut at once"),
+        pytest.param(fault(410), Gone, id="refused with a status"),
+    ],
+)
+async def test_a_watch_that_breaks_is_told(tmp_path, answer, becomes):
+    async with connected(tmp_path) as (script, client):
+        script.watches = [answer]
+        with pytest.raises(becomes):
+            [raw async for raw in client.watch(PODS, {})]
+
+
+async def test_an_urgent_call_passes_a_full_house(tmp_path):
+    async with connected(tmp_path, max_in_flight=1) as (script, client):
+        script.lists = [mute(), plain({"urgent": 1})]
+        stuck = asyncio.create_task(client.get(PODS, deadline_s=5))
+        await script.until("list", 1)
+        with pytest.raises(Unreachable):
+            await client.get(PODS, deadline_s=SOONEST_S)
+        assert len(script.asked) == 1, "the patient one never left"
+        assert await client.get(PODS, urgent=True) == b'{"urgent": 1}'
+        stuck.cancel()
+        await asyncio.wait({stuck})
+
+
+async def test_a_compressed_bomb_is_not_asked_for(tmp_path):
+    async with connected(tmp_path) as (script, client):
+        script.lists = [plain(gzip.compress(b"{}"), headers={"X-Plain": "1"})]
+        await client.get(PODS)
+    assert script.asked[0].headers["Accept-Encoding"] == "identity"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "a: [", "apiVersion: v1\nkind: Config\n", None], ids=["empty", "cut", "odd", "bare", "absent"]
+)
+async def test_a_useless_kubeconfig_is_told(tmp_path, text):
+    path = tmp_path / "kubeconfig"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(BadKubeconfig, match="kubeconfig"):
+        await Client.open(str(path))
+
+
+def certificate(folder):
+    """A certificate for 127.0.0.1 that signs itself. Returns the paths of it and of its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test")])
+    now = datetime.datetime.now(datetime.UTC)
+    signed = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
+        .add_extension(x509.KeyUsage(True, False, False, False, False, True, False, False, False), True)
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    (folder / "cert").write_bytes(signed.public_bytes(pem))
+    plain_key = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    (folder / "key").write_bytes(plain_key)
+    return folder / "cert", folder / "key"
+
+
+@pytest.mark.parametrize("trusted", [True, False], ids=["its authority is known", "a stranger gets no token"])
+async def test_the_server_must_prove_who_it_is(tmp_path, trusted):
+    cert, key = certificate(tmp_path)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(cert, key)
+    async with scripted(context) as script:
+        path = kubeconfig(tmp_path, script.url, ca=cert if trusted else None)
+        async with await Client.open(path) as client:
+            if trusted:
+                await client.get(PODS)
+            else:
+                with pytest.raises(Unreachable):
+                    await client.get(PODS)
+    assert len(script.asked) == trusted

@@ -1,0 +1,59 @@
+"""Which bound pods are told where they stand, and which are left alone."""
+
+import pytest
+
+from tests import world
+from tests.world import World
+from turnout.kube import labels
+from turnout.scheduler_ext.planner.switch_path import marks, path_above
+from turnout.topology.fabric import EMPTY, build
+from turnout.topology.model import Entry
+
+
+def told(w, noted=()):
+    """{pod: path} of all that is to be written."""
+    return {mark.name: mark.path for mark in marks(w.view, dict(noted), sorted(w.view.pods), w.now_s)}
+
+
+def test_bound_members_of_a_gang_are_told_the_switches_above_their_node():
+    w = World(4, 4, 4).put(*world.koordinator("g", 3, total=3, at=["a0", "b1", "c2"]))
+    assert told(w) == {"g-0": "psw0/asw0", "g-1": "psw0/asw1", "g-2": "psw1/asw2"}
+
+
+@pytest.mark.parametrize(
+    ("pods", "names"),
+    [
+        pytest.param(world.volcano("g", 2, at=["a0", "a1"]), ["g-0", "g-1"], id="Volcano's gang"),
+        pytest.param(
+            [world.pod(f"j-{i}", 8, "a0", marks={labels.JOB_INDEX: str(i)}, owner="Job/j") for i in range(2)],
+            ["j-0", "j-1"],
+            id="plain pods of one Job",
+        ),
+        pytest.param(world.koordinator("g", 2, total=2, at=["a0"]), ["g-0"], id="who still waits stands nowhere"),
+        pytest.param([world.pod("p", 8, "a0")], [], id="a pod by itself has no ring"),
+        pytest.param([world.pod("db-0", 0, "a0", owner="StatefulSet/db")], [], id="a database is no gang"),
+        pytest.param(world.koordinator("g", 1, total=1, at=["a0"], leaving=True), [], id="who leaves"),
+        pytest.param(world.koordinator("g", 1, total=1, at=["x0"]), [], id="on a node that the map does not know"),
+        pytest.param(world.koordinator("g", 1, total=1, at=["gone"]), [], id="on a node that nobody knows"),
+    ],
+)
+def test_who_is_told(pods, names):
+    assert sorted(told(World(4, 4, off_map=1).put(*pods))) == names
+
+
+def test_only_what_differs_is_written_and_another_map_makes_it_differ():
+    w = World(4, 4).put(*world.koordinator("g", 2, total=2, at=["a0", "b0"]))
+    assert told(w, {"uid-g-0": "psw0/asw0", "uid-g-1": "psw9/asw1"}) == {"g-1": "psw0/asw1"}
+    noted = {"uid-g-0": "psw0/asw0", "uid-g-1": "psw0/asw1"}
+    assert told(w, noted) == {}
+    w.view.set_map(build([Entry("10.0.0.1", ("core", "asw0"), 1)]))
+    assert told(w, noted) == {"g-0": "core/asw0"}  # of g-1 nothing is known any more: what it carries is left
+    w.view.set_map(EMPTY)
+    assert told(w, noted) == {}
+
+
+def test_a_path_is_what_the_map_wrote_however_deep_its_branch():
+    fabric = build(
+        [Entry("a", ("r", "s", "l"), 1), Entry("b", ("r", "s"), 2), Entry("c", ("r", "m"), 3), Entry("d", ("q",), 4)]
+    )
+    assert [path_above(fabric, host) for host in "abcdx"] == ["r/s/l", "r/s", "r/m", "q", ""]

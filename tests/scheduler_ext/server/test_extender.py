@@ -1,0 +1,219 @@
+"""The adviser with its clock: what it counts, what it tells, and what it forgets."""
+
+import pytest
+
+from tests import world
+from tests.world import REQUIRED, World
+from turnout.kube import labels
+from turnout.scheduler_ext.model import Rules, Victims, Word
+from turnout.scheduler_ext.server.extender import AGAIN_S, UNCONFIRMED_S, Extender
+from turnout.scheduler_ext.server.metrics import Metrics
+
+
+class Hand:
+    """A clock moved by hand."""
+
+    now_s = 1000.0
+
+    def monotonic(self):
+        return self.now_s
+
+    def wall(self):
+        return self.now_s
+
+
+class Story:
+    """A View over the nodes of a World, and everything it told."""
+
+    def __init__(self, *leaves, rules=None, mapped=True):
+        self.clock, self.metrics, self.told = Hand(), Metrics(), []
+        self.view = Extender(rules or Rules(), self.clock, self.metrics, self.told.append)
+        self.stage = World(*leaves, rules=rules)
+        for each in self.stage.nodes:
+            self.view.gangs.put_node(each)
+        if mapped:
+            self.view.use_map(self.stage.fabric)
+
+    def count(self, series, **by):
+        return self.metrics.registry.get_sample_value(series, by)
+
+    def wait(self, seconds):
+        self.clock.now_s += seconds
+        self.view.tidy()
+
+    def show(self, *pods):
+        for each in pods:
+            self.view.put_pod(each)
+        return self
+
+    @property
+    def words(self):
+        return [notice.word for notice in self.told]
+
+
+def test_a_refusal_is_counted_and_told_with_one_word():
+    story, pods = Story(2, 2), world.volcano("wide", 3, notes=REQUIRED)
+    story.show(*pods).view.filter(pods[0], story.stage.names)
+    assert story.words == [Word.TIER_TOO_NARROW]
+    assert (story.told[0].namespace, story.told[0].name, story.told[0].uid) == ("default", "wide-0", "uid-wide-0")
+    assert story.count("turnout_refusals_total", reason="TierTooNarrow") == 1
+
+
+def test_malformed_annotations_are_told_and_block_nobody():
+    story, pods = Story(2), world.volcano("bert", 1, notes={labels.TOPOLOGY: "soon", labels.MAX_WORKERS: "all"})
+    answer = story.show(*pods).view.filter(pods[0], story.stage.names)
+    assert len(answer.kept) == 1
+    assert story.words == [Word.BAD_ANNOTATION]
+    assert labels.TOPOLOGY in story.told[0].detail
+    assert labels.MAX_WORKERS in story.told[0].detail
+
+
+class TestOldView:
+    """A no that newer knowledge may turn into a yes: kube-scheduler tries a pod again whose own status changed."""
+
+    def old(self, *pods, **more):
+        story = Story(2, 2, **more)
+        story.show(*pods).view.may_be_old = lambda: True
+        return story
+
+    @pytest.mark.parametrize(("pods", "rules", "word"), [
+        pytest.param(world.volcano("bert", 5), Rules(), "NoRoom", id="no room"),
+        pytest.param(world.volcano("bert", 3, notes=REQUIRED), Rules(), "TierTooNarrow", id="none under one switch"),
+        pytest.param(world.koordinator("bert", 2, least=4), Rules(hold_incomplete=True), "GangIncomplete", id="held"),
+    ])  # fmt: skip
+    def test_each_refusal_reads_unlike_the_last_and_tells_the_owner_nothing(self, pods, rules, word):
+        story, texts = self.old(*pods, rules=rules), []
+        for _ in range(3):
+            answer = story.view.filter(pods[0], story.stage.names)
+            assert (answer.kept, answer.no_room, answer.all_kept) == ((), {}, False)  # nor is anything preempted
+            assert set(answer.forbidden) == set(story.stage.names)
+            texts += {*answer.forbidden.values()}
+            story.wait(0.01)
+        assert len({*texts}) == len(texts) == 3
+        assert all(text.startswith("OldView at 1970-01-01T00:16:40.") and f"Z: {word}: " in text for text in texts)
+        assert story.told == []
+        assert story.count("turnout_refusals_total", reason="OldView") == 3
+
+    def test_a_pod_is_kept_waiting_when_it_comes_again_too_soon_and_others_are_not(self):
+        pods = world.volcano("bert", 5)
+        story = self.old(*pods)
+        asks = [(pods[0], 0.0), (pods[0], 0.05), (pods[1], 0.0), (pods[0], AGAIN_S), (pods[0], 1.0)]
+        pauses = []
+        for pod, later_s in asks:
+            story.wait(later_s)
+            pauses.append(story.view.filter(pod, story.stage.names).pause_s)
+        assert pauses == pytest.approx([0.0, AGAIN_S - 0.05, 0.0, AGAIN_S - 0.05, 0.0])
+
+    def test_a_yes_stays_a_yes(self):
+        pods = world.volcano("bert", 2)
+        answer = self.old(*pods).view.filter(pods[0], ["a0", "a1", "b0", "b1"])
+        assert (answer.kept, answer.pause_s) == (("a0",), 0.0)
+
+    def test_once_the_view_is_new_the_refusal_is_final_and_told(self):
+        pods = world.volcano("bert", 5)
+        story = self.old(*pods)
+        story.view.filter(pods[0], story.stage.names)
+        story.view.may_be_old = lambda: False
+        first, second = (story.view.filter(pods[0], story.stage.names) for _ in range(2))
+        assert first == second
+        assert first.no_room["a0"].startswith("NoRoom: 5 pods must start together")
+        assert story.words == [Word.NO_ROOM] * 2
+
+
+def test_a_pod_that_only_a_request_has_shown_is_answered_and_then_forgotten():
+    story, pod = Story(2), world.volcano("bert", 1)[0]
+    assert story.view.filter(pod, story.stage.names).kept
+    story.wait(UNCONFIRMED_S - 1)
+    assert story.view.describe()["pods"] == 1
+    story.wait(2)
+    assert story.view.describe()["pods"] == 0
+
+
+def test_a_pod_that_the_watch_confirms_stays():
+    story, pod = Story(2), world.volcano("bert", 1)[0]
+    story.view.filter(pod, story.stage.names)
+    story.show(pod).wait(UNCONFIRMED_S + 1)
+    assert story.view.describe()["pods"] == 1
+
+
+def test_prioritize_alone_is_believed_as_filter_is():
+    story, pods = Story(2), world.volcano("bert", 2)
+    story.show(*pods)
+    assert story.view.prioritize(pods[0], story.stage.names)[0] == ("a0", 10)
+    assert story.view.describe()["assumed"] == 1
+
+
+def test_pods_with_gpus_on_which_there_is_no_opinion_are_counted():
+    story = Story(2)
+    claims, level = (
+        world.pod("c", resourceClaims=[{"name": "x"}]),
+        world.pod("l", resources={"limits": {"nvidia.com/gpu": 1}}),
+    )
+    unread = world.pod("u")
+    unread.spec.containers[0].resources.requests["cpu"] = "lots"
+    for each in (claims, level, unread):
+        assert story.view.filter(each, story.stage.names).all_kept
+    for reason in ("ResourceClaims", "PodLevelGpus", "Unreadable"):
+        assert story.count("turnout_no_opinion_total", reason=reason) == 1
+
+
+class TestPartial:
+    def test_a_gang_of_which_some_hold_a_host_and_too_few_are_placed_is_counted(self):
+        story = Story(2)
+        story.show(*world.koordinator("bert", 3, at=["a0"]), world.pod("x", 8, at="a1")).wait(1)
+        assert story.count("turnout_gangs_partial") == 1
+
+    @pytest.mark.parametrize("pods", [
+        pytest.param(world.koordinator("bert", 3), id="nobody holds one"),
+        pytest.param(world.koordinator("bert", 3, least=1, at=["a0"]), id="enough do"),
+        pytest.param(world.koordinator("bert", 2, at=["a0", "a1"]), id="all do"),
+        pytest.param([world.pod("lone")], id="a pod by itself"),
+    ])  # fmt: skip
+    def test_others_are_not(self, pods):
+        story = Story(2)
+        story.show(*pods).wait(1)
+        assert story.count("turnout_gangs_partial") == 0
+
+
+class TestUnenforced:
+    @pytest.mark.parametrize(("pods", "count"), [
+        pytest.param(world.volcano("bert", 2, at=["a0", "b0"], notes=REQUIRED), 2, id="a required gang in two leaves"),
+        pytest.param(world.volcano("bert", 2, at=["a0", "x0"], notes=REQUIRED), 2, id="or off the map"),
+        pytest.param(world.volcano("bert", 2, at=["a0", "a1"], notes=REQUIRED), 0, id="in one leaf all is well"),
+        pytest.param(world.volcano("bert", 2, at=["a0", "b0"]), 0, id="a gang that only prefers"),
+        pytest.param(world.volcano("bert", 2, at=["a0"], notes=REQUIRED), 0, id="one member spans nothing"),
+        pytest.param(
+            world.volcano("bert", 2, at=["a0", "b0"], notes={**REQUIRED, labels.TOPOLOGY_TIER: "2"}), 0, id="tier 2"
+        ),
+        pytest.param(world.koordinator("bert", 2, least=4, at=["a0", "a1"]), 2, id="a held gang that is not whole"),
+        pytest.param(world.koordinator("bert", 4, least=4, at=["a0", "a1"]), 0, id="a whole one on its way"),
+    ])  # fmt: skip
+    def test_bound_pods_against_the_rule_are_counted(self, pods, count):
+        story = Story(2, 2, rules=Rules(hold_incomplete=True))
+        story.view.gangs.put_node(world.node("x0", 8, "10.99.0.1"))
+        story.show(*pods).wait(1)
+        assert story.count("turnout_unenforced_pods") == count
+
+    def test_incomplete_gangs_are_nobodys_business_where_they_are_not_held(self):
+        story = Story(2)
+        story.show(*world.koordinator("bert", 2, least=4, at=["a0", "a1"])).wait(1)
+        assert story.count("turnout_unenforced_pods") == 0
+
+
+def test_a_stranger_to_the_view_may_be_asked_about_in_every_verb():
+    story, pod = Story(2, mapped=False), world.volcano("bert", 1)[0]
+    assert story.view.filter(pod, story.stage.names).all_kept
+    assert story.view.prioritize(pod, story.stage.names) == []
+    victims = {"a0": Victims(("u",))}
+    assert story.view.preempt(pod, victims) == victims
+    assert story.view.unready() == "no watch is running"
+
+
+def test_the_account_of_the_world_says_who_waits_for_what():
+    story = Story(2, 2)
+    story.show(*world.volcano("bert", 2), *world.koordinator("wide", 5))
+    told = story.view.describe()
+    assert (told["mapped_hosts"], told["nodes"], told["pods"], told["gangs"], told["plans"]) == (4, 4, 7, 2, 2)
+    by_name = {each["gang"]: each for each in told["waiting"]}
+    assert by_name["default/bert"]["hosts"] == {"bert-0": "a0", "bert-1": "a1"}
+    assert by_name["default/wide"]["refusal"].startswith("NoRoom: 5 pods must start together")

@@ -1,0 +1,250 @@
+"""Callers with bad manners: each gets a clear answer or an end, others go on, and no secret is ever told."""
+
+import asyncio
+import gzip
+import json
+import logging
+import os
+
+import pytest
+
+from tests.scheduler_ext.server_support import Scripted, body, head, one_answer, opened, raw, rest, until
+
+pytestmark = pytest.mark.timeout(60)
+DEEP = b'{"Pod":{"x":' + b"[" * 10**6 + b"]" * 10**6 + b'},"NodeNames":["a"]}'
+SECRET = "hunter2-is-planted-here"
+
+
+async def still_answers(rim):
+    """The next caller is served."""
+    status, answer = await rim.post("filter", body())
+    return status == 200 and answer["NodeNames"] == ["a", "b"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("data", "status", "outcome"), [
+    pytest.param(b"", 400, "bad_request", id="an empty body"),
+    pytest.param(b"{", 400, "bad_request", id="malformed JSON"),
+    pytest.param(b'{"Pod":{"x":NaN},"NodeNames":["a"]}', 400, "bad_request", id="NaN"),
+    pytest.param(b'{"Pod":{},"Pod":{},"NodeNames":["a"]}', 400, "bad_request", id="a pod twice"),
+    pytest.param(b'{"Pod":{"x":"\xff"},"NodeNames":["a"]}', 400, "bad_request", id="not UTF-8"),
+    pytest.param(body() + b"{}", 400, "bad_request", id="trailing bytes"),
+    pytest.param(DEEP, 400, "bad_request", id="a nesting of 10^6"),
+    pytest.param(b" " * 3000, 413, "too_large", id="too long"),
+])  # fmt: skip
+async def test_a_bad_body_is_refused_in_a_few_words(data, status, outcome):
+    limit = 1 << 22 if data is DEEP else 2048
+    async with opened(body_bytes=limit) as rim:
+        got, answer = await rim.post("filter", data)
+        assert got == status
+        assert list(answer) == ["Error"]
+        assert 0 < len(answer["Error"]) <= 256
+        assert rim.counted("turnout_extender_requests_total", verb="filter", outcome=outcome) == 1
+        assert await still_answers(rim)
+
+
+@pytest.mark.asyncio
+async def test_a_wrong_method_is_told_the_right_one():
+    async with opened() as rim:
+        for method in ("GET", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH"):
+            async with rim.session.request(method, f"http://127.0.0.1:{rim.front.port}/filter") as answer:
+                assert (answer.status, answer.headers["Allow"]) == (405, "POST")
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("path", ["", "bind", "filter/", "Filter", "metrics", "debug/view", "readyz", "..%2ffilter"])
+async def test_a_wrong_path_is_not_found(path):
+    async with opened() as rim:
+        assert (await rim.post(path, body()))[0] == 404
+        assert rim.counted("turnout_extender_requests_total", verb="other", outcome="no_such_verb") == 1
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd", "GZIP", "identity, gzip"])
+async def test_a_compressed_body_is_refused_unread(coding):
+    bomb = gzip.compress(bytes(1 << 28), 1)
+    before = _rss_bytes()
+    async with opened() as rim:
+        status, answer = await rim.post("filter", bomb, headers={"Content-Encoding": coding}, compress=False)
+        assert (status, answer) == (415, {"Error": "a compressed body is not read"})
+        assert _rss_bytes() - before < 64 << 20
+        assert await still_answers(rim)
+
+
+def _rss_bytes():
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.asyncio
+async def test_a_body_without_a_length_is_counted_as_it_comes():
+    async def endless():
+        for _ in range(1000):
+            yield b" " * 1000
+
+    async with opened(body_bytes=10_000) as rim:
+        assert (await rim.post("filter", endless()))[0] == 413
+        assert await still_answers(rim)
+
+
+@pytest.mark.asyncio
+async def test_half_a_body_is_refused_in_time_and_the_connection_ends():
+    async with opened(body_s=0.2) as rim, raw(rim.front.port) as (reader, writer):
+        writer.write(head(len(body())) + body()[:20])
+        answer = await rest(reader)
+        assert answer.startswith(b"HTTP/1.1 408")
+        assert answer.endswith(b'{"Error":"the body did not come in time"}')
+        assert await still_answers(rim)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("start", [b"P", b"POST /filter HTTP/1.1\r\n", head(10)[:-2]])
+async def test_half_a_head_ends_the_connection_in_time(start):
+    async with opened(head_s=0.2) as rim, raw(rim.front.port) as (reader, writer):
+        writer.write(start)
+        assert await rest(reader) == b""
+        assert await still_answers(rim)
+
+
+@pytest.mark.asyncio
+async def test_a_head_that_trickles_in_has_no_more_time_than_others():
+    async with opened(head_s=0.3) as rim, raw(rim.front.port) as (reader, writer):
+        end = asyncio.create_task(rest(reader))
+        for byte in head(10, "/filter", "X-Slow: " + "x" * 400):
+            if await asyncio.wait({end}, timeout=0.01) != (set(), {end}):
+                break
+            writer.write(bytes([byte]))
+        assert await end == b""
+        assert await still_answers(rim)
+
+
+@pytest.mark.asyncio
+async def test_the_second_request_of_a_connection_has_the_same_time():
+    async with opened(head_s=0.2) as rim, raw(rim.front.port) as (reader, writer):
+        writer.write(head(len(body())) + body())
+        assert (await one_answer(reader))[0].startswith("http/1.1 200")
+        writer.write(b"POST /fil")
+        assert await rest(reader) == b""
+
+
+@pytest.mark.asyncio
+async def test_a_silent_connection_ends_with_the_idle_time():
+    async with opened(keepalive_s=0.2) as rim, raw(rim.front.port) as (reader, _):
+        assert await rest(reader) == b""
+        assert await still_answers(rim)
+
+
+@pytest.mark.asyncio
+async def test_a_caller_that_never_takes_its_answer_is_dropped():
+    names = [f"{n:0240d}" for n in range(60_000)]
+    big = json.dumps({"Pod": {}, "NodeNames": names}).encode()
+    async with opened(Scripted(error=KeyError()), taken_s=0.3, body_s=20) as rim:
+        async with raw(rim.front.port) as (reader, writer):
+            reader._transport.pause_reading()  # what the kernel holds is all that it takes
+            writer.write(head(len(big)) + big)
+            await until(lambda: rim.counted("turnout_extender_requests_total", verb="filter", outcome="neutral"))
+            await until(lambda: not rim.counted("turnout_extender_connections"))
+        rim.adviser.error = None
+        assert await still_answers(rim)
+
+
+@pytest.mark.asyncio
+async def test_connections_beyond_the_cap_are_ended_and_those_before_go_on():
+    async with opened(connections=2) as rim, raw(rim.front.port) as (reader, writer), raw(rim.front.port):
+        async with raw(rim.front.port) as (late, _):
+            assert await rest(late) == b""
+        writer.write(head(len(body())) + body())
+        assert (await one_answer(reader))[0].startswith("http/1.1 200")
+
+
+@pytest.mark.asyncio
+async def test_beyond_the_places_in_flight_the_next_is_busy():
+    async with opened(in_flight=2, waiting=0) as rim:
+        async with raw(rim.front.port) as (one, first), raw(rim.front.port) as (two, second):
+            for writer in (first, second):
+                writer.write(head(len(body())) + body()[:9])
+            await _in_flight(rim, 2)
+            assert await rim.post("filter", body()) == (503, {"Error": "busy"})
+            for reader, writer in ((one, first), (two, second)):
+                writer.write(body()[9:])
+                assert (await one_answer(reader))[0].startswith("http/1.1 200")
+        assert await still_answers(rim)
+        assert rim.counted("turnout_extender_requests_in_flight") == 0
+
+
+@pytest.mark.asyncio
+async def test_some_may_wait_for_a_place_a_moment():
+    async with opened(in_flight=1, waiting=1, wait_s=0.3) as rim, raw(rim.front.port) as (one, first):
+        first.write(head(len(body())) + body()[:9])
+        await _in_flight(rim, 1)
+        assert await rim.post("filter", body()) == (503, {"Error": "busy"})
+        waiting = asyncio.create_task(rim.post("filter", body()))
+        first.write(body()[9:])
+        assert (await one_answer(one))[0].startswith("http/1.1 200")
+        assert (await waiting)[0] == 200
+
+
+@pytest.mark.asyncio
+async def test_all_bodies_together_may_hold_only_so_much():
+    async with opened(held_bytes=100_000) as rim, raw(rim.front.port) as (reader, writer):
+        writer.write(head(90_001) + b" " * 90_000)
+        await _in_flight(rim, 1)
+        status, answer = await rim.post("filter", b" " * 50_000)
+        assert (status, answer) == (503, {"Error": "busy: too many bytes in hand"})
+        writer.write(b" ")
+        assert (await one_answer(reader))[0].startswith("http/1.1 400")
+        assert await still_answers(rim)
+
+
+async def _in_flight(rim, count):
+    await until(lambda: rim.counted("turnout_extender_requests_in_flight") == count)
+
+
+@pytest.mark.asyncio
+async def test_a_caller_that_leaves_in_the_middle_leaves_nothing_behind():
+    async with opened() as rim:
+        async with raw(rim.front.port) as (_, writer):
+            writer.write(head(len(body())) + body()[:9])
+            await _in_flight(rim, 1)
+        await _in_flight(rim, 0)
+        assert await still_answers(rim)
+
+
+MISBEHAVED = [
+    pytest.param(f"{SECRET}\r\n\r\n".encode(), id="no HTTP"),
+    pytest.param(f"POST /filter HTTP/1.1\r\nHost: x\r\nBad {SECRET}\r\n\r\n".encode(), id="a broken header"),
+    pytest.param(f"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: {SECRET}\r\n\r\n".encode(), id="no length"),
+    pytest.param(f"POST /{SECRET} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n".encode(), id="a path that tells"),
+    pytest.param(head(9) + body(secret=SECRET) + b"\r\n\r\n", id="a length too short: the body reads as a head"),
+    pytest.param(head(5, "/filter", "Transfer-Encoding: chunked") + SECRET.encode() + b"\r\n\r\n", id="two lengths"),
+    pytest.param(head(900) + body(secret=SECRET), id="a length too long"),
+    pytest.param(head(900, "/filter", "Content-Encoding: gzip") + body(secret=SECRET), id="compressed"),
+    pytest.param(head(len(body(secret=SECRET)), "/filter") + body(secret=SECRET), id="an adviser that tells"),
+    pytest.param(head(40, "/filter") + f'{{"Pod":"{SECRET}"'.encode().ljust(40), id="malformed JSON"),
+]  # fmt: skip
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("sent", MISBEHAVED)
+async def test_a_planted_secret_is_in_no_log_and_no_answer(sent, caplog, capfd):
+    caplog.set_level(logging.DEBUG)
+    async with opened(Scripted(error=ValueError(SECRET)), body_s=0.2, head_s=3.0, keepalive_s=0.3) as rim:
+        async with raw(rim.front.port) as (reader, writer):
+            writer.write(sent)
+            answer = await rest(reader)
+        _, page = await rim.get("/metrics")
+        _, view = await rim.get("/debug/view")
+    told = [str(record.__dict__) + caplog.handler.format(record) for record in caplog.records]
+    assert answer.startswith((b"HTTP/1.1 ", b"HTTP/1.0 "))
+    assert b"hunter" not in answer
+    assert "hunter" not in "".join([*told, page, view, *capfd.readouterr()])
+
+
+@pytest.mark.asyncio
+async def test_debug_view_is_for_local_callers_by_a_local_name():
+    async with opened() as rim:
+        assert await rim.get("/debug/view") == (200, '{"gangs":["bert"]}')
+        assert (await rim.get("/debug/view", headers={"Host": "evil.example"}))[0] == 404
+        assert (await rim.get("/nothing"))[0] == 404
+        async with rim.session.post(f"http://127.0.0.1:{rim.front.health_port}/metrics") as answer:
+            assert answer.status == 405

@@ -1,0 +1,124 @@
+"""The metrics page is what Prometheus and its linter take, and no stranger can make it grow. CS-21"""
+
+import subprocess
+from dataclasses import dataclass
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from hack.controlplane.tools import cache
+from tests.scheduler_ext.server_support import body, opened, preempt_body
+from turnout.kube.client.clock import RealClock
+from turnout.scheduler_ext.server.metrics import Metrics
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@dataclass
+class Watched:
+    """The numbers that a reflector shows."""
+
+    has_synced: bool = True
+    last_event_s: float = 0.0
+    objects: int = 7
+    relists: int = 1
+    reconnects: int = 2
+    skipped: int = 3
+
+
+async def busy_page():
+    """A scrape over HTTP after something of everything has happened."""
+    async with opened() as rim:
+        metrics = rim.metrics
+        metrics.pass_through(lambda: [("nodes", Watched()), ("pods", Watched(objects=9))], RealClock())
+        metrics.refusals.labels("NoRoom").inc()
+        metrics.reloads.labels("taken").inc()
+        metrics.hosts.set(64)
+        metrics.certificate_ends(2e9)
+        for path, data in (("filter", body()), ("prioritize", body()), ("preempt", preempt_body()), ("filter", b"{")):
+            await rim.post(path, data)
+        async with rim.session.get(f"http://127.0.0.1:{rim.front.health_port}/metrics") as answer:
+            assert answer.status == 200
+            assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            return await answer.text()
+
+
+def linted(page):
+    """What promtool finds fault with."""
+    promtool = cache.binary("promtool")
+    told = subprocess.run([promtool, "check", "metrics"], input=page, capture_output=True, text=True, timeout=30)
+    return told.returncode, told.stdout + told.stderr
+
+
+@pytest.mark.contract("CS-21")
+@pytest.mark.asyncio
+async def test_promtool_accepts_the_page():
+    assert linted(await busy_page()) == (0, "")
+
+
+def test_promtool_would_refuse_a_counter_without_total():
+    fault, why = linted("# HELP turnout_x Some.\n# TYPE turnout_x counter\nturnout_x 1\n")
+    assert fault
+    assert "_total" in why
+
+
+@pytest.mark.asyncio
+async def test_every_series_that_is_promised_is_there():
+    page = await busy_page()
+    samples = {sample.name for family in text_string_to_metric_families(page) for sample in family.samples}
+    assert samples >= {
+        "turnout_extender_request_duration_seconds_bucket",
+        "turnout_extender_phase_duration_seconds_bucket",
+        "turnout_extender_requests_total",
+        "turnout_extender_answer_names_bucket",
+        "turnout_extender_requests_in_flight",
+        "turnout_extender_connections",
+        "turnout_refusals_total",
+        "turnout_gangs_partial",
+        "turnout_topology_hosts",
+        "turnout_topology_faults",
+        "turnout_topology_reloads_total",
+        "turnout_topology_last_reload_timestamp_seconds",
+        "turnout_tls_certificate_expiry_timestamp_seconds",
+        "turnout_watch_objects",
+        "turnout_watch_synced",
+        "turnout_watch_last_event_age_seconds",
+        "turnout_watch_relists_total",
+        "turnout_watch_reconnects_total",
+        "turnout_watch_skipped_total",
+        "process_resident_memory_bytes",
+    }
+    assert not {name for name in samples if name.endswith("_created")}
+
+
+@pytest.mark.asyncio
+async def test_durations_are_told_by_verb_from_half_a_millisecond_to_five_seconds():
+    async with opened() as rim:
+        await rim.post("filter", body())
+        name = "turnout_extender_request_duration_seconds"
+        assert rim.counted(f"{name}_count", verb="filter") == 1
+        assert rim.counted(f"{name}_bucket", verb="filter", le="5.0") == 1
+        assert f'{name}_bucket{{le="0.0005",verb="filter"}}' in rim.metrics.page().decode()
+        assert rim.counted("turnout_extender_answer_names_sum", verb="filter") == 2
+
+
+@pytest.mark.asyncio
+async def test_strangers_paths_and_words_make_no_series():
+    async with opened() as rim:
+        for word in ("x", "y", "z"):
+            await rim.post(word, body(secret=word))
+        before = len(rim.metrics.page().splitlines())
+        for word in range(20):
+            await rim.post(f"path-{word}", body([f"node-{word}"]))
+        assert len(rim.metrics.page().splitlines()) == before
+
+
+def test_without_tls_there_is_no_end_of_a_certificate_to_alert_on():
+    assert b"turnout_tls_certificate_expiry" not in Metrics().page()
+
+
+def test_two_extenders_in_one_process_count_apart():
+    one, other = Metrics(), Metrics()
+    one.refusals.labels("NoRoom").inc()
+    assert b'turnout_refusals_total{reason="NoRoom"} 1.0' in one.page()
+    assert b"NoRoom" not in other.page()

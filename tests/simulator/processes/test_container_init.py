@@ -1,0 +1,94 @@
+"""The first process of a container, by itself: what it leaves behind, and what it does without walls."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from turnout.simulator.processes.pod_lifecycle import KILL, TERM
+from turnout.simulator.processes.runtime.container_init import can_have_walls
+from turnout.simulator.processes.runtime.container_process import Order, start
+
+pytestmark = pytest.mark.asyncio
+
+
+def order(folder, *argv, **more):
+    root = folder / "root"
+    root.mkdir(exist_ok=True)
+    note = folder / "note"
+    note.touch()
+    env = {"PATH": os.environ["PATH"]}
+    return Order(argv=argv, env=env, folder="", hostname="me", root=str(root), note=str(note), **more)
+
+
+def alive(mark):
+    """How many processes hold this word in their command line."""
+    found = 0
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found += mark.encode() in file.read_bytes()
+        except OSError:
+            continue
+    return found
+
+
+@pytest.fixture
+def mark(tmp_path):
+    """A file by whose name a process is known."""
+    (tmp_path / "mark").touch()
+    return f"{tmp_path}/mark"
+
+
+@pytest.fixture
+def fifo(tmp_path):
+    """A pipe that is read to its end once somebody has written to it."""
+    os.mkfifo(tmp_path / "fifo")
+    return tmp_path / "fifo"
+
+
+@pytest.mark.parametrize("walls", [True, False], ids=["with walls", "without"])
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [("exit 0", 0), ("exit 3", 3), ("kill -9 $$; sleep 9", 137)],
+    ids=["done", "failed", "killed"],
+)
+async def test_its_exit_code_is_that_of_its_command(tmp_path, walls, script, code):
+    if walls and "kill" in script:
+        script = f"sh -c '{script}'; exit $?"  # process 1 of a namespace cannot kill itself
+    child = await start(order(tmp_path, "sh", "-c", script, walls=walls), tmp_path / "log")
+    assert await child.ended() == code
+
+
+@pytest.mark.parametrize("walls", [True, False], ids=["with walls", "without"])
+@pytest.mark.parametrize("told", [TERM, KILL])
+async def test_whatever_it_started_ends_with_it(tmp_path, mark, fifo, walls, told):
+    script = f"trap 'exit 5' TERM; setsid tail -f {mark} & echo up > {fifo}; wait"
+    child = await start(order(tmp_path, "sh", "-c", script, walls=walls), tmp_path / "log")
+    assert await asyncio.to_thread(fifo.read_text) == "up\n"
+    child.tell(told)
+    assert await child.ended() == (5 if told == TERM else 137)
+    assert alive(f"-f\0{mark}") == 0
+
+
+async def test_one_without_a_command_stays_until_it_is_told(tmp_path):
+    child = await start(order(tmp_path), tmp_path / "log")
+    child.tell(TERM)
+    assert await child.ended() in (0, 143)  # before or after it has begun to listen
+
+
+async def test_without_walls_a_container_with_volumes_is_refused_and_says_why(tmp_path):
+    child = await start(order(tmp_path, "true", walls=False, needs_walls=True), tmp_path / "log")
+    assert await child.ended() == 128
+    assert "needs mount namespaces" in (tmp_path / "note").read_text()
+
+
+async def test_when_nobody_wants_it_any_more_it_ends(tmp_path, mark):
+    child = await start(order(tmp_path, "tail", "-f", mark), tmp_path / "log")
+    child._process.stdin.close()  # as the kernel does it when we are killed
+    assert await child.ended() == 137
+    assert alive(f"-f\0{mark}") == 0
+
+
+async def test_it_is_known_whether_the_kernel_allows_walls():
+    assert can_have_walls() in (True, False)

@@ -1,0 +1,278 @@
+"""The yard's scheduler over real HTTP: an embedded API on one side, a small real extender on the other."""
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+
+from turnout.kube import labels
+from turnout.simulator.cluster.runtime.clients import ApiDoor, ExtenderDoor
+from turnout.simulator.cluster.runtime.local_cluster import background, yard
+from turnout.simulator.cluster.runtime.scheduler_loop import Scheduler, Settings
+from turnout.simulator.cluster.scheduler import Extender, Reply
+
+PODS = "/api/v1/namespaces/default/pods"
+
+
+def raw_node(name, gpus=8):
+    offers = {"cpu": "16", "memory": "64Gi", "pods": "110", "nvidia.com/gpu": str(gpus)}
+    return {"metadata": {"name": name}, "status": {"allocatable": offers}}
+
+
+def raw_pod(name, gpus=8, **spec):
+    asks = {"cpu": "1", "memory": "1Gi", "nvidia.com/gpu": str(gpus)}
+    return {
+        "metadata": {"name": name},
+        "spec": {
+            "containers": [{"name": "m", "image": "a:1", "resources": {"requests": asks, "limits": asks}}],
+            **spec,
+        },
+    }
+
+
+@asynccontextmanager
+async def extender(answer):
+    """A real extender: answer(verb, asked) gives what goes back as JSON, or an HTTP status."""
+
+    async def handle(request):
+        got = answer(request.path.strip("/"), json.loads(await request.read()))
+        return web.Response(status=got) if isinstance(got, int) else web.json_response(got)
+
+    app = web.Application()
+    app.router.add_post("/{verb}", handle)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def scheduling(door, url=None, **settings):
+    """A scheduler at work. Gives a function that waits until a pod has been tried once more, and says the outcome."""
+    outcomes = asyncio.Queue()
+    asks = ExtenderDoor(door.session, url) if url else None
+    told = Scheduler(
+        ApiDoor(door.session, door.url),
+        Settings(extender=Extender() if url else None, backoff_s=(0.01, 0.05), **settings),
+        asks,
+        lambda namespace, name, outcome: outcomes.put_nowait((name, outcome)),
+    )
+    task = asyncio.create_task(told.run())
+    try:
+        yield lambda: asyncio.wait_for(outcomes.get(), 10)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def nodes_of(door):
+    _, listed = await door.ask("GET", PODS)
+    return {item["metadata"]["name"]: item["spec"].get("nodeName") for item in listed["items"]}
+
+
+@pytest.mark.asyncio
+async def test_pods_are_bound_through_the_api_and_spread(door):
+    for name in ("a", "b"):
+        await door.ask("POST", "/api/v1/nodes", raw_node(name))
+    async with scheduling(door) as tried:
+        for name in ("p", "q"):
+            await door.ask("POST", PODS, raw_pod(name))
+            await tried()
+    assert sorted((await nodes_of(door)).values()) == ["a", "b"]
+
+
+@pytest.mark.asyncio
+async def test_the_extender_sees_names_and_a_whole_pod_and_is_obeyed(door):
+    asked = []
+
+    def answer(verb, got):
+        asked.append((verb, got))
+        if verb == "filter":
+            return {"NodeNames": [n for n in got["NodeNames"] if n != "a"], "FailedNodes": {"a": "no"}, "Error": ""}
+        return [{"Host": "c", "Score": 10}]
+
+    for name in ("a", "b", "c"):
+        await door.ask("POST", "/api/v1/nodes", raw_node(name))
+    async with extender(answer) as url, scheduling(door, url) as tried:
+        await door.ask("POST", PODS, raw_pod("p"))
+        await tried()
+    assert (await nodes_of(door))["p"] == "c"
+    assert [verb for verb, _ in asked] == ["filter", "prioritize"]
+    first = asked[0][1]
+    assert sorted(first["NodeNames"]) == ["a", "b", "c"]
+    assert first["Nodes"] is None
+    assert first["Pod"]["metadata"]["name"] == "p"
+    assert first["Pod"]["spec"]["containers"][0]["resources"]["requests"]["nvidia.com/gpu"] == "8"
+    assert sorted(asked[1][1]["NodeNames"]) == ["b", "c"]
+
+
+@pytest.mark.asyncio
+async def test_an_extender_that_fails_does_not_stop_scheduling(door):
+    await door.ask("POST", "/api/v1/nodes", raw_node("a"))
+    await door.ask("POST", "/api/v1/nodes", raw_node("b"))
+    async with extender(lambda *_: 500) as url, scheduling(door, url) as tried:
+        await door.ask("POST", PODS, raw_pod("p"))
+        await tried()
+    assert (await nodes_of(door))["p"] in ("a", "b")
+
+
+@pytest.mark.asyncio
+async def test_a_pod_without_room_waits_until_room_is_made(door):
+    await door.ask("POST", "/api/v1/nodes", raw_node("a"))
+    await door.ask("POST", PODS, raw_pod("there", nodeName="a"))
+    async with scheduling(door) as tried:
+        await door.ask("POST", PODS, raw_pod("p"))
+        _, first = await tried()
+        assert first.message == "0/1 nodes are available: none holds the pod."
+        await door.ask("DELETE", PODS + "/there", gracePeriodSeconds="0")
+        assert (await tried())[1].node == "a"
+    assert (await nodes_of(door))["p"] == "a"
+
+
+@pytest.mark.asyncio
+async def test_the_nominated_node_is_tried_first(door):
+    for name in ("a", "b", "c"):
+        await door.ask("POST", "/api/v1/nodes", raw_node(name))
+    gated = raw_pod("p", schedulerName="later")
+    await door.ask("POST", PODS, gated)
+    await door.ask("PATCH", PODS + "/p/status", {"status": {"nominatedNodeName": "c"}}, "application/merge-patch+json")
+    async with scheduling(door, name="later") as tried:
+        assert (await tried())[1].feasible == 1
+    assert (await nodes_of(door))["p"] == "c"
+
+
+@pytest.mark.asyncio
+async def test_pods_of_another_scheduler_and_gated_pods_are_left_alone(door):
+    await door.ask("POST", "/api/v1/nodes", raw_node("a"))
+    await door.ask("POST", PODS, raw_pod("other", schedulerName="another"))
+    await door.ask("POST", PODS, raw_pod("gated", schedulingGates=[{"name": "wait"}]))
+    async with scheduling(door) as tried:
+        await door.ask("POST", PODS, raw_pod("mine", gpus=1))
+        assert (await tried())[0] == "mine"
+    assert await nodes_of(door) == {"other": None, "gated": None, "mine": "a"}
+
+
+@pytest.mark.asyncio
+async def test_what_was_deleted_while_the_watch_was_away_is_told(door):
+    await door.ask("POST", PODS, raw_pod("stays"))
+    await door.ask("POST", PODS, raw_pod("goes"))
+    changes = ApiDoor(door.session, door.url).changes("/api/v1/pods")
+    first = [await anext(changes) for _ in range(3)]
+    assert [word for word, _ in first] == ["ADDED", "ADDED", "SYNCED"]
+    await door.ask("DELETE", PODS + "/goes")
+    for number in range(120):  # the API keeps 50 changes: the version is too old before the watch begins
+        await door.ask("POST", PODS, raw_pod(f"p{number}"))
+    word, seen = await asyncio.wait_for(anext(changes), 10)
+    assert (word, seen.obj["metadata"]["name"]) == ("DELETED", "goes")
+    words = [(await asyncio.wait_for(anext(changes), 10))[0] for _ in range(122)]
+    assert words == ["ADDED"] * 121 + ["SYNCED"]
+    await changes.aclose()
+
+
+class Meddler:
+    """An extender's door that lets something happen while it is asked about a pod, once."""
+
+    def __init__(self, pod, meanwhile):
+        self.pod, self.meanwhile = pod, meanwhile
+
+    async def ask(self, pod, question):
+        if pod["metadata"]["name"] == self.pod and self.meanwhile is not None:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            await meanwhile()
+        return Reply(kept=question.names)
+
+
+async def forgotten(scheduler, uid):
+    """Wait until a scheduler has seen that a pod is gone."""
+    async for _ in every_turn():
+        if scheduler.waiting.want(uid) is None:
+            return
+
+
+async def every_turn():
+    """Give the others a turn of the loop, again and again."""
+    while True:
+        yield await asyncio.sleep(0)
+
+
+def gang_pod(name, gang="bert", least=2):
+    made = raw_pod(name, gpus=1, schedulerName="volcano")
+    notes = {labels.KOORD_NAME: gang, labels.KOORD_MIN: str(least)}
+    return {**made, "metadata": {"name": name, "annotations": notes}}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("gone", ["bert-0", "bert-1", "bert-2"])
+async def test_a_member_that_is_deleted_while_its_gang_is_decided_stops_nobody(door, gone):
+    """Asked about bert-1, the second of three: one before it is decided, one after it is not."""
+    await door.ask("POST", "/api/v1/nodes", raw_node("a"))
+    uids = {}
+    for index in range(3):
+        _, made = await door.ask("POST", PODS, gang_pod(f"bert-{index}", least=3))
+        uids[made["metadata"]["name"]] = made["metadata"]["uid"]
+
+    async def meanwhile():
+        await door.ask("DELETE", f"{PODS}/{gone}?gracePeriodSeconds=0")
+        await forgotten(told, uids[gone])
+
+    outcomes = asyncio.Queue()
+    told = Scheduler(
+        ApiDoor(door.session, door.url),
+        Settings(extender=Extender(), backoff_s=(0.01, 0.05)),
+        Meddler("bert-1", meanwhile),
+        lambda namespace, name, outcome: outcomes.put_nowait((name, outcome)),
+    )
+    async with asyncio.timeout(20), background() as beside:
+        beside.start(told.run())
+        refused = {(await outcomes.get())[0] for _ in range(2)}
+        assert refused == uids.keys() - {gone}
+        await door.ask("POST", PODS, raw_pod("later", gpus=1))
+        while (await outcomes.get())[0] != "later":
+            pass
+        await door.ask("POST", PODS, gang_pod("bert-3", least=3))
+        while list((await nodes_of(door)).values()).count("a") < 4:
+            await outcomes.get()
+
+
+@pytest.mark.asyncio
+async def test_an_object_that_cannot_be_read_stops_nobody(door):
+    await door.ask("POST", "/api/v1/nodes", raw_node("a"))
+    groups = "/apis/scheduling.sigs.k8s.io/v1alpha1/namespaces/default/podgroups"
+    odd = {"metadata": {"name": "odd"}, "spec": {"minMember": "two"}}
+    await door.ask("POST", groups, {"apiVersion": "scheduling.sigs.k8s.io/v1alpha1", "kind": "PodGroup", **odd})
+    async with scheduling(door) as tried:
+        await door.ask("POST", PODS, raw_pod("p"))
+        assert (await tried())[0] == "p"
+
+
+async def fails():
+    raise KeyError("bert")
+
+
+async def runs(*parts):
+    """Run a yard with these parts beside its block, which waits for ever if there are any."""
+    async with asyncio.timeout(20), yard() as made:
+        made.schedule(Settings())
+        for part in parts:
+            made.background.start(part())
+        if parts:
+            await asyncio.Event().wait()
+        raise ZeroDivisionError
+
+
+@pytest.mark.asyncio
+async def test_a_part_of_a_yard_that_fails_ends_the_block_with_its_error():
+    with pytest.raises(KeyError, match="bert"):
+        await runs(fails)
+
+
+@pytest.mark.asyncio
+async def test_an_error_of_the_block_itself_comes_out_as_it_is():
+    with pytest.raises(ZeroDivisionError):
+        await runs()

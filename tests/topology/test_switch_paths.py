@@ -1,0 +1,64 @@
+"""Paths read tier by tier without tables, and the one line in which a path is written."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.topology.world import paths
+from turnout.topology.fabric import build
+from turnout.topology.model import Entry
+from turnout.topology.switch_paths import BadPath, read, rows, written
+
+NAMES = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=12) | st.sampled_from(["a b", "%2F"])
+
+
+@given(st.lists(paths(), max_size=20))
+def test_rows_are_those_of_a_fabric_with_hosts_on_these_paths(drawn):
+    built = build(Entry(f"h{at}", path, at + 1) for at, path in enumerate(drawn))
+    told = rows(drawn)
+    assert told.keys() == set(drawn)
+    for at, path in enumerate(drawn):
+        assert list(told[path]) == built.switch_of[1:, built.index[f"h{at}"]].tolist()
+
+
+@given(st.lists(NAMES, min_size=1, max_size=15))
+def test_a_path_is_read_as_it_was_written(path):
+    assert read(written(path)) == tuple(path)
+    assert written(read(f" {written(path)}\n")) == written(path)
+
+
+def test_a_plain_path_is_written_plainly():
+    assert written(("dc1", "spine-2", "leaf_3")) == "dc1/spine-2/leaf_3"
+    assert written(("a/b", "50%", "c d")) == "a%2Fb/50%25/c%20d"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        pytest.param("a//b", "switch name of 0 characters", id="a switch without a name"),
+        pytest.param("/a", "switch name of 0 characters", id="a slash before the root"),
+        pytest.param("a/b/", "switch name of 0 characters", id="a slash after the leaf"),
+        pytest.param("a/b\x00c", "cannot be printed", id="a name that cannot be printed"),
+        pytest.param("a/b\nc/d", "cannot be printed", id="two lines"),
+        pytest.param("a/%FF", "stands for no character", id="an escape of half a character"),
+        pytest.param("/".join("a" * 16), "16 switches, at most 15", id="too many tiers"),
+        pytest.param("a" * 254, "254 characters, 1 to 253", id="a name too long"),
+        pytest.param("a" * 9_000, "9000 characters, at most 8192", id="a text too long"),
+    ],
+)
+def test_what_is_no_path_is_told(text, said):
+    with pytest.raises(BadPath, match=said) as told:
+        read(text)
+    assert len(str(told.value)) < 200
+
+
+def test_a_written_path_may_have_8192_characters_and_fifteen_switches():
+    path = ("a" * 78 + "ä" * 90, *["ä" * 90] * 14)
+    assert len(written(path)) == 8192
+    assert read(written(path)) == path
+    with pytest.raises(BadPath, match="8193 characters"):
+        read(f"a{written(path)}")
+
+
+def test_a_blank_text_is_no_path_and_no_fault():
+    assert read(" \n") == ()

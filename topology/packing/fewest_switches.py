@@ -1,0 +1,174 @@
+"""A number of pods spread over one domain under the fewest switches, all tiers counted.
+
+That count is what a ring pays: each switch used is left once. Under a spine it is the fewest leaves. Higher up leaves
+and spines are weighed together, for fewer leaves in more spines would cost the ring more. Switches that hold members
+of the gang already are free of charge, so the rest is drawn to them. Which domain it is was settled in plan.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import inf
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from turnout.topology.packing.domain_capacity import Counts, Sums
+from turnout.topology.packing.pick_domains import pick
+
+Slots = list[tuple[int, int]]
+_Table = list[tuple[int, Counts, Counts]]  # child, its capacities, the best of all children up to it
+
+
+class Spread:
+    """Spreads over the domains of one sight of room. anchors: host ids of members already placed."""
+
+    __slots__ = ("_anchored", "_sums")
+
+    def __init__(self, sums: Sums, anchors: Iterable[int] = ()) -> None:
+        fabric = sums.fabric
+        ids = sorted(set(anchors))
+        self._sums = sums
+        self._anchored = [set(fabric.switch_of[tier][ids].tolist()) if ids else set() for tier in range(fabric.tiers)]
+
+    def cheapest(self, tier: int, switches: Counts, need: int) -> Counts:
+        """Return those of some domains, each large enough, in which `need` pods of a fresh gang use fewest switches."""
+        if tier <= 1 or len(switches) == 1:
+            return switches
+        floors = {switch: self._floor(tier, switch, need) for switch in switches.tolist()}
+        if tier == 2:  # one tier to pay for: the floor is the price
+            lowest = min(floors.values())
+            return np.array([switch for switch, floor in floors.items() if floor == lowest])
+        best: float = inf
+        kept: list[int] = []
+        for switch in sorted(floors, key=lambda switch: (floors[switch], switch)):
+            if floors[switch] > best:
+                break
+            price = self._price(tier, switch, need)
+            if price < best:
+                best, kept = price, []
+            if price == best:
+                kept.append(switch)
+        return np.array(sorted(kept))
+
+    def _floor(self, tier: int, switch: int, need: int) -> int:
+        """Return a price that no choice goes below: at every tier the fewest switches, each tier for itself."""
+        price = 0
+        for below in range(1, tier):
+            largest = np.cumsum(-np.sort(-self._sums.under(tier, switch, below)))
+            price += int(np.searchsorted(largest, need)) + 1
+        return price
+
+    def _ceiling(self, tier: int, switch: int, need: int) -> int:
+        """Return a price that suffices: that of the largest leaves, wherever they are."""
+        fabric = self._sums.fabric
+        start, _ = fabric.span(tier, switch)
+        held = self._sums.under(tier, switch, 1)
+        largest = np.argsort(-held, kind="stable")
+        count = int(np.searchsorted(np.cumsum(held[largest]), need)) + 1
+        hosts = fabric.starts[1][largest[:count] + fabric.switch_of[1, start]]
+        return count + sum(len(np.unique(fabric.switch_of[above, hosts])) for above in range(2, tier))
+
+    def _price(self, tier: int, switch: int, need: int) -> int:
+        reach = self._below(tier, switch, self._ceiling(tier, switch, need))
+        return int(np.searchsorted(reach, need))
+
+    def fill(self, tier: int, switch: int, need: int) -> Slots:
+        """Return (host, pods) for `need` pods in a domain that holds them, in no order that matters."""
+        if need <= 0:
+            return []
+        if tier == 0:
+            return [(switch, need)]
+        if tier <= 2:
+            shares = self._shares(tier, switch, need)
+        else:
+            shares = self._weighed(tier, switch, need)
+        return [slot for child, pods in shares for slot in self.fill(tier - 1, child, pods)]
+
+    def _shares(self, tier: int, switch: int, need: int) -> list[tuple[int, int]]:
+        """Return (child, pods) under a leaf or a spine, where every child costs the same."""
+        first, end = self._sums.children(tier, switch)
+        holes = self._sums.of(tier - 1)[first:end].tolist()
+        anchored = [at for at in range(end - first) if first + at in self._anchored[tier - 1]]
+        if not anchored:
+            return [(first + at, pods) for at, pods in pick(holes, need)]
+        near = [holes[at] for at in anchored]
+        here = min(need, sum(near))
+        shares = [(first + anchored[at], pods) for at, pods in pick(near, here)]
+        for at in anchored:
+            holes[at] = 0
+        return shares + [(first + at, pods) for at, pods in pick(holes, need - here)]
+
+    def _weighed(self, tier: int, switch: int, need: int) -> list[tuple[int, int]]:
+        """Return (child, pods) above the spines, by what each child reaches for each price."""
+        price = self._price(tier, switch, need)
+        table = self._table(tier, switch, price)
+        paid: list[tuple[int, int, int]] = []  # what it reaches, child, price
+        left = price
+        for at in range(len(table) - 1, -1, -1):
+            child, reach, best = table[at]
+            before = table[at - 1][2] if at else np.zeros_like(best)
+            cost = next(c for c in range(left + 1) if before[left - c] + reach[c] == best[left])
+            left -= cost
+            if reach[cost]:
+                paid.append((int(reach[cost]), child, cost))
+        paid.sort(key=lambda item: (item[1] not in self._anchored[tier - 1], -item[0], item[1]))
+        shares: list[tuple[int, int]] = []
+        for reached, child, cost in paid:
+            if need <= reached:
+                used = {child for child, _ in shares}
+                return [*shares, (self._last(tier, table, used, child, cost, need), need)]
+            shares.append((child, reached))
+            need -= reached
+        return shares
+
+    def _last(self, tier: int, table: _Table, used: set[int], child: int, cost: int, need: int) -> int:
+        """Return the tightest unused child that takes the rest at no higher price."""
+        if child in self._anchored[tier - 1]:
+            return child
+        room = self._sums.of(tier - 1)
+        fits = [other for other, reach, _ in table if other not in used and reach[cost] >= need]
+        return min(fits, key=lambda other: (int(room[other]), other))
+
+    def _table(self, tier: int, switch: int, budget: int) -> _Table:
+        first, end = self._sums.children(tier, switch)
+        best = np.zeros(budget + 1, np.int64)
+        table = []
+        for child in range(first, end):
+            reach = self._reach(tier - 1, child, budget)
+            if reach[-1]:
+                best = _joined(best, reach)
+                table.append((child, reach, best))
+        return table
+
+    def _below(self, tier: int, switch: int, budget: int) -> Counts:
+        """Return the most pods that 0..budget switches below this one hold."""
+        if tier > 2:
+            table = self._table(tier, switch, budget)
+            return table[-1][2] if table else np.zeros(budget + 1, np.int64)
+        first, end = self._sums.children(tier, switch)
+        holes = self._sums.of(1)[first:end]
+        free = [leaf - first for leaf in self._anchored[1] if first <= leaf < end]
+        base = int(holes[free].sum()) if free else 0
+        if free:
+            holes = np.delete(holes, free)
+        reach = np.full(budget + 1, base, np.int64)
+        largest = -np.sort(-holes)[:budget]
+        reach[1 : len(largest) + 1] += np.cumsum(largest)
+        reach[len(largest) + 1 :] = reach[len(largest)]
+        return reach
+
+    def _reach(self, tier: int, switch: int, budget: int) -> Counts:
+        """Return the most pods that a switch holds for a price of 0..budget, itself included."""
+        below = self._below(tier, switch, budget)
+        if switch in self._anchored[tier]:
+            return below
+        return np.concatenate([np.zeros(1, np.int64), below[:-1]])
+
+
+def _joined(one: Counts, other: Counts) -> Counts:
+    """Return the best of both together for each price."""
+    steps = int(np.searchsorted(other, other[-1])) + 1  # a higher price buys nothing more of the other
+    padded = np.concatenate([np.full(steps - 1, -(1 << 40), np.int64), one])
+    best: Counts = (sliding_window_view(padded, steps) + other[:steps][::-1]).max(axis=1)
+    return best
