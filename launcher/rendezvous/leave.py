@@ -97,7 +97,7 @@ def beats(turn: Turn, id_: str, known: Known, beat: Beat) -> None:
 def drain(turn: Turn) -> None:
     """Bring about that all stop after the same step; when time is up, or nobody tells steps, end the processes."""
     at = turn.at
-    if not turn.busy():
+    if not any(turn.inside(id_) for id_ in turn.busy()):  # others have been told to stop, and agree on no step
         if at.world is not None and not at.ending.sure and at.ending.done >= at.world.seats.keys():
             turn.finish(Exit.DONE, Reason.ALL_DONE, f"round {at.round}")  # nobody was made to stop: they have finished
             return

@@ -50,6 +50,20 @@ def test_all_stop_the_leaver_is_drained_and_the_others_go_on():
     assert story.last("a", Finish) is None
 
 
+def test_all_have_finished_but_one_of_an_older_world_which_has_no_step_to_agree_on():
+    """Nobody was left to answer with a step, and the coordinator ended with a ValueError."""
+    story = running("ab", steps={"a": 10}).leave("b").join("c", base=Base(1, 3, inside=True, busy=True))
+    assert story.last("c") == Stop(1, "member_left", 0.0)
+    story.succeed("ab")
+    assert [story.last(name, Finish).exit for name in "abc"] == [0, 0, 0]
+
+
+def test_all_have_stopped_but_one_of_an_older_world():
+    story = running("ab", steps={"a": 10}).leave("b").join("c", base=Base(1, 3, inside=True, busy=True)).ready("ab")
+    assert story.phase == "stopping"
+    assert story.ready("c").lose("b").world == "ac"
+
+
 def test_who_tells_no_steps_gets_the_grace_and_saves_by_its_own_hook():
     story = running("ab").leave("b", 25.0)
     assert [story.last(name) for name in "ab"] == [Stop(1, "member_left", 25.0)] * 2
