@@ -1,4 +1,4 @@
-"""The nouns of the lender: what it saw, what it may do, and what it decided, each with one reason of a closed list."""
+"""The nouns of the autoscaler: what it saw, what it may do, what it decided, each with one reason of a closed list."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def _row(node: Mapping[str, Any], key: str) -> Row | None:
     ours = record.state is State.TAINTED
     state = BY_HAND if tainted and not ours else record.state.value
     if ours and not tainted:
-        state = State.CLEARED.value  # the lender has not looked yet
+        state = State.CLEARED.value  # the autoscaler has not looked yet
     first = record.proofs[0] if record.proofs else None
     return Row(
         name, state, tainted, rfc3339(record.since.timestamp()),

@@ -30,7 +30,7 @@ class Write:
 
 
 def job_key(text: str) -> JobKey:
-    """KIND/NAMESPACE/NAME, as the lender's log and Events name a job. Raises BadWish."""
+    """KIND/NAMESPACE/NAME, as the autoscaler's log and Events name a job. Raises BadWish."""
     kind, _, rest = text.partition("/")
     namespace, _, name = rest.partition("/")
     if not (kind and namespace and name) or "/" in name:
@@ -71,7 +71,7 @@ def of_job(key: JobKey, direction: str | None, ends: str = "") -> Write:
 
 
 def of_all(configmap: str, standing: AdminOverride, ends: str = "") -> Write:
-    """Say something of all jobs at once. configmap: namespace/name, as the lender's --orders has it."""
+    """Say something of all jobs at once. configmap: namespace/name, as the autoscaler's --orders has it."""
     namespace, _, name = configmap.partition("/")
     body = {
         "apiVersion": "v1",

@@ -1,4 +1,4 @@
-"""The extender as a program: watches, the adviser, and the two doors, wired and ended together."""
+"""The extender as a program: watches, the extender, and the two doors, wired and ended together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can go wrong in the adviser, one class per thing a caller can do about it."""
+"""What can go wrong in the extender, one class per thing a caller can do about it."""
 
 from __future__ import annotations
 

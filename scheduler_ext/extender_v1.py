@@ -1,6 +1,6 @@
 """extender/v1 as kube-scheduler and koord-scheduler speak it: bytes to questions, answers to bytes.
 
-An answer is bounded by its request whatever the adviser says: only names that were given, each once, short messages,
+An answer is bounded by its request whatever the extender says: only names that were given, each once, short messages,
 at most twice the request and 1 KiB. What to answer is settled in verbs.py.
 Source: docs/facts/extender.md 1.1, 1.5, 1.6; kube-scheduler extender/v1 types.go
 """

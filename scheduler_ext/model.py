@@ -1,4 +1,4 @@
-"""The nouns of the adviser: what the wire asks of it and what it says back.
+"""The nouns of the extender: what the wire asks of it and what it says back.
 
 The wire is in extender_v1.py, the thinking in verbs.py.
 """
@@ -35,7 +35,7 @@ class Victims:
 
 
 class Word(Enum):
-    """What the adviser has to say besides an answer: one word in log, metric, Event and test."""
+    """What the extender has to say besides an answer: one word in log, metric, Event and test."""
 
     NO_MAP = "NoMap"
     NO_ROOM = "NoRoom"

@@ -1,4 +1,4 @@
-"""A small world for tests of the adviser: nodes on a fabric, pods in every dialect, who asks about them.
+"""A small world for tests of the extender: nodes on a fabric, pods in every dialect, who asks about them.
 
 Objects are built as tests.cluster builds them for a real API server, and read as the extender reads them.
 """

@@ -1,4 +1,4 @@
-"""The lender at work: whenever something changes, and every few seconds, one look and one plan carried out."""
+"""The autoscaler at work: whenever something changes, and every few seconds, one look and one plan carried out."""
 
 from __future__ import annotations
 

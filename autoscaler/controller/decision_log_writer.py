@@ -1,6 +1,6 @@
 """The decision log on disk: written by a thread of its own, bounded, for its owner's eyes only.
 
-Nothing of it can hold the lender up: a look that the disk has no time for is left out, a disk that is full or away is
+It never holds the autoscaler up: a look that the disk has no time for is left out, a disk that is full or away is
 told once, and the next line that can be written says everything again.
 """
 

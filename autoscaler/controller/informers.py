@@ -1,4 +1,4 @@
-"""The lender's watches: nodes, pods, jobs of every kind, queues, the map; and how old what they show is."""
+"""The autoscaler's watches: nodes, pods, jobs of every kind, queues, the map; and how old what they show is."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Whole(Struct):
 
 
 class Sight(InformerFactory):
-    """Every watch of the lender. kinds: those whose jobs are resized.
+    """Every watch of the autoscaler. kinds: those whose jobs are resized.
 
     configmaps: namespace/name of the topology map, and of what an admin says of all jobs. ward: of nodes that pods have
     proven faulty, None where none is tainted. hold_large: a map that moves many hosts waits for the admin's word.

@@ -1,4 +1,4 @@
-"""The lender's metrics page: every queue always, single jobs for as many as a page can bear.
+"""The autoscaler's metrics page: every queue always, single jobs for as many as a page can bear.
 
 Only who leads tells of queues and jobs: two replicas never tell the same GPU twice. What the numbers of a look are
 is known in metric_samples.py.

@@ -1,4 +1,4 @@
-"""The one way in which the lender changes anything: a patch of a job's size, valid for one version of it.
+"""The one way in which the autoscaler changes anything: a patch of a job's size, valid for one version of it.
 
 Dry run gates it: then a plan is only told. Who leads is asked before each write, so that a leader that was paused
 and wakes writes nothing. What the API server refuses is tried again, less and less often. A person who scales a job

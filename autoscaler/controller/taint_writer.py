@@ -1,4 +1,4 @@
-"""Taints nodes that pods have proven faulty, and frees them: the one way in which the lender changes a node.
+"""Taints nodes that pods have proven faulty, and frees them: the one way in which the autoscaler changes a node.
 
 Dry run gates it, and who leads is asked before each write. A node is read just before it is written, and the write is
 valid for that version of it alone: a taint that somebody else puts there at the same moment stays.

@@ -1,4 +1,4 @@
-"""Pods without what a lender never asks about: tens of thousands of them are held at once."""
+"""Pods without what an autoscaler never asks about: tens of thousands of them are held at once."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Estimate:
 
 
 class Outlook:
-    """Estimates while the lender works: made anew every so often, and soon when somebody new waits."""
+    """Estimates while the autoscaler works: made anew every so often, and soon when somebody new waits."""
 
     def __init__(self) -> None:
         self._lives, self._at_s = Lives(), -math.inf

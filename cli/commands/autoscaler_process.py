@@ -1,4 +1,4 @@
-"""The lender as a child process, just as it runs in a cluster: heard line by line, and never left behind."""
+"""The autoscaler as a child process, just as it runs in a cluster: heard line by line, and never left behind."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _TOLD_LINES = 12
 
 
 class LenderFailed(ChildFailed):
-    """The lender did not come up. The message holds the last lines that it wrote."""
+    """The autoscaler did not come up. The message holds the last lines that it wrote."""
 
 
 class AutoscalerProcess:
-    """A lender at work. said: the last lines that it wrote; over: it has ended, by itself or not."""
+    """An autoscaler at work. said: the last lines that it wrote; over: it has ended, by itself or not."""
 
     def __init__(self, heard: Callable[[str], None]) -> None:
         self._heard = heard
@@ -48,7 +48,7 @@ class AutoscalerProcess:
 
 
 def own_lender() -> tuple[str, ...]:
-    """The command of our own lender."""
+    """The command of our own autoscaler."""
     return (sys.executable, "-m", "turnout.autoscaler")
 
 
@@ -56,7 +56,7 @@ def own_lender() -> tuple[str, ...]:
 async def lending(
     command: Sequence[str], kubeconfig: Path, flags: Sequence[str], heard: Callable[[str], None]
 ) -> AsyncIterator[AutoscalerProcess]:
-    """Run a lender until the block ends. Gives it once it leads. heard: called with each line of its log.
+    """Run an autoscaler until the block ends. Gives it once it leads. heard: called with each line of its log.
 
     Raises LenderFailed.
     """

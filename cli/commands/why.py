@@ -1,4 +1,4 @@
-"""`turnout why JOB`: what the lender sees, listed once; decided as the lender decides; told."""
+"""`turnout why JOB`: what the autoscaler sees, listed once; decided as the autoscaler decides; told."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FAILED, USAGE = 1, 2
 _LIST_S = 60.0  # for everything
 _LOOK_S = 0.01
 _LABEL = 10  # columns
-# The lender's flags that a decision hangs on, by what they are.
+# The autoscaler's flags that a decision hangs on, by what they are.
 _FLAGS: Mapping[str, type] = {
     "configmap": str,
     "orders": str,
@@ -94,7 +94,7 @@ def _why(args: argparse.Namespace) -> int:
 
 
 async def _list(wanted: Settings, namespace: str) -> Sighted:
-    """List once all that the lender watches. Raises CannotSee, or BadKubeconfig.
+    """List once all that the autoscaler watches. Raises CannotSee, or BadKubeconfig.
 
     namespace: listed by itself where the whole cluster may not be.
     """
@@ -129,7 +129,7 @@ async def _list(wanted: Settings, namespace: str) -> Sighted:
 
 
 def _view(wanted: Settings) -> Any:
-    """The lender's view, with the nodes kept at hand, and what is nobody's job."""
+    """The autoscaler's view, with the nodes kept at hand, and what is nobody's job."""
     from turnout.autoscaler.cache import Cache
     from turnout.autoscaler.model import UNKNOWN_NODE
     from turnout.autoscaler.reporting.never import BareGang
@@ -184,7 +184,7 @@ def _found(args: argparse.Namespace, wanted: Settings, sighted: Sighted, namespa
 def _chain(
     wanted: Settings, sighted: Sighted, seen: Observation, key: JobKey, ended: Mapping[JobKey, str], now_s: float
 ) -> Chain:
-    """The chain of the job, decided as the lender decides."""
+    """The chain of the job, decided as the autoscaler decides."""
     from turnout.autoscaler.decide import decide
     from turnout.autoscaler.reporting.explain import chain
     from turnout.autoscaler.reporting.forecast import forecast

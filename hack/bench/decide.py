@@ -1,7 +1,7 @@
-"""How long the lender takes to decide: one full decision with a reason for each of 10,000 jobs on 100,000 GPUs.
+"""How long the autoscaler takes to decide: one full decision with a reason for each of 10,000 jobs on 100,000 GPUs.
 
 Three scenes: a cluster at rest, whose queues are full; one in which a hundred jobs wait and elastic workers have to
-leave for them; and one that has just lost a tenth of its pods, so that hundreds of jobs grow. Then a whole lender of
+leave for them; and one that has just lost a tenth of its pods, and hundreds of jobs grow. Then a whole autoscaler of
 that size, in a process of its own and with the shipped program's settings of the garbage collector, which is fed with
 twice the changes that it has to bear: how many a second it takes in, what its looks take, and what memory it holds.
 """
@@ -62,7 +62,7 @@ def run(quick: bool) -> Outcome:
 
 
 def _fed(jobs: int, nodes: int, changes: int) -> Fed:
-    """A lender that takes in so many changes of a full cluster, in which a few jobs wait all the time."""
+    """An autoscaler that takes in so many changes of a full cluster, in which a few jobs wait all the time."""
     dice = random.Random(1)
     full = cluster.built(jobs, nodes, dice, WAITERS)
     with tempfile.TemporaryDirectory() as folder:
@@ -109,7 +109,7 @@ def _cluster(scene: str, dice: random.Random) -> Observation:
         used[each.job.queue] = used.get(each.job.queue, 0) + gpus * each.placed
     spare = 0 if scene == "at rest" else 500
     queues = {name: Queue(name, {GPU: count + spare}, {GPU: count}, {GPU: count}) for name, count in used.items()}
-    jobs.sort(key=TURN)  # as the lender's view keeps them
+    jobs.sort(key=TURN)  # as the autoscaler's view keeps them
     return Observation(tuple(jobs), queues, Capacity((GPU, "pods"), free, takes, admits), in_turn=True)
 
 

@@ -1,4 +1,4 @@
-"""How soon a job is told to shrink for somebody who comes to wait, on a real API server, the lender as it is shipped.
+"""How soon a job is told to shrink for one that comes to wait, on a real API server, the autoscaler as it is shipped.
 
 From the first sight of a gang (its first pod without a node, or its PodGroup that is Pending or Inqueue) on a watch to
 that of the job that shrinks for it. Every GPU is lent, so each gang needs a shrink. Beside it, in the same run: what
@@ -41,7 +41,7 @@ FULL, QUICK, LARGE_PLAN = Plan(100, 10, 100), Plan(20, 2, 40), Plan(30, 3, 0)
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Seconds, by what was timed. decide_s: the mean of a decision. mib, peak_mib: what the lender holds, and held."""
+    """Seconds, by what was timed. decide_s: the mean of a decision. mib, peak_mib: its memory now and at most."""
 
     times_s: dict[str, list[float]]
     start_s: float

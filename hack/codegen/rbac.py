@@ -1,4 +1,4 @@
-"""Write the lender's roles and policies from autoscaler/rbac_rules.py: `python -m hack.codegen.rbac`.
+"""Write the autoscaler's roles and policies from autoscaler/rbac_rules.py: `python -m hack.codegen.rbac`.
 
 tests/deploy holds that the files are up to date, and what the roles allow.
 """
@@ -60,7 +60,7 @@ def main() -> int:
 
 
 def _granted(end: str, rules: Sequence[Rule], namespace: str = "") -> list[Object]:
-    """A role and its binding to the lender's account: everywhere, or in one namespace."""
+    """A role and its binding to the autoscaler's account: everywhere, or in one namespace."""
     group = "rbac.authorization.k8s.io"
     meta = {"name": LENDER + end, **({"namespace": namespace} if namespace else {})}
     kind = "Role" if namespace else "ClusterRole"
@@ -105,7 +105,7 @@ def _taint_only() -> list[Object]:
 
 
 def _status_only() -> list[Object]:
-    """The map of the switches lies beside the lender's ConfigMaps, and RBAC knows whole names only."""
+    """The map of the switches lies beside the autoscaler's ConfigMaps, and RBAC knows whole names only."""
     check = f"(request.operation == 'DELETE' ? oldObject : object).metadata.name.startsWith('{PREFIX}')"
     rule = ("", "configmaps", ["CREATE", "UPDATE", "DELETE"])
     says = f"the lender may write ConfigMaps whose names begin with {PREFIX} only"

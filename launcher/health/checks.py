@@ -49,7 +49,7 @@ class Checks:
             raise BadSettings(f"--min-channels {self.min_channels} of {len(self.box_pairs)} --box-pairs: none passes")
 
 
-AGAIN_S, MOST_AGAIN_S = 3_600.0, 7 * 86_400.0  # for which the lender taints a node that is faulty, too: docs/nodes.md
+AGAIN_S, MOST_AGAIN_S = 3_600.0, 7 * 86_400.0  # the autoscaler taints for as long: docs/nodes.md
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What the adviser knows: pods gathered into gangs, their PodGroups and owners, and the room that is left.
+"""What the extender knows: pods gathered into gangs, their PodGroups and owners, and the room that is left.
 
 Fed with sightings, in any order and any number of times; asked for one gang at a time. It decides nothing: who gets
 which host is in plan_cache.py. One thread changes it between requests and never within one.

@@ -1,4 +1,4 @@
-"""A gang as the adviser sees it: its members, and how many must start together.
+"""A gang as the extender sees it: its members, and how many must start together.
 
 The numbers come from three places that may disagree: the PodGroup or owner, the pods' annotations, and the pods seen.
 """

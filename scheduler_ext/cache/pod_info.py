@@ -1,4 +1,4 @@
-"""One pod as the adviser remembers it: a few fields instead of the whole object.
+"""One pod as the extender remembers it: a few fields instead of the whole object.
 
 20,000 pods must fit in the extender's memory, so nothing that no decision needs is kept.
 """

@@ -1,4 +1,4 @@
-"""One question, one answer: decode, ask the adviser, encode, count.
+"""One question, one answer: decode, ask the extender, encode, count.
 
 What comes in and goes out are bytes; the sockets are in http_handlers.py. No log and no caller is told of a body.
 An extender that fails blocks nobody: the answer is then neutral, and counted.
@@ -35,7 +35,7 @@ class Outcome(Enum):
     """What became of a request. The same word stands in metric, log and test."""
 
     ANSWERED = "answered"
-    NEUTRAL = "neutral"  # 200, without the adviser's opinion
+    NEUTRAL = "neutral"  # 200, without the extender's opinion
     BAD_REQUEST = "bad_request"
     NO_SUCH_VERB = "no_such_verb"
     WRONG_METHOD = "wrong_method"

@@ -1,4 +1,4 @@
-"""The adviser that the HTTP rim asks: decisions of verbs.py on what the watches show, with a clock.
+"""The extender that the HTTP rim asks: decisions of verbs.py on what the watches show, with a clock.
 
 Fed by informers.py between requests; nothing here waits, so that one request sees one world.
 """
@@ -29,7 +29,7 @@ COUNTED_SILENCE = ("ResourceClaims", "PodLevelGpus")  # pods with GPUs of which 
 
 
 class Extender:
-    """Implements Adviser. tell: where notices go; it must not wait."""
+    """Implements Extender. tell: where notices go; it must not wait."""
 
     def __init__(self, rules: Rules, clock: Clock, metrics: Metrics, tell: Callable[[Notice], None]) -> None:
         self.rules, self.clock, self.metrics, self.tell = rules, clock, metrics, tell

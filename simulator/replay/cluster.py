@@ -1,5 +1,5 @@
 """The cluster that is replayed: who runs where and who waits, a scheduler that starts gangs in turn, and what follows
-from a change of size. What the lender is shown of it is made here; what it decides is not."""
+from a change of size. What the autoscaler is shown of it is made here; what it decides is not."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class World:
                 break
         self.waiting = left
         for life in self.running.values():
-            if any(pod.row is None for pod in life.pods):  # the lender never lets that happen; others do
+            if any(pod.row is None for pod in life.pods):  # the autoscaler never lets that happen; others do
                 self._find_nodes(life)
 
     def _start(self, life: Life, rows: Sequence[int]) -> None:
@@ -147,10 +147,10 @@ class World:
         life.version += 1
         heapq.heappush(self._events, (max(self.now_s, life.ends_s()), Event.END, life.told.name, life.version))
 
-    # The lender.
+    # The autoscaler.
 
     def shown(self) -> Observation:
-        """What the lender sees now."""
+        """What the autoscaler sees now."""
         lives = sorted((*self.running.values(), *self.let_through()), key=lambda life: life.told.name)
         jobs = [life.shown() for life in lives]
         used = self.rules.gpus - sum(self.free)

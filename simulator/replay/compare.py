@@ -13,7 +13,7 @@ _SLACK_S = 0.001  # what floats may be off by
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One replay with the lender beside the same one without it, job by job."""
+    """One replay with the autoscaler beside the same one without it, job by job."""
 
     without: Tape
     lent: Tape
@@ -25,7 +25,7 @@ class Compared:
 
     @property
     def delays_s(self) -> list[float]:
-        """How much later each job started than without the lender."""
+        """How much later each job started than without the autoscaler."""
         return [after.started_s - before.started_s for before, after in self._pairs()]
 
     @property
@@ -35,7 +35,7 @@ class Compared:
 
     @property
     def faster(self) -> float:
-        """Mean completion time without the lender, beside that with it."""
+        """Mean completion time without the autoscaler, beside that with it."""
         return self.without.mean_took_s / self.lent.mean_took_s
 
     @property

@@ -11,7 +11,7 @@ from turnout.kube import labels
 from turnout.kube.pod_shape import PodShape
 from turnout.simulator.replay.model import Ran, Submission
 
-EPOCH_S = 1_000_000.0  # a replay begins at 0, which means "never" to the lender
+EPOCH_S = 1_000_000.0  # a replay begins at 0, which means "never" to the autoscaler
 QUEUE = "replayed"
 GPU = labels.GPU_RESOURCES[0]
 
@@ -31,7 +31,7 @@ class Life:
     """A job that was submitted and has not ended.
 
     left_s: work that is left, in seconds with `least` workers. at_s: until when progress is counted. idle_until_s: the
-    end of its last restart. bank: what the lender has noted. told_curve: does the lender know its curve? version: told
+    end of its last restart. bank: what the autoscaler has noted. told_curve: is its curve known? version: told
     in its end, so that an end which was put off is known as stale.
     """
 
@@ -51,7 +51,7 @@ class Life:
 
     @property
     def key(self) -> JobKey:
-        """As the lender calls it."""
+        """As the autoscaler calls it."""
         return JobKey("Job", QUEUE, self.told.name)
 
     @property
@@ -78,7 +78,7 @@ class Life:
         return max(self.at_s, self.idle_until_s) + max(0.0, self.left_s) / self.rate
 
     def shown(self) -> JobState:
-        """As the lender sees it."""
+        """As the autoscaler sees it."""
         if self.seen is None:
             workers = tuple(
                 Worker(pod.index, pod.row, pod.gone_s is not None, pod.since_s + EPOCH_S) for pod in self.pods

@@ -42,7 +42,7 @@ class Submission:
 
     @property
     def turn(self) -> tuple[int, float, str]:
-        """Who comes first: priority, then age, as the lender has it."""
+        """Who comes first: priority, then age, as the autoscaler has it."""
         return -self.priority, self.at_s, self.name
 
 
@@ -52,8 +52,8 @@ class Rules:
 
     restart_s: how long a job makes no progress once its size has changed. start_s: for how long a job only starts, so
     that a change of its size costs no more than what it has run. grace_s: how long a worker that was told to
-    go still holds its GPUs. tick_s: between two looks of the lender, 0 for a look at every event. backfill: may a job
-    start before an older one that does not fit? told_curves: does the lender know the curves? all_seen: is the lender
+    go still holds its GPUs. tick_s: between two looks, 0 for a look at every event. backfill: may a job
+    start before an older one that does not fit? told_curves: are the curves known? all_seen: is the autoscaler
     shown the jobs behind one that does not fit under strict FIFO, too? A queue that is strict does not let them
     through: they have no pods that wait.
     """

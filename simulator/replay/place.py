@@ -1,4 +1,4 @@
-"""Where workers go: the fullest node that holds one, as the lender assumes."""
+"""Where workers go: the fullest node that holds one, as the autoscaler assumes."""
 
 from __future__ import annotations
 

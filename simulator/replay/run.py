@@ -1,4 +1,4 @@
-"""A replay from its first submission to its last end: events, the scheduler, and the lender's looks in between."""
+"""A replay from its first submission to its last end: events, the scheduler, and the autoscaler's looks in between."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def replay(
     decides: Decide = decide,
     watch: Watch | None = None,
 ) -> Tape:
-    """Run everything. policy: None leaves the lender out, so that every job keeps its min. watch: called at each event.
+    """Run everything. policy: None leaves the autoscaler out, and every job keeps its min. watch: called at each event.
 
-    The lender looks at the first tick after an event, again after a change, and when a job's time has come; between
+    The autoscaler looks at the first tick after an event, again after a change, and when a job's time has come; between
     those nothing that it sees could have changed. Raises ValueError for a job that no empty cluster would hold.
     """
     world = World(submissions, rules)

@@ -1,4 +1,4 @@
-"""A yard with lenders on it, and Volcano Jobs submitted to it: for whatever wants to see the program at work."""
+"""A yard with autoscalers on it, and Volcano Jobs submitted to it: for whatever wants to see the program at work."""
 
 import asyncio
 import sys
@@ -26,14 +26,14 @@ def manifest(name, least, most=None, size=None, gpus=1, notes=None):
 
 
 class Cluster:
-    """A yard with a lender, and Volcano Jobs submitted to it."""
+    """A yard with an autoscaler, and Volcano Jobs submitted to it."""
 
     def __init__(self, made, kubeconfig):
         self.made, self.api, self.kubeconfig = made, made.api, kubeconfig
         self.lenders, self.readers, self.said, self.news = [], [], [], asyncio.Condition()
 
     async def lender(self, *flags):
-        """Start one more lender; what it says is kept."""
+        """Start one more autoscaler; what it says is kept."""
         child = await asyncio.create_subprocess_exec(
             *(
                 sys.executable,
@@ -58,7 +58,7 @@ class Cluster:
                 self.news.notify_all()
 
     async def says(self, text):
-        """Wait until a lender has said something."""
+        """Wait until an autoscaler has said something."""
         async with asyncio.timeout(30), self.news:
             await self.news.wait_for(lambda: any(text in line for line in self.said))
 

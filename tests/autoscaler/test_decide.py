@@ -1,4 +1,4 @@
-"""What the lender decides, as sentences. Its laws are in test_laws.py."""
+"""What the autoscaler decides, as sentences. Its laws are in test_laws.py."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The laws of what the lender decides, over random small clusters."""
+"""The laws of what the autoscaler decides, over random small clusters."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Where each limit of the lender lies: what still passes, and what does not any more; and how numbers are told."""
+"""Where each limit of the autoscaler lies: what still passes, and what does not any more; and how numbers are told."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The lender that is fed with files takes in all of them, in a process of its own."""
+"""The autoscaler that is fed with files takes in all of them, in a process of its own."""
 
 from __future__ import annotations
 

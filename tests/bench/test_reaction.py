@@ -1,4 +1,4 @@
-"""Each way in which the reaction benchmark times a lender really brings a shrink, on a cluster too small to measure."""
+"""Each way in which the reaction benchmark times an autoscaler brings a shrink, on a cluster too small to measure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The second part of the demo as it runs: the real lender on a yard, its words, its failures, nothing left behind."""
+"""The second part of the demo as it runs: a real autoscaler on a yard, its words, its failures, nothing is left."""
 
 import io
 import os
@@ -64,7 +64,7 @@ async def test_a_queue_lends_and_takes_back_with_the_lenders_own_words():
         ("A", 4, 12, Reason.IDLE_ROOM),
     ]
     sits = {seat.node for seat in story.first(Word.RUNS, "B").seats if seat.letter == "B"}
-    assert sits == {"gpu-3", "gpu-4"}  # one leaf: the lender takes back where the extender can place whole
+    assert sits == {"gpu-3", "gpu-4"}  # one leaf: the autoscaler takes back where the extender can place whole
     sums = added_up(story)
     assert [wait.letter for wait in sums.waits] == ["B", "C"]
     assert sums.waits[0].whole_s < 5.0  # half a second on an idle machine

@@ -1,4 +1,4 @@
-"""`turnout pause` and `turnout resume`: what they write, what they refuse, and that the lender obeys."""
+"""`turnout pause` and `turnout resume`: what they write, what they refuse, and that the autoscaler obeys."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""What the lender's account may do, tried with its own token: whoever has it can resize jobs, and not much more."""
+"""What the autoscaler's account may do, tried with its own token: whoever has it can resize jobs, and not much more."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ async def api(module_plane):
 
 @pytest_asyncio.fixture
 async def lent(module_plane, api):
-    """The plane with the lender installed, all that it may do switched on, and a kind of each dialect served."""
+    """The plane with the autoscaler installed, all that it may do switched on, and a kind of each dialect served."""
     await install(api, "acting lender")
     for each in kustomized(MARKS_PODS):
         await api.apply(each)
@@ -259,7 +259,7 @@ async def test_nothing_else_is_given(lender, api):
 
 
 async def test_of_nodes_one_taint_and_its_record_may_be_changed_and_nothing_else(lender, api):
-    """Last of the lender's: until here it may not touch nodes."""
+    """Last of the autoscaler's: until here it may not touch nodes."""
     for each in kustomized(TAINTS_NODES):
         await api.apply(each)
     theirs = {"key": "team", "value": "a", "effect": "NoSchedule"}

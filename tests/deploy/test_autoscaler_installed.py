@@ -1,4 +1,4 @@
-"""The lender as the manifests install it: what its account may do, and what it makes of a right that it lacks."""
+"""The autoscaler as the manifests install it: what its account may do, and what it makes of a right that it lacks."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def install(api, part):
 
 
 def start(plane, part, *more):
-    """Start the lender with its Deployment's own arguments and its account's token. Gives the address of its probes."""
+    """Start the autoscaler with its Deployment's own arguments and its account's token. Gives its probes' address."""
     return start_as(plane, rendered(part), SYSTEM, *more)
 
 
@@ -103,7 +103,7 @@ def start_as(plane, objects, namespace, *more):
 
 
 def records(plane, **fields):
-    """The lender's log lines that have these fields."""
+    """The autoscaler's log lines that have these fields."""
     lines = (json.loads(line) for line in plane.logs("lender").splitlines() if line.startswith("{"))
     return [line for line in lines if fields.items() <= line.items()]
 

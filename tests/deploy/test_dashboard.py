@@ -1,6 +1,6 @@
 """The queue owner's board is alive: a real Prometheus answers every question.
 
-The Prometheus is Debian's. It scrapes two lenders on an embedded yard, of which one leads, while jobs come, grow, give
+The Prometheus is Debian's. It scrapes two autoscalers, one of which leads, while jobs come, grow, give
 back and wait.
 """
 
@@ -86,7 +86,7 @@ def filled(expr, cluster):
 
 
 def config(lenders, pulse):
-    """Each lender is scraped twice: under a label for its cluster, and as one who has a single cluster does it."""
+    """Each autoscaler is scraped twice: under a label for its cluster, and as one who has a single cluster does it."""
     each = [f"127.0.0.1:{port}" for port in lenders]
     rounds = [{"job_name": "pulse", "static_configs": [{"targets": [f"127.0.0.1:{pulse}"]}]}]
     named = [{"job_name": "lender", "static_configs": [{"targets": each, "labels": {"cluster": "yard"}}]}]
@@ -124,7 +124,7 @@ async def story(api, watched):
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def watched(tmp_path_factory):
-    """A yard with two lenders and a Prometheus, once the story has been told."""
+    """A yard with two autoscalers and a Prometheus, once the story has been told."""
     folder, prometheus, rounds = tmp_path_factory.mktemp("board"), str(cache.binary("prometheus")), asyncio.Event()
     one, two, port = free_ports(3)
     async with yard(folder / "kubeconfig", pace=Pace(pull_s=0.01, stop_s=0.01)) as made, pulse(rounds) as beat:

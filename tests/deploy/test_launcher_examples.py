@@ -1,4 +1,4 @@
-"""The jobs that a user copies: valid to a real API server, restricted, understood by the lender and by turnout-run."""
+"""The jobs that a user copies: valid to a real API server, restricted, understood by autoscaler and turnout-run."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The lender on a real control plane: an Indexed Job and a PyTorchJob lend what they do not need."""
+"""The autoscaler on a real control plane: an Indexed Job and a PyTorchJob lend what they do not need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of the HTTP rim share: a scripted adviser, bodies as Go writes them, and callers with bad manners."""
+"""What tests of the HTTP rim share: a scripted extender, bodies as Go writes them, and callers with bad manners."""
 
 import asyncio
 import io
@@ -18,7 +18,7 @@ HEADERS = {"Content-Type": "application/json"}
 
 @dataclass
 class Scripted:
-    """An adviser that keeps the first two nodes, prefers the first, and fails on demand."""
+    """An extender that keeps the first two nodes, prefers the first, and fails on demand."""
 
     error: Exception | None = None
     why_unready: str | None = None

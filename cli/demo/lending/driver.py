@@ -1,4 +1,4 @@
-"""The second part itself: a yard, the extender and the lender are started, four jobs come, everything is ended."""
+"""The second part itself: a yard, the extender and the autoscaler are started, four jobs come, everything is ended."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PACE = Pace(pull_s=0.1, stop_s=0.3)  # to be seen, and not to be waited for
 class Loan:
     """How the second part is played. pause_s: after each act, for the eye; rest_s: how long nobody must be disturbed.
 
-    extender, lender: the commands of the two.
+    extender, autoscaler: the commands of the two.
     """
 
     pause_s: float = 2.0
@@ -47,7 +47,7 @@ class Loan:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """What the lender is told: to act, and that a change of size costs these jobs nothing."""
+        """What the autoscaler is told: to act, and that a change of size costs these jobs nothing."""
         return ("--act", "--cooldown-s", f"{self.cooldown_s:g}", "--restart-s", "0")
 
 
@@ -131,7 +131,7 @@ class _Acts:
         await asyncio.sleep(self._loan.pause_s)
 
     async def _is_told(self, player: Player, reason: Reason) -> None:
-        """Wait until the lender gives this reason, and see for a while that nobody is disturbed."""
+        """Wait until the autoscaler gives this reason, and see for a while that nobody is disturbed."""
         said = self._stage.said
         what = f"{player.letter} is told {reason.value}"
         await self._stage.until(lambda: player.letter in said and said[player.letter].reason is reason, what)

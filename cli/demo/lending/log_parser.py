@@ -1,4 +1,4 @@
-"""What the lender says: a line of its log, as a decision of the story."""
+"""What the autoscaler says: a line of its log, as a decision of the story."""
 
 from __future__ import annotations
 

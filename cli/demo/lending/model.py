@@ -45,7 +45,7 @@ Seats = Sequence[Seat]
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A decision as the lender logged it. written: it has changed the job's size.
+    """A decision as the autoscaler logged it. written: it has changed the job's size.
 
     for_: the sign of the job that it makes room for, "" for none.
     """
@@ -65,7 +65,7 @@ class Word(Enum):
     ARRIVES = "arrives"  # its owner submits it
     LEAVES = "leaves"  # its owner takes it away
     MOVES = "moves"  # a pod got a node, runs, or is gone
-    SAYS = "says"  # the lender has decided
+    SAYS = "says"  # the autoscaler has decided
     RUNS = "runs"  # a job has what it was waited for
     RESTS = "rests"  # it was looked for a while whether anybody is disturbed
 
@@ -83,7 +83,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """All of it, in order. gpus: of the queue. cooldown_s: between two changes, as the lender was told."""
+    """All of it, in order. gpus: of the queue. cooldown_s: between two changes, as the autoscaler was told."""
 
     players: tuple[Player, ...]
     gpus: int
@@ -103,7 +103,7 @@ class Story:
         return bool(words) and words[-1] is Word.ARRIVES
 
     def last_said(self, letter: str) -> Said | None:
-        """The lender's last word on a job."""
+        """The autoscaler's last word on a job."""
         return next((m.said for m in reversed(self.moments) if m.said and m.said.letter == letter), None)
 
     def changes(self, letter: str = "") -> list[Moment]:

@@ -22,7 +22,7 @@ class StoryFailed(Exception):
 
 
 class Testbed:
-    """One cluster. told: called with each moment. said: the lender's last decision on each job, by its sign."""
+    """One cluster. told: called with each moment. said: the autoscaler's last decision on each job, by its sign."""
 
     def __init__(self, made: LocalCluster, told: Callable[[Moment], None], patience_s: float) -> None:
         self._made, self._told, self._patience_s = made, told, patience_s
@@ -63,7 +63,7 @@ class Testbed:
         return told
 
     def hear(self, line: str) -> None:
-        """The lender has said something; nothing at all means that it has ended."""
+        """The autoscaler has said something; nothing at all means that it has ended."""
         self._silent = not line
         said = decision(line, PLAYERS)
         if said is not None:

@@ -59,7 +59,7 @@ class TimedMetrics(Metrics):
 
 
 class NoOp:
-    """An adviser without an opinion."""
+    """An extender without an opinion."""
 
     def filter(self, pod: Pod, names: Sequence[str]) -> Answer:
         """Every node will do."""

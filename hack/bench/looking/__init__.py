@@ -1,1 +1,1 @@
-"""A lender at full size, fed as an API server would feed it, and what its looks cost."""
+"""An autoscaler at full size, fed as an API server would feed it, and what its looks cost."""

@@ -1,4 +1,4 @@
-"""What a lender took in and held that was fed at full size: in figures, in words, and against what was promised."""
+"""What an autoscaler took in and held that was fed at full size: in figures, in words, against what was promised."""
 
 from __future__ import annotations
 

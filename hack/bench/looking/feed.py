@@ -1,4 +1,4 @@
-"""A lender in a process of its own, fed from a folder as an API server feeds one: `python -m ...looking.feed FOLDER`.
+"""An autoscaler in a process of its own, fed from a folder as by an API server: `python -m ...looking.feed FOLDER`.
 
 All its parts are the shipped ones, its garbage collector's settings too; only bytes come from files: a list of each
 collection, then twice the changes a second that it has to bear. It only looks, so that its plan is made anew each
@@ -52,7 +52,7 @@ def write(folder: Path, cluster: Cluster, changes: Iterable[Change]) -> None:
 
 
 def told(folder: Path) -> dict[str, Any]:
-    """What a lender tells that was fed from a folder, in a process of its own."""
+    """What an autoscaler tells that was fed from a folder, in a process of its own."""
     command = [sys.executable, "-m", "hack.bench.looking.feed", str(folder)]
     ended = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=GIVE_UP_S)
     return dict(json.loads(ended.stdout.splitlines()[-1]))
@@ -113,13 +113,13 @@ class TimedView(Cache):
 
 
 class TimedLender(AutoscalerController):
-    """A lender that notes what its looks take as a whole, in seconds of CPU time. looked: it has, once."""
+    """An autoscaler that notes what its looks take as a whole, in seconds of CPU time. looked: it has, once."""
 
     took_s: list[float]
     looked: asyncio.Event
 
     async def look(self, now_s: float) -> int:
-        """As a Lender does."""
+        """As a Autoscaler does."""
         began_s = time.thread_time()
         written = await super().look(now_s)
         self.took_s.append(time.thread_time() - began_s)
@@ -170,7 +170,7 @@ async def main(folder: Path) -> None:
 
 
 class _NoJobs:
-    """Whom a lender that only looks would ask to change a job: it never does."""
+    """Whom an autoscaler that only looks would ask to change a job: it never does."""
 
     async def patch(self, path: str, body: Any, content_type: str, field_manager: str) -> bytes:
         raise AssertionError(path)

@@ -1,4 +1,4 @@
-"""The stand: a control plane with a full cluster, a lender as a process, and gangs that come one after another.
+"""The stand: a control plane with a full cluster, an autoscaler as a process, and gangs that come one after another.
 
 All times are of this process's one clock, of when its watches show a thing. In place of the controllers that are not
 here it deletes the pods of a job that shrank and puts the gang's pods on their nodes, so that the cluster stays full.
@@ -91,7 +91,7 @@ class Stand:
         self._port = 0
         self.seen = seen
 
-    # The lender.
+    # The autoscaler.
 
     async def start_lender(self) -> float:
         """Start it, and wait until it leads; how long that took, seconds."""

@@ -97,7 +97,7 @@ def clusters() -> list[str]:
 
 
 def replayed(task: Task) -> Found:
-    """Run a task: without the lender, with it, and where asked for with the oracle."""
+    """Run a task: without the autoscaler, with it, and where asked for with the oracle."""
     scene = task.scene
     jobs, rules = _jobs(task), _rules(task)
     without = replay(jobs, rules)

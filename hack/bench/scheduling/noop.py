@@ -14,7 +14,7 @@ from turnout.scheduler_ext.server.metrics import Metrics
 
 
 class Noop:
-    """Implements Adviser without an opinion."""
+    """Implements Extender without an opinion."""
 
     def filter(self, pod: Pod, names: Sequence[str]) -> Answer:
         return Answer((), all_kept=True)

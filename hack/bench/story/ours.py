@@ -24,7 +24,7 @@ _LOST_S = 3600.0
 
 
 class Ours:
-    """A Volcano Job on a stage, resized as the lender does it."""
+    """A Volcano Job on a stage, resized as the autoscaler does it."""
 
     def __init__(self, found: Testbed, deeds: FaultInjectors) -> None:
         self._stage, self._deeds = found, deeds

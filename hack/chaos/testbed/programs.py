@@ -1,4 +1,4 @@
-"""The extender and two replicas of the lender as children, which may be killed and come back."""
+"""The extender and two replicas of the autoscaler as children, which may be killed and come back."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Programs:
         return f"http://127.0.0.1:{self._ports[0]}"
 
     async def begin(self, lenders: int) -> None:
-        """Start the extender and so many lenders. Raises ChildFailed where it is not ready, or none of them leads."""
+        """Start the extender and so many autoscalers. Raises ChildFailed where one is not ready or none leads."""
         self.start_extender()
         for _ in range(lenders):
             self.start_lender()
@@ -63,7 +63,7 @@ class Programs:
             self._extender.wait()
 
     async def leader(self) -> int:
-        """The process id of the lender that leads; 0 while none does. Its name in the Lease is host, pid, dice."""
+        """The process id of the autoscaler that leads; 0 while none does. Its name in the Lease is host, pid, dice."""
         with suppress(ApiError, aiohttp.ClientError, ValueError, IndexError):
             holder = (await self._api.call("GET", _LEASE))["spec"].get("holderIdentity") or ""
             pid = int(holder.rsplit("-", 2)[1])

@@ -160,7 +160,7 @@ async def stage(
 ) -> AsyncIterator[Testbed]:
     """The yard and the programs are up, and the job is submitted; everything ends with the block.
 
-    home: a folder that does not exist yet; what was written there stays. lenders: replicas. trainer: makes the job for
+    home: a folder that does not exist yet; what is written stays. autoscalers: replicas. trainer: makes the job for
     this home. Raises ChildFailed.
     """
     for name in ("history", "logs", "pods"):

@@ -1,4 +1,4 @@
-"""The lender's page: every queue always, single jobs up to a bound, and only from the replica that leads."""
+"""The autoscaler's page: every queue always, single jobs up to a bound, and only from the replica that leads."""
 
 import math
 import subprocess

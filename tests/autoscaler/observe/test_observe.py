@@ -59,7 +59,7 @@ def test_each_node_is_under_its_switches_and_a_stranger_under_none(view):
     st.integers(1, 2),
 )
 def test_a_gang_fits_under_a_switch_where_the_planner_places_it(rooms, leaves, pods, tier):
-    """The lender counts on no room that the adviser would not give: turnout.topology.plan is the judge."""
+    """The autoscaler counts on no room that the extender would not give: turnout.topology.plan is the judge."""
     names = [f"h{at}" for at in range(len(rooms))]
     fabric = build(Entry(name, (f"s{leaf % 2}", f"l{leaf}"), 0) for name, leaf in zip(names, leaves, strict=False))
     at = [rooms[names.index(host)] for host in fabric.hosts]

@@ -1,4 +1,4 @@
-"""Queues as the lender counts on them: a LocalQueue that is stopped, and what bounds several."""
+"""Queues as the autoscaler counts on them: a LocalQueue that is stopped, and what bounds several."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What stories of the lender share: jobs that lend, lenders as processes, what they told, and what one waits for."""
+"""What stories of the autoscaler share: jobs that lend, autoscalers as processes, what they told, and what one waits for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ JOBS = f"{BATCH}/namespaces/default/jobs"
 PODS = "/api/v1/namespaces/default/pods"
 EVENTS = "/api/v1/namespaces/default/events"
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/default/leases/turnout-autoscaler"
-AT_ONCE = ("--act", "--cooldown-s", "1", "--restart-s", "0")  # a lender that acts, and grows again within a story
+AT_ONCE = ("--act", "--cooldown-s", "1", "--restart-s", "0")  # an autoscaler that acts, and grows again within a story
 HOLD = "turnout.dev/test-holds"  # keeps a pod that was told to go until a story lets go of it
 DECISIONS = "turnout_lender_decide_seconds_count"
 _OVER = ("Succeeded", "Failed")
@@ -38,7 +38,7 @@ def slow_to_go(made):
 
 
 def start_lender(stage, *flags, name="lender"):
-    """Start a lender as a process and wait until it has seen everything."""
+    """Start an autoscaler as a process and wait until it has seen everything."""
     (port,) = free_ports(1)
     argv = [sys.executable, "-m", "turnout.autoscaler", "--kubeconfig", str(stage.plane.kubeconfig)]
     argv += ["--lease", "default/turnout-autoscaler", "--metrics-bind", f"127.0.0.1:{port}", *flags]
@@ -47,25 +47,25 @@ def start_lender(stage, *flags, name="lender"):
 
 
 def start_around(stage):
-    """Start what a story of the lender needs beside it: our extender, a scheduler, the Job controller."""
+    """Start what a story of the autoscaler needs beside it: our extender, a scheduler, the Job controller."""
     stage.start_extender()
     stage.start_scheduler()
     stage.plane.start_controller_manager()
 
 
 def told(stage, event, name="lender"):
-    """What a lender has logged under one word, as objects."""
+    """What an autoscaler has logged under one word, as objects."""
     lines = [line for line in stage.plane.logs(name).splitlines() if line.startswith("{")]
     return [line for line in map(json.loads, lines) if line["event"] == event]
 
 
 def written(stage, name="lender"):
-    """The changes that a lender has written: (job, size before, size after)."""
+    """The changes that an autoscaler has written: (job, size before, size after)."""
     return [(line["job"].rsplit("/", 1)[1], line["was"], line["workers"]) for line in told(stage, "resized", name)]
 
 
 def leader(stage, names):
-    """Which of these lenders holds the Lease, None for none of them."""
+    """Which of these autoscalers holds the Lease, None for none of them."""
     holder = stage.plane.request("GET", LEASE)["spec"].get("holderIdentity") or ""
     return next((name for name in names if f"-{stage.plane.pid(name)}-" in holder), None)
 
@@ -93,7 +93,7 @@ async def runs(stage, within_s=40.0, **wanted):
 
 
 def _last_words(stage, lines=25):
-    """What lenders have decided and done last."""
+    """What autoscalers have decided and done last."""
     said = [line for name in stage.health for line in stage.plane.logs(name).splitlines()]
     return "\n".join([line[:400] for line in said if '"logger": "turnout.autoscaler"' in line][-lines:])
 
@@ -140,7 +140,7 @@ async def let_go(api):
 
 
 async def decided(stage, job, reason, name="lender", within_s=30.0):
-    """Wait until a lender has decided so on a job."""
+    """Wait until an autoscaler has decided so on a job."""
     try:
         await stage.eventually(
             lambda: any(
@@ -153,7 +153,7 @@ async def decided(stage, job, reason, name="lender", within_s=30.0):
 
 
 async def looks(stage, api, count, name="lender"):
-    """Let a lender look so many times more: at each change of a node."""
+    """Let an autoscaler look so many times more: at each change of a node."""
     start = stage.metric(DECISIONS, name)
     async with asyncio.timeout(30):
         while (made := stage.metric(DECISIONS, name) - start) < count:
@@ -172,7 +172,7 @@ async def clear(stage, *collections):
 
 
 async def install(stage, *definitions):
-    """Create CRDs and wait until their objects can be listed: what is not there yet, a lender asks for rarely."""
+    """Create CRDs and wait until their objects can be listed: what is not there yet, an autoscaler asks for rarely."""
     async with stage.plane.api() as api:
         await api.create_all(definitions)
     for each in definitions:

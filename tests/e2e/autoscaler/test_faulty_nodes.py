@@ -1,4 +1,4 @@
-"""A node that a real launcher's check finds faulty: told on the pod, tainted by the lender, avoided, and freed."""
+"""A node that a real launcher's check finds faulty: told on the pod, tainted by the autoscaler, avoided, and freed."""
 
 from __future__ import annotations
 

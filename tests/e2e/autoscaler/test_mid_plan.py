@@ -41,7 +41,7 @@ pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 
 @pytest.fixture(scope="module")
 def module_stage(module_plane):
-    """Eight GPUs for all stories of this module; each starts its own lenders."""
+    """Eight GPUs for all stories of this module; each starts its own autoscalers."""
     stage = Stage(module_plane, random.Random(7))
     asyncio.run(stage.build(leaves=1, hosts_per_leaf=4, gpus=2))
     start_around(stage)
@@ -50,7 +50,7 @@ def module_stage(module_plane):
 
 @pytest_asyncio.fixture
 async def stage(module_stage):
-    """The stage of the module; no lender, Lease or job is left on it afterwards."""
+    """The stage of the module; no autoscaler, Lease or job is left on it afterwards."""
     yield module_stage
     for name in set(module_stage.health) - {"extender"}:
         module_stage.plane.stop_program(name)
@@ -64,7 +64,7 @@ def lends(name="lends"):
 
 
 def shrinks(stage, *names):
-    """The shrinks that lenders have written."""
+    """The shrinks that autoscalers have written."""
     return [(job, was, size) for name in names for job, was, size in written(stage, name) if size < was]
 
 

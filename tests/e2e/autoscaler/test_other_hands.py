@@ -41,7 +41,7 @@ def lends(name, least, most, **notes):
 
 @pytest.fixture(scope="module")
 def module_stage(module_plane):
-    """Eight GPUs and a lender that acts, for all stories of this module."""
+    """Eight GPUs and an autoscaler that acts, for all stories of this module."""
     stage = Stage(module_plane, random.Random(7))
     asyncio.run(stage.build(leaves=1, hosts_per_leaf=4, gpus=2))
     start_around(stage)
@@ -57,7 +57,7 @@ async def stage(module_stage):
 
 
 def refusals(stage):
-    """How many refusals the lender's metrics page counts, whatever for."""
+    """How many refusals the autoscaler's metrics page counts, whatever for."""
     with urllib.request.urlopen(f"http://127.0.0.1:{stage.health['lender']}/metrics", timeout=5) as answer:
         page = answer.read().decode().splitlines()
     mine = [line for line in page if line.startswith("turnout_lender_changes_total{") and '"Refused"' in line]
@@ -150,14 +150,14 @@ async def test_a_manifest_applied_server_side_that_does_not_force_its_size_chang
 
 
 async def first_growth(stage, api, bert):
-    """As the lender grows it for the first time."""
+    """As the autoscaler grows it for the first time."""
     await api.create(lends(bert, 2, 8))
     await stage.eventually(lambda: any(line["job"].endswith(f"/{bert}") for line in told(stage, "decided")))
     await api.until(PODS, cluster.bound(2))
 
 
 async def room(stage, api, bert):
-    """As room appears into which the lender grows it."""
+    """As room appears into which the autoscaler grows it."""
     await api.create(cluster.indexed_job("other", 5, gpus=1))
     await api.create(lends(bert, 2, 8))
     await runs(stage, **{bert: 3, "other": 5})
@@ -166,7 +166,7 @@ async def room(stage, api, bert):
 
 
 async def growth(stage, api, bert):
-    """As the lender's growth is written."""
+    """As the autoscaler's growth is written."""
     await api.create(lends(bert, 2, 8))
     await api.until(JOBS, sized(bert, 8))
 

@@ -1,7 +1,7 @@
 """Two queues on a real control plane: one borrows what the other leaves, and gives it back when it is asked for.
 
 The queues are objects of their projects' own schemas, with no controller of theirs behind
-them: the lender counts what they use from pods.
+them: the autoscaler counts what they use from pods.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def path_of(made):
 
 @pytest.fixture(scope="module")
 def module_stage(module_plane):
-    """Eight GPUs and a lender that acts, for all stories of this module."""
+    """Eight GPUs and an autoscaler that acts, for all stories of this module."""
     stage = Stage(module_plane, random.Random(7))
 
     async def define():

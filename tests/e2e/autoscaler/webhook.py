@@ -21,7 +21,7 @@ PROBE = "probe"  # a Job whose changes are always refused, by which one sees tha
 
 
 class Webhook:
-    """Judges the lender's patches of some Jobs; others' pass. asked_s: when, by a monotonic clock.
+    """Judges the autoscaler's patches of some Jobs; others' pass. asked_s: when, by a monotonic clock.
 
     refuses: what it says. answers: cleared, it says nothing for as long.
     """

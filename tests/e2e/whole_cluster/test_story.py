@@ -77,7 +77,7 @@ async def test_a_job_that_needs_its_min_has_it_within_seconds_and_the_other_goes
 
 
 async def test_training_does_not_notice_that_others_start_anew(world):
-    """The API server, the extender, and the lender that leads."""
+    """The API server, the extender, and the autoscaler that leads."""
     before = last_round(world)[0].round
     lead = leader(world.stage, LENDERS)
     await asyncio.to_thread(world.plane.kill_program, lead)
@@ -90,7 +90,7 @@ async def test_training_does_not_notice_that_others_start_anew(world):
 
 
 async def test_it_grows_again_once_the_other_has_ended(world):
-    """By the lender that was not the leader."""
+    """By the autoscaler that was not the leader."""
     since_s = clock()
     (world.folder / "b-ends").touch()
     step = await world.took("2 workers become 4", since_s, 4)

@@ -1,4 +1,4 @@
-"""The whole yard: real etcd, API server, scheduler and controllers, our extender and two lenders, pods as processes.
+"""The whole yard: real etcd, API server, scheduler and controllers, our extender and two autoscalers, pods as processes.
 
 Eight nodes of two GPUs under two leaves, and two queues of eight GPUs each.
 """
@@ -174,7 +174,7 @@ def clock():
 
 @asynccontextmanager
 async def whole_yard(plane, folder, pods):
-    """Run it all on a plane until the block ends; no lender yet."""
+    """Run it all on a plane until the block ends; no autoscaler yet."""
     stage = Stage(plane, random.Random(7))
     nodes, stage.text = cluster.make_fabric(2, 4, stage.rng, 2)
     stage.ip_of = {each["metadata"]["name"]: each["status"]["addresses"][0]["address"] for each in nodes}

@@ -53,7 +53,7 @@ def test_it_waits_and_is_told_why_and_for_how_long():
 
 
 def test_a_day_of_back_offs_costs_a_handful_of_checks():
-    """After one hour, two, four, eight: as long as the lender taints a node."""
+    """After one hour, two, four, eight: as long as the autoscaler taints a node."""
     story = left_out()
     for _ in range(int(24 * HOUR_S / BACK_OFF_S)):
         if "c/" not in "".join(story.state.members):

@@ -1,4 +1,4 @@
-"""What the adviser remembers of what it was shown."""
+"""What the extender remembers of what it was shown."""
 
 import pytest
 

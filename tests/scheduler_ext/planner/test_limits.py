@@ -1,4 +1,4 @@
-"""Where each limit of the adviser lies, and what it counts against the rule."""
+"""Where each limit of the extender lies, and what it counts against the rule."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The adviser with its clock: what it counts, what it tells, and what it forgets."""
+"""The extender with its clock: what it counts, what it tells, and what it forgets."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The verbs over HTTP as kube-scheduler calls them, and what a failing adviser does to it: nothing."""
+"""The verbs over HTTP as kube-scheduler calls them, and what a failing extender does to it: nothing."""
 
 import asyncio
 import json
@@ -116,7 +116,7 @@ async def test_of_200_parallel_calls_99_in_100_are_answered_within_the_shipped_t
         assert rim.counted("turnout_extender_requests_total", verb="filter", outcome="answered") == 100
 
 
-# An adviser that fails
+# An extender that fails
 
 
 @pytest.mark.asyncio
@@ -132,7 +132,7 @@ async def test_an_adviser_that_fails_narrows_nothing_and_is_counted():
 
 
 class Wild(Scripted):
-    """An adviser whose answers are not what they should be."""
+    """An extender whose answers are not what they should be."""
 
     def filter(self, pod, names):
         return Answer([[]], {"a": 7})
@@ -184,7 +184,7 @@ async def test_before_it_is_ready_nobody_is_advised_and_the_reason_is_told():
 
 
 class Slow(Scripted):
-    """An adviser whose answers to filter are to be kept back."""
+    """An extender whose answers to filter are to be kept back."""
 
     def filter(self, pod, names):
         return Answer((), forbidden={"a": "OldView"}, pause_s=0.3)
