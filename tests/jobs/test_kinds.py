@@ -194,7 +194,7 @@ def test_a_size_that_a_person_sets_by_hand_is_the_new_wish():
 
 
 def applied_again(raw, notes):
-    """The job as it was submitted, with what the autoscaler has noted on it, as an unchanged object applied again is."""
+    """The job as it was submitted, with what the autoscaler has noted on it, as is an unchanged one applied again."""
     return {**raw, "metadata": {**raw["metadata"], "annotations": {**raw["metadata"]["annotations"], **notes}}}
 
 

@@ -1,4 +1,4 @@
-"""extender/v1 as bytes: what kube-scheduler writes is read, and an answer stays in bounds whatever the extender says."""
+"""extender/v1 as bytes: what kube-scheduler writes is read, and an answer stays in bounds whatever it says."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What stories of the autoscaler share: jobs that lend, autoscalers as processes, what they told, and what one waits for."""
+"""What stories of the autoscaler share: jobs that lend, autoscalers as processes, what they told and waited for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole yard: real etcd, API server, scheduler and controllers, our extender and two autoscalers, pods as processes.
+"""All together: real etcd, API server, scheduler and controllers, our extender and two autoscalers, pods as processes.
 
 Eight nodes of two GPUs under two leaves, and two queues of eight GPUs each.
 """

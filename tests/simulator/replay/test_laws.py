@@ -1,4 +1,4 @@
-"""Lending harms nobody: laws of replays in which the real autoscaler decides, job by job beside the same run without it."""
+"""Lending harms nobody: laws of replays in which the real autoscaler decides, job by job beside a run without it."""
 
 from dataclasses import replace
 from random import Random
@@ -100,7 +100,7 @@ def test_a_job_that_gives_little_by_little_pays_for_no_more_than_two_restarts():
 
 
 def test_graces_add_up_where_jobs_wait_for_one_another():
-    """`last` waits for `first`, which had to wait a grace itself, and then for its own: no autoscaler that lends what is
+    """`last` waits for `first`, which had to wait a grace itself, then for its own: no autoscaler that lends what is
     idle knows better, since it cannot know when `first` ends."""
     jobs = [job("wide", 0, 5000, 1, 5), job("first", 101, 100, 3), job("last", 102, 100, 4)]
     rules = Rules((5,), restart_s=FREE)

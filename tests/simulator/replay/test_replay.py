@@ -97,7 +97,7 @@ def test_the_oracle_pays_for_nothing():
 
 @pytest.mark.parametrize(("all_seen", "leave"), [(False, []), (True, ["behind"])])
 def test_a_strict_queue_holds_back_whoever_is_behind_one_that_does_not_fit(all_seen, leave):
-    """The autoscaler takes it that a scheduler passes a job that does not fit; under strict FIFO nobody starts by that."""
+    """It counts on a scheduler that passes a job that does not fit; under strict FIFO nobody starts by that."""
     jobs = [job("rigid", 0, 5000, 2), job("wide", 0, 5000, 1, 2), job("head", 100, 10, 3), job("behind", 101, 10)]
     tape = replay(jobs, Rules((4,), all_seen=all_seen), POLICY)
     assert [eviction.for_ for eviction in tape.evictions if eviction.at_s < 200] == leave
