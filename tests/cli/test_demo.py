@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from turnout.cli.commands.extender_process import ExtenderFailed
-from turnout.cli.demo.baseline import Rival
+from turnout.cli.demo.baseline import Baseline
 from turnout.cli.demo.driver import Show, perform
 from turnout.cli.demo.heatmap import Score, board, score
 from turnout.cli.demo.manifests import map_text
@@ -132,10 +132,10 @@ async def test_an_extender_without_an_opinion_places_as_the_default_does():
     assert tally.scores.ours == tally.scores.theirs
     assert len(tally.scores.ours) == 4
     assert {asking.verb for asking in tally.asked} == {"filter", "prioritize"}
-    rival = Rival(scene(5, 4), 5)
+    baseline = Baseline(scene(5, 4), 5)
     for act in scene(5, 4).acts:
-        rival.play(act)
-    assert rival.placed.keys() == {f"job-{letter}" for letter in "abcd"}
+        baseline.play(act)
+    assert baseline.placed.keys() == {f"job-{letter}" for letter in "abcd"}
 
 
 def test_our_extender_places_gangs_under_fewer_switches_than_the_default():

@@ -9,7 +9,7 @@ import pytest
 
 from tests.kube.world import PATIENCE_S, ManualClock, running, settle
 from turnout.autoscaler import settings as autoscaler
-from turnout.autoscaler.cache import Extender as AutoscalerView
+from turnout.autoscaler.cache import Cache as AutoscalerView
 from turnout.autoscaler.controller import informers as autoscaler_watches
 from turnout.jobs.kinds.registry import KINDS
 from turnout.scheduler_ext.model import Rules
