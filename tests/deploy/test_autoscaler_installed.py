@@ -277,7 +277,8 @@ def _refused_watches(plane):
 
 async def test_the_readme_lets_it_act_and_takes_that_back(control_plane):
     """Its shell lines as they stand."""
-    acts, back = re.findall(r"```sh\n(.*?)```", (MANIFESTS / "README.md").read_text().split("## The lender")[1], re.S)
+    section = (MANIFESTS / "README.md").read_text().split("## The autoscaler")[1]
+    acts, back = re.findall(r"```sh\n(.*?)```", section, re.S)
     async with control_plane.api() as api:
         await api.apply(yaml.safe_load((MANIFESTS / "namespace.yaml").read_text()))
         for script, flags, roles in (

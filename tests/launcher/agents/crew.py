@@ -94,7 +94,9 @@ class Agent:
     @property
     def events(self) -> list[dict]:
         lines = self.log.read_text(errors="replace").splitlines()
-        return [json.loads(line) for line in lines if line.startswith('{"time"') and line.endswith("}")]
+        # Its processes write to the same stderr, a traceback in pieces: an event may begin in the middle of a line.
+        events = (line[line.index('{"time"') :] for line in lines if '{"time"' in line and line.endswith("}"))
+        return [json.loads(event) for event in events]
 
     def told(self, event: str) -> list[dict]:
         return [each for each in self.events if each["event"] == event]
