@@ -94,7 +94,7 @@ async def serve(wanted: Settings) -> None:
 
 
 class Words:
-    """What is written beside sizes, made of the last look. Pods are marked only by an autoscaler that acts."""
+    """The words written beside sizes, made of the last look. Pods are marked only by an autoscaler that acts."""
 
     def __init__(self, lender: AutoscalerController, refs: Refs, wanted: Settings) -> None:
         self._lender, self._refs, self._wanted, self._marked = lender, refs, wanted, Marked()

@@ -232,7 +232,7 @@ class Queue:
 
 
 class AdminOverride(Enum):
-    """What an admin has said of all jobs at once."""
+    """The order of an admin for all jobs at once."""
 
     RUN = "run"
     PAUSE = "pause"  # every job keeps its size

@@ -1,4 +1,4 @@
-"""What the autoscaler needs of the API server: to observe, for each kind that it resizes, for marks on pods and taints.
+"""The rights that the autoscaler needs: to observe, for each kind that it resizes, for marks on pods and taints.
 
 The roles and policies of deploy/manifests/autoscaler are rendered from here (`python -m hack.codegen.rbac`). Reading
 is never split by kind: without the jobs of one kind the sight of every queue is a part only, and nothing is done.

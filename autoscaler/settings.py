@@ -1,4 +1,4 @@
-"""What an admin can set for the autoscaler: defaults in sight, checked when built."""
+"""The settings of the autoscaler: defaults in sight, checked when built."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the autoscaler sees besides its jobs: gangs of others that wait, the map, what pods report. Pure."""
+"""The parts of an observation besides jobs: gangs of others that wait, the map, what pods report. Pure."""

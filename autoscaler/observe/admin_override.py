@@ -1,4 +1,4 @@
-"""What an admin has said of all jobs at once, in a ConfigMap: `turnout pause --all` writes it."""
+"""The order of an admin for all jobs at once, in a ConfigMap: `turnout pause --all` writes it."""
 
 from __future__ import annotations
 

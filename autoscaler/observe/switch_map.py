@@ -14,7 +14,7 @@ NOWHERE = -1
 
 
 def switches(fabric: Fabric, nodes: Iterable[Node | None]) -> tuple[NDArray[np.int32], ...]:
-    """Of each tier, from the leaves up: the switch of each node, NOWHERE for one that is not on the map."""
+    """Give the switch of each node, a list a tier from the leaves up; NOWHERE for a node that is not on the map."""
     hosts = [NOWHERE if node is None else _host(fabric, node) for node in nodes]
     if not fabric.mapped_count or not hosts:
         return ()

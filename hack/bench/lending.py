@@ -1,4 +1,4 @@
-"""What lending gives and whom it harms: traces replayed with the autoscaler's decisions, beside the same run without.
+"""Measure what lending gives and whom it harms: traces replayed with the autoscaler's decisions and without.
 
 The traces are read from the folder of TURNOUT_TRACES, else ../shared/traces; without them streams are drawn. What is
 replayed, and what is assumed, is told in docs/replay.md.

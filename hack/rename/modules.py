@@ -74,8 +74,8 @@ class Edit:
 class Rewriting:
     """The rewriting of one Python file."""
 
-    def __init__(self, path: str, text: str, moved: dict[str, str], folders: set[str]) -> None:
-        self.path, self.text, self.moved, self.folders = path, text, moved, folders
+    def __init__(self, path: str, text: str, moved: dict[str, str]) -> None:
+        self.path, self.text, self.moved = path, text, moved
         self.tree = ast.parse(text)
         self.edits: list[Edit] = []
 
@@ -250,7 +250,7 @@ def bindings(scope: Any) -> Iterator[str]:
                 yield node.name
 
 
-def as_text(text: str, moved: dict[str, str], tests: dict[str, str]) -> str:
+def as_text(text: str, moved: dict[str, str]) -> str:
     """Rewrite dotted names and paths of moved modules in any text."""
     for table in (moved, FOLDERS):
         for old, new in sorted(table.items(), key=lambda pair: -len(pair[0])):
@@ -260,8 +260,6 @@ def as_text(text: str, moved: dict[str, str], tests: dict[str, str]) -> str:
             ending = r"(?=\.py\b|/__main__|::)" if table is moved else r"(?=/|`|\b(?!\.py|\w))"
             text = re.sub(rf"(?<![\w./-])(turnout/)?{path_old}{ending}", rf"\g<1>{path_new}", text)
             text = re.sub(rf"(?<![\w./-])(turnout\.)?{re.escape(old)}(?![\w/-])", rf"\g<1>{new}", text)
-    for old, new in tests.items():
-        text = text.replace(old, new)
     return text
 
 
@@ -286,8 +284,8 @@ def main(packages: list[str]) -> None:
             text = path.read_text()
         except UnicodeDecodeError:
             continue
-        new = Rewriting(file, text, moved, set()).run() if file.endswith(".py") else text
-        new = as_text(new, moved, {})
+        new = Rewriting(file, text, moved).run() if file.endswith(".py") else text
+        new = as_text(new, moved)
         if new != text:
             path.write_text(new)
             rewritten += 1

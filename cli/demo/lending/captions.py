@@ -69,7 +69,7 @@ def _runs(story: Story, moment: Moment) -> str:
 
 
 def _rests(story: Story, moment: Moment) -> str:
-    """What has become of everybody since the autoscaler said its last word on this job."""
+    """Say how all jobs stand since the autoscaler's last decision on this one."""
     words = [m for m in story.moments if m.said and m.said.letter == moment.letter]
     there = [p.letter for p in story.players if held(moment.seats, p.letter)]
     now = {letter: held(moment.seats, letter) for letter in there}

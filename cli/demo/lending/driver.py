@@ -47,7 +47,7 @@ class Loan:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """What the autoscaler is told: to act, and that a change of size costs these jobs nothing."""
+        """Give the autoscaler's flags: it acts, and a change of size costs these jobs nothing."""
         return ("--act", "--cooldown-s", f"{self.cooldown_s:g}", "--restart-s", "0")
 
 

@@ -1,4 +1,4 @@
-"""What the autoscaler says: a line of its log, as a decision of the story."""
+"""Read a line of the autoscaler's log as a decision of the story."""
 
 from __future__ import annotations
 
