@@ -1,4 +1,4 @@
-# The doors of this repository. Each does all of its own set-up; `make` lists them.
+# The targets of this repository. Each does all of its own set-up; `make` lists them.
 # At the start only Python 3.11 or newer and make are needed: a missing Go comes from PyPI (hack/controlplane).
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3.11)
@@ -16,8 +16,8 @@ MAKEFLAGS += --no-builtin-rules --no-print-directory
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-launcher demo demo-train test test-long mutants check contract format bench controlplane lock clean
 
-help: ## List the doors
-	@awk -F ' *## *' '/^[a-z-]+:.*## /{split($$1, door, ":"); printf "  make %-14s %s\n", door[1], $$2}' Makefile
+help: ## List the targets
+	@awk -F ' *## *' '/^[a-z-]+:.*## /{split($$1, target, ":"); printf "  make %-14s %s\n", target[1], $$2}' Makefile
 
 setup: .venv/ready ## Make .venv with everything but torch, from the lock file
 
@@ -49,35 +49,37 @@ setup-launcher: .venv/adapters ## Add torch, and the trainers it saves for, from
 
 demo: setup ## Watch gangs land under one switch, and a queue lend its idle GPUs (ARGS=--fast)
 	@$(PY) -m turnout.cli demo $(ARGS)
-	@echo && echo 'Next: make demo-train. A training job grows, gives way, loses a worker and a node, and not a step (brings torch, 3 GB).'
+	@echo && echo 'Next: make demo-train. A training job grows, gives way, loses a worker and a node, and no step (needs torch, 3 GB).'
 
-demo-train: .venv/launcher ## Watch a training job grow, give way and be struck, and end as if nothing had been
+demo-train: .venv/launcher ## Watch a training job grow, shrink, meet faults, and end with the model of an undisturbed run
 	@$(PY) -m hack.chaos.demo $(ARGS)
 
-test: setup-launcher controlplane ## Run every test of minutes, those against a real kube-scheduler included
+test: setup-launcher controlplane ## Run all tests but the slow ones, with a real kube-scheduler
 	@$(PY) -m pytest $(SIDE_BY_SIDE) --durations=25 -m 'not long' $(ARGS)
 
-test-long: setup-launcher controlplane ## Run the tests that take longer
+test-long: setup-launcher controlplane ## Run the slow tests
 	@$(PY) -m pytest --durations=25 --hypothesis-profile=deep -m 'long or hypothesis' $(ARGS)
 
 mutants: setup ## Put small faults into the pure modules, and count those that the tests notice (ARGS='--sample 50 topology')
 	@$(PY) -m hack.mutants $(ARGS)
 
-check: setup ## Lint, format, types, the plan of the house, and whether the papers are true
+check: setup ## Lint, format, types, architecture, words and docs
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
+	@.venv/bin/lint-imports --no-cache --no-logo
 	@$(PY) -m hack.lint.architecture
-	@$(PY) -m pytest -q tests/test_architecture.py tests/test_contract.py tests/test_docs.py tests/test_locks.py
+	@$(PY) -m hack.lint.words
+	@$(PY) -m pytest -q tests/test_architecture.py tests/test_citations.py tests/test_contract.py tests/test_docs.py tests/test_locks.py tests/test_words.py
 
-contract: setup ## Print what was promised by state, and write docs/contract.md
+contract: setup ## Print each promise with its state, and write docs/contract.md
 	@$(PY) -m hack.lint.contract --write
 
 format: setup ## Format the code and sort its imports
 	@$(PY) -m ruff check --fix-only --quiet .
 	@$(PY) -m ruff format .
 
-bench: setup-launcher controlplane ## Measure ours beside the anchors; results lie in build/bench (ARGS=--quick)
+bench: setup-launcher controlplane ## Measure ours beside the baselines; results go to build/bench (ARGS=--quick)
 	@$(PY) -m hack.bench --all $(ARGS)
 
 controlplane: setup ## Build etcd, kube-apiserver, kube-scheduler and the rest (seven minutes, then cached)
@@ -86,6 +88,6 @@ controlplane: setup ## Build etcd, kube-apiserver, kube-scheduler and the rest (
 lock: ## Resolve the lock files afresh from setup.cfg, with uv (ARGS=--keep: only add and drop)
 	@"$(PYTHON)" -m hack.codegen.lock $(ARGS)
 
-clean: ## Remove what the doors made in this folder: .venv, build, caches
+clean: ## Remove what the targets made in this folder: .venv, build, caches
 	@rm -rf .venv build turnout.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

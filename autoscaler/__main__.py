@@ -17,9 +17,9 @@ from pathlib import Path
 from turnout.autoscaler.cache import Cache
 from turnout.autoscaler.controller.controller import AutoscalerController
 from turnout.autoscaler.controller.decision_log_writer import DecisionLogWriter
-from turnout.autoscaler.controller.event_recorder import DecisionEvents, NodeTeller
+from turnout.autoscaler.controller.event_recorder import DecisionEvents, NodeEvents
 from turnout.autoscaler.controller.http_endpoints import probes
-from turnout.autoscaler.controller.informers import Sight
+from turnout.autoscaler.controller.informers import AutoscalerInformers
 from turnout.autoscaler.controller.metrics import Metrics
 from turnout.autoscaler.controller.object_refs import Refs
 from turnout.autoscaler.controller.scale_writer import ScaleWriter
@@ -33,7 +33,7 @@ from turnout.jobs.kinds.registry import KINDS
 from turnout.kube.cli_flags import address
 from turnout.kube.client import logs
 from turnout.kube.client.api_client import Client
-from turnout.kube.client.clock import RealClock
+from turnout.kube.client.clock import RealClock, SteadyTime
 from turnout.kube.client.events import EventRecorder
 from turnout.kube.client.lease import Elector, LeaseSettings
 from turnout.kube.client.run_until_signal import lead, together, until_told
@@ -43,13 +43,16 @@ log = logging.getLogger("turnout.autoscaler")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run until SIGTERM or SIGINT; 0 then, 1 when it cannot start."""
+    """Run until SIGTERM or SIGINT; 0 then, 1 when it cannot start, or ends by a fault of ours."""
     wanted = settings(argv)
     logs.setup(wanted.log_level)
     try:
         asyncio.run(serve(wanted))
     except (BadKubeconfig, OSError) as error:
         print(f"turnout-autoscaler: {error}", file=sys.stderr)
+        return 1
+    except Exception:
+        log.critical("ended_by_a_fault", exc_info=True)
         return 1
     return 0
 
@@ -58,59 +61,62 @@ async def serve(wanted: Settings) -> None:
     """Watch always, act while leading, until the process is told to end."""
     clock = RealClock()
     async with await Client.open(wanted.kubeconfig, wanted.context) as client:
-        view = Cache(KINDS, (wanted.gpu_resource,))
+        view = Cache(KINDS, (wanted.gpu_resource,), wanted.schedulers)
         news = asyncio.Event()
-        ward = FaultReportCache(wanted.taint_key, wanted.gpu_resource, news.set) if wanted.taint_nodes else None
+        of_faults = wanted.taint_key, wanted.gpu_resource, news.set
+        fault_reports = FaultReportCache(*of_faults) if wanted.taint_nodes else None
         watched, hold_large = (wanted.configmap, wanted.orders), wanted.confirm_large_changes
-        sight = Sight(view, client, KINDS, clock, random.Random(), watched, ward, hold_large)
+        informers = AutoscalerInformers(view, client, KINDS, clock, random.Random(), watched, fault_reports, hold_large)
         namespace, _, name = wanted.lease.partition("/")
         identity = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         terms = lease_settings(wanted.lease_seconds)
         elector = Elector(client, namespace, name, identity, clock=clock, rng=random.Random(), settings=terms)
         recorder = EventRecorder(client, "turnout-autoscaler", socket.gethostname(), clock=clock)
-        metrics = Metrics(wanted.gpu_resource, restart_s=wanted.restart_s)
-        refs = Refs(view)
-        teller = DecisionEvents(recorder, refs.job, refs.leaving, metrics)
+        metrics, refs = Metrics(wanted.gpu_resource, restart_s=wanted.restart_s), Refs(view)
+        events = DecisionEvents(recorder, refs.job, refs.leaving, metrics)
+
+        def time() -> SteadyTime:
+            return SteadyTime(clock, client.server_ahead_s)
 
         def term() -> int | None:
             return elector.transitions if elector.leading else None
 
-        hands = ScaleWriter(client, KINDS, term, teller.became, dry_run=not wanted.act)
+        scale_writer = ScaleWriter(client, KINDS, term, events.became, not wanted.act, elector.confirmed, view.wrote)
         with journal_at(wanted.decision_log) as journal:
             works = []
-            if ward is not None:
-                tells, rules = NodeTeller(recorder, wanted.rules(), metrics), wanted.rules()
-                dry_run = not wanted.act
-                works.append(TaintWriter(client, ward, rules, lambda: elector.leading, tells, clock, news, dry_run).run)
-            lender = AutoscalerController(view, sight, hands, wanted.policy(), clock, teller.decided, metrics, journal)
-            words = Words(lender, refs, wanted)
+            if fault_reports is not None:
+                tells, rules = NodeEvents(recorder, wanted.rules(), metrics), wanted.rules()
+                told = tells, clock, news, not wanted.act, time()
+                works.append(TaintWriter(client, fault_reports, rules, lambda: elector.leading, *told).run)
+            acts = scale_writer, wanted.policy(), clock, events, metrics, journal, time()
+            controller = AutoscalerController(view, informers, *acts)
+            words = Words(controller, refs, wanted)
             pages = StatusWriter(client, namespace, clock, words.pages, words.marks, lambda: elector.leading)
-            async with probes(
-                *address(wanted.metrics_bind, "--metrics-bind"), metrics, lambda: sight.has_synced
-            ) as port:
+            at = address(wanted.metrics_bind, "--metrics-bind")
+            async with probes(*at, metrics, lambda: informers.has_synced) as port:
                 log.info("serving", extra={"metrics_port": port})
-                leading = lead(elector, lambda: settled(sight), lambda: together(lender.run, *works))
-                await until_told(sight.run(), leading, recorder.run(), pages.run())
+                leading = lead(elector, lambda: settled(informers), lambda: together(controller.run, *works))
+                await until_told(informers.run(), leading, recorder.run(), pages.run())
 
 
 class Words:
     """The words written beside sizes, made of the last look. Pods are marked only by an autoscaler that acts."""
 
-    def __init__(self, lender: AutoscalerController, refs: Refs, wanted: Settings) -> None:
-        self._lender, self._refs, self._wanted, self._marked = lender, refs, wanted, Marked()
+    def __init__(self, controller: AutoscalerController, refs: Refs, wanted: Settings) -> None:
+        self._controller, self._refs, self._wanted, self._marked = controller, refs, wanted, Marked()
 
     def pages(self) -> dict[str, dict[str, str]]:
         """Each queue's status, by queue."""
-        lender, wanted = self._lender, self._wanted
-        if lender.seen is None:
+        controller, wanted = self._controller, self._wanted
+        if controller.seen is None:
             return {}
-        return queue_pages(lender.seen, lender.steps, wanted.gpu_resource, dry_run=not wanted.act)
+        return queue_pages(controller.seen, controller.steps, wanted.gpu_resource, dry_run=not wanted.act)
 
     def marks(self) -> Iterable[Mark]:
-        """What pods lack."""
-        if self._lender.seen is None or not (self._wanted.act and self._wanted.mark_pods):
+        """Give the annotations that pods lack."""
+        if self._controller.seen is None or not (self._wanted.act and self._wanted.mark_pods):
             return ()
-        return self._marked.missing(self._lender.seen.jobs, self._refs.notes)
+        return self._marked.missing(self._controller.seen.jobs, self._refs.notes)
 
 
 def journal_at(path: str | None) -> AbstractContextManager[DecisionLogWriter | None]:
@@ -118,14 +124,18 @@ def journal_at(path: str | None) -> AbstractContextManager[DecisionLogWriter | N
     return nullcontext() if path is None else DecisionLogWriter(Path(path))
 
 
-async def settled(sight: Sight) -> None:
+async def settled(informers: AutoscalerInformers) -> None:
     """Wait until everything is seen."""
-    await sight.synced()
+    await informers.synced()
     settle()
 
 
 def settle() -> None:
-    """What is there by now stays, so the collector need not walk it; and a look makes much that soon goes by itself."""
+    """Tell the garbage collector that all objects of now stay.
+
+    It need not walk them again then. Its thresholds are raised, since a look makes many objects that soon end by
+    themselves.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)

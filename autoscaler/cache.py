@@ -1,4 +1,4 @@
-"""What the watches have shown, and the observation made of it: jobs with their pods, queues with what they use."""
+"""Keeps what the watches have shown, and makes an observation of it: jobs with their pods, queues with their usage."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from turnout.autoscaler.model import TURN, UNKNOWN_NODE, AdminOverride, JobState, Observation, TerminatingPod
+from turnout.autoscaler.model import TURN, UNKNOWN_NODE, AdminOverride, JobState, Observation, TerminatingPod, Worker
 from turnout.autoscaler.observe import admin_override, job_pods
+from turnout.autoscaler.observe.job_reader import JobReader, believed
 from turnout.autoscaler.observe.node_cache import NodeCache, shapes_of
 from turnout.autoscaler.observe.queue_limits import Shares, as_queues_allow
 from turnout.autoscaler.observe.queue_usage import QueueUsage
+from turnout.autoscaler.observe.schedulable import SCHEDULERS, unbindable
 from turnout.autoscaler.observe.step_time_reports import Reports
 from turnout.autoscaler.observe.unmanaged_gangs import Group, UnmanagedGangs
-from turnout.jobs.model import BadJob, Job, JobKey, JobKind, Life
+from turnout.jobs.model import Job, JobKey, JobKind, Life
 from turnout.jobs.queues.model import NAMESPACE, QueueSpec
 from turnout.kube import labels
 from turnout.kube.objects import Node, Pod
@@ -23,17 +25,26 @@ from turnout.topology.fabric import Fabric
 
 Object = Mapping[str, Any]
 _OVER = ("Succeeded", "Failed")
+MOST_BEGAN = 10_000  # jobs of which it is remembered that they began, should they be gone at the next look
+PROMISE_S = 300.0  # for how long the room of a pod of no job counts that was told to go
 
 
 class Cache:
     """Changed by the watches, between decisions and never within one. kinds: by name.
 
+    schedulers: those that are known to run here.
+
     What a look needs is kept up to date change by change: a look costs no more than what has changed since the last.
-    faults: what could not be read, by job; such a job is left alone and told.
     """
 
-    def __init__(self, kinds: Mapping[str, JobKind], gpus: tuple[str, ...] = labels.GPU_RESOURCES) -> None:
+    def __init__(
+        self,
+        kinds: Mapping[str, JobKind],
+        gpus: tuple[str, ...] = labels.GPU_RESOURCES,
+        schedulers: tuple[str, ...] = SCHEDULERS,
+    ) -> None:
         self._kinds, self._naming = kinds, job_pods.naming(kinds)
+        self._schedulers = schedulers
         self._uids: dict[JobKey, str] = {}  # of jobs
         self._parts: set[str] = set()  # uids of jobs that something else has made
         self._ground = NodeCache()
@@ -41,7 +52,11 @@ class Cache:
         self._shapes: dict[str, PodShape] = {}
         self._of: dict[str, set[str]] = {}  # uid of an owner -> uids of its pods
         self._shares = Shares()
-        self._going: set[str] = set()  # uids of pods on nodes that have been told to go
+        self._going: dict[str, float | None] = {}  # pods on nodes that have been told to go, and since when we know
+        self._ahead_s = 0.0  # of the time of day, beside the steady clock
+        self._lacks: dict[tuple[str, str], float] = {}  # since when workers lack a node, by namespace and name
+        self._began: dict[JobKey, None] = {}  # jobs of which a pod has had a node, those last of which one got it last
+        self._reader = JobReader(kinds)
         self._seen: dict[str, JobState] = {}
         self._in_turn = True  # are they in their order? Then they are sorted in no time
         self._changed: set[str] = set()  # uids of jobs that have to be looked at anew
@@ -49,11 +64,10 @@ class Cache:
         self._classes: dict[str, int] = {}  # PriorityClass -> its value
         self.jobs: dict[str, Job] = {}
         self._accounts = QueueUsage(self.jobs)
-        self.strays = UnmanagedGangs(lambda shape: shape.gpus(gpus) > 0)
+        self.strays = UnmanagedGangs(lambda shape: shape.gpus(gpus) > 0, schedulers)
         self.reports = Reports()
         self._standing, self._standing_ends_s = admin_override.read({})
         self.raw: dict[JobKey, Object] = {}
-        self.faults: dict[JobKey, str] = {}
 
     # What is seen.
 
@@ -61,13 +75,13 @@ class Cache:
         """A job as it is now."""
         meta = raw["metadata"]
         uid, key = meta["uid"], JobKey(kind, meta.get("namespace", ""), meta["name"])
-        try:
-            job = self._kinds[kind].read(raw)
-        except Exception as error:
-            self._set_aside(uid, key, error)
+        if (read := self._reader.read(key, uid, raw)) is None:
+            self._set_aside(uid, key)
             return
-        self.faults.pop(key, None)
+        job, raw = read
         before = self.jobs.get(uid)
+        if before is None:
+            self._began.pop(key, None)
         self.jobs[uid], self.raw[key] = job, raw
         self._keys[uid], self._uids[key] = key, uid
         if job.part_of:
@@ -75,11 +89,31 @@ class Cache:
         for pod in self._of.pop(str(key), ()):
             self.put_pod(self._pods[pod])  # it was there before its job
         self._changed.add(uid)
-        if before is None or before.queue != job.queue:
+        if before is None or (before.queue, before.selector) != (job.queue, job.selector):
             self._pay_anew(uid)
+
+    @property
+    def faults(self) -> Mapping[JobKey, str]:
+        """Give the text that could not be read of each job."""
+        return self._reader.faults
+
+    @property
+    def unknown(self) -> Mapping[JobKey, tuple[str, ...]]:
+        """Annotations that nobody reads, by job."""
+        return self._reader.unknown
+
+    def wrote(self, key: JobKey, notes: Mapping[str, str]) -> None:
+        """We have written these notes on a job: from now on they count, whatever somebody else writes there."""
+        if (uid := self._uids.get(key)) is not None:
+            self._reader.wrote(uid, notes)
+
+    def led_by_another(self) -> None:
+        """Somebody else has led since: what we wrote may not be the last word."""
+        self._reader.led_by_another()
 
     def drop_job(self, uid: str) -> None:
         """A job is gone."""
+        self._reader.forget(uid, self._keys.get(uid))
         self._forget_job(uid)
 
     def put_pod(self, pod: Pod) -> None:
@@ -90,12 +124,24 @@ class Cache:
         for owner in pod.metadata.owner_references or ():
             self._of.setdefault(owner.uid, set()).add(uid)
             self._changed.add(owner.uid)
+        if pod.spec.node_name:
+            self._lacks.pop((pod.metadata.namespace, pod.metadata.name), None)
+            if (job := job_pods.owner(pod, self.jobs)) is not None:
+                self._begin(job.key)
         self._ground.put_pod(pod, shape)
         self._pay(uid)
-        self.reports.put_pod(pod)
         self._stray(uid)
         goes = pod.metadata.deletion_timestamp and pod.spec.node_name and pod.status.phase not in _OVER
-        (self._going.add if goes else self._going.discard)(uid)
+        if goes:
+            self._going.setdefault(uid, None)
+        else:
+            self._going.pop(uid, None)
+
+    def _begin(self, key: JobKey) -> None:
+        self._began.pop(key, None)
+        self._began[key] = None
+        if len(self._began) > MOST_BEGAN:
+            del self._began[next(iter(self._began))]
 
     def drop_pod(self, uid: str) -> None:
         """A pod is gone."""
@@ -103,9 +149,13 @@ class Cache:
         if pod is None:
             return
         del self._shapes[uid]
-        self._going.discard(uid)
+        self._lacks.pop((pod.metadata.namespace, pod.metadata.name), None)
+        self._going.pop(uid, None)
         for owner in pod.metadata.owner_references or ():
-            self._of.get(owner.uid, set()).discard(uid)
+            pods = self._of.get(owner.uid, set())
+            pods.discard(uid)
+            if not pods:
+                self._of.pop(owner.uid, None)
             self._changed.add(owner.uid)
         self._ground.drop_pod(uid)
         self._pay(uid)
@@ -129,7 +179,7 @@ class Cache:
         self._ground.use_map(fabric)
 
     def put_standing(self, data: Mapping[str, str]) -> None:
-        """What an admin says of all jobs; a word that we do not know stops everything, which harms least."""
+        """Take in what an admin says of all jobs. An unknown word stops all changes, which harms least."""
         self._standing, self._standing_ends_s = admin_override.read(data)
 
     def put_class(self, name: str, value: int | None) -> None:
@@ -159,15 +209,23 @@ class Cache:
 
     # What is made of it.
 
-    def observation(self, now_s: float, age_s: float = 0.0, whole: bool = True) -> Observation:
-        """Everything at this moment."""
+    def observation(
+        self, now_s: float, age_s: float = 0.0, whole: bool = True, steady_s: float | None = None
+    ) -> Observation:
+        """Everything at this moment. now_s: since 1970. steady_s: the same moment by a clock that never jumps."""
+        steady_s = now_s if steady_s is None else steady_s
+        if abs(now_s - steady_s - self._ahead_s) > 1.0:
+            self._ahead_s = now_s - steady_s
+            self._changed.update(self.jobs)  # what waits has waited for as long as before
         if self._ground.settle():
             self._changed.update(self.jobs)  # rows have moved
         for uid in self._changed & self.jobs.keys():
             try:
-                self._set_seen(uid, None if self.jobs[uid].life is Life.DONE else self._look(self.jobs[uid]))
+                job = self.jobs[uid]
+                self._set_seen(uid, None if job.life is Life.DONE else self._look(job, now_s, steady_s))
             except Exception as error:
-                self._set_aside(uid, self._keys[uid], error)
+                self._reader.fault(self._keys[uid], error)
+                self._set_aside(uid, self._keys[uid])
         self._changed.clear()
         if not self._in_turn:
             self._seen, self._in_turn = dict(sorted(self._seen.items(), key=lambda each: each[1].turn)), True
@@ -175,7 +233,7 @@ class Cache:
         waiting = self.strays.waiting(self.jobs.keys(), self._ground.row, self._payer, self._value)
         parts = {uid for uid in self._parts if self.jobs[uid].part_of in self.jobs}
         jobs = (each for each in self._seen.values() if each.job.uid not in parts) if parts else self._seen.values()
-        leaving = tuple(self._leaving_alone())
+        leaving = tuple(self._leaving_alone(steady_s))
         queues = self._shares.at_present(self._accounts.used, self._accounts.bare, self._ground.total)
         seen = sorted(as_queues_allow([*jobs, *waiting], queues), key=TURN)
         return Observation(
@@ -191,7 +249,7 @@ class Cache:
         )
 
     def about(self, key: JobKey) -> tuple[str, str, str] | None:
-        """What a job is to the API server: kind, API version, uid; None for one that is gone."""
+        """Give a job's kind, API version and uid at the API server; None for a job that is gone."""
         if (uid := self._uids.get(key)) is None:
             return self.strays.about.get(key)
         version = self._kinds[key.kind].path.removeprefix("/apis/").rpartition("/")[0]
@@ -199,7 +257,7 @@ class Cache:
 
     def pods_of(self, key: JobKey) -> list[Pod]:
         """The pods of a job."""
-        return [self._pods[uid] for uid in self._of.get(self._uids.get(key, ""), ()) if uid in self._pods]
+        return self._pods_of(self._uids.get(key, ""))
 
     def leaving(self, key: JobKey, size: int) -> list[Pod]:
         """The pods that go when a job gets this size."""
@@ -211,13 +269,20 @@ class Cache:
         """The names of the nodes, by their rows in the last observation."""
         return self._ground.names()
 
-    def _leaving_alone(self) -> Iterator[TerminatingPod]:
-        """Pods that go and of which no job tells: their job is gone or over, or of a kind that we do not know."""
-        for uid in sorted(self._going):
+    def _leaving_alone(self, steady_s: float) -> Iterator[TerminatingPod]:
+        """Pods that go and of which no job tells: their job is gone or over, or of a kind that we do not know.
+
+        One that a finalizer or a long grace keeps is on its way for a while only.
+        """
+        for uid, since_s in sorted(self._going.items()):
+            if since_s is None:
+                self._going[uid] = steady_s
+            elif steady_s - since_s > PROMISE_S:
+                continue
             pod = self._pods[uid]
             row = self._ground.row(pod.spec.node_name)
-            owners = pod.metadata.owner_references or ()
-            if row is not None and row != UNKNOWN_NODE and not any(owner.uid in self._seen for owner in owners):
+            job = job_pods.owner(pod, self.jobs)
+            if row is not None and row != UNKNOWN_NODE and (job is None or job.uid not in self._seen):
                 yield TerminatingPod(self._accounts.queue_of(pod), self._shapes[uid], row)
 
     def _value(self, name: str) -> int:
@@ -229,22 +294,45 @@ class Cache:
             return self._accounts.resolved(group.key.namespace, group.queue)
         return self._accounts.queue_of(pod) if pod is not None else NAMESPACE + (group.key.namespace if group else "")
 
-    def _look(self, job: Job) -> JobState:
+    def _look(self, job: Job, now_s: float, steady_s: float) -> JobState:
         """A job with its workers by index; pods of its other roles are told from them by their role."""
-        pods = [self._pods[uid] for uid in self._of.get(job.uid, ()) if uid in self._pods]
+        pods = self._pods_of(job.uid)
         marks = self._kinds[job.key.kind].pods
         mine, rest = job_pods.split(marks, job.role, pods)
         workers = job_pods.workers(marks, (pod for pod in mine if pod.status.phase not in _OVER), self._ground.row)
+        workers = tuple(each if each.row is not None else self._lacking(job, each, now_s, steady_s) for each in workers)
         others = Counter(self._shapes[pod.metadata.uid] for pod in rest if pod.spec.node_name)
         beside = tuple(min(others[shape], wanted) for shape, wanted in job.beside)
         done = sum(pod.status.phase == "Succeeded" for pod in mine)
+        began_s = min([worker.since_s for worker in workers if not worker.leaving], default=0.0)
         job = replace(
             job,
+            bank=believed(job.bank, job.created, began_s, now_s),
             queue=self._accounts.resolved(job.key.namespace, job.queue),
             order=replace(job.order, class_value=self._value(job.priority_class)),
             curve=self.reports.curve(job.uid, job.curve) if job.learnt else job.curve,
         )
-        return JobState(job, workers, beside, done)
+        seen = JobState(job, workers, beside, done)
+        return replace(seen, unbindable=why) if seen.waits and (why := self._unbindable(seen, mine, rest)) else seen
+
+    def _lacking(self, job: Job, worker: Worker, now_s: float, steady_s: float) -> Worker:
+        """A worker without a node, which lacks one for as long as the steady clock says, whatever the other does."""
+        age_s = max(0.0, now_s - worker.since_s)
+        known_s = self._lacks.setdefault((job.key.namespace, worker.name), steady_s - age_s)
+        return replace(worker, since_s=now_s - (steady_s - known_s))
+
+    def _unbindable(self, seen: JobState, mine: Collection[Pod], rest: Collection[Pod]) -> str:
+        """Why no scheduler binds what a job lacks to its min. mine, rest: its workers, and pods of other roles."""
+        said = [unbindable(pod, self._schedulers) for pod in mine if not pod.spec.node_name]
+        there = seen.placed + seen.done + said.count("") + max(0, seen.job.replicas - len(mine))
+        if there >= seen.job.bounds.least:
+            said = []
+        said += [unbindable(pod, self._schedulers) for pod in rest if not pod.spec.node_name]
+        return next(filter(None, said), "")
+
+    def started(self, key: JobKey) -> bool:
+        """True if a job that waits no more has taken its room, also when it came and went between two looks."""
+        return self.strays.started(key) if key.kind in ("Pod", "PodGroup") else key in self._uids or key in self._began
 
     def _set_seen(self, uid: str, seen: JobState | None) -> None:
         """A job as it is seen from now on; None for one that is over."""
@@ -259,17 +347,15 @@ class Cache:
 
     # Keeping count.
 
-    def _set_aside(self, uid: str, key: JobKey, error: Exception) -> None:
+    def _set_aside(self, uid: str, key: JobKey) -> None:
         """Leave a job alone which cannot be read as it is now, whoever's fault that is: all others go on."""
         self._forget_job(uid)
         self._keys[uid], self._uids[key] = key, uid
-        self.faults[key] = str(error) if isinstance(error, BadJob) else f"it cannot be read: {error!r}"
 
     def _forget_job(self, uid: str) -> None:
         key = self._keys.pop(uid, None)
         if key is not None:
             self.raw.pop(key, None)
-            self.faults.pop(key, None)
             if self._uids.get(key) == uid:
                 del self._uids[key]
         self._parts.discard(uid)
@@ -283,15 +369,23 @@ class Cache:
         for uid in self._pods.keys() & pods:
             self._changed.update(owner.uid for owner in self._pods[uid].metadata.owner_references or ())
 
+    def _pods_of(self, job: str) -> list[Pod]:
+        """The pods of a job by its uid, without those that only say so."""
+        pods = (self._pods[uid] for uid in self._of.get(job, ()) if uid in self._pods)
+        return [pod for pod in pods if (found := job_pods.owner(pod, self.jobs)) is not None and found.uid == job]
+
     def _pay_anew(self, job: str) -> None:
         for uid in self._of.get(job, ()):
             self._pay(uid)
             self._stray(uid)
 
     def _stray(self, uid: str) -> None:
-        """Is a pod anybody's?"""
+        """File a pod under its job, for which it may report, or among the pods that belong to no job."""
         pod = self._pods.get(uid)
-        if pod is None or any(owner.uid in self.jobs for owner in pod.metadata.owner_references or ()):
+        job = None if pod is None else job_pods.owner(pod, self.jobs)
+        if pod is not None and job is not None:
+            self.reports.put_pod(job.uid, pod)
+        if pod is None or job is not None:
             self.strays.drop_pod(uid)
         else:
             self.strays.put_pod(pod, self._shapes[uid])

@@ -36,7 +36,10 @@ class _Count:
 
 @dataclass(slots=True)
 class _Now:
-    """What became of a count. changed: nodes that hold another number by now; read: how much of the log is in it."""
+    """The state of one shape's count while a decision is made.
+
+    changed: nodes that hold another number by now. read: how many entries of the log are counted in.
+    """
 
     total: int
     changed: dict[int, int] = field(default_factory=dict)
@@ -72,7 +75,7 @@ class Capacity:
 
     @property
     def takes(self) -> Mapping[PodShape, Rows]:
-        """What one pod of each shape takes."""
+        """Give what one pod of each shape takes."""
         return self._takes
 
     @property
@@ -81,7 +84,7 @@ class Capacity:
         return self._admits
 
     def copied(self) -> Capacity:
-        """The same room, to be charged."""
+        """Copy the room, so that the copy can be charged."""
         other = Capacity(self.names, self.free, self._takes, self._admits, self.switches)
         other._counts = self._counts
         other._now = {shape: now.copied() for shape, now in self._now.items()}
@@ -151,7 +154,7 @@ class Capacity:
         return fits if fits > 0 else 0
 
     def take_within(self, shape: PodShape, pods: int, rows: Iterable[int]) -> Charges | None:
-        """The same, on some nodes only, in their order."""
+        """Charge so many pods on these nodes only, in their order; None, and nothing charged, when they do not fit."""
         now, charged, left = self._synced(shape), Charges(), pods
         count = self._counts[shape]
         for row in rows:

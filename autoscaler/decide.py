@@ -1,9 +1,13 @@
-"""What is decided at one moment: a pure function of what was seen, the policy and the time. docs/design.md 4.
+"""Decides at one moment, as a pure function of an observation, the policy and the time. docs/design.md 4.
 
-Evict first: a waiting job that fits once elastic workers leave makes just enough of them leave; one that would not
-fit even then disturbs nobody. Create late: what is left after every min, in whole workers, goes to the job that gains
-most by it, as much as it can use, and then to the next. Every job gets exactly one step with one reason, and a plan
-that was carried out is not taken back by the next one while nothing else happens.
+Preempt first: a waiting job that fits once elastic workers leave makes just enough of them leave. A job that would not
+fit even then disturbs nobody.
+
+Scale up last: the room left after every min goes, in whole workers, to the job that gains most by it. That job gets as
+much as it can use, then the next one.
+
+Every job gets exactly one step with one reason. While nothing else happens, the next plan does not take back what this
+one did.
 """
 
 from __future__ import annotations
@@ -31,12 +35,12 @@ from turnout.autoscaler.scaling.scale_up import Growing, grow
 
 
 def decide(seen: Observation, policy: Policy, now_s: float) -> list[Step]:
-    """One step a job, in the order of the jobs. now_s: seconds since 1970."""
+    """Return one step for each job, in the order of the jobs. now_s: seconds since 1970."""
     if (why := _nothing_at_all(seen, policy)) is not None:
         return [each.hold(*why) for each in seen.jobs]
     if seen.standing is AdminOverride.RELEASE:
         return [_released(each) for each in seen.jobs]
-    steps: dict[int, Step] = {}  # by the id of a Seen: ten thousand names take long to be told apart
+    steps: dict[object, Step] = {}  # by the token of a JobState
     waiters, runners, going = list[JobState](), list[JobState](), list[JobState]()
     unread = {name: queue.faults[0] for name, queue in seen.queues.items() if queue.faults}
     ordered = seen.jobs if seen.in_turn else sorted(seen.jobs, key=TURN)
@@ -44,30 +48,31 @@ def decide(seen: Observation, policy: Policy, now_s: float) -> list[Step]:
         if each.promised and _goes(each, policy, now_s):
             going.append(each)
         if unread and each.job.queue in unread:
-            steps[id(each)] = each.hold(Reason.STALE, unread[each.job.queue])
+            steps[each.token] = each.hold(Reason.STALE, unread[each.job.queue])
+        elif each.waits and each.unbindable:
+            steps[each.token] = each.hold(Reason.UNSCHEDULABLE, each.unbindable)
         elif each.waits:
             waiters.append(each)
         elif each.steady:
             if each.still is None:
                 runners.append(each)
         elif (stuck := _room_taken(each, policy, now_s)) is not None:
-            steps[id(each)] = stuck
+            steps[each.token] = stuck
         elif each.still is None:
             runners.append(each)
-    ledger = real = Reservations(seen.room.copied(), Quota(seen.queues))
-    if going or waiters or seen.leaving:
-        ledger = _with_promised(real, going, seen.leaving)
-    same = not going and not seen.leaving
+    real, same = Reservations(seen.room.copied(), Quota(seen.queues)), not going and not seen.leaving
+    ledger = _with_promised(real, going, seen.leaving) if waiters or not same else real
     if waiters:
         wealthy, poor = partial(rich, policy=policy, now_s=now_s), partial(in_debt, policy=policy, now_s=now_s)
-        able = [each for each in ordered if each.gives and id(each) not in steps and may_give(each, now_s)]
-        same &= not _serve_all(waiters, Preemptor(able, ledger, wealthy, poor), (ledger, real), seen.queues, steps)
-        runners = [each for each in runners if id(each) not in steps]
+        able = [each for each in ordered if each.gives and each.token not in steps]
+        givers = Preemptor(able, ledger, wealthy, poor, partial(may_give, now_s=now_s))
+        same &= not _serve_all(waiters, givers, (ledger, real), seen.queues, steps)
+        runners = [each for each in runners if each.token not in steps]
     kept = ledger.with_headroom(policy.headroom) if policy.headroom or ledger.quota.keeps() else ledger
     growing = _growing(ledger, ledger if same else real, kept, waiters, steps)
     growing.settled = None if seen.settled is None else {name: dict(each) for name, each in seen.settled.items()}
     grow(runners, growing, policy, now_s, steps)
-    return [step for each in seen.jobs if (step := steps.get(id(each)) or each.still) is not None]
+    return [step for each in seen.jobs if (step := steps.get(each.token) or each.still) is not None]
 
 
 def _with_others(step: Step, before: Step | None) -> Step:
@@ -83,36 +88,43 @@ def _serve_all(
     givers: Preemptor,
     ledgers: tuple[Reservations, Reservations],
     queues: Mapping[str, Queue],
-    steps: dict[int, Step],
+    steps: dict[object, Step],
 ) -> bool:
-    """The steps that waiting jobs bring about, in their turn, put into `steps`. Does anybody have to leave?
+    """Put the steps that waiting jobs bring about, in their turn, into `steps`; return True if anybody has to leave.
 
-    In a strict queue one that nobody can help holds up all behind it: to make room for them would be in vain.
+    In a strict queue a job that nobody can help blocks all behind it: room made for them would be in vain.
     """
     blocked: dict[str, JobState] = {}
     shrinks = False
     for waiter in waiters:
         queue = waiter.job.queue
         if (head := blocked.get(queue)) is not None:
-            steps[id(waiter)] = waiter.hold(Reason.OTHERS_WAIT, f"its queue is strict, and {head.job.key} comes first")
+            steps[waiter.token] = waiter.hold(
+                Reason.OTHERS_WAIT, f"its queue is strict, and {head.job.key} comes first"
+            )
             continue
         for each, step in _serve(waiter, givers, *ledgers):
-            steps[id(each)] = _with_others(step, steps.get(id(each)))
+            steps[each.token] = _with_others(step, steps.get(each.token))
             shrinks = shrinks or step.changes
-        if queue in queues and queues[queue].strict and steps[id(waiter)].reason is Reason.NEEDS_MORE:
+        if queue in queues and queues[queue].strict and steps[waiter.token].reason is Reason.NEEDS_MORE:
             blocked[queue] = waiter
     return shrinks
 
 
 def _goes(seen: JobState, policy: Policy, now_s: float) -> bool:
-    """Will its workers really go? A controller that has not obeyed us for long may never do: nobody waits for it."""
+    """True if its workers can be expected to go.
+
+    A controller that has not followed a resize for long may never do so.
+    """
+    if seen.overdue:
+        return False
     resized_s = seen.job.bank.resized_s
     late = resized_s and seen.job.wish is None and now_s - resized_s > policy.promise_s
     return not late or any(worker.leaving for worker in seen.workers)
 
 
 def _with_promised(real: Reservations, going: Iterable[JobState], leaving: Iterable[TerminatingPod]) -> Reservations:
-    """Room that is on its way counts for who waits, so that nobody leaves for it twice."""
+    """Copy what is left, with the room that leaving workers will free, so that nobody leaves for it twice."""
     ledger = real.copied()
     for each in going:
         ledger.release(each.pool, each.promised)
@@ -122,18 +134,20 @@ def _with_promised(real: Reservations, going: Iterable[JobState], leaving: Itera
 
 
 def _nothing_at_all(seen: Observation, policy: Policy) -> tuple[Reason, str] | None:
-    """Why nobody is changed, whatever there is to do: what cannot be trusted is not acted on."""
+    """Say why nobody is changed, whatever there is to do: observations that cannot be trusted are not acted on."""
     if not seen.whole:
         return Reason.STALE, "a list failed"
     if seen.age_s > policy.stale_s:
         return Reason.STALE, f"the oldest list is {seen.age_s:.0f} s old"
+    if seen.jumped_s:
+        return Reason.CLOCK_JUMPED, f"a clock has jumped by {seen.jumped_s:.0f} s"
     if seen.unready > policy.most_unready:
         return Reason.NODES_UNREADY, f"{seen.unready:.0%} of the nodes are not ready"
     return (Reason.ALL_PAUSED, "an admin has stopped all changes") if seen.standing is AdminOverride.PAUSE else None
 
 
 def _released(seen: JobState) -> Step:
-    """Back to its min; its owner's pause is about lending, and this is its end."""
+    """Make the step that brings a job back to its min. An owner's pause does not stop it: lending itself ends."""
     job = seen.job
     if not job.elastic or job.replicas <= job.bounds.least:
         return seen.hold(Reason.ALL_PAUSED, "an admin takes back everything that is lent")
@@ -141,15 +155,15 @@ def _released(seen: JobState) -> Step:
 
 
 def _growing(
-    ledger: Reservations, real: Reservations, kept: Reservations, waiters: list[JobState], steps: dict[int, Step]
+    ledger: Reservations, real: Reservations, kept: Reservations, waiters: list[JobState], steps: dict[object, Step]
 ) -> Growing:
     served = (Reason.SCHEDULERS_TURN, Reason.WAITS_FOR_ROOM)
-    starting = {each.job.queue for each in waiters if steps[id(each)].reason in served}
+    starting = {each.job.queue for each in waiters if steps[each.token].reason in served}
     return Growing(ledger, real, kept, bool(waiters), starting)
 
 
 def _room_taken(seen: JobState, policy: Policy, now_s: float) -> Step | None:
-    """A job whose workers above its min have been without a node for too long gives them up."""
+    """Make the step of a job that gives up workers above its min, which have been without a node for too long."""
     job = seen.job
     if len(seen.living) == seen.placed or not may_give(seen, now_s):
         return None
@@ -162,18 +176,15 @@ def _room_taken(seen: JobState, policy: Policy, now_s: float) -> Step | None:
 
 
 def wish_of(seen: JobState) -> CapacityRequest:
-    """What a waiting job lacks to its min, as near to the pods that it has as its gang asks for."""
+    """Ask for the pods that a waiting job lacks to its min, as near to its other pods as its gang demands."""
     near = tuple(worker.row for worker in seen.living if worker.row is not None)
-    return CapacityRequest(seen.job.queue, least_of(seen), seen.job.spread.tier, near)
+    return CapacityRequest(seen.job.queue, least_of(seen), seen.job.spread.tier, near, seen.job.key.namespace)
 
 
 def _serve(
     waiter: JobState, givers: Preemptor, ledger: Reservations, real: Reservations
 ) -> Iterator[tuple[JobState, Step]]:
-    """The steps that a waiting job brings about: its own, and those of the jobs that make room.
-
-    ledger: with what is on its way out; real: without.
-    """
+    """Give the steps that a waiting job brings about: its own, and those of the jobs that make room."""
     job, wish = waiter.job, wish_of(waiter)
     needs = total_of(wish.pods)
     if not ledger.quota.is_open(job.queue):

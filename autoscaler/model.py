@@ -1,4 +1,4 @@
-"""The nouns of the autoscaler: what it saw, what it may do, what it decided, each with one reason of a closed list."""
+"""The nouns of the autoscaler: what it observed, its policy, what it decided, each with one reason of a closed list."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ class Reason(Enum):
 
     # Grow.
     IDLE_ROOM = "IdleRoom"  # its queue has room that nobody waits for
+    RETURNED = "RoomReturned"  # it gave workers to a job that left their room unused
     # Shrink.
     MAKES_ROOM = "MakesRoom"  # a waiting job gets its min from these workers
     ROOM_TAKEN = "RoomTaken"  # workers above its min found no node: somebody else took the room
@@ -44,49 +45,52 @@ class Reason(Enum):
     WAITS_FOR_ROOM = "WaitsForRoom"  # elastic workers leave for it
     NEEDS_MORE = "NeedsMore"  # it would not fit even if every elastic worker left
     OVER_QUOTA = "OverQuota"  # its min is more than its queue may ever have
+    UNSCHEDULABLE = "Unschedulable"  # its scheduler cannot bind it now, or has left its room unused
     # Of everybody.
     STALE = "StaleSnapshot"
     NODES_UNREADY = "NodesUnready"  # so many nodes are lost that what is seen is not to be trusted
+    CLOCK_JUMPED = "ClockJumped"  # nothing is changed for two looks
     ALL_PAUSED = "AllPaused"  # an admin has stopped all changes
     RELEASED = "Released"  # an admin takes back everything that is lent
 
 
 NODES = ""  # where room is idle: on the nodes, beside the queues by their names
 UNKNOWN_NODE = -1  # the row of a node that is not known: its room is nobody's to give
+NOWHERE = (None, UNKNOWN_NODE)  # rows of workers that hold no room which could be given
 
 
 @dataclass(frozen=True, slots=True)
 class Worker:
     """One worker's pod. row: of its node in the room, None while it has none. leaving: it has been told to go.
 
-    name: of the pod.
+    name: of the pod.  # of the pod
     """
 
     index: int
-    row: int | None
-    leaving: bool = False
+    row: int | None  # of its node in the room, None while it has none
+    leaving: bool = False  # it has been told to go
     since_s: float = 0.0  # when its node took it in, else when it was created
     name: str = ""
 
 
 class Step(NamedTuple):
-    """What becomes of one job: its size from now on, which is the old one for a job that is left alone.
+    """The size of one job from now on; the size that it has, for a job that is left alone.
 
-    for_: the waiting job that a shrink makes room for. detail: numbers for a person. at_start: is it made while the job
-    starts, so that it costs nothing?
+    for_: the waiting job for which this one shrinks. at_start: the change is made while the job starts and costs
+    nothing.
     """
 
     key: JobKey
-    workers: int
-    was: int
+    workers: int  # the size from now on
+    was: int  # the size that it has
     reason: Reason
-    detail: str = ""
+    detail: str = ""  # numbers for a person
     for_: JobKey | None = None
     at_start: bool = False
 
     @property
     def changes(self) -> bool:
-        """Is anything written?"""
+        """True if the step changes the job's size, so that it is written."""
         return self.workers != self.was
 
 
@@ -107,97 +111,127 @@ class Pool:
 
 @lru_cache(maxsize=65_536)
 def pool_of(queue: str, shape: PodShape) -> Pool:
-    """The one pool of a queue and a shape."""
+    """Return the one pool of a queue and a shape."""
     return Pool(queue, shape)
 
 
 @dataclass(frozen=True, slots=True)
-class JobState:
-    """One job and its workers, by index. beside: how many pods of its other roles have a node, in the job's order.
-
-    done: workers that have ended well, for whom nobody comes any more.
-    """
+class _JobFields:
+    """Every field of a JobState, to be given at once: what was seen, and what follows from it."""
 
     job: Job
-    workers: tuple[Worker, ...] = ()
-    beside: tuple[int, ...] = ()
-    done: int = 0
+    workers: tuple[Worker, ...]
+    beside: tuple[int, ...]
+    done: int
+    unbindable: str
+    gave: int
+    overdue: bool
+    living: tuple[Worker, ...]
+    promised: tuple[int, ...]
+    placed: int
+    waits: bool
+    turn: Turn
+    spare: tuple[int, ...]
+    pool: Pool
+    larger: int
+    unit: tuple[Pool, int]
+    first: Gain
+    began_s: float
+    gives: bool
+    steady: bool
+    still: Step | None
+    token: object
+    _said: list[Step]
 
+
+@dataclass(frozen=True, slots=True, init=False)
+class JobState(_JobFields):
+    """One job and its workers at one moment, with the answers that every decision asks of it, worked out once."""
+
+    job: Job
+    workers: tuple[Worker, ...] = ()  # by index
+    beside: tuple[int, ...] = ()  # how many pods of each other role have a node, in the order of job.beside
+    done: int = 0  # workers that have ended well and are not replaced
+    unbindable: str = ""  # why no scheduler can bind what it lacks, "" when one can; no room is made or kept then
+    gave: int = 0  # its size before it gave workers whose room was left unused, 0 for none; it has them back at once
+    overdue: bool = False  # its workers that were told to go stay too long: their room is promised to nobody
+
+    # Not told to go, and below the size that the job asks for.
     living: tuple[Worker, ...] = field(init=False, compare=False, repr=False)
+    # Rows of the others' nodes, whose room is as good as free.
     promised: tuple[int, ...] = field(init=False, compare=False, repr=False)
+    # How many living workers have a node.
     placed: int = field(init=False, compare=False, repr=False)
+    # It is live, and lacks pods to its min.
     waits: bool = field(init=False, compare=False, repr=False)
+    # Sorts jobs by who comes first, the smallest.
     turn: Turn = field(init=False, compare=False, repr=False)
-    still: Step | None = field(init=False, compare=False, repr=False)
+    # Rows of the nodes of its living workers above the min.
     spare: tuple[int, ...] = field(init=False, compare=False, repr=False)
+    # Where its workers are taken from.
     pool: Pool = field(init=False, compare=False, repr=False)
+    # The next size up, in workers.
     larger: int = field(init=False, compare=False, repr=False)
+    # What the next size up takes: so many more workers of its pool.
     unit: tuple[Pool, int] = field(init=False, compare=False, repr=False)
+    # What the next size up is worth.
     first: Gain = field(init=False, compare=False, repr=False)
-    gives: bool = field(init=False, compare=False, repr=False)
-    steady: bool = field(init=False, compare=False, repr=False)
+    # Since when its first worker has run; 0 without workers.
     began_s: float = field(init=False, compare=False, repr=False)
+    # It has workers above its min to give.
+    gives: bool = field(init=False, compare=False, repr=False)
+    # Nothing but time and room decides whether it grows.
+    steady: bool = field(init=False, compare=False, repr=False)
+    # The step of a job that neither time nor room can move, else None.
+    still: Step | None = field(init=False, compare=False, repr=False)
+    # Stands for this state as a key: equal to itself only, and hashed at once, as a job's key of three texts is not.
+    token: object = field(init=False, compare=False, repr=False)
+    # The last step that `hold` has made.
     _said: list[Step] = field(init=False, compare=False, repr=False)
 
-    def __post_init__(self) -> None:
-        """What every decision asks, worked out once.
-
-        living: the workers that stay: not told to go, nor above the size that the job asks for by now. promised: the
-        nodes of the others, whose room is as good as free for whoever waits. placed: how many living ones have a
-        node. waits: is anything missing to its min? turn: who comes first, the smallest. still: the step of a job that
-        is left alone whatever room and time there is, None for one that time or room may move. spare: the nodes of
-        its workers above the min. larger: the next size up; unit: what that takes of which pool; first: what it is
-        worth. gives: has it workers to give? steady: only time and room decide whether it grows. began_s: since when
-        its first worker has run.
-        """
-        object.__setattr__(self, "_said", [])
-        job = self.job
-        size, order = job.replicas, job.order
-        living = tuple(worker for worker in self.workers if not worker.leaving and worker.index < size)
-        going = self.workers if len(living) < len(self.workers) else ()
-        promised = (w.row for w in going if w.row not in (None, UNKNOWN_NODE) and (w.leaving or w.index >= size))
-        placed = sum(worker.row is not None for worker in living)
-        short = any(there < wanted for there, (_, wanted) in zip(self.beside, job.beside, strict=False))
-        waits = job.life is Life.LIVE and (placed + self.done < job.bounds.least or short)
-        deadline_s = _FOREVER_S if order.deadline_s is None else order.deadline_s
+    def __init__(
+        self,
+        job: Job,
+        workers: tuple[Worker, ...] = (),
+        beside: tuple[int, ...] = (),
+        done: int = 0,
+        unbindable: str = "",
+        gave: int = 0,
+        overdue: bool = False,
+    ) -> None:
+        size = job.replicas
+        living = tuple([worker for worker in workers if not worker.leaving and worker.index < size])
+        going = workers if len(living) < len(workers) else ()
+        promised = tuple([w.row for w in going if w.row not in NOWHERE and (w.leaving or w.index >= size)])
+        placed = sum([worker.row is not None for worker in living])
+        short = any(there < wanted for there, (_, wanted) in zip(beside, job.beside, strict=False))
+        waits = job.life is Life.LIVE and (placed + done < job.bounds.least or short)
         pool, larger = pool_of(job.queue, job.shape), job.sizes.larger(size)
-        for name, value in (
-            ("living", living),
-            ("promised", tuple(promised)),
-            ("placed", placed),
-            ("waits", waits),
-            ("spare", tuple(w.row for w in living[job.bounds.least :] if w.row not in (None, UNKNOWN_NODE))),
-            ("turn", (-order.class_value, -order.priority, deadline_s, since_1970(job.created) or 0.0, job.key)),
-            ("pool", pool),
-            ("larger", larger),
-            ("unit", (pool, larger - size)),
-            ("first", gain(job.curve, job.bounds.least, size, larger)),
-            ("began_s", min([worker.since_s for worker in living], default=0.0)),
-            ("gives", job.elastic and not waits and len(living) > job.bounds.least),
-        ):
-            object.__setattr__(self, name, value)
-        why = None if waits else self._still()
-        object.__setattr__(self, "still", None if why is None else self.hold(*why))
-        object.__setattr__(self, "steady", job.pause is Pause.NONE and len(self.workers) == size == placed)
-
-    def _still(self) -> tuple[Reason, str] | None:
-        job, size = self.job, self.job.replicas
-        if job.life is Life.SUSPENDED:
-            return Reason.SUSPENDED, ""
-        if job.refused:
-            return Reason.REFUSED, job.refused
-        if job.bounds.least == job.bounds.most:
-            return Reason.RIGID, ""
-        if job.pause is not Pause.NONE or len(self.living) != self.placed:
-            return None
-        if self.larger > job.most:
-            return Reason.AT_MAX, f"{size} of {job.most}"
-        if len(self.workers) != size or self.placed != size:
-            return Reason.NOT_READY, f"{self.placed} of {size} workers have a node"
-        return None
+        why = None if waits else _still(job, larger, len(workers), len(living), placed)
+        still = None if why is None else Step(job.key, size, size, *why)
+        _JobFields.__init__(
+            self,
+            *(job, workers, beside, done, unbindable, gave, overdue),
+            living=living,
+            promised=promised,
+            placed=placed,
+            waits=waits,
+            turn=_turn(job),
+            spare=tuple([worker.row for worker in living[job.bounds.least :] if worker.row not in NOWHERE]),
+            pool=pool,
+            larger=larger,
+            unit=(pool, larger - size),
+            first=gain(job.curve, job.bounds.least, size, larger),
+            began_s=min([worker.since_s for worker in living], default=0.0),
+            gives=job.elastic and not waits and len(living) > job.bounds.least,
+            steady=job.pause is Pause.NONE and len(workers) == size == placed,
+            still=still,
+            token=object(),
+            _said=[] if still is None else [still],
+        )
 
     def hold(self, reason: Reason, detail: str = "") -> Step:
-        """The step of a job that is left alone. The same is made once: most looks say what the last one said."""
+        """Make the step of a job that is left alone. A step equal to the last one is that one: most looks repeat it."""
         last = self._said[0] if self._said else None
         if last is None or last.reason is not reason or last.detail != detail:
             size = self.job.replicas
@@ -206,33 +240,52 @@ class JobState:
         return last
 
 
+def _turn(job: Job) -> Turn:
+    order = job.order
+    deadline_s = _FOREVER_S if order.deadline_s is None else order.deadline_s
+    return -order.class_value, -order.priority, deadline_s, since_1970(job.created) or 0.0, job.key
+
+
+def _still(job: Job, larger: int, workers: int, living: int, placed: int) -> tuple[Reason, str] | None:
+    """Say why neither time nor room can move a job that does not wait; None when one of them can."""
+    size = job.replicas
+    if job.life is Life.SUSPENDED:
+        return Reason.SUSPENDED, ""
+    if job.refused:
+        return Reason.REFUSED, job.refused
+    if job.bounds.least == job.bounds.most:
+        return Reason.RIGID, ""
+    if job.pause is not Pause.NONE or living != placed:
+        return None
+    if larger > job.most:
+        return Reason.AT_MAX, f"{size} of {job.most}"
+    if workers != size or placed != size:
+        return Reason.NOT_READY, f"{placed} of {size} workers have a node"
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """One queue. limit: what its pods may ask for together, by resource, in units of pod_shape.py; absent: no bound.
-
-    deserved: what is its own; beyond it, it borrows. used: by all its pods, those that leave included. headroom: kept
-    free in it, by its owner's word. within, kept, called: what is above it, as in jobs/queues/quota_accounting.py.
-    refused: why no job of it can be resized; hazard: why none can that Kueue does not lift above
-    others. faults: why nothing of it may be changed. strict: nobody in it starts before an older one.
-    """
+    """One queue, with its limits and its use. Amounts are by resource, in the units of kube/pod_shape.py."""
 
     name: str
+    # The most that its pods may ask for together; an absent resource has no limit.
     limit: Mapping[str, int] = field(default_factory=dict)
-    deserved: Mapping[str, int] = field(default_factory=dict)
-    used: Mapping[str, int] = field(default_factory=dict)
+    deserved: Mapping[str, int] = field(default_factory=dict)  # its own; beyond it, it borrows
+    used: Mapping[str, int] = field(default_factory=dict)  # by all its pods, those that leave included
     open: bool = True
-    headroom: Mapping[str, int] = field(default_factory=dict)
-    within: str = ""
-    kept: Mapping[str, int] = field(default_factory=dict)
-    called: Mapping[str, str] = field(default_factory=dict)
-    refused: str = ""
-    hazard: str = ""
-    faults: tuple[str, ...] = ()
-    strict: bool = False
+    headroom: Mapping[str, int] = field(default_factory=dict)  # kept free in it, by its owner's word
+    within: str = ""  # the queue above it, as in jobs/queues/quota_accounting.py
+    kept: Mapping[str, int] = field(default_factory=dict)  # what it need not ask of the queue above
+    called: Mapping[str, str] = field(default_factory=dict)  # the resources' names in the queue above
+    refused: str = ""  # why none of its jobs can be resized
+    hazard: str = ""  # why none can but jobs that Kueue lifts above others
+    faults: tuple[str, ...] = ()  # why nothing of it may be changed
+    strict: bool = False  # nobody in it starts before an older job
 
 
 class AdminOverride(Enum):
-    """The order of an admin for all jobs at once."""
+    """An admin's order for all jobs at once."""
 
     RUN = "run"
     PAUSE = "pause"  # every job keeps its size
@@ -249,52 +302,41 @@ class TerminatingPod(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What was seen at one moment. jobs: by key. age_s: of the oldest list in it. whole: False when some list failed.
+    """Everything that was seen at one moment, to be decided on."""
 
-    unready: the share of nodes that are not ready. standing: what an admin has said of all jobs. leaving: pods that go,
-    of no job that is here any more. in_turn: jobs are in the order of their turns. settled: by NODES or queue and by
-    resource, what has been idle for as long as a restart takes; None where that does not matter.
-    """
-
-    jobs: tuple[JobState, ...]
+    jobs: tuple[JobState, ...]  # by key
     queues: Mapping[str, Queue]
     room: Capacity
-    age_s: float = 0.0
-    whole: bool = True
-    unready: float = 0.0
-    standing: AdminOverride = AdminOverride.RUN
-    leaving: tuple[TerminatingPod, ...] = ()
-    in_turn: bool = False
+    age_s: float = 0.0  # of the oldest list in it
+    whole: bool = True  # False when some list failed
+    unready: float = 0.0  # the share of nodes that are not ready, 0 to 1
+    standing: AdminOverride = AdminOverride.RUN  # an admin's order for all jobs
+    leaving: tuple[TerminatingPod, ...] = ()  # terminating pods of jobs that are gone
+    in_turn: bool = False  # the jobs are in the order of their turns
+    # By NODES or queue, and by resource: what has been idle for long enough; None where that does not matter.
     settled: Mapping[str, Mapping[str, int]] | None = None
+    jumped_s: float = 0.0  # by how much a clock has jumped just now
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What a queue's owner has set. headroom: by resource, kept free in every queue and on the nodes.
+    """The settings that a decision depends on. Each time is in seconds."""
 
-    cooldown_s: between two changes of a job, shrinking for somebody who waits apart. pending_s: how long a worker
-    above the min may be without a node. least_gain: what an added worker has to add, beside what one of the least
-    does. restart_s: what a change of size costs a job; payback_s: by when growing has to win it back; budget: the
-    share of its time that restarts may cost a job whatever they win. stale_s: the oldest list that may be acted on.
-    most_unready: the share of nodes above which nothing is changed. promise_s: for how long room counts that a
-    controller has not freed. start_s: for how long a job starts, once it has its min: to be resized then costs it
-    nothing. settle: of a restart's time, for how long room has to have been idle before somebody restarts for it.
-    """
-
-    cooldown_s: float = 600.0
-    pending_s: float = 30.0
-    least_gain: float = 0.05
-    stale_s: float = 150.0
-    headroom: Mapping[str, int] = field(default_factory=dict)
-    restart_s: float = 60.0
-    payback_s: float = 3600.0
-    budget: float = 0.0
-    most_unready: float = 0.45
-    promise_s: float = 300.0
-    start_s: float = 10.0
-    settle: float = 0.75
+    cooldown_s: float = 600.0  # between two changes of a job; a shrink for somebody who waits needs none
+    pending_s: float = 30.0  # how long a worker above the min may be without a node
+    least_gain: float = 0.05  # what an added worker has to add, as a share of what a worker of the min does
+    stale_s: float = 150.0  # the age of the oldest list that may be acted on
+    headroom: Mapping[str, int] = field(default_factory=dict)  # by resource, kept free in every queue and on the nodes
+    restart_s: float = 60.0  # what a change of size costs a job
+    payback_s: float = 3600.0  # the time in which growth has to win its restarts back
+    budget: float = 0.0  # the share of its time that restarts may cost a job whatever they win
+    most_unready: float = 0.45  # the share of unready nodes above which nothing is changed
+    promise_s: float = 300.0  # how long room counts that a controller has not freed
+    start_s: float = 10.0  # how long a job counts as starting once it has its min; a resize is free then
+    settle: float = 0.75  # how long room has to be idle before somebody restarts for it, as a share of restart_s
+    bind_s: float = 20.0  # how long room is kept for a job that does not take it
 
     @property
     def settle_s(self) -> float:
-        """Give it in seconds."""
+        """Return the time for which room has to have been idle before somebody restarts for it, in seconds."""
         return self.settle * self.restart_s

@@ -27,10 +27,10 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class KindRights:
-    """What one kind of job takes. resource: of its objects.
+    """The rights that one kind of job needs.
 
-    sizes: the fields that a resize may change beside our annotations, `[]` for each item of a list; None for a kind
-    that is never resized. creates: other resources of its group, of which a resize makes one.
+    sizes: the fields that a resize may change beside our annotations; None for a kind that is never resized. creates:
+    the resources of which a resize makes an object.
     """
 
     group: str
@@ -40,12 +40,12 @@ class KindRights:
 
     @property
     def reads(self) -> Rule:
-        """What has to be seen of it."""
+        """Give the rule to watch the kind's objects."""
         return Rule(self.group, (self.resource,))
 
     @property
     def writes(self) -> tuple[Rule, ...]:
-        """What resizing takes."""
+        """Give the rules that resizing needs."""
         patched = () if self.sizes is None else (Rule(self.group, (self.resource,), ("patch",)),)
         return (*patched, *(Rule(self.group, (made,), ("create",)) for made in self.creates))
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from turnout.autoscaler.model import Policy
 from turnout.autoscaler.node_faults.model import MOST_PROOFS, Rules
+from turnout.autoscaler.observe.schedulable import SCHEDULERS
 from turnout.kube import labels
 from turnout.kube.cli_flags import BadSetting, address, build, check_name
 
@@ -41,6 +42,7 @@ class Settings:
     least_gain: float = 0.05
     headroom_gpus: int = 0
     gpu_resource: str = "nvidia.com/gpu"
+    schedulers: tuple[str, ...] = SCHEDULERS
     decision_log: str | None = None
     log_level: str = "info"
     taint_nodes: bool = False
@@ -85,7 +87,7 @@ class Settings:
         return Rules(self.taint_key, self.taint_share, self.taint_verdicts, self.taint_s, slow=self.taint_slow)
 
     def policy(self) -> Policy:
-        """What of it decides."""
+        """Return the settings that a decision depends on."""
         headroom = {self.gpu_resource: self.headroom_gpus} if self.headroom_gpus else {}
         return Policy(
             self.cooldown_s,
@@ -139,6 +141,10 @@ def settings(argv: Sequence[str] | None) -> Settings:
     return build(parser, Settings, argv)
 
 
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name for each in text.split(",") if (name := each.strip()))
+
+
 def _add_policy(parser: argparse.ArgumentParser, default: Settings) -> None:
     """The flags that decisions hang on."""
     parser.add_argument(
@@ -166,6 +172,13 @@ def _add_policy(parser: argparse.ArgumentParser, default: Settings) -> None:
         "--headroom-gpus", type=int, default=default.headroom_gpus, help="kept free in each queue (%(default)s)"
     )
     parser.add_argument("--gpu-resource", default=default.gpu_resource, help="what a GPU is called (%(default)s)")
+    parser.add_argument(
+        "--schedulers",
+        type=_names,
+        default=default.schedulers,
+        metavar="NAME,…",
+        help=f"schedulers that run here: room is made for their pods ({','.join(default.schedulers)})",
+    )
 
 
 def _add_taints(parser: argparse.ArgumentParser, default: Settings) -> None:
@@ -186,7 +199,7 @@ def _add_taints(parser: argparse.ArgumentParser, default: Settings) -> None:
         "--taint-verdicts",
         type=int,
         default=default.taint_verdicts,
-        help="of pods of so many owners that a first taint takes (%(default)s)",
+        help="of pods of so many namespaces that a first taint takes (%(default)s)",
     )
     parser.add_argument(
         "--taint-s",

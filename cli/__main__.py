@@ -11,20 +11,26 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from turnout.cli.commands.nodes import add as nodes_commands
-from turnout.cli.commands.pause import add as standing_commands
+from turnout.cli.commands.pause import add as pause_commands
 from turnout.cli.commands.replay import add as replay_command
 from turnout.cli.commands.stacks import add as stacks_command
 from turnout.cli.commands.why import add as why_command
-from turnout.cli.local_cluster.commands import add as yard_commands
+from turnout.cli.local_cluster.commands import add as local_commands
 
 _MOST_GANGS = 25  # scene.MOST_GANGS, which is not imported before it is needed
 
 FAILED, USAGE, FOUND_WRONG, INTERRUPTED = 1, 2, 3, 130
+SHELLS = ("bash", "zsh", "tcsh")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is its answer."""
-    args = _parser().parse_args(argv)
+    args = parser().parse_args(argv)
+    if renamed := getattr(args, "old_name", None):
+        print(
+            "turnout {}: this command is now `turnout {}`; the old name ends with the next release".format(*renamed),
+            file=sys.stderr,
+        )
     command: Callable[[argparse.Namespace], int] = args.run
     try:
         return command(args)
@@ -38,9 +44,10 @@ def stacktrace_viewer() -> int:
     return main(["stacks", *sys.argv[1:]])
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="turnout", description="GPU training: the right switches, the right size.")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+def parser() -> argparse.ArgumentParser:
+    """Make the parser of the whole command."""
+    top = argparse.ArgumentParser(prog="turnout", description="GPU training: the right switches, the right size.")
+    commands = top.add_subparsers(metavar="COMMAND", required=True)
     demo = commands.add_parser("demo", help="see gangs land under one switch, and a queue lend its idle GPUs")
     demo.add_argument("--seed", type=int, default=1, help="which cluster and which gangs (%(default)s)")
     demo.add_argument("--gangs", type=_gangs, default=14, help=f"how many arrive, 1 to {_MOST_GANGS} (%(default)s)")
@@ -57,13 +64,16 @@ def _parser() -> argparse.ArgumentParser:
     nominate.add_argument("--kubeconfig", help="path; else in-cluster, else the user's own")
     nominate.add_argument("--context", help="of the kubeconfig")
     nominate.set_defaults(run=_nominate_clear)
-    standing_commands(commands)
+    pause_commands(commands)
     why_command(commands)
     nodes_commands(commands)
     replay_command(commands)
     stacks_command(commands)
-    yard_commands(commands)
-    return parser
+    local_commands(commands)
+    completion = commands.add_parser("completion", help="print a script that completes commands and options")
+    completion.add_argument("shell", choices=SHELLS, help="what it is for")
+    completion.set_defaults(run=_completion)
+    return top
 
 
 def _gangs(text: str) -> int:
@@ -105,6 +115,16 @@ def _nominate_clear(args: argparse.Namespace) -> int:
         print(f"turnout nominate: {error}", file=sys.stderr)
         return FAILED
     print(f"{count} nominations taken back")
+    return 0
+
+
+def _completion(args: argparse.Namespace) -> int:
+    try:
+        import shtab
+    except ModuleNotFoundError:
+        print("turnout completion: needs shtab, which comes with pip install 'turnout[completion]'", file=sys.stderr)
+        return FAILED
+    print(shtab.complete(parser(), shell=args.shell))
     return 0
 
 

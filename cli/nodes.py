@@ -43,7 +43,7 @@ class Row:
 
 
 def rows(nodes: Iterable[Mapping[str, Any]], key: str, everything: bool = False) -> list[Row]:
-    """Of raw nodes, those of which there is something to tell. everything: those that were cleared, too."""
+    """List the nodes with a taint or a record, tainted ones first. everything: those that were cleared, too."""
     found = [row for node in nodes if (row := _row(node, key)) is not None]
     told = [row for row in found if everything or row.tainted or row.state != State.CLEARED.value]
     return sorted(told, key=lambda row: (not row.tainted, row.node))
@@ -71,7 +71,7 @@ def _row(node: Mapping[str, Any], key: str) -> Row | None:
 
 
 def record_of(node: Mapping[str, Any]) -> Record | None:
-    """What stands on a raw node. Raises BadRecord."""
+    """Read the record on a raw node. Raises BadRecord."""
     text = (node["metadata"].get("annotations") or {}).get(labels.NODE_RECORD)
     return None if text is None else model.read(text)
 
@@ -98,7 +98,7 @@ def _why(row: Row) -> str:
 
 
 def as_json(told: Sequence[Row]) -> str:
-    """The same for programs."""
+    """Write the rows as JSON."""
     return msgspec.json.format(msgspec.json.encode([asdict(row) for row in told])).decode()
 
 

@@ -16,7 +16,7 @@ from turnout.kube.times import rfc3339, since_1970
 
 
 class BadWish(ValueError):
-    """What was asked for makes no sense. Say so and end with code 2."""
+    """Options that contradict one another. Say so and end with code 2."""
 
 
 @dataclass(frozen=True, slots=True)

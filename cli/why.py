@@ -97,7 +97,7 @@ def _held(holder: Holder) -> str:
 
 
 def _quota(chain: Chain) -> list[Row]:
-    """What it asks of its queue, resource by resource where that is bounded."""
+    """Tell what a job asks of its queue, resource by resource where that is bounded."""
     if not chain.queue.known:
         return [("quota", "none")]
     if chain.state != "waits" and (chain.size is None or chain.size.larger is None):
@@ -160,7 +160,7 @@ def _size(size: SizeLink, least: int, most: int) -> list[Row]:
     if size.wish is not None:
         told += f"; somebody has set {size.wish} by hand, its most until turnout.dev/wish-workers is taken away"
     if size.changed_s is None:
-        return [("size", told), ("bank", "its size has never been changed by the lender")]
+        return [("size", told), ("bank", "its size has never been changed by the autoscaler")]
     balance = lasting(abs(size.balance_s))
     won = f"lending has won it {balance}, restarts taken off"
     if size.balance_s < 0:
@@ -218,5 +218,5 @@ def running(gang: BareGang, resource: str) -> str:
     held = sum(dict(shape.requests).get(resource, 0) for _, shape in gang.placed)
     return (
         f"{gang.key} runs: {len(gang.placed)} of its {count(gang.there, 'pod')} have a node and hold {gpus(held)} of "
-        f"queue {gang.queue}. No job of a kind that the lender knows owns it, so it is never resized."
+        f"queue {gang.queue}. No job of a kind that the autoscaler knows owns it, so it is never resized."
     )

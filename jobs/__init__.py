@@ -1,1 +1,1 @@
-"""What people submit, in every dialect, as a few nouns. Pure."""
+"""Reads the jobs and queues that people submit, in every dialect, as a few nouns. Pure."""

@@ -1,6 +1,6 @@
-"""What a pod's command line says: the flags of a launcher, read where they stand in plain sight.
+"""Reads a launcher's flags from a pod's command line, where they are written out.
 
-A command that a script puts together is not seen: whoever needs to be sure asks for an annotation.
+Flags of a command that a script composes are not found. A caller that needs to be sure asks for an annotation.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from turnout.kube.objects import OwnerReference, Pod
 
 
 class Dialect(Enum):
-    """Who speaks of the gang. The value is the API group of its PodGroup, where it has one."""
+    """The dialect in which a gang is described. The value is the API group of its PodGroup, where it has one."""
 
     VOLCANO = "scheduling.volcano.sh"
     KOORDINATOR = "scheduling.sigs.k8s.io"
@@ -49,21 +49,19 @@ class GangKey:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """What one pod says of its gang.
+    """The description of a gang by one of its pods.
 
-    rank: its index among the members, None when nothing tells. min_members and total: None when the pod does not
-    say; most: the largest size the job may grow to. required: the gang must stay within `tier` (1 = leaf).
-    faults: sentences on what could not be read; each such field is as if it were absent.
+    A field that cannot be read is as if it were absent; `faults` has a sentence on each.
     """
 
     key: GangKey
-    rank: int | None = None
+    rank: int | None = None  # the index among the members, None when nothing tells
     role: str = ""
-    min_members: int | None = None
-    total: int | None = None
-    most: int | None = None
-    required: bool = False
-    tier: int | None = None
+    min_members: int | None = None  # None when the pod does not say
+    total: int | None = None  # None when the pod does not say
+    most: int | None = None  # the largest size that the job may grow to
+    required: bool = False  # the gang must stay within `tier`
+    tier: int | None = None  # 1 = leaf
     multiple: int = 1
     faults: tuple[str, ...] = ()
 
@@ -150,7 +148,7 @@ def _rank(pod: Pod) -> int | None:
 
 
 def _role(pod: Pod) -> str:
-    """The task a member belongs to. Masters sort before workers, since rank 0 is theirs."""
+    """Return the task of a pod in its job, such as master or worker. Masters sort first: they have rank 0."""
     marks, notes = pod.metadata.labels or {}, pod.metadata.annotations or {}
     role = marks.get(labels.TRAINING_TYPE) or notes.get(labels.VOLCANO_TASK_SPEC) or marks.get(labels.VOLCANO_TASK_SPEC)
     return "" if (role or "").lower() in ("master", "launcher", "chief") else role or ""

@@ -14,7 +14,7 @@ Object = Mapping[str, Any]
 
 
 class Life(Enum):
-    """Where a job stands by its own word; whether it waits or runs is seen from its pods."""
+    """The state of a job by its own object. Its pods show whether it waits or runs."""
 
     LIVE = "live"
     SUSPENDED = "suspended"
@@ -85,7 +85,7 @@ class Sizes:
         return found
 
     def has(self, size: int) -> bool:
-        """Is this one of them?"""
+        """True if a job may have this size."""
         return size > 0 and self.at_most(size) == size
 
 
@@ -94,10 +94,10 @@ ANY_SIZE = Sizes()
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Whose turn comes first: the larger class, then the larger priority (0 to 100), then the nearer deadline.
+    """The order of jobs: the larger class first, then the larger priority (0 to 100), then the nearer deadline.
 
-    class_value: of its PriorityClass, which admins give out. deadline_s: since 1970, None for no such wish.
-    Contract: XD-08, VE-33.
+    class_value: of its PriorityClass, which admins give out. deadline_s: since 1970, None for no such wish. Contract:
+    XD-08, VE-33.
     """
 
     class_value: int = 0
@@ -107,16 +107,12 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class ResizeBudget:
-    """What lending has won and cost a job, in seconds of its own time. Source: docs/facts/autoscaling.md M5.
+    """The balance of what lending has won and cost a job, in seconds of its own time. docs/facts/autoscaling.md M5."""
 
-    gained_s: when its size was last changed, restarts taken off. resized_s: when that was; 0 for never. restart_s:
-    what a change of size costs it, None for what is usual. at_start: was that change made as the job started?
-    """
-
-    gained_s: float = 0.0
-    resized_s: float = 0.0
-    restart_s: float | None = None
-    at_start: bool = False
+    gained_s: float = 0.0  # when the size was last changed, restarts taken off
+    resized_s: float = 0.0  # time of that change, 0 for never
+    restart_s: float | None = None  # what a change of size costs the job, None for the usual cost
+    at_start: bool = False  # that change was made as the job started
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +135,8 @@ class Job:
     name of its PriorityClass. part_of: the uid of the object that has made it, "" for none: is that a job, too, then it
     counts for both. pause_ends_s: when a pause is over, None for never. curve: workers -> how fast, ascending, as its
     owner knows or its pods have reported; learnt: by the latter. lifted: above others by Kueue. foreign: nobody's to
-    resize, and waits as it stands: pods or a PodGroup of a kind that we do not know.
+    resize, and waits as it stands: pods or a PodGroup of a kind that we do not know. selector: labels that its pods
+    bear, where its object says so.
     """
 
     key: JobKey
@@ -169,10 +166,11 @@ class Job:
     lifted: bool = False
     foreign: bool = False
     part_of: str = ""
+    selector: tuple[tuple[str, str], ...] = ()
 
     @property
     def elastic(self) -> bool:
-        """May its size be changed?"""
+        """True if the job's size may be changed."""
         return not self.refused and self.bounds.least < self.bounds.most and self.life is Life.LIVE
 
     @property
@@ -218,7 +216,7 @@ class JobKind:
     pods: PodMarks = USUAL
 
     def change(self, raw: Object, workers: int, leaving: tuple[str, ...] = ()) -> Change:
-        """What gives the job so many workers. leaving: the names of the pods that are meant to go."""
+        """Make the change that gives the job so many workers. leaving: the names of the pods that are meant to go."""
         return self.resize(raw, workers) if self.naming is None else self.naming(raw, workers, leaving)
 
 

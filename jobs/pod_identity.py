@@ -1,4 +1,4 @@
-"""Whose a pod is, what it is called there, and which go first: as each kind of job writes it on its pods."""
+"""Reads from a pod's labels its job, its role and its index there, as each kind of job writes them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _INDEXES = (labels.VOLCANO_TASK_INDEX, labels.TRAINING_INDEX, labels.JOB_INDEX)
 
 
 def role(said: Said, _: str) -> str:
-    """What a pod is called among those of its job, "" when it does not say."""
+    """Return a pod's role in its job, "" when its labels do not say."""
     return first(said, *_ROLES)
 
 

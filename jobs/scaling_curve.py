@@ -16,9 +16,9 @@ USUAL = 0.9  # the power of the workers by which a job of no known curve gets fa
 
 
 class Gain(NamedTuple):
-    """What growing from one size to another is worth. share: how much faster the job gets.
+    """The worth of growing from one size to another. share: how much faster the job gets.
 
-    per_worker: what each added worker adds, beside what a worker of the least does: 1.0 is perfect scaling.
+    per_worker: what each added worker adds, as a share of what a worker of the min does; 1.0 is perfect scaling.
     """
 
     share: float
@@ -27,9 +27,10 @@ class Gain(NamedTuple):
 
 @lru_cache(maxsize=65_536)
 def speed(curve: Curve, workers: int) -> float:
-    """A point of a curve: between two points as a power of the workers, beyond them as the nearest two go.
+    """Return the speed at a number of workers: between two points as a power of the workers, beyond them continued.
 
-    Beyond the last point it never gets faster than is usual; a single point is continued as is usual.
+    Beyond the last point the speed never grows faster than the usual curve. A single point is continued as the usual
+    curve.
     """
     workers = max(1, workers)
     if not curve:
@@ -47,12 +48,23 @@ def speed(curve: Curve, workers: int) -> float:
     return there * float((workers / at) ** power)
 
 
+def capped(curve: Curve, power: float) -> Curve:
+    """Copy a curve, bounded from point to point to this power of the workers; 1.0 is perfect scaling."""
+    found: list[tuple[int, float]] = []
+    for workers, fast in curve:
+        if found:
+            last, there = found[-1]
+            fast = min(fast, there * float((workers / last) ** power))
+        found.append((workers, fast))
+    return tuple(found)
+
+
 def _power(low: int, slow: float, high: int, fast: float) -> float:
     return max(-_STEEPEST, min(math.log(fast / slow) / math.log(high / low), _STEEPEST))
 
 
 @lru_cache(maxsize=65_536)
 def gain(curve: Curve, least: int, size: int, larger: int) -> Gain:
-    """What growing is worth to a job of so many workers at least."""
+    """Return what growing from `size` to `larger` is worth to a job with a min of `least`."""
     each, now, then = speed(curve, least) / least, speed(curve, size), speed(curve, larger)
     return Gain(then / now - 1, (then - now) / (larger - size) / each if larger > size else 0.0)

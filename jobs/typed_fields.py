@@ -22,11 +22,11 @@ class Part:
     where: str = ""
 
     def at(self, key: str) -> str:
-        """Where a field of this part stands."""
+        """Return the path of a field of this part."""
         return f"{self.where}.{key}" if self.where else key
 
     def has(self, key: str) -> bool:
-        """Is the field there?"""
+        """True if the field is there."""
         return self.value.get(key) is not None
 
     def part(self, key: str) -> Part:

@@ -1,4 +1,4 @@
-"""What can go wrong on the wire: one class per thing that a caller can do about it."""
+"""The errors of calls to the API server: one class for each thing that a caller can do about one."""
 
 from __future__ import annotations
 

@@ -75,3 +75,6 @@ SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 HOSTNAME = "kubernetes.io/hostname"
 GPU_RESOURCES = ("nvidia.com/gpu", "metax-tech.com/gpu", "amd.com/gpu", "huawei.com/Ascend910")
 TAINT_UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
+
+PREFIX = "turnout.dev"  # of the names that are ours
+NAMES = frozenset(name for name in list(globals().values()) if isinstance(name, str) and name.startswith(f"{PREFIX}/"))

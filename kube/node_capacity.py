@@ -1,13 +1,14 @@
-"""What every node has left: allocatable less the pods charged to it, counted per pod shape in whole pods.
+"""Counts what every node has left, for each pod shape in whole pods: allocatable less the pods charged to it.
 
-Rows lie in the order that `lay_out` was given, so that a fabric's tables and ours share their indices. Who charges a
-pod, and why (bound, nominated, assumed), is the caller's; a terminating pod stays charged until it is gone.
+Rows are in the order given to `lay_out`, so that a fabric's tables have the same indices. The caller decides which pods
+are charged (bound, nominated, assumed). A terminating pod stays charged until it is gone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +33,10 @@ class Charge:
 
 
 class ClusterSnapshot:
-    """Free room of every node. One thread changes it, between requests and never within one."""
+    """Free room of every node. One thread changes it, between requests and never within one.
+
+    Resources are counted once a pod asks for one that a node offers: a name that pods make up costs nothing.
+    """
 
     def __init__(self) -> None:
         self.order: tuple[str, ...] = ()
@@ -43,6 +47,7 @@ class ClusterSnapshot:
         self.gains = 0  # raised when room may have been given back anywhere
         self._on_node: dict[str, set[str]] = {}
         self._columns: dict[str, int] = {}
+        self._offered: set[str] = set()  # resources that some node has offered
         self._allocatable: NDArray[np.int64] = np.zeros((0, 0), np.int64)
         self._used: NDArray[np.int64] = np.zeros((0, 0), np.int64)
         self._rooms: dict[PodShape, Rows] = {}
@@ -61,6 +66,10 @@ class ClusterSnapshot:
         name = node.metadata.name
         old = self.nodes.get(name)
         self.nodes[name] = node
+        offered = _offers(node)
+        if not self._offered.issuperset(offered):
+            self._offered.update(offered)
+            self._rooms.clear()  # a shape that asks for it had no room anywhere
         row = self.row_of.get(name)
         if row is None:
             return False
@@ -123,6 +132,8 @@ class ClusterSnapshot:
         """How many pods of this shape some rows' resources hold once `gone` (a vector a row) is taken as well."""
         if not shape.requests:
             return np.full(len(rows), MOST_ROOM, np.int32)
+        if not self._counted(shape):
+            return np.zeros(len(rows), np.int32)
         columns = np.array([self._columns[name] for name, _ in shape.requests])
         at = np.ix_(rows, columns)
         left: NDArray[np.int64] = self._allocatable[at] - self._used[at] - gone[:, columns]
@@ -154,7 +165,7 @@ class ClusterSnapshot:
     def room_at(self, row: int, shape: PodShape) -> int:
         """Room of one row: `room(shape)[row]`, without making the table."""
         self._know(shape)
-        if not self.admitted(shape)[row]:
+        if not self.admitted(shape)[row] or not self._counted(shape):
             return 0
         free = self._allocatable[row] - self._used[row]
         fits = min((int(free[self._columns[name]]) // wanted for name, wanted in shape.requests), default=MOST_ROOM)
@@ -181,33 +192,36 @@ class ClusterSnapshot:
         return len(self._columns)
 
     def vector(self, shape: PodShape) -> NDArray[np.int64]:
-        """What one pod of this shape takes, in the resources' column order."""
+        """Return what one pod of this shape takes, in the order of the resources' columns."""
         self._know(shape)
         vector = np.zeros(len(self._columns), np.int64)
         for name, wanted in shape.requests:
-            vector[self._columns[name]] = wanted
+            if (column := self._columns.get(name)) is not None:
+                vector[column] = wanted
         return vector
 
     def admitted(self, shape: PodShape) -> NDArray[np.bool_]:
         """Which rows hold a node that would take this shape, room apart."""
-        ready = self._admitted.get(shape)
+        ready = self._admitted.get(key := _alike(shape))
         if ready is None:
             while len(self._admitted) >= KEPT_SHAPES:
-                gone = next(iter(self._admitted))
-                del self._admitted[gone]
-                self._rooms.pop(gone, None)
-            ready = self._admitted[shape] = self._admit_all(shape)
+                del self._admitted[next(iter(self._admitted))]
+            ready = self._admitted[key] = self._admit_all(key)
         return ready
 
     # Inside.
 
     def _know(self, shape: PodShape) -> None:
-        new = [name for name, _ in shape.requests if name not in self._columns]
+        new = [name for name, _ in shape.requests if name not in self._columns and name in self._offered]
         if not new:
             return
         for name in new:
             self._columns[name] = len(self._columns)
         self._refill()
+
+    def _counted(self, shape: PodShape) -> bool:
+        """Tell whether some node has offered everything that this shape asks for."""
+        return all(name in self._columns for name, _ in shape.requests)
 
     def _refill(self) -> None:
         size = (len(self.order), len(self._columns))
@@ -227,7 +241,7 @@ class ClusterSnapshot:
         self.gains += 1
 
     def _fill_node(self, row: int, node: Node) -> None:
-        offered: Mapping[str, str | int | float] = node.status.allocatable or node.status.capacity or {}
+        offered = _offers(node)
         for resource, column in self._columns.items():
             self._allocatable[row, column] = amount_or_nothing(resource, offered)
 
@@ -236,7 +250,8 @@ class ClusterSnapshot:
         if row is None:
             return
         for resource, wanted in charge.shape.requests:
-            self._used[row, self._columns[resource]] += sign * wanted
+            if (column := self._columns.get(resource)) is not None:
+                self._used[row, column] += sign * wanted
         self._touch(row)
 
     def _touch(self, row: int) -> None:
@@ -248,6 +263,8 @@ class ClusterSnapshot:
         admitted = self.admitted(shape)
         if not shape.requests:
             return np.where(admitted, MOST_ROOM, 0).astype(np.int32)
+        if not self._counted(shape):
+            return np.zeros(len(self.order), np.int32)
         columns = [self._columns[name] for name, _ in shape.requests]
         fits = free[:, columns[0]] // shape.requests[0][1]
         for column, (_, wanted) in zip(columns[1:], shape.requests[1:], strict=True):
@@ -284,8 +301,18 @@ class ClusterSnapshot:
         return admitted
 
 
+def _offers(node: Node) -> Mapping[str, str | int | float]:
+    return node.status.allocatable or node.status.capacity or {}
+
+
+@lru_cache(maxsize=4_096)
+def _alike(shape: PodShape) -> PodShape:
+    """Drop what no node is admitted by: shapes that differ in what they ask for are admitted by the same nodes."""
+    return replace(shape, requests=(), host_ports=())
+
+
 def amount_or_nothing(resource: str, offered: Mapping[str, str | int | float]) -> int:
-    """What a node offers of a resource; 0 when it does not, or says it in a way nobody can read."""
+    """Return what a node offers of a resource; 0 when it offers none or the quantity cannot be read."""
     quantity = offered.get(resource)
     if quantity is None:
         return 0

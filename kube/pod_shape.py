@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 from turnout.kube import labels
 from turnout.kube.objects import Container, Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration
@@ -22,11 +22,12 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")  # as affinity compares them: 64 bits
 _BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PodShape:
-    """requests: (resource, amount), sorted; CPU in milli-CPU, the rest in base units, "pods" always 1.
+    """The shape of a pod. A pod that asks for nothing but resources has empty tuples elsewhere.
 
-    host_ports: (protocol, port). A pod asked for on nothing but resources has empty tuples elsewhere.
+    requests: (resource, amount), sorted; CPU in milli-CPU, the rest in base units, "pods" always 1. host_ports:
+    (protocol, port).
     """
 
     requests: tuple[tuple[str, int], ...]
@@ -34,14 +35,13 @@ class PodShape:
     terms: tuple[Term, ...] | None = None
     tolerations: tuple[tuple[str, str, str, str], ...] = ()  # key, operator, value, effect
     host_ports: tuple[tuple[str, int], ...] = ()
-    _hash: int = field(init=False, compare=False, repr=False)
 
-    def __post_init__(self) -> None:
-        parts = (self.requests, self.selector, self.terms, self.tolerations, self.host_ports)
-        object.__setattr__(self, "_hash", hash(parts))
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.requests, self.selector, self.terms, self.tolerations, self.host_ports))
 
     def __hash__(self) -> int:
-        """Shapes are looked up all the time, and their tuples are long: hashed once."""
+        """Return the hash, which is computed once: shapes are looked up all the time, and their tuples are long."""
         return self._hash
 
     def gpus(self, resources: tuple[str, ...] = labels.GPU_RESOURCES) -> int:
@@ -74,10 +74,10 @@ def _one_of_a_kind(shape: PodShape) -> PodShape:
 
 
 def requests_of(pod: Pod) -> tuple[tuple[str, int], ...]:
-    """What the pod takes from a node: the larger of its containers' sum and its init containers' peak.
+    """Work out what the pod takes from a node: the larger of its containers' sum and its init containers' peak.
 
-    Sidecars (init containers that always restart) count with the containers, and with the init containers that
-    start after them; overhead is added; pod-level CPU and memory replace the sum (KEP-2837).
+    Sidecars (init containers that always restart) count with the containers, and with the init containers that start
+    after them. Overhead is added. Pod-level CPU and memory replace the sum (KEP-2837).
     """
     running: dict[str, int] = {}
     for container in pod.spec.containers:
@@ -103,14 +103,14 @@ def requests_of(pod: Pod) -> tuple[tuple[str, int], ...]:
 
 
 def container_requests(container: Container) -> dict[str, int]:
-    """A container's requests; a limit stands in for a request that is not given, as the API server defaults it."""
+    """Return a container's requests. A limit stands in for an absent request, as the API server defaults it."""
     if container.resources is None:
         return {}
     return {**_amounts(container.resources.limits), **_amounts(container.resources.requests)}
 
 
 def amount(resource: str, quantity: str | int | float) -> int:
-    """A quantity in our unit: milli-CPU for "cpu", base units (bytes, counts) for the rest, rounded up; 0..MOST."""
+    """Convert a quantity to milli-CPU for "cpu", else to base units (bytes, counts), rounded up; 0..MOST."""
     return max(0, min(milli(quantity) if resource == "cpu" else whole(quantity), MOST))
 
 
@@ -136,7 +136,7 @@ def _toleration(toleration: Toleration) -> tuple[str, str, str, str]:
 
 
 def admits(node: Node, shape: PodShape) -> bool:
-    """Would this node take pods of this shape, room apart? Readiness, cordon, taints, selector, affinity."""
+    """True if this node admits pods of this shape, room apart: by readiness, cordon, taints, selector, affinity."""
     if not _is_ready(node):
         return False
     taints = list(node.spec.taints or ())
@@ -159,7 +159,7 @@ def admits(node: Node, shape: PodShape) -> bool:
 
 
 def _is_ready(node: Node) -> bool:
-    """A node that says nothing of being ready counts as ready: fake nodes and new ones say nothing."""
+    """True unless the node's Ready condition says otherwise. Fake and new nodes have no such condition."""
     return all(c.status == "True" for c in node.status.conditions or () if c.type == "Ready")
 
 
@@ -206,7 +206,7 @@ def _integer(text: str | None) -> int | None:
 
 
 def same_offer(one: Node, other: Node) -> bool:
-    """Do two sights of a node differ in nothing that decides on a pod? Heartbeats do not."""
+    """True if two versions of a node differ in nothing that a decision on pods reads. Heartbeats are not read."""
     return (
         one.status.allocatable == other.status.allocatable
         and one.spec == other.spec
@@ -217,12 +217,12 @@ def same_offer(one: Node, other: Node) -> bool:
 
 
 def label_keys(shape: PodShape) -> Iterable[str]:
-    """The labels of a node that its required affinity looks at."""
+    """Give the keys of node labels that the shape's required affinity reads."""
     return (key for on_labels, _ in shape.terms or () for key, _, _ in on_labels)
 
 
 def look(node: Node, keys: Sequence[str], by_name: bool) -> object:
-    """All of a node that `admits` looks at, given the label keys that matter: who looks alike is judged alike."""
+    """Return all of a node that `admits` reads, given the label keys that matter: equal values are admitted alike."""
     have = node.metadata.labels or {}
     taints = tuple((t.key, t.value, t.effect) for t in node.spec.taints or ())
     ready = tuple(c.status for c in node.status.conditions or () if c.type == "Ready")

@@ -1,4 +1,4 @@
-"""What a list page or a watch line says, and what a receiver must be told so that it never misses a change.
+"""Reads list pages and watch lines, and tells a receiver so that it never misses a change.
 
 One object that cannot be read costs only itself. Nothing here knows where the bytes came from or when.
 """
@@ -18,7 +18,7 @@ UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class Metadata(Protocol):
-    """What every kind must bring so that it can be told apart."""
+    """The metadata that every kind must have, so that its objects can be told apart."""
 
     name: str
     namespace: str
@@ -29,7 +29,7 @@ class Metadata(Protocol):
 class Named(Protocol):
     @property
     def metadata(self) -> Any:  # a Metadata; structs are invariant in their fields
-        """Who the object is and which version of it this is."""
+        """Give the object's name and version."""
 
 
 T = TypeVar("T", bound=Named)
@@ -37,7 +37,7 @@ T_in = TypeVar("T_in", bound=Named, contravariant=True)
 
 
 class Key(NamedTuple):
-    """Who an object is. A re-created one has the same names and another uid."""
+    """The identity of an object. A re-created one has the same names and another uid."""
 
     namespace: str
     name: str
@@ -45,7 +45,7 @@ class Key(NamedTuple):
 
 
 class Sink(Protocol[T_in]):
-    """Who is told. Calls come in order, from one task, and must not block."""
+    """The receiver of changes. Calls come in order, from one task, and must not block."""
 
     def put(self, obj: T_in) -> None:
         """This is what the object looks like now. May come again unchanged. A KubeError means: cannot be used."""
@@ -58,7 +58,7 @@ class Sink(Protocol[T_in]):
 
 
 class Word(Enum):
-    """What one line of a watch means for us."""
+    """The meaning of one line of a watch."""
 
     PUT = "put"
     DROP = "drop"

@@ -1,1 +1,1 @@
-"""The shepherd: in every worker pod, it forms the world, starts the training processes, and survives losing anyone."""
+"""The launcher: one agent in each worker pod forms the world, starts the training processes and survives losses."""

@@ -1,4 +1,4 @@
-"""`turnout-run`: stands where torchrun stood. `python -m turnout.launcher --help`."""
+"""`turnout-run`, which replaces torchrun. `python -m turnout.launcher --help`."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import resource
 import sys
 from collections.abc import Sequence
 
+from turnout.launcher.agent.bootstrap import attend
+from turnout.launcher.agent.identity import CannotListen
+from turnout.launcher.cli.explain import explain
+from turnout.launcher.cli.to_settings import Answer, read
 from turnout.launcher.errors import BadSettings
+from turnout.launcher.event_log import into
 from turnout.launcher.model import Exit
-from turnout.launcher.options.explain import explain
-from turnout.launcher.options.read import Answer, read
-from turnout.launcher.rendezvous.arbiter import ArbiterRefused
+from turnout.launcher.rendezvous.round_lock import LockRefused
 from turnout.launcher.settings import Settings
-from turnout.launcher.shell.identity import NoDoor
-from turnout.launcher.shell.say import into
-from turnout.launcher.shell.start import attend
-from turnout.launcher.shell.torch_version import TorchTooOld, check_torch
+from turnout.launcher.torch_version import TorchTooOld, check_torch
 
 log = logging.getLogger("turnout.launcher")
 say = into(log, quiet=["member_joined"])  # one a worker: a crowd of them helps nobody
 
 
 def main(argv: Sequence[str] | None = None, program: str = "turnout-run") -> int:
-    """Run one worker's agent. The exit code is one of model.Exit."""
+    """Run one worker's agent; return an exit code of model.Exit."""
     settings = read(sys.argv[1:] if argv is None else argv, os.environ, program)
     if isinstance(settings, Answer):
         print(settings.text, file=sys.stdout if settings.exit is Exit.DONE else sys.stderr)
@@ -40,18 +40,20 @@ def main(argv: Sequence[str] | None = None, program: str = "turnout-run") -> int
     try:
         check_torch()
         return int(asyncio.run(attend(settings, os.environ, say)))
-    except (BadSettings, NoDoor, ArbiterRefused, TorchTooOld) as error:
+    except (BadSettings, CannotListen, LockRefused, TorchTooOld) as error:
         print(f"{program}: {error}", file=sys.stderr)
         return int(Exit.USAGE)
 
 
 def dlrover_run() -> int:
-    """The same under the guide's name. Source: DL-42"""
+    """Run the launcher under the guide's name. Source: DL-42"""
     return main(program="dlrover-run")
 
 
 def _more_files() -> None:
-    """A coordinator has a connection a worker: take as many files as the machine allows, and tell where it ends."""
+    """Raise the limit of open files to the machine's maximum, since a coordinator has one connection per worker. Log
+    the limit.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

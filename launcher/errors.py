@@ -1,18 +1,18 @@
-"""What the launcher raises: one class per thing that a caller can do about it."""
+"""Defines the launcher's errors: one class for each thing that a caller can do about it."""
 
 from __future__ import annotations
 
 
 class LauncherError(Exception):
-    """The base of all of them."""
+    """The base class of the launcher's errors."""
 
 
-class BadTerms(LauncherError):
-    """A job whose bounds cannot be kept as written. Mend the command line."""
+class BadElasticSpec(LauncherError):
+    """The job's bounds are invalid. Correct the command line."""
 
 
 class BadMember(LauncherError):
-    """A worker that cannot take part as it describes itself. Refuse it, go on with the others."""
+    """The worker's description of itself is invalid. Refuse it, and go on with the others."""
 
     def __init__(self, name: str, fault: str) -> None:
         super().__init__(f"worker {name!r}: {fault}")
@@ -20,11 +20,14 @@ class BadMember(LauncherError):
 
 
 class BadFrame(LauncherError):
-    """Bytes from a socket that are no message of ours. Close that connection."""
+    """The bytes from a socket are no valid message. Close the connection."""
 
 
 class BadState(LauncherError):
-    """A value that cannot be saved. path: its keys, joined by "/". Leave it out, or turn it into tensors and words."""
+    """A value cannot be saved. path: its keys, joined by "/".
+
+    Leave it out, or convert it to tensors and plain values.
+    """
 
     def __init__(self, path: str, fault: str) -> None:
         super().__init__(f"{path or 'the state'}: {fault}")
@@ -35,11 +38,13 @@ class BadState(LauncherError):
 
 
 class BadCheckpoint(LauncherError):
-    """Bytes that are not what was written: torn, foreign or flipped. Take the next older or farther copy."""
+    """The bytes are not what was written: torn, foreign or flipped. Use an older step or another copy."""
 
 
 class NewerFormat(BadCheckpoint):
-    """Whole, but of a format that came later than this Turnout. Nothing older is taken for it: load it with a newer."""
+    """The data is intact, but its format is newer than this version. Load it with a newer version instead of using
+    older data.
+    """
 
     def __init__(self, what: str, format: int, known: int) -> None:
         super().__init__(
@@ -53,7 +58,7 @@ class NewerFormat(BadCheckpoint):
 
 
 class NoMemory(LauncherError):
-    """The memory for checkpoints is not there. advice: what to add, as YAML."""
+    """The memory for checkpoints is not available. advice: YAML to add."""
 
     def __init__(self, fault: str, advice: str = "") -> None:
         super().__init__(f"{fault}\n{advice}" if advice else fault)
@@ -61,11 +66,11 @@ class NoMemory(LauncherError):
 
 
 class StorageFailed(LauncherError):
-    """Storage did not take or give what it was asked for. Training goes on from memory; try another target."""
+    """Storage failed to read or write. Training goes on from memory; try another target."""
 
 
 class NotUsable(LauncherError, ImportError):
-    """A library that is not there, or is too old. Install what the message names."""
+    """A library is missing or too old. Install what the message names."""
 
     def __init__(self, library: str, fault: str) -> None:
         super().__init__(f"{library} {fault}: pip install 'turnout[launcher,adapters]'")
@@ -73,16 +78,16 @@ class NotUsable(LauncherError, ImportError):
 
 
 class BadCheck(LauncherError):
-    """Results of a health check that cannot be. Whoever measured so is not asked again."""
+    """The results of a node check are invalid. Do not ask their sender again."""
 
 
 class BadStacks(LauncherError):
-    """A file in which no stack can be found. Tell whose it is, and go on with the others."""
+    """A file has no stack traces. Report whose it is, and go on with the others."""
 
 
 class ProbeFailed(LauncherError):
-    """A probe that cannot go on. What it has measured so far is told, with this text."""
+    """A probe cannot continue. Its measurements so far are reported with this text."""
 
 
 class BadSettings(LauncherError):
-    """Settings that cannot be obeyed. Say so and end with exit code 2."""
+    """The settings are invalid. Say so and end with exit code 2."""

@@ -1,7 +1,7 @@
-"""Length-prefixed frames: how messages follow one another on a stream, whatever reads the bytes.
+"""Defines length-prefixed frames, which separate messages on a stream of bytes.
 
-A frame is four bytes of length, big endian, and the body, which is one message of msgpack. The messages themselves, and
-how long each kind may be, are known to the modules that define them. Nothing is read or sent here.
+A frame is four bytes of length, big endian, and the body, which is one msgpack message. The messages, and their maximum
+lengths, are known in the modules that define them. Nothing is read or sent here.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _T = TypeVar("_T")
 
 
 def frame(body: bytes, checksum: bytes = b"") -> bytes:
-    """Give the bytes to send. checksum: goes between length and body, and is not counted in the length."""
+    """Return the bytes to send. checksum: placed between length and body, not counted in the length."""
     return len(body).to_bytes(PREFIX_BYTES, "big") + checksum + body
 
 
 def body_bytes(header: bytes | bytearray | memoryview, max_bytes: int) -> int:
-    """Give the length of the body. header: begins with the prefix. Raises BadFrame for none and for too many."""
+    """Return the length of the body. header: begins with the prefix. Raises BadFrame for 0 or more than `max_bytes`."""
     size = int.from_bytes(header[:PREFIX_BYTES], "big")
     if not 0 < size <= max_bytes:
         raise BadFrame(f"a frame of {size} bytes: 1 to {max_bytes} are taken")
@@ -31,24 +31,24 @@ def body_bytes(header: bytes | bytearray | memoryview, max_bytes: int) -> int:
 
 
 def read_frame(read: Callable[[int], bytes], max_bytes: int) -> bytes | None:
-    """Read one body, None at the end of the stream.
+    """Read one body; None at the end of the stream.
 
-    read: gives as many bytes as it is asked for, and fewer only at the end. A stream that ends within a frame gives
-    what there is of the body, which no decoder takes. Raises BadFrame, and what `read` raises.
+    read: returns as many bytes as asked for, and fewer only at the end. If the stream ends within a frame, the
+    incomplete body is returned, which no decoder accepts. Raises BadFrame, and what `read` raises.
     """
     header = read(PREFIX_BYTES)
     return read(body_bytes(header, max_bytes)) if len(header) == PREFIX_BYTES else None
 
 
 class FrameSplitter:
-    """Cuts a stream that comes in pieces of any size into the bodies of frames."""
+    """Splits a stream that arrives in pieces of any size into the bodies of frames."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes  # of a body; may be changed between two frames
         self._rest = bytearray()
 
     def split(self, piece: bytes) -> Iterator[bytes]:
-        """Yield each body that is whole by now. Raises BadFrame once those before the bad length are yielded."""
+        """Yield each body that is complete by now. Raises BadFrame at an invalid length, after the bodies before it."""
         self._rest += piece
         start = 0
         try:
@@ -64,7 +64,7 @@ class FrameSplitter:
 
 
 def decode(decoder: msgspec.msgpack.Decoder[_T], body: bytes | memoryview) -> _T:
-    """Give the message in a body. Raises BadFrame for all that is none."""
+    """Decode the message in a body. Raises BadFrame if it is invalid."""
     try:
         return decoder.decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError, LauncherError) as error:

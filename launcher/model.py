@@ -1,4 +1,4 @@
-"""The nouns of the rendezvous: who takes part, in which world, and what must outlive every pod."""
+"""Defines the nouns of the rendezvous: members, worlds, and the record that must outlive every pod."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 
-from turnout.launcher.errors import BadMember, BadTerms
+from turnout.launcher.errors import BadElasticSpec, BadMember
 
+PORT = 29_400  # of a coordinator, where nobody says otherwise
 MOST_PROCESSES = 1_024  # training processes of one worker
 MOST_MEMBERS = 20_000
 MOST_S = 1e7  # of any time that a job may name
@@ -16,7 +17,7 @@ MOST_COUNT = 1 << 60
 
 
 class Exit(IntEnum):
-    """How an agent ends. The table is closed: a job controller acts on these numbers."""
+    """The exit codes of an agent. The list is closed, since job controllers act on these numbers."""
 
     DONE = 0  # the whole world has finished
     FAILED = 1  # the budget is spent, the world never formed, or nobody may decide: the reason is told
@@ -27,7 +28,7 @@ class Exit(IntEnum):
 
 
 class Reason(StrEnum):
-    """Why a round began, why a member waits, why a job ended: the same word in log, metric and test."""
+    """Says why a round began, a member waits or a job ended: the same word in log, metric and test."""
 
     FIRST_ROUND = "first_round"
     PROCESS_FAILED = "process_failed"
@@ -53,64 +54,55 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """What a job asks of its world. Every member brings the same.
+class ElasticSpec:
+    """A job's requirements for its world, the same on every member."""
 
-    least, most: members, 1 <= least <= most. unit: a world is a multiple of it. max_restarts: of processes, for
-    the whole job, 0 or more.
-    """
-
-    least: int = 1
-    most: int = 1
-    unit: int = 1
-    max_restarts: int = 0
+    least: int = 1  # members, at least 1
+    most: int = 1  # members, at least `least`
+    unit: int = 1  # a world's size is a multiple of it
+    max_restarts: int = 0  # of processes, for the whole job, 0 or more
     last_call_s: float = 30.0
     join_timeout_s: float = 600.0
     settle_s: float = 1.0  # how long after a join a running world waits for more before it grows
 
     def __post_init__(self) -> None:
         if not 1 <= self.least <= self.most <= MOST_MEMBERS:
-            raise BadTerms(f"min and max are {self.least}:{self.most}: 1 <= min <= max <= {MOST_MEMBERS} is needed")
+            raise BadElasticSpec(
+                f"min and max are {self.least}:{self.most}: 1 <= min <= max <= {MOST_MEMBERS} is needed"
+            )
         if self.unit < 1 or self.most < self.unit:
-            raise BadTerms(f"the unit is {self.unit}: at least 1 and at most {self.most}, the max, is needed")
+            raise BadElasticSpec(f"the unit is {self.unit}: at least 1 and at most {self.most}, the max, is needed")
         if not 0 <= self.max_restarts <= MOST_COUNT:
-            raise BadTerms(f"max_restarts is {self.max_restarts}: 0 or more is needed")
+            raise BadElasticSpec(f"max_restarts is {self.max_restarts}: 0 or more is needed")
         if not all(0 <= each <= MOST_S for each in (self.last_call_s, self.join_timeout_s, self.settle_s)):
-            raise BadTerms(f"a time of the rendezvous is outside 0 to {MOST_S:g} s")
+            raise BadElasticSpec(f"a time of the rendezvous is outside 0 to {MOST_S:g} s")
 
     @property
     def floor(self) -> int:
-        """The smallest world: the first multiple of the unit from the least up."""
+        """Return the size of the smallest world: the first multiple of the unit from `least` on."""
         return -(-self.least // self.unit) * self.unit
 
     def size(self, there: int) -> int:
-        """The largest world of so many members: a multiple of the unit within min and max, else 0."""
+        """Return the size of the largest world of so many members: a multiple of the unit within the bounds, else 0."""
         size = min(there, self.most) // self.unit * self.unit
         return size if size >= self.least else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One agent in the rendezvous.
+    """One agent in the rendezvous, as it describes itself to the others."""
 
-    id: of this incarnation, never used again. name: of the worker, kept by its replacement in the same place. host:
-    where it runs. address: IP literal; port: where its own coordinator would listen. processes: how many it starts.
-    path: the switches above its host from the root, () when nobody knows. order: its index where the job numbers its
-    workers. born_s: when it began, seconds since 1970: the oldest decides. master_port: a port that is free on its
-    host, for the training processes of the next round. keeper: the port where its keeper listens, 0: nowhere.
-    """
-
-    id: str
-    name: str
-    host: str = ""
-    address: str = "127.0.0.1"
-    port: int = 0
-    processes: int = 1
-    path: tuple[str, ...] = ()
-    order: int | None = None
-    born_s: float = 0.0
-    master_port: int = 0
-    keeper: int = 0
+    id: str  # of this incarnation, never used again
+    name: str  # of the worker; its replacement in the same place keeps it
+    host: str = ""  # on which it runs
+    address: str = "127.0.0.1"  # IP literal
+    port: int = 0  # at which its own coordinator would listen
+    processes: int = 1  # how many it starts
+    path: tuple[str, ...] = ()  # switches from the root to above its host, () if unknown
+    order: int | None = None  # its index if the job numbers its workers
+    born_s: float = 0.0  # when it began, in seconds since 1970: the oldest leads
+    master_port: int = 0  # a free port on its host, for the next round's processes
+    keeper: int = 0  # the port at which its checkpoint daemon listens, 0 for none
 
     def __post_init__(self) -> None:
         if not self.id or len(self.id) > 128 or not self.name or len(self.name) > 253:
@@ -128,12 +120,12 @@ class Member:
 
     @property
     def age(self) -> tuple[float, int, str, str]:
-        """The order of succession: the oldest first, then the lowest index, then by name."""
+        """Return the sort key of succession: the oldest first, then the lowest index, then the name."""
         return (self.born_s, MOST_MEMBERS if self.order is None else self.order, self.name, self.id)
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class RankAssignment:
     """One member's place in a world: its group rank and the first of its ranks."""
 
     member: str
@@ -144,66 +136,59 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The frozen members of one round, by group rank. seats: of every member, by its id."""
+    """The fixed members of one round, by group rank."""
 
     round: int
     members: tuple[Member, ...] = ()
-    seats: Mapping[str, Seat] = field(default_factory=dict)
+    seats: Mapping[str, RankAssignment] = field(default_factory=dict)  # by member id
 
     @classmethod
     def of(cls, round_: int, members: tuple[Member, ...]) -> World:
-        """The world of these members, which are given in the order of their group ranks."""
-        seats, rank = dict[str, Seat](), 0
+        """Make the world of these members, given in the order of group ranks."""
+        seats, rank = dict[str, RankAssignment](), 0
         for at, member in enumerate(members):
-            seats[member.id] = Seat(member.id, at, rank, member.processes)
+            seats[member.id] = RankAssignment(member.id, at, rank, member.processes)
             rank += member.processes
         return cls(round_, members, seats)
 
     @property
     def ranks(self) -> int:
-        """How many training processes it has."""
+        """Return the number of training processes."""
         return sum(member.processes for member in self.members)
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
-    """Restarts of processes, counted for the whole job. A newer saved step refills it.
+class RestartBudget:
+    """Counts restarts of processes for the whole job. A newer saved step refills the budget."""
 
-    used: since the last refill. total: ever: what RESTART_COUNT tells. saved_step: the newest one known, -1 for none.
-    """
-
-    used: int = 0
-    total: int = 0
-    saved_step: int = -1
+    used: int = 0  # since the last refill
+    total: int = 0  # ever, as in RESTART_COUNT
+    saved_step: int = -1  # the newest known, -1 for none
 
     def __post_init__(self) -> None:
         if not (0 <= self.used <= MOST_COUNT and 0 <= self.total <= MOST_COUNT and -1 <= self.saved_step <= MOST_COUNT):
-            raise BadTerms("the budget is out of bounds")
+            raise BadElasticSpec("the budget is out of bounds")
 
-    def charged(self) -> Budget:
-        """One fault more."""
-        return Budget(self.used + 1, self.total + 1, self.saved_step)
+    def charged(self) -> RestartBudget:
+        """Return the budget with one more fault."""
+        return RestartBudget(self.used + 1, self.total + 1, self.saved_step)
 
-    def saved(self, step: int) -> Budget:
-        """A step was saved: progress since the last one refills the budget."""
-        return self if step <= self.saved_step else Budget(0, self.total, step)
+    def saved(self, step: int) -> RestartBudget:
+        """Return the budget after a step was saved: a newer step refills it."""
+        return self if step <= self.saved_step else RestartBudget(0, self.total, step)
 
-    def newer(self, other: Budget) -> Budget:
-        """Of two copies the one that knows more."""
+    def newer(self, other: RestartBudget) -> RestartBudget:
+        """Return the newer one of two copies."""
         return max(self, other, key=lambda each: (each.total, each.saved_step, -each.used))
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What an arbiter keeps of a job: its newest round, who decides, and what must outlive every pod.
+    """The record that an arbiter keeps of a job: its newest round, its coordinator, and its restart budget."""
 
-    round: the newest one that was granted, 0 before the first. coordinator: the member id of who holds it; address
-    and port: where it listens. run: the job's id: a record of another run is no record.
-    """
-
-    run: str
-    round: int
-    coordinator: str
-    address: str = ""
+    run: str  # the job's id; records of other runs are ignored
+    round: int  # the newest granted, 0 before the first
+    coordinator: str  # the member id of its holder
+    address: str = ""  # where the holder listens
     port: int = 0
-    budget: Budget = field(default_factory=Budget)
+    budget: RestartBudget = field(default_factory=RestartBudget)

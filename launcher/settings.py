@@ -1,7 +1,8 @@
-"""What one agent is told: its command, its job's terms, where they meet, where it stands. Checked when built.
+"""Defines one agent's settings: its command, its job's bounds, its rendezvous and its place. They are checked when
+built.
 
-How a command line or the environment says so is in options/. What needs a look at the machine stays a word here: how
-many GPUs there are, the host's name, a token's text. The shell finds those out.
+The command line is read in cli/. What depends on the machine stays open here: the number of GPUs, the host's name, the
+token's text. launcher/agent/bootstrap.py finds those out.
 """
 
 from __future__ import annotations
@@ -11,16 +12,15 @@ from enum import IntFlag, StrEnum
 from math import isfinite
 
 from turnout.launcher.errors import BadSettings
-from turnout.launcher.health.checks import Checks
-from turnout.launcher.health.hangs import Hangs
-from turnout.launcher.model import MOST_PROCESSES, Terms
-from turnout.launcher.wire import PORT
+from turnout.launcher.health.hang_detector import HangPolicy
+from turnout.launcher.health.node_check import NodeChecks
+from turnout.launcher.model import MOST_PROCESSES, PORT, ElasticSpec
 
 MOST_PATH = 16  # switches above a host, as a Member takes them
 
 
 class Kind(StrEnum):
-    """What the command is: how a process runs it."""
+    """Says how a process runs its command."""
 
     SCRIPT = "script"
     MODULE = "module"
@@ -29,7 +29,7 @@ class Kind(StrEnum):
 
 
 class Devices(StrEnum):
-    """How many processes, where a number is not given: one per device of that kind."""
+    """Says to start one process per device of this kind."""
 
     AUTO = "auto"  # accelerators if there are any, else CPUs
     CPU = "cpu"
@@ -38,7 +38,7 @@ class Devices(StrEnum):
 
 
 class Backend(StrEnum):
-    """How torchrun's user asks for a rendezvous. All of them are served by our own coordinator."""
+    """The rendezvous back-end that torchrun's user asks for. Turnout's coordinator serves all of them."""
 
     STATIC = "static"
     C10D = "c10d"
@@ -47,8 +47,8 @@ class Backend(StrEnum):
     TURNOUT = "turnout"
 
 
-class ArbiterKind(StrEnum):
-    """Who settles which round is the next when the coordinator is lost."""
+class LockKind(StrEnum):
+    """Says what decides the next round when the coordinator is lost."""
 
     LEASE = "lease"
     FILE = "file"
@@ -66,7 +66,7 @@ class Std(IntFlag):
 
 
 class Warned(StrEnum):
-    """What a note is about. The list is closed."""
+    """The subject of a note. The list is closed."""
 
     NO_EFFECT = "no effect here"
     NO_ADDRESS = "no address"  # several workers that were told nowhere to meet
@@ -76,9 +76,9 @@ class Warned(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One thing to tell the user once, when the agent starts. about: an option or variable, as the user wrote it."""
+    """A note for the user when the agent starts."""
 
-    about: str
+    about: str  # an option or variable in the user's spelling
     word: Warned
     why: str
 
@@ -88,52 +88,44 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """Which streams are taken, the same for all processes or by local rank. A rank that is not named: none."""
+    """A choice of streams, for all processes or by local rank. Ranks not named have none."""
 
     every: Std = Std.NONE
     by_rank: tuple[tuple[int, Std], ...] | None = None
 
     def of(self, local_rank: int) -> Std:
-        """Of one process."""
+        """Return the chosen streams of one process."""
         return self.every if self.by_rank is None else dict(self.by_rank).get(local_rank, Std.NONE)
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What every process runs. python: the interpreter, "" for the agent's own. role: ROLE_NAME of the processes."""
+    """The command that every training process runs."""
 
     program: str = ""
     arguments: tuple[str, ...] = ()
     kind: Kind = Kind.SCRIPT
-    python: str = ""
-    role: str = "default"
+    python: str = ""  # the interpreter, "" for the agent's
+    role: str = "default"  # ROLE_NAME of the processes
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
-    """Where and under which name the members of a job find each other, and who decides among them.
+class RendezvousSettings:
+    """Says how the members of a job find each other, and what decides among them."""
 
-    run: id of the job, the same for all members; "" of one that is alone: it makes its own. host, port: where the first
-    coordinator listens; "" when only the arbiter's record tells, port 0 for any. is_host: this member is that first
-    coordinator, or is not; None: who finds the address to be its own. store_port: of a worker that is alone, where its
-    processes meet, 0 for any. wanted: how many workers the job has now, None
-    when nobody said. lease: namespace/name. round_dir: a folder that all members share. token_file: holds the job's
-    token, "" for none; insecure: other hosts are talked to without one.
-    """
-
-    run: str = "none"
+    run: str = "none"  # the job's id, the same for all members; "" for a single worker, which makes its own
     backend: Backend = Backend.STATIC
-    host: str = "127.0.0.1"
-    port: int = PORT
-    is_host: bool | None = None
-    store_port: int = 0
+    host: str = "127.0.0.1"  # where the first coordinator listens; "" if only the arbiter's record tells
+    port: int = PORT  # 0 for any
+    is_host: bool | None = None  # this member is the first coordinator; None: the one to which the address belongs
+    store_port: int = 0  # of a single worker: where its processes meet, 0 for any
     standalone: bool = False
-    wanted: int | None = None
-    arbiter: ArbiterKind = ArbiterKind.MAJORITY
-    lease: str = ""
-    round_dir: str = ""
-    token_file: str = ""
-    insecure: bool = False
+    wanted: int | None = None  # how many workers the job has now; None if unknown
+    arbiter: LockKind = LockKind.MAJORITY
+    lease: str = ""  # namespace/name
+    round_dir: str = ""  # a folder that all members share
+    token_file: str = ""  # a file with the job's token, "" for none
+    insecure: bool = False  # talk to other hosts without a token
 
     def __post_init__(self) -> None:
         for port in (self.port, self.store_port):
@@ -143,29 +135,24 @@ class Meeting:
             raise BadSettings(f"wanted is {self.wanted}: at least 1 worker is needed")
         if self.lease and (self.lease.count("/") != 1 or not all(self.lease.split("/"))):
             raise BadSettings(f"the lease is {self.lease!r}: it must be namespace/name")
-        if self.arbiter is ArbiterKind.LEASE and not self.lease:
+        if self.arbiter is LockKind.LEASE and not self.lease:
             raise BadSettings("the arbiter lease needs --lease namespace/name")
-        if self.arbiter is ArbiterKind.FILE and not self.round_dir:
+        if self.arbiter is LockKind.FILE and not self.round_dir:
             raise BadSettings("the arbiter file needs --round-dir, a folder that all workers share")
-        if not self.host and self.arbiter not in (ArbiterKind.LEASE, ArbiterKind.FILE):
+        if not self.host and self.arbiter not in (LockKind.LEASE, LockKind.FILE):
             raise BadSettings("no address to meet at: give --rdzv-endpoint, --lease or --round-dir")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Who this worker is and where it stands. "" and None: the shell finds out, or nobody knows.
+class PlaceSettings:
+    """Says who this worker is and where it runs. "" and None: found out later, or unknown."""
 
-    name: kept by the worker's replacement. host: the machine it runs on. address: where others reach it. path: switches
-    above the host from the root; path_file: a file that holds them, read when path is (). order: the worker's index
-    where the job numbers its workers. It is a hint: not every job gives each worker its own.
-    """
-
-    name: str = ""
-    host: str = ""
-    address: str = ""
-    path: tuple[str, ...] = ()
-    path_file: str = ""
-    order: int | None = None
+    name: str = ""  # its replacement keeps it
+    host: str = ""  # the machine
+    address: str = ""  # where others reach it
+    path: tuple[str, ...] = ()  # switches from the root to above the host
+    path_file: str = ""  # a file with the path, read if path is ()
+    order: int | None = None  # the worker's index if the job numbers its workers; a hint, since some jobs give it twice
 
     def __post_init__(self) -> None:
         if len(self.path) > MOST_PATH or not all(self.path):
@@ -178,16 +165,12 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """heartbeat_s: how often the two sides of a connection are heard. silence_s: after which one is given up.
+    """The intervals and limits of one agent, in seconds."""
 
-    drain_grace_s: between SIGTERM and the end, for the stop step, the save and the goodbye. shutdown_s: between a
-    process's SIGTERM and its SIGKILL.
-    """
-
-    heartbeat_s: float = 2.0
-    silence_s: float = 10.0
-    drain_grace_s: float = 25.0
-    shutdown_s: float = 30.0
+    heartbeat_s: float = 2.0  # between heartbeats of both sides of a connection
+    silence_s: float = 10.0  # after which a side is given up
+    drain_grace_s: float = 25.0  # from SIGTERM to the end: stop step, save and goodbye
+    shutdown_s: float = 30.0  # between a process's SIGTERM and its SIGKILL
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -203,63 +186,49 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """How processes begin. fork: from a parent that has imported preload; else each is a fresh interpreter.
+    """Says how processes are started."""
 
-    learn: from the second round on, the parent has also imported what the script did in its first.
-    numa: torch's name of a binding, "" for none. one_device: each process sees its own device alone, as number 0.
-    signals: names that the agent passes on to its processes.
-    """
-
-    fork: bool = True
+    fork: bool = True  # from a parent that has imported `preload`; else each is a fresh interpreter
     preload: tuple[str, ...] = ("torch",)
-    learn: bool = True
-    numa: str = ""
-    one_device: bool = False
-    signals: tuple[str, ...] = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
+    learn: bool = True  # from the second round on, the parent also imports what the script imported in the first
+    numa: str = ""  # torch's name of a binding, "" for none
+    one_device: bool = False  # each process sees only its own device, as number 0
+    signals: tuple[str, ...] = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")  # passed on to the processes
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where the words of processes and of the agent go. log_dir: "" for a temporary folder if one is needed.
+    """Says where the output of processes and of the agent goes."""
 
-    prefix: template before each line of a tee, "" for torchrun's own. local_ranks: who is shown on the console, () for
-    all. stdout_filters, stderr_filters: lines with one of these words go to a file of their own. metrics_port: None
-    for no metrics, 0 for any port. json: the agent's log is JSON, else text.
-    """
-
-    log_dir: str = ""
+    log_dir: str = ""  # "" for a temporary folder if one is needed
     redirects: Streams = Streams()
     tee: Streams = Streams()
-    prefix: str = ""
-    local_ranks: tuple[int, ...] = ()
-    stdout_filters: tuple[str, ...] = ()
-    stderr_filters: tuple[str, ...] = ()
-    metrics_port: int | None = None
-    json: bool = False
+    prefix: str = ""  # template before each line of a tee, "" for torchrun's
+    local_ranks: tuple[int, ...] = ()  # shown on the console, () for all
+    stdout_filters: tuple[str, ...] = ()  # lines with one of these words also go to a separate file
+    stderr_filters: tuple[str, ...] = ()  # lines with one of these words also go to a separate file
+    metrics_port: int | None = None  # None for no metrics, 0 for any port
+    json: bool = False  # the agent's log is JSON, else text
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All that one agent is told.
-
-    strategy: how the job trains, if told. explain: the agent only tells what it understood. heard: options and
-    variables as they were given. notes: what to tell the user once.
-    """
+    """All settings of one agent."""
 
     command: Command
-    terms: Terms = field(default_factory=Terms)
+    terms: ElasticSpec = field(default_factory=ElasticSpec)
     processes: int | Devices = 1
-    meeting: Meeting = Meeting()
-    place: Place = Place()
+    meeting: RendezvousSettings = RendezvousSettings()
+    place: PlaceSettings = PlaceSettings()
     timing: Timing = Timing()
     start: Start = Start()
     output: Output = Output()
-    checks: Checks = field(default_factory=Checks)
-    hangs: Hangs = field(default_factory=Hangs)
-    strategy: str = ""
-    explain: bool = False
-    heard: tuple[str, ...] = ()
-    notes: tuple[Note, ...] = ()
+    checks: NodeChecks = field(default_factory=NodeChecks)
+    hangs: HangPolicy = field(default_factory=HangPolicy)
+    strategy: str = ""  # how the job trains, "" if not told
+    explain: bool = False  # only print what was understood
+    heard: tuple[str, ...] = ()  # options and variables as given
+    notes: tuple[Note, ...] = ()  # for the user, once
 
     def __post_init__(self) -> None:
         if not self.command.program and not self.explain:

@@ -1,4 +1,4 @@
-"""The extender as a program: watches, the extender, and the two doors, wired and ended together."""
+"""Run the extender as a program: watches, verbs and the two ports, started and ended together."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from turnout.kube.errors import BadKubeconfig
 from turnout.scheduler_ext.errors import BadCertificate
 from turnout.scheduler_ext.server.event_recorder import DecisionEvents
 from turnout.scheduler_ext.server.extender import Extender
-from turnout.scheduler_ext.server.informers import Sight
+from turnout.scheduler_ext.server.informers import Informers
 from turnout.scheduler_ext.server.listeners import Front, Listen
 from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.server.tls import TlsFiles
@@ -33,7 +33,7 @@ LEAVE_S = 2.0  # between "not ready" and the end, so that a Service stops sendin
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run until SIGTERM or SIGINT; 0 then, 1 when it cannot start."""
+    """Run until SIGTERM or SIGINT; return 0 then, 1 when the program cannot start."""
     settings = extender_settings(argv)
     logs.setup(settings.log_level)
     try:
@@ -49,30 +49,33 @@ async def serve(settings: Settings, metrics: Metrics | None = None) -> None:
     clock, metrics = RealClock(), metrics or Metrics()
     async with await Client.open(settings.kubeconfig, settings.context) as client:
         events = EventRecorder(client, "turnout-extender", _instance(), clock=clock)
-        teller = DecisionEvents(events, settings.configmap, clock)
-        view = Extender(settings.rules(), clock, metrics, teller.tell)
-        sight = Sight(view, client, settings.configmap, clock, random.Random(), settings.confirm_large_changes)
-        metrics.pass_through(sight.reflectors.items, clock)
+        decision_events = DecisionEvents(events, settings.configmap, clock)
+        view = Extender(settings.rules(), clock, metrics, decision_events.tell)
+        informers = Informers(view, client, settings.configmap, clock, random.Random(), settings.confirm_large_changes)
+        metrics.pass_through(informers.reflectors.items, clock)
         async with Front(view, metrics, _listen(settings)) as front:
             log.info("listening", extra={"port": front.port, "health_port": front.health_port})
             if settings.port_file is not None:
                 _write(settings, front.port)
-            await run_until_told(sight, events, front, clock)
+            await run_until_told(informers, events, decision_events, front, clock)
 
 
-async def run_until_told(sight: Sight, events: EventRecorder, front: Front, clock: Clock) -> None:
-    """Do all of it until SIGTERM or SIGINT. Raises what the first part of it fails with: nothing dies in silence."""
+async def run_until_told(
+    informers: Informers, events: EventRecorder, decision_events: DecisionEvents, front: Front, clock: Clock
+) -> None:
+    """Run every part until SIGTERM or SIGINT. Raises the error of the first part that fails."""
 
     async def leave() -> None:
         front.leave()
         await clock.sleep(LEAVE_S)
 
-    await until_told(sight.run(), events.run(), may_end=(front.follow(clock), _settle(sight)), leave=leave)
+    may_end = (front.follow(clock), _settle(informers))
+    await until_told(informers.run(), events.run(), decision_events.run(), may_end=may_end, leave=leave)
 
 
-async def _settle(sight: Sight) -> None:
-    """Once everything is seen, what is there stays: keep the collector from walking it in every request."""
-    await sight.synced()
+async def _settle(informers: Informers) -> None:
+    """Once everything is seen, exclude the existing objects from garbage collection, which would slow requests down."""
+    await informers.synced()
     log.info("synced")
     gc.collect()
     gc.freeze()

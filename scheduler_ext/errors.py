@@ -1,4 +1,4 @@
-"""What can go wrong in the extender, one class per thing a caller can do about it."""
+"""Define the errors of the extender: one class for each thing that a caller can do about it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class BadRequest(ExtenderError):
 
 
 class BadCertificate(ExtenderError):
-    """A certificate, key or CA that cannot serve. Keep the one in use; without one, do not start."""
+    """A certificate, key or CA that cannot be used. Keep the one in use; without one, do not start."""
 
     def __init__(self, fault: str) -> None:
         super().__init__(fault)

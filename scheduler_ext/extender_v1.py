@@ -1,7 +1,8 @@
-"""extender/v1 as kube-scheduler and koord-scheduler speak it: bytes to questions, answers to bytes.
+"""Translate extender/v1 as kube-scheduler and koord-scheduler speak it: bytes to requests, answers to bytes.
 
-An answer is bounded by its request whatever the extender says: only names that were given, each once, short messages,
-at most twice the request and 1 KiB. What to answer is settled in verbs.py.
+The size of an answer is bounded by its request, whatever the extender says. It holds only names from the request, each
+once, and short messages: at most twice the request and 1 KiB. verbs.py decides what to answer.
+
 Source: docs/facts/extender.md 1.1, 1.5, 1.6; kube-scheduler extender/v1 types.go
 """
 
@@ -29,18 +30,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Args:
-    """ExtenderArgs. given: the JSON of NodeNames or Nodes, as it came. nodes: each node's JSON, if Nodes came."""
+    """A decoded ExtenderArgs."""
 
     pod: Pod
     names: Sequence[str]
-    given: bytes
+    given: bytes  # the JSON of NodeNames or Nodes, as it came
     size_bytes: int
-    nodes: Sequence[msgspec.Raw] | None = None
+    nodes: Sequence[msgspec.Raw] | None = None  # the JSON of each node, if Nodes came
 
 
 @dataclass(frozen=True, slots=True)
 class PreemptArgs:
-    """ExtenderPreemptionArgs: only the victims' UIDs are read of either form."""
+    """A decoded ExtenderPreemptionArgs. Only the UIDs of the victims are read, in both forms of the request."""
 
     pod: Pod
     victims: Mapping[str, Victims]
@@ -57,7 +58,7 @@ class _Object(msgspec.Struct):
 
 
 class _Priority(msgspec.Struct, rename="pascal", gc=False):
-    """HostPriority."""
+    """One HostPriority."""
 
     host: str
     score: int
@@ -76,7 +77,7 @@ _PLACE = re.compile(r"at `([^`]*)`")
 
 
 def decode_args(body: bytes) -> Args:
-    """Read the body of filter or prioritize. Raises BadRequest, which names the fault and quotes nothing."""
+    """Decode the body of filter or prioritize. Raises BadRequest, which names the fault and quotes nothing."""
     fields = _outer(body)
     pod = _pod(fields)
     if (given := fields.get("nodenames")) is not None:
@@ -94,7 +95,7 @@ def decode_args(body: bytes) -> Args:
 
 
 def decode_preempt(body: bytes) -> PreemptArgs:
-    """Read the body of preempt, of either form. Raises BadRequest."""
+    """Decode the body of preempt, in either form. Raises BadRequest."""
     fields = _outer(body)
     pod = _pod(fields)
     for key, what in (
@@ -108,7 +109,10 @@ def decode_preempt(body: bytes) -> PreemptArgs:
 
 
 def encode_filter(args: Args, answer: Answer) -> bytes:
-    """Write an ExtenderFilterResult in the form of the request. Where nothing was narrowed its own list goes back."""
+    """Encode an ExtenderFilterResult in the form of the request.
+
+    If nothing was narrowed, the request's own list goes back.
+    """
     if answer.all_kept:
         return _filter_result(args, args.given, b"null", b"null")
     asked = _asked(args, [*answer.kept, *answer.no_room, *answer.forbidden])
@@ -129,7 +133,7 @@ def encode_filter(args: Args, answer: Answer) -> bytes:
 
 
 def encode_prioritize(args: Args, scores: Collection[tuple[str, int]]) -> bytes:
-    """Write a HostPriorityList: 1..10 for the names asked about; zeros are left out, since they add nothing."""
+    """Encode a HostPriorityList with scores 1..10 for names of the request; zeros are left out."""
     asked = _asked(args, [host for host, _ in scores])
     kept = {host: min(MAX_SCORE, score) for host, score in scores if score > 0 and host in asked}
     room = 2 * args.size_bytes + 1024
@@ -142,7 +146,7 @@ def encode_prioritize(args: Args, scores: Collection[tuple[str, int]]) -> bytes:
 
 
 def encode_preempt(args: PreemptArgs, chosen: Mapping[str, Victims]) -> bytes:
-    """Write an ExtenderPreemptionResult: nodes and victims out of the request alone, at least one victim a node."""
+    """Encode an ExtenderPreemptionResult: only nodes and victims of the request, at least one victim per node."""
     result = {}
     for node, victims in chosen.items():
         asked = args.victims.get(node)
@@ -156,12 +160,12 @@ def encode_preempt(args: PreemptArgs, chosen: Mapping[str, Victims]) -> bytes:
 
 
 def encode_error(reason: str) -> bytes:
-    """Write a short refusal. kube-scheduler reads the status alone; the text is for a person."""
+    """Encode a short refusal. kube-scheduler reads the status alone; the text is for a person."""
     return b'{"Error":%b}' % msgspec.json.encode(clip(reason, MAX_MESSAGE_BYTES))
 
 
 def clip(text: str, limit_bytes: int) -> str:
-    """Make a message safe and short: as JSON it takes `limit_bytes` and its quotes at most."""
+    """Make a message safe and short: as JSON it takes at most `limit_bytes` and two quotes."""
     plain = text.replace('"', "'").replace("\\", "/").encode("utf-8", "replace")
     if len(plain) > limit_bytes:
         plain = plain[:limit_bytes]
@@ -171,7 +175,10 @@ def clip(text: str, limit_bytes: int) -> str:
 
 
 def _outer(body: bytes) -> dict[str, bytes]:
-    """Split the outer object: names in lower case (Go folds case too), nulls left out, each at most once."""
+    """Split the outer object into its fields. Raises BadRequest for a field that is given twice.
+
+    Names become lower case, since Go ignores case, too. Fields that are null are left out.
+    """
     if not body.isascii():
         try:
             body.decode("utf-8")
@@ -198,7 +205,7 @@ def _outer(body: bytes) -> dict[str, bytes]:
 
 
 def _read(decoder: msgspec.json.Decoder[T], raw: bytes | msgspec.Raw, what: str) -> T:
-    """Decode, or say what is wrong and where without quoting any of it."""
+    """Decode a value. Raises BadRequest, which says what is wrong and where, and quotes nothing."""
     try:
         return decoder.decode(raw)
     except RecursionError:
@@ -217,7 +224,7 @@ def _pod(fields: Mapping[str, bytes]) -> Pod:
 
 
 def _folded(raw: bytes | msgspec.Raw, what: str) -> dict[str, msgspec.Raw]:
-    """An inner object, its names in lower case; of equal names the last counts, as in Go."""
+    """Decode an inner object with names in lower case. Of equal names the last one counts, as in Go."""
     return {key.lower(): value for key, value in _read(_FIELDS, raw, what).items() if bytes(value) != b"null"}
 
 
@@ -229,13 +236,13 @@ def _victims(raw: msgspec.Raw, what: str) -> Victims:
 
 
 def _uid(raw: msgspec.Raw, what: str) -> str:
-    """The UID of a MetaPod, or of a whole pod."""
+    """Return the UID of a MetaPod, or of a whole pod."""
     fields = _folded(raw, what)
     return _read(_TEXT, fields["uid"], what) if "uid" in fields else _read(_OBJECT, raw, what).metadata.uid
 
 
 def _asked(args: Args, named: Collection[str]) -> Collection[str]:
-    """Of these names, those that the request holds."""
+    """Return those of some names that the request holds."""
     if len(named) <= FEW:
         return [name for name in named if name in args.names]
     return set(named).intersection(args.names)

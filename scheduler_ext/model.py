@@ -1,6 +1,6 @@
-"""The nouns of the extender: what the wire asks of it and what it says back.
+"""The values of the extender: the requests of its HTTP handlers and its answers.
 
-The wire is in extender_v1.py, the thinking in verbs.py.
+extender_v1.py translates them to JSON; verbs.py decides.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from turnout.topology.sources.accept import MapOutcome
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What filter says of the nodes it was asked about."""
+    """The answer to filter about the nodes in its request."""
 
     kept: Sequence[str]  # in the order asked; names only from the request
     no_room: Mapping[str, str] = field(default_factory=dict)  # name -> why; preemption may try these
@@ -35,7 +35,7 @@ class Victims:
 
 
 class Word(Enum):
-    """What the extender has to say besides an answer: one word in log, metric, Event and test."""
+    """A fact to report besides an answer. Log, metric, Event and test use the same word."""
 
     NO_MAP = "NoMap"
     NO_ROOM = "NoRoom"
@@ -55,44 +55,43 @@ class Word(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something to tell about a pod. uid "" when no pod is meant. detail: at most 500 characters."""
+    """A fact to report about a pod, or about the map when no pod is meant."""
 
     word: Word
     namespace: str = ""
     name: str = ""
-    uid: str = ""
-    detail: str = ""
+    uid: str = ""  # "" when no pod is meant
+    detail: str = ""  # at most 500 characters
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The admin's choices. hold_incomplete: refuse members until their gang's min exists; off beside a real gang
-    scheduler. leaf_only: only membership of the leaf switch counts (DL-104). gpu_resources: what counts as a GPU."""
+    """The choices of the admin."""
 
-    hold_incomplete: bool = False
-    leaf_only: bool = False
-    gpu_resources: tuple[str, ...] = GPU_RESOURCES
+    hold_incomplete: bool = False  # refuse members until their gang's min exists; off beside a real gang scheduler
+    leaf_only: bool = False  # only membership of the leaf switch counts (DL-104)
+    gpu_resources: tuple[str, ...] = GPU_RESOURCES  # names of the resources that count as a GPU
 
 
 class ExtenderVerbs(Protocol):
-    """What the HTTP rim asks. Synchronous: one request sees one world."""
+    """The interface that the HTTP handlers call. Its methods never wait: one request sees one state of the cluster."""
 
     def filter(self, pod: Pod, names: Sequence[str]) -> Answer:
-        """Say which of the named nodes the pod may go to."""
+        """Return which of the named nodes the pod may go to, and why not to the others."""
         ...
 
     def prioritize(self, pod: Pod, names: Sequence[str]) -> Sequence[tuple[str, int]]:
-        """Score the named nodes, 1..10; those that would get 0 are left out."""
+        """Score the named nodes 1..10. Nodes that would get 0 are left out."""
         ...
 
     def preempt(self, pod: Pod, victims: Mapping[str, Victims]) -> Mapping[str, Victims]:
-        """Say which of the nodes offered for preemption, and which of their victims, help the pod."""
+        """Return which of the nodes offered for preemption, and which of their victims, help the pod."""
         ...
 
     def unready(self) -> str | None:
-        """Say why no answer can be given yet; None when it can."""
+        """Say why no answer can be given yet; None when answers can be given."""
         ...
 
     def describe(self) -> dict[str, Any]:
-        """Tell the current world for a person: JSON types only."""
+        """Describe the current state for a person, in JSON types only."""
         ...

@@ -1,7 +1,8 @@
-"""The nominator as a program: plans ahead and writes status.nominatedNodeName while it holds its Lease.
+"""Run the nominator: plan ahead and write status.nominatedNodeName while this process holds its Lease.
 
-A Deployment, an account and a Lease of its own; the extender stays without write rights. Filter and prioritize of the
-extender remain the net under it. With --annotate-switch-path it also leaves on bound pods where they stand.
+The nominator has a Deployment, an account and a Lease of its own, so the extender needs no right to write. The
+extender's filter and prioritize still answer for every pod. With --annotate-switch-path the nominator also writes on
+bound pods which switches are above them.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from turnout.scheduler_ext.model import Notice, Rules
 from turnout.scheduler_ext.planner.nominate import Nominating
 from turnout.scheduler_ext.server.extender import Extender
 from turnout.scheduler_ext.server.health import Health
-from turnout.scheduler_ext.server.informers import Sight
+from turnout.scheduler_ext.server.informers import Informers
 from turnout.scheduler_ext.server.listeners import bind
 from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.server.nomination_writer import Nominator
@@ -41,17 +42,16 @@ log = logging.getLogger("turnout.nominator")
 
 @dataclass(frozen=True, slots=True)
 class NominatorSettings:
-    """lease: namespace/name. scheduler_name: whose pods are nominated. annotate_switch_path: bound pods of gangs are
-    told the switches above them."""
+    """The settings of the nominator."""
 
     kubeconfig: str | None = None
     context: str | None = None
     configmap: str = "turnout-system/node-topology-config"
     metrics_bind: str = "127.0.0.1:9091"
-    lease: str = "turnout-system/turnout-nominator"
-    scheduler_name: tuple[str, ...] = ("default-scheduler",)
+    lease: str = "turnout-system/turnout-nominator"  # namespace/name
+    scheduler_name: tuple[str, ...] = ("default-scheduler",)  # the schedulers whose pods are nominated
     expire_s: float = 60.0
-    annotate_switch_path: bool = False
+    annotate_switch_path: bool = False  # bound pods of gangs get the path of the switches above them as an annotation
     hold_incomplete_gangs: bool = False
     confirm_large_changes: bool = False
     asw_only: bool = False
@@ -66,13 +66,13 @@ class NominatorSettings:
         address(self.metrics_bind, "--metrics-bind")
 
     def choices(self) -> Nominating:
-        """What of it decides on nominations."""
+        """Return the settings that decide on nominations."""
         rules = Rules(self.hold_incomplete_gangs, self.asw_only, self.gpu_resource)
         return Nominating(rules, frozenset(self.scheduler_name), self.expire_s)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run until SIGTERM or SIGINT; 0 then, 1 when it cannot start."""
+    """Run until SIGTERM or SIGINT; return 0 then, 1 when the program cannot start."""
     settings = _settings(argv)
     logs.setup(settings.log_level)
     try:
@@ -84,13 +84,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def serve(settings: NominatorSettings) -> None:
-    """Watch always, write while leading, until the process is told to end."""
+    """Watch always and write while leading, until the process is told to end."""
     clock, metrics = RealClock(), Metrics()
     async with await Client.open(settings.kubeconfig, settings.context) as client:
         choices = settings.choices()
         view = Extender(choices.rules, clock, metrics, _tell)
-        sight = Sight(view, client, settings.configmap, clock, random.Random(), settings.confirm_large_changes)
-        metrics.pass_through(sight.reflectors.items, clock)
+        informers = Informers(view, client, settings.configmap, clock, random.Random(), settings.confirm_large_changes)
+        metrics.pass_through(informers.reflectors.items, clock)
         namespace, _, name = settings.lease.partition("/")
         elector = Elector(client, namespace, name, _identity(), clock=clock, rng=random.Random())
         works = [Nominator(view, client, choices, clock, metrics.registry, lambda: elector.leading).run]
@@ -100,22 +100,25 @@ async def serve(settings: NominatorSettings) -> None:
         with bind(*address(settings.metrics_bind, "--metrics-bind")) as listening:
             await server.listen(listening)
             try:
-                await until_told(sight.run(), lead(elector, sight.synced, lambda: together(*works)))
+                await until_told(informers.run(), lead(elector, informers.synced, lambda: together(*works)))
             finally:
                 await server.close()
 
 
 async def clear(kubeconfig: str | None, context: str | None) -> int:
-    """Take back every nomination of ours in the cluster, whoever leads; how many there were."""
+    """Take back every nomination of ours in the cluster, and return how many there were.
+
+    It does so even when another process leads.
+    """
     clock, metrics = RealClock(), Metrics()
     async with await Client.open(kubeconfig, context) as client:
         settings = NominatorSettings()
         view = Extender(settings.choices().rules, clock, metrics, _tell)
-        sight = Sight(view, client, settings.configmap, clock, random.Random())
+        informers = Informers(view, client, settings.configmap, clock, random.Random())
         nominator = Nominator(view, client, settings.choices(), clock, metrics.registry, lambda: True)
-        watching = asyncio.create_task(sight.run())
+        watching = asyncio.create_task(informers.run())
         try:
-            await sight.synced()
+            await informers.synced()
             return await nominator.clear()
         finally:
             watching.cancel()
@@ -144,7 +147,7 @@ def _settings(argv: Sequence[str] | None) -> NominatorSettings:
 
 
 def _tell(notice: Notice) -> None:
-    """The extender writes the Events; here they would come twice."""
+    """Write a notice to the debug log only. The extender writes the Events; here they would come twice."""
     log.debug("told", extra={"reason": notice.word.value, "detail": notice.detail})
 
 

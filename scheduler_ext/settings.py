@@ -1,4 +1,4 @@
-"""What an admin can set, for the extender and the nominator: defaults in sight, checked when built."""
+"""The settings of the extender and the nominator, with their defaults, checked when they are built."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from turnout.scheduler_ext.model import Rules
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Of the extender. bind, metrics_bind: host:port, port 0 takes a free one. configmap: namespace/name."""
+    """The settings of the extender."""
 
     kubeconfig: str | None = None
     context: str | None = None
-    configmap: str = "turnout-system/node-topology-config"
-    bind: str = "127.0.0.1:9443"
-    metrics_bind: str = "127.0.0.1:9090"
+    configmap: str = "turnout-system/node-topology-config"  # namespace/name
+    bind: str = "127.0.0.1:9443"  # host:port; port 0 takes a free one
+    metrics_bind: str = "127.0.0.1:9090"  # host:port; port 0 takes a free one
     tls_cert: Path | None = None
     tls_key: Path | None = None
     client_ca: Path | None = None
@@ -41,12 +41,12 @@ class Settings:
         address(self.metrics_bind, "--metrics-bind")
 
     def rules(self) -> Rules:
-        """What of it decides on placements."""
+        """Return the settings that decide on placements."""
         return Rules(self.hold_incomplete_gangs, self.asw_only, self.gpu_resource)
 
 
 def extender_settings(argv: Sequence[str] | None) -> Settings:
-    """Read the command line of the extender. Ends the program with code 2 on a bad one."""
+    """Read the command line of the extender. A bad command line ends the program with code 2."""
     default = Settings()
     parser = argparse.ArgumentParser(
         prog="turnout-extender", description="Tell kube-scheduler which nodes keep a gang under the fewest switches."
@@ -61,7 +61,7 @@ def extender_settings(argv: Sequence[str] | None) -> Settings:
 
 
 def add_common(parser: argparse.ArgumentParser, configmap: str, metrics_bind: str) -> None:
-    """Flags that the extender and the nominator share."""
+    """Add the flags that the extender and the nominator share."""
     parser.add_argument("--kubeconfig", help="path; else in-cluster, else the user's own")
     parser.add_argument("--context", help="of the kubeconfig")
     parser.add_argument("--configmap", default=configmap, help="namespace/name of the topology (%(default)s)")

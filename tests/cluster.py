@@ -164,7 +164,7 @@ def namespace(name):
 
 
 def bound(count):
-    """Ask of a list of pods: are `count` of them on nodes? Gives {pod: node} then."""
+    """Return a question to a list of pods, answered {pod: node} once `count` of them are on nodes."""
 
     def seen(pods):
         placed = {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in pods if pod["spec"].get("nodeName")}
@@ -174,12 +174,12 @@ def bound(count):
 
 
 def in_phase(phase, count):
-    """Ask of a list of pods: are `count` of them in a phase?"""
+    """Return a question to a list of pods: True if `count` of them are in a phase."""
     return lambda pods: sum(pod.get("status", {}).get("phase") == phase for pod in pods) >= count
 
 
 def unschedulable(count):
-    """Ask of a list of pods: has the scheduler refused `count` of them? Gives {pod: message} then."""
+    """Return a question to a list of pods, answered {pod: message} once the scheduler has refused `count` of them."""
 
     def seen(pods):
         told = {

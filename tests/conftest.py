@@ -9,7 +9,7 @@ from hypothesis import settings
 
 from tests.support import dealing, not_run
 from tests.support.dealing import pytest_xdist_make_scheduler  # noqa: F401  a hook
-from tests.support.left import keepers_end_with_their_module  # noqa: F401  a fixture
+from tests.support.left import daemons_end_with_their_module  # noqa: F401  a fixture
 from tests.support.not_run import pytest_report_header, pytest_sessionfinish, pytest_terminal_summary  # noqa: F401  hooks
 from tests.support.planes import control_plane, idle_planes, make_control_plane, module_plane  # noqa: F401  fixtures
 

@@ -1,5 +1,9 @@
 """The house is built as planned, and a house that is not would be told: each rule meets a planted violation."""
 
+import shutil
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 from textwrap import dedent
 
@@ -9,6 +13,8 @@ from hack.lint.architecture import FLOORS, faults, house
 from hack.lint.source_tree import BESIDE, PACKAGE
 
 ROOT = Path(__file__).resolve().parents[1]
+LINTER = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+CONTRACTS = {each["id"]: each["name"] for each in LINTER["contracts"]}
 
 
 def plant(root, files):
@@ -40,65 +46,152 @@ def test_the_import_package_has_a_link_to_each_room_and_nothing_of_its_own_but_w
     assert files == {"__init__.py", "py.typed"}
 
 
+def broken(root, files):
+    """Say which contracts of pyproject.toml a tree breaks that has an empty room for each floor, and these files."""
+    rooms = {f"{room}/__init__.py": "" for room in (*FLOORS, "hack", PACKAGE)}
+    plant(root, rooms | files)
+    for room in FLOORS:
+        (root / PACKAGE / room).symlink_to(Path("..", room))
+    shutil.copy(ROOT / "pyproject.toml", root)
+    program = Path(sys.executable).with_name("lint-imports")
+    done = subprocess.run([program, "--no-cache", "--no-logo"], cwd=root, capture_output=True, text=True, timeout=60)
+    found = {contract for contract, name in CONTRACTS.items() if f"{name} BROKEN" in done.stdout}
+    assert (done.returncode != 0) is bool(found), done.stdout + done.stderr
+    return found
+
+
+def test_the_contracts_of_imports_have_the_floors_of_the_plan():
+    (layers,) = [each["layers"] for each in LINTER["contracts"] if each["id"] == "floors"]
+    floors = [{*layer.split(" | ")} for layer in reversed(layers)]
+    assert floors == [{room for room, at in FLOORS.items() if at == floor} for floor in range(len(floors))]
+    (whole,) = [each["forbidden_modules"] for each in LINTER["contracts"] if each["id"] == "whole-names"]
+    assert whole == sorted(FLOORS)
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "contract"),
+    [
+        pytest.param("topology/a.py", "import turnout.kube", "floors", id="the map does not know the wire"),
+        pytest.param("kube/a.py", "from turnout.topology import model", "floors", id="the wire does not know the map"),
+        pytest.param("topology/a.py", "import turnout.jobs", "floors", id="nobody looks upwards"),
+        pytest.param("jobs/a.py", "from turnout import launcher", "floors", id="jobs and the launcher are strangers"),
+        pytest.param(
+            "scheduler_ext/a.py", "import turnout.autoscaler", "floors", id="the extender never imports the autoscaler"
+        ),
+        pytest.param(
+            "autoscaler/a.py", "import turnout.scheduler_ext", "floors", id="the autoscaler never imports the extender"
+        ),
+        pytest.param(
+            "simulator/a.py",
+            "def f():\n from turnout import cli",
+            "floors",
+            id="the simulator does not know the command",
+        ),
+        pytest.param(
+            "cli/a.py", "def f():\n from tests import world", "beside", id="nobody imports tests, even lazily"
+        ),
+        pytest.param("kube/client/a.py", "import hack.bench", "beside", id="nobody imports hack, even a room for I/O"),
+        pytest.param("hack/a.py", "import tests.world", "hack", id="hack does not import tests"),
+        pytest.param("jobs/a.py", "import topology.plan", "whole-names", id="a room by less than its whole name"),
+        pytest.param("hack/a.py", "from kube import x", "whole-names", id="hack, too, uses whole names"),
+        pytest.param("apart/__init__.py", "", "floors", id="a room on no floor"),
+    ],
+)
+def test_an_import_that_points_up_or_sideways_breaks_a_contract(tmp_path, path, text, contract):
+    files = {path: text, "kube/client/__init__.py": "", "topology/model.py": "", "hack/bench.py": ""}
+    if path.startswith("apart/"):
+        (tmp_path / PACKAGE).mkdir()
+        (tmp_path / PACKAGE / "apart").symlink_to(Path("..", "apart"))
+    assert broken(tmp_path, files) == {contract}
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        pytest.param({"p/a.py": "from turnout.kube.q import b", "q/b.py": ""}, set(), id="one way"),
+        pytest.param(
+            {
+                "p/a.py": "import turnout.kube.q.b",
+                "q/b.py": "",
+                "q/c.py": "def f():\n import turnout.kube.p.d",
+                "p/d.py": "",
+            },
+            {"rooms"},
+            id="both ways, by other modules and lazily",
+        ),
+        pytest.param(
+            {
+                "p/a.py": "import turnout.kube.q.b",
+                "q/b.py": "import turnout.kube.m",
+                "m.py": "import turnout.kube.p.d",
+                "p/d.py": "",
+            },
+            {"rooms"},
+            id="a way round by a module",
+        ),
+        pytest.param(
+            {"p/x/a.py": "import turnout.kube.p.y.b", "p/y/b.py": "import turnout.kube.p.x.c", "p/x/c.py": ""},
+            {"rooms"},
+            id="two rooms of a room",
+        ),
+    ],
+)
+def test_no_two_rooms_of_a_package_import_each_other(tmp_path, files, found):
+    rooms = {f"kube/{path.rsplit('/', 1)[0]}/__init__.py": "" for path in files if "/" in path} | {
+        "kube/p/__init__.py": ""
+    }
+    assert broken(tmp_path, rooms | {f"kube/{path}": text for path, text in files.items()}) == found
+
+
+def test_imports_that_point_down_break_no_contract(tmp_path):
+    files = {
+        "scheduler_ext/a.py": "import turnout.topology.plan, turnout.kube.objects, turnout.jobs",
+        "topology/plan.py": "from . import b\nfrom .sources import c",
+        "topology/b.py": "",
+        "topology/sources/__init__.py": "",
+        "topology/sources/c.py": "",
+        "kube/objects.py": "",
+        "launcher/a.py": "import turnout.topology.b",
+        "hack/a.py": "import turnout.cli, turnout.kube.objects",
+    }
+    assert broken(tmp_path, files) == set()
+
+
 @pytest.mark.parametrize(
     ("path", "text"),
     [
-        pytest.param("topology/a.py", "import turnout.kube", id="the map does not know the wire"),
-        pytest.param("kube/a.py", "from turnout.topology.model import Host", id="the wire does not know the map"),
-        pytest.param("topology/a.py", "import turnout.jobs.gang", id="nobody looks upwards"),
-        pytest.param("jobs/a.py", "from turnout.launcher import agent", id="jobs and the launcher are strangers"),
         pytest.param(
-            "scheduler_ext/a.py", "import turnout.autoscaler.decide", id="the extender never imports the autoscaler"
+            "topology/a.py", "f('')\ng = lambda: import_module('turnout.kube.client.api_client')", id="sideways"
         ),
-        pytest.param(
-            "autoscaler/a.py",
-            "import turnout.scheduler_ext.planner.plan_cache",
-            id="the autoscaler never imports the extender",
-        ),
-        pytest.param("simulator/a.py", "from turnout.cli import tables", id="the simulator does not know the command"),
-        pytest.param("cli/a.py", "def f():\n from tests import world", id="nobody imports tests, even lazily"),
-        pytest.param("kube/client/a.py", "import hack.bench", id="nobody imports hack, even a room for I/O"),
-        pytest.param("hack/a.py", "import tests.world", id="hack does not import tests"),
-        pytest.param(
-            "topology/a.py", "f('')\ng = lambda: import_module('turnout.kube.client.api_client')", id="nor by name"
-        ),
-        pytest.param(
-            "launcher/a.py", "def f():\n    import turnout.kube.client.lease", id="the launcher's pure part, kube"
-        ),
-        pytest.param("launcher/shell/a.py", "import turnout.kube.client.lease", id="the launcher's I/O, kube at once"),
+        pytest.param("kube/a.py", "__import__('turnout.cli')", id="upwards"),
+        pytest.param("cli/a.py", "import_module('hack.bench')", id="what stands beside"),
+        pytest.param("jobs/a.py", "import_module('topology.plan')", id="by less than the whole name"),
     ],
 )
-def test_an_import_that_points_up_or_sideways_is_told(tmp_path, path, text):
+def test_an_import_by_a_string_keeps_the_floors(tmp_path, path, text):
     assert [(rule, at) for rule, at, _ in told(tmp_path, {path: text})] == [("floor", path)]
 
 
-@pytest.mark.parametrize("path", ["jobs/a.py", "hack/a.py", "tests/a.py"])
-def test_a_room_is_imported_from_the_package_since_a_user_may_have_a_folder_of_its_name(tmp_path, path):
-    faults_ = faults(plant(tmp_path, {path: "import topology.plan"}))
-    assert [(each.rule, each.text) for each in faults_] == [
-        ("floor", "topology.plan is imported as turnout.topology.plan")
-    ]
-
-
 @pytest.mark.parametrize(
     ("path", "text"),
     [
-        pytest.param(
-            "scheduler_ext/a.py",
-            "import turnout.topology.plan, turnout.kube.objects, turnout.jobs.gang",
-            id="downwards",
-        ),
-        pytest.param(
-            "launcher/shell/a.py", "def f():\n    import turnout.kube.client.lease", id="the launcher's I/O, lazily"
-        ),
-        pytest.param("launcher/a.py", "import turnout.topology.rank_order", id="the launcher and rank order"),
-        pytest.param("hack/a.py", "import turnout.cli, turnout.kube.client.api_client", id="hack imports any floor"),
-        pytest.param("tests/a.py", "import hack.bench, turnout.cli, tests.b", id="tests import anything"),
-        pytest.param("topology/a.py", "from . import b\nfrom .sources import c", id="inside the package, relatively"),
+        pytest.param("launcher/a.py", "def f():\n    import turnout.kube.client.lease", id="its pure part"),
+        pytest.param("launcher/event_log.py", "import turnout.kube.client.lease", id="its I/O, at once"),
+        pytest.param("launcher/event_log.py", "import_module('turnout.kube.client.lease')", id="its I/O, by a string"),
     ],
 )
-def test_an_import_that_points_down_is_fine(tmp_path, path, text):
-    assert told(tmp_path, {path: text}) == []
+def test_only_the_launchers_io_imports_kube_and_lazily(tmp_path, path, text):
+    assert [(rule, at) for rule, at, _ in told(tmp_path, {path: text})] == [("floor", path)]
+    lazily = "def f():\n    import turnout.kube.client.lease"
+    assert told(tmp_path, {path: "", "launcher/event_log.py": lazily}) == []
+
+
+def test_tests_import_a_room_from_the_package_since_a_user_may_have_a_folder_of_its_name(tmp_path):
+    faults_ = faults(plant(tmp_path, {"tests/a.py": "import topology.plan"}))
+    assert [(each.rule, each.text) for each in faults_] == [
+        ("floor", "topology.plan is imported as turnout.topology.plan")
+    ]
+    assert told(tmp_path, {"tests/a.py": "import hack.bench, turnout.cli, tests.b"}) == []
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The papers are true: links lead somewhere, doors and flags exist, words and metrics are those of the code."""
+"""The papers are true: links lead somewhere, targets and flags exist, words and metrics are those of the code."""
 
 import ast
 import difflib
@@ -21,7 +21,7 @@ from turnout.autoscaler.model import Reason as Lent
 from turnout.autoscaler.node_faults.model import Word as OfNode
 from turnout.kube import labels
 from turnout.kube.client.clock import RealClock
-from turnout.launcher.shell.metrics import Metrics as Launched
+from turnout.launcher.agent.metrics import Metrics as Launched
 from turnout.scheduler_ext.model import Word
 from turnout.scheduler_ext.planner.nominate import Why
 from turnout.scheduler_ext.server.metrics import Metrics
@@ -32,16 +32,16 @@ from turnout.topology import configmap_keys, parse
 from turnout.topology.configmap_keys import CONFIRM
 
 ROOT = Path(__file__).resolve().parents[1]
-PAPERS = sorted(
+PAGES = sorted(
     [*ROOT.glob("*.md"), *(page for room in ("docs", "deploy", "examples") for page in ROOT.glob(f"{room}/**/*.md"))]
 )
-BY_NAME = {paper.relative_to(ROOT).as_posix(): paper for paper in PAPERS}
-EVERY_PAPER = pytest.mark.parametrize("paper", PAPERS, ids=list(BY_NAME))
+BY_NAME = {paper.relative_to(ROOT).as_posix(): paper for paper in PAGES}
+EVERY_PAGE = pytest.mark.parametrize("paper", PAGES, ids=list(BY_NAME))
 # These quote the commands, flags and files of guides and of other projects.
 OWN = {name: paper for name, paper in BY_NAME.items() if not name.startswith(("docs/contract.md", "docs/facts/"))}
-EVERY_PAPER_OF_OWN_WORDS = pytest.mark.parametrize("paper", OWN.values(), ids=list(OWN))
+EVERY_PAGE_OF_OWN_WORDS = pytest.mark.parametrize("paper", OWN.values(), ids=list(OWN))
 
-YARDS = {kubelet.RUNS_FOR, kubelet.EXIT_CODE, kubelet.IGNORES_TERM}
+OF_PODS = {kubelet.RUNS_FOR, kubelet.EXIT_CODE, kubelet.IGNORES_TERM}
 ELSEWHERE = {"venv", "pip", "pytest"}  # modules that are not ours, as `python -m` names them
 # of our bench and CLI, of helm, kube-scheduler and kubectl
 OTHER_PROGRAMS_FLAGS = {
@@ -56,7 +56,7 @@ def text(name):
 
 
 def code(page):
-    """What a reader may type or look up: fenced blocks and code spans."""
+    """Give what a reader may type or look up: fenced blocks and code spans."""
     fences = re.findall(r"^```[a-z]*\n(.*?)^```", page, re.M | re.S)
     rest = re.sub(r"^```.*?^```", "", page, flags=re.M | re.S)
     return "\n".join([*fences, *re.findall(r"`([^`\n]+)`", rest)])
@@ -91,7 +91,7 @@ def flags(words):
     return set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", words))
 
 
-@EVERY_PAPER
+@EVERY_PAGE
 def test_every_link_leads_somewhere(paper):
     page = paper.read_text()
     dead = []
@@ -105,11 +105,11 @@ def test_every_link_leads_somewhere(paper):
     assert dead == []
 
 
-@EVERY_PAPER_OF_OWN_WORDS
-def test_every_door_and_program_that_is_named_is_there(paper):
+@EVERY_PAGE_OF_OWN_WORDS
+def test_every_make_target_and_program_that_is_named_is_there(paper):
     said = code(paper.read_text())
-    doors = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.M))
-    assert set(re.findall(r"(?<![\w/-])make ([a-z][a-z-]*)", said)) - doors == set()
+    targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.M))
+    assert set(re.findall(r"(?<![\w/-])make ([a-z][a-z-]*)", said)) - targets == set()
     for module in set(re.findall(r"python(?:3\.11)? -m ([\w.]+)", said)) - ELSEWHERE:
         spec = importlib.util.find_spec(module)
         assert spec is not None, module
@@ -119,13 +119,13 @@ def test_every_door_and_program_that_is_named_is_there(paper):
         assert name in names_of_benchmarks()
 
 
-@EVERY_PAPER_OF_OWN_WORDS
+@EVERY_PAGE_OF_OWN_WORDS
 def test_every_command_of_turnout_that_is_named_is_there(paper):
     commands = re.findall(r"(?<![\w./-])(?<!from )turnout ((?:[a-z]+(?:-[a-z]+)* ?)+)", code(paper.read_text()))
     assert [command for command in sorted(set(commands)) if not help_of("turnout.cli", *command.split())] == []
 
 
-@EVERY_PAPER_OF_OWN_WORDS
+@EVERY_PAGE_OF_OWN_WORDS
 def test_every_file_and_folder_that_is_named_is_there(paper):
     named = re.findall(
         r"(?<![\w./:~-])((?:[\w.-]+/)+(?:[\w.-]+\.(?:py|md|yaml|txt|cfg|toml))?)(?![\w/])", code(paper.read_text())
@@ -147,7 +147,7 @@ def test_the_tables_of_the_architecture_say_what_may_do_io():
     rows = re.findall(r"^\| `([\w/]+)/` \|.*\| ([^|]*) \|$", text("docs/architecture.md"), re.M)
     told = {folder.replace("/", ".") for folder, io in rows if "**I/O**" in io}
     told |= {f"{folder.replace('/', '.')}.{name}" for folder, io in rows for name in re.findall(r"`(\w+)\.py`", io)}
-    assert told == set(IO_ROOMS) - {"launcher.shell"}  # told in a sentence, until its rooms are named by what they do
+    assert told == set(IO_ROOMS)
 
 
 def test_ci_runs_the_test_command_of_the_readme():
@@ -157,7 +157,7 @@ def test_ci_runs_the_test_command_of_the_readme():
     assert "<!-- the test command -->" in (ROOT / ".ci/run").read_text()
 
 
-@EVERY_PAPER
+@EVERY_PAGE
 def test_yaml_that_is_shown_can_be_used(paper):
     maps = [block for block in yaml_blocks(paper.read_text()) if block.get("kind") == "ConfigMap"]
     assert [parse.read(block["data"]).faults for block in maps] == [()] * len(maps)
@@ -186,14 +186,14 @@ def test_every_flag_is_told_and_every_told_flag_is_there():
     assert told - there - OTHER_PROGRAMS_FLAGS == set()
 
 
-@EVERY_PAPER_OF_OWN_WORDS
+@EVERY_PAGE_OF_OWN_WORDS
 def test_no_paper_tells_a_flag_of_ours_that_is_not_there(paper):
     programs = (
         ("turnout.scheduler_ext",),
         ("turnout.scheduler_ext.nominator",),
         ("turnout.autoscaler",),
         ("hack.bench",),
-        ("turnout.cli", "yard", "up"),
+        ("turnout.cli", "local", "up"),
         ("turnout.cli", "demo"),
         ("turnout.cli", "why"),
         ("turnout.cli", "pause"),
@@ -206,7 +206,7 @@ def test_no_paper_tells_a_flag_of_ours_that_is_not_there(paper):
     assert set(spans) - there - OTHER_PROGRAMS_FLAGS == set()
 
 
-def test_every_flag_and_reason_of_the_lender_is_told():
+def test_every_flag_and_reason_of_the_autoscaler_is_told():
     page = text("docs/autoscaler.md")
     there = flags(help_of("turnout.autoscaler")) - {"--help"}
     assert there
@@ -215,13 +215,15 @@ def test_every_flag_and_reason_of_the_lender_is_told():
 
 
 def test_every_word_of_a_node_is_told():
-    assert set(re.findall(r"^\| `([A-Z]\w+)` \|", text("docs/nodes.md"), re.M)) == {word.value for word in OfNode}
+    assert set(re.findall(r"^\| `([A-Z]\w+)` \|", text("docs/faulty-nodes.md"), re.M)) == {
+        word.value for word in OfNode
+    }
 
 
-def test_every_flag_of_the_yard_is_told():
-    there = flags(help_of("turnout.cli", "yard", "up")) - {"--help"}
+def test_every_flag_of_the_local_cluster_is_told():
+    there = flags(help_of("turnout.cli", "local", "up")) - {"--help"}
     assert there
-    assert there - flags(code(text("docs/yard.md"))) == set()
+    assert there - flags(code(text("docs/local-cluster.md"))) == set()
 
 
 def test_every_reason_is_told():
@@ -248,15 +250,15 @@ def test_every_metric_is_told():
 
 
 @pytest.mark.contract("VE-09")
-@EVERY_PAPER_OF_OWN_WORDS
+@EVERY_PAGE_OF_OWN_WORDS
 def test_every_told_metric_is_there(paper):
     said = set(re.findall(r"`(turnout_\w+)`", paper.read_text()))
     assert sorted(said - metrics()) == []
 
 
-@EVERY_PAPER_OF_OWN_WORDS
+@EVERY_PAGE_OF_OWN_WORDS
 def test_every_told_annotation_is_ours(paper):
-    ours = {value for value in vars(labels).values() if isinstance(value, str)} | {CONFIRM} | YARDS
+    ours = {value for value in vars(labels).values() if isinstance(value, str)} | {CONFIRM} | OF_PODS
     assert set(re.findall(ANNOTATION, paper.read_text())) - ours == set()
 
 
@@ -264,7 +266,7 @@ def test_every_annotation_of_ours_is_told():
     ours = {value for value in vars(labels).values() if isinstance(value, str) and value.startswith("turnout.dev/")}
     told = set(re.findall(ANNOTATION, text("README.md") + text("docs/extender.md") + text("docs/autoscaler.md")))
     assert ours - told == set()
-    assert YARDS - set(re.findall(ANNOTATION, text("docs/yard.md"))) == set()
+    assert OF_PODS - set(re.findall(ANNOTATION, text("docs/local-cluster.md"))) == set()
 
 
 @pytest.mark.contract("DL-124")
@@ -282,7 +284,7 @@ def test_koordinators_install_is_told_with_what_works_beside_it():
     assert group["spec"] == {"scheduleTimeoutSeconds": 100, "minMember": 4}
 
 
-@EVERY_PAPER
+@EVERY_PAGE
 def test_every_test_that_is_named_is_there(paper):
     for path, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", paper.read_text()):
         names = {getattr(node, "name", "") for node in ast.walk(ast.parse((ROOT / path).read_text()))}

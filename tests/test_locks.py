@@ -9,7 +9,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from turnout.launcher.api.versions import OLDEST_TORCH
+from turnout.launcher.versions import OLDEST_TORCH
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCKS = ROOT / "hack" / "locks"
@@ -47,7 +47,7 @@ def test_a_lock_names_packages_and_hashes_and_no_place(name):
 @pytest.mark.parametrize(
     ("name", "extras"),
     [
-        pytest.param("dev.txt", ["dev"], id="dev"),
+        pytest.param("dev.txt", ["dev", "completion"], id="dev"),
         pytest.param("controllers.txt", [], id="controllers"),
         pytest.param("launcher.txt", ["launcher"], id="launcher"),
         pytest.param("launcher-floor.txt", ["launcher"], id="the floor"),

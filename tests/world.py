@@ -105,7 +105,7 @@ REQUIRED = {labels.TOPOLOGY: "required"}
 
 
 class World:
-    """A GangView and its Book, with nodes on leaves: hosts a0 a1 ... on leaf 0, b0 b1 ... on leaf 1; two to a spine."""
+    """A GangView and its PlanCache. Nodes on leaves: a0 a1 ... on leaf 0, b0 b1 ... on leaf 1; two to a spine."""
 
     def __init__(self, *leaves, gpus=8, rules=None, off_map=0, mapped=True):
         self.rules = rules or Rules()
@@ -124,7 +124,7 @@ class World:
         if mapped:
             self.view.set_map(self.fabric)
         rule = Rule.LEAF_ONLY if self.rules.leaf_only else Rule.ALL_TIERS
-        self.book = PlanCache(self.view, rule, self.rules.hold_incomplete)
+        self.plan_cache = PlanCache(self.view, rule, self.rules.hold_incomplete)
 
     @property
     def names(self):
@@ -150,7 +150,7 @@ class World:
         """Ask filter, and believe the answer as the extender does. Gives the Advice."""
         self.now_s += 0.01
         names = self.free(pod_) if names is None else names
-        advice = verbs.fit(self.book, self.member(pod_), names, self.rules, self.now_s)
+        advice = verbs.fit(self.plan_cache, self.member(pod_), names, self.rules, self.now_s)
         if advice.node:
             self.view.assume(self.member(pod_), advice.node, self.now_s)
         return advice
@@ -158,7 +158,7 @@ class World:
     def rank(self, pod_, names=None):
         """Ask prioritize: {node: score}."""
         self.now_s += 0.01
-        return dict(verbs.rank(self.book, self.member(pod_), names or self.names, self.rules, self.now_s))
+        return dict(verbs.rank(self.plan_cache, self.member(pod_), names or self.names, self.rules, self.now_s))
 
     def free(self, pod_):
         """The nodes that the scheduler's own filters would leave: those with room beside the pods bound or assumed."""
@@ -186,7 +186,7 @@ class World:
     def plan(self, pod_):
         """The plan of the pod's gang: {pod: node}."""
         self.view.settle(self.now_s)
-        plan = self.book.plan_of(self.member(pod_).belongs.key, self.now_s)
+        plan = self.plan_cache.plan_of(self.member(pod_).belongs.key, self.now_s)
         hosts = self.view.fabric.hosts
         return {self.view.pods[uid].name: hosts[host] for uid, host in plan.hosts.items()} if plan else {}
 

@@ -1,4 +1,4 @@
-"""More workers for a gang that is placed: as many as find room, nearest to its members first."""
+"""Place more workers for a gang that already runs: as many as find room, nearest to its members first."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ def grow(
     widest_tier: int | None = None,
     rule: Rule = Rule.ALL_TIERS,
 ) -> Placement | Refusal:
-    """Place up to `more` workers beside those of `anchors`, in whole multiples; refused only where none fits.
+    """Place up to `more` workers beside the members given as `anchors`, in whole multiples.
 
-    room: as for plan(), what the anchors take already subtracted. anchors: (host id, pods) of the running members.
+    room: as for plan(), with the anchors' pods already subtracted. anchors: (host id, pods) of the running members.
+
+    Returns a Refusal only where no worker fits.
     """
     return plan(fabric, room, Ask(more, 0, more, multiple, widest_tier, tuple(sorted(anchors)), rule))

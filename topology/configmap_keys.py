@@ -1,4 +1,4 @@
-"""The keys of the topology ConfigMap, for who writes one and has no use for the parser."""
+"""Name the keys of the topology ConfigMap, for programs that write one and do not need the parser."""
 
 TEXT_KEY = "topology_config"  # DLRover's chart renders this key, empty by default
 YAML_KEY = "topology.yaml"

@@ -1,4 +1,4 @@
-"""What a rank order costs: ring edges that leave a switch, tier by tier."""
+"""Compute the cost of a rank order: how many ring edges leave a switch, tier by tier."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from turnout.topology.model import Cost
 
 
 def cost(fabric: Fabric, hosts_by_rank: Sequence[int]) -> Cost:
-    """Return the cost of a ring in which rank i talks to rank i + 1 and the last to the first.
+    """Return the cost of a ring in which rank i talks to rank i + 1 and the last rank to the first.
 
-    hosts_by_rank: a host id per rank. An edge that leaves a leaf and its spine counts once at each tier.
+    hosts_by_rank: one host id per rank. An edge that leaves both a leaf and its spine counts once at each of the two
+    tiers.
     """
     if not hosts_by_rank:
         return Cost((0,) * fabric.tiers, (0,) * fabric.tiers)

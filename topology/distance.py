@@ -1,4 +1,4 @@
-"""How far apart hosts are: the tier of the lowest switch over both, 0 for a host and itself."""
+"""Compute the distance of hosts: the tier of the lowest switch above both, 0 for a host and itself."""
 
 from __future__ import annotations
 
@@ -12,18 +12,21 @@ from turnout.topology.model import Rule
 
 
 def distance(fabric: Fabric, one: int, other: int, rule: Rule = Rule.ALL_TIERS) -> int:
-    """Return 0..T. Under LEAF_ONLY all hosts of other leaves are equally far: T."""
+    """Return the distance of two hosts, 0..T.
+
+    Under LEAF_ONLY, hosts of different leaves all have distance T.
+    """
     tier = fabric.tier_between(one, other)
     return fabric.tiers if rule is Rule.LEAF_ONLY and tier > 1 else tier
 
 
 def to_all(fabric: Fabric, host: int, rule: Rule = Rule.ALL_TIERS) -> npt.NDArray[np.int8]:
-    """Return the distance of every host from one."""
+    """Return the distance of every host from one host."""
     return to_nearest(fabric, (host,), rule)
 
 
 def to_nearest(fabric: Fabric, hosts: Iterable[int], rule: Rule = Rule.ALL_TIERS) -> npt.NDArray[np.int8]:
-    """Return every host's distance from the nearest of some; T + 1 where none is given."""
+    """Return the distance of every host from the nearest of some hosts, or T + 1 everywhere when none is given."""
     ids = np.fromiter(hosts, np.int32)
     far = np.full(len(fabric.hosts), fabric.tiers + (not len(ids)), np.int8)
     if not len(ids):
@@ -37,7 +40,7 @@ def to_nearest(fabric: Fabric, hosts: Iterable[int], rule: Rule = Rule.ALL_TIERS
 
 
 def common_tier(fabric: Fabric, hosts: Iterable[int]) -> int:
-    """Return the tier of the lowest switch over all of some hosts; 0 for one host or none."""
+    """Return the tier of the lowest switch above all of some hosts; 0 for one host or none."""
     ids = sorted(set(hosts))
     if len(ids) < 2:
         return 0

@@ -1,4 +1,4 @@
-"""What can be wrong with a map. A refused placement is no error: it is model.Refusal."""
+"""Define the errors of a map. A refused placement is no error: it is model.Refusal."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from turnout.topology.model import Fault
 
 
 class TopologyError(Exception):
-    """Base of this package's errors."""
+    """The base of this package's errors."""
 
 
 class BadFabric(TopologyError):
-    """Entries that make no tree. Keep the last good map and tell every fault."""
+    """Entries that do not form a tree. Keep the last good map and report every fault."""
 
     def __init__(self, faults: Iterable[Fault]) -> None:
         self.faults = tuple(faults)

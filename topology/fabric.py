@@ -1,9 +1,11 @@
-"""The switch tree as frozen numpy tables: built and checked once by networkx, asked without a walk.
+"""The tree of switches as read-only numpy tables, built and checked once with networkx.
 
-A host's id is its place in fabric order: depth first, names in natural order, so every switch is one run of ids at
-every tier. Tiers count from below: a leaf is tier 1, however deep its branch. A switch that holds hosts beside
-switches gets a leaf of its own for them; a short branch is repeated up to the tier below the switch it hangs from.
-Several roots get one switch above them. What a distance means is in distance.py.
+A host's id is its position in fabric order: depth first, with names in natural order. So every switch covers one run of
+host ids at every tier. Tiers count from below: a leaf is tier 1, however deep its branch.
+
+Three rules make the tree regular. A switch that holds hosts beside switches gets a leaf of its own for those hosts. A
+short branch is repeated up to the tier below its parent switch. Several roots get one switch above them. distance.py
+defines what a distance means.
 """
 
 from __future__ import annotations
@@ -24,28 +26,25 @@ Ids = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fabric:
-    """The tables. Compared by identity: a new map is a new fabric.
+    """The tables of one map. Two fabrics are equal only if they are the same object: a new map is a new fabric.
 
-    hosts: names in fabric order, id = position; those the map does not know come last. mapped: per host id, whether
-    the map knows it; the first `mapped_count` are. index: name -> id. tiers: T >= 1, its only switch holds
-    everything. switch_of: (T+1, H), row t = id of each host's switch of tier t, ascending; row 0 = the host ids.
-    starts: per tier 0..T the first host id of each switch; first_child: the first switch one tier below it.
-    names: per tier 0..T the path of each switch.
+    H is the number of hosts and T the number of tiers of switches, 1 or more.
     """
 
-    hosts: tuple[str, ...]
-    mapped: npt.NDArray[np.bool_]
+    hosts: tuple[str, ...]  # names in fabric order, position = host id; hosts that the map does not know come last
+    mapped: npt.NDArray[np.bool_]  # by host id: True if the map knows the host; the first `mapped_count` are True
     mapped_count: int
-    index: Mapping[str, int]
-    tiers: int
+    index: Mapping[str, int]  # name -> host id
+    tiers: int  # T; the only switch of tier T holds every host
+    # shape (T+1, H): row t has the id of each host's switch of tier t, ascending; row 0 has the host ids
     switch_of: Ids
-    starts: tuple[Ids, ...]
-    first_child: tuple[Ids, ...]
-    names: tuple[tuple[Path, ...], ...]
+    starts: tuple[Ids, ...]  # by tier 0..T: the first host id of each switch
+    first_child: tuple[Ids, ...]  # by tier 0..T: the first switch one tier below each switch
+    names: tuple[tuple[Path, ...], ...]  # by tier 0..T: the path of each switch
     paths: Mapping[str, Path] = field(repr=False)  # as the map wrote them, mapped hosts only
 
     def tier_between(self, one: int, other: int) -> int:
-        """Return the tier of the lowest switch over two hosts, 0 for a host and itself."""
+        """Return the tier of the lowest switch above two hosts; 0 for a host and itself."""
         rows = self.switch_of
         for tier in range(self.tiers):
             if rows[tier, one] == rows[tier, other]:
@@ -53,16 +52,16 @@ class Fabric:
         return self.tiers
 
     def span(self, tier: int, switch: int) -> tuple[int, int]:
-        """Return the first host id of a switch and the one past its last."""
+        """Return the first host id of a switch and the id after its last."""
         first = self.starts[tier]
         end = int(first[switch + 1]) if switch + 1 < len(first) else len(self.hosts)
         return int(first[switch]), end
 
 
 def build(entries: Iterable[Entry]) -> Fabric:
-    """Build the tables of a map. The order of entries has no influence.
+    """Build the tables of a map. The order of the entries makes no difference.
 
-    Raises BadFabric for hosts named twice or without a switch, told once each.
+    Raises BadFabric for hosts that are named twice or have no switch, with one fault each.
     """
     entries = tuple(entries)
     tree = _tree(entries)
@@ -76,10 +75,10 @@ def build(entries: Iterable[Entry]) -> Fabric:
 
 
 def with_strangers(fabric: Fabric, names: Iterable[str]) -> Fabric:
-    """Return the fabric with hosts that its map does not know, after all others.
+    """Return the fabric with additional hosts that its map does not know, placed after all others.
 
-    Each stands alone up to the old top, so it is farther from everything than two mapped hosts ever are. Names that
-    the fabric already has are passed over; without a new one the fabric itself is returned.
+    Each of them has a branch of its own up to the old top. So its distance from every host exceeds that of any two
+    mapped hosts. Names that the fabric has already are ignored. Without a new name the same fabric is returned.
     """
     strange = sorted({name for name in names if name not in fabric.index}, key=natural)
     if not strange:
@@ -101,7 +100,10 @@ def with_strangers(fabric: Fabric, names: Iterable[str]) -> Fabric:
 
 
 def only_tiers(fabric: Fabric, tiers: Sequence[int]) -> Fabric:
-    """Return the fabric with only these tiers of switches, ascending, the highest being the top one."""
+    """Return the fabric with some tiers of switches only.
+
+    tiers: ascending; the last one is the top tier.
+    """
     kept = (0, *tiers)
     return _frozen(
         fabric.hosts,
@@ -115,14 +117,14 @@ def only_tiers(fabric: Fabric, tiers: Sequence[int]) -> Fabric:
 
 
 def moved_share(old: Fabric, new: Fabric) -> float:
-    """Return the share 0..1 of the old map's hosts that the new one lacks or puts under other switches."""
+    """Return the share, 0..1, of the old map's hosts that the new map lacks or puts under other switches."""
     if not old.paths:
         return 0.0
     return sum(new.paths.get(host) != path for host, path in old.paths.items()) / len(old.paths)
 
 
 def _tree(entries: Sequence[Entry]) -> nx.DiGraph[Path]:
-    """Return the switches as a tree under the empty path."""
+    """Return the switches as a tree whose root is the empty path. Raises BadFabric."""
     tree: nx.DiGraph[Path] = nx.DiGraph()
     tree.add_node(())
     lines: dict[str, list[int]] = {}

@@ -1,4 +1,4 @@
-"""Scores 0..10 for a scheduler that asks: the planned hosts first, then what is near the gang."""
+"""Score hosts 0..10 for a scheduler: the planned hosts first, then hosts near the gang."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ TOP = 10  # kube-scheduler's MaxExtenderPriority; it multiplies by the extender'
 def scores(
     fabric: Fabric, wanted: Iterable[int], anchors: Iterable[int] = (), rule: Rule = Rule.ALL_TIERS
 ) -> npt.NDArray[np.int8]:
-    """Return a score per host id: 10 for a wanted host, then less with every tier to the nearest member.
+    """Return one score per host id: 10 for a planned host, and less with every tier to the nearest member.
 
-    wanted: the planned hosts. anchors: hosts of members already placed. Scores fall strictly with the tier as far as
-    eleven steps allow; hosts no nearer than the top switch, and those the map does not know, get 0. With neither
-    wanted hosts nor anchors all scores are equal: 0.
+    wanted: ids of the planned hosts. anchors: host ids of members that are already placed.
+
+    Scores fall strictly with the tier as far as eleven values allow. Hosts no nearer than the top switch and hosts off
+    the map get 0. Without planned hosts and anchors every score is 0.
     """
     planned = np.fromiter(wanted, np.int32)
     near = to_nearest(fabric, [*planned.tolist(), *anchors], rule)
@@ -32,7 +33,7 @@ def scores(
 
 
 def _steps(tiers: int) -> npt.NDArray[np.int8]:
-    """Return the score per distance 0..T+1, of a host that is not itself planned: at most 9."""
+    """Return the score of a host that is not planned, for each distance 0..T+1; at most 9."""
     lowest = TOP - 1
     if tiers <= lowest:
         steps = [lowest - (lowest * tier) // tiers for tier in range(tiers)]

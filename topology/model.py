@@ -1,6 +1,6 @@
-"""The nouns of the map: entries and faults of a text, a gang's wish, a placement or a refusal.
+"""The values of the topology package: entries and faults of a map text, a gang's request, a placement or a refusal.
 
-The fabric itself, with its tables, is in fabric.py. Nothing here knows Kubernetes.
+The fabric with its tables is in fabric.py. This module knows nothing of Kubernetes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from enum import Enum
 
 
 class Reason(Enum):
-    """Why a gang got no placement. The same word stands in log, metric, Event and test."""
+    """A reason why a gang got no placement. Log, metric, Event and test use the same word."""
 
     NO_MAP = "NoMap"  # a required tier was asked for and no host is on the map
     NO_ROOM = "NoRoom"  # the fabric has not enough room for the least that must start together
@@ -19,7 +19,7 @@ class Reason(Enum):
 
 
 class Rule(Enum):
-    """How distance is judged."""
+    """The rule by which the distance of two hosts is computed."""
 
     ALL_TIERS = "all-tiers"
     LEAF_ONLY = "leaf-only"  # only membership of the leaf switch counts (DL-104)
@@ -27,7 +27,7 @@ class Rule(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One host of a text: its key (an IP or a node name) and its switches from the root down to the leaf."""
+    """One host of a map text: its key (an IP or a node name) and its switches from the root down to the leaf."""
 
     host: str
     path: tuple[str, ...]
@@ -36,17 +36,17 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing wrong in a text. line: 1 or more; 0 when no line can be named."""
+    """One mistake in a map text."""
 
-    line: int
+    line: int  # 1 or more; 0 when no line can be named
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a source made of its text: the entries it could read and every fault, in line order.
+    """The result of reading a map text: the readable entries, and every fault in line order.
 
-    A reading with faults is never applied; the last good map stays.
+    A reading with faults is never applied; the last good map stays in use.
     """
 
     entries: tuple[Entry, ...]
@@ -55,20 +55,16 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What one gang wants, in pods of one shape.
+    """The request of one gang, in pods of one shape."""
 
-    pods: to be placed now, 1 or more. least: how many of them must find a place or none does (0..pods; 0 when
-    the members already placed reach the gang's min). most: how many it may have placed later, for the wish to
-    leave room to grow (>= pods). multiple: pods on one host come in multiples of this. widest_tier: the highest
-    tier whose switch may hold all members, 1 = leaf; None = only a preference.
-    anchors: (host id, pods) of members already bound, nominated or assumed, in host order.
-    """
-
-    pods: int
+    pods: int  # to place now, 1 or more
+    # how many of `pods` must find a host, else none is placed: 0..pods; 0 when the placed members reach the min
     least: int
-    most: int
-    multiple: int = 1
+    most: int  # how many the gang may have placed later, so that room to grow is preferred; >= pods
+    multiple: int = 1  # pods on one host come in multiples of this
+    # the highest tier whose switch may hold all members, 1 = leaf; None = only a preference
     widest_tier: int | None = None
+    # (host id, pods) of members already bound, nominated or assumed, in host order
     anchors: tuple[tuple[int, int], ...] = ()
     rule: Rule = Rule.ALL_TIERS
 
@@ -79,38 +75,26 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where the pods go: (host id, pods), in rank order, each host once.
+    """The hosts of a gang's pods, in rank order, each host once."""
 
-    tier: of the lowest switch that holds all members, anchors included; 0 when one host does.
-    placed: pods in all, at least the ask's `least`, at most its `pods`.
-    """
-
-    slots: tuple[tuple[int, int], ...]
-    tier: int
-    placed: int
+    slots: tuple[tuple[int, int], ...]  # (host id, pods)
+    tier: int  # of the lowest switch that holds all members, anchors included; 0 when one host holds them
+    placed: int  # pods in all: from the ask's `least` to its `pods`
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A "no" with its reason. detail: numbers for a person, at most 200 characters. room: pods that found room in all.
-
-    Refusals compare by their reason alone: the numbers are those of the moment.
-    """
+    """A "no" with its reason. Two refusals are equal if their reasons are: the numbers describe one moment only."""
 
     reason: Reason
-    detail: str = field(default="", compare=False)
-    room: int = field(default=0, compare=False)
+    detail: str = field(default="", compare=False)  # numbers for a person, at most 200 characters
+    room: int = field(default=0, compare=False)  # how many pods found room in all
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a ring over a rank order costs.
+    """The cost of a ring over a rank order."""
 
-    crossings: for each tier 1..T, how many ring edges leave a switch of that tier. switches: for each tier
-    1..T, how many switches of that tier hold members. total: the sum of crossings (each edge counts once for
-    every tier it climbs over).
-    """
-
-    crossings: tuple[int, ...]
-    switches: tuple[int, ...]
-    total: int = field(default=0)
+    crossings: tuple[int, ...]  # by tier 1..T: how many ring edges leave a switch of that tier
+    switches: tuple[int, ...]  # by tier 1..T: how many switches of that tier hold members
+    total: int = field(default=0)  # the sum of crossings: an edge counts once for every tier that it climbs over

@@ -1,4 +1,4 @@
-"""What a topology ConfigMap says: which of its keys is meant, and which origin reads it."""
+"""Read a topology ConfigMap: find out which of its keys is used, and which parser reads it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from turnout.topology.sources import configmap_text, configmap_yaml
 
 
 def read(data: Mapping[str, str]) -> Reading:
-    """Read a ConfigMap's data. No text at all is a valid map of no hosts. Raises nothing.
+    """Read a ConfigMap's data. Raises nothing: mistakes are faults of the Reading.
 
-    A blank text counts as absent, since a chart renders the key it does not use.
+    A ConfigMap without any text is a valid map of no hosts. A blank text counts as absent, since a chart renders the
+    key that it does not use.
     """
     text, yaml_text = (data.get(key, "") for key in (TEXT_KEY, YAML_KEY))
     if text.strip() and yaml_text.strip():

@@ -1,9 +1,17 @@
-"""Where a whole gang goes: one pure function of fabric, room and wish.
+"""Place a whole gang: a pure function of fabric, room and request.
 
-The order of wishes, most important first (docs/design.md 3): never outside the widest tier allowed; hosts of the map
-before others; the lowest domain that holds the gang; the fewest switches in it; room to grow to the most; the tightest
-such domain; the fewest hosts; fabric order. packing/fewest_switches.py knows how one domain is filled,
-rank_order.py which rank sits where.
+Preferences, most important first (docs/design.md 3):
+
+1. never outside the widest tier allowed;
+2. hosts of the map before others;
+3. the lowest domain that holds the gang;
+4. the fewest switches in it (packing/fewest_switches.py);
+5. room to grow to the most;
+6. the tightest such domain;
+7. the fewest hosts;
+8. fabric order.
+
+rank_order.py assigns the ranks.
 """
 
 from __future__ import annotations
@@ -23,11 +31,12 @@ from turnout.topology.rank_order import ranks
 
 
 def plan(fabric: Fabric, room: npt.NDArray[np.int32], ask: Ask) -> Placement | Refusal:
-    """Place a gang, or say why not.
+    """Place a gang, or give the reason why not. Raises nothing.
 
-    room: pods of the gang's shape per host id, 0 or more, what its anchors take already subtracted. A required tier
-    counts on mapped hosts only. Where `pods` fit nowhere, as many as fit are placed, if they are `least` and at
-    least one. Pods that make no whole multiple are left out. Raises nothing.
+    room: how many pods of the gang's shape each host id holds, 0 or more, with the anchors' pods already subtracted.
+
+    A required tier counts mapped hosts only. Where `pods` fit nowhere, as many as fit are placed, if they are `least`
+    and at least one. Pods that do not fill a whole multiple are left out.
     """
     required = ask.widest_tier is not None
     if required and not fabric.mapped_count:
@@ -37,12 +46,12 @@ def plan(fabric: Fabric, room: npt.NDArray[np.int32], ask: Ask) -> Placement | R
     if wrong is not None:
         return wrong
     units = room if ask.multiple == 1 else room // ask.multiple
-    sights = [_mapped_only(fabric, units)]
+    rooms = [_mapped_only(fabric, units)]
     if not required and fabric.mapped_count < len(fabric.hosts):
-        sights.append(units)
-    slots = _search(_judged(fabric, ask), sights, ask, anchors)
+        rooms.append(units)
+    slots = _search(_judged(fabric, ask), rooms, ask, anchors)
     if not slots:
-        return _refusal(sights[-1], ask)
+        return _refusal(rooms[-1], ask)
     slots = [(host, pods * ask.multiple) for host, pods in slots]
     placed = sum(pods for _, pods in slots)
     tier = common_tier(fabric, [*anchors, *(host for host, _ in slots)])
@@ -80,16 +89,16 @@ def _judged(fabric: Fabric, ask: Ask) -> tuple[Fabric, int]:
 _with_tiers = lru_cache(maxsize=2)(only_tiers)
 
 
-def _search(judged: tuple[Fabric, int], sights: list[npt.NDArray[np.int32]], ask: Ask, anchors: list[int]) -> Slots:
-    """Return the hosts of all pods, else of as many as fit, else nothing; in multiples."""
+def _search(judged: tuple[Fabric, int], rooms: list[npt.NDArray[np.int32]], ask: Ask, anchors: list[int]) -> Slots:
+    """Return the hosts of all pods, else of as many as fit, else nothing. Counts are in multiples."""
     fabric, widest = judged
     pods, least, most = ask.pods // ask.multiple, -(-ask.least // ask.multiple), -(-ask.most // ask.multiple)
     if not len(fabric.hosts) or not 0 < pods >= least:
         return []
-    sums = Sums(fabric, sights[0])
+    sums = Sums(fabric, rooms[0])
     found = _whole(sums, pods, most, widest, anchors)
-    if found is None and len(sights) > 1:
-        sums = Sums(fabric, sights[1])
+    if found is None and len(rooms) > 1:
+        sums = Sums(fabric, rooms[1])
         found = _with_strangers(sums, pods, most, anchors)
     if found is not None:
         return found
@@ -124,9 +133,10 @@ def _near(sums: Sums, pods: int, widest: int, anchors: list[int]) -> Slots | Non
 
 
 def _with_strangers(sums: Sums, pods: int, most: int, anchors: list[int]) -> Slots | None:
-    """Return all pods on one host off the map, else all that the map's hosts hold and the rest on fewest others.
+    """Return hosts for all pods where hosts off the map are used, too; None where the room is too small.
 
-    With anchors that one host is theirs, or none is; of the others theirs come first.
+    One host off the map takes all pods if it can; with anchors it must be one of theirs. Otherwise the map's hosts take
+    what they hold, and the fewest others take the rest, the anchors' hosts first.
     """
     fabric, known = sums.fabric, sums.fabric.mapped_count
     room = sums.of(0)

@@ -1,9 +1,11 @@
-"""Which rank sits where: neighbours in rank are neighbours in the fabric.
+"""Assign ranks to hosts so that neighbours in rank are neighbours in the fabric.
 
-The hosts of a switch follow one another at every tier, so a ring leaves each switch once, which is the least it can.
-The domain with the most pods comes first and the smallest parts last: controllers delete the highest index first, so
-a shrinking job gives up its outposts before its home. A place is told by its row: a number for each of its switches.
-The tables of a fabric are no part of that, so a launcher, which knows only paths, numbers its ranks by the same rule.
+The hosts of a switch follow one another at every tier. So a ring leaves each switch once, which is the minimum. The
+domain with the most pods comes first and the smallest parts come last. Controllers delete the highest index first, so a
+shrinking job leaves its remote hosts before its main domain.
+
+A place is described by its row: one number for each of its switches. The tables of a fabric are not needed. So a
+launcher, which knows only paths, numbers its ranks by the same rule.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ _SWAPPED = 24  # ranks up to which pairs are tried for a swap: 276 pairs a pass
 def ranks(fabric: Fabric, counts: Iterable[tuple[int, int]], anchors: Iterable[tuple[int, int]] = ()) -> Slots:
     """Return (host, pods) in rank order.
 
-    counts: (host, pods), each host once. anchors: members placed before; they say where home is but are not returned.
+    counts: (host, pods), each host once. anchors: members placed before; they decide which domain comes first and are
+    not returned.
+
     Source: docs/design.md 3
     """
     counts = tuple(counts)
@@ -42,9 +46,9 @@ def ranks(fabric: Fabric, counts: Iterable[tuple[int, int]], anchors: Iterable[t
 
 
 def homeward(rows: Sequence[Sequence[int]], pods: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return a key for each place, by which they sort into rank order; equal for places under one leaf.
+    """Return a sort key for each place: sorted by it, places are in rank order. Places under one leaf have equal keys.
 
-    rows: of each place the numbers of its switches of tier 1, 2, ..., T. pods: how many stand there.
+    rows: for each place the numbers of its switches of tier 1, 2, ..., T. pods: how many stand there.
     """
     held = [Counter[int]() for _ in rows[0]] if rows else []
     for row, count in zip(rows, pods, strict=True):
@@ -60,10 +64,11 @@ def homeward(rows: Sequence[Sequence[int]], pods: Sequence[int]) -> list[tuple[i
 def assign(
     fabric: Fabric, free_slots: Sequence[tuple[int, int]], free_ranks: Iterable[int], placed: Mapping[int, int]
 ) -> dict[int, int]:
-    """Give the free ranks of a gang to its free slots: rank -> host id, for as many ranks as there are slots.
+    """Assign the free ranks of a gang to its free slots: rank -> host id, for as many ranks as there are slots.
 
-    free_slots: (host, pods). placed: rank -> host of the members that cannot move. With none placed this is the
-    plain rank order. Else they are filled in as fill() does it.
+    free_slots: (host, pods). placed: rank -> host of the members that cannot move.
+
+    Without placed members this is the plain rank order; otherwise fill() decides.
     """
     wanted = sorted(set(free_ranks) - set(placed))
     ordered = ranks(fabric, free_slots, [(host, 1) for _, host in sorted(placed.items())])
@@ -75,12 +80,15 @@ def assign(
 def fill(
     rows: Mapping[int, tuple[int, ...]], pool: Sequence[int], wanted: Sequence[int], placed: Mapping[int, int]
 ) -> dict[int, int]:
-    """Give free ranks, ascending, to the places of a pool, in rank order: rank -> place, for as many as there are.
+    """Assign free ranks, ascending, to the places of a pool in rank order: rank -> place.
 
     rows: place -> the numbers of its host and of its switches of tier 1, 2, ..., T. placed: rank -> place of the
-    members that cannot move. Each gap between placed ranks is filled from its ends with the places nearest to them,
-    tier by tier, gaps that one switch fills whole first and short ones before long; then pairs are swapped while
-    that makes the ring cheaper. A heuristic: the least crossings are not promised.
+    members that cannot move.
+
+    Only as many ranks are assigned as the pool has places. Each gap between placed ranks is filled from its ends with
+    the nearest places, tier by tier. Gaps that one switch fills whole come first, and short ones before long ones. Then
+    pairs are swapped while that makes the ring cheaper. This is a heuristic: the minimum of crossings is not
+    guaranteed.
     """
     if not placed or len(pool) < 2:
         return dict(zip(wanted, pool, strict=False))
@@ -104,7 +112,7 @@ def fill(
 
 
 class _Gap:
-    """Free ranks in a row, and the placed ranks at its two ends, which move inward as it is filled."""
+    """A run of free ranks, with the placed ranks at its two ends. The ends move inward while the gap is filled."""
 
     __slots__ = ("free", "left", "right")
 
@@ -128,9 +136,9 @@ def _fill(
     rows: Mapping[int, tuple[int, ...]],
     given: dict[int, int],
 ) -> None:
-    """Fill a gap from both ends with places under the ends' switches of this tier; `whole`: all of it or nothing.
+    """Fill a gap from both ends with places under the ends' switches of this tier.
 
-    under: switch -> the places of the pool that are left under it.
+    whole: fill the gap only if it can be filled completely. under: switch -> the unused places of the pool under it.
     """
     for from_left in (True, False):
         if not gap.free:
@@ -148,7 +156,7 @@ def _fill(
 
 
 def _swap(wanted: Sequence[int], rows: Mapping[int, tuple[int, ...]], given: dict[int, int]) -> None:
-    """Swap pairs of free ranks while the ring gets cheaper; every swap saves a crossing, so it ends."""
+    """Swap pairs of free ranks while the ring gets cheaper. Every swap saves a crossing, so the loop ends."""
     ring = sorted(given)
     at = {rank: position for position, rank in enumerate(ring)}
 
@@ -171,5 +179,5 @@ def _swap(wanted: Sequence[int], rows: Mapping[int, tuple[int, ...]], given: dic
 
 
 def _apart(one: tuple[int, ...], other: tuple[int, ...]) -> int:
-    """Return how many switches, tiers 1 and up, an edge leaves."""
+    """Return how many switches of tier 1 and above an edge leaves."""
     return sum(a != b for a, b in zip(one[1:], other[1:], strict=True))

@@ -1,6 +1,7 @@
-"""Paths of switches, read tier by tier without tables: what a fabric is built on, and what a launcher can afford alone.
+"""Read paths of switches tier by tier, without tables and without numpy, so that a launcher can use them alone.
 
-Tiers count from below: a leaf is tier 1, however deep its branch. How a path is written in one line stands here too.
+Tiers count from below: a leaf is tier 1, however deep its branch. This module also defines how a path is written in one
+line.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from turnout.topology.sources.names import MAX_TIERS, shown, switch_fault
 
 Path = tuple[str, ...]
 Key = tuple[tuple[int, int, str], ...]
-_NUMBER = re.compile(r"(\d+)")
+_NUMBER = re.compile(r"([0-9]+)")
+_COUNTED = 18  # digits of a number in a name that are compared as one; longer ones follow all these, as text
 _PLAIN = "".join(chr(at) for at in range(33, 127) if chr(at) not in "/%")  # stands for itself in a written path
 _LONGEST = 8_192  # characters of a written path
 
@@ -23,14 +25,20 @@ class BadPath(ValueError):
 
 
 def natural(text: str) -> Key:
-    """Return a sort key under which gpu9 comes before gpu10; equal keys only for equal texts."""
+    """Return a sort key by which gpu9 comes before gpu10. Only equal texts have equal keys."""
     parts = _NUMBER.split(text)
-    return tuple((1, int(part), part) if at % 2 else (0, 0, part) for at, part in enumerate(parts))
+    return tuple((1, _counted(part), part) if at % 2 else (0, 0, part) for at, part in enumerate(parts))
+
+
+def _counted(digits: str) -> int:
+    return int(digits) if len(digits) <= _COUNTED else 10**_COUNTED
 
 
 def heights(paths: Iterable[Path]) -> dict[Path, int]:
-    """Return the tier of each switch on these paths, and of the nameless top () over all: 1 for a leaf, else one above
-    the highest switch below."""
+    """Return the tier of each switch on these paths, and of the nameless top ().
+
+    A leaf has tier 1, every other switch one more than the highest switch below it.
+    """
     found: dict[Path, int] = {(): 1}
     for path in paths:
         for depth in range(len(path) + 1):
@@ -39,12 +47,12 @@ def heights(paths: Iterable[Path]) -> dict[Path, int]:
 
 
 def top(tier_of: Mapping[Path, int], roots: int) -> int:
-    """Return the tier that holds everything: of the only root, else of the nameless top."""
+    """Return the tier that holds everything: that of the only root, else that of the nameless top."""
     return tier_of[()] - 1 if roots == 1 and tier_of[()] > 1 else tier_of[()]
 
 
 def row(path: Path, tier_of: Mapping[Path, int], tiers: int) -> tuple[Path, ...]:
-    """Return the switches over a host, of tier T, T-1, ..., 1: of each tier the highest that is not above it."""
+    """Return the switches above a host, of tier T, T-1, ..., 1; for each tier the highest one that is not above it."""
     chain = [path[:depth] for depth in range(len(path), 0, -1)]
     own_leaf = (*path, "")  # where hosts and switches hang side by side
     switches = []
@@ -57,9 +65,9 @@ def row(path: Path, tier_of: Mapping[Path, int], tiers: int) -> tuple[Path, ...]
 
 
 def rows(paths: Iterable[Path]) -> dict[Path, tuple[int, ...]]:
-    """Return for each path the numbers of its switches of tier 1, 2, ..., T: at every tier in natural order.
+    """Return for each path the numbers of its switches of tier 1, 2, ..., T, counted at every tier in natural order.
 
-    Paths are not empty. They are numbered as fabric.build() does it, in a fabric of hosts on these paths.
+    Paths are not empty. The numbers equal those of fabric.build() for a fabric of hosts on these paths.
     """
     distinct = set(paths)
     tier_of = heights(distinct)
@@ -83,7 +91,7 @@ def written(path: Sequence[str]) -> str:
 
 
 def read(text: str) -> Path:
-    """Read what written() wrote, blanks around it aside; () from a blank text. Raises BadPath."""
+    """Read what written() wrote, ignoring blanks around it; () from a blank text. Raises BadPath."""
     text = text.strip()
     if not text:
         return ()

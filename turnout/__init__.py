@@ -10,8 +10,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from turnout.launcher.batch import ElasticBatch
-    from turnout.launcher.data import ElasticSampler
+    from turnout.launcher.checkpoint.dcp.writer import FlashStorageReader, FlashStorageWriter
+    from turnout.launcher.checkpoint.engine.checkpointer import Checkpointer
+    from turnout.launcher.elastic.batch import ElasticBatch
+    from turnout.launcher.elastic.lr_scaling import Rule, following, scaled, warmed, world_of
+    from turnout.launcher.elastic.sampler import ElasticSampler
+    from turnout.launcher.elastic.steps import Steps
     from turnout.launcher.flash_checkpoint import (
         DdpCheckpointer,
         FsdpShardCheckpointer,
@@ -19,28 +23,24 @@ if TYPE_CHECKING:
         KeepStepIntervalStrategy,
         StorageType,
     )
-    from turnout.launcher.rates import Rule, following, scaled, warmed, world_of
-    from turnout.launcher.shell.progress import Steps
-    from turnout.launcher.shell.saving.checkpointer import Checkpointer
-    from turnout.launcher.shell.saving.dcp import FlashStorageReader, FlashStorageWriter
 
 _HOMES = {
-    "Checkpointer": "turnout.launcher.shell.saving.checkpointer",
+    "Checkpointer": "turnout.launcher.checkpoint.engine.checkpointer",
     "DdpCheckpointer": "turnout.launcher.flash_checkpoint",
-    "ElasticBatch": "turnout.launcher.batch",
-    "ElasticSampler": "turnout.launcher.data",
-    "FlashStorageReader": "turnout.launcher.shell.saving.dcp",
-    "FlashStorageWriter": "turnout.launcher.shell.saving.dcp",
+    "ElasticBatch": "turnout.launcher.elastic.batch",
+    "ElasticSampler": "turnout.launcher.elastic.sampler",
+    "FlashStorageReader": "turnout.launcher.checkpoint.dcp.writer",
+    "FlashStorageWriter": "turnout.launcher.checkpoint.dcp.writer",
     "FsdpShardCheckpointer": "turnout.launcher.flash_checkpoint",
     "KeepLatestStepStrategy": "turnout.launcher.flash_checkpoint",
     "KeepStepIntervalStrategy": "turnout.launcher.flash_checkpoint",
-    "Rule": "turnout.launcher.rates",
-    "Steps": "turnout.launcher.shell.progress",
+    "Rule": "turnout.launcher.elastic.lr_scaling",
+    "Steps": "turnout.launcher.elastic.steps",
     "StorageType": "turnout.launcher.flash_checkpoint",
-    "following": "turnout.launcher.rates",
-    "scaled": "turnout.launcher.rates",
-    "warmed": "turnout.launcher.rates",
-    "world_of": "turnout.launcher.rates",
+    "following": "turnout.launcher.elastic.lr_scaling",
+    "scaled": "turnout.launcher.elastic.lr_scaling",
+    "warmed": "turnout.launcher.elastic.lr_scaling",
+    "world_of": "turnout.launcher.elastic.lr_scaling",
 }
 
 __all__ = [

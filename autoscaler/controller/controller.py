@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Protocol
 
 from turnout.autoscaler.cache import Cache
 from turnout.autoscaler.controller.decision_log_writer import DecisionLogWriter
-from turnout.autoscaler.controller.informers import Sight
+from turnout.autoscaler.controller.informers import AutoscalerInformers
 from turnout.autoscaler.controller.metrics import Metrics
 from turnout.autoscaler.controller.scale_writer import ScaleWriter, without
 from turnout.autoscaler.decide import decide
@@ -20,8 +21,10 @@ from turnout.autoscaler.reporting.forecast import Outlook
 from turnout.autoscaler.reporting.runtime_stats import Ended
 from turnout.autoscaler.scaling.fence import decided
 from turnout.autoscaler.scaling.job_annotations import notes_of
+from turnout.autoscaler.scaling.promises import Promises
+from turnout.autoscaler.scaling.unused_room import UnusedRoom
 from turnout.jobs.model import JobKey, Life
-from turnout.kube.client.clock import Clock
+from turnout.kube.client.clock import Clock, SteadyTime
 
 log = logging.getLogger("turnout.autoscaler")
 
@@ -30,64 +33,87 @@ GATHER_S = 0.05  # changes come in bursts: one look for all of them
 MOST_GATHER_S = 0.5  # and for as long as a look takes others have their turn: watches, the Lease, probes
 
 
+class Tells(Protocol):
+    """Receives each decision, to tell it to people."""
+
+    def decided(self, step: Step) -> None:
+        """A decision that is news."""
+
+    def unknown(self, key: JobKey, names: tuple[str, ...]) -> None:
+        """A job bears annotations of our prefix that nobody reads."""
+
+
 class AutoscalerController:
     """Decides and acts while `run` runs. seen, steps: of the last look."""
 
     def __init__(
         self,
         view: Cache,
-        sight: Sight,
-        hands: ScaleWriter,
+        informers: AutoscalerInformers,
+        scale_writer: ScaleWriter,
         policy: Policy,
         clock: Clock,
-        told: Callable[[Step], None],
+        tells: Tells,
         metrics: Metrics,
         journal: DecisionLogWriter | None = None,
+        time: SteadyTime | None = None,
     ) -> None:
-        self._view, self._sight, self._hands, self._policy = view, sight, hands, policy
-        self._clock, self._told, self._metrics = clock, told, metrics
+        self._view, self._informers, self._scale_writer, self._policy = view, informers, scale_writer, policy
+        self._clock, self._tells, self._metrics = clock, tells, metrics
+        self._time = time or SteadyTime(clock)
         self._journal, self._outlook = journal, Outlook()
         self._decisions = Decisions()
         self._idle = Idle(policy.settle_s)
+        self._promises = Promises(policy.promise_s)
+        self._unused = UnusedRoom(policy.bind_s, view.started)
         self._faults: dict[JobKey, str] = {}
+        self._unknown: dict[JobKey, tuple[str, ...]] = {}
         self.steps: Sequence[Step] = ()
         self.seen: Observation | None = None
 
     async def run(self) -> None:
         """Until cancelled."""
         self._metrics.leading.set(1)
+        self._view.led_by_another()
         try:
             while True:
                 began_s = self._clock.monotonic()
-                await self.look(time.time())
+                moment = self._time.look()
+                await self.look(moment.now_s, moment.jumped_s)
                 took_s = self._clock.monotonic() - began_s
                 try:
                     async with asyncio.timeout(LOOK_EACH_S):
-                        await self._sight.news.wait()
+                        await self._informers.news.wait()
                 except TimeoutError:
                     continue
                 await self._clock.sleep(min(max(GATHER_S, took_s), MOST_GATHER_S))
         finally:
             self._metrics.leading.set(0)
 
-    async def look(self, now_s: float) -> int:
-        """One look; how many jobs were written."""
-        self._sight.news.clear()
-        held = self._hands.held_back(self._view.raw, now_s)
-        seen = without(self._view.observation(now_s, self._sight.age_s(), self._sight.has_synced), held)
-        seen = self._idle.looked(seen, now_s)
+    async def look(self, now_s: float, jumped_s: float = 0.0) -> int:
+        """One look; how many jobs were written. now_s, jumped_s: as kube/client/clock.py has a Moment."""
+        steady_s = self._clock.monotonic()
+        self._informers.news.clear()
+        held = self._scale_writer.held_back(self._view.raw, now_s)
+        seen = without(
+            self._view.observation(now_s, self._informers.age_s(), self._informers.has_synced, steady_s), held
+        )
+        seen = replace(seen, jumped_s=jumped_s)
+        for each in (self._idle, self._promises, self._unused):
+            seen = each.looked(seen, steady_s)
         self._tell_faults()
         with self._metrics.decide_s.time():
             steps, undecided = decided(decide, seen, self._policy, now_s)
         for key, error in undecided.items():
             log.error("job_undecided", extra={"job": str(key), "why": repr(error)}, exc_info=error)
+        self._unused.decided(seen, steps, steady_s)
         self._metrics.seen(seen, steps)
         self.seen, self.steps = seen, steps
         news = self._decisions.new(steps)
         if news and self._journal is not None:
             self._journal.note(seen, self._policy, now_s, steps)
         for step in news:
-            self._told(step)
+            self._tells.decided(step)
         changing = {step.key for step in steps if step.changes}
         jobs = {each.job.key: each for each in seen.jobs if each.job.key in changing} if changing else {}
 
@@ -97,17 +123,23 @@ class AutoscalerController:
         def leaving(step: Step) -> tuple[str, ...]:
             return tuple(each.name for each in jobs[step.key].living if each.index >= step.workers)
 
-        written = await self._hands.carry_out(steps, self._view.raw, notes, now_s, leaving)
-        self._metrics.expects(self._outlook.starts(seen, steps, self._ended, now_s, acts=not self._hands.dry_run))
+        written = await self._scale_writer.carry_out(steps, self._view.raw, notes, now_s, leaving)
+        self._metrics.expects(
+            self._outlook.starts(seen, steps, self._ended, now_s, acts=not self._scale_writer.dry_run)
+        )
         return written
 
     def _tell_faults(self) -> None:
-        """Tell of jobs that cannot be read, each fault once: in the log, and on the job."""
+        """Tell of jobs that cannot be read, and of words on them that nobody reads: each once, in log and Event."""
         for key, why in self._view.faults.items():
             if self._faults.get(key) != why:
                 log.warning("job_unreadable", extra={"job": str(key), "why": why})
-                self._told(Step(key, 0, 0, Reason.REFUSED, why))
+                self._tells.decided(Step(key, 0, 0, Reason.REFUSED, why))
         self._faults = dict(self._view.faults)
+        for key, names in self._view.unknown.items():
+            if self._unknown.get(key) != names:
+                self._tells.unknown(key, names)
+        self._unknown = dict(self._view.unknown)
 
     def _ended(self) -> Iterator[Ended]:
         """Jobs that are over and still there."""

@@ -30,7 +30,10 @@ _Look = tuple[Observation, Policy, float, Sequence[Step]]
 
 
 class DecisionLogWriter:
-    """Where looks are noted. left_out: looks that the disk had no time for. most_bytes: of one file."""
+    """Writes looks to the files of the decision log.
+
+    left_out: looks that the disk had no time for. most_bytes: the bound of one file.
+    """
 
     def __init__(self, path: Path, most_bytes: int = MOST_BYTES, whole_each: int = WHOLE_EACH) -> None:
         self._path, self._most_bytes, self._whole_each = path, most_bytes, whole_each
@@ -118,7 +121,7 @@ class DecisionLogWriter:
             left = left[written:]
 
     def _close(self) -> None:
-        """What comes next says everything."""
+        """Close the file. The next line will say everything."""
         self._scribe.forget()
         self._lines = 0
         if self._file is not None:

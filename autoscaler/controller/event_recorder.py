@@ -15,6 +15,7 @@ from turnout.autoscaler.node_faults.model import Claim, NodeState, Rules, State,
 from turnout.autoscaler.node_faults.model import PassedOver as NodePassedOver
 from turnout.autoscaler.node_faults.model import Plan as NodePlan
 from turnout.autoscaler.node_faults.model import Step as NodeStep
+from turnout.jobs.kinds.annotations import unread
 from turnout.jobs.model import JobKey
 from turnout.kube.client.events import EventRecorder, ObjectRef
 from turnout.kube.times import rfc3339
@@ -27,19 +28,22 @@ _TOLD = frozenset(
         Reason.WAITS_FOR_ROOM,
         Reason.NEEDS_MORE,
         Reason.OVER_QUOTA,
+        Reason.UNSCHEDULABLE,
         Reason.REFUSED,
         Reason.QUEUE_CLOSED,
     ]
 )
 _REMEMBERED = 20_000  # what became of jobs' last changes
+UNKNOWN = "UnknownAnnotation"  # what an Event says of a name that nobody reads
 _PODS_TOLD = 16  # of one shrink: a job has one Event for all
-_WARNINGS = frozenset([Reason.OVER_QUOTA, Reason.REFUSED])
+_WARNINGS = frozenset([Reason.OVER_QUOTA, Reason.UNSCHEDULABLE, Reason.REFUSED])
 
 
 class DecisionEvents:
-    """Of jobs. about: what an Event on a job is about, None for one that is gone.
+    """Writes Events about jobs.
 
-    leaving: the pods that a step tells to go.
+    about: gives the object of an Event on a job, None for a job that is gone. leaving: gives the pods that a step tells
+    to go.
     """
 
     def __init__(
@@ -58,8 +62,15 @@ class DecisionEvents:
         if step.reason in _TOLD:
             self._emit(step, "Warning" if step.reason in _WARNINGS else "Normal")
 
+    def unknown(self, key: JobKey, names: tuple[str, ...]) -> None:
+        """A job bears annotations of our prefix that nobody reads: a slip, most often."""
+        text = unread(names)
+        log.warning("annotation_unknown", extra={"job": str(key), "why": text})
+        if (ref := self._about(key)) is not None:
+            self._recorder.emit(ref, "Warning", UNKNOWN, text, time.time())
+
     def became(self, step: Step, word: str) -> None:
-        """What became of a change: Written, DryRun, NotLeading, Overtaken or Refused. The same is told once."""
+        """Tell the outcome of a change: Written, DryRun, NotLeading, Overtaken or Refused. An outcome is told once."""
         self._metrics.became(step, word)
         if self._became.get(step.key) == (step, word):
             return
@@ -83,8 +94,8 @@ _BAD_NEWS = frozenset([Word.TAINTED, Word.TAINTED_AGAIN, Word.SUSPECTED, Word.ST
 _QUIET = frozenset([Word.STALE, Word.FORGOTTEN])  # for who debugs: a pod bears its verdict as long as it lives
 
 
-class NodeTeller:
-    """Of nodes, and of the pods that have spoken of one."""
+class NodeEvents:
+    """Writes Events about nodes, and about the pods that have reported on one."""
 
     def __init__(self, recorder: EventRecorder, rules: Rules, metrics: Metrics) -> None:
         self._recorder, self._rules, self._metrics = recorder, rules, metrics.nodes
@@ -105,7 +116,7 @@ class NodeTeller:
         self._faults = dict(faults)
 
     def became(self, step: NodeStep, outcome: str) -> None:
-        """What became of a step."""
+        """Tell the outcome of a step on a node."""
         self._metrics.became(step.word.value, outcome)
         said = {"node": step.node, "reason": step.word.value, "detail": step.why, "outcome": outcome}
         until = step.record.until if step.record is not None else None
@@ -130,7 +141,7 @@ class NodeTeller:
         self._told[topic] = None
         while len(self._told) > _REMEMBERED:
             del self._told[next(iter(self._told))]
-        self._metrics.passed_over(each.word.value)
+        self._metrics.skipped(each.word.value)
         fields = {"node": claim.node, "pod": claim.pod, "reason": each.word.value, "detail": each.why}
         log.log(logging.DEBUG if each.word in _QUIET else logging.INFO, "verdict_passed_over", extra=fields)
         if each.word not in _QUIET:

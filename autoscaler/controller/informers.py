@@ -62,16 +62,16 @@ class Whole(Struct):
     status: dict[str, Any] | None = None
 
     def raw(self) -> dict[str, Any]:
-        """As plain values."""
+        """Give the object as plain values."""
         made: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
         return made
 
 
-class Sight(InformerFactory):
+class AutoscalerInformers(InformerFactory):
     """Every watch of the autoscaler. kinds: those whose jobs are resized.
 
-    configmaps: namespace/name of the topology map, and of what an admin says of all jobs. ward: of nodes that pods have
-    proven faulty, None where none is tainted. hold_large: a map that moves many hosts waits for the admin's word.
+    configmaps: namespace/name of the topology map, and of what an admin says of all jobs. fault_reports: of nodes that
+    pods have proven faulty, None where none is tainted. hold_large: a map that moves many hosts waits for an admin.
     """
 
     def __init__(
@@ -82,11 +82,11 @@ class Sight(InformerFactory):
         clock: Clock,
         rng: random.Random,
         configmaps: tuple[str, str],
-        ward: FaultReportCache | None = None,
+        fault_reports: FaultReportCache | None = None,
         hold_large: bool = False,
     ) -> None:
         super().__init__(source, clock, rng)
-        self._view, self._ward = view, ward
+        self._view, self._fault_reports = view, fault_reports
         self.news = asyncio.Event()
         self._watch("nodes", "/api/v1/nodes", Node, self._put_node, self._drop_node)
         self._watch("pods", "/api/v1/pods", Pod, self._put_pod, self._drop_pod)
@@ -163,23 +163,23 @@ class Sight(InformerFactory):
         return self._follower.has_synced
 
     def _put_node(self, node: Node) -> None:
-        if self._ward is not None:
-            self._ward.put_node(node)
+        if self._fault_reports is not None:
+            self._fault_reports.put_node(node)
         self._view.put_node(node)
 
     def _drop_node(self, key: Key) -> None:
-        if self._ward is not None:
-            self._ward.drop_node(key.name)
+        if self._fault_reports is not None:
+            self._fault_reports.drop_node(key.name)
         self._view.drop_node(key.name)
 
     def _put_pod(self, pod: Pod) -> None:
-        if self._ward is not None:
-            self._ward.put_pod(pod)
+        if self._fault_reports is not None:
+            self._fault_reports.put_pod(pod)
         self._view.put_pod(slim(pod))
 
     def _drop_pod(self, key: Key) -> None:
-        if self._ward is not None:
-            self._ward.drop_pod(key.uid)
+        if self._fault_reports is not None:
+            self._fault_reports.drop_pod(key.uid)
         self._view.drop_pod(key.uid)
 
     def _take_map(self, drawn: Drawn | None, annotations: Mapping[str, str]) -> None:

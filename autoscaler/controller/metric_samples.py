@@ -1,4 +1,4 @@
-"""What a look comes to in numbers: of every queue always, of single jobs for as many as a page can bear.
+"""Turns one look into numbers: those of every queue, and of as many single jobs as a page can hold.
 
 Nothing is counted over time here; metrics.py does that.
 """
@@ -39,14 +39,17 @@ FAMILIES: Mapping[str, tuple[str, tuple[str, ...]]] = {
         "When a waiting job is expected to start, in seconds since 1970: at the earliest, likely, at the latest.",
         (*_JOB, "bound"),
     ),
-    "lender_sight_age_seconds": ("How long ago nodes or pods were last heard of.", ()),
-    "lender_last_look_timestamp_seconds": ("When it last decided, in seconds since 1970.", ()),
+    "autoscaler_observation_age_seconds": ("How long ago nodes or pods were last heard of.", ()),
+    "autoscaler_last_look_timestamp_seconds": ("When it last decided, in seconds since 1970.", ()),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one look saw and decided, at now_s. since: of waiting jobs, since when."""
+    """A look at `now_s`: the observation and the decision.
+
+    since: the time from which each waiting job waits, in seconds since 1970.
+    """
 
     now_s: float = 0.0
     jobs: Sequence[JobState] = ()
@@ -83,7 +86,7 @@ def samples(look: Look, starts: Mapping[JobKey, Start], gpu: str, most: int = MO
     shown = _shown(look.jobs, gpu, most)
     yield from _of_queues(look, gpu)
     yield from _sums(look, gpu, shown)
-    yield "lender_last_look_timestamp_seconds", (), look.now_s
+    yield "autoscaler_last_look_timestamp_seconds", (), look.now_s
     keys = {each.job.key for each in shown}
     reasons = {step.key: step.reason for step in look.steps if step.key in keys}
     for each in shown:
@@ -111,7 +114,7 @@ def _of_queues(look: Look, gpu: str) -> Iterator[Sample]:
 
 @dataclass(slots=True)
 class _Sums:
-    """What is summed over the jobs of one queue."""
+    """Sums over the jobs of one queue."""
 
     states: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("runs", "waits", "suspended"), 0))
     least_gpus: int = 0

@@ -21,6 +21,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from turnout.autoscaler.controller import metric_samples
+from turnout.autoscaler.controller.metric_aliases import WithOldNames
 from turnout.autoscaler.controller.metric_samples import FAMILIES, Look, Start, gpus_of
 from turnout.autoscaler.model import JobState, Observation, Policy, Reason, Step
 from turnout.jobs.model import JobKey
@@ -42,17 +43,17 @@ class Metrics:
     def __init__(self, gpu: str, clock: Clock | None = None, restart_s: float = Policy().restart_s) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._gpu, self._clock, self._restart_s = gpu, clock or RealClock(), restart_s
-        self.registry = registry = CollectorRegistry()
+        self.registry = registry = WithOldNames()
         ProcessCollector(registry=registry)
         self.decide_s = Histogram(
-            "turnout_lender_decide_seconds", "Time for one decision.", buckets=_DECIDE_S, registry=registry
+            "turnout_autoscaler_decide_seconds", "Time for one decision.", buckets=_DECIDE_S, registry=registry
         )
 
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"turnout_{name}", text, labels, registry=registry)
 
         self.changes = counter(
-            "lender_changes", "Changes of size, by reason and outcome.", "queue", "direction", "reason", "outcome"
+            "autoscaler_changes", "Changes of size, by reason and outcome.", "queue", "direction", "reason", "outcome"
         )
         self._resized = counter("queue_resized_gpus", "GPUs of workers added or taken.", "queue", "direction")
         self._restarts = counter(
@@ -62,7 +63,7 @@ class Metrics:
             counter("queue_elastic_gpu_seconds", "Time for which workers above the min had GPUs.", "queue"), self._clock
         )
         self.leading = _Leading(
-            Gauge("turnout_lender_leading", "1 while this replica decides.", registry=registry), self._stopped
+            Gauge("turnout_autoscaler_leading", "1 while this replica decides.", registry=registry), self._stopped
         )
         self.nodes = _OfNodes(registry)
         self._look: Look | None = None
@@ -74,7 +75,10 @@ class Metrics:
         registry.register(_Lately(self._samples))
 
     def seen(self, seen: Observation, steps: Iterable[Step], starts: Mapping[JobKey, Start] | None = None) -> None:
-        """What was seen, and what was decided on it. starts: as for `expects`; None: what was expected stays."""
+        """Take in a look and the decision on it.
+
+        starts: as for `expects`; None keeps what was expected before.
+        """
         self._age_s, self._at_s = seen.age_s, self._clock.monotonic()
         self._lent.now(metric_samples.lent(seen.jobs, self._gpu))
         before = self._look.since if self._look is not None else {}
@@ -99,7 +103,10 @@ class Metrics:
         self._starts = starts
 
     def became(self, step: Step, word: str) -> None:
-        """What became of a change. One that is only meant is counted once for as long as it stays the same."""
+        """Count the outcome of a change.
+
+        An intended change of a dry run is counted once for as long as it stays the same.
+        """
         if word == "DryRun":
             if self._meant.get(step.key) == step:
                 return
@@ -123,7 +130,7 @@ class Metrics:
     def _samples(self) -> Iterator[metric_samples.Sample]:
         if self._look is not None:
             yield from metric_samples.samples(self._look, self._starts, self._gpu)
-            yield "lender_sight_age_seconds", (), self._age_s + self._clock.monotonic() - self._at_s
+            yield "autoscaler_observation_age_seconds", (), self._age_s + self._clock.monotonic() - self._at_s
 
     def _stopped(self) -> None:
         """Somebody else looks after the queues from here on."""
@@ -148,16 +155,16 @@ class Metrics:
 
 
 class _OfNodes:
-    """What is counted of nodes that pods have accused."""
+    """Counts of nodes on which pods have reported faults."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         text = "Nodes that are tainted, suspected or on trial, how many may be tainted, and how many offer GPUs."
-        self._now = Gauge("turnout_judged_nodes", text, ("what",), registry=registry)
+        self._now = Gauge("turnout_autoscaler_faulty_nodes", text, ("what",), registry=registry)
         self._changes = Counter(
             "turnout_node_changes", "Changes of nodes, by reason and outcome.", ("reason", "outcome"), registry=registry
         )
-        self._passed_over = Counter(
-            "turnout_node_verdicts_passed_over", "Verdicts without effect, by why.", ("reason",), registry=registry
+        self._skipped = Counter(
+            "turnout_node_verdicts_skipped", "Verdicts without effect, by why.", ("reason",), registry=registry
         )
 
     def seen(self, counts: Mapping[str, int]) -> None:
@@ -169,9 +176,9 @@ class _OfNodes:
         """One step."""
         self._changes.labels(word, outcome).inc()
 
-    def passed_over(self, word: str) -> None:
+    def skipped(self, word: str) -> None:
         """One verdict, for one reason."""
-        self._passed_over.labels(word).inc()
+        self._skipped.labels(word).inc()
 
     def stopped(self) -> None:
         """Somebody else looks after the nodes from here on."""

@@ -1,4 +1,4 @@
-"""What Events and marks are about: objects of the API server, as the view knows them."""
+"""References to the objects that Events and pod annotations are about, as the cache knows them."""
 
 from __future__ import annotations
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
+
+import msgspec
 
 from turnout.autoscaler.model import Observation, Reason, Step
 from turnout.autoscaler.scaling.job_annotations import overruled
@@ -28,9 +30,14 @@ AGAIN = Backoff(first_s=1.0, most_s=60.0)  # between two tries of a change that 
 _NOT_OURS = (Reason.RIGID, Reason.REFUSED, Reason.SUSPENDED)  # whose size means nothing to us
 _GONE = 1000  # jobs that are remembered after they are gone
 TOGETHER = 16  # writes in flight
+MOST_OVERTAKEN = 5  # in a row: then the job counts as one that cannot be written, and others give
 MOST_GROWTHS = 128  # of one look: who comes to wait meanwhile is served before the rest
 Object = Mapping[str, Any]
 Notes = Callable[[Step], Mapping[str, str]]
+
+
+async def _never() -> bool:
+    return False
 
 
 def _nobody(_: Step) -> tuple[str, ...]:
@@ -38,10 +45,13 @@ def _nobody(_: Step) -> tuple[str, ...]:
 
 
 class Jobs(Protocol):
-    """What is asked of a Client."""
+    """The calls that the writer needs of a Client."""
 
     async def patch(self, path: str, body: Any, content_type: str, field_manager: str) -> bytes:
         """The object as patched. Raises Conflict when its version is not the body's."""
+
+    async def get(self, path: str) -> bytes:
+        """The object. Raises NotFound."""
 
     async def create(self, path: str, body: Any) -> bytes:
         """The object as made. Raises Conflict when there is one of its name."""
@@ -58,14 +68,16 @@ class _Refusal:
     why: str
 
     def holds(self, raw: Object, now_s: float) -> bool:
-        """Is it too early for the next try? A clock that was set back makes nobody wait."""
+        """True if it is too early for the next try on the same object. A clock that was set back makes nobody wait."""
         return self.uid == raw["metadata"].get("uid", "") and 0 <= now_s - self.at_s < self.wait_s
 
 
 class ScaleWriter:
     """Carries out plans. told: called with every step that changes a job, and the word for what became of it.
 
-    term: the number of the term in which we lead, None while we do not.
+    term: the number of the term in which we lead, None while we do not. confirm: asks the Lease itself whether that
+    is so; asked where a job bears a later term, which its owner may have written. wrote: called with our notes on a
+    job once they are written.
     """
 
     def __init__(
@@ -75,8 +87,12 @@ class ScaleWriter:
         term: Callable[[], int | None],
         told: Callable[[Step, str], None],
         dry_run: bool = True,
+        confirm: Callable[[], Awaitable[bool]] = _never,
+        wrote: Callable[[JobKey, Mapping[str, str]], None] = lambda _key, _notes: None,
     ) -> None:
         self._jobs, self._kinds, self._term, self._told, self.dry_run = jobs, kinds, term, told, dry_run
+        self._confirm, self._wrote = confirm, wrote
+        self._overtaken: dict[JobKey, int] = {}  # how often in a row somebody else was faster
         self._sent: dict[JobKey, str] = {}  # the versions that were written over and may still be shown
         self._refused: dict[JobKey, _Refusal] = {}
         self._followed: dict[JobKey, str] = {}  # the names of what came after the last changes
@@ -156,14 +172,14 @@ class ScaleWriter:
                 self._looked[step.key] = there
         if len(self._looked) > len(raw) + _GONE:
             self._looked = {key: there for key, there in self._looked.items() if key in raw}
-            for known in (self._made, self._sent, self._followed):
+            for known in (self._made, self._sent, self._followed, self._overtaken):
                 for key in known.keys() - raw.keys():
                     known.pop(key)
         return found
 
     async def _note_wish(self, key: JobKey, raw: Object, size: int, now_s: float) -> bool:
         """Write the size that it had as if it were ours, so that the one it has now reads as a person's wish."""
-        if self._leading(raw, now_s) is None:
+        if await self._leading(raw, now_s) is None:
             return False
         change = self._kinds[key.kind].resize(raw, size)
         notes = {labels.WROTE_WORKERS: str(size), labels.SUBMITTED_WORKERS: str(size)}
@@ -191,24 +207,40 @@ class ScaleWriter:
         raw = jobs.get(step.key)
         if self.dry_run:
             self._told(step, "DryRun")
-        elif raw is not None and (term := self._leading(raw, now_s)) is None:
+        elif raw is not None and (term := await self._leading(raw, now_s)) is None:
             self._told(step, "NotLeading")
         elif raw is not None and self._may_try(step.key, raw, now_s):
-            change = self._kinds[step.key.kind].change(raw, step.workers, leaving(step))
-            return await self._write(step, raw, stamped(change, {**notes(step), labels.TERM: str(term)}), now_s)
+            said = {**notes(step), labels.TERM: str(term)}
+            names = leaving(step)
+
+            def change(of: Object) -> Change:
+                return stamped(self._kinds[step.key.kind].change(of, step.workers, names), said)
+
+            if await self._write(step, raw, change, now_s):
+                self._wrote(step.key, said)
+                return True
         return False
 
-    def _leading(self, raw: Object, now_s: float) -> int | None:
-        """Our term, asked at the last moment; None when the Lease is not ours, or a later term has written this job."""
+    async def _leading(self, raw: Object, now_s: float) -> int | None:
+        """Our term, asked at the last moment; None when the Lease is not ours.
+
+        A later term on the job is believed only if the Lease itself is not ours: an owner may have written it.
+        """
         term = self._term()
         said = raw["metadata"].get("annotations") or {}
-        return None if term is None or overruled(said, term, now_s) else term
+        if term is None or not overruled(said, term, now_s):
+            return term
+        return term if await self._confirm() else None
 
-    async def _write(self, step: Step, raw: Object, change: Change, now_s: float) -> bool:
+    async def _write(self, step: Step, raw: Object, made: Callable[[Object], Change], now_s: float) -> bool:
+        change = made(raw)
         try:
-            await self._jobs.patch(change.path, change.body, change.form, FIELD_MANAGER)
+            await self._patch(step, raw, change, made)
         except (Conflict, NotFound):
             self._told(step, "Overtaken")  # somebody changed it under our hands: the next look sees how
+            self._overtaken[step.key] = times = self._overtaken.get(step.key, 0) + 1
+            if times >= MOST_OVERTAKEN:
+                self._note(step.key, raw, "it is changed by others faster than it can be written", now_s)
             return False
         except CallError as error:
             log.warning("resize_failed", extra={"job": str(step.key), "why": str(error)})
@@ -216,12 +248,29 @@ class ScaleWriter:
             self._told(step, "Refused")
             return False
         self._refused.pop(step.key, None)
+        self._overtaken.pop(step.key, None)
         self._sent[step.key] = raw["metadata"]["resourceVersion"]
         if change.then is not None and not await self._follow(step.key, raw, change.then, now_s):
             self._told(step, "Refused")
             return False
         self._told(step, "Written")
         return True
+
+    async def _patch(self, step: Step, raw: Object, change: Change, made: Callable[[Object], Change]) -> None:
+        """Write a change. A shrink that somebody was faster than before is written on the object as it is by now.
+
+        Whoever changes his job all the time would keep what he has borrowed otherwise. Raises CallError.
+        """
+        try:
+            await self._jobs.patch(change.path, change.body, change.form, FIELD_MANAGER)
+        except Conflict:
+            if step.workers > step.was or self._overtaken.get(step.key, 0) < 1:
+                raise
+            newer = msgspec.json.decode(await self._jobs.get(change.path))
+            if newer["metadata"].get("uid") != raw["metadata"].get("uid") or newer.get("spec") != raw.get("spec"):
+                raise  # more than its notes has changed
+            again = made(newer)
+            await self._jobs.patch(again.path, again.body, again.form, FIELD_MANAGER)
 
     async def _again(self, key: JobKey, raw: Object, now_s: float) -> bool:
         """A job does not follow: what should have come after its last change may have been lost."""
@@ -234,7 +283,7 @@ class ScaleWriter:
     async def _follow(self, key: JobKey, raw: Object, change: Change, now_s: float) -> bool:
         """Write what comes after a change, once: that there is one of its name means that it was written."""
         try:
-            if self._leading(raw, now_s) is None:
+            if await self._leading(raw, now_s) is None:
                 return False
             await self._jobs.create(change.path, change.body)
         except Conflict:
@@ -259,7 +308,10 @@ def _said_no(error: CallError) -> str:
 
 
 def without(seen: Observation, held: Mapping[JobKey, str]) -> Observation:
-    """The same, with these jobs as ones that cannot be resized: neither counted on to give, nor kept room for."""
+    """Copy the observation with these jobs as jobs that cannot be resized.
+
+    Nobody counts on them to give workers then, and no room is kept for them.
+    """
     if not held:
         return seen
     jobs = tuple(

@@ -23,7 +23,7 @@ TOGETHER = 8
 
 
 class Store(Putting, Protocol):
-    """What is asked of a Client."""
+    """The calls that the writer needs of a Client."""
 
     async def delete(self, path: str) -> bytes:
         """Raises NotFound for one that is gone."""

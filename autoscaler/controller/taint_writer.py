@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -21,7 +20,7 @@ from turnout.autoscaler.node_faults.model import BadRecord, Claim, NodeState, Pl
 from turnout.autoscaler.node_faults.taint_policy import judge
 from turnout.kube import labels
 from turnout.kube.client.apply import MERGE
-from turnout.kube.client.clock import Clock
+from turnout.kube.client.clock import Clock, SteadyTime
 from turnout.kube.errors import CallError, Conflict, NotFound
 from turnout.kube.nodes import taints
 
@@ -34,7 +33,7 @@ VALUE = "true"  # of the taint
 
 
 class Nodes(Protocol):
-    """What is asked of a Client."""
+    """The calls that the writer needs of a Client."""
 
     async def get(self, path: str) -> bytes:
         """The object. Raises NotFound."""
@@ -44,13 +43,13 @@ class Nodes(Protocol):
 
 
 class Tells(Protocol):
-    """Who is told what becomes of nodes."""
+    """Receives the outcome of each step on a node."""
 
     def looked(self, seen: NodeState, faults: Mapping[str, str], plan: Plan) -> None:
         """Each look, before anything is done. faults: records that cannot be read, by node."""
 
     def became(self, step: Step, outcome: str) -> None:
-        """What became of a step: Written, DryRun, NotLeading, Overtaken or Refused."""
+        """Tell the outcome of a step: Written, DryRun, NotLeading, Overtaken or Refused."""
 
 
 class TaintWriter:
@@ -59,15 +58,23 @@ class TaintWriter:
     def __init__(
         self,
         nodes: Nodes,
-        ward: FaultReportCache,
+        fault_reports: FaultReportCache,
         rules: Rules,
         leads: Callable[[], bool],
         tells: Tells,
         clock: Clock,
         news: asyncio.Event,
         dry_run: bool = True,
+        time: SteadyTime | None = None,
     ) -> None:
-        self._nodes, self._ward, self._rules, self._leads, self._tells = nodes, ward, rules, leads, tells
+        self._nodes, self._fault_reports, self._rules, self._leads, self._tells = (
+            nodes,
+            fault_reports,
+            rules,
+            leads,
+            tells,
+        )
+        self._time = time or SteadyTime(clock)
         self._clock, self._news, self.dry_run = clock, news, dry_run
         self._wrote: dict[str, tuple[Step, float]] = {}
         self._refused: dict[str, tuple[int, float]] = {}  # how often, and until when it is not tried again
@@ -77,7 +84,7 @@ class TaintWriter:
         """Until cancelled."""
         while True:
             self._news.clear()
-            await self.look(time.time())
+            await self.turn()
             try:
                 async with asyncio.timeout(LOOK_EACH_S):
                     await self._news.wait()
@@ -85,16 +92,21 @@ class TaintWriter:
                 continue
             await self._clock.sleep(GATHER_S)
 
+    async def turn(self) -> int:
+        """One look at what the clock says; none by a clock that has just jumped. How many nodes were written."""
+        moment = self._time.look()
+        return 0 if moment.jumped_s else await self.look(moment.now_s)
+
     async def look(self, now_s: float) -> int:
         """One look; how many nodes were written."""
         at_s = self._clock.monotonic()
         for name, (step, wrote_s) in list(self._wrote.items()):
-            if self._ward.shows(step) or at_s - wrote_s > SHOWN_WITHIN_S:
+            if self._fault_reports.shows(step) or at_s - wrote_s > SHOWN_WITHIN_S:
                 del self._wrote[name]
-        seen = self._ward.seen({name: step for name, (step, _) in self._wrote.items()})
+        seen = self._fault_reports.seen({name: step for name, (step, _) in self._wrote.items()})
         plan = judge(seen, self._rules, now_s)
-        self._tells.looked(seen, self._ward.faults, plan)
-        self._ward.forget(now_s - self._rules.fresh_s)
+        self._tells.looked(seen, self._fault_reports.faults, plan)
+        self._fault_reports.forget(now_s - self._rules.fresh_s)
         written = 0
         for step in plan.steps:
             if at_s >= self._refused.get(step.node, (0, 0.0))[1]:
@@ -124,7 +136,7 @@ class TaintWriter:
         return outcome == "Written"
 
     async def _write(self, step: Step, decided_on: Standing) -> str:
-        """Of the node as it is at this moment, which must be what was decided on."""
+        """Write a step to the node, which must still be in the state that was decided on; return the outcome."""
         path, key = f"/api/v1/nodes/{step.node}", self._rules.key
         node = msgspec.json.decode(await self._nodes.get(path))
         if not self._leads():

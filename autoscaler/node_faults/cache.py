@@ -1,6 +1,6 @@
-"""What the watches have shown of nodes and of what pods say of them. Nodes of which there is nothing to say cost a bit.
+"""Keeps what the watches have shown of nodes, and what pods report of them. A node without a report costs one bit.
 
-A pod that has said something may go at once, as those of a failed worker do: its word is kept as long as it is fresh.
+A pod that has reported may go at once, as the pods of a failed worker do. Its report is kept as long as it is fresh.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class FaultReportCache:
         return NodeState(nodes, claims, self._gpu_nodes, sum(each.tainted for each in nodes.values()))
 
     def shows(self, step: Step) -> bool:
-        """Is a node as this step has made it?"""
+        """True if a node is seen in the state to which this step has changed it, or is gone."""
         standing = self._nodes.get(step.node)
         return standing is None or (standing.record, standing.tainted) == (step.record, step.taints)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from typing import Annotated
 
@@ -16,12 +17,13 @@ from turnout.kube import labels
 from turnout.kube.errors import KubeError
 from turnout.kube.nodes.fault_report import Count, Kind, Moment, Name, Text, Verdict
 
-MOST_PROOFS = 8  # on a node: the first ones, which made it be tainted
+MOST_PROOFS = 8  # on a node: the first one of each namespace, which made it be tainted
+MOST_TOLD = 16  # namespaces of which it is remembered what they said of a node
 MOST_RECORD_BYTES = 16 << 10
 
 
 class State(StrEnum):
-    """Where a node stands that was ever proven faulty."""
+    """The state of a node that was ever proven faulty."""
 
     SUSPECTED = "suspected"  # fewer verdicts than are needed
     TAINTED = "tainted"
@@ -30,7 +32,7 @@ class State(StrEnum):
 
 
 class Word(StrEnum):
-    """What became of a node, or of what a pod says of it: the same in log, metric and Event."""
+    """The outcome of a node, or of a pod's report on it. The same word stands in log, metric and Event."""
 
     TAINTED = "NodeTainted"
     TAINTED_AGAIN = "NodeTaintedAgain"
@@ -50,15 +52,16 @@ class Word(StrEnum):
     ONLY_SLOW = "OnlySlow"
     ONLY_A_LINK = "OnlyALink"
     ALONE = "CheckedAlone"
+    OTHERS_PROVED = "OthersHaveProven"
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
     """When a node is tainted. key: of the taint. share: of the GPU nodes, at most, and one in any case.
 
-    verdicts: of pods of so many owners. taint_s: how long at first; each time that it fails again twice as long, up to
-    most_s. fresh_s: a verdict that is older says nothing; ahead_s: so much may the clock of a node be ahead of ours.
-    slow: slow nodes are tainted, too.
+    verdicts: of pods of so many namespaces. taint_s: how long at first; each time that it fails again twice as long,
+    up to most_s. fresh_s: a verdict that is older says nothing; ahead_s: one that is ahead of now by no more than this
+    waits until its time has come. slow: slow nodes are tainted, too.
     """
 
     key: str = labels.FAULTY
@@ -67,12 +70,16 @@ class Rules:
     taint_s: float = 3600.0
     most_s: float = 7 * 86_400.0
     fresh_s: float = 600.0
-    ahead_s: float = 60.0
+    ahead_s: float = 5.0
     slow: bool = False
 
     def most(self, gpu_nodes: int) -> int:
         """How many nodes may be tainted at once."""
         return max(1, int(self.share * gpu_nodes + 1e-9))
+
+    def most_alone(self, gpu_nodes: int) -> int:
+        """Return how many nodes one namespace may have tainted by its word alone: half of `most`, rounded up."""
+        return (self.most(gpu_nodes) + 1) // 2
 
     def lasts_s(self, times: int) -> float:
         """How long a node is tainted for the time of this number, 1 for the first."""
@@ -92,23 +99,51 @@ class Proof(msgspec.Struct, frozen=True, omit_defaults=True):
     round: Count = 0
 
 
-class Record(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What stands on a node. heard: what pods have said up to then is dealt with. times: it was tainted so often.
+def voice(pod: str) -> str:
+    """Return the namespace of a pod, given as namespace/name: all pods of a namespace count as one voice."""
+    return pod.partition("/")[0]
 
-    until: when the state ends by itself.
+
+class Record(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The record in a node's annotation.
+
+    heard: every report up to then is dealt with. told: the same moment for single namespaces.
     """
 
     state: State
     since: Moment
     heard: Moment
-    until: Moment | None = None
-    times: Count = 0
+    until: Moment | None = None  # when the state ends by itself
+    times: Count = 0  # how often the node was tainted
     proofs: Annotated[tuple[Proof, ...], msgspec.Meta(max_length=MOST_PROOFS)] = ()
+    told: Annotated[tuple[tuple[Name, Moment], ...], msgspec.Meta(max_length=MOST_TOLD)] = ()
 
     @property
-    def owners(self) -> int:
-        """Of how many independent owners' pods its proofs are."""
-        return len({proof.owner for proof in self.proofs})
+    def voices(self) -> frozenset[str]:
+        """The namespaces whose pods have proven it."""
+        return frozenset(voice(proof.pod) for proof in self.proofs)
+
+    def heard_of(self, namespace: str) -> datetime:
+        """Up to when the words of a namespace are dealt with."""
+        return max([self.heard, *(at for name, at in self.told if name == namespace)])
+
+    @property
+    def last(self) -> datetime:
+        """When anybody has said something last."""
+        return max([self.heard, *(at for _, at in self.told)])
+
+    def hearing(self, namespace: str, at: datetime) -> Record:
+        """Copy the record once a report of a namespace is dealt with.
+
+        Namespaces beyond MOST_TOLD are forgotten, the oldest first; `heard` then covers their reports.
+        """
+        told = sorted(({**dict(self.told), namespace: max(at, self.heard_of(namespace))}).items(), key=_by_moment)
+        over, kept = told[:-MOST_TOLD], told[-MOST_TOLD:]
+        return msgspec.structs.replace(self, told=tuple(kept), heard=max([self.heard, *(at for _, at in over)]))
+
+
+def _by_moment(told: tuple[str, datetime]) -> tuple[datetime, str]:
+    return told[1], told[0]
 
 
 class BadRecord(KubeError):
@@ -136,14 +171,14 @@ def write(record: Record) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a pod says of the node that the API server has bound it to, "" for none. verdict: None where it is none.
+    """A pod's report on the node that the API server has bound it to.
 
-    uid, owner: as the API server has them. fault: what is wrong with it.
+    verdict: None when the annotation cannot be read. fault: says why.
     """
 
     pod: str
-    uid: str
-    owner: str
+    uid: str  # as the API server has it
+    owner: str  # as the API server has it
     node: str
     verdict: Verdict | None
     fault: str = ""
@@ -161,15 +196,15 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """What decides. nodes: those of which there is anything to say, by name. claims: also of pods that are gone.
+    """Everything that the taint policy decides on.
 
-    gpu_nodes: how many there are; tainted: how many of them bear the taint.
+    nodes: those with a record or a report, by name. claims: reports, also of pods that are gone.
     """
 
     nodes: Mapping[str, Standing]
     claims: tuple[Claim, ...]
-    gpu_nodes: int
-    tainted: int
+    gpu_nodes: int  # how many there are
+    tainted: int  # how many of them bear the taint
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import msgspec
 
 from turnout.autoscaler.model import Worker
-from turnout.jobs.model import JobKey, JobKind
+from turnout.jobs.model import Job, JobKey, JobKind
 from turnout.jobs.pod_identity import USUAL, PodMarks, Said
 from turnout.kube.objects import OwnerReference, Pod
 from turnout.kube.times import since_1970
@@ -20,20 +20,43 @@ def said(pod: Pod) -> Said:
 
 
 def owned(pod: Pod, kinds: Iterable[JobKind], uids: Mapping[JobKey, str]) -> Pod:
-    """The pod with the job that its labels name among its owners, before all others.
+    """The pod with only those among its owners that may speak for it, and the job that its labels name before all.
 
     kinds: those that name one on pods. uids: of the jobs that are known; one that is not known yet goes by its key.
     """
     marks = said(pod)
-    refs = pod.metadata.owner_references or []
+    had = pod.metadata.owner_references or []
+    refs = [ref for ref in had if ref.controller or _names(marks, ref)]
     for kind in kinds:
         if name := kind.pods.job(marks):
             key = JobKey(kind.kind, pod.metadata.namespace, name)
             uid = uids.get(key, str(key))
             refs = [OwnerReference(kind.kind, name, uid), *(ref for ref in refs if ref.uid not in (uid, str(key)))]
-    if refs is pod.metadata.owner_references or not refs:
+    if refs == had:
         return pod
     return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, owner_references=refs))
+
+
+def _names(marks: Said, ref: OwnerReference) -> bool:
+    """True if the reference is to the ElasticJob that the pod's labels name.
+
+    DLRover's master does not declare itself the controller of its pods.
+    """
+    return ref.kind == "ElasticJob" and ref.name in (marks.get("elasticjob-name"), marks.get("elasticjob.dlrover/name"))
+
+
+def owner(pod: Pod, jobs: Mapping[str, Job]) -> Job | None:
+    """The job that a pod belongs to: its controller, in its namespace, whose selector it meets. jobs: by uid."""
+    for ref in pod.metadata.owner_references or ():
+        job = jobs.get(ref.uid)
+        if job is not None and _meets(pod, job):
+            return job
+    return None
+
+
+def _meets(pod: Pod, job: Job) -> bool:
+    marks = pod.metadata.labels or {}
+    return job.key.namespace == pod.metadata.namespace and all(marks.get(key) == text for key, text in job.selector)
 
 
 def naming(kinds: Mapping[str, JobKind]) -> tuple[JobKind, ...]:

@@ -1,4 +1,4 @@
-"""Where pods can run: nodes, what is left on each, under which switch it is, and how many are lost."""
+"""Keeps the nodes: what is left on each, under which switch it is, and how many are lost."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class NodeCache:
         return self._snapshot.row_of[node] if node in self._nodes else UNKNOWN_NODE
 
     def names(self) -> Sequence[str]:
-        """Of the nodes, by row."""
+        """Give the nodes' names, by row."""
         return self._snapshot.order
 
     def unready(self) -> float:
@@ -91,7 +91,7 @@ class NodeCache:
         return len(self._unready) / max(1, len(self._nodes))
 
     def room(self, shapes: Iterable[PodShape]) -> Capacity:
-        """What is left on the nodes, for every shape that somebody may ask for."""
+        """Give what is left on the nodes, for every shape that somebody may ask for."""
         shapes = set(shapes)
         for shape in shapes:
             self._snapshot.vector(shape)  # every resource gets its column first

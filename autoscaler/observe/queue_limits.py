@@ -1,4 +1,4 @@
-"""What each queue may have at one moment, of whatever dialect, as the decision is charged against it."""
+"""Works out what each queue may have at one moment, for every dialect, as a decision is charged against it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Shares:
         return name
 
     def go_on(self, local_queue: str, cluster_queue: str) -> str:
-        """It takes something, or is gone: it leads to its ClusterQueue, "" for none."""
+        """Note that a LocalQueue takes pods again, or is gone; return its ClusterQueue, "" for none."""
         self._stopped.pop(f"{STOPPED}{local_queue}", None)
         return cluster_queue
 
@@ -73,7 +73,7 @@ class Shares:
 
 
 def as_queues_allow(jobs: Iterable[JobState], queues: Mapping[str, Queue]) -> Iterable[JobState]:
-    """The same, with those refused that cannot be resized where they are."""
+    """Give the jobs; those of queues in which no resize is safe come with the queue's reason as `refused`."""
     unsafe = {name: queue for name, queue in queues.items() if queue.refused or queue.hazard}
     return _refused(jobs, unsafe) if unsafe else jobs
 

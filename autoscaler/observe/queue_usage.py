@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from turnout.autoscaler.observe.job_pods import owner
 from turnout.jobs.model import Job
 from turnout.jobs.queues import koordinator
 from turnout.jobs.queues.model import NAMESPACE
@@ -44,7 +45,7 @@ class QueueUsage:
             queue = self.queue_of(pod)
             self._paid[uid] = queue, shape
             self.used.setdefault(queue, Counter()).update(dict(shape.requests))
-            if not any(owner.uid in self._jobs for owner in pod.metadata.owner_references or ()):
+            if owner(pod, self._jobs) is None:
                 self._bare.add(uid)
                 self.bare.setdefault(queue, Counter()).update(dict(shape.requests))
 
@@ -57,11 +58,8 @@ class QueueUsage:
 
     def queue_of(self, pod: Pod) -> str:
         """The queue that pays for a pod: its job's, else what the pod itself says, else its namespace."""
-        namespace = pod.metadata.namespace
-        for owner in pod.metadata.owner_references or ():
-            if (job := self._jobs.get(owner.uid)) is not None:
-                return self.resolved(namespace, job.queue)
-        return self.resolved(namespace, _said(pod, _NAMED))
+        namespace, job = pod.metadata.namespace, owner(pod, self._jobs)
+        return self.resolved(namespace, _said(pod, _NAMED) if job is None else job.queue)
 
     def resolved(self, namespace: str, queue: str) -> str:
         """The queue that a name means: a LocalQueue leads to its ClusterQueue, no name to that of the namespace."""

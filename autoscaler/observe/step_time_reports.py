@@ -1,12 +1,14 @@
-"""What the pods of a job have reported: how long a step takes with so many workers. Learnt curves are made of it."""
+"""Keeps the step times that a job's pods report, by the number of workers. Learnt curves are made of them."""
 
 from __future__ import annotations
 
 from turnout.jobs.kinds.annotations import points
 from turnout.jobs.model import BadJob
-from turnout.jobs.scaling_curve import Curve
+from turnout.jobs.scaling_curve import Curve, capped
 from turnout.kube import labels
 from turnout.kube.objects import Pod
+
+MOST_POINTS = 64  # of a job
 
 
 class Reports:
@@ -15,8 +17,11 @@ class Reports:
     def __init__(self) -> None:
         self._seconds: dict[str, dict[int, float]] = {}
 
-    def put_pod(self, pod: Pod) -> None:
-        """Take in a pod's report, `workers:seconds`; one that cannot be read is no report."""
+    def put_pod(self, uid: str, pod: Pod) -> None:
+        """Take in the report of a pod of a job, `workers:seconds`; one that cannot be read is no report.
+
+        Of more sizes than MOST_POINTS those that were reported last are kept.
+        """
         text = (pod.metadata.annotations or {}).get(labels.STEP_SECONDS)
         if text is None:
             return
@@ -24,8 +29,12 @@ class Reports:
             told = points(text, labels.STEP_SECONDS)
         except BadJob:
             return
-        for owner in pod.metadata.owner_references or ():
-            self._seconds.setdefault(owner.uid, {}).update(told)
+        known = self._seconds.setdefault(uid, {})
+        for workers, seconds in told:
+            known.pop(workers, None)
+            known[workers] = seconds
+        while len(known) > MOST_POINTS:
+            del known[next(iter(known))]
 
     def forget(self, uid: str) -> None:
         """A job is gone."""
@@ -36,4 +45,5 @@ class Reports:
         now = self._seconds.get(uid)
         if not now:
             return noted
-        return tuple(sorted({**dict(noted), **{workers: 1.0 / seconds for workers, seconds in now.items()}}.items()))
+        points = {**dict(noted), **{workers: 1.0 / seconds for workers, seconds in now.items()}}
+        return capped(tuple(sorted(points.items())[:MOST_POINTS]), 1.0)

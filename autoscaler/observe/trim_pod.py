@@ -8,7 +8,7 @@ _ASKED = ("PET_NNODES", "PET_NPROC_PER_NODE", "WORLD_SIZE")  # where a gang's si
 
 
 def slim(pod: Pod) -> Pod:
-    """The same pod, made smaller: it is nobody else's yet."""
+    """Drop from a pod, in place, what no decision reads. Nobody else may hold the pod yet."""
     pod.spec.volumes = None
     for container in (*pod.spec.containers, *(pod.spec.init_containers or ())):
         if container.env:

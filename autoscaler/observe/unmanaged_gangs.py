@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from turnout.autoscaler.model import JobState, Worker
+from turnout.autoscaler.observe.schedulable import SCHEDULERS, unbindable
 from turnout.jobs.gang import POD_GROUP_VERSIONS, Dialect, GangKey, membership
 from turnout.jobs.kinds.annotations import spread
 from turnout.jobs.model import Bounds, Job, JobKey, Object, Order
@@ -22,11 +23,15 @@ from turnout.kube.pod_shape import PodShape, amount
 _WAITING = ("", "Pending", "Inqueue", "PreScheduling", "Scheduling")
 _OVER = ("Succeeded", "Failed")
 _MOST_MEMBERS = 100_000
+_MOST_BEGAN = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A PodGroup. least: of its members, None when it does not say. shape: of one, by minResources; None without."""
+    """A PodGroup. least: of its members, None when it does not say. shape: of one, by minResources; None without.
+
+    taken_up: somebody makes its pods, and its scheduler has given it a phase.
+    """
 
     key: GangKey
     uid: str
@@ -37,6 +42,7 @@ class Group:
     waits: bool
     least: int | None
     shape: PodShape | None
+    taken_up: bool = False
 
 
 def read(dialect: Dialect, raw: Object) -> Group:
@@ -55,6 +61,7 @@ def read(dialect: Dialect, raw: Object) -> Group:
         (status.get("phase") or "") in _WAITING,
         least,
         None if least is None else _one_of(spec.get("minResources"), least),
+        bool(meta.get("ownerReferences")) and bool(status.get("phase")),
     )
 
 
@@ -72,14 +79,18 @@ def _one_of(told: Any, members: int) -> PodShape | None:
 
 
 class UnmanagedGangs:
-    """Pods and PodGroups of nobody's job. gpus: does a pod of this shape ask for what is lent?"""
+    """Pods and PodGroups of nobody's job. gpus: does a pod of this shape ask for what is lent?
 
-    def __init__(self, gpus: Callable[[PodShape], bool]) -> None:
-        self._gpus = gpus
+    schedulers: those that are known to run here.
+    """
+
+    def __init__(self, gpus: Callable[[PodShape], bool], schedulers: Collection[str] = SCHEDULERS) -> None:
+        self._gpus, self._schedulers = gpus, schedulers
         self._gangs: dict[GangKey, dict[str, tuple[Pod, PodShape]]] = {}
         self._of: dict[str, GangKey] = {}
         self._waiting: Counter[GangKey] = Counter()
         self._groups: dict[GangKey, Group] = {}
+        self._began: dict[tuple[str, str], None] = {}  # gangs of which a member has had a node, by namespace and name
         self.about: dict[JobKey, tuple[str, str, str]] = {}  # of the last look: kind, API version and uid, for Events
 
     def put_pod(self, pod: Pod, shape: PodShape) -> None:
@@ -92,9 +103,14 @@ class UnmanagedGangs:
         self._of[uid] = key
         self._gangs.setdefault(key, {})[uid] = pod, shape
         self._waiting[key] += not pod.spec.node_name
+        if pod.spec.node_name:
+            self._began.pop((key.namespace, key.name), None)
+            self._began[key.namespace, key.name] = None
+            if len(self._began) > _MOST_BEGAN:
+                del self._began[next(iter(self._began))]
 
     def drop_pod(self, uid: str) -> None:
-        """It is gone, or somebody's."""
+        """Forget a pod that is gone, or that belongs to a job."""
         key = self._of.pop(uid, None)
         if key is None:
             return
@@ -133,6 +149,10 @@ class UnmanagedGangs:
                 seen = self._seen(key, group, members, row, queue, value)
                 if seen is not None:
                     yield seen
+
+    def started(self, key: JobKey) -> bool:
+        """True if any member of a gang has had a node, also a member that is gone since."""
+        return (key.namespace, key.name) in self._began
 
     def all(self) -> Iterator[tuple[JobKey, Group | None, list[tuple[Pod, PodShape]]]]:
         """Return every gang, running or waiting: its name, its PodGroup and its members, in order."""
@@ -174,7 +194,15 @@ class UnmanagedGangs:
             foreign=True,
         )
         workers = tuple(Worker(at, row(pod.spec.node_name)) for at, pod in enumerate(bound))
-        return JobState(made, workers, (0,) * len(others))
+        why = self._unbindable(group, [pod for pod, _ in free], lacking, max(0, least - len(members)))
+        return JobState(made, workers, (0,) * len(others), unbindable=why)
+
+    def _unbindable(self, group: Group | None, free: list[Pod], lacking: int, to_come: int) -> str:
+        """Why no scheduler binds what a gang lacks. to_come: members that nobody has made yet."""
+        if not free:
+            return "" if group is not None and group.taken_up else "no pod of it is there, and nobody has taken it up"
+        said = [unbindable(pod, self._schedulers) for pod in free]
+        return next(filter(None, said), "") if said.count("") + to_come < lacking else ""
 
     def _job(self, key: GangKey, group: Group | None, first: Pod | None) -> JobKey:
         """The name that it goes by: its PodGroup's, else its gang's as a pod."""

@@ -16,9 +16,9 @@ from turnout.autoscaler.capacity import Capacity
 from turnout.autoscaler.model import JobState, Observation, Policy, Queue, Step, TerminatingPod
 from turnout.autoscaler.reporting.log_codec import (
     PLAIN_JOB,
+    PLAIN_OBSERVATION,
     PLAIN_SEEN,
     PLAIN_SHAPE,
-    PLAIN_SIGHT,
     VERSION,
     BadLog,
     Line,
@@ -64,7 +64,7 @@ class Scribe:
             self._number + 1,
             now_s,
             digest(steps),
-            PLAIN_SIGHT(**taken(seen, PLAIN_SIGHT)),
+            PLAIN_OBSERVATION(**taken(seen, PLAIN_OBSERVATION)),
             self._room_change(seen.room),
             program="" if self._number >= 0 else self._program,
             policy=None if policy == self._policy else policy,
@@ -130,7 +130,7 @@ class Reader:
         self._policy: Policy | None = None
 
     def read(self, text: bytes) -> Told:
-        """What a line says. Raises BadLog; then only a line that says everything can be read next."""
+        """Read a line. Raises BadLog; then only a line that says everything can be read next."""
         try:
             line = self._decoder.decode(text)
             if line.version != VERSION:
@@ -167,9 +167,9 @@ class Reader:
             raise BadLog("no policy has been told")
         self._room = self._changed(line.room)
         jobs = tuple(sorted(self._jobs.values(), key=lambda each: each.job.key))
-        sight = msgspec.convert(line.sight, PLAIN_SIGHT)
+        look = msgspec.convert(line.look, PLAIN_OBSERVATION)
         leaving = tuple(TerminatingPod(queue, self._shapes[number], row) for queue, number, row in line.leaving)
-        seen = Observation(jobs, dict(self._queues), self._room, leaving=leaving, **taken(sight, PLAIN_SIGHT))
+        seen = Observation(jobs, dict(self._queues), self._room, leaving=leaving, **taken(look, PLAIN_OBSERVATION))
         return Told(seen, self._policy, line.now_s, self._program, dict(self._words), line.digest)
 
     def _seen(self, plain: Any) -> JobState:

@@ -78,22 +78,17 @@ class GangLink:
 
 @dataclass(frozen=True, slots=True)
 class SizeLink:
-    """Of a running job. larger: its next size, None when that is its last. balance_s: what lending has won it.
-
-    cooldown_s: how long its size will not grow yet. changed_s: when it was last changed, None for never. put_back: the
-    size that it was given last, where its object was applied again as it was submitted, None where it was not. wish:
-    the size that a person has set by hand, None for none.
-    """
+    """The part of an explanation about a running job's size."""
 
     size: int
     wanted: int
-    larger: int | None
+    larger: int | None  # the next size, None when this is the last
     elastic: int
-    balance_s: float
-    cooldown_s: float
-    changed_s: float | None
-    put_back: int | None = None
-    wish: int | None = None
+    balance_s: float  # what lending has won it, restarts taken off
+    cooldown_s: float  # how long its size will not grow yet
+    changed_s: float | None  # when it was last changed, None for never
+    put_back: int | None = None  # the size last given, where its object was applied again as submitted; else None
+    wish: int | None = None  # the size that a person has set by hand, None for none
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +211,7 @@ def _of(shape: PodShape, resource: str) -> int:
 
 
 def _quota(seen: JobState, queue: Queue | None) -> tuple[Lack, ...]:
-    """What it asks of its queue: its min while it waits, its next step of growth else."""
+    """List what a job asks of its queue: its min while it waits, else its next step of growth."""
     larger = seen.job.sizes.larger(seen.job.replicas)
     pods = least_of(seen) if seen.waits else [(seen.job.shape, larger - seen.job.replicas)]
     told = queue or Queue("")
@@ -228,7 +223,7 @@ def _quota(seen: JobState, queue: Queue | None) -> tuple[Lack, ...]:
 
 
 def worker_of(shape: PodShape, gpu: str) -> str:
-    """What one worker asks for, GPUs first."""
+    """Say what one worker asks for, GPUs first."""
     asked = sorted(shape.requests, key=lambda each: (each[0] != gpu, each[0]))
     return ", ".join(amount_of(what, amount) for what, amount in asked if what != "pods") or "nothing"
 

@@ -54,7 +54,7 @@ class Estimate:
 
     @property
     def known(self) -> bool:
-        """Can a likely start be told?"""
+        """True if a likely start is known."""
         return self.likely_s < NEVER
 
 
@@ -108,7 +108,7 @@ def forecast(
 
 
 def _at_once(step: Step, now_s: float, acts: bool) -> Estimate | None:
-    """What is told without playing anything through."""
+    """Estimate the start of a job without a simulation; None when one is needed."""
     match step.reason:
         case Reason.SCHEDULERS_TURN:
             return Estimate(
@@ -157,7 +157,7 @@ def _estimate(at: list[float], now_s: float, running: int, rank: int, guess: boo
 
 
 def _lent_back(seen: Observation, asked: Collection[str], served: Sequence[JobState]) -> Reservations:
-    """What there is once elastic workers of these queues have left, and those have started who are about to."""
+    """Return the room once these queues' elastic workers have left, and the jobs in `served` have started."""
     quota, rows = Quota(seen.queues), dict[PodShape, list[int]]()
     for each in seen.jobs:
         if each.gives or each.promised:

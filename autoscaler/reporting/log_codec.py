@@ -1,4 +1,4 @@
-"""What a line of the decision log is made of: nouns as plain structures, and what has changed since the line before."""
+"""The parts of a decision log's line: nouns as plain structures, and the changes since the line before."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from turnout.autoscaler.model import JobState, Observation, Policy, Queue, Step
 from turnout.jobs.model import Job, JobKey
 from turnout.kube.pod_shape import PodShape
 
-VERSION = 2
+VERSION = 3
 Word = tuple[str, int]  # a decision's reason and size
 Kind = tuple[int, list[int], list[int]]  # a shape's number, what a pod of it takes, the runs of nodes that let it in
 
@@ -31,41 +31,44 @@ def _mirror(noun: type[Any], without: Collection[str] = (), **other: Any) -> typ
     """
     hints = get_type_hints(noun)
     told = [each for each in fields(noun) if each.init and each.name not in without]
-    return msgspec.defstruct(
-        f"Plain{noun.__name__}", [(each.name, other.get(each.name, hints[each.name])) for each in told]
-    )
+    parts = [(each.name, other.get(each.name, hints[each.name]), *_default(each.default)) for each in told]
+    return msgspec.defstruct(f"Plain{noun.__name__}", parts, kw_only=True, omit_defaults=True)
+
+
+def _default(value: Any) -> tuple[Any, ...]:
+    """Give the default of a field that is left out of a line where it has just that."""
+    return (value,) if value is None or isinstance(value, bool | int | float | str) else ()
 
 
 def taken(noun: Any, plain: type[Any]) -> dict[str, Any]:
-    """What a noun or its mirror has in the fields of a mirror."""
+    """Give a noun's values in the fields of a mirror."""
     return {each: getattr(noun, each) for each in plain.__struct_fields__}
 
 
 PLAIN_SHAPE = _mirror(PodShape)
 PLAIN_JOB = _mirror(Job, shape=int, beside=tuple[tuple[int, int], ...])
 PLAIN_SEEN = _mirror(JobState, job=PLAIN_JOB)
-PLAIN_SIGHT = _mirror(Observation, without=("jobs", "queues", "room", "leaving"))
+PLAIN_OBSERVATION = _mirror(Observation, without=("jobs", "queues", "room", "leaving"))
 
 
 class RoomChange(msgspec.Struct, omit_defaults=True):
-    """What became of the room. names: of the columns, told when the table is another one, of `size` rows, all told.
+    """The changes of the room since the line before.
 
-    rows: those that changed, and what is free there. kinds: shapes that are judged otherwise. dropped: shapes that
-    nobody asks for any more. switches: the whole map, when it is another one.
+    The rows of a new table are all told. switches: the whole map, when it has changed.
     """
 
-    size: int
-    names: list[str] | None = None
-    rows: list[tuple[int, list[int]]] = []
-    kinds: list[Kind] = []
-    dropped: list[int] = []
+    size: int  # rows of the table
+    names: list[str] | None = None  # of the columns, told when the table is another one
+    rows: list[tuple[int, list[int]]] = []  # those that changed, and what is free there
+    kinds: list[Kind] = []  # shapes that other nodes let in by now
+    dropped: list[int] = []  # shapes that nobody asks for any more
     switches: list[list[int]] | None = None
 
 
 class Line(msgspec.Struct, omit_defaults=True):
     """One look. number: 0 for one that says everything, else one more than the line that it builds on.
 
-    digest: of all decisions, details and all. sight: what there is to say of the look itself. program: the version
+    digest: of all decisions, details and all. program: the version
     that wrote it. policy: told when it is another one. shapes: new ones, numbered on. leaving: pods of no job,
     by queue, shape and row. news: the decisions that differ
     from those of the line before.
@@ -75,7 +78,7 @@ class Line(msgspec.Struct, omit_defaults=True):
     number: int
     now_s: float
     digest: str
-    sight: Any
+    look: Any = msgspec.field(name="sight")  # what there is to say of the look itself
     room: RoomChange
     program: str = ""
     policy: Policy | None = None
@@ -101,7 +104,7 @@ class Told:
 
 
 def digest(steps: Iterable[Step]) -> str:
-    """By which two plans are known to be the same to the last word, in whatever order."""
+    """Return a hash that is equal for plans of the same steps, in whatever order."""
     ordered = sorted(steps, key=lambda step: step.key)
     return hashlib.blake2b(msgspec.json.encode(ordered), digest_size=12).hexdigest()
 
@@ -112,7 +115,7 @@ def words(steps: Iterable[Step]) -> dict[JobKey, Word]:
 
 
 def parts_of(room: Capacity) -> dict[PodShape, tuple[Any, Any]]:
-    """By shape: what a pod takes, and which nodes let it in."""
+    """Give, for each shape, what a pod takes and which nodes let it in."""
     return {shape: (takes, room.admits[shape]) for shape, takes in room.takes.items()}
 
 

@@ -1,4 +1,4 @@
-"""What the nodes have for a worker: room, and in one word why one would not take it, so that they can be counted."""
+"""Explains what the nodes have for a worker: room, or one word for why a node would not take it, to be counted."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What other programs should know of a job's pods: which may go, and which not. Written only where an admin wants it.
+"""Works out annotations that tell other programs which of a job's pods may go. Written only where an admin wants it.
 
-Volcano takes the lowest task priority first and only pods that are preemptable; cluster-autoscaler empties no node of
+Volcano takes the lowest task priority first, and only pods that are preemptable. cluster-autoscaler empties no node of
 pods that are not safe to evict. Source: VE-32, VE-33; docs/facts/schedulers.md 3, docs/facts/autoscaling.md 4.
 """
 
@@ -45,7 +45,7 @@ class Marked:
     def missing(
         self, jobs: Iterable[JobState], notes: Callable[[JobKey], Mapping[str, Mapping[str, str]]]
     ) -> Iterator[Mark]:
-        """What pods lack. notes: the annotations of a job's pods, by name."""
+        """Give the annotations that pods lack. notes: returns the annotations of a job's pods, by name."""
         before, self._done = self._done, {}
         for each in jobs:
             key = each.job.key
@@ -56,7 +56,7 @@ class Marked:
 
 
 def marks_of(seen: JobState, notes: Mapping[str, Mapping[str, str]]) -> Iterator[Mark]:
-    """What the pods of an elastic job lack. notes: the annotations of pods, by name; what is there stays."""
+    """Give the annotations that an elastic job's pods lack; those that are there stay. notes: of the pods, by name."""
     if not seen.job.elastic:
         return
     for at, worker in enumerate(seen.living):

@@ -58,7 +58,7 @@ class Line:
         return taken
 
     def leave(self, ledger: Reservations, taken: Taken) -> None:
-        """One of them has ended."""
+        """Give back what one job of the line has held."""
         for shape, charges in taken:
             ledger.room.undo(shape, charges)
         if taken:
@@ -73,7 +73,7 @@ class Runner:
     lent: bool
 
     def leave(self, ledger: Reservations, taken: Taken) -> None:
-        """It has ended."""
+        """Give back what a running job holds at its end."""
         stay = self.seen.living[: self.seen.job.bounds.least] if self.lent else self.seen.living
         ledger.release(
             self.seen.pool, [worker.row for worker in stay if worker.row is not None and worker.row != UNKNOWN_NODE]
@@ -128,7 +128,7 @@ class _Lines:
             self._of.setdefault(line.wish.pods[0][0], []).append((line.ranks[0], 0, line))
 
     def served(self, ledger: Reservations) -> Iterator[tuple[Line, int, Taken]]:
-        """Who finds room now, in turn. Where a shape has no room, nobody is tried who asks for it."""
+        """Give the waiting jobs that find room now, in turn. A shape without room is not tried."""
         room = {shape: ledger.room.total(shape) for shape, heads in self._of.items() if heads}
         self.tries += 1
         heads = [head for shape in room if room[shape] for head in self._of[shape]]

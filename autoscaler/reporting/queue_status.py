@@ -1,4 +1,4 @@
-"""What a queue's owner can read with kubectl: one ConfigMap a queue, in the words of the last decision."""
+"""Writes what a queue's owner can read with kubectl: one ConfigMap for each queue, with the last decision's words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each reason means to the owner of a job, and what he can do about it."""
+"""Explains each reason to the owner of a job: what it means, and what can be done about it."""
 
 from __future__ import annotations
 
@@ -19,6 +19,10 @@ MEANINGS: Mapping[Reason, Meaning] = {
     Reason.IDLE_ROOM: Meaning(
         "It grows: its queue has room that nobody waits for.",
         "Nothing is to be done. turnout.dev/paused: grow keeps it at its size.",
+    ),
+    Reason.RETURNED: Meaning(
+        "It grows: it gave workers to a job that left their room unused, and has them back.",
+        "Nothing is to be done.",
     ),
     Reason.MAKES_ROOM: Meaning(
         "It shrinks: a waiting job gets its min from these workers.",
@@ -100,6 +104,10 @@ MEANINGS: Mapping[Reason, Meaning] = {
         "It waits in vain: its min is more than its queue may ever have.",
         "Lower its min, or ask the queue's admin for a higher limit.",
     ),
+    Reason.UNSCHEDULABLE: Meaning(
+        "It waits, and no scheduler binds it now: no room is made or kept for it.",
+        "Look at its pods: their gates, schedulerName, volumes and affinity. It is tried again after a while.",
+    ),
     Reason.STALE: Meaning(
         "What is known is too old or only a part, so nothing is changed.",
         "Look at the lender's log and at the API server: a watch has been silent, or a list fails.",
@@ -107,6 +115,10 @@ MEANINGS: Mapping[Reason, Meaning] = {
     Reason.NODES_UNREADY: Meaning(
         "So many nodes are not ready that what is seen is not to be trusted: nothing is changed.",
         "The admin has to look after the nodes; it goes on by itself.",
+    ),
+    Reason.CLOCK_JUMPED: Meaning(
+        "A clock has jumped: nothing is changed until two looks have passed.",
+        "Nothing is to be done; the admin sees to the clocks of the nodes.",
     ),
     Reason.ALL_PAUSED: Meaning(
         "An admin has stopped all changes.",

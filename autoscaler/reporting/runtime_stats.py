@@ -32,7 +32,7 @@ _RAN = re.compile(r"(?:([0-9]{1,6})h)?(?:([0-9]{1,9})m)?(?:([0-9]{1,9}(?:\.[0-9]
 
 
 class Lives:
-    """What was seen of finished jobs, bounded."""
+    """The run times of finished jobs, by queue, a bounded number of them."""
 
     def __init__(self) -> None:
         self._all: deque[float] = deque(maxlen=4 * KEPT)
@@ -103,7 +103,10 @@ class Lives:
 
 
 def _as_long_again(ages_s: Floats, chances: Floats) -> Floats:
-    """Who has run for so long runs x times as long again with a chance of 1 / (1 + x)."""
+    """Draw how long jobs of these ages still run, in seconds.
+
+    A job runs x times its age longer with a chance of 1 / (1 + x).
+    """
     sure = np.minimum(chances, _SUREST)
     found: Floats = np.maximum(ages_s, YOUNG_S) * sure / (1 - sure)
     return found

@@ -1,8 +1,9 @@
-"""What a change of size is worth to a job: how much faster it gets, and what restarts have cost it so far.
+"""Works out what a change of size is worth to a job: how much faster it gets, and what restarts have cost it so far.
 
-The bank: a job gains a second for each second that lent workers have saved it, pays for each restart, and may have one
-restart and its undoing on credit. A job that is asked for more than that gives all it has at once. So whatever happens
-to it, lending costs a job at most two restarts, and `budget` of the time it has run. One that only starts pays nothing.
+A job's balance gains a second for each second that lent workers have saved it, and pays for each restart. It may owe
+one restart and its undoing. A job that is asked for more than that gives all it has at once.
+
+So lending costs a job at most two restarts, and `budget` of the time it has run. A job that only starts pays nothing.
 Source: docs/facts/autoscaling.md 0.4, M5.
 """
 
@@ -10,46 +11,61 @@ from __future__ import annotations
 
 from turnout.autoscaler.model import JobState, Policy
 from turnout.jobs.model import Job
-from turnout.jobs.scaling_curve import gain
+from turnout.jobs.scaling_curve import Curve, gain
 
 
 def starts(seen: JobState, policy: Policy, now_s: float) -> bool:
-    """Is it a job that has just got its min, and was never resized? It has nothing to lose by a change yet."""
+    """True if a job has just got its min and was never resized, so that a change costs it nothing yet."""
     return not seen.job.bank.resized_s and abs(now_s - seen.began_s) <= policy.start_s
 
 
 def pays(job: Job, larger: int, policy: Policy, restarts: int = 2) -> bool:
-    """Does growing so far win back its restarts, the one that undoes it included, within the policy's horizon?"""
+    """True if growing to `larger` wins back its restarts within the policy's horizon, the undoing restart included."""
     share = gain(job.curve, job.bounds.least, job.replicas, larger).share
     return share * policy.payback_s >= restarts * restart_s(job, policy)
 
 
 def restart_s(job: Job, policy: Policy) -> float:
-    """What a change of size costs a job, in seconds."""
+    """Return what a change of size costs a job, in seconds."""
     return policy.restart_s if job.bank.restart_s is None else job.bank.restart_s
 
 
 def balance_s(job: Job, policy: Policy, now_s: float) -> float:
-    """What lending has won a job so far, in seconds, restarts taken off; 0 for one that was never changed."""
+    """Return the seconds that lending has won a job so far, restarts taken off; 0 for a job never resized."""
+    return _balance_s(job, policy, now_s, job.curve, restart_s(job, policy))
+
+
+def _balance_s(job: Job, policy: Policy, now_s: float, curve: Curve, cost_s: float) -> float:
+    """Work out the balance from this curve and this cost of a restart, rather than from what the job says of them."""
     bank, least = job.bank, job.bounds.least
     if not bank.resized_s:
         return 0.0
     since_s = max(0.0, now_s - bank.resized_s)
-    faster = gain(job.curve, least, least, max(least, job.replicas)).share
-    idle_s = 0.0 if bank.at_start else restart_s(job, policy)
+    faster = gain(curve, least, least, max(least, job.replicas)).share
+    idle_s = 0.0 if bank.at_start else cost_s
     return bank.gained_s + max(0.0, since_s - idle_s) * faster + since_s * policy.budget
 
 
 def after_change_s(job: Job, policy: Policy, now_s: float, at_start: bool = False) -> float:
-    """Give the notes for a size that changes now. at_start: while the job starts, which costs nothing."""
+    """Return the balance after a change of size now, in seconds. at_start: the job starts, so the change is free."""
     return balance_s(job, policy, now_s) - (0.0 if at_start else restart_s(job, policy))
 
 
 def rich(job: Job, policy: Policy, now_s: float) -> bool:
-    """Has lending won it one more restart already? Then being shrunk now costs it nothing of its own."""
-    return bool(job.bank.resized_s) and after_change_s(job, policy, now_s) >= 0
+    """True if lending has already won the job one more restart, so that being shrunk now costs it nothing of its own.
+
+    The poor give last. So what its owner says of its curve and its restarts makes it no poorer.
+    """
+    if not job.bank.resized_s:
+        return False
+    cost_s = min(restart_s(job, policy), policy.restart_s)
+    return _balance_s(job, policy, now_s, job.curve if job.learnt else (), cost_s) - cost_s >= 0
 
 
 def in_debt(job: Job, policy: Policy, now_s: float) -> bool:
-    """Does being shrunk now cost it more than the one restart that it may owe? Then it had better be the last time."""
-    return after_change_s(job, policy, now_s) < -restart_s(job, policy)
+    """True if being shrunk now would cost the job more than the one restart that it may owe.
+
+    Such a job gives all it has, so that this is the last time. An owner who calls restarts cheap cannot avoid that.
+    """
+    cost_s = max(restart_s(job, policy), policy.restart_s)
+    return _balance_s(job, policy, now_s, job.curve, cost_s) - cost_s < -cost_s

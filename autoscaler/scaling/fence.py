@@ -1,6 +1,6 @@
-"""One job's fault never keeps others from their decision: whose values make a decision fail is left alone.
+"""Keeps one job's fault from stopping decisions on the others: a job whose values make a decision fail is left alone.
 
-Nothing that an owner may write should get as far as this. What does is a fault of ours, and is told as one.
+No value that an owner may write should get this far. One that does is a defect of this program, and is told as one.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ Decide = Callable[[Observation, Policy, float], list[Step]]
 def decided(
     decide: Decide, seen: Observation, policy: Policy, now_s: float
 ) -> tuple[list[Step], dict[JobKey, Exception]]:
-    """One step a job, in the order of the jobs, and the error of each job on which nothing can be decided.
+    """Return one step for each job, and the error of each job on which nothing can be decided.
 
-    Such a job keeps its size, with the reason AdapterRefused. Raises what `decide` raises when no single job brings
-    it about.
+    Steps are in the order of the jobs. A faulty job keeps its size, with the reason AdapterRefused. Raises what
+    `decide` raises when no single job causes it.
     """
     try:
         return decide(seen, policy, now_s), {}
@@ -37,7 +37,7 @@ def decided(
 
 
 def _faulty(tried: Callable[[Jobs], object], jobs: Jobs, error: Exception) -> Iterator[tuple[JobKey, Exception]]:
-    """The jobs that bring an error about, each alone, found by halves; nobody when no half has it."""
+    """Find the jobs that cause an error each on its own, by halves; none when no half has the error."""
     if len(jobs) < 2:
         yield from ((each.job.key, error) for each in jobs)
         return

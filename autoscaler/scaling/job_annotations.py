@@ -1,4 +1,4 @@
-"""What is noted on a job whose size is changed, so that whoever leads next knows all that this one knew."""
+"""Makes the notes on a job whose size is changed, so that the next leader knows all that this one knew."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def notes_of(job: Job, step: Step, policy: Policy, now_s: float) -> dict[str, st
 
 
 def conditions(job: Job, step: Step, now_s: float) -> list[dict[str, Any]]:
-    """What an HPA would say, by its own words: able to scale, active, limited by a bound."""
+    """List the conditions of a HorizontalPodAutoscaler: AbleToScale, ScalingActive, ScalingLimited."""
     limit = {job.most: "AtMax", job.bounds.least: "AtMin"}.get(step.workers, "")
     told = (
         ("AbleToScale", True, step.reason.value, step.detail),
@@ -50,6 +50,6 @@ def conditions(job: Job, step: Step, now_s: float) -> list[dict[str, Any]]:
 
 
 def overruled(annotations: dict[str, str], term: int, now_s: float) -> bool:
-    """Has somebody who leads by now written this a moment ago? Then we only think that we lead."""
+    """True if a leader of a later term has written these notes a moment ago, so that this one no longer leads."""
     written, at_s = annotations.get(labels.TERM, ""), since_1970(annotations.get(labels.RESIZED_AT)) or 0.0
     return _TERM.fullmatch(written) is not None and int(written) > term and abs(now_s - at_s) < NEWER_S

@@ -1,7 +1,7 @@
-"""Evict first: the elastic workers that have to leave so that one waiting job fits, and no more of them.
+"""Chooses the elastic workers that have to leave so that one waiting job fits, and no more of them.
 
-A victim is what its controller will really delete, the highest index first, on the node where it stands: eight
-one-GPU workers on eight nodes make no room for a worker of eight.
+A victim is the worker that its controller will really delete: the highest index first, on the node where it runs. Eight
+one-GPU workers on eight nodes make no room for one worker of eight GPUs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _Will = tuple[int, int, float, bool, float, JobKey]  # its turn, with whether it
 
 @dataclass(frozen=True, slots=True)
 class _Victim:
-    """One unit of one job: what it gives back, and the size that is left."""
+    """One unit of one job: the room that it gives back, and the size that is left."""
 
     seen: JobState
     rows: tuple[int, ...]
@@ -30,18 +30,29 @@ class _Victim:
 
 
 def may_give(seen: JobState, now_s: float) -> bool:
-    """May any of its workers be told to leave?"""
+    """True if a job may be told to give workers to a job of its own namespace.
+
+    A pause holds among the jobs of one namespace only. It keeps no borrowed room from others.
+    """
     job = seen.job
     return seen.gives and (job.pause is Pause.NONE or job.paused(now_s) not in (Pause.SHRINK, Pause.BOTH))
 
 
 class Preemptor:
-    """The jobs that may give workers, and what they could give at most. jobs: in the order of their turns."""
+    """Chooses which jobs give workers, and knows what they could give at most. jobs: in the order of their turns.
+
+    at_home: True for a job that may be told to give to a job of its own namespace.
+    """
 
     def __init__(
-        self, jobs: Sequence[JobState], ledger: Reservations, rich: Callable[[Job], bool], poor: Callable[[Job], bool]
+        self,
+        jobs: Sequence[JobState],
+        ledger: Reservations,
+        rich: Callable[[Job], bool],
+        poor: Callable[[Job], bool],
+        at_home: Callable[[JobState], bool],
     ) -> None:
-        self._ledger, self._rich, self._poor = ledger, rich, poor
+        self._ledger, self._rich, self._poor, self._at_home = ledger, rich, poor, at_home
         self._of: dict[str, list[JobState]] = {}
         self._willing: dict[str, list[tuple[_Will, JobState]]] = {}  # by queue, the most willing first, where asked
         for each in jobs:
@@ -50,7 +61,7 @@ class Preemptor:
         self._best = self._all_gone()
 
     def _all_gone(self) -> Reservations:
-        """What there would be if every elastic worker had left."""
+        """Return what there would be if every elastic worker had left."""
         quota, rows = self._ledger.quota.copied(), dict[PodShape, list[int]]()
         left: dict[Pool, list[int]] = {}
         for offers in self._of.values():
@@ -62,18 +73,18 @@ class Preemptor:
         return Reservations(self._ledger.room.given(rows), quota)
 
     def served(self, wish: CapacityRequest) -> None:
-        """Somebody got this without anybody leaving."""
+        """Note that a request was met without anybody leaving."""
         self._best.reserve(wish)
 
     def make_room(self, wish: CapacityRequest) -> dict[JobKey, tuple[JobState, int]] | None:
-        """The jobs that shrink so that a wish fits, and the size that each is left with; None when nothing helps.
+        """Return the jobs that shrink so that a request fits, with the sizes left to them; None when nothing helps.
 
-        The room is charged to the waiter then; units that turn out not to be needed stay.
+        The room is charged to the waiting job then. Units that turn out not to be needed stay.
         """
         if not self._best.fits(wish):
             return None
         ledger, taken = self._ledger, list[_Victim]()
-        for unit in self._offered(wish.queue):
+        for unit in self._offered(wish.queue, wish.namespace):
             ledger.release(unit.seen.pool, unit.rows)
             taken.append(unit)
             if ledger.fits(wish):
@@ -96,22 +107,24 @@ class Preemptor:
         self._best.reserve(wish)
         return sizes
 
-    def _offered(self, queue: str) -> Iterator[_Victim]:
-        """What may be taken for a job, unit by unit: of its own queue, or borrowed by another.
+    def _offered(self, queue: str, namespace: str) -> Iterator[_Victim]:
+        """Give what may be taken for a job, unit by unit: from its own queue, or borrowed by another one.
 
-        The least important gives first, then the one with the farthest deadline, then who has banked a restart, then
-        the newest.
+        The least important job gives first, then the one with the farthest deadline, then one whose balance covers a
+        restart, then the newest.
         """
         quota = self._ledger.quota
         asked = [name for name in self._of if name == queue or quota.borrows(name)]
         for _, each in heapq.merge(*map(self._offers, asked), key=itemgetter(0), reverse=True):
+            if each.job.key.namespace == namespace and not self._at_home(each):
+                continue
             for unit in _units(each, self._gave.get(each.job.key)):
                 if each.job.queue != queue and not quota.borrows(each.job.queue):
                     break
                 yield unit
 
     def _offers(self, queue: str) -> list[tuple[_Will, JobState]]:
-        """The givers of a queue, the most willing first."""
+        """Return the jobs of a queue that may give, the most willing first."""
         if (found := self._willing.get(queue)) is None:
             told = [((*each.turn[:3], self._rich(each.job), *each.turn[3:]), each) for each in self._of[queue]]
             found = self._willing[queue] = sorted(told, key=itemgetter(0), reverse=True)
@@ -119,7 +132,7 @@ class Preemptor:
 
 
 def _units(seen: JobState, gave: int | None) -> Iterator[_Victim]:
-    """A job's elastic workers, unit by unit from the highest index down; rank 0 is below every min and never there."""
+    """Give a job's elastic workers, unit by unit, from the highest index down to its min."""
     job, living = seen.job, seen.living
     size = len(living) if gave is None else gave
     while (smaller := job.sizes.smaller(size)) >= job.bounds.least:
@@ -129,7 +142,7 @@ def _units(seen: JobState, gave: int | None) -> Iterator[_Victim]:
 
 
 def _pruned(taken: list[_Victim], wish: CapacityRequest, ledger: Reservations) -> list[_Victim]:
-    """Leave out what is not needed, beginning with the least willing; of each job the highest indexes go."""
+    """Drop the units that are not needed, the least willing job's first; of each job the highest indexes go."""
     kept: list[_Victim] = []
     for _, units in groupby(reversed(taken), key=lambda unit: unit.seen.job.key):
         mine = list(units)  # the deepest first, as they were taken last

@@ -1,4 +1,4 @@
-"""Queues while a decision is made: who may still take how much, and whose workers are borrowed."""
+"""Charges queues while a decision is made: how much each may still take, and which use borrowed room."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Quota:
         self._used = {name: dict(queue.used) for name, queue in queues.items()}
 
     def holds(self, queue: str, needs: Needs, times: int = 1) -> bool:
-        """Does so much more fit, here and above, so many times? A queue that nobody describes has no limit."""
+        """True if so much more fits, `times` times, in a queue and all above it. An unknown queue has no limit."""
         found = self._queues.get(queue)
         if found is None:
             return True
@@ -34,7 +34,7 @@ class Quota:
         return True
 
     def ever(self, queue: str, needs: Needs) -> bool:
-        """Would it fit if nobody used anything?"""
+        """True if the request would fit if nobody used anything."""
         return holds(self._queues, {}, queue, needs)
 
     def take(self, queue: str, needs: Needs, times: int = 1) -> None:
@@ -55,11 +55,11 @@ class Quota:
                 used[what] = used.get(what, 0) + max(amounts.get(what, 0), own.get(what, 0))
 
     def keeps(self) -> bool:
-        """Does any queue keep anything free for itself?"""
+        """True if any queue keeps room free for itself."""
         return any(queue.headroom for queue in self._queues.values())
 
     def is_open(self, queue: str) -> bool:
-        """Does it take anything new?"""
+        """True if a queue takes new pods."""
         found = self._queues.get(queue)
         return found is None or found.open
 
@@ -72,7 +72,10 @@ class Quota:
             queue = found.within
 
     def borrows(self, queue: str) -> bool:
-        """Does it use more than is its own? Where nobody has said what is, lent workers are nobody's own (VE-29)."""
+        """True if a queue uses more than its deserved share.
+
+        Where no share is given, every lent worker is borrowed (VE-29).
+        """
         found = self._queues.get(queue)
         if found is None or not found.deserved:
             return True
@@ -80,7 +83,7 @@ class Quota:
         return any(used.get(what, 0) > own for what, own in found.deserved.items())
 
     def copied(self) -> Quota:
-        """The same, to be charged."""
+        """Copy the queues' use, so that the copy can be charged."""
         other = Quota({})
         other._queues = self._queues
         other._used = {name: dict(used) for name, used in self._used.items()}
@@ -88,7 +91,7 @@ class Quota:
 
 
 def least_of(seen: JobState) -> list[tuple[PodShape, int]]:
-    """The pods that a waiting job lacks to its min: (shape, how many)."""
+    """Return the pods that a waiting job lacks to its min, as (shape, how many)."""
     lacking = [(seen.job.shape, seen.job.bounds.least - seen.placed - seen.done)]
     beside = zip(seen.job.beside, seen.beside or (0,) * len(seen.job.beside), strict=False)
     lacking += [(shape, wanted - there) for (shape, wanted), there in beside]
@@ -96,7 +99,7 @@ def least_of(seen: JobState) -> list[tuple[PodShape, int]]:
 
 
 def total_of(pods: Iterable[tuple[PodShape, int]]) -> Needs:
-    """What pods of several shapes ask of a queue together."""
+    """Sum up what pods of several shapes ask of a queue, by resource."""
     total: Counter[str] = Counter()
     for shape, count in pods:
         for what, amount in shape.requests:

@@ -1,4 +1,4 @@
-"""What is left while a decision is made, on nodes and in queues, charged and given back as one."""
+"""Keeps what is left while a decision is made, on nodes and in queues, charged and given back together."""
 
 from __future__ import annotations
 
@@ -17,12 +17,16 @@ Pods = Sequence[tuple[PodShape, int]]
 
 @dataclass(frozen=True, slots=True)
 class CapacityRequest:
-    """Pods that one job asks for at once. tier: the widest switch that they may span with the rows of `near`."""
+    """Pods that one job asks for at once. tier: the widest switch that they may span with the rows of `near`.
+
+    namespace: of that job.
+    """
 
     queue: str
     pods: Pods
     tier: int | None = None
     near: tuple[int, ...] = ()
+    namespace: str = ""
 
 
 @dataclass(slots=True)
@@ -33,11 +37,11 @@ class Reservations:
     quota: Quota
 
     def copied(self) -> Reservations:
-        """The same, to be charged."""
+        """Copy the room and the quota, so that the copy can be charged."""
         return Reservations(self.room.copied(), self.quota.copied())
 
     def could(self, pool: Pool, pods: int) -> bool:
-        """Would so many pods fit?"""
+        """True if so many pods of a pool fit."""
         return self.quota.holds(pool.queue, pool.needs, pods) and self.room.total(pool.shape) >= pods
 
     def take(self, pool: Pool, pods: int) -> bool:
@@ -56,7 +60,7 @@ class Reservations:
         return True
 
     def fits(self, wish: CapacityRequest) -> bool:
-        """Would `reserve` do it? Leaves everything as it was."""
+        """True if `reserve` would charge the request. Leaves everything as it was."""
         if any(self.room.total(shape) < count for shape, count in wish.pods):
             return False  # seen at once, as most that do not fit are
         taken = self._take(wish) if self.quota.holds(wish.queue, total_of(wish.pods)) else None

@@ -1,4 +1,4 @@
-"""Create late: what is left after every min goes, in whole units, to who gains most by it, then to the next."""
+"""Gives the room left after every min, in whole units, to the job that gains most by it, then to the next."""
 
 from __future__ import annotations
 
@@ -19,12 +19,7 @@ _SETTLES: _Why = (Reason.ROOM_SETTLES, "what is free has been idle for less than
 
 @dataclass(slots=True)
 class Growing:
-    """The ledgers that growth has to satisfy: with what is on its way out, without it, and with the headroom kept.
-
-    starting: queues in which a job is about to get its min; nobody grows there before it has. full: pools that hold so
-    many more workers no more, and why; growth only takes, so that stays true. settled: what is left of the room that
-    has been idle for as long as a restart takes, None where that does not matter. young: units for which too little is.
-    """
+    """The room that growth is charged to: with what leaves soon, without it, and with the headroom kept."""
 
     ledger: Reservations
     real: Reservations
@@ -41,7 +36,7 @@ class Growing:
         self.each = (self.ledger, *(held for held in (self.real, self.kept) if held is not self.ledger))
 
     def refused(self, unit: Unit) -> _Why | None:
-        """Why there was no room for so many more workers before anybody grew; None when there was."""
+        """Say why there was no room for so many more workers before anybody grew; None when there was."""
         if unit not in self.full:
             self.full[unit] = None if self._could(*unit) else self._why(*unit)
         return self.full[unit]
@@ -72,7 +67,7 @@ class Growing:
         return done
 
     def _settled(self, unit: Unit) -> bool:
-        """Has enough room for so many more workers been idle for long enough?"""
+        """True if enough room for so many more workers has been idle for long enough."""
         pool, pods = unit
         for amounts in self._settling(pool.queue):
             for what, amount in pool.needs:
@@ -88,9 +83,10 @@ class Growing:
                     yield amounts
 
     def copied(self) -> Growing:
-        """The same, to be charged; what is full stays so."""
-        copies = {id(held): held.copied() for held in self.each}
-        ledger, real, kept = (copies[id(held)] for held in (self.ledger, self.real, self.kept))
+        """Copy everything, so that the copy can be charged. A unit that was full stays full."""
+        ledger = self.ledger.copied()
+        real = ledger if self.real is self.ledger else self.real.copied()
+        kept = ledger if self.kept is self.ledger else self.kept.copied()
         settled = None if self.settled is None else {name: dict(each) for name, each in self.settled.items()}
         return Growing(ledger, real, kept, self.others_wait, self.starting, dict(self.full), settled, set(self.young))
 
@@ -115,11 +111,16 @@ class Growing:
         return Reason.NO_FREE_ROOM, "no whole worker fits on the nodes"
 
 
-def grow(runners: Sequence[JobState], growing: Growing, policy: Policy, now_s: float, steps: dict[int, Step]) -> None:
-    """One step for each of these jobs: larger, or left alone with the reason. steps: put here, by the job's id.
+def grow(
+    runners: Sequence[JobState], growing: Growing, policy: Policy, now_s: float, steps: dict[object, Step]
+) -> None:
+    """Put one step for each of these jobs into `steps`, by its token: larger, or left alone with the reason.
 
-    Jobs that start come first: to them growth costs nothing.
+    Jobs that gave in vain come first, then those that start: growth costs them nothing.
     """
+    gave = [each for each in runners if each.gave > each.job.replicas]
+    back = {each.token for each in gave if _given_back(each, growing, now_s, steps)}
+    runners = [each for each in runners if each.token not in back] if back else runners
     born, able = list[JobState](), list[JobState]()
     any_poor, enough = False, 2 * policy.restart_s / max(policy.payback_s, 1e-9)
     for each in runners:
@@ -137,10 +138,26 @@ def grow(runners: Sequence[JobState], growing: Growing, policy: Policy, now_s: f
         if why is None:
             (born if starts(each, policy, now_s) else able).append(each)
         else:
-            steps[id(each)] = each.hold(*why)
+            steps[each.token] = each.hold(*why)
     if born:
         growing = _grown(born, growing, policy, any_poor, steps, at_start=True)
     _grown(able, growing, policy, any_poor, steps)
+
+
+def _given_back(each: JobState, growing: Growing, now_s: float, steps: dict[object, Step]) -> bool:
+    """Give a job what it gave in vain, as far as there is room; False, and no step, when there is none.
+
+    Neither a cooldown nor its bank nor how long the room has been idle holds it up: it had these workers.
+    """
+    job, size, larger = each.job, each.job.replicas, each.larger
+    if not each.steady and _unsteady(each, now_s) is not None:
+        return False
+    while larger <= min(job.most, each.gave) and growing.take((each.pool, larger - size), at_start=True):
+        size, larger = larger, job.sizes.larger(larger)
+    if size > job.replicas:
+        why = "it gave them to a job that left their room unused"
+        steps[each.token] = Step(job.key, size, job.replicas, Reason.RETURNED, why)
+    return size > job.replicas
 
 
 def _grown(
@@ -148,49 +165,51 @@ def _grown(
     growing: Growing,
     policy: Policy,
     any_poor: bool,
-    steps: dict[int, Step],
+    steps: dict[object, Step],
     at_start: bool = False,
 ) -> Growing:
     """Decide for the jobs that may grow. A growth that would not pay is taken back, and others have the room.
 
     Returns what is left. at_start: do these jobs start?
     """
-    poor, restarts = set[int](), 1 if at_start else 2
+    poor, restarts = set[object](), 1 if at_start else 2
     while True:
         attempt = growing.copied() if any_poor else growing
-        some = [each for each in able if id(each) not in poor]
+        some = [each for each in able if each.token not in poor]
         sizes = _shared_out(some, attempt, policy, at_start)
         late = any_poor and {
-            id(each) for each in able if id(each) in sizes and not pays(each.job, sizes[id(each)], policy, restarts)
+            each.token
+            for each in able
+            if each.token in sizes and not pays(each.job, sizes[each.token], policy, restarts)
         }
         if not late:
             break
         poor |= late
     for each in able:
         job = each.job
-        if (size := sizes.get(id(each))) is not None:
+        if (size := sizes.get(each.token)) is not None:
             room = f"room in queue {job.queue}{' as it starts' if at_start else ''}"
-            steps[id(each)] = Step(job.key, size, job.replicas, Reason.IDLE_ROOM, room, at_start=at_start)
-        elif id(each) in poor:
+            steps[each.token] = Step(job.key, size, job.replicas, Reason.IDLE_ROOM, room, at_start=at_start)
+        elif each.token in poor:
             why = f"{each.first.share:.1%} faster by the next worker: no restart is worth it"
-            steps[id(each)] = each.hold(Reason.MARGINAL_GAIN, why)
+            steps[each.token] = each.hold(Reason.MARGINAL_GAIN, why)
         else:
             young = None if at_start or each.unit not in attempt.young else _SETTLES
-            steps[id(each)] = each.hold(*(attempt.full.get(each.unit) or young or _OTHERS_FIRST))
+            steps[each.token] = each.hold(*(attempt.full.get(each.unit) or young or _OTHERS_FIRST))
     return attempt
 
 
-def _shared_out(able: list[JobState], growing: Growing, policy: Policy, at_start: bool) -> dict[int, int]:
-    """The sizes that jobs get, by id: all that it can use to whoever gains most, then to the next.
+def _shared_out(able: list[JobState], growing: Growing, policy: Policy, at_start: bool) -> dict[object, int]:
+    """Return the sizes that jobs get, by token. The job that gains most gets all it can use, then the next.
 
-    Each of two that shared it would pay a restart of its own. Who gain alike come by turn.
+    Two jobs that shared the room would each pay a restart. Jobs that gain alike come by turn.
     """
-    sizes: dict[int, int] = {}
+    sizes: dict[object, int] = {}
     for each in sorted(able, key=_gains_most):
         if growing.refused(each.unit) is None:
             size = _fed(each, growing, policy, at_start)
             if size > each.job.replicas:
-                sizes[id(each)] = size
+                sizes[each.token] = size
     return sizes
 
 
@@ -200,7 +219,7 @@ def _gains_most(each: JobState) -> float:
 
 
 def _fed(each: JobState, growing: Growing, policy: Policy, at_start: bool) -> int:
-    """The size that a job gets, which is charged: as large as there is room and each step is worth it."""
+    """Charge and return the size that a job gets: as large as there is room, while each step is worth it."""
     job, size, larger = each.job, each.job.replicas, each.larger
     while larger <= job.most and gain(job.curve, job.bounds.least, size, larger).per_worker >= policy.least_gain:
         if not growing.take((each.pool, larger - size), at_start):
@@ -210,7 +229,7 @@ def _fed(each: JobState, growing: Growing, policy: Policy, at_start: bool) -> in
 
 
 def _unsteady(seen: JobState, now_s: float) -> _Why | None:
-    """Why a running job is left alone whatever room there is: its owner forbids it, or workers are on their way."""
+    """Say why a running job is left alone whatever room there is: its owner forbids it, or workers are on their way."""
     job = seen.job
     if job.pause is not Pause.NONE:
         if (paused := job.paused(now_s)) in (Pause.GROW, Pause.BOTH):
@@ -223,7 +242,7 @@ def _unsteady(seen: JobState, now_s: float) -> _Why | None:
 
 
 def _too_soon(seen: JobState, policy: Policy, now_s: float) -> _Why | None:
-    """Why a job that was changed before is not changed again yet."""
+    """Say why a job that was changed before is not changed again yet; None when it may be."""
     job = seen.job
     pause_s, since_s = policy.cooldown_s if job.cooldown_s is None else job.cooldown_s, now_s - job.bank.resized_s
     if since_s < pause_s and not job.bank.at_start:

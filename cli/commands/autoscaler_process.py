@@ -17,7 +17,7 @@ _START_S = 30.0
 _TOLD_LINES = 12
 
 
-class LenderFailed(ChildFailed):
+class AutoscalerFailed(ChildFailed):
     """The autoscaler did not come up. The message holds the last lines that it wrote."""
 
 
@@ -47,7 +47,7 @@ class AutoscalerProcess:
         return "\n".join(self.said)
 
 
-def own_lender() -> tuple[str, ...]:
+def own_autoscaler() -> tuple[str, ...]:
     """The command of our own autoscaler."""
     return (sys.executable, "-m", "turnout.autoscaler")
 
@@ -58,7 +58,7 @@ async def lending(
 ) -> AsyncIterator[AutoscalerProcess]:
     """Run an autoscaler until the block ends. Gives it once it leads. heard: called with each line of its log.
 
-    Raises LenderFailed.
+    Raises AutoscalerFailed.
     """
     child = await create_subprocess_exec(
         *command,
@@ -72,23 +72,25 @@ async def lending(
         preexec_fn=die_with_parent if sys.platform == "linux" else None,
     )
     assert child.stderr is not None
-    lender = AutoscalerProcess(heard)
-    ears = asyncio.create_task(lender.listen(child.stderr))
+    autoscaler = AutoscalerProcess(heard)
+    ears = asyncio.create_task(autoscaler.listen(child.stderr))
     try:
-        await _leading(lender, child)
-        yield lender
+        await _leading(autoscaler, child)
+        yield autoscaler
     finally:
         await asyncio.shield(_end(child, ears))
 
 
-async def _leading(lender: AutoscalerProcess, child: Process) -> None:
+async def _leading(autoscaler: AutoscalerProcess, child: Process) -> None:
     try:
         async with asyncio.timeout(_START_S):
-            await lender.leads.wait()
+            await autoscaler.leads.wait()
     except TimeoutError as error:
-        raise LenderFailed(f"the lender did not lead within {_START_S:g} s\n{lender.last_words}") from error
-    if lender.over:
-        raise LenderFailed(f"the lender ended at once (exit code {await child.wait()})\n{lender.last_words}")
+        raise AutoscalerFailed(f"the autoscaler did not lead within {_START_S:g} s\n{autoscaler.last_words}") from error
+    if autoscaler.over:
+        raise AutoscalerFailed(
+            f"the autoscaler ended at once (exit code {await child.wait()})\n{autoscaler.last_words}"
+        )
 
 
 async def _end(child: Process, ears: asyncio.Task[None]) -> None:

@@ -1,12 +1,13 @@
-"""What every program that we start as a child needs: our packages, no wait for authorities, and an end with ours."""
+"""Prepare the environment of child programs: our packages, no wait for authorities, and an end with ours."""
 
 from __future__ import annotations
 
-import ctypes
 import importlib.util
 import os
 import signal
 from pathlib import Path
+
+from turnout.launcher.linux import die_with
 
 STOP_S = 0.5  # they have nothing to save, and a person waits for the prompt
 # aiohttp reads the machine's certificate authorities when it is imported, which takes a twentieth of a second; our
@@ -27,5 +28,5 @@ def environment() -> dict[str, str]:
 
 
 def die_with_parent() -> None:
-    """Ask Linux to kill the child when we are killed (PR_SET_PDEATHSIG is 1): nobody would be left to insist."""
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    """Ask Linux to kill the child when its parent is killed: nobody would be left to insist."""
+    die_with(os.getppid(), signal.SIGKILL)

@@ -92,7 +92,7 @@ class Once:
 def may_not(missing: Iterable[str]) -> str:
     """Say what may not be listed, and what would help."""
     return (
-        f"you may not list {', '.join(missing)} in the whole cluster, and the lender decides on all of it; the "
+        f"you may not list {', '.join(missing)} in the whole cluster, and the autoscaler decides on all of it; the "
         f"ClusterRole {VIEWER} has these rights"
     )
 

@@ -31,7 +31,7 @@ def add(commands: Any) -> None:
 
 def _where(parser: argparse.ArgumentParser) -> None:
     hidden = argparse.SUPPRESS  # a subcommand's default would hide what stands before it
-    parser.add_argument("--taint-key", default=hidden, help="as the lender's (turnout.dev/faulty)")
+    parser.add_argument("--taint-key", default=hidden, help="as the autoscaler's (turnout.dev/faulty)")
     parser.add_argument("--kubeconfig", default=hidden, help="path; else in-cluster, else the user's own")
     parser.add_argument("--context", default=hidden, help="of the kubeconfig")
 

@@ -34,8 +34,8 @@ def add(commands: Any) -> None:
 def _target(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("job", nargs="?", metavar="KIND/NAMESPACE/NAME", help="one job")
-    what.add_argument("--all", action="store_true", help="every job that the lender sees")
-    parser.add_argument("--orders", default=ORDERS, help="the lender's --orders, for --all (%(default)s)")
+    what.add_argument("--all", action="store_true", help="every job that the autoscaler sees")
+    parser.add_argument("--orders", default=ORDERS, help="the autoscaler's --orders, for --all (%(default)s)")
     parser.add_argument("--kubeconfig", help="path; else in-cluster, else the user's own")
     parser.add_argument("--context", help="of the kubeconfig")
 

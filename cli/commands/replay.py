@@ -15,7 +15,7 @@ def add(commands: Any) -> None:
     replay = commands.add_parser(
         "replay-decisions", help="decide a decision log again; exit 1 when anything differs or nothing can be read"
     )
-    replay.add_argument("file", type=Path, help="the lender's --decision-log, or the old one beside it (.1)")
+    replay.add_argument("file", type=Path, help="the autoscaler's --decision-log, or the old one beside it (.1)")
     replay.set_defaults(run=_replay)
 
 

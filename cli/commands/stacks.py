@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from turnout.launcher.health.stacks.model import Gathered
+    from turnout.launcher.health.stack_traces.model import Gathered
 
 FAILED = 1
 _NAME = re.compile(r"(\d{5})-(\d{5})\.stacktrace")
@@ -29,13 +29,13 @@ def add(commands: Any) -> None:
 
 def _stacks(args: argparse.Namespace) -> int:
     from turnout.launcher.errors import BadStacks
-    from turnout.launcher.health.stacks.telling import files, merge, verdict
-    from turnout.launcher.shell.watching.files import write
+    from turnout.launcher.health.hang_monitor.stack_files import StackFolder
+    from turnout.launcher.health.stack_traces.report import files, merge, verdict
 
     try:
         merged = merge(_gathered(args.path))
         written = files(merged)
-        write(args.path, written)
+        StackFolder(str(args.path)).write(written)
     except (BadStacks, OSError) as error:
         print(f"turnout stacks: {error}", file=sys.stderr)
         return FAILED
@@ -45,11 +45,12 @@ def _stacks(args: argparse.Namespace) -> int:
 
 
 def _gathered(folder: Path) -> Gathered:
-    """What all files of the folder show. One that cannot be read is told, and its rank is silent."""
+    """Read all files of the folder. One that cannot be read is told, and its rank is silent."""
     from turnout.launcher.errors import BadStacks
-    from turnout.launcher.health.calls.model import Record
-    from turnout.launcher.health.stacks.model import MOST_RANKS, Gathered, Showing
-    from turnout.launcher.health.stacks.reading import MOST_BYTES, read, record_of
+    from turnout.launcher.health.flight_recorder.model import Record
+    from turnout.launcher.health.rank_sets import MOST_RANKS
+    from turnout.launcher.health.stack_traces.model import Gathered, Showing
+    from turnout.launcher.health.stack_traces.parse import MOST_BYTES, read, record_of
 
     names = sorted(name for name in os.listdir(folder) if _NAME.fullmatch(name))
     if not names:

@@ -14,7 +14,7 @@ _T = TypeVar("_T")
 
 
 def terminal(plain: bool) -> Console:
-    """Where to print. rich itself heeds NO_COLOR, and prints plainly when stdout is no terminal."""
+    """Make the console. rich itself heeds NO_COLOR, and prints plainly when stdout is no terminal."""
     if plain:
         return Console(force_terminal=False, no_color=True, highlight=False, width=_PLAIN_COLUMNS)
     console = Console(highlight=False)

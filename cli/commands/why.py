@@ -46,7 +46,7 @@ def add(commands: Any) -> None:
     why.add_argument("--plain", action="store_true", help="plain text, as for a file")
     why.add_argument("--kubeconfig", help="path; else in-cluster, else the user's own")
     why.add_argument("--context", help="of the kubeconfig")
-    flags = why.add_argument_group("the lender's own flags", "as it was started with; else its defaults")
+    flags = why.add_argument_group("the autoscaler's own flags", "as it was started with; else its defaults")
     for flag, kind in _FLAGS.items():
         flags.add_argument(f"--{flag}", type=kind)
     why.set_defaults(run=_why)
@@ -100,7 +100,7 @@ async def _list(wanted: Settings, namespace: str) -> Sighted:
     """
     import asyncio
 
-    from turnout.autoscaler.controller.informers import Sight
+    from turnout.autoscaler.controller.informers import AutoscalerInformers
     from turnout.cli.commands.listing import CannotSee, Once
     from turnout.jobs.kinds.registry import KINDS
     from turnout.kube.client.api_client import Client
@@ -108,18 +108,19 @@ async def _list(wanted: Settings, namespace: str) -> Sighted:
 
     async with await Client.open(wanted.kubeconfig, wanted.context) as client:
         once, view = Once(client, namespace), _view(wanted)
-        sight = Sight(view, once, KINDS, RealClock(), random.Random(), (wanted.configmap, wanted.orders))
-        watching = asyncio.create_task(sight.run())
+        maps = (wanted.configmap, wanted.orders)
+        informers = AutoscalerInformers(view, once, KINDS, RealClock(), random.Random(), maps)
+        watching = asyncio.create_task(informers.run())
         try:
             async with asyncio.timeout(_LIST_S):
                 while not all(
-                    each.has_synced or each.path in once.faults for each in sight.reflectors.values()
-                ) or not (sight.map_looked_at or once.faults):
+                    each.has_synced or each.path in once.faults for each in informers.reflectors.values()
+                ) or not (informers.map_looked_at or once.faults):
                     if watching.done():
                         await watching
                     await asyncio.sleep(_LOOK_S)
         except TimeoutError:
-            late = sorted({each.path for each in sight.reflectors.values() if not each.has_synced})
+            late = sorted({each.path for each in informers.reflectors.values() if not each.has_synced})
             raise CannotSee(f"the API server did not list {', '.join(late)} within {_LIST_S:.0f} s") from None
         finally:
             watching.cancel()

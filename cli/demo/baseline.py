@@ -1,4 +1,4 @@
-"""The same gangs under the default scheduler alone: pod by pod, with the restatement of its judgement."""
+"""Places the gangs by the default scheduler's rules alone, pod by pod, as a baseline."""
 
 from __future__ import annotations
 

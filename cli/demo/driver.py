@@ -21,8 +21,8 @@ from turnout.cli.demo.screen import Screen
 from turnout.cli.demo.summary import Asking, Pair, Tally
 from turnout.cli.demo.testbed import Testbed
 from turnout.simulator.cluster.kubelet import Pace
-from turnout.simulator.cluster.runtime.clients import ExtenderDoor
-from turnout.simulator.cluster.runtime.local_cluster import yard
+from turnout.simulator.cluster.runtime.clients import ExtenderClient
+from turnout.simulator.cluster.runtime.local_cluster import local_cluster
 from turnout.simulator.cluster.runtime.scheduler_loop import Settings
 from turnout.simulator.cluster.scheduler import Extender
 from turnout.topology.configmap_keys import TEXT_KEY
@@ -35,7 +35,7 @@ _RELOAD_S = 10.0  # twice what the extender promises for a changed map
 
 @dataclass(frozen=True, slots=True)
 class Show:
-    """How the demo is played. pause_s: between two acts, for the eye. extender: the command of the one to ask."""
+    """Settings of the demo: `pause_s` seconds between two acts, and the command line that starts the extender."""
 
     seed: int = 1
     gangs: int = 14
@@ -50,24 +50,24 @@ async def perform(show: Show, screen: Screen) -> Tally:
     logging.getLogger("turnout.simulator").setLevel(logging.ERROR)
     play = scene(show.seed, show.gangs)
     screen.open(play)
-    async with _stage(show, play, screen) as (stage, door, extender):
+    async with _stage(show, play, screen) as (stage, asked_extender, extender):
         performance = _Performance(show, play, stage, extender, screen)
         with screen.acts():
             for act in play.acts:
                 await performance.happen(act)
             await performance.finale()
-        asked = tuple(Asking(a.verb.value, a.names, a.took_s, a.failed) for a in door.asked)
+        asked = tuple(Asking(a.verb.value, a.names, a.took_s, a.failed) for a in asked_extender.asked)
         tally = performance.tally(asked, await extender.neutral_answers())
         screen.close(tally)
     return tally
 
 
 @asynccontextmanager
-async def _stage(show: Show, play: Scene, screen: Screen) -> AsyncIterator[tuple[Testbed, ExtenderDoor, Up]]:
+async def _stage(show: Show, play: Scene, screen: Screen) -> AsyncIterator[tuple[Testbed, ExtenderClient, Up]]:
     """Start the API, the extender and the scheduler; end them in the other order."""
     with tempfile.TemporaryDirectory(prefix="turnout-demo-") as name:
         folder = Path(name)
-        async with yard(folder / "kubeconfig", pace=_PACE) as made:
+        async with local_cluster(folder / "kubeconfig", pace=_PACE) as made:
             stage = Testbed(made.api)
             made.addresses.update({place.name: place.ip for place in play.places})
             await stage.set_up(play)
@@ -76,9 +76,9 @@ async def _stage(show: Show, play: Scene, screen: Screen) -> AsyncIterator[tuple
             async with running(show.extender, folder / "kubeconfig", configmap, folder, made.session) as up:
                 screen.say(f"The extender is ready at {up.url} and is asked over HTTP, as kube-scheduler would ask it.")
                 settings = Settings(extender=Extender(weight=show.weight), seed=show.seed)
-                door = ExtenderDoor(made.session, up.url)
-                made.schedule(settings, door, stage.told)
-                yield stage, door, up
+                asked_extender = ExtenderClient(made.session, up.url)
+                made.schedule(settings, asked_extender, stage.told)
+                yield stage, asked_extender, up
 
 
 class _Performance:

@@ -30,7 +30,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What a placed gang costs. crossings: ring edges that leave a leaf plus those that leave a spine."""
+    """The cost of a placed gang. crossings: ring edges that leave a leaf plus those that leave a spine."""
 
     leaves: int
     crossings: int
@@ -64,7 +64,7 @@ def _cell(taken: str) -> str:
 
 
 def score(fabric: Fabric, play: Scene, gang: DemoGang, nodes: Mapping[int, str]) -> Score | None:
-    """What the gang costs as a ring in the order of its indices; None while it is not whole."""
+    """Count what the gang costs as a ring in the order of its indices; None while it is not whole."""
     if len(nodes) < gang.pods:
         return None
     ips = {place.name: place.ip for place in play.places}

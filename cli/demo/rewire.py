@@ -11,8 +11,9 @@ from turnout.cli.demo.scenario import GPUS_PER_NODE, NODES_PER_LEAF, DemoGang, P
 
 @dataclass(frozen=True, slots=True)
 class Recabling:
-    """What is moved. leaf: the one that gains `nodes` free nodes of leaf `other`, for as many of its busy ones.
+    """A move of nodes between leaves.
 
+    leaf: gains `nodes` free nodes of leaf `other`, for as many of its busy ones.
     gang: whole nodes, as many as the leaf has free afterwards, more than any leaf had free before.
     """
 

@@ -1,4 +1,4 @@
-"""What the demo plays: a fabric with shuffled names, some nodes busy already, gangs that come and go.
+"""The demo's scenario: a fabric with shuffled names, some nodes busy already, gangs that come and go.
 
 Only numbers and names; the Kubernetes objects made of them are in manifests.py.
 """
@@ -45,7 +45,7 @@ class DemoGang:
 
 
 class Word(Enum):
-    """What happens."""
+    """The kinds of events."""
 
     ARRIVES = "arrives"
     LEAVES = "leaves"

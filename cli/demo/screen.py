@@ -1,4 +1,4 @@
-"""What a person sees: lines as gangs come and go, the two boards below them, the totals at the end.
+"""Shows the demo: lines as gangs come and go, the two boards below them, the totals at the end.
 
 On a terminal the boards stay at the bottom and change; elsewhere they are printed at the start and at the end, plain.
 """

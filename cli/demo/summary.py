@@ -1,4 +1,4 @@
-"""What the demo adds up: gangs, leaves, crossings, questions asked; and the sentence that says it."""
+"""Sums of the demo: gangs, leaves, crossings, requests; and the sentence that tells them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Tally:
 
 
 def sentence(tally: Tally) -> str:
-    """What came out, for a person who has seen none of it."""
+    """Tell the outcome in one sentence, for a reader who has not watched."""
     if not tally.both:
         return "No gang was placed whole by both, so there is nothing to compare."
     ours, theirs = tally.crossings(tally.scores.ours), tally.crossings(tally.scores.theirs)
@@ -67,7 +67,7 @@ def sentence(tally: Tally) -> str:
 
 
 def asked_sentence(tally: Tally) -> str:
-    """What was asked over HTTP."""
+    """Tell how many requests the extender answered, and how fast."""
     if not tally.asked:
         return "The extender was not asked at all."
     took_ms = sorted(asking.took_s * 1000 for asking in tally.asked)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from turnout.cli.demo import manifests
 from turnout.cli.demo.manifests import MAP_NAME, MAP_NAMESPACE, NAMESPACE, OTHERS, Raw
 from turnout.cli.demo.scenario import DemoGang, Place, Scene
-from turnout.simulator.cluster.runtime.clients import Door
+from turnout.simulator.cluster.runtime.clients import ApiClient
 from turnout.simulator.cluster.scheduler import Chosen, Outcome
 
 _GROUPS = f"/apis/scheduling.volcano.sh/v1beta1/namespaces/{NAMESPACE}/podgroups"
@@ -21,7 +21,7 @@ _MERGE = "application/merge-patch+json"
 class Testbed:
     """The cluster with Turnout. placed: gang name -> index -> node, as the scheduler bound them."""
 
-    def __init__(self, api: Door) -> None:
+    def __init__(self, api: ApiClient) -> None:
         self._api = api
         self._news = asyncio.Event()
         self.placed: dict[str, dict[int, str]] = {}

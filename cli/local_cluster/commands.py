@@ -1,4 +1,4 @@
-"""`turnout yard up`, `down`, `status`, as a person types them."""
+"""`turnout local up`, `down`, `status`, as a person types them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from turnout.cli.local_cluster.daemon import YardFailed, ask, end, fault, found, home, start
+from turnout.cli.local_cluster.daemon import LocalClusterFailed, ask, end, fault, found, home, start
 from turnout.cli.local_cluster.state_file import KUBECONFIG, LOG, NO_WALLS, condition, welcome
 
 FAILED, USAGE = 1, 2
@@ -16,15 +16,20 @@ _NODES, _GPUS, _MOST_NODES, _MOST_GPUS = 16, 8, 5_000, 64
 
 
 def add(commands: Any) -> None:
-    """Add the yard's commands to the parser's."""
-    words = commands.add_parser("yard", help="a cluster on this machine, without building anything").add_subparsers(
-        metavar="COMMAND", required=True
-    )
-    up = words.add_parser("up", help="start one in the background and print the KUBECONFIG to use")
+    """Add `local` to the parser's commands, and its old name `yard`, which no help lists."""
+    _add_verbs(commands.add_parser("local", help="a cluster on this machine, without building anything"))
+    old = commands.add_parser("yard", description="The old name of turnout local.")
+    old.set_defaults(old_name=("yard", "local"))
+    _add_verbs(old)
+
+
+def _add_verbs(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(metavar="COMMAND", required=True)
+    up = verbs.add_parser("up", help="start one in the background and print the KUBECONFIG to use")
     _add_wishes(up)
     up.set_defaults(run=_up)
-    words.add_parser("down", help="end it").set_defaults(run=_down)
-    words.add_parser("status", help="how it is; exit 1 when none runs").set_defaults(run=_status)
+    verbs.add_parser("down", help="end it").set_defaults(run=_down)
+    verbs.add_parser("status", help="how it is; exit 1 when none runs").set_defaults(run=_status)
 
 
 def _add_wishes(parser: argparse.ArgumentParser) -> None:
@@ -55,7 +60,7 @@ def _number(text: str, least: int, most: int) -> int:
 def _up(args: argparse.Namespace) -> int:
     folder = home()
     if (there := found(folder)) is not None:
-        print(f"turnout yard up: one is up already, at {there.url}; turnout yard down ends it", file=sys.stderr)
+        print(f"turnout local up: one is up already, at {there.url}; turnout local down ends it", file=sys.stderr)
         return FAILED
     try:
         if args.fabric:
@@ -65,8 +70,8 @@ def _up(args: argparse.Namespace) -> int:
 
             check()
         note = start(folder, lambda: _serve(args, folder))
-    except YardFailed as error:
-        print(f"turnout yard up: {error}", file=sys.stderr)
+    except LocalClusterFailed as error:
+        print(f"turnout local up: {error}", file=sys.stderr)
         return FAILED
     print("\n".join(welcome(note, str(folder / KUBECONFIG))))
     if args.processes:
@@ -80,22 +85,22 @@ def _up(args: argparse.Namespace) -> int:
 def _down(args: argparse.Namespace) -> int:
     folder = home()
     if (note := found(folder)) is None:
-        print("no yard is up")
+        print("no local cluster is up")
         return 0
     end(folder, note)
-    print("the yard is gone")
+    print("the local cluster is gone")
     return 0
 
 
 def _status(args: argparse.Namespace) -> int:
     if (note := found(home())) is None:
         why = f" (the last one has failed: {failed}; its log is {home() / LOG})" if (failed := fault(home())) else ""
-        print(f"no yard is up{why}; turnout yard up starts one", file=sys.stderr)
+        print(f"no local cluster is up{why}; turnout local up starts one", file=sys.stderr)
         return FAILED
     try:
         print("\n".join(condition(note, *ask(home()))))
-    except YardFailed as error:
-        print(f"turnout yard status: {error}", file=sys.stderr)
+    except LocalClusterFailed as error:
+        print(f"turnout local status: {error}", file=sys.stderr)
         return FAILED
     print(f"KUBECONFIG={home() / KUBECONFIG}")
     return 0
@@ -110,7 +115,7 @@ def _serve(args: argparse.Namespace, folder: Path) -> int:
     try:
         begun = None if args.real else early(folder, args.port, not args.no_extender)
     except OSError as error:
-        print(f"turnout yard: cannot listen on port {args.port}: {os.strerror(error.errno or 0)}", file=sys.stderr)
+        print(f"turnout local: cannot listen on port {args.port}: {os.strerror(error.errno or 0)}", file=sys.stderr)
         return FAILED
     from turnout.cli.commands.extender_process import ExtenderFailed
     from turnout.cli.local_cluster.serve import Wanted, serve
@@ -122,27 +127,29 @@ def _serve(args: argparse.Namespace, folder: Path) -> int:
             reading, data = _read_map(args.fabric)
             wanted = replace(wanted, nodes=0, places=tuple(places_of(reading.entries)), map_data=data)
         asyncio.run(serve(wanted, begun))
-    except (YardFailed, ExtenderFailed, OSError) as error:
-        print(f"turnout yard: {error}", file=sys.stderr)
+    except (LocalClusterFailed, ExtenderFailed, OSError) as error:
+        print(f"turnout local: {error}", file=sys.stderr)
         return FAILED
     return 0
 
 
 def _read_map(file: Path) -> Any:
-    """The map in a file and the ConfigMap's data that it is. Raises YardFailed with every fault."""
+    """The map in a file and the ConfigMap's data that it is. Raises LocalClusterFailed with every fault."""
     from turnout.cli.topo_check import check, data_of, told
     from turnout.simulator.cluster.node_builder import MOST_NODES, places_of, unusable
 
     try:
         text = file.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise YardFailed(str(error)) from error
+        raise LocalClusterFailed(str(error)) from error
     reading = check(text)
     if reading.faults:
-        raise YardFailed("\n".join(told(str(file), reading)))
+        raise LocalClusterFailed("\n".join(told(str(file), reading)))
     standing = places_of(reading.entries)
     if not 0 < len(standing) <= MOST_NODES:
-        raise YardFailed(f"{file} names {len(standing)} hosts; a yard has from 1 to {MOST_NODES} nodes")
+        raise LocalClusterFailed(
+            f"{file} names {len(standing)} hosts; a local cluster has from 1 to {MOST_NODES} nodes"
+        )
     if odd := unusable(standing):
-        raise YardFailed(f"{file}: no node can be called {odd[0]!r}")
+        raise LocalClusterFailed(f"{file}: no node can be called {odd[0]!r}")
     return reading, tuple(data_of(text).items())

@@ -1,4 +1,4 @@
-"""A real control plane under a yard, as a child that ends with us."""
+"""A real control plane under a local cluster, as a child that ends with us."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from turnout.cli.commands.child_env import die_with_parent
-from turnout.cli.local_cluster.daemon import YardFailed
+from turnout.cli.local_cluster.daemon import LocalClusterFailed
 
 _MODULE = "hack.controlplane"
 _UP_S, _DOWN_S = 90.0, 10.0
@@ -30,18 +30,23 @@ class Plane:
 
 
 def check() -> None:
-    """Raises YardFailed when there is nothing to run one with: it comes with a checkout, and is built there."""
+    """Raises LocalClusterFailed when there is nothing to run one with: it comes with a checkout, and is built there."""
     try:
         there = importlib.util.find_spec(_MODULE)
     except ModuleNotFoundError:
         there = None
     if there is None:
-        raise YardFailed("--real needs a checkout of turnout, in which `make controlplane` has built the programs")
+        raise LocalClusterFailed(
+            "--real needs a checkout of turnout, in which `make controlplane` has built the programs"
+        )
 
 
 @asynccontextmanager
 async def plane(extender: str, kwok: bool) -> AsyncIterator[Plane]:
-    """Run one until the block ends. extender: the URL that its scheduler asks, "" for none. Raises YardFailed."""
+    """Run one until the block ends. Raises LocalClusterFailed.
+
+    extender: the URL that its scheduler asks, "" for none.
+    """
     flags = [*(("--extender", extender) if extender else ()), *(() if kwok else ("--no-kwok",))]
     child = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", _MODULE, "up", "--nodes", "0", *flags),
@@ -70,8 +75,8 @@ async def _ready(child: asyncio.subprocess.Process) -> Plane:
                     pki = path.parent / "pki"
                     return Plane(path, pki / "ca.crt", pki / "server.crt", pki / "server.key")
     except TimeoutError as error:
-        raise YardFailed(f"the control plane was not up within {_UP_S:g} s:\n" + "\n".join(said)) from error
-    raise YardFailed("the control plane ended:\n" + "\n".join(said))
+        raise LocalClusterFailed(f"the control plane was not up within {_UP_S:g} s:\n" + "\n".join(said)) from error
+    raise LocalClusterFailed("the control plane ended:\n" + "\n".join(said))
 
 
 async def _end(child: asyncio.subprocess.Process) -> None:

@@ -1,4 +1,4 @@
-"""Start, find and end the yard's process, which outlives the command that started it."""
+"""Start, find and end the local cluster's process, which outlives the command that started it."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ _UP_S, _DOWN_S, _ANSWER_S = 120.0, 20.0, 10.0
 _TOLD_LINES = 12
 
 
-class YardFailed(Exception):
-    """The yard did not come up, or does not answer. The message says why and what to do."""
+class LocalClusterFailed(Exception):
+    """The local cluster did not come up, or does not answer. The message says why and what to do."""
 
 
 def home() -> Path:
-    """Where a yard's kubeconfig, note and log lie."""
+    """Give the folder of kubeconfig, state file and log. Its old name stays: users have it in KUBECONFIG."""
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "turnout" / "yard"
 
 
 def found(folder: Path) -> Note | None:
-    """The yard that runs in this folder; None when none does, whatever an older one left behind."""
+    """The local cluster that runs in this folder; None when none does, whatever an older one left behind."""
     note = _note(folder)
     return note if note is not None and not note.fault and begun_at(note.pid) == note.begun else None
 
 
 def fault(folder: Path) -> str:
-    """Tell what the last yard in this folder ended with by itself; "" when it did not, or one runs."""
+    """Tell what the last local cluster in this folder ended with by itself; "" when it did not, or one runs."""
     note = _note(folder)
     if note is None or found(folder) is not None:
         return ""
@@ -65,7 +65,10 @@ def begun_at(pid: int) -> int:
 
 
 def start(folder: Path, serve: Callable[[], int]) -> Note:
-    """Start a yard in a process of its own and wait until it is up. serve: what it does there. Raises YardFailed."""
+    """Start a local cluster in a process of its own and wait until it is up. Raises LocalClusterFailed.
+
+    serve: what that process does.
+    """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     (folder / NOTE).unlink(missing_ok=True)
     pid = _forked(folder / LOG, serve)
@@ -76,11 +79,11 @@ def start(folder: Path, serve: Callable[[], int]) -> Note:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
             code = os.waitstatus_to_exitcode(status)
-            raise YardFailed(f"the yard ended at once (exit code {code}):\n{_tail(folder)}")
+            raise LocalClusterFailed(f"the local cluster ended at once (exit code {code}):\n{_tail(folder)}")
         time.sleep(0.02)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    raise YardFailed(f"the yard was not up within {_UP_S:g} s:\n{_tail(folder)}")
+    raise LocalClusterFailed(f"the local cluster was not up within {_UP_S:g} s:\n{_tail(folder)}")
 
 
 def _forked(log: Path, serve: Callable[[], int]) -> int:
@@ -108,7 +111,7 @@ def _forked(log: Path, serve: Callable[[], int]) -> int:
 
 
 def end(folder: Path, note: Note) -> None:
-    """End a yard and wait until it is gone."""
+    """End a local cluster and wait until it is gone."""
     until_s = time.monotonic() + _DOWN_S
     os.kill(note.pid, signal.SIGTERM)
     while begun_at(note.pid) == note.begun:
@@ -120,7 +123,7 @@ def end(folder: Path, note: Note) -> None:
 
 
 def ask(folder: Path) -> tuple[dict[str, int], int]:
-    """Pods by phase, and how many nodes are ready. Raises YardFailed."""
+    """Pods by phase, and how many nodes are ready. Raises LocalClusterFailed."""
     from turnout.simulator.cluster.kubeconfig import NoAccess
     from turnout.simulator.cluster.kubeconfig import read as read_access
 
@@ -128,7 +131,7 @@ def ask(folder: Path) -> tuple[dict[str, int], int]:
         access = read_access((folder / KUBECONFIG).read_bytes())
         pods, nodes = (_items(access, plural) for plural in ("pods", "nodes"))
     except (urllib.error.URLError, OSError, ValueError, NoAccess) as error:
-        raise YardFailed(f"its API does not answer: {error}") from error
+        raise LocalClusterFailed(f"its API does not answer: {error}") from error
     phases = Counter(pod["status"]["phase"] for pod in pods)
     ready = sum(
         any(c["type"] == "Ready" and c["status"] == "True" for c in node["status"].get("conditions", ()))

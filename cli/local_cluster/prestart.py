@@ -1,4 +1,4 @@
-"""What of a yard begins before its own modules are read: its port, its kubeconfig, and its extender.
+"""Starts port, kubeconfig and extender of a local cluster before its own modules are imported.
 
 Both programs read their libraries for a second or so: side by side, a person waits for one of them only. Who calls
 the port meanwhile is queued by the kernel. Nothing heavy may be imported here.

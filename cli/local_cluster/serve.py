@@ -1,4 +1,4 @@
-"""The yard's own process: everything runs here until SIGTERM."""
+"""The local cluster's own process: everything runs here until SIGTERM."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from turnout.cli.local_cluster.state_file import KUBECONFIG, MAP, MAP_NAME, NAME
 from turnout.simulator.cluster import kubeconfig
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.node_builder import Place, map_text, places
-from turnout.simulator.cluster.runtime.clients import ExtenderDoor
-from turnout.simulator.cluster.runtime.local_cluster import LocalCluster, attached, yard
+from turnout.simulator.cluster.runtime.clients import ExtenderClient
+from turnout.simulator.cluster.runtime.local_cluster import LocalCluster, attached, local_cluster
 from turnout.simulator.cluster.runtime.scheduler_loop import Settings
 from turnout.simulator.cluster.scheduler import Extender
 from turnout.simulator.processes.runtime.log_endpoint import HOST, endpoint
@@ -31,7 +31,7 @@ _WEIGHT = 121  # as deploy/scheduler/kube-scheduler-config.yaml has it
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A yard as it was asked for. places: of a map's hosts; None for `nodes` generated ones.
+    """A local cluster as it was asked for. places: of a map's hosts; None for `nodes` generated ones.
 
     real: on a real control plane. processes: pods run what they say.
     """
@@ -48,19 +48,19 @@ class Wanted:
 
     @property
     def pods(self) -> Path | None:
-        """Where the files of pods lie; None when they run nothing."""
+        """Give the folder for files of pods; None when they run nothing."""
         return self.folder / PODS if self.processes else None
 
 
 async def serve(wanted: Wanted, begun: Early | None) -> None:
-    """Run the yard until SIGTERM. Raises ExtenderFailed, YardFailed.
+    """Run the local cluster until SIGTERM. Raises ExtenderFailed, LocalClusterFailed.
 
     begun: what of an embedded one is there already; None for a real one.
     """
     told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, told.set)
-    await asyncio.to_thread(shutil.rmtree, wanted.folder / PODS, True)  # of a yard that was killed
+    await asyncio.to_thread(shutil.rmtree, wanted.folder / PODS, True)  # of a local cluster that was killed
     standing = list(wanted.places if wanted.places is not None else places(wanted.nodes))
     data = dict(wanted.map_data) or {TEXT_KEY: map_text(standing)}
     async with AsyncExitStack() as stack:
@@ -74,7 +74,7 @@ async def serve(wanted: Wanted, begun: Early | None) -> None:
 
 
 async def stand(made: LocalCluster, file: Path, note: Note, told: asyncio.Event) -> None:
-    """Let others find a yard until it is told to end. One of which a part fails is found no more, and ends."""
+    """Let others find a local cluster until it is told to end. One of which a part fails is found no more, and ends."""
     _put(file, written(note))
     try:
         await told.wait()
@@ -87,9 +87,9 @@ async def stand(made: LocalCluster, file: Path, note: Note, told: asyncio.Event)
 async def _embedded(
     stack: AsyncExitStack, wanted: Wanted, begun: Early, standing: list[Place], data: dict[str, str]
 ) -> tuple[LocalCluster, str]:
-    """Everything in this process; the yard, and the URL of its extender."""
+    """Everything in this process; the local cluster, and the URL of its extender."""
     config = wanted.folder / KUBECONFIG
-    running_ = yard(config, pace=Pace(), processes=wanted.pods, listening=begun.listening)
+    running_ = local_cluster(config, pace=Pace(), processes=wanted.pods, listening=begun.listening)
     made = await stack.enter_async_context(running_)
     await made.add_nodes(standing, wanted.gpus)
     await _write_map(made, data)
@@ -98,7 +98,7 @@ async def _embedded(
         made.schedule(Settings())
         return made, ""
     url = (await stack.enter_async_context(ready(begun.extender, made.session))).url
-    made.schedule(Settings(extender=Extender(weight=_WEIGHT)), ExtenderDoor(made.session, url))
+    made.schedule(Settings(extender=Extender(weight=_WEIGHT)), ExtenderClient(made.session, url))
     return made, url
 
 

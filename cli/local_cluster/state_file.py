@@ -1,4 +1,4 @@
-"""What a running yard leaves beside its kubeconfig, so that `down` and `status` find it."""
+"""The state file of a running local cluster, by which `down` and `status` find it."""
 
 from __future__ import annotations
 
@@ -11,28 +11,24 @@ MAP = f"{NAMESPACE}/{MAP_NAME}"  # where the extender looks for it
 
 
 NO_WALLS = (
-    "turnout yard up: this machine allows no namespaces (mount, uts, pid; unprivileged user namespaces are off): pods "
+    "turnout local up: this machine allows no namespaces (mount, uts, pid; unprivileged user namespaces are off): pods "
     "with volumes will not start, and pods do not find one another by name"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A running yard. pid: of its process; begun: when that began, in ticks. extender: its URL, "" without one.
+    """A running local cluster."""
 
-    real: its control plane is. processes: its pods run what they say. fault: what a part of it failed with; it ends
-    then.
-    """
-
-    pid: int
-    begun: int
-    url: str
+    pid: int  # of its process
+    begun: int  # when that process began, in ticks since the machine did
+    url: str  # of its API
     nodes: int
-    gpus: int
-    extender: str = ""
-    real: bool = False
-    processes: bool = False
-    fault: str = ""
+    gpus: int  # of each node
+    extender: str = ""  # its URL; "" without one
+    real: bool = False  # on a real control plane
+    processes: bool = False  # pods run their commands
+    fault: str = ""  # what a part of it failed with: then it ends
 
 
 def written(note: Note) -> bytes:
@@ -51,10 +47,10 @@ def read(text: bytes) -> Note | None:
 
 
 def welcome(note: Note, kubeconfig: str) -> list[str]:
-    """What a person is told who has just started a yard."""
+    """Tell a person who has just started a local cluster how to use it."""
     gpus = f"{note.gpus} GPUs each" if note.gpus else "without GPUs"
     asked = "its scheduler asks a Turnout extender" if note.extender else "its scheduler asks no extender"
-    kind = "yard on a real control plane" if note.real else "yard"
+    kind = "local cluster on a real control plane" if note.real else "local cluster"
     runs = ["Its pods run their commands as processes of this machine, as you."] if note.processes else []
     return [
         f"A {kind} of {note.nodes} nodes, {gpus}, is up at {note.url}; {asked}.",
@@ -63,12 +59,12 @@ def welcome(note: Note, kubeconfig: str) -> list[str]:
         f"  export KUBECONFIG={kubeconfig}",
         "  kubectl get nodes",
         "",
-        "turnout yard status tells how it is, turnout yard down ends it.",
+        "turnout local status tells how it is, turnout local down ends it.",
     ]
 
 
 def condition(note: Note, phases: dict[str, int], ready: int) -> list[str]:
-    """How a yard is. phases: pods by phase. ready: nodes that are."""
+    """How a local cluster is. phases: pods by phase. ready: nodes that are."""
     pods = ", ".join(f"{count} {phase}" for phase, count in sorted(phases.items())) or "none"
     return [
         f"up at {note.url}, process {note.pid}" + (", on a real control plane" if note.real else ""),

@@ -19,10 +19,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
-from turnout.launcher.api.gradients import synced
-from turnout.launcher.batch import ElasticBatch
-from turnout.launcher.data import ElasticSampler
-from turnout.launcher.rates import Rule, following, world_of
+from turnout.launcher.elastic.batch import ElasticBatch
+from turnout.launcher.elastic.gradients import synced
+from turnout.launcher.elastic.lr_scaling import Rule, following, world_of
+from turnout.launcher.elastic.sampler import ElasticSampler
 
 
 def options() -> argparse.Namespace:

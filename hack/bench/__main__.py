@@ -1,8 +1,8 @@
 """`python -m hack.bench NAME [--quick]` runs one benchmark, `--all` one after the other, each in its own process.
 
-A benchmark is a module here, or the module `bench` of a package here, with a `run(quick) -> Outcome`. It prints tables
-for people and, as its last line, one JSON object, which also goes to build/bench/NAME.json. Exit status is 0 whatever
-is met; 1 only for a benchmark that broke.
+A benchmark is a folder here whose module `run` has a `run(quick) -> Outcome`. It prints tables for people and, as its
+last line, one JSON object, which also goes to build/bench/NAME.json. The exit status is 0 whatever is met; 1 only for
+a benchmark that broke.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import argparse
 import importlib
 import json
 import math
-import pkgutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -20,17 +19,18 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table as RichTable
 
-import hack.bench
-from hack.bench.outcome import Outcome, Table
+from hack.bench.support.outcome import Outcome, Table
 
 RESULTS = Path("build/bench")
-_NO_BENCH = {"__main__", "outcome"}
+# Folders whose benchmark keeps an older name, so that its results stay comparable.
+_NAMES = {"local_cluster": "yard", "recovery": "story"}
+_FOLDERS = {name: folder for folder, name in _NAMES.items()}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run what was named and print it."""
     names = names_of_benchmarks()
-    parser = argparse.ArgumentParser(prog="python -m hack.bench", description="Measure ours beside its anchors.")
+    parser = argparse.ArgumentParser(prog="python -m hack.bench", description="Measure ours beside its baselines.")
     parser.add_argument("name", nargs="?", choices=names, help=", ".join(names))
     parser.add_argument("--all", action="store_true", help="run every benchmark")
     parser.add_argument("--quick", action="store_true", help="the same measurement, smaller: a minute or two")
@@ -45,23 +45,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def names_of_benchmarks() -> list[str]:
     """Return the names of this package's benchmarks, sorted."""
-    return sorted(
-        module.name
-        for module in pkgutil.iter_modules(hack.bench.__path__)
-        if (_in_a_room(module.name) if module.ispkg else module.name not in _NO_BENCH)
-    )
+    folders = (run.parent.name for run in Path(__file__).parent.glob("*/run.py"))
+    return sorted(_NAMES.get(folder, folder) for folder in folders)
 
 
 def runner(name: str) -> Callable[[bool], Outcome]:
     """Return a benchmark's run."""
-    module = f"hack.bench.{name}.bench" if _in_a_room(name) else f"hack.bench.{name}"
-    run: Callable[[bool], Outcome] = importlib.import_module(module).run
+    run: Callable[[bool], Outcome] = importlib.import_module(f"hack.bench.{_FOLDERS.get(name, name)}.run").run
     return run
-
-
-def _in_a_room(name: str) -> bool:
-    """Has it a package of its own?"""
-    return (Path(__file__).with_name(name) / "bench.py").is_file()
 
 
 def run_all(names: Sequence[str], quick: bool) -> int:
@@ -77,7 +68,7 @@ def run_all(names: Sequence[str], quick: bool) -> int:
 
 
 def _console() -> Console:
-    """As wide as the terminal; in a file wide enough for every table."""
+    """Make a console as wide as the terminal; in a file wide enough for every table."""
     console = Console()
     return console if console.is_terminal else Console(width=140)
 

@@ -1,1 +1,1 @@
-"""Seeded fault schedules over a training job on the yard, and the invariants that its history is checked against."""
+"""Seeded fault schedules over a training job on the local cluster, and the invariants of its history."""

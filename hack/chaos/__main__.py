@@ -1,4 +1,4 @@
-"""`python -m hack.chaos --seed N --faults K [--seeds M]`: a job on the yard under faults, and what its history shows.
+"""Run a job on the local cluster under faults: `python -m hack.chaos --seed N --faults K [--seeds M]`.
 
 Prints what was done, the laws that were broken, a table of times, and one line of JSON. Where a law was broken the
 history stays in the folder, with the logs of all agents. Exit code 1 then.
@@ -20,13 +20,13 @@ from hack.chaos.downtime import figures, table
 from hack.chaos.fault_schedule import Fault, FaultEvent, schedule
 from hack.chaos.history import Record
 from hack.chaos.runner import Outcome, run
-from hack.chaos.testbed.manifests import COOLDOWN_S, LENDER_LEASE_S, SHORT, Plan
+from hack.chaos.testbed.manifests import COOLDOWN_S, LEASE_S, SHORT, Plan
 from turnout.cli.commands.terminal import ended_by_sigterm
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What to play. kinds: of faults, all if none is named; seeds: how many, from `seed` on."""
+    """The faults to run. kinds: of faults, all if none is named; seeds: how many, from `seed` on."""
 
     seed: int = 1
     seeds: int = 1
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Play the schedules one after the other."""
     default = Settings()
     parser = argparse.ArgumentParser(
-        prog="python -m hack.chaos", description="A training job on the yard under faults."
+        prog="python -m hack.chaos", description="A training job on the local cluster under faults."
     )
     parser.add_argument("--seed", type=int, default=default.seed, help="of the first schedule (%(default)s)")
     parser.add_argument("--seeds", type=int, default=default.seeds, help="how many schedules (%(default)s)")
@@ -53,12 +53,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _play(seed: int, settings: Settings) -> Outcome:
-    blows = schedule(seed, settings.faults, settings.kinds)
+    events = schedule(seed, settings.faults, settings.kinds)
     home = settings.folder.absolute() / f"seed-{seed}"
     shutil.rmtree(home, ignore_errors=True)
-    outcome = asyncio.run(ended_by_sigterm(run(blows, home, Plan.of(settings.faults))))
-    print(f"seed {seed}: {len(blows)} faults in {outcome.took_s:.0f} s")
-    for line in _told(blows, outcome):
+    outcome = asyncio.run(ended_by_sigterm(run(events, home, Plan.of(settings.faults))))
+    print(f"seed {seed}: {len(events)} faults in {outcome.took_s:.0f} s")
+    for line in _told(events, outcome):
         print(f"  {line}")
     for breach in outcome.breaches:
         print(f"  BROKEN: {breach}")
@@ -70,9 +70,9 @@ def _play(seed: int, settings: Settings) -> Outcome:
     return outcome
 
 
-def _told(blows: Sequence[FaultEvent], outcome: Outcome) -> list[str]:
-    """What was done, and each round that followed."""
-    first_s, hurried = outcome.records[0].at_s, iter([*(blow.hurried for blow in blows)])
+def _told(events: Sequence[FaultEvent], outcome: Outcome) -> list[str]:
+    """Tell each fault, and the rounds that followed."""
+    first_s, hurried = outcome.records[0].at_s, iter([*(event.hurried for event in events)])
     lines, rounds = list[str](), set[int]()
     for record in outcome.records:
         at = f"{record.at_s - first_s:7.2f} s  "
@@ -93,7 +93,7 @@ def _close(settings: Settings, outcomes: Sequence[Outcome]) -> int:
     for row in sorted(rows, key=lambda row: (row.what, row.kind)):
         print(f"{row.kind:34}{row.what:30}{len(row.times_s):>6}{row.median_s:>10.2f}{row.worst_s:>9.2f}")
     beats = f"heartbeats {SHORT.heartbeat_s:g} s, silence {SHORT.silence_s:g} s"
-    print(f"shortened: {beats}, the lender's Lease {LENDER_LEASE_S:g} s, its cooldown {COOLDOWN_S:g} s")
+    print(f"shortened: {beats}, the autoscaler's Lease {LEASE_S:g} s, its cooldown {COOLDOWN_S:g} s")
     broken = sum(len(outcome.breaches) for outcome in outcomes)
     struck = [record for outcome in outcomes for record in outcome.records if _struck(record)]
     last = {"seed": settings.seed, "seeds": settings.seeds, "faults": settings.faults, "struck": len(struck)}

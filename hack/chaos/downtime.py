@@ -17,7 +17,7 @@ _IN_FLIGHT_S = 1.0  # for the others of a world to notice a death
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Of one kind. what: of which times; each in seconds."""
+    """The times of one kind of fault. what: which times; each in seconds."""
 
     kind: str
     what: str

@@ -1,4 +1,4 @@
-"""What is done to a job, and when: a schedule of faults drawn from a seed, as values."""
+"""A schedule of faults, drawn from a seed, as values."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Fault(Enum):
     RIVAL = "rigid job comes"
     API = "API server restarts"
     EXTENDER = "extender restarts"
-    LENDER = "lender's leader killed"
+    AUTOSCALER = "autoscaler's leader killed"
     CUT = "storage cut off"
     FULL = "storage full"
 
 
 # What training must not notice: nobody's process ends by it, nobody's memory is lost.
-UNNOTICED = frozenset({Fault.STOPPED, Fault.API, Fault.EXTENDER, Fault.LENDER, Fault.CUT, Fault.FULL})
+UNNOTICED = frozenset({Fault.STOPPED, Fault.API, Fault.EXTENDER, Fault.AUTOSCALER, Fault.CUT, Fault.FULL})
 LOSES_MEMORY = frozenset({Fault.POD, Fault.COORDINATOR, Fault.NODE})
 _HURRIED = 0.3  # of all faults hit a job that still recovers from the one before
 
@@ -47,16 +47,18 @@ class FaultEvent:
 
 
 def schedule(seed: int, faults: int, kinds: Sequence[Fault] = tuple(Fault)) -> tuple[FaultEvent, ...]:
-    """So many blows. Every kind comes before one comes again, so that a short schedule is a varied one.
+    """Draw so many faults. Every kind comes before one comes again, so that a short schedule is a varied one.
 
     The first is never hurried. The same seed, count and kinds give the same schedule for ever.
     """
-    dice, blows, bag = Random(f"chaos/{seed}"), list[FaultEvent](), list[Fault]()
+    dice, events, bag = Random(f"chaos/{seed}"), list[FaultEvent](), list[Fault]()
     for number in range(faults):
         if not bag:
             bag = list(kinds)
             dice.shuffle(bag)
         hurried = dice.random() < _HURRIED and number > 0
         after_s = dice.uniform(0.0, 2.0) if hurried else dice.uniform(0.3, 1.5)
-        blows.append(FaultEvent(bag.pop(), dice.random(), round(after_s, 3), round(dice.uniform(1.0, 4.0), 3), hurried))
-    return tuple(blows)
+        events.append(
+            FaultEvent(bag.pop(), dice.random(), round(after_s, 3), round(dice.uniform(1.0, 4.0), 3), hurried)
+        )
+    return tuple(events)

@@ -46,7 +46,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What the job was to do. least, most: ranks. model: of the undisturbed run, () where there was none.
+    """The task of the job. least, most: ranks. model: of the undisturbed run, () where there was none.
 
     harmless: kinds of faults that take nobody's memory and end no process.
     """
@@ -81,7 +81,7 @@ def read(text: str) -> Iterator[Record]:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one round's processes have noted, in the order of time."""
+    """The records of one round's processes, in the order of time."""
 
     number: int
     records: tuple[Record, ...]
@@ -114,7 +114,7 @@ class Round:
 
     @property
     def homes(self) -> frozenset[str]:
-        """Whose memory was in it."""
+        """List the homes whose memory took part."""
         return frozenset(record.home for record in self.all("begun"))
 
 

@@ -15,7 +15,7 @@ RTOL, TINY = 1e-9, 1e-14
 
 
 class Invariant(Enum):
-    """What must hold."""
+    """The invariants."""
 
     APART = "two worlds never train at once"
     SIZES = "a world is never smaller than the least nor larger than the most"
@@ -100,7 +100,7 @@ def _alike(rounds: Sequence[Round]) -> Iterator[Violation]:
 
 
 def _committed(rounds: Sequence[Round], told: Sequence[Record]) -> Iterator[Violation]:
-    """What was committed before the last step of the rounds before was there to be named for the next one."""
+    """Check that a step committed before a round's end was restored from, or a newer one."""
     stepped_s = -math.inf
     for each in rounds:
         if each.start >= 0:

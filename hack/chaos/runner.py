@@ -1,4 +1,4 @@
-"""One job under one schedule: blows fall, the job ends, its history is checked."""
+"""One job under one schedule: faults are injected, the job ends, its history is checked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hack.chaos.fault_schedule import UNNOTICED, Fault, FaultEvent
 from hack.chaos.history import Record, Terms, read
 from hack.chaos.invariants import Violation, breaches
 from hack.chaos.testbed.fault_injectors import FaultInjectors
-from hack.chaos.testbed.manifests import JOB, LEAST, MOST, ROOT, TRAINEE, Plan
+from hack.chaos.testbed.manifests import JOB, LEAST, MOST, ROOT, TRAIN_SCRIPT, Plan
 from hack.chaos.testbed.testbed import Stood, Testbed, stage
 
 PATIENCE_S = 90.0  # for the next step after whatever was done
@@ -25,26 +25,26 @@ _QUIET = 3  # steps of one round: then it trains again
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one job. took_s: from its submission to its end."""
+    """The outcome of one job. took_s: from its submission to its end."""
 
     records: tuple[Record, ...]
     breaches: tuple[Violation, ...]
     took_s: float
 
 
-async def run(blows: Sequence[FaultEvent], home: Path, plan: Plan) -> Outcome:
+async def run(events: Sequence[FaultEvent], home: Path, plan: Plan) -> Outcome:
     """Play it in this folder, which must not be there yet. Raises ChildFailed when a program does not come up."""
     began_s = time.monotonic()
     async with stage(home, plan) as found:
         alone = asyncio.create_task(asyncio.to_thread(undisturbed, home / "alone", plan))
-        deeds = FaultInjectors(found)
+        injectors = FaultInjectors(found)
         try:
-            await _play(found, deeds, blows)
+            await _play(found, injectors, events)
             found.note(Record("over", time.monotonic(), code=0))
         except Stood as error:
             found.note(Record("over", time.monotonic(), code=1, why=str(error)))
         finally:
-            await deeds.stop()
+            await injectors.stop()
         model = await alone
         records = tuple(found.records)
     harmless = frozenset(fault.name for fault in UNNOTICED)
@@ -52,14 +52,14 @@ async def run(blows: Sequence[FaultEvent], home: Path, plan: Plan) -> Outcome:
     return Outcome(records, breaches(records, terms), time.monotonic() - began_s)
 
 
-async def _play(found: Testbed, deeds: FaultInjectors, blows: Sequence[FaultEvent]) -> None:
+async def _play(found: Testbed, injectors: FaultInjectors, events: Sequence[FaultEvent]) -> None:
     await found.until(lambda: found.steps_since(0.0) >= _QUIET, "the job trains", PATIENCE_S)
-    for number, blow in enumerate(blows):
-        await asyncio.sleep(blow.after_s)
-        record = await deeds.do(blow)
-        if number + 1 == len(blows) or not blows[number + 1].hurried:
-            await trains_again(found, deeds, record)
-    await deeds.settle()
+    for number, event in enumerate(events):
+        await asyncio.sleep(event.after_s)
+        record = await injectors.do(event)
+        if number + 1 == len(events) or not events[number + 1].hurried:
+            await trains_again(found, injectors, record)
+    await injectors.settle()
     quiet_s = time.monotonic()
     # A worker that comes when the job is over would begin it anew.
     await found.until(lambda: found.whole and found.steps_since(quiet_s) >= _QUIET, "all workers train", PATIENCE_S)
@@ -68,11 +68,11 @@ async def _play(found: Testbed, deeds: FaultInjectors, blows: Sequence[FaultEven
         raise Stood(f"the job is {phase or 'gone'}")
 
 
-async def trains_again(found: Testbed, deeds: FaultInjectors, record: Record) -> None:
-    """Wait until a round that came after the blow has made a few steps; after one that takes nobody, any round."""
+async def trains_again(found: Testbed, injectors: FaultInjectors, record: Record) -> None:
+    """Wait until a round that came after the fault has made a few steps; after one that takes nobody, any round."""
     newer_than = -1 if not record.who or Fault[record.kind] in {*UNNOTICED, Fault.RIVAL} else record.round
     if record.kind in (Fault.RIVAL.name, Fault.CUT.name, Fault.FULL.name, Fault.STOPPED.name):
-        await deeds.settle()
+        await injectors.settle()
         record = Record("", time.monotonic(), kind=Fault.API.name)
     what = f"the job trains again after {record.kind} of {record.who} in round {record.round}"
     await found.until(lambda: found.steps_since(record.at_s, newer_than) >= _QUIET, what, PATIENCE_S)
@@ -83,7 +83,7 @@ def undisturbed(home: Path, plan: Plan) -> tuple[float, ...]:
     home.mkdir(parents=True)
     (home / "plan.json").write_text(json.dumps(asdict(plan)))
     env = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE")}
-    command = [sys.executable, str(TRAINEE), str(home)]
+    command = [sys.executable, str(TRAIN_SCRIPT), str(home)]
     subprocess.run(command, env={**env, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, check=True)
     lines = (home / "history" / "alone.1.0.jsonl").read_text()
     return next(record.model for record in read(lines) if record.event == "ended")

@@ -1,4 +1,4 @@
-"""What trains under faults: a tiny model in float64, saved after every step, each of whose steps is written down.
+"""The training script under faults: a tiny model in float64, saved after every step; each step is written down.
 
 Argument: a home, a folder that every worker sees. Read there: `plan.json` (samples, batch, epochs, pace_s), and
 `finish`: once it is there nobody dawdles. Written there: `storage/run`, checkpoints; `history/`, files, one
@@ -19,11 +19,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from turnout.launcher.api.gradients import synced
-from turnout.launcher.batch import ElasticBatch
-from turnout.launcher.data import ElasticSampler
-from turnout.launcher.shell.progress import Steps
-from turnout.launcher.shell.saving.checkpointer import Checkpointer
+from turnout.launcher.checkpoint.engine.checkpointer import Checkpointer
+from turnout.launcher.elastic.batch import ElasticBatch
+from turnout.launcher.elastic.gradients import synced
+from turnout.launcher.elastic.sampler import ElasticSampler
+from turnout.launcher.elastic.steps import Steps
 
 DISK_EVERY, KEPT = 20, 5
 AT_ONCE = 3  # steps of a round that nobody dawdles before: how long a recovery takes is to be seen
@@ -119,7 +119,7 @@ class Training:
 
 
 def undisturbed(home: Path, diary: Diary) -> None:
-    """The same job, alone, saving nothing: where every other run has to end."""
+    """Train alone, and save nothing: every other run has to end in this state."""
     training = Training(home)
     for step in range(1, training.total + 1):
         training.step(step, diary)

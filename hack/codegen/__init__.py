@@ -1,1 +1,1 @@
-"""What makes files of the repository from code: dashboards, roles, policies, lock files."""
+"""Makes files of the repository from code: dashboards, roles, policies, lock files."""

@@ -53,7 +53,7 @@ def _start(bound: str) -> str:
 
 
 def _quantile(share: float) -> str:
-    buckets = f"turnout_lender_decide_seconds_bucket{{{_CLUSTER}}}"
+    buckets = f"turnout_autoscaler_decide_seconds_bucket{{{_CLUSTER}}}"
     return f"histogram_quantile({share}, sum by (le) (rate({buckets}[$__rate_interval])))"
 
 
@@ -89,8 +89,8 @@ _QUOTA = (
     ),
     Panel(
         "Jobs not listed",
-        "Jobs that are counted above and missing from the lists by job below: the lender tells at most 200 jobs one by "
-        "one, those that wait and the largest first.",
+        "Jobs that are counted above and missing from the lists by job below: the autoscaler tells at most 200 jobs "
+        "one by one, those that wait and the largest first.",
         Kind.STAT,
         (4, 4),
         (Query(_of_queue("turnout_queue_jobs_left_out"), "left out", now=True),),
@@ -139,9 +139,9 @@ _HOLDERS = (
 _WAITERS = (
     Panel(
         "What waits, why, and when it starts",
-        "Each job that waits for its min: for how long, the lender's reason (docs/autoscaler.md tells each), the GPUs "
-        "that it lacks, and when it is expected to start: at the earliest, likely, at the latest. No estimate means "
-        "that nothing is known of when room gets free.",
+        "Each job that waits for its min: for how long, the autoscaler's reason (docs/autoscaler.md tells each), the "
+        "GPUs that it lacks, and when it is expected to start: at the earliest, likely, at the latest. No estimate "
+        "means that nothing is known of when room gets free.",
         Kind.TABLE,
         (16, 9),
         (
@@ -184,13 +184,13 @@ _WORTH = (
     ),
     Panel(
         "Growths and shrinks",
-        "Changes of size in the range shown; each restarts its job once. DryRun: only said, since the lender was not "
-        "told to act.",
+        "Changes of size in the range shown; each restarts its job once. DryRun: only said, since the autoscaler was "
+        "not told to act.",
         Kind.STAT,
         (12, 4),
         (
             Query(
-                _in_range("turnout_lender_changes_total", "direction, outcome", _DONE),
+                _in_range("turnout_autoscaler_changes_total", "direction, outcome", _DONE),
                 "{{direction}} {{outcome}}",
                 now=True,
             ),
@@ -212,12 +212,13 @@ _WORTH = (
     Panel(
         "Changes by reason and outcome",
         "Changes of size, a minute. Written: done. DryRun: only said. Overtaken: somebody changed the job first. "
-        "Refused: the API server said no; the lender's log tells why. Nothing is drawn while nothing changes.",
+        "Refused: the API server said no; the autoscaler's log tells why. Nothing is drawn while nothing changes.",
         Kind.BARS,
         (8, 8),
         (
             Query(
-                f"60 * sum by (reason, outcome) (rate(turnout_lender_changes_total{{{_MINE}}}[$__rate_interval])) > 0",
+                "60 * sum by (reason, outcome) "
+                f"(rate(turnout_autoscaler_changes_total{{{_MINE}}}[$__rate_interval])) > 0",
                 "{{reason}} {{outcome}}",
             ),
         ),
@@ -225,7 +226,7 @@ _WORTH = (
     ),
     Panel(
         "Jobs by reason",
-        "What the lender thinks of each job of the queue, also of those that it leaves alone.",
+        "What the autoscaler thinks of each job of the queue, also of those that it leaves alone.",
         Kind.STACK,
         (8, 8),
         (Query(_of_queue("turnout_queue_reasons", "reason"), "{{reason}}"),),
@@ -233,24 +234,26 @@ _WORTH = (
     ),
 )
 
-_LENDER = (
+_AUTOSCALER = (
     Panel(
         "Lenders that lead",
         "One replica decides at a time. None: nothing is lent or taken back. Two: they do not share one Lease.",
         Kind.STAT,
         (4, 6),
-        (Query(f"sum(turnout_lender_leading{{{_CLUSTER}}})", "lead", now=True),),
+        (Query(f"sum(turnout_autoscaler_leading{{{_CLUSTER}}})", "lead", now=True),),
         steps=((None, "red"), (1, "green"), (2, "red")),
     ),
     Panel(
-        "Age of what the lender sees",
+        "Age of what the autoscaler sees",
         "How long ago it heard of nodes or pods, and how long ago it last decided. Above 150 s it changes nothing "
         "(StaleSnapshot).",
         Kind.LINES,
         (10, 6),
         (
-            Query(f"max(turnout_lender_sight_age_seconds{{{_CLUSTER}}})", "age of its sight"),
-            Query(f"time() - max(turnout_lender_last_look_timestamp_seconds{{{_CLUSTER}}})", "since its last decision"),
+            Query(f"max(turnout_autoscaler_observation_age_seconds{{{_CLUSTER}}})", "age of what it sees"),
+            Query(
+                f"time() - max(turnout_autoscaler_last_look_timestamp_seconds{{{_CLUSTER}}})", "since its last decision"
+            ),
         ),
         unit="s",
         steps=((None, "green"), (150, "red")),
@@ -269,11 +272,11 @@ _LENDER = (
         "With --taint-nodes: so many are tainted, suspected or on trial; most is how many may be tainted at once.",
         Kind.LINES,
         (24, 6),
-        (Query(f'max by (what) (turnout_judged_nodes{{{_CLUSTER},what!="gpus"}})', "{{what}}"),),
+        (Query(f'max by (what) (turnout_autoscaler_faulty_nodes{{{_CLUSTER},what!="gpus"}})', "{{what}}"),),
     ),
 )
 
-PANELS = (*_QUOTA, *_HOLDERS, *_WAITERS, *_WORTH, *_LENDER)
+PANELS = (*_QUOTA, *_HOLDERS, *_WAITERS, *_WORTH, *_AUTOSCALER)
 
 
 def text() -> str:

@@ -13,16 +13,21 @@ from hack.codegen.rbac import text
 from turnout.kube import labels
 
 FILE = Path("deploy/manifests/launcher/guard-verdicts.yaml")
+WITH_TAINTS = Path("deploy/manifests/autoscaler/taint-nodes/guard-verdicts.yaml")  # its own folder
 NAME = "turnout-verdicts-of-the-pod-itself-only"
 HEAD = f"""# Written by `python -m hack.codegen.fault_report_policy`. An administrator of the cluster installs it once (Kubernetes 1.30+).
-# In each namespace with the label {labels.GUARDED}=true: a verdict on a node is written by no one but
-# the pod that is there, with its own token; and the accounts of that namespace change nothing else of pods.
+# In each namespace without the label {labels.GUARDED}=false: a verdict on a node is written by no one but
+# the pod that is there, with its own token. With the label true: the accounts of that namespace change nothing else of pods.
 """  # noqa: E501
 _ITSELF = "authentication.kubernetes.io/pod-uid"  # what the API server knows of a token that is bound to a pod
 
 
+_CHANGED = "pods,pods/status,pods/ephemeralcontainers,pods/resize"  # a write of each may change annotations
+_EVERYWHERE = {"matchExpressions": [{"key": labels.GUARDED, "operator": "NotIn", "values": ["false"]}]}
+
+
 def made() -> list[policies.Tree]:
-    """The policy and its binding."""
+    """The policies and their bindings, those first that hold unless an admin has said otherwise."""
     note = labels.NODE_VERDICT
     own = f"has(request.userInfo.extra) && '{_ITSELF}' in request.userInfo.extra"
     own = f"{own} && request.userInfo.extra['{_ITSELF}'].exists(uid, uid == object.metadata.uid)"
@@ -30,21 +35,16 @@ def made() -> list[policies.Tree]:
     same = f"{same} && (!('{note}' in variables.notesBecome) || {_value('Become')} == {_value('Were')}))"
     theirs = "('system:serviceaccounts:' + request.namespace) in request.userInfo.groups"
     little = policies.only((), f"key == '{note}'")
-    return policies.guard(
+    itself = policies.guard(
         NAME,
-        ("", "pods", ["UPDATE"]),
-        {"matchLabels": {labels.GUARDED: "true"}},
-        (
-            (f"the annotation {note} is written by the pod itself only, with its own token", f"{same}\n|| ({own})"),
-            (
-                f"an account of this namespace may change its own pod only, and of it the annotation {note}",
-                f"!({theirs})\n|| ({own}\n&& {little})",
-            ),
-        ),
-    ) + policies.guard(
+        ("", _CHANGED, ["UPDATE"]),
+        _EVERYWHERE,
+        ((f"the annotation {note} is written by the pod itself only, with its own token", f"{same}\n|| ({own})"),),
+    )
+    first = policies.guard(
         f"{NAME}-from-the-start",
         ("", "pods", ["CREATE"]),
-        {"matchLabels": {labels.GUARDED: "true"}},
+        _EVERYWHERE,
         (
             (
                 f"a pod is not made with the annotation {note}: it writes it itself",
@@ -52,6 +52,18 @@ def made() -> list[policies.Tree]:
             ),
         ),
     )
+    nothing_else = policies.guard(
+        f"{NAME}-and-nothing-else",
+        ("", _CHANGED, ["UPDATE"]),
+        {"matchLabels": {labels.GUARDED: "true"}},
+        (
+            (
+                f"an account of this namespace may change its own pod only, and of it the annotation {note}",
+                f"!({theirs})\n|| ({own}\n&& {little})",
+            ),
+        ),
+    )
+    return [*itself, *first, *nothing_else]
 
 
 def _value(which: str) -> str:
@@ -64,8 +76,9 @@ def whole() -> str:
 
 
 def main() -> int:
-    """Write it."""
-    FILE.write_text(whole())
+    """Write it, to both places."""
+    for file in (FILE, WITH_TAINTS):
+        file.write_text(whole())
     return 0
 
 

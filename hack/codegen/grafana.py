@@ -43,7 +43,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """What a table calls the values of a query, and their unit."""
+    """A column of a table: its title and unit."""
 
     title: str
     unit: str = "none"
@@ -66,7 +66,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """What the reader chooses at the top of the board."""
+    """A choice at the top of the dashboard."""
 
     name: str
     title: str

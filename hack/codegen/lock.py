@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     upgrade = [] if parser.parse_args(argv).keep else ["--upgrade"]
     uv = [found] if (found := shutil.which("uv")) else [sys.executable, "-m", "uv"]
     dev = LOCKS / "dev.txt"
-    _compile(uv, ["setup.cfg", str(LOCKS / "tools.in"), "--extra", "dev", *upgrade], dev)
+    _compile(uv, ["setup.cfg", str(LOCKS / "tools.in"), "--extra", "dev", "--extra", "completion", *upgrade], dev)
     _compile(uv, ["setup.cfg", "--constraint", str(dev)], LOCKS / "controllers.txt")
     _compile(uv, ["setup.cfg", "--extra", "launcher", "--constraint", str(dev), *upgrade], LOCKS / "launcher.txt")
     launcher = str(LOCKS / "launcher.txt")

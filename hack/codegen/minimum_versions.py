@@ -1,7 +1,7 @@
 """The oldest versions that setup.cfg lets a trainer have, in an environment apart: `hack.codegen.minimum_versions`.
 
-What follows is for the Python there: `-m pytest tests/launcher/saving`. The environment lies outside the tree, named
-after its lock file and this Python: made once (3 GB from the package index), then kept.
+What follows is for the Python there: `-m pytest tests/launcher/checkpoint/engine`. The environment lies
+outside the tree, named after its lock file and this Python: made once (3 GB from the package index), then kept.
 """
 
 from __future__ import annotations

@@ -66,6 +66,7 @@ def by_account(name: str) -> str:
 def policy(name: str, account: str, rule: tuple[str, str, Sequence[str]], says: str, expression: str) -> list[Any]:
     """A ValidatingAdmissionPolicy on what an account does to a (group, resource, operations), and its binding.
 
+    Several resources stand in one text, with commas between.
     account: the name of a ServiceAccount. expression: CEL over VARIABLES. says: what the account reads where it is
     false.
     """
@@ -76,7 +77,10 @@ def policy(name: str, account: str, rule: tuple[str, str, Sequence[str]], says: 
 def guard(
     name: str, rule: tuple[str, str, Sequence[str]], namespaces: Mapping[str, Any], checks: Sequence[tuple[str, str]]
 ) -> list[Any]:
-    """The same on what anybody does in some namespaces. checks: (says, expression), each of which has to be true."""
+    """Make a policy on what anybody does in some namespaces.
+
+    checks: (message, expression), each of which has to be true.
+    """
     return _made(name, rule, {}, checks, {"matchResources": {"namespaceSelector": dict(namespaces)}})
 
 
@@ -88,7 +92,8 @@ def _made(
     where: Mapping[str, Any],
 ) -> list[Any]:
     group, resource, operations = rule
-    matched = {"apiGroups": [group], "apiVersions": ["*"], "resources": [resource], "operations": list(operations)}
+    resources = resource.split(",")
+    matched = {"apiGroups": [group], "apiVersions": ["*"], "resources": resources, "operations": list(operations)}
     expressions = " ".join(expression for _, expression in checks)
     used = [{"name": key, "expression": text} for key, text in VARIABLES.items() if f"variables.{key}" in expressions]
     spec = {

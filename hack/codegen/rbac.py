@@ -30,13 +30,13 @@ from turnout.autoscaler.reporting.queue_status import PREFIX
 from turnout.kube import labels
 
 FOLDER = Path("deploy/manifests/autoscaler")
-LENDER, NAMESPACE = "turnout-autoscaler", "turnout-system"
+AUTOSCALER, NAMESPACE = "turnout-autoscaler", "turnout-system"
 HEAD = "# Written by `python -m hack.codegen.rbac` from autoscaler/rbac_rules.py: change it there.\n"
 Object = dict[str, Any]
 
 
 def files() -> dict[str, str]:
-    """What each file holds, by its path in FOLDER."""
+    """Give the text of each file, by its path in FOLDER."""
     own = [("-given", GIVEN), ("-status", TELL), ("-lease", LEAD)]
     found = {
         "base/roles.yaml": [*_granted("", OBSERVE), *(each for end in own for each in _granted(*end, NAMESPACE))],
@@ -62,7 +62,7 @@ def main() -> int:
 def _granted(end: str, rules: Sequence[Rule], namespace: str = "") -> list[Object]:
     """A role and its binding to the autoscaler's account: everywhere, or in one namespace."""
     group = "rbac.authorization.k8s.io"
-    meta = {"name": LENDER + end, **({"namespace": namespace} if namespace else {})}
+    meta = {"name": AUTOSCALER + end, **({"namespace": namespace} if namespace else {})}
     kind = "Role" if namespace else "ClusterRole"
     role = {"apiVersion": f"{group}/v1", "kind": kind, "metadata": meta, "rules": [_rule(rule) for rule in rules]}
     return [
@@ -71,8 +71,8 @@ def _granted(end: str, rules: Sequence[Rule], namespace: str = "") -> list[Objec
             "apiVersion": f"{group}/v1",
             "kind": f"{kind}Binding",
             "metadata": meta,
-            "roleRef": {"apiGroup": group, "kind": kind, "name": LENDER + end},
-            "subjects": [{"kind": "ServiceAccount", "name": LENDER, "namespace": NAMESPACE}],
+            "roleRef": {"apiGroup": group, "kind": kind, "name": AUTOSCALER + end},
+            "subjects": [{"kind": "ServiceAccount", "name": AUTOSCALER, "namespace": NAMESPACE}],
         },
     ]
 
@@ -84,35 +84,35 @@ def _rule(rule: Rule) -> Object:
 
 def _sizes_only(word: str, kind: KindRights) -> list[Object]:
     sizes = kind.sizes or ()
-    says = f"the lender may change {', '.join([*sizes, f'annotations of {NOTES}'])} only"
+    says = f"the autoscaler may change {', '.join([*sizes, f'annotations of {NOTES}'])} only"
     check = policies.only(sizes, f"key.startsWith('{NOTES}')")
     rule = (kind.group, kind.resource, ["UPDATE"])  # a patch is one too
-    return policies.policy(f"{LENDER}-resizes-{word}-only", LENDER, rule, says, check)
+    return policies.policy(f"{AUTOSCALER}-resizes-{word}-only", AUTOSCALER, rule, says, check)
 
 
 def _notes_only() -> list[Object]:
-    says = f"the lender may change the annotations {', '.join(POD_NOTES)} of a pod only"
+    says = f"the autoscaler may change the annotations {', '.join(POD_NOTES)} of a pod only"
     check = policies.only((), f"key in {list(POD_NOTES)}")
-    return policies.policy(f"{LENDER}-marks-pods-only", LENDER, ("", "pods", ["UPDATE"]), says, check)
+    return policies.policy(f"{AUTOSCALER}-marks-pods-only", AUTOSCALER, ("", "pods", ["UPDATE"]), says, check)
 
 
 def _taint_only() -> list[Object]:
-    says = f"the lender may change the taint {labels.FAULTY} of a node and the annotation {labels.NODE_RECORD} only"
+    says = f"the autoscaler may change the taint {labels.FAULTY} of a node and the annotation {labels.NODE_RECORD} only"
     allowed = policies.only(("spec.taints",), f"key == '{labels.NODE_RECORD}'")
     kept = policies.others_stay("spec.taints", f"each.key != '{labels.FAULTY}'")
     rule = ("", "nodes", ["UPDATE"])
-    return policies.policy(f"{LENDER}-taints-nodes-only", LENDER, rule, says, f"{allowed}\n&& {kept}")
+    return policies.policy(f"{AUTOSCALER}-taints-nodes-only", AUTOSCALER, rule, says, f"{allowed}\n&& {kept}")
 
 
 def _status_only() -> list[Object]:
     """The map of the switches lies beside the autoscaler's ConfigMaps, and RBAC knows whole names only."""
     check = f"(request.operation == 'DELETE' ? oldObject : object).metadata.name.startsWith('{PREFIX}')"
     rule = ("", "configmaps", ["CREATE", "UPDATE", "DELETE"])
-    says = f"the lender may write ConfigMaps whose names begin with {PREFIX} only"
-    return policies.policy(f"{LENDER}-tells-of-queues-only", LENDER, rule, says, check)
+    says = f"the autoscaler may write ConfigMaps whose names begin with {PREFIX} only"
+    return policies.policy(f"{AUTOSCALER}-tells-of-queues-only", AUTOSCALER, rule, says, check)
 
 
-def text(objects: Sequence[Object], program: str = LENDER) -> str:
+def text(objects: Sequence[Object], program: str = AUTOSCALER) -> str:
     """Objects of one of our programs as a file has them."""
     marks = {"app.kubernetes.io/name": program, "app.kubernetes.io/part-of": "turnout"}
     marked = [{**each, "metadata": {**each["metadata"], "labels": marks}} for each in objects]

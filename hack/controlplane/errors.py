@@ -1,4 +1,4 @@
-"""What can go wrong with the control plane, one class for each thing that a caller can do about it."""
+"""Errors of the control plane, one class for each thing that a caller can do about it."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What `make check` runs besides ruff and mypy: the rules of the architecture, promises and citations."""
+"""Checks that `make check` runs besides ruff and mypy: architecture, words, promises and citations."""

@@ -16,15 +16,13 @@ BESIDE = ("hack", "tests")  # outside of it: they import anything; only tests im
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """One imported name. target: as far as the text tells, `a.b.c` of `from turnout.a.b import c`. lazy: in a function.
+    """One imported name."""
 
-    bare: whether the text leaves the package out, and so means whatever module of that name comes first.
-    """
-
-    target: str
+    target: str  # as far as the text tells: `a.b.c` of `from turnout.a.b import c`
     line: int
-    lazy: bool = False
-    bare: bool = False
+    lazy: bool = False  # in a function
+    bare: bool = False  # the text leaves the package out, and so means whatever module of that name comes first
+    by_name: bool = False  # `import_module("a.b")`: no import statement
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +41,7 @@ class Module:
 
     @property
     def is_init(self) -> bool:
-        """Whether it is a package's `__init__`."""
+        """True if it is a package's `__init__`."""
         return self.path.rsplit("/", 1)[-1] == "__init__.py"
 
     def imports(self) -> tuple[Import, ...]:
@@ -59,7 +57,7 @@ class Module:
                     origin = self._origin(child)
                     yield from (Import(f"{origin}.{alias.name}", child.lineno, lazy) for alias in child.names)
                 case ast.Call() if (target := _named_at_run_time(child)) is not None:
-                    yield Import(target, child.lineno, lazy)
+                    yield Import(target, child.lineno, lazy, by_name=True)
             inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
             yield from self._found(child, lazy or inside)
 

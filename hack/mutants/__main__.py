@@ -19,6 +19,7 @@ from pathlib import Path
 
 import yaml
 
+from hack.lint.architecture import does_io
 from hack.mutants.bench import Bench
 from hack.mutants.made import Mutant, mutants
 from hack.mutants.packages import PACKAGES, Package
@@ -67,7 +68,10 @@ def sampled(package: Package, count: int, rng: random.Random, root: Path) -> lis
 
 def _modules(source: Path) -> Iterator[Path]:
     found = sorted(source.rglob("*.py")) if source.is_dir() else [source]
-    yield from (path for path in found if path.name != "__init__.py")
+    for path in found:
+        inside = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
+        if path.name != "__init__.py" and not does_io(".".join(inside.with_suffix("").parts)):
+            yield path
 
 
 def tried(bench: Bench, package: Package, drawn: Sequence[Mutant], known: set[tuple[str, str, str]]) -> Outcome:

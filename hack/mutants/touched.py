@@ -14,7 +14,7 @@ LEAST_S, TIMES = 10, 5
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """What one run of a package's tests has shown.
+    """The lines that one run of a package's tests has run.
 
     seconds: by test, in the order of the run. lines: by file and line, the places in `seconds` of who runs it.
     """

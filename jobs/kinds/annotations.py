@@ -1,12 +1,14 @@
-"""What a job's owner says of it in annotations, in the same words for every kind; each is read, or named."""
+"""Reads the annotations of a job's owner, which are the same for every kind. An unknown one is named."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from turnout.jobs.model import ANY_SIZE, BadJob, Bounds, Order, Pause, ResizeBudget, Sizes, Spread
+from turnout.jobs.scaling_curve import USUAL, capped
 from turnout.kube import labels
 from turnout.kube.times import since_1970
 
@@ -16,7 +18,23 @@ _DURATION = re.compile(r"(?:([0-9]{1,6})h)?(?:([0-9]{1,6})m)?(?:([0-9]{1,9}(?:\.
 _MOMENT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]{5,20}(?:Z|[+-][0-9]{2}:[0-9]{2})")
 _NUMBER = re.compile(r"[0-9]{1,7}(?:\.[0-9]{1,9})?")
 _MOST_POINTS = 64
+_MOST_UNKNOWN, _LONGEST = 5, 80  # names that are told of, and what of each
 DOUBLING = "powers-of-two"
+
+
+def unknown(notes: Notes) -> tuple[str, ...]:
+    """Return the names of our prefix that nobody reads, in order."""
+    return tuple(sorted(key for key in notes if key.startswith(f"{labels.PREFIX}/") and key not in labels.NAMES))
+
+
+def unread(names: tuple[str, ...]) -> str:
+    """A sentence on such names: what each may have been meant to be."""
+    told = []
+    for name in names[:_MOST_UNKNOWN]:
+        near = get_close_matches(name, labels.NAMES, 1, 0.85)
+        told.append(f"{name[:_LONGEST]}{f' (is {near[0]} meant?)' if near else ''}")
+    more = len(names) - len(told)
+    return f"nobody reads {', '.join(told)}{f' and {more} more' if more else ''}"
 
 
 def count(notes: Notes, key: str) -> int | None:
@@ -121,7 +139,7 @@ def order(notes: Notes, priority: Any = None) -> Order:
 
 
 def bank(notes: Notes) -> ResizeBudget:
-    """What we noted when we last changed its size. What cannot be read of our own notes counts as never noted."""
+    """Read our own notes on the last change of size. A note that cannot be read counts as absent."""
     text, sign = notes.get(labels.GAINED, ""), 1.0
     if text.startswith("-"):
         text, sign = text[1:], -1.0
@@ -133,14 +151,17 @@ def bank(notes: Notes) -> ResizeBudget:
 
 
 def curve(notes: Notes) -> tuple[tuple[int, float], ...]:
-    """How fast the job is by its workers: as its owner says, else as its pods have reported. Raises BadJob."""
+    """How fast the job is by its workers: as its owner says, else as its pods have reported. Raises BadJob.
+
+    Nobody scales better than perfectly, and who only says so not better than is usual.
+    """
     if (said := notes.get(labels.CURVE)) is not None:
-        return points(said, f"annotation {labels.CURVE}")
+        return capped(points(said, f"annotation {labels.CURVE}"), USUAL)
     try:
         seconds = points(notes.get(labels.MEASURED, ""), "")
     except BadJob:
         return ()  # our own note, which somebody has changed: it is learnt afresh
-    return tuple((workers, 1.0 / each) for workers, each in seconds)
+    return capped(tuple((workers, 1.0 / each) for workers, each in seconds), 1.0)
 
 
 def points(text: str, where: str) -> tuple[tuple[int, float], ...]:

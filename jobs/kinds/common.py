@@ -1,4 +1,4 @@
-"""What every kind is read by: its metadata, the shape of a worker, and the body of a patch that resizes it."""
+"""Reads what every kind of job has: its metadata, the shape of a worker, and the body of a patch that resizes it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from turnout.kube.objects import Pod
 from turnout.kube.pod_shape import PodShape, shape_of
 
 BOTH = (labels.MIN_WORKERS, labels.MAX_WORKERS)
-KEEPERS = ("JobSet", "MPIJob", "RayJob", "RayService", "TrainJob")  # which hold the sizes of what they make
+SIZE_OWNERS = ("JobSet", "MPIJob", "RayJob", "RayService", "TrainJob")  # which hold the sizes of what they make
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What every kind has: metadata, spec and status. maker, part_of: the kind and uid of its controller.
+    """The metadata, spec and status of an object. maker, part_of: the kind and uid of its controller.
 
     going: it has been told to go.
     """
@@ -133,7 +133,7 @@ def worker_shape(template: Part) -> PodShape:
 
 
 def life(told: Head, suspended: bool, ends: tuple[str, ...]) -> Life:
-    """Where a job stands by its conditions. ends: the types of those that are final when True. Raises BadJob."""
+    """Tell a job's state by its conditions. ends: the types of those that are final when True. Raises BadJob."""
     conditions = {each.text("type"): each.text("status") for each in told.status.parts("conditions")}
     if any(conditions.get(end) == "True" for end in ends):
         return Life.DONE
@@ -198,7 +198,7 @@ def _sizes(notes: Mapping[str, str], unit: int) -> Sizes:
 
 def _kept(told: Head) -> str:
     """Why a job that another object has made is not ours to resize."""
-    return f"its {told.maker} has made it and holds its size" if told.maker in KEEPERS else ""
+    return f"its {told.maker} has made it and holds its size" if told.maker in SIZE_OWNERS else ""
 
 
 def _gang_of(pod_notes: Mapping[str, str], least: int) -> str:

@@ -27,6 +27,7 @@ def read(raw: Object) -> Job:
         queue=head.said(labels.KUEUE_QUEUE, labels.VOLCANO_QUEUE, labels.QUEUE),
         life=common.life(head, spec.flag("suspend"), ("Complete", "Failed")),
         refused=_refused(head),
+        selector=tuple(sorted(spec.part("selector").words("matchLabels").items())),
     )
 
 
@@ -50,7 +51,7 @@ def _refused(head: common.Head) -> str:
 
 
 def _of_many(rule: Part) -> bool:
-    """Does success need more than index 0?"""
+    """True if a rule's success needs more than index 0."""
     return rule.text("succeededIndexes") != "0" and (
         rule.has("succeededIndexes") or rule.count("succeededCount", 1) > 1
     )

@@ -127,7 +127,7 @@ def _role(said: Said, _: str) -> str:
 
 
 def _index(said: Said, _: str) -> int:
-    """By replica and host, where KubeRay numbers them (1.5 and later); else the newest goes first."""
+    """Number a pod by replica and host, as KubeRay labels them since 1.5; else 0: the newest goes first."""
     replica = number(said.get("ray.io/worker-group-replica-index", ""))
     return replica * 1000 + number(said.get("ray.io/replica-host-index", ""))
 

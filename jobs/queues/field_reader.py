@@ -33,7 +33,7 @@ class Fields:
             self.faults.append(fault)
 
     def said(self, key: str) -> bool:
-        """Is there anything?"""
+        """True if the field is there."""
         return self._told.get(key) is not None
 
     def of(self, key: str) -> Fields:
@@ -96,7 +96,7 @@ class Fields:
         return found
 
     def json(self, key: str) -> Any:
-        """What a text says as JSON; None when it is absent or says nothing that can be read."""
+        """Read a text as JSON; None when it is absent or cannot be read."""
         text = self.text(key)
         try:
             return json.loads(text) if text else None
@@ -122,7 +122,7 @@ class Fields:
 
 
 def headroom(meta: Fields, *named: Amounts) -> dict[str, int]:
-    """What an owner keeps free in his queue, as a count of the GPUs that the queue names, else of any."""
+    """Read how many GPUs an owner keeps free in a queue, for the GPU resources that the queue names, else for all."""
     notes = meta.of("annotations")
     gpus = notes.count(labels.HEADROOM, 0)
     if not gpus:

@@ -25,7 +25,7 @@ def top_down(parents: Mapping[str, str]) -> tuple[list[str], set[str]]:
 
 
 def added_up(order: Iterable[str], parents: Mapping[str, str], each: Mapping[str, Amounts]) -> dict[str, Amounts]:
-    """What is counted for each, and for all below it. order: each after its parent."""
+    """Sum up the amounts of each queue and of all below it. order: each after its parent."""
     order = list(order)
     found: dict[str, Amounts] = {name: each.get(name, NOTHING) for name in order}
     own: dict[str, Counter[str]] = {}  # of those that have anybody below

@@ -57,7 +57,7 @@ def by_namespace(queues: Iterable[QueueSpec]) -> dict[str, str]:
 
 
 def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Share]:
-    """What each quota may have. Those of an unknown parent share their mins, as nobody knows what there is above."""
+    """Work out the share of each quota. Quotas of an unknown parent share their mins."""
     known = {queue.name: queue for queue in queues}
     parents = {name: queue.parent for name, queue in known.items() if name not in (ROOT, *_BESIDE)}
     order, circle = top_down(parents)
@@ -104,7 +104,10 @@ def _share(queue: QueueSpec, limit: _Level, used: Amounts) -> Share:
 def _requests(
     order: Sequence[str], parents: Mapping[str, str], known: Mapping[str, QueueSpec], demand: Demand
 ) -> dict[str, Counter[str]]:
-    """What each asks of its parent: what all below it ask for, no more than its max; its min if it lends none."""
+    """Work out what each quota asks of its parent, by resource.
+
+    That is the sum of what all below it ask for, at most its max, and at least its min when it lends none.
+    """
     found = {name: Counter(demand.of(name)) for name in order}
     for name in reversed(order):
         queue, mine = known[name], found[name]
@@ -140,7 +143,7 @@ def _claim(queue: QueueSpec, what: str, asked: int) -> Claim:
 
 
 def _bound(group: Sequence[QueueSpec], limit: _Level, above: Amounts) -> None:
-    """What bounds a parent bounds its children, also where they say nothing of it themselves."""
+    """Bound the children by their parent's limits, also for resources that they do not name."""
     for queue in group:
         mine = limit.setdefault(queue.name, {})
         for what, most in above.items():
@@ -161,6 +164,6 @@ def _namespaces(meta: Fields, notes: Fields) -> tuple[str, ...]:
 
 
 def _pool(notes: Fields, most: Amounts, faults: list[str]) -> Amounts:
-    """What a tree of its own shares out: as it is annotated, else its max."""
+    """Read what a tree of its own shares out: its annotated total, else its max."""
     told = notes.json(f"{LABEL}total-resource")
     return most if told is None else Fields({"": told}, f"{LABEL}total-resource", faults).amounts("")

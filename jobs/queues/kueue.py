@@ -63,7 +63,7 @@ def local_queue(raw: Object) -> tuple[str, str]:
 
 
 def goes_on(raw: Object) -> bool:
-    """Does a LocalQueue take anything? stopPolicy Hold and HoldAndDrain do not."""
+    """True if a LocalQueue takes workloads. With stopPolicy Hold or HoldAndDrain it does not."""
     return Fields(raw).of("spec").text("stopPolicy", _GOES_ON) == _GOES_ON
 
 
@@ -84,7 +84,7 @@ class _Node:
 
 
 def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Share]:
-    """What each ClusterQueue may have, and each cohort, those that nobody describes included."""
+    """Work out the share of each ClusterQueue and of each cohort, those without an object included."""
     known = {queue.name: queue for queue in queues}
     for queue in queues:
         if queue.parent and queue.parent not in known:
@@ -133,7 +133,10 @@ def _bound(node: _Node, nodes: Mapping[str, _Node]) -> None:
 
 
 def _use_upwards(order: Sequence[str], nodes: Mapping[str, _Node], demand: Demand) -> None:
-    """What is used of each flavor. Where a queue has several, each is charged with all that it could be."""
+    """Charge the use of each flavor, and what is beyond a queue's own part to its cohort.
+
+    Where a resource may be of several flavors, each of them is charged with all of it, up to its limit.
+    """
     for name in reversed(order):
         node = nodes[name]
         used = demand.used.get(name, NOTHING)

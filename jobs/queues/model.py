@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import Any
 
 Object = Mapping[str, Any]
@@ -16,12 +17,12 @@ NOTHING: Amounts = {}
 
 
 def bounds_several(name: str) -> bool:
-    """Is it what several queues are held to together, and none that anybody submits to?"""
+    """True if the name is of a bound on several queues together, to which nobody submits."""
     return name.startswith((COHORT, POOL))
 
 
 class Dialect(Enum):
-    """Who holds the queue to its share."""
+    """The system that holds a queue to its share."""
 
     VOLCANO = "volcano"
     NAMESPACE = "namespace"  # a ResourceQuota, or an ElasticQuota of scheduler-plugins
@@ -29,19 +30,20 @@ class Dialect(Enum):
     KUEUE = "kueue"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Flavor:
-    """What Kueue grants of one resource on one kind of node. None: no such limit."""
+    """The quota that Kueue grants for one resource on one kind of node. None: no such limit."""
 
     name: str
     resource: str
     nominal: int = 0
     lending: int | None = None
     borrowing: int | None = None
-    key: str = field(init=False)  # what cohorts count it by
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "key", f"{self.name}/{self.resource}")
+    @cached_property
+    def key(self) -> str:
+        """Give the name that cohorts count it by."""
+        return f"{self.name}/{self.resource}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,43 +82,32 @@ class QueueSpec:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one queue may have now, or a parent or cohort that bounds several.
+    """The share of one queue at one moment, or of a parent or cohort that bounds several queues."""
 
-    limit: its pods together never more. deserved: its own. used: by its pods, and by all below it. within: the share
-    above, which has to hold what goes beyond `kept`, there `called` so. headroom: room that elastic workers leave free.
-    strict: nobody starts before an older one.
-    refused: why no job of it can be resized. hazard: why none can but those that are lifted above others by Kueue's
-    priority-boost. faults: why nothing of it may be changed at all.
-    """
-
-    limit: Amounts = field(default_factory=dict)
-    deserved: Amounts = field(default_factory=dict)
-    used: Amounts = field(default_factory=dict)
-    within: str = ""
+    limit: Amounts = field(default_factory=dict)  # the most that its pods together may use
+    deserved: Amounts = field(default_factory=dict)  # its own
+    used: Amounts = field(default_factory=dict)  # by its pods, and by all below it
+    within: str = ""  # the share above, which has to hold what is beyond `kept`
     kept: Amounts = field(default_factory=dict)
-    called: Mapping[str, str] = field(default_factory=dict)
+    called: Mapping[str, str] = field(default_factory=dict)  # the resources' names in the share above
     open: bool = True
-    headroom: Amounts = field(default_factory=dict)
-    refused: str = ""
-    hazard: str = ""
-    faults: tuple[str, ...] = ()
-    strict: bool = False
+    headroom: Amounts = field(default_factory=dict)  # room that elastic workers leave free
+    refused: str = ""  # why no job of it can be resized
+    hazard: str = ""  # why none can but jobs lifted above others by Kueue's priority-boost
+    faults: tuple[str, ...] = ()  # why nothing of it may be changed at all
+    strict: bool = False  # nobody starts before an older job
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What is asked of queues at one moment, by queue.
+    """The demand on queues at one moment, by queue."""
 
-    used: by its pods that have a node, those that leave included. asked: what it cannot do without: the mins of its
-    live jobs, running or waiting, and its pods that are of no job; what is used stands for a queue of which that is
-    not told. total: of all nodes.
-    """
-
-    used: Mapping[str, Amounts] = field(default_factory=dict)
+    used: Mapping[str, Amounts] = field(default_factory=dict)  # by its pods that have a node, those that leave included
+    # What it cannot do without: the mins of its live jobs, and its pods of no job; absent: what is used stands for it.
     asked: Mapping[str, Amounts] = field(default_factory=dict)
-    total: Amounts = field(default_factory=dict)
+    total: Amounts = field(default_factory=dict)  # of all nodes
 
     def of(self, queue: str) -> Amounts:
-        """What a queue cannot do without."""
+        """Return what a queue cannot do without; where that is not told, what it uses."""
         told = self.asked.get(queue)
         return self.used.get(queue, NOTHING) if told is None else told

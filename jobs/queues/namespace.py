@@ -44,7 +44,7 @@ def read_elastic(raw: Object) -> QueueSpec:
 
 
 def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Share]:
-    """What the pods of each namespace may have."""
+    """Work out the share of each namespace's pods."""
     found: dict[str, Share] = {}
     for queue in queues:
         share = _share(queue, demand)

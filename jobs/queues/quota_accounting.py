@@ -13,27 +13,27 @@ from turnout.jobs.queues.model import NOTHING, Amounts
 
 
 class Bound(Protocol):
-    """What a Share says of itself, as far as charging goes."""
+    """The fields of a Share that charging needs."""
 
     @property
     def limit(self) -> Amounts:
-        """Never more than this."""
+        """Give the most that its pods may use."""
 
     @property
     def used(self) -> Amounts:
-        """By its pods, and by all below it."""
+        """Give what is used by its pods, and by all below it."""
 
     @property
     def kept(self) -> Amounts:
-        """For it alone."""
+        """Give what is kept for it alone."""
 
     @property
     def called(self) -> Mapping[str, str]:
-        """What a resource is called above."""
+        """Give the resources' names in the share above."""
 
     @property
     def within(self) -> str:
-        """What is above."""
+        """Give the name of the share above, "" for none."""
 
 
 Shares = Mapping[str, Bound]
@@ -42,7 +42,7 @@ Shares = Mapping[str, Bound]
 def holds(
     shares: Shares, used: Mapping[str, Amounts], queue: str, needs: Iterable[tuple[str, int]], times: int = 1
 ) -> bool:
-    """Does so much more fit, here and above? used: by share, as it is by now; nobody's, with an empty one."""
+    """True if so much more fits, in the queue and all above it. used: by share; empty for no use at all."""
     for resource, amount in needs:
         what, more, at, left = resource, amount * times, queue, 0
         while more > 0 and (share := shares.get(at)) is not None:

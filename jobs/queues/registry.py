@@ -33,7 +33,7 @@ def shares(queues: Iterable[QueueSpec], demand: Demand) -> dict[str, Share]:
 
 
 def _with_faults_above(found: dict[str, Share]) -> dict[str, Share]:
-    """What bounds several and cannot be read leaves all below it without a bound: so it is a fault of theirs, too."""
+    """Add to each share the faults of all above it: a bound that cannot be read leaves all below without one."""
     told: dict[str, Share] = {}
     for name, share in found.items():
         faults, at, seen = list(share.faults), share.within, {name}
@@ -51,7 +51,7 @@ def limits(
     total: Amounts,
     asked: Mapping[str, Amounts] = NOTHING_ASKED,
 ) -> dict[str, dict[str, int]]:
-    """What each queue's pods may ask for together as things stand, by resource: what they use, and what is left."""
+    """Work out what each queue's pods may ask for together now, by resource: what they use, and what is left."""
     queues = list(queues)
     found = shares(queues, Demand(used, asked, total))
     return {

@@ -43,7 +43,7 @@ def read(raw: Object) -> QueueSpec:
 
 
 def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Share]:
-    """What each queue may have. Of a resource of which nobody speaks there is no limit."""
+    """Work out the share of each queue. A resource that nobody names has no limit."""
     known = {queue.name: queue for queue in queues}
     parents = {name: _parent(queue, known) for name, queue in known.items()}
     order, circle = top_down(parents)

@@ -25,7 +25,7 @@ class Claim(NamedTuple):
     own: int
 
     def at(self, level: float) -> float:
-        """What it has with what it asks for."""
+        """Return the amount that the claim has at this level."""
         return self.least + self.weight * (min(max(level, self.begins), self.ends) - self.begins)
 
 
@@ -46,7 +46,7 @@ def fill(claims: Sequence[Claim], whole: int) -> list[tuple[int, int]]:
 
 
 def _level(levels: Sequence[float], slopes: Sequence[int], sums: Sequence[float], whole: int) -> float:
-    """Where the whole is used up."""
+    """Find the level at which the whole is used up."""
     last = bisect_right(sums, whole) - 1
     if last < 0:
         return 0.0
@@ -56,7 +56,7 @@ def _level(levels: Sequence[float], slopes: Sequence[int], sums: Sequence[float]
 def _most(
     claim: Claim, levels: Sequence[float], slopes: Sequence[int], sums: Sequence[float], whole: int, level: float
 ) -> float:
-    """What a claim has when it asks for everything: the level is no higher then than the common one."""
+    """Return what a claim would have if it asked for everything, at most at the common level."""
     least, weight, begins, ends, own = claim
     if level <= ends and own == least:
         return claim.at(level)  # it asks for more than it can have as it is
@@ -78,6 +78,6 @@ def _most(
 
 
 def _down(amount: float) -> int:
-    """Rounded down, but for the last digits of a float. amount: 0 or more."""
+    """Round down, except for the last digits of a float. amount: 0 or more."""
     near = round(amount)
     return near if isclose(near, amount, rel_tol=1e-9, abs_tol=1e-9) else floor(amount)

@@ -9,8 +9,11 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+import time
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
+from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
@@ -37,6 +40,7 @@ FAREWELL_S = 0.25
 MERGE_PATCH = "application/merge-patch+json"
 _JSON = "application/json"
 _MAX_ERROR_BYTES = 65_536
+_DATES = 31  # of the last answers
 
 
 class _ListMeta(msgspec.Struct):
@@ -85,6 +89,7 @@ class Client:
         self._configuration, self._reload = configuration, reload
         self._api = ApiClient(configuration)
         self._api.user_agent = "turnout"
+        self._dates: deque[float] = deque(maxlen=_DATES)  # by how much the server was ahead of our monotonic clock
         self._room = asyncio.Semaphore(max_in_flight)
         self._pace = Pace(RealClock(), qps) if qps else None
 
@@ -129,6 +134,13 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    def server_ahead_s(self) -> float | None:
+        """Return the server's time of day less our monotonic clock, in seconds; None before the first answer.
+
+        The value is the median of the last answers: there may be several servers, whose clocks differ.
+        """
+        return sorted(self._dates)[len(self._dates) // 2] if self._dates else None
 
     async def close(self) -> None:
         """End every connection, and give TLS the moment that its farewells take: aiohttp does not wait for them."""
@@ -264,6 +276,8 @@ class Client:
                     method, url, headers, body=ask.body, _request_timeout=timeout, _preload_content=False
                 )
                 response: aiohttp.ClientResponse = sent.response
+                if (told_s := _told_s(response.headers.get("Date", ""))) is not None:
+                    self._dates.append(told_s - time.monotonic())
                 if not 200 <= response.status < 300:
                     await _refuse(ask, response)
                 return response
@@ -286,6 +300,14 @@ def _decoded(ask: _Ask, body: bytes) -> Any:
         return msgspec.json.decode(body)
     except msgspec.DecodeError as error:
         raise Rejected(ask.method, ask.path, 0, f"our own body is not JSON: {error}") from error
+
+
+def _told_s(date: str) -> float | None:
+    """An HTTP date in seconds since 1970, at the middle of its second; None for what is none."""
+    try:
+        return parsedate_to_datetime(date).timestamp() + 0.5
+    except (ValueError, TypeError, OverflowError):
+        return None
 
 
 def _is_loopback(host: str) -> bool:

@@ -10,7 +10,7 @@ MERGE = "application/merge-patch+json"
 
 
 class Store(Protocol):
-    """What is asked of a Client."""
+    """The calls that applying needs of a Client."""
 
     async def patch(self, path: str, body: Any, content_type: str, field_manager: str) -> bytes:
         """The object as patched. Raises NotFound."""

@@ -1,6 +1,7 @@
 """Kubernetes Events about objects: the same thing said twice is one Event with a count.
 
 Telling never blocks who tells: what does not fit the queue, the rate or the RBAC is dropped and counted.
+Namespaces have their turns one after another. When the queue is full, the one that fills it most makes room.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 from turnout.kube.client.clock import Clock
 from turnout.kube.client.rate_limiter import Pace
-from turnout.kube.errors import CallError, Forbidden, NotFound
+from turnout.kube.errors import CallError, Conflict, Forbidden, NotFound
 from turnout.kube.times import rfc3339
 
 log = logging.getLogger(__name__)
@@ -23,12 +24,12 @@ MESSAGE_BYTES = 1024  # what events.k8s.io allows for a note
 _REASON_CHARS = 128
 _NAME_CHARS = 200  # an object name is up to 253, and the Event's own name adds to it
 _REMEMBERED = 2048  # Events that can still be counted up
-_FORGET_S = 600.0  # a later repetition is a new Event, as client-go has it
+_SPAN_S = 3600.0  # of wall time, counted from 1970: a repetition in another span is a new Event, which the name says
 _CALL_S = 5.0
 
 
 class ObjectRef(NamedTuple):
-    """What an Event is about. namespace: "" for a Node and its like, whose Events live in `default`."""
+    """The object of an Event. namespace: "" for cluster-wide objects; their Events live in `default`."""
 
     kind: str
     api_version: str
@@ -38,7 +39,7 @@ class ObjectRef(NamedTuple):
 
 
 class _Topic(NamedTuple):
-    """What makes two Events the same."""
+    """The fields in which two Events that are counted together agree."""
 
     ref: ObjectRef
     type_: str
@@ -50,7 +51,7 @@ class _Topic(NamedTuple):
 class _Told:
     """One Event on the server. count: as written there."""
 
-    path: str
+    path: str  # "" for one that another replica has written, and counts up
     count: int
     first_s: float
     last_s: float
@@ -64,7 +65,7 @@ class _Waiting:
 
 
 class EventStore(Protocol):
-    """What a recorder asks of a Client."""
+    """The calls that a recorder needs of a Client."""
 
     async def create(self, path: str, body: dict[str, Any], *, deadline_s: float) -> bytes:
         """The Event as created."""
@@ -91,7 +92,8 @@ class EventRecorder:
         self._client, self._component, self._instance = client, component, instance
         self._pace = Pace(clock, per_s, burst)
         self._capacity = capacity
-        self._waiting: OrderedDict[_Topic, _Waiting] = OrderedDict()
+        self._waiting: OrderedDict[str, OrderedDict[_Topic, _Waiting]] = OrderedDict()  # by namespace, in their turns
+        self._count = 0
         self._told: OrderedDict[_Topic, _Told] = OrderedDict()
         self._something = asyncio.Event()
         self._forbidden = False
@@ -100,23 +102,43 @@ class EventRecorder:
     def emit(self, ref: ObjectRef, type_: str, reason: str, message: str, now: float) -> None:
         """Tell, soon. type_: Normal or Warning. message: cut at MESSAGE_BYTES. now: wall seconds. Raises nothing."""
         topic = _Topic(ref, type_, reason[:_REASON_CHARS], _cut(message))
-        waiting = self._waiting.get(topic)
+        mine = self._waiting.get(ref.namespace) or OrderedDict[_Topic, _Waiting]()
+        waiting = mine.get(topic)
         if waiting is not None:
             waiting.times += 1
             waiting.last_s = max(waiting.last_s, now)
-        elif len(self._waiting) >= self._capacity:
+        elif self._count >= self._capacity and not self._made_room(len(mine)):
             self.dropped += 1
         else:
-            self._waiting[topic] = _Waiting(1, now, now)
+            self._waiting.setdefault(ref.namespace, OrderedDict())[topic] = _Waiting(1, now, now)
+            self._count += 1
             self._something.set()
 
+    def _made_room(self, mine: int) -> bool:
+        """Drop the last Event of the namespace that has most waiting, if it has more than this one would have."""
+        most = max(self._waiting.values(), key=len, default=None)
+        if most is None or len(most) <= mine + 1:
+            return False
+        self.dropped += most.popitem()[1].times
+        self._count -= 1
+        return True
+
+    def _next(self) -> tuple[_Topic, _Waiting]:
+        """Take the oldest Event of the namespace whose turn it is."""
+        namespace, mine = self._waiting.popitem(last=False)
+        found = mine.popitem(last=False)
+        self._count -= 1
+        if mine:
+            self._waiting[namespace] = mine
+        return found
+
     async def run(self) -> None:
-        """Write what waits, oldest first, until cancelled."""
+        """Write what waits, a namespace after another, of each the oldest first, until cancelled."""
         while True:
             await self._something.wait()
             while self._waiting:
                 await self._pace.turn()
-                topic, waiting = self._waiting.popitem(last=False)
+                topic, waiting = self._next()
                 try:
                     await self._write(topic, waiting)
                 except CallError as error:
@@ -134,7 +156,10 @@ class EventRecorder:
 
     async def _write(self, topic: _Topic, waiting: _Waiting) -> None:
         told = self._told.pop(topic, None)
-        if told is not None and waiting.first_s - told.last_s < _FORGET_S:
+        if told is not None and _span(waiting.first_s) == _span(told.first_s):
+            if not told.path:
+                self._remember(topic, told)
+                return
             told.count += waiting.times
             told.last_s = waiting.last_s
             body = {"count": told.count, "lastTimestamp": rfc3339(told.last_s)}
@@ -147,9 +172,15 @@ class EventRecorder:
                 return
         name = self._name(topic, waiting)
         path = f"/api/v1/namespaces/{topic.ref.namespace or 'default'}/events"
-        await self._client.create(path, self._body(topic, waiting, name), deadline_s=_CALL_S)
+        written = f"{path}/{name}"
+        try:
+            await self._client.create(path, self._body(topic, waiting, name), deadline_s=_CALL_S)
+        except Conflict as error:
+            if error.reason != "AlreadyExists":
+                raise
+            written = ""
         self._forbidden = False
-        self._remember(topic, _Told(f"{path}/{name}", waiting.times, waiting.first_s, waiting.last_s))
+        self._remember(topic, _Told(written, waiting.times, waiting.first_s, waiting.last_s))
 
     def _remember(self, topic: _Topic, told: _Told) -> None:
         self._told[topic] = told
@@ -157,8 +188,8 @@ class EventRecorder:
             self._told.popitem(last=False)
 
     def _name(self, topic: _Topic, waiting: _Waiting) -> str:
-        """Its own for each topic, teller and time, so that two replicas never collide."""
-        seed = "\0".join((*topic.ref, *topic[1:], self._component, self._instance, repr(waiting.first_s)))
+        """Name an Event by its topic, program and span, so that only one of two replicas can create it."""
+        seed = "\0".join((*topic.ref, *topic[1:], self._component, str(_span(waiting.first_s))))
         return f"{topic.ref.name[:_NAME_CHARS].rstrip('.-')}.{hashlib.sha256(seed.encode()).hexdigest()[:16]}"
 
     def _body(self, topic: _Topic, waiting: _Waiting, name: str) -> dict[str, Any]:
@@ -179,6 +210,11 @@ class EventRecorder:
             "reportingComponent": self._component,
             "reportingInstance": self._instance[:_REASON_CHARS],
         }
+
+
+def _span(wall_s: float) -> int:
+    """Number the span of _SPAN_S seconds that a moment lies in."""
+    return int(wall_s // _SPAN_S)
 
 
 def _cut(message: str) -> str:

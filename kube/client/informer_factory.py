@@ -69,7 +69,7 @@ class ConfigMapFollower(Generic[T]):
         self._news.set()
 
     def drop(self, key: Key) -> None:
-        """It is gone."""
+        """Note that the ConfigMap is gone."""
         self._newest = None
         self._news.set()
 

@@ -49,7 +49,7 @@ class LeaseSettings:
 
 
 class LeaseStore(Protocol):
-    """What an elector asks of a Client."""
+    """The calls that an elector needs of a Client."""
 
     async def get(self, path: str, *, urgent: bool = False) -> bytes:
         """The Lease. Raises NotFound."""
@@ -98,8 +98,20 @@ class Elector:
 
     @property
     def leading(self) -> bool:
-        """Whether the Lease is ours this very moment. A process that was paused reads False as soon as it wakes."""
+        """True if the Lease is ours at this moment. A process that was paused reads False as soon as it wakes."""
         return self._clock.monotonic() < self._deadline_s
+
+    async def confirmed(self) -> bool:
+        """True if the Lease, read now, names us and our term. False when it cannot be read."""
+        transitions = self.transitions
+        try:
+            async with self._clock.timeout(self._settings.call_s):
+                lease = _decoder.decode(await self._client.get(self._path, urgent=True))
+        except Exception as error:  # whatever it is, nothing confirms that we lead
+            log.warning("lease_not_read", extra={"lease": self._path, "why": repr(error)})
+            return False
+        ours = (lease.spec.holder_identity, lease.spec.lease_transitions or 0) == (self._identity, transitions)
+        return ours and self.leading
 
     async def run(self, work: Callable[[int], Awaitable[None]]) -> None:
         """Do `work(transitions)` whenever we lead, until it returns or raises, or until we are cancelled.
@@ -114,7 +126,7 @@ class Elector:
                 return
 
     async def _lead(self, work: Callable[[int], Awaitable[None]]) -> bool:
-        """Whether the work came to its own end; else the Lease was lost."""
+        """Do the work for one term; return True if it came to its own end, False if the Lease was lost."""
 
         async def term() -> None:
             await work(self.transitions)

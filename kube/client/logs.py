@@ -69,7 +69,7 @@ class PlainFormatter(logging.Formatter):
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    """What came in as `extra`, in its order, without secrets."""
+    """Return the fields given as `extra`, in their order, without secrets."""
     kept = {}
     for name, value in vars(record).items():
         if name not in _ORDINARY and not name.startswith("_"):

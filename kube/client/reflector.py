@@ -31,7 +31,7 @@ _LINES_A_TURN = 32  # then others get the event loop: about a millisecond's work
 
 
 class Source(Protocol):
-    """What a reflector asks of a Client."""
+    """The calls that a reflector needs of a Client."""
 
     def pages(self, path: str, params: Mapping[str, Any] | None = None, *, limit: int = 500) -> AsyncIterator[bytes]:
         """Each page of a list."""

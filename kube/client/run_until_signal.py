@@ -37,6 +37,8 @@ async def until_told(
             done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()  # a fault of ours: end with it, so that somebody starts us afresh
+                if task in lasting and not told.is_set():
+                    log.error("work_ended", extra={"work": getattr(task.get_coro(), "__qualname__", "")})
         if leave is not None:
             await leave()
     finally:

@@ -1,1 +1,1 @@
-"""What pods and nodes bear about a node's health."""
+"""Reads what pods and nodes bear about a node's health: reports and taints."""

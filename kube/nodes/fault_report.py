@@ -1,7 +1,7 @@
-"""What a launcher's check has found of its own node, as an annotation of its pod: bounded JSON with a schema.
+"""Reads a launcher's report on its own node, an annotation of its pod: bounded JSON with a schema.
 
-Whoever reads it knows the pod's node from the API server alone. The node that stands here is a claim, and a wrong one
-makes the whole verdict void.
+The reader takes the pod's node from the API server alone. The node named in the report is a claim, and a wrong one
+voids the report.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def at_s(self) -> float:
-        """The same in seconds since 1970."""
+        """Return the report's time in seconds since 1970."""
         return self.at.timestamp()
 
 
 class BadVerdict(KubeError):
-    """What a pod bears is no verdict. Nothing follows from it but that it is told."""
+    """A pod's annotation that is no report. It is told, and nothing else follows from it."""
 
 
 _decoder = msgspec.json.Decoder(Verdict)

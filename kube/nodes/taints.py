@@ -9,7 +9,7 @@ EFFECT = "NoSchedule"  # who trains there already goes on, or leaves by itself
 
 
 def bears(node: Mapping[str, Any], key: str) -> bool:
-    """Has this raw node a taint of that key, whatever its effect?"""
+    """True if this raw node has a taint of that key, whatever its effect."""
     return any(taint.get("key") == key for taint in _taints(node))
 
 

@@ -1,1 +1,1 @@
-"""Memory checkpoints as values: what is saved, where it lies, and which copy may be restored."""
+"""Memory checkpoints: their formats, the processes that keep them, replication between workers, and storage."""

@@ -1,7 +1,7 @@
-"""Lightning: `from turnout.launcher.flash_checkpoint.lightning import FlashCheckpoint`. Needs lightning."""
+"""For Lightning: `from turnout.launcher.flash_checkpoint.lightning import FlashCheckpoint`. Needs lightning."""
 
 from __future__ import annotations
 
-from turnout.launcher.shell.saving.frameworks.lightning import FlashCheckpoint
+from turnout.launcher.checkpoint.adapters.lightning import FlashCheckpoint
 
 __all__ = ["FlashCheckpoint"]

@@ -1,4 +1,4 @@
-"""Megatron-LM with a distributed optimizer: DLRover has a module of its own for it, here it is the same one."""
+"""For Megatron-LM with a distributed optimizer. DLRover has a separate module for it; this one equals `megatron`."""
 
 from __future__ import annotations
 

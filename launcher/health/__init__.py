@@ -1,1 +1,1 @@
-"""Whether nodes can be trusted with a step: which groups to run, what their results prove. No node is touched here."""
+"""Node checks and hang detection: which groups to probe, what results prove, and which ranks block a hung job."""

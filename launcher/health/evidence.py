@@ -1,10 +1,11 @@
-"""What results prove about nodes and links. Nobody is blamed for having been in a group that failed.
+"""Derives from probe results which nodes and links are bad. No node is blamed for being in a group that failed.
 
-A node lives if a group with it did not fail, and is fast if one was neither failed nor slow. A node that does not live
-and failed with two others that live is bad: two links of one node that break at once are its own port. A node that is
-not fast, not even with two that are, has a slow network. A pair that fails although both live, twice, is a bad link.
-Nothing is kept between rounds: all of it is read from the results each time. Source: system-level diagnosis
-(Preparata, Metze, Chien 1967), where a test tells something only if the tester is sound.
+A node works if one of its groups did not fail, and is fast if one was fine. A node that does not work and failed with
+two working ones is bad: two links of one node failing at once mean its own port.
+A node that is not fast, even with two fast ones, has a slow network. A pair that fails twice although both nodes work
+has a bad link.
+Nothing is kept between rounds; every call reads all results. Source: system-level diagnosis (Preparata, Metze, Chien
+1967), where a test proves something only if the tester is sound.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from functools import cached_property
 from itertools import combinations
 
 from turnout.launcher.health.model import Check, Group, Link, Measured
-from turnout.launcher.health.slow import Sample
+from turnout.launcher.health.stragglers import Sample
 
 PROOFS = 2  # others that live, or runs of one pair
 
 
 class Outcome(IntEnum):
-    """How a group ended, from good to bad."""
+    """The result of a group, from good to bad."""
 
     FINE = 0
     SLOW = 1
@@ -30,7 +31,7 @@ class Outcome(IntEnum):
 
 
 class Evidence:
-    """All that the results of a check prove."""
+    """Everything that the results of a node check prove."""
 
     def __init__(self, check: Check) -> None:
         self.check = check
@@ -44,9 +45,9 @@ class Evidence:
 
     @cached_property
     def outcomes(self) -> list[Outcome]:
-        """Of every group. A slow one stands out from all others, or from those of the first round.
+        """Return the outcome of every group. A slow one stands out from all groups, or from those of the first round.
 
-        That round is the only fair sample: in later ones most groups have a suspect.
+        Only the first round is a fair sample: in later ones most groups contain a suspect.
         """
         times = [each.pair_s for each in self.groups]
         first = sum(1 for each in self.check.rounds[0] if len(each.members) > 1)
@@ -71,17 +72,17 @@ class Evidence:
         return found
 
     def _same(self, result: Measured) -> list[int]:
-        """The runs of this group."""
+        """List the runs of the same group."""
         return [place for place in self._of[result.members[0]] if {*self.groups[place].members} == {*result.members}]
 
     @cached_property
     def fast(self) -> set[str]:
-        """Nodes of groups that were fine."""
+        """Return the nodes of groups that were fine."""
         return self._members(Outcome.FINE)
 
     @cached_property
     def lives(self) -> set[str]:
-        """Nodes of groups that did not fail."""
+        """Return the nodes of groups that did not fail."""
         return self._members(Outcome.FINE, Outcome.SLOW)
 
     def _members(self, *wanted: Outcome) -> set[str]:
@@ -90,7 +91,7 @@ class Evidence:
 
     @cached_property
     def pairs(self) -> dict[Link, list[Outcome]]:
-        """How each pair that ran alone ended, run by run."""
+        """Return the outcomes of each pair that was probed alone, run by run."""
         found = defaultdict[Link, list[Outcome]](list)
         for result, outcome in zip(self.groups, self.outcomes, strict=True):
             if len(result.members) == 2:
@@ -98,12 +99,12 @@ class Evidence:
         return found
 
     def link(self, one: str, other: str) -> Link:
-        """Two nodes in the order of all."""
+        """Return two nodes in the order of the check."""
         return (one, other) if self.at[one] < self.at[other] else (other, one)
 
     @cached_property
     def tried(self) -> dict[str, dict[str, Outcome]]:
-        """With whom a node has been alone, and the best that came of it."""
+        """Return each node's partners in pairs, with the best outcome of each."""
         found = defaultdict[str, dict[str, Outcome]](dict)
         for (one, other), outcomes in self.pairs.items():
             found[one][other] = found[other][one] = min(outcomes)
@@ -111,7 +112,7 @@ class Evidence:
 
     @cached_property
     def broken(self) -> set[str]:
-        """Nodes whose own computation failed: no other is needed to say so."""
+        """Return the nodes whose own computation failed, which proves them bad without a partner."""
         return {
             member
             for result in self.results
@@ -121,7 +122,7 @@ class Evidence:
 
     @cached_property
     def cut_off(self) -> set[str]:
-        """Nodes that live with nobody, not even with two that live."""
+        """Return the nodes that failed with everyone, including at least PROOFS working nodes."""
         return {
             node
             for node in self.check.nodes
@@ -129,19 +130,19 @@ class Evidence:
         }
 
     def failed_with(self, node: str) -> Group:
-        """Those that live with whom this one failed."""
+        """List the working nodes with which this node failed."""
         return self._ordered(
             other for other, best in self.tried[node].items() if best is Outcome.FAILED and other in self.lives
         )
 
     @cached_property
     def bad(self) -> set[str]:
-        """Nodes that must not train."""
+        """Return the nodes that must not train."""
         return self.broken | self.cut_off
 
     @cached_property
     def dragging(self) -> set[str]:
-        """Nodes that are fast with nobody, not even with two that are."""
+        """Return the nodes that are fast with nobody, even after PROOFS tries with fast ones."""
         return {
             node
             for node in self.check.nodes
@@ -149,18 +150,18 @@ class Evidence:
         }
 
     def slow_with(self, node: str) -> Group:
-        """Those that are fast with whom this one was not."""
+        """List the fast nodes with which this node was not fast."""
         return self._ordered(other for other in self.tried[node] if other in self.fast)
 
     @cached_property
     def unsettled(self) -> Group:
-        """Nodes of which nothing is proven yet, neither good nor bad."""
+        """List the nodes that are proven neither good nor bad yet."""
         done = self.fast | self.bad | self.dragging
         return tuple(node for node in self.check.nodes if node not in done) if len(self.check.nodes) > 1 else ()
 
     @cached_property
     def links(self) -> dict[Link, Outcome]:
-        """Links that are bad or slow while both ends are good: seen in two runs, one of them of the pair alone."""
+        """Return the links that are bad or slow between good nodes: seen in two runs, one of them of the pair alone."""
         found = dict[Link, Outcome]()
         sound = ((Outcome.FAILED, self.lives - self.broken), (Outcome.SLOW, self.fast - self.broken))
         for link, outcomes in self.pairs.items():
@@ -170,20 +171,22 @@ class Evidence:
         return found
 
     def _seen(self, link: Link, outcome: Outcome) -> int:
-        """Groups with both ends that ended so, and that nothing else explains."""
+        """Count the groups with both ends that had this outcome, and that nothing else explains."""
         both = {*self._of[link[0]]} & {*self._of[link[1]]}
         return sum(
             1 for place in both if self.outcomes[place] is outcome and not self._blamed(self.groups[place], outcome)
         )
 
     def _blamed(self, result: Measured, outcome: Outcome) -> bool:
-        """A member explains how this group ended."""
+        """True if a bad or slow member explains this group's outcome."""
         culprits = self.bad if outcome is Outcome.FAILED else self.bad | self.dragging
         return not culprits.isdisjoint(result.members)
 
     @cached_property
     def riddles(self) -> list[tuple[Group, Outcome]]:
-        """Groups that neither a node nor a link explains, each once. A slow pair that was fine later is none."""
+        """List the groups that neither a node nor a link explains, once each. A slow pair that was fine later is left
+        out.
+        """
         found = dict[tuple[Group, Outcome], None]()
         for result, outcome in zip(self.groups, self.outcomes, strict=True):
             if outcome is Outcome.FINE or self._blamed(result, outcome):
@@ -201,7 +204,7 @@ class Evidence:
 
     @cached_property
     def compute(self) -> dict[str, list[float]]:
-        """The times of each node's own computation."""
+        """Return the times of each node's own computation."""
         found = defaultdict[str, list[float]](list)
         for result in self.results:
             for member, time_s in zip(result.members, result.compute_s, strict=True):
@@ -211,7 +214,7 @@ class Evidence:
 
     @cached_property
     def network(self) -> dict[str, float]:
-        """The best time of each node's groups."""
+        """Return the best group time of each node."""
         found = dict[str, float]()
         for result in self.groups:
             if result.pair_s is not None:

@@ -1,6 +1,7 @@
-"""The nouns of a check: what a group measured, what is known so far, what is proven in the end.
+"""Defines the nouns of a node check: measurements of groups, the state of a check, and its verdict.
 
-A node is named by the id of its member. What counts as slow is settled in slow.py, who is to blame in evidence.py.
+A node is named by the id of its member. What counts as slow is decided in stragglers.py, and which node is at fault in
+evidence.py.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Link: TypeAlias = tuple[str, str]  # in the order of the nodes
 
 
 class Rule(StrEnum):
-    """Beside what a node's time is held."""
+    """Says to what a node's time is compared."""
 
     MEAN = "mean"  # of the other nodes: the guide's rule, which many slow nodes raise
     MEDIAN = "median"  # of the other nodes: holds while fewer than half are slow
@@ -25,7 +26,7 @@ class Rule(StrEnum):
 
 
 class Cause(StrEnum):
-    """What is wrong with a node or a link. The same word in the verdict, the log and the evidence."""
+    """Says what is wrong with a node or a link: the same word in the verdict, the log and the evidence."""
 
     COMPUTE_FAILED = "compute_failed"
     NETWORK_FAILED = "network_failed"
@@ -36,20 +37,15 @@ class Cause(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """From when on a time is slow.
-
-    factor: so many times what the others need, for MEAN and MEDIAN. spreads: so many median deviations above the
-    median, and least_factor times it at least, for SPREAD. compute_s, collective_s: always slow above this, None for
-    no such floor; collective_s is that of a pair.
-    """
+class StragglerLimits:
+    """Limits above which a time counts as slow."""
 
     rule: Rule = Rule.MEAN
-    factor: float = 2.0
-    spreads: float = 6.0
-    least_factor: float = 1.25
-    compute_s: float | None = None
-    collective_s: float | None = None
+    factor: float = 2.0  # for MEAN and MEDIAN: times what the others need
+    spreads: float = 6.0  # for SPREAD: median deviations above the median
+    least_factor: float = 1.25  # for SPREAD: also at least this times the median
+    compute_s: float | None = None  # always slow above this, None for no such limit
+    collective_s: float | None = None  # always slow above this, for a pair; None for no such limit
 
     def __post_init__(self) -> None:
         if not (1 < self.factor < math.inf and 1 < self.least_factor < math.inf and 0 < self.spreads < math.inf):
@@ -61,14 +57,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One group's results. compute_s: of each member alone, None where its own computation failed or got stuck.
-
-    collective_s: of the group together, None where it failed or got stuck; without meaning for a group of one.
-    """
+    """The measurements of one group."""
 
     members: Group
-    compute_s: tuple[float | None, ...]
-    collective_s: float | None
+    compute_s: tuple[float | None, ...]  # of each member alone, None if it failed or got stuck
+    collective_s: float | None  # of the group, None if it failed or got stuck; meaningless for one member
 
     def __post_init__(self) -> None:
         if not self.members or len({*self.members}) < len(self.members) or len(self.compute_s) != len(self.members):
@@ -79,20 +72,18 @@ class Measured:
 
     @property
     def pair_s(self) -> float | None:
-        """The collective's time as a pair would have needed it: an all-reduce of n moves 2 (n - 1) / n of its bytes."""
+        """Return the collective's time as a pair would need it: an all-reduce of n moves 2 (n - 1) / n of its bytes."""
         size = len(self.members)
         return None if self.collective_s is None or size < 2 else self.collective_s * size / (2 * (size - 1))
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check under way. nodes: neighbours in the fabric stand next to one another. rounds: what was measured so far.
+    """A node check in progress: its nodes, its limits and the measurements so far."""
 
-    The groups of a round are disjoint: they run side by side.
-    """
-
-    nodes: tuple[str, ...]
-    limits: Limits = Limits()
+    nodes: tuple[str, ...]  # neighbours in the fabric are adjacent
+    limits: StragglerLimits = StragglerLimits()
+    # measurements so far; groups of one round are disjoint and run at the same time
     rounds: tuple[tuple[Measured, ...], ...] = ()
 
     def __post_init__(self) -> None:
@@ -104,13 +95,13 @@ class Check:
                 raise BadCheck("a round's groups are disjoint, and of the check's own nodes")
 
     def after(self, results: tuple[Measured, ...]) -> Check:
-        """One round later."""
+        """Return the check with the results of one more round."""
         return Check(self.nodes, self.limits, (*self.rounds, results))
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One node, or the two ends of one link, with what is wrong and what shows it."""
+    """One node, or the two ends of one link, with the fault and its evidence."""
 
     nodes: Group
     cause: Cause
@@ -119,7 +110,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """Something is wrong among these nodes, and no test could tell with whom. Nobody is blamed."""
+    """Something is wrong among these nodes, and no test could tell which. None is blamed."""
 
     nodes: Group
     why: str
@@ -127,9 +118,9 @@ class Undecided:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a check has proven, in the order of the nodes. Who is not named here has passed.
+    """The verdict of a check, in the order of the nodes. Nodes not named here have passed.
 
-    slow: a node may stand here twice, once for its computation and once for its network.
+    A node may be in `slow_nodes` twice, for its computation and for its network.
     """
 
     bad_nodes: tuple[Finding, ...] = ()
@@ -140,5 +131,5 @@ class Verdict:
 
     @property
     def clean(self) -> bool:
-        """Nothing was found."""
+        """True if the check found nothing."""
         return self == Verdict()

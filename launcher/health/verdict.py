@@ -1,4 +1,4 @@
-"""What is said when no further test is worth its time: who is bad or slow, why, and what nobody can tell."""
+"""Makes the verdict of a check when no more tests are worth their time: bad and slow nodes, and open cases."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 from turnout.launcher.health.evidence import Evidence, Outcome
 from turnout.launcher.health.model import Cause, Finding, Undecided, Verdict
-from turnout.launcher.health.slow import Sample
+from turnout.launcher.health.stragglers import Sample
 
 
 def verdict(evidence: Evidence) -> Verdict:
-    """Of all that was measured."""
+    """Make the verdict from all measurements."""
     return Verdict(
         bad_nodes=tuple(_bad(evidence, node) for node in evidence.check.nodes if node in evidence.bad),
         bad_links=_links(evidence, Outcome.FAILED, Cause.LINK_FAILED),
@@ -38,7 +38,7 @@ def _links(evidence: Evidence, outcome: Outcome, cause: Cause) -> tuple[Finding,
 
 
 def _slow(evidence: Evidence, cause: Cause) -> tuple[Finding, ...]:
-    """Beside the best times of the other nodes, computation and network apart."""
+    """List slow nodes, compared with the best times of the others; computation and network are separate."""
     limits = evidence.check.limits
     if cause is Cause.COMPUTE_SLOW:
         best: Mapping[str, float] = {node: min(times) for node, times in evidence.compute.items()}

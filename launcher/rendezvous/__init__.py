@@ -1,1 +1,1 @@
-"""The rendezvous as values: what the coordinator decides, what a member does when it has lost the coordinator."""
+"""The rendezvous: one state machine for coordinator and members, as values. Its I/O is in transport/ and locks/."""

@@ -1,4 +1,4 @@
-"""Who has been silent for too long, in both directions."""
+"""Decides which peers have been silent for too long, in both directions."""
 
 from __future__ import annotations
 
@@ -8,17 +8,22 @@ PAUSED_SHARE = 0.5  # of the limit: a watch that itself slept so long has not li
 
 
 def beat_of(members: int, beat_s: float) -> float:
-    """How often each member speaks: a crowd speaks more slowly, so that the coordinator hears about 1,000 a second."""
+    """Return the seconds between a member's heartbeats: longer for many members, so the coordinator gets at most 1,000
+    a second.
+    """
     return max(beat_s, members / 1_000)
 
 
 def silent(heard_s: Mapping[str, float], now_s: float, limit_s: float) -> tuple[str, ...]:
-    """Those from whom nothing came within the limit."""
+    """List the peers from which nothing came within the limit."""
     return tuple(id_ for id_, at_s in heard_s.items() if now_s - at_s > limit_s)
 
 
 def excused(heard_s: MutableMapping[str, float], looked_s: float, now_s: float, limit_s: float) -> bool:
-    """Were we ourselves stopped since the last look? Then what they said is still to be read: nobody was silent."""
+    """True if this process itself was stopped since its last look; all peers then count as heard now.
+
+    Their messages may still be unread, so none of them was silent.
+    """
     if now_s - looked_s <= limit_s * PAUSED_SHARE:
         return False
     for id_ in heard_s:

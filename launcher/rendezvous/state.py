@@ -1,6 +1,7 @@
-"""What the coordinator knows, what can happen to it, and what it can ask for. docs/design.md 5.
+"""Defines the coordinator's state, the events that change it, and the effects that it asks for. docs/design.md 5.
 
-States, and what ends each:
+States, and the event that ends each:
+
     GATHERING  nobody trains         enough members have no process running: CLAIMING, or CHECKING first
     CHECKING   nobody trains         groups have measured: GATHERING, with those who have passed
     CLAIMING   nobody trains         the arbiter grants the round: TRAINING; it has another holder: OVER
@@ -18,17 +19,17 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
-from turnout.launcher.health.checks import Checking
-from turnout.launcher.health.stacks.hanging import Hanging, Merge, Merged
-from turnout.launcher.model import Budget, Exit, Member, Reason, Record, Terms, World
-from turnout.launcher.wire import Base, Held, Message, Stored
+from turnout.launcher.health.node_check import NodeCheckState
+from turnout.launcher.health.stack_traces.hang_state import HangState, Merge, Merged
+from turnout.launcher.model import ElasticSpec, Exit, Member, Reason, Record, RestartBudget, World
+from turnout.launcher.rendezvous.messages import HeldStep, LastWorld, Message, Stored
 
 Rings: TypeAlias = tuple[Mapping[str, tuple[str, ...]], ...]
-NO_BUDGET, NO_BASE, NO_HANG = Budget(), Base(), Hanging()
+NO_BUDGET, NO_BASE, NO_HANG = RestartBudget(), LastWorld(), HangState()
 
 
 class Phase(Enum):
-    """Where the job stands."""
+    """The phase of the job, as the coordinator sees it."""
 
     GATHERING = "gathering"
     CHECKING = "checking"
@@ -42,23 +43,23 @@ class Phase(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class MemberState:
     """A member as the coordinator knows it."""
 
     member: Member
-    base: Base  # the last world that it tells of, or that we have told it
-    busy: int = 0  # the newest round of which processes may run there, 0 for none
-    leave_s: float | None = None  # by when it has to be gone, None while it stays
-    step: int = -1  # the newest that it has told, -1 for none
-    reached: int | None = None  # its answer to the stop step that is being agreed, None before
-    held: tuple[Held, ...] = ()  # what its memory held, as last told
-    stored: Stored | None = None  # what it sees in storage, None before it has told
-    ready_s: float = 0.0  # when it could start processes, or at the latest counts as ready to
+    base: LastWorld  # the last world that the member reported, or that it was told
+    busy: int = 0  # the newest round whose processes may run there, 0 for none
+    leave_s: float | None = None  # the time by which it has to be gone; None while it stays
+    step: int = -1  # the newest that it reported, -1 for none
+    reached: int | None = None  # its answer to the proposed stop step; None before
+    held: tuple[HeldStep, ...] = ()  # what its memory held, as last reported
+    stored: Stored | None = None  # what it sees in storage; None before it has reported
+    ready_s: float = 0.0  # when it could start processes, or counts as ready at the latest
 
 
 @dataclass(frozen=True, slots=True)
-class Handing:
-    """Shards on their way from members that leave. awaits: who takes some and has not answered. until_s: no longer."""
+class HandoverState:
+    """The handover of leavers' shards. awaits: members that have not finished. until_s: the deadline."""
 
     awaits: frozenset[str] = frozenset()
     until_s: float = 0.0
@@ -66,22 +67,22 @@ class Handing:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The job that is coordinated, by whom, and how long it waits for what. None of it changes."""
+    """The constant facts of the job: its coordinator, its bounds and its waiting times."""
 
     me: Member  # the coordinator itself
     run: str
-    terms: Terms
-    arbiter: bool = False  # somebody else grants rounds; without, a world holds more than half of the one before it
-    only: bool = False  # nobody may succeed us, so that no other world can be
-    regroup_s: float = 2.0  # for members to come again after their coordinator was lost
-    alone_s: float = 10.0  # for more than half of the last world to come, where no arbiter grants rounds
-    roam_s: float = 10.0  # a few times this lie between two searches for another coordinator
-    fence_s: float = 15.0  # how long after it lost us a member may still train
+    terms: ElasticSpec
+    arbiter: bool = False  # somebody else grants rounds; without one a world needs more than half of the last one
+    only: bool = False  # nobody may succeed this coordinator, so there can be no other world
+    regroup_s: float = 2.0  # for members to return after their coordinator was lost
+    alone_s: float = 10.0  # for more than half of the last world to come, without an arbiter
+    roam_s: float = 10.0  # base of the time between two searches for another coordinator
+    fence_s: float = 15.0  # how long a member may still train after it lost its coordinator
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why the last round ended or the next one begins, and since when it stands so."""
+    """Says why the last round ended or the next one begins, and since when."""
 
     why: Reason = Reason.FIRST_ROUND
     detail: str = ""  # the same in words, for people
@@ -92,80 +93,80 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Fencing:
-    """The worlds before the next one, and until when one of them may still train."""
+    """Knows the earlier worlds, and until when one of them may still train."""
 
     base: int = 0  # the round of the newest world that anybody was in
-    base_size: int = 0  # its members, but those that have left for good
-    before: int = 0  # the round that the arbiter gave to whoever came before us, 0 for none
-    ended: int = 0  # a seat of that round has no process any more: its world never trains again
-    fenced_s: float = 0.0  # until then a member may train whom we have lost, or never had
+    base_size: int = 0  # its members, without those that have left for good
+    before: int = 0  # the round that the arbiter gave to an earlier coordinator, 0 for none
+    ended: int = 0  # the round of a world that lost a seat's processes, so it never trains again
+    fenced_s: float = 0.0  # until then a member may train that was lost, or was never here
 
 
 @dataclass(frozen=True, slots=True)
 class Gathering:
-    """How long the next round waits, for how many members, and where others may be found."""
+    """Says how long the next round waits, for how many members, and whether others may be found elsewhere."""
 
-    wanted: int = 0  # members that the job was started with, as told; 0 where nobody says
-    expected: int = 0  # members that are worth waiting for
-    call_s: float = 0.0  # how long after the latest join they are waited for
+    wanted: int = 0  # members that the job was started with; 0 if unknown
+    expected: int = 0  # members worth waiting for
+    call_s: float = 0.0  # how long after the latest join they are awaited
     joined_s: float = 0.0  # when the latest new member came
-    told_s: float = -1e9  # when it was last told who is missing
-    roams: bool | None = None  # with too few all search for another coordinator; False: not yet; None: never
-    sought_s: float = 0.0  # since when we have no other coordinator, also before we led, or 0
+    told_s: float = -1e9  # when missing members were last logged
+    roams: bool | None = None  # with too few, all search for another coordinator; False: not yet; None: never
+    sought_s: float = 0.0  # start of the search for another coordinator, also before this one led; or 0
 
 
 @dataclass(frozen=True, slots=True)
 class Claiming:
-    """The round that is asked of the arbiter, or was granted by it."""
+    """The round that the arbiter was asked for, or has granted."""
 
-    granted: int = 0  # a round that is ours and not formed yet, 0 for none
-    chosen: tuple[Member, ...] = ()  # who will be in its world
+    granted: int = 0  # a granted round whose world is not formed yet, 0 for none
+    chosen: tuple[Member, ...] = ()  # members of its world
     asked_s: float = 0.0  # when the arbiter was asked for the round, or gave it
     retry_s: float = 0.0  # no claim before then
-    unfenced: bool = False  # the arbiter was out of reach for too long: only its grant lets us go on
+    unfenced: bool = False  # the arbiter was unreachable for too long; only its grant lets training continue
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How far the round is from its end, or the whole job."""
+    """Says how far the end of the round, or of the job, has come."""
 
-    done: frozenset[str] = frozenset()  # members of the world whose processes have all ended well
-    stop_step: int | None = None  # after which all stop, as it was last proposed; None before
+    done: frozenset[str] = frozenset()  # members of the world whose processes have all succeeded
+    stop_step: int | None = None  # the proposed step after which all stop; None before
     sure: bool = False  # all have answered that they have not passed it
-    until_s: float = 0.0  # then processes that have not reached it are ended; of a job, then everybody has heard
-    exit: Exit | None = None  # how the job has ended, None before
+    until_s: float = 0.0  # then processes that have not stopped are ended; at the job's end, then all have heard
+    exit: Exit | None = None  # how the job has ended; None before
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """What the members' memory and storage hold of the job, where all of them have to agree on it."""
+    """The checkpoints that members hold in memory and storage, where all have to agree."""
 
-    unnamed: int = 0  # members that have not told yet what they see in storage
-    named: Stored | None = None  # what all of the round read of it, None before
+    unnamed: int = 0  # members that have not reported yet what they see in storage
+    named: Stored | None = None  # the stored step that all read; None before
     carry: int = -1  # the newest step that all of the last world held when it stopped, -1 for none
-    handing: Handing | None = None  # what leavers hand over, None before it is known
-    rings: Rings = ()  # for each number of copies who kept whose in the newest world
+    handing: HandoverState | None = None  # the handover of leavers' shards; None before it begins
+    rings: Rings = ()  # by number of copies: who keeps whose replicas in the newest world
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """All that the coordinator knows. Soft: a successor begins with what members bring along."""
+    """The coordinator's whole state. A successor does not inherit it: it starts from what members report."""
 
     job: Job
     phase: Phase = Phase.GATHERING
-    round: int = 0  # the newest number that was used anywhere
-    world: World | None = None  # the newest that we have formed
-    members: Mapping[str, Known] = field(default_factory=dict)  # who is there, by id
-    names: Mapping[str, str] = field(default_factory=dict)  # of members that are here or were: the id of the newest
-    budget: Budget = NO_BUDGET
+    round: int = 0  # the newest number used anywhere
+    world: World | None = None  # the newest world formed here
+    members: Mapping[str, MemberState] = field(default_factory=dict)  # present ones, by id
+    names: Mapping[str, str] = field(default_factory=dict)  # by name of a present or former member: its newest id
+    budget: RestartBudget = NO_BUDGET
     cause: Cause = Cause()
     fencing: Fencing = Fencing()
     gathering: Gathering = Gathering()
     claiming: Claiming = Claiming()
     ending: Ending = Ending()
     checkpoints: Checkpoints = Checkpoints()
-    checking: Checking | None = None  # None where nodes are not checked
-    hanging: Hanging = NO_HANG  # what is known of a process that hangs, and what becomes of its round
+    checking: NodeCheckState | None = None  # None if nodes are not checked
+    hanging: HangState = NO_HANG  # the current hang and what is done about it
 
 
 # What can happen.
@@ -173,20 +174,20 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A member has come, or come back."""
+    """An event: a member has joined, or joined again."""
 
     member: Member
-    terms: Terms
-    base: Base = NO_BASE
-    budget: Budget = NO_BUDGET
+    terms: ElasticSpec
+    base: LastWorld = NO_BASE
+    budget: RestartBudget = NO_BUDGET
     wanted: int = 0
-    held: tuple[Held, ...] = ()
+    held: tuple[HeldStep, ...] = ()
     importing_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A member's connection has closed, or it was silent for too long."""
+    """An event: a member's connection has closed, or it was silent for too long."""
 
     id: str
     reason: Reason = Reason.MEMBER_LOST
@@ -194,7 +195,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A member has said something: any of ToCoordinator in launcher/wire.py but Join."""
+    """An event: a member has sent a message, any of ToCoordinator in launcher/rendezvous/messages.py except Join."""
 
     id: str
     message: Message
@@ -202,21 +203,21 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """The arbiter has granted this round."""
+    """An event: the arbiter has granted this round to this coordinator."""
 
     round: int
 
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """Somebody else holds the job now."""
+    """An event: another coordinator holds the job now."""
 
     holder: Record
 
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """The arbiter could not be asked for this round. fault: why."""
+    """An event: the arbiter did not answer for this round. fault: the reason."""
 
     round: int
     fault: str = ""
@@ -224,12 +225,12 @@ class Unanswered:
 
 @dataclass(frozen=True, slots=True)
 class Unfenced:
-    """The arbiter has not been reached for so long that somebody else may take over."""
+    """An event: the arbiter was unreachable for so long that another coordinator may take over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ticked:
-    """Time has passed."""
+    """An event: time has passed, so deadlines have to be checked."""
 
 
 Event: TypeAlias = Joined | Lost | Said | Granted | Denied | Unanswered | Unfenced | Ticked | Merged
@@ -240,7 +241,7 @@ Event: TypeAlias = Joined | Lost | Said | Granted | Denied | Unanswered | Unfenc
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """One message to these members."""
+    """An effect: send one message to these members."""
 
     ids: tuple[str, ...]
     message: Message
@@ -248,28 +249,28 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Close the connection of this member once what was told it is sent."""
+    """An effect: close this member's connection after sending what is pending."""
 
     id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Ask the arbiter for this record's round."""
+    """An effect: ask the arbiter for this record's round."""
 
     record: Record
 
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """Say Ticked at this time."""
+    """An effect: raise a Ticked event at this time."""
 
     at_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A line for the log and the metrics. what: a past-tense word."""
+    """An effect: write a line to the log and count it in metrics. what: a past-tense word."""
 
     what: str
     reason: Reason
@@ -278,19 +279,16 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class StepDown:
-    """Somebody else decides: send everybody there.
-
-    handover: he does not know it yet, nor does the arbiter. size: members of the last world that are still there.
-    """
+    """An effect: send all members to another coordinator and stop leading."""
 
     to: Record
-    handover: bool = False
-    size: int = 0
+    handover: bool = False  # neither that coordinator nor the arbiter knows of it yet
+    size: int = 0  # members of the last world that remain
 
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """The job is over, and everybody knows or has had the time to."""
+    """An effect: end the coordinator, since the job is over and all members know or had time to."""
 
     exit: Exit
     reason: Reason

@@ -1,12 +1,14 @@
-"""What the extender knows: pods gathered into gangs, their PodGroups and owners, and the room that is left.
+"""The state that the extender knows: pods gathered into gangs, their PodGroups and owners, and the capacity that is
+left.
 
-Fed with sightings, in any order and any number of times; asked for one gang at a time. It decides nothing: who gets
-which host is in plan_cache.py. One thread changes it between requests and never within one.
+Objects may be put in any order and any number of times; questions are about one gang at a time. The cache decides
+nothing: planner/plan_cache.py decides who gets which host. One thread changes the cache, never during a request.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -19,12 +21,16 @@ from turnout.scheduler_ext.cache.gang import Gang, Sizing
 from turnout.scheduler_ext.cache.pod_info import Member, member_of
 from turnout.topology.fabric import EMPTY, Fabric, with_strangers
 
+_VERSION = re.compile(r"[0-9]{1,20}")  # 64 bits
 PATIENCE_S = 30.0  # how long room is kept, after the last member came, for those that a gang announces
-MOST_PATIENCE_S = 300.0  # the same since its first member came: who lets them trickle keeps no room for ever
+MOST_PATIENCE_S = 300.0  # since its first member came, once in a gang's life: whoever says another size gets no more
 
 
 class GangView:
-    """Everything seen. `touched` names the gangs that changed since the book last looked."""
+    """The state that the watches have shown.
+
+    `touched` names the gangs that changed since the last look of the plan cache.
+    """
 
     def __init__(self, gpu_resources: tuple[str, ...]) -> None:
         self.fabric: Fabric = EMPTY
@@ -43,13 +49,13 @@ class GangView:
         self._sizings: dict[GangKey, Sizing] = {}
         self._arrived: dict[GangKey, None] = {}  # gangs that got a new member since the last look
         self._expected: dict[GangKey, float] = {}  # gangs whose missing members are waited for, and until when
-        self._incomplete_s: dict[GangKey, float] = {}  # gangs that are not whole, and since when
+        self._incomplete_s: dict[GangKey, float] = {}  # gangs that lacked members, and when that was first so
         self._look_at_s = math.inf  # when the first of them need not be waited for any more
 
     # Sightings.
 
     def put_pod(self, pod: Pod) -> None:
-        """Take in a pod as it is now."""
+        """Add or update a pod."""
         try:
             member = member_of(pod, self._gpu_resources)
         except BadQuantity:
@@ -71,7 +77,7 @@ class GangView:
             self._join(member, pod.metadata.resource_version, new=old is None)
 
     def drop_pod(self, uid: str) -> None:
-        """A pod is gone or finished."""
+        """Remove a pod that is gone or finished."""
         self.ledger.forget(uid)
         self.sent.pop(uid, None)
         self.snapshot.release(uid)
@@ -80,17 +86,20 @@ class GangView:
             self._leave(member)
 
     def put_group(self, dialect: Dialect, group: PodGroup) -> None:
-        """Take in a PodGroup of one dialect."""
+        """Add or update a PodGroup of one dialect."""
         meta = group.metadata
         key = GangKey(meta.namespace, meta.name, dialect.value)
         self._size(key, Sizing(group.spec.min_member, None, meta.uid, meta.creation_timestamp or "", meta.name))
 
     def drop_group(self, dialect: Dialect, namespace: str, name: str) -> None:
-        """A PodGroup is gone; its pods speak for themselves."""
+        """Remove a PodGroup. The annotations of its pods count from now on."""
         self._size(GangKey(namespace, name, dialect.value), None)
 
     def put_owner(self, kind: str, owner: Owner) -> None:
-        """Take in a Job or StatefulSet: how many pods it will have. They start together only if they say so."""
+        """Add or update a Job or StatefulSet, which says how many pods it will have.
+
+        Such pods start together only if their own annotations say so.
+        """
         spec, meta = owner.spec, owner.metadata
         if kind == "Job":
             bounds = [n for n in (spec.parallelism, spec.completions) if n is not None]
@@ -101,11 +110,11 @@ class GangView:
         self._size(key, Sizing(None, total or None, meta.uid, meta.creation_timestamp or "", meta.name))
 
     def drop_owner(self, kind: str, namespace: str, name: str) -> None:
-        """A Job or StatefulSet is gone."""
+        """Remove a Job or StatefulSet."""
         self._size(GangKey(namespace, f"{kind}/{name}", Dialect.OWNER.value), None)
 
     def put_node(self, node: Node) -> None:
-        """Take in a node as it is now."""
+        """Add or update a node."""
         name = node.metadata.name
         ip = next((a.address for a in node.status.addresses or () if a.type == "InternalIP"), "")
         if self._ips.get(name) != ip:
@@ -115,19 +124,19 @@ class GangView:
             self._stale_layout = True
 
     def drop_node(self, name: str) -> None:
-        """A node is gone. Its place in the tables is given up with the next new layout."""
+        """Remove a node. Its row in the tables goes with the next new layout."""
         self._ips.pop(name, None)
         self.snapshot.drop_node(name)
 
     def set_map(self, fabric: Fabric) -> None:
-        """Take in a new fabric, whose hosts are named as the map names them: by InternalIP or by node name."""
+        """Use a new fabric, whose hosts are named as in the map: by InternalIP or by node name."""
         self._map = fabric
         self._stale_layout = True
 
     # Answers.
 
     def settle(self, now_s: float) -> None:
-        """Bring the tables up to date before a decision: layout if hosts changed, and the ledger's expiry."""
+        """Bring the tables up to date before a decision: expire assumed pods, and lay out again if hosts changed."""
         for uid in self.ledger.expire(now_s):
             member = self.pods.get(uid)
             if member is not None:
@@ -146,23 +155,29 @@ class GangView:
         self.touched.add(member.belongs.key)
 
     def disbelieve(self, member: Member) -> None:
-        """The scheduler does not offer the node that the pod was sent to: forget that it was."""
+        """Forget that the pod was sent to a node, because the scheduler does not offer that node."""
         self.ledger.forget(member.uid)
         self._charge(member)
         self.touched.add(member.belongs.key)
 
     def host_of(self, member: Member) -> int | None:
-        """The host a member holds: bound, assumed, or nominated by somebody else. None while it holds none."""
+        """Return the host id that a member holds: bound, assumed, or nominated by another program.
+
+        None while it holds none.
+        """
         return self.snapshot.row_of.get(self.place_of(member))
 
     def wish_of(self, member: Member) -> str:
-        """Where our nominator has sent a waiting member, as the watch shows it or as it was just written; "" if not."""
+        """Return the node for which our nominator nominated a waiting member, even if the watch does not show it yet;
+        else "".
+        """
         return self.sent.get(member.uid, member.nominated if member.ours else "")
 
     def place_of(self, member: Member) -> str:
-        """The node that a member takes room on: "" for none.
+        """Return the node on which a member takes room; "" for none.
 
-        Our own nomination of a gang's member is a plan, which a gang ahead may take back; that of a lone pod is a fact.
+        Our own nomination of a gang's member is only a plan, which a gang ahead may take back. Our own nomination of a
+        pod without a gang counts as taken room.
         """
         if member.node:
             return member.node
@@ -174,16 +189,19 @@ class GangView:
         return member.nominated
 
     def missing(self, gang: Gang) -> int:
-        """How many members are still to be created. 0 once nobody new has come for PATIENCE_S, and once the gang was
-        whole: room is kept neither for pods that never come nor for those that have ended."""
+        """Count the members that are still to be created and that room is kept for.
+
+        The count is 0 once no new member has come for PATIENCE_S, and once the gang was complete. So room is kept
+        neither for pods that never come nor for pods that have ended.
+        """
         return max(0, gang.total - len(gang.living())) if gang.key in self._expected else 0
 
     def mapped_hosts(self) -> int:
-        """How many hosts the map knows, whether or not they have a node."""
+        """Count the hosts that the map knows, with or without a node."""
         return self.fabric.mapped_count
 
     def waiting_gangs(self) -> Iterator[Gang]:
-        """Gangs with a member that waits, in no order."""
+        """Yield the gangs with a waiting member, in no order."""
         return (gang for gang in self.gangs.values() if any(m.waits for m in gang.members.values()))
 
     # Inside.
@@ -199,12 +217,14 @@ class GangView:
             self.snapshot.release(member.uid)
 
     def _wait_for_members(self, now_s: float) -> None:
-        """Wait a while longer for the rest of gangs that got a member, and no longer for those whose time is over."""
+        """Update until when room is kept for members that are still to be created.
+
+        A gang that got a new member is waited for a while longer. A gang whose time is over is not waited for any more.
+        """
         for key in self._arrived:
             gang = self.gangs[key]
             if 0 < gang.announced <= len(gang.living()):
                 self._expected.pop(key, None)
-                self._incomplete_s.pop(key, None)
                 continue
             since_s = self._incomplete_s.setdefault(key, now_s)
             self._expected[key] = min(now_s + PATIENCE_S, since_s + MOST_PATIENCE_S)
@@ -218,12 +238,15 @@ class GangView:
         self._look_at_s = min(self._expected.values(), default=math.inf)
 
     def _join(self, member: Member, version: str, new: bool) -> None:
-        """Count a pod to its gang. new: not known before; one that only changed its gang is not waited for."""
+        """Add a pod to its gang.
+
+        new: True for a pod not known before. A known pod that changed its gang does not prolong the waiting.
+        """
         key = member.belongs.key
         gang = self.gangs.get(key)
         if gang is None:
             gang = self.gangs[key] = Gang(
-                key, sizing=self._sizings.get(key), version=int(version) if version.isdecimal() else 0
+                key, sizing=self._sizings.get(key), version=int(version) if _VERSION.fullmatch(version) else 0
             )
         if new:
             self._arrived[key] = None
@@ -253,7 +276,7 @@ class GangView:
             self.touched.add(key)
 
     def _lay_out(self) -> None:
-        """Name the fabric's hosts by node, put nodes off the map behind them, and lay the tables out so."""
+        """Lay the tables out again: the map's hosts under the names of their nodes, then the nodes off the map."""
         names = sorted(self._ips, reverse=True)  # of two nodes with one address the first by name has it
         by_key = {self._ips[name]: name for name in names if self._ips[name]} | {name: name for name in names}
         known = renamed(self._map, by_key)
@@ -265,6 +288,6 @@ class GangView:
 
 
 def renamed(fabric: Fabric, by_key: dict[str, str]) -> Fabric:
-    """The same fabric with its hosts called by their nodes' names; a host without a node keeps its own."""
+    """Return the same fabric with its hosts named as their nodes are. A host without a node keeps its own name."""
     hosts = tuple(by_key.get(host, host) for host in fabric.hosts)
     return replace(fabric, hosts=hosts, index={name: host for host, name in enumerate(hosts)})

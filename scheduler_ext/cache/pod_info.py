@@ -1,6 +1,6 @@
 """One pod as the extender remembers it: a few fields instead of the whole object.
 
-20,000 pods must fit in the extender's memory, so nothing that no decision needs is kept.
+The memory of the extender must hold 20,000 pods, so fields that no decision needs are dropped.
 """
 
 from __future__ import annotations
@@ -22,34 +22,28 @@ _FREE_VOLUMES = {"name", "configMap", "secret", "projected", "emptyDir", "downwa
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A pod: where it is, what it takes, whose it is.
-
-    node: where it is bound, "" while it waits. nominated: status.nominatedNodeName; ours: our nominator wrote it.
-    gpus: how many accelerators it asks for, of the resources that count as one. created: RFC 3339, which sorts as
-    text. silence: why we have no opinion on this pod, "" when we have one.
-    pinned: why it must not be nominated, though it may be placed; "" when it may be.
-    """
+    """A pod: its place, the resources that it takes, and the gang that it belongs to."""
 
     uid: str
     namespace: str
     name: str
-    node: str
-    nominated: str
-    ours: bool
+    node: str  # where it is bound; "" while it waits
+    nominated: str  # status.nominatedNodeName
+    ours: bool  # True if our nominator wrote `nominated`
     shape: PodShape
-    gpus: int
+    gpus: int  # how many accelerators it asks for
     priority: int
-    created: str
+    created: str  # RFC 3339, which sorts as text
     scheduler: str
     leaving: bool
     gated: bool
     belongs: Membership
-    silence: str = ""
-    pinned: str = ""
+    silence: str = ""  # why the extender has no opinion on this pod; "" when it has one
+    pinned: str = ""  # why the pod must not be nominated, though it may be placed; "" when it may be
 
     @property
     def waits(self) -> bool:
-        """Waits for a node: neither bound nor on its way out."""
+        """True if the pod waits for a node: neither bound nor being deleted."""
         return not self.node and not self.leaving
 
 
@@ -80,7 +74,7 @@ def member_of(pod: Pod, gpu_resources: tuple[str, ...] = labels.GPU_RESOURCES) -
 
 
 def unreadable(error: BadQuantity) -> str:
-    """The sentence for a pod that cannot be read, bounded for a log line or an Event."""
+    """Return the sentence for a pod that cannot be read, short enough for a log line or an Event."""
     return str(error)[:200]
 
 
@@ -97,7 +91,7 @@ def _silence(pod: Pod, shape: PodShape, belongs: Membership, gpu_resources: tupl
 
 
 def _pinned(pod: Pod) -> str:
-    """Volumes and pod (anti-)affinity bind a pod to nodes in ways that only the scheduler's own plugins judge."""
+    """Say why only the scheduler's plugins can judge where this pod fits, such as volumes or affinity; else ""."""
     affinity = pod.spec.affinity
     if affinity and (affinity.pod_affinity or affinity.pod_anti_affinity):
         return "PodAffinity"
@@ -107,12 +101,16 @@ def _pinned(pod: Pod) -> str:
 
 
 def _nominated_by_us(pod: Pod) -> bool:
-    """Is status.nominatedNodeName owned by our nominator alone? Ownership is the API server's own record."""
+    """True if our nominator alone owns status.nominatedNodeName, by the API server's record of field owners."""
     owners = set()
     for entry in pod.metadata.managed_fields or ():
         if b"f:nominatedNodeName" not in bytes(entry.fields_v1):
             continue
-        owned = msgspec.json.decode(entry.fields_v1)
-        if isinstance(owned, dict) and "f:nominatedNodeName" in (owned.get("f:status") or {}):
+        try:
+            owned = msgspec.json.decode(entry.fields_v1)
+        except (msgspec.DecodeError, RecursionError):
+            continue
+        status = owned.get("f:status") if isinstance(owned, dict) else None
+        if isinstance(status, dict) and "f:nominatedNodeName" in status:
             owners.add(entry.manager)
     return owners == {labels.FIELD_MANAGER_NOMINATOR}

@@ -1,4 +1,4 @@
-"""Room that a gang takes above its minimum, held against what others need for theirs."""
+"""Check the seats that a plan has above its gang's minimum against what other gangs need for theirs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ from turnout.kube.pod_shape import PodShape
 from turnout.scheduler_ext.planner.claims import Standing, claims_of
 from turnout.scheduler_ext.planner.place_gang import GangPlan, Request, place, without_seats
 from turnout.scheduler_ext.planner.reservations import Reservations
+from turnout.scheduler_ext.planner.work import Work
 from turnout.topology.fabric import Fabric
 
 
-def beside_others(fabric: Fabric, kept: Reservations, request: Request, plan: GangPlan, at: Standing) -> GangPlan:
-    """Take back what a plan has above the min where others go before it, and seat those members elsewhere.
+def beside_others(
+    fabric: Fabric, kept: Reservations, request: Request, plan: GangPlan, at: Standing, work: Work
+) -> GangPlan:
+    """Take back seats above the min where others go first, and seat those members elsewhere.
 
-    The plan was made for the whole gang, as if all of it went by the order of its min.
+    The plan was made for the whole gang, as if every seat had the rank of the gang's min. work: the steps spent on
+    that.
     """
     lost = _lost(kept, request, plan, at)
     if not lost:
@@ -26,7 +30,7 @@ def beside_others(fabric: Fabric, kept: Reservations, request: Request, plan: Ga
         return rest
     held = (*request.held, *((m, rest.hosts[m.uid]) for m in request.waiting if m.uid in rest.hosts))
     theirs = replace(request, waiting=homeless, held=held, wished={}, missing=0, hoped=0)
-    again = place(fabric, theirs, kept.room(kept.open_to(at.last), beside=rest.takes()))
+    again = place(fabric, theirs, kept.room(kept.open_to(at.last), beside=rest.takes()), work)
     return replace(
         rest,
         hosts={**rest.hosts, **again.hosts},
@@ -37,7 +41,7 @@ def beside_others(fabric: Fabric, kept: Reservations, request: Request, plan: Ga
 
 
 def _lost(kept: Reservations, request: Request, plan: GangPlan, at: Standing) -> set[str | int]:
-    """Return the seats that others go before: uids of members, and ranks of seats for members to come."""
+    """Return the seats for which others go first: uids of members, and ranks of seats for members to come."""
     claims = claims_of(request.gang, plan, at)
     sure = [(claim.host, claim.shape) for claim in claims if claim.order == at.order]
     lost: set[str | int] = set()

@@ -1,6 +1,6 @@
-"""Keeps what stays of a plan when its gang changes: members reach their hosts, new ones take the seats kept for them.
+"""Update a plan when its gang changes: members reach their hosts, and new members take the seats kept for them.
 
-A seat has a rank, so that a ring lies as planned in whatever order the members come.
+A seat has a rank, so the ring lies as planned in whatever order the members come.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from turnout.scheduler_ext.planner.place_gang import GangPlan, Seat, judged_memb
 def carried_on(view: GangView, gang: Gang, plan: GangPlan, known: AbstractSet[str]) -> GangPlan | None:
     """Return what is left of a plan; None when the gang has to be planned again.
 
-    known: uids of the members that there were when the plan was made. That is so when a member went elsewhere, lost
-    its place or finds no seat, and when one is gone and nobody is awaited in its place.
+    known: uids of the members that existed when the plan was made.
+
+    A new plan is needed when a member went elsewhere, lost its place or finds no seat. It is also needed when a member
+    is gone and no other is expected in its place.
     """
     members = [member for member in judged_members(gang) if not member.leaving]
     if _as_planned(view, members, plan, known) and len(plan.spare) <= view.missing(gang):
@@ -51,7 +53,7 @@ def carried_on(view: GangView, gang: Gang, plan: GangPlan, known: AbstractSet[st
 
 
 def _left(view: GangView, members: Iterable[Member], plan: GangPlan) -> dict[str, int] | None:
-    """Return who of them still waits for which host; None when one went elsewhere or has no place any more."""
+    """Return which member still waits for which host; None when one went elsewhere or has no place any more."""
     left: dict[str, int] = {}
     for member in members:
         holds, planned = view.host_of(member), plan.hosts.get(member.uid)
@@ -65,7 +67,7 @@ def _left(view: GangView, members: Iterable[Member], plan: GangPlan) -> dict[str
 
 
 def _as_planned(view: GangView, members: Sequence[Member], plan: GangPlan, known: AbstractSet[str]) -> bool:
-    """Is nobody new or gone, and does nobody who has a seat hold a host already?"""
+    """True if no member is new or gone, and no member that has a seat holds a host already."""
     if len(members) != len(known) or not all(member.uid in known for member in members):
         return False
     return all((view.host_of(member) is None) == (member.uid in plan.hosts) for member in members)
@@ -87,7 +89,10 @@ def _seat_of(
 
 
 def _rank_of(member: Member, plan: GangPlan, gang: Gang) -> int | None:
-    """Return a new member's rank in the plan's count, which goes round: one before the first comes after the last."""
+    """Return the rank of a new member in the plan's numbering; None when its index or the plan's bases are unknown.
+
+    The numbering is circular: a rank before the first one comes after the last one.
+    """
     index, role = member.belongs.rank, member.belongs.role
     if index is None or not plan.bases:
         return None
@@ -101,7 +106,7 @@ def _rank_of(member: Member, plan: GangPlan, gang: Gang) -> int | None:
 
 
 def _around(member: Member, members: Iterable[Member], left: Mapping[str, int], view: GangView) -> Sequence[int]:
-    """Return the hosts of those before and after a member among the members that have one."""
+    """Return the hosts of the members before and after a member, among those that have a host."""
     placed = sorted((m for m in members if m is member or m.uid in left or view.host_of(m) is not None), key=rank_order)
     at = placed.index(member)
     ring = (placed[at - 1], placed[(at + 1) % len(placed)])

@@ -1,7 +1,7 @@
-"""The order of claims, seat by seat: up to its minimum a gang goes by its rank among all, above it behind everybody.
+"""Order the seats of all plans: up to its minimum a gang goes by its place among all, above it after every min.
 
-A claim is one seat of a plan with its place in that order. Which seats a plan has is settled in place_gang.py,
-who has to give way to whom in plan_cache.py.
+A claim is one seat of a plan with its place in that order. place_gang.py decides which seats a plan has, and
+plan_cache.py which gang has to give way.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Order = tuple[int, int, bool, bool, str, int, str]
 
 
 class Level(IntEnum):
-    """The class of a claim, in their order; it comes before priority and age."""
+    """The class of a claim, in their order. It counts before priority and age."""
 
     STARTED = auto()  # a part of the gang holds hosts, and its min is not reached: half a gang helps nobody
     WAITS = auto()
@@ -28,33 +28,33 @@ class Level(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One seat of a plan. uid: of the member that it is for, "" while that is still to come."""
+    """One seat of a plan with its place in the order."""
 
     order: Order
     host: int
     shape: PodShape
-    uid: str = ""
+    uid: str = ""  # of the member that the seat is for; "" while that member is still to be created
     rank: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The place of a gang among all.
+    """The place of a gang among all gangs."""
 
-    needed: how many more members with a host its min takes. order: of the first seat that it asks for. last: of the
-    last seat for a member that exists, by which everybody is planned who goes before it.
-    """
-
-    needed: int
-    order: Order
-    last: Order
+    needed: int  # how many more members need a host to reach its min
+    order: Order  # of the first seat that the gang asks for
+    last: Order  # of the last seat for a member that exists: every gang up to this order is planned before
 
 
 def standing_of(view: GangView, gang: Gang) -> Standing:
-    """Find a gang's place. Where nobody states a min, as for plain Jobs, each member that exists is as good as one."""
+    """Find a gang's place among all.
+
+    Where no min is stated, as for plain Jobs, every member that exists counts as needed.
+    """
     members = judged_members(gang)
-    waiting = sum(1 for m in members if m.waits and view.host_of(m) is None)
-    started = any(view.host_of(m) is not None for m in members)
+    homeless = [m for m in members if view.host_of(m) is None]
+    waiting = sum(1 for m in homeless if m.waits)
+    started = len(homeless) < len(members)
     nominated = any(m.waits and view.wish_of(m) for m in gang.members.values())
     least = gang.least
     needed = max(0, least - (len(gang.living()) - waiting)) if least else waiting
@@ -65,7 +65,7 @@ def standing_of(view: GangView, gang: Gang) -> Standing:
 
 
 def claims_of(gang: Gang, plan: GangPlan, at: Standing) -> list[Claim]:
-    """Return a plan's seats in order: of members that exist by rank, then of those to come by rank."""
+    """Return a plan's seats in order: those of existing members by rank, then those of members to come by rank."""
     above = (int(Level.WAITS), at.order[1], True, *at.order[3:])
     hoped = (int(Level.HOPED), *above[1:])
     claims: list[Claim] = []

@@ -1,6 +1,6 @@
-"""Room that is spoken for: what plans keep on a node beside the pods that are charged to it.
+"""Sum the room that plans keep on each node beside the pods that are charged to it.
 
-Whose plan keeps what is the caller's to remember; here only the sums are kept, in the rows and columns of a snapshot.
+The caller remembers whose plan keeps what. Here are only the sums, in the rows and columns of a snapshot.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ Port = tuple[str, int]
 
 
 class Reserved:
-    """Sums of what is kept on each row. To be cleared by its owner when the snapshot's rows change their meaning."""
+    """Sums of the room kept on each row. The owner clears them when the snapshot's rows change their meaning."""
 
     def __init__(self, snapshot: ClusterSnapshot) -> None:
         self._snapshot = snapshot
         self.clear()
 
     def clear(self) -> None:
-        """Keep nothing for anybody, in the rows as they lie now."""
+        """Remove everything that is kept, and use the current rows."""
         rows = len(self._snapshot.order)
         self._kept: NDArray[np.int64] = np.zeros((rows, 0), np.int64)
         self._pods: Rows = np.zeros(rows, np.int32)
@@ -37,13 +37,13 @@ class Reserved:
         self._add(pods, 1)
 
     def give_back(self, pods: Pods) -> None:
-        """Keep it no longer. They must have been kept before."""
+        """Release the room of some pods, which must have been kept before."""
         self._add(pods, -1)
 
     def room(self, shape: PodShape, without: Pods = (), besides: Pods = ()) -> Rows:
-        """How many pods of this shape each row holds beside what is kept. A table of its own.
+        """Return how many pods of this shape each row holds beside what is kept, as a new table.
 
-        without: kept pods whose room may be used. besides: pods whose room may not, though nobody keeps it yet.
+        without: kept pods whose room may be used. besides: pods whose room may not be used, though it is not kept yet.
         """
         room = self._snapshot.room(shape).copy()
         rows = np.flatnonzero(self._pods)
@@ -65,7 +65,10 @@ class Reserved:
         return room
 
     def overdrawn(self, row: int) -> bool:
-        """Is less free in a row than is kept there, in a resource of which something is kept? Or a port kept twice?"""
+        """True if a row has less free than is kept there, or keeps a port twice.
+
+        Only resources that are kept on it count.
+        """
         self._widen()
         if any(count > 1 for count in self._ports.get(row, {}).values()):
             return True
@@ -84,7 +87,7 @@ class Reserved:
                 self._ports.setdefault(row, Counter())[port] += sign
 
     def _widen(self) -> None:
-        """A resource that became known since is one of which nothing is kept."""
+        """Add columns for resources that became known since; nothing of them is kept."""
         missing = self._snapshot.width - self._kept.shape[1]
         if missing:
             self._kept = np.pad(self._kept, ((0, 0), (0, missing)))
@@ -101,7 +104,7 @@ class Reserved:
 
 
 def masked(room: Rows, rows: Iterable[int]) -> Rows:
-    """Room on some rows only."""
+    """Return the room limited to some rows; all other rows get 0."""
     most = np.zeros_like(room)
     most[np.fromiter(rows, np.intp)] = MOST_ROOM
     return np.minimum(room, most)

@@ -1,7 +1,7 @@
-"""The plan ahead: which waiting pod should be nominated for which node, and whose nomination of ours must go.
+"""Plan nominations: which waiting pod is to be nominated for which node, and which nominations of ours are cleared.
 
-Only what is to be written is decided here; server/nomination_writer.py writes it. Nominations that are not ours are
-never touched. Source: docs/facts/extender.md 1.9
+Only the decision is made here; server/nomination_writer.py writes it. Nominations of other programs are never touched.
+Source: docs/facts/extender.md 1.9
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from turnout.scheduler_ext.planner.plan_cache import PlanCache
 
 
 class Why(Enum):
-    """Why a nomination is written or cleared: the same word in log and metric."""
+    """A reason why a nomination is written or cleared. Log and metric use the same word."""
 
     PLANNED = "Planned"
     REPLANNED = "Replanned"
@@ -31,43 +31,43 @@ class Why(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Nomination:
-    """One patch. node: "" clears."""
+    """One patch of a pod."""
 
     uid: str
     namespace: str
     name: str
-    node: str
+    node: str  # "" clears the nomination
     why: Why
 
 
 @dataclass(frozen=True, slots=True)
 class Nominating:
-    """schedulers: whose pods are nominated. expire_s: how long a nomination may stay without a binding; after that
-    the pod is left to the scheduler for as long again."""
+    """The choices that decide on nominations."""
 
     rules: Rules
-    schedulers: frozenset[str]
+    schedulers: frozenset[str]  # the names of the schedulers whose pods are nominated
+    # how long a nomination may stay without a binding; then the pod is left to the scheduler for as long again
     expire_s: float = 60.0
 
 
 def nominate(
-    book: PlanCache, keys: Iterable[GangKey], choices: Nominating, since_s: Mapping[str, float], now_s: float
+    plan_cache: PlanCache, keys: Iterable[GangKey], choices: Nominating, since_s: Mapping[str, float], now_s: float
 ) -> list[Nomination]:
-    """Say what to write for the pods of some gangs, in the order in which the scheduler will ask.
+    """Decide what to write for the pods of some gangs, in the order in which the scheduler will ask. Never raises.
 
-    since_s: uid -> when a nomination of ours was first seen on the pod, or last expired. Never raises.
+    since_s: uid -> when a nomination of ours was first seen on the pod, or last expired.
     """
-    view = book.view
+    view = plan_cache.view
     found: list[tuple[int, str, Nomination]] = []
     view.settle(now_s)
     for key in keys:
         gang = view.gangs.get(key)
         if gang is None:
             continue
-        hosts = _hosts(book, gang, choices, now_s)
+        hosts = _hosts(plan_cache, gang, choices, now_s)
         for member in gang.members.values():
             if member.waits and member.scheduler in choices.schedulers:
-                wish = _wish(book, gang, member, hosts.get(member.uid, ""), choices, since_s, now_s)
+                wish = _wish(plan_cache, gang, member, hosts.get(member.uid, ""), choices, since_s, now_s)
                 if wish is not None:
                     found.append((-member.priority, member.created, wish))
     found.sort(key=lambda each: each[:2])  # stable: pods of one second keep the order in which they were seen
@@ -75,48 +75,51 @@ def nominate(
 
 
 def clear_all(members: Iterable[Member]) -> list[Nomination]:
-    """Everything of ours, gone."""
+    """Return the patches that clear every nomination of ours."""
     return [_change(m, "", Why.CLEARED) for m in members if m.ours and m.waits]
 
 
-def _hosts(book: PlanCache, gang: Gang, choices: Nominating, now_s: float) -> dict[str, str]:
-    """uid -> node for the waiting members of a gang; empty when it has no plan."""
-    names = book.view.fabric.hosts
-    if not book.view.fabric.mapped_count:
+def _hosts(plan_cache: PlanCache, gang: Gang, choices: Nominating, now_s: float) -> dict[str, str]:
+    """Return uid -> node for the waiting members of a gang; empty when it has no plan."""
+    names = plan_cache.view.fabric.hosts
+    if not plan_cache.view.fabric.mapped_count:
         return {}
     if gang.key.dialect == Dialect.ALONE.value:
-        return _host_alone(book, gang, choices, now_s)
+        return _host_alone(plan_cache, gang, choices, now_s)
     if choices.rules.hold_incomplete and len(gang.living()) < gang.least:
         return {}
-    plan = book.plan_of(gang.key, now_s)
+    plan = plan_cache.plan_of(gang.key, now_s)
     if plan is None:
         return {}
     hosts = {uid: names[host] for uid, host in plan.hosts.items()}
     for member in gang.members.values():  # believed to be on their way: stay where they were sent
-        if member.waits and member.uid not in hosts and (node := book.view.ledger.node_of(member.uid)):
+        if member.waits and member.uid not in hosts and (node := plan_cache.view.ledger.node_of(member.uid)):
             hosts[member.uid] = node
     return hosts
 
 
-def _host_alone(book: PlanCache, gang: Gang, choices: Nominating, now_s: float) -> dict[str, str]:
-    """The next pod by itself must find the room of this one taken, so the place is assumed at once."""
-    book.sync_room()
+def _host_alone(plan_cache: PlanCache, gang: Gang, choices: Nominating, now_s: float) -> dict[str, str]:
+    """Return uid -> node for a pod without a gang, and assume the place at once.
+
+    So the next such pod finds that room taken.
+    """
+    plan_cache.sync_room()
     (member,) = gang.members.values() if len(gang.members) == 1 else (None,)
     if member is None or not member.waits or not judged(member, gang) or member.scheduler not in choices.schedulers:
         return {}
-    node = book.view.place_of(member)
+    node = plan_cache.view.place_of(member)
     if not node:
-        host = book.try_place(book.request_of(gang)).hosts.get(member.uid)
+        host = plan_cache.try_place(plan_cache.request_of(gang)).hosts.get(member.uid)
         if host is None:
             return {}
-        node = book.view.fabric.hosts[host]
+        node = plan_cache.view.fabric.hosts[host]
         if not (member.pinned or member.gated):
-            book.view.assume(member, node, now_s)
+            plan_cache.view.assume(member, node, now_s)
     return {member.uid: node}
 
 
 def _wish(
-    book: PlanCache,
+    plan_cache: PlanCache,
     gang: Gang,
     member: Member,
     node: str,

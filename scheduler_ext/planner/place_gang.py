@@ -1,7 +1,7 @@
-"""One gang's plan: which waiting member goes to which host, given the room that is left for it.
+"""Plan one gang: which waiting member goes to which host, given the room that is left for it.
 
-A gang may hold several shapes: the heaviest is placed first, the others beside it. Members without an accelerator in
-a gang that has some are nobody's business here: they count towards its min and get no opinion.
+A gang may hold several shapes: the heaviest is placed first, the others near it. In a gang with accelerators, members
+without one are not placed here: they count towards its min and get no opinion.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from turnout.kube.pod_shape import PodShape
 from turnout.scheduler_ext.cache.gang import Gang, rank_order
 from turnout.scheduler_ext.cache.pod_info import Member
 from turnout.scheduler_ext.planner.node_reservations import Pods
+from turnout.scheduler_ext.planner.work import Work
 from turnout.topology.add_workers import grow
 from turnout.topology.distance import common_tier
 from turnout.topology.fabric import Fabric
@@ -27,60 +28,55 @@ from turnout.topology.rank_order import assign
 
 RoomOf = Callable[[PodShape, Pods], Rows]  # room beside some pods: a table of its own
 DOMAINS_TRIED = 64  # where several shapes must share a domain, how many domains are tried before "no"
+FEW_SHAPES = 8  # so many are looked at whatever work that is
+_GROUP_STEPS = 200  # of one shape placed once: beside its hosts and pods, counted each for itself
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A gang and what is known of its members' places.
-
-    waiting: members to place, in rank order; only such as are judged, here and in held. wished: uid -> host where our
-    nominator already sent a waiting member; kept while the host has room. held: (member, host) that hold a host.
-    missing: members not created yet that its min takes. hoped: those above it, seated only where all of them fit.
-    """
+    """A gang, and the known places of its members. Members in `waiting` and `held` are judged ones only."""
 
     gang: Gang
-    waiting: tuple[Member, ...]
-    held: tuple[tuple[Member, int], ...] = ()
+    waiting: tuple[Member, ...]  # members to place, in rank order
+    held: tuple[tuple[Member, int], ...] = ()  # (member, host) that hold a host
+    # uid -> host where our nominator already sent a waiting member; kept while the host has room
     wished: Mapping[str, int] = field(default_factory=dict)
-    missing: int = 0
-    hoped: int = 0
+    missing: int = 0  # members not created yet that the min needs
+    hoped: int = 0  # members not created yet above the min; seated only where all of them fit
     rule: Rule = Rule.ALL_TIERS
 
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """A place kept for a member still to come. rank: the number of the member that it fits best in the ring."""
+    """A place kept for a member that is still to be created."""
 
     host: int
     shape: PodShape
-    rank: int
+    rank: int  # the number of the member that fits this place best in the ring
 
 
 @dataclass(frozen=True, slots=True)
 class GangPlan:
-    """hosts: uid -> host id of waiting members that have a place. spare: the seats of members still to come.
-
-    wanted: the hosts of the plan, members that hold one first. refusal: why nobody, or not everybody, has a place;
-    members above the min may be left over. ranks: of the members in hosts. bases: role -> the rank of its index 0.
-    """
+    """The plan of one gang."""
 
     key: GangKey
-    hosts: Mapping[str, int] = field(default_factory=dict)
-    spare: tuple[Seat, ...] = ()
-    wanted: tuple[int, ...] = ()
+    hosts: Mapping[str, int] = field(default_factory=dict)  # uid -> host id of waiting members that have a place
+    spare: tuple[Seat, ...] = ()  # the seats of members still to be created
+    wanted: tuple[int, ...] = ()  # the hosts of the plan; hosts of members that hold one come first
     tier: int = 0
+    # why no member, or not every member, has a place; members above the min may be left over
     refusal: Refusal | None = None
     shapes: Mapping[str, PodShape] = field(default_factory=dict)
-    ranks: Mapping[str, int] = field(default_factory=dict)
-    bases: Mapping[str, int] = field(default_factory=dict)
+    ranks: Mapping[str, int] = field(default_factory=dict)  # uid -> rank, of the members in hosts
+    bases: Mapping[str, int] = field(default_factory=dict)  # role -> the rank of its index 0
 
     def takes(self) -> list[tuple[int, PodShape]]:
-        """One (host id, shape) for each pod that the plan keeps room for."""
+        """Return one (host id, shape) for each pod that the plan keeps room for."""
         return [(host, self.shapes[uid]) for uid, host in self.hosts.items()] + [(s.host, s.shape) for s in self.spare]
 
 
 def without_seats(plan: GangPlan, lost: Container[str | int]) -> GangPlan:
-    """Return a plan without the seats of some members, told by uid, and of some to come, told by rank."""
+    """Return a plan without some seats: those of members, named by uid, and those of members to come, named by rank."""
     left = {uid: host for uid, host in plan.hosts.items() if uid not in lost}
     return replace(
         plan,
@@ -91,47 +87,55 @@ def without_seats(plan: GangPlan, lost: Container[str | int]) -> GangPlan:
     )
 
 
-def place(fabric: Fabric, request: Request, room_of: RoomOf) -> GangPlan:
-    """Plan a gang whole. room_of: the room that it may use.
+def place(fabric: Fabric, request: Request, room_of: RoomOf, work: Work | None = None) -> GangPlan:
+    """Plan a whole gang. Raises nothing.
 
-    Returns a plan with a refusal and no hosts when its min finds no place. Raises nothing.
+    room_of: gives the room that the gang may use. work: counts the steps spent, and limits them.
+
+    When the min finds no place, the plan has a refusal and no hosts.
     """
+    work = work or Work()
     if request.hoped:
         whole = replace(request, missing=request.missing + request.hoped, hoped=0)
-        if (plan_ := _place(fabric, whole, room_of)).refusal is None:
+        if (plan_ := _place(fabric, whole, room_of, work)).refusal is None:
             return plan_
-    return _place(fabric, request, room_of)
+    return _place(fabric, request, room_of, work)
 
 
-def _place(fabric: Fabric, request: Request, room_of: RoomOf) -> GangPlan:
+def _place(fabric: Fabric, request: Request, room_of: RoomOf, work: Work) -> GangPlan:
     groups = _groups(request)
-    plan_ = _place_groups(fabric, request, groups, room_of)
+    plan_ = _place_groups(fabric, request, groups, room_of, work)
     if plan_.refusal is not None and not plan_.hosts and request.wished:  # wishes that came apart bind nobody
-        return _place(fabric, replace(request, wished={}), room_of)
+        return _place(fabric, replace(request, wished={}), room_of, work)
     if plan_.refusal is None or len(groups) < 2 or request.gang.tier is None:
         return plan_
     tier = min(request.gang.tier, fabric.tiers)
     for switch in range(min(len(fabric.starts[tier]), DOMAINS_TRIED)):
+        if work.left <= 0:
+            break
         first, end = fabric.span(tier, switch)
-        inside = _place_groups(fabric, request, groups, _within(room_of, first, end))
+        inside = _place_groups(fabric, request, groups, _within(room_of, first, end), work)
         if inside.refusal is None:
             return inside
     return plan_
 
 
 def judged(member: Member, gang: Gang) -> bool:
-    """Does the plan of its gang say where this member goes? Not for one without an accelerator beside some with."""
+    """True if the plan of its gang says where this member goes.
+
+    In a gang with accelerators, a member without one is not judged.
+    """
     return not member.silence and (bool(member.gpus) or not gang.accelerated)
 
 
 def judged_members(gang: Gang) -> list[Member]:
-    """The members whose place the plan says, leaving ones too."""
+    """Return the members whose place the plan decides, members being deleted included."""
     accelerated = gang.accelerated
     return [m for m in gang.members.values() if not m.silence and (m.gpus or not accelerated)]
 
 
 def whole_ask(request: Request) -> object:
-    """All that decides whether a fresh gang fits, room apart: two gangs of one ask fit the same room, or neither."""
+    """Return everything but the room that decides whether a new gang fits. Gangs of equal values fit the same rooms."""
     gang = request.gang
     groups = tuple((g.shape, len(g.members) + g.missing) for g in _groups(request))
     least = gang.least - (len(gang.living()) - len(request.waiting))
@@ -140,11 +144,11 @@ def whole_ask(request: Request) -> object:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Waiting members of one shape. missing: still to be created, counted with the heaviest shape."""
+    """The waiting members of one shape."""
 
     shape: PodShape
     members: tuple[Member, ...]
-    missing: int = 0
+    missing: int = 0  # members still to be created; counted with the heaviest shape
 
 
 def _groups(request: Request) -> list[_Group]:
@@ -160,7 +164,7 @@ def _groups(request: Request) -> list[_Group]:
     ]
 
 
-def _place_groups(fabric: Fabric, request: Request, groups: Sequence[_Group], room_of: RoomOf) -> GangPlan:
+def _place_groups(fabric: Fabric, request: Request, groups: Sequence[_Group], room_of: RoomOf, work: Work) -> GangPlan:
     gang = request.gang
     to_come = sum(len(g.members) + g.missing for g in groups)
     counted = len(gang.living()) - sum(len(g.members) for g in groups)  # hold a host, or are not judged
@@ -171,8 +175,11 @@ def _place_groups(fabric: Fabric, request: Request, groups: Sequence[_Group], ro
     spare: list[Seat] = []
     refusal: Refusal | None = None
     ranks, bases = ranks_of([*request.waiting, *(m for m, _ in request.held)])
-    for group in groups:
+    for at, group in enumerate(groups):
+        if at >= FEW_SHAPES and work.left <= 0:
+            return GangPlan(gang.key, refusal=_too_many_shapes(groups, at), wanted=tuple(dict.fromkeys(held)))
         pods = len(group.members) + group.missing
+        work.spend(_GROUP_STEPS + len(fabric.hosts) // 4 + 4 * (len(taken) + len(group.members)))
         to_come -= pods
         least = min(pods, max(0, gang.least - counted - len(taken) - to_come))
         slots = _place_group(fabric, request, group, least, anchors, room_of(group.shape, taken))
@@ -184,6 +191,7 @@ def _place_groups(fabric: Fabric, request: Request, groups: Sequence[_Group], ro
         if len(slots) < pods:
             found = f"{len(slots)} of {pods} pods find room"
             refusal = refusal or Refusal(Reason.NO_ROOM, found, len(slots))
+        work.spend(8 * len(slots))
         taken.extend((host, group.shape) for host in slots)
         placed, seats = _seat(fabric, request, group, slots, ranks)
         hosts.update(placed)
@@ -195,10 +203,17 @@ def _place_groups(fabric: Fabric, request: Request, groups: Sequence[_Group], ro
     return GangPlan(gang.key, hosts, tuple(spare), wanted, tier, refusal, shapes, {u: ranks[u] for u in hosts}, bases)
 
 
+def _too_many_shapes(groups: Sequence[_Group], placed: int) -> Refusal:
+    return Refusal(Reason.NO_ROOM, f"its pods are of {len(groups)} shapes, and planning stopped after {placed}")
+
+
 def _place_group(
     fabric: Fabric, request: Request, group: _Group, least: int, anchors: Sequence[int], room: Rows
 ) -> list[int] | Refusal:
-    """Hosts for one shape, one entry a pod, in rank order; those already wished for first keep theirs."""
+    """Return hosts for one shape, one entry per pod, in rank order.
+
+    Members with a wish keep their host, if it has room.
+    """
     gang = request.gang
     kept = _kept_wishes(request, group, room)
     pods = len(group.members) + group.missing - len(kept)
@@ -222,7 +237,7 @@ def _flat(placement: Placement) -> list[int]:
 
 
 def _kept_wishes(request: Request, group: _Group, room: Rows) -> dict[str, int]:
-    """Return who is sent to a host already that has room. room: a table of its own, from which it is taken."""
+    """Return the members that keep the host to which they were sent. Takes their room from `room`, which it changes."""
     kept: dict[str, int] = {}
     for member in group.members:
         host = request.wished.get(member.uid)
@@ -235,19 +250,19 @@ def _kept_wishes(request: Request, group: _Group, room: Rows) -> dict[str, int]:
 def _seat(
     fabric: Fabric, request: Request, group: _Group, slots: Sequence[int], ranks: Mapping[str, int]
 ) -> tuple[dict[str, int], list[Seat]]:
-    """Which member gets which slot: wishes first, the rest so that neighbouring ranks are neighbours."""
+    """Decide which member gets which slot: wishes first, then neighbours in rank become neighbours in the fabric."""
     seats: dict[str, int] = {}
-    free = list(slots)
+    free = Counter(slots)
     for member in group.members:
         host = request.wished.get(member.uid)
-        if host is not None and host in free:
-            free.remove(host)
+        if host is not None and free[host] > 0:
+            free[host] -= 1
             seats[member.uid] = host
     fixed = {ranks[m.uid]: host for m, host in request.held if m.uid in ranks}
     fixed.update({ranks[uid]: host for uid, host in seats.items()})
-    left = sorted(ranks[m.uid] for m in group.members if m.uid not in seats)[: len(free)]
-    to_come = _missing_ranks(ranks, min(group.missing, len(free) - len(left)))
-    given = assign(fabric, sorted(Counter(free).items()), sorted([*left, *to_come]), fixed)
+    left = sorted(ranks[m.uid] for m in group.members if m.uid not in seats)[: free.total()]
+    to_come = _missing_ranks(ranks, min(group.missing, free.total() - len(left)))
+    given = assign(fabric, sorted((+free).items()), sorted([*left, *to_come]), fixed)
     seats.update({m.uid: given[ranks[m.uid]] for m in group.members if m.uid not in seats and ranks[m.uid] in given})
     return seats, [Seat(given[rank], group.shape, rank) for rank in to_come if rank in given]
 
@@ -255,8 +270,8 @@ def _seat(
 def ranks_of(members: Sequence[Member]) -> tuple[dict[str, int], dict[str, int]]:
     """Return uid -> rank in the whole gang, and role -> the rank of its index 0.
 
-    A member's rank is its own index behind those of the roles before its own. Where an index is unknown or given
-    twice it is the place in rank order, and no role has a base.
+    A member's rank is its own index after all indexes of the roles before its own. Where an index is unknown or given
+    twice, the rank is the place in rank order, and no role has a base.
     """
     top = Counter[str]()
     for member in members:
@@ -272,7 +287,7 @@ def ranks_of(members: Sequence[Member]) -> tuple[dict[str, int], dict[str, int]]
 
 
 def _missing_ranks(ranks: Mapping[str, int], missing: int) -> list[int]:
-    """The lowest numbers that nobody has: what the members still to come will be called."""
+    """Return the lowest ranks that no member has: those of the members still to be created."""
     had = set(ranks.values())
     found: list[int] = []
     at = 0

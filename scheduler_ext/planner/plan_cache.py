@@ -1,17 +1,22 @@
-"""The plans of all waiting gangs: kept between requests, redone for what changed.
+"""Cache the plans of all waiting gangs between requests, and renew those that changes affect.
 
-Gangs are planned in one order: those that have started and lack members of their min, then by priority, those that we
-nominated, creation (within a second, by resourceVersion), UID; what a gang has above its min comes after the others'
-(claims.py). Each is planned as if only those ahead of it had plans, and takes what it needs from those behind; so what
-a gang gets does not depend on who was asked about first. Started gangs come first, since a gang half placed helps
-nobody; nominated ones, since a newcomer of the same second must not move what is written already. One that does not
-fit whole takes no room. A plan, once made, stands until a fact breaks it: a member went elsewhere, its room is gone,
-the gang changed. Members that come take the seats kept for them (arrivals.py).
+Gangs are planned in one order. Started gangs that lack members of their min come first. Priority counts next, then
+being nominated, then creation, resourceVersion and UID. Seats above the min come after the min of all others
+(claims.py). Each gang is planned as if only those ahead of it had plans, and takes what it needs from those behind. So
+a gang's plan does not depend on the order of questions. A gang that does not fit whole takes no room.
+
+Started gangs come first, since a gang half placed helps nobody. Nominated ones come before newcomers of the same
+second, whose arrival must not move a nomination. A plan stands until a fact breaks it: a member went elsewhere, its
+room is gone, or the gang changed. Members that come take the seats kept for them (arrivals.py).
+
+One question plans a limited amount (work.py). Where the gangs ahead take more, each of their namespaces gets an equal
+share, and the gang in question is planned beside the standing plans. `plan_some` continues between questions.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -24,14 +29,17 @@ from turnout.scheduler_ext.planner.arrivals import carried_on
 from turnout.scheduler_ext.planner.claims import Level, Order, Standing, claims_of, standing_of
 from turnout.scheduler_ext.planner.place_gang import GangPlan, Request, judged_members, place, whole_ask, without_seats
 from turnout.scheduler_ext.planner.reservations import Kept, Reservations
+from turnout.scheduler_ext.planner.work import ALL_STEPS, HOST_STEPS, QUESTION_STEPS, Work
 from turnout.topology.cost import cost
 from turnout.topology.model import Refusal, Rule
 
-MOST_HOPED = 1_024  # seats above the min, for members that nobody has created: more are not looked for
+MOST_HOPED = 1_024  # seats above the min of one namespace, for members that nobody has created
+_TURN_STEPS = 30  # of a gang's turn, beside what placing it takes
+_SEAT_STEPS = 4  # to keep one seat
 
 
 class PlanCache:
-    """Plans by gang. Give it the view's changes with `sync`, then ask. Lone pods are not in it."""
+    """Plans by gang. Call `sync` to take in changes of the view, then ask. Pods without a gang have no plan in it."""
 
     def __init__(self, view: GangView, rule: Rule = Rule.ALL_TIERS, hold_incomplete: bool = False) -> None:
         self.view = view
@@ -39,6 +47,7 @@ class PlanCache:
         self.hold_incomplete = hold_incomplete
         self.replanned = 0  # how many plans were made
         self.displaced = 0  # how many were withdrawn for a gang ahead, or for a fact
+        self.steps = 0  # of planning, in all
         self._kept = Reservations(view.snapshot)
         self._unplanned: dict[GangKey, Order] = {}
         self._refused: set[GangKey] = set()  # of those kept: to be looked at again once room was given back
@@ -49,41 +58,59 @@ class PlanCache:
     # What is asked.
 
     def plan_of(self, key: GangKey, now_s: float) -> GangPlan | None:
-        """The plan of one gang, after those of all gangs ahead of it. None when nobody of it waits for one."""
+        """Return the plan of one gang, planned after all gangs ahead of it; None when no member waits for a plan."""
         self.sync(now_s)
         gang = self.view.gangs.get(key)
         if gang is None:
             return None
-        self._plan_until(standing_of(self.view, gang).last)
+        self._plan_until(standing_of(self.view, gang).last, self._work())
+        if key in self._unplanned:  # many are ahead of it: their turn comes, but nobody waits for all of them
+            self._plan(key)
         return self.standing(key)
 
     def standing(self, key: GangKey) -> GangPlan | None:
-        """The plan as it stands, without looking whether anything changed."""
+        """Return the plan as it stands, without looking for changes."""
         kept = self._kept.get(key)
         return kept.plan if kept is not None else None
 
     def plan_all(self, now_s: float) -> list[GangPlan]:
-        """Every plan, made where it was missing, in order."""
+        """Make every missing plan and return all plans in order. The work is not limited."""
         self.sync(now_s)
-        self._plan_until(None)
+        self._plan_until(None, Work(ALL_STEPS))
+        return self.standing_plans()
+
+    def plan_some(self, now_s: float) -> bool:
+        """Plan for as long as one question may take. True while gangs are left that have no plan."""
+        self.sync(now_s)
+        self._plan_until(None, self._work())
+        return bool(self._unplanned)
+
+    def standing_plans(self) -> list[GangPlan]:
+        """Return every plan as it stands, in order."""
         return [kept.plan for kept in sorted(self._kept, key=lambda kept: kept.at.order)]
 
     def try_place(self, request: Request, among: Iterable[int] | None = None) -> GangPlan:
-        """Place a gang beside all other plans without keeping the answer. among: the only rows that may be used.
+        """Place a gang beside all other plans without keeping the result.
 
-        Seats that others only hope for are used where nothing else is left.
+        among: the only rows that may be used. Seats above the min for members to come are used where nothing else is
+        left.
         """
         kept = self._kept.get(request.gang.key)
         own = kept.plan.takes() if kept else []
-        hoped = [take for other in self._kept if other is not kept for take in other.hoped()]
+        hoped = [take for other in self._kept.hoping() if other is not kept for take in other.hoped()]
         rows = None if among is None else list(among)
-        plan = place(self.view.fabric, request, self._kept.room(own, rows))
-        if plan.refusal is None or not hoped:
-            return plan
-        return place(self.view.fabric, request, self._kept.room(own + hoped, rows))
+        work = Work()
+        plan = place(self.view.fabric, request, self._kept.room(own, rows), work)
+        if plan.refusal is not None and hoped:
+            plan = place(self.view.fabric, request, self._kept.room(own + hoped, rows), work)
+        self.steps += work.spent
+        return plan
 
     def request_of(self, gang: Gang, without: Iterable[str] = ()) -> Request:
-        """What the planner needs of a gang. without: uids whose assumed or wished place is not believed any more."""
+        """Build the planner's request for a gang.
+
+        without: uids of members whose assumed or nominated place is ignored.
+        """
         dropped = set(without)
         waiting: list[Member] = []
         held: list[tuple[Member, int]] = []
@@ -106,22 +133,25 @@ class PlanCache:
         held.sort(key=lambda each: rank_order(each[0]))
         missing = self.view.missing(gang)
         needed = min(missing, max(0, gang.least - len(gang.living())))
-        hoped = missing - needed if missing - needed <= MOST_HOPED else 0
+        hoped = missing - needed if missing - needed <= MOST_HOPED - self._kept.hoped_in(gang.key) else 0
         return Request(gang, tuple(waiting), tuple(held), wished, needed, hoped, self.rule)
 
     def started(self, gang: Gang) -> bool:
-        """Does any member that is judged hold a host?"""
+        """True if any judged member holds a host."""
         return any(self.view.host_of(m) is not None for m in judged_members(gang))
+
+    def _work(self) -> Work:
+        return Work(QUESTION_STEPS + HOST_STEPS * len(self.view.fabric.hosts))
 
     # Keeping up.
 
     def sync(self, now_s: float) -> None:
-        """Take in what changed since last time: gangs, layout, room."""
+        """Take in the changes since the last call: gangs, layout, room."""
         self.view.settle(now_s)
         self.sync_room()
 
     def sync_room(self) -> None:
-        """The same, once the view is settled."""
+        """Take in the changes of gangs, layout and room once the view is settled."""
         view = self.view
         if view.layout != self._layout:
             self._layout = view.layout
@@ -131,8 +161,7 @@ class PlanCache:
         for key in view.touched:
             self._look_again(key)
         view.touched.clear()
-        for row in view.snapshot.changed.intersection(self._kept.rows()):
-            self._relieve(row)
+        self._relieve_all(view.snapshot.changed.intersection(self._kept.rows()))
         view.snapshot.changed.clear()
         if view.snapshot.gains != self._gains:
             self._gains = view.snapshot.gains
@@ -159,9 +188,9 @@ class PlanCache:
         self._unplanned[key] = standing_of(self.view, gang).order
 
     def _wants_plan(self, gang: Gang) -> bool:
-        """Does anybody of it wait for a plan, or is anybody to come whom those that run need?
+        """True if a member waits for a plan, or the running members need one that is still to be created.
 
-        Not of a lone pod, and not of a gang held for members that never come.
+        A pod without a gang gets no plan, nor does a gang that is held for members that never come.
         """
         if gang.key.dialect == Dialect.ALONE.value:
             return False
@@ -172,20 +201,32 @@ class PlanCache:
 
     # Planning.
 
-    def _plan_until(self, last: Order | None) -> None:
-        """Plan whoever has no plan, in order, up to a place in the order; None for everybody."""
+    def _plan_until(self, last: Order | None, work: Work) -> None:
+        """Plan the gangs without a plan, in order, up to a place in the order; None plans all of them.
+
+        Where the work does not suffice, each namespace with such gangs gets an equal share of it.
+        """
         while due := [(order, key) for key, order in self._unplanned.items() if last is None or order <= last]:
             heapq.heapify(due)
-            while due:
+            share = work.left // len({key.namespace for _, key in due})
+            spent = Counter[str]()
+            while due and work.left > 0:
                 _, key = heapq.heappop(due)
-                if key not in self._unplanned:
+                if key not in self._unplanned or spent[key.namespace] > share:
                     continue
-                for moved in self._plan(key):
+                before = work.spent
+                for moved in self._plan(key, work):
                     if last is None or self._unplanned[moved] <= last:
                         heapq.heappush(due, (self._unplanned[moved], moved))
+                spent[key.namespace] += work.spent - before
+            if work.left <= 0:
+                return
 
-    def _plan(self, key: GangKey) -> set[GangKey]:
-        """Plan one gang, and name those that had to make room for it."""
+    def _plan(self, key: GangKey, work: Work | None = None) -> set[GangKey]:
+        """Plan one gang, and return the gangs that had to make room for it.
+
+        work: its steps are counted there, too.
+        """
         gang = self.view.gangs[key]
         self._unplanned.pop(key)
         seated: dict[str, int] = {}
@@ -194,14 +235,21 @@ class PlanCache:
                 seated = dict(kept.plan.hosts)
             self._remove(key)
         at = standing_of(self.view, gang)
-        plan = self._placed(gang, at, seated)
+        own, before = Work(), self.steps
+        plan = self._placed(gang, at, seated, own)
+        self.steps += _TURN_STEPS + own.spent + len(gang.members) * 4 + len(self._kept) // 4
         made = self._put(gang, plan, at)
-        return {moved for row in made.by_row for moved in self._relieve(row)}
+        moved = self._relieve_all(made.by_row)
+        if work is not None:
+            work.spend(self.steps - before)
+        return moved
 
-    def _placed(self, gang: Gang, at: Standing, seated: dict[str, int]) -> GangPlan:
-        """Place a gang in the room that those ahead of it leave; what failed for one ahead fails for it.
+    def _placed(self, gang: Gang, at: Standing, seated: dict[str, int], work: Work) -> GangPlan:
+        """Place a gang in the room that the gangs ahead of it leave.
 
-        seated: uid -> host of members that keep their seats, if they can.
+        An ask that failed for a gang ahead fails for this one, too.
+
+        seated: uid -> host of members that keep their seats if possible.
         """
         request = self.request_of(gang)
         request = replace(request, wished={**seated, **request.wished})
@@ -209,14 +257,14 @@ class PlanCache:
         if ask is not None and (failed := self._hopeless.get(ask)) is not None and failed[0] <= at.order:
             return GangPlan(gang.key, refusal=failed[1])
         self.replanned += 1
-        plan = place(self.view.fabric, request, self._kept.room(self._kept.open_to(at.order, hoped=False)))
-        if any(kept.at.order < at.order and kept.hoped() for kept in self._kept):
+        plan = place(self.view.fabric, request, self._kept.room(self._kept.open_to(at.order, hoped=False)), work)
+        if any(kept.at.order < at.order for kept in self._kept.hoping()):
             # Seats for members that may never come are kept where that costs this gang nothing.
-            alone = place(self.view.fabric, request, self._kept.room(self._kept.open_to(at.order)))
+            alone = place(self.view.fabric, request, self._kept.room(self._kept.open_to(at.order)), work)
             plan = min(plan, alone, key=self._price)
         if ask is not None and plan.refusal is not None and not plan.hosts:
             self._hopeless[ask] = (at.order, plan.refusal)
-        return beside_others(self.view.fabric, self._kept, request, plan, at)
+        return beside_others(self.view.fabric, self._kept, request, plan, at, work)
 
     def _price(self, plan: GangPlan) -> tuple[bool, int, int]:
         hosts = list(plan.hosts.values())
@@ -225,23 +273,24 @@ class PlanCache:
     # What is kept.
 
     def _put(self, gang: Gang, plan: GangPlan, at: Standing, signature: object = None) -> Kept:
-        """Keep a plan, and room for it."""
+        """Keep a plan and reserve room for it."""
         known = frozenset(member.uid for member in judged_members(gang) if not member.leaving)
         kept = Kept(plan, at, signature or _signature(gang), known, claims_of(gang, plan, at))
+        self.steps += _SEAT_STEPS * len(kept.claims)
         if plan.refusal is not None:
             self._refused.add(gang.key)
         self._kept.put(gang.key, kept)
         return kept
 
     def _replace(self, gang: Gang, kept: Kept, plan: GangPlan) -> Kept:
-        """Keep what is left of a plan, and no more room than it takes."""
+        """Keep what is left of a plan, and reserve no more room than it takes."""
         at = standing_of(self.view, gang)
         if plan is kept.plan and at == kept.at:
             return kept
         return self._put(gang, plan, at, kept.signature)
 
     def _remove(self, key: GangKey) -> bool:
-        """Strike a plan. True if it kept any room."""
+        """Remove a plan. True if it kept any room."""
         self._refused.discard(key)
         kept_room = bool(self._kept.remove(key))
         if kept_room:
@@ -249,21 +298,36 @@ class PlanCache:
         return kept_room
 
     def _withdraw(self, key: GangKey) -> None:
-        """Give a plan up; whoever was refused may hope for its room."""
+        """Withdraw a plan, and mark refused gangs to be planned again, since its room is free."""
         if self._remove(key):
             self._hope()
 
     def _hope(self) -> None:
-        """Room was given back: whoever was refused is to be planned again."""
+        """Mark the refused gangs to be planned again, since room was given back."""
         self._hopeless.clear()
         for key in self._refused:
             if (kept := self._kept.get(key)) is not None:
                 self._unplanned[key] = kept.at.order
 
-    def _relieve(self, row: int) -> list[GangKey]:
-        """Take seats back from a row that cannot hold them all, the last in order first. Returns who needs a plan.
+    def _relieve_all(self, rows: Iterable[int]) -> set[GangKey]:
+        """Take seats back from rows that cannot hold them all. Returns the gangs that need a plan."""
+        rows = list(rows)
+        surplus: dict[GangKey, set[str | int]] = {}
+        for row in rows:
+            for claim, key in self._kept.surplus_on(row):
+                surplus.setdefault(key, set()).add(claim.uid or claim.rank)
+        for key, seats in surplus.items():  # at once, since a gang may hope for a thousand of them
+            kept = self._kept.of(key)
+            self._replace(self.view.gangs[key], kept, without_seats(kept.plan, seats))
+        return {moved for row in rows for moved in self._relieve(row)}
 
-        A gang that loses a seat of its min loses its plan; one that loses a seat above it keeps the others.
+    def _relieve(self, row: int) -> list[GangKey]:
+        """Take seats back from a row that cannot hold them all, the last in order first.
+
+        Returns the gangs that need a plan.
+
+        A gang that loses a seat of its min loses its plan. A gang that loses a seat above its min keeps the other
+        seats.
         """
         moved = []
         here = self._kept.on(row)

@@ -1,7 +1,7 @@
-"""Which bound pod of a gang should carry which switch path, so that its launcher can number ranks by the fabric.
+"""Decide which bound pod of a gang is to carry which switch path, so that its launcher can order ranks by the fabric.
 
-Only what is to be written is decided here; server/switch_path_writer.py writes it. A host that the map does not know
-says nothing: what stands on its pods is left alone.
+Only the decision is made here; server/switch_path_writer.py writes it. Pods on a host that the map does not know keep
+what they carry.
 """
 
 from __future__ import annotations
@@ -19,16 +19,19 @@ from turnout.topology.switch_paths import Path, written
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One annotation. path: root/.../leaf."""
+    """One annotation to write on a pod."""
 
     uid: str
     namespace: str
     name: str
-    path: str
+    path: str  # root/.../leaf
 
 
 def marks(view: GangView, noted: Mapping[str, str], uids: Iterable[str], now_s: float) -> list[Mark]:
-    """Say what to write on some pods, in their order. noted: uid -> the path that the pod carries, "" for none."""
+    """Decide what to write on some pods, in their order.
+
+    noted: uid -> the path that the pod carries now, "" for none.
+    """
     view.settle(now_s)
     found = []
     for uid in uids:
@@ -42,7 +45,7 @@ def marks(view: GangView, noted: Mapping[str, str], uids: Iterable[str], now_s: 
 
 
 def path_above(fabric: Fabric, node: str) -> str:
-    """Return the switches above a node, root/.../leaf; "" when the map does not know it."""
+    """Return the switches above a node as root/.../leaf; "" when the map does not know the node."""
     host = fabric.index.get(node)
     if host is None or not fabric.mapped[host]:
         return ""
@@ -50,12 +53,12 @@ def path_above(fabric: Fabric, node: str) -> str:
 
 
 def _counts(member: Member) -> bool:
-    """Bound, of a gang, and not the pod of a database."""
+    """True if the pod is bound, belongs to a gang and may ask for GPUs; a database's pods do not count."""
     alone = member.belongs.key.dialect == Dialect.ALONE.value
     return bool(member.node) and not (member.leaving or alone or member.silence == "NoGpu")
 
 
 @lru_cache(maxsize=4_096)
 def _written(leaf: Path) -> str:
-    """Hosts beside switches have a nameless leaf of their own."""
+    """Write the path of a leaf. Hosts beside switches have a nameless leaf of their own, which is left out."""
     return written(leaf if leaf[-1] else leaf[:-1])

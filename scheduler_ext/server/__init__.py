@@ -1,1 +1,1 @@
-"""The only room of `scheduler_ext` that touches network, clock and logs."""
+"""The I/O of the extender: network, clock and logs. No other room of `scheduler_ext` touches them."""

@@ -1,7 +1,7 @@
-"""One question, one answer: decode, ask the extender, encode, count.
+"""Answer one request: decode its body, ask the extender, encode the answer, count it.
 
-What comes in and goes out are bytes; the sockets are in http_handlers.py. No log and no caller is told of a body.
-An extender that fails blocks nobody: the answer is then neutral, and counted.
+Bytes come in and go out; http_handlers.py has the sockets. Neither a log nor a caller is shown any part of a body. When
+the extender fails, the answer is neutral and counted, so that a fault blocks no pod.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TELL_AGAIN_S = 10.0  # a fault shows in every request: its place is logged no mo
 
 
 class Verb(Enum):
-    """What may be asked; the path is the word."""
+    """A verb of the extender; its value is the path."""
 
     FILTER = "filter"
     PRIORITIZE = "prioritize"
@@ -32,7 +32,7 @@ class Verb(Enum):
 
 
 class Outcome(Enum):
-    """What became of a request. The same word stands in metric, log and test."""
+    """The result of a request. Metric, log and test use the same word."""
 
     ANSWERED = "answered"
     NEUTRAL = "neutral"  # 200, without the extender's opinion
@@ -49,7 +49,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Status and JSON, and what to count it as."""
+    """A status, a JSON body, and the outcome to count."""
 
     status: int
     body: bytes
@@ -58,14 +58,14 @@ class Reply:
 
 
 class _Filter:
-    """A question that filter asked, then its answer."""
+    """One filter request and its answer, which is neutral until `plan` is called."""
 
     def __init__(self, body: bytes) -> None:
         self._args = args = extender_v1.decode_args(body)
         self._answer = Answer(args.names, all_kept=True)
 
-    def plan(self, adviser: ExtenderVerbs) -> None:
-        self._answer = adviser.filter(self._args.pod, self._args.names)
+    def plan(self, extender: ExtenderVerbs) -> None:
+        self._answer = extender.filter(self._args.pod, self._args.names)
 
     @property
     def pause_s(self) -> float:
@@ -77,7 +77,7 @@ class _Filter:
 
 
 class _Prioritize:
-    """A question that prioritize asked, then its answer."""
+    """One prioritize request and its answer, which is neutral until `plan` is called."""
 
     pause_s = 0.0
 
@@ -85,15 +85,15 @@ class _Prioritize:
         self._args = extender_v1.decode_args(body)
         self._scores: Sequence[tuple[str, int]] = ()
 
-    def plan(self, adviser: ExtenderVerbs) -> None:
-        self._scores = adviser.prioritize(self._args.pod, self._args.names)
+    def plan(self, extender: ExtenderVerbs) -> None:
+        self._scores = extender.prioritize(self._args.pod, self._args.names)
 
     def encode(self) -> tuple[bytes, int]:
         return extender_v1.encode_prioritize(self._args, self._scores), len(self._scores)
 
 
 class _Preempt:
-    """A question that preempt asked, then its answer."""
+    """One preempt request and its answer, which is neutral until `plan` is called."""
 
     pause_s = 0.0
 
@@ -101,8 +101,8 @@ class _Preempt:
         self._args = args = extender_v1.decode_preempt(body)
         self._chosen = args.victims
 
-    def plan(self, adviser: ExtenderVerbs) -> None:
-        self._chosen = adviser.preempt(self._args.pod, self._args.victims)
+    def plan(self, extender: ExtenderVerbs) -> None:
+        self._chosen = extender.preempt(self._args.pod, self._args.victims)
 
     def encode(self) -> tuple[bytes, int]:
         return extender_v1.encode_preempt(self._args, self._chosen), len(self._chosen)
@@ -117,12 +117,12 @@ _QUESTIONS: dict[Verb, type[_Filter | _Prioritize | _Preempt]] = {
 
 
 class Dispatcher:
-    """Answers whole bodies, one at a time, without ever waiting."""
+    """Answers whole bodies, one at a time, and never waits."""
 
     def __init__(
-        self, adviser: ExtenderVerbs, metrics: Metrics, clock: Callable[[], float] = time.perf_counter
+        self, extender: ExtenderVerbs, metrics: Metrics, clock: Callable[[], float] = time.perf_counter
     ) -> None:
-        self._adviser, self._metrics, self._clock = adviser, metrics, clock
+        self._extender, self._metrics, self._clock = extender, metrics, clock
         self._phases = {
             verb: tuple(metrics.phase.labels(verb.value, phase) for phase in ("decode", "plan", "encode"))
             for verb in Verb
@@ -131,7 +131,10 @@ class Dispatcher:
         self._names = {verb: metrics.names.labels(verb.value) for verb in Verb}
 
     def answer(self, verb: Verb, body: bytes, late: bool = False) -> Reply:
-        """Answer one body. late: the caller has waited so long that only a quick neutral answer is still of use."""
+        """Answer one body.
+
+        late: True when the caller has waited so long that only a quick neutral answer is still useful.
+        """
         start_s = self._clock()
         try:
             question = _QUESTIONS[verb](body)
@@ -141,7 +144,7 @@ class Dispatcher:
         try:
             if late:
                 raise TimeoutError
-            question.plan(self._adviser)
+            question.plan(self._extender)
             planned_s = self._clock()
             encoded, names = question.encode()
             outcome, pause_s = Outcome.ANSWERED, question.pause_s
@@ -158,7 +161,7 @@ class Dispatcher:
         return Reply(200, encoded, outcome, pause_s)
 
     def _tell(self, verb: Verb, error: Exception) -> None:
-        """Count and log a failure by its kind and place alone: an error's text may hold what a pod says."""
+        """Count and log a failure by its kind and place only: an error's text may quote a pod."""
         late = isinstance(error, TimeoutError)
         reason = "late" if late else "failed"
         self._metrics.errors.labels(verb.value, reason).inc()
@@ -175,5 +178,5 @@ class Dispatcher:
 
 
 def refuse(status: int, why: str, outcome: Outcome) -> Reply:
-    """An answer that is an error, in a few words of ours."""
+    """Build an error reply with a short text of our own."""
     return Reply(status, extender_v1.encode_error(why), outcome)

@@ -1,11 +1,14 @@
-"""Notices become Events and log lines, with the same word in both."""
+"""Turn notices into Events and log lines with the same word. Every namespace gets an equal share of the rate."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections import OrderedDict
 
 from turnout.kube.client.clock import Clock
 from turnout.kube.client.events import EventRecorder, ObjectRef
+from turnout.kube.client.rate_limiter import Pace
 from turnout.scheduler_ext.model import Notice, Word
 
 log = logging.getLogger("turnout.extender")
@@ -13,20 +16,62 @@ log = logging.getLogger("turnout.extender")
 _GOOD_NEWS = {Word.MAP_APPLIED}
 
 
+PER_S, BURST = 5.0, 25.0  # as fast as the recorder writes, so that what waits does so here
+MOST_OF_ONE = 50  # notices of one namespace that wait; further ones are dropped and counted
+MOST_NAMESPACES = 500
+
+
 class DecisionEvents:
-    """Tells pods' owners and the admin. configmap: namespace/name, what notices without a pod are about."""
+    """Tells the owners of pods and the admin what the extender decided, while `run` runs.
+
+    dropped: how many notices were never told. configmap: namespace/name, the object of notices without a pod.
+    """
 
     def __init__(self, events: EventRecorder, configmap: str, clock: Clock) -> None:
         namespace, _, name = configmap.partition("/")
         self._map = ObjectRef("ConfigMap", "v1", namespace, name, "")
         self._events, self._clock = events, clock
+        self._pace = Pace(clock, PER_S, BURST)
+        self._waiting: OrderedDict[str, OrderedDict[Notice, int]] = OrderedDict()  # namespace -> notice -> times
+        self._something = asyncio.Event()
+        self.dropped = 0
 
     def tell(self, notice: Notice) -> None:
-        """Write it down; never waits."""
-        about = self._map
-        if notice.uid:
-            about = ObjectRef("Pod", "v1", notice.namespace, notice.name, notice.uid)
-        kind = "Normal" if notice.word in _GOOD_NEWS else "Warning"
-        self._events.emit(about, kind, notice.word.value, f"{notice.word.value}: {notice.detail}", self._clock.wall())
+        """Queue a notice, which is told when it is its namespace's turn. Never waits."""
+        about = self._about(notice)
         where = f"{about.namespace}/{about.name}"
         log.debug("told", extra={"reason": notice.word.value, "about": where, "detail": notice.detail})
+        waiting = self._waiting.get(about.namespace)
+        if waiting is None:
+            if len(self._waiting) >= MOST_NAMESPACES:
+                self.dropped += 1
+                return
+            waiting = self._waiting[about.namespace] = OrderedDict()
+        if notice not in waiting and len(waiting) >= MOST_OF_ONE:
+            self.dropped += 1
+            return
+        waiting[notice] = waiting.get(notice, 0) + 1
+        self._something.set()
+
+    async def run(self) -> None:
+        """Tell what is queued, one notice of each namespace in turn, until cancelled."""
+        while True:
+            await self._something.wait()
+            while self._waiting:
+                await self._pace.turn()
+                namespace, waiting = self._waiting.popitem(last=False)
+                notice, times = waiting.popitem(last=False)
+                if waiting:
+                    self._waiting[namespace] = waiting  # behind the others
+                self._emit(notice, times)
+            self._something.clear()
+
+    def _emit(self, notice: Notice, times: int) -> None:
+        about = self._about(notice)
+        kind = "Normal" if notice.word in _GOOD_NEWS else "Warning"
+        text = f"{notice.word.value}: {notice.detail}"
+        for _ in range(min(times, MOST_OF_ONE)):
+            self._events.emit(about, kind, notice.word.value, text, self._clock.wall())
+
+    def _about(self, notice: Notice) -> ObjectRef:
+        return ObjectRef("Pod", "v1", notice.namespace, notice.name, notice.uid) if notice.uid else self._map

@@ -1,6 +1,6 @@
-"""The extender that the HTTP rim asks: decisions of verbs.py on what the watches show, with a clock.
+"""The extender that the HTTP handlers call: the decisions of verbs.py on the watched state, with a clock.
 
-Fed by informers.py between requests; nothing here waits, so that one request sees one world.
+informers.py updates the state between requests. Nothing here waits, so one request sees one state of the cluster.
 """
 
 from __future__ import annotations
@@ -29,22 +29,27 @@ COUNTED_SILENCE = ("ResourceClaims", "PodLevelGpus")  # pods with GPUs of which 
 
 
 class Extender:
-    """Implements Extender. tell: where notices go; it must not wait."""
+    """Implements ExtenderVerbs.
+
+    tell: receives the notices; it must not wait.
+    """
 
     def __init__(self, rules: Rules, clock: Clock, metrics: Metrics, tell: Callable[[Notice], None]) -> None:
         self.rules, self.clock, self.metrics, self.tell = rules, clock, metrics, tell
         self.gangs = GangView(rules.gpu_resources)
-        self.book = PlanCache(self.gangs, Rule.LEAF_ONLY if rules.leaf_only else Rule.ALL_TIERS, rules.hold_incomplete)
+        self.plan_cache = PlanCache(
+            self.gangs, Rule.LEAF_ONLY if rules.leaf_only else Rule.ALL_TIERS, rules.hold_incomplete
+        )
         self.waiting_for: Callable[[], str | None] = lambda: "no watch is running"
         self.may_be_old: Callable[[], bool] = lambda: False
         self.on_pod: list[Callable[[Pod], None]] = []  # the nominator looks over our shoulder
         self._unconfirmed: dict[str, float] = {}
         self._put_off_s: dict[str, float] = {}  # uid -> when it was last refused from an old view
 
-    # What the rim asks.
+    # What the handlers ask.
 
     def filter(self, pod: Pod, names: Sequence[str]) -> Answer:
-        """Narrow the nodes to the planned one; believe in it for a while."""
+        """Narrow the nodes to the planned one, and assume for a while that the pod goes there."""
         member = self._member(pod)
         if member is None:
             self.metrics.no_opinion.labels("Unreadable").inc()
@@ -52,7 +57,7 @@ class Extender:
         if member.silence in COUNTED_SILENCE:
             self.metrics.no_opinion.labels(member.silence).inc()
         now_s = self.clock.monotonic()
-        advice = verbs.fit(self.book, member, names, self.rules, now_s)
+        advice = verbs.fit(self.plan_cache, member, names, self.rules, now_s)
         if advice.node:
             self.gangs.assume(member, advice.node, now_s)
         if advice.notice is not None and self.may_be_old():
@@ -66,12 +71,12 @@ class Extender:
         return advice.answer
 
     def prioritize(self, pod: Pod, names: Sequence[str]) -> Sequence[tuple[str, int]]:
-        """Score the nodes; believe in the best for a while, since filter may not have been asked."""
+        """Score the nodes, and assume for a while that the pod goes to the best: filter may not have been called."""
         member = self._member(pod)
         if member is None:
             return []
         now_s = self.clock.monotonic()
-        scored = verbs.rank(self.book, member, names, self.rules, now_s)
+        scored = verbs.rank(self.plan_cache, member, names, self.rules, now_s)
         if scored and scored[0][1] == 10:
             self.gangs.assume(member, scored[0][0], now_s)
         return scored
@@ -79,16 +84,16 @@ class Extender:
     def preempt(self, pod: Pod, victims: Mapping[str, Victims]) -> Mapping[str, Victims]:
         """Keep the nodes on which a preemption lets the whole gang start."""
         member = self._member(pod)
-        return victims if member is None else verbs.yield_to(self.book, member, victims, self.clock.monotonic())
+        return victims if member is None else verbs.yield_to(self.plan_cache, member, victims, self.clock.monotonic())
 
     def unready(self) -> str | None:
-        """Not ready until every watch has shown a whole list and the map was looked at."""
+        """Say what is missing until every watch has shown a whole list and the map was looked at; None after that."""
         return self.waiting_for()
 
     def describe(self) -> dict[str, Any]:
-        """The world for a person: sizes, and the gangs that wait with their plans."""
-        now_s = self.clock.monotonic()
-        plans = self.book.plan_all(now_s)
+        """Describe the state for a person: sizes, and the waiting gangs with their plans."""
+        self.plan_some()
+        plans = self.plan_cache.standing_plans()
         hosts = self.gangs.fabric.hosts
         gangs = [
             {
@@ -115,14 +120,14 @@ class Extender:
     # What the watches tell.
 
     def put_pod(self, pod: Pod) -> None:
-        """A pod as the API server has it."""
+        """Add or update a pod as the API server shows it."""
         self._unconfirmed.pop(pod.metadata.uid, None)
         self.gangs.put_pod(pod)
         for told in self.on_pod:
             told(pod)
 
     def drop_pod(self, uid: str) -> None:
-        """A pod is gone."""
+        """Remove a pod that is gone."""
         self._unconfirmed.pop(uid, None)
         self._put_off_s.pop(uid, None)
         self.gangs.drop_pod(uid)
@@ -133,19 +138,26 @@ class Extender:
         self.metrics.hosts.set(fabric.mapped_count)
         self.metrics.last_reload.set(self.clock.wall())
 
+    def plan_some(self) -> bool:
+        """Plan for as long as one question may take. True while gangs are left that have no plan.
+
+        Replicas so hold the same plans, whichever of them is asked.
+        """
+        return self.plan_cache.plan_some(self.clock.monotonic())
+
     def tidy(self) -> None:
-        """Once a few seconds: forget pods that nobody confirmed, and count the gangs in trouble."""
+        """Forget pods that no watch confirmed, and count the gangs in trouble. Called every few seconds."""
         now_s = self.clock.monotonic()
         for uid in [uid for uid, until_s in self._unconfirmed.items() if until_s <= now_s]:
             self.drop_pod(uid)
-        self.book.plan_all(now_s)  # so that replicas hold the same plans, whoever is asked
-        self.metrics.gangs_partial.set(len(verbs.partial_gangs(self.book)))
-        self.metrics.unenforced_pods.set(verbs.unenforced_pods(self.book, self.rules))
+        self.plan_some()
+        self.metrics.gangs_partial.set(len(verbs.partial_gangs(self.plan_cache)))
+        self.metrics.unenforced_pods.set(verbs.unenforced_pods(self.plan_cache, self.rules))
 
     # Inside.
 
     def _put_off(self, member: Member, why: Notice, names: Sequence[str]) -> Answer:
-        """Refuse so that the scheduler asks again. The owner is not told: it may be wrong."""
+        """Refuse so that the scheduler asks again. The owner is not told, since the refusal may be wrong."""
         now_s = self.clock.monotonic()
         due_s = self._put_off_s.get(member.uid, now_s - AGAIN_S) + AGAIN_S
         pause_s = min(max(0.0, due_s - now_s), AGAIN_S)  # far below the scheduler's patience
@@ -154,7 +166,7 @@ class Extender:
         return verbs.not_yet(why, names, self.clock.wall(), pause_s)
 
     def _member(self, pod: Pod) -> Member | None:
-        """The pod as we know it; one that our watch has not shown yet is taken from the request."""
+        """Return the pod as the cache has it. A pod that the watch does not show yet is taken from the request."""
         uid = pod.metadata.uid
         if uid not in self.gangs.pods:
             self.gangs.put_pod(pod)

@@ -1,7 +1,7 @@
-"""Probes, metrics and the window for a person on this machine, on a plain port beside the verbs.
+"""Serve probes, metrics and a view for a person, on a plain port beside the verbs.
 
-/debug/view tells names of the cluster, so only a caller on loopback that asks for loopback by name sees it.
-Source: CS-21; docs/facts/reliability.md 2
+/debug/view shows names of the cluster. So it answers only callers on loopback that ask for loopback by name. Source:
+CS-21; docs/facts/reliability.md 2
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ _LOCAL_NAMES = {"localhost", "127.0.0.1", "[::1]"}
 class Health:
     """Handles every request of the plain port."""
 
-    def __init__(self, adviser: ExtenderVerbs, metrics: Metrics, limits: Limits = LIMITS) -> None:
-        self._adviser, self._limits = adviser, limits
+    def __init__(self, extender: ExtenderVerbs, metrics: Metrics, limits: Limits = LIMITS) -> None:
+        self._extender, self._limits = extender, limits
         self._leaving = False
         self._pages = {**probe_pages(self._unready, metrics.page), "/debug/view": self._view}
 
     def server(self) -> Server:
-        """A server of these pages, not yet listening."""
+        """Return a server of these pages that does not listen yet."""
         return Server(self.handle, self._limits)
 
     def leave(self) -> None:
-        """Be not ready from now on, so that no new caller is sent here; those who come are still answered."""
+        """Report "not ready" from now on, so that new callers go elsewhere. Requests that come are still answered."""
         self._leaving = True
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer one request; no body is ever read."""
+        """Answer one request without reading its body."""
         connection = request.protocol
         if isinstance(connection, Connection):
             connection.head_came()
@@ -50,19 +50,20 @@ class Health:
         return page(request)
 
     def _unready(self) -> str | None:
-        return "leaving" if self._leaving else self._adviser.unready()
+        return "leaving" if self._leaving else self._extender.unready()
 
     def _view(self, request: web.BaseRequest) -> web.Response:
         peer = request.transport.get_extra_info("peername") if request.transport else None
         if not is_local(peer[0] if peer else "", request.headers.get(hdrs.HOST, "")):
             return refusal(404, "no such page")
-        return web.Response(body=msgspec.json.encode(self._adviser.describe()), content_type="application/json")
+        return web.Response(body=msgspec.json.encode(self._extender.describe()), content_type="application/json")
 
 
 def is_local(peer: str, host: str) -> bool:
-    """From loopback, and by a local name: a page in a browser reaches loopback too, but under its own name.
+    """True if the caller is on loopback and asks by a local name.
 
-    peer: the caller's address, empty if it has none. host: the Host header.
+    peer: the caller's address, "" if it has none. host: the Host header. A page in a browser reaches loopback, too, but
+    under its own name.
     """
     name = host[: host.rindex("]") + 1] if "]" in host else host.partition(":")[0]
     return bool(peer) and _is_loopback(peer) and name.lower() in _LOCAL_NAMES

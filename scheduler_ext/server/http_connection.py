@@ -1,14 +1,16 @@
-"""One connection to a server of ours, with the limits that aiohttp leaves out.
+"""Handle one connection to our servers, with the limits that aiohttp lacks.
 
-A head must come in time, an answer must be taken in time, there are only so many connections; and a line that could
-not be parsed is never repeated, to nobody. What is asked and answered is settled in http_handlers.py and health.py.
+A head must come in time, an answer must be taken in time, and the number of connections is limited. A line that could
+not be parsed is repeated to no caller and in no log. http_handlers.py and health.py decide what is answered.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import ssl
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,7 +29,7 @@ Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one server of ours bears. Times in seconds."""
+    """The limits of one server. Times are in seconds."""
 
     body_bytes: int = 32 << 20
     held_bytes: int = 128 << 20  # bodies being read, of all requests together
@@ -40,22 +42,30 @@ class Limits:
     in_flight: int = 64
     waiting: int = 256  # for one of the in-flight places
     wait_s: float = 1.0
-    connections: int = 1024
+    connections: int = 1024  # beyond which the one that is idle for the longest ends, of whom has the most
 
 
 class Connection(RequestHandler):
-    """aiohttp's protocol with a clock on the caller."""
+    """One connection of aiohttp's protocol, with time limits for the caller."""
 
     def __init__(self, server: Server, limits: Limits, **options: Any) -> None:
         super().__init__(server, **options)
         self._server, self._limits = server, limits
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._answering = False
+        self.peer = ""
+        self.idle_since = server.tick()
+
+    @property
+    def idle(self) -> bool:
+        """True if no answer is owed to this connection."""
+        return not self._answering
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        self.peer = str((transport.get_extra_info("peername") or [""])[0])
         if len(self._server.connections) > self._limits.connections:
-            self.force_close()
+            self._server.make_room()
 
     def data_received(self, data: bytes) -> None:
         if data and not self._answering and "head" not in self._timers:
@@ -76,14 +86,15 @@ class Connection(RequestHandler):
         super().connection_lost(exc)
 
     def head_came(self) -> None:
-        """The request is whole but for its body; other clocks run from here."""
+        """Note that the request is complete except for its body: other time limits count from here."""
         self._answering = True
         self._server.begin()
         self._cancel("head")
 
     def answered(self) -> None:
-        """The answer is ready to be written; the next bytes begin another request."""
+        """Note that the answer is ready to be written: the next bytes begin another request."""
         self._answering = False
+        self.idle_since = self._server.tick()
         if self._server.end():
             self.close()  # once the answer is written
 
@@ -99,13 +110,13 @@ class Connection(RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer what was no HTTP. The parser's text quotes the bytes, which may be the inside of a body: drop it."""
+        """Answer bytes that are not HTTP. The parser's text is dropped: it quotes them, perhaps from inside a body."""
         self._cancel("head")
         log.debug("http_refused", extra={"status": status, "kind": type(exc).__name__})
         return refusal(status, "not HTTP" if status == 400 else "failed")
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
-        """Say that something failed, and of which kind; never the text of it."""
+        """Log that something failed and its kind, never its text."""
         log.warning("http_failed", extra={"kind": type(kw.get("exc_info")).__name__})
 
     def _after(self, name: str, seconds: float) -> None:
@@ -121,13 +132,14 @@ class Connection(RequestHandler):
 
 
 class Server(web.Server):
-    """A factory of such connections, and the sockets that they come in by."""
+    """Makes our connections, and holds the sockets through which they come."""
 
     def __init__(self, handler: Handler, limits: Limits) -> None:
         super().__init__(handler)
         self._limits = limits
         self._listener: asyncio.Server | None = None
         self._owed = 0  # requests whose answer is not ready
+        self._ticks = itertools.count()
         self._leaving = False
         self._all_answered = asyncio.Event()
 
@@ -144,9 +156,10 @@ class Server(web.Server):
         )
 
     async def listen(self, where: socket, context: ssl.SSLContext | None = None) -> None:
-        """Take connections from a bound socket; again with another context for those to come.
+        """Accept connections from a bound socket. Call again with another context for later connections.
 
-        The socket stays the caller's: it is duplicated, so that changing the context loses nobody who is in the queue.
+        The socket stays the caller's. It is duplicated, so that a new context loses no connection that waits in the
+        queue.
         """
         before = self._listener
         self._listener = await asyncio.get_running_loop().create_server(
@@ -159,19 +172,35 @@ class Server(web.Server):
         if before is not None:
             before.close()
 
+    def tick(self) -> int:
+        """Return the number of the next moment at which a connection became idle."""
+        return next(self._ticks)
+
+    def make_room(self) -> None:
+        """End one connection: that of the address with the most connections that has been idle the longest.
+
+        So a caller who opens many connections loses its own, and a rare probe still finds room. Where every connection
+        is owed an answer, the newest one ends.
+        """
+        there = [each for each in self.connections if isinstance(each, Connection)]
+        of_peer = Counter(each.peer for each in there)
+        idle = [each for each in there if each.idle]
+        gone = min(idle, key=lambda each: (-of_peer[each.peer], each.idle_since), default=there[-1])
+        gone.force_close()
+
     def begin(self) -> None:
-        """One more answer is owed."""
+        """Count one more owed answer."""
         self._owed += 1
 
     def end(self) -> bool:
-        """One less answer is owed. True when its connection is to take no further request."""
+        """Count one owed answer less. True when its connection is to take no further request."""
         self._owed -= 1
         if self._leaving and not self._owed:
             self._all_answered.set()
         return self._leaving
 
     async def close(self, grace_s: float = 3.0) -> None:
-        """Take no more connections, let those in hand be answered, then end all."""
+        """Accept no more connections, let open requests be answered for at most `grace_s`, then end all."""
         self._leaving = True
         if self._listener is not None:
             self._listener.close()
@@ -185,7 +214,7 @@ class Server(web.Server):
 
 
 def refusal(status: int, why: str) -> web.Response:
-    """A short JSON error, after which the connection ends: what is left of the request is not read."""
+    """Build a short JSON error that ends the connection: the rest of the request is not read."""
     response = web.Response(body=encode_error(why), status=status, content_type="application/json")
     response.force_close()
     return response

@@ -1,6 +1,7 @@
-"""The extender's verbs over HTTP: what is refused before it is read, and how a body is read.
+"""Serve the extender's verbs over HTTP: what is refused before its body is read, and how a body is read.
 
-Answers are made in dispatcher.py; probes and metrics live on another port, in health.py.
+dispatcher.py makes the answers; health.py serves probes and metrics on another port.
+
 Source: docs/facts/extender.md 1.2 and 0.7; docs/facts/reliability.md 2, faults 10 and 11; CS-01
 """
 
@@ -23,7 +24,7 @@ _CLOSING = {Outcome.COMPRESSED, Outcome.TOO_LARGE, Outcome.TOO_SLOW, Outcome.BUS
 
 
 class _Refused(Exception):
-    """Carries the reply to a request whose body is not to be had."""
+    """Carries the reply to a request whose body cannot be had."""
 
     def __init__(self, reply: Reply) -> None:
         super().__init__(reply.outcome.value)
@@ -32,7 +33,7 @@ class _Refused(Exception):
 
 @dataclass(slots=True)
 class _Load:
-    """What the server carries at this moment."""
+    """The present load of the server."""
 
     waiting: int = 0
     held_bytes: int = 0
@@ -42,22 +43,22 @@ class Verbs:
     """Handles every request of the verbs' port."""
 
     def __init__(
-        self, adviser: ExtenderVerbs, metrics: Metrics, limits: Limits, clock: Callable[[], float] = time.perf_counter
+        self, extender: ExtenderVerbs, metrics: Metrics, limits: Limits, clock: Callable[[], float] = time.perf_counter
     ) -> None:
-        self._adviser, self._metrics, self._limits, self._clock = adviser, metrics, limits, clock
-        self._desk = Dispatcher(adviser, metrics, clock)
+        self._extender, self._metrics, self._limits, self._clock = extender, metrics, limits, clock
+        self._desk = Dispatcher(extender, metrics, clock)
         self._places = asyncio.Semaphore(limits.in_flight)
         self._load = _Load()
         self._durations = {verb: metrics.duration.labels(verb.value) for verb in Verb}
 
     def server(self) -> Server:
-        """A server of these verbs, not yet listening."""
+        """Return a server of these verbs that does not listen yet."""
         server = Server(self.handle, self._limits)
         self._metrics.connections.set_function(lambda: len(server.connections))
         return server
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer one request; every path ends in one JSON body with its length."""
+        """Answer one request. Every path ends in one JSON body with its length."""
         start_s = self._clock()
         connection = request.protocol
         if isinstance(connection, Connection):
@@ -78,7 +79,7 @@ class Verbs:
         return self._response(reply)
 
     def _unread(self, request: web.BaseRequest, verb: Verb | None) -> Reply | None:
-        """Refuse what the head alone condemns."""
+        """Return a refusal for a request whose head is enough to refuse it; None for others."""
         if verb is None:
             return refuse(404, "no such verb", Outcome.NO_SUCH_VERB)
         if request.method != hdrs.METH_POST:
@@ -87,7 +88,7 @@ class Verbs:
             return refuse(415, "a compressed body is not read", Outcome.COMPRESSED)
         if (request.content_length or 0) > self._limits.body_bytes:
             return refuse(413, f"a body holds at most {self._limits.body_bytes} bytes", Outcome.TOO_LARGE)
-        if (why := self._adviser.unready()) is not None:
+        if (why := self._extender.unready()) is not None:
             return refuse(503, f"not ready: {why}", Outcome.UNREADY)
         return None
 
@@ -126,7 +127,7 @@ class Verbs:
             raise _Refused(refuse(503, "busy: too many bytes in hand", Outcome.BUSY))
 
     async def _take_place(self) -> None:
-        """Wait a moment for one of the places in flight; those who would wait behind too many are sent away."""
+        """Wait a short time for a place in flight. Callers who would wait behind too many are refused."""
         if not self._places.locked():
             await self._places.acquire()
             return

@@ -1,4 +1,4 @@
-"""The watches: nodes, pods, PodGroups, owners and the map, told to the view as they change."""
+"""Watch nodes, pods, PodGroups, owners and the map, and pass changes to the extender."""
 
 from __future__ import annotations
 
@@ -21,12 +21,17 @@ log = logging.getLogger("turnout.extender")
 OWNERS = {"Job": "/apis/batch/v1/jobs", "StatefulSet": "/apis/apps/v1/statefulsets"}
 UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
 TIDY_S = 5.0
+TURN_S = 0.02  # between two turns of planning
+MOST_TURNS = 250  # before the rest of tidying is done, whatever is left to plan
 CAUGHT_UP_S = 2.0  # after which a watch that came back has told what it had missed
 ROOM = ("nodes", "pods")  # what a scheduler knows as we do, and asks anew when it changes
 
 
-class Sight(InformerFactory):
-    """Every watch of an extender or nominator. configmap: namespace/name of the map."""
+class Informers(InformerFactory):
+    """All watches of an extender or a nominator.
+
+    configmap: namespace/name of the map.
+    """
 
     def __init__(
         self,
@@ -65,13 +70,13 @@ class Sight(InformerFactory):
         self.watch(name, path, Owner, handlers, optional=True)
 
     def waiting_for(self) -> str | None:
-        """What is still to be seen before an answer can be trusted."""
+        """Say what must still be seen before an answer can be trusted; None when nothing is missing."""
         if missing := self.unsynced():
             return f"no whole list yet of {', '.join(missing)}"
         return None if self.has_synced else "the map is being read"
 
     def may_be_old(self) -> bool:
-        """Whether room may have come or gone unseen: a watch is down, or has not caught up yet."""
+        """True if room may have come or gone unseen: a watch is down, or has not caught up yet."""
         caught_up_s = self._clock.monotonic() - CAUGHT_UP_S
         watching = (self.reflectors[kind].watching_since_s for kind in ROOM)
         return any(since_s is None or since_s > caught_up_s for since_s in watching)
@@ -93,4 +98,8 @@ class Sight(InformerFactory):
     async def _tidy(self) -> None:
         while True:
             await self._clock.sleep(TIDY_S)
+            for _ in range(MOST_TURNS):
+                if not self._view.plan_some():
+                    break
+                await self._clock.sleep(TURN_S)  # others are answered meanwhile
             self._view.tidy()

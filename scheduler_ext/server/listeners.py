@@ -1,12 +1,13 @@
-"""The two doors of an extender, opened and closed together: the verbs, with TLS if asked for, and the plain pages.
+"""Open and close the two ports of an extender together: the verbs, with TLS if asked for, and the plain pages.
 
-What is answered is settled in http_handlers.py and health.py.
+http_handlers.py and health.py decide what is answered.
 """
 
 from __future__ import annotations
 
+import resource
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 
 from turnout.kube.client.clock import Clock
@@ -18,11 +19,13 @@ from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.server.tls import Certificates, TlsFiles
 
 LOOK_S = 5.0  # between looks at the certificate's files
+FILES = 65_536  # open files that this process asks for, where the system lets it
+OTHER_FILES = 256  # of them for the plain port, watches, certificates and libraries
 
 
 @dataclass(frozen=True, slots=True)
 class Listen:
-    """Where to listen; port 0 takes a free one."""
+    """The addresses to listen on. Port 0 takes a free one."""
 
     host: str = "127.0.0.1"
     port: int = 8888
@@ -32,11 +35,11 @@ class Listen:
 
 
 class Front:
-    """Opens on `async with`; until then it holds no socket. Raises OSError or BadCertificate when it cannot open."""
+    """The open ports, within `async with`. Raises OSError or BadCertificate when they cannot be opened."""
 
-    def __init__(self, adviser: ExtenderVerbs, metrics: Metrics, listen: Listen, limits: Limits | None = None) -> None:
-        self._verbs = Verbs(adviser, metrics, limits or Limits())
-        self._health = Health(adviser, metrics)
+    def __init__(self, extender: ExtenderVerbs, metrics: Metrics, listen: Listen, limits: Limits | None = None) -> None:
+        self._verbs = Verbs(extender, metrics, within(limits or Limits(), allow_files()))
+        self._health = Health(extender, metrics)
         self._metrics, self._listen = metrics, listen
         self._certificates: Certificates | None = None
         self._sockets: list[socket.socket] = []
@@ -44,12 +47,12 @@ class Front:
 
     @property
     def port(self) -> int:
-        """Where the verbs are answered."""
+        """The port of the verbs."""
         return int(self._sockets[0].getsockname()[1])
 
     @property
     def health_port(self) -> int:
-        """Where probes and metrics are answered."""
+        """The port of probes and metrics."""
         return int(self._sockets[1].getsockname()[1])
 
     async def __aenter__(self) -> Front:
@@ -74,14 +77,14 @@ class Front:
         await self._close()
 
     async def follow(self, clock: Clock) -> None:
-        """Look at the certificate's files every few seconds, until cancelled. Connections made keep what they have."""
+        """Check the certificate's files every few seconds until cancelled. Open connections keep their certificate."""
         while self._certificates is not None:
             await clock.sleep(LOOK_S)
             if self._certificates.refresh(clock.wall()):
                 await self._servers[0].listen(self._sockets[0], self._certificates.context)
 
     def leave(self) -> None:
-        """Be not ready, yet answer: the time between SIGTERM and the end of new calls."""
+        """Report "not ready" but still answer, in the time between SIGTERM and the end of new calls."""
         self._health.leave()
 
     async def _close(self) -> None:
@@ -92,8 +95,23 @@ class Front:
         self._sockets, self._servers = [], []
 
 
+def allow_files() -> int:
+    """Raise the number of files that this process may open, as far as the system lets it. Returns the number."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return FILES if soft == resource.RLIM_INFINITY else soft
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return wanted
+
+
+def within(limits: Limits, files: int) -> Limits:
+    """Return limits with no more connections than there are files for, since no further caller could be accepted."""
+    return replace(limits, connections=max(1, min(limits.connections, files - OTHER_FILES)))
+
+
 def bind(host: str, port: int) -> socket.socket:
-    """A bound socket that does not listen yet. Raises OSError."""
+    """Return a bound socket that does not listen yet. Raises OSError."""
     family, kind, protocol, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICHOST
     )[0]

@@ -1,7 +1,7 @@
-"""What the extender counts, in a registry of its own.
+"""The metrics of the extender, in a registry of their own.
 
-Names keep to what promtool accepts; what to count is settled where it happens.
-Source: docs/facts/ecosystem.md 3.1; CS-21
+Names follow the rules of promtool. Each part of the extender decides itself what it counts. Source:
+docs/facts/ecosystem.md 3.1; CS-21
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NAMES = (0, 1, 8, 64, 256, 1024, 4096, 16384, 65536)
 
 
 class Metrics:
-    """All series of one extender process. A label never holds what a stranger may choose."""
+    """All series of one extender process. A label never holds text that a stranger may choose."""
 
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -100,7 +100,7 @@ class Metrics:
         )
 
     def certificate_ends(self, expiry_s: float) -> None:
-        """Show when the serving certificate ends; without TLS there is no such series, and nothing to alert on."""
+        """Show when the serving certificate ends. Without TLS there is no such series, and so no alert."""
         if self._tls_expiry is None:
             self._tls_expiry = Gauge(
                 "turnout_tls_certificate_expiry_timestamp_seconds",
@@ -110,19 +110,22 @@ class Metrics:
         self._tls_expiry.set(expiry_s)
 
     def pass_through(self, watches: Callable[[], Iterable[tuple[str, Watch]]], clock: Clock) -> None:
-        """Show the reflectors' own numbers: watches gives (kind of object, reflector), and is asked at each scrape."""
+        """Show the reflectors' own numbers.
+
+        watches: gives (kind of object, reflector); it is called at each scrape.
+        """
         self.registry.register(_Watches(watches, clock))
 
     def page(self) -> bytes:
-        """The scrape, in Prometheus' text format."""
+        """Return the scrape in Prometheus' text format."""
         return generate_latest(self.registry)
 
 
 class Watch(Protocol):
-    """What is shown of a reflector. last_event_s: of the monotonic clock."""
+    """The numbers of a reflector that are shown."""
 
     has_synced: bool
-    last_event_s: float
+    last_event_s: float  # of the monotonic clock
 
     @property
     def objects(self) -> int: ...
@@ -135,7 +138,7 @@ class Watch(Protocol):
 
 
 class _Watches(Collector):
-    """Reads the reflectors when asked, so that they need not know of Prometheus."""
+    """Reads the reflectors at each scrape, so that they need no knowledge of Prometheus."""
 
     def __init__(self, watches: Callable[[], Iterable[tuple[str, Watch]]], clock: Clock) -> None:
         self._watches, self._clock = watches, clock

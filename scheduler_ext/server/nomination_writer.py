@@ -1,13 +1,14 @@
-"""Writes the nominations that nominate.py decides on: one patch a pod, many at once, never over somebody else's.
+"""Write the nominations that nominate.py decides on: one patch per pod, many at once, never over another program's.
 
-Each patch carries the pod's uid and resourceVersion, so a pod that changed under our hands is left alone and looked
-at again when its change arrives.
+Each patch carries the pod's uid and resourceVersion. So a pod that changed meanwhile stays as it is, and is looked at
+again when the watch shows its change.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
@@ -19,6 +20,7 @@ from turnout.kube.client.clock import Clock
 from turnout.kube.errors import CallError, Conflict, NotFound
 from turnout.kube.objects import Pod
 from turnout.scheduler_ext.planner.nominate import Nominating, Nomination, Why, clear_all, nominate
+from turnout.scheduler_ext.planner.work import QUESTION_STEPS
 from turnout.scheduler_ext.server.extender import Extender
 
 log = logging.getLogger("turnout.nominator")
@@ -29,14 +31,14 @@ SENT_S = 5.0  # how long a patch that the watch has not shown yet is not repeate
 
 
 class PodStatus(Protocol):
-    """What is asked of a Client."""
+    """The part of a Client that is needed here."""
 
     async def patch(self, path: str, body: dict[str, Any], *, field_manager: str) -> bytes:
-        """The pod as patched. Raises Conflict when its version or uid is not the body's."""
+        """Patch a pod and return the result. Raises Conflict when its version or uid is not the body's."""
 
 
 class Nominations:
-    """Counts, for the metrics page."""
+    """The counters for the metrics page."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.written = Counter(
@@ -48,7 +50,7 @@ class Nominations:
 
 
 class Nominator:
-    """Keeps the nominations of one cluster true to the plan while `run` runs."""
+    """Keeps the nominations of one cluster equal to the plan while `run` runs."""
 
     def __init__(
         self,
@@ -59,7 +61,10 @@ class Nominator:
         registry: CollectorRegistry,
         may_write: Callable[[], bool],
     ) -> None:
-        """may_write: whether the Lease is ours this very moment; asked before each patch."""
+        """Start watching pods.
+
+        may_write: True while the Lease is ours; called before each patch.
+        """
         self._view, self._pods, self._choices, self._clock = view, pods, choices, clock
         self._may_write = may_write
         self._counts = Nominations(registry)
@@ -73,7 +78,7 @@ class Nominator:
         view.on_pod.append(self.see)
 
     def see(self, pod: Pod) -> None:
-        """A pod as the watch shows it."""
+        """Take in a pod as the watch shows it."""
         uid = pod.metadata.uid
         member = self._view.gangs.pods.get(uid)
         if member is None or not member.waits:
@@ -94,19 +99,22 @@ class Nominator:
         self._news.set()
 
     async def run(self) -> None:
-        """Nominate until cancelled. What is on its way then is cancelled too: nothing is written by a former leader."""
+        """Nominate until cancelled. Patches under way are cancelled, too, so a former leader writes nothing."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._tick())
             while True:
                 await self._news.wait()
                 self._news.clear()
-                keys, self._dirty = list(self._dirty), {}
-                for wish in self._decide(keys):
-                    await self._room.acquire()
-                    tasks.create_task(self._write(wish))
+                due, self._dirty = self._in_order(self._dirty), {}
+                while due:
+                    for wish in self._decide(due):
+                        await self._room.acquire()
+                        tasks.create_task(self._write(wish))
+                    if due:
+                        await asyncio.sleep(0)  # the Lease and the probes do not wait for all plans
 
     async def clear(self) -> int:
-        """Take back every nomination of ours; how many there were."""
+        """Take back every nomination of ours, and return how many there were."""
         wishes = clear_all(self._view.gangs.pods.values())
         async with asyncio.TaskGroup() as tasks:
             for wish in wishes:
@@ -115,14 +123,14 @@ class Nominator:
         return len(wishes)
 
     def _is_news(self, uid: str, node: str) -> bool:
-        """Ours, but not where the plan has it by now."""
+        """True if our nomination names another node than the plan does by now."""
         member = self._view.gangs.pods[uid]
-        standing = self._view.book.standing(member.belongs.key)
+        standing = self._view.plan_cache.standing(member.belongs.key)
         host = standing.hosts.get(uid) if standing is not None else None
         return host is None or self._view.gangs.fabric.hosts[host] != node
 
     async def _tick(self) -> None:
-        """Look at everything now and then; a gang that waits stays on the list until it runs."""
+        """Look at every waiting gang once a second."""
         while True:
             now_s = self._clock.monotonic()
             for uid in [u for u, s in self._since_s.items() if now_s - s > 2 * self._choices.expire_s]:
@@ -132,9 +140,17 @@ class Nominator:
             self._news.set()
             await self._clock.sleep(LOOK_EACH_S)
 
-    def _decide(self, keys: Iterable[GangKey]) -> list[Nomination]:
-        now_s = self._clock.monotonic()
-        wishes = nominate(self._view.book, keys, self._choices, self._since_s, now_s)
+    def _in_order(self, keys: Iterable[GangKey]) -> deque[GangKey]:
+        """Return those of some gangs that still exist, in the order in which the scheduler will ask."""
+        gangs = [gang for key in keys if (gang := self._view.gangs.gangs.get(key)) is not None]
+        return deque(gang.key for gang in sorted(gangs, key=lambda gang: (-gang.priority, gang.age[0])))
+
+    def _decide(self, due: deque[GangKey]) -> list[Nomination]:
+        """Take due gangs, as many as may be planned at once, and return what to write for them."""
+        now_s, plans = self._clock.monotonic(), self._view.plan_cache
+        before, wishes = plans.steps, list[Nomination]()
+        while due and plans.steps - before < QUESTION_STEPS:
+            wishes += nominate(plans, (due.popleft(),), self._choices, self._since_s, now_s)
         fresh = []
         for wish in wishes:
             sent = self._sent.get(wish.uid)

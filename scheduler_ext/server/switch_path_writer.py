@@ -1,6 +1,6 @@
-"""Writes the switch paths that switch_path.py decides on: one patch a pod, only where it differs, one leader.
+"""Write the switch paths that switch_path.py decides on: one patch per pod, only where the path differs, by one leader.
 
-Each patch carries the pod's uid, so a successor under the same name is never marked with the place of the one before.
+Each patch carries the pod's uid, so a new pod of the same name never gets the path of the pod before it.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ PAUSE = Backoff(first_s=1.0, most_s=300.0)  # of all patches, when the server re
 
 
 class Pods(Protocol):
-    """What is asked of a Client."""
+    """The part of a Client that is needed here."""
 
     async def patch(self, path: str, body: dict[str, Any], *, field_manager: str) -> bytes:
-        """The pod as patched. Raises CallError."""
+        """Patch a pod and return the result. Raises CallError."""
 
 
 class SwitchPaths:
-    """Counts, for the metrics page."""
+    """The counters for the metrics page."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.written = Counter("turnout_switch_paths", "Switch paths written on pods.", registry=registry)
@@ -46,12 +46,15 @@ class SwitchPaths:
 
 
 class PathMarker:
-    """Keeps the switch paths on the pods of one cluster true to the map while `run` runs."""
+    """Keeps the switch paths on the pods of one cluster equal to the map while `run` runs."""
 
     def __init__(
         self, view: Extender, pods: Pods, clock: Clock, registry: CollectorRegistry, may_write: Callable[[], bool]
     ) -> None:
-        """may_write: whether the Lease is ours this very moment; asked before each patch."""
+        """Start watching pods.
+
+        may_write: True while the Lease is ours; called before each patch.
+        """
         self._view, self._pods, self._clock, self._may_write = view, pods, clock, may_write
         self._counts = SwitchPaths(registry)
         self._noted: dict[str, str] = {}  # uid of each bound pod -> the path that it carries
@@ -64,7 +67,7 @@ class PathMarker:
         view.on_pod.append(self.see)
 
     def see(self, pod: Pod) -> None:
-        """A pod as the watch shows it."""
+        """Take in a pod as the watch shows it."""
         uid = pod.metadata.uid
         self._given_up.discard(uid)
         if not pod.spec.node_name or uid not in self._view.gangs.pods:
@@ -75,7 +78,7 @@ class PathMarker:
         self._news.set()
 
     async def run(self) -> None:
-        """Mark pods until cancelled. What is on its way then is cancelled too: a former leader writes nothing."""
+        """Write paths until cancelled. Patches under way are cancelled, too, so a former leader writes nothing."""
         self._room = asyncio.Semaphore(AT_ONCE)  # a term that was cut off gave none of its room back
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._tick())
@@ -125,7 +128,10 @@ class PathMarker:
             room.release()
 
     def _fails(self, mark: Mark, error: CallError) -> None:
-        """A pod that changed or cannot be marked is left alone until it changes; else all wait, longer each time."""
+        """Give up a pod that changed or cannot be written until it changes.
+
+        On other errors pause all patches, longer each time.
+        """
         self._counts.failed.labels(type(error).__name__).inc()
         self._sent.pop(mark.uid, None)
         if isinstance(error, (Conflict, NotFound, Rejected)):

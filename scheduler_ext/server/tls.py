@@ -1,8 +1,8 @@
-"""The server's certificate and whom it trusts, read again when the files change.
+"""Load the server's certificate and the CA of its callers, and load them again when the files change.
 
-A context is made anew each time and never altered, so that a CA that was taken away is trusted no longer; what a
-new context changes for connections is settled in listeners.py. A pair that cannot serve never replaces one that can.
-Source: docs/facts/reliability.md 2 and fault 22
+A context is made anew each time and never altered, so a CA that was removed is no longer trusted. listeners.py applies
+a new context to connections. A pair that cannot be used never replaces one that can. Source: docs/facts/reliability.md
+2 and fault 22
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _SEQUENCE, _EXPLICIT_0, _UTC_TIME = 0x30, 0xA0, 0x17
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """Paths of PEM files. client_ca: callers must show a certificate that it signed; None asks for none."""
+    """Paths of PEM files."""
 
     cert: Path
     key: Path
-    client_ca: Path | None = None
+    client_ca: Path | None = None  # callers must show a certificate that it signed; None asks for none
 
     def paths(self) -> tuple[Path, ...]:
-        """Every file that is read."""
+        """Return the paths of every file that is read."""
         return (self.cert, self.key) + ((self.client_ca,) if self.client_ca else ())
 
 
 class Certificates:
-    """The context in use, and whether the files have moved on. Raises BadCertificate if the first pair is bad."""
+    """The context in use, which follows the files. Raises BadCertificate if the first pair is bad."""
 
     def __init__(self, files: TlsFiles, metrics: Metrics) -> None:
         self._files, self._metrics = files, metrics
@@ -48,7 +48,10 @@ class Certificates:
         self._told = ""
 
     def refresh(self, now_s: float) -> bool:
-        """Look at the files again; True when `context` is a new one. now_s: wall clock."""
+        """Read the files again. True when `context` is a new one.
+
+        now_s: wall clock, seconds.
+        """
         try:
             seen = _digest(self._files)
             if seen == self._seen:  # as in use; or put back to it after a bad one
@@ -82,7 +85,10 @@ class Certificates:
 
 
 def make_context(files: TlsFiles) -> ssl.SSLContext:
-    """TLS 1.2 or newer; with a client CA, callers without its certificate are refused. Raises BadCertificate."""
+    """Build a context for TLS 1.2 or newer. Raises BadCertificate.
+
+    With a client CA, callers without its certificate are refused.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
@@ -98,7 +104,7 @@ def make_context(files: TlsFiles) -> ssl.SSLContext:
 
 
 def expiry(cert: Path) -> float:
-    """When the first certificate of a PEM file ends, in seconds since 1970. Raises BadCertificate."""
+    """Return when the first certificate of a PEM file ends, in seconds since 1970. Raises BadCertificate."""
     try:
         text = cert.read_text("ascii")
         end = "-----END CERTIFICATE-----"
@@ -109,7 +115,7 @@ def expiry(cert: Path) -> float:
 
 
 def _digest(files: TlsFiles) -> bytes:
-    """Of the contents: a Secret's mount changes by a link, and times of files tell little."""
+    """Hash the contents of the files. A Secret's mount changes by a link, so times of files say little."""
     try:
         return b"".join(hashlib.sha256(path.read_bytes()).digest() for path in files.paths())
     except OSError as error:
@@ -117,7 +123,7 @@ def _digest(files: TlsFiles) -> bytes:
 
 
 def _not_after(der: bytes) -> float:
-    """Walk to tbsCertificate.validity.notAfter. Source: RFC 5280, 4.1"""
+    """Return tbsCertificate.validity.notAfter, in seconds since 1970. Source: RFC 5280, 4.1"""
     _, certificate, _ = _element(der, 0)
     _, tbs, _ = _element(certificate, 0)
     position = 0
@@ -138,7 +144,7 @@ def _not_after(der: bytes) -> float:
 
 
 def _element(der: bytes, position: int) -> tuple[int, bytes, int]:
-    """One DER element: its tag, its contents and where the next one begins."""
+    """Return one DER element: its tag, its contents, and where the next one begins."""
     tag, length, start = der[position], der[position + 1], position + 2
     if length & 0x80:
         start += length & 0x7F

@@ -1,6 +1,6 @@
-"""What a client asks before anything else: which groups, versions and kinds there are, and their OpenAPI.
+"""Answer discovery: which groups, versions and kinds the API serves, and their OpenAPI.
 
-The OpenAPI tells only which parameters a write takes: kubectl reads it to learn that the server checks fields.
+The OpenAPI lists only the parameters of writes: kubectl reads it to learn that the server checks fields.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _VERSION = {
 
 
 def discovery(catalogue: Catalogue, path: str) -> dict[str, Any] | None:
-    """The answer of a discovery path; None when it is none, or names what is not served."""
+    """Return the answer of a discovery path; None for other paths and for groups that are not served."""
     groups = catalogue.groups()
     match [step for step in path.split("/") if step]:
         case ["version"]:

@@ -1,7 +1,9 @@
-"""What the embedded API refuses, as Kubernetes says it: an HTTP code, a reason word and a sentence."""
+"""The refusals of the embedded API in the form of Kubernetes: an HTTP code, a reason word and a sentence."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 _CODES = {
@@ -24,7 +26,7 @@ _CODES = {
 
 
 class ApiRefusal(Exception):
-    """A request that is not carried out. The caller gets the Status that `status` gives."""
+    """A request that is not carried out. The caller gets the Status that `status` returns."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -32,7 +34,7 @@ class ApiRefusal(Exception):
         self.retry_after_s = 0  # told in the answer's head when it is not 0
 
     def status(self) -> dict[str, Any]:
-        """The metav1.Status of this refusal."""
+        """Return the metav1.Status of this refusal."""
         return {
             "kind": "Status",
             "apiVersion": "v1",
@@ -45,11 +47,11 @@ class ApiRefusal(Exception):
 
 
 class Unserved(Exception):
-    """A path of a group that nobody serves: not even a Status is given, as by the API server."""
+    """A path of a group that is not served. As with the API server, the answer has not even a Status."""
 
 
 def success(message: str = "") -> dict[str, Any]:
-    """The metav1.Status of something done that has no object to show."""
+    """Return the metav1.Status of a success that has no object to show."""
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "message": message}
 
 
@@ -63,3 +65,13 @@ def conflict(resource: str, name: str, why: str) -> ApiRefusal:
 
 def invalid(kind: str, name: str, why: str) -> ApiRefusal:
     return ApiRefusal("Invalid", f'{kind} "{name}" is invalid: {why}')
+
+
+@contextmanager
+def readable(kind: str, name: str) -> Iterator[None]:
+    """Guard the reading of a caller's object. An object without the form of its kind is refused (422)."""
+    try:
+        yield
+    except (TypeError, KeyError, AttributeError, ValueError) as error:
+        told = f"it is not of the form of its kind: {type(error).__name__}: {error}"
+        raise invalid(kind, name, told[:500]) from error

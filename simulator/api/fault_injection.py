@@ -1,6 +1,6 @@
-"""Faults on demand, so that a client can be seen to bear them: refusals, slow answers, watches that end.
+"""Inject faults on demand, to test that a client bears them: refusals, slow answers, watches that end.
 
-A rule holds for so many requests and is then used up. Rules are looked at in the order in which they were given.
+A rule applies to a number of requests and is then used up. Rules are tried in the order in which they were given.
 """
 
 from __future__ import annotations
@@ -17,22 +17,18 @@ _LONGEST_S = 600.0
 
 @dataclass(slots=True)
 class Fault:
-    """What happens to `times` requests of a verb ("" any) on a resource ("" any).
+    """A rule for the next `times` requests of a verb on a resource."""
 
-    code: the refusal, 0 for none. slow_s: how long the answer takes longer. drop: running watches end at once, and no
-    request is refused. retry_after_s: told with a 429.
-    """
-
-    verb: str = ""
-    resource: str = ""
-    code: int = 0
-    slow_s: float = 0.0
-    drop: bool = False
-    retry_after_s: int = 1
+    verb: str = ""  # "" for any
+    resource: str = ""  # "" for any
+    code: int = 0  # HTTP status of the refusal, 0 for none
+    slow_s: float = 0.0  # how much longer the answer takes, in seconds
+    drop: bool = False  # running watches end at once, and no request is refused
+    retry_after_s: int = 1  # sent with a 429
     times: int = 1
 
     def refusal(self) -> ApiRefusal | None:
-        """What to raise, if anything."""
+        """Return the error to raise; None when the rule refuses nothing."""
         if not self.code:
             return None
         refusal = ApiRefusal(_CODES[self.code], "a fault that was asked for")
@@ -48,7 +44,7 @@ class Faults:
         self._rules: list[Fault] = []
 
     def ask_for(self, told: Any) -> None:
-        """Add a rule from JSON. Raises ApiRefusal (400) for one that cannot be read."""
+        """Add a rule from JSON. Raises ApiRefusal (400) for a rule that cannot be read."""
         known = set(Fault.__dataclass_fields__)
         if not isinstance(told, dict) or (odd := sorted(set(told) - known)):
             raise ApiRefusal(
@@ -63,11 +59,11 @@ class Faults:
             self._rules.append(fault)
 
     def clear(self) -> None:
-        """Drop every rule."""
+        """Remove every rule."""
         self._rules.clear()
 
     def next(self, verb: str, resource: str) -> Fault | None:
-        """The fault of a request, used up by it; None for none."""
+        """Return the rule for a request and use it up once; None when no rule applies."""
         for fault in self._rules:
             if fault.verb in ("", verb) and fault.resource in ("", resource):
                 fault.times -= 1

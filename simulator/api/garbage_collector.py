@@ -1,7 +1,7 @@
-"""Garbage collection: dependents go when their last owner is gone, or first when it waits for them.
+"""Collect garbage: dependents are deleted after their last owner, or before an owner that waits for them.
 
-Source: kube-controller-manager's garbage collector. One step at a time; store.py says what changed, the rim calls
-`collect` soon after, so that a caller sees the owner gone first, as in a cluster.
+store.py records what changed, and the handlers call `collect` soon after a write. So a caller sees the owner go first,
+as in a cluster. Source: kube-controller-manager's garbage collector.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from turnout.simulator.api.writes.deletion import FOREGROUND, ORPHAN, Wish
 
 
 def collect(store: Store) -> int:
-    """Do what is due for everything that changed since last time; how many objects were written or deleted."""
+    """Process every change since the last call. Returns how many objects were written or deleted."""
     done = 0
     while store.ties.doubtful:
         kind, namespace, name = store.ties.doubtful.pop()
@@ -55,7 +55,7 @@ def _look(store: Store, kind: Kind, stored: Stored) -> int:
 
 
 def _emptied(store: Store, namespace: Stored) -> int:
-    """Delete what is in a namespace that is on its way out; let it go once nothing is left. As its controller does."""
+    """Delete the contents of a namespace that is being deleted, then the namespace. Returns the number of changes."""
     name, done = namespace.obj["metadata"]["name"], 0
     for kind, key in store.contents(name):
         try:
@@ -72,7 +72,7 @@ def _emptied(store: Store, namespace: Stored) -> int:
 
 
 def _orphan(store: Store, kind: Kind, stored: Stored) -> int:
-    """Take the references to the owner off its dependents, then let it go."""
+    """Remove the references to an owner from its dependents, then delete the owner."""
     uid, done = stored.obj["metadata"]["uid"], 1
     for other, dependent in store.dependents(uid):
         kept = [o for o in dependent.obj["metadata"]["ownerReferences"] if o["uid"] != uid]
@@ -83,7 +83,7 @@ def _orphan(store: Store, kind: Kind, stored: Stored) -> int:
 
 
 def _foreground(store: Store, kind: Kind, stored: Stored) -> int:
-    """Delete the dependents; let the owner go once none is left that blocks it."""
+    """Delete the dependents, and the owner once none is left that blocks its deletion."""
     uid = stored.obj["metadata"]["uid"]
     dependents = store.dependents(uid)
     blocking = [

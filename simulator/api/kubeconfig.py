@@ -1,4 +1,4 @@
-"""The kubeconfig of an embedded API: JSON, which is YAML too."""
+"""Write the kubeconfig of an embedded API: JSON, which is valid YAML."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 
 def kubeconfig(url: str) -> str:
-    """A kubeconfig that points to a URL, as nobody in particular."""
+    """Return a kubeconfig that points to a URL and names no user."""
     config = {
         "apiVersion": "v1",
         "kind": "Config",

@@ -1,4 +1,4 @@
-"""What a kind is. The rows are in kinds/builtin_kinds.py, the code that reads them in store.py."""
+"""The description of a kind. kinds/builtin_kinds.py has the rows; store.py reads them."""
 
 from __future__ import annotations
 
@@ -11,57 +11,51 @@ Show = Callable[[Object, float], str | int]  # an object and the time, in second
 
 
 def no_defaults(obj: Object) -> None:
-    """Most kinds are kept as they come."""
+    """Leave an object as it is: most kinds have no defaults."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a table as kubectl prints it. priority: 0 = always, 1 = with -o wide. form: of its cells."""
+    """One column of a table as kubectl prints it."""
 
     name: str
     show: Show
-    priority: int = 0
-    form: str = "string"
+    priority: int = 0  # 0 = always shown, 1 = with -o wide
+    form: str = "string"  # the type of its cells
 
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """Where an object keeps what the scale subresource shows. selector: path of it in the object, as text or labels."""
+    """The fields of an object that its scale subresource shows."""
 
     replicas: tuple[str, ...] = ("spec", "replicas")
     seen: tuple[str, ...] = ("status", "replicas")
-    selector: tuple[str, ...] = ("spec", "selector")
+    selector: tuple[str, ...] = ("spec", "selector")  # path in the object to a selector, as text or as labels
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kind:
-    """One kind of object. group: "" for core.
+    """One kind of object."""
 
-    status: has a status subresource, so that writes to the object leave the status alone and the other way round.
-    status_at_birth: what a creation says of the status is kept. unconditional: an update may come without a
-    resourceVersion. graceful: a deletion waits for its kubelet. workload: kubectl shows it for "all". counted: a
-    change of the spec raises metadata.generation. fields: what a fieldSelector may name, beside
-    metadata.name and metadata.namespace. schema: of a CRD; None keeps everything.
-    """
-
-    group: str
+    group: str  # "" for core
     version: str
     kind: str
     plural: str
     namespaced: bool = True
+    # True: it has a status subresource; writes to the object leave the status alone, and the reverse
     status: bool = False
-    status_at_birth: bool = False
-    unconditional: bool = True
-    graceful: bool = False
-    workload: bool = False
-    counted: bool = False
-    fields: tuple[str, ...] = ()
+    status_at_birth: bool = False  # True: the status given at a creation is kept
+    unconditional: bool = True  # True: an update may come without a resourceVersion
+    graceful: bool = False  # True: a deletion waits for the object's kubelet
+    workload: bool = False  # True: kubectl shows it for "all"
+    counted: bool = False  # True: a change of the spec raises metadata.generation
+    fields: tuple[str, ...] = ()  # what a fieldSelector may name besides metadata.name and metadata.namespace
     short: tuple[str, ...] = ()
     defaults: Callable[[Object], None] = no_defaults
     custom: bool = False  # comes from a CRD: the API server does no strategic merge for it
     scaling: Scaling | None = None
     columns: tuple[Column, ...] = ()
-    schema: Mapping[str, Any] | None = None
+    schema: Mapping[str, Any] | None = None  # of a CRD; None keeps every field
     singular: str = ""
 
     @property
@@ -70,9 +64,9 @@ class Kind:
 
     @property
     def resource(self) -> str:
-        """As error sentences name it, and as the store keeps it: `pods`, `leases.coordination.k8s.io`."""
+        """The name in error sentences and in the store, such as `pods` or `leases.coordination.k8s.io`."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     def called(self, plural: str, group: str = "") -> bool:
-        """Is it this resource?"""
+        """True if the kind has this plural and group."""
         return self.plural == plural and self.group == group

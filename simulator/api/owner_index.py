@@ -1,4 +1,4 @@
-"""Who owns whom: an index of ownerReferences, and what the garbage collector has to look at because of a change."""
+"""Index owners and dependents by ownerReferences, and note what the garbage collector must look at after a change."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Where = tuple[Kind, str, str]  # kind, namespace, name
 
 
 class Ties:
-    """Owners and dependents by uid. `doubtful` names whose owners, dependents or finalizers changed."""
+    """Owners and dependents by uid. `doubtful` holds the objects whose owners, dependents or finalizers changed."""
 
     def __init__(self) -> None:
         self.doubtful: set[Where] = set()
@@ -19,15 +19,18 @@ class Ties:
         self._owned: dict[str, set[Where]] = {}
 
     def place(self, uid: str) -> Where | None:
-        """Where the object of this uid lies; None when there is none."""
+        """Return the key of the object with this uid; None when there is none."""
         return self._where.get(uid)
 
     def dependents(self, uid: str) -> list[Where]:
-        """Who names this uid as an owner."""
+        """Return the keys of the objects that name this uid as an owner."""
         return list(self._owned.get(uid, ()))
 
     def note(self, kind: Kind, before: Object | None, now: Object | None) -> None:
-        """Take in one write. before None: created; now None: gone."""
+        """Record one write.
+
+        before: None for a creation. now: None for a deletion.
+        """
         meta = (now or before or {})["metadata"]
         here: Where = (kind, meta.get("namespace", ""), meta["name"])
         was, named = _owners(before), _owners(now)

@@ -1,4 +1,4 @@
-"""From a URL path to what it means: which kind, which object, which subresource."""
+"""Parse a URL path: which kind, which object, which subresource."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _OF_PODS = ("binding", "eviction", "log")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a path names. name: "" for a whole collection; namespace: "" for all of them, or a kind without one."""
+    """The meaning of a path."""
 
     kind: Kind
-    namespace: str = ""
-    name: str = ""
+    namespace: str = ""  # "" for all namespaces, or for a kind without one
+    name: str = ""  # "" for a whole collection
     subresource: str = ""
 
 
 def target(catalogue: Catalogue, path: str) -> Target:
-    """Read a resource path. Raises ApiRefusal: 404 for a kind that is not served, 501 for what is not done with one."""
+    """Parse a resource path. Raises ApiRefusal: 404 for an unserved kind, 501 for an unsupported subresource."""
     steps = [step for step in path.split("/") if step]
     if steps[:1] == ["api"] and len(steps) > 2:
         group, version, rest = "", steps[1], steps[2:]
@@ -45,10 +45,10 @@ def target(catalogue: Catalogue, path: str) -> Target:
 
 
 def unserved(group: str, path: str) -> Exception:
-    """What to say of a kind that is not in the catalogue.
+    """Return the error for a kind that is not in the catalogue.
 
-    A kind of a group of Kubernetes itself is 501: a real server has it. Any other is a CRD that nobody has applied
-    yet, or that is gone.
+    A group of Kubernetes itself gets 501, since a real server has it. Any other group belongs to a CRD that is not
+    applied or is gone.
     """
     ours = group.endswith(".k8s.io") and not group.endswith(".sigs.k8s.io")  # those of special interest groups are CRDs
     if not group or "." not in group or ours:

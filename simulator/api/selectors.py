@@ -1,4 +1,4 @@
-"""Label and field selectors: from their text to a question that an object answers with yes or no."""
+"""Parse label and field selectors into a predicate on objects."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _EXISTS = re.compile(r"^\s*(!?)\s*([^\s=!,()]+)\s*$")
 
 
 def selected(kind: Kind, labels: str, fields: str) -> Question:
-    """The question that both selectors ask together. Raises ApiRefusal (400) for a text that cannot be read."""
+    """Return the predicate for both selectors together. Raises ApiRefusal (400) for a text that cannot be read."""
     asked = [*_label_questions(labels), *_field_questions(kind, fields)]
     if not asked:
         return _everything

@@ -1,7 +1,7 @@
-"""The objects of the embedded API and the rules of writing them: versions, conflicts, finalizers, subresources.
+"""Store the objects of the embedded API under the rules of writes: versions, conflicts, finalizers, subresources.
 
-Objects are plain dicts and are never changed once stored: a write stores a new one. HTTP is in shell/, what a write
-does in detail in writes/, garbage collection in garbage_collector.py.
+Objects are plain dicts and never change once stored: a write stores a new one. server/ has HTTP, writes/ the details of
+each write, garbage_collector.py the garbage collection.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from turnout.simulator.api.errors import ApiRefusal, not_found
+from turnout.simulator.api.errors import ApiRefusal, not_found, readable
 from turnout.simulator.api.kinds.builtin_kinds import BUDGETS, DEFINITIONS, NAMESPACES, PODS, PRIORITIES, QUOTAS
 from turnout.simulator.api.kinds.catalogue import Catalogue
 from turnout.simulator.api.kinds.custom import established, kind_of
@@ -44,7 +44,7 @@ _BORN = (
 class Store:
     """Every object, its version and its history.
 
-    now: the time as RFC 3339, so many seconds from now. new_uid: a name for a new object.
+    now: returns the time, that many seconds from now, as RFC 3339. new_uid: returns a fresh uid.
     """
 
     def __init__(
@@ -61,25 +61,29 @@ class Store:
     # Reading.
 
     def journal(self, kind: Kind) -> WatchHistory:
-        """The history of a kind, for a watch to read."""
+        """Return the history of a kind, for a watch to read."""
         return self._journals.setdefault(kind.resource, WatchHistory(self._kept))
 
     def get(self, kind: Kind, namespace: str, name: str) -> Stored:
-        """Raises ApiRefusal (404)."""
+        """Return one object. Raises ApiRefusal (404)."""
         stored = self._held(kind).get((namespace, name))
         if stored is None:
             raise not_found(kind.resource, name)
         return stored
 
     def find(self, kind: Kind, namespace: str, wanted: Question) -> list[Stored]:
-        """All that match, in key order. namespace: "" for every one."""
+        """Return all objects that match, in key order.
+
+        namespace: "" for every namespace.
+        """
         held = self._held(kind)
         return [held[key] for key in sorted(held) if (not namespace or key[0] == namespace) and wanted(held[key].obj)]
 
     def page(self, kind: Kind, namespace: str, wanted: Question, limit: int, after: Key | None, at: int = 0) -> Page:
-        """At most `limit` (0: no bound) that match, from `after` on, as they were at version `at` (0: now).
+        """Return one page of a list. Raises ApiRefusal (410) when the version is forgotten.
 
-        Raises ApiRefusal (410) when that version is forgotten.
+        limit: at most so many objects, 0 for no bound. at: the version to show, 0 for now. The page begins after the
+        key `after`.
         """
         held = self._held(kind) if not at or at == self.version else self._as_at(kind, at)
         keys = [key for key in sorted(held) if not namespace or key[0] == namespace]
@@ -89,11 +93,11 @@ class Store:
         return Page(tuple(held[key] for key in shown), at or self.version, rest, len(matching) - len(shown))
 
     def dependents(self, uid: str) -> list[tuple[Kind, Stored]]:
-        """The objects that name this one as an owner."""
+        """Return the objects that name this uid as an owner."""
         return [(kind, self.get(kind, namespace, name)) for kind, namespace, name in self.ties.dependents(uid)]
 
     def waits_for_dependents(self, uid: str) -> bool:
-        """Is it on its way out, its dependents first?"""
+        """True if the object is being deleted and waits for its dependents to go first."""
         place = self.ties.place(uid)
         if place is None:
             return False
@@ -103,7 +107,10 @@ class Store:
     # Writing.
 
     def create(self, kind: Kind, namespace: str, obj: Object, manager: str = "unknown") -> Stored:
-        """Store a new object. Raises ApiRefusal: 409 for a name that is taken, 422 for a bad one, 404 no namespace."""
+        """Store a new object.
+
+        Raises ApiRefusal: 409 for a name in use, 422 for a bad one, 404 for an unknown namespace.
+        """
         obj = as_kind(kind, obj)
         meta = obj["metadata"] = tidied(obj.get("metadata") or {})
         if not meta.get("name") and meta.get("generateName"):
@@ -124,14 +131,8 @@ class Store:
             meta["generation"] = 1
         if kind.status and not kind.status_at_birth:
             obj.pop("status", None)
-        obj = shaped(kind, obj)
-        if kind is PODS:
-            obj = with_priority(obj, [each.obj for each in self._held(PRIORITIES).values()])
-        kind.defaults(obj)
-        check_object(kind, obj)
-        if kind is PODS and (quotas := self.find(QUOTAS, namespace, lambda obj: True)):
-            pods = [each.obj for each in self.find(PODS, namespace, lambda obj: True)]
-            check_quotas(obj, pods, [each.obj for each in quotas])
+        with readable(kind.kind, meta["name"]):
+            obj = self._admitted(kind, namespace, obj)
         if kind is DEFINITIONS:
             self.catalogue.put(kind_of(obj))
             obj["status"] = established(obj, self._now(0))
@@ -140,7 +141,7 @@ class Store:
     def update(
         self, kind: Kind, namespace: str, name: str, obj: Object, part: str = "", manager: str = "unknown"
     ) -> Stored:
-        """Replace an object, or with part="status" only its status. Raises ApiRefusal: 404, 409, 422."""
+        """Replace an object, or only its status with part="status". Raises ApiRefusal: 404, 409, 422."""
         old = self.get(kind, namespace, name)
         new = as_kind(kind, obj)
         meta = dict(new.get("metadata") or {})
@@ -159,17 +160,18 @@ class Store:
             else:
                 meta.pop(key, None)
         new["metadata"] = meta = tidied(meta)
-        new = shaped(kind, new)
-        if part != "status":
-            check_metadata(kind, meta, namespace)
-            check_object(kind, new)
-        check_change(kind, name, old.obj, new)
+        with readable(kind.kind, name):
+            new = shaped(kind, new)
+            if part != "status":
+                check_metadata(kind, meta, namespace)
+                check_object(kind, new)
+            check_change(kind, name, old.obj, new)
         if kind is DEFINITIONS:
             self.catalogue.put(kind_of(new))
         return self._replace(kind, old, new, manager, part)
 
     def patch_metadata(self, kind: Kind, stored: Stored, change: dict[str, Any]) -> Stored:
-        """Change metadata as the garbage collector may."""
+        """Change metadata in the name of the garbage collector."""
         new = {**stored.obj, "metadata": tidied({**stored.obj["metadata"], **change})}
         return self._replace(kind, stored, new, "garbage-collector", "")
 
@@ -179,7 +181,7 @@ class Store:
         return self._keep(kind, bound_to(old.obj, node, self._now(0)), old, manager, "binding")
 
     def evict(self, kind: Kind, namespace: str, name: str, wish: deletion.Wish) -> Stored:
-        """Delete a pod unless a budget forbids it. Raises ApiRefusal: 404, 409, 429."""
+        """Delete a pod unless a PodDisruptionBudget forbids it. Raises ApiRefusal: 404, 409, 429."""
         pod = self.get(kind, namespace, name)
         pods = [each.obj for each in self.find(kind, namespace, lambda obj: True)]
         budgets = [each.obj for each in self.find(BUDGETS, namespace, lambda obj: True)]
@@ -189,7 +191,7 @@ class Store:
         return self.delete(kind, namespace, name, wish)
 
     def delete(self, kind: Kind, namespace: str, name: str, wish: deletion.Wish = AS_IT_SAYS) -> Stored:
-        """Delete an object, or set out to. Raises ApiRefusal: 404, 409 when it is not the one that is meant."""
+        """Delete an object or begin its deletion. Raises ApiRefusal: 404, 409 when another object is meant."""
         old = self.get(kind, namespace, name)
         deletion.check(kind, old.obj, wish)
         later = self._now(deletion.grace(kind, old.obj, wish))
@@ -207,11 +209,11 @@ class Store:
         return self._keep(kind, gone, old)
 
     def contents(self, namespace: str) -> list[tuple[Kind, Key]]:
-        """Everything in a namespace."""
+        """Return the keys of everything in a namespace."""
         return [(kind, key) for kind in self.catalogue.kinds() for key in self._held(kind) if key[0] == namespace]
 
     def let_go(self, kind: Kind, stored: Stored) -> None:
-        """Take away an object that has waited for others."""
+        """Remove an object whose deletion had to wait."""
         self._forget(kind, stored, deletion.last(kind, stored.obj, self._now(0)))
 
     # Inside.
@@ -220,7 +222,7 @@ class Store:
         return self._objects.setdefault(kind.resource, {})
 
     def _as_at(self, kind: Kind, version: int) -> dict[Key, Stored]:
-        """The objects of a kind at an earlier version, read back from its history."""
+        """Return the objects of a kind at an earlier version, reconstructed from its history."""
         journal = self.journal(kind)
         held = dict(self._held(kind))
         for change in reversed(journal.since(journal.after(version))):
@@ -231,6 +233,18 @@ class Store:
             else:
                 held[key] = change.before
         return held
+
+    def _admitted(self, kind: Kind, namespace: str, obj: Object) -> Object:
+        """Return a new object with its defaults. Raises ApiRefusal for one that admission refuses."""
+        obj = shaped(kind, obj)
+        if kind is PODS:
+            obj = with_priority(obj, [each.obj for each in self._held(PRIORITIES).values()])
+        kind.defaults(obj)
+        check_object(kind, obj)
+        if kind is PODS and (quotas := self.find(QUOTAS, namespace, lambda obj: True)):
+            pods = [each.obj for each in self.find(PODS, namespace, lambda obj: True)]
+            check_quotas(obj, pods, [each.obj for each in quotas])
+        return obj
 
     def _check_namespace(self, kind: Kind, namespace: str) -> None:
         if not kind.namespaced or not (known := self._held(NAMESPACES)):
@@ -243,7 +257,7 @@ class Store:
             raise ApiRefusal("Forbidden", f"{kind.resource} is forbidden: {told}")
 
     def _replace(self, kind: Kind, old: Stored, new: Object, manager: str, part: str) -> Stored:
-        """Store the next state of an object; one that changes nothing is no write, as in Kubernetes."""
+        """Store the next state of an object. A change of nothing is no write, as in Kubernetes."""
         meta = new["metadata"]
         meta["resourceVersion"] = str(old.version)
         if (owners := old.obj["metadata"].get("managedFields")) is not None:
@@ -280,7 +294,7 @@ class Store:
         return now
 
     def _empty(self, kind: Kind, name: str) -> None:
-        """What goes with a CRD: everything of its kind."""
+        """Delete every object of a deleted CRD's kind."""
         if kind is DEFINITIONS:
             for custom in [kind for kind in self.catalogue.kinds() if kind.resource == name]:
                 for key in list(self._held(custom)):

@@ -1,6 +1,6 @@
-"""What each verb does to the store, whoever asks: HTTP in server/handlers.py, or the yard's own parts directly.
+"""Apply each verb to the store, for HTTP (server/handlers.py) and for the local cluster's own parts.
 
-Whatever is not known here is refused with 501 and a Status that says so.
+Unknown requests are refused with 501 and a Status that says so.
 """
 
 from __future__ import annotations
@@ -33,31 +33,28 @@ _PATCHES: dict[str, Callable[[Any, Any], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request. body: its JSON, None for none. form: its media type. manager: who writes. now_s: for tables.
-
-    tabled: the answer is wanted as kubectl prints it.
-    """
+    """One request."""
 
     method: str
     target: Target
     query: Mapping[str, str] = field(default_factory=dict)
-    body: Any = None
-    form: str = "application/json"
-    manager: str = "unknown"
-    tabled: bool = False
-    now_s: float = 0.0
+    body: Any = None  # its JSON, None for none
+    form: str = "application/json"  # its media type
+    manager: str = "unknown"  # the name of the writer
+    tabled: bool = False  # True: the answer is to be a Table
+    now_s: float = 0.0  # for the ages in tables; wall seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What goes back: JSON."""
+    """One answer: JSON and its HTTP status."""
 
     raw: bytes
     code: int = 200
 
 
 def do(store: Store, call: Call) -> Answer:
-    """Carry out one request; all but watches and logs. Raises ApiRefusal."""
+    """Carry out any request except watches and logs. Raises ApiRefusal."""
     if call.method != "GET" and call.query.get("dryRun"):
         raise ApiRefusal("NotImplemented", "the embedded API does not do dry runs")
     match call.method:
@@ -76,7 +73,7 @@ def do(store: Store, call: Call) -> Answer:
 
 
 def question(target: Target, query: Mapping[str, str]) -> Question:
-    """What a list or a watch chooses."""
+    """Return the predicate that a list or a watch selects by."""
     wanted = selected(target.kind, query.get("labelSelector", ""), query.get("fieldSelector", ""))
     if not target.namespace:
         return wanted
@@ -178,12 +175,12 @@ def _json(obj: Any, code: int = 200) -> Answer:
 
 
 def row_of(kind: Kind, obj: dict[str, Any], version: int, now_s: float) -> bytes:
-    """One object as a table of one row, for a watch that wants tables."""
+    """Return one object as a Table of one row, for a watch of Tables."""
     return msgspec.json.encode(table(kind, [obj], str(version), now_s))
 
 
 def _as_list(kind: Kind, page: Page) -> bytes:
-    """A page as a List."""
+    """Encode a page as a List."""
     head = {"kind": f"{kind.kind}List", "apiVersion": kind.api_version, "metadata": _list_metadata(page)}
     # The API server leaves the kind out of the items of its own lists; every object here begins with it.
     head_of_each = 0 if kind.custom else len(_named(kind))
@@ -197,7 +194,7 @@ def _named(kind: Kind) -> bytes:
 
 
 def _list_metadata(page: Page) -> dict[str, Any]:
-    """The metadata of a page: its version, and how to go on."""
+    """Return the metadata of a page: its version, and where to continue."""
     meta: dict[str, Any] = {"resourceVersion": str(page.version)}
     if page.rest is not None:
         meta["continue"] = base64.urlsafe_b64encode(json.dumps([page.version, *page.rest]).encode()).decode()
@@ -206,7 +203,7 @@ def _list_metadata(page: Page) -> dict[str, Any]:
 
 
 def _read_token(text: str) -> tuple[int, Key]:
-    """Version and key after which a list goes on. Raises ApiRefusal (400)."""
+    """Return the version and key after which a list continues. Raises ApiRefusal (400)."""
     try:
         version, namespace, name = json.loads(base64.urlsafe_b64decode(text))
         return int(version), (str(namespace), str(name))

@@ -1,4 +1,4 @@
-"""The history of one kind: every change in order, so that a watch can go on from the version it has seen."""
+"""Keep the history of one kind: every change in order, so that a watch can continue from any recent version."""
 
 from __future__ import annotations
 
@@ -18,35 +18,38 @@ Key = tuple[str, str]  # namespace, name
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """An object as it lies in the store. raw: its JSON, encoded once for every list and watch."""
+    """An object in the store."""
 
     obj: Object
-    raw: bytes
+    raw: bytes  # its JSON, encoded once for every list and watch
     version: int
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page of a list. version: of the list. rest: the key after which to go on, None at the end; left: how many."""
+    """One page of a list."""
 
     items: tuple[Stored, ...]
-    version: int
-    rest: Key | None = None
-    left: int = 0
+    version: int  # of the list
+    rest: Key | None = None  # the key after which to continue, None at the end
+    left: int = 0  # how many objects follow this page
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One write. before: None at a creation. gone: the object was deleted; `now` is its last state."""
+    """One write."""
 
     version: int
-    now: Stored
-    before: Stored | None
-    gone: bool = False
+    now: Stored  # the last state, when `gone`
+    before: Stored | None  # None for a creation
+    gone: bool = False  # True: the object was deleted
 
 
 class WatchHistory:
-    """The last changes of a kind. `keep`: how many are kept at least; a watch from before them gets 410."""
+    """The last changes of a kind.
+
+    keep: how many are kept at least. A watch from an earlier version gets 410.
+    """
 
     def __init__(self, keep: int) -> None:
         self._keep = keep
@@ -67,35 +70,38 @@ class WatchHistory:
             wake()
 
     def end(self) -> int:
-        """The position after the last change."""
+        """Return the position after the last change."""
         return self._first + len(self._changes)
 
     def after(self, version: int) -> int:
-        """The position of the first change after `version`. Raises ApiRefusal (410) when it is forgotten."""
+        """Return the position of the first change after `version`. Raises ApiRefusal (410) when it is forgotten."""
         if version < self._forgotten:
             raise ApiRefusal("Expired", f"too old resource version: {version} ({self._forgotten + 1})")
         return self._first + bisect_right(self._changes, version, key=lambda change: change.version)
 
     def since(self, position: int) -> Sequence[Change]:
-        """The changes from a position on. Raises ApiRefusal (410) when some of them are forgotten."""
+        """Return the changes from a position on. Raises ApiRefusal (410) when some of them are forgotten."""
         if position < self._first:
             raise ApiRefusal("Expired", "the watch was too slow: changes it has not read are forgotten")
         return self._changes[position - self._first :]
 
 
 def raw(stored: Stored) -> bytes:
-    """An object as it is."""
+    """Return an object's JSON as it is stored."""
     return stored.raw
 
 
 def event(change: Change, wanted: Question, show: Callable[[Stored], bytes] = raw) -> bytes | None:
-    """The watch line of a change as a selector sees it; None: not seen."""
+    """Return the watch line of a change for a selector; None when the selector does not see the change."""
     found = seen(change, wanted)
     return line(found[0], show(found[1])) if found is not None else None
 
 
 def seen(change: Change, wanted: Question) -> tuple[str, Stored] | None:
-    """A change as a selector sees it: an object that stops to match is DELETED; None: not seen."""
+    """Return a change as a selector sees it, None when it does not.
+
+    An object that no longer matches is DELETED.
+    """
     was = change.before is not None and wanted(change.before.obj)
     fits = wanted(change.now.obj)
     if change.gone:
@@ -106,7 +112,7 @@ def seen(change: Change, wanted: Question) -> tuple[str, Stored] | None:
 
 
 def _last_matching(change: Change) -> Stored:
-    """The object as it was when the selector still chose it, at the version at which it stopped to."""
+    """Return the last state that the selector chose, with the version of the change."""
     before = change.before or change.now
     meta = {**before.obj["metadata"], "resourceVersion": str(change.version)}
     obj = {**before.obj, "metadata": meta}
@@ -114,5 +120,5 @@ def _last_matching(change: Change) -> Stored:
 
 
 def line(word: str, shown: bytes) -> bytes:
-    """One line of a watch."""
+    """Return one line of a watch."""
     return b'{"type":"' + word.encode() + b'","object":' + shown + b"}\n"

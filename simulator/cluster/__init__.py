@@ -1,1 +1,1 @@
-"""What acts on the objects: a scheduler loop, and a kubelet as a table."""
+"""The active parts of a local cluster: a scheduler loop, controllers, and a kubelet that follows a table."""

@@ -1,6 +1,6 @@
-"""What a scheduler knows of a cluster: its nodes in order, what is asked of each, and pods as it reads them.
+"""The state that a scheduler knows: nodes in order, what is requested on each, and pods as it reads them.
 
-How it judges them is in default_plugins.py. Room is charged at the decision, before anybody has seen the binding.
+default_plugins.py judges the nodes. Room is charged at the decision, before any watch has shown the binding.
 """
 
 from __future__ import annotations
@@ -22,23 +22,21 @@ _UNSAID_MEMORY_BYTES = 200 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """A pod as a scheduler reads it. fullest: (milli-CPU, bytes) with the unsaid requests filled in, for scoring.
-
-    spread: the labels that its Service, ReplicaSet or StatefulSet selects by; None when nothing does.
-    """
+    """A pod as a scheduler reads it."""
 
     uid: str
     namespace: str
     shape: PodShape
-    fullest: tuple[int, int]
+    fullest: tuple[int, int]  # (milli-CPU, bytes) with defaults for unset requests, for scoring
     priority: int = 0
     nominated: str = ""
     labels: tuple[tuple[str, str], ...] = ()
+    # labels by which its Service, ReplicaSet or StatefulSet selects; None when none selects it
     spread: tuple[tuple[str, str], ...] | None = None
     owner: str = ""
 
     def asks(self, resource: str) -> int:
-        """How much it requests of a resource; 0 when it does not."""
+        """Return how much the pod requests of a resource; 0 when it requests none."""
         return next((wanted for name, wanted in self.shape.requests if name == resource), 0)
 
 
@@ -77,7 +75,7 @@ def _filled(container: Container) -> Container:
 
 @dataclass(slots=True)
 class Stand:
-    """One node and what stands on it."""
+    """One node with the pods on it."""
 
     node: Node
     offers: dict[str, int]
@@ -87,15 +85,15 @@ class Stand:
     pods: dict[str, Want] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Its name is asked for all the time."""
+        """Keep the node's name in a field, since it is read very often."""
         self.name = self.node.metadata.name
 
     def label(self, key: str) -> str | None:
-        """The value of a node label."""
+        """Return the value of a node label."""
         return (self.node.metadata.labels or {}).get(key)
 
     def add(self, want: Want, sign: int = 1) -> None:
-        """Charge a pod to this node, or with sign=-1 give back what it took."""
+        """Charge a pod to this node; with sign=-1 release what it took."""
         for resource, wanted in want.shape.requests:
             self.asked[resource] = self.asked.get(resource, 0) + sign * wanted
         for at in (0, 1):
@@ -106,9 +104,9 @@ class Stand:
             del self.pods[want.uid]
 
     def holds(self, want: Want, beside: tuple[Want, ...] = ()) -> bool:
-        """Do the filters let the pod in, with pods nominated here counted as if they stood here?
+        """True if the filters let the pod in, with the pods nominated here counted as if they ran here.
 
-        Node readiness counts too: in a real cluster the node controller's taints say it.
+        Node readiness counts, too: in a real cluster the node controller expresses it by taints.
         """
         if not admits(self.node, want.shape):
             return False
@@ -132,7 +130,7 @@ class Cluster:
         self._fits: dict[PodShape, _Fits] = {}
 
     def put_node(self, node: Node) -> None:
-        """A node as it is now; the pods on it stay."""
+        """Add or update a node; the pods on it stay."""
         offers = {name: amount(name, q) for name, q in (node.status.allocatable or {}).items()}
         stand = self.stands.get(node.metadata.name)
         if stand is None:
@@ -142,14 +140,14 @@ class Cluster:
         self._order = None
 
     def drop_node(self, name: str) -> None:
-        """A node is gone, and what stood on it is forgotten."""
+        """Remove a node and the pods on it."""
         stand = self.stands.pop(name, None)
         for uid in stand.pods if stand else ():
             self._where.pop(uid, None)
         self._order = None
 
     def place(self, want: Want, node: str) -> None:
-        """A pod takes room on a node; one that had another is moved. Nodes that are not known take none."""
+        """Charge a pod to a node; a pod that had another node is moved. An unknown node is not charged."""
         if self._where.get(want.uid) == node:
             return
         self.remove(want.uid)
@@ -159,7 +157,7 @@ class Cluster:
             self._changed(node)
 
     def remove(self, uid: str) -> None:
-        """A pod takes no room and no nomination any more."""
+        """Release the room and the nomination of a pod."""
         self._nominated.pop(uid, None)
         node = self._where.pop(uid, None)
         if node is not None:
@@ -168,7 +166,7 @@ class Cluster:
             self._changed(node)
 
     def nominate(self, want: Want) -> None:
-        """A waiting pod names a node, or none any more."""
+        """Record that a waiting pod names a node, or no longer names one."""
         if want.nominated:
             self._nominated[want.uid] = want
         else:
@@ -176,11 +174,11 @@ class Cluster:
 
     @property
     def has_nominated(self) -> bool:
-        """Does any waiting pod name a node?"""
+        """True if any waiting pod names a node."""
         return bool(self._nominated)
 
     def beside(self, node: str, want: Want) -> tuple[Want, ...]:
-        """The other pods nominated to a node that the pod has to leave room for: of its priority or above."""
+        """Return the pods nominated to a node for which this pod must leave room: those of its priority or above."""
         return tuple(
             other
             for other in self._nominated.values()
@@ -188,7 +186,9 @@ class Cluster:
         )
 
     def order(self) -> list[Stand]:
-        """The nodes zone by zone in turn, as they came within a zone (kube-scheduler's node tree)."""
+        """Return the nodes, one of each zone in turn; within a zone the oldest comes first (kube-scheduler's node
+        tree).
+        """
         if self._order is None:
             zones: dict[tuple[str | None, str | None], list[Stand]] = {}
             for stand in self.stands.values():
@@ -201,9 +201,9 @@ class Cluster:
         return self._order
 
     def fits(self, want: Want) -> Sequence[bool]:
-        """For every node of the order: do the filters let the pod in, nominated pods left aside?
+        """Return for every node, in order, if the filters let the pod in, nominated pods ignored.
 
-        Kept by shape, and worked out anew only for nodes that have changed: a cluster has few shapes.
+        The result is kept by shape and computed again only for nodes that have changed, since a cluster has few shapes.
         """
         order = self.order()
         known = self._fits.get(want.shape)
@@ -225,7 +225,7 @@ class Cluster:
 
 @dataclass(slots=True)
 class _Fits:
-    """Which nodes of the order hold a shape, and which of them have changed since."""
+    """The nodes that hold a shape, and the nodes that have changed since."""
 
     fit: list[bool]
     stale: set[int]

@@ -1,7 +1,7 @@
-"""How kube-scheduler 1.35 judges nodes with its default plugins: a restatement of its filters, scores and tie-breaks.
+"""Restate how kube-scheduler 1.35 judges nodes with its default plugins: its filters, scores and tie-breaks.
 
-Left out, since no pod here asks for it: preferred node affinity, inter-pod affinity, volumes, claims, image locality,
-explicit spread constraints. Source: docs/facts/extender.md 1.4; kubernetes 1.35.4.
+No pod here asks for these, so they are left out: preferred node affinity, inter-pod affinity, volumes, claims, image
+locality, explicit spread constraints. Source: docs/facts/extender.md 1.4; kubernetes 1.35.4.
 """
 
 from __future__ import annotations
@@ -26,13 +26,19 @@ _SPREAD = ((HOSTNAME, 3), (ZONE, 5))  # the system's default constraints: key an
 
 @dataclass(slots=True)
 class Cursor:
-    """Where the search for feasible nodes starts. It moves on with every pod, so that all nodes get their turn."""
+    """The position at which the search for feasible nodes starts.
+
+    It moves with every pod, so all nodes get their turn.
+    """
 
     start: int = 0
 
 
 def to_find(nodes: int, percentage: int = 0) -> int:
-    """How many feasible nodes are enough. percentage: percentageOfNodesToScore, 0 for the adaptive default."""
+    """Return how many feasible nodes are enough.
+
+    percentage: percentageOfNodesToScore, 0 for the adaptive default.
+    """
     if nodes < _LEAST_TO_FIND:
         return nodes
     percent = percentage or max(50 - nodes // 125, _LEAST_PERCENT)
@@ -40,11 +46,11 @@ def to_find(nodes: int, percentage: int = 0) -> int:
 
 
 def feasible(cluster: Cluster, want: Want, cursor: Cursor, dice: random.Random, percentage: int = 0) -> list[Stand]:
-    """The first nodes that hold the pod, as many as are enough, from the cursor on; the cursor moves past them.
+    """Return the first nodes that hold the pod, as many as are enough, starting at the cursor, which moves past them.
 
-    Sixteen workers take the nodes chunk by chunk and race: the dice say in which order the chunks come in, which
-    decides among nodes of equal score. Without the race the ties fall to neighbours and the mean ring cost is 7 %
-    too low (tests/e2e/test_default_restated.py).
+    kube-scheduler's sixteen workers take chunks of nodes and race. `dice` decides the order of the chunks, and so among
+    nodes of equal score. Without that, ties fall to neighbours and the mean ring cost is 7 % too low
+    (tests/e2e/test_default_restated.py).
     """
     order, fits, nominated = cluster.order(), cluster.fits(want), cluster.has_nominated
     enough = to_find(len(order), percentage)
@@ -68,13 +74,13 @@ def feasible(cluster: Cluster, want: Want, cursor: Cursor, dice: random.Random, 
 
 
 def _leaves_room(cluster: Cluster, stand: Stand, want: Want) -> bool:
-    """Is there room for the pods that are nominated to the node, too?"""
+    """True if the node also has room for the pods that are nominated to it."""
     beside = cluster.beside(stand.name, want)
     return not beside or stand.holds(want, beside)
 
 
 def scores(cluster: Cluster, want: Want, stands: Sequence[Stand]) -> list[int]:
-    """What the default plugins give each node: whole numbers, weighted and added up."""
+    """Return the weighted sum of the default plugins' scores for each node, in whole numbers."""
     columns = [
         (_WEIGHTS["fit"], [_least_allocated(stand, want) for stand in stands]),
         (_WEIGHTS["balance"], [_balanced(stand, want) for stand in stands]),
@@ -87,11 +93,13 @@ def scores(cluster: Cluster, want: Want, stands: Sequence[Stand]) -> list[int]:
 def choose(
     stands: Sequence[Stand], plain: Sequence[int], points: Mapping[str, int], weight: int, dice: random.Random
 ) -> str:
-    """The name of the best node. points: of the extender, by node; weight: its weight in the configuration.
+    """Return the name of the best node.
 
-    Among equals a node that the extender named beats one that it did not, and those it named throw dice (1.35.4
-    gives only them a random number). The rest are taken from a heap, whose root is the first of the best in
-    preorder: without an extender nothing is thrown.
+    points: the extender's scores by node. weight: of the extender in the configuration.
+
+    Among equal nodes, one that the extender named wins, chosen by a random number (1.35.4 gives only these one). Other
+    ties are decided by a heap, whose root is the first of the best in preorder. So without an extender no random number
+    is used.
     """
     totals = [
         (plain[i] + points.get(stand.name, 0) * weight * _EXTENDER_SCALE, dice.getrandbits(62) + 1)
@@ -104,7 +112,7 @@ def choose(
 
 
 def _first_in_preorder(heap: Sequence[tuple[int, int]], best: tuple[int, int]) -> int:
-    """Where the root of a binary heap built in place comes from: a parent wins a tie, then the left child."""
+    """Return the original index of the root of a heap built in place: a parent wins a tie, then the left child."""
     waiting = [0]
     while waiting:
         at = waiting.pop()
@@ -117,7 +125,7 @@ def _first_in_preorder(heap: Sequence[tuple[int, int]], best: tuple[int, int]) -
 
 
 def _least_allocated(stand: Stand, want: Want) -> int:
-    """NodeResourcesFit, LeastAllocated over CPU and memory alike; unsaid requests are filled in."""
+    """Score by NodeResourcesFit, LeastAllocated, CPU and memory weighing the same. Unset requests get defaults."""
     parts: list[int] = []
     for at, resource in enumerate(("cpu", "memory")):
         offered = stand.offers.get(resource, 0)
@@ -128,7 +136,7 @@ def _least_allocated(stand: Stand, want: Want) -> int:
 
 
 def _balanced(stand: Stand, want: Want) -> int:
-    """BalancedAllocation over CPU and memory as they are really requested; a pod that asks for neither gets none."""
+    """Score by BalancedAllocation over the CPU and memory really requested; 0 for a pod that requests neither."""
     if not want.asks("cpu") and not want.asks("memory"):
         return 0
     parts = [
@@ -141,7 +149,7 @@ def _balanced(stand: Stand, want: Want) -> int:
 
 
 def _taints(stands: Sequence[Stand], shape: PodShape) -> list[int]:
-    """TaintToleration: the fewer PreferNoSchedule taints that the pod does not tolerate, the better."""
+    """Score by TaintToleration: fewer PreferNoSchedule taints that the pod does not tolerate are better."""
     counts = [
         sum(t.effect == "PreferNoSchedule" and not _tolerated(t, shape) for t in stand.node.spec.taints or ())
         for stand in stands
@@ -160,7 +168,7 @@ def _tolerated(taint: Taint, shape: PodShape) -> bool:
 
 
 def _spread(cluster: Cluster, stands: Sequence[Stand], want: Want) -> list[int]:
-    """PodTopologySpread with the system's default constraints: only for pods that a Service or a set selects."""
+    """Score by PodTopologySpread with the default constraints, for pods that a Service or a set selects."""
     if want.spread is None:
         return [0] * len(stands)
     everywhere = {stand.name: _kin(stand, want) for stand in cluster.stands.values()}
@@ -181,6 +189,6 @@ def _spread(cluster: Cluster, stands: Sequence[Stand], want: Want) -> list[int]:
 
 
 def _kin(stand: Stand, want: Want) -> int:
-    """How many pods of the node the pod's selector selects."""
+    """Count the node's pods that the pod's selector selects."""
     selector = set(want.spread or ())
     return sum(p.namespace == want.namespace and selector <= set(p.labels) for p in stand.pods.values())

@@ -1,6 +1,6 @@
-"""Gangs that start together or not at all, as Volcano and koord-scheduler hold them.
+"""Hold gangs until all can start, as Volcano and koord-scheduler do.
 
-kube-scheduler by itself knows no gangs; only pods of the scheduler names that do are held.
+kube-scheduler itself knows no gangs; so only pods that name one of the other schedulers are held.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from turnout.jobs.gang import POD_GROUP_PATHS, Dialect, GangKey, Membership
 
 
 class Gangs:
-    """The members of every gang that is held, by what their pods and PodGroups say."""
+    """The members of every held gang, as their pods and PodGroups state them."""
 
     def __init__(self) -> None:
         self._least: dict[GangKey, int] = {}
@@ -17,11 +17,17 @@ class Gangs:
         self._members: dict[GangKey, dict[str, bool]] = {}  # uid -> has it a node?
 
     def put_group(self, dialect: Dialect, namespace: str, name: str, least: int) -> None:
-        """A PodGroup as it is now. least: 0 when it is gone."""
+        """Add or update a PodGroup.
+
+        least: 0 when it is gone.
+        """
         self._least[GangKey(namespace, name, dialect.value)] = least
 
     def put_pod(self, uid: str, member: Membership, bound: bool) -> None:
-        """A pod that lives, and whether it has a node."""
+        """Add or update a pod that has not ended.
+
+        bound: True if it has a node.
+        """
         before = self._of.get(uid)
         if before is not None and before.key != member.key:
             self.drop_pod(uid)
@@ -30,12 +36,12 @@ class Gangs:
             self._members.setdefault(member.key, {})[uid] = bound
 
     def bind(self, uid: str, bound: bool) -> None:
-        """A member was given a node, or it was taken back, before a watch has shown it."""
+        """Record before a watch shows it that a member got a node, or that the node was taken back."""
         if (member := self._of.get(uid)) is not None:
             self._members[member.key][uid] = bound
 
     def drop_pod(self, uid: str) -> None:
-        """A pod that is gone, or has ended."""
+        """Remove a pod that is gone or has ended."""
         member = self._of.pop(uid, None)
         if member is not None:
             members = self._members[member.key]
@@ -44,7 +50,7 @@ class Gangs:
                 del self._members[member.key]
 
     def together(self, uid: str) -> list[str]:
-        """The pods that have to be tried together with this one, in the order of their ranks; itself among them."""
+        """Return the pods to try together with this one, itself included, in the order of their ranks."""
         member = self._of.get(uid)
         if member is None or self.lacking(uid) <= 1:
             return [uid]
@@ -52,7 +58,7 @@ class Gangs:
         return sorted(waiting, key=lambda each: (self._of[each].role, self._of[each].rank or 0, each))
 
     def lacking(self, uid: str) -> int:
-        """How many members have to be placed at once before any may start; 0 and 1 hold nobody."""
+        """Return how many members must be placed at once before any may start; 0 and 1 hold no pod."""
         member = self._of.get(uid)
         if member is None:
             return 0
@@ -60,5 +66,5 @@ class Gangs:
         return least - sum(self._members[member.key].values())
 
     def name(self, uid: str) -> str:
-        """The gang's name, for whoever is told that it waits."""
+        """Return the gang's name for messages."""
         return str(self._of[uid].key)

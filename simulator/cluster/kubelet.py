@@ -1,6 +1,6 @@
-"""A pod's life as a table: bound, pulling, running, ended, leaving. What comes next, after how long, and its status.
+"""The life of a pod as a table: bound, pulling, running, ended, leaving. It gives the next state, its time and status.
 
-A kubelet that runs nothing: time alone moves a pod on. Annotations on a pod say how long it runs and how it ends.
+This kubelet runs nothing: time alone moves a pod on. Annotations on a pod say how long it runs and how it ends.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ IGNORES_TERM = "yard.turnout.dev/ignores-sigterm"  # "true": it takes its whole 
 
 
 class State(Enum):
-    """Where a bound pod stands."""
+    """The state of a bound pod."""
 
     BOUND = "bound"
     PULLING = "pulling"
@@ -29,27 +29,25 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long things take, in seconds. stop_s: from SIGTERM to the end, for a pod that heeds it.
-
-    backoff_s: of pods that are processes, the second pause before a restart and the longest, as a kubelet has them.
-    """
+    """How long things take, in seconds."""
 
     pull_s: float = 0.5
-    stop_s: float = 0.5
+    stop_s: float = 0.5  # from SIGTERM to the end, for a pod that obeys it
     restart_s: float = 1.0
+    # of pods that are processes: the second pause before a restart, and the longest
     backoff_s: tuple[float, float] = (10.0, 300.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What becomes of a pod, and how many seconds after it came into its present state."""
+    """The next state of a pod, and how many seconds after its present state it comes."""
 
     after_s: float
     to: State
 
 
 def state_of(pod: Object) -> State:
-    """Where the pod stands by its own record."""
+    """Return the state of a pod from its own fields."""
     status = pod.get("status") or {}
     if pod["metadata"].get("deletionTimestamp"):
         return State.LEAVING
@@ -64,7 +62,7 @@ def state_of(pod: Object) -> State:
 
 
 def turn(pod: Object, pace: Pace) -> Turn | None:
-    """What comes next, as the table has it; None: nothing does by itself."""
+    """Return the next change of the table; None when time alone changes nothing."""
     match state_of(pod):
         case State.BOUND:
             return Turn(0.0, State.PULLING)
@@ -83,12 +81,15 @@ def turn(pod: Object, pace: Pace) -> Turn | None:
 
 
 def exit_code(pod: Object) -> int:
-    """How its containers end."""
+    """Return the exit code of the pod's containers."""
     return int(_number(pod, EXIT_CODE) or 0)
 
 
 def status_in(pod: Object, to: State, stamp: str, pod_ip: str = "", host_ip: str = "", code: int = 0) -> Object:
-    """The change of status that goes with a state: a strategic merge patch. stamp: the time as RFC 3339."""
+    """Return the change of status for a state, as a strategic merge patch.
+
+    stamp: the time as RFC 3339.
+    """
     match to:
         case State.PULLING:
             return {

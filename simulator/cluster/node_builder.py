@@ -1,4 +1,4 @@
-"""The nodes of a yard and the map that goes with them: as many as asked for, or the hosts of a map that is there."""
+"""Build the nodes of a local cluster and its map: a number of nodes, or the hosts of a given map."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One node and where it hangs. path: its switches, the widest first."""
+    """One node and its switches."""
 
     name: str
     ip: str
-    path: tuple[str, ...]
+    path: tuple[str, ...]  # the widest switch first
 
 
 def places(count: int) -> list[Place]:
-    """So many nodes, eight under a leaf switch and four leaves under a spine."""
+    """Return `count` nodes, eight under a leaf switch and four leaves under a spine."""
     found = []
     for number in range(count):
         leaf = number // HOSTS_PER_LEAF
@@ -39,7 +39,7 @@ def places(count: int) -> list[Place]:
 
 
 def places_of(entries: Iterable[Entry]) -> list[Place]:
-    """A node for every host of a map, which names it by its address or by its name."""
+    """Return a node for every host of a map, which names it by its address or by its name."""
     found = []
     for number, entry in enumerate(entries):
         if _is_address(entry.host):
@@ -50,22 +50,30 @@ def places_of(entries: Iterable[Entry]) -> list[Place]:
 
 
 def unusable(found: Sequence[Place]) -> list[str]:
-    """The hosts of a map that cannot be a node's name."""
+    """Return the hosts of a map that cannot be a node's name."""
     return [place.name for place in found if len(place.name) > 253 or not _NAME.fullmatch(place.name)]
 
 
 def map_text(found: Iterable[Place]) -> str:
-    """The map of generated nodes as a topology ConfigMap holds it: `asw psw ip`, one line a node."""
+    """Return the map of generated nodes in the form of a topology ConfigMap: `asw psw ip`, one line per node."""
     return "".join(f"{place.path[-1]} {place.path[-2]} {place.ip}\n" for place in found)
 
 
 def node(place: Place, gpus: int, stamp: str, kubelet: tuple[str, int] = ("", 0)) -> Object:
-    """A ready node. stamp: the time as RFC 3339. kubelet: where an API server reaches its kubelet, host and port."""
+    """Return a ready node.
+
+    stamp: the time as RFC 3339. kubelet: host and port at which an API server reaches its kubelet.
+    """
     worth = gpus + _ROOM_FOR_OTHERS
     offers = {"cpu": str(worth * _CPUS_PER_GPU), "memory": f"{worth * _GIB_PER_GPU}Gi", "pods": "110"}
     if gpus:
         offers[GPU] = str(gpus)
-    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "the yard's kubelet is ready"}
+    ready = {
+        "type": "Ready",
+        "status": "True",
+        "reason": "KubeletReady",
+        "message": "the local cluster's kubelet is ready",
+    }
     return {
         "apiVersion": "v1",
         "kind": "Node",

@@ -1,7 +1,7 @@
-"""One pod's way through a scheduling cycle, in the order in which kube-scheduler asks its filters and its extender.
+"""Run one pod through a scheduling cycle, in the order in which kube-scheduler asks its filters and its extender.
 
-The cycle is a generator: it yields what it wants to ask the extender and is sent the answer, so that it knows
-nothing of HTTP. The judgement of nodes is in default_plugins.py, the loop around it in runtime/scheduler_loop.py.
+The cycle is a generator: it yields questions for the extender and receives the answers, so it knows nothing of HTTP.
+default_plugins.py judges the nodes; runtime/scheduler_loop.py has the loop.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from turnout.simulator.cluster.default_plugins import Cursor, choose, feasible, 
 
 
 class Verb(Enum):
-    """The questions to an extender."""
+    """A kind of question to an extender."""
 
     FILTER = "filter"
     PRIORITIZE = "prioritize"
@@ -24,7 +24,7 @@ class Verb(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Ask the extender about these nodes."""
+    """A question to the extender about these nodes."""
 
     verb: Verb
     names: tuple[str, ...]
@@ -32,16 +32,16 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the extender said. kept: of a filter, in its order; points: of a prioritize. failed: it gave no answer."""
+    """The extender's answer."""
 
-    kept: tuple[str, ...] = ()
-    points: Mapping[str, int] = field(default_factory=dict)
+    kept: tuple[str, ...] = ()  # of a filter, in its order
+    points: Mapping[str, int] = field(default_factory=dict)  # of a prioritize
     refused: Mapping[str, str] = field(default_factory=dict)  # node -> why
-    failed: str = ""
+    failed: str = ""  # why there is no answer; "" when there is one
 
 
 class Why(Enum):
-    """Why a pod got no node."""
+    """A reason why a pod got no node."""
 
     UNSCHEDULABLE = "Unschedulable"
     SCHEDULER_ERROR = "SchedulerError"
@@ -49,15 +49,15 @@ class Why(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The pod goes to this node. feasible: how many nodes there were to choose among; 1 means no scores were asked."""
+    """The node chosen for a pod."""
 
     node: str
-    feasible: int
+    feasible: int  # how many nodes there were to choose among; with 1 no scores were asked for
 
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """The pod has to wait for a change."""
+    """The result for a pod that must wait for a change."""
 
     why: Why
     message: str
@@ -69,7 +69,7 @@ Cycle = Generator[Question, Reply, Outcome]
 
 @dataclass(frozen=True, slots=True)
 class Extender:
-    """The extender as the scheduler's configuration names it."""
+    """The extender in the scheduler's configuration."""
 
     weight: int = 1
     ignorable: bool = True
@@ -77,7 +77,10 @@ class Extender:
 
 
 class NoAnswer(Exception):
-    """The extender failed and may not be ignored: the attempt ends, the pod is tried again after its back-off."""
+    """A failure of an extender that may not be ignored.
+
+    The attempt ends, and the pod is tried again after its back-off.
+    """
 
 
 def cycle(
@@ -88,7 +91,7 @@ def cycle(
     extender: Extender | None = None,
     percentage: int = 0,
 ) -> Cycle:
-    """Find a node for one pod. Yields a Question for every call of the extender; without one it yields nothing.
+    """Find a node for one pod. Yields a Question for every call of the extender, and none without an extender.
 
     Source: docs/facts/extender.md 1.4 and 1.5
     """
@@ -150,7 +153,7 @@ def _lament(nodes: int, before: int) -> str:
 
 
 def alone(cluster: Cluster, want: Want, cursor: Cursor, dice: random.Random) -> Outcome:
-    """A cycle of a scheduler without an extender, to its end: what kube-scheduler does by default."""
+    """Run a whole cycle without an extender, as kube-scheduler does by default."""
     questions = cycle(cluster, want, cursor, dice)
     try:
         next(questions)

@@ -1,4 +1,4 @@
-"""The pods that wait: which one is next, and who is tried again when something changes.
+"""Queue the pods that wait: which one is next, and which are tried again when something changes.
 
 Source: docs/facts/extender.md 1.5, 1.6: back-off from 1 to 10 s, and any change wakes a pod that an extender refused.
 """
@@ -21,15 +21,17 @@ class _Waiter:
 
     @property
     def turn(self) -> tuple[int, int]:
-        """Who comes first has the least."""
+        """The sort key: the pod with the lowest is next."""
         return -self.want.priority, self.since
 
 
 class WaitingPods:
-    """Pods by priority, then by arrival. backoff_s: the first and the longest pause after a refusal.
+    """The waiting pods by priority, then by arrival.
 
-    Two heaps, of those that may be tried and of those whose pause is not over; what they hold of a waiter that has
-    changed since is passed over when it comes up.
+    backoff_s: the first and the longest pause after a refusal, in seconds.
+
+    One heap has the pods that may be tried, another those whose pause is not over. An entry is ignored if its pod has
+    changed since.
     """
 
     def __init__(self, backoff_s: tuple[float, float] = (1.0, 10.0)) -> None:
@@ -41,7 +43,7 @@ class WaitingPods:
         self._arrivals = 0
 
     def put(self, want: Want) -> None:
-        """A pod waits, or the one that waits has changed."""
+        """Add a waiting pod, or update it."""
         known = self._waiters.get(want.uid)
         if known is None:
             self._arrivals += 1
@@ -52,17 +54,17 @@ class WaitingPods:
         self._queue(want.uid, known)
 
     def drop(self, uid: str) -> None:
-        """A pod waits no longer."""
+        """Remove a pod that waits no longer."""
         self._waiters.pop(uid, None)
         self._parked.discard(uid)
 
     def want(self, uid: str) -> Want | None:
-        """The pod that waits under this uid."""
+        """Return the waiting pod with this uid."""
         waiter = self._waiters.get(uid)
         return waiter.want if waiter is not None else None
 
     def next(self, now_s: float) -> Want | None:
-        """The pod to try now; None when nobody may be tried yet."""
+        """Return the pod to try now; None when no pod may be tried yet."""
         while self._later and self._later[0][0] <= now_s:
             _, uid = heapq.heappop(self._later)
             waiter = self._waiters.get(uid)
@@ -77,7 +79,10 @@ class WaitingPods:
         return None
 
     def refuse(self, uid: str, now_s: float, park: bool) -> None:
-        """A try was in vain. park: wait for a change too, not only for the pause to end."""
+        """Record that a try failed.
+
+        park: True if the pod must wait for a change, not only for its pause.
+        """
         waiter = self._waiters.get(uid)
         if waiter is None:
             return
@@ -90,7 +95,7 @@ class WaitingPods:
             heapq.heappush(self._later, (waiter.not_before_s, uid))
 
     def wake(self) -> None:
-        """Something changed in the cluster: whoever was parked is tried again once its pause is over."""
+        """Let parked pods be tried again once their pause is over, since something changed in the cluster."""
         for uid in self._parked:
             waiter = self._waiters[uid]
             waiter.parked = False
@@ -98,7 +103,7 @@ class WaitingPods:
         self._parked.clear()
 
     def pause_s(self, now_s: float) -> float | None:
-        """How long until somebody may be tried; None when only a change helps."""
+        """Return the seconds until some pod may be tried; None when only a change helps."""
         if self.next(now_s) is not None:
             return 0.0
         while self._later:

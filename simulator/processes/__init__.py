@@ -1,1 +1,1 @@
-"""Pods as processes: what a kubelet does with a pod's containers, done with processes of this machine."""
+"""Run the containers of pods as processes of this machine, as a kubelet would run them."""

@@ -1,4 +1,4 @@
-"""What a container is given: its command, its environment, its folder, and what is mounted where.
+"""Work out what a container gets: its command, its environment, its folder, and its mounts.
 
 Sources: Kubernetes' documents of environment variables, the downward API and volumes; `$(NAME)` as
 k8s.io/kubernetes/third_party/forked/golang/expansion has it.
@@ -23,7 +23,7 @@ BAD_CONFIG = "CreateContainerConfigError"
 
 
 class NotToBeHad(Exception):
-    """A container cannot be started as things are: what it refers to is not there, or not done here."""
+    """A container that cannot be started now: an object that it refers to is missing, or a feature is not supported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,9 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A container ready to be started. argv: empty for one whose image alone knows what it runs."""
+    """A container ready to be started."""
 
-    argv: tuple[str, ...]
+    argv: tuple[str, ...]  # empty when only the image knows the command
     env: Mapping[str, str]
     folder: str = ""
     mounts: tuple[Mount, ...] = ()
@@ -49,14 +49,17 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What environment and files may come from, each a mapping from name to its object."""
+    """The objects that environment and files may come from, by name."""
 
     config_maps: Mapping[str, Object] = field(default_factory=dict)
     secrets: Mapping[str, Object] = field(default_factory=dict)
 
 
 def launch_of(pod: Object, container: Object, base: Mapping[str, str], sources: Sources) -> Launch:
-    """Work out what a container is given. base: the environment that its image would bring. Raises NotToBeHad."""
+    """Work out what a container gets. Raises NotToBeHad.
+
+    base: the environment that its image would bring.
+    """
     env = dict(base)
     for each in container.get("envFrom") or ():
         env.update(_all_of(each, sources))
@@ -75,7 +78,7 @@ def launch_of(pod: Object, container: Object, base: Mapping[str, str], sources: 
 
 
 def expanded(text: str, env: Mapping[str, str]) -> str:
-    """Put variables in for `$(NAME)`; `$$` is a dollar, and what is not known stays as it is written."""
+    """Replace `$(NAME)` by variables. `$$` becomes a dollar sign, and an unknown name stays as written."""
 
     def put_in(found: re.Match[str]) -> str:
         if found[1] == "$":
@@ -86,7 +89,7 @@ def expanded(text: str, env: Mapping[str, str]) -> str:
 
 
 def from_field(pod: Object, path: str) -> str:
-    """The text of a field as the downward API gives it. Raises NotToBeHad."""
+    """Return the text of a field as the downward API gives it. Raises NotToBeHad."""
     meta, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
     if (keyed := _KEYED.match(path)) is not None:
         return str((meta.get(keyed[1]) or {}).get(keyed[2], ""))
@@ -110,7 +113,7 @@ def from_field(pod: Object, path: str) -> str:
 
 
 def from_resource(pod: Object, container: Object, wanted: Object) -> str:
-    """A request or a limit in whole units of its divisor, rounded up. Raises NotToBeHad."""
+    """Return a request or a limit in units of its divisor, rounded up. Raises NotToBeHad."""
     of = container
     if wanted.get("containerName"):
         everyone = [*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"]]
@@ -127,7 +130,7 @@ def from_resource(pod: Object, container: Object, wanted: Object) -> str:
 
 
 def held(source: Mapping[str, Object], kind: str, name: str, optional: bool) -> Object | None:
-    """An object that is referred to; None when it may be missing. Raises NotToBeHad."""
+    """Return an object that is referred to; None when it is missing and optional. Raises NotToBeHad."""
     found = source.get(name)
     if found is None and not optional:
         raise NotToBeHad(f'{kind} "{name}" not found')
@@ -157,7 +160,7 @@ def _value(pod: Object, each: Object, env: Mapping[str, str], sources: Sources) 
 
 
 def _owner_of(pod: Object, variable: Object) -> Object:
-    """The container that a variable stands in."""
+    """Return the container that defines a variable."""
     everyone = [*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"]]
     return next((each for each in everyone if any(v is variable for v in each.get("env") or ())), {})
 
@@ -175,12 +178,12 @@ def _all_of(each: Object, sources: Sources) -> dict[str, str]:
 
 
 def texts(found: Object) -> dict[str, str]:
-    """The text values of a ConfigMap or a Secret."""
+    """Return the values of a ConfigMap or a Secret as text."""
     return {name: raw.decode(errors="replace") for name, raw in contents(found).items()}
 
 
 def contents(found: Object) -> dict[str, bytes]:
-    """The values of a ConfigMap or a Secret as bytes."""
+    """Return the values of a ConfigMap or a Secret as bytes."""
     coded = found.get("binaryData") if found.get("kind") != "Secret" else found.get("data")
     plain = found.get("data") if found.get("kind") != "Secret" else found.get("stringData")
     told = {name: str(text).encode() for name, text in (plain or {}).items()}
@@ -195,6 +198,6 @@ def _mount(each: Object, env: Mapping[str, str]) -> Mount:
 
 
 def _quoted(text: Any) -> str:
-    """As Go's %q writes plain text."""
+    """Quote plain text as Go's %q does."""
     told = str(text).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t")
     return f'"{told}"'

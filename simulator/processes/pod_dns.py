@@ -1,7 +1,8 @@
-"""Who can be found by which name: the hosts file of a pod, and the loopback addresses that pods get.
+"""Give pods names and addresses: the hosts file of a pod, and loopback addresses.
 
-Source: Kubernetes' DNS for Services and Pods: a pod is HOSTNAME.SUBDOMAIN.NAMESPACE.svc.cluster.local when a headless
-Service of its subdomain's name stands in its namespace; a Service's name leads to all its ready pods.
+Kubernetes' rules hold: a pod is HOSTNAME.SUBDOMAIN.NAMESPACE.svc.cluster.local when its namespace has a headless
+Service of the subdomain's name. A Service's name leads to all its ready pods. Source: Kubernetes' DNS for Services and
+Pods.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ _DOMAIN = "svc.cluster.local"
 
 
 def address(block: int, number: int) -> str:
-    """The loopback address of pod number `number` (from 0) of a kubelet. block: 0..126, so that kubelets differ.
+    """Return the loopback address of pod `number`, counted from 0, of a kubelet.
 
-    Raises ValueError past the 64,000 or so of a block.
+    block: 0..126, different for each kubelet. Raises ValueError beyond the about 64,000 addresses of a block.
     """
     last = 1 + number % 254  # no .0 and no .255, which some programs take for a network
     middle = number // 254
@@ -27,13 +28,16 @@ def address(block: int, number: int) -> str:
 
 
 def hostname(pod: Object) -> str:
-    """What a pod calls itself: at most 63 characters, as the kernel and Kubernetes have it."""
+    """Return a pod's host name: at most 63 characters, as the kernel and Kubernetes require."""
     name = pod["spec"].get("hostname") or pod["metadata"]["name"]
     return str(name)[:63].rstrip("-.")
 
 
 def hosts(pod: Object, pods: Iterable[Object], services: Iterable[Object]) -> str:
-    """The hosts file of a pod. pods, services: all that there are, of any namespace."""
+    """Return the hosts file of a pod.
+
+    pods, services: all that exist, of any namespace.
+    """
     own = (pod.get("status") or {}).get("podIP") or ""
     namespace = pod["metadata"]["namespace"]
     lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
@@ -47,18 +51,26 @@ def hosts(pod: Object, pods: Iterable[Object], services: Iterable[Object]) -> st
 
 def _lines(namespace: str, pods: list[Object], services: Iterable[Object]) -> Iterator[str]:
     for service in services:
-        spec, where = service.get("spec") or {}, service["metadata"]["namespace"]
-        selector = spec.get("selector") or {}
-        headless = spec.get("clusterIP") == "None"
-        chosen = [pod for pod in pods if selector and _is_chosen(pod, where, selector)]
-        name = service["metadata"]["name"]
-        for pod in chosen:
-            if not _is_shown(pod, bool(spec.get("publishNotReadyAddresses"))):
-                continue
-            ip = pod["status"]["podIP"]
-            yield " ".join([ip, *_known_as(name, where, namespace)])
-            if headless and pod["spec"].get("subdomain") == name:
-                yield " ".join([ip, *_known_as(f"{hostname(pod)}.{name}", where, namespace)])
+        try:
+            yield from list(_lines_of(service, namespace, pods))
+        except (TypeError, AttributeError, KeyError):
+            continue  # it, or a pod of its namespace, makes no sense: others are found all the same
+
+
+def _lines_of(service: Object, namespace: str, pods: Iterable[Object]) -> Iterator[str]:
+    spec, where = service.get("spec") or {}, service["metadata"]["namespace"]
+    selector = spec.get("selector") or {}
+    headless = spec.get("clusterIP") == "None"
+    name = service["metadata"]["name"]
+    for pod in pods:
+        if not selector or not _is_chosen(pod, where, selector):
+            continue
+        if not _is_shown(pod, bool(spec.get("publishNotReadyAddresses"))):
+            continue
+        ip = pod["status"]["podIP"]
+        yield " ".join([ip, *_known_as(name, where, namespace)])
+        if headless and pod["spec"].get("subdomain") == name:
+            yield " ".join([ip, *_known_as(f"{hostname(pod)}.{name}", where, namespace)])
 
 
 def _is_chosen(pod: Object, namespace: str, selector: Mapping[str, str]) -> bool:
@@ -75,6 +87,6 @@ def _is_shown(pod: Object, unready_too: bool) -> bool:
 
 
 def _known_as(name: str, where: str, seen_from: str) -> list[str]:
-    """The names under which the search list of a pod finds it."""
+    """Return the names under which a pod's search list finds a name."""
     short = [name] if where == seen_from else []
     return [f"{name}.{where}.{_DOMAIN}", f"{name}.{where}.svc", f"{name}.{where}", *short]

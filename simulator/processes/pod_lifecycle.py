@@ -1,7 +1,7 @@
-"""What a kubelet keeps of one pod: its containers, and what is to be done with them now.
+"""Decide from one pod's containers what a kubelet must do now.
 
-Level-based: `to_start` and `to_stop` read the present state, whatever happened before. Times are in seconds since
-1970. Sources: Kubernetes' pod lifecycle, and KEP-753 for init containers that stay (sidecars).
+The functions are level-based: `to_start` and `to_stop` read the present state, whatever happened before. Times are in
+seconds since 1970. Sources: Kubernetes' pod lifecycle, and KEP-753 for init containers that stay (sidecars).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _STEADY_S = 600.0  # a container that ran so long starts with a fresh back-off
 
 
 class Part(Enum):
-    """What a container is for."""
+    """The role of a container in its pod."""
 
     INIT = "init"
     SIDECAR = "sidecar"
@@ -26,7 +26,7 @@ class Part(Enum):
 
 
 class State(Enum):
-    """Where a container stands."""
+    """The state of a container."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -35,17 +35,17 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a run of a container ended. message: what it left as its termination message."""
+    """The end of one run of a container."""
 
     code: int
     began_s: float
     ended_s: float
-    message: str = ""
+    message: str = ""  # its termination message
 
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """One container. last: its run before this one. not_before_s: when it may start again. told: its last signal."""
+    """One container."""
 
     name: str
     part: Part
@@ -55,36 +55,39 @@ class Container:
     restarts: int = 0
     began_s: float = 0.0
     end: End | None = None
-    last: End | None = None
-    not_before_s: float = 0.0
+    last: End | None = None  # its run before this one
+    not_before_s: float = 0.0  # when it may start again
     crashes: int = 0
-    told: str = ""
+    told: str = ""  # its last signal
 
 
 @dataclass(frozen=True, slots=True)
 class PodLifecycle:
-    """One pod. policy: Always, OnFailure or Never. leaves_s: when it was told to leave, with grace_s to do so."""
+    """One pod."""
 
-    policy: str
+    policy: str  # Always, OnFailure or Never
     containers: tuple[Container, ...]
     backoff_s: tuple[float, float]
-    leaves_s: float | None = None
-    grace_s: float = 0.0
+    leaves_s: float | None = None  # when its deletion began
+    grace_s: float = 0.0  # how long it may take to end, in seconds
 
     def named(self, name: str) -> Container:
-        """Raises KeyError."""
+        """Return a container by its name. Raises KeyError."""
         for each in self.containers:
             if each.name == name:
                 return each
         raise KeyError(name)
 
     def of(self, *parts: Part) -> Iterator[Container]:
-        """The containers of these parts, in order."""
+        """Yield the containers of these parts, in order."""
         return (each for each in self.containers if each.part in parts)
 
 
 def opened(pod: Object, backoff_s: tuple[float, float] = (10.0, 300.0)) -> PodLifecycle:
-    """A book for a pod that has just been bound. backoff_s: the second pause before a restart, and the longest."""
+    """Return the lifecycle of a pod that was just bound.
+
+    backoff_s: the second pause before a restart, and the longest, in seconds.
+    """
     spec = pod["spec"]
     first = [
         Container(each["name"], Part.SIDECAR if each.get("restartPolicy") == "Always" else Part.INIT)
@@ -98,126 +101,134 @@ def opened(pod: Object, backoff_s: tuple[float, float] = (10.0, 300.0)) -> PodLi
 # What is to be done.
 
 
-def to_start(book: PodLifecycle, now_s: float) -> list[str]:
-    """The containers to start now, by name."""
-    if book.leaves_s is not None or over(book):
+def to_start(lifecycle: PodLifecycle, now_s: float) -> list[str]:
+    """Return the names of the containers to start now."""
+    if lifecycle.leaves_s is not None or over(lifecycle):
         return []
-    due = [each for each in _wanted(book) if each.state is not State.RUNNING and each.not_before_s <= now_s]
+    due = [each for each in _wanted(lifecycle) if each.state is not State.RUNNING and each.not_before_s <= now_s]
     return [each.name for each in due]
 
 
-def to_stop(book: PodLifecycle, now_s: float) -> list[tuple[str, str]]:
-    """Who gets which signal now: (name, SIGTERM or SIGKILL). Sidecars go last, once all others have ended."""
-    running = [each for each in book.containers if each.state is State.RUNNING]
-    if book.leaves_s is None:
-        late = [each for each in running if each.part is Part.SIDECAR] if _mains_are_done(book) else []
+def to_stop(lifecycle: PodLifecycle, now_s: float) -> list[tuple[str, str]]:
+    """Return which container gets which signal now: (name, SIGTERM or SIGKILL).
+
+    Sidecars get theirs last, once all others have ended.
+    """
+    running = [each for each in lifecycle.containers if each.state is State.RUNNING]
+    if lifecycle.leaves_s is None:
+        late = [each for each in running if each.part is Part.SIDECAR] if _mains_are_done(lifecycle) else []
         return [(each.name, TERM) for each in late if not each.told]
-    if now_s >= book.leaves_s + book.grace_s:
+    if now_s >= lifecycle.leaves_s + lifecycle.grace_s:
         return [(each.name, KILL) for each in running if each.told != KILL]
     others = [each for each in running if each.part is not Part.SIDECAR]
     return [(each.name, TERM) for each in (others or running) if not each.told]
 
 
-def next_look_s(book: PodLifecycle, now_s: float) -> float | None:
-    """When something is to be done that only time brings; None: nothing."""
-    if book.leaves_s is not None:
-        until_s = book.leaves_s + book.grace_s
+def next_look_s(lifecycle: PodLifecycle, now_s: float) -> float | None:
+    """Return when time alone makes something due; None when it does not."""
+    if lifecycle.leaves_s is not None:
+        until_s = lifecycle.leaves_s + lifecycle.grace_s
         return until_s if until_s > now_s else None
-    later = [each.not_before_s for each in _wanted(book) if each.not_before_s > now_s]
+    later = [each.not_before_s for each in _wanted(lifecycle) if each.not_before_s > now_s]
     return min(later, default=None)
 
 
-def over(book: PodLifecycle) -> bool:
-    """Has every main container ended for good, or an init container in vain?"""
-    return _init_failed(book) or _mains_are_done(book)
+def over(lifecycle: PodLifecycle) -> bool:
+    """True if every main container has ended for good, or an init container has failed for good."""
+    return _init_failed(lifecycle) or _mains_are_done(lifecycle)
 
 
-def at_rest(book: PodLifecycle) -> bool:
-    """Does no process of it run?"""
-    return all(each.state is not State.RUNNING for each in book.containers)
+def at_rest(lifecycle: PodLifecycle) -> bool:
+    """True if no process of the pod runs."""
+    return all(each.state is not State.RUNNING for each in lifecycle.containers)
 
 
-def phase(book: PodLifecycle) -> str:
-    """The pod's phase."""
-    if _init_failed(book):
+def phase(lifecycle: PodLifecycle) -> str:
+    """Return the pod's phase."""
+    if _init_failed(lifecycle):
         return "Failed"
-    if _mains_are_done(book):
-        if not at_rest(book):
+    if _mains_are_done(lifecycle):
+        if not at_rest(lifecycle):
             return "Running"  # its sidecars are on their way out
-        return "Failed" if any(each.end and each.end.code for each in book.of(Part.MAIN)) else "Succeeded"
-    begun = any(each.state is not State.WAITING or each.last for each in book.of(Part.MAIN))
+        return "Failed" if any(each.end and each.end.code for each in lifecycle.of(Part.MAIN)) else "Succeeded"
+    begun = any(each.state is not State.WAITING or each.last for each in lifecycle.of(Part.MAIN))
     return "Running" if begun else "Pending"
 
 
-def ready(book: PodLifecycle) -> bool:
-    """Do all that should be running run?"""
-    return book.leaves_s is None and all(each.state is State.RUNNING for each in book.of(Part.MAIN, Part.SIDECAR))
+def ready(lifecycle: PodLifecycle) -> bool:
+    """True if every container that should be running runs."""
+    return lifecycle.leaves_s is None and all(
+        each.state is State.RUNNING for each in lifecycle.of(Part.MAIN, Part.SIDECAR)
+    )
 
 
-def initialized(book: PodLifecycle) -> bool:
-    """Have the init containers done their work, and do the sidecars run?"""
-    return next(_pending_init(book), None) is None
+def initialized(lifecycle: PodLifecycle) -> bool:
+    """True if the init containers have finished and the sidecars run."""
+    return next(_pending_init(lifecycle), None) is None
 
 
 # What has happened.
 
 
-def started(book: PodLifecycle, name: str, now_s: float) -> PodLifecycle:
-    """A container runs."""
-    was = book.named(name)
+def started(lifecycle: PodLifecycle, name: str, now_s: float) -> PodLifecycle:
+    """Record that a container runs."""
+    was = lifecycle.named(name)
     again = 1 if was.end else 0
     run = Container(name, was.part, State.RUNNING, "", "", was.restarts + again, now_s)
-    return _with(book, replace(run, last=was.end or was.last, crashes=was.crashes))
+    return _with(lifecycle, replace(run, last=was.end or was.last, crashes=was.crashes))
 
 
-def not_started(book: PodLifecycle, name: str, why: str, message: str, now_s: float) -> PodLifecycle:
-    """A container could not be started; it is tried again. why: a reason word of a kubelet."""
-    pause_s = book.backoff_s[0]
-    return _with(book, replace(book.named(name), why=why, message=message, not_before_s=now_s + pause_s))
+def not_started(lifecycle: PodLifecycle, name: str, why: str, message: str, now_s: float) -> PodLifecycle:
+    """Record that a container could not be started. It is tried again.
+
+    why: a reason word of a kubelet.
+    """
+    pause_s = lifecycle.backoff_s[0]
+    return _with(lifecycle, replace(lifecycle.named(name), why=why, message=message, not_before_s=now_s + pause_s))
 
 
-def ended(book: PodLifecycle, name: str, code: int, now_s: float, message: str = "") -> PodLifecycle:
-    """A container's process has ended."""
-    was = book.named(name)
+def ended(lifecycle: PodLifecycle, name: str, code: int, now_s: float, message: str = "") -> PodLifecycle:
+    """Record that a container's process has ended."""
+    was = lifecycle.named(name)
     end = End(code, was.began_s, now_s, message)
     gone = replace(was, state=State.ENDED, end=end, told="")
-    if book.leaves_s is not None or not _again(book, gone):
-        return _with(book, gone)
+    if lifecycle.leaves_s is not None or not _again(lifecycle, gone):
+        return _with(lifecycle, gone)
     crashes = 0 if now_s - was.began_s >= _STEADY_S else was.crashes
-    pause_s = min(book.backoff_s[0] * 2 ** (crashes - 1), book.backoff_s[1]) if crashes else 0.0
-    return _with(book, replace(gone, crashes=crashes + 1, not_before_s=now_s + pause_s))
+    pause_s = min(lifecycle.backoff_s[0] * 2 ** (crashes - 1), lifecycle.backoff_s[1]) if crashes else 0.0
+    return _with(lifecycle, replace(gone, crashes=crashes + 1, not_before_s=now_s + pause_s))
 
 
-def signalled(book: PodLifecycle, name: str, signal: str) -> PodLifecycle:
-    """A container was told to end."""
-    return _with(book, replace(book.named(name), told=signal))
+def signalled(lifecycle: PodLifecycle, name: str, signal: str) -> PodLifecycle:
+    """Record the signal that a container got."""
+    return _with(lifecycle, replace(lifecycle.named(name), told=signal))
 
 
-def leaves(book: PodLifecycle, now_s: float, grace_s: float) -> PodLifecycle:
-    """The pod is told to leave. Again: only a shorter grace counts."""
-    if book.leaves_s is None:
-        return replace(book, leaves_s=now_s, grace_s=grace_s)
-    return replace(book, grace_s=min(book.grace_s, now_s + grace_s - book.leaves_s))
+def leaves(lifecycle: PodLifecycle, now_s: float, grace_s: float) -> PodLifecycle:
+    """Record that the pod is being deleted. On a repetition only a shorter grace counts."""
+    if lifecycle.leaves_s is None:
+        return replace(lifecycle, leaves_s=now_s, grace_s=grace_s)
+    return replace(lifecycle, grace_s=min(lifecycle.grace_s, now_s + grace_s - lifecycle.leaves_s))
 
 
 # Inside.
 
 
-def _wanted(book: PodLifecycle) -> list[Container]:
-    """The containers that should be running and may be started, the pauses apart."""
-    if over(book):
+def _wanted(lifecycle: PodLifecycle) -> list[Container]:
+    """Return the containers that should be running and may be started, ignoring pauses."""
+    if over(lifecycle):
         return []
-    held = next(_pending_init(book), None)
-    sidecars = [each for each in book.of(Part.SIDECAR) if each.state is State.ENDED]
+    held = next(_pending_init(lifecycle), None)
+    sidecars = [each for each in lifecycle.of(Part.SIDECAR) if each.state is State.ENDED]
     if held is not None:
         return [*sidecars, *([held] if held not in sidecars and held.state is not State.RUNNING else [])]
-    mains = [each for each in book.of(Part.MAIN) if each.state is State.WAITING or _returns(book, each)]
+    mains = [each for each in lifecycle.of(Part.MAIN) if each.state is State.WAITING or _returns(lifecycle, each)]
     return [*sidecars, *mains]
 
 
-def _pending_init(book: PodLifecycle) -> Iterator[Container]:
-    """The init containers that are not through, in order; the first of them holds the rest up."""
-    for each in book.of(Part.INIT, Part.SIDECAR):
+def _pending_init(lifecycle: PodLifecycle) -> Iterator[Container]:
+    """Yield the unfinished init containers, in order. The first of them delays all others."""
+    for each in lifecycle.of(Part.INIT, Part.SIDECAR):
         through = each.state is State.ENDED and each.end is not None and each.end.code == 0
         if each.part is Part.SIDECAR:
             through = each.state is not State.WAITING
@@ -225,29 +236,31 @@ def _pending_init(book: PodLifecycle) -> Iterator[Container]:
             yield each
 
 
-def _returns(book: PodLifecycle, each: Container) -> bool:
-    return each.state is State.ENDED and _again(book, each)
+def _returns(lifecycle: PodLifecycle, each: Container) -> bool:
+    return each.state is State.ENDED and _again(lifecycle, each)
 
 
-def _again(book: PodLifecycle, each: Container) -> bool:
-    """Is a container that has ended to be started again?"""
+def _again(lifecycle: PodLifecycle, each: Container) -> bool:
+    """True if an ended container is to be started again."""
     code = each.end.code if each.end else 0
     if each.part is Part.SIDECAR:
-        return not _mains_are_done(book)
+        return not _mains_are_done(lifecycle)
     if each.part is Part.INIT:
-        return code != 0 and book.policy != "Never"
-    return book.policy == "Always" or (book.policy == "OnFailure" and code != 0)
+        return code != 0 and lifecycle.policy != "Never"
+    return lifecycle.policy == "Always" or (lifecycle.policy == "OnFailure" and code != 0)
 
 
-def _init_failed(book: PodLifecycle) -> bool:
-    lost = (each for each in book.of(Part.INIT) if each.state is State.ENDED and each.end and each.end.code)
-    return book.policy == "Never" and next(lost, None) is not None
+def _init_failed(lifecycle: PodLifecycle) -> bool:
+    lost = (each for each in lifecycle.of(Part.INIT) if each.state is State.ENDED and each.end and each.end.code)
+    return lifecycle.policy == "Never" and next(lost, None) is not None
 
 
-def _mains_are_done(book: PodLifecycle) -> bool:
-    mains = list(book.of(Part.MAIN))
-    return all(each.state is State.ENDED and not (_again(book, each) and book.leaves_s is None) for each in mains)
+def _mains_are_done(lifecycle: PodLifecycle) -> bool:
+    mains = list(lifecycle.of(Part.MAIN))
+    return all(
+        each.state is State.ENDED and not (_again(lifecycle, each) and lifecycle.leaves_s is None) for each in mains
+    )
 
 
-def _with(book: PodLifecycle, new: Container) -> PodLifecycle:
-    return replace(book, containers=tuple(new if each.name == new.name else each for each in book.containers))
+def _with(lifecycle: PodLifecycle, new: Container) -> PodLifecycle:
+    return replace(lifecycle, containers=tuple(new if each.name == new.name else each for each in lifecycle.containers))

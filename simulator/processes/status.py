@@ -1,4 +1,4 @@
-"""What a kubelet tells of a pod: a strategic merge patch of its status, made of its book."""
+"""Write what a kubelet reports of a pod: a strategic merge patch of its status, made from its lifecycle."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ from turnout.simulator.processes.pod_lifecycle import (
 Object = dict[str, Any]
 
 
-def status_of(pod: Object, book: PodLifecycle, now_s: float, pod_ip: str, host_ip: str) -> Object:
-    """The whole status as a patch; conditions that are not a kubelet's stay. now_s: of a condition that changes."""
+def status_of(pod: Object, lifecycle: PodLifecycle, now_s: float, pod_ip: str, host_ip: str) -> Object:
+    """Return the whole status as a patch. Conditions that do not belong to a kubelet stay.
+
+    now_s: the time of a condition that changes.
+    """
     images = {each["name"]: each.get("image", "") for each in _containers(pod)}
-    told = phase(book)
+    told = phase(lifecycle)
     began = (pod.get("status") or {}).get("startTime") or rfc3339(now_s)
     done = told in ("Succeeded", "Failed")
     status: Object = {
@@ -33,10 +36,10 @@ def status_of(pod: Object, book: PodLifecycle, now_s: float, pod_ip: str, host_i
         "hostIPs": [{"ip": host_ip}] if host_ip else [],
         "podIP": pod_ip,
         "podIPs": [{"ip": pod_ip}],
-        "conditions": _conditions(pod, book, now_s, done),
-        "containerStatuses": [_shown(each, images) for each in book.of(Part.MAIN)],
+        "conditions": _conditions(pod, lifecycle, now_s, done),
+        "containerStatuses": [_shown(each, images) for each in lifecycle.of(Part.MAIN)],
     }
-    if first := [_shown(each, images) for each in book.of(Part.INIT, Part.SIDECAR)]:
+    if first := [_shown(each, images) for each in lifecycle.of(Part.INIT, Part.SIDECAR)]:
         status["initContainerStatuses"] = first
     return status
 
@@ -45,11 +48,11 @@ def _containers(pod: Object) -> list[Object]:
     return [*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"]]
 
 
-def _conditions(pod: Object, book: PodLifecycle, now_s: float, done: bool) -> list[Object]:
-    holds = ready(book)
+def _conditions(pod: Object, lifecycle: PodLifecycle, now_s: float, done: bool) -> list[Object]:
+    holds = ready(lifecycle)
     told = {
         "PodReadyToStartContainers": not done,
-        "Initialized": initialized(book),
+        "Initialized": initialized(lifecycle),
         "Ready": holds,
         "ContainersReady": holds,
     }

@@ -1,4 +1,4 @@
-"""What a pod's volumes hold: files made of objects, an empty folder, or a folder of this machine."""
+"""Work out the contents of a pod's volumes: files made from objects, an empty folder, or a folder of this machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A file that holds a service account's token, which only the API server can give."""
+    """A file with a service account's token, which only the API server can give."""
 
     expires_s: int
     audience: str = ""
@@ -30,21 +30,19 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """One volume. files: path in it -> file, written before each start of a container. in_memory: an emptyDir on tmpfs.
-
-    host_path: a folder or file of this machine, used as it is; make: created when it is missing.
-    """
+    """One volume."""
 
     name: str
+    # path in it -> file, written before each start of a container
     files: Mapping[str, File] = field(default_factory=dict)
     tokens: Mapping[str, Token] = field(default_factory=dict)
-    in_memory: bool = False
-    host_path: str = ""
-    make: bool = False
+    in_memory: bool = False  # True: an emptyDir on tmpfs
+    host_path: str = ""  # a folder or file of this machine, used as it is
+    make: bool = False  # True: `host_path` is created when it is missing
 
 
 def wanted_objects(pod: Object) -> tuple[set[str], set[str]]:
-    """The names of the ConfigMaps and of the Secrets that a pod refers to, in volumes and in environments."""
+    """Return the names of the ConfigMaps and Secrets that a pod refers to, in volumes and environments."""
     maps, secrets = set(), set()
     for each in pod["spec"].get("volumes") or ():
         for source in [each, *((each.get("projected") or {}).get("sources") or ())]:
@@ -101,7 +99,7 @@ def _files(pod: Object, source: Object, sources: Sources, mode: int) -> Iterator
 
 
 def _chosen(data: dict[str, bytes], wanted: Object, kind: str, mode: int) -> Iterator[tuple[str, File]]:
-    """All keys, or those that are listed, at their own paths."""
+    """Yield all keys as files, or the listed keys at their own paths."""
     mode = wanted.get("defaultMode") or mode
     if not wanted.get("items"):
         for key, raw in data.items():

@@ -1,1 +1,1 @@
-"""Replay of job streams: the autoscaler's real decisions on a cluster that exists only in numbers."""
+"""Replay streams of jobs: the autoscaler's real decisions on a cluster that exists only in numbers."""

@@ -1,5 +1,7 @@
-"""The cluster that is replayed: who runs where and who waits, a scheduler that starts gangs in turn, and what follows
-from a change of size. What the autoscaler is shown of it is made here; what it decides is not."""
+"""The replayed cluster: running and waiting jobs, a scheduler that starts gangs in turn, and the effects of resizes.
+
+The autoscaler's observation is made here; its decisions are not.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from turnout.simulator.replay.place import place
 
 
 class Event(IntEnum):
-    """What happens, in the order in which it does at one instant."""
+    """A kind of event. Events of one instant happen in this order."""
 
     END = 0
     GONE = 1
@@ -28,7 +30,10 @@ class Event(IntEnum):
 
 
 class World:
-    """Everything at one moment, `now_s`. running: by name, in the order of starts. waiting: in turn."""
+    """The whole state at the moment `now_s`.
+
+    running: by name, in the order of starts. waiting: in turn.
+    """
 
     def __init__(self, submissions: Sequence[Submission], rules: Rules) -> None:
         self.rules, self.now_s = rules, 0.0
@@ -51,13 +56,13 @@ class World:
     # Time.
 
     def next_s(self) -> float | None:
-        """When the next event is; None when nothing is left to happen."""
+        """Return when the next event is; None when none is left."""
         while self._events and self._stale(self._events[0]):
             heapq.heappop(self._events)
         return self._events[0][0] if self._events else None
 
     def advance(self, to_s: float) -> None:
-        """Let everything happen until then, and let the scheduler look."""
+        """Carry out all events until then, then run the scheduler."""
         self.now_s = to_s
         while (at_s := self.next_s()) is not None and at_s <= to_s:
             _, event, name, _ = heapq.heappop(self._events)
@@ -97,7 +102,7 @@ class World:
     # The scheduler.
 
     def schedule(self) -> None:
-        """Start gangs in turn, each at its min; strictly so unless it may pass one that does not fit."""
+        """Start gangs in turn, each at its min. Only with backfill may one pass another that does not fit."""
         left: list[Life] = []
         for at, life in enumerate(self.waiting):
             rows = place(self.free, life.told.gpus, life.told.least)
@@ -121,7 +126,7 @@ class World:
         self._plan_end(life)
 
     def _find_nodes(self, life: Life) -> None:
-        """Workers above the min that wait for a node take what there is, one by one."""
+        """Place workers above the min that wait for a node, one by one, where there is room."""
         placed = False
         for pod in (pod for pod in life.pods if pod.row is None):
             rows = place(self.free, life.told.gpus, 1)
@@ -134,7 +139,7 @@ class World:
             self._restart(life)
 
     def _restart(self, life: Life) -> None:
-        """A job begins anew. One that only starts loses what it has run, and has nothing to load again."""
+        """Restart a job after a resize. A job that only starts loses what it has run and loads nothing again."""
         ran_s = self.now_s - (life.started_s or 0.0)
         if ran_s <= min(self.rules.start_s, self.rules.restart_s):
             life.left_s, life.idle_until_s = life.told.work_s, self.now_s
@@ -150,7 +155,7 @@ class World:
     # The autoscaler.
 
     def shown(self) -> Observation:
-        """What the autoscaler sees now."""
+        """Return what the autoscaler sees now."""
         lives = sorted((*self.running.values(), *self.let_through()), key=lambda life: life.told.name)
         jobs = [life.shown() for life in lives]
         used = self.rules.gpus - sum(self.free)
@@ -159,14 +164,14 @@ class World:
         return Observation(tuple(jobs), {QUEUE: Queue(QUEUE, used={GPU: used})}, room)
 
     def let_through(self) -> list[Life]:
-        """Those that wait and are shown: a strict queue holds back whoever is behind the first that does not fit."""
+        """Return the waiting jobs that are shown. A strict queue hides those behind the first that does not fit."""
         if self.rules.backfill or self.rules.all_seen:
             return self.waiting
         fitting = list(self.fitting())
         return self.waiting[: len(fitting) + 1]
 
     def fitting(self) -> Iterator[Life]:
-        """Those that wait and would fit, one after the other, if no elastic worker were there."""
+        """Yield the waiting jobs that would fit, one after another, without any elastic worker."""
         bare = list(self.free)
         for life in self.running.values() if self.waiting else ():
             for pod in life.pods:
@@ -178,7 +183,7 @@ class World:
             yield life
 
     def obey(self, steps: Sequence[Step], policy: Policy) -> bool:
-        """Carry out a plan. Returns whether it changed anything."""
+        """Carry out a plan. True if it changed anything."""
         changes = [step for step in steps if step.changes]
         for step in changes:
             life = self.running[step.key.name]

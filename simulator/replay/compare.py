@@ -1,4 +1,4 @@
-"""Two replays of the same jobs side by side: what lending gave, and whom it cost anything."""
+"""Compare two replays of the same jobs: what lending gained, and which jobs paid for it."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ _SLACK_S = 0.001  # what floats may be off by
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One replay with the autoscaler beside the same one without it, job by job."""
+    """A replay with the autoscaler beside the same one without it, job by job."""
 
     without: Tape
     lent: Tape
 
     @property
     def patience_s(self) -> float:
-        """How much later a job may start: the grace of those that leave for it, and one look."""
+        """How much later a job may start: one grace of leaving workers, and one look."""
         return self.lent.rules.grace_s + self.lent.rules.tick_s
 
     @property
     def delays_s(self) -> list[float]:
-        """How much later each job started than without the autoscaler."""
+        """How much later each job started than without the autoscaler, in seconds."""
         return [after.started_s - before.started_s for before, after in self._pairs()]
 
     @property
     def late(self) -> int:
-        """Jobs that started later than they may."""
+        """The number of jobs that started later than they may."""
         return sum(delay_s > self.patience_s + _SLACK_S for delay_s in self.delays_s)
 
     @property
     def faster(self) -> float:
-        """Mean completion time without the autoscaler, beside that with it."""
+        """The mean completion time without the autoscaler over that with it."""
         return self.without.mean_took_s / self.lent.mean_took_s
 
     @property
     def harm(self) -> float:
-        """The job that lost most: seconds beside two restarts and a grace."""
+        """The loss of the job that lost most, in units of two restarts and a grace."""
         most_s = 2 * self.lent.rules.restart_s + self.lent.rules.grace_s
         return max(self.losses_s) / most_s if most_s else 0.0
 
@@ -52,17 +52,17 @@ class Compared:
 
     @property
     def losses_s(self) -> list[float]:
-        """How much later each job ended."""
+        """How much later each job ended, in seconds."""
         return [after.ended_s - before.ended_s for before, after in self._pairs()]
 
     @property
     def undisturbed(self) -> float:
-        """The share of jobs for whom nobody had to leave."""
+        """The share of jobs for which no other job had to give up workers."""
         helped = {eviction.for_ for eviction in self.lent.evictions}
         return 1 - len(helped) / len(self.lent.ran)
 
     def capture(self, oracle: Tape) -> float:
-        """The share of what an oracle saves in mean completion time; 1 where there is nothing to save."""
+        """The share of an oracle's gain in mean completion time; 1 where there is nothing to gain."""
         most_s = self.without.mean_took_s - oracle.mean_took_s
         return (self.without.mean_took_s - self.lent.mean_took_s) / most_s if most_s > _SLACK_S else 1.0
 
@@ -71,6 +71,6 @@ class Compared:
 
 
 def p99(values: Sequence[float]) -> float:
-    """The value that 99 of 100 do not exceed."""
+    """Return the value that 99 of 100 do not exceed."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)]

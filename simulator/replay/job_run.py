@@ -1,4 +1,4 @@
-"""One job while it is replayed: its workers, how far it is, and when it will end at this rate."""
+"""One job during a replay: its workers, its progress, and when it will end at this rate."""
 
 from __future__ import annotations
 
@@ -18,50 +18,45 @@ GPU = labels.GPU_RESOURCES[0]
 
 @dataclass(slots=True)
 class Pod:
-    """One worker. row: None while it has no node. gone_s: when it is gone, for one that was told to go."""
+    """One worker."""
 
     index: int
-    row: int | None
+    row: int | None  # of its node; None while it has none
     since_s: float
-    gone_s: float | None = None
+    gone_s: float | None = None  # when it will be gone, for a worker that was told to leave
 
 
 @dataclass(slots=True)
 class Life:
-    """A job that was submitted and has not ended.
-
-    left_s: work that is left, in seconds with `least` workers. at_s: until when progress is counted. idle_until_s: the
-    end of its last restart. bank: what the autoscaler has noted. told_curve: is its curve known? version: told
-    in its end, so that an end which was put off is known as stale.
-    """
+    """A job that was submitted and has not ended."""
 
     told: Submission
     replicas: int
-    left_s: float
+    left_s: float  # work that is left, in seconds with `least` workers
     started_s: float | None = None
     pods: list[Pod] = field(default_factory=list)
-    at_s: float = 0.0
-    idle_until_s: float = 0.0
-    bank: ResizeBudget = field(default_factory=ResizeBudget)
-    told_curve: bool = True
-    version: int = 0
+    at_s: float = 0.0  # until when progress is counted
+    idle_until_s: float = 0.0  # the end of its last restart
+    bank: ResizeBudget = field(default_factory=ResizeBudget)  # what the autoscaler has noted
+    told_curve: bool = True  # True: its curve is known
+    version: int = 0  # stands in its end event, so that an outdated end is recognised
     restarts: int = 0
     robbed: int = 0
     seen: JobState | None = None
 
     @property
     def key(self) -> JobKey:
-        """As the autoscaler calls it."""
+        """The job's key as the autoscaler uses it."""
         return JobKey("Job", QUEUE, self.told.name)
 
     @property
     def living(self) -> int:
-        """Workers with a node that stay."""
+        """The number of workers that have a node and stay."""
         return sum(pod.row is not None and pod.gone_s is None for pod in self.pods)
 
     @property
     def rate(self) -> float:
-        """Progress beside that with `least` workers."""
+        """The speed relative to that with `least` workers."""
         return self.told.speed(self.living) / self.told.speed(self.told.least)
 
     def progress(self, now_s: float, window_s: float) -> float:
@@ -74,11 +69,11 @@ class Life:
         return max(0.0, min(now_s, window_s) - began) * self.living * self.told.gpus
 
     def ends_s(self) -> float:
-        """When it ends if nothing changes."""
+        """Return when the job ends if nothing changes."""
         return max(self.at_s, self.idle_until_s) + max(0.0, self.left_s) / self.rate
 
     def shown(self) -> JobState:
-        """As the autoscaler sees it."""
+        """Return the job as the autoscaler sees it."""
         if self.seen is None:
             workers = tuple(
                 Worker(pod.index, pod.row, pod.gone_s is not None, pod.since_s + EPOCH_S) for pod in self.pods
@@ -87,7 +82,7 @@ class Life:
         return self.seen
 
     def ran(self, now_s: float) -> Ran:
-        """What became of it."""
+        """Return the result of the job, which ends now."""
         assert self.started_s is not None
         return Ran(self.told, self.started_s, now_s, self.restarts, self.robbed)
 
@@ -111,5 +106,5 @@ class Life:
 
 @lru_cache(maxsize=256)
 def shape_of(gpus: int) -> PodShape:
-    """The shape of a worker."""
+    """Return the shape of a worker."""
     return PodShape(requests=((GPU, gpus), ("pods", 1)))

@@ -1,4 +1,4 @@
-"""The nouns of a replay: what was submitted, the rules of the cluster, and what became of every job."""
+"""The values of a replay: submissions, the rules of the cluster, and the result of every job."""
 
 from __future__ import annotations
 
@@ -11,61 +11,51 @@ from turnout.jobs.scaling_curve import Curve, speed
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """One job as somebody submits it. work_s: how long it takes with `least` workers and no restart.
-
-    gpus: of one worker. sizes: those that it can have. curve: workers -> how fast, ascending, in any scale; without one
-    it goes as most jobs do.
-    """
+    """One job as a user submits it."""
 
     name: str
     at_s: float
-    work_s: float
+    work_s: float  # how long it takes with `least` workers and no restart, in seconds
     least: int = 1
     most: int = 1
-    gpus: int = 1
-    sizes: Sizes = ANY_SIZE
+    gpus: int = 1  # of one worker
+    sizes: Sizes = ANY_SIZE  # numbers of workers that it can have
     priority: int = 0
-    curve: Curve = ()
+    curve: Curve = ()  # (workers, speed), ascending, in any scale; without one the usual curve is taken
 
     def __post_init__(self) -> None:
         if not 1 <= self.least <= self.most or self.gpus < 1 or self.work_s <= 0 or self.at_s < 0:
             raise ValueError(f"submission {self.name}: {self.least}..{self.most} workers of {self.gpus} GPUs")
 
     def speed(self, workers: int) -> float:
-        """How fast it is, in the scale of its curve."""
+        """Return how fast it is with `workers` workers, in the scale of its curve."""
         return speed(self.curve, workers)
 
     @property
     def min_gpus(self) -> int:
-        """What it needs to start."""
+        """The number of GPUs that it needs to start."""
         return self.least * self.gpus
 
     @property
     def turn(self) -> tuple[int, float, str]:
-        """Who comes first: priority, then age, as the autoscaler has it."""
+        """The sort key of the queue: priority, then age, as the autoscaler has it."""
         return -self.priority, self.at_s, self.name
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How the cluster behaves. nodes: the GPUs of each; one node is a pool in which nothing is ever scattered.
+    """The behaviour of the cluster. Times are in seconds."""
 
-    restart_s: how long a job makes no progress once its size has changed. start_s: for how long a job only starts, so
-    that a change of its size costs no more than what it has run. grace_s: how long a worker that was told to
-    go still holds its GPUs. tick_s: between two looks, 0 for a look at every event. backfill: may a job
-    start before an older one that does not fit? told_curves: are the curves known? all_seen: is the autoscaler
-    shown the jobs behind one that does not fit under strict FIFO, too? A queue that is strict does not let them
-    through: they have no pods that wait.
-    """
-
-    nodes: tuple[int, ...]
-    restart_s: float = 60.0
-    grace_s: float = 30.0
-    tick_s: float = 5.0
-    backfill: bool = False
-    told_curves: bool = True
+    nodes: tuple[int, ...]  # the GPUs of each node; one node is a pool without fragmentation
+    restart_s: float = 60.0  # how long a job makes no progress after a resize
+    grace_s: float = 30.0  # how long a worker that was told to leave still holds its GPUs
+    tick_s: float = 5.0  # between two looks; 0 for a look at every event
+    backfill: bool = False  # True: a job may start before an older one that does not fit
+    told_curves: bool = True  # True: the curves are known
+    # True: under strict FIFO the autoscaler also sees the jobs behind one that does not fit; a strict queue gives them
+    # no pods, so in a real cluster they are not seen
     all_seen: bool = False
-    start_s: float = 10.0
+    start_s: float = 10.0  # how long a job only starts, so that a resize costs no more than what it has run
 
     def __post_init__(self) -> None:
         if not self.nodes or min(self.nodes) < 1 or min(self.restart_s, self.grace_s, self.tick_s) < 0:
@@ -73,34 +63,34 @@ class Rules:
 
     @property
     def gpus(self) -> int:
-        """Of the whole cluster."""
+        """The GPUs of the whole cluster."""
         return sum(self.nodes)
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What became of one job. restarts: changes of its size. robbed: those that made room for somebody else."""
+    """The result of one job."""
 
     submitted: Submission
     started_s: float
     ended_s: float
-    restarts: int = 0
-    robbed: int = 0
+    restarts: int = 0  # changes of its size
+    robbed: int = 0  # changes that made room for another job
 
     @property
     def waited_s(self) -> float:
-        """From submission to its min."""
+        """The time from submission to running with its min, in seconds."""
         return self.started_s - self.submitted.at_s
 
     @property
     def took_s(self) -> float:
-        """From submission to the end."""
+        """The time from submission to the end, in seconds."""
         return self.ended_s - self.submitted.at_s
 
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """Workers of one job were told to go for another."""
+    """Workers of one job that were told to leave for another job."""
 
     at_s: float
     victim: str
@@ -110,32 +100,31 @@ class Eviction:
 
 @dataclass(frozen=True)
 class Tape:
-    """A whole replay. ran: in the order of submissions. worked_gpu_s: GPU seconds in which jobs made progress until the
-    last submission. looks: decisions made."""
+    """The result of a whole replay."""
 
     rules: Rules
-    ran: tuple[Ran, ...]
+    ran: tuple[Ran, ...]  # in the order of submissions
     evictions: tuple[Eviction, ...] = ()
-    worked_gpu_s: float = 0.0
-    looks: int = 0
+    worked_gpu_s: float = 0.0  # GPU seconds in which jobs made progress until the last submission
+    looks: int = 0  # decisions made
 
     @cached_property
     def window_s(self) -> float:
-        """While jobs arrive: from the first submission to the last."""
+        """The time from the first submission to the last, in seconds."""
         at = [ran.submitted.at_s for ran in self.ran]
         return max(at) - min(at)
 
     @property
     def utilisation(self) -> float:
-        """Share of all GPUs that made progress while jobs arrived; restarts and workers on their way out are idle."""
+        """The share of all GPU time in the window with progress. Restarts and leaving workers count as idle."""
         return self.worked_gpu_s / (self.rules.gpus * self.window_s) if self.window_s else 0.0
 
     @property
     def mean_took_s(self) -> float:
-        """Mean completion time, from submission."""
+        """The mean completion time from submission, in seconds."""
         return sum(ran.took_s for ran in self.ran) / len(self.ran)
 
     @property
     def restarts(self) -> float:
-        """Changes of size a job."""
+        """The mean number of resizes per job."""
         return sum(ran.restarts for ran in self.ran) / len(self.ran)

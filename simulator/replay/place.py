@@ -1,10 +1,13 @@
-"""Where workers go: the fullest node that holds one, as the autoscaler assumes."""
+"""Place workers on the fullest node that holds one, as the autoscaler assumes."""
 
 from __future__ import annotations
 
 
 def place(free: list[int], gpus: int, workers: int) -> list[int] | None:
-    """Take room for a whole gang and return the row of each worker; None, and nothing taken, when it does not fit."""
+    """Take room for a whole gang and return the row of each worker.
+
+    When it does not fit, take nothing and return None.
+    """
     if sum(left // gpus for left in free if left >= gpus) < workers:
         return None
     rows: list[int] = []

@@ -1,4 +1,6 @@
-"""A replay from its first submission to its last end: events, the scheduler, and the autoscaler's looks in between."""
+"""Replay jobs from the first submission to the last end: events, the scheduler, and the autoscaler's looks between
+them.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,12 @@ def replay(
     decides: Decide = decide,
     watch: Watch | None = None,
 ) -> Tape:
-    """Run everything. policy: None leaves the autoscaler out, and every job keeps its min. watch: called at each event.
+    """Replay all submissions. Raises ValueError for a job that an empty cluster cannot hold.
 
-    The autoscaler looks at the first tick after an event, again after a change, and when a job's time has come; between
-    those nothing that it sees could have changed. Raises ValueError for a job that no empty cluster would hold.
+    policy: None leaves the autoscaler out, and every job keeps its min. watch: called at each event.
+
+    The autoscaler looks at the first tick after an event, again after a change, and when a job's time has come. Between
+    these moments its observation could not have changed.
     """
     world = World(submissions, rules)
     look_s, looks = math.inf, 0
@@ -49,7 +53,10 @@ def replay(
 
 
 def _look(world: World, policy: Policy, decides: Decide, idle: Idle) -> float:
-    """Decide and do. Returns when to look again if nothing happens. idle: the room that was seen so far."""
+    """Decide and carry out. Returns when to look again if nothing happens.
+
+    idle: the room seen so far.
+    """
     tick_s, now_s = world.rules.tick_s, world.now_s + EPOCH_S
     steps = decides(idle.looked(world.shown(), now_s), policy, now_s)
     changed = world.obey(steps, policy)
@@ -63,7 +70,7 @@ def _look(world: World, policy: Policy, decides: Decide, idle: Idle) -> float:
 
 
 def _due_s(world: World, policy: Policy, steps: Sequence[Step], idle: Idle) -> float:
-    """When a job that time alone holds back may be moved."""
+    """Return when a job may be resized that only time holds back."""
     due = math.inf
     for step in steps:
         if step.reason is Reason.ROOM_SETTLES:
@@ -80,5 +87,5 @@ def _due_s(world: World, policy: Policy, steps: Sequence[Step], idle: Idle) -> f
 
 
 def _tick(at_s: float, tick_s: float) -> float:
-    """The first look that is not before a moment."""
+    """Return the first look that is not before a moment."""
     return max(at_s, math.ceil(round(at_s / tick_s, 6)) * tick_s) if tick_s else at_s

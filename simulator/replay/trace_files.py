@@ -1,4 +1,4 @@
-"""Where traces lie: the folder named by TURNOUT_TRACES, else ../shared/traces. They are read there and never copied."""
+"""Find and open trace files, in the folder named by TURNOUT_TRACES or in ../shared/traces. They are never copied."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ VARIABLE, DEFAULT = "TURNOUT_TRACES", "../shared/traces"
 
 
 def folder() -> Path:
-    """Where they should be."""
+    """Return the folder where the traces should be."""
     return Path(os.environ.get(VARIABLE) or DEFAULT)
 
 
 def cluster(name: str) -> tuple[Row, ...] | None:
-    """The jobs of one ITP cluster, None when its file is not there. Raises BadTrace."""
+    """Return the jobs of one ITP cluster, None when its file is missing. Raises BadTrace."""
     path = folder() / "itp" / f"cluster{name}.csv"
     return rows_of(path.read_text()) if path.is_file() else None
 
 
 def speeds() -> tuple[Table, ...]:
-    """Measured speeds on A100, of every model and batch size; none when they are not there. Raises BadTrace."""
+    """Return measured speeds on A100 for every model and batch size; none when the files are missing.
+
+    Raises BadTrace.
+    """
     paths = sorted((folder() / "elasticflow-throughput" / "throughputs_A100").glob("*.csv"))
     return tuple(table for path in paths for table in tables_of(path.read_text()))

@@ -1,4 +1,4 @@
-"""What is read of the traces: jobs of a cluster as rows, and measured speeds as curves. Files are opened in shell/.
+"""Parse traces: jobs of a cluster as rows, and measured speeds as curves. trace_files.py opens the files.
 
 Traces: Microsoft ITP 2021, of ElasticFlow (ASPLOS'23); speeds: of the same work. No trace says which job is elastic:
 that is labelled in workload_streams.py.
@@ -28,7 +28,7 @@ class BadTrace(Exception):
 
 
 def rows_of(text: str) -> tuple[Row, ...]:
-    """The jobs of a trace by their time. Raises BadTrace."""
+    """Return the jobs of a trace by their time. Raises BadTrace."""
     try:
         rows = [
             Row(float(line["submission_time"]), f"job-{number:06}", int(line["num_gpu"]), float(line["duration"]))
@@ -40,7 +40,7 @@ def rows_of(text: str) -> tuple[Row, ...]:
 
 
 def tables_of(text: str) -> tuple[Table, ...]:
-    """One table for each batch size of a model: how fast it was on so many GPUs. Raises BadTrace."""
+    """Return one table per batch size of a model: the speed for each number of GPUs. Raises BadTrace."""
     try:
         found = [
             tuple(sorted((int(gpus), float(speed)) for gpus, speed in line.items() if gpus.isdigit() and _told(speed)))

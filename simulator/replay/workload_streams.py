@@ -1,4 +1,4 @@
-"""Streams of jobs to replay: rows of a trace, or drawn with a seed, labelled with who is elastic and how far."""
+"""Make streams of jobs to replay: rows of a trace or random rows, labelled with which jobs are elastic and how far."""
 
 from __future__ import annotations
 
@@ -16,20 +16,16 @@ _DAY_S = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """What no trace says. elastic: the share of jobs that are. factor: their max beside what they asked for, their min.
+    """The properties of jobs that no trace states."""
 
-    per_node: the largest worker; a job that asked for more has several. tables: measured speeds, of which each job
-    gets one; none: the usual power.
-    """
-
-    elastic: float = 1.0
-    factor: int = 4
-    per_node: int = 8
-    tables: Sequence[Table] = ()
+    elastic: float = 1.0  # the share of jobs that are elastic
+    factor: int = 4  # max over min; the min is what the job asked for
+    per_node: int = 8  # GPUs of the largest worker; a job that asked for more has several workers
+    tables: Sequence[Table] = ()  # measured speeds, of which each job gets one; none: the usual curve
 
 
 def labelled(rows: Iterable[Row], labels: Labels, dice: Random) -> tuple[Submission, ...]:
-    """Jobs as they were submitted, the first at 0, with bounds and curves drawn by the dice."""
+    """Return submissions with random sizes and curves, in the order of their time."""
     ordered = sorted(rows)
     began_s = ordered[0].at_s if ordered else 0.0
     return tuple(_labelled(row, began_s, labels, dice) for row in ordered)
@@ -44,12 +40,12 @@ def _labelled(row: Row, began_s: float, labels: Labels, dice: Random) -> Submiss
 
 
 def _curve(table: Table, gpus: int) -> Table:
-    """By workers of so many GPUs, where it was measured; a job of larger workers goes on as the table ends."""
+    """Return a speed table by workers of `gpus` GPUs, at the measured sizes only."""
     return tuple((at // gpus, speed) for at, speed in table if at % gpus == 0)
 
 
 def drawn(jobs: int, gpus: int, load: float, dice: Random) -> tuple[Row, ...]:
-    """A stream that asks for `load` of so many GPUs, with days and nights, many short jobs and a few long ones."""
+    """Draw a stream that needs the share `load` of `gpus` GPUs: days and nights, many short and few long jobs."""
     sizes = [size for size, _ in _SIZES if size <= gpus // 2 or size == 1]
     often = [count for size, count in _SIZES if size in sizes]
     rows = []
@@ -65,7 +61,7 @@ def drawn(jobs: int, gpus: int, load: float, dice: Random) -> tuple[Row, ...]:
 
 
 def _times(jobs: int, span_s: float, dice: Random) -> Iterator[float]:
-    """Ascending times in a span; by day three times as many as by night."""
+    """Yield ascending times in a span; by day three times as many as by night."""
     found: list[float] = []
     while len(found) < jobs:
         at_s = dice.random() * span_s

@@ -1,4 +1,4 @@
-"""A yard with autoscalers on it, and Volcano Jobs submitted to it: for whatever wants to see the program at work."""
+"""A local cluster with autoscalers on it, to which Volcano Jobs are submitted."""
 
 import asyncio
 import sys
@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.node_builder import places
-from turnout.simulator.cluster.runtime.local_cluster import yard
+from turnout.simulator.cluster.runtime.local_cluster import local_cluster
 from turnout.simulator.cluster.runtime.scheduler_loop import Settings
 
 JOBS = "/apis/batch.volcano.sh/v1alpha1/namespaces/default/jobs"
@@ -26,13 +26,13 @@ def manifest(name, least, most=None, size=None, gpus=1, notes=None):
 
 
 class Cluster:
-    """A yard with an autoscaler, and Volcano Jobs submitted to it."""
+    """A local cluster with an autoscaler, and Volcano Jobs submitted to it."""
 
     def __init__(self, made, kubeconfig):
         self.made, self.api, self.kubeconfig = made, made.api, kubeconfig
-        self.lenders, self.readers, self.said, self.news = [], [], [], asyncio.Condition()
+        self.autoscalers, self.readers, self.said, self.news = [], [], [], asyncio.Condition()
 
-    async def lender(self, *flags):
+    async def autoscaler(self, *flags):
         """Start one more autoscaler; what it says is kept."""
         child = await asyncio.create_subprocess_exec(
             *(
@@ -47,7 +47,7 @@ class Cluster:
             *flags,
             stderr=asyncio.subprocess.PIPE,
         )
-        self.lenders.append(child)
+        self.autoscalers.append(child)
         self.readers.append(asyncio.create_task(self._read(child.stderr)))
         return child
 
@@ -73,7 +73,7 @@ class Cluster:
 
     async def end(self):
         """Nothing of it is left behind."""
-        for child in self.lenders:
+        for child in self.autoscalers:
             if child.returncode is None:
                 child.kill()
             await child.wait()
@@ -113,10 +113,10 @@ class Cluster:
 
 
 @asynccontextmanager
-async def lending_yard(folder):
+async def local_cluster_with_jobs(folder):
     """Eight GPUs on two nodes, and nothing of it left behind. folder: where its kubeconfig goes."""
     config = folder / "kubeconfig"
-    async with yard(config, pace=Pace(pull_s=0.01, stop_s=0.01)) as made:
+    async with local_cluster(config, pace=Pace(pull_s=0.01, stop_s=0.01)) as made:
         await made.add_nodes(places(2), 4)
         await made.run_jobs()
         made.schedule(Settings(backoff_s=(0.05, 0.2)))

@@ -1,4 +1,4 @@
-"""What the watches show, made into an observation."""
+"""Watches are made into an observation."""
 
 from collections import Counter
 
@@ -7,9 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.examples import scaled
-from turnout.autoscaler.cache import Cache
-from turnout.autoscaler.model import UNKNOWN_NODE
+from turnout.autoscaler.cache import PROMISE_S, Cache
+from turnout.autoscaler.decide import decide
+from turnout.autoscaler.model import UNKNOWN_NODE, Policy, Reason
+from turnout.autoscaler.observe.job_reader import believed
 from turnout.jobs.kinds.registry import KINDS
+from turnout.jobs.model import ResizeBudget
 from turnout.jobs.queues.model import QueueSpec
 from turnout.kube import labels
 from turnout.kube.objects import (
@@ -102,6 +105,7 @@ def test_a_queue_uses_what_its_pods_ask_for(view):
 
 
 def test_a_job_that_cannot_be_read_is_told_and_left_alone(view):
+    view.drop_job("u")
     view.put_job("Job", job(**{labels.PAUSED: "perhaps"}))
     assert view.observation(0.0).jobs == ()
     assert [str(why) for why in view.faults.values()] == [
@@ -111,9 +115,68 @@ def test_a_job_that_cannot_be_read_is_told_and_left_alone(view):
     assert (len(view.observation(0.0).jobs), view.faults) == (1, {})
 
 
+def test_names_of_ours_that_nobody_reads_are_known_until_they_are_gone(view):
+    key = only(view).job.key
+    view.put_job("Job", job(**{"turnout.dev/min-worker": "1", "example.com/other": "x"}))
+    assert view.unknown == {key: ("turnout.dev/min-worker",)}
+    view.put_job("Job", job(**dict.fromkeys(labels.NAMES - {labels.UNIT}, "1")))
+    assert view.unknown == {}
+    view.put_job("Job", job(**{"turnout.dev/x": "1"}))
+    view.drop_job("u")
+    assert view.unknown == {}
+
+
 def test_when_we_resized_it_stands_on_the_job(view):
     view.put_job("Job", job(**{labels.RESIZED_AT: "1970-01-01T00:10:00Z"}))
-    assert only(view).job.bank.resized_s == 600
+    assert view.observation(700.0).jobs[0].job.bank.resized_s == 600
+
+
+def test_a_forged_note_is_believed_neither_over_the_clock_nor_over_what_this_leader_wrote(view):
+    forged = {labels.RESIZED_AT: "2099-01-01T00:00:00Z", labels.GAINED: "9999999", labels.SIZED_AT_START: "true"}
+    view.put_job("Job", job(**forged))
+    (seen,) = view.observation(1000.0).jobs
+    assert seen.job.bank == ResizeBudget()
+    ours = {labels.RESIZED_AT: "1970-01-01T00:10:00Z", labels.GAINED: "-60.0", labels.SIZED_AT_START: "false"}
+    view.wrote(seen.job.key, {**ours, labels.TERM: "7", labels.CONDITIONS: "[]"})
+    view.put_job("Job", job(**forged, **{labels.TERM: "99999999"}))
+    (seen,) = view.observation(1000.0).jobs
+    assert seen.job.bank == ResizeBudget(-60.0, 600.0)
+    assert view.raw[seen.job.key]["metadata"]["annotations"][labels.TERM] == "7"
+    view.led_by_another()
+    view.put_job("Job", job(**forged))
+    assert view.observation(1000.0).jobs[0].job.bank == ResizeBudget()
+
+
+@pytest.mark.parametrize(
+    ("told", "is_so"),
+    [
+        pytest.param(ResizeBudget(50.0, 1000.0), ResizeBudget(50.0, 1000.0), id="what can be is believed"),
+        pytest.param(ResizeBudget(5000.0, 1000.0), ResizeBudget(900.0, 1000.0), id="no more time won than there was"),
+        pytest.param(ResizeBudget(-5.0, 2100.0, 9.0), ResizeBudget(restart_s=9.0), id="a change to come is none"),
+        pytest.param(ResizeBudget(5.0), ResizeBudget(), id="without a change nothing was won"),
+        pytest.param(ResizeBudget(0.0, 150.0, None, True), ResizeBudget(0.0, 150.0, None, True), id="made as it began"),
+        pytest.param(ResizeBudget(0.0, 1500.0, None, True), ResizeBudget(0.0, 1500.0), id="made long after it began"),
+    ],
+)
+def test_of_notes_that_stood_there_before_nothing_is_believed_that_cannot_be(told, is_so):
+    assert believed(told, "1970-01-01T00:01:40Z", 110.0, 2000.0) == is_so
+
+
+@pytest.mark.parametrize("by_s", [3600.0, -3600.0], ids=["an hour on", "an hour back"])
+def test_a_worker_lacks_a_node_for_as_long_as_the_steady_clock_says(view, by_s):
+    made_s = 1_767_225_600.0  # its creationTimestamp
+    view.put_pod(pod(0, "a"))
+    view.put_pod(pod(1))
+    view.observation(made_s + 5.0, steady_s=5.0)
+    now_s = made_s + 10.0 + by_s
+    at = view.observation(now_s, steady_s=10.0)
+    assert now_s - at.jobs[0].workers[1].since_s == 10.0
+    assert [step.reason for step in decide(at, Policy(), now_s)] == [Reason.NOT_READY]
+
+
+def test_a_pod_that_was_told_to_go_and_stays_is_on_its_way_for_a_while_only(view):
+    view.put_pod(pod(0, "a", owner="stranger", deleted="2026-01-01T00:00:09Z"))
+    assert [len(view.observation(now_s).leaving) for now_s in (0.0, PROMISE_S, PROMISE_S + 1)] == [1, 1, 0]
 
 
 def test_pods_of_a_job_that_was_deleted_are_on_their_way_out_and_it_waits_for_nothing(view):
@@ -184,8 +247,10 @@ def apply(view, change):
         case ("no node", name):
             view.drop_node(name)
         case ("job", uid, replicas, queue):
-            notes = {labels.PAUSED: "perhaps"} if queue == "bad" else {labels.QUEUE: queue}
-            view.put_job("Job", job(replicas, uid, **notes))
+            made = job(replicas, uid, **{labels.QUEUE: queue})
+            if queue == "bad":
+                made["spec"]["parallelism"] = "many"
+            view.put_job("Job", made)
         case ("no job", uid):
             view.drop_job(uid)
         case ("pod", owner, index, on, phase, deleted):
@@ -201,7 +266,7 @@ def apply(view, change):
 
 
 def what(change):
-    """Of one object only the last change counts."""
+    """Return the object of a change: only its last change counts."""
     kind = change[0].removeprefix("no ")
     return (kind, *change[1:3]) if kind == "pod" else (kind, *change[1:2])
 

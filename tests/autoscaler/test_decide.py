@@ -1,4 +1,4 @@
-"""What the autoscaler decides, as sentences. Its laws are in test_laws.py."""
+"""The decisions of the autoscaler, as sentences. Its laws are in test_laws.py."""
 
 from dataclasses import replace
 
@@ -60,7 +60,7 @@ NONE = {NODES: {GPU: 0}}
 
 
 def aged(made, since_s):
-    """The same job, whose workers have run since then."""
+    """Copy a job whose workers have run since then."""
     return replace(made, workers=tuple(replace(each, since_s=since_s) for each in made.workers))
 
 
@@ -313,7 +313,7 @@ def test_workers_above_the_min_that_find_no_node_are_given_up():
 
 
 @pytest.mark.parametrize("more", [{"age_s": 151.0}, {"whole": False}])
-def test_an_old_or_partial_sight_changes_nothing(more):
+def test_an_old_or_partial_observation_changes_nothing(more):
     at = world([8], seen(job("a"), [0]), seen(job("bb", least=3)), **more)
     assert words(at) == {"a": Reason.STALE, "bb": Reason.STALE}
 

@@ -79,7 +79,7 @@ def test_after_an_eviction_the_waiters_fit(at):  # VE-29, VE-31, VE-35
 
 
 def fit(pods, free):
-    """Is there any way to put these pods on nodes with so many GPUs free? Tried out."""
+    """True if these pods can be put on nodes with so many GPUs free, by trying every way."""
     if not pods:
         return True
     first, *rest = pods

@@ -1,4 +1,4 @@
-"""Where each limit of the autoscaler lies: what still passes, and what does not any more; and how numbers are told."""
+"""Each limit of the autoscaler: the last value that passes, the first that does not; and how numbers are told."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from turnout.autoscaler.scaling.cost_model import after_change_s, balance_s, pay
 from turnout.autoscaler.scaling.fence import decided
 from turnout.autoscaler.scaling.job_annotations import conditions, overruled
 from turnout.autoscaler.scaling.quota import least_of
-from turnout.jobs.model import Pause, ResizeBudget, Sizes, Spread
+from turnout.jobs.model import JobKey, Pause, ResizeBudget, Sizes, Spread
 from turnout.kube import labels
 from turnout.kube.times import rfc3339
 
@@ -261,6 +261,8 @@ def test_another_queue_gives_what_it_has_borrowed(used, own, leaves):
 def test_what_an_owner_has_forbidden_decides_whether_his_job_gives(pause, gives):
     at = world([2], seen(job("a", replicas=2, pause=pause), [0, 0]), seen(job("waits")))
     assert (plan(at)["a"].workers == 1) is gives
+    other = replace(job("waits"), key=JobKey("Job", "another", "waits"))
+    assert plan(world([2], seen(job("a", replicas=2, pause=pause), [0, 0]), seen(other)))["a"].workers == 1
 
 
 def test_what_is_noted_of_a_change_as_conditions():

@@ -7,7 +7,7 @@ import signal
 import pytest
 import pytest_asyncio
 
-from tests.autoscaler.local_cluster import JOBS, LEASES, PODS, lending_yard
+from tests.autoscaler.local_cluster import JOBS, LEASES, PODS, local_cluster_with_jobs
 from turnout.jobs.kinds.registry import KINDS
 
 pytestmark = pytest.mark.asyncio
@@ -20,12 +20,12 @@ UNREAD = (
 
 @pytest_asyncio.fixture
 async def cluster(tmp_path):
-    async with lending_yard(tmp_path) as made:
+    async with local_cluster_with_jobs(tmp_path) as made:
         yield made
 
 
 async def test_a_job_grows_gives_back_at_once_and_grows_again_after_its_cooldown(cluster):
-    await cluster.lender("--act", "--cooldown-s", "1", "--restart-s", "0")
+    await cluster.autoscaler("--act", "--cooldown-s", "1", "--restart-s", "0")
     await cluster.submit("a", 2, 8)
     await cluster.until(a=8)
     await cluster.submit("b", 3)
@@ -35,9 +35,26 @@ async def test_a_job_grows_gives_back_at_once_and_grows_again_after_its_cooldown
     await cluster.until(a=8)
 
 
+async def test_who_cannot_be_bound_takes_nothing_and_who_leaves_room_unused_gives_it_back(cluster):
+    await cluster.autoscaler("--act", "--restart-s", "0", "--schedulers", "volcano,default-scheduler,asleep")
+    await cluster.submit("a", 2, 8)
+    await cluster.until(a=8)
+    asked = {"resources": {"limits": {"nvidia.com/gpu": "3"}}, "name": "m", "image": "i"}
+    for name, more in (("gated", {"schedulingGates": [{"name": "hold"}]}), ("nobody", {"schedulerName": "nobody"})):
+        made = {"metadata": {"name": name}, "spec": {"containers": [asked], **more}}
+        await cluster.api.call("POST", PODS, {"apiVersion": "v1", "kind": "Pod", **made})
+        await cluster.says(f"pod {name} waits")
+    await cluster.until_phases({("a", "Running"): 8, ("gated", "Pending"): 1, ("nobody", "Pending"): 1})
+    made = {"metadata": {"name": "ghost"}, "spec": {"containers": [asked], "schedulerName": "asleep"}}
+    await cluster.api.call("POST", PODS, {"apiVersion": "v1", "kind": "Pod", **made})
+    waiting = {(name, "Pending"): 1 for name in ("gated", "nobody", "ghost")}
+    await cluster.until_phases({("a", "Running"): 5, **waiting})
+    await cluster.until_phases({("a", "Running"): 8, **waiting})  # its cooldown is ten minutes
+
+
 @pytest.mark.contract("VE-35")
 async def test_nobody_leaves_for_one_that_would_not_fit_even_then(cluster):
-    await cluster.lender("--act")
+    await cluster.autoscaler("--act")
     await cluster.submit("a", 6, 8)
     await cluster.until(a=8)
     await cluster.submit("b", 3)  # five are not to be had
@@ -57,7 +74,7 @@ async def test_for_the_scheduler_pending_and_running_are_the_max_and_min_availab
 
 
 async def test_without_being_told_to_act_it_only_looks(cluster):
-    await cluster.lender()
+    await cluster.autoscaler()
     await cluster.submit("a", 2, 8)
     await cluster.until(a=2)
     await cluster.says('"outcome": "DryRun"')
@@ -65,7 +82,7 @@ async def test_without_being_told_to_act_it_only_looks(cluster):
 
 
 async def test_a_size_set_by_hand_is_kept(cluster):
-    await cluster.lender("--act", "--cooldown-s", "0", "--restart-s", "0")
+    await cluster.autoscaler("--act", "--cooldown-s", "0", "--restart-s", "0")
     await cluster.submit("a", 2, 8)
     await cluster.until(a=8)
     change = [{"op": "replace", "path": "/spec/tasks/0/replicas", "value": 5}]
@@ -78,7 +95,7 @@ async def test_a_size_set_by_hand_is_kept(cluster):
 
 
 async def test_the_same_manifest_applied_again_and_again_leaves_a_job_growing_to_its_max(cluster):
-    await cluster.lender("--act", "--cooldown-s", "1", "--restart-s", "0")
+    await cluster.autoscaler("--act", "--cooldown-s", "1", "--restart-s", "0")
     await cluster.submit("a", 2, 8)
     for time in range(20):
         if time % 5 == 0:
@@ -89,19 +106,19 @@ async def test_the_same_manifest_applied_again_and_again_leaves_a_job_growing_to
 
 
 async def test_another_goes_on_where_a_leader_was_killed(cluster):
-    first = await cluster.lender("--act")
+    first = await cluster.autoscaler("--act")
     await cluster.submit("a", 2, 4)
     await cluster.until(a=4)
     first.send_signal(signal.SIGKILL)
     await first.wait()
     await cluster.api.call("DELETE", f"{LEASES}/turnout-autoscaler")  # as if its time had passed
-    await cluster.lender("--act")
+    await cluster.autoscaler("--act")
     await cluster.submit("b", 6)
     await cluster.until(a=2, b=6)
 
 
 async def test_a_job_that_cannot_be_read_is_told_once_and_left_alone(cluster):
-    await cluster.lender("--act")
+    await cluster.autoscaler("--act")
     await cluster.submit("a", 2, "many")
     await cluster.says("max-workers is 'many'")
     await cluster.submit("b", 1, 4)
@@ -110,14 +127,23 @@ async def test_a_job_that_cannot_be_read_is_told_once_and_left_alone(cluster):
 
 
 async def test_what_a_tenant_writes_on_a_job_is_told_on_it_and_ends_nothing(cluster):
-    lender = await cluster.lender("--act")
+    autoscaler = await cluster.autoscaler("--act")
     await cluster.submit("a", 1, 3, notes={"turnout.dev/lease-transitions": "²"})
     await cluster.until(a=3)
     await cluster.submit("b", 1, 3, notes={"turnout.dev/scaling-curve": "٣:1"})
     await cluster.told("b", "AdapterRefused", UNREAD)
     await cluster.submit("c", 2, 4)
     await cluster.until(a=3, b=1, c=4)
-    assert lender.returncode is None
+    assert autoscaler.returncode is None
+
+
+async def test_a_name_that_nobody_reads_is_told_once_on_the_job(cluster):
+    await cluster.autoscaler("--act")
+    await cluster.submit("a", 2, 4, notes={"turnout.dev/max-worker": "8", "turnout.dev/mine": "x"})
+    said = "turnout.dev/max-worker (is turnout.dev/max-workers meant?), turnout.dev/mine"
+    await cluster.told("a", "UnknownAnnotation", f"nobody reads {said}")
+    await cluster.until(a=4)
+    assert sum("annotation_unknown" in line for line in cluster.said) == 1
 
 
 async def test_its_page_tells_what_each_queue_has(cluster):
@@ -125,7 +151,7 @@ async def test_its_page_tells_what_each_queue_has(cluster):
     spec = {"spec": {"capability": {"nvidia.com/gpu": "7"}, "deserved": {"nvidia.com/gpu": "3"}}}
     path = "/apis/scheduling.volcano.sh/v1beta1/queues/default"
     await cluster.api.call("PATCH", path, {**head, **spec}, "application/merge-patch+json")
-    await cluster.lender("--act")
+    await cluster.autoscaler("--act")
     await cluster.submit("a", 2, 8)
     await cluster.until(a=7)
     port = json.loads(next(line for line in cluster.said if "metrics_port" in line))["metrics_port"]
@@ -134,8 +160,8 @@ async def test_its_page_tells_what_each_queue_has(cluster):
         'turnout_queue_gpus{queue="default",what="limit"} 7.0',
         'turnout_queue_gpus{queue="default",what="free"} 0.0',
         'turnout_queue_worker_gpus{part="elastic",queue="default"} 5.0',
-        'turnout_lender_changes_total{direction="grow",outcome="Written",queue="default",reason="IdleRoom"} 1.0',
-        "turnout_lender_leading 1.0",
+        'turnout_autoscaler_changes_total{direction="grow",outcome="Written",queue="default",reason="IdleRoom"} 1.0',
+        "turnout_autoscaler_leading 1.0",
     }
     async with asyncio.timeout(20):
         while True:
@@ -147,7 +173,7 @@ async def test_its_page_tells_what_each_queue_has(cluster):
 
 
 async def test_a_queue_has_its_page_and_pods_their_marks_where_an_admin_wants_them(cluster):
-    await cluster.lender("--act", "--mark-pods")
+    await cluster.autoscaler("--act", "--mark-pods")
     await cluster.submit("a", 1, 3)
     await cluster.until(a=3)
     marks = {}
@@ -168,7 +194,7 @@ async def test_a_queue_has_its_page_and_pods_their_marks_where_an_admin_wants_th
 
 
 async def test_it_ends_when_told(cluster):
-    child = await cluster.lender()
+    child = await cluster.autoscaler()
     await cluster.says("leading")
     child.terminate()
     assert await child.wait() == 0

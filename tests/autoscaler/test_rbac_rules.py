@@ -11,7 +11,7 @@ from hack.codegen import fault_report_policy, rbac
 from tests.cluster import indexed_job, pytorch_job
 from tests.simulator.jobs.world import volcano_job
 from turnout.autoscaler.cache import Cache
-from turnout.autoscaler.controller.informers import Sight
+from turnout.autoscaler.controller.informers import AutoscalerInformers
 from turnout.autoscaler.rbac_rules import GIVEN, NOTES, OBSERVE, READ
 from turnout.autoscaler.rbac_rules import KINDS as RIGHTS
 from turnout.autoscaler.settings import Settings
@@ -25,16 +25,18 @@ ACT = ROOT / rbac.FOLDER / "act"
 
 
 def group_and_resource(path):
-    """Of /api/v1/nodes: ("", "nodes"); of /apis/batch/v1/jobs: ("batch", "jobs")."""
+    """Split a path: /api/v1/nodes is ("", "nodes"), /apis/batch/v1/jobs is ("batch", "jobs")."""
     parts = path.strip("/").split("/")
     return ("" if parts[0] == "api" else parts[1], parts[-1])
 
 
-def test_every_watch_of_the_lender_may_be_read():
+def test_every_watch_of_the_autoscaler_may_be_read():
     readable = {(rule.group, resource) for rule in OBSERVE if set(READ) <= {*rule.verbs} for resource in rule.resources}
     default = Settings()
-    sight = Sight(Cache(KINDS), None, KINDS, RealClock(), random.Random(1), (default.configmap, default.orders))
-    watched = {group_and_resource(reflector.path) for reflector in sight.reflectors.values()}
+    informers = AutoscalerInformers(
+        Cache(KINDS), None, KINDS, RealClock(), random.Random(1), (default.configmap, default.orders)
+    )
+    watched = {group_and_resource(reflector.path) for reflector in informers.reflectors.values()}
     assert len(watched) > len(KINDS)
     assert watched - readable == {("", "configmaps")}  # two of them, which follow
     (given,) = GIVEN
@@ -113,7 +115,19 @@ def test_the_files_are_those_that_the_code_writes():
 
 
 def test_the_policy_that_guards_verdicts_is_the_one_that_the_code_writes():
-    assert (ROOT / fault_report_policy.FILE).read_text() == fault_report_policy.whole()
+    for file in (fault_report_policy.FILE, fault_report_policy.WITH_TAINTS):
+        assert (ROOT / file).read_text() == fault_report_policy.whole()
+
+
+def test_who_taints_nodes_guards_what_is_said_of_them_unless_an_admin_says_otherwise():
+    component = yaml.safe_load((ROOT / fault_report_policy.WITH_TAINTS.parent / "kustomization.yaml").read_text())
+    assert fault_report_policy.WITH_TAINTS.name in component["resources"]
+    made = list(yaml.safe_load_all((ROOT / fault_report_policy.WITH_TAINTS).read_text()))
+    itself, binding = made[:2]
+    (rule,) = itself["spec"]["matchConstraints"]["resourceRules"]
+    assert {"pods", "pods/status"} <= {*rule["resources"]}
+    (where,) = binding["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"]
+    assert (where["operator"], where["values"]) == ("NotIn", ["false"])
 
 
 def test_every_kind_that_is_resized_has_a_file_that_acting_installs():

@@ -1,4 +1,4 @@
-"""What a tenant writes on a job or a pod never ends the autoscaler: it is read, or told and left alone."""
+"""A tenant's words on a job or a pod never end the autoscaler: they are read, or told and left alone."""
 
 import copy
 from dataclasses import replace
@@ -182,17 +182,17 @@ async def test_a_job_that_cannot_be_written_by_a_fault_of_ours_counts_as_refused
     for name in ("a", "b", "c"):
         raw[JobKey("Job", "ns", name)] = named(name, f"u-{name}")
     kinds = broken("Job", resize=of_b(KINDS["Job"].resize))
-    hands = ScaleWriter(api, kinds, lambda: 7, lambda step, word: told.append((step.key.name, word)), dry_run=False)
+    writer = ScaleWriter(api, kinds, lambda: 7, lambda step, word: told.append((step.key.name, word)), dry_run=False)
     steps = [Step(key, 4, 1, Reason.IDLE_ROOM) for key in raw]
-    assert await hands.carry_out(steps, raw, noted, 0.0) == 2
+    assert await writer.carry_out(steps, raw, noted, 0.0) == 2
     assert told == [("a", "Written"), ("c", "Written")]
     held = {JobKey("Job", "ns", "b"): "it cannot be written: ZeroDivisionError('of b')"}
-    assert hands.held_back(raw, 0.5) == held
-    assert await hands.carry_out(steps[1:2], raw, noted, 0.5) == 0  # no try before its time
+    assert writer.held_back(raw, 0.5) == held
+    assert await writer.carry_out(steps[1:2], raw, noted, 0.5) == 0  # no try before its time
 
 
 def faulty(*names):
-    """As `decide`, but it fails where one of these jobs is among those to decide on."""
+    """Decide, but fail where one of these jobs is among those to decide on."""
 
     def tried(at, policy, now_s):
         if any(each.job.key.name in names for each in at.jobs):

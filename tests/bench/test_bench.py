@@ -6,9 +6,9 @@ import math
 import pytest
 
 from hack.bench.__main__ import as_json, main, names_of_benchmarks, runner, show
-from hack.bench.outcome import Outcome, Table, Target
-from hack.bench.placement import ours
-from hack.bench.placing import exact, instances, rivals, streams, trickling
+from hack.bench.placement import baselines, exact, instances, streams, trickling
+from hack.bench.placement.run import ours
+from hack.bench.support.outcome import Outcome, Table, Target
 from tests.topology.world import fabric, room
 from turnout.topology.cost import cost
 
@@ -89,7 +89,7 @@ def test_a_policy_that_cheats_breaks_the_run():
     ],
 )
 def test_best_fit_by_level(rooms, pods, hosts):
-    assert rivals.best_fit(fabric([2, 2]), room(*rooms), pods) == hosts
+    assert baselines.best_fit(fabric([2, 2]), room(*rooms), pods) == hosts
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_no_answer_beats_the_optimum():
     for seed in range(40):
         one = instances.draw(seed)
         least = exact.optimum(one.fabric, one.room, one.pods, 10.0)
-        assert least <= cost(one.fabric, rivals.best_fit(one.fabric, one.room, one.pods)).total
+        assert least <= cost(one.fabric, baselines.best_fit(one.fabric, one.room, one.pods)).total
 
 
 def test_pods_that_trickle_in_shuffled_lie_as_those_that_come_together():

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hack.bench.__main__ import as_json
-from hack.bench.checkpoint import LARGE, SMALL, measured
-from hack.bench.saving.floors import Copy, Warm, split
-from hack.bench.saving.found import BROKE, Found
-from hack.bench.saving.ours import NOT_BUILT
-from hack.bench.saving.plan import Plan, Seen
-from hack.bench.saving.scenes import SCENES
-from hack.bench.saving.stalls import ANCHORS, part
-from hack.bench.saving.state import Size, bytes_of, differ, make, tensors
+from hack.bench.checkpoint.lower_bound import Copy, Warm, split
+from hack.bench.checkpoint.ours import NOT_BUILT
+from hack.bench.checkpoint.plan import Plan, SceneResult
+from hack.bench.checkpoint.results import BROKE, Results
+from hack.bench.checkpoint.run import LARGE, SMALL, measured
+from hack.bench.checkpoint.scenes.runner import SCENES
+from hack.bench.checkpoint.scenes.stalls import ANCHORS, part
+from hack.bench.checkpoint.state import Size, bytes_of, differ, make, tensors
 
 TINY = Size(width=32, layers=2, words=64)
 PLAN = Plan(
@@ -130,21 +130,23 @@ def test_nothing_is_left_in_memory_or_on_the_disk(outcome, places):
 
 
 def test_of_a_run_that_saw_nothing_no_target_is_met():
-    found = Found({scene: Seen() for scene in SCENES})
+    found = Results({scene: SceneResult() for scene in SCENES})
     assert [target.name for target in found.targets() if target.met] == []
     assert {row[-1] for table in found.tables() for row in table.rows} == {NOT_BUILT}
     assert [note for note in found.missing() if note.startswith(NOT_BUILT)]
 
 
 def test_a_ratio_is_of_the_best_of_one_scene():
-    found = Found({"first": Seen(times_s={"ours": [3.0, 2.0], "floor 1": [1.0, 4.0]}), "steady": Seen()})
+    found = Results(
+        {"first": SceneResult(times_s={"ours": [3.0, 2.0], "floor 1": [1.0, 4.0]}), "steady": SceneResult()}
+    )
     assert found.over("first", "ours", "floor 1") == 2
     assert math.isnan(found.over("first", "ours", "floor 2"))
     assert math.isnan(found.over("steady", "ours", "floor 1"))
 
 
 def test_what_broke_is_told_in_its_row():
-    found = Found({scene: Seen(faults={"ours": "OSError: no room"}) for scene in SCENES})
+    found = Results({scene: SceneResult(faults={"ours": "OSError: no room"}) for scene in SCENES})
     assert {row[-1] for table in found.tables() for row in table.rows if row[0] == "ours"} == {BROKE}
     assert "first, ours: OSError: no room" in found.missing()
 

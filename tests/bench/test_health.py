@@ -3,7 +3,7 @@
 import pytest
 
 from hack.bench.health.dlrover import blamed
-from hack.bench.health.floor import Floor
+from hack.bench.health.simulated_nodes import SimulatedNodes
 from hack.bench.health.trials import Said, Scene, innocents, ours, theirs, tried
 
 
@@ -19,15 +19,20 @@ def pairs(groups):
 @pytest.mark.parametrize(
     ("floor", "second", "bad"),
     [
-        pytest.param(Floor(4, dead=some(1)), {"03,12", "02,13"}, [1], id="one of four"),
-        pytest.param(Floor(5, dead=some(4)), {"04,123", "023,14"}, [4], id="one of five"),
+        pytest.param(SimulatedNodes(4, dead=some(1)), {"03,12", "02,13"}, [1], id="one of four"),
+        pytest.param(SimulatedNodes(5, dead=some(4)), {"04,123", "023,14"}, [4], id="one of five"),
         pytest.param(
-            Floor(8, dead=some(0, 2, 4)), {"03,12,47,56", "03,12,46,57"}, [0, 1, 2, 3, 4], id="1 and 3 are innocent"
+            SimulatedNodes(8, dead=some(0, 2, 4)),
+            {"03,12,47,56", "03,12,46,57"},
+            [0, 1, 2, 3, 4],
+            id="1 and 3 are innocent",
         ),
-        pytest.param(Floor(6, dead=some(0, 2, 4)), {"05,14,23"}, [0, 1, 2, 3, 4, 5], id="all, for three of them"),
-        pytest.param(Floor(3, dead=some(1)), set(), [0, 1, 2], id="one of three: everyone"),
-        pytest.param(Floor(2, dead=some(1)), set(), [0, 1], id="one of two: everyone"),
-        pytest.param(Floor(4, cut=some((0, 1))), {"03,12", "02,13"}, [], id="a link: nothing"),
+        pytest.param(
+            SimulatedNodes(6, dead=some(0, 2, 4)), {"05,14,23"}, [0, 1, 2, 3, 4, 5], id="all, for three of them"
+        ),
+        pytest.param(SimulatedNodes(3, dead=some(1)), set(), [0, 1, 2], id="one of three: everyone"),
+        pytest.param(SimulatedNodes(2, dead=some(1)), set(), [0, 1], id="one of two: everyone"),
+        pytest.param(SimulatedNodes(4, cut=some((0, 1))), {"03,12", "02,13"}, [], id="a link: nothing"),
     ],
 )
 def test_whom_dlrover_blames(floor, second, bad):
@@ -39,10 +44,10 @@ def test_whom_dlrover_blames(floor, second, bad):
 @pytest.mark.parametrize(
     ("floor", "slow"),
     [
-        pytest.param(Floor(6, far=some(1), compute_s=0.0), [1], id="one with a slow network"),
-        pytest.param(Floor(4, far=some(1, 3), compute_s=0.0), [], id="half of them raise the median"),
-        pytest.param(Floor(6, far=some(1), compute_s=20.0), [], id="a slow network beside a long product"),
-        pytest.param(Floor(6, tired=some(1), collective_s=0.05), [1], id="one that is slow alone"),
+        pytest.param(SimulatedNodes(6, far=some(1), compute_s=0.0), [1], id="one with a slow network"),
+        pytest.param(SimulatedNodes(4, far=some(1, 3), compute_s=0.0), [], id="half of them raise the median"),
+        pytest.param(SimulatedNodes(6, far=some(1), compute_s=20.0), [], id="a slow network beside a long product"),
+        pytest.param(SimulatedNodes(6, tired=some(1), collective_s=0.05), [1], id="one that is slow alone"),
     ],
 )
 def test_whom_dlrover_calls_slow(floor, slow):
@@ -51,10 +56,10 @@ def test_whom_dlrover_calls_slow(floor, slow):
 
 
 def test_a_floor_without_faults_has_one_round():
-    assert blamed(Floor(7)).rounds == (((0, 1), (2, 3), (4, 5, 6)),)
+    assert blamed(SimulatedNodes(7)).rounds == (((0, 1), (2, 3), (4, 5, 6)),)
 
 
-FLOOR = Floor(8, dead=some(0), tired=some(2), far=some(4), cut=some((6, 7)))
+FLOOR = SimulatedNodes(8, dead=some(0), tired=some(2), far=some(4), cut=some((6, 7)))
 EXACT = Said(some(0), some(2), some(4), some((6, 7)))
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from hack.bench.lending import SEEDS
-from hack.bench.replaying.hpa import hpa
-from hack.bench.replaying.scenes import DRAWN, SCENES, Task, clusters, replayed
+from hack.bench.lending.hpa import hpa
+from hack.bench.lending.run import SEEDS
+from hack.bench.lending.scenes import DRAWN, SCENES, Task, clusters, replayed
 from tests.autoscaler.world import job, world
 from turnout.autoscaler.model import JobState, Policy, Worker
 from turnout.simulator.replay import trace_files

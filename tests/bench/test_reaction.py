@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from hack.bench.reacting.scene import JOBS, PODS, Size
-from hack.bench.reaction import FORMS, Plan, measured
+from hack.bench.reaction.run import FORMS, Plan, measured
+from hack.bench.reaction.scene import JOBS, PODS, Size
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio, pytest.mark.long]  # what they measure runs in `make bench`
 

@@ -5,12 +5,11 @@ import sys
 
 import pytest
 
-from hack.bench.meeting import apart, jobs
-from hack.bench.meeting.apart import Names
-from hack.bench.meeting.crowd import Met
-from hack.bench.meeting.found import Found, burned, lost, p95, ratio
-from hack.bench.meeting.marks import LOST, WORDS, Fault, Mark, fault, middle, stepped
-from hack.bench.meeting.stage import Stage
+from hack.bench.rendezvous import jobs, mount_namespace, testbed
+from hack.bench.rendezvous.agents import WorldTimes
+from hack.bench.rendezvous.mount_namespace import Names
+from hack.bench.rendezvous.phase_times import LOST, WORDS, Fault, Mark, fault, middle, stepped
+from hack.bench.rendezvous.results import Results, burned, lost, p95, ratio
 
 
 def marks(pid, rank, restart, began_s, words=WORDS):
@@ -80,19 +79,19 @@ def test_a_ratio_needs_its_anchor(ours, anchor, known):
 
 
 def test_without_anything_measured_no_target_is_met():
-    assert [target.name for target in Found().targets() if target.met] == []
+    assert [target.name for target in Results().targets() if target.met] == []
 
 
 def test_every_target_can_be_met():
-    crowds = {(kind, agents): [Met(agents, took_s), Met(agents)] for kind, agents, took_s in (
+    crowds = {(kind, agents): [WorldTimes(agents, took_s), WorldTimes(agents)] for kind, agents, took_s in (
         ("ours", 1024, 0.3), ("nvrx", 1024, 0.7), ("ours", 4096, 1.1), ("ours", 10_000, 9.0),
     )}  # fmt: skip
-    found = Found(
+    found = Results(
         crowds,
-        beside=[Met(1024, 0.3)],
-        deaths=[Met(1024, 0.3, noticed_s=0.1, renewed_s=0.4)],
-        named=[Met(1024, 0.30)],
-        unnamed=[Met(1024, 0.31), Met(1024, 0.30)],
+        beside=[WorldTimes(1024, 0.3)],
+        deaths=[WorldTimes(1024, 0.3, noticed_s=0.1, renewed_s=0.4)],
+        named=[WorldTimes(1024, 0.30)],
+        unnamed=[WorldTimes(1024, 0.31), WorldTimes(1024, 0.30)],
         restarts={name: [Fault({"stepped": took_s}, 1)] for name, took_s in (
             ("turnout-run", 0.1), ("torchrun at its best", 1.7),
         )},
@@ -104,8 +103,8 @@ def test_every_target_can_be_met():
 
 
 def test_a_command_apart_leaves_the_machines_files_alone(tmp_path):
-    assert apart.command(["true"], Names.MACHINE, tmp_path) == ["true"]
-    command = apart.command(["true"], Names.QUIET, tmp_path)
+    assert mount_namespace.command(["true"], Names.MACHINE, tmp_path) == ["true"]
+    command = mount_namespace.command(["true"], Names.QUIET, tmp_path)
     assert command[0] == "unshare"
     assert command[-1] == "true"
     assert (tmp_path / "quiet" / "nsswitch.conf").read_text() == "hosts: files\n"
@@ -113,11 +112,11 @@ def test_a_command_apart_leaves_the_machines_files_alone(tmp_path):
 
 def test_why_a_namespace_is_not_to_be_had_is_told(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert "unshare" in apart.permitted(Names.QUIET, tmp_path)
+    assert "unshare" in mount_namespace.permitted(Names.QUIET, tmp_path)
 
 
 def test_crowds_meet_and_outlive_one_of_them(tmp_path):
-    with Stage([], Names.MACHINE, tmp_path) as stage:
+    with testbed.Testbed([], Names.MACHINE, tmp_path) as stage:
         assert stage.meet("floor", 24, 20).took_s < 20
         met = stage.meet("ours", 24, 20, one_dies=True)
         late = stage.meet("ours", 24, 0.0)
@@ -127,7 +126,7 @@ def test_crowds_meet_and_outlive_one_of_them(tmp_path):
 
 
 def test_a_stage_that_cannot_begin_says_so(tmp_path):
-    with Stage(["no such kind"], Names.MACHINE, tmp_path) as stage:
+    with testbed.Testbed(["no such kind"], Names.MACHINE, tmp_path) as stage:
         assert stage.meet("floor", 4, 5).why == "its process ended"
 
 

@@ -1,8 +1,8 @@
-"""What a trial of `hack.bench survival` makes of the notes that its processes left."""
+"""A trial of `hack.bench survival` reads the notes that its processes left."""
 
 import pytest
 
-from hack.bench.surviving.trial import lives, split
+from hack.bench.survival.trial import lives, split
 
 
 def note(folder, round_, rank, size, began_s, alive_s):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from hack.bench.scheduling.runs import Cluster
-from hack.bench.throughput import SETUPS, WORKLOADS
+from hack.bench.throughput.run import SETUPS, WORKLOADS
+from hack.bench.throughput.trials import Cluster
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio, pytest.mark.long]  # what they measure runs in `make bench`
 

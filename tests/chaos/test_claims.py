@@ -1,4 +1,4 @@
-"""What `make demo-train` claims is true only where the history says so."""
+"""A claim of `make demo-train` is true only where the history says so."""
 
 import pytest
 from hypothesis import given

@@ -16,26 +16,35 @@ def test_a_seed_gives_one_schedule(seed, faults):
 
 @given(seeds, st.integers(1, 30))
 def test_every_kind_comes_before_one_comes_again(seed, faults):
-    kinds = [blow.fault for blow in schedule(seed, faults)]
+    kinds = [event.fault for event in schedule(seed, faults)]
     most = [kinds.count(kind) for kind in Fault]
     assert max(most) - min(most) <= 1
 
 
 @given(seeds)
-def test_the_first_blow_waits_until_the_job_trains(seed):
+def test_the_first_fault_waits_until_the_job_trains(seed):
     assert not schedule(seed, 5)[0].hurried
 
 
 @given(seeds, st.lists(st.sampled_from(Fault), min_size=1, unique=True))
 def test_only_the_kinds_that_are_named_come(seed, kinds):
-    blows = schedule(seed, 20, kinds)
-    assert {blow.fault for blow in blows} <= set(kinds)
-    assert all(0 <= blow.aim < 1 and blow.after_s >= 0 and 1 <= blow.lasts_s <= 4 for blow in blows)
+    events = schedule(seed, 20, kinds)
+    assert {event.fault for event in events} <= set(kinds)
+    assert all(0 <= event.aim < 1 and event.after_s >= 0 and 1 <= event.lasts_s <= 4 for event in events)
 
 
 def test_a_seed_that_is_written_down_stays_what_it_was():
-    """docs/track-record.md names seeds: Python keeps the dice of a seed, and we the order in which they are cast."""
-    found = [(blow.fault.name, round(blow.aim, 6), blow.after_s, blow.lasts_s, blow.hurried) for blow in schedule(2, 3)]
+    """docs/chaos-tests.md names seeds: Python keeps the dice of a seed, and we the order in which they are cast."""
+    found = [
+        (
+            event.fault.name,
+            round(event.aim, 6),
+            event.after_s,
+            event.lasts_s,
+            event.hurried,
+        )
+        for event in schedule(2, 3)
+    ]
     assert found == [
         ("AGENT", 0.598053, 0.307, 3.041, False),
         ("API", 0.739207, 0.839, 2.112, False),

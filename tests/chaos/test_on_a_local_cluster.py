@@ -1,4 +1,4 @@
-"""Jobs under seeded faults on the embedded yard: real agents, real processes, real torch over gloo."""
+"""Jobs under seeded faults on the embedded local cluster: real agents, real processes, real torch over gloo."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""`turnout yard` from the outside: started, looked at, used and ended as a person does it."""
+"""`turnout local` from the outside: started, looked at, used and ended as a person does it."""
 
 import asyncio
 import os
@@ -12,7 +12,7 @@ from hack.controlplane.tools import cache
 from turnout.cli.local_cluster.daemon import begun_at, found
 from turnout.cli.local_cluster.serve import stand
 from turnout.cli.local_cluster.state_file import NOTE, Note
-from turnout.simulator.cluster.runtime.local_cluster import yard
+from turnout.simulator.cluster.runtime.local_cluster import local_cluster
 
 HERE = Path(__file__).parents[2]
 MAP = "asw-1 psw-1 10.0.0.1\nasw-1 psw-1 10.0.0.2\nasw-2 psw-1 gpu-9\n"
@@ -36,22 +36,22 @@ def turnout(tmp_path):
         return done.stdout + done.stderr
 
     yield run
-    run("yard", "down")
+    run("local", "down")
 
 
 def test_it_comes_up_tells_how_it_is_and_goes(turnout, tmp_path):
-    told = turnout("yard", "up", "--nodes", "3", "--gpus", "4")
+    told = turnout("local", "up", "--nodes", "3", "--gpus", "4")
     kubeconfig = tmp_path / "turnout/yard/kubeconfig"
     assert f"export KUBECONFIG={kubeconfig}" in told
     assert "3 nodes, 4 GPUs each" in told
     assert kubeconfig.stat().st_mode & 0o077 == 0 or kubeconfig.parent.stat().st_mode & 0o077 == 0
-    assert "one is up already" in turnout("yard", "up", code=1)
-    status = turnout("yard", "status")
+    assert "one is up already" in turnout("local", "up", code=1)
+    status = turnout("local", "status")
     assert "3 of 3 ready" in status
     assert "extender  http://127.0.0.1:" in status
-    assert "the yard is gone" in turnout("yard", "down")
-    assert "no yard is up" in turnout("yard", "status", code=1)
-    assert "no yard is up" in turnout("yard", "down")
+    assert "the local cluster is gone" in turnout("local", "down")
+    assert "no local cluster is up" in turnout("local", "status", code=1)
+    assert "no local cluster is up" in turnout("local", "down")
 
 
 JOB = """
@@ -76,7 +76,7 @@ spec:
 @pytest.mark.real
 @pytest.mark.parametrize("flags", [(), ("--real",)], ids=["embedded", "real"])
 def test_pods_are_processes_on_either_kind_of_api(turnout, tmp_path, flags):
-    told = turnout("yard", "up", "--nodes", "3", "--gpus", "2", "--processes", *flags)
+    told = turnout("local", "up", "--nodes", "3", "--gpus", "2", "--processes", *flags)
     assert "run their commands as processes" in told
     assert ("on a real control plane" in told) is bool(flags)
     kubeconfig = tmp_path / "turnout/yard/kubeconfig"
@@ -91,15 +91,17 @@ def test_pods_are_processes_on_either_kind_of_api(turnout, tmp_path, flags):
     kubectl("wait", "--for=condition=Complete", "job/says", "--timeout=40s")
     names = kubectl("get", "pods", "-o", "name", "-l", "job-name=says").split()
     assert sorted(kubectl("logs", name) for name in names) == ["0 on says-0\n", "1 on says-1\n"]
-    assert "2 Succeeded; they run as processes" in turnout("yard", "status")
-    turnout("yard", "down")
+    assert "2 Succeeded; they run as processes" in turnout("local", "status")
+    turnout("local", "down")
     assert not (tmp_path / "turnout/yard/pods").exists() or not any((tmp_path / "turnout/yard/pods").iterdir())
 
 
 def test_a_map_gives_the_nodes(turnout, tmp_path):
     (tmp_path / "map.txt").write_text(MAP)
-    assert "A yard of 3 nodes" in turnout("yard", "up", "--fabric", str(tmp_path / "map.txt"), "--no-extender")
-    assert "extender  none" in turnout("yard", "status")
+    assert "A local cluster of 3 nodes" in turnout(
+        "local", "up", "--fabric", str(tmp_path / "map.txt"), "--no-extender"
+    )
+    assert "extender  none" in turnout("local", "status")
 
 
 @pytest.mark.parametrize(
@@ -114,19 +116,19 @@ def test_a_map_gives_the_nodes(turnout, tmp_path):
 def test_a_map_that_cannot_be_used_is_refused_before_anything_starts(turnout, tmp_path, text, says):
     if text is not None:
         (tmp_path / "map.txt").write_text(text)
-    assert says in turnout("yard", "up", "--fabric", str(tmp_path / "map.txt"), code=1)
-    assert "no yard is up" in turnout("yard", "status", code=1)
+    assert says in turnout("local", "up", "--fabric", str(tmp_path / "map.txt"), code=1)
+    assert "no local cluster is up" in turnout("local", "status", code=1)
 
 
 @pytest.mark.parametrize("flags", [("--nodes", "0"), ("--nodes", "many"), ("--gpus", "-1"), ("--port", "70000")])
 def test_a_number_out_of_bounds_is_usage(turnout, flags):
-    assert "is not a number from" in turnout("yard", "up", *flags, code=2)
+    assert "is not a number from" in turnout("local", "up", *flags, code=2)
 
 
 def test_a_port_that_is_taken_is_told(turnout):
-    told = turnout("yard", "up", "--nodes", "1", "--no-extender")
+    told = turnout("local", "up", "--nodes", "1", "--no-extender")
     port = told.split("http://127.0.0.1:")[1].split(";")[0]
-    told = turnout("yard", "up", "--nodes", "1", "--no-extender", "--port", port, code=1, home="other")
+    told = turnout("local", "up", "--nodes", "1", "--no-extender", "--port", port, code=1, home="other")
     assert f"cannot listen on port {port}: Address already in use" in told
 
 
@@ -135,19 +137,35 @@ async def fails():
 
 
 async def stands(file, note):
-    """Run a yard that others can find, of which a part fails."""
-    async with asyncio.timeout(60), yard() as made:
+    """Run a local cluster that others can find, of which a part fails."""
+    async with asyncio.timeout(60), local_cluster() as made:
         made.background.start(fails())
         await stand(made, file, note, asyncio.Event())
 
 
 @pytest.mark.asyncio
-async def test_a_yard_of_which_a_part_fails_is_up_no_more_and_says_why(turnout, tmp_path):
+async def test_a_local_cluster_of_which_a_part_fails_is_up_no_more_and_says_why(turnout, tmp_path):
     folder = tmp_path / "turnout/yard"
     folder.mkdir(parents=True)
     with pytest.raises(KeyError):
         await stands(folder / NOTE, Note(os.getpid(), begun_at(os.getpid()), "http://127.0.0.1:9", 1, 8))
     assert found(folder) is None
-    status = await asyncio.to_thread(turnout, "yard", "status", code=1)
+    status = await asyncio.to_thread(turnout, "local", "status", code=1)
     assert "the last one has failed: KeyError: 'bert'" in status
-    assert "no yard is up" in await asyncio.to_thread(turnout, "yard", "down")
+    assert "no local cluster is up" in await asyncio.to_thread(turnout, "local", "down")
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        pytest.param("local", 0, id="the name"),
+        pytest.param("yard", 1, id="the old name works for a release, and says so once"),
+    ],
+)
+def test_the_command_has_an_old_name(tmp_path, command, told):
+    env = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "PYTHONPATH": str(HERE)}
+    argv = [sys.executable, "-m", "turnout.cli", command, "down"]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (0, "no local cluster is up\n")
+    assert done.stderr.count("turnout yard: this command is now `turnout local`") == told
+    assert len(done.stderr.splitlines()) == told

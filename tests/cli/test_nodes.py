@@ -24,8 +24,8 @@ def nodes(cluster):
 @pytest.fixture
 def cluster():
     """n3 is tainted, n5 suspected, n7 tainted by hand, n9 bears what is no record."""
-    made = Cluster(10, verdicts=2).says("a-3", "n3", owner="a", **WHY).says("b-3", "n3", owner="b", **WHY)
-    made.says("a-5", "n5", owner="a", **WHY).look()
+    made = Cluster(10, verdicts=2).says("a-3", "n3", team="a", **WHY).says("b-3", "n3", team="b", **WHY)
+    made.says("a-5", "n5", team="a", **WHY).look()
     made.tainted.add("n7")
     made.notes["n9"] = {labels.NODE_RECORD: "[]"}
     return made
@@ -40,9 +40,9 @@ def test_who_is_tainted_stands_first_with_whose_word_it_is(cluster):
     assert (first.reason, first.evidence) == (WHY["cause"], WHY["why"])
     assert (first.since, first.until) == ("2027-01-15T08:00:00Z", "2027-01-15T09:00:00Z")
     assert head.split() == ["NODE", "STATE", "SINCE", "UNTIL", "TIMES", "WHY"]
-    assert "network_failed: failed with w1 and with w2 — says team/a-3, team/b-3; judged by w0" in line
+    assert "network_failed: failed with w1 and with w2 — says a/a-3, b/b-3; judged by w0" in line
     assert len(more) == 3
-    assert json.loads(as_json(told))[0]["pods"] == ["team/a-3", "team/b-3"]
+    assert json.loads(as_json(told))[0]["pods"] == ["a/a-3", "b/b-3"]
 
 
 def test_where_nothing_is_wrong_it_says_so():
@@ -51,7 +51,9 @@ def test_where_nothing_is_wrong_it_says_so():
 
 def test_who_was_cleared_is_told_only_on_request(cluster):
     cluster.now_s += 1
-    cluster.says("c-3", "n3", Kind.FINE, members=4).look()
+    for team in "ab":
+        cluster.says(f"{team}-3", "n3", Kind.FINE, members=4, team=team)
+    cluster.look()
     assert "n3" not in {row.node for row in rows(nodes(cluster), labels.FAULTY)}
     assert ("n3", "cleared") in {(row.node, row.state) for row in rows(nodes(cluster), labels.FAULTY, everything=True)}
 
@@ -65,7 +67,7 @@ async def test_what_is_freed_stays_free_whatever_pods_said_before(cluster, node)
     assert api.keys(node) == ["team"]
     cluster.tainted.discard(node)
     cluster.notes[node] = api.nodes[node]["metadata"]["annotations"]
-    cluster.says("d", node, owner="d")
+    cluster.says("d", node, team="d")
     assert not [step for step in cluster.look(after_s=1).steps if step.node == node]
 
 

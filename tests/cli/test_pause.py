@@ -6,7 +6,7 @@ import sys
 import pytest
 import pytest_asyncio
 
-from tests.autoscaler.local_cluster import JOBS, lending_yard
+from tests.autoscaler.local_cluster import JOBS, local_cluster_with_jobs
 from tests.jobs.test_kinds import indexed
 from turnout.autoscaler.model import AdminOverride
 from turnout.autoscaler.observe import admin_override
@@ -53,7 +53,7 @@ def test_an_end_that_makes_no_sense_is_refused(moment, for_):
         until(moment, for_, NOW_S)
 
 
-def test_what_is_written_on_a_job_is_what_the_lender_reads():
+def test_what_is_written_on_a_job_is_what_the_autoscaler_reads():
     for direction, ends in (("true", ""), ("grow", "2027-01-15T09:00:00Z"), (None, "")):
         write = of_job(job_key("Job/ns/j"), direction, ends)
         notes = {key: value for key, value in write.body["metadata"]["annotations"].items() if value is not None}
@@ -64,7 +64,7 @@ def test_what_is_written_on_a_job_is_what_the_lender_reads():
 
 
 @pytest.mark.parametrize("standing", list(AdminOverride))
-def test_what_is_written_of_all_is_what_the_lender_reads(standing):
+def test_what_is_written_of_all_is_what_the_autoscaler_reads(standing):
     write = of_all("ns/name", standing)
     assert admin_override.read(write.body["data"]) == (standing, None)
 
@@ -100,7 +100,7 @@ def test_what_makes_no_sense_is_told(argv, said, capsys):
 
 @pytest_asyncio.fixture
 async def cluster(tmp_path):
-    async with lending_yard(tmp_path) as made:
+    async with local_cluster_with_jobs(tmp_path) as made:
         yield made
 
 
@@ -116,7 +116,7 @@ async def test_a_job_is_paused_and_everything_is_taken_back_before_an_uninstall(
         assert child.returncode == code, err.decode()
         return (out + err).decode()
 
-    await cluster.lender("--act", "--cooldown-s", "0", "--restart-s", "0")
+    await cluster.autoscaler("--act", "--cooldown-s", "0", "--restart-s", "0")
     await cluster.submit("a", 2, 8)
     await cluster.until(a=8)
     assert "keeps its size" in await turnout("pause", "VolcanoJob/default/a")

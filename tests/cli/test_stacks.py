@@ -8,8 +8,8 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from turnout.cli.__main__ import main
-from turnout.launcher.health.calls.model import Call, Group, Record
-from turnout.launcher.health.stacks.reading import write
+from turnout.launcher.health.flight_recorder.model import Call, Group, Record
+from turnout.launcher.health.stack_traces.parse import write
 
 WRITTEN = ["cpp_stack", "cpp_stack.svg", "py_stack", "py_stack.svg", "stacks.json", "stacks.txt"]
 

@@ -1,4 +1,4 @@
-"""What `turnout why` says: the chain as text, and which job is meant."""
+"""`turnout why` as text: the chain, and which job is meant."""
 
 from dataclasses import replace
 
@@ -34,6 +34,8 @@ POOR = {"resized_s": NOW_S - 700, "gained_s": -5000.0}
 # A world for each reason, in which it is the reason for job a.
 WORLDS = {
     Reason.IDLE_ROOM: world([4], A),
+    Reason.RETURNED: world([8], replace(A, gave=4)),
+    Reason.UNSCHEDULABLE: world([8], seen(job("a"), unbindable="pod a-0 waits behind a scheduling gate")),
     Reason.MAKES_ROOM: world([4], LENT, seen(job("bb", least=2, most=2))),
     Reason.ROOM_TAKEN: world([1], LATE),
     Reason.AT_MAX: world([8], LENT),
@@ -57,6 +59,7 @@ WORLDS = {
     Reason.OVER_QUOTA: world([8], seen(job("a", least=2)), queues={"q": {"limit": 1}}),
     Reason.STALE: world([8], A, whole=False),
     Reason.NODES_UNREADY: world([8], A, unready=0.5),
+    Reason.CLOCK_JUMPED: world([8], A, jumped_s=3600.0),
 }
 
 

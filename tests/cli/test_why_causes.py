@@ -37,7 +37,7 @@ def test_an_incomplete_gang_waits_for_its_members(least, there, waits):
 
 
 def test_a_bare_gang_is_counted_by_its_pods():
-    """Of a gang that is nobody's job only those with a node count as its workers."""
+    """Only pods with a node count as workers of a gang that is nobody's job."""
     bare = replace(job("bert", least=4, most=4), key=BERT, foreign=True)
     _, text = told(BERT, world([8], seen(bare)), Beside({BERT: BareGang(BERT, "q", 2)}))
     assert "It waits for 2 more members: 2 of the 4" in text["decision"]

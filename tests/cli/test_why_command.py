@@ -1,4 +1,4 @@
-"""`turnout why` and `turnout replay-decisions` as commands: on a yard, and where little or nothing can be seen."""
+"""`turnout why` and `turnout replay-decisions`: on a local cluster, and where little or nothing can be seen."""
 
 import asyncio
 import json
@@ -10,10 +10,10 @@ import pytest_asyncio
 import yaml
 from aiohttp import web
 
-from tests.autoscaler.local_cluster import JOBS, lending_yard
+from tests.autoscaler.local_cluster import JOBS, local_cluster_with_jobs
 from tests.autoscaler.world import GPU
 from turnout.autoscaler.cache import Cache
-from turnout.autoscaler.controller.informers import Sight
+from turnout.autoscaler.controller.informers import AutoscalerInformers
 from turnout.cli.commands.listing import VIEWER
 from turnout.jobs.kinds.registry import KINDS
 from turnout.kube import labels
@@ -41,14 +41,14 @@ async def turnout(*args):
 
 @pytest_asyncio.fixture
 async def cluster(tmp_path):
-    async with lending_yard(tmp_path) as made:
+    async with local_cluster_with_jobs(tmp_path) as made:
         yield made
 
 
 @pytest.mark.asyncio
-async def test_on_a_yard_it_tells_why_a_job_waits_and_what_another_has(cluster):
+async def test_on_a_local_cluster_it_tells_why_a_job_waits_and_what_another_has(cluster):
     config = ("--kubeconfig", str(cluster.kubeconfig))
-    await cluster.lender("--act")
+    await cluster.autoscaler("--act")
     await cluster.submit("lends", 2, 8)
     await cluster.until(lends=8)
     await cluster.submit("needs", 7)
@@ -76,15 +76,15 @@ async def test_on_a_yard_it_tells_why_a_job_waits_and_what_another_has(cluster):
 
 
 @pytest.mark.asyncio
-async def test_the_log_of_a_lender_at_work_is_decided_again_to_the_last_word(cluster, tmp_path):
+async def test_the_log_of_an_autoscaler_at_work_is_decided_again_to_the_last_word(cluster, tmp_path):
     log = tmp_path / "decisions"
-    lender = await cluster.lender("--act", "--decision-log", str(log))
+    autoscaler = await cluster.autoscaler("--act", "--decision-log", str(log))
     await cluster.submit("lends", 2, 8)
     await cluster.until(lends=8)
     await cluster.submit("gets", 3)
     await cluster.until(lends=5, gets=3)
-    lender.terminate()
-    await lender.wait()
+    autoscaler.terminate()
+    await autoscaler.wait()
     code, out, complaint = await turnout("replay-decisions", str(log))
     assert (code, complaint) == (0, "")
     assert out.endswith("looks, all identical\n")
@@ -129,7 +129,7 @@ async def served(tmp_path):
 
 @pytest.fixture
 def server(served):
-    """The same with nothing in it."""
+    """Serve an empty cluster."""
     return served[:2]
 
 
@@ -165,7 +165,7 @@ def gang(name, there, least=4, node="", why=""):
 
 
 def the_whole_cluster():
-    """What a user with all rights in one namespace alone may not list."""
+    """Name what a user with all rights in one namespace alone may not list."""
     plain = ("nodes", "pods", "resourcequotas")
     return {f"/api/v1/{each}" for each in plain} | {
         "/apis/scheduling.k8s.io/v1/priorityclasses",
@@ -210,8 +210,10 @@ def test_the_role_that_is_named_is_there_and_allows_every_list():
     (role,) = (each for each in found if each["kind"] == "ClusterRole" and each["metadata"]["name"] == VIEWER)
     assert all(rule["verbs"] == ["list"] for rule in role["rules"])
     allowed = {(group, each) for rule in role["rules"] for group in rule["apiGroups"] for each in rule["resources"]}
-    sight = Sight(Cache(KINDS), None, KINDS, RealClock(), None, ("turnout-system/map", "turnout-system/orders"))
-    lists = {each.path for each in sight.reflectors.values() if not each.path.endswith("/configmaps")}
+    informers = AutoscalerInformers(
+        Cache(KINDS), None, KINDS, RealClock(), None, ("turnout-system/map", "turnout-system/orders")
+    )
+    lists = {each.path for each in informers.reflectors.values() if not each.path.endswith("/configmaps")}
     assert allowed == {
         ("" if base == "api" else rest[0], rest[-1]) for _, base, *rest in (path.split("/") for path in lists)
     }
@@ -220,7 +222,7 @@ def test_the_role_that_is_named_is_there_and_allows_every_list():
 
 
 @pytest.mark.asyncio
-async def test_without_the_right_to_the_lenders_own_configmaps_it_goes_on(server):
+async def test_without_the_right_to_the_autoscalers_own_configmaps_it_goes_on(server):
     config, forbidden = server
     forbidden |= {"/api/v1/namespaces/turnout-system/configmaps"}
     code, _, complaint = await turnout("why", "a", "--kubeconfig", config)

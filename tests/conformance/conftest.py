@@ -1,4 +1,4 @@
-"""Both servers, for every story."""
+"""The embedded and the real API server, for every story."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The same calls to the embedded API and to a real kube-apiserver, and what must be equal in their answers.
+"""Make the same calls to the embedded API and to a real kube-apiserver, and compare their answers.
 
-A story is an async function that makes calls on one side. It is told twice, once on each; both transcripts must be
-the same but for what no two servers have in common: uids, versions, times, and the words of a refusal.
+A story is an async function that makes calls on one side. It runs twice, once on each. Both transcripts must be equal
+except for what no two servers share: uids, versions, times, and the words of a refusal.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Side:
         return events
 
     def common(self, value):
-        """What both servers must agree on in an answer."""
+        """Return the part of an answer in which both servers must agree."""
         if isinstance(value, dict):
             if value.get("kind") == "Status" and value.get("status") == "Failure":
                 return {key: value.get(key) for key in ("kind", "code", "reason")}
@@ -97,7 +97,7 @@ class Side:
 
 
 def differences(mine, real, path=""):
-    """Where two answers part, as `path: embedded ..., real ...`."""
+    """Yield where two answers differ, as `path: embedded ..., real ...`."""
     if isinstance(mine, dict) and isinstance(real, dict):
         for key in sorted(mine.keys() | real.keys()):
             yield from differences(mine.get(key, "absent"), real.get(key, "absent"), f"{path}.{key}")

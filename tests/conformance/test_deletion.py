@@ -12,7 +12,7 @@ def gone(code, answer):
 
 
 def deleting(answer):
-    """Whether it is on its way out, and how long it still has."""
+    """Return if an object is being deleted, and how much grace it has left."""
     meta = answer["metadata"]
     return bool(meta.get("deletionTimestamp")), meta.get("deletionGracePeriodSeconds")
 

@@ -1,4 +1,4 @@
-"""What the embedded API does not do: refused with 501, told in docs/yard.md, and done by a real API server."""
+"""Features that the embedded API refuses with 501, lists in docs/local-cluster.md, and a real server has."""
 
 import re
 from pathlib import Path
@@ -86,7 +86,7 @@ async def test_a_difference_is_refused_with_501_here_and_served_there(both, diff
 
 
 async def test_every_difference_is_told_and_they_are_few():
-    text = (Path(__file__).parents[2] / "docs/yard.md").read_text()
+    text = (Path(__file__).parents[2] / "docs/local-cluster.md").read_text()
     section = text.split("## What it refuses", 1)[1].split("\n## ", 1)[0]
     rows = re.findall(r"^\| (?!what is refused|---)(.+?) \|", section, re.M)
     assert len(rows) <= MOST

@@ -9,7 +9,7 @@ import pytest_asyncio
 
 from tests.conformance.sides import MERGE, Both, opened
 from turnout.simulator.api.server.serve import serve
-from turnout.simulator.cluster.runtime.clients import ApiDoor
+from turnout.simulator.cluster.runtime.clients import HttpClient
 from turnout.simulator.cluster.runtime.controllers import Controllers
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
@@ -31,7 +31,7 @@ async def both(real_jobs, request):
     api = real_jobs.api()
     trust = aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=str(api._ca)), force_close=True)
     async with serve() as served, aiohttp.ClientSession() as session:
-        controlling = asyncio.create_task(Controllers(ApiDoor(session, served.url), (0.1, 0.1)).run())
+        controlling = asyncio.create_task(Controllers(HttpClient(session, served.url), (0.1, 0.1)).run())
         try:
             async with (
                 opened(served.url, namespace) as embedded,

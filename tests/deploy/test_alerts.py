@@ -13,14 +13,14 @@ ALERTS = {rule["alert"]: rule for group in yaml.safe_load(RULES.read_text())["gr
 
 
 WELL = {
-    "turnout_lender_leading": "1+0x200",
-    "turnout_lender_sight_age_seconds": "2+0x200",
-    "turnout_lender_last_look_timestamp_seconds": "0+60x200",
-    'turnout_lender_decide_seconds_bucket{le="0.25"}': "0+12x200",
-    'turnout_lender_decide_seconds_bucket{le="2.5"}': "0+12x200",
-    'turnout_lender_decide_seconds_bucket{le="+Inf"}': "0+12x200",
-    'turnout_lender_changes_total{queue="q",reason="IdleRoom",outcome="Refused"}': "0+0x200",
-    'turnout_lender_changes_total{queue="q",reason="IdleRoom",outcome="Written"}': "0+0.1x200",
+    "turnout_autoscaler_leading": "1+0x200",
+    "turnout_autoscaler_observation_age_seconds": "2+0x200",
+    "turnout_autoscaler_last_look_timestamp_seconds": "0+60x200",
+    'turnout_autoscaler_decide_seconds_bucket{le="0.25"}': "0+12x200",
+    'turnout_autoscaler_decide_seconds_bucket{le="2.5"}': "0+12x200",
+    'turnout_autoscaler_decide_seconds_bucket{le="+Inf"}': "0+12x200",
+    'turnout_autoscaler_changes_total{queue="q",reason="IdleRoom",outcome="Refused"}': "0+0x200",
+    'turnout_autoscaler_changes_total{queue="q",reason="IdleRoom",outcome="Written"}': "0+0.1x200",
     'turnout_queue_jobs{queue="q",state="waits"}': "1+0x200",
     'turnout_queue_jobs{queue="q",state="runs"}': "2+0x200",
     'turnout_queue_gpus{queue="q",what="used"}': "8+0x200",
@@ -33,18 +33,22 @@ WELL = {
     ("series", "fires"),
     [
         pytest.param({}, None, id="all is well"),
-        pytest.param({"turnout_lender_leading": "0+0x200"}, "TurnoutNobodyLeads", id="none leads"),
-        pytest.param({"turnout_lender_leading": "_x200"}, "TurnoutNobodyLeads", id="none is there"),
-        pytest.param({"turnout_lender_leading": "2+0x200"}, "TurnoutTwoLead", id="two lead"),
-        pytest.param({"turnout_lender_sight_age_seconds": "0+60x200"}, "TurnoutLenderIsBlind", id="a dead watch"),
+        pytest.param({"turnout_autoscaler_leading": "0+0x200"}, "TurnoutNobodyLeads", id="none leads"),
+        pytest.param({"turnout_autoscaler_leading": "_x200"}, "TurnoutNobodyLeads", id="none is there"),
+        pytest.param({"turnout_autoscaler_leading": "2+0x200"}, "TurnoutTwoLead", id="two lead"),
         pytest.param(
-            {"turnout_lender_last_look_timestamp_seconds": "9+0x200"}, "TurnoutLenderIsStuck", id="it looks no more"
+            {"turnout_autoscaler_observation_age_seconds": "0+60x200"}, "TurnoutLenderIsBlind", id="a dead watch"
         ),
         pytest.param(
-            {'turnout_lender_decide_seconds_bucket{le="0.25"}': "0+6x200"}, "TurnoutDecidesSlowly", id="slow decisions"
+            {"turnout_autoscaler_last_look_timestamp_seconds": "9+0x200"}, "TurnoutLenderIsStuck", id="it looks no more"
         ),
         pytest.param(
-            {'turnout_lender_changes_total{queue="q",reason="IdleRoom",outcome="Refused"}': "0+1x200"},
+            {'turnout_autoscaler_decide_seconds_bucket{le="0.25"}': "0+6x200"},
+            "TurnoutDecidesSlowly",
+            id="slow decisions",
+        ),
+        pytest.param(
+            {'turnout_autoscaler_changes_total{queue="q",reason="IdleRoom",outcome="Refused"}': "0+1x200"},
             "TurnoutChangesAreRefused",
             id="a webhook says no",
         ),
@@ -52,7 +56,7 @@ WELL = {
             {'turnout_queue_gpus{queue="q",what="used"}': "0+0x200"}, "TurnoutQueueIsStarved", id="nothing is held"
         ),
         pytest.param(
-            {'turnout_lender_changes_total{queue="q",reason="IdleRoom",outcome="Written"}': "0+1x200"},
+            {'turnout_autoscaler_changes_total{queue="q",reason="IdleRoom",outcome="Written"}': "0+1x200"},
             "TurnoutQueueFlaps",
             id="thirty changes in half an hour",
         ),

@@ -1,4 +1,4 @@
-"""What the autoscaler's account may do, tried with its own token: whoever has it can resize jobs, and not much more."""
+"""The rights of the autoscaler's account, tried with its own token: it can resize jobs, and not much more."""
 
 from __future__ import annotations
 
@@ -12,7 +12,16 @@ from hack.controlplane.api import plural
 from hack.controlplane.errors import ApiError
 from hack.controlplane.nodes import gpu_nodes
 from tests.cluster import bound_token, indexed_job, make_pod, pytorch_job
-from tests.deploy.test_autoscaler_installed import CRDS, LENDER, MAPS, SYSTEM, install, loose_crd, pytorch_crd, serve
+from tests.deploy.test_autoscaler_installed import (
+    AUTOSCALER,
+    CRDS,
+    MAPS,
+    SYSTEM,
+    install,
+    loose_crd,
+    pytorch_crd,
+    serve,
+)
 from tests.deploy.test_manifests import MANIFESTS, MARKS_PODS, TAINTS_NODES, elsewhere, kustomized
 from turnout.kube import labels
 
@@ -104,7 +113,7 @@ async def api(module_plane):
 @pytest_asyncio.fixture
 async def lent(module_plane, api):
     """The plane with the autoscaler installed, all that it may do switched on, and a kind of each dialect served."""
-    await install(api, "acting lender")
+    await install(api, "acting autoscaler")
     for each in kustomized(MARKS_PODS):
         await api.apply(each)
     if len((await api.get(CRDS))["items"]) == 0:
@@ -114,9 +123,9 @@ async def lent(module_plane, api):
 
 
 @pytest_asyncio.fixture
-async def lender(lent):
-    async with lent.api(lent.service_account_token(SYSTEM, LENDER)) as lender:
-        yield lender
+async def autoscaler(lent):
+    async with lent.api(lent.service_account_token(SYSTEM, AUTOSCALER)) as autoscaler:
+        yield autoscaler
 
 
 async def guarded(attempt, policy):
@@ -134,89 +143,89 @@ async def guarded(attempt, policy):
 
 @pytest.mark.parametrize(("job", "size", "others"), SIZED)
 async def test_of_a_job_its_size_and_our_annotations_may_be_changed_and_nothing_else(
-    lender, api, job, size, others, request
+    autoscaler, api, job, size, others, request
 ):
     job = {**job, "metadata": {**job["metadata"], "annotations": {"kept": "yes"}}}
     there = await api.create(job)
     path = f"/apis/{job['apiVersion']}/namespaces/default/{plural(job['kind'])}/a"
     policy = f"turnout-autoscaler-resizes-{request.node.callspec.id}-only"
-    await guarded(lambda: lender.patch(f"{path}?dryRun=All", NOT_OURS[0]), policy)
+    await guarded(lambda: autoscaler.patch(f"{path}?dryRun=All", NOT_OURS[0]), policy)
     for change in [*NOT_OURS, *({"spec": each} for each in others)]:
         with pytest.raises(ApiError, match=policy):
-            await lender.patch(path, change)
+            await autoscaler.patch(path, change)
     note = {labels.WROTE_WORKERS: "3"}
     version = {"resourceVersion": there["metadata"]["resourceVersion"]}
-    resized = await lender.patch(path, {"metadata": {"annotations": note, **version}, "spec": size})
+    resized = await autoscaler.patch(path, {"metadata": {"annotations": note, **version}, "spec": size})
     assert resized["metadata"]["annotations"] == {"kept": "yes", **note}
     assert resized["spec"] != there["spec"]
     with pytest.raises(ApiError, match="forbidden"):
-        await lender.delete(path)
+        await autoscaler.delete(path)
     await api.delete(path)
 
 
-async def test_an_elastic_job_is_noted_on_and_resized_by_a_plan(lender, api):
+async def test_an_elastic_job_is_noted_on_and_resized_by_a_plan(autoscaler, api):
     job = made(VERSIONS["ElasticJob"], "ElasticJob", replicaSpecs={"worker": {"replicas": 2}})
     await api.create({**job, "metadata": {**job["metadata"], "annotations": {"kept": "yes"}}})
     group = f"/apis/{VERSIONS['ElasticJob']}/namespaces/default"
     policy = "turnout-autoscaler-resizes-elasticjob-only"
     path = f"{group}/elasticjobs/a"
-    await guarded(lambda: lender.patch(f"{path}?dryRun=All", NOT_OURS[0]), policy)
+    await guarded(lambda: autoscaler.patch(f"{path}?dryRun=All", NOT_OURS[0]), policy)
     for change in (*NOT_OURS, {"spec": {"replicaSpecs": {"worker": {"replicas": 3}}}}):
         with pytest.raises(ApiError, match=policy):
-            await lender.patch(path, change)
+            await autoscaler.patch(path, change)
     note = {labels.SCALE_PLAN: "a-1"}
-    noted = await lender.patch(path, {"metadata": {"annotations": note}})
+    noted = await autoscaler.patch(path, {"metadata": {"annotations": note}})
     assert noted["metadata"]["annotations"] == {"kept": "yes", **note}
     plan = made(VERSIONS["ScalePlan"], "ScalePlan", ownerJob="a")
-    await lender.create(plan)
+    await autoscaler.create(plan)
     for attempt in (
-        lambda: lender.get(f"{group}/scaleplans"),
-        lambda: lender.patch(f"{group}/scaleplans/a", {"spec": {"ownerJob": "b"}}),
-        lambda: lender.delete(f"{group}/scaleplans/a"),
+        lambda: autoscaler.get(f"{group}/scaleplans"),
+        lambda: autoscaler.patch(f"{group}/scaleplans/a", {"spec": {"ownerJob": "b"}}),
+        lambda: autoscaler.delete(f"{group}/scaleplans/a"),
     ):
         with pytest.raises(ApiError, match="forbidden"):
             await attempt()
 
 
 @pytest.mark.parametrize("kind", ["TrainJob", "ColossalAIJob"])
-async def test_a_kind_that_cannot_be_resized_may_be_read_only(kind, lender, api):
+async def test_a_kind_that_cannot_be_resized_may_be_read_only(kind, autoscaler, api):
     await api.create(made(VERSIONS[kind], kind, replicas=2))
     path = f"/apis/{VERSIONS[kind]}/namespaces/default/{plural(kind)}"
-    assert len((await lender.get(path))["items"]) == 1
+    assert len((await autoscaler.get(path))["items"]) == 1
     with pytest.raises(ApiError, match="forbidden"):
-        await lender.patch(f"{path}/a", {"metadata": {"annotations": {labels.CONDITIONS: "[]"}}})
+        await autoscaler.patch(f"{path}/a", {"metadata": {"annotations": {labels.CONDITIONS: "[]"}}})
 
 
-async def test_of_configmaps_those_of_queues_are_its_own_and_the_map_is_not(lender):
+async def test_of_configmaps_those_of_queues_are_its_own_and_the_map_is_not(autoscaler):
     def of_queue(name):
         return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"a": "b"}}
 
     own = f"{MAPS}/turnout-queue-a"
     policy = "turnout-autoscaler-tells-of-queues-only"
-    await guarded(lambda: lender.patch(f"{MAPS}/node-topology-config?dryRun=All", {"data": {}}), policy)
+    await guarded(lambda: autoscaler.patch(f"{MAPS}/node-topology-config?dryRun=All", {"data": {}}), policy)
     for attempt in (
-        lambda: lender.patch(f"{MAPS}/node-topology-config", {"data": {"topology_config": ""}}),
-        lambda: lender.delete(f"{MAPS}/node-topology-config"),
-        lambda: lender.create(of_queue("other"), SYSTEM),
-        lambda: lender.create(of_queue(LENDER), SYSTEM),
-        lambda: lender.apply(of_queue("other"), SYSTEM),
+        lambda: autoscaler.patch(f"{MAPS}/node-topology-config", {"data": {"topology_config": ""}}),
+        lambda: autoscaler.delete(f"{MAPS}/node-topology-config"),
+        lambda: autoscaler.create(of_queue("other"), SYSTEM),
+        lambda: autoscaler.create(of_queue(AUTOSCALER), SYSTEM),
+        lambda: autoscaler.apply(of_queue("other"), SYSTEM),
     ):
         with pytest.raises(ApiError, match=policy):
             await attempt()
-    assert (await lender.get(f"{MAPS}/node-topology-config"))["data"]["topology_config"]
-    await lender.create(of_queue("turnout-queue-a"), SYSTEM)
-    assert (await lender.patch(own, {"data": {"a": "c"}}))["data"] == {"a": "c"}
-    await lender.apply(of_queue("turnout-queue-b"), SYSTEM)
-    await lender.delete(own)
+    assert (await autoscaler.get(f"{MAPS}/node-topology-config"))["data"]["topology_config"]
+    await autoscaler.create(of_queue("turnout-queue-a"), SYSTEM)
+    assert (await autoscaler.patch(own, {"data": {"a": "c"}}))["data"] == {"a": "c"}
+    await autoscaler.apply(of_queue("turnout-queue-b"), SYSTEM)
+    await autoscaler.delete(own)
     with pytest.raises(ApiError, match="forbidden"):
-        await lender.create(of_queue("turnout-queue-a"), "default")
+        await autoscaler.create(of_queue("turnout-queue-a"), "default")
 
 
-async def test_of_pods_three_annotations_may_be_changed_and_nothing_else(lender, api):
+async def test_of_pods_three_annotations_may_be_changed_and_nothing_else(autoscaler, api):
     await api.create(make_pod("worker", marks={"kept": "yes"}, notes={"kept": "yes"}))
     path = "/api/v1/namespaces/default/pods/worker"
     policy = "turnout-autoscaler-marks-pods-only"
-    await guarded(lambda: lender.patch(f"{path}?dryRun=All", {"metadata": {"labels": {"a": "b"}}}), policy)
+    await guarded(lambda: autoscaler.patch(f"{path}?dryRun=All", {"metadata": {"labels": {"a": "b"}}}), policy)
     for change in (
         *NOT_OURS,
         {"metadata": {"annotations": {labels.TOPOLOGY: "required"}}},
@@ -224,41 +233,41 @@ async def test_of_pods_three_annotations_may_be_changed_and_nothing_else(lender,
         {"spec": {"activeDeadlineSeconds": 1}},
     ):
         with pytest.raises(ApiError, match=policy):
-            await lender.patch(path, change)
+            await autoscaler.patch(path, change)
     notes = {labels.SAFE_TO_EVICT: "true", labels.VOLCANO_PREEMPTABLE: "true", labels.VOLCANO_TASK_PRIORITY: "1"}
-    marked = await lender.patch(path, {"metadata": {"annotations": notes}})
+    marked = await autoscaler.patch(path, {"metadata": {"annotations": notes}})
     assert marked["metadata"]["annotations"] == {"kept": "yes", **notes}
     for attempt in (
-        lambda: lender.patch(f"{path}/status", {"status": {"phase": "Failed"}}),
-        lambda: lender.delete(path),
+        lambda: autoscaler.patch(f"{path}/status", {"status": {"phase": "Failed"}}),
+        lambda: autoscaler.delete(path),
     ):
         with pytest.raises(ApiError, match="forbidden"):
             await attempt()
 
 
-async def test_nothing_else_is_given(lender, api):
+async def test_nothing_else_is_given(autoscaler, api):
     await api.create_all(gpu_nodes(1))
     leases = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases"
     other = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "other"}}
-    held = await lender.patch(f"{leases}/{LENDER}", {"spec": {"holderIdentity": "one"}})
+    held = await autoscaler.patch(f"{leases}/{AUTOSCALER}", {"spec": {"holderIdentity": "one"}})
     assert held["spec"]["holderIdentity"] == "one"
     for attempt in (
-        lambda: lender.get("/api/v1/secrets"),
-        lambda: lender.get(MAPS),
-        lambda: lender.create(make_pod("mine")),
-        lambda: lender.create({**indexed_job("mine", 1), "metadata": {"name": "mine"}}),
-        lambda: lender.patch("/api/v1/nodes/node-000", {"metadata": {"labels": {"a": "b"}}}),
-        lambda: lender.create(other, SYSTEM),
-        lambda: lender.patch(f"{leases}/other", {"spec": {"holderIdentity": "one"}}),
-        lambda: lender.delete(f"{leases}/{LENDER}"),
-        lambda: lender.patch(f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{LENDER}", {"rules": []}),
+        lambda: autoscaler.get("/api/v1/secrets"),
+        lambda: autoscaler.get(MAPS),
+        lambda: autoscaler.create(make_pod("mine")),
+        lambda: autoscaler.create({**indexed_job("mine", 1), "metadata": {"name": "mine"}}),
+        lambda: autoscaler.patch("/api/v1/nodes/node-000", {"metadata": {"labels": {"a": "b"}}}),
+        lambda: autoscaler.create(other, SYSTEM),
+        lambda: autoscaler.patch(f"{leases}/other", {"spec": {"holderIdentity": "one"}}),
+        lambda: autoscaler.delete(f"{leases}/{AUTOSCALER}"),
+        lambda: autoscaler.patch(f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{AUTOSCALER}", {"rules": []}),
     ):
         with pytest.raises(ApiError, match="forbidden") as answer:
             await attempt()
         assert answer.value.status == 403
 
 
-async def test_of_nodes_one_taint_and_its_record_may_be_changed_and_nothing_else(lender, api):
+async def test_of_nodes_one_taint_and_its_record_may_be_changed_and_nothing_else(autoscaler, api):
     """Last of the autoscaler's: until here it may not touch nodes."""
     for each in kustomized(TAINTS_NODES):
         await api.apply(each)
@@ -268,7 +277,7 @@ async def test_of_nodes_one_taint_and_its_record_may_be_changed_and_nothing_else
     await api.create({**node, "metadata": meta, "spec": {"taints": [theirs]}})
     path, policy = "/api/v1/nodes/accused-000", "turnout-autoscaler-taints-nodes-only"
     ours = {"key": labels.FAULTY, "value": "true", "effect": "NoSchedule"}
-    await guarded(lambda: lender.patch(f"{path}?dryRun=All", {"metadata": {"labels": {"a": "b"}}}), policy)
+    await guarded(lambda: autoscaler.patch(f"{path}?dryRun=All", {"metadata": {"labels": {"a": "b"}}}), policy)
     for change in (
         *NOT_OURS,
         {"spec": {"unschedulable": True}},
@@ -278,15 +287,15 @@ async def test_of_nodes_one_taint_and_its_record_may_be_changed_and_nothing_else
         {"spec": {"taints": None}},
     ):
         with pytest.raises(ApiError, match=policy):
-            await lender.patch(path, change)
+            await autoscaler.patch(path, change)
     note = {"metadata": {"annotations": {labels.NODE_RECORD: "{}"}}}
-    told = await lender.patch(path, {**note, "spec": {"taints": [theirs, ours]}})
+    told = await autoscaler.patch(path, {**note, "spec": {"taints": [theirs, ours]}})
     assert [taint["key"] for taint in told["spec"]["taints"]] == ["team", labels.FAULTY]
-    freed = await lender.patch(path, {"spec": {"taints": [theirs]}})
+    freed = await autoscaler.patch(path, {"spec": {"taints": [theirs]}})
     assert [taint["key"] for taint in freed["spec"]["taints"]] == ["team"]
     for attempt in (
-        lambda: lender.patch(f"{path}/status", {"status": {"phase": "Running"}}),
-        lambda: lender.delete(path),
+        lambda: autoscaler.patch(f"{path}/status", {"status": {"phase": "Running"}}),
+        lambda: autoscaler.delete(path),
     ):
         with pytest.raises(ApiError, match="forbidden"):
             await attempt()
@@ -311,28 +320,32 @@ async def test_wherever_it_is_installed_its_policies_hold(control_plane, tmp_pat
         await api.create(make_pod("b"))
         await api.create_all(gpu_nodes(1))
         job, pod = "/apis/batch/v1/namespaces/default/jobs/a", "/api/v1/namespaces/default/pods/b"
-        async with control_plane.api(control_plane.service_account_token(namespace, account)) as lender:
+        async with control_plane.api(control_plane.service_account_token(namespace, account)) as autoscaler:
             for path, policy in (
                 (job, "resizes-job-only"),
                 (pod, "marks-pods-only"),
                 ("/api/v1/nodes/node-000", "taints-nodes-only"),
             ):
-                await guarded(lambda path=path: lender.patch(f"{path}?dryRun=All", relabelled), f"{LENDER}-{policy}")
-                with pytest.raises(ApiError, match=f"{prefix}{LENDER}-{policy}") as answer:
-                    await lender.patch(path, relabelled)
+                await guarded(
+                    lambda path=path: autoscaler.patch(f"{path}?dryRun=All", relabelled), f"{AUTOSCALER}-{policy}"
+                )
+                with pytest.raises(ApiError, match=f"{prefix}{AUTOSCALER}-{policy}") as answer:
+                    await autoscaler.patch(path, relabelled)
                 assert answer.value.status == 422
             of_queue = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "turnout-queue-a"}}
             with pytest.raises(ApiError, match="tells-of-queues-only"):
-                await lender.create({**of_queue, "metadata": {"name": "other"}}, namespace)
-            await lender.create(of_queue, namespace)
-            resized = await lender.patch(job, {"spec": {"parallelism": 3, "completions": 3}})
+                await autoscaler.create({**of_queue, "metadata": {"name": "other"}}, namespace)
+            await autoscaler.create(of_queue, namespace)
+            resized = await autoscaler.patch(job, {"spec": {"parallelism": 3, "completions": 3}})
             assert resized["spec"]["parallelism"] == 3
         changed = await api.patch(job, relabelled)  # the policies are for that account alone
         assert changed["metadata"]["labels"]["a"] == "b"
 
 
 async def test_a_verdict_is_written_by_the_pod_itself_with_its_own_token_and_nothing_else_is(module_plane, api):
-    """As deploy/manifests/launcher has it: a job's account, its right to patch pods, and the policy that bounds it."""
+    """Use a job's account, its right to patch pods, and the policy that bounds it, as deploy/manifests/launcher has
+    them.
+    """
     space = {"name": "guarded", "labels": {labels.GUARDED: "true"}}
     await api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": space})
     folder = MANIFESTS / "launcher"
@@ -363,8 +376,9 @@ async def test_a_verdict_is_written_by_the_pod_itself_with_its_own_token_and_not
     async with module_plane.api(module_plane.service_account_token("guarded", "bert")) as loose:
         with pytest.raises(ApiError, match=policy):
             await loose.patch(own, {"metadata": {"annotations": {labels.NODE_VERDICT: None}}})
-    with pytest.raises(ApiError, match=policy):  # an administrator's word is no pod's
-        await api.patch(other, verdict)
+    for path in (other, f"{other}/status"):
+        with pytest.raises(ApiError, match=policy):  # an administrator's word is no pod's
+            await api.patch(path, verdict)
     with pytest.raises(ApiError, match="writes it itself"):
         await api.create(make_pod("liar", namespace="guarded", notes={labels.NODE_VERDICT: "{}"}), "guarded")
     await api.patch(own, {"metadata": {"labels": {"a": "b"}}})

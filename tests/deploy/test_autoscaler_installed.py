@@ -27,7 +27,7 @@ from turnout.kube import labels
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 
-SYSTEM, LENDER = "turnout-system", "turnout-autoscaler"
+SYSTEM, AUTOSCALER = "turnout-system", "turnout-autoscaler"
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
 TORCH = "/apis/kubeflow.org/v1/namespaces/default/pytorchjobs"
 MAPS = f"/api/v1/namespaces/{SYSTEM}/configmaps"
@@ -91,20 +91,20 @@ def start(plane, part, *more):
 
 
 def start_as(plane, objects, namespace, *more):
-    """The same, as these objects install it there."""
+    """Start the autoscaler with the arguments and the account that these objects install."""
     probes = f"127.0.0.1:{free_ports(1)[0]}"
     arguments = [argument.replace("0.0.0.0:9092", probes) for argument in arguments_of(objects)]
     assert f"--metrics-bind={probes}" in arguments
-    kubeconfig = plane.service_account_kubeconfig(namespace, LENDER)
+    kubeconfig = plane.service_account_kubeconfig(namespace, AUTOSCALER)
     plane.start_program(
-        "lender", [sys.executable, "-m", "turnout.autoscaler", *arguments, f"--kubeconfig={kubeconfig}", *more]
+        "autoscaler", [sys.executable, "-m", "turnout.autoscaler", *arguments, f"--kubeconfig={kubeconfig}", *more]
     )
     return f"http://{probes}"
 
 
 def records(plane, **fields):
     """The autoscaler's log lines that have these fields."""
-    lines = (json.loads(line) for line in plane.logs("lender").splitlines() if line.startswith("{"))
+    lines = (json.loads(line) for line in plane.logs("autoscaler").splitlines() if line.startswith("{"))
     return [line for line in lines if fields.items() <= line.items()]
 
 
@@ -116,7 +116,7 @@ async def eventually(plane, true, within_s=60.0):
                     return answer
                 await asyncio.sleep(0.05)
     except TimeoutError:
-        raise AssertionError(plane.logs("lender")[-4000:]) from None
+        raise AssertionError(plane.logs("autoscaler")[-4000:]) from None
 
 
 def get(url):
@@ -136,7 +136,13 @@ def elastic_job():
 async def run_a_pytorch_job(api):
     """A PyTorchJob whose two workers run, as training-operator would have made them."""
     job = await api.create(pytorch_job("b", 2, gpus=1, most=4))
-    owner = {"apiVersion": job["apiVersion"], "kind": job["kind"], "name": "b", "uid": job["metadata"]["uid"]}
+    owner = {
+        "apiVersion": job["apiVersion"],
+        "kind": job["kind"],
+        "name": "b",
+        "uid": job["metadata"]["uid"],
+        "controller": True,
+    }
     for index in range(2):
         marks = {labels.TRAINING_JOB: "b", labels.TRAINING_INDEX: str(index), labels.TRAINING_TYPE: "worker"}
         pod = make_pod(f"b-worker-{index}", gpus=1, marks=marks, nodeName="node-000")
@@ -159,7 +165,7 @@ async def becomes(plane, api, path, seen, wanted):
     try:
         await api.until(path, lambda jobs: seen(jobs) == wanted, 90.0)
     except TimeoutError as error:
-        raise AssertionError(f"{error}\n{plane.logs('lender')[-4000:]}") from None
+        raise AssertionError(f"{error}\n{plane.logs('autoscaler')[-4000:]}") from None
 
 
 async def stage(plane, api, part, *crds):
@@ -171,26 +177,26 @@ async def stage(plane, api, part, *crds):
     await api.create(elastic_job())
 
 
-async def test_a_lender_that_may_only_look_resizes_nothing_though_told_to_and_then_only_the_kind_that_it_may(
+async def test_it_resizes_the_kinds_that_its_role_allows_and_no_other(
     control_plane,
 ):
     async with control_plane.api() as api:
-        await stage(control_plane, api, "lender", pytorch_crd())
+        await stage(control_plane, api, "autoscaler", pytorch_crd())
         await run_a_pytorch_job(api)
-        url = start(control_plane, "lender", "--act")
+        url = start(control_plane, "autoscaler", "--act")
         for job in ("Job/default/a", "PyTorchJob/default/b"):
             await eventually(control_plane, lambda job=job: records(control_plane, job=job, outcome="Refused"))
         assert parallelism((await api.get(JOBS))["items"]) == {"a": 2}
         status, page = await asyncio.to_thread(get, f"{url}/metrics")
         assert status == 200
         assert re.search(r'^turnout_queue_jobs\{queue="namespace/default",state="runs"\} 2.0', page, re.M)
-        assert re.search(r'^turnout_lender_changes_total\{[^}]*outcome="Refused"[^}]*\} [1-9]', page, re.M)
+        assert re.search(r'^turnout_autoscaler_changes_total\{[^}]*outcome="Refused"[^}]*\} [1-9]', page, re.M)
 
-        for each in yaml.safe_load_all((PARTS["acting lender"] / "resize-job.yaml").read_text()):
+        for each in yaml.safe_load_all((PARTS["acting autoscaler"] / "resize-job.yaml").read_text()):
             await api.apply(each)
         await becomes(control_plane, api, JOBS, parallelism, {"a": 4})
         assert workers((await api.get(TORCH))["items"]) == {"b": 2}
-        for each in yaml.safe_load_all((PARTS["acting lender"] / "resize-pytorchjob.yaml").read_text()):
+        for each in yaml.safe_load_all((PARTS["acting autoscaler"] / "resize-pytorchjob.yaml").read_text()):
             await api.apply(each)
         await becomes(control_plane, api, TORCH, workers, {"b": 4})
         told = await api.until("/api/v1/namespaces/default/events", lambda all_: _told(all_, "IdleRoom"))
@@ -205,13 +211,13 @@ def _told(events, reason):
     return found if len({each["involvedObject"]["name"] for each in found}) >= 2 else None
 
 
-async def test_the_acting_lender_resizes_by_its_shipped_arguments_where_most_kinds_are_unknown(control_plane):
+async def test_it_resizes_by_its_shipped_arguments_where_most_kinds_are_unknown(control_plane):
     async with control_plane.api() as api:
-        await stage(control_plane, api, "acting lender")
-        url = start(control_plane, "acting lender")
+        await stage(control_plane, api, "acting autoscaler")
+        url = start(control_plane, "acting autoscaler")
         await becomes(control_plane, api, JOBS, parallelism, {"a": 4})
     assert (await asyncio.to_thread(get, f"{url}/readyz"))[0] == 200
-    assert "forbidden" not in control_plane.logs("lender").lower()
+    assert "forbidden" not in control_plane.logs("autoscaler").lower()
 
 
 async def test_installed_in_another_namespace_it_holds_its_lease_there_and_resizes(control_plane, tmp_path):
@@ -226,10 +232,10 @@ async def test_installed_in_another_namespace_it_holds_its_lease_there_and_resiz
         await api.create(elastic_job())
         start_as(control_plane, objects, "my-ns")
         await becomes(control_plane, api, JOBS, parallelism, {"a": 4})
-        lease = await api.get(f"/apis/coordination.k8s.io/v1/namespaces/my-ns/leases/{LENDER}")
+        lease = await api.get(f"/apis/coordination.k8s.io/v1/namespaces/my-ns/leases/{AUTOSCALER}")
         assert lease["spec"]["holderIdentity"]
         await api.until("/api/v1/namespaces/my-ns/configmaps", lambda maps: _named(maps, "turnout-queue-"))
-    assert "forbidden" not in control_plane.logs("lender").lower()
+    assert "forbidden" not in control_plane.logs("autoscaler").lower()
 
 
 def _named(objects, beginning):
@@ -239,17 +245,17 @@ def _named(objects, beginning):
 async def test_a_kind_that_may_not_be_read_stops_everything_until_it_may(control_plane):
     """Half a sight is none: the jobs that are not seen would count for nothing in their queues."""
     async with control_plane.api() as api:
-        await stage(control_plane, api, "acting lender")
+        await stage(control_plane, api, "acting autoscaler")
         (role,) = [
             each
-            for each in rendered("acting lender")
-            if each["kind"] == "ClusterRole" and each["metadata"]["name"] == LENDER
+            for each in rendered("acting autoscaler")
+            if each["kind"] == "ClusterRole" and each["metadata"]["name"] == AUTOSCALER
         ]
         kept = [rule for rule in role["rules"] if "pytorchjobs" not in rule["resources"]]
         assert len(kept) == len(role["rules"]) - 1
-        await api.patch(f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{LENDER}", {"rules": kept})
+        await api.patch(f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{AUTOSCALER}", {"rules": kept})
         await _until_forbidden(control_plane)
-        url = start(control_plane, "acting lender")
+        url = start(control_plane, "acting autoscaler")
         await eventually(control_plane, lambda: len(_refused_watches(control_plane)) >= 2)
         assert (await asyncio.to_thread(get, f"{url}/readyz"))[0] == 503
         assert not records(control_plane, event="leading")
@@ -260,11 +266,11 @@ async def test_a_kind_that_may_not_be_read_stops_everything_until_it_may(control
 
 async def _until_forbidden(plane):
     """Wait until the API server has noticed that a role changed."""
-    token = plane.service_account_token(SYSTEM, LENDER)
-    async with plane.api(token) as lender, asyncio.timeout(30):
+    token = plane.service_account_token(SYSTEM, AUTOSCALER)
+    async with plane.api(token) as autoscaler, asyncio.timeout(30):
         while True:
             try:
-                await lender.get("/apis/kubeflow.org/v1/pytorchjobs")
+                await autoscaler.get("/apis/kubeflow.org/v1/pytorchjobs")
             except ApiError as error:
                 if error.status == 403:
                     return
@@ -288,11 +294,11 @@ async def test_the_readme_lets_it_act_and_takes_that_back(control_plane):
             (back, [], 0),
         ):
             await asyncio.to_thread(_type, control_plane, script)
-            there = await api.get(f"/apis/apps/v1/namespaces/{SYSTEM}/deployments/{LENDER}")
+            there = await api.get(f"/apis/apps/v1/namespaces/{SYSTEM}/deployments/{AUTOSCALER}")
             assert arguments_of([there])[4:] == flags
             for kind in ("clusterroles", "clusterrolebindings"):
                 there = (await api.get(f"/apis/rbac.authorization.k8s.io/v1/{kind}"))["items"]
-                ours = [each["metadata"]["name"] for each in there if each["metadata"]["name"].startswith(LENDER)]
+                ours = [each["metadata"]["name"] for each in there if each["metadata"]["name"].startswith(AUTOSCALER)]
                 assert len(ours) == 1 + roles
 
 
@@ -306,22 +312,22 @@ def _type(plane, script):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("part", ["lender", "acting lender"])
+@pytest.mark.parametrize("part", ["autoscaler", "acting autoscaler"])
 async def test_its_arguments_are_those_that_the_program_knows(part):
     wanted = settings(arguments_of(rendered(part)))
-    assert wanted.act == (part == "acting lender")
-    assert (wanted.lease, wanted.metrics_bind) == (f"{SYSTEM}/{LENDER}", "0.0.0.0:9092")
+    assert wanted.act == (part == "acting autoscaler")
+    assert (wanted.lease, wanted.metrics_bind) == (f"{SYSTEM}/{AUTOSCALER}", "0.0.0.0:9092")
     assert (wanted.configmap, wanted.orders) == (settings([]).configmap, settings([]).orders)
 
 
 async def test_pods_are_marked_where_the_component_is_switched_on(tmp_path):
-    """As act/kustomization.yaml says: the marks before two lines taken away."""
+    """Remove the marks before two lines, as act/kustomization.yaml says."""
     shutil.copytree(MANIFESTS / "autoscaler", tmp_path / "autoscaler")
     file = tmp_path / "autoscaler" / "act" / "kustomization.yaml"
     text = file.read_text()
     file.write_text(text.replace("# components:\n#   - ../mark-pods", "components:\n  - ../mark-pods"))
     assert file.read_text() != text
-    plain, marking = rendered("acting lender"), kustomized(file.parent)
+    plain, marking = rendered("acting autoscaler"), kustomized(file.parent)
     added = {(each["kind"], each["metadata"]["name"]) for each in marking}
     added -= {(each["kind"], each["metadata"]["name"]) for each in plain}
     assert ("ClusterRoleBinding", "turnout-autoscaler-mark-pods") in added

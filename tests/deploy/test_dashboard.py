@@ -23,7 +23,7 @@ from hack.controlplane.tools import cache
 from tests.deploy.test_alerts import ALERTS
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.node_builder import places
-from turnout.simulator.cluster.runtime.local_cluster import yard
+from turnout.simulator.cluster.runtime.local_cluster import local_cluster
 from turnout.simulator.cluster.runtime.scheduler_loop import Settings
 
 BOARD = dashboard.made()
@@ -85,11 +85,11 @@ def filled(expr, cluster):
     return re.sub(r"\$(\w+)", lambda name: words[name[1]], expr)
 
 
-def config(lenders, pulse):
+def config(autoscalers, pulse):
     """Each autoscaler is scraped twice: under a label for its cluster, and as one who has a single cluster does it."""
-    each = [f"127.0.0.1:{port}" for port in lenders]
+    each = [f"127.0.0.1:{port}" for port in autoscalers]
     rounds = [{"job_name": "pulse", "static_configs": [{"targets": [f"127.0.0.1:{pulse}"]}]}]
-    named = [{"job_name": "lender", "static_configs": [{"targets": each, "labels": {"cluster": "yard"}}]}]
+    named = [{"job_name": "autoscaler", "static_configs": [{"targets": each, "labels": {"cluster": "yard"}}]}]
     plain = [{"job_name": "plain", "static_configs": [{"targets": each}]}]
     interval = f"{SCRAPE_S * 1000:.0f}ms"
     return {
@@ -110,7 +110,7 @@ async def submit(api, name, least, most, **notes):
 async def story(api, watched):
     """One grows into an idle queue, gives back to another, and a third waits whom nobody can help."""
     elastic = 'max(turnout_queue_worker_gpus{cluster="yard",queue="default",part="elastic"})'
-    await watched.until('sum(turnout_lender_leading{cluster="yard"})', 1)
+    await watched.until('sum(turnout_autoscaler_leading{cluster="yard"})', 1)
     await watched.until(elastic, 0)
     await submit(api, "grows", 2, 8)
     await watched.until(elastic, 5)
@@ -127,7 +127,7 @@ async def watched(tmp_path_factory):
     """A yard with two autoscalers and a Prometheus, once the story has been told."""
     folder, prometheus, rounds = tmp_path_factory.mktemp("board"), str(cache.binary("prometheus")), asyncio.Event()
     one, two, port = free_ports(3)
-    async with yard(folder / "kubeconfig", pace=Pace(pull_s=0.01, stop_s=0.01)) as made, pulse(rounds) as beat:
+    async with local_cluster(folder / "kubeconfig", pace=Pace(pull_s=0.01, stop_s=0.01)) as made, pulse(rounds) as beat:
         await made.add_nodes(places(2), 4)
         await made.run_jobs()
         made.schedule(Settings(backoff_s=(0.05, 0.2)))
@@ -258,6 +258,6 @@ async def test_what_is_stacked_adds_up_to_what_is_used(watched):
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_every_alert_asks_for_what_a_lender_tells(watched):
+async def test_every_alert_asks_for_what_an_autoscaler_tells(watched):
     asked = set(re.findall(r"turnout_\w+(?:\{.*?\})?", " ".join(rule["expr"] for rule in ALERTS.values())))
     assert [selector for selector in sorted(asked) if not await watched.now(selector)] == []

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.real
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory):
-    """What the README's openssl lines make, run as they stand; only the kubectl command after them is left out."""
+    """Make certificates with the README's openssl lines as they are, without the kubectl command after them."""
     folder = tmp_path_factory.mktemp("certificates")
     (script,) = re.findall(r"```sh\n(openssl.*?)kubectl ", (MANIFESTS / "README.md").read_text(), re.DOTALL)
     done = subprocess.run(["sh", "-euc", script], cwd=folder, capture_output=True, text=True, timeout=60)

@@ -11,8 +11,8 @@ from tests.deploy.test_autoscaler_installed import CRDS, pytorch_crd, serve
 from tests.support.published import published
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import Bounds
-from turnout.launcher.options.read import read
-from turnout.launcher.settings import ArbiterKind, Settings
+from turnout.launcher.cli.to_settings import read
+from turnout.launcher.settings import LockKind, Settings
 
 EXAMPLES = Path(__file__).parents[2] / "deploy" / "examples" / "launcher"
 GIVEN = Path(__file__).parents[2] / "deploy" / "manifests" / "launcher"
@@ -58,7 +58,7 @@ def container(job):
 
 
 def environment(file, job):
-    """What its process would see."""
+    """Return the environment that the container's process would see."""
     seen = {}
     for each in container(job)["env"]:
         value = each.get("value") or PODS[each["valueFrom"]["fieldRef"]["fieldPath"]]
@@ -117,7 +117,7 @@ def test_turnout_run_understands_what_it_is_given(file):
     terms, meeting, place = settings.terms, settings.meeting, settings.place
     assert (terms.least, terms.most, terms.max_restarts, settings.processes) == (2, 4, 3, 8)
     assert (meeting.arbiter, meeting.lease, meeting.token_file) == (
-        ArbiterKind.LEASE,
+        LockKind.LEASE,
         "team-a/example-job",
         "/etc/turnout/token",
     )
@@ -131,7 +131,7 @@ def test_turnout_run_understands_what_it_is_given(file):
 
 
 @EVERY_JOB
-def test_the_lender_may_resize_it_from_two_to_four(file):
+def test_the_autoscaler_may_resize_it_from_two_to_four(file):
     read_ = KINDS[JOBS[file]].read(parts(file)[0])
     assert (read_.bounds, read_.refused) == (Bounds(2, 4), "")
 

@@ -1,4 +1,4 @@
-"""What deploy/manifests installs: valid to a real API server, restricted, and with no right beyond those on a list."""
+"""The manifests of deploy/manifests: valid to a real API server, restricted, and without rights beyond a list."""
 
 import asyncio
 import re
@@ -24,8 +24,8 @@ MANIFESTS = Path(__file__).parents[2] / "deploy" / "manifests"
 PARTS = {
     "extender": MANIFESTS,
     "nominator": MANIFESTS / "nominator",
-    "lender": MANIFESTS / "autoscaler",
-    "acting lender": MANIFESTS / "autoscaler" / "act",
+    "autoscaler": MANIFESTS / "autoscaler",
+    "acting autoscaler": MANIFESTS / "autoscaler" / "act",
 }
 MARKS_PODS = MANIFESTS / "autoscaler" / "mark-pods"
 TAINTS_NODES = MANIFESTS / "autoscaler" / "taint-nodes"
@@ -100,7 +100,7 @@ def arguments_of(objects):
 
 
 def elsewhere(folder, namespace, *parts, **more):
-    """What an overlay renders that moves some parts of the manifests to another namespace."""
+    """Render an overlay that moves some parts of the manifests to another namespace."""
     shutil.copytree(MANIFESTS, folder / "manifests")
     overlay = folder / "overlay"
     overlay.mkdir()
@@ -352,7 +352,7 @@ async def test_the_nominators_account_may_tell_a_pod_its_place_and_nothing_else_
 
 
 def test_places_are_told_where_the_component_is_switched_on(tmp_path):
-    """As nominator/kustomization.yaml says: the marks before two lines taken away. The rights come with the flag."""
+    """Remove the marks before two lines, as nominator/kustomization.yaml says. The rights come with the flag."""
     shutil.copytree(MANIFESTS / "nominator", tmp_path / "nominator")
     file = tmp_path / "nominator" / "kustomization.yaml"
     text = file.read_text()

@@ -14,7 +14,7 @@ from hack.controlplane.children import Children
 from hack.controlplane.plane import free_ports
 from tests.cluster import config_map
 from turnout.simulator.cluster.node_builder import places
-from turnout.simulator.cluster.runtime.local_cluster import yard
+from turnout.simulator.cluster.runtime.local_cluster import local_cluster
 
 RULES = Path(__file__).parents[2] / "deploy/prometheus/rules.yaml"
 PAGES = ("/healthz", "/readyz", "/metrics")
@@ -53,7 +53,7 @@ async def until_ready(children, name, port):
 @pytest.mark.contract("CS-21")
 @pytest.mark.asyncio
 async def test_every_service_has_its_three_pages_and_what_dashboard_and_alerts_ask_for_is_on_them(tmp_path):
-    async with yard(tmp_path / "kubeconfig") as made:
+    async with local_cluster(tmp_path / "kubeconfig") as made:
         await made.add_nodes(places(2), 4)
         maps = "/api/v1/namespaces/default/configmaps"
         await made.api.call("POST", maps, config_map("a p 10.0.0.1\n"))

@@ -1,4 +1,4 @@
-"""What a story on a real control plane needs: nodes on a fabric, our programs, gangs, and where they landed."""
+"""Set up a story on a real control plane: nodes on a fabric, our programs, gangs, and where their pods ran."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Stage:
         return Counter(self.leaf[self.ip_of[node]] for node in placed.values())
 
     def ring(self, placed):
-        """What a ring over the pods' indices costs on the real fabric."""
+        """Return the cost on the real fabric of a ring over the pods' indices."""
         fabric = build(read({"topology_config": self.text}).entries)
         by_rank = sorted(placed.items(), key=lambda item: int(item[0].rsplit("-", 1)[1]))
         return cost(fabric, [fabric.index[self.ip_of[node]] for _, node in by_rank])

@@ -1,4 +1,4 @@
-"""What several stories share: a cluster that tempts, and what one waits for."""
+"""Share between stories a cluster that invites bad placements, and the conditions to wait for."""
 
 from __future__ import annotations
 

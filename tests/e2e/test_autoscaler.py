@@ -41,7 +41,7 @@ async def test_a_pytorch_job_makes_room_for_one_of_equal_priority(stage):
     await runs(stage, a=5, b=3)
 
 
-async def test_a_second_lender_takes_over_and_an_observer_writes_nothing(stage):
+async def test_a_second_autoscaler_takes_over_and_an_observer_writes_nothing(stage):
     await stage.build(leaves=1, hosts_per_leaf=4, gpus=2)
     start_around(stage)
     start_lender(stage, name="observer")

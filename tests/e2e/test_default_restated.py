@@ -34,18 +34,18 @@ def strangers(nodes, dice):
 
 
 def restated(nodes, taken, gang, dice):
-    """Where the restatement puts the gang: {pod: node}."""
-    yard = Cluster()
+    """Place the gang with the restatement, and return {pod: node}."""
+    state = Cluster()
     for each in nodes:
-        yard.put_node(each)
+        state.put_node(each)
     for at, pod in enumerate(taken):
-        yard.place(want_of(seen(pod, f"s{at}")), pod["spec"]["nodeName"])
+        state.place(want_of(seen(pod, f"s{at}")), pod["spec"]["nodeName"])
     placed, cursor = {}, Cursor()
     for pod in gang:
         want = want_of(seen(pod, pod["metadata"]["name"]))
-        outcome = alone(yard, want, cursor, dice)
+        outcome = alone(state, want, cursor, dice)
         assert isinstance(outcome, Chosen)
-        yard.place(want, outcome.node)
+        state.place(want, outcome.node)
         placed[pod["metadata"]["name"]] = outcome.node
     return placed
 

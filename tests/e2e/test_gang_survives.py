@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from tests import cluster
-from tests.e2e.door import Door
+from tests.e2e.proxy import Proxy
 from tests.e2e.stories import PODS, bound_now, landed_where, refused, remove, tempt
 from turnout.kube import labels
 
@@ -104,8 +104,8 @@ async def test_a_started_required_gang_that_lost_a_host_is_told_to_be_partial(st
 
 async def test_a_gang_refused_while_a_watch_was_down_lands_once_it_is_back_though_nothing_else_changes(stage, tmp_path):
     await stage.build(leaves=1, hosts_per_leaf=4)
-    async with Door(stage.plane.url) as door:
-        through = door.kubeconfig(stage.plane.kubeconfig, tmp_path)
+    async with Proxy(stage.plane.url) as proxy:
+        through = proxy.kubeconfig(stage.plane.kubeconfig, tmp_path)
         await asyncio.to_thread(stage.start_extender, "extender", "--kubeconfig", str(through))
         stage.start_scheduler()
         await stage.submit(*cluster.koordinator_gang("old", 2))
@@ -113,16 +113,16 @@ async def test_a_gang_refused_while_a_watch_was_down_lands_once_it_is_back_thoug
         await stage.submit(*cluster.koordinator_gang("new", 4))
         async with stage.plane.api() as api:
             await api.until(f"{PODS}?labelSelector=gang%3Dnew", told(4, "2 NoRoom: 4 pods must start together"))
-            door.shut()
+            proxy.shut()
             await remove(stage, "old", 2)  # the scheduler sees it, the extender does not
             await api.until(f"{PODS}?labelSelector=gang%3Dnew", told(4, "4 OldView at "))
         assert await bound_now(stage, "new") == {}
-        door.open()
+        proxy.open()
         assert len(await stage.landed("new", 4)) == 4
 
 
 def told(count, why):
-    """Ask of pods: do so many wait for this reason, as the scheduler was told?"""
+    """Return a question to pods: True if `count` of them wait for this reason, as the scheduler was told."""
     return lambda pods: (
         sum(why in c.get("message", "") for p in pods for c in p["status"].get("conditions", [])) == count
     )
@@ -138,7 +138,7 @@ async def take_a_free_host(stage, leaf, placed):
 
 @contextlib.asynccontextmanager
 async def alternating(ports):
-    """A door that hands each call to the next of some extenders. Gives its port and how often each was asked."""
+    """A proxy that hands each call to the next of some extenders. Gives its port and how often each was asked."""
     turn, asked = itertools.cycle(range(len(ports))), [0] * len(ports)
     async with aiohttp.ClientSession() as session:
 

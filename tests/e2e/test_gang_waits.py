@@ -1,4 +1,4 @@
-"""Who waits, who is refused, and who goes first: on a real kube-scheduler and API server."""
+"""Gangs that wait, are refused or go first, on a real kube-scheduler and API server."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ async def test_a_numeric_annotation_is_refused_by_the_api_server(stage):
 
 
 def established(crds):
-    """Ask of CRDs: is there one, and all of them served?"""
+    """True if there are CRDs and all of them are served."""
     return crds and all(
         any(c["type"] == "Established" and c["status"] == "True" for c in crd.get("status", {}).get("conditions", []))
         for crd in crds

@@ -55,7 +55,7 @@ async def edit(stage, text, folder):
 
 
 def turned(stage):
-    """The same hosts, dealt over the leaves another way: first of each leaf together, second of each together ..."""
+    """Deal the same hosts over the leaves anew: the first of each old leaf together, then the second, and so on."""
     ips = [line.split()[2] for line in stage.text.splitlines()]
     return "".join(f"asw-{at % 8:02d} psw-{at % 8 // 2:02d} {ip}\n" for at, ip in enumerate(ips))
 

@@ -27,7 +27,9 @@ def nominations(pods):
 
 
 def nominated(count, but=()):
-    """Ask of a list of pods: are `count` of them nominated, none for a node in `but`? Gives {pod: node} then."""
+    """Return a question to a list of pods, answered {pod: node} once `count` of them are nominated for nodes not in
+    `but`.
+    """
 
     def seen(pods):
         told = nominations(pods)
@@ -37,7 +39,7 @@ def nominated(count, but=()):
 
 
 def told_their_place(count):
-    """Ask of a list of pods: do `count` of them carry a switch path? Gives {pod: path} then."""
+    """Return a question to a list of pods, answered {pod: path} once `count` of them carry a switch path."""
 
     def seen(pods):
         notes = {p["metadata"]["name"]: p["metadata"].get("annotations", {}) for p in pods}
@@ -48,7 +50,7 @@ def told_their_place(count):
 
 
 def nothing_nominated(pods):
-    """Ask of a list of pods: is there some, and no nomination on any?"""
+    """True if there are pods and none of them is nominated."""
     return bool(pods) and not nominations(pods)
 
 

@@ -1,7 +1,7 @@
-"""The same gang on other people's schedulers: Volcano by nomination, koord-scheduler by extender and nomination.
+"""Place one gang with other projects' schedulers: Volcano by nomination, koord-scheduler by extender and nomination.
 
-Runs when TURNOUT_PEERS names a folder with their binaries (vc-scheduler, koord-scheduler). Their CRDs are taken from
-its folder `crds`, else from tests/crds.
+These tests run when TURNOUT_PEERS names a folder with their binaries (vc-scheduler, koord-scheduler). Their CRDs come
+from its folder `crds`, else from tests/crds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What holds of every queue in every dialect, whatever is written, used and asked for."""
+"""Laws of every queue in every dialect, whatever is written, used and asked for."""
 
 from fractions import Fraction
 

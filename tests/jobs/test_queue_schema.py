@@ -49,7 +49,7 @@ def schema(file, version):
 
 
 def misfits(told, rule, where="spec"):
-    """Where a value does not meet a structural schema: unknown fields, other types, other words."""
+    """Find where a value does not meet a structural schema: unknown fields, other types, other words."""
     if rule.get("x-kubernetes-int-or-string"):
         return [] if isinstance(told, int | str) else [where]
     kinds = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool}

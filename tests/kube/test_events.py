@@ -1,12 +1,16 @@
 """Events: the same thing is one object with a count, and nothing that goes wrong ever reaches who tells."""
 
+import asyncio
 import json
 
 import pytest
+import pytest_asyncio
 
-from tests.kube.world import ManualClock, connected, fault, plain, running, settle
+from tests.kube.world import PATIENCE_S, ManualClock, connected, fault, plain, running, settle
+from turnout.kube.client.api_client import Client
 from turnout.kube.client.events import EventRecorder, ObjectRef
-from turnout.kube.errors import Forbidden, NotFound, ServerFault
+from turnout.kube.errors import Conflict, Forbidden, NotFound, ServerFault
+from turnout.simulator.api.server.serve import serve
 
 pytestmark = pytest.mark.asyncio
 POD = ObjectRef("Pod", "v1", "ml", "bert-0", "u1")
@@ -89,17 +93,23 @@ async def test_the_same_thing_is_counted_up_and_another_is_not():
         assert desk.patches == [(f"{path}/{name}", {"count": 4, "lastTimestamp": "2027-01-15T08:00:09Z"})]
 
 
-@pytest.mark.parametrize("how", ["it expired on the server", "it is long ago"])
-async def test_a_repetition_of_what_is_gone_is_a_new_event(how):
-    desk = Desk(None, NotFound("PATCH", "", 404, "")) if "expired" in how else Desk()
+@pytest.mark.parametrize(
+    ("errors", "after_s", "names"),
+    [
+        pytest.param((None, NotFound("PATCH", "", 404, "")), 5, 1, id="it expired on the server: its name is free"),
+        pytest.param((), 3600, 2, id="it is of another hour"),
+    ],
+)
+async def test_a_repetition_of_what_is_gone_is_a_new_event(errors, after_s, names):
+    desk = Desk(*errors)
     _, events = recorder(desk)
     async with running(events.run()):
         events.emit(POD, "Normal", "Placed", "leaf a", NOW)
         await settle()
-        events.emit(POD, "Normal", "Placed", "leaf a", NOW + (5 if "expired" in how else 3600))
+        events.emit(POD, "Normal", "Placed", "leaf a", NOW + after_s)
         await settle()
     assert [body["count"] for _, body in desk.events] == [1, 1]
-    assert len({body["metadata"]["name"] for _, body in desk.events}) == 2
+    assert len({body["metadata"]["name"] for _, body in desk.events}) == names
     assert events.dropped == 0
 
 
@@ -147,18 +157,99 @@ async def test_a_message_is_cut_at_a_kilobyte(message):
     assert json.dumps(body).encode()
 
 
-async def test_two_replicas_and_a_long_name_make_names_that_the_server_takes():
+async def test_a_long_name_makes_a_name_that_the_server_takes():
     desk = Desk()
-    names = []
-    for instance in ("extender-0", "extender-1"):
-        clock = ManualClock()
-        events = EventRecorder(desk, "turnout-extender", instance, clock=clock)
-        events.emit(POD._replace(name="n" * 253), "Normal", "Told", "", NOW)
-        async with running(events.run()):
-            await settle()
-        names.append(desk.events[-1][1]["metadata"]["name"])
-    assert len(set(names)) == 2
-    assert max(map(len, names)) <= 253
+    _, events = recorder(desk)
+    events.emit(POD._replace(name="n" * 253), "Normal", "Told", "", NOW)
+    async with running(events.run()):
+        await settle()
+    assert len(desk.events[-1][1]["metadata"]["name"]) <= 253
+
+
+class Written:
+    """A client that tells when an Event with a given message is written."""
+
+    def __init__(self, client):
+        self._client, self._written = client, {}
+
+    async def create(self, path, body, *, deadline_s):
+        answer = await self._client.create(path, body, deadline_s=deadline_s)
+        self.when(body["message"]).set()
+        return answer
+
+    async def patch(self, path, body, *, deadline_s):
+        return await self._client.patch(path, body, deadline_s=deadline_s)
+
+    def when(self, message):
+        return self._written.setdefault(message, asyncio.Event())
+
+
+async def told_by(client, instance, *emitted, component="turnout-extender"):
+    """Let one replica write what it has seen, one after another, and give how many of it were dropped."""
+    written = Written(client)
+    events = EventRecorder(written, component, instance, clock=ManualClock())
+    async with running(events.run()), asyncio.timeout(PATIENCE_S):
+        for number, each in enumerate(emitted):
+            last = f"{component} {instance} {number}"
+            events.emit(*each)
+            events.emit(POD, "Normal", "Last", last, NOW)  # written after it, being of the same namespace
+            await written.when(last).wait()
+    return events.dropped
+
+
+async def listed(client):
+    """Give the count and the writer of each Event of NoRoom."""
+    items = json.loads(await client.get("/api/v1/events"))["items"]
+    return sorted((item["count"], item["reportingInstance"]) for item in items if item["reason"] == "NoRoom")
+
+
+@pytest_asyncio.fixture
+async def api(tmp_path):
+    """The kubeconfig of an embedded API with the namespace of the pod."""
+    async with serve(tmp_path / "kubeconfig") as served:
+        async with await Client.open(str(served.kubeconfig)) as client:
+            await client.create("/api/v1/namespaces", {"metadata": {"name": POD.namespace}})
+        yield str(served.kubeconfig)
+
+
+SEEN = (POD, "Warning", "NoRoom", "8 GPUs short", NOW)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "listing"),
+    [
+        pytest.param([SEEN], [SEEN], [(1, "one")], id="what both see is one Event, its count that of who wrote it"),
+        pytest.param([SEEN], [(*SEEN[:4], NOW + 9.0)], [(1, "one")], id="seconds apart, too"),
+        pytest.param([SEEN], [SEEN, (*SEEN[:4], NOW + 9.0)], [(1, "one")], id="who came second counts nothing up"),
+        pytest.param([SEEN, SEEN], [SEEN], [(2, "one")], id="who came first does"),
+        pytest.param(
+            [SEEN], [(*SEEN[:3], "7 GPUs short", NOW)], [(1, "one"), (1, "two")], id="other words are another"
+        ),
+        pytest.param([SEEN], [(*SEEN[:4], NOW + 3600.0)], [(1, "one"), (1, "two")], id="another hour is another"),
+    ],
+)
+async def test_two_replicas_write_one_event_of_what_both_see(api, first, second, listing):
+    async with await Client.open(api) as one, await Client.open(api) as two:
+        assert await told_by(one, "one", *first) == 0
+        assert await told_by(two, "two", *second) == 0
+        assert await listed(one) == listing
+
+
+async def test_two_programs_write_an_event_each(api):
+    async with await Client.open(api) as client:
+        for component in ("turnout-extender", "turnout-autoscaler"):
+            assert await told_by(client, component, SEEN, component=component) == 0
+        assert len(await listed(client)) == 2
+
+
+async def test_a_conflict_that_is_not_about_the_name_is_told(caplog):
+    desk = Desk(Conflict("POST", "", 409, "quota was changed", reason="Conflict"))
+    _, events = recorder(desk)
+    events.emit(*SEEN)
+    async with running(events.run()):
+        await settle()
+    assert [record.message for record in caplog.records] == ["event_not_written"]
+    assert (desk.events, events.dropped) == ([], 1)
 
 
 @pytest.mark.parametrize("answer", [plain({}), fault(403), fault(500)], ids=["ok", "403", "500"])
@@ -173,3 +264,36 @@ async def test_over_the_real_client(tmp_path, answer):
             await script.until("POST", 2)
             assert not task.done()
         assert json.loads(asked.body)["reason"] == "Told"
+
+
+def of(namespace, number):
+    """An Event of a namespace, the number saying which."""
+    return ObjectRef("Pod", "v1", namespace, f"p{number}", f"{namespace}-{number}"), "Normal", "Told", str(number), NOW
+
+
+async def test_namespaces_have_their_turns_one_after_another():
+    desk = Desk()
+    _, events = recorder(desk)
+    for number in range(3):
+        events.emit(*of("loud", number))
+    for number in range(2):
+        events.emit(*of("quiet", number))
+    async with running(events.run()):
+        await settle()
+    told = [(path.split("/")[4], body["message"]) for path, body in desk.events]
+    assert told == [("loud", "0"), ("quiet", "0"), ("loud", "1"), ("quiet", "1"), ("loud", "2")]
+
+
+async def test_a_namespace_that_fills_the_queue_makes_room_for_others_and_not_for_itself():
+    desk = Desk()
+    _, events = recorder(desk, capacity=4)
+    for number in range(9):
+        events.emit(*of("loud", number))
+    assert events.dropped == 5
+    for number in range(9):
+        events.emit(*of("quiet", number))
+    assert events.dropped == 14
+    async with running(events.run()):
+        await settle()
+    told = sorted((path.split("/")[4], body["message"]) for path, body in desk.events)
+    assert told == [("loud", "0"), ("loud", "1"), ("quiet", "0"), ("quiet", "1")]

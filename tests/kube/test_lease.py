@@ -15,7 +15,7 @@ pytestmark = pytest.mark.asyncio
 PATH = "/apis/coordination.k8s.io/v1/namespaces/turnout/leases/lender"
 
 
-class Book:
+class LeaseServer:
     """The Lease as an API server keeps it: one object, a version, a precondition."""
 
     def __init__(self):
@@ -56,11 +56,11 @@ class Book:
 
 
 class Link:
-    """One candidate's way to the Book. mode: ok, refused, hangs, deaf (done, but the answer is lost), late, noise."""
+    """A candidate's way to the server. mode: ok, refused, hangs, deaf (done, but the answer is lost), late, noise."""
 
-    def __init__(self, book):
-        self.book, self.mode, self.next, self.calls, self.late = (
-            book,
+    def __init__(self, server):
+        self.server, self.mode, self.next, self.calls, self.late = (
+            server,
             "ok",
             {},
             [],
@@ -68,13 +68,13 @@ class Link:
         )  # next: mode of one call, by verb
 
     async def get(self, path, *, urgent=False):
-        return await self._through("get", path, urgent, self.book.get)
+        return await self._through("get", path, urgent, self.server.get)
 
     async def create(self, path, body, *, urgent=False):
-        return await self._through("create", path, urgent, lambda: self.book.create(body))
+        return await self._through("create", path, urgent, lambda: self.server.create(body))
 
     async def patch(self, path, body, *, urgent=False):
-        return await self._through("patch", path, urgent, lambda: self.book.patch(body))
+        return await self._through("patch", path, urgent, lambda: self.server.patch(body))
 
     async def _through(self, verb, path, urgent, do):
         assert urgent, "a Lease never queues behind other calls"
@@ -93,7 +93,7 @@ class Link:
         return do()
 
     def arrive(self):
-        """What was sent long ago reaches the server now."""
+        """Let late calls reach the server now."""
         for do in self.late:
             try:
                 do()
@@ -109,9 +109,9 @@ class Ended(BaseException):
 class Candidate:
     """An elector with a clock, a link and a piece of work of its own."""
 
-    def __init__(self, book, name, fall=0.5, linger_s=0.0, rng=None, **settings):
+    def __init__(self, server, name, fall=0.5, linger_s=0.0, rng=None, **settings):
         self.clock = ManualClock(random.Random(name).uniform(0, 1e6), random.Random(name).uniform(1e9, 2e9))
-        self.link, self.name, self.linger_s = Link(book), name, linger_s
+        self.link, self.name, self.linger_s = Link(server), name, linger_s
         self.terms, self.working, self.exits, self.written = [], False, [], 0
         self.elector = Elector(
             self.link,
@@ -147,38 +147,38 @@ class Candidate:
 
 
 async def pass_time(seconds, *candidates, step_s=0.5):
-    """The same time for everybody, in small steps; a paused candidate's clock runs on but wakes nobody."""
+    """Pass time for all candidates, in small steps; a paused candidate's clock runs on but wakes nobody."""
     for _ in range(round(seconds / step_s)):
         for candidate in candidates:
             await candidate.clock.advance(step_s)
 
 
 async def test_the_first_one_makes_the_lease():
-    book = Book()
-    one = Candidate(book, "one")
+    server = LeaseServer()
+    one = Candidate(server, "one")
     async with one.run():
         await settle()
         assert (one.elector.leading, one.terms, one.elector.transitions) == (True, [0], 0)
-        assert book.spec["holderIdentity"] == "one"
-        assert (book.spec["leaseDurationSeconds"], book.spec["leaseTransitions"]) == (15, 0)
-        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", book.spec["renewTime"])
+        assert server.spec["holderIdentity"] == "one"
+        assert (server.spec["leaseDurationSeconds"], server.spec["leaseTransitions"]) == (15, 0)
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", server.spec["renewTime"])
         assert one.link.calls[:2] == [("get", PATH), ("create", PATH.rsplit("/", 1)[0])]
 
 
 @pytest.mark.parametrize(("fall", "every_s"), [(0.0, 1.6), (0.5, 2.0), (1.0, 2.4)], ids=["early", "middling", "late"])
 async def test_it_is_renewed_every_two_seconds_give_or_take_a_fifth(fall, every_s):
-    book = Book()
-    one = Candidate(book, "one", fall)
+    server = LeaseServer()
+    one = Candidate(server, "one", fall)
     async with one.run():
         await pass_time(24, one, step_s=0.1)
-        assert len(book.writes) - 1 == pytest.approx(24 / every_s, abs=1)
-        assert {write["leaseTransitions"] for write in book.writes} == {0}
-        assert len({write["renewTime"] for write in book.writes}) == len(book.writes)
+        assert len(server.writes) - 1 == pytest.approx(24 / every_s, abs=1)
+        assert {write["leaseTransitions"] for write in server.writes} == {0}
+        assert len({write["renewTime"] for write in server.writes}) == len(server.writes)
 
 
 async def test_a_follower_waits_for_the_whole_lease_by_its_own_clock():
-    book = Book()
-    one, two = Candidate(book, "one"), Candidate(book, "two")
+    server = LeaseServer()
+    one, two = Candidate(server, "one"), Candidate(server, "two")
     assert abs(one.clock.wall() - two.clock.wall()) > 3600
     async with one.run(), two.run():
         await pass_time(60, one, two)
@@ -187,7 +187,7 @@ async def test_a_follower_waits_for_the_whole_lease_by_its_own_clock():
         await pass_time(12, one, two)
         assert (one.elector.leading, one.working, two.elector.leading) == (False, False, False)
         await pass_time(8, one, two)
-        assert (two.elector.leading, two.terms, book.spec["leaseTransitions"]) == (True, [1], 1)
+        assert (two.elector.leading, two.terms, server.spec["leaseTransitions"]) == (True, [1], 1)
         one.link.mode = "ok"
         await pass_time(60, one, two)
         assert (one.elector.leading, two.elector.leading) == (False, True)
@@ -195,8 +195,8 @@ async def test_a_follower_waits_for_the_whole_lease_by_its_own_clock():
 
 @pytest.mark.parametrize("mode", ["refused", "hangs", "late", "noise"])
 async def test_a_leader_that_cannot_renew_stops_by_its_deadline(mode):
-    book = Book()
-    one = Candidate(book, "one")
+    server = LeaseServer()
+    one = Candidate(server, "one")
     async with one.run():
         await pass_time(20, one)
         began_s, one.link.mode = one.clock.monotonic(), mode
@@ -208,8 +208,8 @@ async def test_a_leader_that_cannot_renew_stops_by_its_deadline(mode):
 
 
 async def test_an_answer_that_is_lost_does_not_lose_the_lease():
-    book = Book()
-    one = Candidate(book, "one")
+    server = LeaseServer()
+    one = Candidate(server, "one")
     async with one.run():
         await pass_time(3, one)
         one.link.mode = "deaf"
@@ -220,38 +220,38 @@ async def test_an_answer_that_is_lost_does_not_lose_the_lease():
 
 
 async def test_a_first_answer_that_is_lost_makes_a_new_term_without_waiting_for_ourselves():
-    book = Book()
-    one = Candidate(book, "one")
+    server = LeaseServer()
+    one = Candidate(server, "one")
     one.link.next["create"] = "deaf"
     async with one.run():
         await pass_time(4.5, one)
-        assert (book.spec["holderIdentity"], one.elector.leading) == ("one", False)
+        assert (server.spec["holderIdentity"], one.elector.leading) == ("one", False)
         await pass_time(3, one)
-        assert (one.elector.leading, one.terms, book.spec["leaseTransitions"]) == (True, [1], 1)
+        assert (one.elector.leading, one.terms, server.spec["leaseTransitions"]) == (True, [1], 1)
 
 
 async def test_a_stranger_who_only_annotates_is_no_rival():
-    book = Book()
-    one = Candidate(book, "one")
+    server = LeaseServer()
+    one = Candidate(server, "one")
     async with one.run():
         await pass_time(3, one)
-        book.touch()
+        server.touch()
         await pass_time(30, one)
         assert (one.elector.leading, one.terms) == (True, [0])
 
 
 @pytest.mark.parametrize("how", ["stolen", "deleted", "same name, another term"])
 async def test_a_lease_that_is_taken_away_ends_the_work_at_the_next_renewal(how):
-    book = Book()
-    one = Candidate(book, "one")
+    server = LeaseServer()
+    one = Candidate(server, "one")
     async with one.run():
         await pass_time(3, one)
         if how == "stolen":
-            book.touch(holderIdentity="thief", leaseTransitions=1)
+            server.touch(holderIdentity="thief", leaseTransitions=1)
         elif how == "deleted":
-            book.lease = None
+            server.lease = None
         else:
-            book.touch(leaseTransitions=7)
+            server.touch(leaseTransitions=7)
         await pass_time(2.5, one)
         assert one.terms != [0] or not one.working
         await pass_time(20, one)
@@ -259,8 +259,8 @@ async def test_a_lease_that_is_taken_away_ends_the_work_at_the_next_renewal(how)
 
 
 async def test_a_paused_leader_that_wakes_cannot_go_on():
-    book = Book()
-    one, two = Candidate(book, "one"), Candidate(book, "two")
+    server = LeaseServer()
+    one, two = Candidate(server, "one"), Candidate(server, "two")
     async with one.run(), two.run():
         await pass_time(20, one, two)
         one.clock.jump(30)
@@ -270,14 +270,14 @@ async def test_a_paused_leader_that_wakes_cannot_go_on():
         assert not one.elector.leading, "it reads so before anything of it has run"
         await one.clock.advance(0)
         assert (one.working, one.written) == (False, written)
-        assert book.spec["holderIdentity"] == "two"
+        assert server.spec["holderIdentity"] == "two"
         await pass_time(60, one, two)
         assert (one.elector.leading, two.elector.leading) == (False, True)
 
 
 async def test_work_that_will_not_end_takes_the_process_with_it_before_anybody_may_follow():
-    book = Book()
-    one = Candidate(book, "one", linger_s=1e6)
+    server = LeaseServer()
+    one = Candidate(server, "one", linger_s=1e6)
     task = asyncio.create_task(one.elector.run(one.work))
     await pass_time(20, one)
     began_s, one.link.mode = one.clock.monotonic(), "refused"
@@ -291,9 +291,9 @@ async def test_work_that_will_not_end_takes_the_process_with_it_before_anybody_m
     assert 12.5 <= at_s - began_s <= 15
 
 
-async def test_a_clean_stop_hands_over_at_once_but_only_after_the_work_has_ended():
-    book = Book()
-    one, two = Candidate(book, "one", linger_s=2.0), Candidate(book, "two")
+async def test_a_clean_stop_gives_the_lease_up_but_only_after_the_work_has_ended():
+    server = LeaseServer()
+    one, two = Candidate(server, "one", linger_s=2.0), Candidate(server, "two")
     async with one.run() as task:
         await pass_time(5, one)
         async with two.run():
@@ -307,8 +307,8 @@ async def test_a_clean_stop_hands_over_at_once_but_only_after_the_work_has_ended
 
 @pytest.mark.parametrize("error", [None, ValueError("broken")], ids=["it returns", "it raises"])
 async def test_work_that_ends_gives_the_lease_back(error):
-    book = Book()
-    one = Candidate(book, "one")
+    server = LeaseServer()
+    one = Candidate(server, "one")
 
     async def work(transitions):
         if error:
@@ -319,15 +319,15 @@ async def test_work_that_ends_gives_the_lease_back(error):
             await one.elector.run(work)
     else:
         await one.elector.run(work)
-    assert (book.spec["holderIdentity"], book.spec["leaseDurationSeconds"]) == ("", 1)
+    assert (server.spec["holderIdentity"], server.spec["leaseDurationSeconds"]) == ("", 1)
     assert not one.elector.leading
 
 
 async def test_no_term_has_the_number_of_an_earlier_one():
-    book = Book()
+    server = LeaseServer()
     numbers = []
     for name in ("a", "b", "a", "c"):
-        one = Candidate(book, name)
+        one = Candidate(server, name)
 
         async def work(transitions):
             numbers.append(transitions)
@@ -345,9 +345,9 @@ async def test_no_term_has_the_number_of_an_earlier_one():
     ],
 )
 async def test_a_lease_of_nobody_is_taken_at_once(spec):
-    book = Book()
-    book.create({"spec": spec})
-    one = Candidate(book, "one")
+    server = LeaseServer()
+    server.create({"spec": spec})
+    one = Candidate(server, "one")
     async with one.run():
         await settle()
         assert one.terms == [spec.get("leaseTransitions", 0) + 1]
@@ -355,9 +355,9 @@ async def test_a_lease_of_nobody_is_taken_at_once(spec):
 
 @pytest.mark.parametrize(("claimed_s", "wait_s"), [(4, 4), (10**9, 15), (0, 15), (None, 15), (40, 40)])
 async def test_a_dead_holder_is_waited_for_as_long_as_it_claimed_within_reason(claimed_s, wait_s):
-    book = Book()
-    book.create({"spec": {"holderIdentity": "dead", "leaseDurationSeconds": claimed_s, "renewTime": "2199-01-01"}})
-    one = Candidate(book, "one")
+    server = LeaseServer()
+    server.create({"spec": {"holderIdentity": "dead", "leaseDurationSeconds": claimed_s, "renewTime": "2199-01-01"}})
+    one = Candidate(server, "one")
     async with one.run():
         await pass_time(wait_s - 0.5, one)
         assert not one.elector.leading
@@ -366,8 +366,8 @@ async def test_a_dead_holder_is_waited_for_as_long_as_it_claimed_within_reason(c
 
 
 async def test_a_follower_lives_through_anything():
-    book = Book()
-    one = Candidate(book, "one")
+    server = LeaseServer()
+    one = Candidate(server, "one")
     async with one.run() as task:
         for mode in ("refused", "hangs", "noise", "ok"):
             assert not one.elector.leading
@@ -390,9 +390,9 @@ class Crowd:
     """Three candidates and seeded faults: links that fail in every mode, pauses of up to 30 s, clocks 4 % off."""
 
     def __init__(self, seed):
-        self.rng, self.book = random.Random(seed), Book()
+        self.rng, self.server = random.Random(seed), LeaseServer()
         self.all = [
-            Candidate(self.book, f"{seed}-{n}", linger_s=self.rng.choice([0, 0, 3]), rng=self.rng) for n in range(3)
+            Candidate(self.server, f"{seed}-{n}", linger_s=self.rng.choice([0, 0, 3]), rng=self.rng) for n in range(3)
         ]
         self.rate = {one.name: self.rng.choice([1.0, 1.0, 0.96, 1.04]) for one in self.all}
         self.paused = dict.fromkeys(self.rate, 0)  # steps left

@@ -1,4 +1,4 @@
-"""What our programs share: informers that are waited for together, probes, and running until told to end."""
+"""Parts that all programs share: informers waited for together, probes, and running until told to end."""
 
 import asyncio
 import os
@@ -253,11 +253,12 @@ async def test_the_fault_of_any_work_ends_a_program_at_once(lasting, ending):
 
 
 @pytest.mark.asyncio
-async def test_the_end_of_a_work_that_must_last_ends_a_program():
+async def test_the_end_of_a_work_that_must_last_ends_a_program_and_is_told(caplog):
     works = Works()
     async with asyncio.timeout(PATIENCE_S):
         await until_told(works.lasts(), works.returns())
     assert works.ends == ["returns", "lasts"]
+    assert [(record.msg, record.work) for record in caplog.records] == [("work_ended", "Works.returns")]
 
 
 @pytest.mark.asyncio

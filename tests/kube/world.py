@@ -1,4 +1,4 @@
-"""What the tests of kube/ are built from: a clock moved by hand, a scripted API server, receivers that remember."""
+"""Parts of the tests of kube: a clock moved by hand, a scripted API server, receivers that remember."""
 
 import asyncio
 import heapq

@@ -1,4 +1,4 @@
-"""What tests of the HTTP rim share: a scripted extender, bodies as Go writes them, and callers with bad manners."""
+"""Support for tests of the HTTP handlers: a scripted extender, bodies as Go writes them, callers who break rules."""
 
 import asyncio
 import io
@@ -63,13 +63,13 @@ def preempt_body():
 
 
 @dataclass
-class Rim:
+class OpenFront:
     """A front that is open, somebody to call it, and what it counted."""
 
     front: Front
     session: aiohttp.ClientSession
     metrics: Metrics
-    adviser: Scripted
+    extender: Scripted
 
     async def post(self, path, data, **more):
         """Status and JSON of one call."""
@@ -88,18 +88,18 @@ class Rim:
 
 
 @asynccontextmanager
-async def opened(adviser=None, **limits):
+async def opened(extender=None, **limits):
     """An extender's front on free loopback ports."""
-    adviser, metrics = adviser or Scripted(), Metrics()
-    front = Front(adviser, metrics, Listen(port=0, health_port=0), Limits(**limits))
+    extender, metrics = extender or Scripted(), Metrics()
+    front = Front(extender, metrics, Listen(port=0, health_port=0), Limits(**limits))
     async with front, aiohttp.ClientSession(headers=HEADERS) as session:
-        yield Rim(front, session, metrics, adviser)
+        yield OpenFront(front, session, metrics, extender)
 
 
 @asynccontextmanager
-async def raw(port):
-    """A bare connection."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+async def raw(port, own="127.0.0.1"):
+    """A bare connection. own: the address that it comes from."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(own, 0))
     try:
         yield reader, writer
     finally:

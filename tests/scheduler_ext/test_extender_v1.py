@@ -25,12 +25,12 @@ POD = {"metadata": {"name": "bert-0", "namespace": "ml", "uid": "u1"}, "spec": {
 
 
 def names_body(names, pod=POD):
-    """What kube-scheduler posts with nodeCacheCapable true: Go's json.Marshal writes no blanks."""
+    """Return what kube-scheduler posts with nodeCacheCapable true: Go's json.Marshal writes no blanks."""
     return json.dumps({"Pod": pod, "Nodes": None, "NodeNames": list(names)}, separators=(",", ":")).encode()
 
 
 def nodes_body(names, pod=POD):
-    """What it posts with nodeCacheCapable false: whole nodes."""
+    """Return what kube-scheduler posts with nodeCacheCapable false: whole nodes."""
     items = [{"metadata": {"name": name, "labels": {"n": str(n)}}, "status": {}} for n, name in enumerate(names)]
     return json.dumps({"Pod": pod, "Nodes": {"metadata": {}, "items": items}, "NodeNames": None}).encode()
 
@@ -101,7 +101,7 @@ def test_a_body_that_cannot_be_answered_is_named(body, fault):
 
 
 def fault_of(body):
-    """What a body is refused for; nothing if it is not."""
+    """Return why a body is refused; None if it is not."""
     try:
         decode_args(body)
     except BadRequest as error:

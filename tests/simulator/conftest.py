@@ -8,7 +8,7 @@ import pytest_asyncio
 from turnout.simulator.api.server.serve import serve
 
 
-class Door:
+class ApiClient:
     """Asks the API over real HTTP. Every call gives (code, body)."""
 
     def __init__(self, session, served):
@@ -34,6 +34,6 @@ class Door:
 
 
 @pytest_asyncio.fixture
-async def door(tmp_path):
+async def api_server(tmp_path):
     async with serve(tmp_path / "kubeconfig", kept_changes=50) as served, aiohttp.ClientSession() as session:
-        yield Door(session, served)
+        yield ApiClient(session, served)

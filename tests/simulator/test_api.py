@@ -27,8 +27,8 @@ def pod(name, **more):
 
 
 @pytest.mark.asyncio
-async def test_a_created_pod_gets_what_the_server_gives(door):
-    code, made = await door.ask("POST", PODS, pod("a"))
+async def test_a_created_pod_gets_what_the_server_gives(api_server):
+    code, made = await api_server.ask("POST", PODS, pod("a"))
     meta = made["metadata"]
     assert code == 201
     assert meta["uid"]
@@ -57,9 +57,9 @@ async def test_a_created_pod_gets_what_the_server_gives(door):
         pytest.param("POST", PODS, [1], 400, "BadRequest", id="a list is no object"),
     ],
 )
-async def test_what_is_refused_is_a_status(door, method, path, body, code, reason):
-    await door.ask("POST", PODS, pod("taken"))
-    answered, status = await door.ask(method, path, body)
+async def test_what_is_refused_is_a_status(api_server, method, path, body, code, reason):
+    await api_server.ask("POST", PODS, pod("taken"))
+    answered, status = await api_server.ask(method, path, body)
     assert (answered, status["kind"], status["code"], status["reason"]) == (code, "Status", code, reason)
     assert status["message"]
 
@@ -77,27 +77,27 @@ async def test_what_is_refused_is_a_status(door, method, path, body, code, reaso
         pytest.param({"fieldSelector": "spec.nodeName!=,status.phase=Pending"}, ["b"], id="with a node"),
     ],
 )
-async def test_a_list_shows_what_its_selectors_ask_for(door, query, names):
-    await door.ask("POST", PODS, pod("a", labels={"app": "x"}))
-    await door.ask("POST", PODS, pod("b", labels={"app": "x", "tier": "1"}, nodeName="n1"))
-    await door.ask("POST", PODS, pod("c", labels={"app": "z"}))
-    _, found = await door.ask("GET", PODS, **query)
+async def test_a_list_shows_what_its_selectors_ask_for(api_server, query, names):
+    await api_server.ask("POST", PODS, pod("a", labels={"app": "x"}))
+    await api_server.ask("POST", PODS, pod("b", labels={"app": "x", "tier": "1"}, nodeName="n1"))
+    await api_server.ask("POST", PODS, pod("c", labels={"app": "z"}))
+    _, found = await api_server.ask("GET", PODS, **query)
     assert [item["metadata"]["name"] for item in found["items"]] == names
 
 
 @pytest.mark.asyncio
-async def test_a_field_that_no_selector_knows_is_a_bad_request(door):
-    code, status = await door.ask("GET", PODS, fieldSelector="spec.colour=red")
+async def test_a_field_that_no_selector_knows_is_a_bad_request(api_server):
+    code, status = await api_server.ask("GET", PODS, fieldSelector="spec.colour=red")
     assert (code, status["reason"]) == (400, "BadRequest")
 
 
 @pytest.mark.asyncio
-async def test_pages_show_every_object_once(door):
+async def test_pages_show_every_object_once(api_server):
     for number in range(7):
-        await door.ask("POST", PODS, pod(f"p{number}"))
+        await api_server.ask("POST", PODS, pod(f"p{number}"))
     seen, token = [], ""
     while True:
-        _, page = await door.ask("GET", PODS, limit="3", **({"continue": token} if token else {}))
+        _, page = await api_server.ask("GET", PODS, limit="3", **({"continue": token} if token else {}))
         seen += [item["metadata"]["name"] for item in page["items"]]
         token = page["metadata"].get("continue", "")
         if not token:
@@ -106,31 +106,31 @@ async def test_pages_show_every_object_once(door):
 
 
 @pytest.mark.asyncio
-async def test_a_stale_write_conflicts_and_an_empty_one_is_no_write(door):
-    _, first = await door.ask("POST", PODS, pod("a"))
-    _, second = await door.ask("PATCH", PODS + "/a", {"metadata": {"labels": {"x": "1"}}}, MERGE)
+async def test_a_stale_write_conflicts_and_an_empty_one_is_no_write(api_server):
+    _, first = await api_server.ask("POST", PODS, pod("a"))
+    _, second = await api_server.ask("PATCH", PODS + "/a", {"metadata": {"labels": {"x": "1"}}}, MERGE)
     assert int(second["metadata"]["resourceVersion"]) > int(first["metadata"]["resourceVersion"])
-    code, status = await door.ask("PUT", PODS + "/a", first)
+    code, status = await api_server.ask("PUT", PODS + "/a", first)
     assert (code, status["reason"]) == (409, "Conflict")
-    _, third = await door.ask("PATCH", PODS + "/a", {"metadata": {"labels": {"x": "1"}}}, MERGE)
+    _, third = await api_server.ask("PATCH", PODS + "/a", {"metadata": {"labels": {"x": "1"}}}, MERGE)
     assert third["metadata"]["resourceVersion"] == second["metadata"]["resourceVersion"]
 
 
 @pytest.mark.asyncio
-async def test_status_and_the_rest_are_written_apart(door):
-    await door.ask("POST", PODS, pod("a"))
+async def test_status_and_the_rest_are_written_apart(api_server):
+    await api_server.ask("POST", PODS, pod("a"))
     wish = {"status": {"nominatedNodeName": "n7"}, "spec": {"priority": 7}}
-    _, told = await door.ask("PATCH", PODS + "/a/status", wish, MERGE)
+    _, told = await api_server.ask("PATCH", PODS + "/a/status", wish, MERGE)
     assert told["status"]["nominatedNodeName"] == "n7"
     assert told["status"]["phase"] == "Pending"
     assert told["spec"]["priority"] == 0
-    _, kept = await door.ask("PATCH", PODS + "/a", {"status": {"phase": "Failed"}}, MERGE)
+    _, kept = await api_server.ask("PATCH", PODS + "/a", {"status": {"phase": "Failed"}}, MERGE)
     assert kept["status"]["phase"] == "Pending"
 
 
 @pytest.mark.asyncio
-async def test_conditions_merge_by_type_in_a_strategic_patch(door):
-    await door.ask(
+async def test_conditions_merge_by_type_in_a_strategic_patch(api_server):
+    await api_server.ask(
         "POST",
         "/api/v1/nodes",
         {
@@ -141,7 +141,7 @@ async def test_conditions_merge_by_type_in_a_strategic_patch(door):
         },
     )
     wish = {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
-    _, node = await door.ask("PATCH", "/api/v1/nodes/n1/status", wish, STRATEGIC)
+    _, node = await api_server.ask("PATCH", "/api/v1/nodes/n1/status", wish, STRATEGIC)
     assert {c["type"]: c["status"] for c in node["status"]["conditions"]} == {
         "Ready": "Unknown",
         "DiskPressure": "False",
@@ -149,47 +149,47 @@ async def test_conditions_merge_by_type_in_a_strategic_patch(door):
 
 
 @pytest.mark.asyncio
-async def test_a_pod_is_bound_once_and_loses_its_nomination(door):
-    await door.ask("POST", PODS, pod("a"))
-    await door.ask("PATCH", PODS + "/a/status", {"status": {"nominatedNodeName": "n1"}}, MERGE)
-    assert (await door.ask("POST", PODS + "/a/binding", {"target": {"kind": "Node", "name": "n1"}}))[0] == 201
-    _, bound = await door.ask("GET", PODS + "/a")
+async def test_a_pod_is_bound_once_and_loses_its_nomination(api_server):
+    await api_server.ask("POST", PODS, pod("a"))
+    await api_server.ask("PATCH", PODS + "/a/status", {"status": {"nominatedNodeName": "n1"}}, MERGE)
+    assert (await api_server.ask("POST", PODS + "/a/binding", {"target": {"kind": "Node", "name": "n1"}}))[0] == 201
+    _, bound = await api_server.ask("GET", PODS + "/a")
     assert bound["spec"]["nodeName"] == "n1"
     assert "nominatedNodeName" not in bound["status"]
     assert {c["type"]: c["status"] for c in bound["status"]["conditions"]} == {"PodScheduled": "True"}
-    code, status = await door.ask("POST", PODS + "/a/binding", {"target": {"kind": "Node", "name": "n2"}})
+    code, status = await api_server.ask("POST", PODS + "/a/binding", {"target": {"kind": "Node", "name": "n2"}})
     assert (code, status["reason"]) == (409, "Conflict")
-    assert (await door.ask("PATCH", PODS + "/a", {"spec": {"nodeName": "n2"}}, MERGE))[0] == 422
+    assert (await api_server.ask("PATCH", PODS + "/a", {"spec": {"nodeName": "n2"}}, MERGE))[0] == 422
 
 
 @pytest.mark.asyncio
-async def test_a_finalizer_holds_a_deleted_object(door):
+async def test_a_finalizer_holds_a_deleted_object(api_server):
     path = "/api/v1/namespaces/default/configmaps"
-    await door.ask("POST", path, {"metadata": {"name": "a", "finalizers": ["x.example/hold"]}})
-    await door.ask("DELETE", path + "/a")
-    code, held = await door.ask("GET", path + "/a")
+    await api_server.ask("POST", path, {"metadata": {"name": "a", "finalizers": ["x.example/hold"]}})
+    await api_server.ask("DELETE", path + "/a")
+    code, held = await api_server.ask("GET", path + "/a")
     assert code == 200
     assert held["metadata"]["deletionTimestamp"]
-    await door.ask("PATCH", path + "/a", {"metadata": {"finalizers": None}}, MERGE)
-    assert (await door.ask("GET", path + "/a"))[0] == 404
+    await api_server.ask("PATCH", path + "/a", {"metadata": {"finalizers": None}}, MERGE)
+    assert (await api_server.ask("GET", path + "/a"))[0] == 404
 
 
 @pytest.mark.asyncio
-async def test_a_delete_obeys_its_preconditions(door):
-    _, made = await door.ask("POST", PODS, pod("a"))
-    assert (await door.ask("DELETE", PODS + "/a", {"preconditions": {"uid": "another"}}))[0] == 409
-    assert (await door.ask("DELETE", PODS + "/a", {"preconditions": {"uid": made["metadata"]["uid"]}}))[0] == 200
+async def test_a_delete_obeys_its_preconditions(api_server):
+    _, made = await api_server.ask("POST", PODS, pod("a"))
+    assert (await api_server.ask("DELETE", PODS + "/a", {"preconditions": {"uid": "another"}}))[0] == 409
+    assert (await api_server.ask("DELETE", PODS + "/a", {"preconditions": {"uid": made["metadata"]["uid"]}}))[0] == 200
 
 
 @pytest.mark.asyncio
-async def test_a_watch_goes_on_from_a_list_and_misses_nothing(door):
-    await door.ask("POST", PODS, pod("a"))
-    _, listed = await door.ask("GET", PODS)
-    await door.ask("POST", PODS, pod("b"))
-    await door.ask("PATCH", PODS + "/a", {"metadata": {"labels": {"x": "1"}}}, MERGE)
-    watching = asyncio.create_task(door.watch(PODS, 4, resourceVersion=listed["metadata"]["resourceVersion"]))
-    await door.ask("DELETE", PODS + "/b")
-    await door.ask("POST", PODS, pod("c"))
+async def test_a_watch_goes_on_from_a_list_and_misses_nothing(api_server):
+    await api_server.ask("POST", PODS, pod("a"))
+    _, listed = await api_server.ask("GET", PODS)
+    await api_server.ask("POST", PODS, pod("b"))
+    await api_server.ask("PATCH", PODS + "/a", {"metadata": {"labels": {"x": "1"}}}, MERGE)
+    watching = asyncio.create_task(api_server.watch(PODS, 4, resourceVersion=listed["metadata"]["resourceVersion"]))
+    await api_server.ask("DELETE", PODS + "/b")
+    await api_server.ask("POST", PODS, pod("c"))
     events = await asyncio.wait_for(watching, 10)
     assert [(e["type"], e["object"]["metadata"]["name"]) for e in events] == [
         ("ADDED", "b"),
@@ -202,46 +202,51 @@ async def test_a_watch_goes_on_from_a_list_and_misses_nothing(door):
 
 
 @pytest.mark.asyncio
-async def test_a_selector_makes_a_watch_see_objects_come_and_go(door):
-    _, listed = await door.ask("GET", PODS)
+async def test_a_selector_makes_a_watch_see_objects_come_and_go(api_server):
+    _, listed = await api_server.ask("GET", PODS)
     version = listed["metadata"]["resourceVersion"]
-    await door.ask("POST", PODS, pod("a"))
-    await door.ask("POST", PODS + "/a/binding", {"target": {"name": "n1"}})
-    waiting = await door.watch(PODS, 2, resourceVersion=version, fieldSelector="spec.nodeName=")
-    placed = await door.watch(PODS, 1, resourceVersion=version, fieldSelector="spec.nodeName=n1")
+    await api_server.ask("POST", PODS, pod("a"))
+    await api_server.ask("POST", PODS + "/a/binding", {"target": {"name": "n1"}})
+    waiting = await api_server.watch(PODS, 2, resourceVersion=version, fieldSelector="spec.nodeName=")
+    placed = await api_server.watch(PODS, 1, resourceVersion=version, fieldSelector="spec.nodeName=n1")
     assert [e["type"] for e in waiting] == ["ADDED", "DELETED"]
     assert [e["type"] for e in placed] == ["ADDED"]
 
 
 @pytest.mark.asyncio
-async def test_a_version_that_is_forgotten_is_gone(door):
-    _, listed = await door.ask("GET", PODS)
+async def test_a_version_that_is_forgotten_is_gone(api_server):
+    _, listed = await api_server.ask("GET", PODS)
     for number in range(120):  # the fixture keeps 50 changes
-        await door.ask("POST", PODS, pod(f"p{number}"))
-    status = (await door.watch(PODS, 1, resourceVersion=listed["metadata"]["resourceVersion"]))[0]
+        await api_server.ask("POST", PODS, pod(f"p{number}"))
+    status = (await api_server.watch(PODS, 1, resourceVersion=listed["metadata"]["resourceVersion"]))[0]
     assert (status["code"], status["reason"]) == (410, "Expired")
 
 
 @pytest.mark.asyncio
-async def test_a_watch_ends_in_time_and_gives_bookmarks(door):
+async def test_a_watch_ends_in_time_and_gives_bookmarks(api_server):
     began = time.monotonic()
-    events = await door.watch(PODS, 99, timeoutSeconds="1", sendInitialEvents="true", allowWatchBookmarks="true")
+    events = await api_server.watch(PODS, 99, timeoutSeconds="1", sendInitialEvents="true", allowWatchBookmarks="true")
     assert 0.9 < time.monotonic() - began < 8
     assert events[0]["type"] == "BOOKMARK"
     assert events[0]["object"]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
 
 
 @pytest.mark.asyncio
-async def test_a_lease_is_never_overwritten_blindly(door):
+async def test_a_lease_is_never_overwritten_blindly(api_server):
     path = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
-    await door.ask("POST", path, {"metadata": {"name": "l"}, "spec": {"holderIdentity": "a"}})
-    code, status = await door.ask("PUT", path + "/l", {"metadata": {"name": "l"}, "spec": {"holderIdentity": "b"}})
+    await api_server.ask("POST", path, {"metadata": {"name": "l"}, "spec": {"holderIdentity": "a"}})
+    code, status = await api_server.ask(
+        "PUT", path + "/l", {"metadata": {"name": "l"}, "spec": {"holderIdentity": "b"}}
+    )
     assert (code, status["reason"]) == (422, "Invalid")
 
 
 @pytest.mark.asyncio
-async def test_the_official_client_reads_writes_and_watches(door):
-    assert await asyncio.to_thread(official, str(door.served.kubeconfig)) == (["a"], [("ADDED", "a"), ("DELETED", "a")])
+async def test_the_official_client_reads_writes_and_watches(api_server):
+    assert await asyncio.to_thread(official, str(api_server.served.kubeconfig)) == (
+        ["a"],
+        [("ADDED", "a"), ("DELETED", "a")],
+    )
 
 
 def official(kubeconfig):
@@ -264,25 +269,25 @@ def official(kubeconfig):
 
 
 @pytest.mark.asyncio
-async def test_custom_resources_take_merge_patches_only(door):
+async def test_custom_resources_take_merge_patches_only(api_server):
     path = "/apis/scheduling.volcano.sh/v1beta1/namespaces/default/podgroups"
-    await door.ask("POST", path, GROUP)
-    code, status = await door.ask("PATCH", path + "/g", {"spec": {"minMember": 4}}, STRATEGIC)
+    await api_server.ask("POST", path, GROUP)
+    code, status = await api_server.ask("PATCH", path + "/g", {"spec": {"minMember": 4}}, STRATEGIC)
     assert (code, status["reason"]) == (415, "UnsupportedMediaType")
-    _, group = await door.ask("PATCH", path + "/g", {"spec": {"minMember": 4}}, MERGE)
+    _, group = await api_server.ask("PATCH", path + "/g", {"spec": {"minMember": 4}}, MERGE)
     assert (group["spec"]["minMember"], group["metadata"]["generation"]) == (4, 2)
 
 
 @pytest.mark.asyncio
-async def test_a_json_patch_applies_whole_or_not_at_all(door):
-    await door.ask("POST", PODS, pod("a", labels={"x": "1"}))
+async def test_a_json_patch_applies_whole_or_not_at_all(api_server):
+    await api_server.ask("POST", PODS, pod("a", labels={"x": "1"}))
     kind = "application/json-patch+json"
     wish = [
         {"op": "replace", "path": "/metadata/labels/x", "value": "2"},
         {"op": "test", "path": "/kind", "value": "Node"},
     ]
-    assert (await door.ask("PATCH", PODS + "/a", wish, kind))[0] == 422
-    _, kept = await door.ask("GET", PODS + "/a")
+    assert (await api_server.ask("PATCH", PODS + "/a", wish, kind))[0] == 422
+    _, kept = await api_server.ask("GET", PODS + "/a")
     assert kept["metadata"]["labels"] == {"x": "1"}
-    _, changed = await door.ask("PATCH", PODS + "/a", wish[:1], kind)
+    _, changed = await api_server.ask("PATCH", PODS + "/a", wish[:1], kind)
     assert changed["metadata"]["labels"] == {"x": "2"}

@@ -60,7 +60,7 @@ def test_how_many_feasible_nodes_are_enough(nodes, percentage, enough):
     ],
 )
 def test_filters(wanted, fits):
-    yard = cluster(
+    state = cluster(
         node("free", labels={"pool": "a"}),
         "taken",
         node("tainted", taints=[("gone", "NoSchedule")]),
@@ -68,29 +68,29 @@ def test_filters(wanted, fits):
         node("faulty", taints=[(FAULTY, EFFECT)]),
         placed=[(want("other"), "taken")],
     )
-    assert names(feasible(yard, wanted, Cursor(), UNRACED)) == fits
+    assert names(feasible(state, wanted, Cursor(), UNRACED)) == fits
 
 
 def test_nominated_pods_of_equal_or_higher_priority_take_room():
-    yard = cluster("n")
-    yard.nominate(want("other", gpus=8, nominated="n", priority=5))
-    assert feasible(yard, want("low", priority=5), Cursor(), UNRACED) == []
-    assert names(feasible(yard, want("high", priority=6), Cursor(), UNRACED)) == ["n"]
+    state = cluster("n")
+    state.nominate(want("other", gpus=8, nominated="n", priority=5))
+    assert feasible(state, want("low", priority=5), Cursor(), UNRACED) == []
+    assert names(feasible(state, want("high", priority=6), Cursor(), UNRACED)) == ["n"]
 
 
 def test_the_search_stops_when_it_has_enough_and_goes_on_there_next_time():
-    yard = cluster(*[f"n{i:03d}" for i in range(250)])  # 48 % of 250 are 120
+    state = cluster(*[f"n{i:03d}" for i in range(250)])  # 48 % of 250 are 120
     cursor = Cursor()
-    first = names(feasible(yard, want("a"), cursor, UNRACED))
-    second = names(feasible(yard, want("b"), cursor, UNRACED))
+    first = names(feasible(state, want("a"), cursor, UNRACED))
+    second = names(feasible(state, want("b"), cursor, UNRACED))
     assert first == [f"n{i:03d}" for i in range(120)]
     assert second == [f"n{i:03d}" for i in range(120, 240)]
     assert cursor.start == 240
 
 
 def test_workers_race_by_chunks_which_decides_only_the_order():
-    yard = cluster(*[f"n{i:02d}" for i in range(20)])  # 16 workers take two nodes at a time
-    found = names(feasible(yard, want("a"), Cursor(), random.Random(1)))
+    state = cluster(*[f"n{i:02d}" for i in range(20)])  # 16 workers take two nodes at a time
+    found = names(feasible(state, want("a"), Cursor(), random.Random(1)))
     pairs = [tuple(found[i : i + 2]) for i in range(0, 20, 2)]
     assert sorted(pairs) == [(f"n{i:02d}", f"n{i + 1:02d}") for i in range(0, 20, 2)]
     assert pairs != sorted(pairs)
@@ -98,8 +98,8 @@ def test_workers_race_by_chunks_which_decides_only_the_order():
 
 def test_zones_take_turns():
     zones = [node(f"{zone}{i}", labels={"topology.kubernetes.io/zone": zone}) for zone in "ab" for i in range(2)]
-    yard = cluster(*zones, node("c0", labels={"topology.kubernetes.io/zone": "c"}))
-    assert names(feasible(yard, want("p"), Cursor(), UNRACED)) == ["a0", "b0", "c0", "a1", "b1"]
+    state = cluster(*zones, node("c0", labels={"topology.kubernetes.io/zone": "c"}))
+    assert names(feasible(state, want("p"), Cursor(), UNRACED)) == ["a0", "b0", "c0", "a1", "b1"]
 
 
 @pytest.mark.parametrize(
@@ -116,41 +116,41 @@ def test_zones_take_turns():
     ],
 )
 def test_scores_of_one_node(placed, wanted, points):
-    yard = cluster("n", placed=[(each, "n") for each in placed])
-    assert scores(yard, wanted, list(yard.stands.values())) == [points + NEUTRAL]
+    state = cluster("n", placed=[(each, "n") for each in placed])
+    assert scores(state, wanted, list(state.stands.values())) == [points + NEUTRAL]
 
 
 def test_gpus_do_not_count():
-    yard = cluster("n")
-    one, eight = (scores(yard, want("p", gpus=gpus), list(yard.stands.values())) for gpus in (1, 8))
+    state = cluster("n")
+    one, eight = (scores(state, want("p", gpus=gpus), list(state.stands.values())) for gpus in (1, 8))
     assert one == eight
 
 
 def test_soft_taints_cost_in_proportion():
     soft = [("x", "PreferNoSchedule"), ("y", "PreferNoSchedule")]
-    yard = cluster("none", node("one", taints=soft[:1]), node("two", taints=soft))
-    none, one, two = scores(yard, want("p"), list(yard.stands.values()))
+    state = cluster("none", node("one", taints=soft[:1]), node("two", taints=soft))
+    none, one, two = scores(state, want("p"), list(state.stands.values()))
     assert (none - one, one - two) == (3 * 50, 3 * 50)
 
 
 def test_pods_of_one_set_spread_and_others_do_not():
     kin = want("kin", labels={"app": "web"}, gpus=0)
-    yard = cluster("busy", "free", placed=[(kin, "busy")])
+    state = cluster("busy", "free", placed=[(kin, "busy")])
     # equal in resources, so that only spreading tells them apart
-    yard.place(want("stranger", gpus=0), "free")
-    stands = list(yard.stands.values())
+    state.place(want("stranger", gpus=0), "free")
+    stands = list(state.stands.values())
     spread = want("p", labels={"app": "web"}, spread=(("app", "web"),))
-    busy, free = scores(yard, spread, stands)
+    busy, free = scores(state, spread, stands)
     # raw: 1 x ln 4 + 2 -> 3, and 2 (nodes without a zone label have no zone term): 100 x (3 + 2 - raw) / 3
     assert round(math.log(4) + 2) == 3
     assert free - busy == 2 * (100 - 66)
-    plain = scores(yard, want("p"), stands)
+    plain = scores(state, want("p"), stands)
     assert plain[0] == plain[1]
 
 
 def pick(plain, points, weight=1, seed=0, n=4):
-    yard = cluster(*[f"n{i}" for i in range(n)])
-    return choose(list(yard.stands.values()), plain, points, weight, random.Random(seed))
+    state = cluster(*[f"n{i}" for i in range(n)])
+    return choose(list(state.stands.values()), plain, points, weight, random.Random(seed))
 
 
 def test_a_point_of_the_extender_is_worth_ten_times_its_weight():

@@ -1,4 +1,4 @@
-"""Who is tried together, and how many it takes."""
+"""The pods that are tried together, and how many of them it takes."""
 
 from turnout.jobs.gang import Dialect, GangKey, Membership
 from turnout.simulator.cluster.gang_gate import Gangs

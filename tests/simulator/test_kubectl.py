@@ -12,7 +12,7 @@ from hack.controlplane.errors import NotBuilt
 from hack.controlplane.tools import cache
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.node_builder import places
-from turnout.simulator.cluster.runtime.local_cluster import yard
+from turnout.simulator.cluster.runtime.local_cluster import local_cluster
 from turnout.simulator.cluster.runtime.scheduler_loop import Settings
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
@@ -71,7 +71,7 @@ class Kubectl:
         self.argv = [str(binary), "--kubeconfig", str(kubeconfig), "--cache-dir", str(cache)]
 
     async def __call__(self, *args, stdin=None, fails=False):
-        """What it prints; what it complains of when it is to fail."""
+        """Run kubectl and return what it prints, or its complaint when it is to fail."""
         done = await asyncio.to_thread(
             subprocess.run, [*self.argv, *args], input=stdin, capture_output=True, text=True, timeout=30, check=False
         )
@@ -90,7 +90,7 @@ async def kubectl(tmp_path):
     except NotBuilt as error:
         pytest.fail(str(error), pytrace=False)
     pace = Pace(pull_s=0.05, stop_s=0.05, backoff_s=(0.1, 0.1))
-    async with yard(tmp_path / "kubeconfig", pace=pace, processes=tmp_path / "pods") as made:
+    async with local_cluster(tmp_path / "kubeconfig", pace=pace, processes=tmp_path / "pods") as made:
         await made.add_nodes(places(3), 8)
         await made.run_jobs()
         made.schedule(Settings())

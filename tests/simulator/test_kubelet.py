@@ -16,7 +16,7 @@ from turnout.simulator.cluster.kubelet import (
     turn,
 )
 from turnout.simulator.cluster.node_builder import map_text, places, places_of, unusable
-from turnout.simulator.cluster.runtime.local_cluster import yard
+from turnout.simulator.cluster.runtime.local_cluster import local_cluster
 from turnout.simulator.cluster.runtime.scheduler_loop import Settings
 from turnout.topology import configmap_keys, parse
 
@@ -101,7 +101,7 @@ async def until(api, seen):
 
 @pytest.mark.asyncio
 async def test_a_pod_is_scheduled_runs_fails_and_another_leaves():
-    async with yard(pace=PACE) as made:
+    async with local_cluster(pace=PACE) as made:
         await made.add_nodes(places(2), 8)
         made.schedule(Settings())
         spec = {"restartPolicy": "Never", "containers": [{"name": "m", "image": "i:1"}]}

@@ -8,8 +8,8 @@ import pytest
 from aiohttp import web
 
 from turnout.kube import labels
-from turnout.simulator.cluster.runtime.clients import ApiDoor, ExtenderDoor
-from turnout.simulator.cluster.runtime.local_cluster import background, yard
+from turnout.simulator.cluster.runtime.clients import ExtenderClient, HttpClient
+from turnout.simulator.cluster.runtime.local_cluster import background, local_cluster
 from turnout.simulator.cluster.runtime.scheduler_loop import Scheduler, Settings
 from turnout.simulator.cluster.scheduler import Extender, Reply
 
@@ -53,12 +53,12 @@ async def extender(answer):
 
 
 @asynccontextmanager
-async def scheduling(door, url=None, **settings):
+async def scheduling(api_server, url=None, **settings):
     """A scheduler at work. Gives a function that waits until a pod has been tried once more, and says the outcome."""
     outcomes = asyncio.Queue()
-    asks = ExtenderDoor(door.session, url) if url else None
+    asks = ExtenderClient(api_server.session, url) if url else None
     told = Scheduler(
-        ApiDoor(door.session, door.url),
+        HttpClient(api_server.session, api_server.url),
         Settings(extender=Extender() if url else None, backoff_s=(0.01, 0.05), **settings),
         asks,
         lambda namespace, name, outcome: outcomes.put_nowait((name, outcome)),
@@ -71,24 +71,24 @@ async def scheduling(door, url=None, **settings):
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def nodes_of(door):
-    _, listed = await door.ask("GET", PODS)
+async def nodes_of(api_server):
+    _, listed = await api_server.ask("GET", PODS)
     return {item["metadata"]["name"]: item["spec"].get("nodeName") for item in listed["items"]}
 
 
 @pytest.mark.asyncio
-async def test_pods_are_bound_through_the_api_and_spread(door):
+async def test_pods_are_bound_through_the_api_and_spread(api_server):
     for name in ("a", "b"):
-        await door.ask("POST", "/api/v1/nodes", raw_node(name))
-    async with scheduling(door) as tried:
+        await api_server.ask("POST", "/api/v1/nodes", raw_node(name))
+    async with scheduling(api_server) as tried:
         for name in ("p", "q"):
-            await door.ask("POST", PODS, raw_pod(name))
+            await api_server.ask("POST", PODS, raw_pod(name))
             await tried()
-    assert sorted((await nodes_of(door)).values()) == ["a", "b"]
+    assert sorted((await nodes_of(api_server)).values()) == ["a", "b"]
 
 
 @pytest.mark.asyncio
-async def test_the_extender_sees_names_and_a_whole_pod_and_is_obeyed(door):
+async def test_the_extender_sees_names_and_a_whole_pod_and_is_obeyed(api_server):
     asked = []
 
     def answer(verb, got):
@@ -98,11 +98,11 @@ async def test_the_extender_sees_names_and_a_whole_pod_and_is_obeyed(door):
         return [{"Host": "c", "Score": 10}]
 
     for name in ("a", "b", "c"):
-        await door.ask("POST", "/api/v1/nodes", raw_node(name))
-    async with extender(answer) as url, scheduling(door, url) as tried:
-        await door.ask("POST", PODS, raw_pod("p"))
+        await api_server.ask("POST", "/api/v1/nodes", raw_node(name))
+    async with extender(answer) as url, scheduling(api_server, url) as tried:
+        await api_server.ask("POST", PODS, raw_pod("p"))
         await tried()
-    assert (await nodes_of(door))["p"] == "c"
+    assert (await nodes_of(api_server))["p"] == "c"
     assert [verb for verb, _ in asked] == ["filter", "prioritize"]
     first = asked[0][1]
     assert sorted(first["NodeNames"]) == ["a", "b", "c"]
@@ -113,61 +113,63 @@ async def test_the_extender_sees_names_and_a_whole_pod_and_is_obeyed(door):
 
 
 @pytest.mark.asyncio
-async def test_an_extender_that_fails_does_not_stop_scheduling(door):
-    await door.ask("POST", "/api/v1/nodes", raw_node("a"))
-    await door.ask("POST", "/api/v1/nodes", raw_node("b"))
-    async with extender(lambda *_: 500) as url, scheduling(door, url) as tried:
-        await door.ask("POST", PODS, raw_pod("p"))
+async def test_an_extender_that_fails_does_not_stop_scheduling(api_server):
+    await api_server.ask("POST", "/api/v1/nodes", raw_node("a"))
+    await api_server.ask("POST", "/api/v1/nodes", raw_node("b"))
+    async with extender(lambda *_: 500) as url, scheduling(api_server, url) as tried:
+        await api_server.ask("POST", PODS, raw_pod("p"))
         await tried()
-    assert (await nodes_of(door))["p"] in ("a", "b")
+    assert (await nodes_of(api_server))["p"] in ("a", "b")
 
 
 @pytest.mark.asyncio
-async def test_a_pod_without_room_waits_until_room_is_made(door):
-    await door.ask("POST", "/api/v1/nodes", raw_node("a"))
-    await door.ask("POST", PODS, raw_pod("there", nodeName="a"))
-    async with scheduling(door) as tried:
-        await door.ask("POST", PODS, raw_pod("p"))
+async def test_a_pod_without_room_waits_until_room_is_made(api_server):
+    await api_server.ask("POST", "/api/v1/nodes", raw_node("a"))
+    await api_server.ask("POST", PODS, raw_pod("there", nodeName="a"))
+    async with scheduling(api_server) as tried:
+        await api_server.ask("POST", PODS, raw_pod("p"))
         _, first = await tried()
         assert first.message == "0/1 nodes are available: none holds the pod."
-        await door.ask("DELETE", PODS + "/there", gracePeriodSeconds="0")
+        await api_server.ask("DELETE", PODS + "/there", gracePeriodSeconds="0")
         assert (await tried())[1].node == "a"
-    assert (await nodes_of(door))["p"] == "a"
+    assert (await nodes_of(api_server))["p"] == "a"
 
 
 @pytest.mark.asyncio
-async def test_the_nominated_node_is_tried_first(door):
+async def test_the_nominated_node_is_tried_first(api_server):
     for name in ("a", "b", "c"):
-        await door.ask("POST", "/api/v1/nodes", raw_node(name))
+        await api_server.ask("POST", "/api/v1/nodes", raw_node(name))
     gated = raw_pod("p", schedulerName="later")
-    await door.ask("POST", PODS, gated)
-    await door.ask("PATCH", PODS + "/p/status", {"status": {"nominatedNodeName": "c"}}, "application/merge-patch+json")
-    async with scheduling(door, name="later") as tried:
+    await api_server.ask("POST", PODS, gated)
+    await api_server.ask(
+        "PATCH", PODS + "/p/status", {"status": {"nominatedNodeName": "c"}}, "application/merge-patch+json"
+    )
+    async with scheduling(api_server, name="later") as tried:
         assert (await tried())[1].feasible == 1
-    assert (await nodes_of(door))["p"] == "c"
+    assert (await nodes_of(api_server))["p"] == "c"
 
 
 @pytest.mark.asyncio
-async def test_pods_of_another_scheduler_and_gated_pods_are_left_alone(door):
-    await door.ask("POST", "/api/v1/nodes", raw_node("a"))
-    await door.ask("POST", PODS, raw_pod("other", schedulerName="another"))
-    await door.ask("POST", PODS, raw_pod("gated", schedulingGates=[{"name": "wait"}]))
-    async with scheduling(door) as tried:
-        await door.ask("POST", PODS, raw_pod("mine", gpus=1))
+async def test_pods_of_another_scheduler_and_gated_pods_are_left_alone(api_server):
+    await api_server.ask("POST", "/api/v1/nodes", raw_node("a"))
+    await api_server.ask("POST", PODS, raw_pod("other", schedulerName="another"))
+    await api_server.ask("POST", PODS, raw_pod("gated", schedulingGates=[{"name": "wait"}]))
+    async with scheduling(api_server) as tried:
+        await api_server.ask("POST", PODS, raw_pod("mine", gpus=1))
         assert (await tried())[0] == "mine"
-    assert await nodes_of(door) == {"other": None, "gated": None, "mine": "a"}
+    assert await nodes_of(api_server) == {"other": None, "gated": None, "mine": "a"}
 
 
 @pytest.mark.asyncio
-async def test_what_was_deleted_while_the_watch_was_away_is_told(door):
-    await door.ask("POST", PODS, raw_pod("stays"))
-    await door.ask("POST", PODS, raw_pod("goes"))
-    changes = ApiDoor(door.session, door.url).changes("/api/v1/pods")
+async def test_what_was_deleted_while_the_watch_was_away_is_told(api_server):
+    await api_server.ask("POST", PODS, raw_pod("stays"))
+    await api_server.ask("POST", PODS, raw_pod("goes"))
+    changes = HttpClient(api_server.session, api_server.url).changes("/api/v1/pods")
     first = [await anext(changes) for _ in range(3)]
     assert [word for word, _ in first] == ["ADDED", "ADDED", "SYNCED"]
-    await door.ask("DELETE", PODS + "/goes")
+    await api_server.ask("DELETE", PODS + "/goes")
     for number in range(120):  # the API keeps 50 changes: the version is too old before the watch begins
-        await door.ask("POST", PODS, raw_pod(f"p{number}"))
+        await api_server.ask("POST", PODS, raw_pod(f"p{number}"))
     word, seen = await asyncio.wait_for(anext(changes), 10)
     assert (word, seen.obj["metadata"]["name"]) == ("DELETED", "goes")
     words = [(await asyncio.wait_for(anext(changes), 10))[0] for _ in range(122)]
@@ -176,7 +178,7 @@ async def test_what_was_deleted_while_the_watch_was_away_is_told(door):
 
 
 class Meddler:
-    """An extender's door that lets something happen while it is asked about a pod, once."""
+    """An extender's client that lets something happen while it is asked about a pod, once."""
 
     def __init__(self, pod, meanwhile):
         self.pod, self.meanwhile = pod, meanwhile
@@ -209,21 +211,21 @@ def gang_pod(name, gang="bert", least=2):
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("gone", ["bert-0", "bert-1", "bert-2"])
-async def test_a_member_that_is_deleted_while_its_gang_is_decided_stops_nobody(door, gone):
+async def test_a_member_that_is_deleted_while_its_gang_is_decided_stops_nobody(api_server, gone):
     """Asked about bert-1, the second of three: one before it is decided, one after it is not."""
-    await door.ask("POST", "/api/v1/nodes", raw_node("a"))
+    await api_server.ask("POST", "/api/v1/nodes", raw_node("a"))
     uids = {}
     for index in range(3):
-        _, made = await door.ask("POST", PODS, gang_pod(f"bert-{index}", least=3))
+        _, made = await api_server.ask("POST", PODS, gang_pod(f"bert-{index}", least=3))
         uids[made["metadata"]["name"]] = made["metadata"]["uid"]
 
     async def meanwhile():
-        await door.ask("DELETE", f"{PODS}/{gone}?gracePeriodSeconds=0")
+        await api_server.ask("DELETE", f"{PODS}/{gone}?gracePeriodSeconds=0")
         await forgotten(told, uids[gone])
 
     outcomes = asyncio.Queue()
     told = Scheduler(
-        ApiDoor(door.session, door.url),
+        HttpClient(api_server.session, api_server.url),
         Settings(extender=Extender(), backoff_s=(0.01, 0.05)),
         Meddler("bert-1", meanwhile),
         lambda namespace, name, outcome: outcomes.put_nowait((name, outcome)),
@@ -232,22 +234,22 @@ async def test_a_member_that_is_deleted_while_its_gang_is_decided_stops_nobody(d
         beside.start(told.run())
         refused = {(await outcomes.get())[0] for _ in range(2)}
         assert refused == uids.keys() - {gone}
-        await door.ask("POST", PODS, raw_pod("later", gpus=1))
+        await api_server.ask("POST", PODS, raw_pod("later", gpus=1))
         while (await outcomes.get())[0] != "later":
             pass
-        await door.ask("POST", PODS, gang_pod("bert-3", least=3))
-        while list((await nodes_of(door)).values()).count("a") < 4:
+        await api_server.ask("POST", PODS, gang_pod("bert-3", least=3))
+        while list((await nodes_of(api_server)).values()).count("a") < 4:
             await outcomes.get()
 
 
 @pytest.mark.asyncio
-async def test_an_object_that_cannot_be_read_stops_nobody(door):
-    await door.ask("POST", "/api/v1/nodes", raw_node("a"))
+async def test_an_object_that_cannot_be_read_stops_nobody(api_server):
+    await api_server.ask("POST", "/api/v1/nodes", raw_node("a"))
     groups = "/apis/scheduling.sigs.k8s.io/v1alpha1/namespaces/default/podgroups"
     odd = {"metadata": {"name": "odd"}, "spec": {"minMember": "two"}}
-    await door.ask("POST", groups, {"apiVersion": "scheduling.sigs.k8s.io/v1alpha1", "kind": "PodGroup", **odd})
-    async with scheduling(door) as tried:
-        await door.ask("POST", PODS, raw_pod("p"))
+    await api_server.ask("POST", groups, {"apiVersion": "scheduling.sigs.k8s.io/v1alpha1", "kind": "PodGroup", **odd})
+    async with scheduling(api_server) as tried:
+        await api_server.ask("POST", PODS, raw_pod("p"))
         assert (await tried())[0] == "p"
 
 
@@ -257,7 +259,7 @@ async def fails():
 
 async def runs(*parts):
     """Run a yard with these parts beside its block, which waits for ever if there are any."""
-    async with asyncio.timeout(20), yard() as made:
+    async with asyncio.timeout(20), local_cluster() as made:
         made.schedule(Settings())
         for part in parts:
             made.background.start(part())
@@ -267,7 +269,7 @@ async def runs(*parts):
 
 
 @pytest.mark.asyncio
-async def test_a_part_of_a_yard_that_fails_ends_the_block_with_its_error():
+async def test_a_part_of_a_cluster_that_fails_ends_the_block_with_its_error():
     with pytest.raises(KeyError, match="bert"):
         await runs(fails)
 

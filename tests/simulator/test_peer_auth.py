@@ -1,4 +1,4 @@
-"""Who may call the embedded API: the user's own programs, and no web page."""
+"""The callers that the embedded API admits: the user's own programs, and no web page."""
 
 import asyncio
 import os
@@ -43,14 +43,14 @@ def test_the_owner_of_a_connection_is_read_from_the_kernels_table(table, port, o
         pytest.param({"Host": "evil.example"}, 403, id="a name that was made to lead here"),
     ],
 )
-async def test_a_web_page_is_refused(door, headers, code):
-    async with door.session.get(door.url + NODES, headers=headers) as answer:
+async def test_a_web_page_is_refused(api_server, headers, code):
+    async with api_server.session.get(api_server.url + NODES, headers=headers) as answer:
         assert answer.status == code
 
 
 @pytest.mark.asyncio
-async def test_another_user_of_this_machine_is_refused(door):
-    port = door.url.rpartition(":")[2]
+async def test_another_user_of_this_machine_is_refused(api_server):
+    port = api_server.url.rpartition(":")[2]
     ask = f"GET {NODES} HTTP/1.0\\r\\nHost: 127.0.0.1\\r\\n\\r\\n"
     script = f"exec 3<>/dev/tcp/127.0.0.1/{port}; printf '{ask}' >&3; cat <&3"
     others = ((65534, b"403"),) if os.getuid() == 0 else ()  # only root can become somebody else

@@ -13,10 +13,10 @@ from turnout.simulator.cluster.scheduler import Chosen, Extender, Reply, Waits, 
 from turnout.simulator.cluster.scheduling_queue import WaitingPods
 
 
-def play(yard, wanted, replies, extender=None):
+def play(state, wanted, replies, extender=None):
     """Run a cycle with these replies; gives the questions as (verb, names) and the outcome."""
     asked, replies = [], iter(replies)
-    questions = cycle(yard, wanted, Cursor(), UNRACED, extender or Extender())
+    questions = cycle(state, wanted, Cursor(), UNRACED, extender or Extender())
     try:
         question = next(questions)
         while True:
@@ -88,12 +88,12 @@ def test_nothing_feasible_asks_nobody():
 
 
 def test_alone_spreads_as_the_default_does():
-    yard, dice, cursor = cluster(*ALL), random.Random(1), Cursor()
+    state, dice, cursor = cluster(*ALL), random.Random(1), Cursor()
     nodes = []
     for number in range(6):
         wanted = want(f"p{number}")
-        outcome = alone(yard, wanted, cursor, dice)
-        yard.place(wanted, outcome.node)
+        outcome = alone(state, wanted, cursor, dice)
+        state.place(wanted, outcome.node)
         nodes.append(outcome.node)
     assert sorted(nodes[:3]) == sorted(nodes[3:]) == list(ALL)
 

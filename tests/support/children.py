@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from turnout.launcher.shell.processes.reaping import processes
+from turnout.launcher.workers.reaper import processes
 
 
 def children_of(pid: int) -> list[int]:

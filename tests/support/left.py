@@ -1,4 +1,4 @@
-"""What a module of tests has left behind."""
+"""Check what a module of tests has left running."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import os
 
 import pytest
 
-from tests.launcher.agents.crew import command_of
-from turnout.launcher.shell.processes.reaping import processes
+from tests.launcher.agent.crew import command_of
+from turnout.launcher.workers.reaper import processes
 
 
 @pytest.fixture(autouse=True, scope="module")
-def keepers_end_with_their_module():
-    """One that goes on would be counted as the next test's, and holds its memory."""
+def daemons_end_with_their_module():
+    """Fail a module that leaves a checkpoint daemon: the next test would count it, and it holds memory."""
     yield
     children = [seen.pid for seen in processes() if seen.parent == os.getpid() and seen.state not in "ZX"]
-    left = [command for pid in children if "turnout.launcher.shell.memory.keeper" in (command := command_of(pid))]
+    left = [command for pid in children if "turnout.launcher.checkpoint.daemon" in (command := command_of(pid))]
     assert left == [], "a Checkpointer of this process was not closed"

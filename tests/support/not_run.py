@@ -1,7 +1,7 @@
-"""What this machine lacks: the tests that need it are told as not run, with the line that brings it.
+"""Report tests that need what this machine lacks as not run, with the line that brings it.
 
-A mark says what a test needs: `debian(package, program)`, `root`, `peers`, `gpu`. Under CI nothing that a package of
-Debian brings may be missing: the run fails, although all that ran has passed.
+A mark says what a test needs: `debian(package, program)`, `root`, `peers`, `gpu`. Under CI no package of Debian may be
+missing: the run fails then, although every test that ran has passed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ GPU_DRIVERS = ("/dev/nvidiactl", "/dev/kfd")
 
 
 def missing(item) -> str | None:
-    """What would have to be done so that the test could run, None if it can."""
+    """Return what would have to be done so that the test could run; None if it can run."""
     for mark in item.iter_markers("debian"):
         (package,) = mark.args
         if shutil.which(PACKAGES[package]) is None:

@@ -1,13 +1,13 @@
-"""What lies in a folder of checkpoints, for a test that was not the one to save it."""
+"""Read a folder of checkpoints that another part of the test has saved."""
 
 from __future__ import annotations
 
 from contextlib import closing
 
-from turnout.launcher.shell.saving.checkpointer import Checkpointer
+from turnout.launcher.checkpoint.engine.checkpointer import Checkpointer
 
 
 def newest(folder):
-    """Load the newest step that every rank holds alike. The keeper that this needs ends before the answer."""
+    """Load the newest step of replicated state. The checkpoint daemon that this needs ends before the return."""
     with closing(Checkpointer(folder, replicated=True)) as checkpoints:
         return checkpoints.load()

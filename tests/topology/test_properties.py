@@ -1,4 +1,4 @@
-"""What holds for every fabric, room and ask."""
+"""The laws that hold for every fabric, room and ask."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""What texts are read, and what each fault is called."""
+"""The map texts that are read, and the names of their faults."""
 
 import pytest
 

@@ -1,1 +1,1 @@
-"""Fill one domain with a number of pods: its capacity, which holes, under how many switches."""
+"""Fill one domain with a number of pods: its capacity, the hosts used, and the number of switches above them."""

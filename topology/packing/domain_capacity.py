@@ -1,6 +1,6 @@
-"""How many pods of one shape each switch holds, and which of many equal domains is the better one to take.
+"""Compute how many pods of one shape each switch holds, and choose among equally good domains.
 
-Sums are made once a tier and only for the tiers that a plan looks at.
+Sums are computed once per tier, and only for the tiers that a plan looks at.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Counts = npt.NDArray[np.signedinteger]
 
 
 class Sums:
-    """Room per switch of each tier, made when first asked for. room: per host id, 0 or more."""
+    """The capacity per switch of each tier, computed when first asked for."""
 
     __slots__ = ("_tiers", "fabric")
 
@@ -23,7 +23,7 @@ class Sums:
         self._tiers: list[Counts] = [room]
 
     def of(self, tier: int) -> Counts:
-        """Return the room of every switch of a tier; tier 0 are the hosts."""
+        """Return the capacity of every switch of a tier, in pods. Tier 0 are the hosts."""
         while len(self._tiers) <= tier:
             below = self._tiers[-1]
             above: Counts = np.add.reduceat(below, self.fabric.first_child[len(self._tiers)])
@@ -31,19 +31,19 @@ class Sums:
         return self._tiers[tier]
 
     def children(self, tier: int, switch: int) -> tuple[int, int]:
-        """Return the first switch below a switch and the one past the last."""
+        """Return the first switch directly below a switch and the one after the last."""
         first = self.fabric.first_child[tier]
         below = self.fabric.starts[tier - 1]
         return int(first[switch]), int(first[switch + 1]) if switch + 1 < len(first) else len(below)
 
     def under(self, tier: int, switch: int, below: int) -> Counts:
-        """Return the room of every switch of tier `below` under a switch."""
+        """Return the capacity of every switch of tier `below` under a switch."""
         start, end = self.fabric.span(tier, switch)
         row = self.fabric.switch_of[below]
         return self.of(below)[row[start] : row[end - 1] + 1]
 
     def ancestors(self, tier: int, switches: Counts, above: int) -> Counts:
-        """Return the switch of tier `above` over each of some switches of a tier."""
+        """Return, for each of some switches of a tier, the switch of tier `above` over it."""
         if above == tier:
             return switches
         found: Counts = self.fabric.switch_of[above][self.fabric.starts[tier][switches]]
@@ -52,8 +52,9 @@ class Sums:
     def tightest(self, tier: int, domains: Counts, most: int) -> int:
         """Return the best of some domains that hold a gang at the same cost.
 
-        Best is where the lowest switch with room for `most` is lowest, then the least room in the domain, then in
-        the switches over it, one after the other; then the first.
+        The domain whose lowest enclosing switch with room for `most` pods is lowest comes first. Ties go to the least
+        room in the domain. Further ties go to the least room in each switch above it, from below, then to the first
+        domain.
         """
         for above in range(tier, self.fabric.tiers + 1):
             grown = domains[self.of(above)[self.ancestors(tier, domains, above)] >= most]

@@ -1,8 +1,8 @@
-"""A number of pods spread over one domain under the fewest switches, all tiers counted.
+"""Spread a number of pods over one domain so that the fewest switches are used, all tiers counted.
 
-That count is what a ring pays: each switch used is left once. Under a spine it is the fewest leaves. Higher up leaves
-and spines are weighed together, for fewer leaves in more spines would cost the ring more. Switches that hold members
-of the gang already are free of charge, so the rest is drawn to them. Which domain it is was settled in plan.py.
+A ring pays that count, since it leaves each used switch once. Under a spine it is the number of leaves. Higher up,
+leaves and spines are counted together: fewer leaves in more spines can cost the ring more. Switches that hold members
+of the gang already cost nothing, so the other pods are placed near them. plan.py chooses the domain.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _Table = list[tuple[int, Counts, Counts]]  # child, its capacities, the best of 
 
 
 class Spread:
-    """Spreads over the domains of one sight of room. anchors: host ids of members already placed."""
+    """Spreads pods over the domains of one capacity table."""
 
     __slots__ = ("_anchored", "_sums")
 
@@ -32,7 +32,10 @@ class Spread:
         self._anchored = [set(fabric.switch_of[tier][ids].tolist()) if ids else set() for tier in range(fabric.tiers)]
 
     def cheapest(self, tier: int, switches: Counts, need: int) -> Counts:
-        """Return those of some domains, each large enough, in which `need` pods of a fresh gang use fewest switches."""
+        """Return those of some domains in which `need` pods of a new gang use the fewest switches.
+
+        Each of the domains must hold `need` pods.
+        """
         if tier <= 1 or len(switches) == 1:
             return switches
         floors = {switch: self._floor(tier, switch, need) for switch in switches.tolist()}
@@ -52,7 +55,7 @@ class Spread:
         return np.array(sorted(kept))
 
     def _floor(self, tier: int, switch: int, need: int) -> int:
-        """Return a price that no choice goes below: at every tier the fewest switches, each tier for itself."""
+        """Return a lower bound of the price: at every tier the fewest switches, each tier taken alone."""
         price = 0
         for below in range(1, tier):
             largest = np.cumsum(-np.sort(-self._sums.under(tier, switch, below)))
@@ -60,7 +63,7 @@ class Spread:
         return price
 
     def _ceiling(self, tier: int, switch: int, need: int) -> int:
-        """Return a price that suffices: that of the largest leaves, wherever they are."""
+        """Return a price that is enough: the price of the largest leaves, wherever they are."""
         fabric = self._sums.fabric
         start, _ = fabric.span(tier, switch)
         held = self._sums.under(tier, switch, 1)
@@ -74,7 +77,7 @@ class Spread:
         return int(np.searchsorted(reach, need))
 
     def fill(self, tier: int, switch: int, need: int) -> Slots:
-        """Return (host, pods) for `need` pods in a domain that holds them, in no order that matters."""
+        """Return (host, pods) for `need` pods in a domain that holds them, in any order."""
         if need <= 0:
             return []
         if tier == 0:
@@ -100,7 +103,7 @@ class Spread:
         return shares + [(first + at, pods) for at, pods in pick(holes, need - here)]
 
     def _weighed(self, tier: int, switch: int, need: int) -> list[tuple[int, int]]:
-        """Return (child, pods) above the spines, by what each child reaches for each price."""
+        """Return (child, pods) above the spines, from the number of pods that each child holds for each price."""
         price = self._price(tier, switch, need)
         table = self._table(tier, switch, price)
         paid: list[tuple[int, int, int]] = []  # what it reaches, child, price
@@ -123,7 +126,7 @@ class Spread:
         return shares
 
     def _last(self, tier: int, table: _Table, used: set[int], child: int, cost: int, need: int) -> int:
-        """Return the tightest unused child that takes the rest at no higher price."""
+        """Return the tightest unused child that takes the remaining pods at no higher price."""
         if child in self._anchored[tier - 1]:
             return child
         room = self._sums.of(tier - 1)
@@ -159,7 +162,7 @@ class Spread:
         return reach
 
     def _reach(self, tier: int, switch: int, budget: int) -> Counts:
-        """Return the most pods that a switch holds for a price of 0..budget, itself included."""
+        """Return the most pods that a switch holds for a price of 0..budget, its own price included."""
         below = self._below(tier, switch, budget)
         if switch in self._anchored[tier]:
             return below
@@ -167,7 +170,7 @@ class Spread:
 
 
 def _joined(one: Counts, other: Counts) -> Counts:
-    """Return the best of both together for each price."""
+    """Return, for each price, the most pods that two tables hold together."""
     steps = int(np.searchsorted(other, other[-1])) + 1  # a higher price buys nothing more of the other
     padded = np.concatenate([np.full(steps - 1, -(1 << 40), np.int64), one])
     best: Counts = (sliding_window_view(padded, steps) + other[:steps][::-1]).max(axis=1)

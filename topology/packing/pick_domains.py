@@ -1,6 +1,6 @@
-"""Which of several holes take a number of pods: the fewest holes, and of those the ones that leave large holes whole.
+"""Choose which of several holes take a number of pods, so that few holes are used and large ones stay free.
 
-Holes are the hosts of a leaf or the leaves of a spine; nothing here knows which.
+A hole is the free room of a host of a leaf, or of a leaf of a spine. This module does not know which.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ _CELLS = 400_000  # of the table below; past that the first holes are the larges
 
 
 def pick(holes: Sequence[int], need: int) -> list[Share]:
-    """Return which holes are used and how far, the partly used one last.
+    """Return which holes are used and how far; a partly used hole comes last.
 
-    holes: room of each, 0 or more; their sum reaches `need`. need: 0 or more.
-    Of the sets with the fewest holes it takes the one that leaves the largest sum of squares of what stays free:
-    full use of small holes before a bite into a large one. Ties go to the first holes.
+    holes: the room of each, 0 or more; their sum is at least `need`. need: pods, 0 or more.
+
+    Among the sets with the fewest holes, the one that leaves the largest sum of squares of free room is chosen. So
+    small holes are filled before a large one is touched. Ties go to the first holes.
     """
     if need <= 0:
         return []
@@ -49,7 +50,7 @@ def _tightest(holes: Sequence[int], need: int) -> int | None:
 
 
 def _filled(holes: Sequence[int], chosen: list[int], need: int) -> list[Share]:
-    """Fill the chosen holes, the largest first; what stays free stays in the last."""
+    """Fill the chosen holes, the largest first. The free rest is in the last one."""
     shares = []
     for at in sorted(chosen, key=lambda at: (-holes[at], at)):
         take = min(holes[at], need)
@@ -59,7 +60,7 @@ def _filled(holes: Sequence[int], chosen: list[int], need: int) -> list[Share]:
 
 
 def _best_set(holes: Sequence[int], order: list[int], need: int, fewest: int) -> list[int]:
-    """Return the `fewest` holes that reach `need` at the least loss of squares, by a table over (holes, sum)."""
+    """Return the `fewest` holes that reach `need` and lose the least sum of squares, by a table over (holes, sum)."""
     free = 2
     while free < fewest and len(order) * (free + 1) * (free + 2) * holes[order[0]] <= _CELLS:
         free += 1
@@ -70,7 +71,7 @@ def _best_set(holes: Sequence[int], order: list[int], need: int, fewest: int) ->
 
 
 def _useful(holes: Sequence[int], order: list[int], free: int) -> list[int]:
-    """Return the holes without those that only repeat a size that is there `free` times already."""
+    """Return the holes without those that repeat a size which is there `free` times already."""
     copies: dict[int, int] = {}
     kept = []
     for at in order:

@@ -1,1 +1,1 @@
-"""Where a map may come from: one pure module per origin, each text -> model.Reading."""
+"""Read maps: one pure module per format, each from text to model.Reading."""

@@ -1,7 +1,7 @@
-"""Whether a new text of the topology ConfigMap comes into use; until one does, the last good map stays.
+"""Decide whether a new text of the topology ConfigMap comes into use; until one does, the last good map stays.
 
-A text with faults, or a deleted ConfigMap, changes nothing. A change that moves many hosts is told, and held where the
-admin asked for that. Contract: CS-06, CS-07; docs/design.md 3.
+A text with faults, or a deleted ConfigMap, changes nothing. A change that moves many hosts is reported, and held back
+if the admin asked for that. Contract: CS-06, CS-07; docs/design.md 3.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FAULTS_TOLD = 5  # in one Event; the metric has the number of all
 
 
 class MapOutcome(Enum):
-    """The result of a look at the ConfigMap: one word in log, metric, Event and test."""
+    """The result of a look at the ConfigMap. Log, metric, Event and test use the same word."""
 
     APPLIED = "MapApplied"
     REJECTED = "MapRejected"  # faults in the ConfigMap; the last good map stays
@@ -33,25 +33,25 @@ class MapOutcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """The fabric of a text, or its faults. digest: names the text, for confirming it."""
+    """The fabric of a text, or its faults."""
 
     fabric: Fabric | None
     faults: tuple[Fault, ...]
-    digest: str
+    digest: str  # names the text, so that an admin can confirm it
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """fabric: to use from now on, None to go on with the old one. faults: of the newest text."""
+    """The decision on a new text."""
 
-    fabric: Fabric | None
+    fabric: Fabric | None  # to use from now on; None: go on with the old one
     outcome: MapOutcome
     detail: str  # at most 500 characters
-    faults: int = 0
+    faults: int = 0  # how many the newest text has
 
 
 def draw(data: Mapping[str, str]) -> Drawn:
-    """Read a ConfigMap's data and build its fabric: the slow part, safe to run in a thread."""
+    """Read a ConfigMap's data and build its fabric. This is the slow part; it is safe to run in a thread."""
     texts = sorted((key, data[key]) for key in (TEXT_KEY, YAML_KEY) if key in data)
     digest = hashlib.sha256(repr(texts).encode()).hexdigest()[:12]
     reading = parse.read(data)
@@ -64,7 +64,10 @@ def draw(data: Mapping[str, str]) -> Drawn:
 
 
 def judge(old: Fabric | None, drawn: Drawn, confirmed: str, hold_large: bool) -> Verdict:
-    """Decide on a new text. old: the map in use, None before the first. confirmed: the digest the admin named."""
+    """Decide on a new text.
+
+    old: the map in use, None before the first. confirmed: the digest that the admin named.
+    """
     if drawn.fabric is None:
         told = "; ".join(f"line {f.line}: {f.text}" if f.line else f.text for f in drawn.faults[:FAULTS_TOLD])
         more = len(drawn.faults) - FAULTS_TOLD
@@ -83,7 +86,7 @@ def judge(old: Fabric | None, drawn: Drawn, confirmed: str, hold_large: bool) ->
 
 
 class MapInUse:
-    """The map that a program goes by. hold_large: a change of many hosts waits for the admin's word."""
+    """The map that a program uses now."""
 
     def __init__(self, hold_large: bool = False) -> None:
         self._hold_large = hold_large
@@ -91,9 +94,9 @@ class MapInUse:
         self._judged: tuple[str, str] | None = None
 
     def take(self, drawn: Drawn | None, annotations: Mapping[str, str]) -> Verdict | None:
-        """Decide on the ConfigMap as it is now. drawn: None when there is no ConfigMap.
+        """Decide on the ConfigMap as it is now, None when there is no ConfigMap.
 
-        Returns None where neither its text nor its confirmation is new: the plans in hand stay good.
+        Returns None where neither its text nor its confirmation has changed: existing plans stay good.
         """
         if drawn is None:
             self._judged = None

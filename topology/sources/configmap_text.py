@@ -1,8 +1,8 @@
-"""The DLRover guide's form: one line per node, `asw psw node-ip`, leaf switch first.
+"""Read the form of the DLRover guide: one line per node, `asw psw node-ip`, leaf switch first.
 
-Blank lines and blanks around a field are free; `#` starts a comment. A switch is known by its path: the same asw
-under two psw is two switches, since many sites number the leaves of every pod from one. A node named twice is a
-fault even where both lines agree: one of them was meant for another node.
+Blank lines and blanks around a field are ignored; `#` starts a comment. A switch is known by its path. So the same asw
+under two psw is two switches: many sites number the leaves of every pod from one. A node named twice is a fault even
+where both lines agree: one of them was meant for another node.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from turnout.topology.sources.names import MAX_TEXT_BYTES, host_fault, switch_fa
 
 
 def read(text: str) -> Reading:
-    """Read a whole text; every fault is gathered, in line order. Raises nothing."""
+    """Read a whole text and gather every fault, in line order. Raises nothing."""
     if len(text.encode(errors="replace")) > MAX_TEXT_BYTES:
         return Reading((), (Fault(0, f"text is larger than {MAX_TEXT_BYTES} bytes"),))
     entries: list[Entry] = []
@@ -35,7 +35,7 @@ def read(text: str) -> Reading:
 
 
 def twice(seen: dict[str, list[int]]) -> list[Fault]:
-    """Return one fault per host that stands on more than one line, told where it is seen again.
+    """Return one fault per host that stands on more than one line, with the line of the second mention.
 
     seen: host -> its lines, ascending.
     """
@@ -51,7 +51,7 @@ def _listed(lines: list[int]) -> str:
 
 
 def _without_comment(line: str) -> str:
-    """Cut at a `#` that starts a word: a name may hold one inside."""
+    """Cut a line at a `#` that starts a word: a name may hold one inside."""
     if "#" not in line:
         return line
     kept = []

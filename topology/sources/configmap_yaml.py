@@ -43,7 +43,7 @@ _FORMS = ("fabric", "switches")
 
 
 def read(text: str) -> Reading:
-    """Read a whole text; every fault is gathered, in line order. Raises nothing."""
+    """Read a whole text and gather every fault, in line order. Raises nothing."""
     if len(text.encode(errors="replace")) > MAX_TEXT_BYTES:
         return Reading((), (Fault(0, f"text is larger than {MAX_TEXT_BYTES} bytes"),))
     try:
@@ -130,7 +130,7 @@ class _Reader:
         return Listed(name.text, name.line, tuple(children), tuple(parts["hosts"]))
 
     def _named(self, node: Pairs, what: str) -> list[tuple[Scalar, Node]]:
-        """Return the pairs whose key is a good name not seen before in this mapping."""
+        """Return the pairs whose key is a valid name that this mapping has not used before."""
         first: dict[str, int] = {}
         kept = []
         for key, value in node.pairs:

@@ -1,7 +1,7 @@
-"""Names of hosts and switches, and the ranges that stand for many: gpu[001-064], 10.0.0.[1-8,12], r[1-4]n[1-8].
+"""Read names of hosts and switches, and ranges of names: gpu[001-064], 10.0.0.[1-8,12], r[1-4]n[1-8].
 
-No number of a range is narrower than its first, so a leading zero keeps its width. The size of an expansion is known
-before anything is expanded.
+Each number of a range is at least as wide as the first one, so leading zeros are kept. The size of an expansion is
+known before anything is expanded.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def words(text: str) -> list[str]:
 
 
 def size(word: str) -> int:
-    """Return how many names a word stands for. Raises BadRange, also where none of them could be a name."""
+    """Return how many names a word stands for. Raises BadRange, also where no expansion could be a valid name."""
     if len(_GROUP.sub("0", word)) > MAX_NAME:
         raise BadRange(f"{shown(word)} stands for names longer than {MAX_NAME} characters")
     total = 1
@@ -62,7 +62,7 @@ def size(word: str) -> int:
 
 
 def expand(word: str) -> Iterator[str]:
-    """Yield the names that a word stands for, in the order written. Ask size() first. Raises BadRange."""
+    """Yield the names that a word stands for, in the order written. Call size() first. Raises BadRange."""
     pieces = _GROUP.split(word)  # text, group, text, group, ..., text
     choices = [
         [f"{number:0{width}d}" for first, last, width in _spans(word, piece) for number in range(first, last + 1)]

@@ -1,7 +1,7 @@
-"""A flat list of switches, each naming the switches below it, made into paths from the root.
+"""Read a flat list of switches, each with the switches below it, and make paths from the root.
 
-Names are unique here, so a list can hold a cycle, a switch under two others or one that nobody declared; networkx
-finds them. Other origins that list switches this way can use it too.
+Names are unique in the list. So a list can hold a cycle, a switch with two parents, or a switch that is not declared;
+networkx finds them. Other formats that list switches in this way can use this module, too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from turnout.topology.sources.names import MAX_TIERS, shown
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """One line of the list: a switch, the switches below it and its hosts, each with the line it stands on."""
+    """One line of the list: a switch, the switches below it and its hosts, each with its line number."""
 
     name: str
     line: int
@@ -25,9 +25,9 @@ class Listed:
 
 
 def paths(listed: list[Listed]) -> tuple[dict[str, tuple[str, ...]], list[Fault]]:
-    """Return each switch's path from its root, and the faults. A switch in a fault may have no path.
+    """Return each switch's path from its root, and the faults. Where there are faults, no path is returned.
 
-    listed: names are distinct.
+    listed: the names are distinct.
     """
     lines = {switch.name: switch.line for switch in listed}
     graph: nx.DiGraph[str] = nx.DiGraph()

@@ -1,7 +1,7 @@
-"""YAML as a tree of nodes that know their lines, and nothing a map does not need.
+"""Parse YAML into a tree of nodes with line numbers, and refuse everything that a map does not need.
 
-Anchors, aliases, tags, merge keys, a second document and deep nesting are refused while the text is read, so a
-text of a few hundred bytes cannot become a tree of millions. What the nodes mean is the neighbour's business.
+Anchors, aliases, tags, merge keys, a second document and deep nesting are refused while the text is read. So a text of
+a few hundred bytes cannot become a tree of millions of nodes. configmap_yaml.py knows what the nodes mean.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Items:
 
 @dataclass(slots=True)
 class Pairs:
-    """A mapping with its keys in the order written, doubles included."""
+    """A mapping with its keys in the order written, repeated keys included."""
 
     line: int
     pairs: list[tuple[Scalar, Scalar | Items | Pairs]] = field(default_factory=list)
@@ -45,7 +45,7 @@ Node: TypeAlias = Scalar | Items | Pairs
 
 
 class BadYaml(ValueError):
-    """A text that is no YAML, or uses what a map may not use."""
+    """A text that is no YAML, or uses a feature that a map may not use."""
 
     def __init__(self, line: int, text: str) -> None:
         super().__init__(text)

@@ -1,4 +1,4 @@
-"""What the second part says: a line for each thing that a person should see, and nothing for the rest."""
+"""Captions of the second part: a line for each thing that a person should see, and nothing for the rest."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PAST = {Word.ARRIVES: "arrived", Word.LEAVES: "left"}
 
 
 def line(story: Story, moment: Moment) -> str:
-    """What a moment is told as; "" for one that is not. story: up to this moment."""
+    """Give the caption of a moment; "" for one without. story: up to this moment."""
     match moment.word:
         case Word.ARRIVES:
             return f"{moment.letter} arrives: {_asks(story.player(moment.letter))}"

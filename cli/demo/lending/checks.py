@@ -43,7 +43,7 @@ def _whole(story: Story, letter: str, after_s: float, before_s: float) -> Iterat
 
 
 def _just_enough(story: Story, letter: str) -> Iterator[str]:
-    """What was given is what was short, once those have gone that were on their way out already."""
+    """Check that workers gave what was short, once those had gone that were on their way out already."""
     told = [m for m in story.changes() if m.said and m.said.for_ == letter]
     if wait_of(story, letter) is None:
         yield f"nobody made room for {letter}, or it does not run"

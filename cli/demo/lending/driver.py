@@ -1,4 +1,4 @@
-"""The second part itself: a yard, the extender and the autoscaler are started, four jobs come, everything is ended."""
+"""The second part itself: a cluster, the extender and the autoscaler start, four jobs come, everything ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from turnout.autoscaler.model import Reason
-from turnout.cli.commands.autoscaler_process import AutoscalerProcess, lending, own_lender
+from turnout.cli.commands.autoscaler_process import AutoscalerProcess, lending, own_autoscaler
 from turnout.cli.commands.extender_process import own_extender
 from turnout.cli.commands.extender_process import running as extending
 from turnout.cli.demo.lending.checks import missing
@@ -21,8 +21,8 @@ from turnout.cli.demo.lending.screen import LendingScreen
 from turnout.cli.demo.lending.testbed import StoryFailed, Testbed
 from turnout.cli.demo.manifests import MAP_NAME, MAP_NAMESPACE
 from turnout.simulator.cluster.kubelet import Pace
-from turnout.simulator.cluster.runtime.clients import ExtenderDoor
-from turnout.simulator.cluster.runtime.local_cluster import LocalCluster, yard
+from turnout.simulator.cluster.runtime.clients import ExtenderClient
+from turnout.simulator.cluster.runtime.local_cluster import LocalCluster, local_cluster
 from turnout.simulator.cluster.runtime.scheduler_loop import Settings
 from turnout.simulator.cluster.scheduler import Extender
 
@@ -43,7 +43,7 @@ class Loan:
     pace: Pace = _PACE
     weight: int = 121  # as deploy/scheduler/kube-scheduler-config.yaml has it
     extender: Sequence[str] = field(default_factory=own_extender)
-    lender: Sequence[str] = field(default_factory=own_lender)
+    autoscaler: Sequence[str] = field(default_factory=own_autoscaler)
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -59,12 +59,15 @@ async def lend(loan: Loan, screen: LendingScreen) -> Story:
     def story(moments: Sequence[Moment]) -> Story:
         return Story(PLAYERS, GPUS, loan.cooldown_s, tuple(moments))
 
-    async with _stage(loan, screen, lambda moment: screen.happened(story(stage.moments), moment)) as (stage, lender):
+    def shown(moment: Moment) -> None:
+        screen.happened(story(stage.moments), moment)
+
+    async with _stage(loan, screen, shown) as (stage, autoscaler):
         with screen.acts():
             try:
                 await _Acts(loan, stage).all()
             except StoryFailed as error:
-                raise StoryFailed(f"{error}\nThe lender's last words:\n{lender.last_words}") from error
+                raise StoryFailed(f"{error}\nThe autoscaler's last words:\n{autoscaler.last_words}") from error
         told = story(stage.moments)
     if faults := missing(told, lends=A.letter, served=B.letter, too_large=C.letter, refused=D.letter):
         raise StoryFailed("the story did not happen as it is told: " + "; ".join(faults))
@@ -79,25 +82,25 @@ async def _stage(
     """Start the API, the two programs beside one another, and the scheduler; end them in the other order."""
     async with AsyncExitStack() as ends:
         folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="turnout-demo-")))
-        made = await ends.enter_async_context(yard(folder / "kubeconfig", pace=loan.pace))
+        made = await ends.enter_async_context(local_cluster(folder / "kubeconfig", pace=loan.pace))
         stage = Testbed(made, told, loan.patience_s)
         await stage.set_up()
-        screen.say(f"A Kubernetes API is up at {made.url}; the extender and the lender are starting ...")
-        lender = await ends.enter_async_context(_programs(loan, made, folder, stage))
-        screen.say("The extender is ready, and the lender leads.")
+        screen.say(f"A Kubernetes API is up at {made.url}; the extender and the autoscaler are starting ...")
+        autoscaler = await ends.enter_async_context(_programs(loan, made, folder, stage))
+        screen.say("The extender is ready, and the autoscaler leads.")
         stage.raise_curtain()
-        yield stage, lender
+        yield stage, autoscaler
 
 
 @asynccontextmanager
 async def _programs(loan: Loan, made: LocalCluster, folder: Path, stage: Testbed) -> AsyncIterator[AutoscalerProcess]:
     config, configmap = folder / "kubeconfig", f"{MAP_NAMESPACE}/{MAP_NAME}"
     async with (
-        lending(loan.lender, config, loan.flags, stage.hear) as lender,
+        lending(loan.autoscaler, config, loan.flags, stage.hear) as autoscaler,
         extending(loan.extender, config, configmap, folder, made.session) as up,
     ):
-        made.schedule(Settings(extender=Extender(weight=loan.weight)), ExtenderDoor(made.session, up.url))
-        yield lender
+        made.schedule(Settings(extender=Extender(weight=loan.weight)), ExtenderClient(made.session, up.url))
+        yield autoscaler
 
 
 class _Acts:

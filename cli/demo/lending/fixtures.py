@@ -1,4 +1,4 @@
-"""Who plays and where: a queue of sixteen GPUs under two leaf switches, four jobs, and the objects made of them."""
+"""Fixtures: a queue of sixteen GPUs under two leaf switches, four jobs, and the objects made of them."""
 
 from __future__ import annotations
 

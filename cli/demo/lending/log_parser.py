@@ -35,5 +35,5 @@ def decision(line: str, players: Sequence[Player]) -> Said | None:
 
 
 def _name(job: str) -> str:
-    """Of a job by its full name, kind/namespace/name."""
+    """Give the last part of a job's full name, kind/namespace/name."""
     return job.rpartition("/")[2]

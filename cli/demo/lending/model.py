@@ -60,7 +60,7 @@ class Said:
 
 
 class Word(Enum):
-    """What happens."""
+    """The kinds of moments."""
 
     ARRIVES = "arrives"  # its owner submits it
     LEAVES = "leaves"  # its owner takes it away
@@ -98,7 +98,7 @@ class Story:
         return next((m for m in self.moments if m.word is word and m.letter == letter and m.at_s >= after_s), None)
 
     def here(self, letter: str) -> bool:
-        """Has a job arrived, and not left?"""
+        """True if a job has arrived and not left."""
         words = [m.word for m in self.moments if m.letter == letter and m.word in (Word.ARRIVES, Word.LEAVES)]
         return bool(words) and words[-1] is Word.ARRIVES
 

@@ -45,7 +45,7 @@ def strip(seats: Seats, players: Sequence[Player], nodes: Sequence[str], gpus: i
 
 
 def bars(seats: Seats, players: Sequence[Player]) -> list[Bar]:
-    """Who holds how many."""
+    """Count the GPUs that each holds."""
     amounts = [(player, held(seats, player.letter)) for player in players]
     return [Bar(player.letter, min(has, player.least), max(0, has - player.least)) for player, has in amounts]
 
@@ -75,6 +75,6 @@ def _marks(story: Story, column_s: float) -> str:
 
 
 def runs(signs: str) -> list[str]:
-    """The same, cut wherever the sign changes."""
+    """Cut the signs wherever they change."""
     cuts = [0, *(at for at, (a, b) in enumerate(pairwise(signs), 1) if a != b), len(signs)]
     return [signs[a:b] for a, b in pairwise(cuts) if a < b]

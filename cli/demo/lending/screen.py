@@ -1,4 +1,4 @@
-"""What a person sees of the second part: a line for whatever happens, with the leaves beside it, and the sums.
+"""Shows the second part: a line for whatever happens, with the leaves beside it, and the sums.
 
 On a terminal bars stay at the bottom and change; elsewhere nothing is printed but the lines and the sums, plain.
 """
@@ -44,15 +44,15 @@ class LendingScreen:
         self._console.print(
             f"A queue of {GPUS} GPUs under {LEAVES} leaf switches. A job says how many workers it needs at least and "
             "can use at most, a GPU each. What it has above its least is lent: GPUs that nobody else needs now, and "
-            "that go back as soon as another job does. The real lender decides, "
+            "that go back as soon as another job does. The real autoscaler decides, "
             f"`turnout-autoscaler {' '.join(flags)}`, which knows only what the Kubernetes API shows; the extender "
             f"places. Pods take {pace.pull_s:g} s to start here and {pace.stop_s:g} s to stop."
         )
         self._console.print()
         self._console.print(
             f"Each line shows who holds the GPUs of each leaf: a capital is a worker that its job needs, a small "
-            f"letter one that it is lent, {FREE} an idle GPU. `why` is the lender's own word, the same as in its log, "
-            "its metrics and its Events on the jobs."
+            f"letter one that it is lent, {FREE} an idle GPU. `why` is the autoscaler's own word, the same as in "
+            "its log, its metrics and its Events on the jobs."
         )
         self._console.print()
 

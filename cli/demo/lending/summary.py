@@ -1,4 +1,4 @@
-"""What the second part adds up: GPU-seconds lent, changes of size, how long somebody waited for what was lent."""
+"""Sums of the second part: GPU-seconds lent, changes of size, how long somebody waited for what was lent."""
 
 from __future__ import annotations
 
@@ -122,11 +122,11 @@ def waited(wait: Wait) -> str:
 
 
 def sentence(story: Story, sums: Sums) -> str:
-    """What came out, for a person who has seen none of it."""
-    lenders = [p.letter for p in story.players if any(held(m.seats, p.letter) > p.least for m in story.moments)]
-    if not lenders:
+    """Tell the outcome in one sentence, for a reader who has not watched."""
+    autoscalers = [p.letter for p in story.players if any(held(m.seats, p.letter) > p.least for m in story.moments)]
+    if not autoscalers:
         return "Nothing was lent."
-    told = f"{' and '.join(lenders)} used {sums.lent_gpu_s:.0f} GPU-seconds that nobody else needed"
+    told = f"{' and '.join(autoscalers)} used {sums.lent_gpu_s:.0f} GPU-seconds that nobody else needed"
     if not sums.waits:
         return f"{told}, and nobody needed them back."
     who = ", ".join(f"{wait.letter} ran {wait.whole_s:.2f} s after its turn had come" for wait in sums.waits)

@@ -1,4 +1,4 @@
-"""The stage of the second part: jobs come and go on a yard, and whatever happens to them is written down."""
+"""The stage of the second part: jobs come and go on a local cluster, and whatever happens to them is written down."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OVER = ("Succeeded", "Failed")
 
 
 class StoryFailed(Exception):
-    """What the demo shows did not happen."""
+    """A step of the demo did not happen."""
 
 
 class Testbed:
@@ -81,7 +81,7 @@ class Testbed:
 
     @property
     def seats(self) -> tuple[Seat, ...]:
-        """Who holds what now."""
+        """List who holds which GPUs now."""
         return tuple(sorted(self._pods.values()))
 
     async def until(self, happens: Callable[[], bool], what: str) -> None:
@@ -90,7 +90,7 @@ class Testbed:
             async with asyncio.timeout(self._patience_s):
                 while not happens():
                     if self._silent:
-                        raise StoryFailed(f"the lender ended before this was so: {what}")
+                        raise StoryFailed(f"the autoscaler ended before this was so: {what}")
                     self._news.clear()
                     await self._news.wait()
         except TimeoutError as error:

@@ -1,1 +1,1 @@
-"""What the benchmark of health checks measures: a floor of simulated nodes, and the rule that it is held against."""
+"""The benchmark of health checks: simulated nodes, and the rule that ours is compared with."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import median
 
-from hack.bench.health.floor import Floor
+from hack.bench.health.simulated_nodes import SimulatedNodes
 
 FAILED_S = 3_600.0
 _ALONE = 3  # of so few nodes none is mixed with others: all of them give up at once
@@ -18,15 +18,15 @@ Numbers = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Blamed:
-    """Whom it calls faulty and whom slow. rounds: the groups of each."""
+    """The nodes that it calls faulty and slow. rounds: the groups of each."""
 
     bad: Numbers
     slow: Numbers
     rounds: tuple[tuple[Numbers, ...], ...]
 
 
-def blamed(floor: Floor) -> Blamed:
-    """Both rounds, or the one if it finds nothing."""
+def blamed(floor: SimulatedNodes) -> Blamed:
+    """Run both rounds, or the first alone if it finds nothing."""
     passed, best_s = dict.fromkeys(range(floor.nodes), False), dict.fromkeys(range(floor.nodes), FAILED_S)
     rounds = list[tuple[Numbers, ...]]()
     for pair in (_neighbours, _fastest_with_slowest):

@@ -9,9 +9,9 @@ from itertools import chain
 from random import Random
 
 from hack.bench.health.dlrover import Blamed, blamed
-from hack.bench.health.floor import Floor, numbers
-from turnout.launcher.health.groups import Groups, next_groups
+from hack.bench.health.simulated_nodes import SimulatedNodes, numbers
 from turnout.launcher.health.model import Cause, Check, Group, Verdict
+from turnout.launcher.health.probe_groups import Groups, next_groups
 
 MATMUL_S, REDUCE_S = 0.013, 0.0006  # of an H100, and of 64 MiB between two: docs/facts/dlrover.md 3
 
@@ -27,13 +27,13 @@ class Scene:
     far: int = 0
     cut: int = 0
 
-    def floor(self, seed: int) -> Floor:
+    def floor(self, seed: int) -> SimulatedNodes:
         """One of many: faults stand anywhere, and no node has two."""
         dice = Random(f"{self.name} {seed}")
         links = [(at * 2, at * 2 + 1) for at in dice.sample(range(self.nodes // 2), self.cut)]
         whole = sorted({*range(self.nodes)} - {*chain(*links)})
         faulty = dice.sample(whole, self.dead + self.tired + self.far)
-        return Floor(
+        return SimulatedNodes(
             self.nodes,
             dead=frozenset(faulty[: self.dead]),
             tired=frozenset(faulty[self.dead : self.dead + self.tired]),
@@ -49,7 +49,7 @@ class Scene:
 class Trial:
     """One floor, checked by both. decided_s: what the decisions of ours took."""
 
-    floor: Floor
+    floor: SimulatedNodes
     verdict: Verdict
     rounds: tuple[Groups, ...]
     theirs: Blamed
@@ -70,7 +70,10 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What one rule says of one floor. slow: (node, whether its network is) of ours; nobody else tells that apart."""
+    """The findings of one rule on one set of nodes.
+
+    slow: (node, whether its network is slow); only ours tells that.
+    """
 
     bad: frozenset[int]
     tired: frozenset[int]
@@ -78,24 +81,24 @@ class Said:
     cut: frozenset[tuple[int, ...]] = frozenset()
     more: bool = False  # undecided groups, slow links: there are none of these
 
-    def exact(self, floor: Floor) -> bool:
+    def exact(self, floor: SimulatedNodes) -> bool:
         """All that is true, and nothing else."""
         return self.wrong(floor) == 0 == self.missed(floor) and not self.more
 
-    def wrong(self, floor: Floor) -> int:
+    def wrong(self, floor: SimulatedNodes) -> int:
         """Nodes that are blamed for what they have not; both ends of a link."""
         ends = {*chain(*self.cut - floor.cut)}
         return len((self.bad - floor.dead) | (self.tired - floor.tired) | (self.far - floor.far) | ends)
 
-    def missed(self, floor: Floor) -> int:
+    def missed(self, floor: SimulatedNodes) -> int:
         """Faults that are not told."""
         return sum(
             map(len, (floor.dead - self.bad, floor.tired - self.tired, floor.far - self.far, floor.cut - self.cut))
         )
 
 
-def tried(floor: Floor) -> Trial:
-    """Both check it."""
+def tried(floor: SimulatedNodes) -> Trial:
+    """Check the nodes by both rules."""
     check, decided_s, rounds = Check(floor.names), 0.0, list[Groups]()
     while True:
         began_s = time.perf_counter()
@@ -108,7 +111,7 @@ def tried(floor: Floor) -> Trial:
 
 
 def ours(trial: Trial) -> Said:
-    """What our verdict says."""
+    """Read our verdict."""
     verdict = trial.verdict
     bad, tired, far = (
         frozenset(number for (number,) in numbers(those, *causes))
@@ -123,7 +126,7 @@ def ours(trial: Trial) -> Said:
 
 
 def theirs(trial: Trial) -> Said:
-    """What DLRover's rule says. Whether a slow node is slow alone or with others it does not tell: either is right."""
+    """Read DLRover's verdict. Whether a slow node is slow alone or with others it does not tell: either is right."""
     slow, floor = frozenset(trial.theirs.slow), trial.floor
     return Said(frozenset(trial.theirs.bad), slow - floor.far, slow & floor.far)
 

@@ -1,1 +1,1 @@
-"""`make demo-train`: a training job on the yard grows, gives way, is struck, and ends as if nothing had been."""
+"""`make demo-train`: a training job on the local cluster grows, shrinks, meets faults, and loses no step."""

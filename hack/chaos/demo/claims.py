@@ -1,4 +1,4 @@
-"""What the demo claims, and whether it was so: read from the history that the training processes have written."""
+"""Claims of the demo, checked against the history that the training processes have written."""
 
 from __future__ import annotations
 

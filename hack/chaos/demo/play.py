@@ -27,11 +27,11 @@ _TICK_S = 0.2
 
 
 async def tell(screen: TrainScreen) -> bool:
-    """Play it; were all claims true? Raises ChildFailed when a program does not come up, Stood."""
+    """True if all claims of one run were true. Raises ChildFailed when a program does not come up, Stood."""
     logging.getLogger("turnout.simulator").setLevel(logging.ERROR)
     screen.open()
     with tempfile.TemporaryDirectory(prefix="turnout-demo-") as folder:
-        async with stage(Path(folder) / "home", PLAN, lenders=0) as found:
+        async with stage(Path(folder) / "home", PLAN, autoscalers=0) as found:
             alone = asyncio.create_task(asyncio.to_thread(undisturbed, Path(folder) / "alone", PLAN))
             story = _Story(found, screen)
             with screen.acts():
@@ -40,7 +40,7 @@ async def tell(screen: TrainScreen) -> bool:
                     await story.all()
                 finally:
                     ticks.cancel()
-                    await story.deeds.stop()
+                    await story.injectors.stop()
                 model = await alone
             harmless = frozenset(fault.name for fault in UNNOTICED)
             terms = Terms(LEAST, MOST, PLAN.samples, PLAN.batch, PLAN.epochs, model, harmless)
@@ -52,7 +52,7 @@ async def tell(screen: TrainScreen) -> bool:
 class _Story:
     def __init__(self, found: Testbed, screen: TrainScreen) -> None:
         self._stage, self._screen = found, screen
-        self.deeds = FaultInjectors(found)
+        self.injectors = FaultInjectors(found)
         self.claims: list[Claim] = []
         self._told: set[int] = set()
         found.heard = self._hear
@@ -67,14 +67,14 @@ class _Story:
         """Grow, give way, grow again, lose a process, lose a node with the coordinator, come to the end."""
         self._say("A is submitted with one worker, the least it can use; torch is being imported")
         await self._trains(1, 0)
-        await self._act("growth into idle GPUs", 0, "The lender starts: the queue has idle GPUs", self._lend, MOST)
+        await self._act("growth into idle GPUs", 0, "The autoscaler starts: the queue has idle GPUs", self._lend, MOST)
         await self._act("way given to a rigid job", 0, f"A rigid job comes that needs {_RIVALS} GPUs", self._rival, 1)
         await self._act(
             "growth after it", 0, "The rigid job is about to end; A may have its GPUs back", self._ends, MOST
         )
         await self._act("a worker's process killed", 1, "SIGKILL for the process of one worker", self._kill, MOST)
         await self._act("a node lost, with the coordinator and its memory", 1, "", self._lose, MOST)
-        await self.deeds.settle()
+        await self.injectors.settle()
         self._say("A is told not to dawdle any more, and trains to its end", "bold")
         (self._stage.home / "finish").touch()
         phase = await self._stage.over(JOB, PATIENCE_S)
@@ -105,11 +105,11 @@ class _Story:
     # What is done.
 
     async def _lend(self) -> None:
-        self._stage.programs.start_lender()
+        self._stage.programs.start_autoscaler()
 
     async def _rival(self) -> None:
         came_s = time.monotonic()
-        name = (await self.deeds.do(FaultEvent(Fault.RIVAL, (_RIVALS - 1) * 0.9, 0.0, _RIVAL_S))).who
+        name = (await self.injectors.do(FaultEvent(Fault.RIVAL, (_RIVALS - 1) * 0.9, 0.0, _RIVAL_S))).who
 
         def served() -> bool:
             return any(record.event == "served" and record.who == name for record in self._stage.records)
@@ -121,21 +121,21 @@ class _Story:
         self.claims.append(Claim(text, served()))
 
     async def _ends(self) -> None:
-        await self.deeds.settle()
+        await self.injectors.settle()
 
     async def _kill(self) -> None:
-        await self.deeds.do(FaultEvent(Fault.PROCESS, 0.5, 0.0, 0.0))
+        await self.injectors.do(FaultEvent(Fault.PROCESS, 0.5, 0.0, 0.0))
 
     async def _lose(self) -> None:
         name = await self._stage.coordinator()
         workers = [pod["metadata"]["name"] for pod in self._stage.workers]
         aim = (workers.index(name) + 0.5) / len(workers) if name in workers else 0.0
-        blow = FaultEvent(Fault.NODE, aim, 0.0, _LOST_S)
+        event = FaultEvent(Fault.NODE, aim, 0.0, _LOST_S)
         node = self._stage.workers[int(aim * len(workers))]["spec"]["nodeName"]
         self._screen.lost.add(node)
-        await self.deeds.do(blow)
+        await self.injectors.do(event)
         self._say(f"{node} disappears, with the coordinator and all that its memory held", "bold")
-        await self.deeds.settle()
+        await self.injectors.settle()
         self._screen.lost.discard(node)
         self._say(f"{node} is back, empty")
 

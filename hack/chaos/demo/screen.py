@@ -1,4 +1,4 @@
-"""What a person sees: a line for whatever happens, with who holds which node, and below them the loss as it falls."""
+"""Shows the demo: a line for whatever happens, with who holds which node, and below them the loss as it falls."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ class TrainScreen:
         self._console.print()
         self._console.print(Text("Turnout: no step is lost", style="bold"))
         self._console.print(
-            "Four nodes of a GPU under two leaf switches, on an embedded yard; pods are processes in namespaces of "
-            f"their own. Job A trains a torch model over gloo under `turnout-run`, with 1 to {MOST} workers, and saves "
-            "to memory after every step. The real extender places, the real lender lends, and things go wrong."
+            "Four nodes of a GPU under two leaf switches, on an embedded local cluster; pods are processes in "
+            f"namespaces of their own. Job A trains a torch model over gloo under `turnout-run`, with 1 to {MOST} "
+            "workers, and saves to memory after every step. The real extender places, the real autoscaler lends, and "
+            "things go wrong."
         )
         self._console.print()
         self._console.print(

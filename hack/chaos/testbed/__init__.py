@@ -1,1 +1,1 @@
-"""The yard on which a job is put under faults, and the hands that deal them."""
+"""The local cluster on which a job is put under faults, and the injectors of these."""

@@ -1,4 +1,4 @@
-"""Each fault as something done to the yard, and taken back after its time."""
+"""Each fault as something done to the local cluster, and taken back after its time."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Thing = TypeVar("Thing")
 
 
 class FaultInjectors:
-    """What can be done on a stage. pending: what is still to be taken back."""
+    """Injects and takes back the faults of a testbed. pending: those still to be taken back."""
 
     def __init__(self, stage: Testbed) -> None:
         self._stage = stage
         self.pending: set[asyncio.Task[None]] = set()
-        self._rivals = 0
+        self._rigid_jobs = 0
         self._does: dict[Fault, Callable[[FaultEvent], Awaitable[str]]] = {
             Fault.PROCESS: self._process,
             Fault.AGENT: self._agent,
@@ -39,16 +39,16 @@ class FaultInjectors:
             Fault.RIVAL: self._rival,
             Fault.API: self._api,
             Fault.EXTENDER: self._extender,
-            Fault.LENDER: self._lender,
+            Fault.AUTOSCALER: self._autoscaler,
             Fault.CUT: self._cut,
             Fault.FULL: self._full,
         }
 
-    async def do(self, blow: FaultEvent) -> Record:
+    async def do(self, event: FaultEvent) -> Record:
         """Strike; who was hit is in the record: "" where nobody was there to be hit."""
         at_s = time.monotonic()
-        who = await self._does[blow.fault](blow)
-        record = Record("fault", at_s, kind=blow.fault.name, who=who, round=self._stage.round)
+        who = await self._does[event.fault](event)
+        record = Record("fault", at_s, kind=event.fault.name, who=who, round=self._stage.round)
         self._stage.note(record)
         return record
 
@@ -86,36 +86,36 @@ class FaultInjectors:
         alive = [each for each in await asyncio.to_thread(lambda: list(of_pods())) if (each.home, each.inner) in begun]
         return sorted(alive, key=lambda each: begun[each.home, each.inner])
 
-    async def _process(self, blow: FaultEvent) -> str:
-        return _signal(_aimed(await self._trainers(), blow), signal.SIGKILL)
+    async def _process(self, event: FaultEvent) -> str:
+        return _signal(_aimed(await self._trainers(), event), signal.SIGKILL)
 
-    async def _stopped(self, blow: FaultEvent) -> str:
-        hit = _aimed(await self._trainers(), blow)
-        self._back(blow.lasts_s, lambda: _goes_on(hit))
+    async def _stopped(self, event: FaultEvent) -> str:
+        hit = _aimed(await self._trainers(), event)
+        self._back(event.lasts_s, lambda: _goes_on(hit))
         return _signal(hit, signal.SIGSTOP)
 
-    async def _agent(self, blow: FaultEvent) -> str:
+    async def _agent(self, event: FaultEvent) -> str:
         ours = {pod["metadata"]["uid"] for pod in self._stage.workers}  # others may play on this machine, too
         found = await asyncio.to_thread(lambda: list(of_pods()))
         agents = [each for each in found if each.inner == _AGENT and each.home in ours]
-        return _signal(_aimed(sorted(agents, key=lambda each: each.home), blow), signal.SIGKILL)
+        return _signal(_aimed(sorted(agents, key=lambda each: each.home), event), signal.SIGKILL)
 
     # Pods and nodes.
 
-    async def _pod(self, blow: FaultEvent) -> str:
-        hit = _aimed(self._stage.workers, blow)
+    async def _pod(self, event: FaultEvent) -> str:
+        hit = _aimed(self._stage.workers, event)
         if hit is None:
             return ""
         await self._stage.kill_pod(hit["metadata"]["name"])
         return str(hit["metadata"]["uid"])
 
-    async def _coordinator(self, blow: FaultEvent) -> str:
+    async def _coordinator(self, event: FaultEvent) -> str:
         name = await self._stage.coordinator()
         await self._stage.kill_pod(name)
         return name
 
-    async def _node(self, blow: FaultEvent) -> str:
-        hit = _aimed(self._stage.workers, blow)
+    async def _node(self, event: FaultEvent) -> str:
+        hit = _aimed(self._stage.workers, event)
         if hit is None:
             return ""
         node = hit["spec"]["nodeName"]
@@ -125,14 +125,14 @@ class FaultInjectors:
             if pod["spec"].get("nodeName") == node:
                 await self._stage.kill_pod(name)
         place = next(each for each in manifests.places() if each.name == node)
-        self._back(blow.lasts_s, lambda: self._stage.made.add_nodes([place], 1))
+        self._back(event.lasts_s, lambda: self._stage.made.add_nodes([place], 1))
         return str(node)
 
     # Others, and programs.
 
-    async def _rival(self, blow: FaultEvent) -> str:
-        self._rivals += 1
-        job = manifests.rival(self._rivals, 1 + (blow.aim > 0.5), blow.lasts_s)
+    async def _rival(self, event: FaultEvent) -> str:
+        self._rigid_jobs += 1
+        job = manifests.rival(self._rigid_jobs, 1 + (event.aim > 0.5), event.lasts_s)
         name = job["metadata"]["name"]
         await self._stage.made.api.call("POST", JOBS, job)
         self._later(self._served(name))
@@ -153,40 +153,40 @@ class FaultInjectors:
         with suppress(ApiError):
             await stage.made.api.call("DELETE", f"{JOBS}/{name}")
 
-    async def _api(self, blow: FaultEvent) -> str:
+    async def _api(self, event: FaultEvent) -> str:
         served = self._stage.made.served
-        assert served is not None  # the yard is our own
-        self._later(served.restart(blow.lasts_s))
+        assert served is not None  # the local cluster is our own
+        self._later(served.restart(event.lasts_s))
         return served.url
 
-    async def _extender(self, blow: FaultEvent) -> str:
+    async def _extender(self, event: FaultEvent) -> str:
         programs = self._stage.programs
         programs.kill_extender()
-        self._back(blow.lasts_s, programs.start_extender)
+        self._back(event.lasts_s, programs.start_extender)
         return "extender"
 
-    async def _lender(self, blow: FaultEvent) -> str:
+    async def _autoscaler(self, event: FaultEvent) -> str:
         return str(await self._stage.programs.kill_leader() or "")
 
     # Storage.
 
-    async def _cut(self, blow: FaultEvent) -> str:
+    async def _cut(self, event: FaultEvent) -> str:
         self._stage.storage.mend()
         self._stage.storage.cut()
-        self._back(blow.lasts_s, self._stage.storage.mend)
+        self._back(event.lasts_s, self._stage.storage.mend)
         return "storage"
 
-    async def _full(self, blow: FaultEvent) -> str:
+    async def _full(self, event: FaultEvent) -> str:
         if not self._stage.storage.small:
             return ""
         self._stage.storage.mend()
         await asyncio.to_thread(self._stage.storage.fill)
-        self._back(blow.lasts_s, self._stage.storage.mend)
+        self._back(event.lasts_s, self._stage.storage.mend)
         return "storage"
 
 
-def _aimed(found: list[Thing], blow: FaultEvent) -> Thing | None:
-    return found[int(blow.aim * len(found))] if found else None
+def _aimed(found: list[Thing], event: FaultEvent) -> Thing | None:
+    return found[int(event.aim * len(found))] if found else None
 
 
 def _signal(hit: Process | None, number: signal.Signals) -> str:

@@ -17,24 +17,22 @@ MAP_NAMESPACE, MAP_NAME = "turnout-system", "node-topology-config"
 NODES, NODES_PER_LEAF, QUEUE_GPUS = 4, 2, 3
 LEAST, MOST = 1, 3  # workers of the job, a GPU each
 MARK = "HISTORY_HOME"  # by which processes of a pod are known on this machine: its UID
-TRAINEE = Path(__file__).parents[1] / "train_script.py"
+TRAIN_SCRIPT = Path(__file__).parents[1] / "train_script.py"
 ROOT = Path(__file__).parents[3]
 
-LENDER_LEASE_S, COOLDOWN_S = 3.0, 1.0  # 15 s and 600 s
+LEASE_S, COOLDOWN_S = 3.0, 1.0  # 15 s and 600 s
 
 Raw = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """Of the launcher, in seconds: how often each side is heard, when it is given up, how long a world that may begin
-    waits for more, and what a worker has from SIGTERM to its end.
-    """
+    """The launcher's timeouts, in seconds."""
 
-    heartbeat_s: float
-    silence_s: float
-    last_call_s: float
-    drain_s: float
+    heartbeat_s: float  # between two heartbeats of either side
+    silence_s: float  # without a heartbeat, until a side is given up
+    last_call_s: float  # for which a world that may begin waits for more members
+    drain_s: float  # from a worker's SIGTERM to its end
 
 
 SHORT = Clocks(0.5, 3.0, 1.0, 15.0)  # so that a death is noticed in seconds
@@ -57,7 +55,7 @@ class Plan:
 
     @property
     def steps(self) -> int:
-        """Of the whole job."""
+        """Count the steps of the whole job."""
         return self.epochs * -(-self.samples // self.batch)
 
 
@@ -86,7 +84,7 @@ def queue() -> Raw:
 
 
 def lease() -> Raw:
-    """Where the job's rounds are granted."""
+    """Make the Lease that grants the job's rounds."""
     return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": LEASE}}
 
 
@@ -96,10 +94,10 @@ def trainer(home: Path, workers: int = LEAST, clocks: Clocks = SHORT) -> Raw:
         *("sh", "-c", 'exec "$@" >>"$AGENT_LOG" 2>&1', "agent"),
         *(sys.executable, "-m", "turnout.launcher", "--rdzv-backend=turnout"),
         *(f"--rdzv-id={JOB}", f"--lease={NAMESPACE}/{LEASE}"),
-        "--preload=torch,torch._dynamo,turnout.launcher.shell.saving.checkpointer",  # DDP imports dynamo, 2.5 s of it
+        "--preload=torch,torch._dynamo,turnout.launcher.checkpoint.engine.checkpointer",  # DDP needs dynamo, 2.5 s
         *(f"--nnodes={LEAST}:{MOST}", "--nproc-per-node=1", "--max-restarts=100", "--log-format=json"),
         *(f"--heartbeat-s={clocks.heartbeat_s:g}", f"--silence-s={clocks.silence_s:g}"),
-        *(f"--last-call-s={clocks.last_call_s:g}", f"--drain-grace-s={clocks.drain_s:g}", str(TRAINEE), str(home)),
+        *(f"--last-call-s={clocks.last_call_s:g}", f"--drain-grace-s={clocks.drain_s:g}", str(TRAIN_SCRIPT), str(home)),
     ]
     fields = {
         MARK: "metadata.uid",

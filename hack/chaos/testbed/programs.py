@@ -10,10 +10,10 @@ from pathlib import Path
 
 import aiohttp
 
-from hack.chaos.testbed.manifests import COOLDOWN_S, LENDER_LEASE_S, MAP_NAME, MAP_NAMESPACE
+from hack.chaos.testbed.manifests import COOLDOWN_S, LEASE_S, MAP_NAME, MAP_NAMESPACE
 from turnout.cli.commands.child_env import ChildFailed, die_with_parent, environment
 from turnout.cli.commands.extender_process import free_port
-from turnout.simulator.cluster.runtime.clients import ApiError, Door
+from turnout.simulator.cluster.runtime.clients import ApiClient, ApiError
 
 _START_S = 40.0
 _LOOK_S = 0.05
@@ -21,28 +21,28 @@ _LEASE = "/apis/coordination.k8s.io/v1/namespaces/turnout-system/leases/turnout-
 
 
 class Programs:
-    """What runs beside the job. kubeconfig: of the yard; folder: for their logs."""
+    """Programs that run beside the job. kubeconfig: of the local cluster; folder: for their logs."""
 
-    def __init__(self, api: Door, session: aiohttp.ClientSession, kubeconfig: Path, folder: Path) -> None:
+    def __init__(self, api: ApiClient, session: aiohttp.ClientSession, kubeconfig: Path, folder: Path) -> None:
         self._api, self._session, self._kubeconfig, self._folder = api, session, kubeconfig, folder
         self._ports = free_port(), free_port()
         self._extender: subprocess.Popen[bytes] | None = None
-        self._lenders: list[subprocess.Popen[bytes]] = []
+        self._autoscalers: list[subprocess.Popen[bytes]] = []
         self._count = 0
 
     @property
     def url(self) -> str:
-        """Of the extender's verbs: the same after each restart."""
+        """Give the URL of the extender's verbs, which stays the same after a restart."""
         return f"http://127.0.0.1:{self._ports[0]}"
 
-    async def begin(self, lenders: int) -> None:
+    async def begin(self, autoscalers: int) -> None:
         """Start the extender and so many autoscalers. Raises ChildFailed where one is not ready or none leads."""
         self.start_extender()
-        for _ in range(lenders):
-            self.start_lender()
+        for _ in range(autoscalers):
+            self.start_autoscaler()
         try:
             async with asyncio.timeout(_START_S):
-                await self._up(lenders > 0)
+                await self._up(autoscalers > 0)
         except TimeoutError as error:
             raise ChildFailed(f"no extender or no leader in {_START_S:g} s: {self._folder}") from error
 
@@ -51,10 +51,10 @@ class Programs:
         flags = ("--bind", f"127.0.0.1:{self._ports[0]}", "--metrics-bind", f"127.0.0.1:{self._ports[1]}")
         self._extender = self._start("scheduler_ext", *flags, "--configmap", f"{MAP_NAMESPACE}/{MAP_NAME}")
 
-    def start_lender(self) -> None:
+    def start_autoscaler(self) -> None:
         """One more replica."""
-        flags = ("--act", f"--cooldown-s={COOLDOWN_S:g}", "--restart-s=0", f"--lease-seconds={LENDER_LEASE_S:g}")
-        self._lenders.append(self._start("autoscaler", *flags, "--metrics-bind", "127.0.0.1:0"))
+        flags = ("--act", f"--cooldown-s={COOLDOWN_S:g}", "--restart-s=0", f"--lease-seconds={LEASE_S:g}")
+        self._autoscalers.append(self._start("autoscaler", *flags, "--metrics-bind", "127.0.0.1:0"))
 
     def kill_extender(self) -> None:
         """At once."""
@@ -67,25 +67,25 @@ class Programs:
         with suppress(ApiError, aiohttp.ClientError, ValueError, IndexError):
             holder = (await self._api.call("GET", _LEASE))["spec"].get("holderIdentity") or ""
             pid = int(holder.rsplit("-", 2)[1])
-            if any(each.pid == pid and each.poll() is None for each in self._lenders):
+            if any(each.pid == pid and each.poll() is None for each in self._autoscalers):
                 return pid
         return 0
 
     async def kill_leader(self) -> int:
         """Kill it, and start another one, which has to wait for its turn. Gives the pid of who was killed, or 0."""
         pid = await self.leader()
-        for each in self._lenders:
+        for each in self._autoscalers:
             if each.pid == pid:
                 each.kill()
                 each.wait()
-        self._lenders = [each for each in self._lenders if each.poll() is None]
-        while len(self._lenders) < 2:
-            self.start_lender()
+        self._autoscalers = [each for each in self._autoscalers if each.poll() is None]
+        while len(self._autoscalers) < 2:
+            self.start_autoscaler()
         return pid
 
     def end(self) -> None:
         """All of them."""
-        for each in (*self._lenders, *filter(None, (self._extender,))):
+        for each in (*self._autoscalers, *filter(None, (self._extender,))):
             each.kill()
             each.wait()
 

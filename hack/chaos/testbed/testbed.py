@@ -1,4 +1,4 @@
-"""One yard with the job on it: what it shows, its history as it is written, and the hands that deeds need."""
+"""One local cluster with the job on it: what it shows, its history as it is written, and what injectors need."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from hack.chaos.testbed.programs import Programs
 from hack.chaos.testbed.storage import Storage
 from turnout.simulator.cluster.controllers.volcano_job import ENDS
 from turnout.simulator.cluster.kubelet import Pace
-from turnout.simulator.cluster.runtime.clients import ApiError, ExtenderDoor
-from turnout.simulator.cluster.runtime.local_cluster import LocalCluster, yard
+from turnout.simulator.cluster.runtime.clients import ApiError, ExtenderClient
+from turnout.simulator.cluster.runtime.local_cluster import LocalCluster, local_cluster
 from turnout.simulator.cluster.runtime.scheduler_loop import Settings
 from turnout.simulator.cluster.scheduler import Extender
 
@@ -31,7 +31,7 @@ _LOOK_S = 0.03
 
 
 class Stood(Exception):
-    """What had to happen did not."""
+    """Something that had to happen did not."""
 
 
 class Testbed:
@@ -104,7 +104,7 @@ class Testbed:
 
     @property
     def whole(self) -> bool:
-        """Is the newest round one of all workers that the job may have?"""
+        """True if the newest round has all workers that the job may have."""
         newest = self.round
         return any(record.round == newest and record.world == manifests.MOST for record in reversed(self.records))
 
@@ -132,7 +132,7 @@ class Testbed:
             raise Stood(f"this was not so within {patience_s:g} s: {what}") from error
 
     async def phase(self, job: str) -> str:
-        """Of a job; "" where there is none."""
+        """Read the phase of a job; "" where there is none."""
         with suppress(ApiError):
             found = await self.made.api.call("GET", f"{JOBS}/{job}")
             return str(((found.get("status") or {}).get("state") or {}).get("phase") or "")
@@ -156,9 +156,9 @@ class Testbed:
 
 @asynccontextmanager
 async def stage(
-    home: Path, plan: Plan, lenders: int = 2, trainer: Callable[[Path], Raw] = manifests.trainer
+    home: Path, plan: Plan, autoscalers: int = 2, trainer: Callable[[Path], Raw] = manifests.trainer
 ) -> AsyncIterator[Testbed]:
-    """The yard and the programs are up, and the job is submitted; everything ends with the block.
+    """The local cluster and the programs are up, and the job is submitted; everything ends with the block.
 
     home: a folder that does not exist yet; what is written stays. autoscalers: replicas. trainer: makes the job for
     this home. Raises ChildFailed.
@@ -169,13 +169,13 @@ async def stage(
     storage, config = Storage(home / "storage"), home / "kubeconfig"
     async with AsyncExitStack() as ends:
         ends.callback(storage.close)
-        made = await ends.enter_async_context(yard(config, pace=PACE, processes=home / "pods"))
+        made = await ends.enter_async_context(local_cluster(config, pace=PACE, processes=home / "pods"))
         programs = Programs(made.api, made.session, config, home / "logs")
         ends.callback(programs.end)
         found = Testbed(made, home, programs, storage)
         await found.set_up()
-        await programs.begin(lenders)
-        made.schedule(Settings(extender=Extender(weight=121)), ExtenderDoor(made.session, programs.url))
+        await programs.begin(autoscalers)
+        made.schedule(Settings(extender=Extender(weight=121)), ExtenderClient(made.session, programs.url))
         for each in (found.watch(), found.listen()):
             made.background.start(each)
         await made.api.call("POST", JOBS, trainer(home))

@@ -32,7 +32,7 @@ CONTROLLERS = (
 
 @dataclass(frozen=True, slots=True)
 class ServerFiles:
-    """What the API server reads: its authority, its serving pair, the tokens it knows, the key of service accounts.
+    """The files that the API server reads: authority, serving pair, known tokens, key of service accounts.
 
     to_kubelets: how it shows itself to kubelets, when it fetches logs.
     """

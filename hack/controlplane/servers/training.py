@@ -1,4 +1,4 @@
-"""What training-operator 1.8.1 wants before it starts: its CRDs, a namespace, a Secret, a webhook configuration.
+"""Objects that training-operator 1.8.1 needs to start: its CRDs, a namespace, a Secret, a webhook configuration.
 
 It reads its webhook certificate from one fixed folder (in a pod, its Secret is mounted there). Each gets a folder of
 its own in place of that one, in a mount namespace; where none can be made, one operator runs at a time on a machine,

@@ -1,4 +1,4 @@
-"""Where the built programs lie: a folder a Go module, outside the tree, named after what it was built from."""
+"""Finds the built programs: a folder a Go module, outside the tree, named after what it was built from."""
 
 from __future__ import annotations
 

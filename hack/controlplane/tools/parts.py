@@ -1,4 +1,4 @@
-"""What the control plane is made of: each program, the Go package it comes from, and the flags it is built with.
+"""The parts of the control plane: each program, the Go package it comes from, and the flags it is built with.
 
 Versions stand in the go.mod files under modules/ and are read from there, so that one place says them. How to build
 is in build.py.

@@ -1,1 +1,1 @@
-"""The kinds that the API knows, as a table, and those that CRDs add: names, defaults, schemas, columns."""
+"""The kinds that the API knows, as a table, and the kinds that CRDs add: names, defaults, schemas, columns."""

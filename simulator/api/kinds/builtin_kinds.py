@@ -1,4 +1,4 @@
-"""The kinds that are there from the start, as one table. A new kind is a new row."""
+"""The built-in kinds as one table. A new kind is a new row."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _EVENT_FIELDS = (
 
 
 def _preinstalled(group: str, version: str, kind: str, plural: str, namespaced: bool = True, **more: Any) -> Kind:
-    """A kind of a scheduler's CRD that every yard has, without its schema; its own CRD takes its place when applied."""
+    """Return a kind of a scheduler's CRD that is always served, without its schema. The applied CRD replaces it."""
     return Kind(
         group,
         version,

@@ -1,4 +1,4 @@
-"""A kind from a CustomResourceDefinition, and what of a CRD is refused because the embedded API does not do it."""
+"""Read a kind from a CustomResourceDefinition, and refuse CRDs that the embedded API cannot serve."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _STEP = re.compile(r"\.([A-Za-z0-9_-]+)|\['?\"?([^'\"\]]+)'?\"?\]")
 
 
 def kind_of(crd: Object) -> Kind:
-    """The kind that a CRD defines. Raises ApiRefusal: 422 for a CRD with faults, 501 for what is not done here."""
+    """Return the kind that a CRD defines. Raises ApiRefusal: 422 for a CRD with faults, 501 for an unsupported one."""
     spec, name = crd.get("spec") or {}, crd["metadata"]["name"]
     names, group = spec.get("names") or {}, spec.get("group", "")
     for path, value in (
@@ -55,7 +55,7 @@ def kind_of(crd: Object) -> Kind:
 
 
 def established(crd: Object, now: str) -> Object:
-    """The status that a CRD has once its kind is served."""
+    """Return the status that a CRD has once its kind is served."""
     names = crd["spec"]["names"]
     names = {**names, "singular": names.get("singular") or names["kind"].lower()}
     names["listKind"] = names.get("listKind") or f"{names['kind']}List"
@@ -101,7 +101,7 @@ def _columns(told: Any) -> tuple[Column, ...]:
 
 
 def _show(told: dict[str, Any]) -> Show:
-    """The cell of a simple JSONPath such as `.status.phase` or `.metadata.labels['a.b/c']`."""
+    """Return the printer of a cell for a simple JSONPath such as `.status.phase` or `.metadata.labels['a.b/c']`."""
     steps = tuple(a or b for a, b in _STEP.findall(told.get("jsonPath", "")))
     if told.get("type") == "date":
         return since(*steps)

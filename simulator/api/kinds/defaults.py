@@ -1,4 +1,4 @@
-"""What the API server fills in at a creation, as far as our programs, kubectl and the schedulers read it."""
+"""Fill in the API server's defaults at a creation, as far as our programs, kubectl and the schedulers read them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NODE_INFO = (
 
 
 def pod_defaults(obj: dict[str, Any]) -> None:
-    """A pod is Pending, has a scheduler, a priority and a grace, and its limits stand in for missing requests."""
+    """Give a pod its phase, scheduler, priority and grace. Limits become the missing requests."""
     spec = obj.setdefault("spec", {})
     _fill_pod(spec)
     spec.setdefault("enableServiceLinks", True)
@@ -34,7 +34,7 @@ def pod_defaults(obj: dict[str, Any]) -> None:
 
 
 def job_defaults(obj: dict[str, Any]) -> None:
-    """A job without numbers is one pod, once; its pods carry its name and its uid, which select them."""
+    """Give a Job one pod, once, where it states no numbers. Its pods carry its name and uid, which select them."""
     spec = obj.setdefault("spec", {})
     spec.setdefault("completionMode", "NonIndexed")
     if "completions" not in spec and "parallelism" not in spec:
@@ -53,7 +53,7 @@ def job_defaults(obj: dict[str, Any]) -> None:
 
 
 def replica_defaults(obj: dict[str, Any]) -> None:
-    """A set has one replica when nothing is said."""
+    """Give a set one replica where it states none."""
     spec = obj.setdefault("spec", {})
     spec.setdefault("replicas", 1)
     _fill_template(spec)
@@ -88,7 +88,7 @@ def _fill_pod(spec: dict[str, Any]) -> None:
 
 
 def _quality(spec: dict[str, Any]) -> str:
-    """BestEffort, Burstable or Guaranteed, by what CPU and memory are asked for."""
+    """Return BestEffort, Burstable or Guaranteed, from the requests and limits of CPU and memory."""
     asked, whole = False, True
     for container in spec.get("containers") or ():
         resources = container.get("resources") or {}
@@ -100,7 +100,7 @@ def _quality(spec: dict[str, Any]) -> str:
 
 
 def namespace_defaults(obj: dict[str, Any]) -> None:
-    """A namespace is Active and carries its name as a label."""
+    """Make a namespace Active and give it its name as a label."""
     meta = obj["metadata"]
     meta["labels"] = {**(meta.get("labels") or {}), "kubernetes.io/metadata.name": meta["name"]}
     obj.setdefault("spec", {}).setdefault("finalizers", ["kubernetes"])
@@ -108,7 +108,7 @@ def namespace_defaults(obj: dict[str, Any]) -> None:
 
 
 def node_defaults(obj: dict[str, Any]) -> None:
-    """A node that says nothing of itself."""
+    """Fill in the fields of a node that states nothing about itself."""
     obj.setdefault("spec", {})
     status = obj.setdefault("status", {})
     status.setdefault("daemonEndpoints", {"kubeletEndpoint": {"Port": 0}})
@@ -118,7 +118,7 @@ def node_defaults(obj: dict[str, Any]) -> None:
 
 
 def stateful_defaults(obj: dict[str, Any]) -> None:
-    """Pods in order, and nothing is thrown away."""
+    """Let a StatefulSet create its pods in order and keep its claims."""
     replica_defaults(obj)
     spec = obj["spec"]
     spec.setdefault("podManagementPolicy", "OrderedReady")
@@ -129,12 +129,12 @@ def stateful_defaults(obj: dict[str, Any]) -> None:
 
 
 def quota_defaults(obj: dict[str, Any]) -> None:
-    """A quota of which nobody has counted the use."""
+    """Give a quota an empty status: the use is not counted."""
     obj["status"] = {}
 
 
 def definition_defaults(obj: dict[str, Any]) -> None:
-    """The names that follow from others."""
+    """Fill in the names of a CRD that follow from its kind."""
     spec = obj.setdefault("spec", {})
     spec.setdefault("conversion", {"strategy": "None"})
     names = spec.get("names")

@@ -1,4 +1,4 @@
-"""What kubectl prints of a kind: its columns, as the API server's own printers fill them."""
+"""The columns that kubectl prints for a kind, filled as the API server's printers fill them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ UNKNOWN = "<unknown>"
 
 
 def at(obj: Any, *path: str) -> Any:
-    """What lies under a path; None when a step is missing."""
+    """Return the value under a path; None when a step is missing."""
     for step in path:
         obj = obj.get(step) if isinstance(obj, dict) else None
     return obj
 
 
 def lasted(span_s: float) -> str:
-    """A span of time as kubectl writes it: 5s, 3m20s, 2h, 4d."""
+    """Write a span of time as kubectl does: 5s, 3m20s, 2h, 4d."""
     left = int(span_s)
     if left < 0:
         return "<invalid>"
@@ -41,7 +41,7 @@ def lasted(span_s: float) -> str:
 
 
 def since(*path: str) -> Callable[[Object, float], str]:
-    """A cell: how long ago the time under a path was."""
+    """Return the printer of a cell that shows how long ago the time under a path was."""
 
     def show(obj: Object, now_s: float) -> str:
         then_s = since_1970(at(obj, *path))
@@ -51,7 +51,7 @@ def since(*path: str) -> Callable[[Object, float], str]:
 
 
 def text(*path: str, absent: str = "") -> Callable[[Object, float], str]:
-    """A cell: the text under a path."""
+    """Return the printer of a cell that shows the text under a path."""
 
     def show(obj: Object, now_s: float) -> str:
         found = at(obj, *path)
@@ -61,7 +61,7 @@ def text(*path: str, absent: str = "") -> Callable[[Object, float], str]:
 
 
 def number(*path: str) -> Callable[[Object, float], int]:
-    """A cell: the number under a path, 0 when there is none."""
+    """Return the printer of a cell that shows the number under a path, 0 when there is none."""
     return lambda obj, now_s: int(at(obj, *path) or 0)
 
 

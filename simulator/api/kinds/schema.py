@@ -1,4 +1,4 @@
-"""A CRD's schema at work: unknown fields are dropped, absent ones filled in, wrong ones told.
+"""Apply a CRD's schema: drop unknown fields, fill in absent ones, report wrong ones.
 
 A structural schema is the subset of OpenAPI v3 that apiextensions.k8s.io/v1 takes. CEL rules are not evaluated:
 custom.py refuses a CRD that has some.
@@ -26,7 +26,7 @@ _ROOT = ("apiVersion", "kind", "metadata")
 
 
 def prune(schema: Schema, value: Any, root: bool = True) -> Any:
-    """The value without what the schema does not name."""
+    """Return the value without the fields that the schema does not name."""
     if isinstance(value, list):
         return [prune(schema.get("items") or {}, each, False) for each in value]
     if not isinstance(value, dict):
@@ -47,7 +47,7 @@ def prune(schema: Schema, value: Any, root: bool = True) -> Any:
 
 
 def fill(schema: Schema, value: Any) -> Any:
-    """The value with the defaults of what is absent, and of what is null where null is not allowed."""
+    """Return the value with defaults for absent fields, and for null fields that may not be null."""
     if isinstance(value, list):
         return [fill(schema.get("items") or {}, each) for each in value]
     if not isinstance(value, dict):
@@ -66,7 +66,7 @@ def fill(schema: Schema, value: Any) -> Any:
 
 
 def faults(schema: Schema, value: Any, path: str = "") -> Iterator[str]:
-    """Each thing that is wrong, as `spec.replicas: Invalid value: ...`."""
+    """Yield each fault as text, such as `spec.replicas: Invalid value: ...`."""
     where = path or "object"
     if value is None:
         if not schema.get("nullable") and schema.get("type"):

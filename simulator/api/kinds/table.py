@@ -1,4 +1,4 @@
-"""A list as kubectl prints it: meta.k8s.io/v1 Table."""
+"""Build a meta.k8s.io/v1 Table: a list as kubectl prints it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,19 @@ from turnout.simulator.api.model import Kind, Object
 
 
 def asked_for(accept: str) -> bool:
-    """Does a caller want a Table before anything else?"""
+    """True if a caller prefers a Table to every other form.
+
+    accept: the Accept header.
+    """
     first = accept.split(",", 1)[0]
     return "as=Table" in first and "g=meta.k8s.io" in first
 
 
 def table(kind: Kind, objects: Iterable[Object], version: str, now_s: float, head: bool = True) -> dict[str, Any]:
-    """The Table of some objects. head: with the columns' names; a watch tells them once."""
+    """Return the Table of some objects.
+
+    head: include the columns' names; a watch sends them once.
+    """
     columns = kind.columns or ANY
     rows = []
     for obj in objects:

@@ -1,4 +1,4 @@
-"""What a name must look like, and what of a pod may change once it is there."""
+"""Check names and labels, and which fields of a pod may still change."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ _CHANGEABLE_SPEC = ("tolerations", "activeDeadlineSeconds", "terminationGracePer
 
 
 def check_metadata(kind: Kind, meta: dict[str, Any], namespace: str) -> None:
-    """Raises ApiRefusal: 422 for a name or label that Kubernetes would refuse, 400 for a wrong namespace."""
+    """Check a new object's metadata.
+
+    Raises ApiRefusal: 422 for a name, label or owner that Kubernetes would refuse, 400 for a wrong namespace.
+    """
     name = meta.get("name")
     if not name:
         raise invalid(kind.kind, "", "metadata.name: Required value: name or generateName is required")
@@ -31,10 +34,14 @@ def check_metadata(kind: Kind, meta: dict[str, Any], namespace: str) -> None:
                 raise ApiRefusal("BadRequest", f"metadata.{where}[{key}]: {value!r} is not a string")
             if where == "labels" and not _LABEL_VALUE.fullmatch(value):
                 raise invalid(kind.kind, name, f"metadata.labels: Invalid value: {value!r}")
+    for at, owner in enumerate(meta.get("ownerReferences") or ()):
+        for key in ("apiVersion", "kind", "name", "uid"):
+            if not isinstance(owner, dict) or not isinstance(owner.get(key), str):
+                raise invalid(kind.kind, name, f"metadata.ownerReferences[{at}].{key}: Required value")
 
 
 def check_change(kind: Kind, name: str, old: Object, new: Object) -> None:
-    """Raises ApiRefusal (422) for an update that changes what may not change any more."""
+    """Check an update. Raises ApiRefusal (422) when it changes a field that is fixed."""
     if kind.called("pods"):
         _check_pod_update(name, old, new)
     elif kind.called("jobs", "batch.volcano.sh"):
@@ -42,7 +49,7 @@ def check_change(kind: Kind, name: str, old: Object, new: Object) -> None:
 
 
 def _check_pod_update(name: str, old: Object, new: Object) -> None:
-    """Raises ApiRefusal (422) when more changes than Kubernetes lets change in a pod's spec."""
+    """Check an update of a pod. Raises ApiRefusal (422) when it changes fields that Kubernetes keeps fixed."""
     if _fixed(old) != _fixed(new):
         raise invalid(
             "Pod",
@@ -53,7 +60,7 @@ def _check_pod_update(name: str, old: Object, new: Object) -> None:
 
 
 def _check_volcano_update(name: str, old: Object, new: Object) -> None:
-    """Raises ApiRefusal (422) when more than the size of a Volcano Job changes, as its webhook does."""
+    """Check an update of a Volcano Job as its webhook does. Raises ApiRefusal (422) when more than its size changes."""
     if volcano.forbidden_change(old.get("spec") or {}, new.get("spec") or {}):
         told = "job updates may not change fields other than `minAvailable`, `tasks[*].replicas under spec`"
         raise invalid("Job", name, told)
@@ -68,7 +75,7 @@ def _fixed(pod: Object) -> Object:
 
 
 def check_object(kind: Kind, obj: Object) -> None:
-    """Raises ApiRefusal (422) for a pod or a set of pods that no scheduler or kubelet could read."""
+    """Check a pod or a set of pods. Raises ApiRefusal (422) for one that no scheduler or kubelet could read."""
     name = obj["metadata"]["name"]
     if kind.called("pods"):
         found = list(_pod_faults(obj.get("spec") or {}, "spec"))
@@ -108,7 +115,7 @@ def _pod_faults(spec: Object, path: str) -> Iterator[str]:
 
 
 def _limits(resources: Object, where: str) -> Iterator[str]:
-    """Extended resources are whole numbers, and asked for as they are limited."""
+    """Yield the faults of extended resources: the request must equal the limit."""
     requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
     for resource in sorted(requests.keys() | limits.keys()):
         if "/" in resource and requests.get(resource) != limits.get(resource):

@@ -1,4 +1,4 @@
-"""What Volcano's admission does to its Jobs: what it fills in, and what it refuses.
+"""Do what Volcano's admission does to its Jobs: fill in defaults and find faults.
 
 Source: docs/facts/job-kinds.md 1.5.
 """
@@ -14,7 +14,7 @@ _PLUGINS = ("svc", "ssh", "env", "pytorch", "tensorflow", "mpi", "ray")
 
 
 def job_defaults(obj: dict[str, Any]) -> None:
-    """A job is in the default queue, and needs all of its pods unless it says otherwise."""
+    """Put a Volcano Job into the default queue, with all of its pods as its min, unless it says otherwise."""
     spec = obj.setdefault("spec", {})
     for key, value in (("queue", "default"), ("schedulerName", "volcano"), ("maxRetry", _RETRIES)):
         spec.setdefault(key, value)
@@ -32,7 +32,7 @@ def job_defaults(obj: dict[str, Any]) -> None:
 
 
 def faults(spec: dict[str, Any]) -> Iterator[str]:
-    """What of a job's spec would be refused."""
+    """Yield the faults of a Volcano Job's spec."""
     tasks = spec.get("tasks") or []
     if not tasks:
         yield "No task specified in job spec"
@@ -54,7 +54,7 @@ def faults(spec: dict[str, Any]) -> Iterator[str]:
 
 
 def forbidden_change(old: dict[str, Any], new: dict[str, Any]) -> bool:
-    """Does an update change more than the size of a job, as its webhook forbids?"""
+    """True if an update changes more than the size of a Volcano Job, which its webhook forbids."""
     return _fixed(old) != _fixed(new)
 
 

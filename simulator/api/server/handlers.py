@@ -1,4 +1,4 @@
-"""The embedded API over HTTP: from a request to a call of verbs.py, and its answer back; watches, logs, faults."""
+"""Serve the embedded API over HTTP: turn a request into a call of verbs.py, and serve watches, logs and faults."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ FAULTS = "/yard/faults"
 
 
 def application(store: Store, watches: Watches, faults: Faults, kept: logs.Logs | None = None) -> web.Application:
-    """The aiohttp application over a store."""
+    """Return the aiohttp application over a store."""
     app = web.Application(client_max_size=MOST_BODY_BYTES, middlewares=[refusals, only_our_own()])
-    app.router.add_route("*", "/{path:.*}", Rim(store, watches, faults, kept).answer)
+    app.router.add_route("*", "/{path:.*}", Handlers(store, watches, faults, kept).answer)
     return app
 
 
-class Rim:
+class Handlers:
     """Answers requests."""
 
     def __init__(self, store: Store, watches: Watches, faults: Faults, kept: logs.Logs | None) -> None:
@@ -120,6 +120,6 @@ def _as_row(kind: Kind) -> Callable[[Stored], bytes]:
 
 
 def first_namespaces(store: Store) -> None:
-    """The namespaces that every cluster has."""
+    """Create the namespaces that every cluster has."""
     for name in ("default", "kube-system", "kube-public", "kube-node-lease"):
         store.create(NAMESPACES, "", {"metadata": {"name": name}})

@@ -1,4 +1,4 @@
-"""HTTP of the embedded API: what comes in as JSON and goes out as JSON or a Status. Verbs are in handlers.py."""
+"""Read JSON bodies and write JSON or a Status. handlers.py has the verbs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ JSON = "application/json"
 async def refusals(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """Every refusal leaves as a Status."""
+    """Turn every refusal into a Status."""
     try:
         return await handler(request)
     except ApiRefusal as refusal:
@@ -34,7 +34,13 @@ async def refusals(
 
 
 async def body_of(request: web.Request, anything: bool = False) -> Any:
-    """The JSON of a body. Raises ApiRefusal: 501 for protobuf and the like, 400 for what is no JSON object."""
+    """Return the JSON of a body.
+
+    anything: also accept JSON that is no object.
+
+    Raises ApiRefusal: 501 for protobuf and other types, 400 for a body that is not JSON, or no object where one is
+    needed.
+    """
     if not anything and request.content_type not in (JSON, "application/octet-stream"):
         raise ApiRefusal("NotImplemented", f"the embedded API reads no bodies of {request.content_type}: send JSON")
     try:
@@ -49,10 +55,10 @@ async def body_of(request: web.Request, anything: bool = False) -> Any:
 
 
 def as_json(obj: Any, status: int = 200) -> web.Response:
-    """Answer with values."""
+    """Return a response with values encoded as JSON."""
     return as_raw(msgspec.json.encode(obj), status)
 
 
 def as_raw(raw: bytes, status: int = 200) -> web.Response:
-    """Answer with JSON that is ready."""
+    """Return a response with JSON that is encoded already."""
     return web.Response(body=raw, status=status, content_type=JSON)

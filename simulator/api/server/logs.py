@@ -1,4 +1,4 @@
-"""What pods wrote, for `kubectl logs`: the whole of it, the end of it, or as it comes."""
+"""Serve the output of pods for `kubectl logs`: all of it, its end, or as it comes."""
 
 from __future__ import annotations
 
@@ -17,27 +17,31 @@ _NOT_DONE = ("sinceSeconds", "sinceTime", "timestamps")
 
 
 class Log(Protocol):
-    """The output of one run of a container. path: None when it has written nothing."""
+    """The output of one run of a container."""
 
     @property
     def path(self) -> Path | None:
-        """Where it lies."""
+        """The file with the output; None when the container has written nothing."""
 
     def live(self) -> bool:
-        """May more come?"""
+        """True if more output may come."""
 
 
 class Logs(Protocol):
-    """Who keeps what pods wrote."""
+    """A store of the output of pods."""
 
     def find(self, pod: Object, container: str, previous: bool) -> Log | None:
-        """The log of a container; None when nobody keeps one. previous: of the run before this one."""
+        """Return the log of a container; None when there is none.
+
+        previous: the log of the run before this one.
+        """
 
 
 async def answer(request: web.Request, pod: Object, logs: Logs | None, container: str = "") -> web.StreamResponse:
-    """Answer a request for a log, of a container or of the one that it names.
+    """Answer a request for a container's log.
 
-    Raises ApiRefusal: 400 for a container that has none, 501 for what is not done.
+    container: "" for the one that the request names. Raises ApiRefusal: 400 for a container without a log, 501 for an
+    unsupported option.
     """
     query = request.query
     for key in _NOT_DONE:
@@ -74,14 +78,14 @@ async def _send(response: web.StreamResponse, log: Log, follow: bool, lines: int
 
 
 def _skip(file: BinaryIO, lines: int | None) -> None:
-    """Go to where the last so many lines begin."""
+    """Move to where the last `lines` lines begin."""
     if lines is not None:
         text = file.read()
         file.seek(len(text) - len(b"".join(text.splitlines(keepends=True)[-lines:])) if lines else len(text))
 
 
 def _container(pod: Object, wanted: str) -> str:
-    """The container that is meant. Raises ApiRefusal (400), in the API server's words."""
+    """Return the name of the container that is meant. Raises ApiRefusal (400) in the API server's words."""
     name = pod["metadata"]["name"]
     spec, status = pod["spec"], pod.get("status") or {}
     mains = [each["name"] for each in spec["containers"]]

@@ -1,8 +1,8 @@
-"""Who may call an API that knows no accounts: programs of the user who runs it (and of root), and no web page.
+"""Admit only programs of the user who runs this API, and of root; refuse web pages.
 
-Pods may be processes here, so whoever can create one can run commands. A port on loopback keeps other machines out;
-this keeps out other users of this one, by the owner of the caller's socket as Linux tells it, and pages in a browser,
-which may post to loopback but always say where they come from.
+The API knows no accounts, and pods may be processes of this machine. So whoever can create a pod can run commands. A
+port on loopback excludes other machines. Other users of this machine are excluded by the owner of the caller's socket,
+as Linux shows it. Pages in a browser may post to loopback, but their requests always name their origin.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NAMES = ("127.0.0.1", "localhost")
 
 
 def only_our_own() -> Middleware:
-    """A middleware that refuses everybody else with 403."""
+    """Return a middleware that refuses all other callers with 403."""
     known: weakref.WeakSet[asyncio.BaseTransport] = weakref.WeakSet()
     welcome = {0, os.getuid()}
 
@@ -46,7 +46,7 @@ def only_our_own() -> Middleware:
 
 
 def _owner(transport: asyncio.BaseTransport) -> int | None:
-    """The user id of the socket at the other end; None when no table has it."""
+    """Return the user id of the socket at the other end; None when no table has it."""
     there, here = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
     if there is None or here is None:
         return None
@@ -61,7 +61,7 @@ def _owner(transport: asyncio.BaseTransport) -> int | None:
 
 
 def owner_in(table: str, local: tuple[str, int], remote: tuple[str, int]) -> int | None:
-    """Whose a connection is, by a table as /proc/net/tcp has it; None when it is not in it."""
+    """Return the user id that owns a connection, from a table like /proc/net/tcp; None when it is not in it."""
     for line in table.splitlines()[1:]:
         cells = line.split()
         if len(cells) > 7 and _address(cells[1]) == local and _address(cells[2]) == remote:
@@ -70,7 +70,7 @@ def owner_in(table: str, local: tuple[str, int], remote: tuple[str, int]) -> int
 
 
 def _address(cell: str) -> tuple[str, int]:
-    """Address and port of a cell: words of 32 bits in the order of this machine's bytes. Mapped IPv4 is IPv4."""
+    """Return address and port of a cell: 32-bit words in this machine's byte order. Mapped IPv4 becomes IPv4."""
     digits, _, port = cell.partition(":")
     words = [int(digits[at : at + 8], 16) for at in range(0, len(digits), 8)]
     raw = b"".join(struct.pack("=I", word) for word in words)

@@ -1,4 +1,4 @@
-"""An embedded Kubernetes API on a loopback port, for as long as a block lasts."""
+"""Run an embedded Kubernetes API on a loopback port for as long as a block lasts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ from turnout.simulator.api.store import Store
 
 
 class Served:
-    """A running API. url: without a slash at its end. kubeconfig: the file that was asked for, if one was."""
+    """A running API.
+
+    url: has no slash at its end. kubeconfig: the file that was asked for, or None.
+    """
 
     def __init__(self, store: Store, kubeconfig: Path | None, bookmark_s: float, kept: Logs | None) -> None:
         self.url, self.store, self.kubeconfig = "", store, kubeconfig
@@ -32,7 +35,7 @@ class Served:
         self._runner: web.AppRunner | None = None
 
     async def start(self, port: int = 0, listening: socket.socket | None = None) -> None:
-        """Listen, and answer from now on."""
+        """Listen and answer requests."""
         self._watches = Watches(self.store, self._bookmark_s)
         app = application(self.store, self._watches, Faults(), self._logs)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
@@ -49,7 +52,7 @@ class Served:
             await self._runner.cleanup()
 
     async def restart(self, after_s: float) -> None:
-        """Be gone for so long, connections and watches included, and come back where we were, with all objects."""
+        """Stop for `after_s` seconds, then start on the same port with all objects. Connections and watches end."""
         await self.stop()
         await asyncio.sleep(after_s)
         await self.start(self._port)
@@ -64,10 +67,11 @@ async def serve(
     logs: Logs | None = None,
     listening: socket.socket | None = None,
 ) -> AsyncIterator[Served]:
-    """Serve until the block ends; the port is closed and every watch ended then.
+    """Serve until the block ends. Then the port is closed and every watch ends.
 
-    kubeconfig: where to write one that points here. port: 0 for a free one. kept_changes: of each kind, for watches.
-    logs: who keeps what pods wrote. listening: a socket to serve, in place of a port.
+    kubeconfig: a file to write that points here, or None. logs: the output of pods. A port of 0 takes a free one;
+    `listening` is a socket to serve in place of a port. The store keeps `kept_changes` changes of each kind for
+    watches.
     """
     store = Store(_now, lambda: str(uuid.uuid4()), kept_changes)
     first_namespaces(store)

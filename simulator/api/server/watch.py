@@ -1,4 +1,4 @@
-"""Watches: one response each, fed from a kind's journal, until its time is up, its client leaves or we stop."""
+"""Serve watches: one response each, fed from a kind's history until its time is up or either side ends it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ _LONGEST_S = 3600.0
 
 
 class Watches:
-    """All watches of a store. bookmark_s: how often a watch that asked for bookmarks gets one."""
+    """All watches of a store.
+
+    bookmark_s: how often a watch that asked for bookmarks gets one, in seconds.
+    """
 
     def __init__(self, store: Store, bookmark_s: float = 60.0) -> None:
         self._store, self._bookmark_s = store, bookmark_s
@@ -28,7 +31,7 @@ class Watches:
     async def serve(
         self, request: web.Request, kind: Kind, wanted: Question, show: Callable[[Stored], bytes] = raw
     ) -> web.StreamResponse:
-        """Answer one watch request. Raises ApiRefusal (410) when its version is too old to go on from."""
+        """Answer one watch request. Raises ApiRefusal (410) when its version is too old to continue from."""
         query = request.query
         bookmarks = query.get("allowWatchBookmarks") in ("1", "true")
         version = _version(query.get("resourceVersion", ""))
@@ -105,7 +108,7 @@ class Watches:
             task.cancel()
 
     async def stop(self) -> None:
-        """End every watch, so that a server can close at once."""
+        """End every watch and wait for it, so that a server can close at once."""
         self.drop()
         await asyncio.gather(*self._running, return_exceptions=True)
 
@@ -124,5 +127,5 @@ def _version(text: str) -> int:
 
 
 def _time_s(text: str) -> float:
-    """How long a watch lasts: as asked, else half an hour to an hour, as the API server does it."""
+    """Return how long a watch lasts, in seconds: as asked, else 30 to 60 min, as the API server does it."""
     return float(text) if text.isdigit() and int(text) > 0 else random.uniform(_LONGEST_S / 2, _LONGEST_S)

@@ -1,1 +1,1 @@
-"""What a write does: patches, ownership of fields, deletion, the subresources."""
+"""The effects of writes: patches, ownership of fields, deletion, the subresources."""

@@ -1,4 +1,4 @@
-"""Whether a write may be done at all: the object is of its path's kind and shape, and no other than is meant."""
+"""Decide whether a write is allowed: the object must be of its path's kind and shape, and the one that is meant."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STALE = "the object has been modified; please apply your changes to the latest 
 
 
 def as_kind(kind: Kind, obj: Object) -> Object:
-    """The object with the kind and apiVersion of its path. Raises ApiRefusal (400) when it says another."""
+    """Return the object with the kind and apiVersion of its path. Raises ApiRefusal (400) when it names others."""
     for key, ours in (("kind", kind.kind), ("apiVersion", kind.api_version)):
         if kind.custom and not obj.get(key):
             raise ApiRefusal("BadRequest", f"the object is not of type {kind.kind}: it says no {key}")
@@ -27,7 +27,10 @@ def as_kind(kind: Kind, obj: Object) -> Object:
 
 
 def with_status(kind: Kind, old: Object, new: Object) -> Object:
-    """What a write to the status subresource leaves: of a built-in kind labels and annotations may change, too."""
+    """Return the result of a write to the status subresource.
+
+    Of built-in kinds it may also change labels and annotations.
+    """
     meta = dict(old["metadata"])
     if not kind.custom:
         for key in ("labels", "annotations", "finalizers"):
@@ -36,14 +39,14 @@ def with_status(kind: Kind, old: Object, new: Object) -> Object:
 
 
 def tidied(meta: dict[str, Any]) -> dict[str, Any]:
-    """The metadata without the lists and maps that hold nothing."""
+    """Return the metadata without empty lists and maps."""
     return {key: value for key, value in meta.items() if key not in _LEFT_OUT or value}
 
 
 def shaped(kind: Kind, obj: Object) -> Object:
-    """The object as its type has it: by its CRD's schema, or with what Go always writes of a container's status.
+    """Return the object in the form of its type. Raises ApiRefusal (422) with every fault.
 
-    Raises ApiRefusal (422) with every fault.
+    The form is its CRD's schema; for a pod, container statuses get the fields that Go always writes.
     """
     if kind.called("pods"):
         return _with_whole_statuses(obj)
@@ -57,7 +60,7 @@ def shaped(kind: Kind, obj: Object) -> Object:
 
 
 def _with_whole_statuses(pod: Object) -> Object:
-    """`state` and `lastState` are structs: the API server shows them empty where nothing was said."""
+    """Give container statuses an empty `state` and `lastState` where they are absent, as the API server shows them."""
     status = pod.get("status") or {}
     lists = {key: status[key] for key in ("initContainerStatuses", "containerStatuses") if status.get(key)}
     if not lists:
@@ -67,9 +70,11 @@ def _with_whole_statuses(pod: Object) -> Object:
 
 
 def check_update(kind: Kind, born: dict[str, Any], meta: dict[str, Any]) -> None:
-    """Raises ApiRefusal: 400 for another name, 409 for another object or an older version, 422 for none where needed.
+    """Check the metadata of an update.
 
-    born: the metadata that is stored. meta: the metadata of the update.
+    born: the stored metadata. meta: the metadata of the update.
+
+    Raises ApiRefusal: 400 for another name, 409 for another object or an older version, 422 for a missing version.
     """
     name = born["name"]
     if meta.get("name", name) != name:
@@ -85,7 +90,10 @@ def check_update(kind: Kind, born: dict[str, Any], meta: dict[str, Any]) -> None
 
 
 def with_priority(pod: Object, classes: Iterable[Object]) -> Object:
-    """The pod with the priority of its class, or of the default one. Raises ApiRefusal (403) for an unknown class."""
+    """Return the pod with the priority of its class, or of the default one.
+
+    Raises ApiRefusal (403) for an unknown class.
+    """
     spec = dict(pod.get("spec") or {})
     name = spec.get("priorityClassName")
     chosen: Object | None = None

@@ -1,4 +1,4 @@
-"""A pod gets its node: once, and not while it is on its way out."""
+"""Bind a pod to its node: once, and not while the pod is being deleted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from turnout.simulator.api.model import Object
 
 
 def bound_to(pod: Object, node: str, now: str) -> Object:
-    """The pod on its node. now: as RFC 3339. Raises ApiRefusal (409)."""
+    """Return the pod on its node. Raises ApiRefusal (409).
+
+    now: RFC 3339.
+    """
     name, spec, status = pod["metadata"]["name"], pod["spec"], dict(pod.get("status") or {})
     if spec.get("nodeName"):
         raise conflict("pods/binding", name, f'pod {name} is already assigned to node "{spec["nodeName"]}"')

@@ -1,4 +1,4 @@
-"""How an object goes: at once, after a grace that its kubelet needs, or when the last finalizer is taken off.
+"""Delete an object: at once, after a grace that its kubelet needs, or when the last finalizer is removed.
 
 Source: Kubernetes, registry/rest/delete.go and the pod strategy.
 """
@@ -19,15 +19,15 @@ _DEFAULT_GRACE_S = 30
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a DELETE asks for. grace_s None: as the object says. policy: of the dependents. only_if: uid, version."""
+    """The options of a DELETE."""
 
-    grace_s: int | None = None
-    policy: str = "Background"
-    only_if: tuple[tuple[str, str], ...] = ()
+    grace_s: int | None = None  # seconds; None: as the object says
+    policy: str = "Background"  # of the dependents
+    only_if: tuple[tuple[str, str], ...] = ()  # preconditions: (key, value) with the key uid or resourceVersion
 
 
 def wish_of(options: dict[str, Any], query: dict[str, str]) -> Wish:
-    """Read the DeleteOptions of a body, and of the query where the body says nothing. Raises ApiRefusal (400)."""
+    """Read the DeleteOptions of a body, else of the query. Raises ApiRefusal (400)."""
     for key in ("dryRun", "orphanDependents"):
         if options.get(key) or query.get(key):
             raise ApiRefusal("NotImplemented", f"the embedded API does not do deletions with {key}")
@@ -46,7 +46,7 @@ def wish_of(options: dict[str, Any], query: dict[str, str]) -> Wish:
 
 
 def check(kind: Kind, obj: Object, wish: Wish) -> None:
-    """Raises ApiRefusal (409) when the object is not the one that is meant."""
+    """Check the preconditions. Raises ApiRefusal (409) when the object is not the one that is meant."""
     meta = obj["metadata"]
     for key, wanted in wish.only_if:
         if wanted != meta[key]:
@@ -56,7 +56,10 @@ def check(kind: Kind, obj: Object, wish: Wish) -> None:
 
 
 def marked(kind: Kind, obj: Object, wish: Wish, now: str, later: str) -> Object | None:
-    """The object on its way out, or None when it goes at once. later: the time `grace(...)` seconds from now."""
+    """Return the object marked for deletion, or None when it goes at once.
+
+    later: the time `grace(...)` seconds from now.
+    """
     meta = obj["metadata"]
     finalizers = list(meta.get("finalizers") or ())
     asked = _BY_POLICY[wish.policy]
@@ -77,7 +80,7 @@ def marked(kind: Kind, obj: Object, wish: Wish, now: str, later: str) -> Object 
 
 
 def last(kind: Kind, obj: Object, now: str) -> Object:
-    """The last state of an object that goes at once, as its deletion shows it."""
+    """Return the last state of an object that goes at once, as its deletion shows it."""
     meta = dict(obj["metadata"])
     if kind.graceful:
         if not meta.get("deletionTimestamp"):
@@ -87,13 +90,14 @@ def last(kind: Kind, obj: Object, now: str) -> Object:
 
 
 def grace(kind: Kind, obj: Object, wish: Wish) -> int:
-    """How many seconds the object may still take. 0 for what no kubelet runs."""
+    """Return how many seconds the object may still take; 0 for an object that no kubelet runs."""
     if not kind.graceful or not at(obj, "spec", "nodeName"):
         return 0
     if at(obj, "status", "phase") in ("Succeeded", "Failed"):
         return 0
     own = at(obj, "spec", "terminationGracePeriodSeconds")
-    grace_s = wish.grace_s if wish.grace_s is not None else own if own is not None else _DEFAULT_GRACE_S
+    own = own if isinstance(own, int) else _DEFAULT_GRACE_S
+    grace_s = wish.grace_s if wish.grace_s is not None else own
     meta = obj["metadata"]
     if meta.get("deletionTimestamp"):
         return min(grace_s, int(meta.get("deletionGracePeriodSeconds") or 0))
@@ -101,6 +105,6 @@ def grace(kind: Kind, obj: Object, wish: Wish) -> int:
 
 
 def closing(namespace: Object, now: str) -> Object:
-    """A namespace that is on its way out: nothing new comes in, and it goes once it is empty."""
+    """Return a namespace that is being deleted: it takes no new objects, and goes once it is empty."""
     meta = {**namespace["metadata"], "deletionTimestamp": now}
     return {**namespace, "metadata": meta, "status": {**(namespace.get("status") or {}), "phase": "Terminating"}}

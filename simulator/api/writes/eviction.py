@@ -1,7 +1,7 @@
-"""May a pod be evicted? PodDisruptionBudgets say so, counted from the pods as they are.
+"""Decide whether a pod may be evicted, by PodDisruptionBudgets counted from the present pods.
 
-Source: Kubernetes, registry/core/pod/storage/eviction.go. The count is made here at once, where a cluster's
-disruption controller writes it into the budget's status.
+The count is made here at once; in a cluster the disruption controller writes it into the budget's status. Source:
+Kubernetes, registry/core/pod/storage/eviction.go.
 """
 
 from __future__ import annotations
@@ -18,7 +18,12 @@ _ENDED = ("Succeeded", "Failed")
 
 
 def check_budgets(pod: Object, pods: Sequence[Object], budgets: Sequence[Object]) -> None:
-    """Raises ApiRefusal: 429 when a budget is spent, 500 when two speak of the pod. pods: of its namespace."""
+    """Check an eviction against the budgets.
+
+    Raises ApiRefusal: 429 when a budget is spent, 500 when two select the pod.
+
+    pods: all pods of its namespace.
+    """
     if at(pod, "status", "phase") in (*_ENDED, "Pending") or pod["metadata"].get("deletionTimestamp"):
         return
     mine = [budget for budget in budgets if selects(at(budget, "spec", "selector"), pod)]
@@ -33,7 +38,7 @@ def check_budgets(pod: Object, pods: Sequence[Object], budgets: Sequence[Object]
 
 
 def told_to_leave(pod: Object, now: str) -> Object:
-    """The pod with the condition that says why it will be gone."""
+    """Return the pod with the condition that says why it will go."""
     status = pod.get("status") or {}
     told: Object = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
     told |= {"message": "Eviction API: evicting", "lastProbeTime": None, "lastTransitionTime": now}
@@ -42,13 +47,13 @@ def told_to_leave(pod: Object, now: str) -> Object:
 
 
 def ready(pod: Object) -> bool:
-    """Does the pod serve?"""
+    """True if the pod has the condition Ready."""
     told = at(pod, "status", "conditions") or ()
     return any(c.get("type") == "Ready" and c.get("status") == "True" for c in told)
 
 
 def selects(selector: Any, obj: Object) -> bool:
-    """Does a LabelSelector choose the object? An empty one chooses all, none at all chooses nothing."""
+    """True if a LabelSelector chooses the object. An empty selector chooses all, None chooses nothing."""
     if selector is None:
         return False
     labels = obj["metadata"].get("labels") or {}

@@ -1,7 +1,7 @@
-"""Who owns which field: metadata.managedFields, as far as programs look at it.
+"""Record which manager owns which field in metadata.managedFields, as far as programs read it.
 
-A write gives every field that it changes to its manager and takes it from the others. A list is one field here; the
-API server splits some lists by key. Applying (server-side apply) is refused, so every entry is an Update.
+A write gives every field that it changes to its manager and takes it from the others. A list is one field here; the API
+server splits some lists by key. Applying (server-side apply) is refused, so every entry is an Update.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ _NOBODYS |= {"deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"}
 
 
 def manager_of(field_manager: str, user_agent: str) -> str:
-    """The name that the API server gives a writer: what it says, else what its program is called."""
+    """Return the name that the API server gives a writer: its fieldManager, else the name of its program."""
     return (field_manager or user_agent.split("/", 1)[0] or "unknown")[:128]
 
 
 def owned(old: Object | None, new: Object, manager: str, part: str, now: str) -> list[dict[str, Any]]:
-    """The managedFields of `new`, which `manager` wrote over `old` (None: created it). part: the subresource."""
+    """Return the managedFields of `new`, which `manager` wrote over `old`.
+
+    old: None for a creation. part: the subresource.
+    """
     before = (old or {}).get("metadata", {}).get("managedFields") or []
     changed = set(_changes(old or {}, new))
     gone = set(_changes(new, old or {})) - changed
@@ -52,7 +55,7 @@ def owned(old: Object | None, new: Object, manager: str, part: str, now: str) ->
 
 
 def _changes(old: Any, new: Any, path: Path = ()) -> Iterator[Path]:
-    """The fields of `new` that `old` does not have, or has otherwise."""
+    """Yield the fields of `new` that `old` lacks or has with another value."""
     for key, value in new.items():
         if (not path and key in ("apiVersion", "kind")) or (path == ("metadata",) and key in _NOBODYS):
             continue

@@ -1,4 +1,4 @@
-"""Patches: merge (RFC 7386), JSON (RFC 6902), and strategic merge as far as our programs use it.
+"""Apply patches: merge (RFC 7386), JSON (RFC 6902), and strategic merge as far as our programs use it.
 
 A strategic merge follows the merge keys below; a list that is not among them is replaced, as `atomic` lists are.
 """
@@ -23,7 +23,10 @@ _MERGE_KEYS = {
 
 
 def merge(target: Any, patch: Any) -> Any:
-    """RFC 7386: null takes away, an object goes deeper, everything else replaces. Gives a new value."""
+    """Apply a merge patch (RFC 7386) and return a new value.
+
+    Null removes, an object merges, any other value replaces.
+    """
     if not isinstance(patch, dict):
         return copy.deepcopy(patch)
     merged = dict(target) if isinstance(target, dict) else {}
@@ -36,7 +39,10 @@ def merge(target: Any, patch: Any) -> Any:
 
 
 def strategic(target: Any, patch: Any, field: str = "") -> Any:
-    """Strategic merge. `$patch: delete` of a list's entry and `$patch: replace` are obeyed, the rest is refused."""
+    """Apply a strategic merge patch.
+
+    Raises ApiRefusal for directives other than `$patch: delete` and `$patch: replace`.
+    """
     if isinstance(patch, list) and field in _MERGE_KEYS:
         return _merge_list(target if isinstance(target, list) else [], patch, _MERGE_KEYS[field])
     if not isinstance(patch, dict):
@@ -56,7 +62,7 @@ def strategic(target: Any, patch: Any, field: str = "") -> Any:
 
 
 def _merge_list(target: list[Any], patch: list[Any], key: str) -> list[Any]:
-    """Entries by their key. New ones come before those that the patch does not name, as the API server orders them."""
+    """Merge entries by their key. New ones come before those that the patch does not name, as in the API server."""
     order = {old.get(key): i for i, old in enumerate(target)}
     gone: set[Any] = set()
     changed: list[Any] = []
@@ -78,7 +84,7 @@ def _merge_list(target: list[Any], patch: list[Any], key: str) -> list[Any]:
 
 
 def json_patch(target: Any, operations: Any) -> Any:
-    """RFC 6902: add, remove, replace, test, move, copy. Raises ApiRefusal (422) where an operation does not fit."""
+    """Apply a JSON patch (RFC 6902). Raises ApiRefusal (422) where an operation does not fit."""
     if not isinstance(operations, list):
         raise ApiRefusal("BadRequest", "a JSON patch is a list of operations")
     document = copy.deepcopy(target)

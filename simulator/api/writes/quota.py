@@ -1,4 +1,4 @@
-"""What a namespace's ResourceQuotas let in: a pod that would exceed one is refused."""
+"""Enforce a namespace's ResourceQuotas: a pod that would exceed one is refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ _PARTS = ("requests", "limits")
 
 
 def check_quotas(pod: Object, pods: Iterable[Object], quotas: Iterable[Object]) -> None:
-    """Raises ApiRefusal (403). pods: of the namespace, those that have ended left aside."""
+    """Check a new pod against the quotas. Raises ApiRefusal (403).
+
+    pods: those of the namespace; pods that have ended do not count.
+    """
     living = [each for each in pods if (each.get("status") or {}).get("phase") not in ("Succeeded", "Failed")]
     for quota in quotas:
         hard = {name: _amount(text) for name, text in ((quota.get("spec") or {}).get("hard") or {}).items()}
@@ -39,7 +42,7 @@ def _sentence(pod: Object, quota: Object, over: dict[str, tuple[int, int, int]])
 
 
 def _asked(pod: Object) -> Counter[str]:
-    """What a pod counts as, in thousandths: by the names that quotas use."""
+    """Return what a pod counts for, in thousandths, by the names that quotas use."""
     found = Counter(dict.fromkeys(_PODS, 1000))
     for container in (pod.get("spec") or {}).get("containers") or ():
         for part in _PARTS:

@@ -1,4 +1,4 @@
-"""The scale subresource: autoscaling/v1 Scale, read from an object and written back to it."""
+"""Read and write the scale subresource: autoscaling/v1 Scale."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from turnout.simulator.api.model import Kind, Object, Scaling
 
 
 def scale_of(kind: Kind, obj: Object) -> Object:
-    """The Scale of an object. Raises ApiRefusal (404) for a kind without one."""
+    """Return the Scale of an object. Raises ApiRefusal (404) for a kind without one."""
     paths = _paths(kind)
     meta = obj["metadata"]
     selector = at(obj, *paths.selector) if paths.selector else None
@@ -28,7 +28,7 @@ def scale_of(kind: Kind, obj: Object) -> Object:
 
 
 def scaled(kind: Kind, obj: Object, scale: Object) -> Object:
-    """The object with the replicas of a Scale. Raises ApiRefusal: 422 for a number that is none."""
+    """Return the object with the replicas of a Scale. Raises ApiRefusal (422) for a value that is no number."""
     wanted = at(scale, "spec", "replicas") or 0
     if not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 0:
         raise invalid("Scale", obj["metadata"]["name"], "spec.replicas: must be greater than or equal to 0")
@@ -54,7 +54,7 @@ def _with(obj: Object, path: tuple[str, ...], value: Any) -> Object:
 
 
 def _selector(told: Any) -> str:
-    """A selector as text: as it is, or from matchLabels."""
+    """Return a selector as text: as it is, or made of its matchLabels."""
     if isinstance(told, str):
         return told
     labels = at(told, "matchLabels") if isinstance(told, dict) else None

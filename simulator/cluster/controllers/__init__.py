@@ -1,1 +1,1 @@
-"""The controllers of a yard: what each kind of job wants written, as functions of what is there."""
+"""The controllers of a local cluster as pure functions: from the objects that exist to the writes that a job needs."""

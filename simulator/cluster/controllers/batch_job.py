@@ -1,7 +1,7 @@
-"""batch/v1 Jobs: pods by index, replaced when they fail, the highest index first to go.
+"""Control batch/v1 Jobs: pods by index, replaced when they fail; the highest index goes first.
 
 Sources: Kubernetes' Job controller (KEP-2214 Indexed, KEP-3715 elastic: completions and parallelism changed together),
-docs/facts/autoscaling.md 5. Not done, and left alone: podFailurePolicy, successPolicy, backoffLimitPerIndex.
+docs/facts/autoscaling.md 5. Not supported, and left alone: podFailurePolicy, successPolicy, backoffLimitPerIndex.
 """
 
 from __future__ import annotations
@@ -35,18 +35,21 @@ _FIELD = {"fieldRef": {"fieldPath": f"metadata.annotations['{INDEX}']"}}
 
 @dataclass(frozen=True, slots=True)
 class _Count:
-    """A job's pods by how they are. done: the indexes that have succeeded."""
+    """A job's pods by their state."""
 
     active: Sequence[Object]
     leaving: int
-    done: frozenset[int]
+    done: frozenset[int]  # the indexes that have succeeded
     succeeded: int
     failed: int
     last_failure_s: float
 
 
 def look(job: Object, pods: Sequence[Object], now_s: float, retry_s: tuple[float, float] = RETRY_S) -> Look:
-    """What a job wants done. pods: those that it owns."""
+    """Return the writes that a job needs.
+
+    pods: those that it owns.
+    """
     spec, status = job["spec"], job.get("status") or {}
     if ended := _condition(status, "Complete") or _condition(status, "Failed"):
         return _after(job, pods, (since_1970(ended.get("lastTransitionTime")) or 0.0), now_s)
@@ -70,18 +73,18 @@ def look(job: Object, pods: Sequence[Object], now_s: float, retry_s: tuple[float
 
 
 def is_indexed(job: Object) -> bool:
-    """Does each of its pods have an index?"""
+    """True if each pod of the job has an index."""
     return bool(job["spec"].get("completionMode") == "Indexed")
 
 
 def index_of(pod: Object) -> int:
-    """A pod's index; -1 when it has none."""
+    """Return a pod's index; -1 when it has none."""
     text = (pod["metadata"].get("annotations") or {}).get(INDEX, "")
     return int(text) if text.isdigit() else -1
 
 
 def spread(text: str) -> frozenset[int]:
-    """The indexes that "0,2-4" stands for."""
+    """Parse indexes such as "0,2-4"."""
     found: set[int] = set()
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
@@ -90,7 +93,7 @@ def spread(text: str) -> frozenset[int]:
 
 
 def folded(indexes: Iterable[int]) -> str:
-    """Indexes as a Job's status tells them: "0,1,3-5"."""
+    """Write indexes as a Job's status does: "0,1,3-5"."""
     runs: list[list[int]] = []
     for index in sorted(indexes):
         if runs and index == runs[-1][1] + 1:
@@ -122,7 +125,7 @@ def _count(job: Object, pods: Sequence[Object]) -> _Count:
 def _changes(
     job: Object, count: _Count, now_s: float, retry_s: tuple[float, float]
 ) -> tuple[list[Write], float | None]:
-    """Pods to create and to delete, and when more may be created."""
+    """Return the pods to create and to delete, and when more may be created."""
     spec = job["spec"]
     total, wide = spec.get("completions"), spec.get("parallelism", 1)
     stay, go = _kept(job, count)
@@ -142,7 +145,10 @@ def _changes(
 
 
 def _kept(job: Object, count: _Count) -> tuple[list[Object], list[Object]]:
-    """The active pods that stay and those that go: outside the range, twice there, or too many, highest first."""
+    """Return the active pods that stay and those that go, the highest index first.
+
+    Pods go whose index is out of range or occurs twice, or when there are too many.
+    """
     spec = job["spec"]
     if not is_indexed(job):
         wide = spec.get("parallelism", 1)
@@ -193,7 +199,7 @@ def _succeeded(spec: Object, count: _Count) -> bool:
 
 
 def _ending(job: Object, count: _Count, now_s: float, words: tuple[str, str], why: str, message: str) -> Look:
-    """Say first what it comes to, end what still runs, and say that it is over once nothing runs."""
+    """End a job: first announce how it ends and delete running pods, then report the end once no pod runs."""
     writes: list[Write] = [Remove("pods", pod) for pod in count.active]
     at_rest = not count.active and not count.leaving
     told = [(word, "True", why, message) for word in (words if at_rest else words[:1])]
@@ -219,7 +225,7 @@ def _condition(status: Object, kind: str) -> Object | None:
 
 
 def _told(job: Object, count: _Count, now_s: float, more: Object, conditions: Iterable[tuple[str, ...]]) -> list[Write]:
-    """The status, when it has changed."""
+    """Return the write of the status when it has changed."""
     before: Object = job.get("status") or {}
     told: Object = {
         "active": len(count.active),

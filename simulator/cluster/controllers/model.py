@@ -1,4 +1,4 @@
-"""What a controller sees and what it wants written, and what all of them say alike."""
+"""The input and the writes of controllers, and the functions that all controllers share."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Create an object. plural: `pods`, or `podgroups.scheduling.volcano.sh`."""
+    """Create an object."""
 
-    plural: str
+    plural: str  # `pods`, or for example `podgroups.scheduling.volcano.sh`
     obj: Object
 
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Delete an object, and no other of its name."""
+    """Delete this object, but no other object of its name."""
 
     plural: str
     obj: Object
@@ -29,12 +29,12 @@ class Remove:
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """Change an object by a merge patch: its status, or with part="" the object itself."""
+    """Change an object by a merge patch."""
 
     plural: str
     obj: Object
     change: Object
-    part: str = "status"
+    part: str = "status"  # the subresource; "" for the object itself
 
 
 Write = Create | Remove | Tell
@@ -42,49 +42,52 @@ Write = Create | Remove | Tell
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a controller wants after one look. again_s: when to look again even if nothing changes."""
+    """The result of one look of a controller."""
 
     writes: Sequence[Write] = field(default=())
-    again_s: float | None = None
+    again_s: float | None = None  # when to look again even if nothing changes, in seconds
 
 
 def owned(owner: Object, api_version: str, kind: str) -> list[Object]:
-    """The owner references of what a job creates."""
+    """Return the owner references for objects that a job creates."""
     meta = owner["metadata"]
     told = {"apiVersion": api_version, "kind": kind, "name": meta["name"], "uid": meta["uid"]}
     return [{**told, "controller": True, "blockOwnerDeletion": True}]
 
 
 def phase(pod: Object) -> str:
-    """A pod's phase."""
+    """Return a pod's phase."""
     return str((pod.get("status") or {}).get("phase") or "Pending")
 
 
 def is_leaving(pod: Object) -> bool:
-    """Has it been told to go?"""
+    """True if the pod is being deleted."""
     return bool(pod["metadata"].get("deletionTimestamp"))
 
 
 def is_over(pod: Object) -> bool:
-    """Has it ended?"""
+    """True if the pod has ended."""
     return phase(pod) in ("Succeeded", "Failed")
 
 
 def is_ready(pod: Object) -> bool:
-    """Does it say that it is ready?"""
+    """True if the pod has the condition Ready."""
     told = (pod.get("status") or {}).get("conditions") or ()
     return any(each["type"] == "Ready" and each["status"] == "True" for each in told)
 
 
 def ended_s(pod: Object) -> float:
-    """When the last container of a pod ended; 0 when none tells."""
+    """Return when the last container of a pod ended, in seconds since 1970; 0 when none says."""
     told = (pod.get("status") or {}).get("containerStatuses") or ()
     times = [((each.get("state") or {}).get("terminated") or {}).get("finishedAt") for each in told]
     return max((since_1970(each) or 0.0 for each in times), default=0.0)
 
 
 def from_template(template: Object, name: Object, namespace: str, marks: Object, notes: Object) -> Object:
-    """A pod of a template. name: {"name": ...} or {"generateName": ...}; marks and notes: labels and annotations."""
+    """Return a pod made of a template.
+
+    name: {"name": ...} or {"generateName": ...}. The arguments `marks` and `notes` are labels and annotations.
+    """
     meta = template.get("metadata") or {}
     return {
         "apiVersion": "v1",
@@ -100,7 +103,7 @@ def from_template(template: Object, name: Object, namespace: str, marks: Object,
 
 
 def with_env(spec: Object, env: Iterable[Object]) -> Object:
-    """A pod's spec with variables added to every container that does not set them itself."""
+    """Return a pod's spec with variables added to every container that does not set them itself."""
     added = list(env)
 
     def one(container: Object) -> Object:

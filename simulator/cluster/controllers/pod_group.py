@@ -1,6 +1,6 @@
-"""PodGroups of Volcano: queued once the cluster has room for their least, running once so many run.
+"""Control Volcano's PodGroups: queued once the cluster has room for their min, running once that many pods run.
 
-Source: docs/facts/schedulers.md 3.3. Volcano's scheduler writes these phases; shares of queues are not weighed here.
+Source: docs/facts/schedulers.md 3.3. Volcano's scheduler writes these phases; shares of queues are not considered.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ GROUPS = "podgroups.scheduling.volcano.sh"
 
 
 def look(group: Object, pods: Sequence[Object], free: Mapping[str, int]) -> Look:
-    """What a PodGroup wants told. pods: its members. free: of the whole cluster, in thousandths."""
+    """Return the status that a PodGroup needs.
+
+    pods: its members. free: what the whole cluster has free, in thousandths.
+    """
     before: Object = group.get("status") or {}
     counts = {word: sum(phase(pod) == word.capitalize() for pod in pods) for word in ("running", "succeeded", "failed")}
     told: Object = {"phase": _phase(group, pods, free), **counts}

@@ -1,7 +1,7 @@
-"""Volcano Jobs (batch.volcano.sh/v1alpha1): tasks of pods by index, a PodGroup with the min, phases as a table.
+"""Control Volcano Jobs (batch.volcano.sh/v1alpha1): pods by task and index, a PodGroup with the min, a table of phases.
 
-Source: docs/facts/job-kinds.md 1.5 and docs/facts/schedulers.md 3.2 (Volcano's job controller). A pod that is deleted
-raises PodEvicted, also when the job itself has shrunk: jobs that restart on it restart then, as they do in a cluster.
+A pod that is deleted raises PodEvicted, also when the job itself has shrunk. So jobs that restart on it restart then,
+as in a cluster. Source: docs/facts/job-kinds.md 1.5 and docs/facts/schedulers.md 3.2 (Volcano's job controller).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ GROUP, JOB, TASK, INDEX = (
 # What an action makes of a job, and what that becomes once its pods have ended.
 ACTIONS = {
     "RestartJob": "Restarting",
-    "RestartTask": "Restarting",  # the whole job: this yard restarts no single task
+    "RestartTask": "Restarting",  # the whole job: this local cluster restarts no single task
     "AbortJob": "Aborting",
     "TerminateJob": "Terminating",
     "CompleteJob": "Completing",
@@ -49,7 +49,7 @@ ENDS = ("Aborted", "Terminated", "Completed", "Failed")
 
 
 @dataclass(frozen=True, slots=True)
-class _Sight:
+class _Observed:
     job: Object
     pods: Sequence[Object]
     group: Object | None
@@ -65,44 +65,47 @@ class _Sight:
 
 
 def look(job: Object, pods: Sequence[Object], group: Object | None, now_s: float) -> Look:
-    """What a job wants done. pods: those that it owns; group: its PodGroup, None while there is none."""
-    sight = _Sight(job, pods, group, now_s)
-    if sight.phase in ENDS:
-        return _after(sight)
-    if sight.phase in NEXT:
-        return _winding_down(sight)
-    if action := _action(sight):
-        return Look(_told(sight, ACTIONS[action[0]], action[1]))
-    if end := _end(sight):
-        return Look(_told(sight, *end))
+    """Return the writes that a job needs.
+
+    pods: those that it owns. group: its PodGroup, None while there is none.
+    """
+    observed = _Observed(job, pods, group, now_s)
+    if observed.phase in ENDS:
+        return _after(observed)
+    if observed.phase in NEXT:
+        return _winding_down(observed)
+    if action := _action(observed):
+        return Look(_told(observed, ACTIONS[action[0]], action[1]))
+    if end := _end(observed):
+        return Look(_told(observed, *end))
     # The PodGroup last: once it is there, so is everything else that is made only once.
-    writes = [*(extras(job) if group is None else ()), *_group(sight)]
+    writes = [*(extras(job) if group is None else ()), *_group(observed)]
     if group is not None and (group.get("status") or {}).get("phase", "Pending") != "Pending":
-        writes += _pods(sight)
-    return Look([*writes, *_told(sight, _running(sight))])
+        writes += _pods(observed)
+    return Look([*writes, *_told(observed, _running(observed))])
 
 
 def group_name(job: Object) -> str:
-    """The name of a job's PodGroup."""
+    """Return the name of a job's PodGroup."""
     return f"{job['metadata']['name']}-{job['metadata']['uid']}"
 
 
 def wanted_pods(job: Object) -> Iterator[tuple[Object, int]]:
-    """Every (task, index) that should be there, in order."""
+    """Yield every (task, index) that should exist, in order."""
     for task in job["spec"].get("tasks") or ():
         for index in range(task.get("replicas", 0)):
             yield task, index
 
 
 def pod_name(job: Object, task: Object, index: int) -> str:
-    """The name of one of its pods."""
+    """Return the name of a job's pod."""
     return f"{job['metadata']['name']}-{task['name']}-{index}"
 
 
-def _pods(sight: _Sight) -> Iterator[Write]:
-    """Pods that are missing, and pods whose index is past the replicas, the highest first."""
-    job = sight.job
-    there = {pod["metadata"]["name"]: pod for pod in sight.pods}
+def _pods(observed: _Observed) -> Iterator[Write]:
+    """Create missing pods, and delete those with an index beyond the replicas, the highest first."""
+    job = observed.job
+    there = {pod["metadata"]["name"]: pod for pod in observed.pods}
     wanted = {pod_name(job, task, index): (task, index) for task, index in wanted_pods(job)}
     for name, (task, index) in wanted.items():
         if name not in there:
@@ -134,9 +137,9 @@ def _pod(job: Object, task: Object, index: int) -> Object:
     return pod
 
 
-def _group(sight: _Sight) -> Iterator[Write]:
-    """The PodGroup as the job has it now."""
-    job, spec = sight.job, sight.job["spec"]
+def _group(observed: _Observed) -> Iterator[Write]:
+    """Create the PodGroup or bring it up to date with the job."""
+    job, spec = observed.job, observed.job["spec"]
     wanted: Object = {
         "minMember": spec["minAvailable"],
         "minTaskMember": {task["name"]: task["minAvailable"] for task in spec.get("tasks") or ()},
@@ -146,52 +149,54 @@ def _group(sight: _Sight) -> Iterator[Write]:
     for key in ("priorityClassName", "networkTopology"):
         if spec.get(key):
             wanted[key] = spec[key]
-    if sight.group is None:
+    if observed.group is None:
         meta = {"name": group_name(job), "namespace": job["metadata"]["namespace"]}
         meta["annotations"] = dict(job["metadata"].get("annotations") or {})
         meta["ownerReferences"] = owned(job, "batch.volcano.sh/v1alpha1", "Job")
         head = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup"}
         yield Create(GROUPS, {**head, "metadata": meta, "spec": wanted, "status": {"phase": "Pending"}})
-    elif any(sight.group["spec"].get(key) != value for key, value in wanted.items()):
-        yield Tell(GROUPS, sight.group, {"spec": wanted}, part="")
+    elif any(observed.group["spec"].get(key) != value for key, value in wanted.items()):
+        yield Tell(GROUPS, observed.group, {"spec": wanted}, part="")
 
 
 # Phases.
 
 
-def _running(sight: _Sight) -> str:
-    begun = sum(phase(pod) in ("Running", "Succeeded", "Failed") for pod in sight.pods)
-    enough = begun >= sight.job["spec"]["minAvailable"]
-    return "Running" if sight.phase == "Running" or (enough and begun) else "Pending"
+def _running(observed: _Observed) -> str:
+    begun = sum(phase(pod) in ("Running", "Succeeded", "Failed") for pod in observed.pods)
+    enough = begun >= observed.job["spec"]["minAvailable"]
+    return "Running" if observed.phase == "Running" or (enough and begun) else "Pending"
 
 
-def _end(sight: _Sight) -> tuple[str, str] | None:
-    """The phase that the pods have brought about, and why."""
-    spec, total = sight.job["spec"], sum(1 for _ in wanted_pods(sight.job))
-    staying = [phase(pod) for pod in sight.pods if not is_leaving(pod)]  # how a pod ends that was told to go is its own
+def _end(observed: _Observed) -> tuple[str, str] | None:
+    """Return the phase that the pods' results lead to, and why; None when the job goes on."""
+    spec, total = observed.job["spec"], sum(1 for _ in wanted_pods(observed.job))
+    staying = [
+        phase(pod) for pod in observed.pods if not is_leaving(pod)
+    ]  # how a pod ends that was told to go is its own
     good, bad = staying.count("Succeeded"), staying.count("Failed")
     least = spec.get("minSuccess")
     if least and good >= least:
         return "Completing", "enough pods have succeeded"
-    if sight.phase != "Running" or good + bad < total or not total:
+    if observed.phase != "Running" or good + bad < total or not total:
         return None
     if good >= (least or spec["minAvailable"]):
         return "Completed", "all pods have ended"
     return "Failed", f"{good} pods succeeded, fewer than {least or spec['minAvailable']}"
 
 
-def _action(sight: _Sight) -> tuple[str, str] | None:
-    """The action that a policy asks for: (action, why). A task's own policies come before the job's."""
-    for pod in sight.pods:
+def _action(observed: _Observed) -> tuple[str, str] | None:
+    """Return the action that a policy asks for and why; None for none. A task's policies come before the job's."""
+    for pod in observed.pods:
         task = (pod["metadata"].get("annotations") or {}).get(TASK)
-        for event, code in _events(sight, pod):
-            for policy in _policies(sight.job, task):
+        for event, code in _events(observed, pod):
+            for policy in _policies(observed.job, task):
                 if _meets(policy, event, code) and policy.get("action") in ACTIONS:
                     return policy["action"], f"{event} of {pod['metadata']['name']}"
     return None
 
 
-def _events(sight: _Sight, pod: Object) -> Iterator[tuple[str, int | None]]:
+def _events(observed: _Observed, pod: Object) -> Iterator[tuple[str, int | None]]:
     if is_leaving(pod):
         yield "PodEvicted", None
     elif phase(pod) == "Failed":
@@ -200,8 +205,8 @@ def _events(sight: _Sight, pod: Object) -> Iterator[tuple[str, int | None]]:
         yield "PodFailed", next((code for code in codes if code), None)
     elif phase(pod) == "Succeeded":
         task = (pod["metadata"].get("annotations") or {}).get(TASK)
-        of_task = [other for other in sight.pods if (other["metadata"].get("annotations") or {}).get(TASK) == task]
-        if len(of_task) == _replicas(sight.job, task) and all(phase(other) == "Succeeded" for other in of_task):
+        of_task = [other for other in observed.pods if (other["metadata"].get("annotations") or {}).get(TASK) == task]
+        if len(of_task) == _replicas(observed.job, task) and all(phase(other) == "Succeeded" for other in of_task):
             yield "TaskCompleted", None
 
 
@@ -223,46 +228,46 @@ def _meets(policy: Object, event: str, code: int | None) -> bool:
     return event in events or ("*" in events and event != "TaskCompleted")
 
 
-def _winding_down(sight: _Sight) -> Look:
-    """Pods go; once none is left that runs, the next phase comes. A restart takes the ended ones along."""
-    again = sight.phase == "Restarting"
-    going = sight.pods if again else sight.active
+def _winding_down(observed: _Observed) -> Look:
+    """Delete the pods, and enter the next phase once none runs. A restart also deletes pods that have ended."""
+    again = observed.phase == "Restarting"
+    going = observed.pods if again else observed.active
     writes: list[Write] = [Remove("pods", pod) for pod in going if not is_leaving(pod)]
-    if sight.active or (again and sight.pods):
-        return Look([*writes, *_told(sight, sight.phase)])
-    tried = (sight.job.get("status") or {}).get("retryCount", 0) + again
-    if again and tried > sight.job["spec"].get("maxRetry", 3):
-        return Look([*writes, *_told(sight, "Failed", "it was restarted too often")])
-    return Look([*writes, *_told(sight, NEXT[sight.phase], tried=tried)])
+    if observed.active or (again and observed.pods):
+        return Look([*writes, *_told(observed, observed.phase)])
+    tried = (observed.job.get("status") or {}).get("retryCount", 0) + again
+    if again and tried > observed.job["spec"].get("maxRetry", 3):
+        return Look([*writes, *_told(observed, "Failed", "it was restarted too often")])
+    return Look([*writes, *_told(observed, NEXT[observed.phase], tried=tried)])
 
 
-def _after(sight: _Sight) -> Look:
-    writes: list[Write] = [Remove("pods", pod) for pod in sight.active if not is_leaving(pod)]
-    ttl_s = sight.job["spec"].get("ttlSecondsAfterFinished")
-    state = (sight.job.get("status") or {}).get("state") or {}
+def _after(observed: _Observed) -> Look:
+    writes: list[Write] = [Remove("pods", pod) for pod in observed.active if not is_leaving(pod)]
+    ttl_s = observed.job["spec"].get("ttlSecondsAfterFinished")
+    state = (observed.job.get("status") or {}).get("state") or {}
     due_s = (since_1970(state.get("lastTransitionTime")) or 0.0) + (ttl_s or 0)
     if ttl_s is None:
         return Look(writes)
-    return Look([*writes, Remove(JOBS, sight.job)]) if sight.now_s >= due_s else Look(writes, due_s)
+    return Look([*writes, Remove(JOBS, observed.job)]) if observed.now_s >= due_s else Look(writes, due_s)
 
 
-def _told(sight: _Sight, word: str, why: str = "", tried: int | None = None) -> list[Write]:
-    """The status, when it has changed."""
-    before: Object = sight.job.get("status") or {}
-    counts = Counter("terminating" if is_leaving(pod) else phase(pod).lower() for pod in sight.pods)
+def _told(observed: _Observed, word: str, why: str = "", tried: int | None = None) -> list[Write]:
+    """Return the write of the status when it has changed."""
+    before: Object = observed.job.get("status") or {}
+    counts = Counter("terminating" if is_leaving(pod) else phase(pod).lower() for pod in observed.pods)
     told: Object = {
-        "minAvailable": sight.job["spec"]["minAvailable"],
+        "minAvailable": observed.job["spec"]["minAvailable"],
         **{key: counts[key] for key in ("pending", "running", "succeeded", "failed", "terminating")},
-        "taskStatusCount": _by_task(sight.pods),
+        "taskStatusCount": _by_task(observed.pods),
         "version": 1 + (before.get("retryCount") or 0),
         "retryCount": before.get("retryCount", 0) if tried is None else tried,
     }
     if word != (before.get("state") or {}).get("phase"):
-        at = rfc3339(sight.now_s)
+        at = rfc3339(observed.now_s)
         told["state"] = {"phase": word, "lastTransitionTime": at} | ({"message": why} if why else {})
         told["conditions"] = [*(before.get("conditions") or ()), {"status": word, "lastTransitionTime": at}]
     changed = {key: value for key, value in told.items() if before.get(key) != value}
-    return [Tell(JOBS, sight.job, {"status": changed})] if changed else []
+    return [Tell(JOBS, observed.job, {"status": changed})] if changed else []
 
 
 def _by_task(pods: Iterable[Object]) -> Object:

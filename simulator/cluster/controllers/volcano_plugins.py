@@ -8,7 +8,7 @@ _PORT = 23456  # of the pytorch plugin
 
 
 def extras(job: Object) -> list[Write]:
-    """What plugins create beside pods: with svc a headless Service, which leads to pods before they are ready."""
+    """Return what plugins create besides pods: for svc a headless Service, which also leads to unready pods."""
     if "svc" not in (job["spec"].get("plugins") or {}):
         return []
     name, namespace = job["metadata"]["name"], job["metadata"]["namespace"]
@@ -19,7 +19,7 @@ def extras(job: Object) -> list[Write]:
 
 
 def in_pod(job: Object, task: Object, index: int) -> tuple[Object, list[Object]]:
-    """What plugins add to a pod: fields of its spec, and variables."""
+    """Return what plugins add to a pod: fields of its spec, and variables."""
     plugins = job["spec"].get("plugins") or {}
     fields: Object = {}
     env: dict[str, str] = {}
@@ -43,7 +43,7 @@ def _host(job: Object, task: Object, index: int) -> str:
 
 
 def _pytorch(job: Object, task: Object, index: int) -> dict[str, str]:
-    """Rank 0 is the master task's pod, or the first worker where there is none."""
+    """Return the variables of torch's launcher. Rank 0 is the master task's pod, else the first worker."""
     tasks = sorted(job["spec"]["tasks"], key=lambda each: bool(each["name"] != "master"))
     ranks = [(each["name"], number) for each in tasks for number in range(each["replicas"])]
     return {

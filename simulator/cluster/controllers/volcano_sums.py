@@ -1,4 +1,4 @@
-"""What the least pods of a Volcano Job ask for together, and whether a cluster has so much to give."""
+"""Sum what the min of a Volcano Job requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Object = dict[str, Any]
 
 
 def least_resources(spec: Object) -> dict[str, str]:
-    """minResources of a job's PodGroup: the first minAvailable pods, task by task."""
+    """Return minResources of a job's PodGroup: the requests of the first minAvailable pods, task by task."""
     left, total = spec["minAvailable"], Counter[str]()
     for task in spec.get("tasks") or ():
         taken = min(left, task["replicas"])
@@ -23,12 +23,12 @@ def least_resources(spec: Object) -> dict[str, str]:
 
 
 def asked(quantities: Mapping[str, Any]) -> dict[str, int]:
-    """Quantities in thousandths."""
+    """Return quantities in thousandths."""
     return {resource: milli(quantity) for resource, quantity in quantities.items()}
 
 
 def as_text(amount: int) -> str:
-    """Thousandths as a quantity."""
+    """Write thousandths as a quantity."""
     return str(amount // 1000) if amount % 1000 == 0 else f"{amount}m"
 
 

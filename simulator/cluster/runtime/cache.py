@@ -1,4 +1,4 @@
-"""Objects as a controller last saw them, its own writes included, and who belongs to whom."""
+"""Cache the objects that a controller has seen, its own writes included, and index pods by owner and PodGroup."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _tags(pod: Object) -> list[str]:
 
 
 class Cache:
-    """By plural and uid. A write of one's own is put in at once, so that the next look knows of it."""
+    """Objects by plural and uid. A write of the controller itself is added at once, so its next look sees it."""
 
     def __init__(self) -> None:
         self._objects: dict[str, dict[str, Object]] = {}
@@ -33,7 +33,7 @@ class Cache:
         self._shares: dict[str, dict[str, int]] = {}  # uid of a bound pod or a node -> what it takes or gives
 
     def put(self, plural: str, obj: Object) -> bool:
-        """Take an object in; False when a newer one is known, or it is gone."""
+        """Add an object. False when a newer version is known, or the object is gone."""
         meta = obj["metadata"]
         uid, held = meta["uid"], self._objects.setdefault(plural, {})
         known = held.get(uid)
@@ -47,7 +47,7 @@ class Cache:
         return True
 
     def drop(self, plural: str, uid: str) -> Object | None:
-        """Forget an object; what it was."""
+        """Remove an object, and return its last state."""
         self._gone[uid] = None
         if len(self._gone) > 10_000:
             del self._gone[next(iter(self._gone))]
@@ -58,25 +58,25 @@ class Cache:
         return obj
 
     def get(self, plural: str, uid: str) -> Object | None:
-        """One object, or None."""
+        """Return one object, or None."""
         return self._objects.get(plural, {}).get(uid)
 
     def all(self, plural: str) -> Iterator[Object]:
-        """All of a kind."""
+        """Yield all objects of a kind."""
         return iter(list(self._objects.get(plural, {}).values()))
 
     def pods_of(self, tag: str) -> list[Object]:
-        """The pods of an owner (its uid), or of a PodGroup (namespace/name), by name."""
+        """Return the pods of an owner (its uid) or of a PodGroup (namespace/name), by name."""
         pods = self._objects.get(PODS, {})
         found = [pods[each] for each in self._tagged.get(tag, ()) if each in pods]
         return sorted(found, key=lambda pod: str(pod["metadata"]["name"]))
 
     def free(self) -> Mapping[str, int]:
-        """What all nodes have left together, in thousandths."""
+        """Return what all nodes together have free, in thousandths."""
         return self._taken
 
     def _weigh(self, plural: str, uid: str, obj: Object | None) -> None:
-        """Keep the sum of what nodes give and bound pods take."""
+        """Update the sum of what nodes offer and bound pods take."""
         if plural not in (PODS, NODES):
             return
         self._taken.subtract(self._shares.pop(uid, {}))

@@ -1,4 +1,4 @@
-"""The yard's two conversations: with the API server, and with the extender as kube-scheduler holds it."""
+"""Talk to the API server, and to the extender as kube-scheduler does."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from turnout.simulator.cluster.scheduler import Question, Reply, Verb
 
 
 class ApiError(Exception):
-    """The API server said no. code: the HTTP status; reason: of its Status."""
+    """A refusal by the API server.
+
+    code: the HTTP status. reason: the reason word of its Status.
+    """
 
     def __init__(self, code: int, reason: str, message: str) -> None:
         super().__init__(f"{code} {reason}: {message}")
@@ -23,7 +26,10 @@ class ApiError(Exception):
 
 
 class Seen:
-    """An object as a list or a watch shows it. raw: its JSON. obj: the same as values, which nobody may change."""
+    """An object as a list or a watch shows it.
+
+    raw: its JSON. obj: the same as values, which no caller may change.
+    """
 
     __slots__ = ("_obj", "raw")
 
@@ -32,26 +38,28 @@ class Seen:
 
     @property
     def obj(self) -> dict[str, Any]:
-        """Read when it is first asked for; a store in the same process gives its own."""
+        """The object as values, decoded when first asked for. A store in the same process gives its own values."""
         if self._obj is None:
             self._obj = msgspec.json.decode(self.raw)
         return self._obj
 
 
-class Door(Protocol):
-    """The API as the yard's parts reach it: over HTTP, or in the same process."""
+class ApiClient(Protocol):
+    """The API as the parts of the local cluster reach it: over HTTP, or in the same process."""
 
     async def call(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
-        """One request and its JSON. Raises ApiError, aiohttp.ClientError."""
+        """Send one request and return its JSON. Raises ApiError, aiohttp.ClientError."""
 
     def changes(self, path: str) -> AsyncIterator[tuple[str, Seen]]:
-        """Every object as it is and as it changes, for ever: (ADDED | MODIFIED | DELETED | SYNCED, the object)."""
+        """Yield every object as it is and as it changes, without end: (ADDED | MODIFIED | DELETED | SYNCED, the
+        object).
+        """
 
 
-class ApiDoor:
-    """Plain calls of an API server. Raises ApiError for an answer that refuses, aiohttp.ClientError for none.
+class HttpClient:
+    """Calls an API server. Raises ApiError for a refusal, aiohttp.ClientError for no answer.
 
-    token: who calls, "" for nobody. trust: of a server with TLS.
+    token: the caller's credentials, "" for none. trust: the CA of a server with TLS.
     """
 
     def __init__(
@@ -62,7 +70,7 @@ class ApiDoor:
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
 
     async def call(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
-        """One request and its JSON."""
+        """Send one request and return its JSON."""
         sent = None if body is None else msgspec.json.encode(body)
         headers = {**self._headers, "Content-Type": kind} if sent is not None else self._headers
         async with self._session.request(
@@ -74,17 +82,18 @@ class ApiDoor:
             return answer
 
     def _watch(self, path: str, version: str) -> Any:
-        """An open watch, for ever."""
+        """Open a watch without a time limit."""
         query = {"watch": "1", "resourceVersion": version, "allowWatchBookmarks": "true"}
         timeout = aiohttp.ClientTimeout(total=None, sock_read=None)
         url = self._url + path
         return self._session.get(url, params=query, timeout=timeout, headers=self._headers, ssl=self._trust)
 
     async def changes(self, path: str) -> AsyncIterator[tuple[str, Seen]]:
-        """Every object as it is and as it changes, for ever: (ADDED | MODIFIED | DELETED | SYNCED, the object).
+        """Yield every object as it is and as it changes, without end: (ADDED | MODIFIED | DELETED | SYNCED, the
+        object).
 
-        A list comes first, SYNCED after it. When a watch ends it goes on from its last version; when that is gone
-        (410), a fresh list comes, and a DELETED with metadata only for everything that is not on it any more.
+        A list comes first, then SYNCED. A watch that ends continues from its last version. If that version is gone
+        (410), a new list follows, and a DELETED with metadata only for every object that is no longer listed.
         """
         version = ""
         known: dict[str, dict[str, Any]] = {}  # uid -> metadata enough to name it
@@ -134,7 +143,7 @@ class _Versioned(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One call of the extender, for whoever counts them."""
+    """One call of the extender, for statistics."""
 
     verb: Verb
     names: int
@@ -142,8 +151,8 @@ class Asked:
     failed: str
 
 
-class ExtenderDoor:
-    """Asks a scheduler extender over HTTP as kube-scheduler does with nodeCacheCapable: names only."""
+class ExtenderClient:
+    """Calls a scheduler extender over HTTP as kube-scheduler does with nodeCacheCapable: names only."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str, timeout_s: float = 5.0) -> None:
         self._session, self._url = session, url.rstrip("/")
@@ -151,7 +160,10 @@ class ExtenderDoor:
         self.asked: list[Asked] = []
 
     async def ask(self, pod: Any, question: Question) -> Reply:
-        """Put one question. pod: the whole object. Never raises: a failure is in the reply."""
+        """Send one question. Never raises: a failure is in the reply.
+
+        pod: the whole object.
+        """
         loop = asyncio.get_running_loop()
         began = loop.time()
         reply = await self._ask(pod, question)
@@ -186,7 +198,7 @@ class _HostPriority(msgspec.Struct, rename="pascal"):
 
 
 def read_reply(verb: Verb, raw: bytes) -> Reply:
-    """Read an answer. Raises ValueError when it is not of extender/v1."""
+    """Decode an answer. Raises ValueError when it is not of extender/v1."""
     if verb is Verb.PRIORITIZE:
         return Reply(points={p.host: p.score for p in msgspec.json.decode(raw, type=list[_HostPriority])})
     result = msgspec.json.decode(raw, type=_FilterResult)

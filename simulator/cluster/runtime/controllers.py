@@ -1,4 +1,4 @@
-"""The yard's controllers: watch jobs and their pods, look again at what has changed, and write what is wanted."""
+"""Run the controllers of the local cluster: watch jobs and their pods, look at what changed, write what is needed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import aiohttp
 from turnout.simulator.cluster.controllers import batch_job, pod_group, volcano_job
 from turnout.simulator.cluster.controllers.model import Create, Look, Object, Remove, Tell, Write
 from turnout.simulator.cluster.runtime.cache import NODES, PODS, Cache
-from turnout.simulator.cluster.runtime.clients import ApiError, Door
+from turnout.simulator.cluster.runtime.clients import ApiClient, ApiError
+from turnout.simulator.cluster.runtime.faults import left_out, told
 
 log = logging.getLogger(__name__)
 
@@ -32,9 +33,12 @@ Key = tuple[str, str]  # plural, uid
 
 
 class Controllers:
-    """Everything that makes pods of jobs. retry_s: of batch Jobs, the first pause after a failure and the longest."""
+    """All controllers that make pods for jobs.
 
-    def __init__(self, api: Door, retry_s: tuple[float, float] = batch_job.RETRY_S) -> None:
+    retry_s: of batch Jobs, the first pause after a failure and the longest, in seconds.
+    """
+
+    def __init__(self, api: ApiClient, retry_s: tuple[float, float] = batch_job.RETRY_S) -> None:
         self._api, self._retry_s = api, retry_s
         self._cache = Cache()
         self._due: set[Key] = set()
@@ -64,7 +68,8 @@ class Controllers:
                     if word == "SYNCED":
                         self._synced.add(plural)
                     else:
-                        self._see(plural, word, seen.obj)
+                        with left_out(plural, seen.obj):
+                            self._see(plural, word, seen.obj)
                     self._news.set()
             except (aiohttp.ClientError, ApiError, TimeoutError) as error:
                 log.warning("watch_failed", extra={"kind": plural, "why": str(error)})
@@ -80,7 +85,7 @@ class Controllers:
         self._mark(plural, obj, before)
 
     def _mark(self, plural: str, obj: Object, before: Object | None) -> None:
-        """Who has to be looked at when an object has changed."""
+        """Mark the objects that must be looked at because another object changed."""
         if plural in self._looks:
             self._due.add((plural, obj["metadata"]["uid"]))
         owners = (obj["metadata"].get("ownerReferences") or ()) if plural != NODES else ()
@@ -121,7 +126,11 @@ class Controllers:
         obj = self._cache.get(plural, uid)
         if obj is None or plural not in self._looks or obj["metadata"].get("deletionTimestamp"):
             return
-        looked = self._looks[plural](obj, time.time())
+        try:
+            looked = self._looks[plural](obj, time.time())
+        except Exception as error:  # somebody's job that makes no sense must not stop the jobs of others
+            log.warning("job_stuck", extra={"kind": plural, "job": obj["metadata"]["name"], "why": told(error)})
+            return
         if looked.again_s is not None:
             heapq.heappush(self._later, (looked.again_s, key))
         try:
@@ -145,7 +154,7 @@ class Controllers:
         return pod_group.look(group, members, self._cache.free())
 
     async def _do(self, write: Write) -> None:
-        """One write; the answer goes into the cache. What is there already, or gone already, is as was wanted."""
+        """Do one write and add its answer to the cache. An object that exists or is gone already needs no write."""
         meta = write.obj["metadata"]
         short = write.plural.split(".")[0]
         place = f"{_PATHS[write.plural]}/namespaces/{meta['namespace']}/{short}"
@@ -170,6 +179,6 @@ class Controllers:
 
 
 def _plural_of(owner: Object) -> str:
-    """The plural of an owner that is looked at; "" for one that nobody here looks at."""
+    """Return the plural of an owner that has a controller here, else ""."""
     group = owner["apiVersion"].rpartition("/")[0]
     return {"batch": batch_job.JOBS, "batch.volcano.sh": volcano_job.JOBS}.get(group, "")

@@ -1,6 +1,6 @@
-"""The store of an embedded API as its own yard's parts reach it: the same calls and changes, without HTTP between.
+"""Give the local cluster's parts the calls and changes of an embedded API's store without HTTP.
 
-Faults on demand are for those who come over HTTP; a yard's own scheduler and kubelet do not suffer them.
+Injected faults concern HTTP callers only: the local cluster's own scheduler and kubelet do not meet them.
 """
 
 from __future__ import annotations
@@ -22,13 +22,16 @@ from turnout.simulator.cluster.runtime.clients import ApiError, Seen
 
 
 class Direct:
-    """A door to a store. manager: under which name it writes."""
+    """A client of a store in the same process.
+
+    manager: the name under which it writes.
+    """
 
     def __init__(self, store: Store, manager: str = "yard") -> None:
         self._store, self._manager = store, manager
 
     async def call(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
-        """One request and its JSON. Raises ApiError."""
+        """Carry out one request and return its JSON. Raises ApiError."""
         await asyncio.sleep(0)  # as any call does: others get their turn
         url = urlsplit(path)
         try:
@@ -44,7 +47,7 @@ class Direct:
         return msgspec.json.decode(answer.raw)
 
     async def changes(self, path: str) -> AsyncIterator[tuple[str, Seen]]:
-        """Every object as it is and as it changes, for ever, as wire.Door has it."""
+        """Yield every object as it is and as it changes, without end, as clients.ApiClient does."""
         url = urlsplit(path)
         target = route.target(self._store.catalogue, url.path)
         wanted = question(target, dict(parse_qsl(url.query)))

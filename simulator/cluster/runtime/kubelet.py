@@ -1,4 +1,4 @@
-"""The yard's kubelet: one for all nodes. Watches bound pods and moves each along the table of kubelet.py."""
+"""Run one kubelet for all nodes: watch bound pods and move each along the table of simulator/cluster/kubelet.py."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import aiohttp
 
 from turnout.kube.times import rfc3339
 from turnout.simulator.cluster.kubelet import Pace, State, exit_code, state_of, status_in, turn
-from turnout.simulator.cluster.runtime.clients import ApiError, Door
+from turnout.simulator.cluster.runtime.clients import ApiClient, ApiError
+from turnout.simulator.cluster.runtime.faults import left_out, told
 
 log = logging.getLogger(__name__)
 
@@ -25,27 +26,28 @@ Object = dict[str, Any]
 
 
 class Processes(Protocol):
-    """Who runs pods as processes of this machine, from their binding to their end."""
+    """The interface of a runner of pods as processes, from their binding to their end."""
 
     def see(self, pod: Object) -> None:
-        """A pod is on a node of ours, or has changed."""
+        """Take in a pod on one of our nodes that is new or has changed."""
 
     def gone(self, uid: str) -> None:
-        """A pod is there no more, or its node."""
+        """Take in that a pod, or its node, is gone."""
 
     def runs(self, uid: str) -> bool:
-        """Has it taken this pod on?"""
+        """True if the runner has taken this pod on."""
 
 
 class Kubelet:
-    """Moves pods along. serves: whether a node is one of ours; host_ip: its address.
+    """Moves pods along their states.
 
-    processes: takes the pods on that say what they run; None: a table moves them like all others.
+    serves: True for a node of ours. processes: runs the pods that state a command; None leaves all pods to the table.
+    The function `host_ip` gives a node's address.
     """
 
     def __init__(
         self,
-        api: Door,
+        api: ApiClient,
         pace: Pace,
         serves: Callable[[str], bool],
         host_ip: Callable[[str], str],
@@ -76,8 +78,10 @@ class Kubelet:
                         pass  # somebody's time has come
                     continue
                 _, _, uid, to = heapq.heappop(self._due)
-                pod = self._pods.get(uid)
-                if pod is not None and (next_ := turn(pod, self._pace)) is not None and next_.to is to:
+                pod, due = self._pods.get(uid), False
+                with left_out("pods", pod):
+                    due = pod is not None and (next_ := turn(pod, self._pace)) is not None and next_.to is to
+                if pod is not None and due:
                     await self._room.acquire()
                     tasks.create_task(self._move(pod, to))
 
@@ -86,7 +90,8 @@ class Kubelet:
             try:
                 async for word, seen in self._api.changes(_BOUND):
                     if word != "SYNCED":
-                        self._see(word, seen.obj)
+                        with left_out("pods", seen.obj):
+                            self._see(word, seen.obj)
             except (aiohttp.ClientError, ApiError, TimeoutError) as error:
                 log.warning("watch_failed", extra={"kind": "pods", "why": str(error)})
                 await asyncio.sleep(0.5)
@@ -133,6 +138,8 @@ class Kubelet:
         except (aiohttp.ClientError, TimeoutError) as error:
             log.warning("pod_stuck", extra={"pod": f"{meta['namespace']}/{meta['name']}", "why": str(error)})
             self._plan(_now_s() + 1.0, meta["uid"], to)
+        except Exception as error:  # a pod that makes no sense stays as it is
+            log.warning("pod_stuck", extra={"pod": f"{meta['namespace']}/{meta['name']}", "why": told(error)})
         finally:
             self._room.release()
 
@@ -141,7 +148,7 @@ class Kubelet:
         self._news.set()
 
     def _address(self, pod: Object) -> str:
-        """The pod's own address: the one it has, else the next of 10.128.0.0/9."""
+        """Return the pod's address: the one it has, else the next of 10.128.0.0/9."""
         has = (pod.get("status") or {}).get("podIP")
         if has:
             return str(has)

@@ -1,4 +1,4 @@
-"""The whole yard in one process: an API, a scheduler, a kubelet, and nodes, for as long as a block lasts."""
+"""Run the whole local cluster in one process for as long as a block lasts: an API, a scheduler, a kubelet, nodes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from turnout.simulator.cluster.controllers.batch_job import RETRY_S
 from turnout.simulator.cluster.kubeconfig import Access
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.node_builder import Place, node
-from turnout.simulator.cluster.runtime.clients import ApiDoor, Door, ExtenderDoor
+from turnout.simulator.cluster.runtime.clients import ApiClient, ExtenderClient, HttpClient
 from turnout.simulator.cluster.runtime.controllers import Controllers
 from turnout.simulator.cluster.runtime.inprocess_client import Direct
 from turnout.simulator.cluster.runtime.kubelet import Kubelet
@@ -34,18 +34,18 @@ _AT_ONCE = 32
 
 
 class Background:
-    """Tasks that run beside a block, and end with it. A part that fails ends the block with its error, at once."""
+    """Tasks that run beside a block and end with it. A task that fails ends the block with its error at once."""
 
     def __init__(self, group: asyncio.TaskGroup) -> None:
         self._group = group
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something until the block ends."""
+        """Start a task that runs until the block ends."""
         self._tasks.append(self._group.create_task(work))
 
     def fault(self) -> str:
-        """Tell what a part has failed with; "" while none has."""
+        """Describe the error of a task that failed; "" while none has."""
         done = [task for task in self._tasks if task.done() and not task.cancelled()]
         error = next((each for task in done if (each := task.exception()) is not None), None)
         while isinstance(error, BaseExceptionGroup):  # of a part that has parts itself
@@ -53,14 +53,14 @@ class Background:
         return "" if error is None else f"{type(error).__name__}: {error}"
 
     def end(self) -> None:
-        """Cancel all of it."""
+        """Cancel all tasks."""
         for task in self._tasks:
             task.cancel()
 
 
 @asynccontextmanager
 async def background() -> AsyncIterator[Background]:
-    """Run things beside a block. Raises the error of the first that fails, else that of the block."""
+    """Run tasks beside a block. Raises the error of the first task that fails, else that of the block."""
     try:
         async with asyncio.TaskGroup() as group:
             made = Background(group)
@@ -72,20 +72,20 @@ async def background() -> AsyncIterator[Background]:
 
 @dataclass(frozen=True, slots=True)
 class LocalCluster:
-    """A running yard. Nodes are added with `add_nodes`, a scheduler is started with `schedule`.
-
-    background: all that runs in it. served: the embedded API, None where a real one is attached.
-    """
+    """A running local cluster. `add_nodes` adds nodes, `schedule` starts a scheduler."""
 
     url: str
-    api: Door
+    api: ApiClient
     session: aiohttp.ClientSession
-    background: Background
+    background: Background  # all tasks that run in it
     addresses: dict[str, str] = field(default_factory=dict)
-    served: Served | None = None
+    served: Served | None = None  # the embedded API; None when attached to a real one
 
     async def add_nodes(self, places: Sequence[Place], gpus: int, kubelet: tuple[str, int] = ("", 0)) -> None:
-        """Create nodes that the yard's kubelet serves. kubelet: where an API server reaches it, if it has to."""
+        """Create nodes that our kubelet serves.
+
+        kubelet: host and port at which an API server reaches it, if needed.
+        """
         stamp = rfc3339(time.time())
         room = asyncio.Semaphore(_AT_ONCE)
 
@@ -99,7 +99,10 @@ class LocalCluster:
                 adding.create_task(add(place))
 
     def run_pods(self, pace: Pace, processes: Path | None, kubeconfig: bytes | None) -> Runner | None:
-        """Start the kubelet of all nodes. processes: as `yard` has it; who runs them, if anybody does."""
+        """Start the kubelet of all nodes, and return the runner of processes, if there is one.
+
+        processes: as for `local_cluster`.
+        """
         runner = None
         if processes is not None:
             runner = Runner(self.api, processes, self._host_ip, kubeconfig, pace.backoff_s)
@@ -109,7 +112,7 @@ class LocalCluster:
         return runner
 
     async def run_jobs(self, retry_s: tuple[float, float] = RETRY_S) -> None:
-        """Start the controllers of batch Jobs and of Volcano Jobs, with the queue that Volcano has from the start."""
+        """Start the controllers of batch Jobs and Volcano Jobs, and create Volcano's default queue."""
         head = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "metadata": {"name": "default"}}
         queue = {**head, "spec": {"weight": 1, "reclaimable": True}, "status": {"state": "Open"}}
         await self.api.call("POST", "/apis/scheduling.volcano.sh/v1beta1/queues", queue)
@@ -121,26 +124,28 @@ class LocalCluster:
     def schedule(
         self,
         settings: Settings,
-        extender: ExtenderDoor | None = None,
+        extender: ExtenderClient | None = None,
         told: Callable[[str, str, Outcome], None] | None = None,
     ) -> None:
-        """Start a scheduler. extender: whom it asks. told: called after every cycle."""
+        """Start a scheduler.
+
+        extender: the client that it asks, or None. told: called after every cycle.
+        """
         self.background.start(Scheduler(self.api, settings, extender, told).run())
 
 
 @asynccontextmanager
-async def yard(
+async def local_cluster(
     kubeconfig: Path | None = None,
     port: int = 0,
     pace: Pace | None = None,
     processes: Path | None = None,
     listening: socket.socket | None = None,
 ) -> AsyncIterator[LocalCluster]:
-    """Run a yard until the block ends; everything in it ends then.
+    """Run a local cluster until the block ends. A part of it that fails ends the block with its error.
 
-    pace: of its kubelet, None for none. processes: a folder of its own for the files of pods, which then run what they
-    say; None: they run nothing. listening: a socket of the API, in place of a port. A part of it that fails ends the
-    block with its error.
+    pace: of its kubelet, None for no kubelet. processes: a folder for the files of pods, which then run their commands;
+    None: they run nothing. A socket given as `listening` is served in place of a port.
     """
     kept = PodLogs()
     async with (
@@ -157,10 +162,12 @@ async def yard(
 
 @asynccontextmanager
 async def attached(access: Access) -> AsyncIterator[LocalCluster]:
-    """A yard whose API server runs already: a real one, on which our kubelet may play. Otherwise as `yard`."""
+    """Join an API server that runs already, as `local_cluster` does: a real one, for which our kubelet may serve the
+    nodes.
+    """
     trust = ssl.create_default_context(cadata=access.authority) if access.authority else None
     async with _session() as session, background() as parts:
-        yield LocalCluster(access.url, ApiDoor(session, access.url, access.token, trust), session, parts)
+        yield LocalCluster(access.url, HttpClient(session, access.url, access.token, trust), session, parts)
     await asyncio.sleep(0)  # one turn of the loop, in which what was aborted is closed
 
 

@@ -1,4 +1,4 @@
-"""What a scheduler writes of pods that wait: the condition PodScheduled and an Event, as kube-scheduler does."""
+"""Write the condition PodScheduled and an Event on pods that wait, as kube-scheduler does."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 
 from turnout.kube.times import rfc3339
-from turnout.simulator.cluster.runtime.clients import ApiError, Door
+from turnout.simulator.cluster.runtime.clients import ApiClient, ApiError
 from turnout.simulator.cluster.scheduler import Waits
 
 log = logging.getLogger(__name__)
@@ -19,28 +19,28 @@ _STRATEGIC = "application/strategic-merge-patch+json"
 
 
 class Complaints:
-    """Each said once for as long as it stays the same; said one after another, so that scheduling does not wait."""
+    """Reasons of waiting pods, each written once until it changes. They are written one by one, beside scheduling."""
 
-    def __init__(self, api: Door) -> None:
+    def __init__(self, api: ApiClient) -> None:
         self._api = api
         self._said: dict[str, str] = {}  # uid -> what was said last
         self._due: dict[str, tuple[str, str, Waits]] = {}
         self._news = asyncio.Event()
 
     def put(self, uid: str, namespace: str, name: str, outcome: Waits) -> None:
-        """A pod has to wait."""
+        """Queue the reason why a pod waits."""
         if self._said.get(uid) != outcome.message:
             self._said[uid] = outcome.message
             self._due[uid] = (namespace, name, outcome)
             self._news.set()
 
     def drop(self, uid: str) -> None:
-        """It waits no longer."""
+        """Forget a pod that waits no longer."""
         self._said.pop(uid, None)
         self._due.pop(uid, None)
 
     async def run(self) -> None:
-        """Say what is to be said, until cancelled."""
+        """Write queued reasons until cancelled."""
         while True:
             await self._news.wait()
             self._news.clear()

@@ -1,7 +1,7 @@
-"""The yard's scheduler: watches pods and nodes, runs one cycle after another, asks the extender, binds.
+"""Run the local cluster's scheduler: watch pods and nodes, run one cycle after another, ask the extender, bind.
 
-What it decides is in scheduler.py and scheduling_queue.py. It trusts its own decision before the watch has shown it, as
-kube-scheduler's cache does, and takes it back when the binding fails.
+scheduler.py and scheduling_queue.py decide. A decision counts before the watch shows it, as in kube-scheduler's cache,
+and is taken back when the binding fails.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import aiohttp
 import msgspec
 
 from turnout.jobs.gang import POD_GROUP_PATHS, Dialect, membership
-from turnout.kube.errors import KubeError
 from turnout.kube.objects import Node, Pod
 from turnout.simulator.cluster.cluster import Cluster, Want, want_of
 from turnout.simulator.cluster.default_plugins import Cursor
 from turnout.simulator.cluster.gang_gate import Gangs
-from turnout.simulator.cluster.runtime.clients import ApiError, Door, ExtenderDoor
+from turnout.simulator.cluster.runtime.clients import ApiClient, ApiError, ExtenderClient
+from turnout.simulator.cluster.runtime.faults import left_out, told
 from turnout.simulator.cluster.runtime.pod_conditions import Complaints
 from turnout.simulator.cluster.scheduler import Chosen, Extender, Outcome, Reply, Waits, Why, cycle
 from turnout.simulator.cluster.scheduling_queue import WaitingPods
@@ -38,27 +38,29 @@ _nodes = msgspec.json.Decoder(Node)
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the scheduler is told. percentage: percentageOfNodesToScore, 0 for the adaptive default.
-
-    gangs: the further schedulerNames that it serves, whose gangs are held until their min fits.
-    """
+    """The settings of the scheduler."""
 
     name: str = "default-scheduler"
+    # further schedulerNames that it serves, whose gangs are held until their min fits
     gangs: tuple[str, ...] = ("volcano", "koord-scheduler")
     extender: Extender | None = None
-    percentage: int = 0
+    percentage: int = 0  # percentageOfNodesToScore, 0 for the adaptive default
+    # of a pod that found no node: the first pause and the longest, in seconds
     backoff_s: tuple[float, float] = (1.0, 10.0)
     seed: int = 0
 
 
 class Scheduler:
-    """One scheduler over one API server. told: called with (namespace, name, outcome) after every cycle."""
+    """One scheduler for one API server.
+
+    told: called with (namespace, name, outcome) after every cycle.
+    """
 
     def __init__(
         self,
-        api: Door,
+        api: ApiClient,
         settings: Settings,
-        extender: ExtenderDoor | None = None,
+        extender: ExtenderClient | None = None,
         told: Callable[[str, str, Outcome], None] | None = None,
     ) -> None:
         self._api, self._settings, self._extender, self._told = api, settings, extender, told
@@ -92,18 +94,12 @@ class Scheduler:
                     if word == "SYNCED":
                         self._synced[path].set()
                     else:
-                        self._see(see, word, seen.raw)
+                        with left_out(path):
+                            see(word, seen.raw)
                     self._changed.set()
             except (aiohttp.ClientError, ApiError, TimeoutError) as error:
                 log.warning("watch_failed", extra={"path": path, "why": str(error)})
                 await asyncio.sleep(0.5)
-
-    def _see(self, see: Callable[[str, bytes], None], word: str, raw: bytes) -> None:
-        """Take in an object. One that cannot be read is left out: whoever wrote it must not stop the others' pods."""
-        try:
-            see(word, raw)
-        except (msgspec.MsgspecError, KubeError, ValueError) as error:
-            log.warning("object_skipped", extra={"why": str(error)[:200]})
 
     def _see_node(self, word: str, raw: bytes) -> None:
         node = _nodes.decode(raw)
@@ -158,7 +154,12 @@ class Scheduler:
             self._changed.clear()
             want = self.waiting.next(clock.time())
             if want is not None:
-                await self._try(want, group)
+                try:
+                    await self._try(want, group)
+                except Exception as error:  # of this pod or its gang: the others are tried all the same
+                    log.exception("pod_not_tried", extra={"why": told(error)})
+                    self._refuse_all([want.uid], Waits(Why.SCHEDULER_ERROR, "the scheduler failed on this pod"))
+                    self.waiting.refuse(want.uid, clock.time(), park=False)
                 continue
             try:
                 async with asyncio.timeout(self.waiting.pause_s(clock.time())):
@@ -188,9 +189,9 @@ class Scheduler:
             group.create_task(self._bind(each, *self._names[each.uid], outcome))
 
     async def _decide_all(self, wants: Sequence[Want]) -> tuple[list[tuple[Want, Chosen]], Waits | None]:
-        """A node for each, charged as it is chosen, and the first refusal.
+        """Choose a node for each pod, charged as it is chosen. Returns the choices and the first refusal.
 
-        Who was deleted or bound by somebody else meanwhile is left out, asked about already or not.
+        Pods that were deleted or bound by another scheduler meanwhile are left out.
         """
         chosen: list[tuple[Want, Chosen]] = []
         refusal = None
@@ -212,7 +213,7 @@ class Scheduler:
             self._told(namespace, name, outcome)
 
     async def _decide(self, want: Want) -> Outcome:
-        """Run a cycle and carry its questions to the extender."""
+        """Run one cycle and pass its questions to the extender."""
         pod: Any = msgspec.json.decode(self._raw[want.uid])
         for key in ("kind", "apiVersion"):  # kube-scheduler sends pods without them
             pod.pop(key, None)

@@ -1,12 +1,11 @@
-"""The first process of a container: it builds the container's walls, runs its command, and leaves when that has ended.
+"""Run as the first process of a container: isolate it, run its command, and end when the command has ended.
 
-Runs as a process of its own (python -I -S container_init.py), standard library only, one thread. It reads one JSON
-line on stdin (`Order`, as container_process.py writes it) and then watches stdin: when that closes, whoever gave the
-order is gone, and everything in the container ends. SIGTERM is handed on to the command; SIGUSR1 means kill
-everything now.
+This is a process of its own (python -I -S container_init.py): standard library only, one thread. It reads one JSON line
+on stdin (`Order`, as container_process.py writes it) and then watches stdin. When stdin closes, the parent is gone, and
+everything in the container ends. SIGTERM is passed on to the command. SIGUSR1 means: kill everything now.
 
-Walls are namespaces of mounts, host name and processes, where the kernel lets us have them: as root, or through a
-user namespace. Without them a container has no volumes and knows no peers by name, and says so.
+Isolation ("walls") means namespaces of mounts, host name and processes, where the kernel allows them: as root, or
+through a user namespace. Without them a container has no volumes and cannot find peers by name; it reports that.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ Order = dict[str, Any]
 
 
 def main() -> NoReturn:
-    """Obey one order; exit as its command does, 128 + the signal when one ended it."""
+    """Carry out one order. Exits with the command's code, or 128 + the signal that ended it."""
     order: Order = json.loads(_line())
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -50,7 +49,7 @@ def main() -> NoReturn:
 
 
 def can_have_walls() -> bool:
-    """Does the kernel let us have namespaces? Tried in a child, which is gone after it."""
+    """True if the kernel allows namespaces. A short-lived child tries it."""
     pid = os.fork()
     if not pid:
         os._exit(0 if _walls() else 1)
@@ -58,7 +57,7 @@ def can_have_walls() -> bool:
 
 
 def _line() -> bytes:
-    """One line of stdin, and not a byte more."""
+    """Read one line of stdin, and no byte more."""
     read = bytearray()
     while not read.endswith(b"\n"):
         chunk = os.read(0, 1 << 16)
@@ -76,7 +75,7 @@ def _wait_for_the_end(reader: int, told: list[int]) -> NoReturn:
 
 
 def _watch(child: int, reader: int, told: list[int]) -> int:
-    """Reap until the command has ended, then end what it left behind."""
+    """Reap children until the command has ended, then end the processes that it left."""
     watched, code = [0, reader], None
     while code is None:
         ready = select.select(watched, [], [])[0]
@@ -95,7 +94,7 @@ def _watch(child: int, reader: int, told: list[int]) -> int:
 
 
 def _reap(child: int) -> int | None:
-    """Collect who has ended; the command's exit code once it is among them."""
+    """Collect children that have ended. Returns the command's exit code once it is among them."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -109,7 +108,7 @@ def _reap(child: int) -> int | None:
 
 
 def _end_the_rest() -> None:
-    """Orphans come to us, since we are their reaper; with walls the kernel has ended them already."""
+    """Kill the orphans, which become children of this reaper. With namespaces the kernel has ended them already."""
     while True:
         with open(f"/proc/self/task/{os.getpid()}/children") as file:
             left = [int(word) for word in file.read().split()]
@@ -124,7 +123,7 @@ def _end_the_rest() -> None:
 
 
 def _walls() -> bool:
-    """Put up the namespaces; False when the kernel does not let us."""
+    """Create the namespaces; False when the kernel does not allow it."""
     wanted = NEWNS | NEWUTS | NEWPID
     if _libc.unshare(wanted) == 0:
         return True
@@ -140,7 +139,7 @@ def _walls() -> bool:
 
 
 def _become(order: Order, walls: bool) -> NoReturn:
-    """In the child: the walls from within, then the command."""
+    """Complete the isolation in the child, then run the command."""
     try:
         _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         os.setsid()
@@ -170,10 +169,10 @@ def _not_started(order: Order, why: str) -> NoReturn:
 
 
 class Root:
-    """The files that a container sees: those of this machine, with its volumes where it wants them.
+    """The files that a container sees: those of this machine, with its volumes mounted where it wants them.
 
-    A folder that has to hold something new is opened up: a tmpfs in its place, and in that everything that the folder
-    holds. So nothing is ever made in a folder of this machine.
+    A folder that must hold something new is replaced by a tmpfs with everything that the folder holds. So nothing is
+    ever created in a folder of this machine.
     """
 
     def __init__(self, root: str, links: dict[str, str]) -> None:
@@ -181,7 +180,10 @@ class Root:
         self.ours: set[str] = set()  # folders in which things may be made
 
     def build(self, binds: list[tuple[str, str, bool]]) -> None:
-        """binds: (source, target, read only)."""
+        """Mount everything that the container sees.
+
+        binds: (source, target, read only).
+        """
         _mount("none", "/", flags=MS_REC | MS_PRIVATE)
         self._open_up("/")
         for link in self.links:
@@ -207,7 +209,7 @@ class Root:
         self.ours.add(target)
 
     def _place_for(self, target: str, is_file: bool = False) -> str:
-        """A folder, or a file, to mount over; made where it is missing."""
+        """Return a folder or file to mount over, created where it is missing."""
         place = self.root + target
         if os.path.exists(place):
             return place

@@ -1,4 +1,4 @@
-"""One container as a child of ours: started through container_init.py, told to end, waited for."""
+"""Run one container as a child process: start it through container_init.py, signal it, wait for it."""
 
 from __future__ import annotations
 
@@ -19,44 +19,40 @@ _LAST_WORD_S = 2.0  # for a first process that does not answer: it is killed, an
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What container_init.py is told. argv: empty: stay until told to go. binds: (source, target, read only).
+    """The instructions for container_init.py."""
 
-    links: paths of files that lead elsewhere in the container. note: where the reason goes when it cannot start.
-    needs_walls: without namespaces it is not started at all. walls: False to do without, where there could be some.
-    """
-
-    argv: Sequence[str]
+    argv: Sequence[str]  # empty: stay until told to end
     env: Mapping[str, str]
     folder: str
     hostname: str
     root: str
-    note: str
-    binds: Sequence[tuple[str, str, bool]] = ()
-    links: Mapping[str, str] = field(default_factory=dict)
-    needs_walls: bool = False
-    walls: bool = True
+    note: str  # where the reason goes when the container cannot start
+    binds: Sequence[tuple[str, str, bool]] = ()  # (source, target, read only)
+    links: Mapping[str, str] = field(default_factory=dict)  # paths of files that lead elsewhere in the container
+    needs_walls: bool = False  # True: without namespaces it is not started at all
+    walls: bool = True  # False: use no namespaces, even if they are possible
 
 
 class Child:
-    """A running container. code: of its end, once `ended` has returned."""
+    """A running container."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
     async def ended(self) -> int:
-        """Wait for its end; the exit code, 128 + the signal when one ended it."""
+        """Wait for the end. Returns the exit code, or 128 + the signal that ended it."""
         code = await self._process.wait()
         if self._process.stdin is not None:
             self._process.stdin.close()
         return 128 - code if code < 0 else code
 
     def tell(self, told: str) -> None:
-        """SIGTERM for its command, or SIGKILL for everything in it."""
+        """Send SIGTERM to its command, or SIGKILL to everything in it."""
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGUSR1 if told == KILL else signal.SIGTERM)
 
     async def kill(self) -> None:
-        """End it whatever it does."""
+        """End the container, whatever it does."""
         self.tell(KILL)
         try:
             async with asyncio.timeout(_LAST_WORD_S):
@@ -68,7 +64,7 @@ class Child:
 
 
 async def start(order: Order, log: Path) -> Child:
-    """Start a container; what it writes goes to the end of `log`. Raises OSError."""
+    """Start a container, whose output is appended to `log`. Raises OSError."""
     with log.open("ab") as out:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-I", "-S", container_init.__file__),

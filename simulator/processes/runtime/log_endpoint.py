@@ -1,4 +1,4 @@
-"""The kubelet's own HTTPS endpoint, as far as an API server asks it: what containers wrote, for `kubectl logs`."""
+"""Serve a kubelet's HTTPS endpoint as far as an API server uses it for `kubectl logs`: the output of containers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ HOST = "127.0.0.1"
 
 @asynccontextmanager
 async def endpoint(kept: PodLogs, authority: Path, certificate: Path, key: Path) -> AsyncIterator[int]:
-    """Serve on a free loopback port until the block ends; the port. Only callers that `authority` has signed get in."""
+    """Serve on a free loopback port until the block ends, and give the port.
+
+    Only callers signed by `authority` get in.
+    """
     trust = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(authority))
     trust.load_cert_chain(certificate, key)
     trust.verify_mode = ssl.CERT_REQUIRED

@@ -1,4 +1,4 @@
-"""The logs of pods that are processes, for whoever answers `kubectl logs`."""
+"""Find the logs of pods that are processes, for `kubectl logs`."""
 
 from __future__ import annotations
 
@@ -21,21 +21,23 @@ class PodLog:
     path: Path | None
 
     def live(self) -> bool:
-        """May more come?"""
-        now = self.life.book.named(self.container)
+        """True if more output may come."""
+        now = self.life.lifecycle.named(self.container)
         return now.state is State.RUNNING and now.restarts == self.run
 
 
 class PodLogs:
-    """Finds the logs of a runner's pods; without a runner there are none."""
+    """Finds the logs of a runner's pods. Without a runner there are none."""
 
     def __init__(self) -> None:
         self.runner: Runner | None = None
 
     def find(self, pod: dict[str, Any], container: str, previous: bool) -> PodLog | None:
-        """The log of a container."""
+        """Return the log of a container; None when the pod is not one of the runner's."""
         meta = pod["metadata"]
         life = self.runner.find(meta["namespace"], meta["name"]) if self.runner is not None else None
         if life is None:
             return None
-        return PodLog(life, container, life.book.named(container).restarts - previous, life.log_of(container, previous))
+        return PodLog(
+            life, container, life.lifecycle.named(container).restarts - previous, life.log_of(container, previous)
+        )

@@ -1,4 +1,4 @@
-"""What a kubelet fetches for its pods: ConfigMaps, Secrets, tokens; and the names under which pods are found."""
+"""Fetch what a kubelet needs for its pods: ConfigMaps, Secrets, tokens and kubeconfigs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from turnout.simulator.cluster.runtime.clients import ApiError, Door
+from turnout.simulator.cluster.runtime.clients import ApiClient, ApiError
 from turnout.simulator.processes.container_spec import NotToBeHad, Sources
 from turnout.simulator.processes.volumes import File, Token, Volume, wanted_objects
 
@@ -18,13 +18,16 @@ _DAY_S = 86_400
 
 
 class Objects:
-    """Reads what pods refer to, at each start anew. kubeconfig: of the yard, None for pods that get none."""
+    """Reads what pods refer to, anew at each start.
 
-    def __init__(self, api: Door, kubeconfig: bytes | None = None) -> None:
+    kubeconfig: of the local cluster; None for pods that get none.
+    """
+
+    def __init__(self, api: ApiClient, kubeconfig: bytes | None = None) -> None:
         self._api, self._kubeconfig = api, kubeconfig
 
     async def of(self, pod: Object) -> Sources:
-        """Everything that a pod refers to and that is there. Raises ApiError, aiohttp.ClientError."""
+        """Return every existing object that a pod refers to. Raises ApiError, aiohttp.ClientError."""
         maps, secrets = wanted_objects(pod)
         namespace = pod["metadata"]["namespace"]
         return Sources(
@@ -46,7 +49,7 @@ class Objects:
         return {name: obj for name, obj in found if obj is not None}
 
     async def tokens(self, pod: Object, volumes: Iterable[Volume]) -> dict[str, dict[str, File]]:
-        """The tokens that a pod's volumes want: volume -> path -> file. Raises NotToBeHad."""
+        """Return the tokens for a pod's volumes: volume -> path -> file. Raises NotToBeHad."""
         found: dict[str, dict[str, File]] = {}
         for volume in volumes:
             for path, token in volume.tokens.items():
@@ -67,9 +70,10 @@ class Objects:
             raise NotToBeHad(f"no token of the service account {account}: {error}") from error
 
     async def kubeconfig(self, pod: Object) -> bytes | None:
-        """A kubeconfig for a pod: as its service account where the API server gives tokens, else as the yard's own.
+        """Return a kubeconfig for a pod, or None. Raises NotToBeHad.
 
-        None for a pod that wants none, or where there is none to give. Raises NotToBeHad.
+        The pod acts as its service account where the API server gives tokens, else as the cluster's own user. None is
+        for a pod that wants none, or a cluster that has none to give.
         """
         if self._kubeconfig is None or pod["spec"].get("automountServiceAccountToken") is False:
             return None

@@ -1,4 +1,4 @@
-"""The folders of one pod on this machine: its volumes, its hosts file, its logs, its memory. Blocking."""
+"""The folders of one pod on this machine: its volumes, hosts file, logs and shared memory. All calls block."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ _NO_ONE_ELSE = 0o700
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """disk: removed with the pod. memory: on tmpfs where the machine has one."""
+    """The folders of one pod."""
 
-    disk: Path
-    memory: Path
+    disk: Path  # removed with the pod
+    memory: Path  # on tmpfs where the machine has one
 
     def make(self) -> None:
-        """Make what every pod has."""
+        """Create what every pod has."""
         for each in (self.disk / "root", self.shared, self.disk / "notes", self.memory / "shm"):
             each.mkdir(parents=True, exist_ok=True, mode=_NO_ONE_ELSE)
         (self.memory / "shm").chmod(0o1777)
         (self.disk / "nsswitch.conf").write_text(_FILES_ONLY)
 
     def remove(self) -> None:
-        """Remove everything, what its containers wrote included."""
+        """Remove everything, including what its containers wrote."""
         for each in (self.disk, self.memory):
             shutil.rmtree(each, ignore_errors=True)
 
     @property
     def shared(self) -> Path:
-        """What containers find at /.yard."""
+        """The folder that containers see at /.yard."""
         return self.disk / "shared"
 
     def share(self, name: str, data: bytes) -> None:
-        """Put a file where all containers of the pod find it, whole or not at all."""
+        """Put a file where all containers of the pod find it. They see the whole file or none."""
         file = self.shared / name
         if not file.exists() or file.read_bytes() != data:
             part = file.with_suffix(".part")
@@ -52,20 +52,20 @@ class Folder:
             part.replace(file)
 
     def log(self, container: str, run: int) -> Path:
-        """The file of one run's output; those before the last one are removed."""
+        """Return the file for one run's output. Files of runs before the last one are removed."""
         folder = self.disk / "logs" / container
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{run - 2}.log").unlink(missing_ok=True)
         return folder / f"{run}.log"
 
     def note(self, container: str) -> Path:
-        """A fresh file for a termination message."""
+        """Create an empty file for a termination message."""
         file = self.disk / "notes" / container
         file.write_bytes(b"")
         return file
 
     def last_words(self, container: str) -> str:
-        """The termination message."""
+        """Return the termination message."""
         try:
             with (self.disk / "notes" / container).open("rb") as file:
                 return file.read(_MOST_NOTE_BYTES).decode(errors="replace")
@@ -82,7 +82,7 @@ class Folder:
                 self.write(volume.name, volume.files, volume.in_memory)
 
     def write(self, volume: str, files: Mapping[str, File], in_memory: bool = False) -> None:
-        """Write files that are new or have changed, each whole or not at all."""
+        """Write files that are new or have changed. Readers see the whole file or the old one."""
         base = (self.memory if in_memory else self.disk) / "volumes" / volume
         for path, file in files.items():
             there = base / path
@@ -95,7 +95,7 @@ class Folder:
             part.replace(there)
 
     def binds(self, launch: Launch, volumes: Mapping[str, Volume], note: Path) -> list[tuple[str, str, bool]]:
-        """What a container gets mounted: (source, target, read only). Raises NotToBeHad."""
+        """Return what to mount into a container: (source, target, read only). Raises NotToBeHad."""
         ours = [(str(self.shared), SHARED, True), (str(self.memory / "shm"), "/dev/shm", False)]
         ours.append((str(note), launch.note, False))
         for mount in launch.mounts:

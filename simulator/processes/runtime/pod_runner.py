@@ -1,4 +1,4 @@
-"""All pods of a kubelet that are processes: one life each, an address of its own, and names by which peers find it."""
+"""Run all pods of a kubelet that are processes: a task and an address for each, and names by which peers find it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from typing import Any
 import aiohttp
 
 from turnout.simulator.cluster.kubelet import RUNS_FOR
-from turnout.simulator.cluster.runtime.clients import ApiError, Door
+from turnout.simulator.cluster.runtime.clients import ApiClient, ApiError
+from turnout.simulator.cluster.runtime.faults import left_out
 from turnout.simulator.processes.pod_dns import address, hosts
 from turnout.simulator.processes.runtime.object_source import Objects
 from turnout.simulator.processes.runtime.pod_dir import Folder
@@ -32,14 +33,15 @@ _BLOCKS = 127
 
 
 class Runner:
-    """Runs pods that say what they run. folder: for their files, ours alone. kubeconfig: of the yard.
+    """Runs pods that state a command.
 
-    host_ip: the address of a node. backoff_s: the second pause before a restart, and the longest.
+    backoff_s: the second pause before a restart, and the longest, in seconds. folder: for the pods' files, used by this
+    runner alone. The argument `kubeconfig` is that of the local cluster, and `host_ip` gives the address of a node.
     """
 
     def __init__(
         self,
-        api: Door,
+        api: ApiClient,
         folder: Path,
         host_ip: Callable[[str], str],
         kubeconfig: bytes | None = None,
@@ -61,12 +63,12 @@ class Runner:
 
     @staticmethod
     def wants(pod: Object) -> bool:
-        """Does the pod say what it runs, and not how long it is to seem to run?"""
+        """True if the pod states a command and no annotation says how long it is to appear to run."""
         timed = RUNS_FOR in (pod["metadata"].get("annotations") or {})
         return not timed and any(each.get("command") for each in pod["spec"]["containers"])
 
     def see(self, pod: Object) -> None:
-        """A pod is on a node of ours, or has changed."""
+        """Take in a pod on one of our nodes that is new or has changed."""
         uid = pod["metadata"]["uid"]
         self._seen[uid] = pod
         self._news.set()
@@ -77,18 +79,18 @@ class Runner:
             self._begin(uid, pod)
 
     def gone(self, uid: str) -> None:
-        """A pod is there no more, or its node."""
+        """Take in that a pod, or its node, is gone."""
         self._seen.pop(uid, None)
         self._news.set()
         if (life := self._lives.get(uid)) is not None:
             life.lose()
 
     def runs(self, uid: str) -> bool:
-        """Is it one of ours?"""
+        """True if the pod is one of ours."""
         return uid in self._lives
 
     async def run(self) -> None:
-        """Serve until cancelled; then everything that runs is killed and its files removed."""
+        """Serve until cancelled. Then every container is killed and the files are removed."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._watch_services())
@@ -100,7 +102,7 @@ class Runner:
             await asyncio.to_thread(shutil.rmtree, self._memory, True)
 
     def find(self, namespace: str, name: str) -> Life | None:
-        """The life of a pod by its name."""
+        """Return the running life of a pod by its name."""
         for life in self._lives.values():
             meta = life.pod["metadata"]
             if (meta["namespace"], meta["name"]) == (namespace, name):
@@ -130,7 +132,7 @@ class Runner:
         self._write(life)
 
     def _address(self, uid: str) -> str:
-        """The lowest address that nobody has."""
+        """Return the lowest unused address."""
         taken = set(self._addresses.values())
         number = next(each for each in range(len(taken) + 1) if each not in taken)
         self._addresses[uid] = number
@@ -157,8 +159,8 @@ class Runner:
             await self._news.wait()
             self._news.clear()
             for life in list(self._lives.values()):
-                with contextlib.suppress(FileNotFoundError):  # its folder is not there yet, or no more
-                    await asyncio.to_thread(self._write, life)
+                with left_out("pods", life.pod), contextlib.suppress(FileNotFoundError):
+                    await asyncio.to_thread(self._write, life)  # its folder may not be there yet, or no more
 
     def _write(self, life: Life) -> None:
         with self._writing:  # else an older text might come to lie over a newer one
@@ -168,13 +170,13 @@ class Runner:
 
 
 def _image_environment() -> dict[str, str]:
-    """What an image would bring: a path with our own Python on it, a home, a language."""
+    """Return what an image would bring: a path with our own Python on it, a home, a language."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     return {"PATH": path, "HOME": os.environ.get("HOME", "/"), "LANG": os.environ.get("LANG", "C.UTF-8")}
 
 
 def _sweep() -> Path | None:
-    """Where memory lies; what killed kubelets left there is removed."""
+    """Return the folder for shared memory, and remove what killed kubelets left there."""
     if not _MEMORY.is_dir():
         return None
     for old in _MEMORY.glob(f"{_PREFIX}*-*"):

@@ -1,4 +1,4 @@
-"""One pod's life: its book is looked at again whenever something has happened, and what is due is done."""
+"""Run one pod: look at its lifecycle after every event, and do what is due."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 
 import aiohttp
 
-from turnout.simulator.cluster.runtime.clients import ApiError, Door
-from turnout.simulator.processes import pod_lifecycle as books
+from turnout.simulator.cluster.runtime.clients import ApiClient, ApiError
+from turnout.simulator.processes import pod_lifecycle as lifecycles
 from turnout.simulator.processes.container_spec import BAD_CONFIG, Launch, NotToBeHad, launch_of
 from turnout.simulator.processes.pod_dns import hostname
 from turnout.simulator.processes.pod_lifecycle import PodLifecycle
@@ -34,21 +34,24 @@ _TAIL_BYTES = 2048  # of the log, for FallbackToLogsOnError
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What a pod shares with all others of its kubelet. env: what its image would bring. host_ip: of its node."""
+    """The things that all pods of a kubelet share."""
 
-    api: Door
+    api: ApiClient
     objects: Objects
-    env: Mapping[str, str]
-    host_ip: str
+    env: Mapping[str, str]  # what an image would bring
+    host_ip: str  # of the node
     backoff_s: tuple[float, float]
 
 
 class Life:
-    """One pod. pod_ip: its address. pod: as last seen; `look` says that it changed. told: what it was said to be."""
+    """One pod while it runs.
+
+    told: the status that was last reported. The attribute `pod_ip` is its address, and `pod` the object as last seen.
+    """
 
     def __init__(self, pod: Object, pod_ip: str, folder: Folder, node: Node) -> None:
         self.pod, self.pod_ip, self.folder = pod, pod_ip, folder
-        self.book: PodLifecycle = books.opened(pod, node.backoff_s)
+        self.lifecycle: PodLifecycle = lifecycles.opened(pod, node.backoff_s)
         self._node = node
         self._children: dict[str, Child] = {}
         self.told: Object = {}
@@ -57,20 +60,20 @@ class Life:
         self._gone = self._untold = False
 
     def look(self, pod: Object) -> None:
-        """The pod has changed."""
+        """Take in a changed pod."""
         self.pod = pod
         self._news.set()
 
     def lose(self) -> None:
-        """The pod is no more, or its node: everything in it is killed."""
+        """Kill everything in the pod, because the pod or its node is gone."""
         self._gone = True
         self._news.set()
 
     async def run(self) -> None:
-        """Live until the pod is gone."""
+        """Run until the pod is gone."""
         try:
             await asyncio.to_thread(self.folder.make)
-            while not (self._gone and books.at_rest(self.book)):
+            while not (self._gone and lifecycles.at_rest(self.lifecycle)):
                 self._news.clear()
                 await self._turn(time.time())
                 if self._ready_to_go() and await self._say_goodbye():
@@ -80,8 +83,8 @@ class Life:
             await self._end()
 
     def log_of(self, container: str, previous: bool) -> Path | None:
-        """The file that holds what a container has written; None when there is none."""
-        run = self.book.named(container).restarts - previous
+        """Return the file with a container's output; None when there is none."""
+        run = self.lifecycle.named(container).restarts - previous
         folder = self.folder.disk / "logs" / container
         return folder / f"{run}.log" if run >= 0 and (folder / f"{run}.log").exists() else None
 
@@ -90,15 +93,17 @@ class Life:
     async def _turn(self, now_s: float) -> None:
         meta = self.pod["metadata"]
         if self._gone:
-            self.book = books.leaves(self.book, now_s, 0.0)
+            self.lifecycle = lifecycles.leaves(self.lifecycle, now_s, 0.0)
         elif meta.get("deletionTimestamp"):
-            self.book = books.leaves(self.book, now_s, float(meta.get("deletionGracePeriodSeconds") or 0))
-        for name, signal in books.to_stop(self.book, now_s):
-            self.book = books.signalled(self.book, name, signal)
+            self.lifecycle = lifecycles.leaves(
+                self.lifecycle, now_s, float(meta.get("deletionGracePeriodSeconds") or 0)
+            )
+        for name, signal in lifecycles.to_stop(self.lifecycle, now_s):
+            self.lifecycle = lifecycles.signalled(self.lifecycle, name, signal)
             self._children[name].tell(signal)
         if not self.told:
             await self._report(now_s)  # the address is known before anything starts, so that it can be handed down
-        for name in books.to_start(self.book, now_s):
+        for name in lifecycles.to_start(self.lifecycle, now_s):
             await self._start(name)
         await self._report(time.time())
 
@@ -107,19 +112,19 @@ class Life:
             order, out = await self._order(name)
             child = await start(order, out)
         except NotToBeHad as error:
-            self.book = books.not_started(self.book, name, BAD_CONFIG, str(error), time.time())
+            self.lifecycle = lifecycles.not_started(self.lifecycle, name, BAD_CONFIG, str(error), time.time())
             return
         except (OSError, aiohttp.ClientError, ApiError, TimeoutError) as error:
-            self.book = books.not_started(self.book, name, "RunContainerError", str(error), time.time())
+            self.lifecycle = lifecycles.not_started(self.lifecycle, name, "RunContainerError", str(error), time.time())
             return
-        self.book = books.started(self.book, name, time.time())
+        self.lifecycle = lifecycles.started(self.lifecycle, name, time.time())
         self._children[name] = child
         waiting = asyncio.create_task(self._wait_for(name, child))
         self._waiting.add(waiting)
         waiting.add_done_callback(self._waiting.discard)
 
     async def _order(self, name: str) -> tuple[Order, Path]:
-        """Everything that a container is started with. Raises NotToBeHad."""
+        """Return everything that a container is started with. Raises NotToBeHad."""
         pod = {**self.pod, "status": {**(self.pod.get("status") or {}), **self.told}}
         containers = [*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"]]
         container = next(each for each in containers if each["name"] == name)
@@ -152,7 +157,7 @@ class Life:
         binds = folder.binds(launch, volumes, note)
         if pod["spec"].get("dnsPolicy") != "Default":
             binds.append((str(folder.disk / "nsswitch.conf"), "/etc/nsswitch.conf", True))
-        was = self.book.named(name)
+        was = self.lifecycle.named(name)
         order = Order(
             argv=launch.argv,
             env=launch.env,
@@ -170,7 +175,7 @@ class Life:
         code = await child.ended()
         message = await asyncio.to_thread(self._message, name, code)
         self._children.pop(name, None)
-        self.book = books.ended(self.book, name, code, time.time(), message)
+        self.lifecycle = lifecycles.ended(self.lifecycle, name, code, time.time(), message)
         self._news.set()
 
     def _message(self, name: str, code: int) -> str:
@@ -188,7 +193,7 @@ class Life:
             return
         status = status_of(
             {**self.pod, "status": self.told or self.pod.get("status")},
-            self.book,
+            self.lifecycle,
             now_s,
             self.pod_ip,
             self._node.host_ip,
@@ -203,7 +208,7 @@ class Life:
 
     def _ready_to_go(self) -> bool:
         leaving = self.pod["metadata"].get("deletionTimestamp") and not self._gone
-        return bool(leaving) and books.at_rest(self.book)
+        return bool(leaving) and lifecycles.at_rest(self.lifecycle)
 
     async def _say_goodbye(self) -> bool:
         only_this = {"gracePeriodSeconds": 0, "preconditions": {"uid": self.pod["metadata"]["uid"]}}
@@ -214,7 +219,7 @@ class Life:
         return f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
 
     async def _call(self, method: str, path: str, body: Object, kind: str = "application/json") -> bool:
-        """Was it taken? A pod that is not there any more has nothing to be told."""
+        """Send a request. True if it was accepted, or if the pod is gone and needs it no longer."""
         try:
             await self._node.api.call(method, path, body, kind)
         except ApiError as error:
@@ -228,9 +233,9 @@ class Life:
         return True
 
     async def _rest(self) -> None:
-        """Until something happens, or time brings something."""
+        """Wait until an event, or until something is due."""
         now_s = time.time()
-        next_s = books.next_look_s(self.book, now_s)
+        next_s = lifecycles.next_look_s(self.lifecycle, now_s)
         pause_s = None if next_s is None else max(0.0, next_s - now_s)
         if not self._gone and (self._untold or self._ready_to_go()):  # the API server did not answer
             pause_s = min(_AGAIN_S, pause_s or _AGAIN_S)

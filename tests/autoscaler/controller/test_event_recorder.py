@@ -1,4 +1,4 @@
-"""Who is told of a decision: the log once, the job by an Event, and the pods that leave."""
+"""A decision is told to the log once, to the job by an Event, and to the pods that leave."""
 
 import pytest
 
@@ -37,8 +37,8 @@ def told():
 
 
 def test_a_shrink_is_told_on_the_job_and_on_each_pod_that_leaves(told):
-    recorder, teller = told
-    teller.became(Step(KEY, 1, 2, Reason.MAKES_ROOM, "1 worker leaves for Job/ns/b"), "Written")
+    recorder, events = told
+    events.became(Step(KEY, 1, 2, Reason.MAKES_ROOM, "1 worker leaves for Job/ns/b"), "Written")
     sentence = "2 to 1 workers: 1 worker leaves for Job/ns/b"
     assert recorder.told == [
         ("Job", "j-u", "Normal", "MakesRoom", sentence),
@@ -48,10 +48,10 @@ def test_a_shrink_is_told_on_the_job_and_on_each_pod_that_leaves(told):
 
 @pytest.mark.parametrize("word", ["DryRun", "Refused", "Overtaken", "NotLeading"])
 def test_what_did_not_happen_is_no_event_and_stands_in_the_log_once(told, word, caplog):
-    recorder, teller = told
+    recorder, events = told
     with caplog.at_level("INFO"):
         for _ in range(3):
-            teller.became(Step(KEY, 3, 2, Reason.IDLE_ROOM), word)
+            events.became(Step(KEY, 3, 2, Reason.IDLE_ROOM), word)
     assert recorder.told == []
     assert [record.msg for record in caplog.records] == ["not_resized"]
 
@@ -66,12 +66,12 @@ def test_what_did_not_happen_is_no_event_and_stands_in_the_log_once(told, word, 
     ],
 )
 def test_a_job_is_told_why_it_waits_and_not_of_each_pause(told, reason, type_):
-    recorder, teller = told
-    teller.decided(Step(KEY, 2, 2, reason, "why"))
+    recorder, events = told
+    events.decided(Step(KEY, 2, 2, reason, "why"))
     assert recorder.told == ([("Job", "j-u", type_, reason.value, "stays at 2 workers: why")] if type_ else [])
 
 
 def test_a_job_that_is_gone_is_told_nothing(told):
-    recorder, teller = told
-    teller.became(Step(GONE, 1, 2, Reason.MAKES_ROOM), "Written")
+    recorder, events = told
+    events.became(Step(GONE, 1, 2, Reason.MAKES_ROOM), "Written")
     assert recorder.told == []

@@ -9,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from hack.controlplane.tools import cache
 from tests.autoscaler.world import GPU, NOW_S, job, seen, world
+from turnout.autoscaler.controller.metric_aliases import OLD_NAMES
 from turnout.autoscaler.controller.metric_samples import MOST_JOBS
 from turnout.autoscaler.controller.metrics import Metrics
 from turnout.autoscaler.model import Reason, Step, Worker
@@ -213,7 +214,9 @@ def test_only_who_leads_tells_of_queues_and_lends(metrics, clock):
     metrics.leading.set(0)
     clock.now_s += 1000
     found = samples(metrics)
-    assert not {key for key in found if key[0] in ("queue_gpus", "queue_jobs", "job_gpus", "lender_sight_age_seconds")}
+    assert not {
+        key for key in found if key[0] in ("queue_gpus", "queue_jobs", "job_gpus", "autoscaler_observation_age_seconds")
+    }
     assert found["queue_elastic_gpu_seconds_total", "q"] == 60
     metrics.leading.set(1)
     look(metrics, grown())
@@ -228,7 +231,7 @@ def test_every_count_of_a_queue_begins_with_nought(metrics):
         assert found["queue_elastic_gpu_seconds_total", queue] == 0
         assert found["queue_restart_gpu_seconds_total", queue] == 0
         assert found["queue_resized_gpus_total", "grow", queue] == 0
-        assert found["lender_changes_total", "shrink", "Written", queue, "MakesRoom"] == 0
+        assert found["autoscaler_changes_total", "shrink", "Written", queue, "MakesRoom"] == 0
 
 
 def test_a_change_that_was_written_is_told_with_what_it_cost(metrics):
@@ -236,8 +239,8 @@ def test_a_change_that_was_written_is_told_with_what_it_cost(metrics):
     metrics.became(Step(grown().job.key, 3, 5, Reason.MAKES_ROOM), "Written")
     metrics.became(Step(grown().job.key, 8, 5, Reason.IDLE_ROOM), "Refused")
     found = samples(metrics)
-    assert found["lender_changes_total", "shrink", "Written", "q", "MakesRoom"] == 1
-    assert found["lender_changes_total", "grow", "Refused", "q", "IdleRoom"] == 1
+    assert found["autoscaler_changes_total", "shrink", "Written", "q", "MakesRoom"] == 1
+    assert found["autoscaler_changes_total", "grow", "Refused", "q", "IdleRoom"] == 1
     assert found["queue_resized_gpus_total", "shrink", "q"] == 4
     assert found["queue_resized_gpus_total", "grow", "q"] == 0
     assert found["queue_restart_gpu_seconds_total", "q"] == 3 * 2 * 60  # three workers of two GPUs go on, a minute late
@@ -259,7 +262,7 @@ def test_what_is_only_meant_is_counted_once_while_it_stays_the_same(metrics):
             if step.changes:
                 metrics.became(step, "DryRun")
     found = samples(metrics)
-    assert found["lender_changes_total", "grow", "DryRun", "q", "IdleRoom"] == 2
+    assert found["autoscaler_changes_total", "grow", "DryRun", "q", "IdleRoom"] == 2
     assert found["queue_resized_gpus_total", "grow", "q"] == 0
 
 
@@ -267,8 +270,8 @@ def test_what_is_seen_grows_old_between_looks(metrics, clock):
     look(metrics, grown())
     clock.now_s += 7
     found = samples(metrics)
-    assert found["lender_sight_age_seconds",] == 7
-    assert found["lender_last_look_timestamp_seconds",] == NOW_S + 50
+    assert found["autoscaler_observation_age_seconds",] == 7
+    assert found["autoscaler_last_look_timestamp_seconds",] == NOW_S + 50
 
 
 def test_a_job_that_is_gone_leaves_no_series(metrics):
@@ -280,3 +283,19 @@ def test_a_job_that_is_gone_leaves_no_series(metrics):
 def test_times_of_jobs_are_read_as_kubernetes_writes_them(metrics):
     look(metrics, short("w", created=rfc3339(123_456)))
     assert samples(metrics)["job_waiting_since_timestamp_seconds", "Job", "w", "ns", "q"] == 123_456
+
+
+@pytest.mark.parametrize(("new", "old"), sorted(OLD_NAMES.items()))
+def test_a_renamed_metric_is_served_under_both_names(metrics, clock, new, old):
+    look(metrics, grown(), short())
+    metrics.became(Step(grown().job.key, 5, 2, Reason.IDLE_ROOM), "Written")
+    metrics.decide_s.observe(0.01)
+    metrics.nodes.seen({"tainted": 1})
+    metrics.nodes.skipped("OnlySlow")
+    found = {family.name: family for family in text_string_to_metric_families(metrics.page().decode())}
+    told = {(each.name.removeprefix(new), *sorted(each.labels.items())): each.value for each in found[new].samples}
+    assert told
+    assert told == {
+        (each.name.removeprefix(old), *sorted(each.labels.items())): each.value for each in found[old].samples
+    }
+    assert found[old].type == found[new].type

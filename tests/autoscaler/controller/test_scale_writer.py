@@ -1,10 +1,12 @@
 """The one write path: gated by dry run and by the Lease, valid for one version, shrinking first."""
 
+import json
+
 import pytest
 
 from tests.autoscaler.world import job, seen, world
 from tests.jobs.test_kinds import indexed
-from turnout.autoscaler.controller.scale_writer import MOST_GROWTHS, ScaleWriter, without
+from turnout.autoscaler.controller.scale_writer import MOST_GROWTHS, MOST_OVERTAKEN, ScaleWriter, without
 from turnout.autoscaler.model import Reason, Step
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import JobKey
@@ -23,10 +25,13 @@ def noted(step):
 
 
 class Api:
-    """Notes every patch; refuses what it is told to."""
+    """Notes every patch; refuses what it is told to. newer: the object as it is by now."""
 
-    def __init__(self, error=None):
-        self.patches, self.error = [], error
+    def __init__(self, error=None, newer=None):
+        self.patches, self.error, self.newer = [], error, newer
+
+    async def get(self, path):
+        return json.dumps(self.newer).encode()
 
     async def patch(self, path, body, content_type, field_manager):
         self.patches.append((path.rsplit("/", 1)[1], body))
@@ -35,7 +40,7 @@ class Api:
         return b"{}"
 
 
-def hands(api, told, dry_run=False, leading=True):
+def writer(api, told, dry_run=False, leading=True):
     return ScaleWriter(
         api, KINDS, lambda: 7 if leading else None, lambda step, word: told.append((step.key.name, word)), dry_run
     )
@@ -53,7 +58,7 @@ def raw(*names):
 async def test_what_stays_is_not_written_and_shrinking_comes_first():
     api, told = Api(), []
     steps = [step("a", 2, 4), step("b", 4, 4), step("c", 4, 2)]
-    assert await hands(api, told).carry_out(steps, raw("a", "b", "c"), noted, 0.0) == 2
+    assert await writer(api, told).carry_out(steps, raw("a", "b", "c"), noted, 0.0) == 2
     assert [name for name, _ in api.patches] == ["c", "a"]
     assert told == [("c", "Written"), ("a", "Written")]
 
@@ -63,13 +68,13 @@ async def test_what_stays_is_not_written_and_shrinking_comes_first():
 )
 async def test_nothing_is_written_then(more, word):
     api, told = Api(), []
-    await hands(api, told, **more).carry_out([step("a", 2, 4)], raw("a"), noted, 0.0)
+    await writer(api, told, **more).carry_out([step("a", 2, 4)], raw("a"), noted, 0.0)
     assert (api.patches, told) == ([], [("a", word)])
 
 
 async def test_a_version_is_written_over_once():
     api, told = Api(), []
-    doing = hands(api, told)
+    doing = writer(api, told)
     for _ in range(2):
         await doing.carry_out([step("a", 2, 4)], raw("a"), noted, 0.0)
     assert len(api.patches) == 1
@@ -88,7 +93,7 @@ async def test_a_version_is_written_over_once():
 )
 async def test_a_refusal_stops_nobody_else(error, word):
     api, told = Api(error), []
-    assert await hands(api, told).carry_out([step("a", 2, 4), step("b", 2, 4)], raw("a", "b"), noted, 0.0) == 0
+    assert await writer(api, told).carry_out([step("a", 2, 4), step("b", 2, 4)], raw("a", "b"), noted, 0.0) == 0
     assert told == [("a", word), ("b", word)]
 
 
@@ -119,12 +124,12 @@ async def tries_of(doing, api, moments_s, jobs):
 )
 async def test_what_is_refused_is_tried_less_and_less_often(error, sent):
     api = Api(error)
-    assert await tries_of(hands(api, []), api, range(240), raw("a")) == sent
+    assert await tries_of(writer(api, []), api, range(240), raw("a")) == sent
 
 
 async def test_a_refusal_holds_up_no_other_job_and_is_forgotten_by_a_success():
     api, told = Api(NO), []
-    doing = hands(api, told)
+    doing = writer(api, told)
     for now_s in (0.0, 0.5, 1.0):
         await doing.carry_out([step("a", 2, 4)], raw("a", "b"), noted, now_s)
     api.error = None
@@ -136,13 +141,13 @@ async def test_a_refusal_holds_up_no_other_job_and_is_forgotten_by_a_success():
 
 async def test_a_clock_that_was_set_back_makes_nobody_wait():
     api = Api(NO)
-    assert await tries_of(hands(api, []), api, [1000.0, 1000.5, 10.0], raw("a")) == [1000.0, 10.0]
+    assert await tries_of(writer(api, []), api, [1000.0, 1000.5, 10.0], raw("a")) == [1000.0, 10.0]
 
 
 async def test_a_new_job_of_the_same_name_is_not_refused_yet():
     api, again = Api(NO), raw("a")
     again[JobKey("Job", "ns", "a")]["metadata"]["uid"] = "another"
-    doing = hands(api, [])
+    doing = writer(api, [])
     assert await tries_of(doing, api, [0.0, 0.5], raw("a")) == [0.0]
     assert await tries_of(doing, api, [0.6, 0.7], again) == [0.6]
 
@@ -156,7 +161,7 @@ async def test_a_new_job_of_the_same_name_is_not_refused_yet():
     ],
 )
 async def test_who_is_held_back(error, held):
-    doing = hands(Api(error), [])
+    doing = writer(Api(error), [])
     await doing.carry_out([step("a", 2, 4)], raw("a"), noted, 0.0)
     assert doing.held_back(raw("a", "b"), 0.5) == held
     assert doing.held_back(raw("a", "b"), 1.0) == {}
@@ -198,7 +203,7 @@ NOTED = {"metadata": {"resourceVersion": "7", "annotations": NOTES}}
 )
 async def test_a_size_set_by_hand_before_we_ever_wrote_it_is_noted_on_the_job(before, after, patches):
     api = Api()
-    doing = hands(api, [])
+    doing = writer(api, [])
     await doing.carry_out(*before, noted, 0.0)
     await doing.carry_out(*after, noted, 0.0)
     assert api.patches == patches
@@ -206,7 +211,7 @@ async def test_a_size_set_by_hand_before_we_ever_wrote_it_is_noted_on_the_job(be
 
 async def test_a_size_set_by_hand_is_noted_at_the_next_look_when_it_could_not_be():
     api = Api(NO)
-    doing = hands(api, [])
+    doing = writer(api, [])
     for _ in range(2):
         await doing.carry_out(*of_size(2), noted, 0.0)
     for _ in range(2):
@@ -217,7 +222,7 @@ async def test_a_size_set_by_hand_is_noted_at_the_next_look_when_it_could_not_be
 @pytest.mark.parametrize("more", [{"dry_run": True}, {"leading": False}], ids=["dry run", "no Lease"])
 async def test_a_size_set_by_hand_is_not_noted_then(more):
     api = Api()
-    doing = hands(api, [], **more)
+    doing = writer(api, [], **more)
     await doing.carry_out(*of_size(2), noted, 0.0)
     await doing.carry_out(*of_size(5), noted, 0.0)
     assert api.patches == []
@@ -225,7 +230,7 @@ async def test_a_size_set_by_hand_is_not_noted_then(more):
 
 async def test_a_change_carries_its_notes_and_the_term_in_which_it_was_written():
     api, told = Api(), []
-    await hands(api, told).carry_out([step("a", 2, 4)], raw("a"), noted, 0.0)
+    await writer(api, told).carry_out([step("a", 2, 4)], raw("a"), noted, 0.0)
     notes = api.patches[0][1]["metadata"]["annotations"]
     assert (notes[labels.RESIZED_AT], notes[labels.TERM]) == ("1970-01-01T00:16:40Z", "7")
 
@@ -242,15 +247,78 @@ async def test_a_leader_that_was_paused_and_wakes_writes_nothing(term, at, word)
     api, told, there = Api(), [], raw("a")
     notes = {labels.TERM: term, labels.RESIZED_AT: at}
     there[JobKey("Job", "ns", "a")]["metadata"]["annotations"].update(notes)
-    await hands(api, told).carry_out([step("a", 2, 4)], there, noted, 1000.0)
+    await writer(api, told).carry_out([step("a", 2, 4)], there, noted, 1000.0)
     assert told == [("a", word)]
 
 
+@pytest.mark.parametrize(
+    ("ours", "word"),
+    [
+        pytest.param(True, "Written", id="the Lease is ours: somebody else has written that term"),
+        pytest.param(False, "NotLeading", id="the Lease is another's"),
+    ],
+)
+async def test_a_later_term_on_a_job_is_believed_only_if_the_lease_says_so(ours, word):
+    api, told, there = Api(), [], raw("a")
+
+    async def confirm():
+        return ours
+
+    forged = {labels.TERM: "99999999", labels.RESIZED_AT: "1970-01-01T00:16:40Z"}
+    there[JobKey("Job", "ns", "a")]["metadata"]["annotations"].update(forged)
+    doing = ScaleWriter(api, KINDS, lambda: 7, lambda step, word: told.append(word), False, confirm)
+    await doing.carry_out([step("a", 4, 2)], there, noted, 1000.0)
+    assert (told, len(api.patches)) == ([word], int(ours))
+
+
+CHANGED = Conflict("PATCH", "/x", 409, "changed")
+
+
+async def test_a_job_that_is_always_changed_by_others_is_no_giver():
+    told, there = [], raw("a")
+    doing = writer(Api(CHANGED, {**there[JobKey("Job", "ns", "a")], "spec": {}}), told)
+    for _ in range(MOST_OVERTAKEN):
+        assert doing.held_back(there, 0.0) == {}
+        await doing.carry_out([step("a", 4, 2)], there, noted, 0.0)
+    assert told == [("a", "Overtaken")] * MOST_OVERTAKEN
+    why = "it is changed by others faster than it can be written"
+    assert doing.held_back(there, 0.5) == {JobKey("Job", "ns", "a"): why}
+
+
+async def test_who_only_writes_notes_on_his_job_all_the_time_shrinks_all_the_same():
+    there = raw("a")
+    was = there[JobKey("Job", "ns", "a")]
+    newer = {**was, "metadata": {**was["metadata"], "resourceVersion": "9"}}
+    api, told = Api(newer=newer), []
+
+    async def only_the_newest(path, body, content_type, field_manager):
+        api.patches.append(body["metadata"]["resourceVersion"])
+        if body["metadata"]["resourceVersion"] != "9":
+            raise CHANGED
+        return b"{}"
+
+    api.patch = only_the_newest
+    doing = writer(api, told)
+    for _ in range(2):
+        await doing.carry_out([step("a", 4, 2)], there, noted, 0.0)
+    assert told == [("a", "Overtaken"), ("a", "Written")]
+    assert api.patches[1:] == [was["metadata"]["resourceVersion"], "9"]
+
+
+async def test_what_was_written_is_told_to_who_reads_it_again():
+    wrote = []
+    doing = ScaleWriter(
+        Api(), KINDS, lambda: 7, lambda *_: None, False, wrote=lambda key, notes: wrote.append((key.name, notes))
+    )
+    await doing.carry_out([step("a", 4, 2)], raw("a"), noted, 0.0)
+    assert wrote == [("a", {**noted(None), labels.TERM: "7"})]
+
+
 async def test_shrinks_are_all_written_and_of_growths_only_so_many():
-    """Who comes to wait while thousands grow is served by the next look."""
+    """A job that comes to wait while thousands grow is served by the next look."""
     api, told = Api(), []
     names = [f"j{number}" for number in range(3 * MOST_GROWTHS)]
     grow, shrink = ([step(name, *sizes) for name in names[part::2]] for part, sizes in ((0, (2, 4)), (1, (4, 2))))
-    await hands(api, told).carry_out(grow + shrink, raw(*names), noted, 0.0)
+    await writer(api, told).carry_out(grow + shrink, raw(*names), noted, 0.0)
     assert len(api.patches) == len(shrink) + MOST_GROWTHS
     assert {name for name, _ in api.patches[: len(shrink)]} == {each.key.name for each in shrink}

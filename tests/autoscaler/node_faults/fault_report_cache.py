@@ -26,12 +26,12 @@ class Cluster:
         self.pods = {}
         self.words = []
 
-    def says(self, pod, there, kind=Kind.FAULTY, *, owner=None, ago_s=0.0, text=None, **more):
-        """A pod that the API server has bound to this node says so."""
+    def says(self, pod, there, kind=Kind.FAULTY, *, team="team", owner=None, ago_s=0.0, text=None, **more):
+        """A pod of a namespace that the API server has bound to this node says so."""
         told = Verdict(kind, moment(self.now_s - ago_s), 1, "w0", **more)
         notes = {labels.NODE_VERDICT: fault_report.write(told) if text is None else text}
         owners = [OwnerReference(uid=owner, controller=True)] if owner else None
-        meta = ObjectMeta(pod, "team", f"uid-{pod}", annotations=notes, owner_references=owners)
+        meta = ObjectMeta(pod, team, f"uid-{pod}", annotations=notes, owner_references=owners)
         self.pods[pod] = Pod(metadata=meta, spec=PodSpec(node_name=there))
         return self
 
@@ -40,17 +40,17 @@ class Cluster:
         taints = [Taint(self.rules.key, "true", "NoSchedule")] if name in self.tainted else None
         return Node(meta, NodeSpec(taints=taints), NodeStatus(allocatable={GPU: str(self.gpus[name])}))
 
-    def ward(self):
+    def cache(self):
         """All of it, seen for the first time."""
-        ward = FaultReportCache(self.rules.key, GPU)
+        cache = FaultReportCache(self.rules.key, GPU)
         for name in self.gpus:
-            ward.put_node(self.node(name))
+            cache.put_node(self.node(name))
         for pod in self.pods.values():
-            ward.put_pod(pod)
-        return ward
+            cache.put_pod(pod)
+        return cache
 
     def plan(self):
-        return judge(self.ward().seen({}), self.rules, self.now_s)
+        return judge(self.cache().seen({}), self.rules, self.now_s)
 
     def look(self, after_s=0.0):
         """A leader that knows nothing but what the cluster shows decides, and does it."""
@@ -68,7 +68,7 @@ class Cluster:
         return text and model.read(text)
 
     def free(self, name):
-        """As kubectl taint does it."""
+        """Remove the taint, as kubectl taint does."""
         self.tainted.discard(name)
         return self
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from tests.autoscaler.node_faults.fault_report_cache import GPU, Cluster, garbage
 from tests.support.examples import scaled
 from turnout.autoscaler.node_faults.cache import FaultReportCache
-from turnout.autoscaler.node_faults.model import BadRecord, Rules, State, read
+from turnout.autoscaler.node_faults.model import MOST_PROOFS, MOST_TOLD, BadRecord, Rules, State, read
 from turnout.kube.nodes import fault_report
 from turnout.kube.nodes.fault_report import MOST_BYTES, Kind, Verdict, moment
-from turnout.launcher.health.frames import Found
+from turnout.launcher.health.messages import Found
 
 HOUR_S = 3600.0
 
@@ -131,17 +131,78 @@ def test_what_a_person_frees_stays_free_until_it_fails_anew():
     assert cluster.tainted == {"n3"}
 
 
-def test_several_owners_have_to_say_it_where_an_admin_wants_that():
-    cluster = Cluster(verdicts=2).says("a-0", "n3", owner="a")
+def test_several_namespaces_have_to_say_it_where_an_admin_wants_that():
+    cluster = Cluster(verdicts=2).says("a-0", "n3", team="a")
     cluster.look()
     assert (cluster.tainted, cluster.last()) == (set(), ("n3", "NodeSuspected"))
     cluster.now_s += 1
-    cluster.says("a-1", "n3", owner="a").look()
-    assert cluster.tainted == set(), "pods of one job are one owner's"
+    cluster.says("bare", "n3", team="a").says("a-1", "n3", team="a", owner="job").look()
+    assert cluster.tainted == set(), "pods of one namespace are one voice, whoever owns them"
     cluster.now_s += 1
-    cluster.says("b-0", "n3", owner="b").look()
+    cluster.says("b-0", "n3", team="b").look()
     assert cluster.tainted == {"n3"}
-    assert [proof.pod for proof in cluster.record("n3").proofs] == ["team/a-0", "team/a-1", "team/b-0"]
+    assert [proof.pod for proof in cluster.record("n3").proofs] == ["a/a-0", "b/b-0"]
+
+
+def test_nobody_takes_back_what_another_namespace_has_proven():
+    cluster = Cluster().says("a-0", "n3", team="a").says("b-0", "n3", team="b")
+    cluster.look()
+    for team, tainted, word in (
+        ("c", {"n3"}, "OthersHaveProven"),
+        ("a", {"n3"}, "NodeStillFaulty"),
+        ("b", set(), "NodeRecovered"),
+    ):
+        cluster.now_s += 1
+        cluster.says(f"{team}-1", "n3", Kind.FINE, team=team, members=2).look()
+        assert (cluster.tainted, ("n3", word) in cluster.words) == (tainted, True)
+        assert not cluster.look().steps
+
+
+@pytest.mark.parametrize("kind", [Kind.FINE, Kind.FAULTY, Kind.LINK])
+@pytest.mark.parametrize("ahead_s", [0, 3, 59, 3600])
+def test_nothing_that_one_namespace_says_makes_the_word_of_another_old(kind, ahead_s):
+    cluster = Cluster(verdicts=2).says("liar", "n3", kind, team="liars", ago_s=-ahead_s)
+    cluster.look()
+    cluster.says("honest", "n3", team="honest", ago_s=2.0)  # it was on its way
+    cluster.look()
+    assert "honest" in cluster.record("n3").voices
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "told"),
+    [
+        pytest.param(3, [], id="a little: it waits"),
+        pytest.param(59, [("n3", "StaleVerdict")], id="more: it is told"),
+    ],
+)
+def test_a_verdict_that_is_ahead_of_now_counts_once_its_time_has_come(ahead_s, told):
+    cluster = Cluster().says("w2", "n3", ago_s=-ahead_s)
+    cluster.look()
+    assert (cluster.tainted, cluster.words) == (set(), told)
+    cluster.look(after_s=ahead_s)
+    assert cluster.tainted == {"n3"}
+
+
+def test_one_namespace_alone_takes_half_of_the_share_and_leaves_the_rest():
+    cluster = Cluster(40)  # four may be tainted
+    for at in range(10):
+        cluster.says(f"liar{at}", f"n{at}", team="liars")
+    cluster.look()
+    assert len(cluster.tainted) == 2
+    assert cluster.words.count(("n9", "ShareReached")) == 1
+    cluster.says("honest", "n30", team="honest", ago_s=-1).look(after_s=1)
+    assert "n30" in cluster.tainted
+
+
+def test_of_many_namespaces_that_speak_of_a_node_the_last_are_remembered():
+    cluster = Cluster().says("w", "n3", team="first")
+    cluster.look()
+    for at in range(3 * MOST_TOLD):
+        cluster.now_s += 1
+        cluster.says("w", "n3", team=f"t{at}").look()
+    record = cluster.record("n3")
+    assert (len(record.told), len(record.proofs)) == (MOST_TOLD, MOST_PROOFS)
+    assert not cluster.says("w", "n3", team="first", ago_s=2 * MOST_TOLD).look().steps
 
 
 def test_a_suspicion_ends_by_itself():
@@ -163,7 +224,7 @@ def test_a_suspicion_ends_by_itself():
 def test_no_more_than_a_share_is_tainted_and_who_is_first_accused_comes_first(nodes, share, most):
     cluster = Cluster(nodes, share=share, fresh_s=1e6)
     for at in range(nodes):
-        cluster.says(f"w{at}", f"n{at}", ago_s=at)
+        cluster.says(f"w{at}", f"n{at}", ago_s=at, team=f"t{at}")
     cluster.look()
     assert cluster.tainted == {f"n{at}" for at in range(nodes - most, nodes)}
     refused = [node for node, word in cluster.words if word == "ShareReached"]
@@ -185,7 +246,7 @@ def test_a_verdict_that_would_go_over_the_share_is_not_forgotten_and_a_taint_of_
 def test_what_stands_on_a_node_and_is_no_record_counts_as_none():
     cluster = Cluster()
     cluster.notes["n3"] = {"turnout.dev/node-record": "{}"}
-    assert cluster.ward().faults.keys() == {"n3"}
+    assert cluster.cache().faults.keys() == {"n3"}
     cluster.says("w3", "n3").look()
     assert cluster.tainted == {"n3"}
     with pytest.raises(BadRecord):
@@ -194,25 +255,25 @@ def test_what_stands_on_a_node_and_is_no_record_counts_as_none():
 
 def test_the_word_of_a_pod_that_is_gone_counts_until_its_node_is_gone():
     cluster = Cluster().says("w2", "n3")
-    ward = cluster.ward()
-    ward.drop_pod("uid-w2")
-    assert [claim.pod for claim in ward.seen({}).claims] == ["team/w2"]
-    ward.drop_node("n3")
-    assert ward.seen({}).claims == ()
+    cache = cluster.cache()
+    cache.drop_pod("uid-w2")
+    assert [claim.pod for claim in cache.seen({}).claims] == ["team/w2"]
+    cache.drop_node("n3")
+    assert cache.seen({}).claims == ()
 
 
 def test_thousands_that_are_fine_are_no_news_and_what_is_stale_is_forgotten():
     cluster, news = Cluster().says("w1", "n1", Kind.FINE).says("w2", "n3", ago_s=700), []
-    ward = FaultReportCache(cluster.rules.key, GPU, lambda: news.append(1))
+    cache = FaultReportCache(cluster.rules.key, GPU, lambda: news.append(1))
     for name in cluster.gpus:
-        ward.put_node(cluster.node(name))
-    ward.put_pod(cluster.pods["w1"])
+        cache.put_node(cluster.node(name))
+    cache.put_pod(cluster.pods["w1"])
     assert not news
-    ward.put_pod(cluster.pods["w2"])
-    ward.put_pod(cluster.pods["w2"])
+    cache.put_pod(cluster.pods["w2"])
+    cache.put_pod(cluster.pods["w2"])
     assert len(news) == 1, "the same word is said once"
-    ward.forget(cluster.now_s - cluster.rules.fresh_s)
-    assert [claim.pod for claim in ward.seen({}).claims] == ["team/w1"]
+    cache.forget(cluster.now_s - cluster.rules.fresh_s)
+    assert [claim.pod for claim in cache.seen({}).claims] == ["team/w1"]
 
 
 # Laws.
@@ -230,7 +291,7 @@ def happen(cluster, event, proven):
     """Let it happen. proven: the nodes of which a pod there has ever said that they are faulty."""
     match event:
         case ("says", pod, node, kind, ago_s):
-            cluster.says(f"w{pod}", f"n{node}", kind, ago_s=ago_s, owner=f"job{pod % 3}")
+            cluster.says(f"w{pod}", f"n{node}", kind, ago_s=ago_s, team=f"team{pod % 3}")
             if kind is Kind.FAULTY:
                 proven.add(f"n{node}")
         case ("lies", pod, node, text):
@@ -260,6 +321,7 @@ def test_laws_of_any_sequence(events, share, verdicts, taint_s):
         for step in cluster.look().steps:
             if step.taints and step.node not in was:
                 times, lasts_s = step.record.times, step.record.until.timestamp() - cluster.now_s
+                assert len(step.record.voices) >= verdicts or times > 1
                 assert lasts_s == pytest.approx(min(taint_s * 2 ** (times - 1), 4 * taint_s))
         assert len(cluster.tainted) <= cluster.rules.most(10)
         assert cluster.tainted <= proven
@@ -267,7 +329,7 @@ def test_laws_of_any_sequence(events, share, verdicts, taint_s):
             record = cluster.record(name)
             assert record.state is State.TAINTED
             assert record.until.timestamp() > cluster.now_s
-            assert record.owners >= verdicts or record.times > 1
+            assert record.voices
         assert not cluster.look().steps
     cluster.pods.clear()
     cluster.look(after_s=4 * taint_s)

@@ -10,7 +10,7 @@ import pytest
 from tests.autoscaler.controller.test_event_recorder import Recorder
 from tests.autoscaler.node_faults.fault_report_cache import GPU, Cluster
 from tests.kube.world import ManualClock
-from turnout.autoscaler.controller.event_recorder import NodeTeller
+from turnout.autoscaler.controller.event_recorder import NodeEvents
 from turnout.autoscaler.controller.metrics import Metrics
 from turnout.autoscaler.controller.taint_writer import SHOWN_WITHIN_S, TaintWriter
 from turnout.autoscaler.node_faults import model
@@ -68,20 +68,24 @@ def raw(cluster, name):
 HEARD = model.write(model.Record(State.CLEARED, moment(0), moment(0)))
 
 
-class Warded:
-    """A warden of a cluster, and all that it has told."""
+class Watched:
+    """A writer of a cluster, and all that it has told."""
 
     def __init__(self, cluster, error=None, leads=True, dry_run=False):
-        self.cluster, self.api, self.ward = cluster, Api(cluster, error), cluster.ward()
+        self.cluster, self.api, self.cache = cluster, Api(cluster, error), cluster.cache()
         self.clock, self.recorder, self.metrics = ManualClock(), Recorder(), Metrics(GPU)
-        tells = NodeTeller(self.recorder, cluster.rules, self.metrics)
-        args = (self.api, self.ward, cluster.rules, lambda: leads, tells, self.clock, asyncio.Event(), dry_run)
-        self.warden = TaintWriter(*args)
+        tells = NodeEvents(self.recorder, cluster.rules, self.metrics)
+        args = (self.api, self.cache, cluster.rules, lambda: leads, tells, self.clock, asyncio.Event(), dry_run)
+        self.writer = TaintWriter(*args)
 
     async def look(self, after_s=0.0):
         self.clock.now_s += after_s
         self.cluster.now_s += after_s
-        return await self.warden.look(self.cluster.now_s)
+        return await self.writer.look(self.cluster.now_s)
+
+    async def turn(self):
+        """Look by the clock."""
+        return await self.writer.turn()
 
     def count(self, word, outcome):
         return self.metrics.registry.get_sample_value(
@@ -91,33 +95,44 @@ class Warded:
 
 @pytest.mark.asyncio
 async def test_a_taint_is_put_beside_those_of_others_and_told_on_the_node_and_on_the_pod():
-    warded = Warded(Cluster().says("w2", "n3", cause="compute_failed", why="it failed"))
-    assert await warded.look() == 1
-    assert warded.api.keys("n3") == ["team", labels.FAULTY]
-    assert warded.api.nodes["n3"]["spec"]["taints"][0]["timeAdded"], "theirs stays to the last field"
-    record = model.read(warded.api.nodes["n3"]["metadata"]["annotations"][labels.NODE_RECORD])
+    watched = Watched(Cluster().says("w2", "n3", cause="compute_failed", why="it failed"))
+    assert await watched.look() == 1
+    assert watched.api.keys("n3") == ["team", labels.FAULTY]
+    assert watched.api.nodes["n3"]["spec"]["taints"][0]["timeAdded"], "theirs stays to the last field"
+    record = model.read(watched.api.nodes["n3"]["metadata"]["annotations"][labels.NODE_RECORD])
     assert record.state is State.TAINTED
-    assert [told[:4] for told in warded.recorder.told] == [
+    assert [told[:4] for told in watched.recorder.told] == [
         ("Node", "n3", "Warning", "NodeTainted"), ("Pod", "w2", "Warning", "NodeTainted"),
     ]  # fmt: skip
-    assert "team/w2 says compute_failed: it failed (until " in warded.recorder.told[0][4]
-    assert warded.count("NodeTainted", "Written") == 1
+    assert "team/w2 says compute_failed: it failed (until " in watched.recorder.told[0][4]
+    assert watched.count("NodeTainted", "Written") == 1
 
 
 @pytest.mark.contract("DL-82")
 @pytest.mark.asyncio
 async def test_the_taint_has_the_key_that_the_admin_has_chosen_and_goes_once_the_node_has_recovered():  # DL-82
     rules = settings(["--act", "--taint-nodes", "--taint-key", "example.com/broken"]).rules()
-    warded = Warded(Cluster(key=rules.key).says("w2", "n3"))
-    await warded.look()
-    assert warded.api.keys("n3") == ["team", "example.com/broken"]
-    healed = warded.cluster
-    healed.tainted, healed.notes["n3"] = {"n3"}, warded.api.nodes["n3"]["metadata"]["annotations"]
+    watched = Watched(Cluster(key=rules.key).says("w2", "n3"))
+    await watched.look()
+    assert watched.api.keys("n3") == ["team", "example.com/broken"]
+    healed = watched.cluster
+    healed.tainted, healed.notes["n3"] = {"n3"}, watched.api.nodes["n3"]["metadata"]["annotations"]
     healed.now_s += 10
-    again = Warded(healed.says("other", "n3", Kind.FINE, members=2))
-    again.api.nodes["n3"] = {**warded.api.nodes["n3"], "metadata": again.api.nodes["n3"]["metadata"]}
+    again = Watched(healed.says("other", "n3", Kind.FINE, members=2))
+    again.api.nodes["n3"] = {**watched.api.nodes["n3"], "metadata": again.api.nodes["n3"]["metadata"]}
     await again.look()
     assert again.api.keys("n3") == ["team"]
+
+
+@pytest.mark.parametrize("by_s", [7200.0, -7200.0], ids=["two hours on", "two hours back"])
+@pytest.mark.asyncio
+async def test_a_clock_that_jumps_puts_and_takes_no_taint_for_two_looks(by_s):
+    watched = Watched(Cluster())
+    watched.clock.wall = lambda: watched.cluster.now_s
+    await watched.turn()
+    watched.cluster.now_s += by_s
+    watched.cache.put_pod(watched.cluster.says("w2", "n3").pods["w2"])
+    assert [await watched.turn() for _ in range(3)] == [0, 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -129,11 +144,11 @@ async def test_the_taint_has_the_key_that_the_admin_has_chosen_and_goes_once_the
 )
 @pytest.mark.asyncio
 async def test_who_may_not_write_does_not(how, outcome, asked):
-    warded = Warded(Cluster().says("w2", "n3"), **how)
-    assert [await warded.look(), await warded.look(after_s=1)] == [0, 0]
-    assert warded.api.asked == asked
-    assert warded.count("NodeTainted", outcome) == max(len(asked), 1)
-    assert warded.recorder.told == []
+    watched = Watched(Cluster().says("w2", "n3"), **how)
+    assert [await watched.look(), await watched.look(after_s=1)] == [0, 0]
+    assert watched.api.asked == asked
+    assert watched.count("NodeTainted", outcome) == max(len(asked), 1)
+    assert watched.recorder.told == []
 
 
 @pytest.mark.parametrize(
@@ -148,67 +163,69 @@ async def test_who_may_not_write_does_not(how, outcome, asked):
 )
 @pytest.mark.asyncio
 async def test_a_node_that_is_not_as_it_was_decided_on_is_left_as_it_is(change):
-    warded = Warded(Cluster().says("w2", "n3"))
-    change(warded.api.nodes["n3"])
-    assert await warded.look() == 0
-    assert warded.api.asked == ["get"]
-    assert warded.count("NodeTainted", "Overtaken") == 1
+    watched = Watched(Cluster().says("w2", "n3"))
+    change(watched.api.nodes["n3"])
+    assert await watched.look() == 0
+    assert watched.api.asked == ["get"]
+    assert watched.count("NodeTainted", "Overtaken") == 1
 
 
 @pytest.mark.asyncio
 async def test_what_is_refused_is_tried_again_less_and_less_often():
-    warded = Warded(Cluster(fresh_s=1e6).says("w2", "n3"), error=Forbidden("PATCH", "/n3", 403, "no"))
+    watched = Watched(Cluster(fresh_s=1e6).says("w2", "n3"), error=Forbidden("PATCH", "/n3", 403, "no"))
     tries = []
     for _ in range(40):
-        before = len(warded.api.asked)
-        await warded.look(after_s=1)
-        tries.append(len(warded.api.asked) > before)
+        before = len(watched.api.asked)
+        await watched.look(after_s=1)
+        tries.append(len(watched.api.asked) > before)
     assert tries[:5] == [True, True, False, True, False]
     assert sum(tries) < 8
-    warded.api.error = None
-    await warded.look(after_s=60)
-    assert warded.api.keys("n3") == ["team", labels.FAULTY]
+    watched.api.error = None
+    await watched.look(after_s=60)
+    assert watched.api.keys("n3") == ["team", labels.FAULTY]
 
 
 @pytest.mark.parametrize("error", [Conflict("PATCH", "/n3", 409, "changed"), NotFound("PATCH", "/n3", 404, "gone")])
 @pytest.mark.asyncio
 async def test_what_somebody_else_has_changed_is_looked_at_anew_at_once(error):
-    warded = Warded(Cluster().says("w2", "n3"), error=error)
-    await warded.look()
-    assert warded.count("NodeTainted", "Overtaken") == 1
-    warded.api.error = None
-    assert await warded.look() == 1
+    watched = Watched(Cluster().says("w2", "n3"), error=error)
+    await watched.look()
+    assert watched.count("NodeTainted", "Overtaken") == 1
+    watched.api.error = None
+    assert await watched.look() == 1
 
 
 @pytest.mark.asyncio
 async def test_what_was_written_counts_before_the_watch_has_shown_it():
     """Else two looks in one moment would taint two nodes where one may be."""
     cluster = Cluster(10).says("w2", "n3").says("w4", "n5")
-    warded = Warded(cluster)
-    assert await warded.look() == 1
-    assert await warded.look(after_s=1) == 0
-    tainted = [name for name in cluster.gpus if labels.FAULTY in warded.api.keys(name)]
+    watched = Watched(cluster)
+    assert await watched.look() == 1
+    assert await watched.look(after_s=1) == 0
+    tainted = [name for name in cluster.gpus if labels.FAULTY in watched.api.keys(name)]
     assert len(tainted) == 1
-    await warded.look(after_s=SHOWN_WITHIN_S)
-    assert warded.count("NodeTainted", "Written") == 1
-    assert warded.count("NodeTainted", "Overtaken") == 1, "by then the node itself says that it is tainted"
+    await watched.look(after_s=SHOWN_WITHIN_S)
+    assert watched.count("NodeTainted", "Written") == 1
+    assert watched.count("NodeTainted", "Overtaken") == 1, "by then the node itself says that it is tainted"
 
 
 @pytest.mark.asyncio
 async def test_where_nodes_stand_is_counted_and_what_is_passed_over_is_told_once():
     cluster = Cluster(20).says("w2", "n3", Kind.SLOW)
     cluster.tainted.add("n7")
-    warded = Warded(cluster)
+    watched = Watched(cluster)
     for _ in range(3):
-        await warded.look(after_s=1)
+        await watched.look(after_s=1)
 
     def value(name, **of):
-        return warded.metrics.registry.get_sample_value(name, of)
+        return watched.metrics.registry.get_sample_value(name, of)
 
-    counts = {what: value("turnout_judged_nodes", what=what) for what in ("tainted", "most", "gpus", "on_trial")}
+    counts = {
+        what: value("turnout_autoscaler_faulty_nodes", what=what) for what in ("tainted", "most", "gpus", "on_trial")
+    }
     assert counts == {"tainted": 1, "most": 2, "gpus": 20, "on_trial": 0}
-    assert value("turnout_node_verdicts_passed_over_total", reason="OnlySlow") == 1
-    assert [told[:4] for told in warded.recorder.told] == [("Pod", "w2", "Warning", "OnlySlow")]
+    assert value("turnout_node_verdicts_skipped_total", reason="OnlySlow") == 1
+    assert [told[:4] for told in watched.recorder.told] == [("Pod", "w2", "Warning", "OnlySlow")]
 
 
 @pytest.mark.parametrize(

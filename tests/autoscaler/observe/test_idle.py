@@ -23,7 +23,7 @@ def free(gpus, used=None):
 
 
 def settled(*looks, place=NODES):
-    """What had settled at each of these looks: (seconds, what was seen)."""
+    """Return what had settled at each of these looks: (seconds, what was seen)."""
     idle = Idle(SPAN_S)
     return [idle.looked(at, NOW_S + s).settled[place][GPU] for s, at in looks]
 

@@ -1,4 +1,4 @@
-"""Whose a pod is and which go first, for every kind, by the labels that its controller writes: XD-05, VE-28, VE-32."""
+"""Pods are told apart by job, and by which go first, from each kind's labels: XD-05, VE-28, VE-32."""
 
 import pytest
 

@@ -60,15 +60,17 @@ class Program:
         if name == "extender":
             view = ExtenderView(Rules(), clock, Metrics(), lambda notice: None)
             self._note(view)
-            self.sight = extender_watches.Sight(view, self.source, "maps/map", clock, rng, hold_large)
+            self.informers = extender_watches.Informers(view, self.source, "maps/map", clock, rng, hold_large)
         else:
             view = AutoscalerView(KINDS)
             self._note(view)
             watched = "maps/map", "orders/orders"
-            self.sight = autoscaler_watches.Sight(view, self.source, KINDS, clock, rng, watched, hold_large=hold_large)
+            self.informers = autoscaler_watches.AutoscalerInformers(
+                view, self.source, KINDS, clock, rng, watched, hold_large=hold_large
+            )
 
     def synced(self):
-        return self.sight.has_synced
+        return self.informers.has_synced
 
     def _note(self, view):
         use_map = view.use_map
@@ -91,7 +93,7 @@ async def until(true):
 
 
 def said(caplog, reason, word):
-    """Has the extender or nominator logged this reason, or the autoscaler this word?"""
+    """True if the extender or nominator has logged this reason, or the autoscaler this word."""
     return lambda: any(getattr(each, "reason", "") == reason or each.msg == word for each in caplog.records)
 
 
@@ -106,7 +108,7 @@ EACH = pytest.mark.parametrize("name", [
 async def test_a_large_change_is_held_until_it_is_confirmed_where_the_admin_wants_that(name, caplog):
     caplog.set_level(logging.INFO)
     program = Program(name, hold_large=True)
-    async with running(program.sight.run()):
+    async with running(program.informers.run()):
         await until(lambda: program.taken == [paths(OLD)])
         program.source.put(LARGE)
         await until(said(caplog, "MapHeld", "map_held"))
@@ -120,7 +122,7 @@ async def test_a_large_change_is_held_until_it_is_confirmed_where_the_admin_want
 async def test_else_a_large_change_is_taken_at_once_and_a_faulty_text_never(name, caplog):
     caplog.set_level(logging.INFO)
     program = Program(name, hold_large=False)
-    async with running(program.sight.run()):
+    async with running(program.informers.run()):
         await until(lambda: program.taken == [paths(OLD)])
         program.source.put(FAULTY)
         await until(said(caplog, "MapRejected", "map_rejected"))
@@ -135,7 +137,7 @@ async def test_else_a_large_change_is_taken_at_once_and_a_faulty_text_never(name
 @pytest.mark.asyncio
 async def test_the_first_look_waits_for_the_map(name):
     program = Program(name, hold_large=False)
-    async with running(program.sight.run()):
+    async with running(program.informers.run()):
         await until(program.synced)
         assert program.taken == [paths(OLD)]
 

@@ -1,4 +1,4 @@
-"""What is seen beside jobs: the map, what pods report, what an admin says, PriorityClasses, nodes that are lost."""
+"""Observations beside jobs: the map, reports of pods, an admin's orders, PriorityClasses, lost nodes."""
 
 import numpy as np
 import pytest
@@ -13,12 +13,13 @@ from turnout.autoscaler.capacity import Capacity
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import AdminOverride, Policy, Reason
 from turnout.autoscaler.observe import admin_override
+from turnout.autoscaler.observe.step_time_reports import MOST_POINTS
 from turnout.autoscaler.observe.switch_map import switches
 from turnout.autoscaler.scaling.quota import Quota
 from turnout.autoscaler.scaling.reservations import CapacityRequest, Reservations
 from turnout.jobs.kinds.registry import KINDS
 from turnout.kube import labels
-from turnout.kube.objects import Node, NodeCondition, NodeStatus, ObjectMeta
+from turnout.kube.objects import Node, NodeCondition, NodeStatus, ObjectMeta, OwnerReference
 from turnout.topology.fabric import build
 from turnout.topology.model import Ask, Entry, Placement
 from turnout.topology.plan import plan
@@ -91,6 +92,50 @@ def test_a_curve_is_learnt_from_what_pods_report_and_kept_on_the_job(view):
 def test_a_report_that_cannot_be_read_is_none(view, text):
     view.put_pod(pod(0, **{labels.STEP_SECONDS: text}))
     assert only(view).curve == ()
+
+
+def liar(**meta):
+    """A pod that says something of a job's speed, made otherwise than its workers are."""
+    made = pod(7, "a", **{labels.STEP_SECONDS: "2:9999"})
+    for name, value in meta.items():
+        setattr(made.metadata, name, value)
+    return made
+
+
+def claimed(controller):
+    return [OwnerReference(kind="Job", name="j", uid="u", controller=controller)]
+
+
+@pytest.mark.parametrize("pod_first", [True, False], ids=["it was there before the job", "it comes later"])
+@pytest.mark.parametrize(
+    ("made", "heard"),
+    [
+        pytest.param(liar(labels={"of": "j"}), True, id="one that the job's controller has made"),
+        pytest.param(liar(labels={"of": "j"}, namespace="another"), False, id="one of another namespace"),
+        pytest.param(liar(labels={"of": "j"}, owner_references=claimed(None)), False, id="one with no controller"),
+        pytest.param(liar(labels={"of": "k"}), False, id="one that the job's selector does not select"),
+        pytest.param(liar(), False, id="one without labels"),
+    ],
+)
+def test_only_a_jobs_own_pods_speak_for_it(made, heard, pod_first):
+    selecting = job()
+    selecting["spec"]["selector"] = {"matchLabels": {"of": "j"}}
+    view = Cache(KINDS)
+    view.put_node(node("a"))
+    for put in (view.put_pod, lambda _: view.put_job("Job", selecting))[:: 1 if pod_first else -1]:
+        put(made)
+    seen = next(each for each in view.observation(0.0).jobs if each.job.uid == "u")
+    assert (bool(seen.job.curve), len(seen.workers), bool(view.pods_of(seen.job.key))) == (heard, int(heard), heard)
+
+
+def test_of_a_job_so_many_points_are_kept_and_of_uids_that_nobody_knows_none(view):
+    for size in range(1, 5 * MOST_POINTS):
+        view.put_pod(pod(0, **{labels.STEP_SECONDS: f"{size}:1"}))
+        view.put_pod(pod(1, owner=f"nobody-{size}", **{labels.STEP_SECONDS: "2:1"}))
+        view.drop_pod(f"nobody-{size}-1")
+    assert len(only(view).curve) == MOST_POINTS
+    view.put_job("Job", job(uid="nobody-9"))
+    assert next(each.job for each in view.observation(0.0).jobs if each.job.uid == "nobody-9").curve == ()
 
 
 def test_what_the_owner_says_counts_before_what_pods_report(view):

@@ -11,7 +11,7 @@ from turnout.autoscaler.observe import unmanaged_gangs
 from turnout.jobs.gang import Dialect
 from turnout.jobs.kinds.registry import KINDS
 from turnout.kube import labels
-from turnout.kube.objects import Node, Pod
+from turnout.kube.objects import Node, Pod, PodCondition
 
 GPU = "nvidia.com/gpu"
 
@@ -33,6 +33,13 @@ def pod(name, gpus=1, node=None, gang=None, owner=None, **notes):
     return msgspec.convert({"metadata": meta, "spec": spec, "status": {"phase": "Pending"}}, Pod)
 
 
+def hidden(made, gates=None, scheduler="", said=""):
+    """The pod, behind gates or for a scheduler, which has said so of it."""
+    made.spec.scheduling_gates, made.spec.scheduler_name = gates, scheduler
+    made.status.conditions = [PodCondition("PodScheduled", "False", said)] if said else None
+    return made
+
+
 def group(name, least=2, phase="Pending", resources=None, owner=None, **spec):
     meta = {"name": name, "namespace": "ns", "uid": f"group-{name}"}
     if owner:
@@ -49,7 +56,7 @@ def view():
 
 
 def waits(view):
-    """What waits: how many of what size, by name."""
+    """Return what waits: how many pods of what size, by name."""
     found = view.observation(0.0).jobs
     return {
         str(each.job.key): (each.job.bounds.least - each.placed, each.job.shape.gpus()) for each in found if each.waits
@@ -128,6 +135,90 @@ def test_room_is_made_for_it_and_it_is_never_resized(view):
     assert not steps["Pod/ns/p"].changes
     shrunk = next(step for step in steps.values() if step.changes)
     assert (shrunk.workers, shrunk.reason, str(shrunk.for_)) == (1, Reason.MAKES_ROOM, "Pod/ns/p")
+
+
+GATE = [{"name": "hold"}]
+
+
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [
+        pytest.param(hidden(pod("p")), "", id="a plain pod"),
+        pytest.param(hidden(pod("p"), GATE), "pod p waits behind a scheduling gate", id="one behind a gate"),
+        pytest.param(hidden(pod("p"), GATE, said="SchedulingGated"), "pod p waits behind a scheduling gate", id="told"),
+        pytest.param(
+            hidden(pod("p"), scheduler="nobody"),
+            "pod p waits for scheduler 'nobody', which has never looked at it",
+            id="one of a scheduler that nobody is known to run",
+        ),
+        pytest.param(hidden(pod("p"), scheduler="mine", said="Unschedulable"), "", id="unless it has looked"),
+        pytest.param(hidden(pod("p"), scheduler="volcano"), "", id="one of a scheduler that is known"),
+    ],
+)
+def test_room_is_made_only_for_a_pod_that_can_be_bound(view, made, why):
+    view.put_pod(made)
+    (seen,) = view.observation(0.0).jobs
+    assert (seen.waits, seen.unbindable) == (True, why)
+    reason = Reason.UNSCHEDULABLE if why else Reason.SCHEDULERS_TURN
+    assert [step.reason for step in decide(view.observation(0.0), Policy(), 0.0)] == [reason]
+
+
+@pytest.mark.parametrize(
+    ("behind", "able"),
+    [
+        pytest.param(0, True, id="all can be bound"),
+        pytest.param(1, True, id="as many as it needs can"),
+        pytest.param(2, False, id="fewer can than it needs"),
+    ],
+)
+def test_a_gang_needs_its_min_of_pods_that_can_be_bound(view, behind, able):
+    view.strays.put_group(group("g", least=2))
+    for at in range(3):
+        view.put_pod(hidden(pod(f"p{at}", gang="g"), GATE if at < behind else None))
+    (seen,) = view.observation(0.0).jobs
+    assert (not seen.unbindable) is able
+
+
+def test_a_job_of_a_known_kind_needs_its_min_of_pods_that_can_be_bound(view):
+    view.put_job("Job", indexed(replicas=2, **{labels.MIN_WORKERS: "2"}))
+    (seen,) = view.observation(0.0).jobs
+    assert (seen.waits, seen.unbindable) == (True, "")  # its controller has not made them yet
+    view.put_pod(hidden(pod("j-0", owner="u", **{labels.JOB_INDEX: "0"}), GATE))
+    (seen,) = view.observation(0.0).jobs
+    assert seen.unbindable == "pod j-0 waits behind a scheduling gate"
+
+
+@pytest.mark.parametrize(
+    ("made", "able"),
+    [
+        pytest.param(group("g", owner="somebody"), True, id="one that somebody owns and its scheduler has seen"),
+        pytest.param(group("g"), False, id="one of nobody"),
+        pytest.param(group("g", phase="", owner="somebody"), False, id="one that no scheduler has seen"),
+    ],
+)
+def test_a_podgroup_without_pods_is_believed_when_somebody_has_taken_it_up(view, made, able):
+    view.strays.put_group(made)
+    (seen,) = view.observation(0.0).jobs
+    assert (seen.waits, not seen.unbindable) == (True, able)
+
+
+def test_a_gang_has_started_once_a_member_has_a_node(view):
+    view.put_pod(pod("p", 2))
+    (seen,) = view.observation(0.0).jobs
+    assert view.started(seen.job.key) is False
+    view.put_pod(pod("p", 2, node="a"))
+    assert (view.started(seen.job.key), view.observation(0.0).jobs) == (True, ())
+    view.drop_pod("p")
+    assert view.started(seen.job.key), "it has come and gone between two looks"
+
+
+@pytest.mark.parametrize(("node", "began"), [("a", True), (None, False)], ids=["it had a node", "it never had one"])
+def test_a_job_that_is_gone_has_started_if_a_pod_of_it_had_a_node(view, node, began):
+    view.put_job("Job", indexed(replicas=1))
+    (key,) = view.raw
+    view.put_pod(pod("j-0", owner="u", node=node, **{labels.JOB_INDEX: "0"}))
+    view.drop_job("u")
+    assert view.started(key) is began
 
 
 def test_what_is_gone_waits_no_more(view):

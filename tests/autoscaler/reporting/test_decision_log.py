@@ -132,7 +132,7 @@ def zip_parts(room):
         pytest.param(lambda line: line[: len(line) // 2], "it cannot be read", id="cut off, as by a crash"),
         pytest.param(lambda line: b"\x00" * 40 + b"\n", "it cannot be read", id="not JSON"),
         pytest.param(
-            lambda line: line.replace(b'"version":2', b'"version":9'), "is of version 9", id="from the future"
+            lambda line: line.replace(b'"version":3', b'"version":9'), "is of version 9", id="from the future"
         ),
         pytest.param(
             lambda line: line.replace(b'"shape":0', b'"shape":77'), "it cannot be read", id="a shape of nobody"

@@ -21,7 +21,7 @@ def note(journal, at, now_s=NOW_S):
 
 
 def written(path, looks, **more):
-    """What lies there once these looks were noted, one after the other has been written."""
+    """List the files once these looks were noted, each after the one before was written."""
     for at in looks:
         with DecisionLogWriter(path, **more) as journal:
             note(journal, at)

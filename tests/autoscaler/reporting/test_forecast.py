@@ -132,7 +132,7 @@ def test_only_so_many_are_looked_at_and_the_others_are_told_so():
     assert sum("nobody looks farther" in each.because for each in found.values()) == 3
 
 
-def test_while_the_lender_works_estimates_are_made_anew_every_ten_seconds():
+def test_while_the_autoscaler_works_estimates_are_made_anew_every_ten_seconds():
     at, outlook, asked = world([4], WAITS), Outlook(), []
 
     def starts(now_s):
@@ -187,10 +187,10 @@ def in_the_middle(dice, how, gpus=64, after_s=40_000):
 
 
 def come_true(how, seed):
-    """What is foretold for those who wait on one cluster, and when they really start.
+    """Return the forecasts for the jobs that wait on one cluster, and their real starts.
 
-    Who runs, runs on for as long as was drawn for it when it began, and whoever waits is started in turn as soon as
-    it fits. Nobody comes later.
+    Running jobs run on for as long as was drawn when they began. Waiting jobs start in turn as soon as they fit. No job
+    comes later.
     """
     dice, lives = random.Random(seed), Lives()
     for _ in range(100):

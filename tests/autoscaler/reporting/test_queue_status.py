@@ -1,4 +1,4 @@
-"""What a queue's owner reads with kubectl, and what pods are marked with."""
+"""The pages that a queue's owner reads with kubectl, and the annotations of pods."""
 
 import asyncio
 import json

@@ -20,7 +20,7 @@ SHAPES = [
 NAMES = ("cpu", GPU, "pods")
 TAKES = {shape: np.array([dict(shape.requests).get(name, 0) for name in NAMES], dtype=np.int64) for shape in SHAPES}
 NODES = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 8), st.integers(0, 6)), min_size=1, max_size=5)
-DEEDS = st.lists(
+ACTIONS = st.lists(
     st.tuples(
         st.sampled_from(["take", "within", "give", "undo", "copy", "total"]), st.integers(0, 2), st.integers(1, 5)
     ),
@@ -29,7 +29,7 @@ DEEDS = st.lists(
 
 
 def counted(left, shape):
-    """How many pods of a shape each node holds, by the book. left: nodes x resources."""
+    """How many pods of a shape each node holds, counted by hand. left: nodes x resources."""
     asked = TAKES[shape] > 0
     fits = np.maximum((left[:, asked] // TAKES[shape][asked]).min(axis=1), 0)
     return np.where(admits(shape, len(left)), fits, 0)
@@ -40,30 +40,30 @@ def admits(shape, nodes):
 
 
 @settings(max_examples=scaled(400), deadline=None)
-@given(NODES, DEEDS)
-def test_whatever_was_charged_and_given_back_the_count_is_that_of_the_book(nodes, deeds):
+@given(NODES, ACTIONS)
+def test_whatever_was_charged_and_given_back_the_count_is_by_hand(nodes, actions):
     left = np.array(nodes, dtype=np.int64)
     room = Capacity(NAMES, left.copy(), TAKES, {shape: admits(shape, len(left)) for shape in SHAPES})
     done = []
-    for deed, which, pods in deeds:
+    for action, which, pods in actions:
         shape = SHAPES[which]
-        if deed in ("take", "within"):
+        if action in ("take", "within"):
             rows = range(len(left))
-            charges = room.take(shape, pods) if deed == "take" else room.take_within(shape, pods, rows)
+            charges = room.take(shape, pods) if action == "take" else room.take_within(shape, pods, rows)
             assert (charges is not None) == (counted(left, shape).sum() >= pods)
             for row, count in charges or ():
                 assert 0 < count <= counted(left, shape)[row]
                 left[row] -= TAKES[shape] * count
             done += [(shape, charges)] if charges else []
-        elif deed == "give":
+        elif action == "give":
             room.give(shape, [pods % len(left)])
             left[pods % len(left)] += TAKES[shape]
-        elif deed == "undo" and done:
+        elif action == "undo" and done:
             taken, charges = done.pop()
             room.undo(taken, charges)
             for row, count in charges:
                 left[row] += TAKES[taken] * count
-        elif deed == "copy":
+        elif action == "copy":
             before, room = room, room.copied()
             before.take(shape, 1)  # what becomes of the one is nothing to the other
         else:

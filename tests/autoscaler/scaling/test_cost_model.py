@@ -1,4 +1,4 @@
-"""What a change of size is worth, and what restarts may cost: the bank of a job."""
+"""The worth of a change of size, and the bound on what restarts may cost a job."""
 
 import json
 import math

@@ -20,7 +20,7 @@ EVENTS = "/api/v1/namespaces/default/events"
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/default/leases/turnout-autoscaler"
 AT_ONCE = ("--act", "--cooldown-s", "1", "--restart-s", "0")  # an autoscaler that acts, and grows again within a story
 HOLD = "turnout.dev/test-holds"  # keeps a pod that was told to go until a story lets go of it
-DECISIONS = "turnout_lender_decide_seconds_count"
+DECISIONS = "turnout_autoscaler_decide_seconds_count"
 _OVER = ("Succeeded", "Failed")
 
 

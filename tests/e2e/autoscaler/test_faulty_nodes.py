@@ -12,7 +12,7 @@ import yaml
 
 from tests import cluster
 from tests.e2e.autoscaler.lending import JOBS, PODS, signal_to, start_around, start_lender, told
-from tests.launcher.agents.crew import Crew
+from tests.launcher.agent.crew import Crew
 from turnout.kube import labels
 from turnout.kube.nodes.taints import bears
 
@@ -136,7 +136,8 @@ async def test_a_node_with_a_broken_switchbox_is_tainted_avoided_listed_and_free
         start_lender(stage, *lender, name="heir")
         elsewhere = await replaced(api, pod)
         assert elsewhere["spec"]["nodeName"] != node
-        await stage.eventually(lambda: stage.metric('turnout_judged_nodes{what="tainted"}', "heir") == 1, 30.0)
+        gauge = 'turnout_autoscaler_faulty_nodes{what="tainted"}'
+        await stage.eventually(lambda: stage.metric(gauge, "heir") == 1, 30.0)
         assert told(stage, "node_changed", "heir") == [], "all that it has to know stands on the node"
 
         await freed(stage, node)

@@ -60,7 +60,7 @@ def refusals(stage):
     """How many refusals the autoscaler's metrics page counts, whatever for."""
     with urllib.request.urlopen(f"http://127.0.0.1:{stage.health['lender']}/metrics", timeout=5) as answer:
         page = answer.read().decode().splitlines()
-    mine = [line for line in page if line.startswith("turnout_lender_changes_total{") and '"Refused"' in line]
+    mine = [line for line in page if line.startswith("turnout_autoscaler_changes_total{") and '"Refused"' in line]
     return sum(float(line.rsplit(" ", 1)[1]) for line in mine)
 
 

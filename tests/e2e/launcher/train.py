@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from turnout.launcher.shell.progress import Steps
+from turnout.launcher.elastic.steps import Steps
 
 folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
 saved = folder / "saved"

@@ -1,4 +1,4 @@
-"""What ranks have written down (trainee.py), read as it grows, and questions about it."""
+"""Read the records of ranks (train_script.py) as they grow, and answer questions about them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class History:
         ]
 
     def rounds(self):
-        """By number, the records of the ranks that began in it, in the order of their ranks."""
+        """Return, by round, the records of the ranks that began in it, in the order of their ranks."""
         found = defaultdict(dict)
         for each in self.of("begun"):
             found[each.round][each.rank] = each
@@ -50,12 +50,12 @@ class History:
         return None
 
     def steps(self):
-        """By step, what the ranks of the last round that made it tell, in the order of their ranks: what counts."""
+        """Return, by step, the records of the ranks in the last round that made it, in the order of their ranks."""
         last = {each.step: each.round for each in sorted(self.of("stepped"), key=lambda each: each.round)}
         return self._of_rounds("stepped", last)
 
     def samples(self):
-        """By step, what the ranks took of it in the round that made it, also those that were killed in it."""
+        """Return, by step, the samples that the ranks took in the round that made it, killed ranks included."""
         last = {step: ranks[0].round for step, ranks in self.steps().items()}
         return self._of_rounds("took", last)
 

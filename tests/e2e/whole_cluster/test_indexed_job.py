@@ -1,6 +1,6 @@
-"""The same of an Indexed Job, in short: its controller knows nothing of training, its pods have no Service.
+"""Grow and shrink an Indexed Job: its controller knows nothing of training, and its pods have no Service.
 
-Told in order: each test begins where the one before it ended.
+The tests run in order: each begins where the one before it ended.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ import pytest
 import pytest_asyncio
 
 from tests.e2e.launcher.operated import PLAIN_JOBS
-from tests.e2e.whole_cluster.world import clock, job_b, job_d, start_lenders, whole_yard
+from tests.e2e.whole_cluster.world import clock, job_b, job_d, start_autoscalers, whole_cluster
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def world(module_plane, tmp_path_factory):
-    async with whole_yard(module_plane, tmp_path_factory.mktemp("story"), tmp_path_factory.mktemp("pods")) as world:
+    async with whole_cluster(module_plane, tmp_path_factory.mktemp("story"), tmp_path_factory.mktemp("pods")) as world:
         await world.fill()
         await world.submit("d", job_d(world.folder))
         yield world
@@ -30,7 +30,7 @@ async def size(world):
 async def test_an_indexed_job_grows_into_the_idle_gpus_of_its_queue_and_goes_on_from_memory(world):
     await world.trains(1)
     since_s = clock()
-    await start_lenders(world)
+    await start_autoscalers(world)
     step = await world.took("1 worker becomes 4", since_s, 4)
     assert world.sources(step) == {"memory"}
     assert await size(world) == (4, 4)

@@ -18,25 +18,25 @@ from tests.e2e.autoscaler.lending import leader, told
 from tests.e2e.launcher.operated import JOBS, PLAIN_JOBS, conditions
 from tests.e2e.whole_cluster.undisturbed import undisturbed
 from tests.e2e.whole_cluster.world import (
+    AUTOSCALERS,
     BATCH,
     LEASES,
-    LENDERS,
     SAMPLES,
     clock,
     job_a,
     job_b,
-    start_lenders,
-    whole_yard,
+    start_autoscalers,
+    whole_cluster,
 )
 from tests.support.saved import newest
-from turnout.launcher.rendezvous.arbiter import ROUND, unseal
+from turnout.launcher.rendezvous.round_lock import ROUND, unseal
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def world(module_plane, tmp_path_factory):
-    async with whole_yard(module_plane, tmp_path_factory.mktemp("story"), tmp_path_factory.mktemp("pods")) as world:
+    async with whole_cluster(module_plane, tmp_path_factory.mktemp("story"), tmp_path_factory.mktemp("pods")) as world:
         await world.fill()
         await world.submit("a", job_a(world.folder))
         yield world
@@ -55,7 +55,7 @@ def leaf_changes(world):
 async def test_a_job_of_one_worker_grows_into_the_idle_gpus_of_its_queue_under_one_leaf(world):
     await world.trains(1)
     since_s = clock()
-    await start_lenders(world)
+    await start_autoscalers(world)
     step = await world.took("1 worker becomes 4", since_s, 4)
     assert world.sources(step) == {"memory"}
     await world.goes_on()
@@ -79,18 +79,18 @@ async def test_a_job_that_needs_its_min_has_it_within_seconds_and_the_other_goes
 async def test_training_does_not_notice_that_others_start_anew(world):
     """The API server, the extender, and the autoscaler that leads."""
     before = last_round(world)[0].round
-    lead = leader(world.stage, LENDERS)
+    lead = leader(world.stage, AUTOSCALERS)
     await asyncio.to_thread(world.plane.kill_program, lead)
     await asyncio.to_thread(world.plane.restart_apiserver)
     await asyncio.to_thread(world.plane.stop_program, "extender")
     await asyncio.to_thread(world.stage.start_extender)
     await world.goes_on(20)
     assert last_round(world)[0].round == before
-    world.lead = next(name for name in LENDERS if name != lead)
+    world.lead = next(name for name in AUTOSCALERS if name != lead)
 
 
 async def test_it_grows_again_once_the_other_has_ended(world):
-    """By the autoscaler that was not the leader."""
+    """Expect growth by the autoscaler that was not the leader before."""
     since_s = clock()
     (world.folder / "b-ends").touch()
     step = await world.took("2 workers become 4", since_s, 4)

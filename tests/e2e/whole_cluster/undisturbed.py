@@ -1,4 +1,4 @@
-"""The same training without anything that happens to it: one process, alone, as fast as it can."""
+"""Run the same training undisturbed: one process, alone, as fast as it can."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.e2e.whole_cluster.history import History
-from tests.e2e.whole_cluster.world import DDP, ROOT, TRAINEE
+from tests.e2e.whole_cluster.world import DDP, ROOT, TRAIN_SCRIPT
 from tests.support.saved import newest
 
 
@@ -26,7 +26,7 @@ def undisturbed(folder: Path, epochs: int) -> Alone:
     history.mkdir()
     (history / "epochs").write_text(str(epochs))
     argv = [sys.executable, "-m", "turnout.launcher", "--standalone", "--nproc-per-node", "1", "--no-fork"]
-    argv += [str(TRAINEE), str(DDP), str(checkpoints), str(history), "0"]
+    argv += [str(TRAIN_SCRIPT), str(DDP), str(checkpoints), str(history), "0"]
     memory = {"TURNOUT_MEMORY_DIR": str(folder), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(argv, env=os.environ | memory, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr

@@ -27,10 +27,10 @@ from turnout.simulator.cluster.runtime.clients import ApiError
 from turnout.simulator.cluster.runtime.local_cluster import attached
 
 ROOT = Path(__file__).parents[3]
-TRAINEE = Path(__file__).with_name("trainee.py")
+TRAIN_SCRIPT = Path(__file__).with_name("train_script.py")
 DDP, FSDP = ROOT / "examples/ddp/elastic.py", ROOT / "examples/fsdp/elastic.py"
 PACE = Pace(pull_s=0.01, stop_s=0.01, restart_s=0.01, backoff_s=(0.1, 0.2))
-LENDERS = ("lender", "other-lender")
+AUTOSCALERS = ("autoscaler", "other-autoscaler")
 QUEUES = ("own", "other")
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
 STEP_S = 0.06
@@ -43,9 +43,10 @@ HOST_IP = {"name": "HOST_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.ho
 
 
 class World:
-    """What runs, what was seen of its pods, and the history of job A.
+    """The running programs, the pods as they were seen, and the history of job A.
 
-    pods: as last seen, by name. uids: each name's incarnations, oldest first. times: (what, seconds), for the table.
+    pods: as last seen, by name. uids: of each name, the oldest first. The field `times` has (what, seconds) for the
+    table.
     """
 
     def __init__(self, stage, api, find, folder):
@@ -86,7 +87,7 @@ class World:
             raise AssertionError("\n".join(self._tell())) from None
 
     def _tell(self):
-        """What was seen last, for who looks for a fault."""
+        """Print what was seen last, for a person who looks for a fault."""
         for number, ranks in list(self.history.rounds().items())[-8:]:
             yield f"round {number}: " + ", ".join(f"{each.worker} {each.source}@{each.step}" for each in ranks)
         yield f"newest step: {self.history.newest()}"
@@ -98,7 +99,7 @@ class World:
             yield "\n".join(line[:300] for line in self.plane.logs(name).splitlines()[-12:])
 
     def log(self, pod):
-        """What the container of a pod has written so far."""
+        """Return what the container of a pod has written so far."""
         life = self._find("default", pod)
         file = life and life.log_of(life.pod["spec"]["containers"][0]["name"], False)
         return file.read_text() if file else ""
@@ -119,7 +120,7 @@ class World:
         return step
 
     def sources(self, step):
-        """Where the ranks of the round that made this step had their state from."""
+        """Return where the ranks of the round that made this step had their state from."""
         return {each.source for each in self.history.rounds()[step.round]}
 
     def note(self, what, since_s, at_s):
@@ -127,7 +128,7 @@ class World:
         self.times.append((what, at_s - time.time() + clock() - since_s))
 
     def print_times(self):
-        """What it took, as it was."""
+        """Print how long each part took."""
         print("\nfrom what happened to the next step, in seconds")
         for what, took_s in self.times:
             print(f"  {what:32} {took_s:6.1f}")
@@ -168,12 +169,12 @@ class World:
 
 
 def clock():
-    """As the history has it."""
+    """Return the present time on the clock of the history."""
     return time.clock_gettime(time.CLOCK_MONOTONIC)
 
 
 @asynccontextmanager
-async def whole_yard(plane, folder, pods):
+async def whole_cluster(plane, folder, pods):
     """Run it all on a plane until the block ends; no autoscaler yet."""
     stage = Stage(plane, random.Random(7))
     nodes, stage.text = cluster.make_fabric(2, 4, stage.rng, 2)
@@ -209,16 +210,17 @@ def queue_of(name):
     return {**head, "spec": spec}
 
 
-async def start_lenders(world):
+async def start_autoscalers(world):
     """Two of them, of which one leads."""
-    for name in LENDERS:
+    for name in AUTOSCALERS:
         await asyncio.to_thread(start_lender, world.stage, *AT_ONCE, name=name)
 
 
 def job_a(folder):
     """Elastic, one to four workers of two GPUs each, in the first queue: one worker at first."""
     told = {"key": "last_call_timeout", "value": "1"}
-    command = f"{FIRST} turnout-run --preload {AHEAD} {TRAINEE} {DDP} {folder}/checkpoints {folder}/history {STEP_S}"
+    script = f"{TRAIN_SCRIPT} {DDP} {folder}/checkpoints {folder}/history {STEP_S}"
+    command = f"{FIRST} turnout-run --preload {AHEAD} {script}"
     made = example("a", command, workers=4, minReplicas=1, rdzvConf=[told, {"key": "join_timeout", "value": "90"}])
     made["metadata"]["annotations"] = {labels.VOLCANO_QUEUE: "own"}
     made["spec"]["runPolicy"] = {"schedulingPolicy": {"queue": "own", "minAvailable": 1}}
@@ -244,7 +246,7 @@ def job_b(folder):
 
 
 def job_d(folder):
-    """As the first one, of the same queue, but an Indexed Job: no operator, no Service, no first worker by name."""
+    """Return an Indexed Job of the first queue, like job A but without operator, Service and first worker by name."""
     made = next(yaml.safe_load_all((EXAMPLES / "indexed-job.yaml").read_text().replace("example-job", "d")))
     elastic(made, 1, 4)["metadata"]["annotations"][labels.VOLCANO_QUEUE] = "own"
     made["spec"] |= {"completions": 1, "parallelism": 1}
@@ -254,7 +256,7 @@ def job_d(folder):
     container["args"] += [
         "--preload",
         AHEAD,
-        *map(str, (TRAINEE, DDP, folder / "checkpoints", folder / "history", STEP_S)),
+        *map(str, (TRAIN_SCRIPT, DDP, folder / "checkpoints", folder / "history", STEP_S)),
     ]
     container["env"].append(PYTHON)
     return made

@@ -1,4 +1,4 @@
-"""What people submit, one builder a kind; ../test_kinds.py has those of Volcano, PyTorch and batch."""
+"""Builds what people submit, one builder for each kind; ../test_kinds.py has Volcano, PyTorch and batch."""
 
 from tests.jobs.test_kinds import indexed, meta, pytorch, template, volcano
 from turnout.kube import labels
@@ -54,7 +54,7 @@ def train(notes=None, **spec):
 
 
 def colossal(queue="default", priority=50, **spec):
-    """As T9k's manual has it."""
+    """Build a job as in T9k's manual."""
     room = {"limits": {"cpu": 1, "memory": "2Gi"}, "requests": {"cpu": "500m", "memory": "1Gi"}}
     told = {
         "ssh": {"authMountPath": "/root/.ssh", "sshdPath": "/usr/sbin/sshd"},

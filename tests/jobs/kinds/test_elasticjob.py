@@ -126,7 +126,7 @@ class Api:
         return b"{}"
 
 
-def hands(api, told, leading=lambda: 7):
+def writer(api, told, leading=lambda: 7):
     return ScaleWriter(api, KINDS, leading, lambda step, word: told.append(word), dry_run=False)
 
 
@@ -152,14 +152,14 @@ def nothing(step):
 @pytest.mark.asyncio
 async def test_the_note_comes_first():
     api, told = Api(), []
-    assert await hands(api, told).carry_out([grow()], {KEY: elastic()}, nothing, 0.0) == 1
+    assert await writer(api, told).carry_out([grow()], {KEY: elastic()}, nothing, 0.0) == 1
     assert (api.written, told) == ([("note", "6"), ("plan", "6")], ["Written"])
 
 
 @pytest.mark.asyncio
 async def test_whoever_was_overtaken_writes_no_plan():
     api, told = Api(note=Conflict("PATCH", "j", 409, "")), []
-    await hands(api, told).carry_out([grow()], {KEY: elastic()}, nothing, 0.0)
+    await writer(api, told).carry_out([grow()], {KEY: elastic()}, nothing, 0.0)
     assert (api.written, told) == ([], ["Overtaken"])
 
 
@@ -167,7 +167,7 @@ async def test_whoever_was_overtaken_writes_no_plan():
 async def test_whoever_no_longer_leads_writes_no_plan():
     terms = iter([7, None])
     api, told = Api(), []
-    await hands(api, told, lambda: next(terms)).carry_out([grow()], {KEY: elastic()}, nothing, 0.0)
+    await writer(api, told, lambda: next(terms)).carry_out([grow()], {KEY: elastic()}, nothing, 0.0)
     assert (api.written, told) == ([("note", "6")], ["Refused"])
 
 
@@ -175,7 +175,7 @@ async def test_whoever_no_longer_leads_writes_no_plan():
 @pytest.mark.parametrize("refusal", [ServerFault("POST", PLANS, 500, ""), Forbidden("POST", PLANS, 403, "")])
 async def test_a_plan_that_did_not_get_through_is_written_later(refusal):
     api, told = Api(refusal), []
-    doing = hands(api, told)
+    doing = writer(api, told)
     await doing.carry_out([grow()], {KEY: elastic()}, nothing, 0.0)
     assert (api.written, told) == ([("note", "6")], ["Refused"])
     for now_s in (0.1, 100.0, 200.0):  # not at once, and not twice
@@ -187,7 +187,7 @@ async def test_a_plan_that_did_not_get_through_is_written_later(refusal):
 async def test_who_leads_next_writes_the_plan_that_the_last_one_died_over_and_no_second_one():
     api, jobs = Api(), {KEY: grown(elastic())}
     for _ in range(2):
-        await hands(api, []).carry_out([stays()], copy.deepcopy(jobs), nothing, 0.0)
+        await writer(api, []).carry_out([stays()], copy.deepcopy(jobs), nothing, 0.0)
     assert (api.written, list(api.plans)) == ([("plan", "6")], ["j-turnout-7"])
 
 

@@ -1,4 +1,4 @@
-"""What holds for every kind: the nouns, a resize that is read back, and objects that anybody may have written."""
+"""Laws of every kind: the nouns, a resize that is read back, and objects that anybody may have written."""
 
 import copy
 from dataclasses import replace
@@ -95,7 +95,7 @@ def test_a_kind_that_is_never_resized_says_so_when_asked_all_the_same(kind):
 
 
 @pytest.mark.parametrize("kind", RESIZED)
-@pytest.mark.parametrize("maker", common.KEEPERS)
+@pytest.mark.parametrize("maker", common.SIZE_OWNERS)
 def test_what_another_object_makes_and_keeps_is_not_ours(kind, maker):
     raw = copy.deepcopy(SAMPLES[kind])
     raw["metadata"]["ownerReferences"] = [{"kind": maker, "name": "a", "uid": "theirs", "controller": True}]

@@ -57,7 +57,7 @@ def test_each_hazard_of_a_leader_worker_set_is_a_refusal(raw, why):
 # MPIJob: only a program that reads its hosts again and again.
 
 
-def test_an_mpi_job_is_bounded_by_its_slots_in_plain_sight():
+def test_an_mpi_job_is_bounded_by_its_written_slots():
     job = MPI.read(mpi(slotsPerWorker=2, notes={labels.MIN_WORKERS: "1", labels.MAX_WORKERS: "4"}))
     assert (job.bounds, job.refused, job.role) == (Bounds(1, 4), "", "worker")
     with pytest.raises(BadJob, match=r"ask for 2..8 workers, and its --min-np and --max-np allows 1..4"):

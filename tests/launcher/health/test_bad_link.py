@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.launcher.agents.crew import Crew
-from tests.launcher.agents.hosts import Hosts
+from tests.launcher.agent.crew import Crew
+from tests.launcher.agent.hosts import Hosts
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ import signal
 
 import pytest
 
-from tests.launcher.agents.crew import Crew, until
+from tests.launcher.agent.crew import Crew, until
 
 # Read by each interpreter at its start: it makes a node of which no probe ever tells anything.
 BREAKS = """
 import os, sys
-if "turnout.launcher.shell.probes" in sys.orig_argv:
+if "turnout.launcher.health.probes" in sys.orig_argv:
     os._exit(3)
 """
 

@@ -2,7 +2,20 @@
 
 from dataclasses import replace
 
-from turnout.launcher.model import Budget, Member, Terms
+from turnout.launcher.model import ElasticSpec, Member, RestartBudget
+from turnout.launcher.rendezvous.messages import (
+    Failed,
+    Finish,
+    Formed,
+    Heartbeat,
+    LastWorld,
+    Leaving,
+    Ready,
+    Stop,
+    StopAt,
+    Succeeded,
+    Waiting,
+)
 from turnout.launcher.rendezvous.state import (
     Claim,
     Drop,
@@ -16,10 +29,9 @@ from turnout.launcher.rendezvous.state import (
     Ticked,
     Told,
 )
-from turnout.launcher.rendezvous.step import begin, step, steps, succeed
-from turnout.launcher.wire import Base, Beat, Failed, Finish, Formed, Leaving, Ready, Stop, StopAt, Succeeded, Waiting
+from turnout.launcher.rendezvous.state_machine import begin, step, steps, succeed
 
-NO_BASE = Base()
+NO_BASE = LastWorld()
 
 
 def member(name, incarnation=0, **more):
@@ -32,11 +44,11 @@ class Story:
 
     def __init__(self, nnodes, base=None, wanted=0, granted=None, only=False, succeeds=None, begins_s=0.0, **terms):
         least, _, most = nnodes.partition(":")
-        self.terms = Terms(int(least), int(most or least), **{"max_restarts": 3, **terms})
+        self.terms = ElasticSpec(int(least), int(most or least), **{"max_restarts": 3, **terms})
         self.now_s = begins_s
         self.state = begin(member("a"), "job", self.terms, begins_s, wanted=wanted, granted=granted, only=only)
         if base is not None:
-            self.state = succeed(self.state, base, Budget(), **(succeeds or {}))
+            self.state = succeed(self.state, base, RestartBudget(), **(succeeds or {}))
         self.ids, self.told, self.effects = {"a": "a/0"}, {}, []
 
     def happens(self, *events):
@@ -52,7 +64,7 @@ class Story:
         for name in names:
             self.ids[name] = f"{name}/{incarnation}"
         came = [member(name, incarnation, **more) for name in names]
-        brought = (terms or self.terms, base, budget or Budget(), wanted, (), importing_s)
+        brought = (terms or self.terms, base, budget or RestartBudget(), wanted, (), importing_s)
         return self.happens(*(Joined(each, *brought) for each in came))
 
     def say(self, names, message):
@@ -61,7 +73,7 @@ class Story:
 
     def imported(self, names):
         """From now on they can start processes."""
-        return self.say(names, Beat())
+        return self.say(names, Heartbeat())
 
     def lose(self, names):
         return self.happens(*(Lost(self.ids[name]) for name in names))
@@ -83,7 +95,7 @@ class Story:
         return self.say(names, Leaving(grace_s))
 
     def reach(self, names, step_):
-        return self.say(names, Beat(step_))
+        return self.say(names, Heartbeat(step_))
 
     def grant(self):
         return self.happens(Granted(self.of(Claim)[-1].record.round))
@@ -115,16 +127,16 @@ class Story:
 
 __all__ = [
     "NO_BASE",
-    "Base",
-    "Budget",
     "Claim",
     "Drop",
     "Failed",
     "Finish",
     "Formed",
     "Granted",
+    "LastWorld",
     "Over",
     "Ready",
+    "RestartBudget",
     "StepDown",
     "Stop",
     "StopAt",

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.launcher.rendezvous.story import Story, member
+from turnout.launcher.rendezvous.messages import Formed, Heartbeat, LastWorld, Reached, Ready, Stop, StopAt, Waiting
 from turnout.launcher.rendezvous.state import Drop, Joined, Wake
-from turnout.launcher.wire import Base, Beat, Formed, Reached, Ready, Stop, StopAt, Waiting
 
 PATIENCE_S = 120.0  # for as long a newcomer may say that it imports
 
@@ -115,9 +115,9 @@ def test_members_of_the_last_world_come_before_older_spares():
 @pytest.mark.parametrize(
     ("base", "phase"),
     [
-        pytest.param(Base(1, 2, True, True), "training", id="its processes still run: nothing has happened"),
-        pytest.param(Base(1, 2, True, False), "stopping", id="it has ended them: its world is over"),
-        pytest.param(Base(), "stopping", id="the round never reached it"),
+        pytest.param(LastWorld(1, 2, True, True), "training", id="its processes still run: nothing has happened"),
+        pytest.param(LastWorld(1, 2, True, False), "stopping", id="it has ended them: its world is over"),
+        pytest.param(LastWorld(), "stopping", id="the round never reached it"),
     ],
 )
 def test_a_member_comes_back_before_its_loss_was_seen(base, phase):
@@ -141,14 +141,14 @@ def test_a_late_word_of_an_older_round_is_no_word():
 
 def test_a_number_from_elsewhere_makes_nobody_deaf():
     """A spare that has heard of round 7 joins: what members of round 1 say is heard all the same."""
-    story = running("2", "ab").join("c", base=Base(7, 4, False, False))
+    story = running("2", "ab").join("c", base=LastWorld(7, 4, False, False))
     story.fail("b").ready("ab")
     assert (story.world, story.round, story.state.budget.total) == ("ab", 8, 1)
 
 
 def test_who_comes_back_while_a_stop_step_is_agreed_hears_of_it():
     story = running("1:3", "abc").reach("abc", 10).leave("c")
-    story.join("b", base=Base(1, 3, True, True))
+    story.join("b", base=LastWorld(1, 3, True, True))
     assert story.last("b") == StopAt(1, 12, False)
 
 
@@ -205,7 +205,7 @@ def test_it_grows_as_soon_as_the_newcomer_says_that_it_is_ready(nnodes, settles_
 def test_what_it_says_while_it_imports_changes_nothing():
     story = trains("1:2").join("b", importing_s=PATIENCE_S)
     for left_s in (90.0, 60.0, 30.0):
-        story.say("b", Beat(importing_s=left_s))
+        story.say("b", Heartbeat(importing_s=left_s))
     assert (story.phase, story.events("member_ready")) == ("training", [])
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from tests.launcher.rendezvous.story import Story
 from turnout.launcher.model import Record
+from turnout.launcher.rendezvous.messages import Finish, Formed, LastWorld, Stop
 from turnout.launcher.rendezvous.state import Claim, Denied, Granted, StepDown, Unanswered, Unfenced, Wake
-from turnout.launcher.wire import Base, Finish, Formed, Stop
 
 
 def granted(names="abc", nnodes="1:3", **more):
@@ -17,8 +17,8 @@ def granted(names="abc", nnodes="1:3", **more):
 
 def succeeded(names, size=4, nnodes="1:4", busy=False, **more):
     """A lost round 7 of so many, of whose members these come to a."""
-    base = Base(7, size, True, busy)
-    return Story(nnodes, base=Base(7, size, True), **more).join(*names, base=base).wait(2.0)
+    base = LastWorld(7, size, True, busy)
+    return Story(nnodes, base=LastWorld(7, size, True), **more).join(*names, base=base).wait(2.0)
 
 
 def test_the_round_that_came_with_the_lead_is_used_once_and_each_further_one_is_claimed():
@@ -59,7 +59,7 @@ def test_an_answer_that_nobody_waits_for_changes_nothing(late):
 
 @pytest.mark.parametrize(
     "meanwhile",
-    [lambda s: s.lose("c"), lambda s: s.leave("c"), lambda s: s.join("c", base=Base(9, 3, True))],
+    [lambda s: s.lose("c"), lambda s: s.leave("c"), lambda s: s.join("c", base=LastWorld(9, 3, True))],
     ids=["one is lost", "one leaves", "one comes back from a newer round"],
 )
 def test_who_is_gone_before_the_grant_is_in_no_world(meanwhile):
@@ -145,8 +145,10 @@ def test_strangers_make_no_majority_but_fill_it_up():
         pytest.param("3:4", "abcd", "cd", {"c": {}}, "abc", id="one of two that an elastic job has lost"),
         pytest.param("2", "ab", "b", {"c": {}}, "", id="a stranger takes nobody's place"),
         pytest.param("2", "ab", "b", {"c": {"order": 1}}, "ac", id="unless it has the index of who is lost"),
-        pytest.param("2", "ab", "b", {"c": {"base": Base(1, 2, False)}}, "", id="nor does a spare"),
-        pytest.param("2", "ab", "b", {"c": {"base": Base(1, 2, False)}, "b": {}}, "ab", id="but it stands in no way"),
+        pytest.param("2", "ab", "b", {"c": {"base": LastWorld(1, 2, False)}}, "", id="nor does a spare"),
+        pytest.param(
+            "2", "ab", "b", {"c": {"base": LastWorld(1, 2, False)}, "b": {}}, "ab", id="but it stands in no way"
+        ),
         pytest.param("2:4", "abcd", "cd", {"c": {}}, "", id="two worlds would fit into the job"),
     ],
 )
@@ -167,14 +169,16 @@ def test_who_comes_back_in_the_place_of_a_lost_member_counts_where_one_world_onl
     ("names", "comes", "world"),
     [
         pytest.param("b", {"a": {}}, "ab", id="the first coordinator is back"),
-        pytest.param("b", {"c": {"base": Base(7, 2, False)}}, "", id="a spare of that world is not"),
-        pytest.param("", {"a": {}, "c": {"base": Base(7, 2, False)}, "d": {}}, "", id="strangers with a spare are not"),
+        pytest.param("b", {"c": {"base": LastWorld(7, 2, False)}}, "", id="a spare of that world is not"),
+        pytest.param(
+            "", {"a": {}, "c": {"base": LastWorld(7, 2, False)}, "d": {}}, "", id="strangers with a spare are not"
+        ),
     ],
 )
 def test_a_successor_takes_who_is_new_for_the_one_that_is_lost(names, comes, world):
     """It has not formed that world, and knows no names of it."""
-    kept = Base(7, 2, True)
-    story = Story("2", base=kept if names else Base(7, 2, False), last_call_s=0.0)
+    kept = LastWorld(7, 2, True)
+    story = Story("2", base=kept if names else LastWorld(7, 2, False), last_call_s=0.0)
     if names:
         story.join(*names, base=kept)
     for name, more in comes.items():
@@ -209,20 +213,20 @@ def test_where_nobody_may_succeed_half_of_the_world_is_enough():
     ],
 )
 def test_a_successor_with_a_grant_waits_for_those_who_may_still_train(names, more, after_s, forms):
-    story = Story("1:4", base=Base(7, 4, True), granted=9, succeeds=more).join(*names, base=Base(7, 4, True))
+    story = Story("1:4", base=LastWorld(7, 4, True), granted=9, succeeds=more).join(*names, base=LastWorld(7, 4, True))
     story.wait(2.0).wait(after_s)
     story = story.grant() if story.phase == "claiming" else story
     assert story.world == (names if forms else "")
 
 
 def test_a_new_job_with_the_record_of_an_old_one_waits_for_the_old():
-    story = Story("1", base=Base(), granted=9, succeeds={"before": 8}).join("a")
+    story = Story("1", base=LastWorld(), granted=9, succeeds={"before": 8}).join("a")
     assert (story.wait(14.9).phase, story.wait(0.1).phase) == ("gathering", "claiming")
 
 
 def test_a_successor_forms_no_second_first_world_unless_two_do_not_fit():
     """The first coordinator may have formed a world of which nobody here was told."""
-    more = {"base": Base(), "succeeds": {"sought_s": 1.0}, "last_call_s": 0.0}
+    more = {"base": LastWorld(), "succeeds": {"sought_s": 1.0}, "last_call_s": 0.0}
     assert Story("1:4", **more).join(*"abc").world == ""
     assert Story("2:4", **more).join(*"abc").world == "", "two of the least fit exactly"
     assert Story("3:4", **more).join(*"abc").world == "abc"
@@ -232,18 +236,26 @@ def test_a_successor_forms_no_second_first_world_unless_two_do_not_fit():
 
 def test_too_few_without_an_arbiter_send_everybody_to_look_for_another_coordinator():
     """After a partition has healed two coordinators would wait for one another until the join timeout."""
-    more = {"base": Base(7, 4, True), "succeeds": {"sought_s": 1.0}, "join_timeout_s": 100.0}
-    story = Story("3:4", **more).join("a", "b", base=Base(7, 4, True)).wait(29.9)
+    more = {"base": LastWorld(7, 4, True), "succeeds": {"sought_s": 1.0}, "join_timeout_s": 100.0}
+    story = Story("3:4", **more).join("a", "b", base=LastWorld(7, 4, True)).wait(29.9)
     assert story.of(StepDown) == []
     down = story.wait(20.0).of(StepDown)[0]
     assert (down.to.coordinator, down.to.port, story.phase) == ("", 0, "over")
-    again = Story("3:4", **(more | {"begins_s": 95.0})).join("a", "b", base=Base(7, 4, True))
+    again = Story("3:4", **(more | {"begins_s": 95.0})).join("a", "b", base=LastWorld(7, 4, True))
     assert again.wait(6.0).last("a", Finish).reason == "join_timeout"
 
 
 def test_the_round_follows_the_newest_that_anybody_knows():
-    story = Story("1:4", base=Base(7, 2, True)).join("a", base=Base(7, 2, True)).join("b", base=Base(9, 2, True))
+    story = (
+        Story("1:4", base=LastWorld(7, 2, True))
+        .join("a", base=LastWorld(7, 2, True))
+        .join("b", base=LastWorld(9, 2, True))
+    )
     assert (story.state.fencing.base, story.state.fencing.base_size) == (9, 2)
-    story = Story("1:3", base=Base(7, 3, True)).join("c", base=Base(12, 9, False)).join("a", "b", base=Base(7, 3, True))
+    story = (
+        Story("1:3", base=LastWorld(7, 3, True))
+        .join("c", base=LastWorld(12, 9, False))
+        .join("a", "b", base=LastWorld(7, 3, True))
+    )
     assert story.wait(2.0).round == 13
     assert story.last("a", Formed).base == 7

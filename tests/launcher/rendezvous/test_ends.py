@@ -3,8 +3,8 @@
 import pytest
 
 from tests.launcher.rendezvous.story import Story
+from turnout.launcher.rendezvous.messages import Finish, Formed, LastWorld, Succeeded
 from turnout.launcher.rendezvous.state import Over, Wake
-from turnout.launcher.wire import Base, Finish, Formed, Succeeded
 
 
 def running(names="abc", nnodes="1:3", **more):
@@ -31,12 +31,12 @@ def test_spares_hear_it_too():
         pytest.param(lambda s: s.succeed("ab").fail("c"), False, id="the last one fails: a new round"),
         pytest.param(lambda s: s.succeed("abc").lose("c"), True, id="all are done: who goes first is no loss"),
         pytest.param(
-            lambda s: s.succeed("c").join("c", base=Base(1, 3, True)).succeed("ab"),
+            lambda s: s.succeed("c").join("c", base=LastWorld(1, 3, True)).succeed("ab"),
             True,
             id="a done member comes back: it is still done",
         ),
         pytest.param(
-            lambda s: s.join("c", base=Base(1, 3, True, True)).succeed("abc"),
+            lambda s: s.join("c", base=LastWorld(1, 3, True, True)).succeed("abc"),
             True,
             id="it comes back first and says then that it is done",
         ),

@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.launcher.rendezvous.story import Story, member
-from turnout.launcher.model import Budget
+from turnout.launcher.model import RestartBudget
+from turnout.launcher.rendezvous.messages import Failed, Finish, Formed, Heartbeat, LastWorld, encode, read_at_member
 from turnout.launcher.rendezvous.state import Over
-from turnout.launcher.rendezvous.step import begin, succeed
-from turnout.launcher.wire import Base, Beat, Failed, Finish, Formed, encode, read_at_member
+from turnout.launcher.rendezvous.state_machine import begin, succeed
 
 
 def running(names="abc", nnodes="1:3", **more):
@@ -21,8 +21,8 @@ def next_round(story, names="abc"):
 
 def test_a_failure_restarts_everybody_and_is_charged_once():
     story = next_round(running().fail("b"))
-    assert (story.world, story.round, story.state.budget) == ("abc", 2, Budget(1, 1, -1))
-    assert {story.last(name, Formed).budget for name in "abc"} == {Budget(1, 1, -1)}
+    assert (story.world, story.round, story.state.budget) == ("abc", 2, RestartBudget(1, 1, -1))
+    assert {story.last(name, Formed).budget for name in "abc"} == {RestartBudget(1, 1, -1)}
     assert story.events("round_ended") == [
         ("process_failed", {"round": 1, "detail": "b, local rank 0: it crashed"}),
     ]  # fmt: skip
@@ -43,7 +43,7 @@ def test_a_failure_restarts_everybody_and_is_charged_once():
 def test_what_is_charged(what, charged):
     story = what(running())
     if charged is None:
-        assert (story.phase, story.state.budget) == ("training", Budget())
+        assert (story.phase, story.state.budget) == ("training", RestartBudget())
         return
     story.ready([name for name in "abc" if f"{name}/0" in story.state.members])
     assert (story.round, story.state.budget.total) == (2, charged)
@@ -68,7 +68,7 @@ def test_the_end_can_be_read_by_all_however_long_the_error_was():
     """An agent cuts an error at 1,000 letters, and we put more before it: then the frame was none, and nobody ended."""
     story = running(max_restarts=0)
     told = next_round(story.say("a", Failed(story.round, 0, "x" * 1_000))).last("b", Finish)
-    assert read_at_member(encode(told)[4:]) == told
+    assert read_at_member(encode(told)) == told
 
 
 def test_a_loss_is_free_also_without_restarts():
@@ -76,27 +76,29 @@ def test_a_loss_is_free_also_without_restarts():
 
 
 def test_a_newer_saved_step_refills_the_budget_and_an_older_one_does_not():
-    story = running(max_restarts=1).say("b", Beat(10, 5))
+    story = running(max_restarts=1).say("b", Heartbeat(10, 5))
     next_round(story.fail("a"))
-    story.say("b", Beat(11, 5))
-    assert story.state.budget == Budget(1, 1, 5)
-    story.say("c", Beat(12, 6))
-    assert story.state.budget == Budget(0, 1, 6)
+    story.say("b", Heartbeat(11, 5))
+    assert story.state.budget == RestartBudget(1, 1, 5)
+    story.say("c", Heartbeat(12, 6))
+    assert story.state.budget == RestartBudget(0, 1, 6)
     assert next_round(story.fail("a")).world == "abc"
-    assert story.state.budget == Budget(1, 2, 6)
+    assert story.state.budget == RestartBudget(1, 2, 6)
 
 
 def test_a_successor_goes_on_with_the_budget_that_anybody_brings():
-    state = succeed(begin(member("a"), "job", running().terms, 0.0), Base(4, 3, True), Budget(0, 1))
-    assert state.budget == Budget(0, 1)
-    story = Story("1:3", base=Base(4, 3, True)).join("a", "b", base=Base(4, 3, True), budget=Budget(2, 3))
-    assert story.join("c", budget=Budget(0, 1)).state.budget == Budget(2, 3)
+    state = succeed(begin(member("a"), "job", running().terms, 0.0), LastWorld(4, 3, True), RestartBudget(0, 1))
+    assert state.budget == RestartBudget(0, 1)
+    story = Story("1:3", base=LastWorld(4, 3, True)).join(
+        "a", "b", base=LastWorld(4, 3, True), budget=RestartBudget(2, 3)
+    )
+    assert story.join("c", budget=RestartBudget(0, 1)).state.budget == RestartBudget(2, 3)
 
 
 def test_a_failure_that_is_told_again_after_a_succession_is_not_charged():
-    story = Story("1:3", base=Base(4, 3, True)).join("a", "b", base=Base(4, 3, True, True))
+    story = Story("1:3", base=LastWorld(4, 3, True)).join("a", "b", base=LastWorld(4, 3, True, True))
     story.say("b", Failed(4, 0, "it crashed")).ready("ab").wait(15)
-    assert (story.world, story.state.budget) == ("ab", Budget())
+    assert (story.world, story.state.budget) == ("ab", RestartBudget())
 
 
 @given(
@@ -109,7 +111,7 @@ def test_the_law_of_the_budget(rounds):
     story, total, used, saved = Story("4", max_restarts=99, granted=1).join(*"abcd"), 0, 0, -1
     for number, (culprits, loses, step) in enumerate(rounds):
         if step > saved:
-            story.say("a", Beat(step, step))
+            story.say("a", Heartbeat(step, step))
             saved, used = step, 0
         story.fail(sorted(culprits))
         if loses:
@@ -119,5 +121,5 @@ def test_the_law_of_the_budget(rounds):
         story.ready("abcd")
         if story.phase == "claiming":
             story.grant()
-        assert story.state.budget == Budget(used, total, saved)
+        assert story.state.budget == RestartBudget(used, total, saved)
         assert story.world == "abcd"

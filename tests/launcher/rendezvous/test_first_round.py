@@ -3,9 +3,9 @@
 import pytest
 
 from tests.launcher.rendezvous.story import Story
-from turnout.launcher.model import Terms
+from turnout.launcher.model import ElasticSpec
+from turnout.launcher.rendezvous.messages import Finish, Formed, LastWorld, Refused, Waiting
 from turnout.launcher.rendezvous.state import Drop, Told
-from turnout.launcher.wire import Base, Finish, Formed, Refused, Waiting
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_too_few_for_too_long_fails_and_names_who_was_there():
 
 @pytest.mark.parametrize(
     "theirs",
-    [Terms(2, 3), Terms(1, 2), Terms(2, 2, unit=2)],
+    [ElasticSpec(2, 3), ElasticSpec(1, 2), ElasticSpec(2, 2, unit=2)],
     ids=["another max", "another min", "another unit"],
 )
 def test_who_brings_other_terms_is_refused_and_changes_nothing(theirs):
@@ -99,7 +99,7 @@ def test_who_brings_other_terms_is_refused_and_changes_nothing(theirs):
 
 
 def test_times_and_restarts_need_not_be_the_same():
-    story = Story("2").join("a").join("b", terms=Terms(2, 2, max_restarts=9, last_call_s=1.0))
+    story = Story("2").join("a").join("b", terms=ElasticSpec(2, 2, max_restarts=9, last_call_s=1.0))
     assert story.world == "ab"
 
 
@@ -111,8 +111,8 @@ def test_who_leaves_before_the_first_round_is_let_go_and_not_counted():
 
 
 def test_a_member_that_still_ends_an_old_round_is_waited_for():
-    story = Story("1:2", base=Base(4, 2, True, True)).join("a", base=Base(4, 2, True, False))
-    story.join("b", base=Base(4, 2, True, True)).wait(100)
+    story = Story("1:2", base=LastWorld(4, 2, True, True)).join("a", base=LastWorld(4, 2, True, False))
+    story.join("b", base=LastWorld(4, 2, True, True)).wait(100)
     assert (story.phase, story.last("b").round) == ("gathering", 4)
     assert story.ready("b").world == "ab"
     assert story.round == 5

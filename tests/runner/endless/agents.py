@@ -4,7 +4,7 @@ import os
 import signal
 from pathlib import Path
 
-from tests.launcher.agents.crew import Crew
+from tests.launcher.agent.crew import Crew
 
 
 def test_agents_train(tmp_path, request):

@@ -1,4 +1,4 @@
-"""What the extender remembers of what it was shown."""
+"""The cache's state after objects were put, changed and dropped."""
 
 import pytest
 

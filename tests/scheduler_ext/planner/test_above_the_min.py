@@ -77,7 +77,7 @@ def test_what_another_needs_is_left_to_it_and_nobody_is_displaced():
     grown = world.koordinator("grown", 4, least=1, gpus=2, created=1)
     w.put(*grown)
     assert (w.plan(grown[0]), w.plan(other[0])) == ({"grown-0": "a0", "grown-1": "a0"}, {"other-0": "a0"})
-    assert w.book.displaced == 0
+    assert w.plan_cache.displaced == 0
 
 
 def test_a_gang_like_one_that_was_placed_in_part_gets_its_min():
@@ -136,7 +136,10 @@ def test_a_pod_by_itself_prefers_room_that_no_other_hopes_for():
     w.view.put_owner("Job", world.owner("Job", "job", completions=2, parallelism=2))
     first = world.pod("job-0", 8, marks={labels.JOB_INDEX: "0"}, owner="Job/job", created=1)
     w.put(first)
-    assert (w.plan(first), len(w.book.plan_of(w.member(first).belongs.key, w.now_s).spare)) == ({"job-0": "a0"}, 1)
+    assert (w.plan(first), len(w.plan_cache.plan_of(w.member(first).belongs.key, w.now_s).spare)) == (
+        {"job-0": "a0"},
+        1,
+    )
     assert w.schedule(world.pod("lone", 8, created=2)) == {"lone": "c0"}
 
 
@@ -147,7 +150,7 @@ def test_members_to_come_are_counted_once_with_the_heaviest_shape():
     )
     w.put(large, small)
     assert len(w.plan(large)) == 2
-    spare = w.book.plan_of(w.member(large).belongs.key, w.now_s).spare
+    spare = w.plan_cache.plan_of(w.member(large).belongs.key, w.now_s).spare
     assert [seat.shape.gpus() for seat in spare] == [8, 8]
 
 
@@ -277,10 +280,12 @@ def test_whatever_gangs_want_above_their_min_no_plan_overdraws_a_node(scene, dat
 
 @settings(max_examples=scaled(100), deadline=None)
 @given(elastic_scenes(), st.randoms(use_true_random=False))
-def test_two_fresh_advisers_that_saw_the_same_in_any_order_plan_alike(scene, dice):
+def test_two_fresh_extenders_that_saw_the_same_in_any_order_plan_alike(scene, dice):
     sizes, pods = scene
     one, other = World(*sizes).put(*pods), World(*sizes).put(*dice.sample(pods, len(pods)))
-    assert {p.key: p for p in one.book.plan_all(one.now_s)} == {p.key: p for p in other.book.plan_all(other.now_s)}
+    assert {p.key: p for p in one.plan_cache.plan_all(one.now_s)} == {
+        p.key: p for p in other.plan_cache.plan_all(other.now_s)
+    }
 
 
 @settings(max_examples=scaled(100), deadline=None)
@@ -294,7 +299,7 @@ def test_no_gang_is_refused_for_what_others_have_above_their_min(scene):
     free = dict.fromkeys(w.names, 8)
     for charge in w.view.snapshot.charges.values():
         free[charge.node] -= charge.shape.gpus()
-    for plan in w.book.plan_all(w.now_s):
+    for plan in w.plan_cache.plan_all(w.now_s):
         gang = w.view.gangs[plan.key]
         at = standing_of(w.view, gang)
         for claim in claims_of(gang, plan, at)[: at.needed]:

@@ -1,4 +1,4 @@
-"""Where each limit of the extender lies, and what it counts against the rule."""
+"""The limits of the extender, and the pods that it counts as breaking a rule."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def key(w, pod):
 def test_seats_for_members_above_the_min_that_nobody_has_created(total, hoped):
     w, pods = World(1), world.koordinator("bert", 1, least=2, total=total)
     w.put(*pods).view.settle(w.now_s)
-    request = w.book.request_of(w.view.gangs[key(w, pods[0])])
+    request = w.plan_cache.request_of(w.view.gangs[key(w, pods[0])])
     assert (request.missing, request.hoped) == (1, hoped)
 
 
@@ -71,7 +71,7 @@ def test_an_answer_is_believed_up_to_its_time_and_no_longer():
 def test_a_nomination_may_stand_so_long(node, age_s, told):
     w = World(2).put(*(pods := world.koordinator("g", 1, nominated=node, ours=True)))
     since_s = {pods[0].metadata.uid: w.now_s - age_s}
-    found = nominate(w.book, list(w.view.gangs), CHOICES, since_s, w.now_s)
+    found = nominate(w.plan_cache, list(w.view.gangs), CHOICES, since_s, w.now_s)
     assert {wish.name: (wish.node, wish.why) for wish in found} == told
 
 
@@ -159,14 +159,14 @@ def test_a_view_that_may_be_old_forbids_a_few_of_the_nodes_and_says_when_and_why
 def test_a_gang_of_which_a_part_has_started(pods, partial):
     w = World(2).put(*pods)
     w.view.settle(w.now_s)
-    assert bool(verbs.partial_gangs(w.book)) is partial
+    assert bool(verbs.partial_gangs(w.plan_cache)) is partial
 
 
 def test_a_member_that_is_believed_to_be_on_its_way_has_started():
     w, pods = World(2), world.koordinator("g", 3, least=2, at=["a0"])
     w.put(*pods)
     assert w.fit(pods[1]).node == "a1"
-    assert verbs.partial_gangs(w.book) == []
+    assert verbs.partial_gangs(w.plan_cache) == []
 
 
 WIDE = {**REQUIRED, labels.TOPOLOGY_TIER: "2"}
@@ -196,7 +196,7 @@ WIDE = {**REQUIRED, labels.TOPOLOGY_TIER: "2"}
 def test_bound_pods_against_the_rule_are_counted(pods, count):
     w = World(2, 2, 2, off_map=1).put(*pods)
     w.view.settle(w.now_s)
-    assert verbs.unenforced_pods(w.book, Rules(hold_incomplete=True)) == count
+    assert verbs.unenforced_pods(w.plan_cache, Rules(hold_incomplete=True)) == count
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What is nominated, what is taken back, and what is left alone."""
+"""Nominations: which are made, which are taken back, and which are left alone."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ CHOICES = Nominating(Rules(), frozenset({"default-scheduler"}), expire_s=60.0)
 
 def wishes(w, choices=CHOICES, since_s=None):
     """{pod: (node, why)} of all that is to be written."""
-    found = nominate(w.book, list(w.view.gangs), choices, since_s or {}, w.now_s)
+    found = nominate(w.plan_cache, list(w.view.gangs), choices, since_s or {}, w.now_s)
     return {wish.name: (wish.node, wish.why) for wish in found}
 
 
@@ -163,7 +163,7 @@ def test_a_newcomer_of_the_same_priority_does_not_move_what_is_nominated():
 
 def test_higher_priority_is_written_first():
     w = World(4, 4).put(*world.koordinator("low", 2), *world.koordinator("top", 2, priority=9))
-    found = nominate(w.book, list(w.view.gangs), CHOICES, {}, w.now_s)
+    found = nominate(w.plan_cache, list(w.view.gangs), CHOICES, {}, w.now_s)
     assert [wish.name.split("-")[0] for wish in found] == ["top", "top", "low", "low"]
 
 
@@ -171,7 +171,7 @@ def test_a_gang_that_is_gone_and_one_off_a_map_keep_no_other_from_its_nomination
     w = World(2).put(*world.koordinator("g", 1))
     (there,) = w.view.gangs
     gone = replace(there, name="gone")
-    assert [wish.name for wish in nominate(w.book, [gone, there], CHOICES, {}, w.now_s)] == ["g-0"]
+    assert [wish.name for wish in nominate(w.plan_cache, [gone, there], CHOICES, {}, w.now_s)] == ["g-0"]
     assert wishes(World(2, mapped=False).put(*world.koordinator("g", 1))) == {}
 
 

@@ -48,7 +48,7 @@ def scenes(draw):
 
 
 def plans(w):
-    return {plan.key.name: plan for plan in w.book.plan_all(w.now_s)}
+    return {plan.key.name: plan for plan in w.plan_cache.plan_all(w.now_s)}
 
 
 def overdrawn(w):
@@ -96,7 +96,7 @@ def test_a_gang_is_planned_whole_or_takes_no_room(scene):
 
 @MANY
 @given(scenes(), st.randoms(use_true_random=False))
-def test_two_fresh_advisers_that_saw_the_same_in_any_order_answer_alike(scene, dice):
+def test_two_fresh_extenders_that_saw_the_same_in_any_order_answer_alike(scene, dice):
     sizes, pods = scene
     mixed = dice.sample(pods, len(pods))
     one, other = World(*sizes).put(*pods), World(*sizes).put(*mixed)
@@ -108,11 +108,11 @@ def test_two_fresh_advisers_that_saw_the_same_in_any_order_answer_alike(scene, d
 @MANY
 @given(scenes(), st.randoms(use_true_random=False))
 def test_calls_that_alternate_between_two_replicas_get_one_place(scene, dice):
-    """Both planned what they saw; what one answers is seen by the other only once the pod is bound, a request later."""
+    """Let each replica plan what it saw. It sees the other's answers only once the pod is bound, a request later."""
     sizes, pods = scene
     replicas = [World(*sizes).put(*pods), World(*sizes).put(*pods)]
     for w in replicas:
-        w.book.plan_all(w.now_s)
+        w.plan_cache.plan_all(w.now_s)
     waiting = [p for p in pods if not p.spec.node_name and p.metadata.name in replicas[0].plan(p)]
     planned = {name: node for p in waiting for name, node in replicas[0].plan(p).items()}
     late = None
@@ -128,7 +128,7 @@ def test_calls_that_alternate_between_two_replicas_get_one_place(scene, dice):
 @MANY
 @given(st.integers(4, 8), st.data())
 def test_replicas_that_each_lag_behind_in_their_own_way_put_a_gang_under_the_one_leaf_that_holds_it(size, data):
-    """What one replica answered is not seen by the other for a while: neither which members there are, nor where."""
+    """Hide each replica's answers from the other for a while: which members exist, and where they are."""
     pods = world.koordinator("bert", size)
     strangers = [world.pod(f"s{name}", 8, at=name) for name in ("a0", "a1", "c0")]
     replicas = [World(size, size, size).put(*strangers), World(size, size, size).put(*strangers)]
@@ -195,7 +195,7 @@ class TestFairness:
         w.put(*high)
         assert len(w.schedule(*high)) == 3
         assert w.plan(low[0]) == {}
-        assert w.book.displaced == 1
+        assert w.plan_cache.displaced == 1
 
     def test_a_started_gang_is_finished_before_a_more_important_one_begins(self):
         w, low = World(4), world.volcano("low", 3, priority=1)
@@ -210,9 +210,9 @@ class TestFairness:
         w.put(*first)
         planned = w.plan(first[0])
         w.put(*world.volcano("abe", 2, created=5, version="102"))  # its UIDs sort before the first's
-        assert len(w.book.plan_all(w.now_s)) == 2
+        assert len(w.plan_cache.plan_all(w.now_s)) == 2
         assert w.plan(first[0]) == planned
-        assert w.book.displaced == 0
+        assert w.plan_cache.displaced == 0
 
     def test_a_displaced_gang_is_planned_elsewhere_where_there_is_room(self):
         w, low, high = World(2, 2), world.volcano("low", 2, priority=1), world.volcano("high", 2, priority=2)
@@ -386,18 +386,18 @@ def test_a_gang_that_comes_to_require_a_leaf_is_planned_again():
 def test_a_started_gang_has_a_plan_only_while_somebody_is_to_come(there):
     w, pods = World(4), world.koordinator("bert", there, least=4, at=["a0", "a1", "a2"])
     w.put(*pods)
-    assert len(w.book.plan_of(w.member(pods[0]).belongs.key, w.now_s).spare) == 4 - there
+    assert len(w.plan_cache.plan_of(w.member(pods[0]).belongs.key, w.now_s).spare) == 4 - there
     w.now_s += PATIENCE_S + 1
-    assert w.book.plan_of(w.member(pods[0]).belongs.key, w.now_s) is None
+    assert w.plan_cache.plan_of(w.member(pods[0]).belongs.key, w.now_s) is None
 
 
 def test_what_found_no_room_is_not_looked_for_again_until_room_is_given_back():
     w, pods = World(1).put(world.pod("old", 8, at="a0")), world.volcano("bert", 1)
     w.put(*pods)
-    assert (w.plan(pods[0]), w.book.replanned) == ({}, 1)
+    assert (w.plan(pods[0]), w.plan_cache.replanned) == ({}, 1)
     w.put(*world.volcano("bert", 1, notes={"note": "changed"}))
     w.put(*(more := world.volcano("gpt", 1, created=9)))
-    assert (w.plan(pods[0]), w.plan(more[0]), w.book.replanned) == ({}, {}, 1)
+    assert (w.plan(pods[0]), w.plan(more[0]), w.plan_cache.replanned) == ({}, {}, 1)
     w.view.drop_pod("uid-old")
     assert len(w.plan(pods[0])) == 1
 
@@ -405,8 +405,8 @@ def test_what_found_no_room_is_not_looked_for_again_until_room_is_given_back():
 def test_a_pod_by_itself_has_no_plan_and_keeps_no_room():
     w, lone, pods = World(1), world.pod("lone", 8, created=1), world.volcano("bert", 1, created=2)
     w.put(lone, *pods)
-    assert w.book.plan_of(w.member(lone).belongs.key, w.now_s) is None
-    assert [plan.key.name for plan in w.book.plan_all(w.now_s)] == ["bert"]
+    assert w.plan_cache.plan_of(w.member(lone).belongs.key, w.now_s) is None
+    assert [plan.key.name for plan in w.plan_cache.plan_all(w.now_s)] == ["bert"]
     assert len(w.plan(pods[0])) == 1
 
 

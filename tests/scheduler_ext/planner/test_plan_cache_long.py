@@ -15,7 +15,7 @@ OF_A_SCENE = [
     test_plan_cache.test_a_gang_is_planned_whole_or_takes_no_room,
 ]
 OF_AN_ORDER = [
-    test_plan_cache.test_two_fresh_advisers_that_saw_the_same_in_any_order_answer_alike,
+    test_plan_cache.test_two_fresh_extenders_that_saw_the_same_in_any_order_answer_alike,
     test_plan_cache.test_calls_that_alternate_between_two_replicas_get_one_place,
 ]
 

@@ -5,6 +5,7 @@ import gzip
 import json
 import logging
 import os
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -15,9 +16,9 @@ DEEP = b'{"Pod":{"x":' + b"[" * 10**6 + b"]" * 10**6 + b'},"NodeNames":["a"]}'
 SECRET = "hunter2-is-planted-here"
 
 
-async def still_answers(rim):
+async def still_answers(served):
     """The next caller is served."""
-    status, answer = await rim.post("filter", body())
+    status, answer = await served.post("filter", body())
     return status == 200 and answer["NodeNames"] == ["a", "b"]
 
 
@@ -34,29 +35,29 @@ async def still_answers(rim):
 ])  # fmt: skip
 async def test_a_bad_body_is_refused_in_a_few_words(data, status, outcome):
     limit = 1 << 22 if data is DEEP else 2048
-    async with opened(body_bytes=limit) as rim:
-        got, answer = await rim.post("filter", data)
+    async with opened(body_bytes=limit) as served:
+        got, answer = await served.post("filter", data)
         assert got == status
         assert list(answer) == ["Error"]
         assert 0 < len(answer["Error"]) <= 256
-        assert rim.counted("turnout_extender_requests_total", verb="filter", outcome=outcome) == 1
-        assert await still_answers(rim)
+        assert served.counted("turnout_extender_requests_total", verb="filter", outcome=outcome) == 1
+        assert await still_answers(served)
 
 
 @pytest.mark.asyncio
 async def test_a_wrong_method_is_told_the_right_one():
-    async with opened() as rim:
+    async with opened() as served:
         for method in ("GET", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH"):
-            async with rim.session.request(method, f"http://127.0.0.1:{rim.front.port}/filter") as answer:
+            async with served.session.request(method, f"http://127.0.0.1:{served.front.port}/filter") as answer:
                 assert (answer.status, answer.headers["Allow"]) == (405, "POST")
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("path", ["", "bind", "filter/", "Filter", "metrics", "debug/view", "readyz", "..%2ffilter"])
 async def test_a_wrong_path_is_not_found(path):
-    async with opened() as rim:
-        assert (await rim.post(path, body()))[0] == 404
-        assert rim.counted("turnout_extender_requests_total", verb="other", outcome="no_such_verb") == 1
+    async with opened() as served:
+        assert (await served.post(path, body()))[0] == 404
+        assert served.counted("turnout_extender_requests_total", verb="other", outcome="no_such_verb") == 1
 
 
 @pytest.mark.asyncio
@@ -64,11 +65,11 @@ async def test_a_wrong_path_is_not_found(path):
 async def test_a_compressed_body_is_refused_unread(coding):
     bomb = gzip.compress(bytes(1 << 28), 1)
     before = _rss_bytes()
-    async with opened() as rim:
-        status, answer = await rim.post("filter", bomb, headers={"Content-Encoding": coding}, compress=False)
+    async with opened() as served:
+        status, answer = await served.post("filter", bomb, headers={"Content-Encoding": coding}, compress=False)
         assert (status, answer) == (415, {"Error": "a compressed body is not read"})
         assert _rss_bytes() - before < 64 << 20
-        assert await still_answers(rim)
+        assert await still_answers(served)
 
 
 def _rss_bytes():
@@ -82,45 +83,45 @@ async def test_a_body_without_a_length_is_counted_as_it_comes():
         for _ in range(1000):
             yield b" " * 1000
 
-    async with opened(body_bytes=10_000) as rim:
-        assert (await rim.post("filter", endless()))[0] == 413
-        assert await still_answers(rim)
+    async with opened(body_bytes=10_000) as served:
+        assert (await served.post("filter", endless()))[0] == 413
+        assert await still_answers(served)
 
 
 @pytest.mark.asyncio
 async def test_half_a_body_is_refused_in_time_and_the_connection_ends():
-    async with opened(body_s=0.2) as rim, raw(rim.front.port) as (reader, writer):
+    async with opened(body_s=0.2) as served, raw(served.front.port) as (reader, writer):
         writer.write(head(len(body())) + body()[:20])
         answer = await rest(reader)
         assert answer.startswith(b"HTTP/1.1 408")
         assert answer.endswith(b'{"Error":"the body did not come in time"}')
-        assert await still_answers(rim)
+        assert await still_answers(served)
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("start", [b"P", b"POST /filter HTTP/1.1\r\n", head(10)[:-2]])
 async def test_half_a_head_ends_the_connection_in_time(start):
-    async with opened(head_s=0.2) as rim, raw(rim.front.port) as (reader, writer):
+    async with opened(head_s=0.2) as served, raw(served.front.port) as (reader, writer):
         writer.write(start)
         assert await rest(reader) == b""
-        assert await still_answers(rim)
+        assert await still_answers(served)
 
 
 @pytest.mark.asyncio
 async def test_a_head_that_trickles_in_has_no_more_time_than_others():
-    async with opened(head_s=0.3) as rim, raw(rim.front.port) as (reader, writer):
+    async with opened(head_s=0.3) as served, raw(served.front.port) as (reader, writer):
         end = asyncio.create_task(rest(reader))
         for byte in head(10, "/filter", "X-Slow: " + "x" * 400):
             if await asyncio.wait({end}, timeout=0.01) != (set(), {end}):
                 break
             writer.write(bytes([byte]))
         assert await end == b""
-        assert await still_answers(rim)
+        assert await still_answers(served)
 
 
 @pytest.mark.asyncio
 async def test_the_second_request_of_a_connection_has_the_same_time():
-    async with opened(head_s=0.2) as rim, raw(rim.front.port) as (reader, writer):
+    async with opened(head_s=0.2) as served, raw(served.front.port) as (reader, writer):
         writer.write(head(len(body())) + body())
         assert (await one_answer(reader))[0].startswith("http/1.1 200")
         writer.write(b"POST /fil")
@@ -129,56 +130,93 @@ async def test_the_second_request_of_a_connection_has_the_same_time():
 
 @pytest.mark.asyncio
 async def test_a_silent_connection_ends_with_the_idle_time():
-    async with opened(keepalive_s=0.2) as rim, raw(rim.front.port) as (reader, _):
+    async with opened(keepalive_s=0.2) as served, raw(served.front.port) as (reader, _):
         assert await rest(reader) == b""
-        assert await still_answers(rim)
+        assert await still_answers(served)
 
 
 @pytest.mark.asyncio
 async def test_a_caller_that_never_takes_its_answer_is_dropped():
     names = [f"{n:0240d}" for n in range(60_000)]
     big = json.dumps({"Pod": {}, "NodeNames": names}).encode()
-    async with opened(Scripted(error=KeyError()), taken_s=0.3, body_s=20) as rim:
-        async with raw(rim.front.port) as (reader, writer):
+    async with opened(Scripted(error=KeyError()), taken_s=0.3, body_s=20) as served:
+        async with raw(served.front.port) as (reader, writer):
             reader._transport.pause_reading()  # what the kernel holds is all that it takes
             writer.write(head(len(big)) + big)
-            await until(lambda: rim.counted("turnout_extender_requests_total", verb="filter", outcome="neutral"))
-            await until(lambda: not rim.counted("turnout_extender_connections"))
-        rim.adviser.error = None
-        assert await still_answers(rim)
+            await until(lambda: served.counted("turnout_extender_requests_total", verb="filter", outcome="neutral"))
+            await until(lambda: not served.counted("turnout_extender_connections"))
+        served.extender.error = None
+        assert await still_answers(served)
 
 
 @pytest.mark.asyncio
-async def test_connections_beyond_the_cap_are_ended_and_those_before_go_on():
-    async with opened(connections=2) as rim, raw(rim.front.port) as (reader, writer), raw(rim.front.port):
-        async with raw(rim.front.port) as (late, _):
-            assert await rest(late) == b""
+async def test_beyond_the_cap_the_connection_that_is_idle_for_the_longest_ends_and_one_that_is_owed_an_answer_goes_on():
+    async with (
+        opened(connections=3) as served,
+        raw(served.front.port) as (busy, writer),
+        raw(served.front.port) as (idle, _),
+    ):
+        writer.write(head(len(body())) + body()[:9])
+        await _in_flight(served, 1)
+        async with raw(served.front.port) as (late, second), raw(served.front.port):
+            assert await rest(idle) == b""
+            for each, reader, part in ((writer, busy, body()[9:]), (second, late, head(len(body())) + body())):
+                each.write(part)
+                assert (await one_answer(reader))[0].startswith("http/1.1 200")
+
+
+@pytest.mark.asyncio
+async def test_of_two_addresses_the_one_with_the_most_connections_loses_one():
+    async with opened(connections=3) as served, AsyncExitStack() as many:
+        only, writer = await many.enter_async_context(raw(served.front.port, "127.0.0.2"))
+        first, *_ = [(await many.enter_async_context(raw(served.front.port)))[0] for _ in range(3)]
+        assert await rest(first) == b""
         writer.write(head(len(body())) + body())
-        assert (await one_answer(reader))[0].startswith("http/1.1 200")
+        assert (await one_answer(only))[0].startswith("http/1.1 200")
+
+
+@pytest.mark.asyncio
+async def test_where_an_answer_is_owed_to_all_the_newest_connection_ends():
+    async with opened(connections=1) as served, raw(served.front.port) as (busy, writer):
+        writer.write(head(len(body())) + body()[:9])
+        await _in_flight(served, 1)
+        async with raw(served.front.port) as (late, _):
+            assert await rest(late) == b""
+        writer.write(body()[9:])
+        assert (await one_answer(busy))[0].startswith("http/1.1 200")
+
+
+@pytest.mark.asyncio
+async def test_probes_are_answered_beside_many_idle_connections_on_the_plain_port():
+    async with opened() as served, AsyncExitStack() as idle:
+        for _ in range(300):
+            await idle.enter_async_context(raw(served.front.health_port))
+        for _ in range(5):
+            assert (await served.get("/healthz"))[0] == 200
 
 
 @pytest.mark.asyncio
 async def test_beyond_the_places_in_flight_the_next_is_busy():
-    async with opened(in_flight=2, waiting=0) as rim:
-        async with raw(rim.front.port) as (one, first), raw(rim.front.port) as (two, second):
+    async with opened(in_flight=2, waiting=0) as served:
+        async with raw(served.front.port) as (one, first), raw(served.front.port) as (two, second):
             for writer in (first, second):
                 writer.write(head(len(body())) + body()[:9])
-            await _in_flight(rim, 2)
-            assert await rim.post("filter", body()) == (503, {"Error": "busy"})
+            await _in_flight(served, 2)
+            assert await served.post("filter", body()) == (503, {"Error": "busy"})
             for reader, writer in ((one, first), (two, second)):
                 writer.write(body()[9:])
                 assert (await one_answer(reader))[0].startswith("http/1.1 200")
-        assert await still_answers(rim)
-        assert rim.counted("turnout_extender_requests_in_flight") == 0
+        assert await still_answers(served)
+        assert served.counted("turnout_extender_requests_in_flight") == 0
 
 
 @pytest.mark.asyncio
 async def test_some_may_wait_for_a_place_a_moment():
-    async with opened(in_flight=1, waiting=1, wait_s=0.3) as rim, raw(rim.front.port) as (one, first):
+    async with opened(in_flight=1, waiting=1, wait_s=0.3) as served, raw(served.front.port) as (one, first):
         first.write(head(len(body())) + body()[:9])
-        await _in_flight(rim, 1)
-        assert await rim.post("filter", body()) == (503, {"Error": "busy"})
-        waiting = asyncio.create_task(rim.post("filter", body()))
+        await _in_flight(served, 1)
+        assert await served.post("filter", body()) == (503, {"Error": "busy"})
+        waiting = asyncio.create_task(served.post("filter", body()))
         first.write(body()[9:])
         assert (await one_answer(one))[0].startswith("http/1.1 200")
         assert (await waiting)[0] == 200
@@ -186,28 +224,28 @@ async def test_some_may_wait_for_a_place_a_moment():
 
 @pytest.mark.asyncio
 async def test_all_bodies_together_may_hold_only_so_much():
-    async with opened(held_bytes=100_000) as rim, raw(rim.front.port) as (reader, writer):
+    async with opened(held_bytes=100_000) as served, raw(served.front.port) as (reader, writer):
         writer.write(head(90_001) + b" " * 90_000)
-        await _in_flight(rim, 1)
-        status, answer = await rim.post("filter", b" " * 50_000)
+        await _in_flight(served, 1)
+        status, answer = await served.post("filter", b" " * 50_000)
         assert (status, answer) == (503, {"Error": "busy: too many bytes in hand"})
         writer.write(b" ")
         assert (await one_answer(reader))[0].startswith("http/1.1 400")
-        assert await still_answers(rim)
+        assert await still_answers(served)
 
 
-async def _in_flight(rim, count):
-    await until(lambda: rim.counted("turnout_extender_requests_in_flight") == count)
+async def _in_flight(served, count):
+    await until(lambda: served.counted("turnout_extender_requests_in_flight") == count)
 
 
 @pytest.mark.asyncio
 async def test_a_caller_that_leaves_in_the_middle_leaves_nothing_behind():
-    async with opened() as rim:
-        async with raw(rim.front.port) as (_, writer):
+    async with opened() as served:
+        async with raw(served.front.port) as (_, writer):
             writer.write(head(len(body())) + body()[:9])
-            await _in_flight(rim, 1)
-        await _in_flight(rim, 0)
-        assert await still_answers(rim)
+            await _in_flight(served, 1)
+        await _in_flight(served, 0)
+        assert await still_answers(served)
 
 
 MISBEHAVED = [
@@ -219,7 +257,7 @@ MISBEHAVED = [
     pytest.param(head(5, "/filter", "Transfer-Encoding: chunked") + SECRET.encode() + b"\r\n\r\n", id="two lengths"),
     pytest.param(head(900) + body(secret=SECRET), id="a length too long"),
     pytest.param(head(900, "/filter", "Content-Encoding: gzip") + body(secret=SECRET), id="compressed"),
-    pytest.param(head(len(body(secret=SECRET)), "/filter") + body(secret=SECRET), id="an adviser that tells"),
+    pytest.param(head(len(body(secret=SECRET)), "/filter") + body(secret=SECRET), id="an extender that tells"),
     pytest.param(head(40, "/filter") + f'{{"Pod":"{SECRET}"'.encode().ljust(40), id="malformed JSON"),
 ]  # fmt: skip
 
@@ -228,12 +266,12 @@ MISBEHAVED = [
 @pytest.mark.parametrize("sent", MISBEHAVED)
 async def test_a_planted_secret_is_in_no_log_and_no_answer(sent, caplog, capfd):
     caplog.set_level(logging.DEBUG)
-    async with opened(Scripted(error=ValueError(SECRET)), body_s=0.2, head_s=3.0, keepalive_s=0.3) as rim:
-        async with raw(rim.front.port) as (reader, writer):
+    async with opened(Scripted(error=ValueError(SECRET)), body_s=0.2, head_s=3.0, keepalive_s=0.3) as served:
+        async with raw(served.front.port) as (reader, writer):
             writer.write(sent)
             answer = await rest(reader)
-        _, page = await rim.get("/metrics")
-        _, view = await rim.get("/debug/view")
+        _, page = await served.get("/metrics")
+        _, view = await served.get("/debug/view")
     told = [str(record.__dict__) + caplog.handler.format(record) for record in caplog.records]
     assert answer.startswith((b"HTTP/1.1 ", b"HTTP/1.0 "))
     assert b"hunter" not in answer
@@ -242,9 +280,9 @@ async def test_a_planted_secret_is_in_no_log_and_no_answer(sent, caplog, capfd):
 
 @pytest.mark.asyncio
 async def test_debug_view_is_for_local_callers_by_a_local_name():
-    async with opened() as rim:
-        assert await rim.get("/debug/view") == (200, '{"gangs":["bert"]}')
-        assert (await rim.get("/debug/view", headers={"Host": "evil.example"}))[0] == 404
-        assert (await rim.get("/nothing"))[0] == 404
-        async with rim.session.post(f"http://127.0.0.1:{rim.front.health_port}/metrics") as answer:
+    async with opened() as served:
+        assert await served.get("/debug/view") == (200, '{"gangs":["bert"]}')
+        assert (await served.get("/debug/view", headers={"Host": "evil.example"}))[0] == 404
+        assert (await served.get("/nothing"))[0] == 404
+        async with served.session.post(f"http://127.0.0.1:{served.front.health_port}/metrics") as answer:
             assert answer.status == 405

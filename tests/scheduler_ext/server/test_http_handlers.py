@@ -36,19 +36,19 @@ UNTOUCHED = {
 @pytest.mark.contract("CS-01")
 @pytest.mark.asyncio
 async def test_each_verb_answers_in_its_own_shape():
-    async with opened() as rim:
-        assert await rim.post("filter", body()) == (200, FILTERED)
-        assert await rim.post("prioritize", body()) == (200, [{"Host": "a", "Score": 10}])
-        assert await rim.post("preempt", preempt_body()) == (
+    async with opened() as served:
+        assert await served.post("filter", body()) == (200, FILTERED)
+        assert await served.post("prioritize", body()) == (200, [{"Host": "a", "Score": 10}])
+        assert await served.post("preempt", preempt_body()) == (
             200,
             {"NodeNameToMetaVictims": {"a": {"Pods": [{"UID": "a-1"}], "NumPDBViolations": 0}}},
         )
-        assert [asked[0] for asked in rim.adviser.asked] == ["filter", "prioritize", "preempt"]
+        assert [asked[0] for asked in served.extender.asked] == ["filter", "prioritize", "preempt"]
 
 
 @pytest.mark.asyncio
 async def test_an_answer_has_its_length_and_the_connection_goes_on():
-    async with opened() as rim, raw(rim.front.port) as (reader, writer):
+    async with opened() as served, raw(served.front.port) as (reader, writer):
         for _ in range(3):
             writer.write(head(len(body())) + body())
             top, answer = await one_answer(reader)
@@ -66,20 +66,20 @@ def test_an_idle_connection_outlives_gos_90_s():
 @pytest.mark.asyncio
 @pytest.mark.parametrize("kind", ["text/plain", "application/json; charset=utf-8", "nonsense", ""])
 async def test_any_content_type_will_do(kind):
-    async with opened() as rim:
-        assert (await rim.post("filter", body(), headers={"Content-Type": kind}))[0] == 200
+    async with opened() as served:
+        assert (await served.post("filter", body(), headers={"Content-Type": kind}))[0] == 200
 
 
 @pytest.mark.asyncio
 async def test_pipelined_requests_are_answered_in_order():
-    async with opened() as rim, raw(rim.front.port) as (reader, writer):
+    async with opened() as served, raw(served.front.port) as (reader, writer):
         writer.write(b"".join(head(len(body([name]))) + body([name]) for name in "xyz"))
         assert [json.loads((await one_answer(reader))[1])["NodeNames"] for _ in range(3)] == [["x"], ["y"], ["z"]]
 
 
 @pytest.mark.asyncio
 async def test_a_caller_that_asks_first_is_told_to_go_on():
-    async with opened() as rim, raw(rim.front.port) as (reader, writer):
+    async with opened() as served, raw(served.front.port) as (reader, writer):
         writer.write(head(len(body()), "/filter", "Expect: 100-continue"))
         assert await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5) == b"HTTP/1.1 100 Continue\r\n\r\n"
         writer.write(body())
@@ -99,13 +99,13 @@ async def test_of_200_parallel_calls_99_in_100_are_answered_within_the_shipped_t
     asked = [{"Pod": msgspec.to_builtins(pod), "Nodes": None, "NodeNames": names} for pod in pods]
     questions = [msgspec.json.encode(question) for question in asked]
 
-    async def call(rim, verb, question):
-        status, answer = await rim.post(verb, question)
+    async def call(served, verb, question):
+        status, answer = await served.post(verb, question)
         return status, answer, time.process_time()
 
-    async with opened(story.view) as rim:
+    async with opened(story.view) as served:
         began_s = time.process_time()
-        calls = (call(rim, ("filter", "prioritize")[n % 2], questions[n % 8]) for n in range(200))
+        calls = (call(served, ("filter", "prioritize")[n % 2], questions[n % 8]) for n in range(200))
         answers = await asyncio.gather(*calls)
         assert sorted(at_s for *_, at_s in answers)[197] - began_s < SHIPPED_PATIENCE_S
         filtered, scored = ([answer for _, answer, _ in answers[verb::2]] for verb in (0, 1))
@@ -113,22 +113,22 @@ async def test_of_200_parallel_calls_99_in_100_are_answered_within_the_shipped_t
         assert all(len(answer["NodeNames"]) == 1 and answer["NodeNames"][0] in names for answer in filtered)
         assert all(type(each["Score"]) is int and 0 <= each["Score"] <= 10 for answer in scored for each in answer)
         assert len({answer["NodeNames"][0] for answer in filtered}) == 4  # of eight pods every other one was asked for
-        assert rim.counted("turnout_extender_requests_total", verb="filter", outcome="answered") == 100
+        assert served.counted("turnout_extender_requests_total", verb="filter", outcome="answered") == 100
 
 
 # An extender that fails
 
 
 @pytest.mark.asyncio
-async def test_an_adviser_that_fails_narrows_nothing_and_is_counted():
-    async with opened(Scripted(error=KeyError("boom"))) as rim:
-        assert await rim.post("filter", body()) == (200, UNTOUCHED)
-        assert await rim.post("prioritize", body()) == (200, [])
-        status, answer = await rim.post("preempt", preempt_body())
+async def test_an_extender_that_fails_narrows_nothing_and_is_counted():
+    async with opened(Scripted(error=KeyError("boom"))) as served:
+        assert await served.post("filter", body()) == (200, UNTOUCHED)
+        assert await served.post("prioritize", body()) == (200, [])
+        status, answer = await served.post("preempt", preempt_body())
         assert (status, set(answer["NodeNameToMetaVictims"])) == (200, {"a", "b"})
         for verb in Verb:
-            assert rim.counted("turnout_extender_errors_total", verb=verb.value, reason="failed") == 1
-            assert rim.counted("turnout_extender_requests_total", verb=verb.value, outcome="neutral") == 1
+            assert served.counted("turnout_extender_errors_total", verb=verb.value, reason="failed") == 1
+            assert served.counted("turnout_extender_requests_total", verb=verb.value, outcome="neutral") == 1
 
 
 class Wild(Scripted):
@@ -154,33 +154,33 @@ def test_an_answer_that_cannot_be_written_is_replaced_by_a_neutral_one(verb, que
 
 
 def test_a_caller_who_waited_too_long_is_answered_neutrally_without_planning():
-    adviser, metrics = Scripted(), Metrics()
-    reply = Dispatcher(adviser, metrics).answer(Verb.FILTER, body(), late=True)
-    assert (json.loads(reply.body), adviser.asked) == (UNTOUCHED, [])
+    extender, metrics = Scripted(), Metrics()
+    reply = Dispatcher(extender, metrics).answer(Verb.FILTER, body(), late=True)
+    assert (json.loads(reply.body), extender.asked) == (UNTOUCHED, [])
     assert metrics.registry.get_sample_value("turnout_extender_errors_total", {"verb": "filter", "reason": "late"}) == 1
 
 
 @pytest.mark.asyncio
 async def test_a_body_that_took_longer_than_allowed_is_answered_neutrally():
-    async with opened(late_s=0.2, body_s=30) as rim, raw(rim.front.port) as (reader, writer):
+    async with opened(late_s=0.2, body_s=30) as served, raw(served.front.port) as (reader, writer):
         writer.write(head(len(body())) + body()[:10])
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(reader.read(1), 0.4)
         writer.write(body()[10:])
         assert json.loads((await one_answer(reader))[1]) == UNTOUCHED
-        assert rim.counted("turnout_extender_errors_total", verb="filter", reason="late") == 1
+        assert served.counted("turnout_extender_errors_total", verb="filter", reason="late") == 1
 
 
 @pytest.mark.contract("CS-21")
 @pytest.mark.asyncio
 async def test_before_it_is_ready_nobody_is_advised_and_the_reason_is_told():
-    async with opened(Scripted(why_unready="nodes are not listed yet")) as rim:
-        assert await rim.post("filter", body()) == (503, {"Error": "not ready: nodes are not listed yet"})
-        assert await rim.get("/readyz") == (503, "nodes are not listed yet\n")
-        assert await rim.get("/healthz") == (200, "ok\n")
-        rim.adviser.why_unready = None
-        assert (await rim.post("filter", body()))[0] == 200
-        assert await rim.get("/readyz") == (200, "ok\n")
+    async with opened(Scripted(why_unready="nodes are not listed yet")) as served:
+        assert await served.post("filter", body()) == (503, {"Error": "not ready: nodes are not listed yet"})
+        assert await served.get("/readyz") == (503, "nodes are not listed yet\n")
+        assert await served.get("/healthz") == (200, "ok\n")
+        served.extender.why_unready = None
+        assert (await served.post("filter", body()))[0] == 200
+        assert await served.get("/readyz") == (200, "ok\n")
 
 
 class Slow(Scripted):
@@ -192,10 +192,10 @@ class Slow(Scripted):
 
 @pytest.mark.asyncio
 async def test_an_answer_may_be_kept_back_while_others_are_given():
-    async with opened(Slow()) as rim:
+    async with opened(Slow()) as served:
         start_s = time.perf_counter()
-        waiting = asyncio.create_task(rim.post("filter", body()))
-        assert await rim.post("prioritize", body()) == (200, [{"Host": "a", "Score": 10}])
+        waiting = asyncio.create_task(served.post("filter", body()))
+        assert await served.post("prioritize", body()) == (200, [{"Host": "a", "Score": 10}])
         assert not waiting.done()
         status, answer = await waiting
         assert (status, answer["NodeNames"], answer["FailedAndUnresolvableNodes"]) == (200, [], {"a": "OldView"})
@@ -204,18 +204,18 @@ async def test_an_answer_may_be_kept_back_while_others_are_given():
 
 @pytest.mark.asyncio
 async def test_on_leaving_it_is_not_ready_but_still_answers():
-    async with opened() as rim:
-        rim.front.leave()
-        assert await rim.get("/readyz") == (503, "leaving\n")
-        assert (await rim.post("filter", body()))[0] == 200
+    async with opened() as served:
+        served.front.leave()
+        assert await served.get("/readyz") == (503, "leaving\n")
+        assert (await served.post("filter", body()))[0] == 200
 
 
 @pytest.mark.asyncio
-async def test_a_request_in_hand_is_answered_when_the_doors_close():
-    async with opened() as rim, raw(rim.front.port) as (reader, writer):
+async def test_a_request_in_hand_is_answered_when_the_ports_close():
+    async with opened() as served, raw(served.front.port) as (reader, writer):
         writer.write(head(len(body())) + body()[:10])
-        await until(lambda: rim.counted("turnout_extender_requests_in_flight") == 1)
-        closing = asyncio.create_task(rim.front.__aexit__(None, None, None))
+        await until(lambda: served.counted("turnout_extender_requests_in_flight") == 1)
+        closing = asyncio.create_task(served.front.__aexit__(None, None, None))
         writer.write(body()[10:])
         assert json.loads((await one_answer(reader))[1]) == FILTERED
         await closing

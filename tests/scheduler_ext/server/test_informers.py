@@ -12,7 +12,7 @@ from turnout.kube.errors import Unreachable
 from turnout.scheduler_ext.__main__ import run_until_told
 from turnout.scheduler_ext.model import Rules
 from turnout.scheduler_ext.server.extender import Extender
-from turnout.scheduler_ext.server.informers import CAUGHT_UP_S, Sight
+from turnout.scheduler_ext.server.informers import CAUGHT_UP_S, Informers
 from turnout.scheduler_ext.server.metrics import Metrics
 
 pytestmark = pytest.mark.asyncio
@@ -46,8 +46,8 @@ async def seeing():
     """A sight at work, that has seen all there is for a while."""
     clock, cluster = ManualClock(), Cluster()
     view = Extender(Rules(), clock, Metrics(), lambda notice: None)
-    sight = Sight(view, cluster, "default/map", clock, random.Random(7))
-    async with running(sight.run()):
+    informers = Informers(view, cluster, "default/map", clock, random.Random(7))
+    async with running(informers.run()):
         await settle()
         yield cluster, clock, view
 
@@ -101,9 +101,10 @@ class Parts:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("fails", ["watches", "events", "certificates", "synced"])
+@pytest.mark.parametrize("fails", ["watches", "events", "notices", "certificates", "synced"])
 async def test_the_fault_of_any_part_ends_it(fails):
     parts = Parts(fails)
+    all_of_it = [parts.at(each) for each in ("watches", "events", "notices", "certificates")]
     async with asyncio.timeout(10):
         with pytest.raises(RuntimeError, match=fails):
-            await run_until_told(parts.at("watches"), parts.at("events"), parts.at("certificates"), RealClock())
+            await run_until_told(*all_of_it, RealClock())

@@ -28,23 +28,23 @@ class Watched:
 
 async def busy_page():
     """A scrape over HTTP after something of everything has happened."""
-    async with opened() as rim:
-        metrics = rim.metrics
+    async with opened() as served:
+        metrics = served.metrics
         metrics.pass_through(lambda: [("nodes", Watched()), ("pods", Watched(objects=9))], RealClock())
         metrics.refusals.labels("NoRoom").inc()
         metrics.reloads.labels("taken").inc()
         metrics.hosts.set(64)
         metrics.certificate_ends(2e9)
         for path, data in (("filter", body()), ("prioritize", body()), ("preempt", preempt_body()), ("filter", b"{")):
-            await rim.post(path, data)
-        async with rim.session.get(f"http://127.0.0.1:{rim.front.health_port}/metrics") as answer:
+            await served.post(path, data)
+        async with served.session.get(f"http://127.0.0.1:{served.front.health_port}/metrics") as answer:
             assert answer.status == 200
             assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
             return await answer.text()
 
 
 def linted(page):
-    """What promtool finds fault with."""
+    """Return the faults that promtool finds."""
     promtool = cache.binary("promtool")
     told = subprocess.run([promtool, "check", "metrics"], input=page, capture_output=True, text=True, timeout=30)
     return told.returncode, told.stdout + told.stderr
@@ -93,24 +93,24 @@ async def test_every_series_that_is_promised_is_there():
 
 @pytest.mark.asyncio
 async def test_durations_are_told_by_verb_from_half_a_millisecond_to_five_seconds():
-    async with opened() as rim:
-        await rim.post("filter", body())
+    async with opened() as served:
+        await served.post("filter", body())
         name = "turnout_extender_request_duration_seconds"
-        assert rim.counted(f"{name}_count", verb="filter") == 1
-        assert rim.counted(f"{name}_bucket", verb="filter", le="5.0") == 1
-        assert f'{name}_bucket{{le="0.0005",verb="filter"}}' in rim.metrics.page().decode()
-        assert rim.counted("turnout_extender_answer_names_sum", verb="filter") == 2
+        assert served.counted(f"{name}_count", verb="filter") == 1
+        assert served.counted(f"{name}_bucket", verb="filter", le="5.0") == 1
+        assert f'{name}_bucket{{le="0.0005",verb="filter"}}' in served.metrics.page().decode()
+        assert served.counted("turnout_extender_answer_names_sum", verb="filter") == 2
 
 
 @pytest.mark.asyncio
 async def test_strangers_paths_and_words_make_no_series():
-    async with opened() as rim:
+    async with opened() as served:
         for word in ("x", "y", "z"):
-            await rim.post(word, body(secret=word))
-        before = len(rim.metrics.page().splitlines())
+            await served.post(word, body(secret=word))
+        before = len(served.metrics.page().splitlines())
         for word in range(20):
-            await rim.post(f"path-{word}", body([f"node-{word}"]))
-        assert len(rim.metrics.page().splitlines()) == before
+            await served.post(f"path-{word}", body([f"node-{word}"]))
+        assert len(served.metrics.page().splitlines()) == before
 
 
 def test_without_tls_there_is_no_end_of_a_certificate_to_alert_on():

@@ -84,7 +84,7 @@ async def test_a_leader_that_lost_its_lease_while_it_slept_writes_nothing():
     assert scene.pods.patches == []
 
 
-async def test_a_pod_that_changed_under_our_hands_is_looked_at_again_with_its_change():
+async def test_a_pod_that_changed_meanwhile_is_looked_at_again_with_its_change():
     scene = Scene(Conflict("PATCH", "/p", 409, "changed"))
     pod = world.pod("p", 8)
     scene.show(pod, "7")

@@ -1,4 +1,4 @@
-"""Who is let in, and how a certificate changes without a restart. Fault 22."""
+"""Callers that TLS admits, and certificates that change without a restart. Fault 22."""
 
 import asyncio
 import json
@@ -64,10 +64,10 @@ class Hand(RealClock):
 
 
 @asynccontextmanager
-async def opened(tls, adviser=None):
+async def opened(tls, extender=None):
     """A front with TLS and the clock by which it looks at its files."""
     metrics, clock = Metrics(), Hand()
-    async with Front(adviser or Scripted(), metrics, Listen(port=0, health_port=0, tls=tls)) as front:
+    async with Front(extender or Scripted(), metrics, Listen(port=0, health_port=0, tls=tls)) as front:
         following = asyncio.create_task(front.follow(clock))
         await until(lambda: clock.asked_s)
         try:
@@ -96,7 +96,7 @@ async def ask(reader, writer):
 
 
 async def served(front, context):
-    """Whether a new caller is."""
+    """True if a new caller is served."""
     try:
         async with called(front, context) as (reader, writer):
             return await ask(reader, writer) == ["a", "b"]
@@ -120,10 +120,10 @@ async def test_without_a_client_ca_anybody_may_call_over_tls(authority, tmp_path
     pytest.param(lambda ours, _: ours.sign("server"), False, id="one that is for servers"),
 ])  # fmt: skip
 async def test_with_a_client_ca_only_its_own_are_let_in(who, let_in, authority, stranger, tmp_path):
-    adviser = Scripted()
-    async with opened(files(tmp_path, authority.sign("server"), authority), adviser) as (front, *_):
+    extender = Scripted()
+    async with opened(files(tmp_path, authority.sign("server"), authority), extender) as (front, *_):
         assert await served(front, caller(authority, tmp_path, who(authority, stranger))) is let_in
-        assert bool(adviser.asked) is let_in
+        assert bool(extender.asked) is let_in
         assert await served(front, caller(authority, tmp_path, authority.client()))
 
 

@@ -7,7 +7,7 @@ import pytest_asyncio
 
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.node_builder import places
-from turnout.simulator.cluster.runtime.local_cluster import yard
+from turnout.simulator.cluster.runtime.local_cluster import local_cluster
 from turnout.simulator.cluster.runtime.scheduler_loop import Settings
 
 pytestmark = pytest.mark.asyncio
@@ -62,7 +62,7 @@ class Cluster:
 @pytest_asyncio.fixture
 async def cluster(tmp_path):
     pace = Pace(pull_s=0.01, stop_s=0.01, restart_s=0.01)
-    async with yard(tmp_path / "kubeconfig", pace=pace, processes=tmp_path / "pods") as made:
+    async with local_cluster(tmp_path / "kubeconfig", pace=pace, processes=tmp_path / "pods") as made:
         await made.add_nodes(places(2), 8)
         await made.run_jobs()
         made.schedule(Settings(backoff_s=(0.05, 0.2)))

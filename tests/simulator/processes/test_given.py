@@ -1,4 +1,4 @@
-"""What a container is given: words put in, fields read, files laid out, names found."""
+"""The things that a container gets: variables, fields, files and names."""
 
 import pytest
 

@@ -11,7 +11,7 @@ import pytest_asyncio
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.node_builder import places
 from turnout.simulator.cluster.runtime.clients import ApiError
-from turnout.simulator.cluster.runtime.local_cluster import yard
+from turnout.simulator.cluster.runtime.local_cluster import local_cluster
 from turnout.simulator.cluster.runtime.scheduler_loop import Settings
 
 pytestmark = pytest.mark.asyncio
@@ -85,7 +85,7 @@ class Pods:
 
 @pytest_asyncio.fixture
 async def pods(tmp_path):
-    async with yard(tmp_path / "kubeconfig", pace=PACE, processes=tmp_path / "pods") as made:
+    async with local_cluster(tmp_path / "kubeconfig", pace=PACE, processes=tmp_path / "pods") as made:
         await made.add_nodes(places(2), 8)
         made.schedule(Settings())
         yield Pods(made)

@@ -1,4 +1,4 @@
-"""What a replay does with a few jobs, told to the second, and how streams and traces become jobs."""
+"""Replays of a few jobs, checked to the second, and the making of jobs from streams and traces."""
 
 from dataclasses import replace
 from random import Random
@@ -30,7 +30,7 @@ def told(tape):
         pytest.param(Rules((2, 2)), [(0, 100), (100, 200), (200, 210)], id="a gang spans nodes"),
     ],
 )
-def test_without_the_lender_jobs_start_at_their_min_in_turn(rules, expected):
+def test_without_the_autoscaler_jobs_start_at_their_min_in_turn(rules, expected):
     jobs = [job("a", 0, 100, 3), job("b", 1, 100, 4), job("c", 2, 10, 1)]
     assert told(replay(jobs, rules)) == expected
 
@@ -82,7 +82,7 @@ def test_only_gpus_that_made_progress_count_as_busy():
     assert replay(restarts, rules, POLICY).utilisation == pytest.approx((100 * 4 + 45 + 795 * 4) / 4000)
 
 
-def test_a_lender_that_does_not_know_a_flat_curve_grows_in_vain():
+def test_an_autoscaler_that_does_not_know_a_flat_curve_grows_in_vain():
     flat = ((1, 1.0), (8, 1.01))
     jobs = [job("a", 0, 1000, 1, 8, curve=flat)]
     assert replay(jobs, Rules((8,)), POLICY).ran[0].restarts == 0
@@ -97,7 +97,7 @@ def test_the_oracle_pays_for_nothing():
 
 @pytest.mark.parametrize(("all_seen", "leave"), [(False, []), (True, ["behind"])])
 def test_a_strict_queue_holds_back_whoever_is_behind_one_that_does_not_fit(all_seen, leave):
-    """It counts on a scheduler that passes a job that does not fit; under strict FIFO nobody starts by that."""
+    """Show that an autoscaler that sees all jobs takes workers for one that a strict queue cannot start."""
     jobs = [job("rigid", 0, 5000, 2), job("wide", 0, 5000, 1, 2), job("head", 100, 10, 3), job("behind", 101, 10)]
     tape = replay(jobs, Rules((4,), all_seen=all_seen), POLICY)
     assert [eviction.for_ for eviction in tape.evictions if eviction.at_s < 200] == leave

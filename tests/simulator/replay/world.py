@@ -67,5 +67,5 @@ class Eyes:
 
 
 def longer(jobs, by_s):
-    """The same jobs, each longer by so much."""
+    """Return the same jobs, each longer by so much."""
     return [replace(each, work_s=each.work_s + by_s) for each in jobs]

@@ -6,25 +6,15 @@ import pytest
 
 from tests.launcher.rendezvous.story import member
 from turnout.launcher.errors import BadCheck, BadSettings
-from turnout.launcher.health.checks import Checks, LeftOut
-from turnout.launcher.health.hangs import Hang, Seen, Watch, look
-from turnout.launcher.health.hangs import Limits as Patience
-from turnout.launcher.health.model import Check, Limits, Measured, Rule
-from turnout.launcher.health.slow import Sample
-from turnout.launcher.health.stacks.model import (
-    MOST_RANKS,
-    Frame,
-    Gathered,
-    Showing,
-    Thread,
-    folded,
-    ranks_in,
-    set_of,
-    unfolded,
-)
-from turnout.launcher.health.stacks.standing import in_torch
-from turnout.launcher.health.step_times import BUCKETS, SHORTEST_S, WIDTH, aged, bucket_of, edge_s, quantile_s
-from turnout.launcher.health.switchbox import judge as judge_links
+from turnout.launcher.health.gpu_links import judge as judge_links
+from turnout.launcher.health.hang_detector import Hang, HangLimits, Progress, ProgressWatch, look
+from turnout.launcher.health.model import Check, Measured, Rule, StragglerLimits
+from turnout.launcher.health.node_check import ExcludedNode, NodeChecks
+from turnout.launcher.health.rank_sets import MOST_RANKS, folded, ranks_in, set_of, unfolded
+from turnout.launcher.health.stack_traces.model import Frame, Gathered, Showing, Thread
+from turnout.launcher.health.stack_traces.outliers import in_torch
+from turnout.launcher.health.step_histogram import BUCKETS, SHORTEST_S, WIDTH, aged, bucket_of, edge_s, quantile_s
+from turnout.launcher.health.stragglers import Sample
 from turnout.launcher.model import Reason
 
 FLAGS = {
@@ -38,15 +28,15 @@ FLAGS = {
 @pytest.mark.parametrize(("name", "flag"), FLAGS.items(), ids=FLAGS)
 def test_what_is_a_part_of_the_check_of_the_network_is_refused_without_it(name, flag):
     with pytest.raises(BadSettings, match=f"{flag} needs --network-check"):
-        Checks(**{name: True})
-    assert getattr(Checks(network=True, **{name: True}), name)
+        NodeChecks(**{name: True})
+    assert getattr(NodeChecks(network=True, **{name: True}), name)
 
 
 def test_as_many_channels_may_be_needed_as_there_are_pairs():
-    assert Checks(network=True, switchbox=True, min_channels=4).min_channels == 4
-    assert Checks(min_channels=5).min_channels == 5, "nobody looks at them"
+    assert NodeChecks(network=True, switchbox=True, min_channels=4).min_channels == 4
+    assert NodeChecks(min_channels=5).min_channels == 5, "nobody looks at them"
     with pytest.raises(BadSettings, match="--min-channels 5 of 4 --box-pairs: none passes"):
-        Checks(network=True, switchbox=True, min_channels=5)
+        NodeChecks(network=True, switchbox=True, min_channels=5)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +48,7 @@ def test_as_many_channels_may_be_needed_as_there_are_pairs():
     ],
 )
 def test_who_is_left_out_is_told_for_how_long(now_s, again):
-    says = LeftOut(member("a"), Reason.NODE_FAULTY, "it is " + "bad" * 999, 100.0, 3).says(now_s)
+    says = ExcludedNode(member("a"), Reason.NODE_FAULTY, "it is " + "bad" * 999, 100.0, 3).says(now_s)
     assert says.startswith(again)
     assert "left out, 3 times so far: it is bad" in says
     assert len(says) == 1_000
@@ -84,11 +74,11 @@ INF = math.inf
 )
 def test_limits_by_which_all_or_none_would_be_slow_are_refused(limits):
     with pytest.raises(BadCheck):
-        Limits(**limits)
+        StragglerLimits(**limits)
 
 
 def test_limits_may_be_close():
-    close = Limits(Rule.SPREAD, 1.5, 0.5, 1.5, 0.5, 0.5)
+    close = StragglerLimits(Rule.SPREAD, 1.5, 0.5, 1.5, 0.5, 0.5)
     assert (close.factor, close.spreads, close.least_factor, close.compute_s, close.collective_s) == (
         1.5,
         0.5,
@@ -153,17 +143,21 @@ def test_groups_of_a_round_that_share_a_member_are_refused():
 )
 def test_above_the_limit_of_a_rule_a_time_is_slow_and_at_it_is_not(others, rule, limit_s):
     for time_s, slow in ((limit_s * (1 - 1e-9), False), (limit_s * (1 + 1e-9), True)):
-        sample = Sample([*others, time_s], Limits(rule=rule))
+        sample = Sample([*others, time_s], StragglerLimits(rule=rule))
         assert sample.slow(time_s, [time_s], None) is slow
 
 
 @pytest.mark.parametrize(
     ("others", "limits", "limit_s"),
     [
-        pytest.param([1, 2, 6, 9], Limits(), 2.0, id="twice the time of the first quarter, where the rule says more"),
-        pytest.param([1, 2, 6, 9, 9], Limits(), 4.0, id="of five the second is the last of it"),
-        pytest.param([4, 4, 4, 4], Limits(rule=Rule.SPREAD), 5.0, id="a quarter more, where nobody differs"),
-        pytest.param([4, 9, 9, 9], Limits(rule=Rule.SPREAD), 5.0, id="a quarter more than it, where many are slow"),
+        pytest.param(
+            [1, 2, 6, 9], StragglerLimits(), 2.0, id="twice the time of the first quarter, where the rule says more"
+        ),
+        pytest.param([1, 2, 6, 9, 9], StragglerLimits(), 4.0, id="of five the second is the last of it"),
+        pytest.param([4, 4, 4, 4], StragglerLimits(rule=Rule.SPREAD), 5.0, id="a quarter more, where nobody differs"),
+        pytest.param(
+            [4, 9, 9, 9], StragglerLimits(rule=Rule.SPREAD), 5.0, id="a quarter more than it, where many are slow"
+        ),
     ],
 )
 def test_above_that_of_the_fastest_quarter_a_time_is_suspected_and_at_it_is_not(others, limits, limit_s):
@@ -173,7 +167,7 @@ def test_above_that_of_the_fastest_quarter_a_time_is_suspected_and_at_it_is_not(
 
 @pytest.mark.parametrize("asks", [Sample.slow, Sample.suspects], ids=["slow", "suspected"])
 def test_a_floor_is_the_last_time_that_is_well(asks):
-    sample = Sample([5.0, 5.0], Limits())
+    sample = Sample([5.0, 5.0], StragglerLimits())
     assert not asks(sample, 5.0, [5.0], 5.0)
     assert asks(sample, 5.1, [5.0], 5.0)
     assert not asks(sample, 5.1, [5.0], None)
@@ -214,8 +208,8 @@ def test_without_a_step_no_step_took_long():
 
 
 def test_who_stands_still_as_long_as_the_limit_does_not_hang_yet():
-    limits, seen = Patience(patient_s=10.0, look_s=5.0), Seen()
-    watch, said = look(Watch(0.0), seen, limits, 10.0)
+    limits, seen = HangLimits(patient_s=10.0, look_s=5.0), Progress()
+    watch, said = look(ProgressWatch(0.0), seen, limits, 10.0)
     assert (said, watch.waited_s) == (None, 10.0)
     watch, said = look(watch, seen, limits, 10.5)
     assert (said, watch.hangs) == (Hang(10.5, 10.0), True)
@@ -228,21 +222,21 @@ def test_a_hang_in_a_phase_says_so():
 
 
 def test_of_a_look_that_comes_late_four_times_the_usual_counts():
-    watch, _ = look(Watch(0.0), Seen(), Patience(look_s=0.25), 100.0)
+    watch, _ = look(ProgressWatch(0.0), Progress(), HangLimits(look_s=0.25), 100.0)
     assert watch.waited_s == 1.0
 
 
 def test_a_clock_that_goes_back_counts_for_nothing():
-    watch, _ = look(Watch(50.0, waited_s=2.0), Seen(), Patience(), 40.0)
+    watch, _ = look(ProgressWatch(50.0, waited_s=2.0), Progress(), HangLimits(), 40.0)
     assert (watch.waited_s, watch.looked_s) == (2.0, 40.0)
-    watch, _ = look(Watch(50.0), Seen(1, 60.0), Patience(), 50.5)
+    watch, _ = look(ProgressWatch(50.0), Progress(1, 60.0), HangLimits(), 50.5)
     assert watch.waited_s == 0.0, "a step that will have ended"
 
 
 def test_who_has_just_moved_has_waited_since_then():
-    watch, said = look(Watch(0.0), Seen(1, 0.5, "", 1, 0.3), Patience(look_s=1.0), 1.0)
-    assert (watch, said) == (Watch(1.0, 1, 1, 0.5), None)
-    assert look(Watch(0.0), Seen(1, 0.25, "", 1, 0.75), Patience(look_s=1.0), 1.0)[0].waited_s == 0.25
+    watch, said = look(ProgressWatch(0.0), Progress(1, 0.5, "", 1, 0.3), HangLimits(look_s=1.0), 1.0)
+    assert (watch, said) == (ProgressWatch(1.0, 1, 1, 0.5), None)
+    assert look(ProgressWatch(0.0), Progress(1, 0.25, "", 1, 0.75), HangLimits(look_s=1.0), 1.0)[0].waited_s == 0.25
 
 
 # Links of a switchbox.

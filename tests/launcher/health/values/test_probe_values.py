@@ -4,15 +4,15 @@ import msgspec
 import pytest
 
 from turnout.launcher.errors import BadCheck, BadFrame
-from turnout.launcher.health.frames import Probe
+from turnout.launcher.health.messages import Probe
 from turnout.launcher.health.model import Measured
-from turnout.launcher.health.probe import (
+from turnout.launcher.health.probe_messages import (
     MOST_BYTES,
     MOST_STAGE_S,
     ON_CPU,
     ON_DEVICE,
     Plan,
-    Probing,
+    ProbePolicy,
     Report,
     Sizes,
     Stage,
@@ -136,7 +136,7 @@ def test_as_much_may_be_said_as_is_read():
 )
 def test_what_no_probe_could_obey_is_refused(changes):
     with pytest.raises(BadCheck):
-        Probing(**changes)
+        ProbePolicy(**changes)
 
 
 @pytest.mark.parametrize(
@@ -149,12 +149,12 @@ def test_what_no_probe_could_obey_is_refused(changes):
     ],
 )
 def test_what_a_probe_can_obey_is_taken(changes):
-    assert Probing(**changes).round_s > 0
+    assert ProbePolicy(**changes).round_s > 0
 
 
 def test_a_round_lasts_as_long_as_its_stages_may_and_a_moment_more_for_each():
     """Two of the nine wait for others."""
-    assert Probing(meet_s=100.0, stage_s=10.0).round_s == 2 * 100 + 7 * 10 + 9 * 2
+    assert ProbePolicy(meet_s=100.0, stage_s=10.0).round_s == 2 * 100 + 7 * 10 + 9 * 2
 
 
 PLAN = Plan(3, 4, 2, "::1", 29_400, meet_s=100.0, stage_s=10.0)

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from turnout.launcher.health.calls.model import Call, Group, Record
-from turnout.launcher.health.stacks.fold import MOST_LINES, Node, fold
-from turnout.launcher.health.stacks.model import Frame, Gathered, Showing, Thread
-from turnout.launcher.health.stacks.svg import picture
-from turnout.launcher.health.stacks.telling import MOST_GROUPS, MOST_TEXT_LINES, files, merge, text, verdict
+from turnout.launcher.health.flight_recorder.model import Call, Group, Record
+from turnout.launcher.health.stack_traces.merge import MOST_LINES, Node, fold
+from turnout.launcher.health.stack_traces.model import Frame, Gathered, Showing, Thread
+from turnout.launcher.health.stack_traces.report import MOST_GROUPS, MOST_TEXT_LINES, files, merge, text, verdict
+from turnout.launcher.health.stack_traces.svg import picture
 
 REPORT = Path(__file__).with_name("report")
 SVG = "{http://www.w3.org/2000/svg}"

@@ -5,35 +5,45 @@ from dataclasses import fields
 import pytest
 
 from tests.launcher.rendezvous.story import Story, member
-from turnout.launcher.health.stacks.hanging import Hanging
-from turnout.launcher.model import Budget, Reason, Record, Terms
-from turnout.launcher.rendezvous.arbiter import (
+from turnout.launcher.health.stack_traces.hang_state import HangState
+from turnout.launcher.model import ElasticSpec, Reason, Record, RestartBudget
+from turnout.launcher.rendezvous.find_coordinator import Seek, paused
+from turnout.launcher.rendezvous.messages import LastWorld
+from turnout.launcher.rendezvous.restore.restore_plan import RestorePoint
+from turnout.launcher.rendezvous.round_lock import (
     MOST_BYTES,
     MOST_ROUND,
     BadRecord,
-    Held,
-    Verdict,
-    Why,
+    ClaimReason,
+    ClaimVerdict,
+    HeldRound,
     next_round,
     seal,
     unseal,
 )
-from turnout.launcher.rendezvous.held import Choice
-from turnout.launcher.rendezvous.seek import Seek, paused
-from turnout.launcher.rendezvous.state import Handing, Job, Joined, Known, Lost, Phase, State, StepDown, Unanswered
-from turnout.launcher.rendezvous.step import begin, succeed
-from turnout.launcher.rendezvous.turn import awaited
-from turnout.launcher.wire import Base
+from turnout.launcher.rendezvous.state import (
+    HandoverState,
+    Job,
+    Joined,
+    Lost,
+    MemberState,
+    Phase,
+    State,
+    StepDown,
+    Unanswered,
+)
+from turnout.launcher.rendezvous.state_machine import begin, succeed
+from turnout.launcher.rendezvous.transition import awaited
 
-TERMS = Terms(2, 4, last_call_s=30.0)
+TERMS = ElasticSpec(2, 4, last_call_s=30.0)
 NOTHING = {
     "arbiter": False, "only": False, "granted": 0, "regroup_s": 2.0, "alone_s": 10.0, "roam_s": 10.0,
     "phase": Phase.GATHERING, "round": 0, "base": 0, "base_size": 0, "retry_s": 0.0, "fence_s": 15.0, "fenced_s": 0.0,
     "ended": 0, "before": 0, "asked_s": 0.0, "roams": None, "sought_s": 0.0, "unfenced": False, "told_s": -1e9,
     "unnamed": 0, "named": None, "carry": -1, "world": None, "members": {}, "names": {}, "done": frozenset(),
-    "budget": Budget(), "expected": 0, "call_s": 0.0, "wanted": 0, "since_s": 0.0, "joined_s": 0.0,
+    "budget": RestartBudget(), "expected": 0, "call_s": 0.0, "wanted": 0, "since_s": 0.0, "joined_s": 0.0,
     "why": Reason.FIRST_ROUND, "detail": "", "fault": "", "lost": False, "chosen": (), "stop_step": None,
-    "sure": False, "until_s": 0.0, "exit": None, "checking": None, "hanging": Hanging(), "handing": None, "rings": (),
+    "sure": False, "until_s": 0.0, "exit": None, "checking": None, "hanging": HangState(), "handing": None, "rings": (),
 }  # fmt: skip
 
 
@@ -71,53 +81,99 @@ def test_a_job_begins(more, differs):
 @pytest.mark.parametrize(
     ("base", "more", "differs"),
     [
-        pytest.param(Base(), {}, {}, id="there was no world: it is the first coordinator's turn again"),
-        pytest.param(Base(), {"before": 8}, {"before": 8, "fenced_s": 22.0}, id="a holder of it may live"),
-        pytest.param(Base(4, 3, True), {"before": 4, "fenced_s": 60.0}, {"before": 4, "fenced_s": 60.0},
-                     id="and is known to live for longer"),
-        pytest.param(Base(4, 3, True), {}, {"fenced_s": 22.0}, id="of a world all but the coordinator are waited for"),
-        pytest.param(Base(4, 3, True), {"handed": True}, {"fenced_s": 22.0, "expected": 3}, id="all, after a handover"),
-        pytest.param(Base(4, 1, True), {}, {"fenced_s": 22.0, "expected": 1}, id="one at the least"),
-        pytest.param(Base(), {"sought_s": 0.0}, {"roams": False}, id="whom all search for stays where it is"),
-        pytest.param(Base(), {"sought_s": 0.5}, {"roams": True, "sought_s": 0.5}, id="another one searches on"),
+        pytest.param(LastWorld(), {}, {}, id="there was no world: it is the first coordinator's turn again"),
+        pytest.param(LastWorld(), {"before": 8}, {"before": 8, "fenced_s": 22.0}, id="a holder of it may live"),
+        pytest.param(
+            LastWorld(4, 3, True),
+            {"before": 4, "fenced_s": 60.0},
+            {"before": 4, "fenced_s": 60.0},
+            id="and is known to live for longer",
+        ),
+        pytest.param(
+            LastWorld(4, 3, True), {}, {"fenced_s": 22.0}, id="of a world all but the coordinator are waited for"
+        ),
+        pytest.param(
+            LastWorld(4, 3, True), {"handed": True}, {"fenced_s": 22.0, "expected": 3}, id="all, after a handover"
+        ),
+        pytest.param(LastWorld(4, 1, True), {}, {"fenced_s": 22.0, "expected": 1}, id="one at the least"),
+        pytest.param(LastWorld(), {"sought_s": 0.0}, {"roams": False}, id="whom all search for stays where it is"),
+        pytest.param(LastWorld(), {"sought_s": 0.5}, {"roams": True, "sought_s": 0.5}, id="another one searches on"),
     ],
-)  # fmt: skip
+)
 def test_a_job_goes_on_without_its_coordinator(base, more, differs):
     state = begin(member("a"), "job", TERMS, 7.0)
-    world = {
-        "base": base.round, "base_size": base.size, "round": base.round, "expected": 2, "call_s": 2.0,
-        "why": Reason.COORDINATOR_LOST,
-    } if base.round else {}  # fmt: skip
-    found = known_of(succeed(state, base, Budget(1, 2), **more))
-    assert found == known_of(state) | world | {"budget": Budget(1, 2)} | differs
+    world = (
+        {
+            "base": base.round,
+            "base_size": base.size,
+            "round": base.round,
+            "expected": 2,
+            "call_s": 2.0,
+            "why": Reason.COORDINATOR_LOST,
+        }
+        if base.round
+        else {}
+    )
+    found = known_of(succeed(state, base, RestartBudget(1, 2), **more))
+    assert found == known_of(state) | world | {"budget": RestartBudget(1, 2)} | differs
 
 
 def test_the_number_of_the_next_round_is_above_any_that_was_granted():
     state = begin(member("a"), "job", TERMS, 0.0, granted=9)
-    assert succeed(state, Base(4, 3, True), Budget()).round == 9
-    assert succeed(state, Base(12, 3, True), Budget()).round == 12
+    assert succeed(state, LastWorld(4, 3, True), RestartBudget()).round == 9
+    assert succeed(state, LastWorld(12, 3, True), RestartBudget()).round == 12
 
 
 @pytest.mark.parametrize(
     ("unsaid", "said"),
     [
-        pytest.param(Known(member("a"), Base()), Known(member("a"), Base(), 0, None, -1, None, (), None, 0.0),
-                     id="a member trains nothing, and stays"),
-        pytest.param(Handing(), Handing(frozenset(), 0.0), id="nobody takes anything"),
-        pytest.param(Joined(member("a"), TERMS), Joined(member("a"), TERMS, Base(), Budget(), 0, (), 0.0),
-                     id="who comes brings nothing along"),
+        pytest.param(
+            MemberState(member("a"), LastWorld()),
+            MemberState(member("a"), LastWorld(), 0, None, -1, None, (), None, 0.0),
+            id="a member trains nothing, and stays",
+        ),
+        pytest.param(HandoverState(), HandoverState(frozenset(), 0.0), id="nobody takes anything"),
+        pytest.param(
+            Joined(member("a"), TERMS),
+            Joined(member("a"), TERMS, LastWorld(), RestartBudget(), 0, (), 0.0),
+            id="who comes brings nothing along",
+        ),
         pytest.param(Lost("a/0"), Lost("a/0", Reason.MEMBER_LOST), id="a connection has closed"),
         pytest.param(Unanswered(3), Unanswered(3, ""), id="nobody knows why"),
-        pytest.param(StepDown(Record("job", 1, "a/0")), StepDown(Record("job", 1, "a/0"), False, 0),
-                     id="he who decides knows it"),
-        pytest.param(Choice(), Choice(-1, 0, False, {}, 0, {}), id="nothing is taken from memory"),
-        pytest.param(Verdict(True, Why.MINE), Verdict(True, Why.MINE, 0.0), id="it need not be looked at again"),
-        pytest.param(Held(None, "", 0.0), Held(None, "", 0.0, 0), id="no round was granted to anybody"),
-        pytest.param(Seek("a", None, False, False, 60.0),
-                     Seek("a", None, False, False, 60.0, Base(), None, (), None, frozenset(), frozenset(), False, 0,
-                          0.0, False, False), id="a search begins"),
+        pytest.param(
+            StepDown(Record("job", 1, "a/0")), StepDown(Record("job", 1, "a/0"), False, 0), id="he who decides knows it"
+        ),
+        pytest.param(RestorePoint(), RestorePoint(-1, 0, False, {}, 0, {}), id="nothing is taken from memory"),
+        pytest.param(
+            ClaimVerdict(True, ClaimReason.MINE),
+            ClaimVerdict(True, ClaimReason.MINE, 0.0),
+            id="it need not be looked at again",
+        ),
+        pytest.param(HeldRound(None, "", 0.0), HeldRound(None, "", 0.0, 0), id="no round was granted to anybody"),
+        pytest.param(
+            Seek("a", None, False, False, 60.0),
+            Seek(
+                "a",
+                None,
+                False,
+                False,
+                60.0,
+                LastWorld(),
+                None,
+                (),
+                None,
+                frozenset(),
+                frozenset(),
+                False,
+                0,
+                0.0,
+                False,
+                False,
+            ),
+            id="a search begins",
+        ),
     ],
-)  # fmt: skip
+)
 def test_where_nobody_says_otherwise(unsaid, said):
     assert unsaid == said
 
@@ -152,9 +208,9 @@ def test_a_record_that_was_never_renewed_is_its_first_beat():
 
 
 def test_the_next_round_is_one_above_all_that_is_known():
-    assert next_round(Held(None, "", 0.0)) == 1
-    assert next_round(Held(WHOLE, "", 0.0, newest=4), known=2) == 5
-    assert next_round(Held(None, "", 0.0, newest=2), known=4) == 5
+    assert next_round(HeldRound(None, "", 0.0)) == 1
+    assert next_round(HeldRound(WHOLE, "", 0.0, newest=4), known=2) == 5
+    assert next_round(HeldRound(None, "", 0.0, newest=2), known=4) == 5
 
 
 def test_pauses_cease_to_grow():

@@ -3,15 +3,13 @@
 import pytest
 
 from tests.launcher.rendezvous.story import Story, member, replace
-from turnout.launcher.health.frames import Hung
+from turnout.launcher.health.messages import Hung
 from turnout.launcher.model import Reason
-from turnout.launcher.rendezvous.state import Claim, Joined, Lost, Phase, Said, StepDown, Unanswered, Wake
-from turnout.launcher.rendezvous.step import step
-from turnout.launcher.wire import (
-    Base,
-    Beat,
+from turnout.launcher.rendezvous.messages import (
     Finish,
-    Held,
+    Heartbeat,
+    HeldStep,
+    LastWorld,
     Reached,
     Ready,
     Stop,
@@ -19,6 +17,8 @@ from turnout.launcher.wire import (
     Succeeded,
     Waiting,
 )
+from turnout.launcher.rendezvous.state import Claim, Joined, Lost, Phase, Said, StepDown, Unanswered, Wake
+from turnout.launcher.rendezvous.state_machine import step
 
 
 def running(names="abc", nnodes="1:3", **more):
@@ -61,7 +61,11 @@ def test_too_few_give_up_when_the_time_to_join_is_over_and_name_the_first_who_we
 
 
 def test_a_search_that_began_before_we_led_counts_for_the_time_to_join():
-    story = Story("2", succeeds={"sought_s": 40.0}, base=Base(), begins_s=90.0, join_timeout_s=60.0).join("a").wait(9.9)
+    story = (
+        Story("2", succeeds={"sought_s": 40.0}, base=LastWorld(), begins_s=90.0, join_timeout_s=60.0)
+        .join("a")
+        .wait(9.9)
+    )
     assert story.last("a", Finish) is None
     assert story.wait(0.2).last("a", Finish).reason == "join_timeout"
 
@@ -81,8 +85,10 @@ def test_of_a_world_that_is_formed_each_seat_trains_and_nobody_has_told_a_step()
     story = running("abc", "2").reach("ab", 7)
     seats = {id_: (known.base, known.busy, known.step) for id_, known in story.state.members.items()}
     assert seats == {
-        "a/0": (Base(1, 2, True), 1, 7), "b/0": (Base(1, 2, True), 1, 7), "c/0": (Base(1, 2, False), 0, -1),
-    }  # fmt: skip
+        "a/0": (LastWorld(1, 2, True), 1, 7),
+        "b/0": (LastWorld(1, 2, True), 1, 7),
+        "c/0": (LastWorld(1, 2, False), 0, -1),
+    }
     story.fail("a").ready("ab")
     assert [known.step for known in story.state.members.values()] == [-1] * 3
     gathering = story.state.gathering
@@ -96,7 +102,9 @@ def test_of_a_world_that_is_formed_each_seat_trains_and_nobody_has_told_a_step()
 
 def until_s(coordinator, names="ab", roam_s=10.0):
     """When it looks for another coordinator."""
-    story = Story("9", base=Base(), succeeds={"sought_s": 1.0}, begins_s=100.0, last_call_s=0.0, join_timeout_s=1e6)
+    story = Story(
+        "9", base=LastWorld(), succeeds={"sought_s": 1.0}, begins_s=100.0, last_call_s=0.0, join_timeout_s=1e6
+    )
     job = story.state.job
     story.state = replace(story.state, job=replace(job, me=replace(job.me, id=coordinator), roam_s=roam_s))
     story.join(*names)
@@ -122,7 +130,7 @@ def test_who_has_too_few_searches_the_later_the_more_it_has_and_no_two_at_once()
     ],
 )
 def test_who_has_everybody_search(succeeds, before, after):
-    story = Story("3:4", base=Base(), succeeds=succeeds, last_call_s=0.0)
+    story = Story("3:4", base=LastWorld(), succeeds=succeeds, last_call_s=0.0)
     assert story.state.gathering.roams is before
     story.join(*"abcd")
     assert (story.world, story.state.gathering.roams) == ("abcd", after)
@@ -139,7 +147,7 @@ def test_a_search_begins_when_its_time_has_come():
 
 
 def test_half_a_world_without_an_arbiter_waits_as_long_as_others_may_train():
-    story = Story("1:4", base=Base(7, 4, True)).join("a", "b", base=Base(7, 4, True)).wait(9.999)
+    story = Story("1:4", base=LastWorld(7, 4, True)).join("a", "b", base=LastWorld(7, 4, True)).wait(9.999)
     assert story.last("a", Finish) is None
     assert story.wait(0.001).last("a", Finish).reason == "no_arbiter"
 
@@ -189,24 +197,24 @@ def test_whoever_takes_over_is_the_oldest():
 
 
 def test_who_comes_busy_with_another_round_ends_it_at_once():
-    story = running("ab", "2").join("c", base=Base(9, 4, True, True))
+    story = running("ab", "2").join("c", base=LastWorld(9, 4, True, True))
     assert story.last("c", Stop) == Stop(9, "first_round", 0.0)
 
 
 @pytest.mark.parametrize(
     ("theirs", "size"),
     [
-        pytest.param(Base(7, 3, True), 3, id="of one world the smaller size: it knows who has left"),
-        pytest.param(Base(7, 5, True), 4, id="not the larger one"),
-        pytest.param(Base(8, 5, True), 5, id="of a newer world its own size"),
-        pytest.param(Base(6, 2, True), 4, id="of an older one nothing"),
-        pytest.param(Base(8, 9, False), 4, id="nor of one that it was not in"),
+        pytest.param(LastWorld(7, 3, True), 3, id="of one world the smaller size: it knows who has left"),
+        pytest.param(LastWorld(7, 5, True), 4, id="not the larger one"),
+        pytest.param(LastWorld(8, 5, True), 5, id="of a newer world its own size"),
+        pytest.param(LastWorld(6, 2, True), 4, id="of an older one nothing"),
+        pytest.param(LastWorld(8, 9, False), 4, id="nor of one that it was not in"),
     ],
 )
 def test_how_large_the_last_world_was_is_known_by_those_who_come(theirs, size):
-    story = Story("1:9", base=Base(7, 4, True)).join("b", base=theirs)
+    story = Story("1:9", base=LastWorld(7, 4, True)).join("b", base=theirs)
     assert story.state.fencing.base_size == size
-    assert story.state.fencing.base == (8 if theirs == Base(8, 5, True) else 7)
+    assert story.state.fencing.base == (8 if theirs == LastWorld(8, 5, True) else 7)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +225,7 @@ def test_how_large_the_last_world_was_is_known_by_those_who_come(theirs, size):
     ],
 )
 def test_who_comes_while_a_round_is_claimed(round_, phase):
-    story = running(granted=1).fail("a").ready("abc").join("d", base=Base(round_, 3, False))
+    story = running(granted=1).fail("a").ready("abc").join("d", base=LastWorld(round_, 3, False))
     assert story.phase == phase
     assert [claim.record.round for claim in story.of(Claim)] == ([2] if round_ == 1 else [2, 3])
 
@@ -287,7 +295,7 @@ def test_a_world_one_of_whose_seats_has_ended_never_trains_again(what, ended):
 
 
 def test_who_has_ended_says_what_its_memory_holds_and_trains_no_more():
-    holds = (Held(5, 0, 1, 1),)
+    holds = (HeldStep(5, 0, 1, 1),)
     story = running("ab", "2").say("b", Succeeded(1, holds))
     known = story.state.members["b/0"]
     assert (known.busy, known.held, story.state.ending.done) == (0, holds, {"b/0"})
@@ -321,4 +329,7 @@ def test_one_that_comes_again_is_told_whom_it_waits_for():
 
 def test_who_says_something_and_is_not_there_says_nothing():
     story = running("ab", "2")
-    assert step(story.state, Said("z/0", Beat(5)), 1.0) == (replace(story.state, members={**story.state.members}), ())
+    assert step(story.state, Said("z/0", Heartbeat(5)), 1.0) == (
+        replace(story.state, members={**story.state.members}),
+        (),
+    )

@@ -1,17 +1,17 @@
 """An agent as the shell makes one, without processes and sockets: it follows, searches, and may coordinate.
 
-What it decides by is the real thing: rendezvous.seek, follow, arbiter. What is here stands for launcher/shell/agent.py
+What it decides by is the real thing: rendezvous.seek, follow, arbiter. What is here stands for launcher/agent/agent.py
 and meeting/finding.py, leading.py and door.py. A pause stops a whole host.
 """
 
 from dataclasses import replace
 
 from tests.launcher.rendezvous.machine.leads import BEAT_S, RENEW_S, SILENCE_S, Leads
-from turnout.launcher.health.frames import Hung, Probe, ShowStacks, Stacks
-from turnout.launcher.model import Budget, Exit, Member, Reason, Record
-from turnout.launcher.rendezvous import arbiter
-from turnout.launcher.rendezvous.follow import accepts
-from turnout.launcher.rendezvous.seek import (
+from turnout.launcher.health.messages import Hung, Probe, ShowStacks, Stacks
+from turnout.launcher.model import Exit, Member, Reason, Record, RestartBudget
+from turnout.launcher.rendezvous import round_lock
+from turnout.launcher.rendezvous.fencing import accepts
+from turnout.launcher.rendezvous.find_coordinator import (
     GiveUp,
     Go,
     Lead,
@@ -25,13 +25,12 @@ from turnout.launcher.rendezvous.seek import (
     paused,
     redirected,
 )
-from turnout.launcher.rendezvous.step import begin, succeed
-from turnout.launcher.wire import (
-    Base,
+from turnout.launcher.rendezvous.messages import (
     Failed,
     Finish,
     Formed,
     Join,
+    LastWorld,
     Leaving,
     Reached,
     Ready,
@@ -43,6 +42,7 @@ from turnout.launcher.wire import (
     Waiting,
     Welcome,
 )
+from turnout.launcher.rendezvous.state_machine import begin, succeed
 
 GREET_S, HOLD_S, FAREWELL_S = 5.0, 3.0, 6.0
 PORT = 29400
@@ -51,24 +51,28 @@ PORT = 29400
 class Agent:
     """One incarnation of a worker."""
 
-    def __init__(self, yard, number, incarnation=0, imports=0.0, patience_s=0.0, host=None):
-        self.yard, self.name = yard, f"w{number}"
+    def __init__(self, network, number, incarnation=0, imports=0.0, patience_s=0.0, host=None):
+        self.network, self.name = network, f"w{number}"
         self.id, self.here = f"{self.name}/{incarnation}", (f"10.0.{incarnation}.{number}", PORT)
         self.member = Member(
             self.id, self.name, host or self.name, *self.here, 1, (), number, born_s=number + 10.0 * incarnation
         )
         self.alive, self.paused, self.host_dead = True, False, False
-        self.base, self.budget, self.world, self.report = Base(), Budget(), None, None
+        self.base, self.budget, self.world, self.report = LastWorld(), RestartBudget(), None, None
         self.link = self.greeting = self.lead = self.leave_s = self.exit = self.fence_s = None
-        self.step, self.imported_s, self.given_up_s = -1, yard.now_s + imports, yard.now_s + patience_s
+        self.step, self.imported_s, self.given_up_s = -1, network.now_s + imports, network.now_s + patience_s
         self.until_s = self.next_try_s = 0.0
-        self.heard_s = self.looked_s = yard.now_s
+        self.heard_s = self.looked_s = network.now_s
         self.leaving = None  # (exit, until_s): told that it is over, and still coordinating
-        self.held_at_door, self.sighting = [], None
+        self.held_at_endpoint, self.sighting = [], None
         self.probe, self.hung = None, False  # (order, since_s, by whom); does a process of it hang?
-        has_endpoint = yard.mode != "arbiter"
+        has_endpoint = network.mode != "arbiter"
         self.seek = Seek(
-            self.id, ("w0", PORT) if has_endpoint else None, has_endpoint and number == 0, yard.mode == "arbiter", 600.0
+            self.id,
+            ("w0", PORT) if has_endpoint else None,
+            has_endpoint and number == 0,
+            network.mode == "arbiter",
+            600.0,
         )
         self.search()
 
@@ -76,14 +80,14 @@ class Agent:
     def runs(self):
         return self.alive and not self.paused and self.base.busy and self.report is None
 
-    # The follower: launcher/shell/agent.py.
+    # The follower: launcher/agent/agent.py.
 
     def reads(self, conn, message, of):
         """A message comes down."""
         if conn is self.greeting:
             self.greeted(conn, message)
         elif conn is self.link:
-            self.heard_s = self.yard.now_s
+            self.heard_s = self.network.now_s
             if message is None:
                 self.lost(Reason.MEMBER_LOST)
             elif self.leaving is None and self.exit is None:
@@ -94,12 +98,12 @@ class Agent:
         to = self.going
         match message:
             case Welcome():
-                self.link, self.heard_s, self.fence_s = conn, self.yard.now_s, None
-                self.yard.tell(self.id, f"linked to {conn.door.id}")
-                self.seek = replace(self.seek, last=conn.door.here, hint=None, handed=False, roams=False)
+                self.link, self.heard_s, self.fence_s = conn, self.network.now_s, None
+                self.network.tell(self.id, f"linked to {conn.endpoint.id}")
+                self.seek = replace(self.seek, last=conn.endpoint.here, hint=None, handed=False, roams=False)
                 self.seek = replace(self.seek, successors=self.known(message.successors))
                 if self.leave_s is not None:
-                    self.say(Leaving(max(self.leave_s - self.yard.now_s, 0.0)))
+                    self.say(Leaving(max(self.leave_s - self.network.now_s, 0.0)))
                 if self.report is not None:
                     self.say(self.report)
                 if self.hung:
@@ -112,7 +116,7 @@ class Agent:
                 self.gone(Exit.FAILED)
             case _:
                 self.seek = failed(self.seek, to, refused=False)
-        conn.end(self.yard.now_s)
+        conn.end(self.network.now_s)
 
     def known(self, first):
         """Those, and whom it knew before, so that two parts of a world meet again."""
@@ -120,36 +124,36 @@ class Agent:
         return (*first, *(each for each in self.seek.successors if each.id not in ids))
 
     def lost(self, reason):
-        self.yard.tell(self.id, f"lost its coordinator, {reason}")
-        self.link.end(self.yard.now_s)
+        self.network.tell(self.id, f"lost its coordinator, {reason}")
+        self.link.end(self.network.now_s)
         self.link = None
         if reason is Reason.MEMBER_SILENT:
             self.fence()
         else:
-            self.fence_s = self.yard.now_s + SILENCE_S
+            self.fence_s = self.network.now_s + SILENCE_S
         self.search()
 
     def fence(self):
         if self.base.busy:
-            self.yard.tell(self.id, "fences itself")
+            self.network.tell(self.id, "fences itself")
             self.stop()
 
     def stop(self):
         self.report, self.hung = None, False
-        self.base = Base(self.base.round, self.base.size, self.base.inside, False)
+        self.base = LastWorld(self.base.round, self.base.size, self.base.inside, False)
 
     def search(self, since_s=None):
-        self.greeting, self.next_try_s = None, self.yard.now_s
-        self.seek = paused(replace(self.seek, base=self.base, since_s=since_s or self.yard.now_s, laps=0))
+        self.greeting, self.next_try_s = None, self.network.now_s
+        self.seek = paused(replace(self.seek, base=self.base, since_s=since_s or self.network.now_s, laps=0))
 
     def redirected(self, to):
-        roams = not to.port and self.link.door is self
-        self.link.end(self.yard.now_s)
+        roams = not to.port and self.link.endpoint is self
+        self.link.end(self.network.now_s)
         self.link = None
         self.search(None if to.port else self.seek.since_s)
         handed = to.size > 0 and to.id == self.id
         if handed:
-            self.base = Base(self.base.round, to.size, self.base.inside, self.base.busy)
+            self.base = LastWorld(self.base.round, to.size, self.base.inside, self.base.busy)
         hint = (to.address, to.port) if to.port else None
         self.seek = replace(self.seek, base=self.base, hint=hint, last=None, handed=handed, roams=roams)
 
@@ -163,15 +167,15 @@ class Agent:
             case StopAt(round=round_, sure=False) if round_ == self.base.round:
                 self.say(Reached(round_, max(self.step, 0)))
             case Waiting(round=round_, size=size) if round_ >= self.base.round and not self.base.busy:
-                self.base = Base(round_, size, False)
+                self.base = LastWorld(round_, size, False)
             case Finish(exit=code):
                 self.stop()
                 wait_s = FAREWELL_S if code != Exit.DRAINED else 1.0
-                self.leaving = (code, self.yard.now_s + (wait_s if self.lead else 0.0))
+                self.leaving = (code, self.network.now_s + (wait_s if self.lead else 0.0))
             case Redirect():
                 self.redirected(message)
             case Probe():
-                self.probe = (message, self.yard.now_s, self.link.door.id)
+                self.probe = (message, self.network.now_s, self.link.endpoint.id)
             case ShowStacks(number=number):
                 self.say(Stacks(number, 0, b"stacks"))
             case Refused():
@@ -180,28 +184,28 @@ class Agent:
 
     def start(self, formed, of):
         if not accepts(self.base, formed):
-            self.yard.tell(self.id, f"refuses round {formed.round} after {formed.base}, has {self.base}")
+            self.network.tell(self.id, f"refuses round {formed.round} after {formed.base}, has {self.base}")
             self.redirected(Redirect("", self.here[0], 0))
             return
-        self.yard.accepted(self, formed)
-        self.base, self.budget = Base(formed.round, formed.group_size, True, True), formed.budget
+        self.network.accepted(self, formed)
+        self.base, self.budget = LastWorld(formed.round, formed.group_size, True, True), formed.budget
         self.seek = replace(self.seek, successors=formed.successors)
         self.world, self.report, self.step, self.probe, self.hung = of, None, -1, None, False
-        self.yard.tell(self.id, f"starts {of}, after {formed.base}")
+        self.network.tell(self.id, f"starts {of}, after {formed.base}")
 
     def say(self, message):
         if self.link is not None:
-            self.link.say("up", self.yard.now_s, message)
+            self.link.say("up", self.network.now_s, message)
 
     def processes_end(self, well):
         if self.base.busy and self.report is None:
             self.hung = False
             if well:
                 self.report = Succeeded(self.base.round)
-                self.base = Base(self.base.round, self.base.size, self.base.inside, False)
+                self.base = LastWorld(self.base.round, self.base.size, self.base.inside, False)
             else:
                 self.report = Failed(self.base.round, 0, "it crashed")
-                self.yard.faults += 1
+                self.network.faults += 1
             self.say(self.report)
 
     def hangs(self, hung=True):
@@ -210,14 +214,14 @@ class Agent:
 
     def asked_to_go(self, grace_s=25.0):
         if self.leave_s is None:
-            self.leave_s = self.yard.now_s + grace_s
+            self.leave_s = self.network.now_s + grace_s
             self.say(Leaving(grace_s))
             if self.link is None and not self.base.busy:
                 self.gone(Exit.DRAINED)
 
     def gone(self, code):
         """It ends by itself: what it sent arrives."""
-        self.yard.tell(self.id, f"exits {int(code)}")
+        self.network.tell(self.id, f"exits {int(code)}")
         self.exit = int(code)
         self.dies()
 
@@ -225,24 +229,24 @@ class Agent:
         """Its connections end, unless its host dies with it: then they are silent."""
         self.alive, self.host_dead = False, host
         if not host:
-            for conn in self.yard.conns:
-                if self in (conn.member, conn.door):
-                    conn.end(self.yard.now_s)
+            for conn in self.network.conns:
+                if self in (conn.member, conn.endpoint):
+                    conn.end(self.network.now_s)
 
     def goes_on(self):
         """It was stopped, so long perhaps that it was given up: then it reads nothing more from back then."""
         self.paused = False
-        self.yard.tell(self.id, "goes on")
-        if self.yard.now_s - self.looked_s > SILENCE_S:
+        self.network.tell(self.id, "goes on")
+        if self.network.now_s - self.looked_s > SILENCE_S:
             if self.greeting is not None:
-                self.greeting.end(self.yard.now_s)
+                self.greeting.end(self.network.now_s)
                 self.search()
             if self.link is not None:
                 self.lost(Reason.MEMBER_SILENT)
 
     def timers(self):
         """What the clock does to it."""
-        now_s = self.yard.now_s
+        now_s = self.network.now_s
         slept = now_s - self.looked_s
         self.looked_s = now_s
         if self.link is not None:
@@ -256,15 +260,15 @@ class Agent:
             self.fence_s = None
             if self.link is None:
                 self.fence()
-        for conn, until_s in [held for held in self.held_at_door if held[1] <= now_s]:
-            self.held_at_door.remove((conn, until_s))
+        for conn, until_s in [held for held in self.held_at_endpoint if held[1] <= now_s]:
+            self.held_at_endpoint.remove((conn, until_s))
             self.send_on(conn)
         if self.leaving is not None and (self.lead is None or now_s >= self.leaving[1]):
             self.gone(self.leaving[0])
         elif self.leave_s is not None and now_s >= self.leave_s and self.leaving is None:
             self.gone(Exit.DRAINED)
         if self.alive and self.probe is not None:
-            self.yard.nodes.measures(self)
+            self.network.nodes.measures(self)
         if self.alive and self.lead is not None:
             self.lead.timers()
         if self.alive and self.link is None and self.leaving is None:
@@ -273,38 +277,38 @@ class Agent:
     def hears(self):
         """Do heartbeats pass between it and its coordinator?"""
         conn = self.link
-        other = conn.door
-        clear = self.yard.path(self.name, other.name) and other.alive and not other.paused
+        other = conn.endpoint
+        clear = self.network.path(self.name, other.name) and other.alive and not other.paused
         clear = clear and not conn.broken and not conn.dead
-        return clear and conn.host is other.lead is not None and other.lead.guests.get(self.id) is conn
+        return clear and conn.host is other.lead is not None and other.lead.peers.get(self.id) is conn
 
-    # The search: launcher/shell/meeting/finding.py.
+    # The search: launcher/rendezvous/transport/coordinator_search.py.
 
     def seeks(self):
         if self.greeting is not None:
-            if self.yard.now_s > self.until_s:
-                self.greeting.end(self.yard.now_s)
+            if self.network.now_s > self.until_s:
+                self.greeting.end(self.network.now_s)
                 self.greeting = None
                 self.seek = failed(self.seek, self.going, refused=False)
             return
         for _ in range(8):
-            if self.yard.now_s < self.next_try_s or self.greeting is not None or self.link or not self.alive:
+            if self.network.now_s < self.next_try_s or self.greeting is not None or self.link or not self.alive:
                 return
-            self.moves(next_move(self.seek, self.yard.now_s))
+            self.moves(next_move(self.seek, self.network.now_s))
 
     def moves(self, move):
-        yard, seek = self.yard, self.seek
+        network, seek = self.network, self.seek
         match move:
-            case Go(to=to) if to != self.here and yard.at(to) is not self:
+            case Go(to=to) if to != self.here and network.at(to) is not self:
                 self.knocks(to)
             case Go() | Lead():
                 self.leads()
             case Look():
-                reachable = yard.path(self.name, "arbiter")
-                record = yard.register.record if reachable else None
+                reachable = network.path(self.name, "arbiter")
+                record = network.register.record if reachable else None
                 self.seek = looked(seek, (record.address, record.port) if record else None)
             case Pause(for_s=for_s):
-                self.next_try_s = yard.now_s + for_s
+                self.next_try_s = network.now_s + for_s
                 self.seek = paused(seek)
             case GiveUp():
                 self.stop()
@@ -313,37 +317,36 @@ class Agent:
     @property
     def importing_s(self):
         """For how long at most it cannot start processes; it gives up what takes too long."""
-        now_s = self.yard.now_s
+        now_s = self.network.now_s
         return max(self.given_up_s - now_s, 0.0) if now_s < self.imported_s else 0.0
 
     def join(self):
-        own = self.member, self.yard.terms, self.base, self.budget
+        own = self.member, self.network.terms, self.base, self.budget
         return Join(1, "job", b"", b"", *own, importing_s=self.importing_s)
 
     def knocks(self, to):
-        other = self.yard.at(to)
-        if other is None or other.host_dead or not self.yard.path(self.name, other.name):
-            self.next_try_s = self.yard.now_s + 1.0
+        other = self.network.at(to)
+        if other is None or other.host_dead or not self.network.path(self.name, other.name):
+            self.next_try_s = self.network.now_s + 1.0
             self.seek = failed(self.seek, to, refused=False)
         elif not other.alive:
             self.seek = failed(self.seek, to, refused=True)
         else:
             join = self.join()
-            self.going, self.until_s = to, self.yard.now_s + GREET_S
-            self.greeting = self.yard.connect(self, other, join)
+            self.going, self.until_s = to, self.network.now_s + GREET_S
+            self.greeting = self.network.connect(self, other, join)
 
     def leads(self):
-        """launcher/shell/leading.py, lead()."""
-        yard, seek, held, granted, budget = self.yard, self.seek, None, None, self.budget
-        more = {}
+        """launcher/rendezvous/transport/leadership.py, lead()."""
+        network, seek, held, granted, budget, more = self.network, self.seek, None, None, self.budget, {}
         if self.lead is None:
-            if yard.mode == "only" and seek.base.round:
+            if network.mode == "only" and seek.base.round:
                 self.stop()
                 self.gone(Exit.FAILED)
                 return
-            if yard.mode == "arbiter":
-                if not yard.path(self.name, "arbiter"):
-                    self.seek, self.next_try_s = paused(seek), yard.now_s + 0.5
+            if network.mode == "arbiter":
+                if not network.path(self.name, "arbiter"):
+                    self.seek, self.next_try_s = paused(seek), network.now_s + 0.5
                     return
                 held = self.looks()
                 if (record := held.record) is not None:
@@ -352,58 +355,59 @@ class Agent:
                         self.here == holder or holder in seek.refused or record.coordinator.split("/")[0] == self.name
                     )
                     ours = seek.base.inside and seek.base.round >= record.round
-                    hold_s = arbiter.HOLD_S if ours else yard.stranger_s
-                    if not arbiter.may_claim(held, "job", self.id, dead=dead, hold_s=hold_s).may:
+                    hold_s = round_lock.HOLD_S if ours else network.stranger_s
+                    if not round_lock.may_claim(held, "job", self.id, dead=dead, hold_s=hold_s).may:
                         self.seek = not_ours(seek, holder if holder != self.here else None)
-                        self.next_try_s = yard.now_s + 0.1
+                        self.next_try_s = network.now_s + 0.1
                         return
                     budget = budget.newer(record.budget)
                     more = self.fences(held, dead)
-                granted = arbiter.next_round(held, seek.base.round)
-                held = yard.register.claim(Record("job", granted, self.id, *self.here, budget), held)
+                granted = round_lock.next_round(held, seek.base.round)
+                held = network.register.claim(Record("job", granted, self.id, *self.here, budget), held)
             sought_s = 0.0 if seek.host and not seek.base.round else seek.since_s
-            state = begin(self.member, "job", yard.terms, yard.now_s, granted=granted, only=yard.mode == "only")
-            state = yard.wants(succeed(state, self.base, budget, handed=seek.handed, sought_s=sought_s, **more))
+            state = begin(
+                self.member, "job", network.terms, network.now_s, granted=granted, only=network.mode == "only"
+            )
+            state = network.wants(succeed(state, self.base, budget, handed=seek.handed, sought_s=sought_s, **more))
             self.lead = Leads(self, state, held)
-            yard.tell(self.id, f"leads, granted {granted}, base {seek.base}")
-            waiting, self.held_at_door = self.held_at_door, []
+            network.tell(self.id, f"leads, granted {granted}, base {seek.base}")
+            waiting, self.held_at_endpoint = self.held_at_endpoint, []
             for conn, _ in waiting:
                 self.lead.admit(conn, conn.join)
-        self.going, self.until_s = self.here, yard.now_s + GREET_S
-        join = self.join()
-        self.greeting = yard.connect(self, self, join)
+        self.going, self.until_s = self.here, network.now_s + GREET_S
+        self.greeting = network.connect(self, self, self.join())
 
     def fences(self, held, dead):
         """Until when whoever held the record may train on without us."""
-        record, yard = held.record, self.yard
+        record, network = held.record, self.network
         if record.coordinator == self.id:
             return {}
-        left_s = 0.0 if dead else max(yard.fence_s - held.quiet_s, 0.0) + RENEW_S
-        return {"before": record.round, "fenced_s": yard.now_s + left_s + 15.0}
+        left_s = 0.0 if dead else max(network.fence_s - held.quiet_s, 0.0) + RENEW_S
+        return {"before": record.round, "fenced_s": network.now_s + left_s + 15.0}
 
     def looks(self):
         """The record, and for how long we have seen nothing new of it."""
-        held, now_s = self.yard.register.look(), self.yard.now_s
-        self.sighting = (self.sighting or arbiter.Sighting(held.token, now_s)).again(held.token, now_s)
+        held, now_s = self.network.register.look(), self.network.now_s
+        self.sighting = (self.sighting or round_lock.HolderSeen(held.token, now_s)).again(held.token, now_s)
         return replace(held, quiet_s=now_s - self.sighting.since_s)
 
-    # The door: launcher/shell/meeting/door.py.
+    # The door: launcher/rendezvous/transport/listener.py.
 
-    def door_reads(self, conn, message):
+    def endpoint_reads(self, conn, message):
         if conn.host is not None:
             conn.host.reads(conn, message)
         elif isinstance(message, Join):
             conn.join = message
             if self.lead is not None:
                 self.lead.admit(conn, message)
-            elif self.link is not None and self.link.door is not self:
+            elif self.link is not None and self.link.endpoint is not self:
                 self.send_on(conn)
             else:
-                self.held_at_door.append((conn, self.yard.now_s + HOLD_S))
+                self.held_at_endpoint.append((conn, self.network.now_s + HOLD_S))
         else:
-            self.held_at_door = [held for held in self.held_at_door if held[0] is not conn]
+            self.held_at_endpoint = [held for held in self.held_at_endpoint if held[0] is not conn]
 
     def send_on(self, conn):
-        to = self.link.door if self.link is not None and self.link.door is not self else None
-        conn.say("down", self.yard.now_s, Redirect(to.id, *to.here) if to else Redirect("", "", 0))
-        conn.end(self.yard.now_s)
+        to = self.link.endpoint if self.link is not None and self.link.endpoint is not self else None
+        conn.say("down", self.network.now_s, Redirect(to.id, *to.here) if to else Redirect("", "", 0))
+        conn.end(self.network.now_s)

@@ -1,13 +1,15 @@
-"""The coordinator of one agent: what launcher/shell/meeting/coordinator.py does, on a network that a test bends.
+"""The coordinator of one agent, on a network that a test bends.
 
-It decides by rendezvous.step and liveness, which are the real ones.
+It does what launcher/rendezvous/transport/coordinator_server.py does, and decides by the real state_machine.py
+and liveness.py.
 """
 
 from dataclasses import replace
 
-from turnout.launcher.health.stacks.hanging import Merge
+from turnout.launcher.health.stack_traces.hang_state import Merge
 from turnout.launcher.model import Reason
 from turnout.launcher.rendezvous.liveness import excused, silent
+from turnout.launcher.rendezvous.messages import Formed, Heartbeat, LastWorld, Redirect, Successor, Welcome
 from turnout.launcher.rendezvous.state import (
     Claim,
     Denied,
@@ -26,47 +28,46 @@ from turnout.launcher.rendezvous.state import (
     Unfenced,
     Wake,
 )
-from turnout.launcher.rendezvous.step import steps
-from turnout.launcher.rendezvous.turn import awaited
-from turnout.launcher.wire import Base, Beat, Formed, Redirect, Successor, Welcome
+from turnout.launcher.rendezvous.state_machine import steps
+from turnout.launcher.rendezvous.transition import awaited
 
 BEAT_S, SILENCE_S, RENEW_S = 2.0, 10.0, 5.0
 
 
 class Leads:
-    """The coordinator of one agent: launcher/shell/meeting/coordinator.py."""
+    """The coordinator of one agent: launcher/rendezvous/transport/coordinator_server.py."""
 
     def __init__(self, agent, state, held):
-        self.agent, self.yard, self.state, self.held = agent, agent.yard, state, held
-        self.guests, self.heard_s, self.inbox = {}, {}, []
-        self.since_s = self.looked_s = self.renewed_s = self.renews_s = self.yard.now_s
+        self.agent, self.network, self.state, self.held = agent, agent.network, state, held
+        self.peers, self.heard_s, self.inbox = {}, {}, []
+        self.since_s = self.looked_s = self.renewed_s = self.renews_s = self.network.now_s
         self.wakes_s = self.claim = self.merge = None
         self.first = {agent.id: Successor(agent.id, *agent.here)}
 
     def admit(self, conn, join):
-        old = self.guests.get(join.member.id)
-        self.guests[join.member.id], conn.host = conn, self
-        self.heard_s[join.member.id] = self.yard.now_s
+        old = self.peers.get(join.member.id)
+        self.peers[join.member.id], conn.host = conn, self
+        self.heard_s[join.member.id] = self.network.now_s
         if old is not None:
-            old.end(self.yard.now_s)
+            old.end(self.network.now_s)
         self.first.setdefault(conn.member.id, Successor(conn.member.id, *conn.member.here))
         first = tuple(self.first.values())
-        conn.say("down", self.yard.now_s, Welcome(b"", self.state.job.me.id, BEAT_S, SILENCE_S, first))
+        conn.say("down", self.network.now_s, Welcome(b"", self.state.job.me.id, BEAT_S, SILENCE_S, first))
         brought = join.terms, join.base, join.budget, join.wanted
         self.inbox.append(Joined(join.member, *brought, importing_s=join.importing_s))
 
     def reads(self, conn, message):
         id_ = conn.member.id
-        if self.guests.get(id_) is not conn:
+        if self.peers.get(id_) is not conn:
             return
-        self.heard_s[id_] = self.yard.now_s
+        self.heard_s[id_] = self.network.now_s
         if message is None:
             self.forget(id_, Reason.MEMBER_LOST)
         else:
             self.inbox.append(Said(id_, message))
 
     def forget(self, id_, reason):
-        del self.guests[id_]
+        del self.peers[id_]
         if id_ != self.agent.id:
             self.first.pop(id_, None)
         self.heard_s.pop(id_, None)
@@ -74,23 +75,23 @@ class Leads:
 
     def turn(self):
         events, self.inbox = self.inbox, []
-        self.state, effects = steps(self.state, events, self.yard.now_s)
+        self.state, effects = steps(self.state, events, self.network.now_s)
         for effect in effects:
             if self.agent.lead is self:
                 self.does(effect)
 
     def does(self, effect):
-        now_s = self.yard.now_s
-        if self.yard.nodes is not None:
-            self.yard.nodes.sees(self, effect)
+        now_s = self.network.now_s
+        if self.network.nodes is not None:
+            self.network.nodes.sees(self, effect)
         match effect:
             case Tell(ids=ids, message=message):
                 of = None
                 if isinstance(message, Formed):
                     of = (self.agent.id, self.since_s, message.round)
-                    self.yard.formed(of, self.state.world)
+                    self.network.formed(of, self.state.world)
                 for id_ in ids:
-                    if (conn := self.guests.get(id_)) is not None:
+                    if (conn := self.peers.get(id_)) is not None:
                         conn.say("down", now_s, message, of)
             case Wake(at_s=at_s):
                 self.wakes_s = min(at_s, self.wakes_s or at_s)
@@ -99,7 +100,7 @@ class Leads:
             case Claim(record=record):
                 self.claim = (record, now_s)
             case Drop(id=id_):
-                if (conn := self.guests.pop(id_, None)) is not None:
+                if (conn := self.peers.pop(id_, None)) is not None:
                     self.heard_s.pop(id_, None)
                     conn.end(now_s)
             case StepDown():
@@ -108,41 +109,41 @@ class Leads:
                 self.ends()
             case Told(what=what, reason=reason):
                 if (what, reason) == ("round_ended", Reason.MEMBER_JOINED):
-                    self.yard.grows(self)
-                self.yard.tell(self.agent.id, f"C {what} {reason} {dict(effect.fields)}")
+                    self.network.grows(self)
+                self.network.tell(self.agent.id, f"C {what} {reason} {dict(effect.fields)}")
 
     def steps_down(self, how):
-        if how.handover and self.held is not None and self.yard.path(self.agent.name, "arbiter"):
-            self.yard.register.claim(how.to, self.held)
-        for conn in self.guests.values():
-            conn.say("down", self.yard.now_s, Redirect(how.to.coordinator, how.to.address, how.to.port, how.size))
+        if how.handover and self.held is not None and self.network.path(self.agent.name, "arbiter"):
+            self.network.register.claim(how.to, self.held)
+        for conn in self.peers.values():
+            conn.say("down", self.network.now_s, Redirect(how.to.coordinator, how.to.address, how.to.port, how.size))
         self.ends()
 
     def ends(self):
         """Somebody else decides now, or nobody. The round that we have formed binds us."""
         at, base = self.state.fencing, self.agent.base
         if at.base > base.round:
-            self.agent.base = Base(at.base, at.base_size, False, base.busy)
+            self.agent.base = LastWorld(at.base, at.base_size, False, base.busy)
         self.agent.lead = None
-        for conn in self.guests.values():
-            conn.end(self.yard.now_s)
+        for conn in self.peers.values():
+            conn.end(self.network.now_s)
 
     def answered(self, lost_answer=False, within=True):
         """The arbiter answers a claim, or does not."""
         record, _ = self.claim
         self.claim = None
-        if not within or not self.yard.path(self.agent.name, "arbiter"):
+        if not within or not self.network.path(self.agent.name, "arbiter"):
             self.inbox.append(Unanswered(record.round, "out of reach"))
             return
-        held = self.held or self.yard.register.look()
-        won = self.yard.register.claim(record, held)
+        held = self.held or self.network.register.look()
+        won = self.network.register.claim(record, held)
         if lost_answer:
             self.inbox.append(Unanswered(record.round, "the answer was lost"))
         elif won is not None:
-            self.held, self.renewed_s = won, self.yard.now_s
+            self.held, self.renewed_s = won, self.network.now_s
             self.inbox.append(Granted(record.round))
         else:
-            self.held = self.yard.register.look()
+            self.held = self.network.register.look()
             holder = self.held.record
             if holder.coordinator != self.agent.id:
                 self.inbox.append(Denied(holder))
@@ -150,22 +151,22 @@ class Leads:
                 self.inbox.append(Unanswered(record.round, "the record has changed"))
 
     def timers(self):
-        now_s = self.yard.now_s
+        now_s = self.network.now_s
         if not excused(self.heard_s, self.looked_s, now_s, SILENCE_S):
             for id_ in silent(self.heard_s, now_s, SILENCE_S):
-                self.guests[id_].end(now_s)
+                self.peers[id_].end(now_s)
                 self.forget(id_, Reason.MEMBER_SILENT)
         self.looked_s = now_s
-        for id_, conn in self.guests.items():
+        for id_, conn in self.peers.items():
             member = conn.member
             if member.link is conn and member.hears() and not member.paused and self.listens(id_, member):
-                self.inbox.append(Said(id_, Beat(member.step, member.step, member.importing_s)))
+                self.inbox.append(Said(id_, Heartbeat(member.step, member.step, member.importing_s)))
         if self.wakes_s is not None and now_s >= self.wakes_s:
             self.wakes_s = None
             self.inbox.append(Ticked())
         if self.merge is not None and now_s >= self.merge[1] + 1.0:
             (merge, _), self.merge = self.merge, None
-            self.inbox.append(self.yard.nodes.folded(self, merge))
+            self.inbox.append(self.network.nodes.folded(self, merge))
         if self.claim is not None and now_s >= self.claim[1] + 1.0:
             self.answered()
         if self.held is not None and now_s >= self.renews_s + RENEW_S and self.state.phase is not Phase.CLAIMING:
@@ -176,16 +177,16 @@ class Leads:
 
     def listens(self, id_, member):
         """Would a heartbeat of it change anything?"""
-        return member.base.busy or awaited(self.state, id_, self.yard.now_s)
+        return member.base.busy or awaited(self.state, id_, self.network.now_s)
 
     def renews(self):
-        if not self.yard.path(self.agent.name, "arbiter"):
-            if self.yard.now_s - self.renewed_s > self.yard.fence_s:
+        if not self.network.path(self.agent.name, "arbiter"):
+            if self.network.now_s - self.renewed_s > self.network.fence_s:
                 self.inbox.append(Unfenced())
             return
         mine = replace(self.held, record=replace(self.held.record, budget=self.state.budget))
-        held = self.yard.register.renew(mine)
+        held = self.network.register.renew(mine)
         if held is not None:
-            self.held, self.renewed_s = held, self.yard.now_s
-        elif (record := self.yard.register.record) is not None and record.coordinator != self.agent.id:
+            self.held, self.renewed_s = held, self.network.now_s
+        elif (record := self.network.register.record) is not None and record.coordinator != self.agent.id:
             self.inbox.append(Denied(record))

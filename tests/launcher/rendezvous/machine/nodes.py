@@ -6,13 +6,13 @@ is trouble: who is in it may be blamed, and where faults and trouble are more th
 
 from dataclasses import dataclass, field
 
-from turnout.launcher.health.checks import AGAIN_S, Checking
-from turnout.launcher.health.frames import Probe, Probed
-from turnout.launcher.health.hangs import Act
-from turnout.launcher.health.stacks.hanging import Hanging, Merge, Merged
+from turnout.launcher.health.hang_detector import HangAction
+from turnout.launcher.health.messages import Probe, Probed
+from turnout.launcher.health.node_check import AGAIN_S, NodeCheckState
+from turnout.launcher.health.stack_traces.hang_state import HangState, Merge, Merged
 from turnout.launcher.model import Exit, Reason
+from turnout.launcher.rendezvous.messages import Finish, Formed
 from turnout.launcher.rendezvous.state import Tell, Told
-from turnout.launcher.wire import Finish, Formed
 
 COMPUTE_S, STAGE_S, MEET_S, ROUND_S = 0.5, 3.0, 4.0, 12.0
 ALONE = ("broken", "stuck", "mute", "unfit")  # shown by the node itself: it fails, never ends, never answers, says so
@@ -37,10 +37,10 @@ class Watch:
 class Nodes:
     """faults: by host, with a word of HARD or SLOW. links: pairs of hosts that do not reach one another in a probe."""
 
-    def __init__(self, yard, faults=None, links=(), leaves_slow=False, act=Act.ASK, again=None):
-        self.yard, self.faults, self.links = yard, dict(faults or {}), {frozenset(link) for link in links}
+    def __init__(self, network, faults=None, links=(), leaves_slow=False, act=HangAction.ASK, again=None):
+        self.network, self.faults, self.links = network, dict(faults or {}), {frozenset(link) for link in links}
         self.leaves_slow, self.act, self.again = leaves_slow, act, again
-        self.checking, self.hanging = Checking(leaves_slow=leaves_slow, round_s=ROUND_S), Hanging(act)
+        self.checking, self.hanging = NodeCheckState(leaves_slow=leaves_slow, round_s=ROUND_S), HangState(act)
         self.since_s, self.trouble, self.gone, self.groups, self.watches = {}, {}, {}, {}, {}
         self.culprits = set()
 
@@ -50,15 +50,15 @@ class Nodes:
 
     def breaks(self, host, how):
         """From now on."""
-        self.faults[host], self.since_s[host] = how, self.yard.now_s
+        self.faults[host], self.since_s[host] = how, self.network.now_s
 
     # What is measured.
 
     def passes(self):
         """A moment passes: who stands still, has no path, or has died just now?"""
-        now_s = self.yard.now_s
-        cut = {name for pair in self.yard.cut_off for name in pair}
-        for agent in list(self.yard.agents.values()):
+        now_s = self.network.now_s
+        cut = {name for pair in self.network.cut_off for name in pair}
+        for agent in list(self.network.agents.values()):
             if agent.alive:
                 hurt = agent.paused or agent.name in cut
             else:
@@ -70,15 +70,15 @@ class Nodes:
 
     def starts(self, agent):
         """A kubelet does, in its time, where it does at all, who has left with 138 and was not replaced."""
-        newest = self.yard.here[agent.name] is agent
+        newest = self.network.here[agent.name] is agent
         left = self.again is not None and newest and agent.exit == Exit.FAULTY
-        if left and self.yard.now_s >= self.gone[agent.id] + self.back_off_s(agent):
+        if left and self.network.now_s >= self.gone[agent.id] + self.back_off_s(agent):
             self.again(agent)
 
     def measures(self, agent):
         """One agent goes on with its probe, and tells what came of it."""
         order, began_s, by = agent.probe
-        age_s, how = self.yard.now_s - began_s, self.faults.get(agent.member.host)
+        age_s, how = self.network.now_s - began_s, self.faults.get(agent.member.host)
         if how == "mute" or age_s < COMPUTE_S:
             return
         if how in ("broken", "stuck"):
@@ -101,7 +101,7 @@ class Nodes:
         hosts = [agent.member.host for agent in agents]
         pairs = [(one, other) for one in agents for other in agents if one is not other]
         here = all(a.alive and not a.paused and a.probe and a.probe[0].number == number for a in agents)
-        paths = all(self.yard.path(one.name, other.name) for one, other in pairs)
+        paths = all(self.network.path(one.name, other.name) for one, other in pairs)
         links = any(frozenset((one.member.host, other.member.host)) in self.links for one, other in pairs)
         if not here or not paths or links or any(self.faults.get(host) == "dead" for host in hosts):
             return None
@@ -115,7 +115,7 @@ class Nodes:
     def folded(self, lead, merge):
         """Whom the stacks of all show to stand apart: those whose processes hang."""
         world = lead.state.world
-        ids = [id_ for id_ in world.seats if self.yard.agents[id_].hung] if merge.world == world.ranks else []
+        ids = [id_ for id_ in world.seats if self.network.agents[id_].hung] if merge.world == world.ranks else []
         self.culprits |= set(ids)
         return Merged(merge.number, tuple(world.seats[id_].first_rank for id_ in ids), f"{ids} stand apart")
 
@@ -126,7 +126,7 @@ class Nodes:
         watch = self.watches.setdefault(lead, Watch())
         match effect:
             case Told(what="check_started"):
-                watch.began_s, watch.measured, watch.out = self.yard.now_s, set(), set()
+                watch.began_s, watch.measured, watch.out = self.network.now_s, set(), set()
             case Tell(ids=ids, message=Probe()):
                 watch.measured |= set(ids)
             case Told(what="node_left_out", reason=reason, fields=fields) if lead.state.checking is not None:
@@ -139,13 +139,13 @@ class Nodes:
             case Tell(message=Formed()):
                 self.formed(lead, watch)
             case Told(what="round_ended", reason=Reason.PROCESS_HUNG):
-                self.yard.faults += 1
+                self.network.faults += 1
             case Merge():
                 assert lead.state.hanging.round == lead.state.world.round, self.saga("stacks of another round")
 
     def left_out(self, lead, watch, id_, reason):
         """Only one that is at fault, or in trouble, or was proven before; where most are well."""
-        host = self.yard.agents[id_].member.host
+        host = self.network.agents[id_].member.host
         watch.out.add(id_)
         hosts = self.hosts(watch)
         hurt = {each for each in hosts if self.hurts(each, watch.began_s)}
@@ -155,11 +155,11 @@ class Nodes:
             innocent = innocent and not ends
         if host in watch.before:
             innocent = False
-        watch.before[host] = self.yard.now_s, reason
+        watch.before[host] = self.network.now_s, reason
         assert not innocent, self.saga(f"{id_} is left out, {reason}, and was fine; {sorted(hurt)} were not")
 
     def hosts(self, watch):
-        return {self.yard.agents[id_].member.host for id_ in watch.measured}
+        return {self.network.agents[id_].member.host for id_ in watch.measured}
 
     def hurts(self, host, since_s):
         """Was it at fault, or in trouble, since then?"""
@@ -181,19 +181,19 @@ class Nodes:
         old = all(self.since_s.get(host, 0.0) < watch.began_s for host in bad)
         mixed = any(link <= hosts for link in self.links)
         for id_ in seats if quiet and old and not mixed and 3 * len(bad) <= len(hosts) else ():
-            how = self.faults.get(self.yard.agents[id_].member.host)
+            how = self.faults.get(self.network.agents[id_].member.host)
             assert how not in HARD, self.saga(f"{id_} trains, and is {how}")
-        for host in {self.yard.agents[id_].member.host for id_ in seats}:
+        for host in {self.network.agents[id_].member.host for id_ in seats}:
             watch.before.pop(host, None)
         watch.measured, watch.out = set(), set()  # each start has a check of its own
 
     def grows(self, lead, ready):
         """Of those by whom a world may grow: not who was left out here, within the hour."""
         before = self.watches[lead].before if lead in self.watches else {}
-        limit_s = self.yard.now_s - AGAIN_S  # an end of a link may come at once when the other has gone
+        limit_s = self.network.now_s - AGAIN_S  # an end of a link may come at once when the other has gone
         kept = {host for host, (at_s, why) in before.items() if at_s > limit_s and why is not Reason.LINK_FAULTY}
-        return [id_ for id_ in ready if self.yard.agents[id_].member.host not in kept]
+        return [id_ for id_ in ready if self.network.agents[id_].member.host not in kept]
 
     def saga(self, what):
         known = f"faults {self.faults}, links {[sorted(link) for link in self.links]}, trouble {self.trouble}"
-        return "\n".join([*self.yard.saga, known, what])
+        return "\n".join([*self.network.saga, known, what])

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from tests.launcher.rendezvous.machine.agents import Agent
+from tests.launcher.rendezvous.machine.network import Network
 from tests.launcher.rendezvous.machine.nodes import HARD, SLOW, Nodes
 from tests.launcher.rendezvous.machine.test_machine import IMPORTS, PATIENCE_S, WHO, Machine, Majority, case
-from tests.launcher.rendezvous.machine.yard import Yard
-from turnout.launcher.health.hangs import Act
+from turnout.launcher.health.hang_detector import HangAction
 from turnout.launcher.model import Reason
 from turnout.launcher.rendezvous.state import Phase
 
@@ -23,7 +23,7 @@ class Checked(Machine):
     @initialize(
         members=st.integers(2, 6), least=st.integers(1, 5), spare=st.integers(0, 2), unit=st.sampled_from([1, 1, 1, 2]),
         late=st.integers(0, 2), imports=IMPORTS, at=st.permutations(range(6)), how=st.tuples(HOW, HOW),
-        bad=st.integers(0, 2), link=st.booleans(), leaves_slow=st.booleans(), act=st.sampled_from(list(Act)),
+        bad=st.integers(0, 2), link=st.booleans(), leaves_slow=st.booleans(), act=st.sampled_from(list(HangAction)),
         in_place=st.booleans(), head_s=st.sampled_from([0.0, 5.0, 8.0, 30.0, 60.0]),
     )  # fmt: skip
     def begin(self, members, least, spare, unit, late, imports, at, how, bad, link, leaves_slow, act, in_place, head_s):
@@ -32,27 +32,27 @@ class Checked(Machine):
         self.links = [(f"n{at[-1]}", f"n{at[-2]}")] if link else []
         self.health = {"leaves_slow": leaves_slow, "act": act, "again": self.again if in_place else None}
         super().begin(members, least, spare, unit, late, imports)
-        self.yard.tell("yard", f"{self.faults}, {self.links}, {self.health}")
-        self.yard.tick(head_s)
+        self.network.tell("yard", f"{self.faults}, {self.links}, {self.health}")
+        self.network.tick(head_s)
 
     def ground(self, terms):
-        yard = Yard(terms, self.mode)
-        yard.nodes = Nodes(yard, self.faults, self.links, **self.health)
-        return yard
+        network = Network(terms, self.mode)
+        network.nodes = Nodes(network, self.faults, self.links, **self.health)
+        return network
 
     def comes(self, number, incarnation, imports):
         host = f"n{number}" if not getattr(self, "elsewhere", False) else f"n{number}-{incarnation}"
-        return Agent(self.yard, number, incarnation, imports, PATIENCE_S, host)
+        return Agent(self.network, number, incarnation, imports, PATIENCE_S, host)
 
     def again(self, agent):
         """A kubelet starts who has left with 138: in the same place."""
         number = agent.member.order
         self.incarnations[number] += 1
-        again = Agent(self.yard, number, self.incarnations[number], 0.0, PATIENCE_S, agent.member.host)
+        again = Agent(self.network, number, self.incarnations[number], 0.0, PATIENCE_S, agent.member.host)
         again.here = agent.here
         again.member = replace(again.member, address=agent.here[0])
-        self.yard.add(again)
-        self.yard.tell(again.id, "is started again in the same place")
+        self.network.add(again)
+        self.network.tell(again.id, "is started again in the same place")
 
     @rule(who=WHO, imports=IMPORTS)
     def one_is_started_elsewhere(self, who, imports):
@@ -62,15 +62,17 @@ class Checked(Machine):
 
     @rule(who=WHO, how=HOW)
     def a_node_breaks(self, who, how):
-        agent, faults = self.agent(who), self.yard.nodes.faults
+        agent, faults = self.agent(who), self.network.nodes.faults
         if agent is not None and agent.member.host not in faults and 3 * len(faults) < len(self.incarnations):
-            self.yard.nodes.breaks(agent.member.host, how)
-            self.yard.tell(agent.id, f"its node is {how} from now on")
+            self.network.nodes.breaks(agent.member.host, how)
+            self.network.tell(agent.id, f"its node is {how} from now on")
 
     def checking(self):
         """Agents whose coordinator is in mid-check, itself first."""
-        leads = [agent for agent in self.yard.living() if agent.lead and agent.lead.state.phase is Phase.CHECKING]
-        members = [a for a in self.yard.living() if a.link is not None and a.link.door in leads and a not in leads]
+        leads = [agent for agent in self.network.living() if agent.lead and agent.lead.state.phase is Phase.CHECKING]
+        members = [
+            a for a in self.network.living() if a.link is not None and a.link.endpoint in leads and a not in leads
+        ]
         return [*leads, *members]
 
     @precondition(lambda self: hasattr(self, "yard") and self.checking())
@@ -79,7 +81,7 @@ class Checked(Machine):
         there = self.checking()
         agent = there[which % len(there)]
         agent.dies(host)
-        self.yard.tell(agent.id, f"dies in mid-check, host {host}")
+        self.network.tell(agent.id, f"dies in mid-check, host {host}")
 
     @precondition(lambda self: hasattr(self, "yard") and self.checking())
     @rule(which=st.integers(0, 5))
@@ -90,33 +92,33 @@ class Checked(Machine):
         if agent.link is not None and not agent.paused:
             agent.link.stalls()
             agent.lost(Reason.MEMBER_SILENT)
-            self.yard.tell(agent.id, "finds its connection dead, in mid-check")
+            self.network.tell(agent.id, "finds its connection dead, in mid-check")
 
     @rule(who=WHO)
     def a_process_hangs(self, who):
         if (agent := self.agent(who)) is not None and agent.runs and not agent.hung:
             agent.hangs()
-            self.yard.tell(agent.id, "hangs")
+            self.network.tell(agent.id, "hangs")
 
     @rule(who=WHO)
     def a_process_goes_on_after_all(self, who):
         if (agent := self.agent(who)) is not None and agent.runs and agent.hung:
             agent.hangs(False)
-            self.yard.tell(agent.id, "goes on after all")
+            self.network.tell(agent.id, "goes on after all")
 
     def teardown(self):
         super().teardown()
-        if hasattr(self, "yard") and self.yard.nodes.act is not Act.ASK:
-            hung = [agent.id for agent in self.yard.living() if agent.runs and agent.hung]
-            assert not hung, self.yard.nodes.saga(f"{hung} still hang")
+        if hasattr(self, "yard") and self.network.nodes.act is not HangAction.ASK:
+            hung = [agent.id for agent in self.network.living() if agent.runs and agent.hung]
+            assert not hung, self.network.nodes.saga(f"{hung} still hang")
 
     def fit(self):
-        living = self.yard.living()
+        living = self.network.living()
         left = [each for agent in living if agent.lead for each in agent.lead.state.checking.left]
         fit = [agent for agent in living if not any(each.is_of(agent.member) for each in left)]
-        if self.yard.nodes.again is not None:
-            living = [agent for agent in living if agent.member.host not in self.yard.nodes.faults]
-        return fit if self.yard.terms.size(len(fit)) else living
+        if self.network.nodes.again is not None:
+            living = [agent for agent in living if agent.member.host not in self.network.nodes.faults]
+        return fit if self.network.terms.size(len(fit)) else living
 
 
 class CheckedMajority(Checked, Majority):

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.launcher.rendezvous.machine.agents import Agent
-from tests.launcher.rendezvous.machine.yard import Yard
-from turnout.launcher.model import Terms
+from tests.launcher.rendezvous.machine.network import Network
+from turnout.launcher.model import ElasticSpec
 from turnout.launcher.rendezvous.state import Phase
 
 PEACE_S = 600.0
@@ -30,49 +30,49 @@ class Machine(RuleBasedStateMachine):
         least = min(least, most)
         if self.mode == "majority" and 2 * least <= members:
             most = members  # with more workers than the max, and no arbiter, two first worlds may begin
-        if Terms(least, most, unit, 3).size(most) == 0:
+        if ElasticSpec(least, most, unit, 3).size(most) == 0:
             unit = 1
-        self.yard = self.ground(Terms(least, most, unit, 3, 2.0, 600.0, 1.0))
+        self.network = self.ground(ElasticSpec(least, most, unit, 3, 2.0, 600.0, 1.0))
         self.incarnations = {}
         for number in range(members):
             if number < members - late or number == 0:
-                self.yard.add(self.comes(number, 0, imports))
+                self.network.add(self.comes(number, 0, imports))
             self.incarnations[number] = 0
-        self.yard.tell("yard", f"{members} members, {self.yard.terms}, {self.mode}")
+        self.network.tell("yard", f"{members} members, {self.network.terms}, {self.mode}")
 
     def ground(self, terms):
         """The yard of a job."""
-        return Yard(terms, self.mode)
+        return Network(terms, self.mode)
 
     def comes(self, number, incarnation, imports):
         """A new life of one worker."""
-        return Agent(self.yard, number, incarnation, imports, PATIENCE_S)
+        return Agent(self.network, number, incarnation, imports, PATIENCE_S)
 
     def agent(self, who):
-        return self.yard.here.get(f"w{who % len(self.incarnations)}")
+        return self.network.here.get(f"w{who % len(self.incarnations)}")
 
     @rule(seconds=st.sampled_from([0.5, 1.0, 2.0, 4.0, 8.0, 13.0, 20.0]))
     def time_passes(self, seconds):
-        self.yard.tick(seconds)
+        self.network.tick(seconds)
 
     @rule(which=st.integers(0, 30), way=st.sampled_from(["up", "down"]))
     def one_message_arrives(self, which, way):
-        ready = [conn for conn in self.yard.conns if self.yard.reader(conn, way)]
+        ready = [conn for conn in self.network.conns if self.network.reader(conn, way)]
         if ready:
-            self.yard.deliver(ready[which % len(ready)], way)
+            self.network.deliver(ready[which % len(ready)], way)
 
     @rule(which=st.integers(0, 30), up=st.integers(0, 2), down=st.integers(0, 2))
     def a_connection_breaks(self, which, up, down):
-        if self.yard.conns:
-            conn = self.yard.conns[which % len(self.yard.conns)]
-            conn.cut(self.yard.now_s, up, down)
-            self.yard.tell(conn.member.id, f"connection to {conn.door.id} breaks")
+        if self.network.conns:
+            conn = self.network.conns[which % len(self.network.conns)]
+            conn.cut(self.network.now_s, up, down)
+            self.network.tell(conn.member.id, f"connection to {conn.endpoint.id} breaks")
 
     @rule(who=WHO, host=st.booleans())
     def one_dies(self, who, host):
         if (agent := self.agent(who)) is not None and agent.alive:
             agent.dies(host)
-            self.yard.tell(agent.id, f"dies, host {host}")
+            self.network.tell(agent.id, f"dies, host {host}")
 
     @rule(who=WHO, imports=IMPORTS)
     def one_is_started(self, who, imports):
@@ -80,13 +80,13 @@ class Machine(RuleBasedStateMachine):
         if self.may_start(who % len(self.incarnations)) and (agent is None or not agent.alive):
             number = who % len(self.incarnations)
             self.incarnations[number] += agent is not None
-            self.yard.add(self.comes(number, self.incarnations[number], imports))
+            self.network.add(self.comes(number, self.incarnations[number], imports))
 
     @rule(who=WHO)
     def one_is_stopped(self, who):
         if (agent := self.agent(who)) is not None and agent.alive:
             agent.paused = True
-            self.yard.tell(agent.id, "is stopped")
+            self.network.tell(agent.id, "is stopped")
 
     @rule(who=WHO)
     def one_goes_on(self, who):
@@ -96,19 +96,19 @@ class Machine(RuleBasedStateMachine):
     @rule(away=st.sets(WHO, min_size=1, max_size=3), arbiter=st.booleans())
     def the_network_parts(self, away, arbiter):
         names = {f"w{who}" for who in away}
-        others = {agent.name for agent in self.yard.agents.values()} - names | ({"arbiter"} if arbiter else set())
-        self.yard.cut_off |= {frozenset((one, other)) for one in names for other in others}
-        self.yard.tell("yard", f"{sorted(names)} are cut off, from the arbiter {arbiter}")
+        others = {agent.name for agent in self.network.agents.values()} - names | ({"arbiter"} if arbiter else set())
+        self.network.cut_off |= {frozenset((one, other)) for one in names for other in others}
+        self.network.tell("yard", f"{sorted(names)} are cut off, from the arbiter {arbiter}")
 
     @rule(who=WHO)
     def the_arbiter_is_out_of_reach(self, who):
-        self.yard.cut_off.add(frozenset((f"w{who}", "arbiter")))
-        self.yard.tell("yard", f"w{who} is cut off from the arbiter")
+        self.network.cut_off.add(frozenset((f"w{who}", "arbiter")))
+        self.network.tell("yard", f"w{who} is cut off from the arbiter")
 
     @rule()
     def the_network_heals(self):
-        self.yard.cut_off.clear()
-        self.yard.tell("yard", "heals")
+        self.network.cut_off.clear()
+        self.network.tell("yard", "heals")
 
     @rule(who=WHO, lost_answer=st.booleans(), within=st.booleans())
     def the_arbiter_answers(self, who, lost_answer, within):
@@ -121,7 +121,7 @@ class Machine(RuleBasedStateMachine):
     def processes_end(self, who, well):
         if (agent := self.agent(who)) is not None and agent.runs:
             agent.processes_end(well)
-            self.yard.tell(agent.id, f"processes end, well {well}")
+            self.network.tell(agent.id, f"processes end, well {well}")
 
     @rule(who=WHO)
     def a_step_is_done(self, who):
@@ -132,58 +132,58 @@ class Machine(RuleBasedStateMachine):
     def one_is_asked_to_go(self, who):
         if (agent := self.agent(who)) is not None and agent.alive:
             agent.asked_to_go()
-            self.yard.tell(agent.id, "is asked to go")
+            self.network.tell(agent.id, "is asked to go")
 
     @invariant()
     def two_worlds_never_train_at_once(self):
         if hasattr(self, "yard"):
-            training = self.yard.training()
-            assert len(training) <= 1, "\n".join([*self.yard.saga, f"{training} train at once"])
+            training = self.network.training()
+            assert len(training) <= 1, "\n".join([*self.network.saga, f"{training} train at once"])
 
     def teardown(self):
         if not hasattr(self, "yard"):
             return
-        yard = self.yard
-        yard.cut_off.clear()
-        for agent in yard.living():
+        network = self.network
+        network.cut_off.clear()
+        for agent in network.living():
             agent.goes_on()
-        yard.tell("yard", "peace")
-        until_s = yard.now_s + PEACE_S
+        network.tell("yard", "peace")
+        until_s = network.now_s + PEACE_S
         calm_s = 0.0
-        while yard.now_s < until_s and calm_s < 40.0:
-            yard.tick(1.0)
-            yard.nearly_done()
+        while network.now_s < until_s and calm_s < 40.0:
+            network.tick(1.0)
+            network.nearly_done()
             calm_s = calm_s + 1.0 if self.settled() else 0.0
             self.two_worlds_never_train_at_once()
         living = self.fit()
-        size = yard.terms.size(len(living))
-        done = any(agent.exit == 0 for agent in yard.agents.values())
+        size = network.terms.size(len(living))
+        done = any(agent.exit == 0 for agent in network.agents.values())
         if size and not done and self.enough(living):
-            saga = "\n".join([*yard.saga, *(f"{a.id} {a.base} {a.lead and a.lead.state}" for a in living)])
-            training = yard.training()
+            saga = "\n".join([*network.saga, *(f"{a.id} {a.base} {a.lead and a.lead.state}" for a in living)])
+            training = network.training()
             assert len(training) == 1, f"{saga}\nnobody trains"
-            assert len(yard.worlds[training[0]]) == size, f"{saga}\nof {len(living)} {len(training)}"
+            assert len(network.worlds[training[0]]) == size, f"{saga}\nof {len(living)} {len(training)}"
             self.everybody_is_done(training[0], living, saga)
 
     def everybody_is_done(self, world, living, saga):
         """All say that they have succeeded: then all are told that the job is done, spares that are there too."""
-        there = [agent for agent in living if agent.link is not None and agent.link.door.id == world[0]]
+        there = [agent for agent in living if agent.link is not None and agent.link.endpoint.id == world[0]]
         if any(agent.lead is not None and agent.lead.state.phase is not Phase.TRAINING for agent in there):
             return  # it is to grow or to shrink: not all of them may finish
-        for id_ in self.yard.worlds[world]:
-            self.yard.agents[id_].processes_end(well=True)
-        self.yard.tick(20.0)
+        for id_ in self.network.worlds[world]:
+            self.network.agents[id_].processes_end(well=True)
+        self.network.tick(20.0)
         exits = {agent.id: agent.exit for agent in there}
         assert set(exits.values()) == {0}, f"{saga}\nexits {exits}"
 
     def settled(self):
         """Does the largest possible world train, as far as one look tells?"""
-        training = self.yard.training()
-        return training and len(self.yard.worlds[training[0]]) == self.yard.terms.size(len(self.fit()))
+        training = self.network.training()
+        return training and len(self.network.worlds[training[0]]) == self.network.terms.size(len(self.fit()))
 
     def fit(self):
         """Who may be in a world in the end."""
-        return self.yard.living()
+        return self.network.living()
 
     def may_start(self, number):
         return True
@@ -200,7 +200,7 @@ class Majority(Machine):
 
     def tight(self):
         """Do two worlds not fit into the workers that there are?"""
-        return 2 * self.yard.terms.least > len(self.incarnations)
+        return 2 * self.network.terms.least > len(self.incarnations)
 
     def enough(self, living):
         newest = max(agent.base.round for agent in living)
@@ -215,8 +215,8 @@ class Majority(Machine):
 
     def come_back(self, living, newest):
         """Are more than half of a newest world's places taken, one by a member that has kept it?"""
-        for (_, _, round_), seats in self.yard.worlds.items():
-            names = {self.yard.agents[id_].name for id_ in seats}
+        for (_, _, round_), seats in self.network.worlds.items():
+            names = {self.network.agents[id_].name for id_ in seats}
             there = [
                 agent for agent in living if agent.name in names and (agent.base.round != newest or agent.base.inside)
             ]

@@ -5,8 +5,8 @@ from itertools import product
 import pytest
 
 from tests.launcher.rendezvous.machine.agents import Agent
-from tests.launcher.rendezvous.machine.yard import Yard
-from turnout.launcher.model import Terms
+from tests.launcher.rendezvous.machine.network import Network
+from turnout.launcher.model import ElasticSpec
 
 GAPS_S = (1.0, 6.0, 40.0)  # too short to be noticed by silence, as in the field, and after everybody has settled
 
@@ -15,30 +15,30 @@ class Job:
     """So many workers whose first world trains. A worker is started anew in its place, as a controller does it."""
 
     def __init__(self, members, least=None):
-        self.yard = Yard(Terms(least or members, members, 1, 3, 2.0, 600.0, 1.0), "majority")
+        self.network = Network(ElasticSpec(least or members, members, 1, 3, 2.0, 600.0, 1.0), "majority")
         self.lives = dict.fromkeys(range(members), 0)
         for number in self.lives:
-            self.yard.add(Agent(self.yard, number))
+            self.network.add(Agent(self.network, number))
         self.passes(12.0)
-        assert len(self.yard.training()) == 1
+        assert len(self.network.training()) == 1
 
     def passes(self, seconds):
         """Time, in which never two worlds train."""
         for _ in range(round(2 * seconds)):
-            self.yard.tick(0.5)
-            assert len(self.yard.training()) <= 1, self.told()
+            self.network.tick(0.5)
+            assert len(self.network.training()) <= 1, self.told()
 
     def alive(self, number):
-        return self.yard.here[f"w{number}"].alive
+        return self.network.here[f"w{number}"].alive
 
     def turns(self, number, host=False):
         """Kill the worker if it lives, else start it anew."""
         if self.alive(number):
-            self.yard.here[f"w{number}"].dies(host)
+            self.network.here[f"w{number}"].dies(host)
         else:
             self.lives[number] += 1
-            self.yard.add(Agent(self.yard, number, self.lives[number]))
-        self.yard.tell("yard", f"w{number} {'is started' if self.alive(number) else 'is killed'}")
+            self.network.add(Agent(self.network, number, self.lives[number]))
+        self.network.tell("yard", f"w{number} {'is started' if self.alive(number) else 'is killed'}")
 
     def all_return(self):
         for number in self.lives:
@@ -46,15 +46,15 @@ class Job:
                 self.turns(number)
 
     def told(self):
-        return "\n".join(self.yard.saga)
+        return "\n".join(self.network.saga)
 
 
 def trains_again(job, within_s=150.0):
     """All of them, in one world, and nobody has given up."""
-    until_s = job.yard.now_s + within_s
-    while job.yard.now_s < until_s:
+    until_s = job.network.now_s + within_s
+    while job.network.now_s < until_s:
         job.passes(1.0)
-        if any(len(job.yard.worlds[world]) == len(job.lives) for world in job.yard.training()):
+        if any(len(job.network.worlds[world]) == len(job.lives) for world in job.network.training()):
             return
     raise AssertionError(job.told())
 
@@ -92,6 +92,6 @@ def test_of_an_elastic_job_that_has_room_for_one_world_only_half_may_be_killed_a
     job.passes(6.0)
     job.turns(3)
     job.passes(60.0)
-    assert [len(job.yard.worlds[world]) for world in job.yard.training()] == [3], job.told()
+    assert [len(job.network.worlds[world]) for world in job.network.training()] == [3], job.told()
     job.turns(2)
     trains_again(job)

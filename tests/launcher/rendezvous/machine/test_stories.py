@@ -3,13 +3,13 @@
 import pytest
 
 from tests.launcher.rendezvous.machine.agents import Agent
-from tests.launcher.rendezvous.machine.yard import Yard
-from turnout.launcher.model import Terms
+from tests.launcher.rendezvous.machine.network import Network
+from turnout.launcher.model import ElasticSpec
 
 
-def yard(members, nnodes, mode="arbiter"):
+def network(members, nnodes, mode="arbiter"):
     """So many members whose first world trains."""
-    made = Yard(Terms(*nnodes, 1, 3, 2.0, 600.0, 1.0), mode, fence_s=400.0, stranger_s=600.0)
+    made = Network(ElasticSpec(*nnodes, 1, 3, 2.0, 600.0, 1.0), mode, fence_s=400.0, stranger_s=600.0)
     for number in range(members):
         made.add(Agent(made, number))
     made.tick(12.0)
@@ -37,7 +37,7 @@ def watched(made, seconds):
 
 def test_a_majority_without_the_arbiter_and_a_minority_with_it_do_not_both_train():
     """Three of five go on unanswered; the other two are granted the next round, and wait until those have stopped."""
-    made = yard(5, (2, 5))
+    made = network(5, (2, 5))
     parts(made, ["w0", "w1", "w2"], ["w3", "w4", "arbiter"])
     assert watched(made, 390.0) == {5, 3}
     assert watched(made, 120.0) == {3, 2}
@@ -46,7 +46,7 @@ def test_a_majority_without_the_arbiter_and_a_minority_with_it_do_not_both_train
 
 
 def test_of_two_halves_the_one_with_the_arbiter_goes_on():
-    made = yard(4, (2, 4))
+    made = network(4, (2, 4))
     parts(made, ["w0", "w1"], ["w2", "w3", "arbiter"])
     assert watched(made, 600.0) == {4, 2}
     assert {made.agents[id_].name for id_ in made.worlds[made.training()[0]]} == {"w2", "w3"}
@@ -56,7 +56,7 @@ def test_of_two_halves_the_one_with_the_arbiter_goes_on():
 @pytest.mark.parametrize("host", [False, True], ids=["its process dies", "its host falls silent"])
 @pytest.mark.parametrize("members", [3, 4, 5])
 def test_the_coordinator_dies_and_the_others_go_on(members, host, mode):
-    made = yard(members, (1, members), mode)
+    made = network(members, (1, members), mode)
     made.here["w0"].dies(host)
     watched(made, 60.0)
     assert [len(made.worlds[world]) for world in made.training()] == [members - 1]
@@ -64,7 +64,7 @@ def test_the_coordinator_dies_and_the_others_go_on(members, host, mode):
 
 @pytest.mark.parametrize("mode", ["arbiter", "majority"])
 def test_two_coordinators_one_after_the_other(mode):
-    made = yard(4, (1, 4), mode)
+    made = network(4, (1, 4), mode)
     made.here["w0"].dies()
     watched(made, 60.0)
     made.here["w1"].dies()
@@ -73,7 +73,7 @@ def test_two_coordinators_one_after_the_other(mode):
 
 
 def test_the_two_parts_of_a_world_meet_again_without_an_arbiter():
-    made = yard(5, (5, 5), "majority")
+    made = network(5, (5, 5), "majority")
     parts(made, ["w0", "w1"], ["w2", "w3", "w4"])
     watched(made, 60.0)
     assert made.training() == []
@@ -82,7 +82,7 @@ def test_the_two_parts_of_a_world_meet_again_without_an_arbiter():
 
 
 def test_a_lost_answer_of_the_arbiter_grants_nothing_twice():
-    made = yard(3, (1, 3))
+    made = network(3, (1, 3))
     made.here["w1"].processes_end(well=False)
     lead = made.here["w0"].lead
     while lead.claim is None:

@@ -1,0 +1,146 @@
+"""Reads a job's annotations, and decides which of them count: its owner may write any, our own notes included.
+
+A leader goes by the notes that it has written itself. Earlier notes count only where neither the clock, nor the job's
+age, nor its first worker contradicts them.
+
+Lent workers are held on the terms of the time when they were lent. A raised min, changed sizes or words that cannot be
+read make no borrowed worker the owner's own. Such changes count as soon as nothing is lent any more. All of this is
+known to one leader only; the next one goes by what it finds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from turnout.jobs.kinds.annotations import unknown
+from turnout.jobs.model import BadJob, Bounds, Job, JobKey, JobKind, ResizeBudget, Sizes
+from turnout.kube import labels
+from turnout.kube.times import since_1970
+
+Object = Mapping[str, Any]
+
+OURS = (labels.RESIZED_AT, labels.GAINED, labels.SIZED_AT_START, labels.TERM)
+AHEAD_S = 60.0  # so much may the clock of the one who led before be ahead of ours
+STARTS_S = 60.0  # a change made as a job started came no later after its first worker
+
+
+def believed(bank: ResizeBudget, created: str, began_s: float, now_s: float) -> ResizeBudget:
+    """Our notes without what cannot be. created: the job; began_s: its first worker, 0 for none.
+
+    A change that is still to come counts as none, and nobody has won more time than there has been.
+    """
+    if not bank.resized_s or bank.resized_s > now_s + AHEAD_S:
+        return ResizeBudget(restart_s=bank.restart_s)
+    most_s = max(0.0, bank.resized_s - (since_1970(created) or 0.0))
+    at_start = bank.at_start and began_s - AHEAD_S <= bank.resized_s <= began_s + STARTS_S
+    if at_start == bank.at_start and bank.gained_s <= most_s:
+        return bank
+    return replace(bank, gained_s=min(bank.gained_s, most_s), at_start=at_start)
+
+
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """least, sizes: as they were when nothing was lent, or lower since. words: annotations that could be read.
+
+    able: could it be resized?
+    """
+
+    least: int
+    sizes: Sizes
+    words: Mapping[str, str]
+    able: bool
+
+
+class JobReader:
+    """Reads objects of all kinds. kinds: by name.
+
+    faults: what could not be read, by job. unknown: annotations that nobody reads, by job.
+    """
+
+    def __init__(self, kinds: Mapping[str, JobKind]) -> None:
+        self._kinds = kinds
+        self._terms: dict[str, _Terms] = {}  # by the job's uid
+        self._wrote: dict[str, dict[str, str]] = {}  # by the job's uid: our notes, as this leader has written them
+        self.faults: dict[JobKey, str] = {}
+        self.unknown: dict[JobKey, tuple[str, ...]] = {}
+
+    def read(self, key: JobKey, uid: str, raw: Object) -> tuple[Job, Object] | None:
+        """The job, and its object as far as it counts; None for one that cannot be read, which is left alone.
+
+        Something may be lent to a job whose annotations cannot be read any more: it goes by those that could. Then it
+        gives, and does not grow.
+        """
+        if names := unknown(raw["metadata"].get("annotations") or {}):
+            self.unknown[key] = names
+        else:
+            self.unknown.pop(key, None)
+        raw = _with(raw, self._wrote.get(uid, {}))
+        try:
+            job = self._held(self._kinds[key.kind].read(raw), raw)
+        except Exception as error:
+            self.fault(key, error)
+            return self._as_last_read(key, uid, raw)
+        self.faults.pop(key, None)
+        return job, raw
+
+    def fault(self, key: JobKey, error: Exception) -> None:
+        """A job cannot be read, whoever's fault that is."""
+        self.faults[key] = str(error) if isinstance(error, BadJob) else f"it cannot be read: {error!r}"
+
+    def wrote(self, uid: str, notes: Mapping[str, str]) -> None:
+        """We have written these notes on a job: from now on they count, whatever somebody else writes there."""
+        self._wrote[uid] = {each: notes[each] for each in OURS if each in notes}
+
+    def led_by_another(self) -> None:
+        """Somebody else has led since: what we wrote may not be the last word."""
+        self._wrote.clear()
+
+    def forget(self, uid: str, key: JobKey | None) -> None:
+        """A job is gone."""
+        self._wrote.pop(uid, None)
+        self._terms.pop(uid, None)
+        if key is not None:
+            self.faults.pop(key, None)
+            self.unknown.pop(key, None)
+
+    def _held(self, job: Job, raw: Object) -> Job:
+        """The job on the terms that count, as its object now says and as we know it."""
+        known = self._terms.get(job.uid)
+        words = raw["metadata"].get("annotations") or {}
+        if known is None or job.replicas <= known.least:
+            self._terms[job.uid] = _Terms(job.bounds.least, job.sizes, words, not job.refused)
+            return job
+        if job.refused and known.able:  # what it holds can be taken, and it gets no more
+            job = replace(job, refused="", bounds=Bounds(job.bounds.least, max(job.bounds.least, job.replicas)))
+        if job.bounds.least <= known.least:
+            self._terms[job.uid] = _Terms(job.bounds.least, job.sizes, words, known.able)
+            return job
+        self._terms[job.uid] = replace(known, words=words)
+        return replace(job, bounds=Bounds(known.least, job.bounds.most), sizes=known.sizes)
+
+    def _as_last_read(self, key: JobKey, uid: str, raw: Object) -> tuple[Job, Object] | None:
+        if (known := self._terms.get(uid)) is None:
+            return None
+        words = {name: text for name, text in known.words.items() if _read(name)}
+        readable = _with(raw, words, without=True)
+        try:
+            job = self._held(self._kinds[key.kind].read(readable), readable)
+        except Exception:  # the spec is at fault, too
+            return None
+        most = max(job.bounds.least, min(job.replicas, job.bounds.most))
+        held = job.replicas > job.bounds.least
+        return (replace(job, bounds=Bounds(job.bounds.least, most)), readable) if held else None
+
+
+def _with(raw: Object, words: Mapping[str, str], without: bool = False) -> Object:
+    """The object with these annotations as they are here. without: any other that an owner may write is left out."""
+    meta = raw["metadata"]
+    had = meta.get("annotations") or {}
+    notes = {**{name: text for name, text in had.items() if not (without and _read(name))}, **words}
+    return raw if notes == had else {**raw, "metadata": {**meta, "annotations": notes}}
+
+
+def _read(name: str) -> bool:
+    return name.startswith(f"{labels.PREFIX}/") or name == labels.VOLCANO_COOLDOWN

@@ -1,0 +1,163 @@
+"""Takes room back from a job that does not use it, and keeps none for that job during a back-off.
+
+Room is kept for a waiting job for `bind_s` seconds. If the job has not taken it by then, or is gone without having
+taken it, the workers that others gave go back to them. The job waits out a back-off, doubled each time.
+
+A namespace of which several jobs did so waits as a whole, so that new names do not help. One leader knows this; the
+next begins anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+from turnout.autoscaler.model import JobState, Observation, Reason, Step
+from turnout.jobs.model import JobKey, Life
+
+FIRST_S, MOST_S = 60.0, 3600.0  # of a back-off
+FREE = 3  # jobs of a namespace that may do so within FORGET_S before the namespace waits
+FORGET_S = 3600.0
+MOST_KEPT = 10_000  # owners and givers that are remembered
+
+
+@dataclass(slots=True)
+class _Kept:
+    """Room that is kept for a job. since_s: its last progress. there: how many of its pods had a node then."""
+
+    since_s: float
+    there: int
+
+
+@dataclass(slots=True)
+class _Owner:
+    """A job or a namespace that has left room unused, `times` times in a row, last at `at_s`."""
+
+    times: int = 0
+    at_s: float = 0.0
+    until_s: float = 0.0
+
+    def struck(self, now_s: float, free: int) -> None:
+        """Count one more unused room. The first `free` times have no back-off."""
+        self.times = 1 if now_s - self.at_s > FORGET_S + MOST_S else self.times + 1
+        self.at_s = now_s
+        if (over := self.times - free) > 0:
+            self.until_s = now_s + min(FIRST_S * 2.0 ** min(over - 1, 16), MOST_S)
+
+
+@dataclass(slots=True)
+class _Gave:
+    """A job that gave workers. size: before it gave. vain: the room was left unused."""
+
+    size: int
+    at_s: float
+    to: set[JobKey] = field(default_factory=set)
+    vain: bool = False
+
+
+class UnusedRoom:
+    """The kept room that one leader has seen. bind_s: for how long room is kept for a job that does not take it.
+
+    started: True for a job that waits no more because it has taken its room.
+    """
+
+    def __init__(self, bind_s: float, started: Callable[[JobKey], bool]) -> None:
+        self._bind_s, self._started = bind_s, started
+        self._kept: dict[JobKey, _Kept] = {}
+        self._owners: dict[JobKey | str, _Owner] = {}  # by job, and by namespace
+        self._gave: dict[JobKey, _Gave] = {}
+
+    def looked(self, seen: Observation, now_s: float) -> Observation:
+        """Take in an observation; return it with jobs marked that get no room, or get workers back.
+
+        now_s: seconds of a clock that never jumps.
+        """
+        if not (self._kept or self._owners or self._gave):
+            return seen
+        jobs = {each.job.key: each for each in seen.jobs}
+        for key in list(self._kept):
+            self._judge(key, jobs.get(key), now_s)
+        for key in list(self._gave):
+            self._settle(key, jobs, now_s)
+        self._forget(now_s)
+        marks = {key: why for key, each in jobs.items() if each.waits and (why := self._unused(each, now_s))}
+        backs = {key: gave.size for key, gave in self._gave.items() if gave.vain}
+        if not marks and not backs:
+            return seen
+        changed = (self._marked(each, marks, backs) for each in seen.jobs)
+        return replace(seen, jobs=tuple(changed))
+
+    def decided(self, seen: Observation, steps: Iterable[Step], now_s: float) -> None:
+        """Take in a decision: for which jobs room is kept by now, and which jobs give workers."""
+        served = {step.key for step in steps if step.reason is Reason.SCHEDULERS_TURN}
+        self._kept = {key: kept for key, kept in self._kept.items() if key in served}
+        for each in seen.jobs if served - self._kept.keys() else ():
+            if (key := each.job.key) in served and key not in self._kept:
+                self._kept[key] = _Kept(now_s, _there(each))
+        for step in steps:
+            if step.reason is Reason.MAKES_ROOM and step.for_ is not None and len(self._gave) < MOST_KEPT:
+                gave = self._gave.setdefault(step.key, _Gave(step.was, now_s))
+                gave.at_s = now_s
+                gave.to.add(step.for_)
+
+    def _judge(self, key: JobKey, each: JobState | None, now_s: float) -> None:
+        """Note whether a job has taken the room kept for it, or has shown that it does not."""
+        kept = self._kept[key]
+        if each is None or not each.waits:
+            del self._kept[key]
+            if self._left(key, each):
+                self._strike(key, now_s)
+        elif (there := _there(each)) > kept.there:
+            kept.since_s, kept.there = now_s, there
+        elif now_s - kept.since_s > self._bind_s:
+            del self._kept[key]
+            self._strike(key, now_s)
+
+    def _left(self, key: JobKey, each: JobState | None) -> bool:
+        """True if a job that waits no more is gone without having taken its room."""
+        return not self._started(key) if each is None else each.job.life is not Life.LIVE
+
+    def _strike(self, key: JobKey, now_s: float) -> None:
+        for owner, free in ((key, 0), (key.namespace, FREE)):
+            self._owners.setdefault(owner, _Owner()).struck(now_s, free)
+        for gave in self._gave.values():
+            gave.vain |= key in gave.to
+
+    def _settle(self, key: JobKey, jobs: dict[JobKey, JobState], now_s: float) -> None:
+        """Settle one giver: it gets its workers back if their room stayed unused, and is forgotten if it was taken."""
+        gave, giver = self._gave[key], jobs.get(key)
+        for to in sorted(gave.to):
+            each = jobs.get(to)
+            if each is None or not each.waits:
+                if self._left(to, each) and not gave.vain:
+                    self._strike(to, now_s)
+                gave.to.discard(to)
+        used = not gave.to and not gave.vain
+        if giver is None or giver.job.replicas >= gave.size or used or now_s - gave.at_s > FORGET_S:
+            del self._gave[key]
+
+    def _unused(self, each: JobState, now_s: float) -> str:
+        """Say why no room is kept for a waiting job now, "" when there is no reason."""
+        key = each.job.key
+        for owner, whose in ((key, "it"), (key.namespace, f"namespace {key.namespace}")):
+            found = self._owners.get(owner)
+            if found is not None and now_s < found.until_s:
+                return f"{whose} has left room unused, {found.times} times so far: no room is made for a while"
+        return ""
+
+    def _forget(self, now_s: float) -> None:
+        self._owners = {key: each for key, each in self._owners.items() if now_s - each.at_s <= FORGET_S + MOST_S}
+        while len(self._owners) > MOST_KEPT:
+            del self._owners[next(iter(self._owners))]
+
+    @staticmethod
+    def _marked(each: JobState, marks: dict[JobKey, str], backs: dict[JobKey, int]) -> JobState:
+        why, back = marks.get(each.job.key, ""), backs.get(each.job.key, 0)
+        if not why and not back:
+            return each
+        return replace(each, unbindable=each.unbindable or why, gave=back)
+
+
+def _there(each: JobState) -> int:
+    """Count its pods that have a node."""
+    return each.placed + sum(each.beside)

@@ -1,0 +1,140 @@
+"""Baselines: the interface that every saver has, and the savers that torch ships.
+
+All write to tmpfs, so that none waits for a disk. Save returns when training may go on.
+"""
+
+from __future__ import annotations
+
+import shutil
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, Protocol
+
+
+class Saver(Protocol):
+    """One way to save. Its state keeps its tensors from prepare to close; their values change in place."""
+
+    def prepare(self, state: dict[str, Any]) -> None:
+        """Get ready for this state, as far as can be before there is something to save; wait until that is done."""
+
+    def save(self, step: int, state: dict[str, Any]) -> None:
+        """Save; return when the state may be written again."""
+
+    def wait(self) -> None:
+        """Wait until nothing is under way any more."""
+
+    def load(self) -> dict[str, Any]:
+        """Return the newest state that was saved, in memory of its own."""
+
+    def close(self) -> None:
+        """Give back everything, also what was saved."""
+
+
+class TorchSave:
+    """torch.save into a file."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "state.pt"
+
+    def prepare(self, state: dict[str, Any]) -> None:
+        """Nothing can be done ahead."""
+
+    def save(self, step: int, state: dict[str, Any]) -> None:
+        """Write all of it."""
+        import torch
+
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        torch.save(state, self._path)
+
+    def wait(self) -> None:
+        """Nothing goes on behind a save."""
+
+    def load(self) -> dict[str, Any]:
+        """Read it."""
+        import torch
+
+        state: dict[str, Any] = torch.load(self._path, weights_only=True)
+        return state
+
+    def close(self) -> None:
+        """Remove the file."""
+        shutil.rmtree(self._path.parent, ignore_errors=True)
+
+
+class Dcp:
+    """dcp.save into a folder, and dcp.load into tensors that are there: that is how it loads."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._like: dict[str, Any] = {}
+
+    def prepare(self, state: dict[str, Any]) -> None:
+        """Know what to load into: DCP restores a state that has its keys and shapes already."""
+        self._like = state
+
+    def save(self, step: int, state: dict[str, Any]) -> None:
+        """Write all of it."""
+        import torch.distributed.checkpoint as dcp
+
+        dcp.save(state, checkpoint_id=self._folder)
+
+    def wait(self) -> None:
+        """Nothing goes on behind a save."""
+
+    def load(self) -> dict[str, Any]:
+        """Read it into empty tensors."""
+        import torch
+        import torch.distributed.checkpoint as dcp
+
+        def empty(value: Any) -> Any:
+            if isinstance(value, dict):
+                return {key: empty(each) for key, each in value.items()}
+            return torch.empty_like(value) if isinstance(value, torch.Tensor) else value
+
+        state: dict[str, Any] = empty(self._like)
+        dcp.load(state, checkpoint_id=self._folder)
+        return state
+
+    def close(self) -> None:
+        """Remove the folder."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._like = {}
+
+
+class DcpAsync(Dcp):
+    """dcp.async_save: save returns when it has a copy. reused: with one stager for all saves, else a new one each."""
+
+    def __init__(self, folder: Path, *, reused: bool) -> None:
+        super().__init__(folder)
+        self._reused = reused
+        self._stager: Any = None
+        self._future: Future[object] | None = None
+
+    def prepare(self, state: dict[str, Any]) -> None:
+        """Make the stager. It takes its memory at the first save: there is no call to do it earlier."""
+        super().prepare(state)
+        if self._reused:
+            from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+
+            self._stager = DefaultStager(StagingOptions(False, False, False, False))
+
+    def save(self, step: int, state: dict[str, Any]) -> None:
+        """Copy all of it, and write it in a thread."""
+        import torch.distributed.checkpoint as dcp
+
+        self.wait()  # it must not write into what is still being written from
+        self._future = dcp.async_save(state, checkpoint_id=self._folder, async_stager=self._stager)
+
+    def wait(self) -> None:
+        """Wait until it is written."""
+        if self._future is not None:
+            self._future.result()
+
+    def close(self) -> None:
+        """Give back the stager's memory."""
+        self.wait()
+        self._future = None
+        if self._stager is not None:
+            self._stager.close()
+            self._stager = None
+        super().close()

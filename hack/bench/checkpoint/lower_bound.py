@@ -1,0 +1,96 @@
+"""The lower bound of a save: memcpy of the same tensors into warm shared memory, by plain threads.
+
+Each thread has as many bytes as the others; a tensor may be cut. ctypes gives up the interpreter's lock in a copy.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate, pairwise
+from types import TracebackType
+from typing import Any, Self
+
+Piece = tuple[int, int, int]  # to, from: addresses; bytes
+_PAGE = 4096
+
+
+class Warm:
+    """Shared memory whose every page has been written. It must be entered; it goes with its exit."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self._size_bytes = size_bytes
+
+    def __enter__(self) -> Self:
+        self._memory = mmap.mmap(-1, max(_PAGE, self._size_bytes))
+        self._held = (ctypes.c_char * len(self._memory)).from_buffer(self._memory)
+        self.address = ctypes.addressof(self._held)
+        ctypes.memset(self.address, 1, len(self._memory))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        del self._held
+        self._memory.close()
+
+    def holds(self, tensors: Iterable[Any]) -> bool:
+        """True if it holds their bytes, one after the other."""
+        at = self.address
+        for tensor in tensors:
+            if ctypes.string_at(at, tensor.nbytes) != ctypes.string_at(tensor.data_ptr(), tensor.nbytes):
+                return False
+            at += tensor.nbytes
+        return True
+
+
+class Copy:
+    """The memcpy of some tensors, one after the other, into memory at an address; or from there, backwards."""
+
+    def __init__(self, tensors: Sequence[Any], address: int, threads: int, *, backwards: bool = False) -> None:
+        lengths = [tensor.nbytes for tensor in tensors]
+        offsets = accumulate(lengths, initial=0)
+        pieces = [
+            (address + offset, tensor.data_ptr(), length)
+            for tensor, offset, length in zip(tensors, offsets, lengths, strict=False)
+            if length
+        ]
+        if backwards:
+            pieces = [(source, target, length) for target, source, length in pieces]
+        self._tensors = tensors  # kept: their addresses are
+        self._shares = split(pieces, threads)
+        self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
+
+    def __call__(self) -> None:
+        """Copy all of it."""
+        if self._pool is None:
+            _copy(self._shares[0])
+            return
+        for done in [self._pool.submit(_copy, share) for share in self._shares]:
+            done.result()
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._pool is not None:
+            self._pool.shutdown()
+
+
+def split(pieces: Sequence[Piece], shares: int) -> list[list[Piece]]:
+    """Cut pieces into shares of as many bytes, up to one page; their order stays."""
+    total = sum(length for _, _, length in pieces)
+    cuts = [total * at // shares // _PAGE * _PAGE for at in range(shares)] + [total]
+    return [list(_between(pieces, begin, end)) for begin, end in pairwise(cuts)]
+
+
+def _between(pieces: Sequence[Piece], begin: int, end: int) -> Iterable[Piece]:
+    at = 0
+    for target, source, length in pieces:
+        low, high = max(begin - at, 0), min(end - at, length)
+        if low < high:
+            yield target + low, source + low, high - low
+        at += length
+
+
+def _copy(pieces: Sequence[Piece]) -> None:
+    for target, source, length in pieces:
+        ctypes.memmove(target, source, length)

@@ -1,0 +1,175 @@
+"""Results of the checkpoint benchmark: figures, tables, and the targets of docs/checkpoints.md.
+
+Ratios are of minima: a busy machine only ever adds. Each names its floor and is taken within one scene, so within
+minutes. What is not built has no number, and no number meets no target.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from hack.bench.checkpoint.ours import NOT_BUILT
+from hack.bench.checkpoint.plan import SceneResult
+from hack.bench.checkpoint.scenes.background_copy import ALONE, BARE, BESIDE, BLOCKING, BUSY
+from hack.bench.checkpoint.scenes.overlap import ASKED, PERSIST, PLAIN, TAKEN
+from hack.bench.checkpoint.scenes.reshard import DCP, MOST_RANKS, NOTHING, OTHERS, OWN, pair
+from hack.bench.checkpoint.scenes.sockets import LOOPBACK, PACED, REPLICA, UNPACED
+from hack.bench.checkpoint.scenes.stalls import (
+    ANCHORS,
+    CHANGED,
+    EQUAL,
+    FIXED,
+    FROZEN,
+    OURS,
+    PREPARE,
+    REUSED,
+    SECOND,
+    SHIPPED,
+    TOUCHED,
+    UNPREPARED,
+    floor,
+    of,
+)
+from hack.bench.support.outcome import Table, Target
+
+BROKE = "broke"  # the notes say how
+COLUMNS = ("", "times", "best ms", "median ms", "best / floor", "")
+WORLDS = (
+    "ranks", "times", *(f"{name} ms" for name in (floor(1), floor(2), NOTHING, DCP)),
+    "ours best ms", "median ms", *(f"/ {name}" for name in (floor(1), floor(2), DCP)), "",
+)  # fmt: skip
+Row = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """One run: what each scene saw, by its name."""
+
+    seen: Mapping[str, SceneResult]
+
+    def over(self, scene: str, name: str, beneath: str) -> float:
+        """The best of one beside the best of another of the same scene; nan where one is missing."""
+        best_s, least_s = (self.seen[scene].best_s(each) for each in (name, beneath))
+        return best_s / least_s if least_s > 0 else math.nan
+
+    def taken(self) -> float:
+        """The share of the saves during a persist that were taken; nan where none was asked for."""
+        figures = self.seen["persisted"].figures
+        return figures.get(TAKEN, math.nan) / asked if (asked := figures.get(ASKED, 0)) else math.nan
+
+    def in_other_worlds(self) -> float:
+        """The worst ratio to floor 1 over all pairs of world sizes; nan where one is missing."""
+        ratios = [self.over("worlds", pair(OURS, *each), pair(floor(1), *each)) for each in self._pairs()]
+        return math.nan if not ratios or any(map(math.isnan, ratios)) else max(ratios)
+
+    def targets(self) -> list[Target]:
+        """Give what docs/checkpoints.md promises."""
+        one, two = floor(1), floor(2)
+        return [
+            Target("first save / floor 1", self.over("first", OURS, one), "<=", 1.5),
+            Target("steady save, blocking / floor 2", self.over("steady", OURS, two), "<=", 1.08),
+            Target("steady save, overlapped / floor 1", self.over("overlapped", OURS, one), "<=", 0.15),
+            Target("a step while it is copied / alone", self.over("overlapped", of(OURS, BESIDE), ALONE), "<=", 1.05),
+            Target(f"{CHANGED:.0%} not frozen / floor 2", self.over("steady", FROZEN, two), "<=", 0.10),
+            Target("saves taken during a persist", self.taken(), ">=", 1.0),
+            Target("step rate during a persist / alone", self.over("persisted", PLAIN, OURS), ">=", 0.97),
+            Target("load in other worlds / floor 1 of each", self.in_other_worlds(), "<=", 1.2),
+            Target("... and equal to dcp.load (1: it is)", self._equal_in_other_worlds(), ">=", 1.0),
+            Target("replicas / loopback socket", self.over("sockets", LOOPBACK, REPLICA), ">=", 0.7),
+            Target("step rate while replicas are sent, paced / alone", self.over("sockets", PLAIN, PACED), ">=", 0.97),
+        ]
+
+    def figures(self) -> dict[str, float]:
+        """For machines."""
+        told: dict[str, float] = {}
+        for scene, seen in self.seen.items():
+            told[f"{scene}_bytes"] = float(seen.state_bytes)
+            for name in seen.times_s:
+                word = f"{scene}_{_word(name)}"
+                told |= {f"{word}_s": seen.best_s(name), f"{word}_median_s": seen.median_s(name)}
+            told |= {f"{scene}_{_word(name)}": value for name, value in seen.figures.items()}
+        return told
+
+    def tables(self) -> list[Table]:
+        """For people. What ours cannot do yet has its row too."""
+        one, two, part = floor(1), floor(2), floor(2, CHANGED)
+        first = [one, two, *ANCHORS, of(SHIPPED, SECOND), OURS, TOUCHED, of(OURS, PREPARE), UNPREPARED]
+        steady = [one, two, part, *(name for name in ANCHORS if name != SHIPPED), OURS, FROZEN, FIXED]
+        copied = (BARE, REUSED, BLOCKING, OURS)
+        slowed = [one, *copied, *(of(name, BUSY) for name in copied)]
+        beside = [ALONE, *(of(name, BESIDE) for name in copied)]
+        persisted = [PLAIN, REUSED, OURS, of(REUSED, PERSIST), of(OURS, PERSIST)]
+        own = [of(name, OWN) for name in (one, two, *OTHERS, OURS)]
+        return [
+            self._table("first", "first save: training stands still", first, {"": one}),
+            self._table(
+                "steady", "the saves after it", steady, {OURS: two, FROZEN: two, FIXED: two, part: two, "": one}
+            ),
+            self._table(
+                "overlapped", "what one save adds to a loop on one core, copy and all behind it", slowed, {"": one}
+            ),
+            self._table("overlapped", "the step right after a save, the copy behind it", beside, {"": ALONE}),
+            self._table("persisted", "a step on one core while what was saved goes to a disk", persisted, {"": PLAIN}),
+            self._worlds(),
+            self._table("worlds", "what one rank saved, in new memory", own, {"": own[0]}),
+            self._table("sockets", "bytes into a peer's memory", [LOOPBACK, REPLICA], {"": LOOPBACK}),
+            self._table("sockets", "a step on one core, both ends beside it", [PLAIN, PACED, UNPACED], {"": PLAIN}),
+        ]
+
+    def _table(self, scene: str, title: str, names: Iterable[str], beneath: Mapping[str, str]) -> Table:
+        """A row for each name. beneath: what it is held against; "" for all that are not named."""
+        seen = self.seen[scene]
+        rows = [self._row(scene, name, beneath.get(name, beneath[""])) for name in names]
+        return Table(f"{title}: {seen.state_bytes / 1e6:,.0f} MB", COLUMNS, rows)
+
+    def _row(self, scene: str, name: str, beneath: str) -> Row:
+        seen = self.seen[scene]
+        times = seen.times_s.get(name, [])
+        if not times:
+            return (name, "0", "-", "-", "-", self._why(scene, name))
+        ratio = self.over(scene, name, beneath)
+        equal = "loaded again, equal" if seen.figures.get(of(name, EQUAL)) else ""
+        best_ms, median_ms = seen.best_s(name) * 1e3, seen.median_s(name) * 1e3
+        return (name, str(len(times)), f"{best_ms:,.1f}", f"{median_ms:,.1f}", f"{ratio:.2f} x {beneath}", equal)
+
+    def _why(self, scene: str, name: str) -> str:
+        """Why a row is empty."""
+        return BROKE if name.partition(":")[0] in self.seen[scene].faults else NOT_BUILT
+
+    def _worlds(self) -> Table:
+        one, seen = floor(1), self.seen["worlds"]
+        rows: list[Row] = []
+        for each in self._pairs():
+            best = [f"{seen.best_s(pair(name, *each)) * 1e3:,.1f}" for name in (one, floor(2), NOTHING, DCP)]
+            name, times = pair(OURS, *each), seen.times_s.get(pair(OURS, *each), [])
+            if times:
+                ratios = [f"{self.over('worlds', name, pair(other, *each)):.2f}" for other in (one, floor(2), DCP)]
+                found = [f"{seen.best_s(name) * 1e3:,.1f}", f"{seen.median_s(name) * 1e3:,.1f}", *ratios, ""]
+            else:
+                found = ["-", "-", "-", "-", "-", self._why("worlds", OURS)]
+            rows.append((f"{each[0]} -> {each[1]}", str(len(times)), *best, *found))
+        equal = ", loaded equal to dcp.load" if self._equal_in_other_worlds() == 1 else ""
+        title = f"load what another number of ranks saved: {seen.state_bytes / 1e6:,.0f} MB{equal}"
+        return Table(title, WORLDS, rows)
+
+    def _pairs(self) -> list[tuple[int, int]]:
+        """List the pairs of world sizes that were measured."""
+        names = self.seen["worlds"].times_s
+        sizes = range(1, MOST_RANKS + 1)
+        return [(one, other) for one in sizes for other in sizes if pair(floor(1), one, other) in names]
+
+    def _equal_in_other_worlds(self) -> float:
+        return self.seen["worlds"].figures.get(of(OURS, EQUAL), math.nan)
+
+    def missing(self) -> list[str]:
+        """Tell what could not be measured."""
+        faults = {f"{scene}, {name}: {why}" for scene, seen in self.seen.items() for name, why in seen.faults.items()}
+        rows = [row for table in self.tables() for row in table.rows if row[-1] == NOT_BUILT]
+        told = [f"{NOT_BUILT}: {', '.join(dict.fromkeys(row[0] for row in rows))}."] if rows else []
+        return [*sorted(faults), *told]
+
+
+def _word(name: str) -> str:
+    return "_".join("".join(letter if letter.isalnum() else " " for letter in name.lower()).split())

@@ -1,0 +1,96 @@
+"""How long a save stops training, what it costs training that goes on, and how soon a state is back.
+
+Ours beside what torch ships, and beside the copies that nobody can do without: memcpy of the same tensors by plain
+threads into warm shared memory, and the same bytes over a loopback socket. All of a table is done in turn, in one
+process. What is saved goes to tmpfs, what is persisted to a disk. No GPU takes part.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from contextlib import ExitStack
+from importlib import metadata
+from pathlib import Path
+
+from hack.bench.checkpoint.plan import Places, Plan
+from hack.bench.checkpoint.results import Results
+from hack.bench.checkpoint.scenes.runner import played
+from hack.bench.checkpoint.state import Size
+from hack.bench.support.outcome import Outcome
+
+MEMORY, DISK = Path("/dev/shm"), Path("/var/tmp")
+REMOVE_S = 10.0
+LARGE = Size(width=640, layers=29, words=19_200)  # 1.87 GB in 1,056 tensors
+SMALL = Size(width=240, layers=29, words=8_600)  # 268 MB in as many
+FULL = Plan(
+    size=LARGE,
+    small=Size(width=352, layers=29, words=9_600),  # 565 MB
+    wide=Size(width=2_048, layers=2, words=19_200),  # 1.70 GB in 84 tensors
+    firsts=5,
+    steady=5,
+    loops=5,
+    loop_s=1.0,
+    persists=6,
+    worlds=((1, 2), (1, 8), (2, 1), (2, 3), (3, 2), (4, 6), (5, 7), (7, 5), (8, 1), (8, 4)),  # 40 s each
+    loads=5,
+    sent_bytes=512 << 20,
+    sockets=9,
+)
+QUICK = Plan(
+    size=SMALL,
+    small=Size(width=256, layers=6, words=3_000),  # 78 MB in 228 tensors
+    wide=Size(width=1_024, layers=1, words=8_192),  # 264 MB in 48 tensors
+    firsts=5,
+    steady=5,
+    loops=5,
+    loop_s=0.1,
+    persists=5,
+    worlds=((1, 2), (2, 1), (2, 3), (4, 2)),
+    loads=5,
+    sent_bytes=256 << 20,
+    sockets=5,
+)
+
+
+def run(quick: bool) -> Outcome:
+    """Measure all of it."""
+    return measured(QUICK if quick else FULL)
+
+
+def measured(plan: Plan, memory: Path = MEMORY, disk: Path = DISK) -> Outcome:
+    """One run, in folders of its own in these two; it leaves nothing there, also where it is told to end."""
+    with ExitStack() as ends:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                ends.callback(signal.signal, number, signal.signal(number, _ended))
+        folders = []
+        for parent in (memory, disk):
+            folders.append(Path(tempfile.mkdtemp(prefix="turnout-bench-", dir=parent)))
+            ends.callback(_remove, folders[-1])
+        found = Results(played(plan, Places(*folders)))
+    load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
+    notes = [
+        *found.missing(),
+        f"Anchor: torch {metadata.version('torch')}, with as many threads as there are cores where nothing else runs.",
+        "floor 1, floor 2: memcpy of the same tensors by 1 and 2 plain threads, in turn with the rest of its table.",
+        f"Load of the machine over the last 1, 5 and 15 minutes: {load} on {os.cpu_count()} cores.",
+    ]
+    title = "checkpoint: saves that stop training, saves beside training, loads"
+    return Outcome(title, found.tables(), found.figures(), found.targets(), notes)
+
+
+def _ended(number: int, frame: object) -> None:
+    raise SystemExit(128 + number)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder. A scene that was killed may have children that write until they end."""
+    until_s = time.monotonic() + REMOVE_S
+    while folder.exists() and time.monotonic() < until_s:
+        shutil.rmtree(folder, ignore_errors=True)
+        time.sleep(0.01)

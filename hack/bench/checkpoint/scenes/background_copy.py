@@ -1,0 +1,164 @@
+"""How much one save adds to a loop on one core: copied before training goes on, by torch or by ours, or behind it.
+
+A step's products take some times as long as the copy, as forward and backward do on one core: a copy behind training
+has to be over when the optimizer writes. All that is no thread of the loop has the other core. A bare memcpy there,
+of the same bytes, shows what the machine's memory takes from a loop that does nothing for the copy.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, nullcontext
+from functools import partial
+from typing import Any
+
+import xxhash
+
+from hack.bench.checkpoint.baselines import DcpAsync, Saver
+from hack.bench.checkpoint.ours import Ours, absent
+from hack.bench.checkpoint.plan import Places, Plan, SceneResult, took_s
+from hack.bench.checkpoint.scenes.overlap import Loop, busy, cores, spread, waiting
+from hack.bench.checkpoint.scenes.stalls import ASIDE, EQUAL, OURS, REUSED, floor, floors, of, tried
+from hack.bench.checkpoint.state import bytes_of, make, tensors
+
+BARE = "a bare memcpy on the other core"
+BLOCKING = "ours, blocking"
+BUSY = "both cores busy"
+ALONE, BESIDE = "a step alone", "a step while it is copied"
+TIMES_AS_LONG = 3.0  # a step's products, of floor 1
+_TRIES = 3
+
+
+class Bare:
+    """No saver: the copy of floor 1, in a thread."""
+
+    def __init__(self, copy: Callable[[], None]) -> None:
+        self._copy, self._thread = copy, threading.Thread()
+
+    def prepare(self, state: dict[str, Any]) -> None:
+        """Its memory is there."""
+
+    def save(self, step: int, state: dict[str, Any]) -> None:
+        """Begin."""
+        self._thread = threading.Thread(target=self._copy)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Wait for it."""
+        self._thread.join()
+
+    def load(self) -> dict[str, Any]:
+        """There is nothing."""
+        return {}
+
+    def close(self) -> None:
+        """Do nothing: it holds no resources."""
+
+
+class Behind(Bare):
+    """Ours, copied behind training. ours: which others use too."""
+
+    def __init__(self, ours: Ours, loop: Loop) -> None:
+        self._ours, self._loop = ours, loop
+
+    def save(self, step: int, state: dict[str, Any]) -> None:
+        """Begin."""
+        self._ours.save(step, state, overlap=self._loop.optimizer)
+
+    def wait(self) -> None:
+        """Wait until it is hashed."""
+        self._ours.wait()
+
+    def load(self) -> dict[str, Any]:
+        """Take the newest."""
+        return self._ours.load()
+
+
+class _Windows:
+    """A loop with a save in it, between loops without. How long a step takes alone is the least of all of these."""
+
+    def __init__(self, loop: Loop, state: dict[str, Any], least_s: float, seen: SceneResult) -> None:
+        self._loop, self._state, self._least_s, self._seen = loop, state, least_s, seen
+        self._where = cores()
+        self._saved: dict[str, list[tuple[float, int]]] = {}
+
+    def save(self, saver: Saver) -> float:
+        """Save the next step. Then each thread there is has its core: how long it took to see to that is given."""
+        self._state["step"] += 1
+        saver.save(self._state["step"], self._state)
+        return took_s(partial(spread, *self._where))
+
+    def window(self, saver: Saver, called: str) -> None:
+        """One save, and as many steps as it takes until all of it is done."""
+        steps, alone_s = self._loop.steps(self._least_s)
+        self._seen.keep(ALONE, alone_s / steps)
+        began_s = time.perf_counter()
+        spread_s = self.save(saver)
+        self._seen.keep(of(called, BESIDE), took_s(self._loop.step))
+        steps, _ = self._loop.steps(self._least_s, waiting(saver))
+        self._saved.setdefault(called, []).append((time.perf_counter() - began_s - spread_s, steps + 1))
+
+    def exact(self, saver: Saver) -> None:
+        """Check that a load after a step gives the state before it."""
+        sums = _sums(self._state)
+        self.save(saver)
+        step = self._state["step"]
+        self._loop.step()
+        saver.wait()
+        loaded = saver.load()
+        if loaded["step"] != step or _sums(loaded) != sums or _sums(self._state) == sums:
+            raise RuntimeError("what was copied behind training is not what was there")
+        self._seen.figures[of(OURS, EQUAL)] = 1.0
+
+    def close(self) -> None:
+        """Keep what each save has added."""
+        alone_s = self._seen.best_s(ALONE)
+        for called, found in self._saved.items():
+            for all_s, steps in found:
+                self._seen.keep(called, all_s - steps * alone_s)
+
+
+def overlapped(plan: Plan, places: Places) -> SceneResult:
+    """Time how much longer a loop takes with one save in it, copy and all that follows."""
+    state = make(plan.size)
+    seen, loop, others = SceneResult(bytes_of(state)), Loop(state), cores()[1]
+    windows = _Windows(loop, state, plan.loop_s, seen)
+    with floors(state) as copies, ExitStack() as ends:
+        savers: dict[str, Saver] = {
+            BARE: Bare(copies[floor(1)]),
+            REUSED: DcpAsync(places.memory / "saved", reused=True),
+        }
+        if not absent():
+            ours = Ours(places.memory / "ours")
+            savers |= {BLOCKING: ours, OURS: Behind(ours, loop)}
+        spread(*cores())
+        loop.last(TIMES_AS_LONG * min(took_s(copies[floor(1)]) for _ in range(_TRIES)))
+
+        def warmed(saver: Saver) -> None:
+            ends.callback(saver.close)
+            saver.prepare(state)
+            for _ in range(_TRIES):  # it has written to all of its memory then
+                windows.save(saver)
+                loop.step()
+                saver.wait()
+
+        for name, saver in savers.items():
+            tried(name, seen, partial(warmed, saver))
+        for is_busy in (False, True):
+            with busy(others) if is_busy else nullcontext():
+                for _ in range(min(plan.loops, ASIDE) if is_busy else plan.loops):
+                    for name, saver in savers.items():
+                        seen.timed(floor(1), copies[floor(1)])
+                        tried(name, seen, partial(windows.window, saver, of(name, BUSY) if is_busy else name))
+                    shutil.rmtree(places.memory / "saved", ignore_errors=True)
+        if OURS in savers:
+            tried(OURS, seen, partial(windows.exact, savers[OURS]))
+        windows.close()
+    return seen
+
+
+def _sums(state: dict[str, Any]) -> list[tuple[str, int]]:
+    return [(name, xxhash.xxh3_64_intdigest(each.view(-1).numpy().data)) for name, each in tensors(state)]

@@ -1,0 +1,189 @@
+"""How much a save costs the training that goes on meanwhile: a loop on one core, with saves and persists behind it.
+
+A step is some matrix products that fit the cache, and an update in place of a part of the state, as an optimizer does.
+The loop's thread has one core. What else a saver has may run on both while it persists.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+from hack.bench.checkpoint.baselines import DcpAsync, Saver
+from hack.bench.checkpoint.ours import Ours, absent
+from hack.bench.checkpoint.plan import Places, Plan, SceneResult, took_s
+from hack.bench.checkpoint.scenes.stalls import OURS, REUSED, Maker, of, tried
+from hack.bench.checkpoint.state import bytes_of, differ, make, tensors
+
+PLAIN = "a step alone"
+PERSIST = "persist"
+TAKEN, ASKED = "saves taken during a persist", "saves asked for during a persist"
+_SPIN = "import os, sys\nwhile os.getppid() == int(sys.argv[1]): sum(range(100_000))"
+_TRIES = 3
+_ATTEMPTS = 8  # saves while one persist is under way
+
+
+class Loop:
+    """Training, as far as the machine feels it. It has one thread. optimizer: what changes the state."""
+
+    def __init__(self, state: dict[str, Any], products: int = 24, width: int = 256, updated: int = 16) -> None:
+        import torch
+
+        torch.set_num_threads(1)
+        self._left, self._right, self._out = (torch.full((width, width), 1.0 / width) for _ in range(3))
+        self._products, self._multiply = products, torch.mm
+        self.optimizer = updating([tensor for _, tensor in tensors(state) if tensor.is_floating_point()], updated)
+
+    def step(self) -> None:
+        """One step."""
+        self._multiplied()
+        self.optimizer.step()
+
+    def _multiplied(self) -> None:
+        for _ in range(self._products):
+            self._multiply(self._left, self._right, out=self._out)
+
+    def last(self, least_s: float) -> None:
+        """From now on the products of a step take so long."""
+        self._multiplied()
+        took = min(took_s(self._multiplied) for _ in range(_TRIES))
+        self._products = math.ceil(self._products * least_s / took)
+
+    def steps(self, least_s: float, going: Callable[[], bool] = lambda: False) -> tuple[int, float]:
+        """Step for so long, and until nothing goes on any more. -> how many steps, how long"""
+        began_s, done = time.perf_counter(), 0
+        while (passed_s := time.perf_counter() - began_s) < least_s or going():
+            self.step()
+            done += 1
+        return done, passed_s
+
+
+def updating(every: list[Any], updated: int) -> Any:
+    """An optimizer of these tensors. Its step writes to so many of them, another time to the next ones."""
+    import torch
+
+    class Updating(torch.optim.Optimizer):  # type: ignore[misc, unused-ignore]
+        def __init__(self) -> None:
+            super().__init__(every, {})
+            self._turns = cycle(every)
+
+        def step(self, closure: object = None) -> None:
+            for _ in range(updated):
+                next(self._turns).mul_(0.999)
+
+    return Updating()
+
+
+def persisted(plan: Plan, places: Places) -> SceneResult:
+    """How long a step takes while what was saved is written to a disk, and alone; which saves are taken meanwhile."""
+    makers: dict[str, Maker] = {REUSED: partial(DcpAsync, reused=True)} | ({} if absent() else {OURS: Ours})
+    state = make(plan.small)
+    seen = SceneResult(bytes_of(state))
+    loop = Loop(state)
+    main, others = cores()
+    with ExitStack() as ends:
+        savers: dict[str, Saver] = {}
+
+        def persist(name: str) -> None:
+            saver, state["step"] = savers[name], state["step"] + 1
+            if isinstance(saver, Ours):
+                saver.save(state["step"], state, disk=True)
+            else:
+                saver.save(state["step"], state)
+
+        def stepped(name: str) -> None:
+            if name not in savers:
+                savers[name] = makers[name](places.disk / name)
+                ends.callback(savers[name].close)
+                savers[name].prepare(state)
+            before, before_s = loop.steps(plan.loop_s)
+            seen.keep(PLAIN, before_s / before)
+            persist(name)
+            spread(main, main | others)
+            done, took_s = loop.steps(0, waiting(savers[name]))
+            if done:
+                seen.keep(name, took_s / done)
+                seen.keep(of(name, PERSIST), took_s)
+            if name != OURS:
+                shutil.rmtree(places.disk / name, ignore_errors=True)
+
+        for _ in range(plan.persists):
+            for name in makers:
+                tried(name, seen, partial(stepped, name))
+        if isinstance(ours := savers.get(OURS), Ours):
+            tried(OURS, seen, partial(_taken, ours, state, seen))
+    return seen
+
+
+def _taken(ours: Ours, state: dict[str, Any], seen: SceneResult) -> None:
+    """Save into memory as often as a persist lets time for, and load each."""
+    asked = taken = 0
+    state["step"] = first = ours.persisted() + 1
+    ours.save(first, state, disk=True)
+    for step in range(first + 1, first + 1 + _ATTEMPTS):
+        state["step"] = step
+        ours.save(step, state)
+        if ours.persisted() >= first:
+            break
+        asked += 1
+        found, loaded = ours.newest()
+        taken += found == step and not differ(state, loaded)
+    ours.wait()
+    seen.figures |= {ASKED: float(asked), TAKEN: float(taken)}
+
+
+def waiting(saver: Saver) -> Callable[[], bool]:
+    """Wait for a saver in a thread. -> whether it still waits"""
+    thread = threading.Thread(target=saver.wait)
+    thread.start()
+    return thread.is_alive
+
+
+def cores() -> tuple[set[int], set[int]]:
+    """The core of the loop, and the others. Where there is one, all share it."""
+    mine, *others = sorted(os.sched_getaffinity(0))
+    return {mine}, {*others} or {mine}
+
+
+def spread(main: set[int], others: set[int]) -> None:
+    """Bind this process' main thread to some cores, its other threads and its children to others, while they live."""
+    threads = [int(each) for each in os.listdir("/proc/self/task")]
+    children = [pid for each in threads for pid in _children(each)]
+    for each in [*threads, *(int(at) for pid in children for at in _listed(f"/proc/{pid}/task"))]:
+        with suppress(ProcessLookupError):
+            os.sched_setaffinity(each, main if each == os.getpid() else others)
+
+
+def _children(thread: int) -> list[str]:
+    with suppress(OSError):
+        return Path(f"/proc/self/task/{thread}/children").read_text().split()
+    return []
+
+
+def _listed(folder: str) -> list[str]:
+    with suppress(OSError):
+        return os.listdir(folder)
+    return []
+
+
+@contextmanager
+def busy(others: set[int]) -> Iterator[None]:
+    """A process that keeps these cores busy; it ends with this one."""
+    process = subprocess.Popen([sys.executable, "-c", _SPIN, str(os.getpid())])
+    try:
+        os.sched_setaffinity(process.pid, others)
+        yield
+    finally:
+        process.kill()
+        process.wait()

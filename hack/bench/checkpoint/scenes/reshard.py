@@ -1,0 +1,239 @@
+"""How long W' ranks take to load what W ranks saved: the floors, DCP from tmpfs, and ours from there.
+
+Tensors are cut along their first dimension (DTensor). All ranks are of one process, which is each of them in turn: the
+time is that of all ranks together, none of which waits for another; what processes would take from each other is not
+in it. A floor is the memcpy of each rank's part out of warm shared memory, rank by rank, by one or two threads.
+Beside that, what one rank takes to have its own shard back in new memory, and what torch and safetensors do.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from inspect import signature
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from hack.bench.checkpoint.lower_bound import Copy, Warm
+from hack.bench.checkpoint.plan import Places, Plan, SceneResult
+from hack.bench.checkpoint.scenes.stalls import EQUAL, OURS, THREADS, floor, floors, of, tried
+from hack.bench.checkpoint.state import bytes_of, make, tensors
+
+DCP, NOTHING = "dcp.load", "dcp's plans alone"
+OWN = "in its own world"
+OTHERS = ("torch.load", "torch.load, mapped and copied", "safetensors, copied")
+MOST_RANKS = 8
+Shards = Sequence[dict[str, Any]]
+Call = Callable[[dict[str, Any]], object]
+
+
+def pair(name: str, saved: int, loads: int) -> str:
+    """Name two world sizes, and what was done in them."""
+    return f"{name}, {saved} -> {loads}"
+
+
+def loaded(plan: Plan, places: Places) -> SceneResult:
+    """Save in each world, load in others; ours has to give the bytes that dcp.load gives, those that were saved."""
+    whole = {name: tensor for name, tensor in tensors(make(plan.wide)) if tensor.dim()}
+    seen = SceneResult(bytes_of(whole))
+    for saved, pairs in groupby(sorted(plan.worlds), key=lambda each: each[0]):
+        folder = places.memory / f"of-{saved}"
+        states = [sharded(whole, rank, saved) for rank in range(saved)]
+        tried(DCP, seen, partial(save, states, folder / "dcp"))
+        tried(OURS, seen, partial(save_ours, states, folder / "ours"))
+        for _, loads in pairs:
+            _pair(whole, (saved, loads), folder, plan.loads, seen)
+        shutil.rmtree(folder)
+    _own(whole, places.memory / "own", plan.loads, seen)
+    if OURS not in seen.faults:
+        seen.figures[of(OURS, EQUAL)] = 1.0
+    return seen
+
+
+def _pair(whole: Mapping[str, Any], worlds: tuple[int, int], folder: Path, turns: int, seen: SceneResult) -> None:
+    import torch
+
+    saved, loads = worlds
+    empty = {name: torch.zeros_like(tensor) for name, tensor in whole.items()}
+    states = [sharded(empty, rank, loads) for rank in range(loads)]
+    mine = [[each.to_local() for each in state.values()] for state in states]
+    with ExitStack() as ends:
+        warm = ends.enter_context(Warm(max(sum(each.nbytes for each in part) for part in mine)))
+        floors = {
+            floor(threads): [Copy(part, warm.address, threads, backwards=True) for part in mine] for threads in THREADS
+        }
+        for copies in floors.values():
+            for copy in copies:
+                ends.callback(copy.close)
+
+        def load(name: str, call: Call, timed: bool) -> None:
+            for tensor in empty.values():
+                tensor.reshape(-1)[:: 1 << 16].fill_(-1)
+            if timed:
+                seen.timed(pair(name, saved, loads), lambda: [call(state) for state in states])
+            else:
+                for state in states:
+                    call(state)
+                if name != NOTHING and (other := [key for key in whole if not torch.equal(whole[key], empty[key])]):
+                    raise RuntimeError(f"{pair(name, saved, loads)}: {other[0]} is not what was saved")
+
+        for turn in range(-1, turns):
+            for name, copies in floors.items():
+                seen.timed(pair(name, saved, loads), lambda copies=copies: [copy() for copy in copies])  # type: ignore[misc]
+            for name, call in ways(folder).items():
+                tried(name, seen, partial(load, name, call, turn >= 0))
+
+
+def ways(folder: Path) -> Mapping[str, Call]:
+    """How a rank loads. A reader is made for each load, as each process has to."""
+    import torch.distributed.checkpoint as dcp
+
+    from turnout.launcher.checkpoint.dcp.writer import FlashStorageReader
+
+    class Nothing(dcp.FileSystemReader):  # type: ignore[misc, unused-ignore]
+        def read_data(self, plan: Any, planner: Any) -> Any:
+            import torch
+
+            done: Any = torch.futures.Future()
+            done.set_result(None)
+            return done
+
+    return {
+        DCP: lambda state: dcp.load(state, checkpoint_id=folder / "dcp", no_dist=True),
+        NOTHING: lambda state: dcp.load(state, storage_reader=Nothing(folder / "dcp"), no_dist=True),
+        OURS: lambda state: dcp.load(state, storage_reader=FlashStorageReader(folder / "ours"), no_dist=True),
+    }
+
+
+def _own(whole: Mapping[str, Any], folder: Path, turns: int, seen: SceneResult) -> None:
+    """All of it by one rank, into memory that is new each time, as a process that starts has it."""
+    import torch
+
+    def load(name: str, call: Callable[[], Mapping[str, Any]], timed: bool) -> None:
+        began_s = time.perf_counter()
+        found = call()
+        if timed:
+            seen.keep(of(name, OWN), time.perf_counter() - began_s)
+        elif other := [key for key in whole if not torch.equal(whole[key], found[key])]:
+            raise RuntimeError(f"{of(name, OWN)}: {other[0]} is not what was saved")
+
+    with floors(whole) as copies, ExitStack() as ends:
+        calls = _own_ways(dict(whole), folder, ends)
+        for turn in range(-1, turns):
+            for name in map(floor, THREADS):
+                seen.timed(of(name, OWN), copies[name])
+            for name, call in calls.items():
+                tried(name, seen, partial(load, name, call, turn >= 0))
+    shutil.rmtree(folder)
+
+
+def _own_ways(whole: dict[str, Any], folder: Path, ends: ExitStack) -> Mapping[str, Callable[[], Mapping[str, Any]]]:
+    """Save it in each way; how it comes back in memory of its own."""
+    import safetensors.torch
+    import torch
+
+    from turnout.launcher.checkpoint.engine.checkpointer import Checkpointer
+
+    (folder / "memory").mkdir(parents=True)
+    (folder / "none").mkdir()
+    files = folder / "state.pt", folder / "state.safetensors"
+    torch.save(whole, files[0])
+    safetensors.torch.save_file(whole, files[1])
+    saver, loader = (
+        Checkpointer(folder, generations=2, environ={**os.environ, "TURNOUT_MEMORY_DIR": str(folder / word)})
+        for word in ("memory", "none")
+    )
+    saver.save(1, whole)
+    saver.wait()
+    saver.close()
+    ends.callback(loader.close)
+
+    def ours() -> Any:
+        found = loader.load()
+        return found.state if found else {}
+
+    def copied(state: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {name: each.clone() for name, each in state.items()}
+
+    return {
+        OTHERS[0]: lambda: torch.load(files[0], weights_only=True),
+        OTHERS[1]: lambda: copied(torch.load(files[0], weights_only=True, mmap=True)),
+        OTHERS[2]: lambda: copied(safetensors.torch.load_file(files[1])),
+        OURS: ours,
+    }
+
+
+def sharded(whole: Mapping[str, Any], rank: int, ranks: int) -> dict[str, Any]:
+    """A rank's part of tensors, without copying them."""
+    from torch.distributed.tensor import DTensor, Shard
+
+    mesh = _mesh(rank, ranks)
+
+    def cut(tensor: Any) -> Any:
+        chunks = tensor.chunk(ranks)
+        mine = chunks[rank] if rank < len(chunks) else tensor[:0]
+        return DTensor.from_local(mine, mesh, [Shard(0)], run_check=False, shape=tensor.shape, stride=tensor.stride())
+
+    return {name: cut(tensor) for name, tensor in whole.items()}
+
+
+def _mesh(rank: int, ranks: int) -> Any:
+    """Make the mesh as this rank sees it, without others.
+
+    torch 2.6 asks a process group for the rank: a group that sends nothing, and is destroyed afterwards.
+    """
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import DeviceMesh
+
+    places = list(range(ranks))
+    if "_rank" in signature(DeviceMesh.__init__).parameters:
+        return DeviceMesh("cpu", places, _init_backend=False, _rank=rank)
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=ranks)
+    try:
+        return DeviceMesh("cpu", places, _init_backend=False)
+    finally:
+        dist.destroy_process_group()
+
+
+def save(states: Shards, folder: Path) -> None:
+    """dcp.save, of all ranks."""
+    import torch.distributed.checkpoint as dcp
+
+    _save(states, [dcp.FileSystemWriter(folder) for _ in states], dcp.DefaultSavePlanner)
+
+
+def save_ours(states: Shards, folder: Path) -> None:
+    """Save by our writer, until it is all in the folder. Its memory is given back."""
+    from turnout.launcher.checkpoint.dcp.reader import memories
+    from turnout.launcher.checkpoint.dcp.writer import FlashSavePlanner, FlashStorageWriter
+
+    writers = [FlashStorageWriter(folder, step=1, generations=2) for _ in states]
+    try:
+        _save(states, writers, FlashSavePlanner)
+        for writer in reversed(writers):  # the first one waits for the step to be committed
+            writer.wait()
+    finally:
+        memories.close()
+
+
+def _save(states: Shards, writers: Sequence[Any], planner: Callable[[], Any]) -> None:
+    """Do what dcp.save does in each rank, and in its coordinator between them."""
+    planners = [planner() for _ in states]
+    plans = []
+    for rank, (state, writer, own) in enumerate(zip(states, writers, planners, strict=True)):
+        writer.reset()
+        own.set_up_planner(state, writer.storage_meta(), rank == 0)
+        writer.set_up_storage_writer(rank == 0)
+        plans.append(writer.prepare_local_plan(own.create_local_plan()))
+    plans, metadata = planners[0].create_global_plan(plans)
+    results = []
+    for plan, writer, own in zip(writers[0].prepare_global_plan(plans), writers, planners, strict=True):
+        results.append(writer.write_data(own.finish_plan(plan), own).wait())
+    writers[0].finish(metadata, results)

@@ -1,0 +1,86 @@
+"""Measure all scenes: `python -m hack.bench.checkpoint.scenes.runner PLAN FOLDERS RESULT`, each a JSON text.
+
+Torch is imported once; each scene runs in a fork of this process, so that none measures what another left behind, and
+writes what it saw to RESULT, a folder: SCENE.json.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from hack.bench.checkpoint.plan import Places, Plan, SceneResult
+from hack.bench.checkpoint.scenes import background_copy, overlap, reshard, sockets, stalls
+from hack.bench.checkpoint.state import Size
+from turnout.launcher.linux import die_with
+
+SCENES: Mapping[str, Callable[[Plan, Places], SceneResult]] = {
+    "first": stalls.first,
+    "steady": stalls.steady,
+    "overlapped": background_copy.overlapped,
+    "persisted": overlap.persisted,
+    "worlds": reshard.loaded,
+    "sockets": sockets.sent,
+}
+LIMIT_S = 900  # of a scene: whatever happens, it ends then
+MEMORY_DIR = "TURNOUT_MEMORY_DIR"
+THREADS = 2
+
+
+def played(plan: Plan, places: Places) -> dict[str, SceneResult]:
+    """Run all scenes in a process of their own. Raises RuntimeError if one breaks."""
+    words = [json.dumps(asdict(plan)), str(places.memory), str(places.disk)]
+    env = {**os.environ, MEMORY_DIR: str(places.memory), "OMP_NUM_THREADS": str(THREADS), "PYTHONPATH": os.getcwd()}
+    ended = subprocess.run([sys.executable, "-m", "hack.bench.checkpoint.scenes.runner", *words], env=env, check=False)
+    if ended.returncode:
+        raise RuntimeError("a scene broke: what it said is above")
+    return {name: SceneResult(**json.loads(_result(places, name).read_text())) for name in SCENES}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Play one scene after the other."""
+    die_with(os.getppid(), signal.SIGKILL)
+    signal.alarm(LIMIT_S * len(SCENES))
+    words = json.loads(argv[0])
+    words |= {name: Size(**words[name]) for name in ("size", "small", "wide")}
+    plan = Plan(**words)
+    places = Places(Path(argv[1]), Path(argv[2]))
+    warnings.simplefilter("ignore")  # DCP says at each call that there is no process group
+    import torch.distributed.checkpoint
+    import torch.distributed.tensor  # noqa: F401
+
+    gc.freeze()  # what was imported is no garbage: looking for some between two saves is quick then
+    for name in SCENES:
+        begun_s = time.monotonic()
+        process = multiprocessing.get_context("fork").Process(target=_play, args=(name, plan, places))
+        process.start()
+        process.join()
+        print(f"{name}: {time.monotonic() - begun_s:.0f} s", file=sys.stderr)
+        if process.exitcode != 0:
+            print(f"{name}: ended with {process.exitcode}", file=sys.stderr)
+            return 1
+    return 0
+
+
+def _play(name: str, plan: Plan, places: Places) -> None:
+    die_with(os.getppid(), signal.SIGKILL)
+    signal.alarm(LIMIT_S)
+    _result(places, name).write_text(json.dumps(asdict(SCENES[name](plan, places))))
+
+
+def _result(places: Places, name: str) -> Path:
+    return places.disk / f"{name}.json"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

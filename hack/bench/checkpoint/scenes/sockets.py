@@ -1,0 +1,185 @@
+"""Copies of shards in a peer's memory: how fast, beside the same bytes over a socket; and what a loop feels of them.
+
+The floor is one TCP connection of the loopback: sendfile from tmpfs, recv_into mapped memory that is warm, nothing
+looked at on the way. Ours sends from one arena into another, and each chunk is hashed as it comes. Both ends are
+processes of this machine, as nice as daemons; each of a job's machines has one of them at a time.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from hack.bench.checkpoint.plan import Places, Plan, SceneResult, took_s
+from hack.bench.checkpoint.scenes.overlap import PLAIN, Loop, cores
+from hack.bench.checkpoint.scenes.stalls import tried
+from hack.bench.checkpoint.state import make
+
+LOOPBACK, REPLICA = "floor: loopback socket", "ours, replica"
+PACED, UNPACED = "a step while copies are sent, paced", "a step while copies are sent as fast as it goes"
+PACE = 0.125  # of the floor
+MODULE = "turnout.launcher.checkpoint.replication.shard_stream"
+_FLOOR, _SHARD, _TAKEN = b"f", b"s", b"!"
+_PIECE_BYTES = _BUFFER_BYTES = 4 << 20
+_HEAD_BYTES = 4_096
+_NICE = 10
+_LIMIT_S = 60.0
+
+
+def built() -> bool:
+    """True if our sender is there."""
+    try:
+        return find_spec(MODULE) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def sent(plan: Plan, places: Places) -> SceneResult:
+    """Send them so often; the time is that until the receiver says that it has all."""
+    seen = SceneResult(plan.sent_bytes)
+    context = multiprocessing.get_context("fork")
+    with socket.create_server(("127.0.0.1", 0)) as server, ExitStack() as ends:
+        orders, ordered = context.Pipe()
+        port = server.getsockname()[1]
+        for work in (partial(_receive, server), partial(_send, port, ordered)):
+            process = context.Process(target=_end, args=(work, orders, places.memory, plan.sent_bytes), daemon=True)
+            process.start()
+            ends.callback(process.join, _LIMIT_S)
+        ends.callback(orders.close)  # the sender ends then, and the receiver with it
+        ordered.close()
+
+        def send(name: str, timed: bool) -> None:
+            took = _asked(orders, name)
+            if timed:
+                seen.keep(name, took)
+
+        for turn in range(-1, plan.sockets):
+            send(LOOPBACK, turn >= 0)
+            if built():
+                tried(REPLICA, seen, partial(send, REPLICA, turn >= 0))
+        if built():
+            tried(REPLICA, seen, partial(_beside, plan, orders, seen))
+    return seen
+
+
+def _beside(plan: Plan, orders: Connection, seen: SceneResult) -> None:
+    """A loop on one core; who sends and who receives may run on both."""
+    loop = Loop(make(plan.small))
+    os.sched_setaffinity(0, cores()[0])
+    bytes_s = PACE * plan.sent_bytes / seen.best_s(LOOPBACK)
+    for _ in range(plan.loops):
+        for name, pace in ((PACED, bytes_s), (UNPACED, 0.0)):
+            steps, alone_s = loop.steps(plan.loop_s)
+            seen.keep(PLAIN, alone_s / steps)
+            orders.send((REPLICA, pace))
+            steps, passed_s = loop.steps(0, lambda: not orders.poll())
+            orders.recv()
+            seen.keep(name, passed_s / steps)
+
+
+def _asked(orders: Connection, name: str) -> float:
+    orders.send((name, 0.0))
+    answer = orders.recv()
+    if isinstance(answer, str):
+        raise RuntimeError(answer)
+    return float(answer)
+
+
+def _end(work: Callable[[Any, Any], None], not_mine: Connection, memory: Path, size_bytes: int) -> None:
+    not_mine.close()  # a copy of it: the sender sees the end of orders when nobody has it
+    os.nice(_NICE)
+    with ExitStack() as ends:
+        arena, record = _arena(memory, size_bytes)
+        ends.callback(arena.close)
+        ends.callback(arena.remove)
+        work(arena, record)
+
+
+def _arena(memory: Path, size_bytes: int) -> Any:
+    """One with two generations, whose pages are there, and what a shard of that size is told as."""
+    from turnout.launcher.checkpoint.arena.arena import Arena, boot_id
+    from turnout.launcher.checkpoint.format.arena_layout import Identity, Record
+
+    record = Record(0, 1, 0, 0, 1, _HEAD_BYTES, size_bytes - _HEAD_BYTES)
+    arena = Arena.make(memory, Identity("bench", str(os.getpid()), 0, boot_id(), 2))
+    for generation in range(2):
+        arena.populate(generation, record.region_bytes)
+    return arena, record
+
+
+def _send(port: int, orders: Connection, arena: Any, record: Any) -> None:
+    """Send on request: the request says what, and how many bytes a second at most."""
+    from turnout.launcher.checkpoint.format.arena_layout import offset_of
+    from turnout.launcher.checkpoint.format.checksums import sum_of, sums_of
+    from turnout.launcher.checkpoint.storage.rate_limiter import RateLimit, RateLimiter
+
+    shard = arena.map(0, record.region_bytes)[: record.shard_bytes]
+    sums = tuple(sums_of(shard))
+    total = sum_of(b"".join(each.to_bytes(8, "little") for each in sums))
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
+
+        def send(name: str, bytes_s: float) -> None:
+            if name == LOOPBACK:
+                connection.settimeout(None)  # ours has one
+                connection.sendall(_FLOOR)
+                at, past = offset_of(0), offset_of(0) + record.shard_bytes
+                while at < past:
+                    at += os.sendfile(connection.fileno(), arena.file, at, past - at)
+            else:
+                connection.sendall(_SHARD + total.to_bytes(8, "little"))
+                import_module(MODULE).send(
+                    connection, sums, shard, RateLimiter(RateLimit(bytes_s)) if bytes_s else None
+                )
+            if connection.recv(1) != _TAKEN:
+                raise ConnectionError("the receiver ended")
+
+        while True:
+            try:
+                told = orders.recv()
+            except EOFError:
+                return
+            try:
+                orders.send(took_s(partial(send, *told)))
+            except Exception as error:
+                orders.send(f"{type(error).__name__}: {error}")
+                return
+
+
+def _receive(server: socket.socket, arena: Any, record: Any) -> None:
+    server.settimeout(_LIMIT_S)
+    connection, _ = server.accept()
+    connection.settimeout(_LIMIT_S)
+    with connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
+        while kind := connection.recv(1):
+            if kind == _SHARD:
+                total = int.from_bytes(connection.recv(8, socket.MSG_WAITALL), "little")
+                generation = arena.begin(record)
+                region = arena.map(generation, record.region_bytes)
+                sums = import_module(MODULE).receive(connection, record, total, region)
+                arena.seal(generation, record)
+                arena.hashed(generation, sums)
+            else:
+                with arena.map(0, record.shard_bytes) as view:
+                    _fill(connection, view)
+            connection.sendall(_TAKEN)
+
+
+def _fill(connection: socket.socket, view: memoryview) -> None:
+    at = 0
+    while at < view.nbytes:
+        with view[at : at + _PIECE_BYTES] as piece:
+            got = connection.recv_into(piece)
+        if not got:
+            raise ConnectionResetError("the sender ended")
+        at += got

@@ -1,0 +1,219 @@
+"""A full cluster of elastic Indexed Jobs as an API server shows it: nodes, jobs, pods, with what controllers write.
+
+About the bytes that the real ones have: an API server tells of each object who wrote which field of it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from turnout.kube import labels
+
+Raw = dict[str, Any]
+Change = tuple[str, str, Raw]  # (collection, word, object)
+GPU = "nvidia.com/gpu"
+PER_NODE = 8
+NAMESPACES = 50
+MOST = 6  # workers of a job
+CREATED = "2026-01-01T00:00:00Z"
+JOBS, PODS, NODES, QUOTAS = "/apis/batch/v1/jobs", "/api/v1/pods", "/api/v1/nodes", "/api/v1/resourcequotas"
+
+
+@dataclass(slots=True)
+class Cluster:
+    """Objects by collection and uid, as they are now. waiting: pods without a node among them, by uid."""
+
+    objects: dict[str, dict[str, Raw]] = field(
+        default_factory=lambda: {each: {} for each in (JOBS, PODS, NODES, QUOTAS)}
+    )
+    version: int = 0
+
+    def put(self, path: str, raw: Raw) -> Raw:
+        """Take in an object's next version."""
+        self.version += 1
+        raw["metadata"]["resourceVersion"] = str(self.version)
+        self.objects[path][raw["metadata"]["uid"]] = raw
+        return raw
+
+
+def built(jobs: int, nodes: int, dice: random.Random, waiters: int = 0) -> Cluster:
+    """Fill nodes with jobs of 1 to 4 workers of 1, 2, 4 or 8 GPUs; a few more jobs wait for room."""
+    made = Cluster()
+    for number in range(nodes):
+        made.put(NODES, node(number))
+    for number in range(NAMESPACES):
+        made.put(QUOTAS, quota(f"team-{number}", nodes * PER_NODE // NAMESPACES * 2))
+    for number, (least, gpus, on) in enumerate(_filled(jobs, nodes, dice)):
+        job = made.put(JOBS, indexed_job(number, len(on), least, MOST, gpus))
+        for index, at in enumerate(on):
+            made.put(PODS, worker(job, index, gpus, at))
+    for number in range(jobs, jobs + waiters):
+        job = made.put(JOBS, indexed_job(number, 2, 2, 2, PER_NODE))
+        for index in range(2):
+            made.put(PODS, worker(job, index, PER_NODE, None))
+    return made
+
+
+def _filled(jobs: int, nodes: int, dice: random.Random) -> list[tuple[int, int, list[int]]]:
+    """(least, GPUs of a worker, the node of each worker) of every job: all at two workers, then more while there is
+    room, as an idle cluster is lent."""
+    room, made = _Room(nodes), list[tuple[int, int, list[int]]]()
+    for _ in range(jobs):
+        least, gpus = dice.randint(1, 2), dice.choice((1, 2, 4, 8))
+        made.append((least, gpus, [at for _ in range(2) if (at := room.take(gpus)) is not None]))
+    while True:
+        grew = False
+        for _, gpus, on in made:
+            if len(on) < MOST and (at := room.take(gpus)) is not None:
+                on.append(at)
+                grew = True
+        if not grew:
+            return [each for each in made if each[2]]
+
+
+class _Room:
+    """Deals nodes out, the first that holds a worker."""
+
+    def __init__(self, nodes: int) -> None:
+        self._by_free: dict[int, deque[int]] = {free: deque() for free in range(PER_NODE + 1)}
+        self._by_free[PER_NODE].extend(range(nodes))
+
+    def take(self, gpus: int) -> int | None:
+        """A node with so many GPUs free, the fullest; None once all are full."""
+        for free in range(gpus, PER_NODE + 1):
+            if self._by_free[free]:
+                number = self._by_free[free].popleft()
+                self._by_free[free - gpus].append(number)
+                return number
+        return None
+
+
+def node_name(number: int) -> str:
+    """Name a node as clouds do."""
+    return f"train-gpu-pool-a-{number:05d}.internal"
+
+
+def node(number: int, beat: int = 0) -> Raw:
+    """A ready node of 8 GPUs with labels, conditions and images."""
+    name = node_name(number)
+    offers = {"cpu": "96", "memory": "1152Gi", "pods": "110", GPU: str(PER_NODE), "ephemeral-storage": "800Gi"}
+    marks = {labels.HOSTNAME: name, "kubernetes.io/arch": "amd64", "topology.kubernetes.io/zone": "z1"}
+    conditions = [
+        {"type": kind, "status": "True" if kind == "Ready" else "False", "lastHeartbeatTime": str(beat)}
+        for kind in ("MemoryPressure", "DiskPressure", "PIDPressure", "Ready")
+    ]
+    return {
+        "metadata": {**_meta(name, "", f"n-{number}"), "labels": marks},
+        "spec": {"podCIDR": "10.0.0.0/24", "providerID": f"cloud:///{number}"},
+        "status": {
+            "capacity": offers,
+            "allocatable": offers,
+            "addresses": [{"type": "Hostname", "address": name}],
+            "conditions": conditions,
+            "images": [{"names": [f"registry/image-{n}@sha256:{n:064x}"], "sizeBytes": n} for n in range(10)],
+        },
+    }
+
+
+def quota(namespace: str, gpus: int) -> Raw:
+    """Make the quota of one team."""
+    return {"metadata": _meta("gpus", namespace, f"q-{namespace}"), "spec": {"hard": {f"requests.{GPU}": str(gpus)}}}
+
+
+def indexed_job(number: int, size: int, least: int, most: int, gpus: int) -> Raw:
+    """An elastic Indexed Job of `size` workers."""
+    meta = _meta(f"job-{number:05d}", f"team-{number % NAMESPACES}", f"j-{number}")
+    meta["annotations"] = {labels.MIN_WORKERS: str(least), labels.MAX_WORKERS: str(most)}
+    meta["generation"] = 1
+    return {
+        "metadata": meta,
+        "spec": {
+            "parallelism": size,
+            "completions": size,
+            "completionMode": "Indexed",
+            "backoffLimit": 6,
+            "template": {"metadata": {"labels": {"app": "train"}}, "spec": pod_spec(gpus)},
+        },
+        "status": {"active": size, "startTime": CREATED, "ready": size},
+    }
+
+
+def worker(job: Raw, index: int, gpus: int, on: int | None, life: int = 0) -> Raw:
+    """One pod of a job, on a node or waiting for one. life: how many had this index before."""
+    told = job["metadata"]
+    name = f"{told['name']}-{index}-{life:05d}"
+    marks = {"batch.kubernetes.io/job-name": told["name"], "job-name": told["name"], labels.JOB_INDEX: str(index)}
+    meta = _meta(name, told["namespace"], f"{told['uid']}-{index}-{life}")
+    meta |= {"labels": {"app": "train", **marks}, "annotations": {labels.JOB_INDEX: str(index)}}
+    meta["ownerReferences"] = [
+        {"apiVersion": "batch/v1", "kind": "Job", "name": told["name"], "uid": told["uid"], "controller": True}
+    ]
+    spec = {**pod_spec(gpus), "priority": 0, "schedulerName": "default-scheduler"}
+    return {
+        "metadata": meta,
+        "spec": spec if on is None else {**spec, "nodeName": node_name(on)},
+        "status": {"phase": "Pending" if on is None else "Running", "conditions": [], "podIP": "10.9.8.7"},
+    }
+
+
+def pod_spec(gpus: int) -> Raw:
+    """Some env, mounts and a toleration, as training jobs have them."""
+    asks = {"cpu": str(gpus * 8), "memory": f"{gpus * 64}Gi", GPU: str(gpus)}
+    env = [{"name": f"TRAINING_SETTING_{n:02d}", "value": f"value-{n}" * 3} for n in range(20)]
+    return {
+        "containers": [
+            {"name": "main", "image": "train:1", "env": env, "resources": {"requests": asks, "limits": asks}}
+        ],
+        "tolerations": [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}],
+        "restartPolicy": "Never",
+    }
+
+
+def _meta(name: str, namespace: str, uid: str) -> Raw:
+    fields: dict[str, Raw] = {f"f:field-{n}": {} for n in range(30)}
+    wrote = [
+        {"manager": who, "operation": "Update", "apiVersion": "v1", "time": CREATED, "fieldsV1": {"f:spec": fields}}
+        for who in ("kube-controller-manager", "kubelet")
+    ]
+    named = {"name": name, "namespace": namespace} if namespace else {"name": name}
+    return {**named, "uid": uid, "creationTimestamp": CREATED, "managedFields": wrote}
+
+
+def changes(cluster: Cluster, dice: random.Random) -> Iterator[Change]:
+    """Events without end: pods that report and that are replaced, jobs whose status changes, nodes that beat."""
+    pods, jobs = ([*cluster.objects[path]] for path in (PODS, JOBS))
+    numbers, lives = len(cluster.objects[NODES]), 0
+    while True:
+        lives += 1
+        draw = dice.random()
+        if draw < 0.5:
+            raw = cluster.objects[PODS][dice.choice(pods)]
+            report = {"type": "Ready", "status": "True", "lastTransitionTime": str(lives)}
+            yield PODS, "MODIFIED", cluster.put(PODS, {**raw, "status": {**raw["status"], "conditions": [report]}})
+        elif draw < 0.7:
+            yield from _replaced(cluster, pods, dice, lives)
+        elif draw < 0.85:
+            raw = cluster.objects[JOBS][dice.choice(jobs)]
+            yield JOBS, "MODIFIED", cluster.put(JOBS, {**raw, "status": {**raw["status"], "failed": lives}})
+        else:
+            yield NODES, "MODIFIED", cluster.put(NODES, node(dice.randrange(numbers), lives))
+
+
+def _replaced(cluster: Cluster, pods: list[str], dice: random.Random, life: int) -> Iterator[Change]:
+    """A pod fails and another takes its index: deleted, created, bound."""
+    at = dice.randrange(len(pods))
+    gone = cluster.objects[PODS].pop(pods[at])
+    cluster.version += 1
+    gone = {**gone, "metadata": {**gone["metadata"], "resourceVersion": str(cluster.version)}}
+    yield PODS, "DELETED", gone
+    stem = gone["metadata"]["name"].rpartition("-")[0]
+    meta = {**gone["metadata"], "name": f"{stem}-{life:05d}", "uid": f"{gone['metadata']['uid'][:20]}-{life}"}
+    spec = {key: value for key, value in gone["spec"].items() if key != "nodeName"}
+    pods[at] = meta["uid"]
+    yield PODS, "ADDED", cluster.put(PODS, {**gone, "metadata": meta, "spec": spec, "status": {"phase": "Pending"}})
+    after = {**gone, "metadata": dict(meta)}
+    yield PODS, "MODIFIED", cluster.put(PODS, after)

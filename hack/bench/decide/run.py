@@ -1,0 +1,160 @@
+"""How long the autoscaler takes to decide: one full decision with a reason for each of 10,000 jobs on 100,000 GPUs.
+
+Three scenes: a cluster at rest, whose queues are full; one in which a hundred jobs wait and elastic workers have to
+leave for them; and one that has just lost a tenth of its pods, and hundreds of jobs grow. Then a whole autoscaler of
+that size, in a process of its own and with the shipped program's settings of the garbage collector, which is fed with
+twice the changes that it has to bear: how many a second it takes in, what its looks take, and what memory it holds.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from hack.bench.decide import cluster, feeder
+from hack.bench.decide.results import Results
+from hack.bench.support.outcome import Outcome, Table, Target
+from hack.bench.support.percentiles import interpolated
+from turnout.autoscaler.__main__ import settle
+from turnout.autoscaler.capacity import Capacity
+from turnout.autoscaler.decide import decide
+from turnout.autoscaler.model import TURN, JobState, Observation, Policy, Queue, Worker
+from turnout.jobs.model import Bounds, Job, JobKey, Life
+from turnout.kube.pod_shape import PodShape
+
+GPU = "nvidia.com/gpu"
+NODES, PER_NODE, JOBS, QUEUES, RUNS = 12_500, 8, 10_000, 50, 40
+QUICK_RUNS = 10
+CHANGES, QUICK_CHANGES = 40_000, 12_000
+WAITERS = 3
+NOW_S = 1_000_000.0
+SCENES = ("at rest", "a hundred wait", "a tenth is free")
+
+
+def run(quick: bool) -> Outcome:
+    """Decide many times on clusters of several seeds."""
+    rows: list[tuple[str, ...]] = []
+    figures: dict[str, float] = {}
+    p99s: list[float] = []
+    for scene in SCENES:
+        times, steps = zip(*_timed(scene, QUICK_RUNS if quick else RUNS), strict=True)
+        p50, p99 = statistics.median(times) * 1e3, interpolated(times, 0.99) * 1e3
+        p99s.append(p99)
+        name = scene.replace(" ", "_")
+        figures |= {f"{name}_p50_ms": p50, f"{name}_p99_ms": p99, f"{name}_changes": statistics.mean(steps)}
+        rows.append((scene, f"{p50:.1f}", f"{p99:.1f}", f"{statistics.mean(steps):.0f}"))
+    table = Table("milliseconds a decision", ("cluster", "p50", "p99", "jobs changed"), rows)
+    targets = [Target("p99 of a full decision, ms, worst scene", max(p99s), "<=", 50)]
+    note = (
+        f"{JOBS:,} jobs, {NODES * PER_NODE:,} GPUs on {NODES:,} nodes, {QUEUES} queues, {len(times)} decisions a scene."
+    )
+    fed = _fed(JOBS, NODES, QUICK_CHANGES if quick else CHANGES)
+    figures |= fed.figures()
+    targets += fed.targets()
+    return Outcome("decide: time to decide", (table, fed.table()), figures, targets, (note, fed.note()))
+
+
+def _fed(jobs: int, nodes: int, changes: int) -> Results:
+    """An autoscaler that takes in so many changes of a full cluster, in which a few jobs wait all the time."""
+    dice = random.Random(1)
+    full = cluster.built(jobs, nodes, dice, WAITERS)
+    with tempfile.TemporaryDirectory() as folder:
+        feeder.write(Path(folder), full, islice(cluster.changes(full, dice), changes))
+        return Results.of(feeder.told(Path(folder)))
+
+
+def _timed(scene: str, runs: int) -> Iterator[tuple[float, int]]:
+    """(seconds, jobs changed) of each decision; every fourth has a cluster of its own."""
+    policy = Policy()
+    for number in range(runs):
+        if number % 4 == 0:
+            seen = _cluster(scene, random.Random(number))
+            decide(seen, policy, NOW_S)  # what a job was told before is told again, look by look
+            settle()
+        seen = replace(seen, room=_as_seen_anew(seen.room))
+        began = time.perf_counter()
+        steps = decide(seen, policy, NOW_S)
+        yield time.perf_counter() - began, sum(step.changes for step in steps)
+        assert len(steps) == len(seen.jobs)
+
+
+def _as_seen_anew(room: Capacity) -> Capacity:
+    """Nothing of it has been counted yet, as at each look."""
+    return Capacity(room.names, room.free, room.takes, room.admits, room.switches)
+
+
+def _cluster(scene: str, dice: random.Random) -> Observation:
+    """A full cluster of elastic jobs, changed as the scene has it."""
+    shapes = [PodShape(requests=((GPU, gpus), ("pods", 1))) for gpus in (1, 2, 4, 8)]
+    takes = {shape: np.array([dict(shape.requests)[GPU], 1], dtype=np.int64) for shape in shapes}
+    free = np.full((NODES, 2), (PER_NODE, 110), dtype=np.int64)
+    next_free = _filler(free, takes)
+    jobs = [_job(number, dice, shapes, next_free) for number in range(JOBS)]
+    if scene == "a tenth is free":
+        jobs = [_smaller(each, takes, free) if dice.random() < 0.1 else each for each in jobs]
+    if scene == "a hundred wait":
+        jobs[:100] = [_waiting(each) for each in jobs[:100]]
+        free[:, 0] = 0
+    admits = {shape: np.ones(NODES, dtype=bool) for shape in shapes}
+    used: dict[str, int] = {}
+    for each in jobs:
+        gpus = dict(each.job.shape.requests)[GPU]
+        used[each.job.queue] = used.get(each.job.queue, 0) + gpus * each.placed
+    spare = 0 if scene == "at rest" else 500
+    queues = {name: Queue(name, {GPU: count + spare}, {GPU: count}, {GPU: count}) for name, count in used.items()}
+    jobs.sort(key=TURN)  # as the autoscaler's view keeps them
+    return Observation(tuple(jobs), queues, Capacity((GPU, "pods"), free, takes, admits), in_turn=True)
+
+
+def _filler(free: np.ndarray, takes: dict[PodShape, np.ndarray]) -> Callable[[PodShape], int | None]:
+    """Gives the next node that holds a pod of a shape, and charges it; None once all are full."""
+    at = dict.fromkeys(takes, 0)
+
+    def next_free(shape: PodShape) -> int | None:
+        while at[shape] < len(free):
+            row = at[shape]
+            if (free[row] >= takes[shape]).all():
+                free[row] -= takes[shape]
+                return row
+            at[shape] += 1
+        return None
+
+    return next_free
+
+
+def _job(
+    number: int, dice: random.Random, shapes: list[PodShape], next_free: Callable[[PodShape], int | None]
+) -> JobState:
+    shape, least = dice.choice(shapes), dice.randint(1, 2)
+    size = least + dice.randint(0, 2)
+    rows = [row for row in (next_free(shape) for _ in range(size)) if row is not None]
+    key = JobKey("Job", f"team-{number % QUEUES}", f"job-{number:05d}")
+    created = f"2026-01-{1 + number % 28:02}T00:00:00Z"
+    life = Life.LIVE if rows else Life.SUSPENDED  # the cluster was full before its turn came
+    bounds = Bounds(min(least, max(1, len(rows))), size + dice.randint(0, 4))
+    job = Job(
+        key, str(number), "1", f"q{number % QUEUES}", max(1, len(rows)), bounds, shape, created=created, life=life
+    )
+    return JobState(job, tuple(Worker(index, row) for index, row in enumerate(rows)))
+
+
+def _smaller(seen: JobState, takes: dict[PodShape, np.ndarray], free: np.ndarray) -> JobState:
+    """Back at its least; the room is free."""
+    kept = seen.workers[: seen.job.bounds.least]
+    for worker in seen.workers[len(kept) :]:
+        free[worker.row] += takes[seen.job.shape]
+    return replace(seen, job=replace(seen.job, replicas=max(1, len(kept))), workers=kept)
+
+
+def _waiting(seen: JobState) -> JobState:
+    """Nothing of it runs, and somebody else has the room."""
+    least = seen.job.bounds.least
+    return replace(seen, job=replace(seen.job, replicas=least), workers=())

@@ -1,0 +1,121 @@
+"""A caller as blunt as Go's: one connection, no delay, one request at a time; and children that never outlive us."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from turnout.launcher.linux import die_with
+
+START_S = 180.0
+_CHUNK = 1 << 18
+
+
+class Caller:
+    """One kept connection to a server on loopback."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=60)
+        # Without it a request in two segments waits 40 ms for an acknowledgement. Go sets it too.
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def call(self, method: str, path: str, body: bytes) -> tuple[bytes, float]:
+        """The answer's body and how long it took, seconds. Raises RuntimeError on anything but 2xx."""
+        head = (
+            f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n"
+        ).encode()
+        start_s = time.perf_counter()
+        self._socket.sendall(head + body)
+        got = bytearray()
+        while (end := got.find(b"\r\n\r\n")) < 0:
+            got += self._more()
+        top = got[:end].decode().lower()
+        need = end + 4 + int(top.partition("content-length: ")[2].partition("\r\n")[0])
+        while len(got) < need:
+            got += self._more()
+        took_s = time.perf_counter() - start_s
+        if not top.startswith("http/1.1 2"):
+            raise RuntimeError(f"{method} {path}: {top.partition(chr(13))[0]}: {bytes(got[end + 4 :])[:200]!r}")
+        return bytes(got[end + 4 :]), took_s
+
+    def json(self, method: str, path: str, obj: Any = None) -> Any:
+        """Send one request with a JSON body, and decode the JSON answer."""
+        answer, _ = self.call(method, path, b"" if obj is None else json.dumps(obj).encode())
+        return json.loads(answer)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._socket.close()
+
+    def _more(self) -> bytes:
+        got = self._socket.recv(_CHUNK)
+        if not got:
+            raise RuntimeError("the server ended the connection")
+        return got
+
+
+@contextmanager
+def child(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A child of children.py until the block ends: then SIGTERM, and its end is waited for."""
+    command = [sys.executable, "-m", "hack.bench.extender.children", *arguments]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent)
+    try:
+        yield process
+        process.terminate()
+        if process.wait(30):
+            raise RuntimeError(f"{arguments[0]} ended with {process.returncode}")
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+def appears(file: Path, process: subprocess.Popen[bytes]) -> str:
+    """Wait for a file that a child writes. Raises RuntimeError when the child ends, or after START_S."""
+    return until(lambda: file.read_text() if file.exists() else "", process)
+
+
+def until(look: Callable[[], str], process: subprocess.Popen[bytes]) -> str:
+    """Wait until `look` finds something."""
+    end_s = time.monotonic() + START_S
+    while time.monotonic() < end_s and process.poll() is None:
+        if found := look():
+            return found
+        time.sleep(0.05)
+    raise RuntimeError("a child did not come up")
+
+
+def ready(port: int) -> str:
+    """Give the answer of the pages on a port once they are ready; "" before."""
+    try:
+        caller = Caller(port)
+    except OSError:
+        return ""
+    try:
+        return caller.call("GET", "/readyz", b"")[0].decode()
+    except RuntimeError:
+        return ""
+    finally:
+        caller.close()
+
+
+def memory_mib(process: subprocess.Popen[bytes], field: str = "VmRSS") -> float:
+    """Measure the memory of a child in MiB; VmHWM is the most that it ever held."""
+    for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) / 1024
+    raise RuntimeError(f"no {field} of {process.args!r}")
+
+
+def _die_with_parent() -> None:
+    die_with(os.getppid(), signal.SIGKILL)

@@ -1,0 +1,181 @@
+"""The processes that are measured, and the API server beside them: `python -m hack.bench.extender.children WHAT ...`.
+
+ours: the extender as it is shipped, its times written down request by request. noop: the same server with nothing to
+say. api: the simulator's API with a cluster in it that changes all the time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import random
+import sys
+import time
+from array import array
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hack.bench.extender import cluster
+from turnout.kube.client import logs
+from turnout.kube.client.run_until_signal import until_told
+from turnout.kube.objects import Pod
+from turnout.scheduler_ext.__main__ import serve as serve_extender
+from turnout.scheduler_ext.model import Answer, Victims
+from turnout.scheduler_ext.server.listeners import Front, Listen
+from turnout.scheduler_ext.server.metrics import Metrics
+from turnout.scheduler_ext.settings import extender_settings
+from turnout.simulator.api.kinds.builtin_kinds import ROWS
+from turnout.simulator.api.server.serve import serve as serve_api
+from turnout.simulator.api.store import Store
+from turnout.simulator.api.writes.deletion import Wish
+
+PACE_S = 0.02  # between bursts of events
+
+
+class Times:
+    """Stands in for the phase histogram: each request's decode, plan and encode one after the other, in seconds."""
+
+    def __init__(self) -> None:
+        self.taken_s = array("d")
+
+    def labels(self, *_: str) -> Times:
+        """Give the same series for every verb and phase: the order of requests tells them apart."""
+        return self
+
+    def observe(self, seconds: float) -> None:
+        """One phase of a request."""
+        self.taken_s.append(seconds)
+
+
+class TimedMetrics(Metrics):
+    """The extender's metrics, with every handler time kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.times = Times()
+        self.phase = self.times  # type: ignore[assignment]
+
+
+class NoOp:
+    """An extender without an opinion."""
+
+    def filter(self, pod: Pod, names: Sequence[str]) -> Answer:
+        """Every node will do."""
+        return Answer((), all_kept=True)
+
+    def prioritize(self, pod: Pod, names: Sequence[str]) -> Sequence[tuple[str, int]]:
+        """All are alike."""
+        return ()
+
+    def preempt(self, pod: Pod, victims: Mapping[str, Victims]) -> Mapping[str, Victims]:
+        """Return the victims as offered."""
+        return victims
+
+    def unready(self) -> str | None:
+        """Ready at once."""
+        return None
+
+    def describe(self) -> dict[str, Any]:
+        """Nothing to tell."""
+        return {}
+
+
+async def ours(metrics: Metrics, flags: Sequence[str]) -> None:
+    """Run the extender until SIGTERM."""
+    await serve_extender(extender_settings(flags), metrics)
+
+
+async def noop(metrics: Metrics, port_file: Path) -> None:
+    """Run the server with nothing to say until SIGTERM."""
+    async with Front(NoOp(), metrics, Listen(port=0, health_port=0)) as front:
+        _show(port_file, str(front.port))
+        await until_told()
+
+
+async def api(kubeconfig: Path, nodes: int, pods: int, events_per_s: float) -> None:
+    """Serve a cluster that changes at this rate until SIGTERM. The kubeconfig appears when the cluster is whole."""
+    whole = kubeconfig.with_suffix(".part")
+    async with serve_api(whole, kept_changes=50_000) as served:
+        churn = Churn(served.store, nodes, pods)
+        gc.collect()
+        gc.freeze()  # else each page of a list has the collector walk the whole cluster
+        whole.rename(kubeconfig)
+        await until_told(churn.run(events_per_s))
+
+
+class Churn:
+    """Pods that report, come and go, and nodes whose heart beats."""
+
+    def __init__(self, store: Store, nodes: int, pods: int) -> None:
+        kinds = {kind.resource: kind for kind in ROWS}
+        self._store, self._nodes = store, nodes
+        self._node, self._pod = kinds["nodes"], kinds["pods"]
+        self._dice = random.Random(7)
+        store.create(kinds["configmaps"], cluster.MAP_NAMESPACE, cluster.topology_map(nodes))
+        for number in range(nodes):
+            store.create(self._node, "", cluster.node(number))
+        self._standing = [
+            (self._new_pod(f"serve-{n}", on), on)
+            for n, on in enumerate(cluster.busy_nodes(nodes, pods, random.Random(3)))
+        ]
+        self._made = pods
+
+    async def run(self, events_per_s: float) -> None:
+        """Change things, until cancelled, at this rate by the clock."""
+        start_s, done = time.monotonic(), 0
+        while True:
+            await asyncio.sleep(PACE_S)
+            due = int((time.monotonic() - start_s) * events_per_s)
+            while done < due:
+                done += self._change(done)
+
+    def _change(self, number: int) -> int:
+        """One change, or two that belong together. Returns how many events that makes."""
+        if number % 4 == 0:
+            which = self._dice.randrange(self._nodes)
+            beat = cluster.node(which, number)
+            self._store.update(self._node, "", cluster.node_name(which), beat, "status")
+            return 1
+        at = self._dice.randrange(len(self._standing))
+        name, on = self._standing[at]
+        if number % 4 == 1:
+            status = {"phase": "Running", "podIP": f"10.1.{number % 250}.{at % 250}"}
+            self._store.update(self._pod, cluster.NAMESPACE, name, self._with(name, status), "status")
+            return 1
+        # Another of its kind takes its place, so that the cluster stays as full as it was.
+        self._store.delete(self._pod, cluster.NAMESPACE, name, Wish(grace_s=0))
+        self._made += 1
+        self._standing[at] = (self._new_pod(f"serve-{self._made}", on), on)
+        return 2
+
+    def _with(self, name: str, status: cluster.Raw) -> cluster.Raw:
+        return {**self._store.get(self._pod, cluster.NAMESPACE, name).obj, "status": status}
+
+    def _new_pod(self, name: str, on: int) -> str:
+        self._store.create(self._pod, cluster.NAMESPACE, cluster.pod(name, 1, cluster.node_name(on)))
+        return name
+
+
+def _show(file: Path, text: str) -> None:
+    file.with_suffix(".part").write_text(text)
+    file.with_suffix(".part").rename(file)  # whole or not at all
+
+
+def main(argv: Sequence[str]) -> int:
+    """Be one of the three."""
+    logs.setup("warning")
+    what, file, *rest = argv
+    metrics = TimedMetrics()
+    if what == "api":
+        settings = json.loads(rest[0])
+        asyncio.run(api(Path(file), settings["nodes"], settings["pods"], settings["events_per_s"]))
+        return 0
+    asyncio.run(ours(metrics, rest) if what == "ours" else noop(metrics, Path(rest[0])))
+    Path(file).write_bytes(metrics.times.taken_s.tobytes())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

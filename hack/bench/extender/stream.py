@@ -1,0 +1,187 @@
+"""One size of cluster: its processes started, gangs sent through them, every request timed at both ends."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+import time
+from array import array
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from hack.bench.extender import cluster
+from hack.bench.extender.caller import Caller, appears, child, memory_mib, ready, until
+from hack.bench.extender.cluster import Gang, Raw
+from turnout.cli.commands.extender_process import free_port
+
+LIVING = 12  # gangs at a time; the oldest leaves when another comes
+_GROUPS = f"/apis/scheduling.volcano.sh/v1beta1/namespaces/{cluster.NAMESPACE}/podgroups"
+_PODS = f"/api/v1/namespaces/{cluster.NAMESPACE}/pods"
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How large a cluster, how many standing pods, and how much is sent through it."""
+
+    nodes: int
+    pods: int
+    runs: int
+    requests: int  # a run has at least so many
+    events_per_s: float = 200.0
+
+
+@dataclass(slots=True)
+class Timed:
+    """Seconds, one per request in order. first: which requests were the first of their gang, plan included."""
+
+    loopback_s: list[float] = field(default_factory=list)
+    handler_s: list[float] = field(default_factory=list)
+    first: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Run:
+    """One stream: ours and the no-op server, asked the same in turn."""
+
+    ours: Timed = field(default_factory=Timed)
+    noop: Timed = field(default_factory=Timed)
+    placed: int = 0  # gangs
+    refused: int = 0
+
+
+@dataclass(slots=True)
+class Measured:
+    """Everything of one size. start_s: from the extender's start to ready."""
+
+    size: Size
+    runs: list[Run]
+    rss_mib: float
+    peak_mib: float
+    start_s: float
+
+
+def measure(size: Size) -> Measured:
+    """Start everything, send the streams, end everything."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with _processes(size, folder) as (api, ours, noop, pages, process, start_s):
+            stream = _Stream(size, api, ours, noop)
+            stream.send(Run(), size.requests // 4)  # warms up; its times are cut off below
+            runs, rss_mib = [], 0.0
+            for _ in range(size.runs):
+                runs.append(stream.send(Run(), size.requests))
+                rss_mib = max(rss_mib, memory_mib(process))
+            peak_mib = memory_mib(process, "VmHWM")
+            _check_advised(pages)
+        for who in ("ours", "noop"):
+            handler_s = _handler_times(folder / f"{who}.times")
+            left = len(handler_s)
+            for run in reversed(runs):
+                timed = getattr(run, who)
+                timed.handler_s = handler_s[left - len(timed.loopback_s) : left]
+                left -= len(timed.loopback_s)
+    return Measured(size, runs, rss_mib, peak_mib, start_s)
+
+
+@contextmanager
+def _processes(
+    size: Size, folder: Path
+) -> Iterator[tuple[Caller, Caller, Caller, Caller, subprocess.Popen[bytes], float]]:
+    """Callers of the API, ours, the no-op and the pages of ours; the process of ours and how long it took to start."""
+    with ExitStack() as stack:
+
+        def caller(port: int) -> Caller:
+            one = Caller(port)
+            stack.callback(one.close)
+            return one
+
+        config, port_file, noop_file, pages = folder / "kubeconfig", folder / "port", folder / "noop", free_port()
+        settings = {"nodes": size.nodes, "pods": size.pods, "events_per_s": size.events_per_s}
+        api = stack.enter_context(child("api", str(config), json.dumps(settings)))
+        server = json.loads(appears(config, api))["clusters"][0]["cluster"]["server"]
+        noop = stack.enter_context(child("noop", str(folder / "noop.times"), str(noop_file)))
+        begun_s = time.monotonic()
+        flags = ["--kubeconfig", str(config), "--bind", "127.0.0.1:0", "--metrics-bind", f"127.0.0.1:{pages}"]
+        flags += ["--port-file", str(port_file), "--log-level", "error"]
+        flags += ["--configmap", f"{cluster.MAP_NAMESPACE}/{cluster.MAP_NAME}"]
+        ours = stack.enter_context(child("ours", str(folder / "ours.times"), *flags))
+        until(lambda: ready(pages), ours)
+        start_s = time.monotonic() - begun_s
+        ports = [int(server.rpartition(":")[2]), int(appears(port_file, ours)), int(appears(noop_file, noop))]
+        yield caller(ports[0]), caller(ports[1]), caller(ports[2]), caller(pages), ours, start_s
+
+
+class _Stream:
+    """kube-scheduler's part: gangs come, each pod is filtered, scored and bound, the oldest gang leaves."""
+
+    def __init__(self, size: Size, api: Caller, ours: Caller, noop: Caller) -> None:
+        self._size, self._api, self._ours, self._noop = size, api, ours, noop
+        self._names = [json.dumps(cluster.node_name(n)).encode() for n in range(size.nodes)]
+        self._gangs, self._living = cluster.gangs(11), deque[Gang]()
+        self._dice = Random(5)
+
+    def send(self, run: Run, requests: int) -> Run:
+        """Send new gangs until so many requests are answered."""
+        while len(run.ours.loopback_s) < requests:
+            gang = next(self._gangs)
+            if len(self._living) == LIVING:
+                self._leave(self._living.popleft())
+            run.ours.first.append(len(run.ours.loopback_s))
+            placed = [self._place(run, pod) for pod in self._arrive(gang)]
+            run.placed += all(placed)
+            run.refused += not all(placed)
+            self._living.append(gang)
+        return run
+
+    def _arrive(self, gang: Gang) -> Sequence[Raw]:
+        self._api.json("POST", _GROUPS, cluster.pod_group(gang))
+        return [
+            self._api.json("POST", _PODS, cluster.pod(f"{gang.name}-{index}", gang.gpus, "", gang, index))
+            for index in range(gang.pods)
+        ]
+
+    def _leave(self, gang: Gang) -> None:
+        for index in range(gang.pods):
+            self._api.json("DELETE", f"{_PODS}/{gang.name}-{index}?gracePeriodSeconds=0")
+        self._api.json("DELETE", f"{_GROUPS}/{gang.name}")
+
+    def _place(self, run: Run, pod: Raw) -> bool:
+        """Ask both servers both verbs, then bind where ours said. Both verbs, though one node would need no scores."""
+        turn = self._dice.randrange(len(self._names))
+        names = b",".join(self._names[turn:] + self._names[:turn])
+        body = b'{"Pod":%b,"Nodes":null,"NodeNames":[%b]}\n' % (json.dumps(pod).encode(), names)
+        filtered, scored = (self._ask(run, verb, body) for verb in ("/filter", "/prioritize"))
+        kept = json.loads(filtered)["NodeNames"]
+        if len(kept) == len(self._names):  # no opinion: the scheduler would go by the scores
+            kept = [entry["Host"] for entry in json.loads(scored)]
+        if not kept:
+            return False
+        name = pod["metadata"]["name"]
+        self._api.json("POST", f"{_PODS}/{name}/binding", {"target": {"name": kept[0]}})
+        return True
+
+    def _ask(self, run: Run, verb: str, body: bytes) -> bytes:
+        answer, took_s = self._ours.call("POST", verb, body)
+        run.ours.loopback_s.append(took_s)
+        run.noop.loopback_s.append(self._noop.call("POST", verb, body)[1])
+        return answer
+
+
+def _check_advised(pages: Caller) -> None:
+    """Times of answers that were neutral for a fault of ours would mean nothing. Raises RuntimeError."""
+    page = pages.call("GET", "/metrics", b"")[0].decode()
+    faults = [line for line in page.splitlines() if line.startswith("turnout_extender_errors_total")]
+    if faults:
+        raise RuntimeError(f"the extender answered without advice: {faults}")
+
+
+def _handler_times(file: Path) -> list[float]:
+    """Decode, plan and encode of each request added up, seconds."""
+    phases = array("d")
+    phases.frombytes(file.read_bytes())
+    return [sum(phases[at : at + 3]) for at in range(0, len(phases), 3)]

@@ -1,0 +1,76 @@
+"""Nodes whose faults are known: what their groups would measure, and a check of them to its end.
+
+Simulated: a group that has a fault in it fails or is slow each time, and healthy times differ by a tenth, up or down.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from turnout.launcher.health.model import Cause, Check, Finding, Group, Measured, StragglerLimits, Verdict
+from turnout.launcher.health.probe_groups import Groups, next_groups
+
+NOBODY: frozenset[int] = frozenset()
+NOWHERE: frozenset[tuple[int, int]] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedNodes:
+    """Nodes n0, n1, ... by number, neighbours next to one another.
+
+    dead: whose network fails; broken: whose own computation fails; cut: links that fail, thin: that are slow; tired:
+    whose computation is slow, far: whose network is. factor: so many times slower. compute_s, collective_s: of a
+    healthy node, and of a pair.
+    """
+
+    nodes: int
+    dead: frozenset[int] = NOBODY
+    broken: frozenset[int] = NOBODY
+    cut: frozenset[tuple[int, int]] = NOWHERE
+    thin: frozenset[tuple[int, int]] = NOWHERE
+    tired: frozenset[int] = NOBODY
+    far: frozenset[int] = NOBODY
+    factor: float = 3.0
+    seed: int = 0
+    compute_s: float = 1.0
+    collective_s: float = 1.0
+
+    @property
+    def names(self) -> Group:
+        """Name all nodes."""
+        return tuple(f"n{number}" for number in range(self.nodes))
+
+    def measure(self, group: Group, run: int = 0) -> Measured:
+        """Simulate what this group measures in its run of this number."""
+        numbers = [int(name[1:]) for name in group]
+        dice = Random(f"{self.seed} {run} {group}")
+        compute = tuple(
+            None
+            if number in self.broken
+            else self.compute_s * dice.uniform(0.9, 1.1) * (self.factor if number in self.tired else 1)
+            for number in numbers
+        )
+        inside = {(one, other) for one in numbers for other in numbers}
+        if not {*numbers}.isdisjoint(self.dead | self.broken) or inside & self.cut or len(numbers) < 2:
+            return Measured(group, compute, None)
+        slow = not {*numbers}.isdisjoint(self.far) or inside & self.thin
+        pair_s = self.collective_s * dice.uniform(0.9, 1.1) * (self.factor if slow else 1)
+        return Measured(group, compute, pair_s * 2 * (len(numbers) - 1) / len(numbers))
+
+    def check(self, limits: StragglerLimits | None = None, most: int = 99) -> tuple[Verdict, list[Groups]]:
+        """A check to its end: its verdict, and the groups of each round. Raises RuntimeError after `most` rounds."""
+        check, rounds = Check(self.names, limits or StragglerLimits()), list[Groups]()
+        while not isinstance(answer := next_groups(check), Verdict):
+            rounds.append(answer)
+            if len(rounds) > most:
+                raise RuntimeError(f"more than {most} rounds: {self}")
+            check = check.after(tuple(self.measure(group, len(rounds)) for group in answer))
+        return answer, rounds
+
+
+def numbers(findings: tuple[Finding, ...], *causes: Cause) -> list[tuple[int, ...]]:
+    """List the nodes that findings name, for these causes or for all."""
+    return sorted(
+        tuple(int(name[1:]) for name in each.nodes) for each in findings if not causes or each.cause in causes
+    )

@@ -1,0 +1,159 @@
+"""The scenes of the benchmark `lending`: which jobs are elastic, what a restart costs, and what runs beside them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+from hack.bench.lending.hpa import DOWN_S, SYNC_S, hpa
+from turnout.autoscaler.decide import decide
+from turnout.autoscaler.model import Policy
+from turnout.simulator.replay import trace_files
+from turnout.simulator.replay.compare import Compared, p99
+from turnout.simulator.replay.job_run import GPU
+from turnout.simulator.replay.model import Rules, Submission, Tape
+from turnout.simulator.replay.run import replay
+from turnout.simulator.replay.traces import Row
+from turnout.simulator.replay.workload_streams import Labels, drawn, labelled
+
+# The GPUs that each ITP cluster is assumed to have, so that its full static run is busy to 60 to 68 %.
+# Source: docs/facts/autoscaling.md 7.1.
+CLUSTERS = {"c02": 144, "c03": 256, "c04": 768, "c06": 128, "c07": 384}
+DRAWN = {"drawn-64": (64, 0.75), "drawn-256": (256, 0.65)}  # without traces: GPUs, load
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """factor: max beside min. headroom: the share of GPUs kept free. hosts: nodes of 8 rather than one pool. rival: the
+    HPA decides. oracle: replay it with free restarts and instant eviction, too."""
+
+    name: str
+    elastic: float = 1.0
+    factor: int = 4
+    measured: bool = False
+    restart_s: float = 60.0
+    headroom: float = 0.0
+    backfill: bool = False
+    hosts: bool = False
+    rival: bool = False
+    oracle: bool = False
+
+    @property
+    def thrown(self) -> bool:
+        """True if a seed labels its jobs. Only then is another seed another replay of a trace."""
+        return self.measured or self.elastic < 1
+
+
+ALL = Scene("all elastic", oracle=True)
+SLOW = Scene("restart 250 s", restart_s=250.0, oracle=True)
+HALF = Scene("half elastic", elastic=0.5)
+MEASURED = Scene("measured curves", factor=2, measured=True, oracle=True)
+HEADROOM = Scene("headroom 1 %", headroom=0.01)
+HOSTS = Scene("nodes of 8", hosts=True)
+BACKFILL = Scene("backfill", backfill=True)
+RIVAL = Scene("HPA", rival=True)
+SCENES = (ALL, SLOW, HALF, MEASURED, HEADROOM, HOSTS, BACKFILL, RIVAL)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One scene on one cluster. jobs: the first so many; 0: all."""
+
+    cluster: str
+    scene: Scene
+    seed: int
+    jobs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The results of one task. late: jobs that started later than they may; worst_s: the latest of them all.
+
+    worse: the share of jobs that ended more than a minute later.
+    """
+
+    task: Task
+    jobs: int
+    busy_before: float
+    busy: float
+    faster: float
+    capture: float | None
+    late: int
+    worst_s: float
+    p99_ratio: float
+    undisturbed: float
+    harm: float
+    worse: float
+    restarts: float
+    looks_per_s: float
+
+
+def clusters() -> list[str]:
+    """Those whose traces are here; without any, drawn ones."""
+    here = [name for name in CLUSTERS if trace_files.cluster(name[1:]) is not None]
+    return here or list(DRAWN)
+
+
+def replayed(task: Task) -> Result:
+    """Run a task: without the autoscaler, with it, and where asked for with the oracle."""
+    scene = task.scene
+    jobs, rules = _jobs(task), _rules(task)
+    without = replay(jobs, rules)
+    began_s = time.process_time()
+    lent = _lent(jobs, rules, scene)
+    took_s = time.process_time() - began_s
+    beside = Compared(without, lent)
+    waited, waited_lent = ([ran.waited_s for ran in tape.ran] for tape in (without, lent))
+    return Result(
+        task=task,
+        jobs=len(jobs),
+        busy_before=without.utilisation,
+        busy=lent.utilisation,
+        faster=beside.faster,
+        capture=beside.capture(_oracle(jobs, rules)) if scene.oracle else None,
+        late=beside.late,
+        worst_s=max(beside.delays_s),
+        p99_ratio=p99(waited_lent) / max(p99(waited), beside.patience_s),
+        undisturbed=beside.undisturbed,
+        harm=beside.harm,
+        worse=beside.worse,
+        restarts=lent.restarts,
+        looks_per_s=lent.looks / took_s,
+    )
+
+
+def _jobs(task: Task) -> Sequence[Submission]:
+    scene, dice = task.scene, Random(task.seed)
+    rows = _rows(task, dice)
+    labels = Labels(scene.elastic, scene.factor, tables=trace_files.speeds() if scene.measured else ())
+    return labelled(rows[: task.jobs] if task.jobs else rows, labels, dice)
+
+
+def _rows(task: Task, dice: Random) -> Sequence[Row]:
+    if task.cluster in DRAWN:
+        gpus, load = DRAWN[task.cluster]
+        return drawn(task.jobs or 5000, gpus, load, dice)
+    return trace_files.cluster(task.cluster[1:]) or ()
+
+
+def _rules(task: Task) -> Rules:
+    scene = task.scene
+    gpus = CLUSTERS.get(task.cluster) or DRAWN[task.cluster][0]
+    tick_s = SYNC_S if scene.rival else 5.0
+    nodes = (8,) * (gpus // 8) if scene.hosts else (gpus,)
+    return Rules(nodes, restart_s=scene.restart_s, tick_s=tick_s, backfill=scene.backfill)
+
+
+def _lent(jobs: Sequence[Submission], rules: Rules, scene: Scene) -> Tape:
+    if scene.rival:
+        return replay(jobs, rules, Policy(cooldown_s=DOWN_S), hpa)
+    headroom = {GPU: round(rules.gpus * scene.headroom)} if scene.headroom else {}
+    return replay(jobs, rules, Policy(restart_s=scene.restart_s, headroom=headroom), decide)
+
+
+def _oracle(jobs: Sequence[Submission], rules: Rules) -> Tape:
+    """Replay the policy where restarts are free, eviction is instant, and every event is seen at once."""
+    free = Rules(rules.nodes, restart_s=0.0, grace_s=0.0, tick_s=0.0)
+    return replay(jobs, free, Policy(restart_s=0.0, cooldown_s=0.0))

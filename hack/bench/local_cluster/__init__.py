@@ -1,0 +1,1 @@
+"""The local cluster under load: pods by the thousand, and watchers."""

@@ -1,0 +1,132 @@
+"""A local cluster as a person starts it, filled with pods: how long it takes to start, and until everything runs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import aiohttp
+
+WATCHERS = 20
+_AT_ONCE = 32
+_GPUS = 16  # of a node, so that a thousand nodes hold ten thousand pods
+_LONGEST_S = 400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One run. run_s: from the first creation until the last pod was seen to run. behind_s: of the slowest watcher.
+
+    mib, extender_mib: the most memory that the local cluster's process had, and its extender's.
+    """
+
+    created_s: float
+    run_s: float
+    behind_s: float
+    cut_off: int
+    seen_mib: float
+    mib: float
+    extender_mib: float
+
+
+@contextmanager
+def started(*flags: str) -> Iterator[tuple[float, int, int]]:
+    """A local cluster of its own folder: how long it took to be ready, its port, its process."""
+    with TemporaryDirectory() as folder:
+        env = {**os.environ, "XDG_STATE_HOME": folder}
+        env.pop("PYTHONDONTWRITEBYTECODE", None)  # else every start would compile our modules anew
+        command = [sys.executable, "-m", "turnout.cli", "local"]
+        began_s = time.monotonic()
+        subprocess.run([*command, "up", *flags], env=env, check=True, stdout=subprocess.DEVNULL)
+        took_s = time.monotonic() - began_s
+        try:
+            note = json.loads(Path(folder, "turnout/yard/yard.json").read_text())
+            yield took_s, int(note["url"].rpartition(":")[2]), int(note["pid"])
+        finally:
+            subprocess.run([*command, "down"], env=env, check=True, stdout=subprocess.DEVNULL)
+
+
+def start_s() -> float:
+    """How long `turnout local up` takes to a local cluster that is ready, its extender included."""
+    with started() as (took_s, _, _):
+        return took_s
+
+
+def filled(nodes: int, pods: int) -> Load:
+    """Fill a local cluster and watch it run."""
+    with started("--nodes", str(nodes), "--gpus", str(_GPUS)) as (_, port, pid):
+        return asyncio.run(asyncio.wait_for(_fill(port, pid, pods), _LONGEST_S))
+
+
+async def _fill(port: int, pid: int, pods: int) -> Load:
+    child = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "hack.bench.local_cluster.watchers", str(port), str(WATCHERS), str(pods)),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert child.stdout is not None
+    try:
+        await child.stdout.readline()
+        began_s = time.time()
+        await _create(port, pods)
+        created_s = time.time() - began_s
+        told = json.loads(await child.stdout.readline())
+    finally:
+        if child.returncode is None:
+            child.terminate()
+        await child.wait()
+    done = told["done_s"] or [float("inf")]
+    return Load(
+        created_s=created_s,
+        run_s=max(done) - began_s,
+        behind_s=max(done) - min(done),
+        cut_off=told["cut_off"],
+        seen_mib=told["mib"],
+        mib=_peak_mib(pid),
+        extender_mib=max((_peak_mib(child) for child in _children(pid)), default=0.0),
+    )
+
+
+async def _create(port: int, pods: int) -> None:
+    """Create pods as fast as they are taken."""
+    numbers = iter(range(pods))
+    url = f"http://127.0.0.1:{port}/api/v1/namespaces/default/pods"
+
+    async def some(session: aiohttp.ClientSession) -> None:
+        for number in numbers:
+            async with session.post(url, data=json.dumps(_pod(number)), headers=_JSON) as answer:
+                if answer.status != 201:
+                    raise RuntimeError(f"pod {number} was not created: {await answer.text()}")
+                await answer.read()
+
+    async with aiohttp.ClientSession() as session:
+        await asyncio.gather(*(some(session) for _ in range(_AT_ONCE)))
+
+
+_JSON = {"Content-Type": "application/json"}
+
+
+def _pod(number: int) -> dict[str, Any]:
+    asks = {"cpu": "4", "memory": "16Gi", "nvidia.com/gpu": "1"}
+    container = {"name": "main", "image": "registry.example.com/train:1", "resources": {"limits": asks}}
+    labels = {"app": "bench", "index": str(number)}
+    return {"metadata": {"name": f"pod-{number:05d}", "labels": labels}, "spec": {"containers": [container]}}
+
+
+def _peak_mib(pid: int) -> float:
+    text = Path(f"/proc/{pid}/status").read_text()
+    line = next(line for line in text.splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) / 1024
+
+
+def _children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

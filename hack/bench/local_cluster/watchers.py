@@ -1,0 +1,65 @@
+"""Watchers of pods, many in one process: `python -m hack.bench.local_cluster.watchers PORT HOW_MANY PODS`.
+
+Each has a connection of its own and reads every byte; it counts pods that have come to run rather than decoding them,
+so that what is measured is the server. Prints `ready` once all watch, then one JSON line: when each had seen all pods
+run (seconds by the machine's clock), and how many were cut off before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+
+RUNS = b'"phase":"Running"'
+_PATH = "/api/v1/pods?watch=1&resourceVersion=1&allowWatchBookmarks=true"
+
+
+class Watcher(asyncio.Protocol):
+    """One watch."""
+
+    def __init__(self, pods: int) -> None:
+        self.pods, self.seen, self.bytes, self.done_s = pods, 0, 0, 0.0
+        self.begun, self.done = asyncio.Event(), asyncio.Event()
+        self._tail = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Ask."""
+        assert isinstance(transport, asyncio.Transport)
+        transport.write(f"GET {_PATH} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+
+    def data_received(self, data: bytes) -> None:
+        """Count; a word that two blocks share is seen once, with the second."""
+        self.begun.set()
+        self.bytes += len(data)
+        block = self._tail + data
+        self.seen += block.count(RUNS)
+        self._tail = block[-len(RUNS) + 1 :]
+        if self.seen >= self.pods and not self.done_s:
+            self.done_s = time.time()
+            self.done.set()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Cut off."""
+        self.begun.set()
+        self.done.set()
+
+
+async def watch(port: int, how_many: int, pods: int) -> None:
+    """Watch until all have seen everything, or were cut off."""
+    loop = asyncio.get_running_loop()
+    watchers = []
+    for _ in range(how_many):
+        _, watcher = await loop.create_connection(lambda: Watcher(pods), "127.0.0.1", port)
+        watchers.append(watcher)
+    await asyncio.gather(*(each.begun.wait() for each in watchers))
+    print("ready", flush=True)
+    await asyncio.gather(*(each.done.wait() for each in watchers))
+    seen = [each.done_s for each in watchers if each.done_s]
+    told = {"done_s": seen, "cut_off": len(watchers) - len(seen), "mib": watchers[0].bytes / 2**20}
+    print(json.dumps(told), flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(watch(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])))

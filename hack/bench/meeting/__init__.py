@@ -1,1 +1,0 @@
-"""Agents that meet over real sockets in many processes of one machine, and jobs whose parts are killed."""

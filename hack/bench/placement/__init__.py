@@ -1,0 +1,1 @@
+"""The parts of the placement benchmark: inputs, baselines and the exact optimum."""

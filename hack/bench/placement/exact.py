@@ -1,0 +1,42 @@
+"""The exact optimum by CP-SAT: the least ring crossings that any choice of hosts and any rank order can reach.
+
+A ring over k > 1 switches of a tier leaves each at least once, and an order that walks the fabric leaves each exactly
+once at every tier. So only the sets of switches count: the price of a tier is k, or nothing for k = 1.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from ortools.sat.python import cp_model
+
+from hack.bench.placement.baselines import Room
+from turnout.topology.fabric import Fabric
+
+
+def optimum(fabric: Fabric, room: Room, pods: int, limit_s: float) -> int | None:
+    """Return the least cost, or None where CP-SAT did not prove it in time. The gang fits the fabric."""
+    held = np.add.reduceat(room, fabric.starts[1]).tolist()
+    model = cp_model.CpModel()
+    used = [[model.new_bool_var(f"{tier}/{at}") for at in range(len(fabric.starts[tier]))] for tier in _tiers(fabric)]
+    taken = [model.new_int_var(0, min(pods, most), f"leaf{at}") for at, most in enumerate(held)]
+    model.add(sum(taken) == pods)
+    for leaf, pods_here in enumerate(taken):
+        model.add(pods_here <= min(pods, held[leaf]) * used[0][leaf])
+    for tier in _tiers(fabric)[:-1]:
+        for switch, host in enumerate(fabric.starts[tier].tolist()):
+            model.add_implication(used[tier - 1][switch], used[tier][int(fabric.switch_of[tier + 1, host])])
+    single = []
+    for row in used:
+        alone = model.new_bool_var("")
+        model.add(sum(row) <= 1).only_enforce_if(alone)
+        single.append(alone)
+    model.minimize(sum(sum(row) for row in used) - sum(single))
+    solver = cp_model.CpSolver()
+    solver.parameters.max_time_in_seconds = limit_s
+    solver.parameters.num_workers = 1
+    solver.parameters.random_seed = 1
+    return round(solver.objective_value) if solver.solve(model) == cp_model.OPTIMAL else None
+
+
+def _tiers(fabric: Fabric) -> range:
+    return range(1, fabric.tiers + 1)

@@ -1,0 +1,108 @@
+"""Single decisions to compare on: fabrics of any make, partly taken, and one gang that fits.
+
+Made by a seeded generator that only uses random(), which Python keeps stable; the digest of all inputs is printed, so
+two runs that print the same one measured the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from hack.bench.placement.baselines import Room
+from turnout.topology.fabric import Fabric, build
+from turnout.topology.model import Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One fabric, the room of its hosts, and the gang's pods."""
+
+    kind: str
+    fabric: Fabric
+    room: Room
+    pods: int
+
+
+def draw(seed: int) -> Instance:
+    """Return the instance of a seed: kinds take turns."""
+    dice = random.Random(seed)
+    kind, shape = _KINDS[seed % len(_KINDS)]
+    fabric = build(shape(dice))
+    room = _room(dice, fabric)
+    total = int(room.sum())
+    most = min(total, 4 + int(dice.random() ** 2 * total))
+    return Instance(kind, fabric, room, 1 + int(dice.random() * most))
+
+
+def digest(drawn: Iterable[Instance]) -> str:
+    """Return what tells these inputs from any others."""
+    whole = hashlib.sha256()
+    for one in drawn:
+        whole.update(repr((one.fabric.names, one.room.tolist(), one.pods)).encode())
+    return whole.hexdigest()[:16]
+
+
+def _between(dice: random.Random, low: int, high: int) -> int:
+    return low + int(dice.random() * (high - low + 1))
+
+
+def _room(dice: random.Random, fabric: Fabric) -> Room:
+    """Whole nodes or single GPUs; some leaves nearly empty, some nearly full; at least one slot in all."""
+    slots = 1 if dice.random() < 0.5 else 8
+    fullness = dice.random()
+    of_leaf = [min(1.0, max(0.0, fullness + dice.random() - 0.5)) for _ in fabric.starts[1]]
+    free = [
+        sum(dice.random() >= of_leaf[leaf] for _ in range(slots))
+        if dice.random() < 0.7
+        else slots * (dice.random() >= of_leaf[leaf])
+        for leaf in fabric.switch_of[1].tolist()
+    ]
+    free[0] = max(free[0], 1)
+    return np.array(free, np.int32)
+
+
+def _regular(dice: random.Random) -> list[Entry]:
+    leaves, hosts = _between(dice, 2, 8), _between(dice, 2, 16)
+    paths = [(f"s{s}", f"l{leaf}") for s in range(_between(dice, 2, 6)) for leaf in range(leaves)]
+    return _entries([(path, hosts) for path in paths])
+
+
+def _irregular(dice: random.Random) -> list[Entry]:
+    paths = [(f"s{s}", f"l{leaf}") for s in range(_between(dice, 2, 7)) for leaf in range(_between(dice, 1, 9))]
+    return _entries([(path, _between(dice, 1, 20)) for path in paths])
+
+
+def _multi_tier(dice: random.Random) -> list[Entry]:
+    paths = [
+        (f"c{c}", f"s{s}", f"l{leaf}")
+        for c in range(_between(dice, 2, 4))
+        for s in range(_between(dice, 1, 4))
+        for leaf in range(_between(dice, 1, 5))
+    ]
+    return _entries([(path, _between(dice, 2, 10)) for path in paths])
+
+
+def _random(dice: random.Random) -> list[Entry]:
+    """Branches of any depth: hosts beside switches, short branches, lone leaves."""
+    paths = [
+        tuple(f"n{_between(dice, 0, 3)}" for _ in range(_between(dice, 1, 4))) for _ in range(_between(dice, 8, 40))
+    ]
+    return _entries([(path, _between(dice, 1, 8)) for path in sorted(set(paths))])
+
+
+def _entries(leaves: list[tuple[tuple[str, ...], int]]) -> list[Entry]:
+    hosts = [path for path, count in leaves for _ in range(count)]
+    return [Entry(f"gpu{at}", path, at + 1) for at, path in enumerate(hosts)]
+
+
+_KINDS: list[tuple[str, Callable[[random.Random], list[Entry]]]] = [
+    ("regular", _regular),
+    ("irregular", _irregular),
+    ("multi-tier", _multi_tier),
+    ("random", _random),
+]

@@ -1,0 +1,132 @@
+"""Streams of gangs that come and go on 128 whole nodes: 4 spines of 4 leaves of 8.
+
+Sizes 2 to 24, small ones more often (a size's share falls as 1/size). There is always a next gang; it comes as soon as
+it leaves the cluster no fuller than the limit, 90 % unless said, and each leaves after a lifetime of its own. Whether a
+gang fits does not depend on where the others sit, so every policy meets the same arrivals and departures. Those of
+90 % are kept in streams.txt, one seed a line: "+12" a gang of 12 comes, "-3" the fourth gang that came leaves.
+`python -m hack.bench.placement.streams` rewrites it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import math
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hack.bench.placement.baselines import Hosts, Room
+from turnout.topology.cost import cost
+from turnout.topology.fabric import Fabric, build
+from turnout.topology.model import Entry
+
+NODES = 128
+SEEDS = range(1, 21)
+GANGS = 300
+FULL = 0.9
+_FILE = Path(__file__).with_name("streams.txt")
+
+Policy = Callable[[Fabric, Room, int], Hosts | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The cost of one policy over one stream: ring crossings of each gang, those of leaves alone.
+
+    full: mean share of nodes taken after an arrival.
+    """
+
+    total: tuple[int, ...]
+    leaf: tuple[int, ...]
+    full: float
+
+
+def fabric() -> Fabric:
+    """Return the fabric of every stream, node names shuffled over it so that no order of names helps anybody."""
+    names = sorted(range(NODES), key=lambda at: hashlib.sha256(str(at).encode()).digest())
+    return build(
+        Entry(f"node{name}", (f"spine{at // 32}", f"leaf{at // 8 % 4}"), at + 1) for at, name in enumerate(names)
+    )
+
+
+def generate(seed: int, full: float = FULL, gangs: int = GANGS) -> list[int]:
+    """Return the events of a seed: n > 0 a gang of n comes, n <= 0 gang number -n leaves."""
+    dice = random.Random(seed)
+    weights = [1 / size for size in range(2, 25)]
+    events: list[int] = []
+    running: list[tuple[float, int, int]] = []  # end, number, size
+    sizes = 0
+    now = 0.0
+    taken = 0
+    while sizes < gangs:
+        size, mark = 2, dice.random() * sum(weights)
+        while mark > weights[size - 2] and size < 24:
+            mark -= weights[size - 2]
+            size += 1
+        while taken + size > full * NODES:
+            now, number, freed = heapq.heappop(running)
+            taken -= freed
+            events.append(-number)
+        heapq.heappush(running, (now - math.log(1 - dice.random()), sizes, size))
+        events.append(size)
+        sizes += 1
+        taken += size
+    return events
+
+
+def committed() -> dict[int, list[int]]:
+    """Return the events of every seed as the repository keeps them."""
+    return {seed: _read(line) for seed, line in zip(SEEDS, _FILE.read_text().splitlines(), strict=True)}
+
+
+def first(events: Sequence[int], gangs: int) -> list[int]:
+    """Return a stream up to its gang of that number, and what leaves before the next."""
+    found: list[int] = []
+    for event in events:
+        gangs -= event > 0
+        if gangs < 0:
+            break
+        found.append(event)
+    return found
+
+
+def digest(events: Iterable[Sequence[int]]) -> str:
+    """Return what tells these inputs from any others."""
+    return hashlib.sha256("\n".join(map(_write, events)).encode()).hexdigest()[:16]
+
+
+def replay(tree: Fabric, events: Sequence[int], policy: Policy) -> Run:
+    """Run one stream under one policy. Every gang fits; a policy that finds no place for one breaks the run."""
+    room = np.ones(NODES, np.int32)
+    held: list[Hosts] = []
+    total, leaf, full = [], [], []
+    for event in events:
+        if event <= 0:
+            room[held[-event]] += 1
+            continue
+        hosts = policy(tree, room, event)
+        if hosts is None or len(hosts) != event or len(set(hosts)) != event or (room[hosts] != 1).any():
+            raise RuntimeError(f"a policy broke the rules on a gang of {event}")
+        room[hosts] -= 1
+        full.append(1 - int(room.sum()) / NODES)
+        held.append(hosts)
+        paid = cost(tree, hosts)
+        total.append(paid.total)
+        leaf.append(paid.crossings[0])
+    return Run(tuple(total), tuple(leaf), sum(full) / len(full))
+
+
+def _write(events: Sequence[int]) -> str:
+    return " ".join(f"+{event}" if event > 0 else f"-{-event}" for event in events)
+
+
+def _read(line: str) -> list[int]:
+    return [int(word) for word in line.split()]
+
+
+if __name__ == "__main__":
+    _FILE.write_text("".join(_write(generate(seed)) + "\n" for seed in SEEDS))

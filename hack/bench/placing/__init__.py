@@ -1,1 +1,0 @@
-"""The parts of the placement benchmark: inputs, rivals and the exact optimum."""

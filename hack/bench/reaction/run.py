@@ -1,0 +1,159 @@
+"""How soon a job is told to shrink for one that comes to wait, on a real API server, the autoscaler as it is shipped.
+
+From the first sight of a gang (its first pod without a node, or its PodGroup that is Pending or Inqueue) on a watch to
+that of the job that shrinks for it. Every GPU is lent, so each gang needs a shrink. Beside it, in the same run: what
+the API server takes to show a new pod, and what a watcher that patches at once without a thought would take.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from dataclasses import dataclass
+from statistics import median
+
+from hack.bench.reaction.scene import Size
+from hack.bench.reaction.testbed import Testbed, opened
+from hack.bench.support.outcome import Outcome, Table, Target
+from hack.bench.support.percentiles import interpolated
+from hack.controlplane.plane import ControlPlane
+
+SIZE = Size(jobs=1000, workers=4, gpus=1)
+LARGE = Size(jobs=10_000, workers=2, gpus=4, others=5000)
+FORMS = ("pods", "Pending", "Inqueue")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How many gangs come of each form: one by one, and in bursts of so many. anchors: times of each anchor."""
+
+    singles: int
+    bursts: int
+    anchors: int
+    together: int = 10
+
+
+FULL, QUICK, LARGE_PLAN = Plan(100, 10, 100), Plan(20, 2, 40), Plan(30, 3, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """Seconds, by what was timed. decide_s: the mean of a decision. mib, peak_mib: its memory now and at most."""
+
+    times_s: dict[str, list[float]]
+    start_s: float
+    decide_s: float
+    looks: int
+    mib: float
+    peak_mib: float
+
+
+def run(quick: bool) -> Outcome:
+    """Measure at 1,000 jobs; unless quick, then at 10,000 jobs and 100,000 GPUs as well."""
+    found = asyncio.run(measure(SIZE, QUICK if quick else FULL))
+    large = None if quick else asyncio.run(measure(LARGE, LARGE_PLAN))
+    return _told(found, large)
+
+
+async def measure(size: Size, plan: Plan) -> Results:
+    """One control plane from its start to its end."""
+    plane = await asyncio.to_thread(ControlPlane().start)
+    try:
+        return await measured(plane, size, plan, random.Random(1))
+    finally:
+        await asyncio.to_thread(plane.stop)
+
+
+async def measured(plane: ControlPlane, size: Size, plan: Plan, rng: random.Random) -> Results:
+    """One cluster on a plane that has none yet."""
+    async with opened(plane, size, rng) as stand:
+        times = {"floor": await stand.floor(plan.anchors), "trivial": await stand.trivial(plan.anchors)}
+        start_s = await stand.start_autoscaler()
+        for form in FORMS:
+            await stand.react(form)  # the first ones warm it up
+        looks, taken_s = await _decisions(stand)
+        for form in FORMS:
+            times[form], times[f"{form}, bursts"] = await _reactions(stand, form, plan)
+        more, after_s = await _decisions(stand)
+        decide_s = (after_s - taken_s) / max(1, more - looks)
+        return Results(times, start_s, decide_s, int(more - looks), stand.memory_mib(), stand.memory_mib("VmHWM"))
+
+
+async def _reactions(stand: Testbed, form: str, plan: Plan) -> tuple[list[float], list[float]]:
+    """Time gangs that come alone, and those that come at once."""
+    alone = [took for _ in range(plan.singles) for took in await stand.react(form)]
+    return alone, [took for _ in range(plan.bursts) for took in await stand.react(form, plan.together)]
+
+
+async def _decisions(stand: Testbed) -> tuple[float, float]:
+    name = "turnout_autoscaler_decide_seconds"
+    return await stand.metric(f"{name}_count"), await stand.metric(f"{name}_sum")
+
+
+def _told(found: Results, large: Results | None) -> Outcome:
+    rows = [*_rows(found, f"{SIZE.jobs:,} jobs")]
+    figures = {**_figures(found, ""), "mib": found.mib, "start_s": found.start_s}
+    targets = list(_targets(found, f"{SIZE.jobs:,} jobs"))
+    notes = [_note(found, SIZE)]
+    if large is not None:
+        rows += _rows(large, f"{LARGE.jobs:,} jobs")
+        figures |= {**_figures(large, "large_"), "large_mib": large.mib, "large_peak_mib": large.peak_mib}
+        figures |= {"large_start_s": large.start_s}
+        gpus = f"{LARGE.nodes * 8:,} GPUs"
+        targets.append(Target(f"peak MiB of the autoscaler, {LARGE.jobs:,} jobs and {gpus}", large.peak_mib, "<=", 400))
+        notes.append(_note(large, LARGE))
+    load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
+    notes.append(f"Load of the machine over the last 1, 5 and 15 minutes: {load} on {os.cpu_count()} cores.")
+    columns = ("what", "times", "median", "p90", "p99", "most")
+    table = Table("milliseconds from the first sight of a gang to that of a job that shrinks", columns, rows)
+    return Outcome("reaction: from a gang that waits to a job that shrinks", (table,), figures, targets, notes)
+
+
+_WORDS = {
+    "floor": "anchor: a pod is created and seen",
+    "trivial": "anchor: a pod is seen, a job patched at once",
+    "pods": "pods of a gang",
+}
+
+
+def _rows(found: Results, where: str) -> list[tuple[str, ...]]:
+    rows = []
+    for name, times in found.times_s.items():
+        if times:
+            form, _, more = name.partition(", ")
+            word = _WORDS.get(form, f"PodGroup that is {form}") + (f", {more}" if more else "")
+            high = (interpolated(times, share) for share in (0.9, 0.99))
+            told = (f"{each * 1e3:.1f}" for each in (median(times), *high, max(times)))
+            rows.append((f"{where}: {word}", str(len(times)), *told))
+    return rows
+
+
+def _figures(found: Results, prefix: str) -> dict[str, float]:
+    figures = {f"{prefix}decide_mean_ms": found.decide_s * 1e3, f"{prefix}looks": float(found.looks)}
+    for name, times in found.times_s.items():
+        if times:
+            told = {"p50": median(times), "p99": interpolated(times, 0.99)}
+            word = f"{prefix}{name.lower().replace(', ', '_')}"
+            figures |= {f"{word}_{share}_ms": each * 1e3 for share, each in told.items()}
+    return figures
+
+
+def _targets(found: Results, where: str) -> list[Target]:
+    """Give what docs/autoscaler.md promises: of gangs that come alone and in bursts together."""
+    groups = ("Pending", "Inqueue")
+    of = found.times_s
+    pods = [*of["pods"], *of["pods, bursts"]]
+    held = [took for form in groups for name in (form, f"{form}, bursts") for took in of[name]]
+    return [
+        Target(f"p99 with {where}, pods of a gang, s", interpolated(pods, 0.99), "<=", 1),
+        Target(f"p99 with {where}, PodGroups Pending and Inqueue, s", interpolated(held, 0.99), "<=", 1),
+    ]
+
+
+def _note(found: Results, size: Size) -> str:
+    return (
+        f"{size.jobs:,} Indexed Jobs, {size.pods:,} pods, {size.nodes * 8:,} GPUs: the autoscaler started, saw "
+        f"everything and led after {found.start_s:.1f} s; {found.looks} decisions, {found.decide_s * 1e3:.1f} ms each "
+        f"on average; {found.mib:.0f} MiB held, {found.peak_mib:.0f} at most."
+    )

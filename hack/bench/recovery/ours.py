@@ -1,0 +1,63 @@
+"""The job under turnout-run, in pods of the embedded local cluster."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+from hack.bench.recovery.driver import PLAN
+from hack.bench.recovery.recovery import Act
+from hack.chaos.fault_schedule import Fault, FaultEvent
+from hack.chaos.history import Record
+from hack.chaos.testbed import manifests
+from hack.chaos.testbed.fault_injectors import FaultInjectors
+from hack.chaos.testbed.manifests import JOB, Clocks
+from hack.chaos.testbed.testbed import JOBS, Testbed, stage
+from turnout.jobs.kinds.volcanojob import resize
+
+_LAST = 0.99  # of those that can be hit
+_LOST_S = 3600.0
+
+
+class Ours:
+    """A Volcano Job on a stage, resized as the autoscaler does it."""
+
+    def __init__(self, found: Testbed, injectors: FaultInjectors) -> None:
+        self._stage, self._injectors = found, injectors
+
+    @property
+    def records(self) -> Sequence[Record]:
+        """Read what its processes have written."""
+        return self._stage.records
+
+    async def strike(self, act: Act) -> float:
+        """Do it. All meet at the coordinator."""
+        if act is Act.KILLED:
+            return (await self._injectors.do(FaultEvent(Fault.PROCESS, _LAST, 0.0, 0.0))).at_s
+        if act in (Act.LOST, Act.HEAD):
+            coordinator = await self._stage.coordinator()
+            names = [pod["metadata"]["name"] for pod in self._stage.workers]
+            hit = max(at for at, name in enumerate(names) if (name == coordinator) is (act is Act.HEAD))
+            return (await self._injectors.do(FaultEvent(Fault.NODE, (hit + 0.5) / len(names), 0.0, _LOST_S))).at_s
+        api = self._stage.made.api
+        change = resize(await api.call("GET", f"{JOBS}/{JOB}"), act.after)
+        at_s = time.monotonic()
+        await api.call(change.method, change.path, change.body, change.form)
+        return at_s
+
+
+@asynccontextmanager
+async def begun(workers: int, clocks: Clocks) -> AsyncIterator[Ours]:
+    """A local cluster with the job of so many workers on it. Raises ChildFailed."""
+    trainer = partial(manifests.trainer, workers=workers, clocks=clocks)
+    with tempfile.TemporaryDirectory(prefix="turnout-story-") as folder:
+        async with stage(Path(folder) / "home", PLAN, autoscalers=0, trainer=trainer) as found:
+            injectors = FaultInjectors(found)
+            try:
+                yield Ours(found, injectors)
+            finally:
+                await injectors.stop()

@@ -1,0 +1,125 @@
+"""The job under plain torchrun: an agent for each node, all on loopback, each with its processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+
+from hack.bench.recovery.driver import PLAN
+from hack.bench.recovery.recovery import Act
+from hack.bench.rendezvous.jobs import OWN_STORE, served, torchrun
+from hack.chaos.history import Record
+from hack.chaos.testbed.history_tail import Written
+from hack.chaos.testbed.manifests import LEAST, MARK, MOST, ROOT
+from hack.chaos.testbed.pod_processes import of_pods
+from turnout.cli.commands.extender_process import free_port
+
+TRAIN_SCRIPT = Path(__file__).with_name("train_script.py")
+_LOOK_S = 0.02
+
+
+class Torchrun:
+    """Agents that meet at the first one's store. home: what all nodes see. conf: of the rendezvous, "" for defaults.
+
+    An agent that ends by itself is started again, as a kubelet does it.
+    """
+
+    def __init__(self, home: Path, conf: str) -> None:
+        self.records: list[Record] = []
+        self._home, self._conf, self._port = home, conf, free_port()
+        self._written = Written(home / "history")
+        self._nodes: list[tuple[str, subprocess.Popen[bytes]]] = []  # that live, with their agents; one has the store
+        self._agents: list[subprocess.Popen[bytes]] = []  # that ever were
+
+    def add(self) -> None:
+        """One more node. The first one's store is there when this returns."""
+        name = f"{self._home.parent.name}-{time.monotonic_ns()}"
+        command = torchrun(
+            *(f"--nnodes={LEAST}:{MOST}", "--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-id=story"),
+            *(f"--rdzv-endpoint=127.0.0.1:{self._port}", "--max-restarts=100"),
+            *([f"--rdzv-conf={self._conf}"] if self._conf else []),
+            *(str(TRAIN_SCRIPT), str(self._home)),
+        )
+        env = {**os.environ, **OWN_STORE, MARK: name, "TURNOUT_WORKER": name, "PYTHONPATH": str(ROOT)}
+        env |= {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        with (self._home / "logs" / f"{name}.log").open("wb") as log:
+            agent = subprocess.Popen(
+                command, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        self._nodes.append((name, agent))
+        self._agents.append(agent)
+        if len(self._agents) == 1:
+            served(self._port)
+
+    async def strike(self, act: Act) -> float:
+        """Do it to the last node, or to the first, which has the store. One that is lost is replaced at once."""
+        at_s = time.monotonic()
+        match act:
+            case Act.GROWS:
+                await asyncio.to_thread(self.add)
+            case Act.GIVES_WAY:
+                self._nodes.pop()[1].terminate()
+            case Act.KILLED:
+                begun = [record for record in self.records if record.event == "begun"]
+                os.kill(max(begun, key=lambda record: (record.round, record.rank)).pid, signal.SIGKILL)
+            case Act.LOST | Act.HEAD:
+                name, _ = self._nodes.pop(0 if act is Act.HEAD else -1)
+                await asyncio.to_thread(_kill, lambda home: home == name)
+                await asyncio.to_thread(self.add)
+        return at_s
+
+    async def listen(self) -> None:
+        """Read what is written, and start what has ended, for ever."""
+        while True:
+            self.records += await asyncio.to_thread(lambda: list(self._written.look()))
+            for node in [node for node in self._nodes if node[1].poll() is not None]:
+                self._nodes.remove(node)
+                await asyncio.to_thread(self.add)
+            await asyncio.sleep(_LOOK_S)
+
+    def end(self) -> None:
+        """All agents, and whatever they or those before them left behind."""
+        _kill(lambda home: home.startswith(f"{self._home.parent.name}-"))
+        for agent in self._agents:
+            agent.wait()
+
+
+@asynccontextmanager
+async def begun(workers: int, conf: str) -> AsyncIterator[Torchrun]:
+    """A job of so many nodes."""
+    with tempfile.TemporaryDirectory(prefix="torchrun-story-") as folder:
+        home = Path(folder) / "home"
+        for name in ("history", "logs"):
+            (home / name).mkdir(parents=True)
+        (home / "plan.json").write_text(json.dumps(asdict(PLAN)))
+        job = Torchrun(home, conf)
+        listening = asyncio.create_task(job.listen())
+        try:
+            for _ in range(workers):
+                await asyncio.to_thread(job.add)
+            yield job
+        finally:
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
+            job.end()
+
+
+def _kill(whose: Callable[[str], bool]) -> None:
+    """At once, until there are no more."""
+    while pids := list(_of(whose)):
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _of(whose: Callable[[str], bool]) -> Iterator[int]:
+    return (each.pid for each in of_pods() if whose(each.home))

@@ -1,0 +1,190 @@
+"""N agents in P processes that meet at one address, all at the same word, and when the last of them holds its rank.
+
+Then, if asked, one of them dies, and when the others hold the next world. One process serves and P others hold N/P
+agents each. All are forked from one that has imported what they need and has a single thread; all are killed at the
+end, so that no meeting finds what another has left. What they do is a Kind's.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import multiprocessing
+import multiprocessing.connection
+import os
+import resource
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from typing import Any, Protocol
+
+PROCESSES = 8
+CALM_S = 0.5  # between a meeting and a death
+
+Gate = Callable[[], None]  # says that all is ready and returns at the word
+
+
+class Kind(Protocol):
+    """A way to meet. Each is called in processes of their own."""
+
+    def warm(self) -> None:
+        """Import what the processes need, before they are forked."""
+        ...
+
+    def serve(self, agents: int, told: Callable[[float], None]) -> None:
+        """Serve so many agents until killed; tell the port, and later when a death was noticed."""
+        ...
+
+    def meet(self, mine: Sequence[int], agents: int, port: int, gate: Gate) -> Iterator[list[float]]:
+        """Let some of the agents meet all: when each held its rank, by the monotonic clock; again after a death."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class WorldTimes:
+    """One meeting: seconds from the word to the last agent, and before it from the address to the last one ready.
+
+    noticed_s: from the death of one of them until the coordinator knew; renewed_s: from there until the last of the
+    others held the next world. Infinite where it was not done within its limit. why: what broke, "" for nothing.
+    """
+
+    agents: int
+    took_s: float = math.inf
+    ready_s: float = math.inf
+    noticed_s: float = math.inf
+    renewed_s: float = math.inf
+    why: str = ""
+
+
+class _Broke(Exception):
+    """A process ended, or said that it cannot go on."""
+
+
+def gather(
+    kind: Kind, agents: int, limit_s: float, *, one_dies: bool = False, processes: int = PROCESSES
+) -> WorldTimes:
+    """Let so many agents meet, within a limit. Must be called where there is one thread.
+
+    one_dies: the last of them has a process of its own, which is killed once all have met.
+    """
+    if (threads := len(os.listdir("/proc/self/task"))) != 1:
+        raise RuntimeError(f"{threads} threads: a fork would take one of them")
+    give_up_s = time.monotonic() + limit_s
+    started: list[multiprocessing.process.BaseProcess] = []
+    try:
+        crowd = _Agents(kind, agents, give_up_s, started)
+        crowd.start([*_shares(agents - one_dies, processes), *([range(agents - 1, agents)] if one_dies else [])])
+        met = crowd.meet()
+        return crowd.lose(met) if one_dies else met
+    except TimeoutError:
+        return WorldTimes(agents, why=f"not done in {limit_s:g} s")
+    except _Broke as broke:
+        return WorldTimes(agents, why=str(broke))
+    finally:
+        for process in started:
+            process.kill()
+        for process in started:
+            process.join()
+
+
+def _shares(agents: int, processes: int) -> list[range]:
+    return [range(at, agents, processes) for at in range(min(processes, agents))]
+
+
+class _Agents:
+    """The processes of one meeting. started: each is added as soon as it runs."""
+
+    def __init__(
+        self, kind: Kind, agents: int, give_up_s: float, started: list[multiprocessing.process.BaseProcess]
+    ) -> None:
+        self._kind, self._agents, self._give_up_s, self._started = kind, agents, give_up_s, started
+
+    def start(self, shares: Sequence[range]) -> None:
+        """The one that serves, then the others."""
+        self._host = _start(self._started, _serving, self._kind, self._agents)
+        port = int(_heard([self._host], self._give_up_s)[0])
+        self._began_s = time.monotonic()
+        self._lines = [_start(self._started, _meeting, self._kind, each, self._agents, port) for each in shares]
+
+    def meet(self) -> WorldTimes:
+        """Give the word once all are ready."""
+        _heard(self._lines, self._give_up_s)
+        word_s = time.monotonic()
+        for line in self._lines:
+            line.send(None)
+        last_s = self._last_s(self._lines, self._agents)
+        return WorldTimes(self._agents, last_s - word_s, word_s - self._began_s)
+
+    def lose(self, met: WorldTimes) -> WorldTimes:
+        """Kill the last process."""
+        time.sleep(CALM_S)
+        killed_s = time.monotonic()
+        self._started[-1].kill()
+        (noticed_s,) = _heard([self._host], self._give_up_s)
+        last_s = self._last_s(self._lines[:-1], self._agents - 1)
+        return replace(met, noticed_s=noticed_s - killed_s, renewed_s=last_s - noticed_s)
+
+    def _last_s(self, lines: Sequence[Connection], agents: int) -> float:
+        times: list[float] = [each for share in _heard(lines, self._give_up_s) for each in share]
+        if len(times) != agents:
+            raise _Broke(f"{len(times)} of {agents} agents told their rank")
+        return max(times)
+
+
+def _start(started: list[multiprocessing.process.BaseProcess], work: Callable[..., None], *args: Any) -> Connection:
+    fork = multiprocessing.get_context("fork")
+    ours, theirs = fork.Pipe()
+    process = fork.Process(target=work, args=(theirs, *args), daemon=True)
+    process.start()
+    theirs.close()
+    started.append(process)
+    return ours
+
+
+def _heard(lines: Sequence[Connection], give_up_s: float) -> list[Any]:
+    """Read the next message of each. Raises TimeoutError, and _Broke with what one of them says is wrong."""
+    told: dict[Connection, Any] = {}
+    while len(told) < len(lines):
+        left_s = give_up_s - time.monotonic()
+        spoken = multiprocessing.connection.wait([line for line in lines if line not in told], max(0.0, left_s))
+        if not spoken:
+            raise TimeoutError
+        for line in spoken:
+            assert isinstance(line, Connection)
+            try:
+                word = line.recv()
+            except EOFError as error:
+                raise _Broke("a process ended") from error
+            if isinstance(word, _Broke):
+                raise word
+            told[line] = word
+    return [told[line] for line in lines]
+
+
+def _serving(line: Connection, kind: Kind, agents: int) -> None:
+    _telling(line, lambda: kind.serve(agents, line.send))
+
+
+def _meeting(line: Connection, kind: Kind, mine: Sequence[int], agents: int, port: int) -> None:
+    def gate() -> None:
+        line.send("ready")
+        line.recv()
+
+    def meet() -> None:
+        gc.disable()  # an agent alone in its process has next to nothing to collect: a crowd must not pay for that
+        for times in kind.meet(mine, agents, port, gate):
+            line.send(times)
+
+    _telling(line, meet)
+
+
+def _telling(line: Connection, work: Callable[[], None]) -> None:
+    """Do it with as many files as the machine grants, tell what breaks, and stay until killed."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    try:
+        work()
+    except Exception as error:
+        line.send(_Broke(f"{type(error).__name__}: {error}"))
+    line.poll(None)

@@ -1,0 +1,84 @@
+"""The floor: connections and one small message each way, with nothing to decide."""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from hack.bench.rendezvous.agents import Gate
+
+HERE = "127.0.0.1"
+BACKLOG = 4096
+_SAID = b"x" * 64
+
+
+class LowerBound:
+    """Every agent connects and says 64 bytes; once the last has, each is answered with 64."""
+
+    def warm(self) -> None:
+        """Nothing to import."""
+
+    def serve(self, agents: int, told: Callable[[float], None]) -> None:
+        """Take so many connections and a message of each, then answer all."""
+        with socket.create_server((HERE, 0), backlog=BACKLOG) as server, selectors.DefaultSelector() as selector:
+            server.setblocking(False)
+            selector.register(server, selectors.EVENT_READ)
+            told(server.getsockname()[1])
+            spoken: list[socket.socket] = []
+            while len(spoken) < agents:
+                for key, _ in selector.select():
+                    if key.fileobj is server:
+                        _accept(server, selector)
+                    elif isinstance(key.fileobj, socket.socket):
+                        selector.unregister(key.fileobj)
+                        key.fileobj.recv(len(_SAID))
+                        spoken.append(key.fileobj)
+            for peer in spoken:
+                peer.send(_SAID)
+            time.sleep(3600)
+
+    def meet(self, mine: Sequence[int], agents: int, port: int, gate: Gate) -> Iterator[list[float]]:
+        """Connect and speak, one after the other; then hear the answers."""
+        gate()
+        peers = []
+        for _ in mine:
+            peer = socket.create_connection((HERE, port))
+            peer.send(_SAID)
+            peers.append(peer)
+        yield [_heard_s(peer) for peer in peers]
+
+
+def _accept(server: socket.socket, selector: selectors.BaseSelector) -> None:
+    while True:
+        try:
+            peer, _ = server.accept()
+        except BlockingIOError:
+            return
+        selector.register(peer, selectors.EVENT_READ)
+
+
+def _heard_s(peer: socket.socket) -> float:
+    if peer.recv(len(_SAID)) != _SAID:
+        raise ConnectionError("no answer")
+    return time.monotonic()
+
+
+class Lookup:
+    """One look-up of an address by the C library, as every client of a TCPStore makes one: is there a name server?"""
+
+    def warm(self) -> None:
+        """Nothing to import."""
+
+    def serve(self, agents: int, told: Callable[[float], None]) -> None:
+        """Nobody is met."""
+        told(0)
+        time.sleep(3600)
+
+    def meet(self, mine: Sequence[int], agents: int, port: int, gate: Gate) -> Iterator[list[float]]:
+        """Look it up; that there is no name is an answer too."""
+        gate()
+        for agent in mine:
+            socket.getnameinfo((f"127.0.1.{agent + 1}", 9), 0)
+        yield [time.monotonic() for _ in mine]

@@ -1,0 +1,79 @@
+"""A command in a mount namespace of its own, where names are looked up as a benchmark needs it.
+
+The machine's own files stay as they are. QUIET: names come from /etc/hosts only, so that no resolver is asked. ALONE:
+the same, with a loopback of its own. SILENT: with one too, and every look-up goes to a resolver that never answers.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import struct
+import subprocess
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+
+RESOLVER = "127.0.0.53"
+_SIOCSIFFLAGS, _IFF_UP, _IFF_RUNNING = 0x8914, 0x1, 0x40
+
+
+class Names(StrEnum):
+    """The source of host names."""
+
+    MACHINE = "machine"  # as the machine has it: nothing is private
+    QUIET = "quiet"
+    ALONE = "alone"
+    SILENT = "silent"
+
+
+_OWN_LOOPBACK = {Names.ALONE, Names.SILENT}
+_FILES: Mapping[Names, Mapping[str, str]] = {
+    Names.MACHINE: {},
+    Names.QUIET: {"nsswitch.conf": "hosts: files\n"},
+    Names.ALONE: {"nsswitch.conf": "hosts: files\n"},
+    Names.SILENT: {
+        "nsswitch.conf": "hosts: files dns\n",
+        "resolv.conf": f"nameserver {RESOLVER}\n",
+        "hosts": "# empty: the resolver is asked for each name and each address\n",
+    },
+}
+
+
+def command(words: Sequence[str], names: Names, folder: Path) -> list[str]:
+    """Return the command that runs another one apart. folder: where the files are written that stand in for /etc."""
+    if names is Names.MACHINE:
+        return [*words]
+    at = folder / names.value
+    at.mkdir(parents=True, exist_ok=True)
+    for name, text in _FILES[names].items():
+        (at / name).write_text(text)
+    mounts = " && ".join(f'mount --bind "$0/{name}" /etc/{name}' for name in _FILES[names])
+    kept = ["--net"] if names in _OWN_LOOPBACK else []
+    mapped = ["--map-root-user"] if os.geteuid() else []
+    return ["unshare", "--mount", *kept, *mapped, "sh", "-c", f'{mounts} && exec "$@"', str(at), *words]
+
+
+def permitted(names: Names, folder: Path) -> str:
+    """Return "" where commands may be run so, else why not."""
+    try:
+        tried = subprocess.run(
+            command(["true"], names, folder), capture_output=True, text=True, timeout=20, check=False
+        )
+    except OSError as error:
+        return str(error)
+    return "" if tried.returncode == 0 else tried.stderr.strip() or f"exit status {tried.returncode}"
+
+
+def loopback(names: Names) -> socket.socket | None:
+    """Raise the loopback of a new network namespace. For SILENT, take every question there while the socket is open."""
+    if names not in _OWN_LOOPBACK:
+        return None
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP | _IFF_RUNNING))
+    if names is Names.ALONE:
+        return None
+    silent = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    silent.bind((RESOLVER, 53))
+    return silent

@@ -1,0 +1,144 @@
+"""Our own way to meet: the launcher's door, coordinator, search and link as they are shipped; no training processes.
+
+The coordinator has a process of its own, as the floor's server has. A member of the crowd does what an agent does with
+what it is told, and nothing else: it accepts a round or refuses it, and is ready at once when told to stop. It holds
+a place when that is one in a world of all. On a host of its own no agent waits for another's interpreter, so of each
+process only so many knock at a time; in a crowd of 1,024 that is everybody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+
+from hack.bench.rendezvous.agents import Gate
+from hack.bench.rendezvous.lower_bound import HERE
+from turnout.launcher.health.hang_detector import HangPolicy
+from turnout.launcher.health.hang_monitor.stack_merge import StackMerge
+from turnout.launcher.model import ElasticSpec, Member, Reason, RestartBudget
+from turnout.launcher.rendezvous.fencing import accepts
+from turnout.launcher.rendezvous.find_coordinator import Address, GiveUp, Seek
+from turnout.launcher.rendezvous.messages import VERSION, Formed, Join, LastWorld, Ready, Stop, ToMember
+from turnout.launcher.rendezvous.state_machine import begin
+from turnout.launcher.rendezvous.transport.coordinator_client import CoordinatorClient
+from turnout.launcher.rendezvous.transport.coordinator_search import CoordinatorSearch
+from turnout.launcher.rendezvous.transport.coordinator_server import Coordinator
+from turnout.launcher.rendezvous.transport.listener import Listener
+from turnout.launcher.settings import Timing
+
+RUN, TOKEN = "bench", b"a token of a benchmark"
+KNOCKING = 128
+HOSTS_PER_LEAF, LEAVES_PER_SPINE = 16, 16
+
+
+def terms_of(agents: int) -> ElasticSpec:
+    """All are wanted; with less than half of them there is no world."""
+    return ElasticSpec(least=max(1, agents // 2), most=agents, join_timeout_s=600)
+
+
+def member_of(agent: int) -> Member:
+    """One agent of eight processes, under its switches."""
+    leaf = agent // HOSTS_PER_LEAF
+    path = (f"spine-{leaf // LEAVES_PER_SPINE}", f"leaf-{leaf}")
+    name = f"worker-{agent}"
+    return Member(f"{name}/{agent:012x}", name, name, HERE, 1, 8, path, agent, float(agent), 29_500)
+
+
+class Ours:
+    """A production coordinator and members that speak its protocol."""
+
+    def warm(self) -> None:
+        """Imported already."""
+
+    def serve(self, agents: int, told: Callable[[float], None]) -> None:
+        """Coordinate; tell the port, then when a member was found to be lost."""
+        asyncio.run(_coordinate(agents, told))
+
+    def meet(self, mine: Sequence[int], agents: int, port: int, gate: Gate) -> Iterator[list[float]]:
+        """Join the first world, and each that follows a loss."""
+        with asyncio.Runner() as runner:
+            members = runner.run(_made(mine, agents, port))
+            gate()
+            knocks = asyncio.Semaphore(KNOCKING)
+            yield runner.run(_together([member.join(knocks, agents) for member in members]))
+            yield runner.run(_together([member.held(agents - 1) for member in members]))
+
+
+async def _coordinate(agents: int, told: Callable[[float], None]) -> None:
+    def say(what: str, fields: Mapping[str, object]) -> None:
+        if fields.get("reason") == Reason.MEMBER_LOST.value:
+            told(time.monotonic())
+
+    loop, timing = asyncio.get_running_loop(), Timing()
+    listener = Listener(TOKEN, RUN, lambda what, fields: None)
+    port = await listener.open(HERE, 0)
+    state = begin(member_of(0), RUN, terms_of(agents), loop.time(), wanted=agents)
+    merge = StackMerge(HangPolicy(), say).merge
+    coordinator = Coordinator(state, say, beat_s=timing.heartbeat_s, silence_s=timing.silence_s, merge=merge)
+    listener.lead(coordinator)
+    told(port)
+    await coordinator.ended
+
+
+async def _made(mine: Sequence[int], agents: int, port: int) -> list[_Follower]:
+    return [_Follower(member_of(agent), terms_of(agents), (HERE, port)) for agent in mine]
+
+
+async def _together(joins: Sequence[Coroutine[None, None, float]]) -> list[float]:
+    return list(await asyncio.gather(*joins))
+
+
+class _Follower:
+    """One member: what of an agent is left without processes."""
+
+    def __init__(self, me: Member, terms: ElasticSpec, endpoint: Address) -> None:
+        self._me, self._terms, self._endpoint = me, terms, endpoint
+        self._base = LastWorld()
+        self._link: CoordinatorClient | None = None
+        self._worlds: asyncio.Queue[tuple[int, float] | str] = asyncio.Queue()
+
+    async def join(self, knocks: asyncio.Semaphore, size: int) -> float:
+        """Find the coordinator, and hold a place in a world of this size."""
+        finder = CoordinatorSearch(self._new_link, _nobody_leads, ("", 0), None, lambda what, fields: None)
+        loop = asyncio.get_running_loop()
+        seek = Seek(self._me.id, self._endpoint, False, False, self._terms.join_timeout_s, since_s=loop.time())
+        async with knocks:
+            found = await finder.find(seek)
+        if isinstance(found, GiveUp):
+            raise ConnectionError(found.detail)
+        self._link, _ = found
+        return await self.held(size)
+
+    async def held(self, size: int) -> float:
+        """When it held its place in a world of this size."""
+        while True:
+            world = await self._worlds.get()
+            if isinstance(world, str):
+                raise ConnectionError(world)
+            if world[0] == size:
+                return world[1]
+
+    def _new_link(self) -> CoordinatorClient:
+        def join(nonce: bytes, proof: bytes) -> Join:
+            return Join(
+                VERSION, RUN, nonce, proof, self._me, self._terms, self._base, RestartBudget(), self._terms.most
+            )
+
+        return CoordinatorClient(join, TOKEN, RUN, self._heard, self._lost)
+
+    def _heard(self, link: CoordinatorClient, message: ToMember) -> None:
+        match message:
+            case Formed() if accepts(self._base, message):
+                self._base = LastWorld(message.round, message.group_size, True, True)
+                self._worlds.put_nowait((message.group_size, time.monotonic()))
+            case Stop(round=round_):
+                self._base = LastWorld(self._base.round, self._base.size, self._base.inside, False)
+                link.say(Ready(round_, self._me.master_port, self._me.path))
+
+    def _lost(self, link: CoordinatorClient, reason: Reason) -> None:
+        self._worlds.put_nowait(f"the coordinator is lost: {reason.value}")
+
+
+async def _nobody_leads(seek: Seek) -> tuple[bool, Address | None]:
+    raise AssertionError("the crowd has a coordinator")

@@ -1,0 +1,136 @@
+"""Two anchors that meet through torch's TCPStore: NVRx's barrier and torch's own c10d rendezvous.
+
+An agent is a thread with a client of its own, as each agent of theirs has in its process. What is timed is the
+rendezvous alone: connecting comes before the word.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from importlib import import_module
+from typing import Any
+
+from hack.bench.rendezvous.agents import Gate
+from hack.bench.rendezvous.lower_bound import HERE
+
+LIMIT = timedelta(seconds=300)
+_STACK_BYTES = 1 << 20
+_STEERING = ("SLURM_", "NVRX_", "GROUP_RANK", "CROSS_SLURM")  # of the caller's environment
+
+Rendezvous = Callable[[], object]
+
+
+class _Stores(ABC):
+    """A store that is served, and a thread for each agent."""
+
+    def warm(self) -> None:
+        """Import torch, whose store both stand on."""
+        os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+        for name in [name for name in os.environ if name.startswith(_STEERING)]:
+            del os.environ[name]
+        import torch.distributed  # noqa: F401
+
+    def serve(self, agents: int, told: Callable[[float], None]) -> None:
+        """Serve a store until killed."""
+        from torch.distributed import TCPStore
+
+        store = TCPStore(HERE, 0, is_master=True, wait_for_workers=False, timeout=LIMIT)
+        told(store.port)
+        time.sleep(3600)
+
+    def meet(self, mine: Sequence[int], agents: int, port: int, gate: Gate) -> Iterator[list[float]]:
+        """A thread for each: connect, wait for the word, meet."""
+        threading.stack_size(_STACK_BYTES)
+        ready = threading.Barrier(len(mine) + 1)
+        word = threading.Event()
+        times: list[float] = []
+        faults: list[Exception] = []
+
+        def live(agent: int) -> None:
+            try:
+                rendezvous = self.agent(agent, agents, _connected(port))
+                ready.wait()
+                word.wait()
+                rendezvous()
+                times.append(time.monotonic())
+            except Exception as error:
+                faults.append(error)
+                ready.abort()
+
+        threads = [threading.Thread(target=live, args=(agent,), daemon=True) for agent in mine]
+        for thread in threads:
+            thread.start()
+        try:
+            ready.wait()
+        except threading.BrokenBarrierError:
+            raise faults[0] from None
+        gate()
+        word.set()
+        for thread in threads:
+            thread.join()
+        if faults:
+            raise faults[0]
+        yield times
+
+    @abstractmethod
+    def agent(self, agent: int, agents: int, store: Any) -> Rendezvous:
+        """Prepare one agent's rendezvous, which begins at the start signal."""
+
+
+class Connections(_Stores):
+    """Only the connections: all that is told is when the last was ready."""
+
+    def agent(self, agent: int, agents: int, store: Any) -> Rendezvous:
+        """Nothing more."""
+        return lambda: store
+
+
+class Nvrx(_Stores):
+    """The barrier of NVIDIA's resiliency extension: perform_rendezvous, without health checks and rank monitors."""
+
+    def warm(self) -> None:
+        """Import it."""
+        super().warm()
+        _barrier()
+
+    def agent(self, agent: int, agents: int, store: Any) -> Rendezvous:
+        """The first one closes the round, as the host of the store does there."""
+        barrier = _barrier()
+        state = barrier._RendezvousBarrierState(
+            store, "bench", is_store_host=agent == 0, join_timeout_seconds=LIMIT.total_seconds()
+        )
+        node = barrier._NodeDesc(f"host-{agent:05d}", os.getpid(), agent)
+        return lambda: state.perform_rendezvous(node, agents, agents)
+
+
+class C10d(_Stores):
+    """torch's dynamic rendezvous, as torchrun uses it."""
+
+    def warm(self) -> None:
+        """Import it."""
+        super().warm()
+        import torch.distributed.elastic.rendezvous.c10d_rendezvous_backend  # noqa: F401
+
+    def agent(self, agent: int, agents: int, store: Any) -> Rendezvous:
+        """Min and max are all, so that it ends as soon as the last is there."""
+        from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
+        from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
+
+        backend = C10dRendezvousBackend(store, "bench")
+        handler = DynamicRendezvousHandler.from_backend("bench", store, backend, agents, agents, local_addr=HERE)
+        return lambda: handler.next_rendezvous()
+
+
+def _barrier() -> Any:
+    return import_module("nvidia_resiliency_ext.fault_tolerance.ft_rendezvous_barrier")
+
+
+def _connected(port: int) -> Any:
+    from torch.distributed import TCPStore
+
+    return TCPStore(HERE, port, is_master=False, wait_for_workers=False, timeout=LIMIT)

@@ -1,0 +1,94 @@
+"""Runs agents on request: `python -m hack.bench.rendezvous.testbed NAMES KIND...`.
+
+It reads lines "kind agents limit_s [dies]" and answers each with the meeting as JSON. What its kinds need is imported
+once; the crowds are forked from it.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from hack.bench.rendezvous import mount_namespace
+from hack.bench.rendezvous.agents import Kind, WorldTimes, gather
+from hack.bench.rendezvous.lower_bound import Lookup, LowerBound
+from hack.bench.rendezvous.mount_namespace import Names
+from hack.bench.rendezvous.ours import Ours
+from hack.bench.rendezvous.stores import C10d, Connections, Nvrx
+
+KINDS: Mapping[str, Kind] = {
+    "ours": Ours(),
+    "floor": LowerBound(),
+    "lookup": Lookup(),
+    "nvrx": Nvrx(),
+    "c10d": C10d(),
+    "stores": Connections(),
+}
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+class Testbed:
+    """The caller's end of such a process. names: how names are looked up there; path: folders for PYTHONPATH."""
+
+    def __init__(self, kinds: Sequence[str], names: Names, folder: Path, path: Sequence[Path] = ()) -> None:
+        self._err = (folder / "stage.err").open("ab")
+        words = [sys.executable, "-m", "hack.bench.rendezvous.testbed", names.value, *kinds]
+        env = {**os.environ, **ONE_THREAD, "PYTHONPATH": os.pathsep.join([os.getcwd(), *map(str, path)])}
+        pipe = subprocess.PIPE
+        command = mount_namespace.command(words, names, folder)
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self._err, text=True, env=env)
+
+    def meet(self, kind: str, agents: int, limit_s: float, *, one_dies: bool = False) -> WorldTimes:
+        """One meeting."""
+        assert self._process.stdin
+        assert self._process.stdout
+        try:
+            self._process.stdin.write(f"{kind} {agents} {limit_s}{' dies' if one_dies else ''}\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            return WorldTimes(agents, why="its process ended")
+        line = self._process.stdout.readline()
+        return WorldTimes(**json.loads(line)) if line else WorldTimes(agents, why="its process ended")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """End it: it has no children between two meetings."""
+        assert self._process.stdin
+        assert self._process.stdout
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+        self._err.close()
+
+
+def main(argv: Sequence[str]) -> int:
+    """Warm up, then gather until there is nothing more to read."""
+    names, *kinds = argv
+    opened = mount_namespace.loopback(Names(names))
+    for kind in kinds:
+        KINDS[kind].warm()
+    gc.collect()
+    gc.freeze()  # what was imported stays as it is in every fork
+    for line in sys.stdin:
+        kind, agents, limit_s, *dies = line.split()
+        met = gather(KINDS[kind], int(agents), float(limit_s), one_dies=bool(dies))
+        print(json.dumps(asdict(met)), flush=True)
+    if opened:
+        opened.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

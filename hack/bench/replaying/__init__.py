@@ -1,1 +1,0 @@
-"""What the benchmark `lending` replays, and the rival beside it."""

@@ -1,1 +1,0 @@
-"""Copies from keeper to keeper, as the checkpoint benchmark measures them."""

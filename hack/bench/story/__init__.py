@@ -1,1 +1,0 @@
-"""The same story told twice: a job is resized, a process of it is killed, a node is lost; under ours and torchrun."""

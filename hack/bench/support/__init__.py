@@ -1,0 +1,1 @@
+"""Outcomes and percentiles, which every benchmark uses."""

@@ -1,0 +1,48 @@
+"""The outcome of a benchmark: tables for people, figures for machines, and targets that are met or not."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+_OPS: Mapping[str, Callable[[float, float], bool]] = {"<=": operator.le, ">=": operator.ge}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One promise, stated once, where it is measured. op: "<=" or ">="."""
+
+    name: str
+    value: float
+    op: str
+    limit: float
+
+    def __post_init__(self) -> None:
+        if self.op not in _OPS:
+            raise ValueError(f"target {self.name}: op is {self.op!r}, must be one of {sorted(_OPS)}")
+
+    @property
+    def met(self) -> bool:
+        """True if the promise was kept; never for a value that is no number."""
+        return _OPS[self.op](self.value, self.limit)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows for people, one text per column."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Everything a run found. figures: name -> number. notes: lines under the tables, what a reader must know."""
+
+    title: str
+    tables: Sequence[Table]
+    figures: Mapping[str, float]
+    targets: Sequence[Target] = ()
+    notes: Sequence[str] = field(default=())

@@ -1,0 +1,208 @@
+"""Some minutes of a cluster in memory: gangs come and go, and a scheduler asks the extender's real handlers.
+
+Time goes by seconds of the story, so that all but the handlers' times is the same in each run.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+import msgspec
+
+from hack.bench.tenants.attacks import NAMESPACE, Attack
+from hack.bench.tenants.objects import GPU, GPUS_PER_NODE, Raw, map_lines, node, node_name, pod
+from turnout.kube import labels
+from turnout.kube.objects import Node, Pod
+from turnout.scheduler_ext.model import Notice, Rules
+from turnout.scheduler_ext.server.dispatcher import Dispatcher, Outcome, Verb
+from turnout.scheduler_ext.server.extender import Extender
+from turnout.scheduler_ext.server.metrics import Metrics
+from turnout.topology.configmap_keys import TEXT_KEY
+from turnout.topology.fabric import build
+from turnout.topology.parse import read
+
+TENANTS = ("vision", "speech", "search")
+BACKOFF_S = 5
+TIDY_S = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How large the cluster is, how long the story, and every how many seconds a gang comes."""
+
+    nodes: int
+    seconds: int
+    every_s: int
+    quick: bool
+
+
+@dataclass(slots=True)
+class Told:
+    """The results of the honest tenants in one run."""
+
+    wait_s: list[float] = field(default_factory=list)  # of each gang: from its first pod to its last binding
+    gpu_seconds: Counter[str] = field(default_factory=Counter[str])
+    filter_s: list[float] = field(default_factory=list)
+    whole: int = 0
+    neutral: int = 0
+
+
+class _Clock:
+    """The story's time, as the extender reads it."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def wall(self) -> float:
+        return 1_767_225_600.0 + self.now_s
+
+    async def sleep(self, seconds: float) -> None:
+        raise AssertionError("nothing of the story sleeps")
+
+    def timeout(self, seconds: float | None) -> object:
+        raise AssertionError("nothing of the story waits")
+
+
+@dataclass(slots=True)
+class _Gang:
+    """One honest job."""
+
+    pods: list[Raw]
+    came_s: int
+    lasts_s: int
+    bound: int = 0
+    ends_s: int = 0
+
+
+class _Story:
+    def __init__(self, size: Size, attack: Attack | None) -> None:
+        self._size, self._attack = size, attack
+        self._clock = _Clock()
+        self._view = Extender(Rules(), self._clock, Metrics(), _silent)  # type: ignore[arg-type]
+        self._desk = Dispatcher(self._view, self._view.metrics)
+        self._dice = random.Random(7)
+        self._free = {node_name(at): GPUS_PER_NODE for at in range(size.nodes)}
+        self._pending: dict[str, tuple[Raw, int]] = {}  # uid -> pod, not before
+        self._bound: dict[str, str] = {}
+        self._gangs: dict[str, _Gang] = {}
+        self.told = Told()
+        for at in range(size.nodes):
+            self._view.gangs.put_node(msgspec.convert(node(at), Node))
+        self._view.use_map(build(read({TEXT_KEY: map_lines(size.nodes)}).entries))
+
+    def run(self) -> Told:
+        for second in range(self._size.seconds):
+            self._clock.now_s = float(second)
+            for made in self._attack(second, self._size.quick) if self._attack else ():
+                self._write(made)
+            if second % self._size.every_s == 0:
+                self._arrive(second)
+            for name in [name for name, gang in self._gangs.items() if gang.ends_s and gang.ends_s <= second]:
+                self._leave(self._gangs.pop(name))
+            self._schedule(second)
+            if second % TIDY_S == 0:
+                self._view.tidy()
+        for gang in self._gangs.values():
+            if gang.bound < len(gang.pods):
+                self.told.wait_s.append(float(self._size.seconds - gang.came_s))
+        return self.told
+
+    def _arrive(self, second: int) -> None:
+        """One gang of each tenant in turn."""
+        number = second // self._size.every_s
+        namespace, members = TENANTS[number % len(TENANTS)], self._dice.choice((1, 2, 4, 8, 16, 16))
+        sizes = {labels.KOORD_MIN: str(members)}
+        pods = [pod(namespace, f"job{number}", at, GPUS_PER_NODE, sizes, second) for at in range(members)]
+        self._gangs[f"{namespace}/job{number}"] = _Gang(pods, second, self._dice.randint(120, 300))
+        for each in pods:
+            self._write(each)
+
+    def _leave(self, gang: _Gang) -> None:
+        for each in gang.pods:
+            self._drop(each["metadata"]["uid"])
+
+    def _drop(self, uid: str) -> None:
+        self._view.drop_pod(uid)
+        self._pending.pop(uid, None)
+        if (on := self._bound.pop(uid, "")) and uid.split("/")[0] != NAMESPACE:
+            self._free[on] += GPUS_PER_NODE
+
+    def _write(self, made: Raw) -> None:
+        """The watch shows a pod. One of the same name with another uid takes the place of that before."""
+        uid = made["metadata"]["uid"]
+        stem, _, life = uid.rpartition("/")
+        if int(life) and (before := f"{stem}/{int(life) - 1}") in self._view.gangs.pods:
+            self._drop(before)
+        if uid in self._bound:
+            made["spec"]["nodeName"] = self._bound[uid]
+        self._view.put_pod(msgspec.json.decode(msgspec.json.encode(made), type=Pod))
+        if on := made["spec"].get("nodeName"):
+            self._take(made, on)
+        else:
+            self._pending.setdefault(uid, (made, 0))
+
+    def _take(self, made: Raw, on: str) -> None:
+        uid = made["metadata"]["uid"]
+        if uid not in self._bound:
+            self._bound[uid] = on
+            self._free[on] -= _gpus(made)
+
+    def _schedule(self, second: int) -> None:
+        due = [(made, uid) for uid, (made, at_s) in self._pending.items() if at_s <= second]
+        due.sort(key=lambda each: each[0]["metadata"]["creationTimestamp"])
+        for made, uid in due:
+            if uid not in self._pending:
+                continue
+            names = [name for name, free in self._free.items() if free >= _gpus(made)]
+            kept = self._ask(made, names) if names else []
+            if kept:
+                self._bind(made, uid, kept[0], second)
+            else:
+                self._pending[uid] = (made, second + BACKOFF_S)
+
+    def _ask(self, made: Raw, names: list[str]) -> list[str]:
+        body = json.dumps({"Pod": made, "Nodes": None, "NodeNames": names}).encode()
+        began_s = time.thread_time()
+        reply = self._desk.answer(Verb.FILTER, body)
+        if made["metadata"]["namespace"] != NAMESPACE:
+            self.told.filter_s.append(time.thread_time() - began_s)
+        self.told.neutral += reply.outcome is not Outcome.ANSWERED
+        kept: list[str] = json.loads(reply.body).get("NodeNames") or []
+        return kept
+
+    def _bind(self, made: Raw, uid: str, on: str, second: int) -> None:
+        del self._pending[uid]
+        self._take(made, on)
+        made["spec"]["nodeName"] = on
+        self._view.put_pod(msgspec.json.decode(msgspec.json.encode(made), type=Pod))
+        namespace = made["metadata"]["namespace"]
+        gang = self._gangs.get(f"{namespace}/{made['metadata']['annotations'][labels.KOORD_NAME]}")
+        if gang is None or namespace == NAMESPACE:
+            return
+        gang.bound += 1
+        if gang.bound == len(gang.pods):
+            gang.ends_s = second + gang.lasts_s
+            self.told.whole += 1
+            self.told.wait_s.append(float(second - gang.came_s))
+            lasted_s = min(gang.lasts_s, self._size.seconds - second)
+            self.told.gpu_seconds[namespace] += lasted_s * GPUS_PER_NODE * len(gang.pods)
+
+
+def tell(size: Size, attack: Attack | None) -> Told:
+    """Run a story, with an attack or without."""
+    return _Story(size, attack).run()
+
+
+def _gpus(made: Raw) -> int:
+    return int(made["spec"]["containers"][0]["resources"]["requests"].get(GPU, 0))
+
+
+def _silent(notice: Notice) -> None:
+    """Events are not written here."""

@@ -1,0 +1,1 @@
+"""The throughput benchmark: clusters, configurations, and pods counted as they are bound."""

@@ -1,0 +1,190 @@
+"""Checks words of names, headings and docstrings, and paths that sources cite: `python -m hack.lint.words`.
+
+A name is checked where it is bound. Rules are those of docs/glossary.md and the style of docstrings; how text cites
+docs and the contract is checked in citations.py.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import subprocess
+import sys
+import tokenize
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Words of our own, and the field's word for each.
+PRIVATE = {
+    "adviser": "extender",
+    "blow": "fault event",
+    "book": "cache, plan cache",
+    "deed": "fault injector",
+    "door": "listener, endpoint",
+    "errand": "member task",
+    "guest": "session, connection",
+    "hands": "backend, writer",
+    "keeper": "daemon",
+    "lender": "autoscaler",
+    "papers": "docs, pages",
+    "rim": "handlers",
+    "shelf": "store",
+    "shelve": "store",
+    "shepherd": "launcher",
+    "sight": "informers",
+    "teller": "event recorder",
+    "trainee": "training script",
+    "ward": "cache, rank store",
+    "yard": "local cluster",
+}
+# Names that keep such a word, each with its reason.
+ALLOWED: dict[str, str] = {
+    "keeper": "a field of Member, whose name is in the messages between agents",
+}
+# Folders whose names and docstrings are not done yet.
+NOT_DONE = ("tests/e2e/autoscaler/", "tests/e2e/launcher/", "tests/launcher/")
+NOT_OURS = ("docs/facts/", "hack/controlplane/modules/", "hack/locks/", "tests/crds/", "deploy/crds/")
+
+_NO_OPENING = re.compile(r"(Of|By|As|Both|It|Who|Whom|Whose|What|Where|The same)\b")
+_QUESTION = re.compile(r"Whether\b|[^.]*\?")
+_PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W_]+")
+_ROOMS = "autoscaler|cli|deploy|docs|examples|hack|jobs|kube|launcher|scheduler_ext|simulator|tests|topology|turnout"
+_PATH = re.compile(
+    rf"(?<![\w./<{{-])(?:{_ROOMS})/[\w/-]*\w(?:\.(?:py|md|ya?ml|toml|txt|in|json|sh)\b(?!\w))?(?![\w{{<*-])"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One place where a word or a path is not as the rules want it."""
+
+    path: str
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.text}"
+
+
+def faults(path: str, text: str, files: Collection[str]) -> Iterator[Fault]:
+    """Find the faults of one file. files: every tracked path, and every folder that holds one."""
+    if path.startswith(NOT_OURS):
+        return
+    if _is_done(path):
+        yield from (Fault(path, 1, f"file name: {why}") for why in _private(path))
+        if path.endswith(".md"):
+            yield from _headings(path, text)
+    if path.endswith(".py"):
+        tree = ast.parse(text)
+        if _is_done(path):
+            yield from _names(path, tree)
+            yield from _openings(path, tree)
+        yield from _cited(path, text, files)
+
+
+def _is_done(path: str) -> bool:
+    return not path.startswith(NOT_DONE)
+
+
+def _private(name: str) -> Iterator[str]:
+    """Tell each private word in a name."""
+    if name in ALLOWED:
+        return
+    for part in _PART.findall(name):
+        word = part.lower()
+        one = next((each for each in (word, word.removesuffix("s")) if each in PRIVATE), None)
+        if one is not None:
+            yield f"{part} in {name}; the field's word is {PRIVATE[one]}"
+
+
+def _headings(path: str, text: str) -> Iterator[Fault]:
+    fenced = False
+    for line, each in enumerate(text.splitlines(), 1):
+        fenced ^= each.startswith("```")
+        if each.startswith("#") and not fenced:
+            yield from (Fault(path, line, f"heading: {why}") for why in _private(re.sub(r"`[^`]*`", "", each)))
+
+
+def _names(path: str, tree: ast.AST) -> Iterator[Fault]:
+    for node in ast.walk(tree):
+        for name in _bound(node):
+            yield from (Fault(path, getattr(node, "lineno", 1), f"name: {why}") for why in _private(name))
+
+
+def _bound(node: ast.AST) -> Iterator[str]:
+    """Give the names that a node binds itself."""
+    match node:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            yield name
+        case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()) | ast.arg(arg=name):
+            yield name
+        case ast.alias(asname=str(name)) | ast.ExceptHandler(name=str(name)):
+            yield name
+        case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)) | ast.MatchMapping(rest=str(name)):
+            yield name
+
+
+def _openings(path: str, tree: ast.AST) -> Iterator[Fault]:
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if not (doc := ast.get_docstring(node)):
+            continue
+        line = node.body[0].lineno
+        if (found := _NO_OPENING.match(doc)) is not None:
+            yield Fault(path, line, f"docstring: begins with {found[0]}; say who does what")
+        elif not isinstance(node, ast.Module | ast.ClassDef) and _QUESTION.match(_first(doc)):
+            yield Fault(path, line, 'docstring: a question begins with "True if"')
+
+
+def _first(doc: str) -> str:
+    """Give the first paragraph on one line."""
+    return " ".join(doc.split("\n\n", 1)[0].split())
+
+
+def _cited(path: str, text: str, files: Collection[str]) -> Iterator[Fault]:
+    """Find paths in comments and docstrings that are not here."""
+    for line, words in _prose(text):
+        for found in _PATH.finditer(words):
+            if found[0].removesuffix("/") not in files:
+                yield Fault(path, line + words.count("\n", 0, found.start()), f"path: {found[0]} is not here")
+
+
+def _prose(text: str) -> Iterator[tuple[int, str]]:
+    """Give comments, and strings that stand alone as a statement, with the lines on which they begin."""
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str(words))):
+                yield node.lineno, words
+
+
+def tracked(root: Path) -> list[str]:
+    """List the files of a checkout that git knows, or would add."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout.splitlines()
+    return [path for path in listed if (root / path).is_file() and not (root / path).is_symlink()]
+
+
+def main() -> int:
+    """Print every fault of the tree that this file is in; 1 when there is one."""
+    listed = tracked(ROOT)
+    files = {*listed, *(above.as_posix() for path in listed for above in PurePosixPath(path).parents)}
+    found = [
+        fault
+        for path in listed
+        if path.endswith((".py", ".md", ".yaml", ".txt", ".toml", ".cfg", ".json", ".sh"))
+        for fault in faults(path, (ROOT / path).read_text(), files)
+    ]
+    print("".join(f"{fault}\n" for fault in found), end="", file=sys.stderr)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Shared memory that outlives the training processes: arenas, their pages, and copies into them."""

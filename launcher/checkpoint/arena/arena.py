@@ -1,0 +1,306 @@
+"""Writes, seals, hashes and reads the generations of one rank's arena, safely even if a process crashes.
+
+The file outlives the processes that map it. Only its trainer writes generations, and holds a lock on the file while it
+lives. Its daemon pins what it reads, hashes it and allocates pages ahead.
+What the pages mean is known in launcher/checkpoint/format/arena_layout.py, and which file belongs to whom in files.py.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import struct
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from turnout.launcher.checkpoint.arena import files, linux
+from turnout.launcher.checkpoint.arena.files import boot_id, find, leftovers
+from turnout.launcher.checkpoint.arena.shm_allocation import ShmAllocation
+from turnout.launcher.checkpoint.format.arena_layout import (
+    EPOCH,
+    PAGE_BYTES,
+    PINS,
+    RECORD_AT,
+    RECORD_BYTES,
+    RESERVED,
+    STATE,
+    SUMS_SUM,
+    Identity,
+    Record,
+    Slot,
+    State,
+    next_epoch,
+    offset_of,
+    read_table,
+    record_bytes,
+    slot_to_write,
+    table_at,
+)
+from turnout.launcher.checkpoint.format.checksums import sum_of
+from turnout.launcher.errors import BadCheckpoint, LauncherError, NoMemory
+
+__all__ = ["Arena", "ArenaBusy", "address_of", "boot_id", "find", "leftovers"]
+
+_TRIES = 8  # with the daemon pinning one generation after another just as it is taken
+
+
+class ArenaBusy(LauncherError):
+    """Another process, or another Checkpointer of this one, writes into this arena. Only one at a time may."""
+
+
+class Arena:
+    """An open arena, from make() or open(). Threads may share it.
+
+    path, file: the file and its descriptor. identity: read from page 0.
+    """
+
+    def __init__(self, path: Path, file: int, identity: Identity) -> None:
+        self.path, self.identity, self.file = path, identity, file
+        self._guard = threading.Lock()
+        self._head = mmap.mmap(file, table_at(identity.count))
+        self._bytes = memoryview(self._head)
+        self._words = self._bytes.cast("Q")  # one store of 8 bytes each: what the states rely on
+        self._maps: dict[int, mmap.mmap] = {}
+        self._filling: set[int] = set()
+        self._ready: dict[int, int] = {}
+        self._locks = files.ArenaLocks(file)
+        self._room = ShmAllocation(path, file, self._locks)
+
+    @classmethod
+    def make(cls, folder: str | Path, identity: Identity) -> Arena:
+        """Create an arena, which appears in the folder complete. It takes a page per generation; reserve() takes the
+        rest.
+        """
+        path, file = files.make(Path(folder), identity)
+        return cls(path, file, identity)
+
+    @classmethod
+    def open(cls, path: str | Path) -> Arena:
+        """Open an arena. Raises BadCheckpoint unless it is a valid arena of this user with mode 0600."""
+        file, identity = files.look(Path(path))
+        return cls(Path(path), file, identity)
+
+    def slots(self) -> tuple[Slot, ...]:
+        """Read the tables of all generations. A generation that is not pinned may change at any time."""
+        return tuple(self._slot(generation) for generation in range(self.identity.count))
+
+    def _slot(self, generation: int) -> Slot:
+        at = table_at(generation)
+        while True:
+            before = self._word(generation, STATE), self._word(generation, EPOCH)
+            page = bytes(self._bytes[at : at + PAGE_BYTES])
+            linux.fence()
+            if before == (self._word(generation, STATE), self._word(generation, EPOCH)):
+                return read_table(page)
+
+    def reserve(self, generation: int, size: int) -> None:
+        """Allocate `size` bytes for this generation, so that no write ends in SIGBUS. Its content is kept.
+
+        Raises NoMemory, and then keeps no more memory than before.
+        """
+        size = -(-size // PAGE_BYTES) * PAGE_BYTES
+        if size <= self._word(generation, RESERVED):
+            return
+        with self._room.taking() as take:
+            take(f"generation {generation}", offset_of(generation), self._word(generation, RESERVED), size)
+            self._store(generation, RESERVED, max(size, self._word(generation, RESERVED)))
+
+    def populate(self, generation: int, size: int) -> bool:
+        """Reserve pages and map them here, so that the first save into them is as fast as any later one.
+
+        The daemon calls it to allocate pages. A thread beside the training loop calls it to map them, in a third of the
+        time. Returns False if the kernel is older than 5.14. Raises NoMemory.
+        """
+        self.reserve(generation, size)
+        view = self.map(generation, size)
+        try:
+            done = linux.populate(address_of(view), size)
+        except OSError as error:
+            raise NoMemory(f"{self.path.parent} does not give its pages: {error.strerror}") from error
+        if done and self._maps.get(generation) is view.obj:
+            self._ready[generation] = size
+        return done
+
+    def ready(self, generation: int, size: int) -> bool:
+        """True if `size` bytes of it are mapped here. If not, writing through the file is faster than through the
+        mapping.
+        """
+        return self._ready.get(generation, 0) >= size
+
+    def map(self, generation: int, size: int) -> memoryview:
+        """Map the first `size` bytes of a generation, which must be reserved. The address is valid while the view is
+        kept.
+        """
+        with self._guard:
+            found = self._maps.get(generation)
+            if found is None or len(found) < size:
+                try:
+                    found = mmap.mmap(self.file, -(-size // PAGE_BYTES) * PAGE_BYTES, offset=offset_of(generation))
+                except ValueError as error:
+                    raise BadCheckpoint(
+                        f"{self.path}: {size} bytes of generation {generation} are not there"
+                    ) from error
+                except OSError as error:
+                    raise NoMemory(f"{self.path}: {size} bytes cannot be mapped: {error.strerror}") from error
+                self._ready.pop(generation, None)
+                self._maps[generation] = found  # the smaller one goes when nobody looks at it any more
+            return memoryview(found)[:size]
+
+    def claim(self) -> bool:
+        """Become the writer until close() or the end of this process. False if another living process is the writer."""
+        return self._locks.claim()
+
+    def begin(self, record: Record) -> int | None:
+        """Choose a generation for this save, reserve its memory and mark it WRITING, so that its bytes may change.
+
+        The epoch of `record` is ignored. Returns None if slot_to_write() finds none. Raises ArenaBusy, and NoMemory
+        without any change.
+        """
+        if not self.claim():
+            raise ArenaBusy(
+                f"{self.path} has another writer: a rank saves through one checkpointer at a time; "
+                "use that one for all of its state, or close() it first"
+            )
+        full: NoMemory | None = None
+        busy = set(self._filling)
+        for _ in range(_TRIES):
+            slots = self.slots()
+            generation = slot_to_write(slots, busy=busy)
+            if generation is None:
+                break
+            try:
+                self.reserve(generation, record.region_bytes)
+            except NoMemory as error:  # another generation may have its memory already
+                full = full or error
+                busy.add(generation)
+                continue
+            if self._take(generation, next_epoch(slots)):
+                self._filling.add(generation)
+                return generation
+        if full is not None:
+            raise full
+        return None
+
+    def _take(self, generation: int, epoch: int) -> bool:
+        """Mark a generation WRITING unless it is pinned; return True if it is taken.
+
+        The state is written before the pins are read. pin() does it in the opposite order, so at least one side sees
+        the other.
+        """
+        before = self._word(generation, STATE)
+        self._store(generation, STATE, State.WRITING)
+        linux.fence()
+        if self._word(generation, PINS):
+            self._store(generation, STATE, before)
+            return False
+        self._store(generation, EPOCH, epoch)
+        self._store(generation, SUMS_SUM, 0)
+        self._write_record(generation, bytes(RECORD_BYTES))  # whatever its state is taken for, it holds nothing
+        return True
+
+    def seal(self, generation: int, record: Record) -> Record:
+        """Make a generation the newest, since all its bytes are written. Returns the record with its epoch.
+
+        A process killed at any instruction leaves the generation either WRITING or whole: the state is the last store,
+        of 8 aligned bytes. The threads that copied have been waited for.
+        x86 shows stores to other cores in program order, including those of memmove(), which ends with a fence when it
+        bypasses the cache. On other machines fence() orders the state after all other stores.
+        """
+        if generation not in self._filling:
+            raise ValueError(f"generation {generation} was not begun here")
+        record = replace(record, epoch=self._word(generation, EPOCH))
+        self._write_record(generation, record_bytes(record))
+        linux.fence()
+        self._store(generation, STATE, State.SEALED)
+        self._filling.discard(generation)
+        return record
+
+    def discard(self, generation: int) -> None:
+        """Mark a generation empty; its memory stays. Called by its writer, or by a process that pinned it and found it
+        broken.
+        """
+        self._store(generation, STATE, State.EMPTY)
+        self._filling.discard(generation)
+
+    def pin(self, generation: int, epoch: int | None = None) -> Record | None:
+        """Protect this generation from its writer until unpin(), and return its record. Only the daemon pins; pins may
+        be nested.
+
+        epoch: the save that is meant. Returns None, without a pin, if that save is not there.
+        """
+        with self._guard:
+            self._store(generation, PINS, self._word(generation, PINS) + 1)
+        linux.fence()
+        slot = self._slot(generation)
+        if slot.record is None or epoch not in (None, slot.epoch):
+            self.unpin(generation)
+            return None
+        return slot.record
+
+    def unpin(self, generation: int) -> None:
+        """Remove one pin from a generation, so that its writer may take it when no pin is left."""
+        with self._guard:
+            self._store(generation, PINS, max(self._word(generation, PINS), 1) - 1)
+
+    def unpin_all(self) -> None:
+        """Remove all pins that an earlier daemon left. For the daemon that follows it."""
+        with self._guard:
+            for generation in range(self.identity.count):
+                self._store(generation, PINS, 0)
+
+    def hashed(self, generation: int, sums: Sequence[int]) -> None:
+        """Write the checksums of the chunks after the data, and mark a pinned SEALED generation HASHED."""
+        record = self._slot(generation).record
+        data = struct.pack(f"<{len(sums)}Q", *sums)
+        if record is None or len(data) != record.sums_bytes:
+            raise ValueError(f"{len(sums)} sums are not those of generation {generation}")
+        self.map(generation, record.region_bytes)[record.sums_at : record.sums_at + len(data)] = data
+        self._store(generation, SUMS_SUM, sum_of(data))
+        linux.fence()
+        self._store(generation, STATE, State.HASHED)
+
+    def sums(self, generation: int) -> tuple[int, ...]:
+        """Return the chunk checksums of a HASHED generation. Raises BadCheckpoint if they are not what was written."""
+        slot = self._slot(generation)
+        if slot.record is None or slot.sums_sum is None:
+            raise BadCheckpoint(f"generation {generation} has no sums{slot.fault and ': '}{slot.fault}")
+        at = slot.record.sums_at
+        data = bytes(self.map(generation, slot.record.region_bytes)[at : at + slot.record.sums_bytes])
+        if sum_of(data) != slot.sums_sum:
+            raise BadCheckpoint(f"the sums of generation {generation} are not what was written")
+        return struct.unpack(f"<{len(data) // 8}Q", data)
+
+    def close(self) -> None:
+        """Close the arena; the file stays. Views that are still kept stay readable."""
+        with self._room.closed():
+            self._close()
+
+    def _close(self) -> None:
+        self._words.release()
+        self._bytes.release()
+        self._head.close()
+        self._maps.clear()
+        self._locks.close()
+        os.close(self.file)
+
+    def remove(self) -> None:
+        """Remove the file. Its memory is freed when the last process has closed it."""
+        self.path.unlink(missing_ok=True)
+
+    def _word(self, generation: int, word: int) -> int:
+        return self._words[table_at(generation) // 8 + word]
+
+    def _store(self, generation: int, word: int, value: int) -> None:
+        self._words[table_at(generation) // 8 + word] = value
+
+    def _write_record(self, generation: int, data: bytes) -> None:
+        at = table_at(generation) + RECORD_AT
+        self._bytes[at : at + RECORD_BYTES] = data
+
+
+def address_of(view: memoryview) -> int:
+    """Return the address of a writable view. Valid while the view is kept."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(view))

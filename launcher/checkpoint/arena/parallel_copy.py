@@ -1,0 +1,179 @@
+"""Copies bytes into an arena at memory speed, with a few threads that do not need the interpreter.
+
+If the mapping's pages are there (arena.ready()), several threads copy through the mapping. Otherwise one thread writes
+through the file, which causes no page faults; the kernel admits one writer at a time.
+Source: docs/facts/launcher.md 0, §4; torch's own threads fall to a quarter of this where the cores are busy
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from turnout.launcher.checkpoint.arena import linux
+
+Rows: TypeAlias = npt.NDArray[np.int64]
+Pieces: TypeAlias = Sequence[tuple[int, int, int]] | Rows  # to, from, bytes: an array costs less than a list of many
+
+MOST_THREADS = 8
+_TINY_BYTES = 16 << 10  # a call of its own for each such piece would cost more than its copy
+_FEW = 4  # of them by themselves are copied faster one by one, which needs Python for each: not beside training
+_MOST_AT_ONCE = 1_024  # pieces in a call
+_PART_BYTES = 8 << 20  # a thread takes at least this at a time, in several turns,
+_MOST_PARTS = 64  # so that one that is held up holds up the others less
+
+
+class Copier:
+    """Copies one set of pieces at a time: copy() or write(), then wait(). threads: 1 to 8, including the one that
+    waits.
+    """
+
+    def __init__(self, threads: int = 2) -> None:
+        if not 1 <= threads <= MOST_THREADS:
+            raise ValueError(f"{threads} threads: 1 to {MOST_THREADS} are taken")
+        self._threads, self._pool = threads, ThreadPoolExecutor(threads, "turnout-copy")
+        self._running: list[Future[None]] = []
+        self._left: deque[Callable[[], None]] = deque()  # parts of the order that nobody has taken yet
+        self._cuts: _Cuts | None = None
+
+    def copy(self, pieces: Pieces, *, beside: bool = False) -> None:
+        """Copy each piece from address to address. The caller keeps both alive until wait() returns.
+
+        beside: one thread copies at once, in the background. Otherwise all threads copy, including the one in wait().
+        """
+        self._left.extend(self._parts(_rows(pieces), 1 if beside else _FEW))
+        for _ in range(1 if beside else min(self._threads, len(self._left)) - 1):
+            self._running.append(self._pool.submit(self._take))
+
+    def _parts(self, rows: Rows, few: int) -> list[Callable[[], None]]:
+        in_calls = _are_tiny(rows, few)
+        tiny, large = rows[in_calls], rows[~in_calls]
+        parts: list[Callable[[], None]] = []
+        if len(large):
+            sizes = large[:, 2]
+            if self._cuts is None or not np.array_equal(sizes, self._cuts.sizes):
+                count = min(max(int(sizes.sum()) // _PART_BYTES, self._threads), _MOST_PARTS)
+                self._cuts = _Cuts.of(sizes, count)
+            cut = self._cuts.cut(large).tolist()
+            parts += [partial(_move, cut[start:end]) for start, end in pairwise(self._cuts.borders)]
+        parts += [partial(_gather, tiny[at : at + _MOST_AT_ONCE]) for at in range(0, len(tiny), _MOST_AT_ONCE)]
+        return parts
+
+    def _take(self) -> None:
+        """Copy the remaining parts one by one, as the other threads do."""
+        while True:
+            try:
+                part = self._left.popleft()
+            except IndexError:
+                return
+            part()
+
+    def write(self, file: int, pieces: Pieces) -> None:
+        """Start writing each piece from its address to its offset in the file."""
+        self._running.append(self._pool.submit(_write, file, _rows(pieces)))
+
+    def wait(self) -> None:
+        """Wait until everything is copied. Raises the first error, after all threads have stopped."""
+        running, self._running = self._running, []
+        errors: list[BaseException | None] = []
+        if len(running) < self._threads:
+            try:
+                self._take()
+            except BaseException as error:
+                errors.append(error)
+        errors += [future.exception() for future in running]
+        self._left.clear()
+        for each in errors:
+            if each is not None:
+                raise each
+
+    def close(self) -> None:
+        """Stop the threads after their current work."""
+        self._pool.shutdown()
+
+
+@dataclass(frozen=True, slots=True)
+class _Cuts:
+    """Divides pieces of given sizes into shares of equal size."""
+
+    sizes: npt.NDArray[np.int64]  # of the pieces
+    piece: npt.NDArray[np.intp]  # by part: the piece that it is cut from
+    into: npt.NDArray[np.int64]  # by part: its offset in that piece
+    lengths: npt.NDArray[np.int64]  # by part, in bytes
+    borders: tuple[int, ...]  # the first part of each share, and the end
+
+    @classmethod
+    def of(cls, sizes: npt.NDArray[np.int64], count: int) -> _Cuts:
+        """Cut pieces of these sizes into `count` shares."""
+        ends = np.cumsum(sizes)
+        total = int(ends[-1]) if len(ends) else 0
+        shares = np.array([total * at // count for at in range(1, count)], np.int64)
+        points = np.unique(np.concatenate([np.zeros(1, np.int64), ends, shares]))
+        starts = points[:-1]
+        piece = np.searchsorted(ends, starts, side="right")
+        borders = [0, *np.searchsorted(starts, shares).tolist(), len(starts)]
+        return cls(sizes.copy(), piece, starts - (ends - sizes)[piece], np.diff(points), tuple(borders))
+
+    def cut(self, rows: Rows) -> Rows:
+        """Cut rows of these sizes into the parts."""
+        return np.stack([rows[self.piece, 0] + self.into, rows[self.piece, 1] + self.into, self.lengths], axis=1)
+
+
+def even(rows: Rows, count: int) -> list[Rows]:
+    """Divide the pieces into `count` parts of equal size, +-1 byte, in the same order. A piece on a border is cut."""
+    cuts = _Cuts.of(rows[:, 2], count)
+    cut = cuts.cut(rows)
+    return [cut[start:end] for start, end in pairwise(cuts.borders) if start < end]
+
+
+def _rows(pieces: Pieces) -> Rows:
+    rows = np.asarray(pieces, np.int64).reshape(-1, 3)
+    if (rows < 0).any():
+        raise ValueError("a piece has an address or a size below 0")
+    return rows
+
+
+def _move(pieces: Sequence[tuple[int, int, int]]) -> None:
+    for to, source, size in pieces:
+        ctypes.memmove(to, source, size)
+
+
+def _gather(rows: Rows) -> None:
+    """Copy many small pieces in one system call."""
+    starts, _ = _runs(rows)
+    sources = np.ascontiguousarray(rows[:, 1:])
+    targets = np.stack([rows[starts, 0], np.add.reduceat(rows[:, 2], starts)], axis=1)
+    if not linux.gather(targets.ctypes.data, len(targets), sources.ctypes.data, len(rows), int(rows[:, 2].sum())):
+        _move(rows.tolist())
+
+
+def _are_tiny(rows: Rows, few: int) -> npt.NDArray[np.bool_]:
+    """Mark the pieces that are copied many in one call. few: the length of a run that is worth a call."""
+    tiny = rows[:, 2] < _TINY_BYTES
+    places = np.flatnonzero(tiny)
+    _, lengths = _runs(rows[places])
+    tiny[places[np.repeat(lengths < few, lengths)]] = False
+    return tiny
+
+
+def _runs(rows: Rows) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Find runs of pieces whose targets follow each other: the first piece and the length of each run."""
+    breaks = np.flatnonzero(rows[1:, 0] != rows[:-1, 0] + rows[:-1, 2]) + 1
+    starts = np.concatenate([np.zeros(min(len(rows), 1), np.intp), breaks])
+    return starts, np.diff(starts, append=len(rows))
+
+
+def _write(file: int, rows: Rows) -> None:
+    starts, lengths = _runs(rows)
+    for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
+        sources = rows[start : start + length, 1:].copy()  # changed where the kernel stops in the middle
+        linux.write_from(file, int(rows[start, 0]), sources.ctypes.data, length)

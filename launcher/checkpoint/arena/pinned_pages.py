@@ -1,0 +1,135 @@
+"""Maps an arena's pages before the first save in the process that saves, and registers them with its GPU's driver.
+
+A copy from a GPU into unregistered pages goes through a buffer of the driver, and the host waits. Into registered pages
+it runs at bus speed, beside training. A mapping is registered as a whole, since a copy across the end of a registered
+range fails. Source: docs/facts/launcher.md 4
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Any, Protocol
+
+import torch
+
+from turnout.launcher.checkpoint.arena.arena import Arena, address_of
+from turnout.launcher.errors import NoMemory
+
+log = logging.getLogger("turnout.checkpoint")
+
+_PORTABLE = 1  # cudaHostRegisterPortable, hipHostRegisterPortable: for every context of this process
+_ALREADY = 712  # cudaErrorHostMemoryAlreadyRegistered: somebody else's, and as good
+
+
+class PageRegistrar(Protocol):
+    """The part of a device driver that registers memory."""
+
+    def register(self, address: int, size: int) -> str:
+        """Register these bytes. Return the reason if it fails, "" if it succeeds."""
+
+    def unregister(self, address: int) -> None:
+        """Unregister these bytes, before they are unmapped."""
+
+
+class Cuda:
+    """Registers memory with CUDA, or with ROCm under the same names. device: the one whose memory is saved."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def register(self, address: int, size: int) -> str:
+        """Register on the chosen device. A new thread would otherwise use device 0 and create a context there."""
+        try:
+            with torch.cuda.device(self._device):
+                runtime: Any = torch.cuda.cudart()
+                code = int(runtime.cudaHostRegister(address, size, _PORTABLE))
+        except (AssertionError, RuntimeError) as error:  # a torch without that library; no save fails for it
+            return str(error)
+        return "" if code in (0, _ALREADY) else f"cudaHostRegister: error {code}"
+
+    def unregister(self, address: int) -> None:
+        """Unregister the bytes. An error is ignored, since nobody could do anything about it."""
+        with torch.cuda.device(self._device):
+            torch.cuda.cudart().cudaHostUnregister(address)
+
+
+class PinnedPages:
+    """Prepares the pages of one process's arena. generations: how many are saved into.
+
+    `by_file` is True if pages that are not mapped are allocated faster through the file. It is False if the kernel
+    cannot map them ahead.
+    """
+
+    def __init__(self, generations: int) -> None:
+        self.by_file = True
+        self._generations = generations
+        self._mapped = 0  # bytes of each generation whose pages are mapped, or soon will be
+        self._asked = 0  # bytes of each that the driver knows, soon will, or has refused
+        self._arena: Arena | None = None
+        self._registered: dict[int, tuple[memoryview, PageRegistrar]] = {}  # the view keeps it mapped
+        self._making: threading.Thread | None = None
+
+    def have(self, arena: Arena, size: int, registrar: PageRegistrar | None = None) -> None:
+        """Map the pages of all generations in the background, and register them if a registrar is given. Does nothing
+        if already begun.
+        """
+        if arena is not self._arena:
+            self._finish()
+            self._arena, self._mapped, self._asked = arena, 0, 0
+        known = size <= self._mapped and (registrar is None or size <= self._asked)
+        if known or (self._making is not None and self._making.is_alive()):
+            return
+        self._mapped = size
+        self._asked = self._asked if registrar is None else size
+        self._making = threading.Thread(
+            target=self._make, args=(arena, size, registrar), name="turnout-pages", daemon=True
+        )
+        self._making.start()
+
+    def wait(self) -> None:
+        """Wait until the pages are mapped."""
+        if self._making is not None:
+            self._making.join()
+
+    def close(self) -> None:
+        """Unregister all pages. Call it before the arena is closed."""
+        self._finish()
+
+    def _finish(self) -> None:
+        self.wait()
+        for generation in list(self._registered):
+            self._forget(generation)
+
+    def _make(self, arena: Arena, size: int, registrar: PageRegistrar | None) -> None:
+        generations = range(min(self._generations, arena.identity.count))
+        try:
+            for generation in generations:
+                self.by_file = arena.populate(generation, size) and self.by_file
+        except NoMemory:  # it is the saves that tell it
+            return
+        if registrar is not None:
+            self._register(arena, generations, size, registrar)
+
+    def _register(self, arena: Arena, generations: range, size: int, registrar: PageRegistrar) -> None:
+        began_s, new_bytes = time.monotonic(), 0
+        for generation in generations:
+            whole = memoryview(arena.map(generation, size).obj)
+            held, _ = self._registered.get(generation, (None, None))
+            if held is not None and held.obj is whole.obj:
+                continue
+            self._forget(generation)
+            if why := registrar.register(address_of(whole), whole.nbytes):
+                log.warning("memory_not_registered", extra={"bytes": whole.nbytes, "why": why})
+                return  # copies from the device are slower, and as right
+            self._registered[generation] = whole, registrar
+            new_bytes += whole.nbytes
+        if new_bytes:
+            took_s = round(time.monotonic() - began_s, 3)
+            log.info("memory_registered", extra={"bytes": new_bytes, "took_s": took_s})
+
+    def _forget(self, generation: int) -> None:
+        view, registrar = self._registered.pop(generation, (None, None))
+        if view is not None and registrar is not None:
+            registrar.unregister(address_of(view))

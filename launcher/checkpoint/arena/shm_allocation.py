@@ -1,0 +1,83 @@
+"""Allocates an arena's memory from its file system: one process at a time, and all of it or nothing.
+
+If two processes ran out of memory at once and both gave pages back, each would leave holes in what the other had
+counted.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from turnout.launcher.checkpoint.arena import linux
+from turnout.launcher.checkpoint.arena.files import ArenaLocks
+from turnout.launcher.checkpoint.arena.memory_limits import limits
+from turnout.launcher.checkpoint.format.memory_budget import Limits
+from turnout.launcher.errors import NoMemory
+
+AT_ONCE_BYTES = 256 << 20  # before it is seen whether somebody closes
+MADE_S, _LOOK_S = 120.0, 0.002  # for another process to have what it takes
+
+Take = Callable[[str, int, int, int], None]
+
+
+class ShmAllocation:
+    """Allocates memory for one open arena. locks: the arena's locks. look: reads the memory limits of a folder."""
+
+    def __init__(self, path: Path, file: int, locks: ArenaLocks, look: Callable[[Path], Limits] = limits) -> None:
+        self._path, self._file, self._locks, self._look = path, file, locks, look
+        self._guard, self._closing = threading.Lock(), False
+
+    @contextmanager
+    def taking(self) -> Iterator[Take]:
+        """Hold the right to allocate, and give a function that does it. Both raise NoMemory, and then keep no more than
+        before.
+
+        The function takes a name for errors, an offset in the file, the bytes already there, and the bytes wanted.
+        """
+        with self._guard:
+            until_s = time.monotonic() + MADE_S
+            while not self._locks.make():
+                if self._closing or time.monotonic() > until_s:
+                    raise NoMemory(f"{self._path}: another process has not made its pages within {MADE_S:g} s")
+                time.sleep(_LOOK_S)
+            try:
+                yield self._take
+            finally:
+                self._locks.made()
+
+    def _take(self, what: str, at: int, have: int, size: int) -> None:
+        available = self._look(self._path.parent).available_bytes
+        if available is not None and size - have > available:
+            raise NoMemory(
+                f"{self._path.parent} has room for the {size} bytes of {what}, and the machine has not: {have} it has, "
+                f"{available} bytes of memory are available; save less, keep fewer generations, or use a larger one"
+            )
+        try:
+            free = os.fstatvfs(self._file)
+            if size - have > free.f_bavail * free.f_frsize:  # so it is not taken bit by bit from all others first
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            for start in range(have, size, AT_ONCE_BYTES):
+                if self._closing:
+                    raise NoMemory(f"{self._path} is closed")
+                linux.allocate(self._file, at + start, min(AT_ONCE_BYTES, size - start))
+        except OSError as error:
+            with suppress(OSError):
+                linux.punch(self._file, at + have, size - have)
+            there = os.fstatvfs(self._file)
+            raise NoMemory(
+                f"{self._path.parent} does not give {what} its {size} bytes: {error.strerror}; "
+                f"{there.f_bavail * there.f_frsize} bytes are free and {have} it has"
+            ) from error
+
+    @contextmanager
+    def closed(self) -> Iterator[None]:
+        """Stop allocating, and wait for an allocation in progress to end."""
+        self._closing = True
+        with self._guard:
+            yield

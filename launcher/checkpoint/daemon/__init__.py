@@ -1,0 +1,1 @@
+"""The checkpoint daemon beside an agent: it hashes what training processes save, and writes it to storage."""

@@ -1,0 +1,95 @@
+"""Runs the checkpoint daemon: `python -m turnout.launcher.checkpoint.daemon`, on inherited sockets and at low priority.
+
+The agent writes to the daemon's stdin. When stdin ends, the daemon finishes what is in flight and exits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from turnout.launcher.checkpoint.daemon.daemon import CheckpointDaemon
+from turnout.launcher.checkpoint.format.daemon_messages import MOST_BYTES, End, Message, Trust, read_at_daemon
+from turnout.launcher.errors import BadFrame
+from turnout.launcher.event_log import EventLog, into
+from turnout.launcher.rendezvous.transport.frame_connection import next_frame
+
+BYTES_S = "TURNOUT_PERSIST_BYTES_S"  # of its environment, which is that of the agent
+COPIED_S = "TURNOUT_REPLICATE_BYTES_S"
+THREADS = 64  # at most: storage that hangs holds one of each local rank, and what is hashed needs some, too
+log = logging.getLogger("turnout.keeper")
+
+
+async def _heard(reader: asyncio.StreamReader) -> Message | None:
+    """Read the next message of the agent. None if the agent is gone or its message is invalid."""
+    try:
+        return read_at_daemon(await next_frame(reader, MOST_BYTES))
+    except (OSError, asyncio.IncompleteReadError, BadFrame):
+        return None
+
+
+async def _run(listens: socket.socket, endpoint: socket.socket | None, daemon: CheckpointDaemon) -> None:
+    """Serve training processes until the agent ends. endpoint: listens for other workers' daemons, None to have no
+    replicas.
+    """
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(THREADS))
+    reader = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    if endpoint is not None and isinstance(trust := await _heard(reader), Trust):
+        daemon.copies.trust(trust.token)
+        daemon.copies.listen(endpoint)
+        if trust.seat is not None:
+            await daemon.copies.gathered(trust.step, trust.seat)
+    server = await asyncio.start_unix_server(daemon.serve, sock=listens)
+    last = await _heard(reader)  # whether the job is done
+    server.close()
+    await daemon.end(isinstance(last, End) and last.done)
+
+
+async def _begin(
+    listens: socket.socket, endpoint: socket.socket | None, chosen: argparse.Namespace, say: EventLog
+) -> None:
+    daemon = CheckpointDaemon(chosen.folder, chosen.run, chosen.worker, say, chosen.bytes_s, chosen.copied_s)
+    await _run(listens, endpoint, daemon)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the daemon until its agent ends."""
+    parser = argparse.ArgumentParser(prog="turnout-keeper", description="Looks after the memory of one worker.")
+    parser.add_argument("--listen", type=int, required=True, metavar="FD", help="a socket that listens")
+    parser.add_argument("--peer-listen", type=int, metavar="FD", help="another, for the daemons of other workers")
+    parser.add_argument("--folder", type=Path, required=True, help="where arenas lie")
+    parser.add_argument("--run", required=True, help="the job's id")
+    parser.add_argument("--worker", required=True, help="the worker's name")
+    parser.add_argument("--nice", type=int, default=10, help="how much training goes first, 0 to 19")
+    rate = os.environ.get(BYTES_S) or "0"
+    parser.add_argument("--bytes-s", type=float, default=rate, help=f"to storage, 0 for no limit; else {BYTES_S}")
+    rate = os.environ.get(COPIED_S) or "0"
+    parser.add_argument("--copied-s", type=float, default=rate, help=f"bytes/s to others, 0: no limit; else {COPIED_S}")
+    chosen = parser.parse_args(argv)
+    handler = logging.StreamHandler(sys.stderr)
+    from turnout.kube.client.logs import PlainFormatter
+
+    handler.setFormatter(PlainFormatter())
+    log.addHandler(handler)
+    log.setLevel(os.environ.get("LOGLEVEL", "INFO").upper())
+    log.propagate = False
+    os.nice(max(0, min(chosen.nice, 19)))
+    listens = socket.socket(fileno=chosen.listen)
+    listens.setblocking(False)
+    say = into(log, quiet=["persisted", "checkpoint_committed"])
+    endpoint = socket.socket(fileno=chosen.peer_listen) if chosen.peer_listen is not None else None
+    asyncio.run(_begin(listens, endpoint, chosen, say))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

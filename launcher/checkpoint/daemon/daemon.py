@@ -1,0 +1,295 @@
+"""The checkpoint daemon of one worker: a rank store for each local rank, replicas, and agreement between rounds.
+
+It outlives training processes. How one connection is served is known in session.py, one arena in rank_store.py, and
+when a step is committed in commit_coordinator.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import traceback
+from collections.abc import Coroutine, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from turnout.launcher.checkpoint.arena.arena import boot_id
+from turnout.launcher.checkpoint.arena.recovery import adopted, left_behind
+from turnout.launcher.checkpoint.daemon.commit_coordinator import CommitCoordinator
+from turnout.launcher.checkpoint.daemon.persist import Persister
+from turnout.launcher.checkpoint.daemon.preallocate import Preallocator
+from turnout.launcher.checkpoint.daemon.rank_store import RankStore
+from turnout.launcher.checkpoint.daemon.save_job import SaveJob, SaveState, run
+from turnout.launcher.checkpoint.daemon.session import Session
+from turnout.launcher.checkpoint.format.arena_layout import Identity, Record
+from turnout.launcher.checkpoint.format.daemon_messages import (
+    MOST_BYTES,
+    Hello,
+    Refused,
+    RestorePlace,
+    Save,
+    Stored,
+    ToClient,
+    ToDaemon,
+    encode,
+    read_at_daemon,
+)
+from turnout.launcher.checkpoint.replication.replicator import Replicator
+from turnout.launcher.checkpoint.storage.open_store import open_store
+from turnout.launcher.checkpoint.storage.reader import newest
+from turnout.launcher.errors import BadFrame, LauncherError, NewerFormat, StorageFailed
+from turnout.launcher.event_log import EventLog
+from turnout.launcher.rendezvous.messages import HeldStep
+from turnout.launcher.rendezvous.transport.frame_connection import next_frame
+
+LAST_WORDS_S = 5.0  # for processes that have ended to be seen as such
+OTHERS_S = 60.0  # for the last shards of the other workers, when all end
+STORED_S = 5.0  # for storage to have what is about to be read from it: it may never be whole
+LOOK_S = 5.0  # for storage to tell what it has
+_SOON_S = 0.05
+
+
+class CheckpointDaemon:
+    """Keeps the checkpoints of one worker of one run.
+
+    folder: holds its arenas. bytes_s, copied_s: limits in bytes per second to storage and to other daemons, 0 for none.
+    """
+
+    def __init__(
+        self, folder: Path, run: str, worker: str, say: EventLog, bytes_s: float = 0.0, copied_s: float = 0.0
+    ) -> None:
+        self.run, self.worker, self.folder = run, worker, folder
+        self._boot, self._say = boot_id(), say
+        self.persisting, self.commits = Persister(run, bytes_s), CommitCoordinator(run, say)
+        self._rank_stores: dict[int, RankStore] = {}
+        self._making = Preallocator()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._committing = 0  # of these tasks, which need no memory any more
+        self._serving: set[asyncio.Task[None]] = set()
+        self._checks: set[asyncio.Task[None]] = set()
+        self._agreed = -1  # the step that was gone on from last
+        for path in left_behind(folder, run, worker):
+            say("arena_removed", {"path": str(path)})
+            path.unlink(missing_ok=True)
+        for arena in adopted(folder, run, worker, say):
+            self.rank_store(arena.identity.local_rank).adopt(arena)
+        self.copies = Replicator(self, say, copied_s)
+
+    @property
+    def rank_stores(self) -> Mapping[int, RankStore]:
+        """Return the rank stores by local rank."""
+        return self._rank_stores
+
+    def rank_store(self, local_rank: int) -> RankStore:
+        """Return the rank store of this local rank, made at the first call."""
+        if local_rank not in self._rank_stores:
+            identity = Identity(self.run, self.worker, local_rank, self._boot, 1)
+            self._rank_stores[local_rank] = RankStore(self.folder, identity, self.persisting, self._say, self._making)
+        return self._rank_stores[local_rank]
+
+    async def met(self, hello: Hello) -> RankStore:
+        """Register a training process that connected, and return its rank store.
+
+        A restarted daemon learns the checkpoint folder here; it then persists the step agreed on before.
+        """
+        rank_store = self.rank_store(hello.local_rank)
+        rank_store.copies(hello.replicas, self.copies.kept_bytes, self.copies.give_back)
+        self.copies.met(hello)
+        if rank_store.met(hello.target, hello.reads) and self._agreed >= 0:
+            self.begin(self._persist(rank_store, self._agreed))
+        return rank_store
+
+    async def commit(self, record: Record, told: Save) -> bool:
+        """Commit a step as the daemon of rank 0. True if the manifest was written."""
+        self._committing += 1
+        try:
+            return await self.commits.commit(record, told)
+        finally:
+            self._committing -= 1
+
+    async def held(self, ranks: int) -> tuple[HeldStep, ...]:
+        """List the steps that all local ranks below `ranks` hold, newest first; a replicated state on local rank 0 is
+        enough.
+
+        Generations whose bytes do not match their checksums are discarded first.
+        """
+        if self._checks:
+            await asyncio.wait(list(self._checks))
+        records = await asyncio.gather(*(self.rank_store(local_rank).settled() for local_rank in range(ranks)))
+        held = [HeldStep(each.step, 0, 0, each.round) for each, _ in (records[0] if records else ()) if each.world == 1]
+        for first, parts in records[0] if records else ():
+            place = (first.step, first.round, first.world)
+            if all(
+                any(
+                    (each.step, each.round, each.world, each.rank) == (*place, first.rank + at)
+                    for each, _ in records[at]
+                )
+                for at in range(1, ranks)
+            ):
+                held.append(HeldStep(first.step, first.rank, first.world, first.round, parts=parts))
+        return tuple(sorted(set(held), key=lambda each: -each.step))[:16]
+
+    async def agreed(self, step: int, seat: RestorePlace | None = None, carry: int = -1) -> None:
+        """Continue from this step in memory: fetch missing shards, then verify it and write it to storage in the
+        background.
+
+        -1 means that all ranks load from storage. First the step `carry`, or the newest held here, is written there,
+        within STORED_S. `seat` says what to fetch.
+        Raises LauncherError if a shard cannot be fetched; nothing has changed then.
+        """
+        if seat is not None:
+            await self.copies.gathered(step, seat)
+        self._agreed = step
+        if step < 0:
+            await self._to_storage(carry, seat)
+        else:
+            self.commits.give_up_after(step)
+        for rank_store in self._rank_stores.values():
+            await rank_store.forget_after(step)
+        await self.copies.forget_after(step)
+        for rank_store in self._rank_stores.values() if step >= 0 else ():
+            self.begin(self._persist(rank_store, step))
+            check = self.begin(rank_store.verify(step))
+            self._checks.add(check)
+            check.add_done_callback(self._checks.discard)
+        if step >= 0 and seat is not None and seat.saved_by:
+            self.begin(self._persist_kept(step, seat))
+
+    async def _persist_kept(self, step: int, seat: RestorePlace) -> None:
+        """Persist replicas stored here too: their owners may have left before they wrote them."""
+        usual = next(
+            (rank_store.usual for _, rank_store in sorted(self._rank_stores.items()) if rank_store.usual), None
+        )
+        for arena, generation, record in self.copies.replica_store.of(step, seat.origin, seat.saved_by):
+            told = self.copies.replica_store.goes(arena, record.epoch) or usual
+            if told is None or told.kind != "shards" or arena.pin(generation, record.epoch) is None:
+                continue
+            try:
+                if await asyncio.to_thread(self.persisting.once, arena, generation, record, told):
+                    self._say("persisted", {"step": step, "rank": record.rank, "for": arena.identity.owner})
+            except LauncherError as error:
+                self._say("persist_failed", {"step": step, "rank": record.rank, "detail": str(error)})
+                continue
+            finally:
+                with suppress(ValueError):  # it was given back meanwhile
+                    arena.unpin(generation)
+            if record.rank == 0:
+                self.begin(self.commit(record, told))
+
+    async def _to_storage(self, carry: int, seat: RestorePlace | None) -> None:
+        if held := await self.held(len(self._rank_stores)):
+            for rank_store in self._rank_stores.values():
+                self.begin(self._persist(rank_store, carry if carry >= 0 else held[0].step))
+        until_s = time.monotonic() + STORED_S
+        while self._tasks and (left_s := until_s - time.monotonic()) > 0:  # what is written is then to be committed
+            await asyncio.wait(list(self._tasks), timeout=left_s)
+        if self._tasks:
+            self._say("storage_behind", {"waited_s": STORED_S, "in_flight": len(self._tasks)})
+        last = max((rank_store.newest_round() for rank_store in self._rank_stores.values()), default=-1)
+        self.commits.give_up(min(last, seat.round - 1) if seat else last)  # rounds may be counted anew
+
+    async def stored(self) -> Stored:
+        """Return the newest step committed in the checkpoint folder. Empty if no folder is known or storage does not
+        answer in LOOK_S.
+
+        A step that a lost worker's daemon commits later is not read in the round that begins now.
+        """
+        target = next((rank_store.reads for _, rank_store in sorted(self._rank_stores.items()) if rank_store.reads), "")
+        if not target:
+            return Stored()
+        try:
+            async with asyncio.timeout(LOOK_S):
+                found = await asyncio.to_thread(lambda: newest(open_store(target), self._say))
+        except (NewerFormat, StorageFailed, TimeoutError) as error:
+            self._say("storage_behind", {"target": target, "why": str(error) or f"no answer within {LOOK_S:g} s"})
+            return Stored()
+        return Stored(target, found.step if found is not None else -1)
+
+    async def _persist(self, rank_store: RankStore, step: int) -> None:
+        if (found := rank_store.unwritten(step)) is not None:
+            job = SaveJob(step, *found)
+            hashes = not rank_store.is_hashed(job.slot)
+            await run(job, rank_store, hashes=hashes, commit=self.commit, reached=self._reached)
+
+    def _reached(self, job: SaveJob) -> None:
+        """Log what became of a save that no training process waits for."""
+        fields: dict[str, object] = {"step": job.step, "rank": job.record.rank}
+        match job.state:
+            case SaveState.PERSISTED:
+                self._say("persisted", {**fields, "path": job.detail})
+            case SaveState.SUPERSEDED:
+                self._say("save_overtaken", fields)
+            case SaveState.FAILED:
+                self._say("persist_failed", {**fields, "detail": job.detail})
+
+    def begin(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run a coroutine in the background, and wait for it before the daemon ends."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection, of a training process or of the agent."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving.add(task)
+        try:
+            await self._serve(reader, writer)
+        except asyncio.CancelledError:  # by end(): a server would log it
+            return
+        finally:
+            self._serving.discard(task)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        session = Session(self, writer.write, self._say)
+        goes_on = True
+        with suppress(OSError, asyncio.IncompleteReadError):  # of the connection: it is gone
+            try:
+                while goes_on:
+                    message = read_at_daemon(await next_frame(reader, MOST_BYTES))
+                    answer, goes_on = await self._answer(session, message)
+                    if answer is not None:
+                        writer.write(encode(answer))
+                        await writer.drain()
+            except BadFrame as error:
+                self._say("frame_refused", {"why": str(error)})
+        session.gone()
+        writer.close()
+
+    async def _answer(self, session: Session, message: ToDaemon) -> tuple[ToClient | None, bool]:
+        """Return the answer to a message, and whether the connection stays open. An error is logged and sent back.
+        Raises BadFrame.
+        """
+        try:
+            return await session.heard(message), True
+        except BadFrame:
+            raise
+        except Exception as error:  # whatever it is: it ends this connection, and neither in silence nor the others
+            why = "".join(traceback.format_exception_only(error)).strip()
+            self._say("request_failed", {"why": why, "where": traceback.format_tb(error.__traceback__)[-1].strip()})
+            return Refused("failed", why[:4_096]), False
+
+    async def end(self, done: bool) -> None:
+        """End the daemon after all work in flight.
+
+        With `done` the memory is freed. Otherwise the newest step that all local ranks hold is persisted first, and
+        memory stays.
+        """
+        if self._serving:  # what they have said last is still to be heard
+            _, late = await asyncio.wait(list(self._serving), timeout=LAST_WORDS_S)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+        await self.copies.close(remove=done)
+        if not done and self._rank_stores and (held := await self.held(len(self._rank_stores))):
+            for rank_store in self._rank_stores.values():
+                self.begin(self._persist(rank_store, held[0].step))
+        while len(self._tasks) > self._committing:
+            await asyncio.wait(list(self._tasks), timeout=_SOON_S, return_when=asyncio.FIRST_COMPLETED)
+        for rank_store in self._rank_stores.values():  # whoever comes next may have it: a manifest needs no memory
+            rank_store.close(remove=done)
+        self.commits.end_within(OTHERS_S)
+        while self._tasks:
+            await asyncio.wait(list(self._tasks))

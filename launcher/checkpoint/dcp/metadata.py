@@ -1,0 +1,265 @@
+"""Encodes what torch.distributed.checkpoint (DCP) knows of a checkpoint as JSON: the chunks of each tensor and who
+saved them.
+
+Planners here also save values that are not tensors as JSON. Nothing in it can name a class or a function. Where a chunk
+lies in a shard is found in the shard, by `chunk_name`.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any
+
+import msgspec
+import torch
+from torch.distributed.checkpoint._traverse import set_element
+from torch.distributed.checkpoint.default_planner import (
+    DefaultLoadPlanner,
+    DefaultSavePlanner,
+    create_default_local_load_plan,
+)
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    Metadata,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import (
+    LoadPlan,
+    LoadPlanner,
+    ReadItem,
+    SavePlan,
+    SavePlanner,
+    WriteItem,
+    WriteItemType,
+)
+
+from turnout.launcher.checkpoint.engine.state_dict import NAMES, flatten, restored
+from turnout.launcher.checkpoint.format.checksums import sum_of
+from turnout.launcher.checkpoint.format.safetensors_layout import MOST_DIMENSIONS, Layout
+from turnout.launcher.errors import BadCheckpoint, BadState, LauncherError, NewerFormat
+
+VERSION = 1  # each has its golden checkpoint in tests/launcher/checkpoint/engine/golden
+MOST_BYTES = 1 << 30  # of the JSON
+_DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in NAMES}
+_FORMATS = {
+    str(each).removeprefix("torch."): each
+    for each in (torch.contiguous_format, torch.channels_last, torch.preserve_format)
+}
+HAS_STRIDES = "strides" in TensorProperties.__dataclass_fields__  # not yet in torch 2.6
+_NOTHING = Layout((), 0)
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
+_Sizes = Annotated[tuple[_Count, ...], msgspec.Meta(max_length=MOST_DIMENSIONS)]
+
+
+class Chunk(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A rectangular part of a tensor. rank: of the shard that holds it."""
+
+    offsets: _Sizes
+    sizes: _Sizes
+    rank: _Count
+
+
+class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A tensor of all ranks together, with the properties that torch keeps of it."""
+
+    dtype: str
+    size: _Sizes
+    chunks: list[Chunk]
+    requires_grad: bool = False
+    memory_format: str = "contiguous_format"
+    pin_memory: bool = False
+    strides: _Sizes | None = None
+
+
+class _Versioned(msgspec.Struct, frozen=True):
+    """The field that every version of a table has."""
+
+    version: int
+
+
+class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Describes a whole DCP checkpoint: its tensors, its other values, and the ranks that saved them."""
+
+    version: int
+    # unique to each save, so that shards of two saves are never mixed
+    save: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
+    world: Annotated[int, msgspec.Meta(ge=1, le=1 << 24)]
+    tensors: dict[str, Tensor]
+    values: dict[str, _Count]  # by key, the rank that saved it
+    paths: dict[str, list[str | int]]  # by key, its keys in the nested state
+
+    @property
+    def shape(self) -> int:
+        """Return a checksum that is equal for two saves that one plan can read."""
+        return sum_of(msgspec.json.encode(msgspec.structs.replace(self, save="0" * 32)))
+
+
+def chunk_name(key: str, offsets: Iterable[int]) -> str:
+    """Make the name of a chunk in its shard, different for any two chunks."""
+    return f"{key}[{','.join(map(str, offsets))}]"
+
+
+def table_of(plans: Sequence[SavePlan], save: str) -> Table:
+    """Build the table of what all ranks are about to save. plans: by rank, without duplicates. Raises BadState."""
+    tensors: dict[str, Tensor] = {}
+    values: dict[str, int] = {}
+    paths: dict[str, list[str | int]] = {}
+    for rank, plan in enumerate(plans):
+        for item in plan.items:
+            if item.type is WriteItemType.BYTE_IO:
+                values[item.index.fqn] = rank
+            else:
+                _add(tensors, item, rank)
+        if isinstance(plan.planner_data, dict):
+            paths |= {key: list(path) for key, path in plan.planner_data.items() if _is_path(path)}
+    return Table(VERSION, save, len(plans), tensors, values, paths)
+
+
+def _add(tensors: dict[str, Tensor], item: WriteItem, rank: int) -> None:
+    key, about = item.index.fqn, item.tensor_data
+    properties = about.properties
+    if properties.dtype not in NAMES:
+        raise BadState(key, f"{properties.dtype} has no place in a checkpoint")
+    if properties.layout is not torch.strided:
+        raise BadState(key, f"{properties.layout} has no place in a checkpoint")
+    if key not in tensors:
+        strides = getattr(properties, "strides", None)
+        tensors[key] = Tensor(
+            str(properties.dtype).removeprefix("torch."), tuple(about.size), [],
+            bool(properties.requires_grad), str(properties.memory_format).removeprefix("torch."),
+            bool(properties.pin_memory), None if strides is None else tuple(strides),
+        )  # fmt: skip
+    tensors[key].chunks.append(Chunk(tuple(about.chunk.offsets), tuple(about.chunk.sizes), rank))
+
+
+def _is_path(path: object) -> bool:
+    return isinstance(path, tuple | list) and all(type(key) in (str, int) for key in path)
+
+
+def write(table: Table) -> bytes:
+    """Encode a table. Raises BadState if it could not be read again."""
+    try:
+        text = msgspec.json.encode(table)
+    except UnicodeEncodeError as error:
+        raise BadState("", f"a key that is no Unicode: {error}") from error
+    if len(text) > MOST_BYTES:
+        raise BadState("", f"{len(text)} bytes say which chunks there are: {MOST_BYTES} at most")
+    return text
+
+
+def read(text: bytes | memoryview) -> Table:
+    """Decode a table. Raises NewerFormat, and BadCheckpoint for anything that `write` did not write."""
+    try:
+        version = msgspec.json.decode(text, type=_Versioned).version
+        if version > VERSION:
+            raise NewerFormat("the metadata of a checkpoint", version, VERSION)
+        table = msgspec.json.decode(text, type=Table)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadCheckpoint(f"not the metadata of a checkpoint: {error}") from error
+    if table.version != VERSION:
+        raise BadCheckpoint(f"metadata of version {table.version}: this is version {VERSION}")
+    if any(rank >= table.world for rank in table.values.values()) or table.tensors.keys() & table.values.keys():
+        raise BadCheckpoint("the metadata names a rank that there is not, or a key twice")
+    for key, tensor in table.tensors.items():
+        if tensor.dtype not in _DTYPES or tensor.memory_format not in _FORMATS:
+            raise BadCheckpoint(f"{key}: this torch has no {tensor.dtype} or no {tensor.memory_format}")
+        for chunk in tensor.chunks:
+            if not _fits(chunk, tensor) or chunk.rank >= table.world:
+                raise BadCheckpoint(f"{key}: a chunk at {chunk.offsets} is not in a tensor of {tensor.size}")
+    return table
+
+
+def _fits(chunk: Chunk, tensor: Tensor) -> bool:
+    if not len(chunk.offsets) == len(chunk.sizes) == len(tensor.size):
+        return False
+    return all(
+        at + part <= whole for at, part, whole in zip(chunk.offsets, chunk.sizes, tensor.size, strict=True)
+    )  # fmt: skip
+
+
+def metadata_of(table: Table) -> Metadata:
+    """Convert a table to the metadata that DCP's planners need."""
+    known: dict[str, Any] = {key: BytesStorageMetadata() for key in table.values}
+    for key, tensor in table.tensors.items():
+        more = {"strides": tensor.strides} if HAS_STRIDES else {}
+        properties = TensorProperties(
+            dtype=_DTYPES[tensor.dtype], layout=torch.strided, requires_grad=tensor.requires_grad,
+            memory_format=_FORMATS[tensor.memory_format], pin_memory=tensor.pin_memory, **more,
+        )  # fmt: skip
+        chunks = [ChunkStorageMetadata(torch.Size(each.offsets), torch.Size(each.sizes)) for each in tensor.chunks]
+        known[key] = TensorStorageMetadata(properties, torch.Size(tensor.size), chunks)
+    return Metadata(known, planner_data={key: tuple(path) for key, path in table.paths.items()})
+
+
+class FlashSavePlanner(DefaultSavePlanner):  # type: ignore[misc, unused-ignore]
+    """DCP's default save planner, but values that are not tensors are saved as JSON. Raises BadState for unsupported
+    values.
+    """
+
+    def transform_object(self, write_item: WriteItem, object: Any) -> Any:
+        """Return the bytes of a value, or a tensor unchanged."""
+        if write_item.type is not WriteItemType.BYTE_IO:
+            return object
+        key = write_item.index.fqn
+        try:
+            text, tensors = flatten(object)
+        except BadState as error:
+            raise BadState(f"{key}/{error.path}".rstrip("/"), error.fault) from error
+        if tensors:
+            raise BadState(f"{key}/{next(iter(tensors))}".rstrip("/"), "a tensor in a tuple: use a list or a dict")
+        return io.BytesIO(text.encode())
+
+
+class FlashLoadPlanner(DefaultLoadPlanner):  # type: ignore[misc, unused-ignore]
+    """DCP's default load planner, for what FlashSavePlanner saved."""
+
+    def create_local_plan(self) -> LoadPlan:
+        """Plan what to read of the state. Raises RuntimeError for a key that is not stored.
+
+        This rank may lack a stored key, such as an FSDP1 parameter with fewer rows than ranks. DCP's own planner then
+        takes the checkpoint for one of torch 2.3, which stored lists in one piece. No checkpoint here does.
+        """
+        return create_default_local_load_plan(self.state_dict, self.metadata, not self.allow_partial_load)
+
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        """Decode a value and put it into the state. Raises BadCheckpoint if FlashSavePlanner did not write it."""
+        try:
+            found = restored(value.read().decode(), _NOTHING, memoryview(b""), 0)
+        except UnicodeDecodeError as error:
+            raise BadCheckpoint(f"{read_item.dest_index.fqn}: {error}") from error
+        if self.flatten_state_dict:
+            set_element(self.original_state_dict, self.mappings[read_item.dest_index.fqn], found)
+        else:
+            self.state_dict[read_item.dest_index.fqn] = found
+
+
+def text_of(planner: SavePlanner, item: WriteItem) -> str:
+    """Return a value as text. DCP's default planner would pickle it, so this replaces that part of it.
+
+    Raises BadState, and LauncherError for a planner with its own encoding.
+    """
+    kind = type(planner)
+    if isinstance(planner, FlashSavePlanner):
+        return str(planner.resolve_data(item).getvalue().decode())
+    own = getattr(kind, "resolve_data", None) is not DefaultSavePlanner.resolve_data
+    if own or kind.transform_object is not DefaultSavePlanner.transform_object:
+        raise LauncherError(f"{kind.__name__} turns values into bytes in its own way: make it a FlashSavePlanner")
+    found = planner.lookup_object(item.index)
+    return str(FlashSavePlanner.transform_object(planner, item, found).getvalue().decode())
+
+
+def load_text(planner: LoadPlanner, item: ReadItem, text: str) -> None:
+    """Pass a value's text to the planner, without DCP's unpickling. Raises BadCheckpoint, and LauncherError for unknown
+    planners.
+    """
+    value = io.BytesIO(text.encode())
+    if isinstance(planner, FlashLoadPlanner):
+        planner.load_bytes(item, value)
+    elif getattr(type(planner), "load_bytes", None) is DefaultLoadPlanner.load_bytes:
+        FlashLoadPlanner.load_bytes(planner, item, value)
+    else:
+        raise LauncherError(f"{type(planner).__name__} reads values in its own way: make it a FlashLoadPlanner")

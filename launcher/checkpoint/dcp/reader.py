@@ -1,0 +1,315 @@
+"""Reads what writer.py saved: finds a step, lets all ranks agree on it through DCP's plans, and loads it in any world
+size.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import torch.distributed as dist
+from torch.autograd.graph import increment_version
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem
+from torch.distributed.checkpoint.storage import StorageReader
+from torch.futures import Future
+
+from turnout.launcher.checkpoint.arena.arena import find
+from turnout.launcher.checkpoint.daemon.trainer_client import DaemonLost, brought
+from turnout.launcher.checkpoint.dcp.metadata import Chunk, chunk_name, load_text, metadata_of
+from turnout.launcher.checkpoint.dcp.shards import Bringing, InMemory, InStorage, Placed, Saved, Shard, Want, log
+from turnout.launcher.checkpoint.engine.memory_saver import MemorySaver
+from turnout.launcher.checkpoint.engine.process_info import ProcessInfo, ReshardedStep, Where
+from turnout.launcher.checkpoint.engine.state_dict import NAMES, is_bytes, octets, over
+from turnout.launcher.checkpoint.format.daemon_messages import Failed, FetchShard, ToClient
+from turnout.launcher.checkpoint.format.safetensors_layout import Entry
+from turnout.launcher.checkpoint.storage.open_store import open_store
+from turnout.launcher.checkpoint.storage.reader import committed, manifest_of, seen
+from turnout.launcher.checkpoint.storage.verified_read import WantedBytes
+from turnout.launcher.env import DAEMON
+from turnout.launcher.errors import BadCheckpoint, NewerFormat, StorageFailed
+
+Place = Callable[[Shard], Placed | None]
+
+
+class MemorySavers:
+    """Keeps this process's open MemorySavers, one per rank and run. Readers and writers of single saves come and go."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._open: dict[tuple[str, str, int], tuple[ProcessInfo, MemorySaver]] = {}
+        self._closes = False
+
+    def of(self, rank: ProcessInfo, environ: Mapping[str, str], generations: int = 3, replicas: int = 0) -> MemorySaver:
+        """Return the saver of this rank, opened at its first use. generations, replicas: used only then. Raises
+        DaemonLost.
+        """
+        key = (rank.run, rank.worker, rank.local_rank)
+        with self._guard:
+            known = self._open.get(key)
+            if known is not None and known[0] == rank:
+                return known[1]
+            if known is not None:  # another world, in the same process
+                known[1].close()
+            memory = MemorySaver(
+                rank, environ, generations=generations, replicated=False, threads=2, told=_told, replicas=replicas
+            )
+            self._open[key] = rank, memory
+            if not self._closes:
+                self._closes = True
+                atexit.register(self.close)
+            return memory
+
+    def close(self) -> None:
+        """Close all savers. An agent's daemon finishes saves in flight; without an agent they finish before this
+        returns.
+        """
+        with self._guard:
+            for _, memory in self._open.values():
+                memory.close()
+            self._open.clear()
+
+
+memories = MemorySavers()
+
+
+def _told(message: ToClient) -> None:
+    if isinstance(message, Failed) and message.reason != "overwritten":
+        log.warning("persist_failed", extra={"step": message.step, "reason": message.reason, "detail": message.detail})
+
+
+def named(folder: str | os.PathLike[str]) -> str:
+    """Return a URL unchanged, and a path as an absolute one."""
+    text = os.fspath(folder)
+    return text if "://" in text else str(Path(text).absolute())
+
+
+def here(folder: str, environ: Mapping[str, str]) -> ProcessInfo:
+    """Return this process's identity, with rank and world size of torch.distributed if it is initialized."""
+    rank = ProcessInfo.of(environ, folder)
+    if dist.is_available() and dist.is_initialized():
+        return replace(rank, rank=dist.get_rank(), world=dist.get_world_size())
+    return rank
+
+
+def _in_memory(rank: ProcessInfo, environ: Mapping[str, str]) -> int:
+    """Return the step in memory to load, -1 for none: the one the agent named, or a single rank's newest without an
+    agent.
+    """
+    if rank.restore is not None:
+        return rank.restore
+    if rank.world > 1 or not find(rank.memory, rank.run, rank.worker):
+        return -1
+    return memories.of(rank, environ).newest()
+
+
+def find_saved(folder: str, environ: Mapping[str, str], step: int | None) -> Saved | None:
+    """Find the newest step, or the given one. None if nothing is stored.
+
+    Raises BadCheckpoint if steps exist but none can be read, NewerFormat and StorageFailed.
+    """
+    rank = here(folder, environ)
+    memory = rank.parts.step if rank.parts is not None else _in_memory(rank, environ)
+    if memory >= 0 and step in (None, memory):
+        try:
+            return Saved(InMemory.of(rank, memory, _bringing(rank.parts, environ)), lambda: _in_storage(folder, memory))
+        except (BadCheckpoint, DaemonLost) as error:
+            log.warning("memory_passed_over", extra={"step": memory, "why": str(error)})
+    if "://" not in folder and not Path(folder).is_dir():
+        return None
+    store, fault = open_store(folder), None
+    if step is None and rank.stored is not None and rank.world > 1:  # what all ranks read, whatever came since
+        if rank.stored < 0:
+            return None
+        step = seen(store, rank.stored).step
+    for manifest in committed(store, lambda word, fields: log.warning(word, extra=dict(fields)), only=step):
+        found = InStorage(store, manifest)
+        try:
+            return Saved(None, lambda found=found: found)  # type: ignore[misc]
+        except NewerFormat:
+            raise
+        except BadCheckpoint as error:
+            fault = fault or error
+            log.warning("checkpoint_passed_over", extra={"step": manifest.step, "why": str(error)})
+    if fault is not None:
+        raise fault
+    return None
+
+
+def _bringing(parts: ReshardedStep | None, environ: Mapping[str, str]) -> Bringing | None:
+    if parts is None:
+        return None
+
+    def bring(rank: int) -> Where:
+        found = brought(environ[DAEMON], FetchShard(parts.step, parts.round, rank, parts.ranks))
+        return Path(found.path), found.generation, found.epoch
+
+    return bring
+
+
+def _in_storage(folder: str, step: int) -> InStorage:
+    try:
+        store = open_store(folder)
+        return InStorage(store, manifest_of(store, step))
+    except StorageFailed as error:
+        raise BadCheckpoint(f"step {step} is not in storage either: {error}") from error
+
+
+class FlashStorageReader(StorageReader):  # type: ignore[misc, unused-ignore]
+    """Reads one step, the newest or the given one. All loads of one reader use the same step.
+
+    The reader is false if nothing is stored. It reads from memory if the agents agreed on the step, else from storage,
+    in any world size. A worker whose ranks need shards from other workers' memory fetches them and keeps them for a
+    while.
+    """
+
+    def __init__(
+        self, folder: str | os.PathLike[str], *, step: int | None = None, environ: Mapping[str, str] | None = None
+    ) -> None:
+        self.folder, self._step = named(folder), step
+        self._environ = os.environ if environ is None else environ
+        self._found: Saved | None = None
+
+    def __bool__(self) -> bool:
+        return self._saved() is not None
+
+    @property
+    def step(self) -> int | None:
+        """Return the step that is read, or None if nothing is stored."""
+        saved = self._saved()
+        return None if saved is None else saved.step
+
+    @property
+    def source(self) -> str:
+        """Return the source of all loads so far: "memory", "storage" if any part came from there, or "" before the
+        first.
+        """
+        return "" if self._found is None else self._found.source
+
+    def _saved(self) -> Saved | None:
+        if self._found is None:
+            self._found = find_saved(self.folder, self._environ, self._step)
+        return self._found
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """Start a new read, from another folder if `checkpoint_id` names one."""
+        if checkpoint_id is not None and named(checkpoint_id) != self.folder:
+            self.folder, self._found = named(checkpoint_id), None
+
+    def read_metadata(self) -> Metadata:
+        """Return DCP's metadata. Raises BadCheckpoint, also if nothing is stored, and StorageFailed."""
+        return metadata_of(self._there().table)
+
+    def _there(self) -> Saved:
+        saved = self._saved()
+        if saved is None:
+            what = "nothing" if self._step is None else f"no step {self._step}"
+            raise BadCheckpoint(f"{self.folder}: {what} is stored here")
+        return saved
+
+    def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool) -> None:
+        pass
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        saved = self._there()
+        return replace(plan, storage_data=(saved.step, saved.table.save, saved.table.shape))
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        """Make all ranks read one step: the oldest that any rank found.
+
+        Raises BadCheckpoint if that is not possible.
+        """
+        seen = [plan.storage_data for plan in plans]
+        if len({shape for _, _, shape in seen}) > 1:
+            steps = sorted({step for step, _, _ in seen})
+            raise BadCheckpoint(f"the ranks see different checkpoints, of steps {steps}: load again")
+        return [replace(plan, storage_data=min(seen)) for plan in plans]
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """Read what the plan needs.
+
+        Raises BadCheckpoint and StorageFailed; the state dict may then be partly filled.
+        """
+        saved = self._agreed(*plan.storage_data)
+        saved.read(_wanted(saved, planner, plan))
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    def _agreed(self, step: int, save: str, shape: int) -> Saved:
+        if self._there().table.save != save:
+            log.warning("checkpoint_passed_over", extra={"step": self._there().step, "why": "another rank lacks it"})
+            self._found = find_saved(self.folder, self._environ, step)
+            if self._there().table.save != save or self._there().table.shape != shape:
+                raise BadCheckpoint(f"step {step} is another one than the other ranks have")
+        return self._there()
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        return bool(os.fspath(checkpoint_id))
+
+
+def _wanted(saved: Saved, planner: LoadPlanner, plan: LoadPlan) -> Iterator[Want]:
+    """List what a plan reads. Raises BadCheckpoint if the checkpoint lacks something."""
+    chunks: dict[str, dict[tuple[int, ...], Chunk]] = {}
+    for item in plan.items:
+        key = item.storage_index.fqn
+        if item.type is LoadItemType.BYTE_IO:
+            if key not in saved.table.values:
+                raise BadCheckpoint(f"step {saved.step} has no value {key}")
+            yield Want(key, saved.table.values[key], _value(planner, item), is_value=True)
+            continue
+        if key not in chunks and key in saved.table.tensors:
+            chunks[key] = {each.offsets: each for each in saved.table.tensors[key].chunks}
+        chunk = chunks.get(key, {}).get(tuple(item.storage_index.offset or ()))
+        if chunk is None:
+            raise BadCheckpoint(f"step {saved.step} has no chunk of {key} at {item.storage_index.offset}")
+        yield Want(chunk_name(key, chunk.offsets), chunk.rank, _tensor(planner, item, chunk))
+
+
+def _value(planner: LoadPlanner, item: ReadItem) -> Place:
+    def place(shard: Shard) -> None:
+        load_text(planner, item, shard.values[item.storage_index.fqn])
+
+    return place
+
+
+def _tensor(planner: LoadPlanner, item: ReadItem, chunk: Chunk) -> Place:
+    """Read the rows that are needed: directly into their tensor, or aside if only some columns are copied from them."""
+
+    def place(shard: Shard) -> Placed:
+        entry = shard.chunks[chunk_name(item.storage_index.fqn, chunk.offsets)]
+        if entry.shape != chunk.sizes:
+            raise BadCheckpoint(f"{entry.name} is {entry.shape}, and {chunk.sizes} by the metadata")
+        starts, sizes = tuple(item.storage_offsets), tuple(item.lengths)
+        shape, at, size = entry.shape, entry.start, entry.end - entry.start
+        if shape and size:
+            row = size // shape[0]
+            shape, at, size = (sizes[0], *shape[1:]), at + starts[0] * row, sizes[0] * row
+        target = planner.resolve_tensor(item).detach()
+        if target.shape != sizes:
+            raise BadCheckpoint(f"{entry.name}: {sizes} does not go into {tuple(target.shape)}")
+        if shape == sizes and NAMES.get(target.dtype) == entry.dtype and is_bytes(target) and not target.is_inference():
+            into = octets(target.data_ptr(), target.nbytes)
+
+            def done() -> None:
+                increment_version(target)
+                planner.commit_tensor(item, target)
+
+            return Placed(WantedBytes(shard.head_bytes + at, into), 0, done)
+        into = memoryview(bytearray(size))
+
+        def copied() -> None:
+            source = over(into, Entry(entry.name, entry.dtype, shape, 0, size), 0)
+            for dim in range(1, len(shape)):
+                source = source.narrow(dim, starts[dim], sizes[dim])
+            target.copy_(source)
+            planner.commit_tensor(item, target)
+
+        return Placed(WantedBytes(shard.head_bytes + at, into), size, copied)
+
+    return place

@@ -1,0 +1,295 @@
+"""Reads a step saved through torch.distributed.checkpoint from shards in this host's arenas or in storage.
+
+Only hashed bytes are returned. Memory is read if the agents agreed on its step. What is broken or missing there is
+reported, and read from storage if the same save is there.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from turnout.launcher.checkpoint.arena.arena import Arena
+from turnout.launcher.checkpoint.arena.reader import ArenaReader
+from turnout.launcher.checkpoint.dcp import metadata as dcp_metadata
+from turnout.launcher.checkpoint.dcp.metadata import Table
+from turnout.launcher.checkpoint.engine.process_info import ProcessInfo, Where
+from turnout.launcher.checkpoint.format import state_tree
+from turnout.launcher.checkpoint.format.manifest import Blocks, Manifest
+from turnout.launcher.checkpoint.format.reshardable import KEY
+from turnout.launcher.checkpoint.format.safetensors_layout import Entry, read_head
+from turnout.launcher.checkpoint.storage.reader import blocks_of
+from turnout.launcher.checkpoint.storage.store import Store
+from turnout.launcher.checkpoint.storage.verified_read import VerifiedReader, WantedBytes
+from turnout.launcher.errors import BadCheckpoint, LauncherError
+
+log = logging.getLogger("turnout.checkpoint")
+
+Bringing: TypeAlias = Callable[[int], Where]
+
+_MOST_ASIDE_BYTES = 256 << 20  # at a time, of what cannot be read straight to its place
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Describes the content of one DCP shard in memory or storage: its chunks, its values and its header."""
+
+    save: str  # the id of the save
+    chunks: Mapping[str, Entry]  # by chunk_name
+    values: Mapping[str, str]  # by key, as text of a tree
+    table: Entry | None
+    head_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A planned read of a byte range from a shard, with a function to call once the bytes are verified."""
+
+    piece: WantedBytes
+    aside_bytes: int  # temporary memory that it needs
+    done: Callable[[], None]  # called when the bytes are there and verified
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """A chunk or a value to read, and the rank that saved it."""
+
+    name: str
+    rank: int
+    place: Callable[[Shard], Placed | None]  # plans the read in a shard; None if the header has all of it
+    is_value: bool = False
+
+    def is_in(self, shard: Shard) -> bool:
+        """True if the shard has this chunk or value."""
+        return self.name in (shard.values if self.is_value else shard.chunks)
+
+
+class Source(Protocol):
+    """A place that has shards of a step."""
+
+    def opened(self, rank: int) -> AbstractContextManager[VerifiedReader]:
+        """Open the shard of a rank. Raises BadCheckpoint, StorageFailed."""
+
+    def holder(self, want: Want) -> int | None:
+        """Return the rank whose shard should hold the wanted item, or None if this source has no such shard."""
+
+    def shard(self, rank: int, verified: VerifiedReader) -> Shard:
+        """Return the content of this rank's open shard. Raises BadCheckpoint, StorageFailed."""
+
+
+class InMemory:
+    """Reads a step from this worker's arenas; `held` gives path, generation and epoch by rank.
+
+    bring: fetches the shard of another rank, for a step that a world of another size saved. Raises LauncherError.
+    """
+
+    def __init__(self, step: int, held: Mapping[int, Where], bring: Bringing | None = None) -> None:
+        self.step, self._held, self._bring = step, dict(held), bring
+        self._shards, self._nowhere = dict[int, Shard](), set[int]()
+        if not held and bring is not None:
+            self._held[0] = bring(0)  # which tells what the others are
+        for rank in self._held:
+            self._look(rank)
+
+    def _look(self, rank: int) -> None:
+        with self.opened(rank) as verified:
+            self._shards[rank] = shard_of(verified)
+        if len({shard.save for shard in self._shards.values()}) != 1:
+            raise BadCheckpoint(f"memory does not hold step {self.step} as one save")
+
+    @classmethod
+    def of(cls, rank: ProcessInfo, step: int, bring: Bringing | None = None) -> InMemory:
+        """Find this step in the worker's memory. Raises BadCheckpoint if it is missing or broken, and LauncherError as
+        `bring` does.
+        """
+        return cls(step, rank.holds(step), bring)
+
+    @contextmanager
+    def opened(self, rank: int) -> Iterator[VerifiedReader]:
+        path, generation, epoch = self._held[rank]
+        arena = Arena.open(path)
+        try:
+            record = arena.slots()[generation].record
+            if record is None or record.epoch != epoch:
+                raise BadCheckpoint(f"memory holds step {self.step} of rank {rank} no longer")
+            region = ArenaReader(arena, generation, record.head_bytes + record.data_bytes)
+            yield VerifiedReader(region, arena.sums(generation), f"step {self.step} of rank {rank} in memory")
+        finally:
+            arena.close()
+
+    def holder(self, want: Want) -> int | None:
+        if not any(want.is_in(shard) for shard in self._shards.values()):
+            self._brought(want.rank)
+        return next((rank for rank, shard in self._shards.items() if want.is_in(shard)), None)
+
+    def _brought(self, rank: int) -> None:
+        if self._bring is None or rank in self._shards or rank in self._nowhere:
+            return
+        try:
+            self._held[rank] = self._bring(rank)
+            self._look(rank)
+        except LauncherError as error:
+            self._nowhere.add(rank)
+            self._shards.pop(rank, None)
+            log.warning("memory_passed_over", extra={"step": self.step, "why": str(error)})
+
+    def shard(self, rank: int, verified: VerifiedReader) -> Shard:
+        return self._shards[rank]
+
+    def table(self) -> Table:
+        """Return the table of this save. Raises BadCheckpoint."""
+        if not any(shard.table for shard in self._shards.values()):
+            self._brought(0)
+        for rank, shard in self._shards.items():
+            if shard.table is not None:
+                with self.opened(rank) as verified:
+                    return _table(shard, verified)
+        raise BadCheckpoint(f"no shard of step {self.step} in this memory tells what the others are")
+
+
+class InStorage:
+    """A committed step in storage, from which shards are opened for reading."""
+
+    def __init__(self, store: Store, manifest: Manifest) -> None:
+        self._store, self._manifest, self.step = store, manifest, manifest.step
+        self._shards: dict[int, Shard] = {}  # whose heads were read
+        self._blocks: dict[int, Blocks | None] = {}
+
+    @contextmanager
+    def opened(self, rank: int) -> Iterator[VerifiedReader]:
+        if rank >= self._manifest.world:
+            raise BadCheckpoint(f"step {self.step} has no rank {rank}")
+        shard = self._manifest.shards[rank]
+        if rank not in self._blocks:
+            self._blocks[rank] = blocks_of(self._store, self.step, shard)
+        blocks, name = self._blocks[rank], f"{shard.file} of step {self.step}"
+        with self._store.opened(self.step, shard.file) as file:
+            if blocks is None:
+                yield VerifiedReader(file, shard.sums, name)
+            else:
+                yield VerifiedReader(file, blocks.sums, name, blocks.block_bytes)
+
+    def holder(self, want: Want) -> int | None:
+        return want.rank
+
+    def shard(self, rank: int, verified: VerifiedReader) -> Shard:
+        if rank not in self._shards:
+            self._shards[rank] = shard_of(verified)
+        return self._shards[rank]
+
+    def table(self) -> Table:
+        """Return the table of this save. Raises BadCheckpoint, StorageFailed."""
+        with self.opened(0) as verified:
+            table = _table(self.shard(0, verified), verified)
+        if table.world != self._manifest.world:
+            raise BadCheckpoint(f"step {self.step} was saved by {table.world} ranks, its manifest says otherwise")
+        return table
+
+
+class Saved:
+    """One saved step, read from memory (`near`) first, then from storage.
+
+    far: opens the step in storage, and raises BadCheckpoint if it is not there.
+    """
+
+    def __init__(self, near: InMemory | None, far: Callable[[], InStorage]) -> None:
+        self._near, self._far = near, far
+        source = near or far()
+        self.source = ""
+        self.step, self.table = source.step, source.table()
+
+    def read(self, wants: Iterable[Want]) -> None:
+        """Read every wanted item. Raises BadCheckpoint, StorageFailed; some items may have been read then.
+
+        Sets `source` to "memory" if everything so far came from there, else "storage".
+        """
+        left = list(wants)
+        if self._near is not None:
+            left = list(self._from(self._near, left, again=True))
+        self.source = "storage" if left or self._near is None else self.source or "memory"
+        if left:
+            for _ in self._from(self._far(), left, again=False):
+                raise BadCheckpoint(f"step {self.step} is not whole")
+
+    def _from(self, source: Source, wants: Iterable[Want], *, again: bool) -> Iterator[Want]:
+        """Read items from one source, and give those that it lacks. With `again`, also give those that are broken
+        there.
+        """
+        by_rank: dict[int, list[Want]] = {}
+        for want in wants:
+            rank = source.holder(want)
+            if rank is None:
+                yield want
+            else:
+                by_rank.setdefault(rank, []).append(want)
+        for rank, there in sorted(by_rank.items()):
+            try:
+                with source.opened(rank) as verified:
+                    self._take(verified, source.shard(rank, verified), rank, there)
+            except BadCheckpoint as error:
+                if not again:
+                    raise
+                log.warning("memory_passed_over", extra={"step": self.step, "why": str(error)})
+                yield from there
+
+    def _take(self, verified: VerifiedReader, shard: Shard, rank: int, wants: Iterable[Want]) -> None:
+        if shard.save != self.table.save:
+            raise BadCheckpoint(f"rank {rank} of step {self.step} is of another save of this step")
+        placed, aside_bytes = list[Placed](), 0
+        for want in wants:
+            if not want.is_in(shard):
+                raise BadCheckpoint(f"rank {rank} of step {self.step} does not hold {want.name}")
+            if (found := want.place(shard)) is not None:
+                placed.append(found)
+                aside_bytes += found.aside_bytes
+            if aside_bytes > _MOST_ASIDE_BYTES:
+                _have(verified, placed)
+                placed, aside_bytes = [], 0
+        _have(verified, placed)
+
+
+def _have(verified: VerifiedReader, placed: Sequence[Placed]) -> None:
+    verified.fill(each.piece for each in placed)
+    for each in placed:
+        each.done()
+
+
+def shard_of(verified: VerifiedReader) -> Shard:
+    """Read the content of a shard. Raises BadCheckpoint if it was not saved through torch.distributed.checkpoint."""
+    first = verified.read(0, min(verified.block_bytes, verified.size_bytes))
+    size = 8 + int.from_bytes(first[:8], "little")
+    layout, metadata, head_bytes = read_head(first if size <= first.nbytes else verified.read(0, size))
+    try:
+        text = json.loads(metadata.get(KEY, ""))["tree"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise BadCheckpoint(f"the shard has no tree: {error}") from error
+    if not isinstance(text, str):
+        raise BadCheckpoint("the tree is no text")
+    match state_tree.unflatten(text, {entry.name: entry for entry in layout.entries}):
+        case {
+            "dcp": 1,
+            "save": str(save),
+            "chunks": dict(chunks),
+            "values": dict(values),
+            "table": (None | Entry()) as table,
+        }:
+            whole = all(isinstance(each, Entry) for each in chunks.values())
+            if whole and all(isinstance(each, str) for each in values.values()):
+                return Shard(save, chunks, values, table, head_bytes)
+    raise BadCheckpoint("the shard was not saved through torch.distributed.checkpoint")
+
+
+def _table(shard: Shard, verified: VerifiedReader) -> Table:
+    if shard.table is None:
+        raise BadCheckpoint("the shard does not tell what the others are")
+    start, end = shard.head_bytes + shard.table.start, shard.head_bytes + shard.table.end
+    if end - start > dcp_metadata.MOST_BYTES:
+        raise BadCheckpoint(f"metadata of {end - start} bytes: {dcp_metadata.MOST_BYTES} at most")
+    table = dcp_metadata.read(bytes(verified.read(start, end)))
+    if table.save != shard.save:
+        raise BadCheckpoint("the metadata is of another save")
+    return table

@@ -1,0 +1,185 @@
+"""Saves through torch.distributed.checkpoint (DCP) into memory: each rank's part goes to its arena, and its daemon
+stores it.
+
+    dcp.save(state, storage_writer=FlashStorageWriter(folder, step=step))
+    reader = FlashStorageReader(folder)
+    if reader:
+        dcp.load(state, storage_reader=reader)
+
+Any world size can load it through DCP's own planners. Nothing is pickled or unpickled: values that are not tensors are
+JSON text. There are no collectives besides DCP's; what ranks have to agree on is sent with its plans.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem, WriteItemType
+from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
+from torch.futures import Future
+
+from turnout.launcher.checkpoint.dcp import metadata as dcp_metadata
+from turnout.launcher.checkpoint.dcp.metadata import FlashLoadPlanner, FlashSavePlanner, chunk_name, table_of, text_of
+from turnout.launcher.checkpoint.dcp.reader import FlashStorageReader, memories, named
+from turnout.launcher.checkpoint.engine.memory_saver import MemorySaver
+from turnout.launcher.checkpoint.engine.process_info import ProcessInfo
+from turnout.launcher.checkpoint.format.daemon_messages import Save
+from turnout.launcher.elastic.steps import Steps
+from turnout.launcher.errors import BadState, LauncherError
+from turnout.launcher.rendezvous.checkpoint_messages import MOST_COPIES
+
+__all__ = ["FlashLoadPlanner", "FlashSavePlanner", "FlashStorageReader", "FlashStorageWriter"]
+
+_LAUNCH = f"own-{secrets.token_hex(16)}"  # where no agent names the run: what two launches save is not committed as one
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Each rank's message to the coordinator, sent with its plan."""
+
+    step: int
+    place: str  # equal for ranks that share memory
+    items: tuple[WriteItem, ...]  # before DCP removes what other ranks also have
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """The coordinator's message to each rank, sent with its plan."""
+
+    rank: int
+    world: int
+    launch: str
+    save: str
+    more: tuple[WriteItem, ...]  # items to save besides the plan's, which no other rank of its place saves
+    table: bytes  # as JSON, b"" for all but the first rank of a place
+
+
+def _is_whole(plan: SavePlan) -> bool:
+    """True if the plan is complete. Since torch 2.7 a plan may only refer to a cached one."""
+    return bool(getattr(plan, "usable", True))
+
+
+class FlashStorageWriter(StorageWriter):  # type: ignore[misc, unused-ignore]
+    """Saves one step through DCP.
+
+    folder: a path or an fsspec URL. disk: write it there in the background; otherwise it stays in memory, and goes to
+    the folder only if training resumes from it after a failure.
+    generations, keep, every, replicas: as for Checkpointer.
+    Each worker's memory has all that its own ranks need. State that is equal on all ranks is kept once per worker.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        step: int,
+        disk: bool = True,
+        generations: int = 3,
+        keep: int = 0,
+        every: int = 0,
+        environ: Mapping[str, str] | None = None,
+        replicas: int = 0,
+    ) -> None:
+        if step < 0 or not 2 <= generations <= 7 or keep < 0 or every < 0 or not 0 <= replicas <= MOST_COPIES:
+            raise ValueError(f"step, keep and every are 0 or more, generations 2 to 7, replicas 0 to {MOST_COPIES}")
+        self.folder, self.step, self.disk, self.generations = named(folder), step, disk, generations
+        self.home = self.folder  # by which memory is found again where no agent names it
+        self._keep, self._every, self._replicas = keep, every, replicas
+        self._environ = os.environ if environ is None else environ
+        self._memory: MemorySaver | None = None
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """Change the folder to `checkpoint_id`, if it is given."""
+        if checkpoint_id is not None:
+            self.folder = named(checkpoint_id)
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        """Check that the save uses collectives. Raises LauncherError if it does not, since then nobody knows what all
+        ranks save.
+        """
+        if kwargs.get("use_collectives") is False:
+            raise LauncherError("use_collectives=False leaves nobody who knows what all ranks have saved")
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        rank = ProcessInfo.of(self._environ, self.folder)
+        return replace(plan, storage_data=_Asked(self.step, rank.worker if rank.beside else "", tuple(plan.items)))
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        """Tell each rank what to save. Raises LauncherError if the ranks save different steps or use cached plans."""
+        asked = [plan.storage_data for plan in plans]
+        if not all(isinstance(each, _Asked) for each in asked) or not all(map(_is_whole, plans)):
+            raise LauncherError("the planner must give each rank's own plan: leave enable_plan_caching off")
+        if len({each.step for each in asked}) > 1:
+            raise LauncherError(f"the ranks save different steps: {sorted({each.step for each in asked})}")
+        save = secrets.token_hex(16)
+        table = dcp_metadata.write(table_of(plans, save))
+        told, known = [], dict[str, set[MetadataIndex]]()
+        for plan, each in zip(plans, asked, strict=True):
+            known.setdefault(each.place, set()).update(item.index for item in plan.items)
+        first = dict[str, int]()
+        for rank, (plan, each) in enumerate(zip(plans, asked, strict=True)):
+            more = tuple(item for item in each.items if item.index not in known[each.place])
+            known[each.place].update(item.index for item in more)
+            its_table = table if first.setdefault(each.place, rank) == rank else b""
+            told.append(replace(plan, storage_data=_Told(rank, len(plans), _LAUNCH, save, more, its_table)))
+        return told
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        """Save this rank's part; everything is in memory when this returns. Raises BadState, NoMemory, and
+        LauncherError.
+        """
+        told = plan.storage_data
+        if not isinstance(told, _Told):
+            raise LauncherError("the planner has not kept the plan's storage_data")
+        chunks, values, results = dict[str, torch.Tensor](), dict[str, str](), list[WriteResult]()
+        for item in (*plan.items, *told.more):
+            if item.type is WriteItemType.BYTE_IO:
+                text = values[item.index.fqn] = text_of(planner, item)
+                results.append(WriteResult(item.index, len(text), None))
+            else:
+                tensor = planner.resolve_data(item).detach()
+                chunks[chunk_name(item.index.fqn, item.tensor_data.chunk.offsets)] = tensor
+                results.append(WriteResult(item.index, tensor.numel() * tensor.element_size(), None))
+        table = torch.frombuffer(bytearray(told.table), dtype=torch.uint8) if told.table else None
+        state = {"dcp": 1, "save": told.save, "chunks": chunks, "values": values, "table": table}
+        target = Save(0, 0, self.step, self.folder, keep=self._keep, every=self._every, later=not self.disk)
+        self._memory = memories.of(self._rank(told), self._environ, self.generations, self._replicas)
+        try:
+            self._memory.save(self.step, state, target)
+        except BadState as error:
+            raise BadState(error.path.removeprefix("chunks/"), error.fault) from error
+        Steps().saved(self.step)
+        done: Future[list[WriteResult]] = Future()
+        done.set_result(results[: len(plan.items)])
+        return done
+
+    def _rank(self, told: _Told) -> ProcessInfo:
+        rank = replace(ProcessInfo.of(self._environ, self.home), rank=told.rank, world=told.world)
+        if rank.beside or told.world == 1:
+            return rank
+        # It has a daemon of its own, which would take up the arena of another rank of this name.
+        return replace(rank, run=told.launch, worker=f"{rank.worker}-{told.rank}", local_rank=0)
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        """Check the keys that were saved; the daemons commit the step. Raises LauncherError if they differ from the
+        planner's metadata.
+        """
+        saved = {result.index.fqn for of_rank in results for result in of_rank}
+        if saved != set(metadata.state_dict_metadata):
+            raise LauncherError("the planner's metadata has other keys than its plans")
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Wait until this rank's part is stored, and on rank 0 the whole step. Raises TimeoutError."""
+        if self._memory is not None:
+            self._memory.prepared()
+            self._memory.client.wait(timeout_s)
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        return bool(os.fspath(checkpoint_id))

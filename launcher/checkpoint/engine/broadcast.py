@@ -1,0 +1,23 @@
+"""Broadcasts two integers from rank 0 to all ranks, if torch.distributed is initialized."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+
+def connections(world: int) -> bool:
+    """True if the world has other ranks and torch.distributed connects all `world` of them."""
+    return world > 1 and dist.is_available() and dist.is_initialized() and dist.get_world_size() == world
+
+
+def told_by_first(numbers: tuple[int, int]) -> tuple[int, int]:
+    """Broadcast two integers from rank 0; return rank 0's numbers on every rank. A collective: every rank has to call
+    it.
+    """
+    on_device = torch.cuda.is_available() and dist.get_backend() != dist.Backend.GLOO
+    where = torch.device("cuda", torch.cuda.current_device()) if on_device else torch.device("cpu")
+    told = torch.tensor(numbers, dtype=torch.int64, device=where)
+    dist.broadcast(told, src=0)
+    first, second = told.tolist()
+    return int(first), int(second)

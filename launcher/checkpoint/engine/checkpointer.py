@@ -1,0 +1,284 @@
+"""`Checkpointer` saves to memory every few steps, to storage now and then, and loads the newest step from either.
+
+    checkpoints = Checkpointer("/checkpoints/bert")
+    loaded = checkpoints.load()
+    start, state = loaded if loaded else (0, fresh())
+    for step in steps.count(start):
+        train(state)
+        checkpoints.save(step, state, disk=step % 100 == 0)
+
+Under turnout-run the memory outlives the process, and a restarted process finds it again. Source: CS-19
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from turnout.launcher.checkpoint.engine import rng
+from turnout.launcher.checkpoint.engine.async_copy import BeforeOptimizerSteps, CopyPolicy, Optimizer, addresses
+from turnout.launcher.checkpoint.engine.frozen_params import Declared
+from turnout.launcher.checkpoint.engine.memory_saver import MemorySaver
+from turnout.launcher.checkpoint.engine.process_info import ProcessInfo, SaveStats
+from turnout.launcher.checkpoint.engine.save_plan import beside, state_of
+from turnout.launcher.checkpoint.engine.state_dict import plain, restore
+from turnout.launcher.checkpoint.format.daemon_messages import Failed, Hashed, Persisted, Save, ToClient
+from turnout.launcher.checkpoint.format.manifest import Manifest
+from turnout.launcher.checkpoint.storage.open_store import open_store
+from turnout.launcher.checkpoint.storage.reader import committed, newest, seen
+from turnout.launcher.checkpoint.storage.reader import load as load_shard
+from turnout.launcher.checkpoint.storage.store import Store
+from turnout.launcher.elastic.steps import Steps
+from turnout.launcher.errors import BadCheckpoint, StorageFailed
+from turnout.launcher.health.hang_monitor.heartbeat import SAVES, in_phase
+from turnout.launcher.rendezvous.checkpoint_messages import MOST_COPIES
+
+log = logging.getLogger("turnout.checkpoint")
+
+
+class Loaded(NamedTuple):
+    """A loaded step and its state. The caller owns the state's tensors."""
+
+    step: int
+    state: object
+
+
+class Checkpointer:
+    """Saves and loads the checkpoints of one training process.
+
+    folder: a path or an fsspec URL, for the checkpoints that go to storage.
+    generations: how many saves memory holds, 2 to 7. With 2, a save waits until storage has the one before it. With 3,
+    none waits, but a second save queued for storage may be dropped. Each extra generation lets one more save wait.
+    replicated: every rank has the same state (DDP). Local rank 0 saves for its worker, and rank 0 to storage.
+    keep, every: keep this many of the newest checkpoints in storage, and all multiples of this step count. Without
+    either, all stay.
+    threads: the number of threads that copy the state.
+    environ: this process's environment variables, in which the launcher passes rank and paths.
+    frozen: tensors that never change, copied once into each generation. Either names ("model/embedding" covers all
+    below it), or a function of name and tensor. A change is found by torch's versions and a background comparison;
+    stale copies are then dropped and reported.
+    rng: save and restore the random number generators of torch, its device, numpy and Python, for each rank.
+    replicas: how many other workers keep a copy of the newest save in memory, 0 to 3. Any takes one more generation.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        generations: int = 3,
+        replicated: bool = False,
+        keep: int = 0,
+        every: int = 0,
+        threads: int = 2,
+        environ: Mapping[str, str] | None = None,
+        frozen: Declared | None = None,
+        rng: bool = True,
+        replicas: int = 0,
+    ) -> None:
+        if not 2 <= generations <= 7 or keep < 0 or every < 0 or not 0 <= replicas <= MOST_COPIES:
+            raise ValueError(f"generations are 2 to 7, replicas 0 to {MOST_COPIES}, keep and every 0 or more")
+        self.folder = str(folder) if "://" in str(folder) else str(Path(folder).absolute())
+        self._environ = dict(os.environ if environ is None else environ)
+        self._rank = ProcessInfo.of(self._environ, self.folder)
+        self._generations, self._replicated, self._threads = generations, replicated, threads
+        self._keep, self._every, self._replicas = keep, every, replicas
+        self._memory: MemorySaver | None = None
+        self._steps = Steps()
+        self._saves = self._saved_bytes = 0
+        self._dropped, self._why, self._source = 0, "", ""
+        self._rng = rng
+        self._frozen, self._before_steps = frozen, BeforeOptimizerSteps(self._settle)
+        self.on_failure: Callable[[int, str], None] = lambda step, why: None
+
+    @property
+    def saves_here(self) -> bool:
+        """True if this process saves. With a replicated state only one process per worker does."""
+        return not self._replicated or self._rank.local_rank == 0
+
+    def _opened(self) -> MemorySaver:
+        if self._memory is None:
+            self._memory = MemorySaver(
+                self._rank, self._environ, generations=self._generations, replicated=self._replicated,
+                threads=self._threads, told=self._told, frozen=self._frozen, dropped=self._drops,
+                replicas=self._replicas,
+            )  # fmt: skip
+            atexit.register(self.close)
+        return self._memory
+
+    def prepare(self, state: object) -> None:
+        """Allocate the memory for such a state before the first save, and map it in the background. Raises NoMemory."""
+        if self.saves_here:
+            self._opened().prepare(plain(state), self._dice())
+
+    def save(
+        self,
+        step: int,
+        state: object,
+        *,
+        disk: bool = True,
+        overlap: Optimizer | Sequence[Optimizer] = (),
+        verify: bool = False,
+    ) -> None:
+        """Save this step in memory, and with `disk` also to storage in the background. Training may go on when this
+        returns.
+
+        state: nested dicts, lists and tuples of tensors and plain values. At the top of a dict also objects with
+        state_dict() and load_state_dict(), such as a model, a GradScaler or a scheduler.
+        overlap: optimizers whose parameters and state are copied while training goes on. All else is copied before this
+        returns. The next step of any of them waits for that copy.
+        If such a tensor is written before that step, this save is dropped and reported, and later saves copy the tensor
+        at once. Writes through .data are seen only with `verify`, which hashes these tensors twice.
+        Raises BadState for any other kind of value, and NoMemory. Earlier saves are kept.
+        """
+        optimizers = tuple(overlap) if isinstance(overlap, Sequence) else (overlap,)
+        behind = CopyPolicy(addresses(optimizers), verify) if optimizers else None
+        if self.saves_here:
+            self._before_steps.see(optimizers)
+        to = Save(0, 0, step, self.folder, keep=self._keep, every=self._every) if disk else None
+        with in_phase(SAVES):
+            self._save(step, state, to, behind)
+
+    def _settle(self) -> None:
+        if self._memory is not None:
+            self._memory.settle()
+
+    def _drops(self, step: int, why: str) -> None:
+        self._dropped, self._why = self._dropped + 1, why
+        log.warning("save_dropped", extra={"step": step, "why": why})
+        self.on_failure(step, why)
+
+    def _save(self, step: int, state: object, target: Save | None, behind: CopyPolicy | None = None) -> None:
+        if not self.saves_here:
+            return
+        if self._replicated and self._rank.rank:
+            target = None
+        self._saved_bytes += self._opened().save(step, plain(state), target, behind, self._dice())
+        self._saves += 1
+        self._steps.saved(step)
+
+    def _dice(self) -> str:
+        return rng.seen(self._rank.rank) if self._rng else ""
+
+    def load(self, into: Mapping[str, object] | None = None) -> Loaded | None:
+        """Load the newest step: from memory if all ranks hold it, else from storage. Returns None if nothing was saved.
+
+        into: objects by key; each loads its part of the state by load_state_dict(). Random number generators are
+        restored too.
+        Every byte is verified. Raises BadCheckpoint if all ranks agreed on a step in memory that is broken; the next
+        round then goes without it. Raises StorageFailed if storage cannot be read.
+        """
+        held = self._in_memory()
+        if held >= 0:
+            try:
+                return self._loaded("memory", held, self._opened().read(held), into)
+            except BadCheckpoint as error:
+                if self._rank.world > 1:  # the other ranks would not fall back with us
+                    raise
+                log.warning("memory_passed_over", extra={"step": held, "why": str(error)})
+        return self._from_storage(into)
+
+    def _loaded(self, source: str, step: int, shard: memoryview, into: Mapping[str, object] | None) -> Loaded:
+        state, dice = state_of(shard), beside(shard) if self._rng else ""
+        if into:
+            restore(into, state)
+        if dice and not rng.restore(dice, self._rank.rank):
+            log.info("random_numbers_of_another_rank", extra={"step": step})
+        self._source = source
+        log.info("checkpoint_loaded", extra={"step": step, "source": source})
+        return Loaded(step, state)
+
+    def _in_memory(self) -> int:
+        """Return the step to load from memory, or -1 to load from storage.
+
+        An agent names the step that all ranks hold. Without an agent, a single rank takes its own newest step unless
+        storage has a newer one. Several ranks without an agent read storage, since none knows what the others hold.
+        """
+        if self._rank.restore is not None:
+            return self._rank.restore
+        held = self._opened().newest() if self._rank.world == 1 else -1
+        if held >= 0:
+            with suppress(StorageFailed):
+                found = newest(open_store(self.folder), lambda word, fields: None)
+                if found is not None and found.step > held:
+                    log.warning("memory_passed_over", extra={"step": held, "why": f"storage has step {found.step}"})
+                    return -1
+        return held
+
+    def _from_storage(self, into: Mapping[str, object] | None) -> Loaded | None:
+        store = open_store(self.folder)
+        rank, world = (0, 1) if self._replicated else (self._rank.rank, self._rank.world)
+        if "://" not in self.folder and not Path(self.folder).is_dir():
+            return None
+        for manifest in self._readable(store):
+            if manifest.world != world:
+                raise BadCheckpoint(
+                    f"step {manifest.step} in {self.folder} is of {manifest.world} ranks, this world has {world}: "
+                    "save with torch.distributed.checkpoint what is to be loaded in another world size"
+                )
+            try:
+                return self._loaded("storage", manifest.step, load_shard(store, manifest, rank), into)
+            except (BadCheckpoint, StorageFailed) as error:
+                if self._rank.world > 1:
+                    raise
+                log.warning("checkpoint_passed_over", extra={"step": manifest.step, "why": str(error)})
+        return None
+
+    def _readable(self, store: Store) -> Iterable[Manifest]:
+        """Give the committed steps that may be read, newest first.
+
+        If the agents named one stored step for all ranks, only that step is given, or none if they named none.
+        Raises BadCheckpoint if the named step does not become visible here, and StorageFailed.
+        """
+        named = self._rank.stored
+        if named is None or self._rank.world == 1:
+            return committed(store, _tell)
+        for step in store.steps():
+            if step > named:
+                why = f"in this round all ranks read step {named}" if named >= 0 else "it was not there for all ranks"
+                log.warning("checkpoint_passed_over", extra={"step": step, "why": why})
+        return (seen(store, named),) if named >= 0 else ()
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Wait until every save is hashed and, if meant for storage, stored. Raises TimeoutError after `timeout_s`
+        seconds.
+        """
+        if self._memory is not None:
+            self._memory.settle()
+            self._memory.prepared()
+            self._memory.client.wait(timeout_s)
+
+    def stats(self) -> SaveStats:
+        """Report the progress and failures of this rank's saves."""
+        if self._memory is None:
+            return SaveStats(self._saves, self._saved_bytes, why=self._why, source=self._source, dropped=self._dropped)
+        found = self._memory.stats()
+        return SaveStats(
+            self._saves, self._saved_bytes, found.sealed, found.hashed, found.persisted, found.committed,
+            found.in_flight, found.failures, self._why, self._source, self._dropped,
+            self._memory.copied_bytes, found.overtaken, self._memory.waited_s, found.replicated, found.uncopied,
+        )  # fmt: skip
+
+    def _told(self, message: ToClient) -> None:
+        match message:
+            case Failed(step=step, reason=reason, detail=detail) if reason != "overwritten":
+                self._why = detail
+                log.warning("persist_failed", extra={"step": step, "reason": reason, "detail": detail})
+                self.on_failure(step, detail)
+            case Hashed() | Persisted():
+                log.debug(type(message).__name__.lower(), extra={"step": message.step})
+
+    def close(self) -> None:
+        """Stop saving. An agent's daemon finishes saves in flight; without an agent they finish before this returns."""
+        memory, self._memory = self._memory, None
+        if memory is not None:
+            atexit.unregister(self.close)
+            memory.close()
+
+
+def _tell(word: str, fields: Mapping[str, object]) -> None:
+    log.warning(word, extra=dict(fields))

@@ -1,0 +1,297 @@
+"""Saves one rank's state into its arena and reads it back: plan, copy in threads, seal, notify the daemon."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import torch
+
+from turnout.launcher.checkpoint.arena.arena import Arena, address_of
+from turnout.launcher.checkpoint.arena.parallel_copy import Copier
+from turnout.launcher.checkpoint.arena.pinned_pages import Cuda, PinnedPages
+from turnout.launcher.checkpoint.daemon.trainer_client import TrainerClient
+from turnout.launcher.checkpoint.engine.async_copy import AsyncCopy, CopyPolicy, may_wait
+from turnout.launcher.checkpoint.engine.frozen_params import Declared, FrozenParams, SkippedParams
+from turnout.launcher.checkpoint.engine.process_info import ProcessInfo
+from turnout.launcher.checkpoint.engine.save_plan import Mask, SavePlan, SavePlanner, copied_by_torch, state_of
+from turnout.launcher.checkpoint.format.arena_layout import MOST_GENERATIONS, Record, Slot, offset_of
+from turnout.launcher.checkpoint.format.checksums import CHUNK_BYTES, sum_of
+from turnout.launcher.checkpoint.format.daemon_messages import Hello, Save, Stats, ToClient
+from turnout.launcher.errors import BadCheckpoint, LauncherError
+
+_SOONEST_S, _LATEST_S = 0.0005, 0.02  # between two looks for a free generation
+PATIENCE_S = 1.0  # a save waits so long for storage before it overtakes another one on its way there
+_STUCK_S = 600.0
+_SPARE_BYTES = 64 << 10  # for a head that becomes longer, as a step's number does
+
+
+@dataclass(slots=True)
+class _Save:
+    """One save that is being copied or waits to be sealed."""
+
+    arena: Arena
+    generation: int
+    record: Record
+    laid: SavePlan
+    target: Save
+    skip: SkippedParams | None
+    behind: AsyncCopy | None = None
+
+
+class MemorySaver:
+    """Saves the state of one process into generations of its arena.
+
+    generations: 2 or more; one is added if there are replicas.
+    told: called on another thread with later messages of the daemon.
+    frozen: tensors that are copied once. dropped: called with the step and the reason of each save that was dropped.
+    replicas: how many other workers keep a copy. A replicated state needs none, since every worker has one.
+    """
+
+    def __init__(
+        self,
+        rank: ProcessInfo,
+        environ: Mapping[str, str],
+        *,
+        generations: int,
+        replicated: bool,
+        threads: int,
+        told: Callable[[ToClient], None],
+        frozen: Declared | None = None,
+        dropped: Callable[[int, str], object] = lambda step, why: None,
+        replicas: int = 0,
+    ) -> None:
+        local_rank, replicas = (0, 0) if replicated else (rank.local_rank, replicas)
+        self._rank, self._generations = rank, min(generations + bool(replicas), MOST_GENERATIONS)
+        self._place = (0, 1) if replicated else (rank.rank, rank.world)
+        target = "" if replicated and rank.rank else rank.folder
+        hello = Hello(
+            rank.run, rank.worker, rank.rank, local_rank, rank.world, rank.round, target=target, replicas=replicas,
+            alike=replicated, reads=rank.folder,
+        )  # fmt: skip
+        self.client = TrainerClient(hello, dict(environ), rank.memory, told)
+        self._copier = Copier(threads)
+        self._arena = Arena.open(self.client.arena) if self.client.arena else None
+        self._asked = 0  # bytes of a generation that the daemon was asked for
+        self._laying = SavePlanner(*self._place)
+        self._frozen = FrozenParams(frozen, self._changed) if frozen is not None else None
+        self._dropped, self._not_still = dropped, set[str]()
+        self._pending: _Save | None = None
+        self._settling = threading.RLock()  # who is told of a save that is dropped may ask
+        self.copied_bytes, self.waited_s = 0, 0.0  # waited: for a free generation
+        self._pages = PinnedPages(self._generations)
+        self._driver: Cuda | None = None  # of the device whose memory is saved, once there was such
+
+    def prepare(self, state: object, beside: str = "") -> int:
+        """Allocate memory and pages for such a state before the first save; return the bytes of one save. Raises
+        NoMemory.
+        """
+        laid = self._laying(state, beside)
+        record = laid.record(0, 0, self._place)
+        self._have_pages(self._reserved(record), laid)
+        return record.region_bytes
+
+    def prepared(self) -> None:
+        """Wait until the pages are mapped."""
+        self._pages.wait()
+
+    def _have_pages(self, arena: Arena, laid: SavePlan) -> None:
+        if self._driver is None and (device := laid.device()) is not None:
+            self._driver = Cuda(device)
+        self._pages.have(arena, self._asked, self._driver)
+
+    def save(
+        self, step: int, state: object, target: Save | None, behind: CopyPolicy | None = None, beside: str = ""
+    ) -> int:
+        """Copy the state into a free generation, seal it and notify the daemon; return the bytes of the shard.
+
+        Blocks while it copies. With `behind`, part of the copy goes on in the background, and settle() seals it.
+        `beside` is text saved with the state.
+        Raises BadState and NoMemory.
+        """
+        self.settle()
+        laid = self._laying(state, beside)
+        record = laid.record(step, self._rank.round, self._place)
+        arena = self._reserved(record)
+        generation, before = self._begun(arena, record)
+        skip = self._frozen.skip(generation, before, laid, record.head_bytes) if self._frozen else None
+        save = _Save(arena, generation, record, laid, target or Save(0, 0, step), skip)
+        try:
+            if behind is not None:
+                mask = may_wait(laid, behind.lie, self._not_still) & ~(skip.mask if skip else np.False_)
+                save.behind = AsyncCopy.of(laid, mask, behind.verify)
+                self._copy(save, mask, wait=True)
+                self._copy(save, ~mask, wait=False)
+                self._pending = save
+            else:
+                self._copy(save, None, wait=True)
+        except BaseException:
+            self._pending = None
+            arena.discard(generation)
+            raise
+        if behind is None:
+            self._seal(save)
+        return record.shard_bytes
+
+    def settle(self) -> None:
+        """Finish the save that is copied in the background: seal it, or drop and report it if a tensor changed
+        meanwhile.
+
+        Call it on the thread that trains: an operation still running on another thread has not raised its tensor's
+        version yet.
+        """
+        with self._settling:  # who comes second waits: the copy may not be over
+            save, self._pending = self._pending, None
+            if save is not None and save.behind is not None:
+                self._settle(save, save.behind)
+        if self._frozen is not None:
+            self._frozen.settled()
+
+    def _settle(self, save: _Save, behind: AsyncCopy) -> None:
+        try:
+            self._copier.wait()
+            region = save.arena.map(save.generation, save.record.region_bytes)
+            names = behind.changed(address_of(region) + save.record.head_bytes)
+        except BaseException:
+            save.arena.discard(save.generation)
+            raise
+        if names:
+            save.arena.discard(save.generation)
+            self._not_still.update(names)
+            self._dropped(save.record.step, f"{', '.join(names[:3])} was written to before the optimizer's step")
+        else:
+            self._seal(save)
+
+    def _seal(self, save: _Save) -> None:
+        record = save.arena.seal(save.generation, save.record)
+        told = msgspec.structs.replace(save.target, generation=save.generation, epoch=record.epoch, step=record.step)
+        self.client.sealed(told)
+        if self._frozen is not None and save.skip is not None:
+            self._frozen.sealed(save.arena, save.generation, record, save.laid, save.skip)
+
+    def _reserved(self, record: Record) -> Arena:
+        if self._arena is None or self._asked < record.region_bytes:
+            self._asked = 0
+            asked = record.region_bytes + _SPARE_BYTES
+            path = self.client.need(asked, self._generations)
+            if self._arena is None or str(self._arena.path) != path:
+                self._arena = Arena.open(path)
+            self._asked = asked
+        return self._arena
+
+    def _begun(self, arena: Arena, record: Record) -> tuple[int, Slot]:
+        """Take a free generation to write; return it with its slot as it was before, if some tensors are frozen.
+
+        The newest sealed generation and the one being written to storage are never taken. If no other is free, the
+        oldest save that waits for storage is dropped after PATIENCE_S.
+        With two generations no save can be dropped, so this one waits. Raises LauncherError after _STUCK_S.
+        """
+        self.client.unheard()
+        began_s, pause_s = time.monotonic(), _SOONEST_S
+        while (waited_s := time.monotonic() - began_s) < _STUCK_S:
+            before = arena.slots() if self._frozen else ()
+            if (generation := arena.begin(record)) is not None:
+                self.waited_s += waited_s if pause_s > _SOONEST_S else 0.0
+                return generation, before[generation] if before else Slot()
+            if waited_s > PATIENCE_S:
+                self.client.overtake()
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LATEST_S)
+        raise LauncherError(f"{arena.path}: no generation was free within {_STUCK_S:g} s: is the daemon stopped?")
+
+    def _copy(self, save: _Save, but: Mask | None, *, wait: bool) -> None:
+        """Copy all entries but those marked in `but`, through the mapping if its pages exist, else by writing to the
+        file.
+
+        Writing to the file allocates its pages without page faults.
+        """
+        arena, generation, record, laid = save.arena, save.generation, save.record, save.laid
+        ready = arena.ready(generation, record.region_bytes)
+        view = arena.map(generation, record.region_bytes)
+        skip = save.skip.mask if save.skip else None
+        if but is not None:
+            skip = but if skip is None else but | skip
+        try:
+            if ready or not self._pages.by_file:
+                rows, elsewhere = laid.pieces(address_of(view) + record.head_bytes, skip)
+                if wait:
+                    view[: record.head_bytes] = laid.head
+                self._copier.copy(rows, beside=not wait)
+            else:
+                rows, elsewhere = laid.pieces(offset_of(generation) + record.head_bytes, skip)
+                if wait:  # what is copied beside training has its head by then, and one at a time writes to a file
+                    os.pwrite(arena.file, laid.head, offset_of(generation))
+                self._copier.write(arena.file, rows)
+            copied_by_torch(view, record.head_bytes, elsewhere)
+        except BaseException:
+            self._copier.wait()
+            raise
+        self.copied_bytes += int(laid.sizes.sum() if skip is None else laid.sizes[~skip].sum())
+        if wait:
+            self._copier.wait()
+        if not ready or elsewhere:
+            self._have_pages(arena, laid)
+
+    def _changed(self, name: str) -> None:
+        """Report a tensor that was declared frozen but differs from its copy in memory."""
+        self._dropped(-1, f"{name} was declared frozen and has changed: from now on all is copied with each save")
+
+    def load(self, step: int) -> object:
+        """Load the state of this step and verify every byte. Raises BadCheckpoint if it is missing or broken."""
+        return state_of(self.read(step))
+
+    def read(self, step: int) -> memoryview:
+        """Return a verified copy of this step's shard. Raises BadCheckpoint if it is missing or broken."""
+        self.settle()
+        if self._arena is None:
+            raise BadCheckpoint("no memory holds a step")
+        slots = self._arena.slots()
+        held = [(slot.epoch, at) for at, slot in enumerate(slots) if slot.record and slot.record.step == step]
+        if not held:
+            raise BadCheckpoint(f"memory does not hold step {step}")
+        generation = max(held)[1]
+        record, sums = slots[generation].record, self._arena.sums(generation)
+        assert record is not None
+        if (record.rank, record.world) != self._place:
+            raise BadCheckpoint(
+                f"memory holds step {step} as rank {record.rank} of {record.world}, not as {self._place[0]} of "
+                f"{self._place[1]}"
+            )
+        return self._verified(self._arena.map(generation, record.shard_bytes), sums, step)
+
+    def _verified(self, region: memoryview, sums: tuple[int, ...], step: int) -> memoryview:
+        """Copy a region to memory that no other process can change, and check each chunk. Raises BadCheckpoint."""
+        aside = torch.empty(region.nbytes, dtype=torch.uint8)
+        self._copier.copy([(aside.data_ptr(), address_of(region), region.nbytes)])
+        self._copier.wait()
+        view = memoryview(aside.numpy())
+        for number, expected in enumerate(sums):
+            if sum_of(view[number * CHUNK_BYTES : (number + 1) * CHUNK_BYTES]) != expected:
+                raise BadCheckpoint(f"chunk {number} of step {step} in memory is not what was hashed")
+        return view
+
+    def newest(self) -> int:
+        """Return the newest hashed step in memory, or -1. For a single rank without an agent."""
+        self.settle()
+        held = self.client.settle(1)
+        return held[0].step if held else -1
+
+    def stats(self) -> Stats:
+        """Return the daemon's statistics for this process."""
+        self.settle()
+        return self.client.stats()
+
+    def close(self) -> None:
+        """Stop saving, so that another process may save. The daemon finishes the saves it was told of."""
+        self.settle()
+        self._pages.close()
+        self._copier.close()
+        self.client.close()
+        if self._arena is not None:
+            self._arena.close()
+            self._arena = None

@@ -1,0 +1,123 @@
+"""Reads a training process's identity for checkpoints from its environment, and defines the statistics of its saves."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from turnout.launcher.checkpoint.arena.arena import Arena, find
+from turnout.launcher.checkpoint.arena.socket_dir import memory_folder
+from turnout.launcher.checkpoint.format.arena_layout import Record, State
+from turnout.launcher.env import DAEMON, PARTS, RESTORE, ROUND, RUN, STORED, STORED_IN, WORKER
+
+# What differs between launches, so that what two of them have left in storage is never committed together.
+_LAUNCH = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT")
+
+
+Where: TypeAlias = tuple[Path, int, int]  # the arena's file, generation and epoch
+_PARTS = re.compile(r"(\d+) of (\d+) in (\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class ReshardedStep:
+    """A step in memory that a world of another size, or with other ranks here, saved in an earlier round."""
+
+    step: int
+    ranks: int  # size of the world that saved it
+    round: int  # the round in which it was saved
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessInfo:
+    """Identifies one training process, and says which step its agent told it to restore."""
+
+    run: str
+    worker: str
+    rank: int
+    local_rank: int
+    world: int
+    local_world: int
+    round: int
+    restore: int | None  # the step that all ranks hold in memory, -1: none; None without an agent
+    beside: bool  # an agent and its daemon are present
+    memory: Path  # the folder of the arenas
+    folder: str  # the folder of the checkpoints in storage
+    # the step that all ranks read from this folder if memory has none, -1: none; None if nobody named one
+    stored: int | None = None
+    parts: ReshardedStep | None = None  # the step in memory from which each rank reads parts, None: none
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str], folder: str) -> ProcessInfo:
+        """Read this process's identity from its environment.
+
+        folder: where its checkpoints are stored. Without an agent, a restarted process finds its memory again by this
+        folder.
+        """
+
+        def number(name: str, usual: int) -> int:
+            text = environ.get(name, "")
+            return int(text) if text.lstrip("-").isdecimal() else usual
+
+        beside = DAEMON in environ
+        launch = [environ.get(name, "") for name in _LAUNCH] if number("WORLD_SIZE", 1) > 1 else []
+        own = hashlib.sha256("\0".join([folder, *launch]).encode()).hexdigest()[:32]
+        hostname, parts = socket.gethostname(), _PARTS.fullmatch(environ.get(PARTS, "")) if beside else None
+        return cls(
+            environ.get(RUN, "") if beside else f"own-{own}",
+            environ.get(WORKER, hostname) if beside else hostname,
+            number("RANK", 0), number("LOCAL_RANK", 0), number("WORLD_SIZE", 1), number("LOCAL_WORLD_SIZE", 1),
+            number(ROUND, 0), number(RESTORE, -1) if beside else None, beside, memory_folder(environ), folder,
+            number(STORED, -1) if beside and environ.get(STORED_IN) == folder else None,
+            ReshardedStep(*map(int, parts.groups())) if parts else None,
+        )  # fmt: skip
+
+    def holds(self, step: int) -> dict[int, Where]:
+        """Locate a step in this worker's memory: the arena's file, generation and epoch, by rank.
+
+        Looks for the step as this world saved it, or for the one that is read in parts.
+        """
+        held: dict[int, Where] = {}
+        for found in find(self.memory, self.run, self.worker, kept=None if self.parts else False):
+            arena = Arena.open(found.path)
+            try:
+                for generation, slot in enumerate(arena.slots()):
+                    record = slot.record
+                    if slot.state is not State.HASHED or record is None or not self._means(record, step):
+                        continue
+                    if slot.epoch >= held.get(record.rank, (found.path, 0, -1))[2]:
+                        held[record.rank] = (found.path, generation, slot.epoch)
+            finally:
+                arena.close()
+        return held
+
+    def _means(self, record: Record, step: int) -> bool:
+        if self.parts is None:
+            return (record.step, record.world) == (step, self.world)
+        return ReshardedStep(record.step, record.world, record.round) == self.parts
+
+
+@dataclass(frozen=True, slots=True)
+class SaveStats:
+    """Counts what happened to the saves of one rank. Fields that name a step give the newest one, or -1 for none."""
+
+    saves: int = 0  # into memory
+    saved_bytes: int = 0  # of all saves
+    sealed: int = -1
+    hashed: int = -1
+    persisted: int = -1
+    committed: int = -1
+    in_flight: int = 0
+    failures: int = 0  # writes that storage refused
+    why: str = ""  # the reason of the last failure
+    source: str = ""  # of the last load: "memory", "storage" or "" for none
+    dropped: int = 0  # saves dropped because a tensor changed
+    copied_bytes: int = 0  # those of saved_bytes that were not in memory already
+    overtaken: int = 0  # saves dropped before storage had them, since newer ones needed their memory
+    waited_s: float = 0.0  # total time that saves waited for memory
+    replicated: int = -1  # the newest step that all replica holders have
+    uncopied: int = 0  # saves that were not replicated, since a newer one was

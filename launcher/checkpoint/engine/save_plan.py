@@ -1,0 +1,190 @@
+"""Plans one save: which bytes are copied where. It also reads the state of a shard laid out by such a plan.
+
+Most saves differ from the one before only in addresses and a few plain values. If names, types and shapes are equal,
+the rest of the plan is reused. Every tensor is compared in every save.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from turnout.launcher.checkpoint.arena.parallel_copy import Rows
+from turnout.launcher.checkpoint.engine.state_dict import (
+    TensorSpecs,
+    flatten,
+    is_bytes,
+    keep,
+    looks_of,
+    over,
+    restored,
+    spec_of,
+)
+from turnout.launcher.checkpoint.format.arena_layout import Record
+from turnout.launcher.checkpoint.format.reshardable import KEY
+from turnout.launcher.checkpoint.format.safetensors_layout import (
+    Entry,
+    Layout,
+    described,
+    head_of,
+    headed,
+    pack,
+    quoted,
+    read_head,
+)
+from turnout.launcher.checkpoint.format.state_tree_cache import TreeCache
+from turnout.launcher.errors import BadCheckpoint
+
+Elsewhere: TypeAlias = tuple[torch.Tensor, Entry]  # torch copies it: from a device, or from an order of its own
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+BESIDE = "turnout-rng"  # of the head's metadata
+_MOST_WAITED = 64  # saves, until a tree that changes with each of them is kept once more
+
+
+@dataclass(frozen=True, slots=True)
+class SavePlan:
+    """The plan of one save. Arrays and tensors are ordered by layout entry."""
+
+    layout: Layout
+    head: bytes  # the shard's header, as it is written
+    tensors: tuple[torch.Tensor, ...]
+    sources: Rows = field(repr=False)  # addresses of the tensors' bytes
+    starts: Rows = field(repr=False)  # offsets after the header
+    sizes: Rows = field(repr=False)  # in bytes
+    plain: Mask = field(repr=False)  # True if the bytes lie in CPU memory as they are saved
+
+    def record(self, step: int, round_: int, place: tuple[int, int]) -> Record:
+        """Build the record for the generation's table. place: rank and world size."""
+        return Record(0, step, round_, *place, len(self.head), self.layout.data_bytes)
+
+    def device(self) -> torch.device | None:
+        """Return the GPU that holds tensors of this save, the first one if several do, or None."""
+        if self.plain.all():
+            return None
+        return next((tensor.device for tensor in self.tensors if tensor.is_cuda), None)
+
+    def pieces(self, data: int, skip: Mask | None = None) -> tuple[Rows, list[Elsewhere]]:
+        """List the pieces to copy as bytes (to, from, size), and the tensors that torch has to copy.
+
+        data: address or file offset of the first byte after the header. skip: entries that are not copied.
+        """
+        chosen, others = (self.plain, ~self.plain) if skip is None else (self.plain & ~skip, ~self.plain & ~skip)
+        rows = np.stack([self.starts + data, self.sources, self.sizes], axis=1)
+        elsewhere = [(self.tensors[at].detach(), self.layout.entries[at]) for at in np.flatnonzero(others).tolist()]
+        return (rows if chosen.all() else rows[chosen]), elsewhere
+
+
+@dataclass(frozen=True, slots=True)
+class _LastPlan:
+    """Caches one save's plan for the next save."""
+
+    tree: TreeCache
+    looks: TensorSpecs  # of the tensors in the tree
+    places: tuple[int, ...]  # where in the tree each entry comes first
+    order: npt.NDArray[np.intp]  # the same as places
+    described: bytes  # the layout, encoded as in the header
+    laid: SavePlan  # the plan without header and tensors
+
+
+class SavePlanner:
+    """Plans saves, and reuses the plan of the save before. rank, world: written to each shard's header."""
+
+    def __init__(self, rank: int, world: int) -> None:
+        self._place = {"rank": rank, "world": world}
+        before, behind = (msgspec.json.encode({"tree": "", **self._place}).partition(b'""')[at] for at in (0, 2))
+        self._before, self._behind = quoted(before + b'"'), quoted(b'"' + behind)
+        self._key: object = None
+        self._layout = Layout((), 0)
+        self._kept: _LastPlan | None = None
+        self._in_vain = self._pause = 0  # kept one after the other, and none was of use; saves until the next is
+
+    def __call__(self, state: object, beside: str = "") -> SavePlan:
+        """Plan the save of a state. `beside` is text saved with it. Raises BadState."""
+        kept = self._kept
+        found = kept.tree.walk(state) if kept is not None else None
+        seen = looks_of(found) if found is not None else None
+        if kept is None or found is None or seen is None or seen.looks != kept.looks:
+            return self._anew(state, beside)
+        self._in_vain = 0
+        sources = np.array(seen.addresses, np.uint64).astype(np.int64)[kept.order]
+        tensors = tuple([found[at] for at in kept.places])
+        return replace(kept.laid, head=self._head(kept, beside), tensors=tensors, sources=sources)
+
+    def _head(self, kept: _LastPlan, beside: str) -> bytes:
+        """Encode the header from the cached plan. The bytes are those that `_anew` would make."""
+        about = [b'{"', KEY.encode(), b'":"', self._before, kept.tree.text(), self._behind]
+        about += [b'","', BESIDE.encode(), b'":"', quoted(beside.encode())] if beside else []
+        return headed(b"".join([*about, b'"}']), kept.described)
+
+    def _anew(self, state: object, beside: str) -> SavePlan:
+        text, tensors = flatten(state)
+        key = [(name, each.dtype, each.shape) for name, each in tensors.items()]
+        if key != self._key:
+            self._key, self._layout = key, pack(spec_of(name, tensor) for name, tensor in tensors.items())
+        about = msgspec.json.encode({"tree": text, **self._place}).decode()
+        head = head_of(self._layout, {KEY: about, BESIDE: beside} if beside else {KEY: about})
+        ordered = tuple(tensors[each.name] for each in self._layout.entries)
+        count = len(ordered)
+        laid = SavePlan(
+            self._layout,
+            head,
+            ordered,
+            np.fromiter((each.data_ptr() for each in ordered), np.uint64, count).astype(np.int64),
+            np.fromiter((each.start for each in self._layout.entries), np.int64, count),
+            np.fromiter((each.end - each.start for each in self._layout.entries), np.int64, count),
+            np.fromiter(map(is_bytes, ordered), np.bool_, count),
+        )
+        self._keep(state, laid)
+        return laid
+
+    def _keep(self, state: object, laid: SavePlan) -> None:
+        if self._pause > 0:
+            self._pause -= 1
+            return
+        self._in_vain += 1
+        self._pause = min(1 << self._in_vain, _MOST_WAITED) - 2
+        tree = keep(state)
+        found = tree.walk(state) if tree is not None else None
+        seen = looks_of(found) if found is not None else None
+        if tree is None or found is None or seen is None:
+            self._kept = None
+            return
+        first = dict[int, int]()
+        for at, tensor in enumerate(found):
+            first.setdefault(id(tensor), at)
+        places = tuple(first[id(tensor)] for tensor in laid.tensors)
+        bare = replace(laid, head=b"", tensors=())  # nothing of this save lives longer than it
+        self._kept = _LastPlan(tree, seen.looks, places, np.array(places, np.intp), described(laid.layout), bare)
+
+
+def copied_by_torch(view: memoryview, head_bytes: int, tensors: list[Elsewhere]) -> None:
+    """Copy the tensors that are not plain CPU bytes into a shard in memory, and wait for their devices."""
+    for tensor, entry in tensors:
+        over(view, entry, head_bytes).copy_(tensor, non_blocking=True)
+    for device in {tensor.device for tensor, _ in tensors}:
+        if device.type != "cpu":
+            torch.accelerator.synchronize(device)
+
+
+def state_of(shard: memoryview) -> object:
+    """Decode the state in a verified shard. Its tensors share the shard's memory. Raises BadCheckpoint."""
+    layout, metadata, head_bytes = read_head(shard)
+    try:
+        text = json.loads(metadata.get(KEY, ""))["tree"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadCheckpoint(f"the shard has no tree: {error}") from error
+    if not isinstance(text, str):
+        raise BadCheckpoint("the tree is no text")
+    return restored(text, layout, shard, head_bytes)
+
+
+def beside(shard: memoryview) -> str:
+    """Return the text saved with the state in a verified shard, "" if there is none. Raises BadCheckpoint."""
+    return read_head(shard)[1].get(BESIDE, "")

@@ -1,0 +1,297 @@
+"""Converts between torch tensors and bytes in memory. The other values of a state are encoded in state_tree.py."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from operator import attrgetter
+from typing import Any, NamedTuple, Protocol, TypeGuard, cast
+
+import numpy as np
+import torch
+
+from turnout.launcher.checkpoint.format import state_tree
+from turnout.launcher.checkpoint.format.safetensors_layout import Entry, Layout, Spec
+from turnout.launcher.checkpoint.format.state_tree_cache import TreeCache, kept
+from turnout.launcher.errors import BadCheckpoint, BadState
+
+NAMES: Mapping[torch.dtype, str] = {
+    torch.bool: "BOOL", torch.uint8: "U8", torch.int8: "I8", torch.int16: "I16", torch.uint16: "U16",
+    torch.float16: "F16", torch.bfloat16: "BF16", torch.int32: "I32", torch.uint32: "U32", torch.float32: "F32",
+    torch.int64: "I64", torch.uint64: "U64", torch.float64: "F64", torch.complex64: "C64",
+    torch.float8_e5m2: "F8_E5M2", torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2fnuz: "F8_E5M2FNUZ",
+    torch.float8_e4m3fnuz: "F8_E4M3FNUZ",
+}  # fmt: skip
+_TYPES = {name: dtype for dtype, name in NAMES.items()}
+_TORCH = {str(dtype).removeprefix("torch."): dtype for dtype in NAMES}
+_KINDS = (torch.Tensor, torch.nn.Parameter)
+_DTYPE, _SHAPE, _CPU, _VERSION = map(attrgetter, ("dtype", "shape", "is_cpu", "_version"))
+_NUMBERS = "biufc"  # of numpy, by kind
+_COMPILED = "_orig_mod."  # torch.compile puts it before each name of what it has wrapped
+
+
+def flatten(state: object) -> tuple[str, dict[str, torch.Tensor]]:
+    """Split a state into the text of its tree and its tensors by name. Raises BadState with the path of an unsupported
+    value.
+    """
+    same = _Same()
+    text, found = state_tree.flatten(state, _is_tensor, _plain, same)
+    tensors = cast(dict[str, torch.Tensor], found)
+    if same.odd:
+        for name, tensor in tensors.items():
+            if type(tensor) not in _KINDS or tensor.layout is not torch.strided:
+                kind = type(tensor).__name__ if tensor.layout is torch.strided else str(tensor.layout)
+                raise BadState(name, f"a {kind} is no plain tensor: save it with torch.distributed.checkpoint")
+            if tensor.is_meta:
+                raise BadState(name, "a tensor on the meta device has no bytes")
+            if tensor.is_cpu and tensor.numel() and not tensor.data_ptr():
+                raise BadState(name, "its storage was freed: it has no bytes")
+    return text, tensors
+
+
+def keep(state: object) -> TreeCache | None:
+    """Cache the tree of a state that `flatten` accepted, for the next save; None if it cannot be cached."""
+    return kept(state, _is_tensor, _plain, _Same())
+
+
+class TensorSpecs(NamedTuple):
+    """Describes how tensors are saved, without their bytes. Lists are in the order of the tensors."""
+
+    dtypes: list[torch.dtype]
+    shapes: list[torch.Size]
+    cpu: list[bool]
+    contiguous: list[bool]
+    negative: list[bool]
+    conjugate: list[bool]  # [] if no dtype is complex
+    shared: list[tuple[int, int]]  # pairs: a tensor that may share its address, and the first tensor equal to it
+
+
+class TensorsNow(NamedTuple):
+    """The addresses of tensors now, and how they are saved."""
+
+    addresses: list[int]
+    looks: TensorSpecs
+
+
+def looks_of(tensors: Sequence[torch.Tensor]) -> TensorsNow | None:
+    """Read addresses and properties of tensors that `flatten` accepted. None if they have to be checked one by one.
+
+    One loop in C per property: a save of a thousand tensors has half a millisecond for all of them.
+    """
+    kind = torch.Tensor
+    try:
+        addresses, cpu, dtypes = list(map(kind.data_ptr, tensors)), list(map(_CPU, tensors)), list(map(_DTYPE, tensors))
+        looks = TensorSpecs(
+            dtypes,
+            list(map(_SHAPE, tensors)),
+            cpu,
+            list(map(kind.is_contiguous, tensors)),
+            list(map(kind.is_neg, tensors)),
+            list(map(kind.is_conj, tensors)) if any(each.is_complex for each in set(dtypes)) else [],
+            _shared(tensors, addresses),
+        )
+    except (RuntimeError, NotImplementedError):  # of a layout that has no storage
+        return None
+    nowhere = [at for at, address in enumerate(addresses) if not address] if looks.shared else []
+    return None if any(not cpu[at] or tensors[at].numel() for at in nowhere) else TensorsNow(addresses, looks)
+
+
+def _shared(tensors: Sequence[torch.Tensor], addresses: Sequence[int]) -> list[tuple[int, int]]:
+    apart = set(addresses)
+    if len(apart) == len(addresses) and 0 not in apart:
+        return []
+    same, first, counts = _Same(), dict[Hashable, int](), Counter(addresses)
+    places = [at for at, address in enumerate(addresses) if not address or counts[address] > 1]
+    return [(at, first.setdefault(same(tensors[at]), at)) for at in places]
+
+
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+class _Same:
+    """Maps a tensor to a key that is equal for tensors over the same bytes in the same view, such as tied weights.
+
+    It runs for each tensor of each save, so most tensors cost one address look-up. `odd` becomes True once a tensor is
+    not plain or has no bytes.
+    """
+
+    def __init__(self) -> None:
+        self.odd = False
+        self._first: dict[int, torch.Tensor] = {}
+
+    def __call__(self, value: Any) -> Hashable:
+        plain = type(value) in _KINDS and value.layout is torch.strided
+        address: int = value.data_ptr() if plain else 0
+        if not address:
+            self.odd = True
+            return "at", id(value)
+        first = self._first.setdefault(address, value)
+        if first is value or _seen(first) == _seen(value):
+            return address
+        return _seen(value) if value.numel() else ("at", id(value))
+
+
+def _seen(tensor: torch.Tensor) -> Hashable:
+    as_is = tensor.is_neg(), tensor.is_conj()
+    return tensor.data_ptr(), tensor.device, tensor.dtype, tensor.shape, tensor.stride(), as_is
+
+
+def spec_of(name: str, tensor: torch.Tensor) -> Spec:
+    """Describe a tensor for the layout. Raises BadState if checkpoints have no name for its dtype."""
+    if tensor.dtype not in NAMES:
+        raise BadState(name, f"{tensor.dtype} has no place in a checkpoint")
+    return Spec(name, NAMES[tensor.dtype], tuple(tensor.shape))
+
+
+def versions_of(tensors: Iterable[torch.Tensor]) -> tuple[int, ...]:
+    """Return torch's version of each tensor, which counts in-place writes.
+
+    Raises RuntimeError for an inference tensor.
+    """
+    return tuple(map(_VERSION, tensors))
+
+
+def is_bytes(tensor: torch.Tensor) -> bool:
+    """True if the tensor's bytes lie in CPU memory exactly as they are saved."""
+    return tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
+
+
+def octets(address: int, size: int) -> memoryview:
+    """View `size` bytes of this process's memory at an address. The caller keeps the memory alive."""
+    return memoryview((ctypes.c_char * size).from_address(address)).cast("B") if size else memoryview(b"")
+
+
+def over(view: memoryview, entry: Entry, head_bytes: int) -> torch.Tensor:
+    """Make a tensor over the bytes of an entry in a shard. The tensor keeps the shard's memory alive. Raises
+    BadCheckpoint.
+    """
+    dtype = _TYPES.get(entry.dtype)
+    if dtype is None:
+        raise BadCheckpoint(f"{entry.name}: this torch has no {entry.dtype}")
+    count = math.prod(entry.shape)
+    if not count:
+        return torch.empty(entry.shape, dtype=dtype)
+    flat = torch.frombuffer(view, dtype=dtype, count=count, offset=head_bytes + entry.start)
+    return flat.view(entry.shape)
+
+
+def restored(text: str, layout: Layout, view: memoryview, head_bytes: int) -> object:
+    """Decode the state over the bytes of a shard. Raises BadCheckpoint if they hold no state."""
+    tensors = {entry.name: over(view, entry, head_bytes) for entry in layout.entries}
+    return unflatten(text, tensors)
+
+
+def unflatten(text: str, tensors: Mapping[str, torch.Tensor]) -> object:
+    """Build the state from its tree's text and its tensors, as `flatten` split it. Raises BadCheckpoint."""
+    return state_tree.unflatten(text, tensors, _MADE)
+
+
+def _plain(value: object) -> tuple[str, object] | None:
+    if isinstance(value, torch.Size):
+        return "torch.Size", list(value)
+    if isinstance(value, torch.dtype):
+        return "torch.dtype", str(value).removeprefix("torch.")
+    if isinstance(value, torch.device):
+        return "torch.device", str(value)
+    if isinstance(value, np.generic) and value.dtype.kind in _NUMBERS:
+        return "numpy", [value.dtype.str, value.tobytes()]
+    if type(value) is np.ndarray and value.dtype.kind in _NUMBERS:
+        return "numpy.array", [value.dtype.str, list(value.shape), value.tobytes()]
+    return None
+
+
+class Stateful(Protocol):
+    """An object that saves and loads its own state: a model, an optimizer, a GradScaler, a scheduler or a sampler."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the object's state as a dict to save."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> object:
+        """Restore the object from a state that state_dict() returned."""
+
+
+def _is_stateful(value: object) -> TypeGuard[Stateful]:
+    return hasattr(type(value), "state_dict") and hasattr(type(value), "load_state_dict")
+
+
+def named(module: torch.nn.Module) -> dict[str, Any]:
+    """Return a module's state_dict() with the names that it has without torch.compile."""
+    state: dict[str, Any] = module.state_dict()
+    return {name.replace(_COMPILED, ""): each for name, each in state.items()} if _is_compiled(state) else state
+
+
+def buffers(module: torch.nn.Module, state: Mapping[str, Any]) -> dict[str, Any]:
+    """Select the entries of a module's state that are buffers, such as BatchNorm's means. Ranks may differ in them."""
+    names = {name.replace(_COMPILED, "") for name, _ in module.named_buffers(remove_duplicate=False)}
+    return {name: each for name, each in state.items() if name.replace(_COMPILED, "") in names}
+
+
+def take_up(module: torch.nn.Module, state: Mapping[str, Any]) -> None:
+    """Load a state into a module, whether or not torch.compile wraps the module or wrapped the saved one."""
+    own: Mapping[str, Any] = module.state_dict()
+    if _is_compiled(own) or _is_compiled(state):
+        names = {name.replace(_COMPILED, ""): name for name in own}
+        plain = ((name.replace(_COMPILED, ""), each) for name, each in state.items())
+        state = {names.get(name, name): each for name, each in plain}
+    module.load_state_dict(dict(state))
+
+
+def _is_compiled(state: Mapping[str, Any]) -> bool:
+    return any(_COMPILED in name for name in state)
+
+
+def _state_of(value: Stateful) -> dict[str, Any]:
+    return named(value) if isinstance(value, torch.nn.Module) else value.state_dict()
+
+
+def plain(state: object) -> object:
+    """Replace objects with a state_dict() at the top of a dict by their state_dict(). Other states are returned
+    unchanged.
+    """
+    if not isinstance(state, dict) or not any(map(_is_stateful, state.values())):
+        return state
+    parts = ((key, _state_of(each) if _is_stateful(each) else each) for key, each in state.items())
+    return type(state)(parts) if type(state) in (dict, OrderedDict) else dict(parts)
+
+
+def restore(into: Mapping[str, object], state: object) -> None:
+    """Load each part of the state into the object with the same key.
+
+    Raises BadCheckpoint if the state is not a dict.
+    """
+    if not isinstance(state, dict):
+        raise BadCheckpoint(f"the state is a {type(state).__name__}, and has no parts by name")
+    for key, each in into.items():
+        if isinstance(each, torch.nn.Module) and isinstance(state.get(key), dict):
+            take_up(each, state[key])
+        elif _is_stateful(each) and key in state:
+            each.load_state_dict(state[key])
+
+
+def _number(found: Any) -> object:
+    kind, data = found
+    return np.frombuffer(data, _dtype(kind), 1)[0]
+
+
+def _array(found: Any) -> object:
+    kind, shape, data = found
+    return np.frombuffer(data, _dtype(kind)).reshape(shape).copy()
+
+
+def _dtype(kind: str) -> np.dtype[Any]:
+    dtype = np.dtype(kind)
+    if dtype.kind not in _NUMBERS:
+        raise ValueError(f"{kind!r} is no number")
+    return dtype
+
+
+_MADE: Mapping[str, Callable[[Any], object]] = {
+    "torch.Size": torch.Size,
+    "torch.dtype": _TORCH.__getitem__,
+    "torch.device": torch.device,
+    "numpy": _number,
+    "numpy.array": _array,
+}

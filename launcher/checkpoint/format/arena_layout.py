@@ -1,0 +1,254 @@
+"""The pages of an arena as values: what lies where, and which generation the next save overwrites.
+
+An arena is one rank's file in shared memory. Page 0 is its identity, and page g + 1 the table of generation g. The
+bytes of generation g begin at offset_of(g): header, data, then from the next page on the checksums of their chunks. How
+these bytes are written, and in which order, is known in launcher/checkpoint/arena/arena.py.
+A table page has words of 8 bytes, little endian, each written by one side. The trainer owns the state, the epoch and
+the record; the daemon owns the pins and the checksum. A state is a word of text, so no flipped bit turns one state into
+another.
+After the first record the daemon notes the checkpoint folder, for the daemon that follows it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import msgspec
+
+from turnout.launcher.checkpoint.format.checksums import CHUNK_BYTES, sum_of
+from turnout.launcher.errors import BadCheckpoint, NewerFormat
+
+PAGE_BYTES = 4_096
+STRIDE_BYTES = 1 << 40  # between generations: growing one never moves another
+MOST_GENERATIONS = 7  # 8 TiB of a sparse file: half of what ext4 takes
+MOST = 1 << 60
+
+STATE, PINS, EPOCH, SUMS_SUM, RESERVED = range(5)  # words of a table page
+RECORD_AT = 64
+RECORD_BYTES = 64
+TARGET_AT = PAGE_BYTES + RECORD_AT + RECORD_BYTES  # in the file: the rest of the table of generation 0
+TARGET_BYTES = PAGE_BYTES - RECORD_AT - RECORD_BYTES
+
+VERSION = 1  # of an arena; each has its golden one in tests/launcher/checkpoint/engine/golden
+_OURS = b"TURNOUT"
+_MAGIC = _OURS + bytes([VERSION])
+_LENGTH = struct.Struct("<H")
+_SUM = struct.Struct("<Q")
+_WORDS = struct.Struct("<5Q")
+_FIELDS = struct.Struct("<7q")
+
+
+class State(IntEnum):
+    """The state of a generation. Only SEALED and HASHED may be read."""
+
+    EMPTY = 0  # of a new file, whose bytes are all zero
+    WRITING = int.from_bytes(b"WRITING.", "little")
+    SEALED = int.from_bytes(b"SEALED..", "little")  # whole, but nothing tells whether a bit flips from now on
+    HASHED = int.from_bytes(b"HASHED..", "little")  # whole, with the sums of its chunks behind it
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Says to which job, worker and local rank an arena belongs."""
+
+    run: str  # the job's id
+    worker: str
+    local_rank: int  # of the worker, or of the owner if there is one
+    boot: str  # of the machine, new with each start
+    count: int  # of generations
+    owner: str = ""  # the worker whose replica this is, "" for the worker's own shards
+    owner_count: int = 1  # generations of the owner's own arena
+
+    def __post_init__(self) -> None:
+        if max(len(self.run), len(self.worker), len(self.owner)) > 253 or len(self.boot) > 64:
+            raise BadCheckpoint("an arena's run, worker or boot id is too long")
+        counts = self.count, self.owner_count
+        if not 0 <= self.local_rank < 1 << 20 or not all(1 <= count <= MOST_GENERATIONS for count in counts):
+            raise BadCheckpoint(f"an arena of {self.count} generations: 1 to {MOST_GENERATIONS} are taken")
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Describes the save that one generation of an arena holds: its step, its rank and its sizes."""
+
+    epoch: int  # counts the saves begun in this arena, from 1; newer saves have more
+    step: int
+    round: int  # in which it was saved
+    rank: int  # of world
+    world: int
+    head_bytes: int  # a multiple of PAGE_BYTES
+    data_bytes: int  # of the tensors, which follow the header
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.epoch <= MOST and 0 <= self.step <= MOST and 0 <= self.round <= MOST):
+            raise BadCheckpoint("a record's epoch, step or round is out of bounds")
+        if not 0 <= self.rank < self.world <= MOST:
+            raise BadCheckpoint(f"a record of rank {self.rank} in a world of {self.world}")
+        if self.head_bytes < PAGE_BYTES or self.head_bytes % PAGE_BYTES or self.data_bytes < 0:
+            raise BadCheckpoint("a record's bytes are not those of a head and its data")
+        if self.region_bytes > STRIDE_BYTES:
+            raise BadCheckpoint(f"a record of {self.region_bytes} bytes: {STRIDE_BYTES} are taken")
+
+    @property
+    def shard_bytes(self) -> int:
+        """Return the bytes of header and data, which are hashed, persisted and sent."""
+        return self.head_bytes + self.data_bytes
+
+    @property
+    def sums_at(self) -> int:
+        """Return the offset of the checksums from the start of the generation."""
+        return _up(self.shard_bytes)
+
+    @property
+    def sums_bytes(self) -> int:
+        """Return the bytes of the checksums: 8 for each chunk of CHUNK_BYTES, of which the last may be shorter."""
+        return 8 * -(-self.shard_bytes // CHUNK_BYTES)
+
+    @property
+    def region_bytes(self) -> int:
+        """Return the bytes to reserve for header, data and checksums, in whole pages."""
+        return self.sums_at + _up(self.sums_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One generation as its table describes it."""
+
+    state: State = State.EMPTY
+    pinned: bool = False
+    epoch: int = 0  # also that of a save being written
+    record: Record | None = None  # of SEALED and HASHED only
+    sums_sum: int | None = None  # checksum of the checksums, of HASHED only
+    reserved_bytes: int = 0  # known to be allocated
+    fault: str = ""  # why the table is invalid; the slot then counts as EMPTY
+
+
+def offset_of(generation: int) -> int:
+    """Return the offset of the generation's bytes in the file."""
+    return (generation + 1) * STRIDE_BYTES
+
+
+def table_at(generation: int) -> int:
+    """Return the offset of the generation's table in the file."""
+    return (generation + 1) * PAGE_BYTES
+
+
+def identity_page(identity: Identity) -> bytes:
+    """Encode page 0 of an arena. Its last word is the checksum of the rest."""
+    body = msgspec.msgpack.encode(identity)
+    page = (_MAGIC + _LENGTH.pack(len(body)) + body).ljust(PAGE_BYTES - _SUM.size, b"\0")
+    return page + _SUM.pack(sum_of(page))
+
+
+def read_identity(page: bytes | memoryview) -> Identity:
+    """Decode page 0 of an arena. Raises BadCheckpoint if a bit differs from what was written, and NewerFormat."""
+    data = bytes(page)
+    if len(data) != PAGE_BYTES or not data.startswith(_OURS) or not data[len(_OURS)]:
+        raise BadCheckpoint("no arena: it does not begin as one")
+    if sum_of(data[: -_SUM.size]) != _SUM.unpack_from(data, PAGE_BYTES - _SUM.size)[0]:
+        raise BadCheckpoint("an arena's identity does not have the sum that was written with it")
+    if data[len(_OURS)] > VERSION:
+        raise NewerFormat("an arena", data[len(_OURS)], VERSION)
+    at = len(_MAGIC) + _LENGTH.size
+    (length,) = _LENGTH.unpack_from(data, len(_MAGIC))
+    try:
+        return msgspec.msgpack.decode(data[at : at + length], type=Identity)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise BadCheckpoint(f"an arena's identity cannot be read: {error}") from error
+
+
+def record_bytes(record: Record) -> bytes:
+    """Encode a record with its checksum."""
+    fields = _FIELDS.pack(
+        record.epoch, record.step, record.round, record.rank, record.world, record.head_bytes, record.data_bytes
+    )
+    return fields + _SUM.pack(sum_of(fields))
+
+
+def read_record(data: bytes | memoryview) -> Record:
+    """Decode a record. Raises BadCheckpoint if a bit differs from what was written. Zeros are no valid record."""
+    raw = bytes(data)
+    if len(raw) != RECORD_BYTES or sum_of(raw[: _FIELDS.size]) != _SUM.unpack_from(raw, _FIELDS.size)[0]:
+        raise BadCheckpoint("a generation's record does not have the sum that was written with it")
+    return Record(*_FIELDS.unpack_from(raw))
+
+
+def read_table(page: bytes | memoryview) -> Slot:
+    """Decode the table of one generation. Raises nothing: the slot's `fault` says why a table is invalid."""
+    raw = bytes(page)
+    word, pins, epoch, sums_sum, reserved = _WORDS.unpack_from(raw)
+    pinned, epoch = pins != 0, epoch if epoch <= MOST else 0
+    reserved = reserved if reserved <= STRIDE_BYTES else 0
+    try:
+        state = State(word)
+        if state in (State.EMPTY, State.WRITING):
+            return Slot(state, pinned, epoch, reserved_bytes=reserved)
+        record = read_record(raw[RECORD_AT : RECORD_AT + RECORD_BYTES])
+        if record.epoch != epoch:
+            raise BadCheckpoint(f"a generation's record is of epoch {record.epoch}, its table of {epoch}")
+    except (BadCheckpoint, ValueError) as error:
+        fault = str(error) if isinstance(error, BadCheckpoint) else "a generation is in no state that there is"
+        return Slot(pinned=pinned, epoch=epoch, reserved_bytes=reserved, fault=fault)
+    return Slot(state, pinned, epoch, record, sums_sum if state is State.HASHED else None, reserved)
+
+
+def target_bytes(target: str) -> bytes:
+    """Encode a checkpoint folder or URL with its checksum. One that is too long or not valid text becomes "", which
+    means unknown.
+    """
+    body = target.encode(errors="replace")
+    if len(body) > TARGET_BYTES - _LENGTH.size - _SUM.size or body.decode() != target:
+        body = b""
+    text = (_LENGTH.pack(len(body)) + body).ljust(TARGET_BYTES - _SUM.size, b"\0")
+    return text + _SUM.pack(sum_of(text))
+
+
+def read_target(data: bytes | memoryview) -> str:
+    """Decode the checkpoint folder. Returns "" if nothing was written or a bit differs; the training process names it
+    again.
+    """
+    text, sum_ = bytes(data[: -_SUM.size]), bytes(data[-_SUM.size :])
+    if len(data) != TARGET_BYTES or _SUM.pack(sum_of(text)) != sum_:
+        return ""
+    (length,) = _LENGTH.unpack_from(text)
+    try:
+        return text[_LENGTH.size :][:length].decode()
+    except UnicodeDecodeError:
+        return ""
+
+
+def newest(slots: Sequence[Slot], *, hashed_only: bool = False) -> int | None:
+    """Return the readable generation that was begun last, or None if there is none."""
+    readable = (State.HASHED,) if hashed_only else (State.SEALED, State.HASHED)
+    found = [(slot.epoch, at) for at, slot in enumerate(slots) if slot.state in readable]
+    return max(found)[1] if found else None
+
+
+def next_epoch(slots: Sequence[Slot]) -> int:
+    """Return the epoch of the save that begins now, above that of every earlier save, finished or not."""
+    return max((slot.epoch for slot in slots), default=0) + 1
+
+
+def slot_to_write(slots: Sequence[Slot], *, busy: Collection[int] = ()) -> int | None:
+    """Choose the generation that the next save overwrites: an empty one, else the oldest.
+
+    Of several empty ones it takes the one with most memory reserved. A pinned generation is never taken, since it is
+    being read. The newest sealed one is never taken, so that it survives a crash during the save.
+    busy: generations that this process still fills. Returns None if no other is left; the daemon then has to drop a
+    save. Source: docs/facts/launcher.md 5
+    """
+    last = newest(slots)
+    free = [at for at, slot in enumerate(slots) if not slot.pinned and at not in busy]
+    others = [at for at in free if at != last]
+    return min(others, key=lambda at: _rank(slots[at])) if others else None
+
+
+def _rank(slot: Slot) -> tuple[bool, int]:
+    return (True, slot.epoch) if slot.record is not None else (False, -slot.reserved_bytes)
+
+
+def _up(size: int) -> int:
+    return -(-size // PAGE_BYTES) * PAGE_BYTES

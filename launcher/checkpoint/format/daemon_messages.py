@@ -1,0 +1,298 @@
+"""Defines the messages between a worker's checkpoint daemon and its clients, training processes and the agent, in
+msgpack.
+
+A message is an array that begins with its number, in a frame of launcher/framing.py. An unknown number, a missing field
+or a value out of bounds raises BadFrame, and the connection is closed.
+Tensors are never sent here: they lie in the arena, and a message names the generation.
+A training process sends Hello and Need first, each answered by Arena or Refused. If its connection ends without Bye,
+the process died. An agent sends Settle, answered by Holdings.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+
+from turnout.launcher.checkpoint.format.arena_layout import MOST_GENERATIONS
+from turnout.launcher.framing import decode, frame
+from turnout.launcher.rendezvous.checkpoint_messages import MOST_COPIES, Holds, Takes
+from turnout.launcher.rendezvous.checkpoint_messages import RestorePlace as RestorePlace
+
+VERSION = 1
+MOST_BYTES = 1 << 20  # a seat with MOST_LIES places; all else is far smaller
+
+Text = Annotated[str, msgspec.Meta(max_length=4_096)]  # a path, a URL, a sentence
+Word = Annotated[str, msgspec.Meta(max_length=253)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
+Step = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
+Newest = Annotated[int, msgspec.Meta(ge=-1, le=1 << 60)]  # a step, -1 for none
+Ranks = Annotated[int, msgspec.Meta(ge=0, le=1 << 24)]
+Slot = Annotated[int, msgspec.Meta(ge=0, lt=MOST_GENERATIONS)]
+Slots = Annotated[int, msgspec.Meta(ge=1, le=MOST_GENERATIONS)]
+Kind: TypeAlias = Literal["shards", "torch"]
+
+
+class _Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    pass
+
+
+class Hello(_Frame, tag=1, frozen=True):
+    """Introduces a training process that will save."""
+
+    run: Word
+    worker: Word
+    rank: Ranks  # of the world in that round
+    local_rank: Ranks
+    world: Ranks
+    round: Count
+    version: Count = VERSION
+    target: Text = ""  # folder or URL to which this process's shards are written, "" for none
+    replicas: Annotated[int, msgspec.Meta(ge=0, le=MOST_COPIES)] = 0  # how many other workers keep a copy of each shard
+    alike: bool = False  # all ranks save the same state
+    reads: Text = ""  # the checkpoint folder, even if only another rank writes there
+
+
+class Need(_Frame, tag=2, frozen=True):
+    """Asks for an arena. Answered by Arena or Refused."""
+
+    bytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]  # of one generation, with header and checksums
+    generations: Slots
+
+
+class Save(_Frame, tag=3, frozen=True):
+    """Announces a sealed generation: the daemon hashes it and, if it has a target, persists it. Answered by Pinned."""
+
+    generation: Slot
+    epoch: Count
+    step: Step
+    target: Text = ""  # folder or URL of the checkpoints, "" for memory only
+    kind: Kind = "shards"  # shards with a manifest, or a torch file at `path`
+    path: Text = ""
+    keep: Count = 0  # how many of the newest stay in the folder
+    every: Count = 0  # multiples of this step stay; with keep and every 0 all stay
+    later: bool = False  # stay in memory; persist only if the world resumes from it after a failure
+
+
+class Wait(_Frame, tag=4, frozen=True):
+    """Asks for Done when no earlier save is in flight."""
+
+
+class Ask(_Frame, tag=5, frozen=True):
+    """Asks for the daemon's statistics. Answered by Stats."""
+
+
+class Bye(_Frame, tag=6, frozen=True):
+    """Announces that this process ends normally and has nothing more to save."""
+
+
+class Settle(_Frame, tag=7, frozen=True):
+    """Asks the daemon to hash the sealed saves of all `ranks` processes of this worker. Answered by Holdings, without
+    waiting for storage.
+    """
+
+    ranks: Ranks
+
+
+class End(_Frame, tag=8, frozen=True):
+    """Announces that the agent ends: the daemon finishes what is in flight. done: the job is over, so memory
+    is freed.
+    """
+
+    done: bool
+
+
+class Arena(_Frame, tag=9, frozen=True):
+    """Names the arena's file to save into. Its pages are allocated, or will be soon."""
+
+    path: Text
+    generations: Slots
+
+
+class Refused(_Frame, tag=10, frozen=True):
+    """Refuses an arena. reason: one word. detail: what is missing and what to add."""
+
+    reason: Word
+    detail: Text
+
+
+class Hashed(_Frame, tag=11, frozen=True):
+    """Announces that the save of this step in memory is hashed."""
+
+    step: Step
+
+
+class Persisted(_Frame, tag=12, frozen=True):
+    """Announces that this rank's shard of the step is in storage at this path."""
+
+    step: Step
+    path: Text
+
+
+class Failed(_Frame, tag=13, frozen=True):
+    """Announces that a save did not reach its target. In most cases memory still has the step, and training goes on."""
+
+    step: Step
+    reason: Word
+    detail: Text
+
+
+class Done(_Frame, tag=14, frozen=True):
+    """Answers Wait, Agreed and Adopt: all that was asked is done."""
+
+
+class Stats(_Frame, tag=15, frozen=True):
+    """Counts what the daemon has done for this rank. Fields that name a step give the newest one, or -1 for none."""
+
+    sealed: Newest = -1
+    hashed: Newest = -1
+    persisted: Newest = -1
+    committed: Newest = -1
+    in_flight: Count = 0  # saves announced and not finished
+    persists: Count = 0
+    failures: Count = 0
+    persisted_bytes: Count = 0
+    replicated: Newest = -1  # the newest step that all replica holders have
+    uncopied: Count = 0  # saves not replicated, since a newer one was
+    overtaken: Count = 0  # saves not written to storage, since newer ones needed their memory
+
+
+class Holdings(_Frame, tag=16, frozen=True):
+    """Answers Settle: the steps that all processes of the worker hold in memory, hashed, newest first."""
+
+    held: Holds = ()
+
+
+class Agreed(_Frame, tag=17, frozen=True):
+    """Tells the daemon from which step in memory the world continues. Answered by Done, or by Failed if nothing has
+    changed.
+
+    The step is persisted if a target is known. Newer saves are discarded, since the world continues without them.
+    """
+
+    step: Newest  # -1: all ranks load from storage
+    seat: RestorePlace | None = None  # the worker's place in the world and what to fetch first; None if not known
+    carry: Newest = -1  # the step to persist before storage is read, -1 if not known
+
+
+class Pinned(_Frame, tag=18, frozen=True):
+    """Answers Save: the generation is pinned. If it has a target, it stays until it is stored or has failed."""
+
+    step: Step
+
+
+class Trust(_Frame, tag=19, frozen=True):
+    """Gives the daemon the secret shared by the daemons of its job, and the state of the current round. The agent's
+    first message.
+    """
+
+    token: Annotated[bytes, msgspec.Meta(max_length=4_096)]
+    step: Newest = -1  # as in Agreed
+    seat: RestorePlace | None = None  # as in Agreed, with nothing to fetch
+
+
+class DropOldestSave(_Frame, tag=22, frozen=True):
+    """Asks to drop the oldest save that waits for storage, since a new save finds no memory.
+
+    Answered by SaveDropped.
+    """
+
+
+class SaveDropped(_Frame, tag=23, frozen=True):
+    """Answers DropOldestSave: the dropped step, which will never be in storage, or -1 if none can be dropped."""
+
+    step: Newest
+
+
+class FindStored(_Frame, tag=24, frozen=True):
+    """Asks for the newest step in storage, once the world has agreed to load from there. Answered by Stored."""
+
+
+class Stored(_Frame, tag=25, frozen=True):
+    """Answers FindStored: the newest step committed in this folder, -1 for none."""
+
+    target: Text = ""  # "" if no folder is known or it does not answer
+    step: Newest = -1
+
+
+class Adopt(_Frame, tag=26, frozen=True):
+    """Asks the daemon between two rounds to adopt shards of leaving workers. Answered by Done."""
+
+    round: Count
+    step: Step
+    origin: Count  # the round in which they were saved
+    ranks: Ranks  # size of the world that saved them
+    within_s: Annotated[float, msgspec.Meta(ge=0, le=1e7)]  # after this time the missing shards are given up
+    take: Takes = ()
+
+
+class FetchShard(_Frame, tag=27, frozen=True):
+    """Asks for one rank's shard of the step from which the world continues. Answered by ShardFetched or Failed.
+
+    A training process sends it on a connection without Hello.
+    """
+
+    step: Step
+    round: Count  # in which the shard was saved
+    rank: Ranks
+    ranks: Ranks  # size of the world that saved it
+
+
+class ShardFetched(_Frame, tag=28, frozen=True):
+    """Answers FetchShard: the arena's file and generation that hold the shard, every byte verified."""
+
+    path: Text
+    generation: Slot
+    epoch: Count
+
+
+ToDaemon: TypeAlias = (
+    Hello
+    | Need
+    | Save
+    | Wait
+    | Ask
+    | Bye
+    | Settle
+    | End
+    | Agreed
+    | Trust
+    | DropOldestSave
+    | FindStored
+    | Adopt
+    | FetchShard
+)
+ToClient: TypeAlias = (
+    Arena
+    | Refused
+    | Hashed
+    | Persisted
+    | Failed
+    | Done
+    | Stats
+    | Holdings
+    | Pinned
+    | SaveDropped
+    | Stored
+    | ShardFetched
+)
+Message: TypeAlias = ToDaemon | ToClient
+
+_encoder = msgspec.msgpack.Encoder()
+_at_daemon: msgspec.msgpack.Decoder[ToDaemon] = msgspec.msgpack.Decoder(ToDaemon)
+_at_client: msgspec.msgpack.Decoder[ToClient] = msgspec.msgpack.Decoder(ToClient)
+
+
+def encode(message: Message) -> bytes:
+    """Encode a message as one frame."""
+    return frame(_encoder.encode(message))
+
+
+def read_at_daemon(body: bytes | memoryview) -> ToDaemon:
+    """Decode a message from a training process or the agent. Raises BadFrame."""
+    return decode(_at_daemon, body)
+
+
+def read_at_client(body: bytes | memoryview) -> ToClient:
+    """Decode a message from the daemon. Raises BadFrame."""
+    return decode(_at_client, body)

@@ -1,0 +1,107 @@
+"""Computes the memory that checkpoints take on a worker, and refuses it before the first byte is taken if it is not
+there.
+
+Files in a memory file system also count against the pod's limit. The limits are read in
+launcher/checkpoint/arena/memory_limits.py. Source: docs/facts/dlrover.md 6.6, defect 11
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES
+from turnout.launcher.errors import NoMemory
+
+REPLICA_GENERATIONS = 2  # of each replica: the one that is whole stays until the next one is
+FOLDER = "/dev/shm"
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The memory that is left, by each limit. None means no limit."""
+
+    free_bytes: int  # of the file system of the arenas
+    cgroup_left_bytes: int | None = None  # up to the pod's memory limit
+    locked_bytes: int | None = None  # that may still be pinned
+    size_bytes: int | None = None  # of the file system in all, if known
+    cgroup_bytes: int | None = None  # the pod's limit in all, if known
+    # of the machine, if no cgroup has a limit: tmpfs may be larger than what is left
+    available_bytes: int | None = None
+
+
+def need_bytes(shard_bytes: int, generations: int, processes: int, replicas: int = 0) -> int:
+    """Compute the memory that all arenas of a worker take at most.
+
+    shard_bytes: of the largest shard, with header and checksums. generations: of each process.
+    replicas: how many other workers' shards are kept for each own one, in REPLICA_GENERATIONS generations each.
+    """
+    shard = -(-shard_bytes // PAGE_BYTES) * PAGE_BYTES
+    own = generations * shard + (generations + 1) * PAGE_BYTES
+    kept = REPLICA_GENERATIONS * shard + (REPLICA_GENERATIONS + 1) * PAGE_BYTES
+    return processes * (own + replicas * kept)
+
+
+def refusal(need: int, limits: Limits, pinned: int = 0, folder: str = FOLDER) -> NoMemory | None:
+    """Explain why `need` bytes cannot be allocated, with the YAML to add. None if they can.
+
+    pinned: how many of them are to be locked for copies of a GPU. folder: of the arenas.
+    """
+    short: list[str] = []
+    volume = limit = lock = machine = False
+    if need > limits.free_bytes:
+        volume = True
+        short.append(f"{folder} has {_told(limits.free_bytes)} free")
+    if limits.cgroup_left_bytes is not None and need > limits.cgroup_left_bytes:
+        limit = True
+        short.append(f"the pod's memory limit leaves {_told(limits.cgroup_left_bytes)}")
+    if limits.available_bytes is not None and need > limits.available_bytes:
+        machine = True
+        short.append(f"this machine has {_told(limits.available_bytes)} of memory available, and no limit for the pod")
+    if limits.locked_bytes is not None and pinned > limits.locked_bytes:
+        lock = True
+        short.append(f"{_told(pinned)} are to be pinned and {_told(limits.locked_bytes)} may be")
+    if not short:
+        return None
+    fault = f"checkpoints in memory need {_told(need)}: " + "; ".join(short)
+    return NoMemory(fault, _advice(need, limits, folder, volume, limit, lock, machine))
+
+
+def _advice(need: int, limits: Limits, folder: str, volume: bool, limit: bool, lock: bool, machine: bool) -> str:
+    """Write the YAML to add to the pod.
+
+    The memory limit is mentioned with the volume, whose content counts against it.
+    """
+    lines = ["spec:"]
+    if volume:
+        size = _gib(need, limits.free_bytes, limits.size_bytes)
+        lines += ["  volumes:", "  - name: turnout-memory", f"    emptyDir: {{medium: Memory, sizeLimit: {size}Gi}}"]
+    lines += ["  containers:", "  - name: main  # the container that trains"]
+    if volume:
+        lines.append(f"    volumeMounts: [{{name: turnout-memory, mountPath: {folder}}}]")
+    if limit:
+        size = _gib(need, limits.cgroup_left_bytes, limits.cgroup_bytes)
+        lines.append(f"    resources: {{limits: {{memory: {size}Gi}}}}  # at least")
+    elif machine:
+        lines.append(f"    resources: {{requests: {{memory: {_gib(need, None, None)}Gi}}}}  # and what training needs")
+    elif volume and limits.cgroup_left_bytes is not None:
+        lines.append("    # what lies in the volume counts against resources.limits.memory, which is large enough")
+    elif volume:
+        lines.append("    # if you set resources.limits.memory: what lies in the volume counts against it")
+    if lock:
+        lines.append("    securityContext: {capabilities: {add: [IPC_LOCK]}}  # or do not pin")
+    return "\n".join(lines)
+
+
+def _gib(need: int, left: int | None, all_: int | None) -> int:
+    """Compute the GiB to ask for: the current size plus what is missing, and at least the need."""
+    known = 0 if all_ is None or left is None else all_ + need - left
+    return max(1, -(-max(known, need) // _GIB))
+
+
+def _told(size_bytes: int) -> str:
+    """Format a size for people, with the exact bytes."""
+    for unit, one in (("GiB", _GIB), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size_bytes >= one:
+            return f"{size_bytes / one:.2f} {unit} ({size_bytes} bytes)"
+    return f"{size_bytes} bytes"

@@ -1,0 +1,203 @@
+"""Makes and reads the header of a safetensors file, which says where each tensor of a shard lies.
+
+A shard has the same bytes in memory and in storage: 8 bytes of length, a JSON header padded with spaces to a page, then
+the tensors without gaps. Tensors with the widest elements come first, so each is aligned.
+Only headers that could have been written here are read. The header is part of the shard's checksums, which find a
+flipped letter in a name. Source: safetensors' format, README.md and tensor.rs of its repository.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from turnout.launcher.checkpoint.format.checksums import Buffer
+from turnout.launcher.errors import BadCheckpoint, BadState
+
+PAGE_BYTES = 4_096
+MOST_HEAD_BYTES = 100_000_000 // PAGE_BYTES * PAGE_BYTES  # safetensors reads no longer JSON
+MOST_DATA_BYTES = (1 << 40) - (1 << 30)  # a generation has 1 TiB, in which head and sums lie too
+MOST_DIMENSIONS = 64  # as in torch
+METADATA = "__metadata__"
+_LENGTH_BYTES = 8
+
+# The bytes of one element. The types of fewer than eight bits are left out: their tensors are saved as U8.
+DTYPES: Mapping[str, int] = {
+    "BOOL": 1, "U8": 1, "I8": 1, "F8_E5M2": 1, "F8_E4M3": 1, "F8_E8M0": 1, "F8_E4M3FNUZ": 1, "F8_E5M2FNUZ": 1,
+    "I16": 2, "U16": 2, "F16": 2, "BF16": 2, "I32": 4, "U32": 4, "F32": 4, "I64": 8, "U64": 8, "F64": 8, "C64": 8,
+}  # fmt: skip
+
+
+class Spec(msgspec.Struct, frozen=True, gc=False):
+    """A tensor to lay out. dtype: a key of DTYPES. shape: () for a scalar."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """A tensor with its byte range from start to end, counted from the end of the header."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The positions of all tensors of a shard, without gaps."""
+
+    entries: tuple[Entry, ...]
+    data_bytes: int
+
+
+def bytes_of(dtype: str, shape: tuple[int, ...]) -> int | None:
+    """Return the bytes of such a tensor, or None if no layout can hold it.
+
+    A dimension of 0 does not bypass the limit: the product of the others is bounded too, since readers multiply in 64
+    bits.
+    """
+    span = each = DTYPES.get(dtype, 0)
+    for size in shape:
+        if size < 0:
+            return None
+        span, each = span * max(size, 1), each * size
+        if span > MOST_DATA_BYTES:  # at once: the product of hostile dimensions would be a number of megabytes
+            return None
+    return each if span and len(shape) <= MOST_DIMENSIONS else None
+
+
+def pack(specs: Iterable[Spec]) -> Layout:
+    """Lay tensors out, the widest elements first, else in the given order.
+
+    Raises BadState for an unknown dtype, for a name that is used twice, reserved or not valid Unicode, and above
+    MOST_DATA_BYTES.
+    """
+    entries, names, at = list[Entry](), {METADATA}, 0
+    for spec in sorted(specs, key=lambda spec: -DTYPES.get(spec.dtype, 0)):
+        size = bytes_of(spec.dtype, spec.shape)
+        if size is None:
+            raise BadState(spec.name, f"{spec.dtype} of shape {spec.shape} has no place: {', '.join(DTYPES)} have one")
+        if spec.name in names or not _is_text(spec.name):
+            raise BadState(spec.name, "no tensor can have this name, or another one has it")
+        names.add(spec.name)
+        entries.append(Entry(spec.name, spec.dtype, spec.shape, at, at + size))
+        at += size
+    if at > MOST_DATA_BYTES:
+        raise BadState("", f"{at} bytes: a shard has {MOST_DATA_BYTES} at most")
+    return Layout(tuple(entries), at)
+
+
+def head_of(layout: Layout, metadata: Mapping[str, str]) -> bytes:
+    """Encode the header, padded to a multiple of PAGE_BYTES. Raises BadState if it is too long or text is not valid
+    Unicode.
+    """
+    try:
+        about = msgspec.json.encode(dict(metadata)) if metadata else b""
+    except UnicodeEncodeError as error:
+        raise BadState(METADATA, f"text that is no Unicode: {error}") from error
+    return headed(about, described(layout))
+
+
+def described(layout: Layout) -> bytes:
+    """Encode the tensors of a layout as a JSON object.
+
+    This part of the header is the same for all shards of a layout.
+    """
+    return msgspec.json.encode(
+        {
+            each.name: {"dtype": each.dtype, "shape": each.shape, "data_offsets": (each.start, each.end)}
+            for each in layout.entries
+        }
+    )
+
+
+def headed(about: bytes, tensors: bytes) -> bytes:
+    """Join metadata and tensors to a header. about: the metadata as a JSON object, b"" for none. Raises BadState if too
+    long.
+    """
+    if about:
+        tensors = b'{"%b":%b%b' % (METADATA.encode(), about, b"," + tensors[1:] if tensors != b"{}" else b"}")
+    size = _padded(len(tensors))
+    if size > MOST_HEAD_BYTES:
+        raise BadState("", f"names and plain values are {len(tensors)} bytes: {MOST_HEAD_BYTES} at most; use tensors")
+    return (size - _LENGTH_BYTES).to_bytes(_LENGTH_BYTES, "little") + tensors.ljust(size - _LENGTH_BYTES)
+
+
+def quoted(text: bytes) -> bytes:
+    """Escape JSON text, or a part of it, for use inside a JSON string. Parts can be escaped separately and joined."""
+    return msgspec.json.encode(text.decode())[1:-1]
+
+
+def read_head(data: Buffer) -> tuple[Layout, dict[str, str], int]:
+    """Decode the header at the beginning of `data`: the layout, the metadata and the header's length in bytes.
+
+    Raises BadCheckpoint unless it is a whole header whose tensors lie as `pack` places them.
+    """
+    view = memoryview(data).cast("B")
+    size = _LENGTH_BYTES + int.from_bytes(view[:_LENGTH_BYTES], "little")
+    if not PAGE_BYTES <= size <= min(MOST_HEAD_BYTES, view.nbytes):
+        raise BadCheckpoint(f"a head of {size} bytes in {view.nbytes}: a page is the least, {MOST_HEAD_BYTES} the most")
+    try:
+        text = bytes(view[_LENGTH_BYTES:size]).rstrip(b" ")
+        head = json.loads(text.decode(), object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise BadCheckpoint(f"the head is no JSON: {error}") from error
+    if not isinstance(head, dict) or text[:1] + text[-1:] != b"{}" or _padded(len(text)) != size:
+        raise BadCheckpoint("the head is no object, or is not filled up to a whole page")
+    metadata = head.pop(METADATA, {})
+    if not isinstance(metadata, dict) or not all(_is_text(text) for pair in metadata.items() for text in pair):
+        raise BadCheckpoint("the metadata is not text by text")
+    return _laid_out(head), metadata, size
+
+
+def _laid_out(head: Mapping[str, object]) -> Layout:
+    entries, at, widest = list[Entry](), 0, max(DTYPES.values())
+    for name, found in head.items():
+        entry = _entry(name, found, at)
+        if entry is None or DTYPES[entry.dtype] > widest:
+            raise BadCheckpoint(f"tensor {name[:64]!r} is not described as one that was packed at {at}")
+        at, widest = entry.end, DTYPES[entry.dtype]
+        entries.append(entry)
+    if at > MOST_DATA_BYTES:
+        raise BadCheckpoint(f"{at} bytes: a shard has {MOST_DATA_BYTES} at most")
+    return Layout(tuple(entries), at)
+
+
+def _entry(name: str, found: object, at: int) -> Entry | None:
+    """Read a tensor's entry if it is valid and its bytes begin at `at`; otherwise None."""
+    if not isinstance(found, dict) or list(found) != ["dtype", "shape", "data_offsets"] or not _is_text(name):
+        return None
+    dtype, shape, offsets = found.values()
+    if not isinstance(dtype, str) or not isinstance(shape, list) or not isinstance(offsets, list):
+        return None
+    if not all(type(each) is int for each in (*shape, *offsets)):  # true is no 1 here
+        return None
+    size = bytes_of(dtype, tuple(shape))
+    return Entry(name, dtype, tuple(shape), at, at + size) if size is not None and offsets == [at, at + size] else None
+
+
+def _padded(text_bytes: int) -> int:
+    return -(-(_LENGTH_BYTES + text_bytes) // PAGE_BYTES) * PAGE_BYTES
+
+
+def _is_text(value: object) -> bool:
+    if not isinstance(value, str):
+        return False
+    try:
+        return value.isascii() or bool(value.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name is there twice")
+    return found

@@ -1,0 +1,171 @@
+"""One TCP connection between two checkpoint daemons: frames, and a handshake that proves that both belong to
+one job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from contextlib import suppress
+from dataclasses import dataclass
+
+from turnout.launcher.checkpoint.format.replication_messages import (
+    HEAD_BYTES,
+    MOST_BYTES,
+    VERSION,
+    Message,
+    PeerChallenge,
+    PeerHello,
+    PeerProven,
+    Refusal,
+    encode,
+    read,
+)
+from turnout.launcher.errors import BadFrame, LauncherError
+from turnout.launcher.frame_auth import MAC_BYTES, FrameAuth, NotProven
+from turnout.launcher.framing import body_bytes
+from turnout.launcher.rendezvous.checkpoint_messages import DaemonEndpoint
+from turnout.launcher.rendezvous.messages import NONCE_BYTES, proof, proves
+
+CONNECT_S = 5.0
+ANSWER_S = 60.0  # a daemon that hashes, or makes pages, answers late
+GREET_S = 10.0  # for a stranger to prove himself
+BUFFER_BYTES = 4 << 20
+_CALLER, _DAEMON = "replica caller", "replica keeper"  # roles, so that no proof can be sent back to its maker
+
+
+class PeerUnavailable(LauncherError):
+    """The other daemon is unreachable, does not answer, or refuses. Report it and do without it. reason: that of its
+    Refusal, or "".
+    """
+
+    def __init__(self, why: str, reason: str = "") -> None:
+        super().__init__(why)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class PeerIdentity:
+    """A daemon's identity for its peers. token: the job's secret."""
+
+    run: str
+    worker: str
+    token: bytes
+
+
+class PeerConnection:
+    """A connection to a peer. sock: connected, and not blocking. peer: the peer's worker, known after the handshake."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock, self.peer, self.round = sock, "", 0
+        self.auth: FrameAuth | None = None  # from when both nonces are known
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4)):
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            sock.setsockopt(socket.SOL_SOCKET, option, BUFFER_BYTES)
+
+    async def say(self, message: Message) -> None:
+        """Send a message. Raises PeerUnavailable."""
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                await asyncio.get_running_loop().sock_sendall(self.sock, encode(message, self.auth))
+        except (OSError, TimeoutError) as error:
+            raise PeerUnavailable(str(error) or "it does not read") from error
+
+    async def hear(self, within_s: float | None = ANSWER_S) -> Message:
+        """Receive the next message. Raises PeerUnavailable and BadFrame."""
+        try:
+            async with asyncio.timeout(within_s):
+                head = await self._exactly(HEAD_BYTES)
+                return read(head, await self._exactly(body_bytes(head, MOST_BYTES + MAC_BYTES)), self.auth)
+        except (OSError, TimeoutError) as error:
+            raise PeerUnavailable(str(error) or f"no word within {within_s:g} s") from error
+
+    async def _exactly(self, size: int) -> bytes:
+        loop, data, at = asyncio.get_running_loop(), bytearray(size), 0
+        with memoryview(data) as view:
+            while at < size:
+                got = await loop.sock_recv_into(self.sock, view[at:])
+                if not got:
+                    raise ConnectionResetError("the connection was closed")
+                at += got
+        return bytes(data)
+
+    async def ask(self, message: Message, within_s: float | None = ANSWER_S) -> Message:
+        """Send a message and return its answer. Raises PeerUnavailable, also for a Refusal, and BadFrame."""
+        await self.say(message)
+        return self.answered(await self.hear(within_s))
+
+    @staticmethod
+    def answered(answer: Message) -> Message:
+        """Return the answer itself. Raises PeerUnavailable if it is a Refusal."""
+        if isinstance(answer, Refusal):
+            raise PeerUnavailable(f"{answer.reason}: {answer.detail}", answer.reason)
+        return answer
+
+    def close(self) -> None:
+        """Close the connection; the peer notices."""
+        with suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RDWR)
+        self.sock.close()
+
+
+def _caller(worker: str, round_: int) -> str:
+    """Return the caller's role, so that its proof covers its worker name and its round."""
+    return f"{_CALLER} {round_} {worker}"
+
+
+async def call(endpoint: DaemonEndpoint, me: PeerIdentity, round_: int) -> PeerConnection:
+    """Connect to another daemon and complete the handshake. Raises PeerUnavailable."""
+    sock = socket.socket(socket.AF_INET6 if ":" in endpoint.address else socket.AF_INET, socket.SOCK_STREAM)
+    connection = PeerConnection(sock)
+    try:
+        async with asyncio.timeout(CONNECT_S):
+            await asyncio.get_running_loop().sock_connect(sock, (endpoint.address, endpoint.port))
+        knock = await connection.hear()
+        if not isinstance(knock, PeerHello) or knock.version != VERSION:
+            raise PeerUnavailable(f"{endpoint.name} does not speak version {VERSION}")
+        ours = os.urandom(NONCE_BYTES)
+        shown = proof(me.token, _caller(me.worker, round_), me.run, knock.nonce, ours)
+        await connection.say(PeerChallenge(me.run, me.worker, round_, ours, shown))
+        connection.auth = FrameAuth(me.token, me.run, ours, knock.nonce, listens=False)
+        known = connection.answered(await connection.hear())
+        if not isinstance(known, PeerProven) or not proves(known.proof, me.token, _DAEMON, me.run, ours, knock.nonce):
+            raise NotProven("it has not proved that it knows the job's token")
+    except NotProven as error:
+        connection.close()
+        raise PeerUnavailable(f"{endpoint.name}: {error}", "token") from error
+    except (OSError, TimeoutError, BadFrame) as error:
+        connection.close()
+        raise PeerUnavailable(
+            f"{endpoint.name} at {endpoint.address}:{endpoint.port}: {error or 'no connection'}"
+        ) from error
+    except BaseException:
+        connection.close()
+        raise
+    connection.peer = endpoint.name
+    return connection
+
+
+async def greeted(connection: PeerConnection, me: PeerIdentity) -> bool:
+    """Accept a caller that proves that it knows the token. If it does not, refuse it and return False.
+
+    Raises BadFrame.
+    """
+    nonce = os.urandom(NONCE_BYTES)
+    await connection.say(PeerHello(VERSION, nonce))
+    greet = await connection.hear(GREET_S)
+    if not isinstance(greet, PeerChallenge):
+        raise BadFrame(f"{type(greet).__name__} before Greet")
+    connection.auth = FrameAuth(me.token, greet.run, greet.nonce, nonce, listens=True)
+    role = _caller(greet.worker, greet.round)
+    if greet.run != me.run or not proves(greet.proof, me.token, role, greet.run, nonce, greet.nonce):
+        await connection.say(Refusal("token", "the job's token is another one here"))
+        return False
+    connection.peer, connection.round = greet.worker, greet.round
+    await connection.say(PeerProven(proof(me.token, _DAEMON, me.run, greet.nonce, nonce)))
+    return True

@@ -1,0 +1,98 @@
+"""Defines what replication needs of its daemon, and the context that its parts share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from turnout.launcher.checkpoint.arena.arena import Arena
+from turnout.launcher.checkpoint.format.arena_layout import Record
+from turnout.launcher.checkpoint.format.daemon_messages import RestorePlace, Save
+from turnout.launcher.checkpoint.replication.peer_connection import PeerIdentity
+from turnout.launcher.checkpoint.storage.rate_limiter import RateLimiter
+from turnout.launcher.event_log import EventLog
+
+
+class RankPort(Protocol):
+    """The part of one local rank's store that replication uses."""
+
+    arena: Arena | None
+
+    def adopt(self, arena: Arena) -> None:
+        """Make this arena the local rank's own."""
+
+    def goes(self, generation: int, epoch: int) -> Save | None:
+        """Return the target in storage of a save, or None."""
+
+    def tell(self, told: Save) -> None:
+        """Record the target of a save that was fetched."""
+
+    async def hash(self, generation: int) -> bool:
+        """Hash a pinned generation. False if the bytes differ from earlier checksums."""
+
+
+class DaemonPort(Protocol):
+    """The part of the daemon that replication uses."""
+
+    run: str
+    worker: str
+    folder: Path
+
+    @property
+    def rank_stores(self) -> Mapping[int, RankPort]:
+        """Return the rank stores by local rank."""
+
+    def rank_store(self, local_rank: int) -> RankPort:
+        """Return the rank store of this local rank, made if there is none."""
+
+
+@dataclass(slots=True)
+class ReplicationContext:
+    """The state that one daemon's replication shares between its parts."""
+
+    home: DaemonPort
+    say: EventLog
+    sends: Executor  # threads that send shards
+    receives: Executor  # threads that receive shards
+    paced: RateLimiter  # limits the bytes sent per second
+    token: bytes = b""
+    round: int = 0  # the newest known round
+    seat: RestorePlace | None = None  # this worker's place in that round, None before the first
+    whole: int = -1  # the newest step of which all replicas are complete
+    replicas: int = 0  # how many the training processes want
+    sealed: asyncio.Condition = field(default_factory=asyncio.Condition)  # notified when a local rank seals a step
+    steps: set[int] = field(default_factory=set)  # sealed by the first local rank and not replicated yet
+    copied: set[int] = field(default_factory=set)  # steps that the leader named
+    alike: set[int] = field(default_factory=set)  # rounds whose state is the same on all ranks
+    brings: asyncio.Lock = field(default_factory=asyncio.Lock)  # held while a shard is fetched for own ranks
+    barred: bool = False  # a shard could not be fetched in this round
+
+    @property
+    def me(self) -> PeerIdentity:
+        """Return this daemon's identity for its peers."""
+        return PeerIdentity(self.home.run, self.home.worker, self.token)
+
+    def has_sealed(self, local_rank: int, step: int) -> bool:
+        """True if this local rank has sealed this step, or a later one, in this round."""
+        return self.newest(local_rank) >= step
+
+    def newest(self, local_rank: int) -> int:
+        """Return the newest step that this local rank sealed in this round, or -1 for none."""
+        rank_store = self.home.rank_stores.get(local_rank)
+        slots = rank_store.arena.slots() if rank_store is not None and rank_store.arena is not None else ()
+        return max((slot.record.step for slot in slots if slot.record and slot.record.round == self.round), default=-1)
+
+
+def found(arena: Arena, step: int, round_: int, rank: int, ranks: int) -> tuple[int, Record] | None:
+    """Find and pin the generation that holds this shard. None if it is not here."""
+    for generation, slot in enumerate(arena.slots()):
+        record = slot.record
+        if record is None or (record.step, record.round, record.rank, record.world) != (step, round_, rank, ranks):
+            continue
+        if arena.pin(generation, slot.epoch) is not None:
+            return generation, record
+    return None

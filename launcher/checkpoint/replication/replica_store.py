@@ -1,0 +1,246 @@
+"""Stores replicas for other workers: an arena of two generations for each of their local ranks.
+
+A new replica overwrites the older one, but never the step to keep. So one complete replica is always there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable
+from concurrent.futures import Executor
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+from turnout.launcher.checkpoint.arena.arena import Arena, boot_id, find
+from turnout.launcher.checkpoint.arena.memory_limits import limits
+from turnout.launcher.checkpoint.format.arena_layout import Identity, Record, State
+from turnout.launcher.checkpoint.format.checksums import sums_of
+from turnout.launcher.checkpoint.format.daemon_messages import Save
+from turnout.launcher.checkpoint.format.memory_budget import REPLICA_GENERATIONS, need_bytes, refusal
+from turnout.launcher.checkpoint.format.replication_messages import Offer, ShardGiven
+from turnout.launcher.checkpoint.format.reshardable import in_parts
+from turnout.launcher.checkpoint.replication import shard_stream
+from turnout.launcher.checkpoint.replication.peer_connection import PeerConnection
+from turnout.launcher.errors import BadCheckpoint, NoMemory
+from turnout.launcher.event_log import EventLog
+from turnout.launcher.rendezvous.checkpoint_messages import HeldStep
+
+Place = tuple[str, int]  # the owner, and its local rank
+_T = TypeVar("_T")
+
+
+class ReplicaStore:
+    """Stores the replicas of one daemon.
+
+    Finds those of an earlier daemon of this worker again. threads: receive bytes.
+    """
+
+    def __init__(self, folder: Path, run: str, worker: str, say: EventLog, threads: Executor) -> None:
+        self._folder, self._run, self._worker, self._say, self._threads = folder, run, worker, say, threads
+        self._arenas: dict[Place, Arena] = {}
+        self._busy: dict[Place, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._makes = asyncio.Lock()  # what is looked at for one is not given to another
+        self._kept: dict[Path, int] = {}  # the generation that holds what is to be kept
+        self._goes: dict[tuple[Path, int], Save] = {}  # where it was to go, by arena and epoch
+        for found in find(folder, run, worker, kept=True):
+            with suppress(BadCheckpoint):
+                arena = Arena.open(found.path)
+                if (place := (arena.identity.owner, arena.identity.local_rank)) in self._arenas:
+                    arena.remove()
+                    arena.close()
+                    continue
+                arena.unpin_all()
+                self._arenas[place] = arena
+
+    def reserved_bytes(self, local_rank: int) -> int:
+        """Return the bytes reserved for replicas of that local rank, of all owners."""
+        kept = [arena for (_, rank), arena in self._arenas.items() if rank == local_rank]
+        return sum(slot.reserved_bytes for arena in kept for slot in arena.slots())
+
+    async def room(self, place: Place, record: Record, owner_count: int, times: int = REPLICA_GENERATIONS) -> Arena:
+        """Return an arena with memory for this shard in `times` generations.
+
+        Raises NoMemory, which names what to add.
+        """
+        async with self._makes:
+            return await self._room(place, record, owner_count, times)
+
+    async def _room(self, place: Place, record: Record, owner_count: int, times: int) -> Arena:
+        arena = self._arenas.get(place)
+        have = sum(min(slot.reserved_bytes, record.region_bytes) for slot in arena.slots()) if arena else 0
+        need = need_bytes(record.region_bytes, times, 1) - have
+        if (refused := refusal(need, limits(self._folder), folder=str(self._folder))) is not None:
+            raise refused
+        if arena is None:
+            owner, local_rank = place
+            identity = Identity(
+                self._run, self._worker, local_rank, boot_id(), REPLICA_GENERATIONS, owner, owner_count
+            )  # fmt: skip
+            arena = self._arenas[place] = await asyncio.to_thread(Arena.make, self._folder, identity)
+        for generation in range(times):
+            await asyncio.to_thread(arena.reserve, generation, record.region_bytes)
+        return arena
+
+    async def take(self, connection: PeerConnection, place: Place, record: Record, offer: Offer, arena: Arena) -> None:
+        """Receive a replica that its owner sends. Raises BadCheckpoint if bytes differ from their checksums, OSError
+        and NoMemory.
+        """
+        sums_sum = int.from_bytes(offer.sums_sum, "little")
+        async with self._busy[place]:
+            self._keep(arena, offer.whole)
+            if (kept := self._kept.get(arena.path)) is not None:  # what is newer has no place in a step that is whole
+                for other in range(arena.identity.count):
+                    if other != kept:
+                        arena.discard(other)
+            await self._receive(connection, record, sums_sum, arena, offer.goes)
+
+    async def fetch(self, connection: PeerConnection, place: Place, record: Record, given: ShardGiven) -> None:
+        """Receive a shard that this daemon asked for, after reserving memory for it. Raises as `take` does."""
+        async with self._busy[place]:
+            arena = await self.room(place, record, given.generations, 1)
+            await self._receive(connection, record, int.from_bytes(given.sums_sum, "little"), arena, given.goes)
+
+    async def _receive(
+        self, connection: PeerConnection, record: Record, sums_sum: int, arena: Arena, goes: Save | None
+    ) -> None:
+        generation = arena.begin(record)
+        if generation is None:
+            raise NoMemory("no generation of its arena is free")
+        region = arena.map(generation, record.region_bytes)
+        work = asyncio.ensure_future(
+            self._blocking(lambda: shard_stream.receive(connection.sock, record, sums_sum, region))
+        )
+        try:
+            await asyncio.wait([work])
+            sums = work.result()
+        except BaseException:
+            if not work.done():  # nobody waits for it any more: it must write no byte into what others get
+                connection.close()
+                await asyncio.wait([work])
+            arena.discard(generation)
+            raise
+        finally:
+            with suppress(OSError):
+                connection.sock.setblocking(False)
+        sealed = arena.seal(generation, record)
+        arena.hashed(generation, sums)
+        there = {slot.epoch for slot in arena.slots()}
+        for known in [known for known in self._goes if known[0] == arena.path and known[1] not in there]:
+            del self._goes[known]
+        if goes is not None:
+            self._goes[arena.path, sealed.epoch] = goes
+
+    def _keep(self, arena: Arena, whole: int) -> None:
+        """Pin the generation of this step, so that no new replica overwrites it. -1 pins none."""
+        if (before := self._kept.pop(arena.path, None)) is not None:
+            arena.unpin(before)
+        for generation, slot in enumerate(arena.slots()):
+            if slot.record is not None and slot.record.step == whole and arena.pin(generation, slot.epoch) is not None:
+                self._kept[arena.path] = generation
+                return
+
+    def retire(self, whole: int, round_: int) -> None:
+        """Free arenas without this step of this round: all its replicas are complete, so nobody needs older ones."""
+        for place, arena in list(self._arenas.items()):
+            kept = {(slot.record.step, slot.record.round) for slot in arena.slots() if slot.record is not None}
+            if (whole, round_) not in kept and not self._busy[place].locked():
+                self._say("replica_removed", {"owner": place[0], "local_rank": place[1]})
+                self._drop(place)
+
+    def give_back(self, round_: int) -> bool:
+        """Free replicas of rounds before this one. False if there are none."""
+        given = False
+        for place, arena in list(self._arenas.items()):
+            rounds = [slot.record.round for slot in arena.slots() if slot.record is not None]
+            if max(rounds, default=-1) < round_ and not self._busy[place].locked():
+                self._say("replica_removed", {"owner": place[0], "local_rank": place[1]})
+                self._drop(place)
+                given = True
+        return given
+
+    async def held(self) -> tuple[HeldStep, ...]:
+        """List the steps that others may fetch here, for each owner only if all its local ranks are complete.
+
+        The newest replica is hashed again.
+        """
+        found: dict[tuple[str, int, int, int, bool], list[int]] = defaultdict(list)
+        for (owner, _), arena in list(self._arenas.items()):
+            for record, parts in await asyncio.to_thread(self._whole, arena):
+                found[owner, record.step, record.round, record.world, parts].append(record.rank)
+        runs = set[HeldStep]()
+        for (owner, step, round_, world, parts), ranks in found.items():
+            there, wanted = sorted(ranks), sum(place[0] == owner for place in self._arenas)
+            if len(there) == wanted and there == list(range(there[0], there[0] + wanted)):
+                runs.add(HeldStep(step, there[0], world, round_, wanted, parts))
+        return tuple(sorted(runs, key=lambda each: (-each.step, each.first_rank)))
+
+    def _whole(self, arena: Arena) -> list[tuple[Record, bool]]:
+        """List the valid saves of an arena, each with True if it can be read in parts."""
+        slots, whole = arena.slots(), list[tuple[Record, bool]]()
+        newest = max((slot.epoch for slot in slots if slot.record is not None), default=0)
+        for generation, slot in enumerate(slots):
+            if slot.record is None:
+                continue
+            if slot.epoch == newest and not self._is_whole(arena, generation, slot.record):
+                self._say("memory_corrupt", {"step": slot.record.step, "owner": arena.identity.owner})
+                arena.discard(generation)
+            elif slot.state is State.HASHED or slot.epoch == newest:
+                whole.append((slot.record, in_parts(arena.map(generation, slot.record.head_bytes))))
+        return whole
+
+    def _is_whole(self, arena: Arena, generation: int, record: Record) -> bool:
+        sums = sums_of(arena.map(generation, record.region_bytes)[: record.shard_bytes])
+        with suppress(BadCheckpoint):
+            if arena.slots()[generation].state is not State.HASHED:  # killed between both: its chunks had their sums
+                arena.hashed(generation, sums)
+            return arena.sums(generation) == tuple(sums)
+        return False
+
+    def of(self, step: int, round_: int, ranks: int) -> list[tuple[Arena, int, Record]]:
+        """List the replicas of this step that a world of `ranks` ranks saved in that round: arena, generation and
+        record.
+        """
+        return [
+            (arena, generation, slot.record)
+            for arena in self._arenas.values()
+            for generation, slot in enumerate(arena.slots())
+            if slot.state is State.HASHED and slot.record is not None
+            if (slot.record.step, slot.record.round, slot.record.world) == (step, round_, ranks)
+        ]
+
+    def goes(self, arena: Arena, epoch: int) -> Save | None:
+        """Return the target in storage that this replica's owner would have written to, or None."""
+        return self._goes.get((arena.path, epoch))
+
+    def arenas(self) -> tuple[Arena, ...]:
+        """Return all arenas."""
+        return tuple(self._arenas.values())
+
+    async def forget_after(self, step: int) -> None:
+        """Discard replicas newer than this step, since the world continues from it."""
+        for arena in self._arenas.values():
+            self._keep(arena, step)
+            for generation, slot in enumerate(arena.slots()):
+                if slot.record is not None and slot.record.step > step:
+                    arena.discard(generation)
+
+    def _drop(self, place: Place) -> None:
+        arena = self._arenas.pop(place)
+        self._kept.pop(arena.path, None)
+        arena.remove()
+        arena.close()
+
+    def close(self, *, remove: bool) -> None:
+        """Close all arenas. remove: the job is done, so free their memory."""
+        for place, arena in list(self._arenas.items()):
+            if remove:
+                self._drop(place)
+            else:
+                arena.unpin_all()
+                arena.close()
+        self._arenas.clear()
+
+    async def _blocking(self, work: Callable[[], _T]) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)

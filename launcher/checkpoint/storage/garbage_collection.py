@@ -1,0 +1,124 @@
+"""Removes files from storage: steps that no retention rule keeps, and leftovers of killed or superseded writers.
+
+Which steps are kept is decided in checkpoint/format/retention.py. The manifest is removed first, so a partly removed
+step is never committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from turnout.launcher.checkpoint.format.manifest import MOST_BYTES, Manifest
+from turnout.launcher.checkpoint.format.retention import All, Keep, doomed
+from turnout.launcher.checkpoint.storage.reader import committed, manifest_of, note_of
+from turnout.launcher.checkpoint.storage.store import MANIFEST, Store, is_shard, note_name, rank_of
+from turnout.launcher.errors import BadCheckpoint, StorageFailed
+from turnout.launcher.event_log import EventLog
+
+OLD_S = 3_600.0  # a file in the making is written to all the time
+
+
+def retire(
+    store: Store, keep: Keep, say: EventLog, reading: frozenset[int] = frozenset(), just: int | None = None
+) -> tuple[int, ...]:
+    """Remove the steps that `keep` does not keep; return them, oldest first. reading, just: as in `doomed`.
+
+    Steps that are not committed, broken, or of a newer format are neither counted nor removed. Raises StorageFailed.
+    """
+    if isinstance(keep, All):
+        return ()
+    there = {manifest.step: manifest for manifest in committed(store, lambda word, fields: None, newer_too=True)}
+    removed = doomed(there, keep, reading, just)
+    for step in removed:
+        store.remove(step, _of(store, there[step]))
+        say("checkpoint_removed", {"step": step, "store": store.name})
+    return removed
+
+
+def _of(store: Store, manifest: Manifest) -> list[str]:
+    """List the files of a committed step, without those that another round is saving for the same step."""
+    shards = [shard.file for shard in manifest.shards]
+    notes = [
+        note_name(shard.rank)
+        for shard in manifest.shards
+        if (note := note_of(store, manifest.step, shard.rank)) is None or note.shard.file == shard.file
+    ]
+    return [MANIFEST, *notes, *shards]
+
+
+def sweep(
+    store: Store, now_s: float, say: EventLog, older_than_s: float = OLD_S, ranks: Mapping[int, int] | None = None
+) -> tuple[str, ...]:
+    """Remove leftovers: unfinished files, shards that a manifest does not name, and uncommitted steps older than a
+    committed one.
+
+    now_s: seconds since 1970, by the storage's clock. older_than_s: files written more recently stay, since their
+    writer may live.
+    ranks: ranks that only the caller writes, each with its current round. Unfinished files of another boot or round for
+    these are removed at once.
+    Raises StorageFailed if the steps cannot be listed.
+    """
+    gone, newer_is_whole = [], False
+    for step in reversed(store.steps()):
+        try:
+            newer_is_whole = newer_is_whole or _is_whole(store, step)
+            swept = [
+                *store.sweep(step, now_s, older_than_s, ranks or {}),
+                *_remove_outrun(store, step, now_s - older_than_s, newer_is_whole),
+            ]
+        except StorageFailed as error:
+            say("step_not_swept", {"step": step, "store": store.name, "why": str(error)})
+            continue
+        for name in swept:
+            say("leftover_removed", {"step": step, "file": name, "store": store.name})
+        gone += swept
+    return tuple(gone)
+
+
+def _remove_outrun(store: Store, step: int, before_s: float, newer_is_whole: bool) -> list[str]:
+    """Remove files of a step that no restore can need, if written before `before_s`. Returns their names."""
+    there = store.files(step)
+    ours = [name for name in there if rank_of(name) is not None]
+    old = [name for name in ours if (there[name].modified_s or before_s) < before_s]
+    if MANIFEST in there:
+        outrun = _unnamed(store, step, old)
+    else:  # never committed, or its removal was cut off
+        outrun = old if newer_is_whole and len(old) == len(ours) and _has_no_manifest(store, step) else []
+    outrun.sort(key=lambda name: (is_shard(name), name))  # no note of a shard that is gone
+    if outrun:
+        store.remove(step, outrun)
+    return outrun
+
+
+def _unnamed(store: Store, step: int, names: list[str]) -> list[str]:
+    """Select the shards that neither the manifest nor a note of a later round names."""
+    shards = sorted(name for name in names if is_shard(name))
+    try:
+        manifest = manifest_of(store, step) if shards else None
+    except BadCheckpoint:  # then any of them may be of use to a person
+        manifest = None
+    if manifest is None:
+        return []
+    named = {shard.file for shard in manifest.shards}
+    return [name for name in shards if name not in named and not _is_newer(store, step, name, manifest)]
+
+
+def _is_newer(store: Store, step: int, name: str, manifest: Manifest) -> bool:
+    """True if a note of another run or a later round names this shard."""
+    note = note_of(store, step, rank_of(name) or 0)
+    return note is not None and note.shard.file == name and (note.run != manifest.run or note.round > manifest.round)
+
+
+def _has_no_manifest(store: Store, step: int) -> bool:
+    try:
+        return store.read(step, MANIFEST, MOST_BYTES) is None
+    except BadCheckpoint:  # something is there in its place, by a person's hand
+        return False
+
+
+def _is_whole(store: Store, step: int) -> bool:
+    try:
+        manifest_of(store, step)
+    except BadCheckpoint:
+        return False
+    return True

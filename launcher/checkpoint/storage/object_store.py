@@ -1,0 +1,170 @@
+"""Stores steps in an object store through fsspec: whole objects, the manifest last.
+
+An object appears when its last byte is stored, so there are no unfinished files and nothing to sync. Parts of an
+interrupted upload expire by a rule of the bucket. fsspec is imported when needed. Local paths are stored by
+posix_store.py, since fsspec does not sync.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from typing import Any
+
+from turnout.launcher.checkpoint.storage.store import FileInfo, failed, step_name, step_of
+from turnout.launcher.errors import BadCheckpoint, LauncherError, StorageFailed
+
+_TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")
+
+
+class ObjectStore:
+    """Stores steps at an fsspec URL."""
+
+    def __init__(self, url: str) -> None:
+        self.name = _without_secrets(url)
+        with self._told("opening it"):
+            import fsspec.core
+
+            self._fs, self._path = fsspec.core.url_to_fs(url)
+
+    def prepare(self) -> None:
+        with self._told("making it"):
+            self._fs.makedirs(self._path, exist_ok=True)
+
+    def steps(self) -> tuple[int, ...]:
+        with self._told("listing the steps"):
+            found = {step_of(name) for name in self._list(self._path)}
+        return tuple(sorted(step for step in found if step is not None))
+
+    def files(self, step: int) -> Mapping[str, FileInfo]:
+        with self._told(f"listing step {step}"):
+            found = self._list(f"{self._path}/{step_name(step)}")
+            return {name: FileInfo(int(each["size"]), _time(each)) for name, each in found.items() if _is_object(each)}
+
+    def put(self, step: int, name: str, pieces: Iterable[memoryview], *, round_number: int, replace: bool) -> str:
+        if not replace:  # an upload takes long, and the later of two of one name would win: so each has its own
+            stem, dot, kind = name.rpartition(".")
+            name = f"{stem}.{secrets.token_hex(8)}{dot}{kind}"
+        with self._told(f"writing {name} of step {step}"):
+            with suppress(Exception):  # most stores need no folders, or let nobody make one; a write will tell
+                self._fs.makedirs(f"{self._path}/{step_name(step)}", exist_ok=True)
+            if replace:  # small: one call, so that there is the old object or the new one
+                self._fs.pipe_file(self._at(step, name), b"".join(pieces))
+            else:
+                self._upload(self._at(step, name), pieces)
+        return name
+
+    def _upload(self, path: str, pieces: Iterable[memoryview]) -> None:
+        """Upload a large object in parts. A failed upload is removed, since some stores show a part of it."""
+        file = self._fs.open(path, "wb", autocommit=False)
+        try:
+            for piece in pieces:
+                file.write(piece)
+            file.close()
+            file.commit()
+        except BaseException:
+            with suppress(Exception):
+                file.discard()
+            with suppress(Exception):
+                self._fs.rm_file(path)
+            raise
+
+    def read(self, step: int, name: str, most_bytes: int) -> bytes | None:
+        with self._told(f"reading {name} of step {step}"):
+            try:
+                size = int(self._fs.info(self._at(step, name))["size"])
+                if size > most_bytes:
+                    raise BadCheckpoint(f"{name} of step {step} has more than {most_bytes} bytes")
+                return bytes(self._fs.cat_file(self._at(step, name)))
+            except FileNotFoundError:
+                return None
+
+    @contextmanager
+    def opened(self, step: int, name: str) -> Iterator[_Object]:
+        with self._told(f"reading {name} of step {step}"):
+            try:
+                size = int(self._fs.info(self._at(step, name))["size"])
+                yield _Object(self._fs, self._at(step, name), f"{name} of step {step}", size)
+            except FileNotFoundError as error:
+                raise BadCheckpoint(f"{name} of step {step} is gone") from error
+
+    def remove(self, step: int, names: Iterable[str]) -> None:
+        with self._told(f"removing step {step}"):
+            for name in names:
+                with suppress(FileNotFoundError):
+                    self._fs.rm_file(self._at(step, name))
+            folder = f"{self._path}/{step_name(step)}"
+            if not self._list(folder):
+                with suppress(Exception):  # most stores have no folders
+                    self._fs.rmdir(folder)
+
+    def sweep(self, step: int, now_s: float, older_than_s: float, ranks: Mapping[int, int]) -> tuple[str, ...]:
+        return ()
+
+    def _at(self, step: int, name: str) -> str:
+        return f"{self._path}/{step_name(step)}/{name}"
+
+    def _list(self, path: str) -> dict[str, dict[str, Any]]:
+        """List the entries directly below a path, without fsspec's cache, since others write there too."""
+        self._fs.invalidate_cache()
+        try:
+            found = self._fs.ls(path, detail=True)
+        except FileNotFoundError:
+            return {}
+        return {str(each["name"]).rstrip("/").rpartition("/")[2]: each for each in found if each["name"] != path}
+
+    @contextmanager
+    def _told(self, doing: str) -> Iterator[None]:
+        """Convert every error of a store, whatever its class, to StorageFailed."""
+        try:
+            yield
+        except LauncherError:
+            raise
+        except ImportError as error:
+            why = f"{error}: install fsspec, and the part of it that knows this store"
+            raise StorageFailed(f"{self.name}: {doing}: {why}") from error
+        except OSError as error:
+            raise failed(self.name, doing, error) from error
+        except Exception as error:
+            raise StorageFailed(f"{self.name}: {doing}: {type(error).__name__}: {error}") from error
+
+
+class _Object:
+    """Reads a stored shard in ranges."""
+
+    at_once_bytes = 8 << 20  # each range is a request
+
+    def __init__(self, fs: Any, path: str, name: str, size_bytes: int) -> None:
+        self._fs, self._path, self._name, self.size_bytes = fs, path, name, size_bytes
+
+    def fill(self, view: memoryview, offset: int) -> None:
+        found = self._fs.cat_file(self._path, start=offset, end=offset + view.nbytes)
+        if len(found) != view.nbytes:
+            raise BadCheckpoint(f"{self._name} ends at byte {offset + len(found)}")
+        view[:] = found
+
+    def forget(self, offset: int, size_bytes: int) -> None:
+        """Do nothing: no bytes are cached here."""
+
+
+def _is_object(about: Mapping[str, Any]) -> bool:
+    return about.get("type") == "file" and not about.get("islink", False)
+
+
+def _time(about: Mapping[str, Any]) -> float | None:
+    for key in _TIMES:
+        match about.get(key):
+            case datetime() as found:
+                return found.timestamp()
+            case int() | float() as found:
+                return float(found)
+    return None
+
+
+def _without_secrets(url: str) -> str:
+    """Return the URL for logs: without user, password and query."""
+    scheme, mark, rest = url.partition("?")[0].partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}{mark}{host.rpartition('@')[2]}{slash}{path}"

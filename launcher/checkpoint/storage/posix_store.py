@@ -1,0 +1,289 @@
+"""Stores steps in a folder: of a local file system, of NFS, or of anything else that is mounted.
+
+A file is written under a temporary name, synced and renamed in one call; then the folder is synced. A file that must
+not replace another gets its name by a hard link, which fails if the name exists.
+Symbolic links and anything that is not a regular file count as broken. What the files mean is known in neighbouring
+modules.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import secrets
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from turnout.launcher.checkpoint.storage.store import FileInfo, failed, rank_of, step_name, step_of
+from turnout.launcher.checkpoint.storage.writeback import WritebackFile, forget
+from turnout.launcher.errors import BadCheckpoint
+
+MOST_NAMES = 1_000  # shards of one rank and step: each is another try
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EINVAL)
+_NO_SYNC = (errno.EINVAL, errno.EBADF, errno.EOPNOTSUPP)  # of folders, on some storage
+_NOT_OURS = (errno.ELOOP, errno.ENXIO, errno.EISDIR)
+_PRIVATE = re.compile(r"\.(.+)\.(\d{1,19})\.([0-9a-f]{8})\.[0-9a-f]{16}\.tmp")
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_PLAIN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def nowhere(place: str) -> None:
+    """Do nothing: the default failpoint never fails."""
+
+
+class PosixStore:
+    """A store at a path. boot: the machine's boot id. failpoint: called between every two system calls of a write."""
+
+    def __init__(self, path: Path, *, boot: str = "", failpoint: Callable[[str], None] = nowhere) -> None:
+        self.path, self.name, self._failpoint = path, str(path), failpoint
+        self._boot = boot.replace("-", "")[:8].rjust(8, "0")
+        self._writing = set[str]()  # our own files in the making
+
+    def prepare(self) -> None:
+        """Make the folder and its parents. A write never does this, so that a vanished mount is an error."""
+        with self._told("making the folder"):
+            if not self.path.is_dir():
+                self.path.mkdir(0o700, parents=True, exist_ok=True)
+                above = os.open(self.path.parent, _FOLDER)
+                try:
+                    _sync(above)
+                finally:
+                    os.close(above)
+
+    def steps(self) -> tuple[int, ...]:
+        with self._told("listing the steps"), self._root() as root:
+            return tuple(sorted(step for name in os.listdir(root) if (step := step_of(name)) is not None))
+
+    def files(self, step: int) -> Mapping[str, FileInfo]:
+        with self._told(f"listing step {step}"):
+            try:
+                with self._step(step) as at:
+                    return {
+                        name: FileInfo(*found) for name in os.listdir(at) if (found := _plain(at, name, private=False))
+                    }
+            except FileNotFoundError:
+                self._look()
+                return {}
+
+    def put(self, step: int, name: str, pieces: Iterable[memoryview], *, round_number: int, replace: bool) -> str:
+        private = f".{name}.{round_number}.{self._boot}.{secrets.token_hex(8)}.tmp"
+        with self._told(f"writing {name} of step {step}"), self._step(step, make=True) as at:
+            self._writing.add(private)
+            try:
+                self._fill(at, private, pieces)
+                name = self._place(at, private, name, replace)
+            finally:
+                with suppress(OSError):  # not there any more, or storage that is gone: a sweep finds it
+                    os.unlink(private, dir_fd=at)
+                self._writing.discard(private)
+            self._failpoint("unlinked")
+            _sync(at)
+            self._failpoint("folder_synced")
+            return name
+
+    def read(self, step: int, name: str, most_bytes: int) -> bytes | None:
+        with self._told(f"reading {name} of step {step}"):
+            try:
+                with self._file(step, name) as file, open(file, "rb", closefd=False) as content:
+                    found = content.read(most_bytes + 1)
+            except FileNotFoundError:
+                self._look()
+                return None
+        if len(found) > most_bytes:
+            raise BadCheckpoint(f"{name} of step {step} has more than {most_bytes} bytes")
+        return found
+
+    @contextmanager
+    def opened(self, step: int, name: str) -> Iterator[_File]:
+        with self._told(f"reading {name} of step {step}"):
+            try:
+                with self._file(step, name) as file:
+                    yield _File(file, f"{name} of step {step}")
+            except FileNotFoundError as error:
+                self._look()
+                raise BadCheckpoint(f"{name} of step {step} is gone") from error
+
+    def remove(self, step: int, names: Iterable[str]) -> None:
+        with self._told(f"removing step {step}"):
+            with suppress(FileNotFoundError), self._step(step) as at:
+                for number, name in enumerate(names):
+                    with suppress(FileNotFoundError):
+                        os.unlink(name, dir_fd=at)
+                    self._failpoint("removed")
+                    if number == 0:
+                        _sync(at)
+                        self._failpoint("folder_synced")
+                _sync(at)
+            with self._root() as root, suppress(FileNotFoundError):
+                try:
+                    os.rmdir(step_name(step), dir_fd=root)
+                except OSError as error:  # something is left: of a writer, or a person's
+                    if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                        raise
+                _sync(root)
+
+    def sweep(self, step: int, now_s: float, older_than_s: float, ranks: Mapping[int, int]) -> tuple[str, ...]:
+        swept = []
+        with self._told(f"sweeping step {step}"), suppress(FileNotFoundError), self._step(step) as at:
+            for name in sorted({*os.listdir(at)} - self._writing):
+                found = _plain(at, name, private=True)
+                if found and (now_s - found[1] > older_than_s or self._dead(name, ranks)):
+                    with suppress(FileNotFoundError):
+                        os.unlink(name, dir_fd=at)
+                        swept.append(name)
+        return tuple(swept)
+
+    def _dead(self, name: str, ranks: Mapping[int, int]) -> bool:
+        """True if an earlier writer for one of these ranks, in another boot or round, left this unfinished file."""
+        found = _PRIVATE.fullmatch(name)
+        rank = rank_of(found[1]) if found else None
+        if found is None or rank is None or rank not in ranks:
+            return False
+        return found[3] != self._boot or int(found[2]) != ranks[rank]
+
+    def _fill(self, at: int, private: str, pieces: Iterable[memoryview]) -> None:
+        file = os.open(private, _NEW, 0o600, dir_fd=at)
+        try:
+            self._failpoint("opened")
+            flushed = WritebackFile(file)
+            for piece in pieces:
+                left = piece
+                while left.nbytes:
+                    left = left[os.write(file, left) :]
+                    self._failpoint("wrote")
+                flushed.wrote(piece.nbytes)
+                self._failpoint("flushed")
+            flushed.close()
+            self._failpoint("synced")
+        finally:
+            os.close(file)
+        self._failpoint("closed")
+
+    def _place(self, at: int, private: str, name: str, replace: bool) -> str:
+        """Give the file its final name, and return that name."""
+        if replace:
+            os.replace(private, name, src_dir_fd=at, dst_dir_fd=at)
+            self._failpoint("placed")
+            return name
+        stem, dot, kind = name.rpartition(".")
+        for mark in range(1, MOST_NAMES):
+            free = f"{stem}{f'.{mark:x}' if mark > 1 else ''}{dot}{kind}"
+            if _linked(at, private, free):
+                self._failpoint("placed")
+                return free
+        raise OSError(errno.EEXIST, f"{MOST_NAMES} files of this name are there: remove those that no manifest names")
+
+    @contextmanager
+    def _root(self) -> Iterator[int]:
+        root = os.open(self.path, _FOLDER)
+        try:
+            yield root
+        finally:
+            os.close(root)
+
+    @contextmanager
+    def _step(self, step: int, make: bool = False) -> Iterator[int]:
+        name = step_name(step)
+        with self._root() as root:
+            if make:
+                with suppress(FileExistsError):
+                    os.mkdir(name, 0o700, dir_fd=root)
+                    self._failpoint("folder_made")
+                    _sync(root)
+                    self._failpoint("root_synced")
+            at = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=root)
+        try:
+            yield at
+        finally:
+            os.close(at)
+
+    @contextmanager
+    def _file(self, step: int, name: str) -> Iterator[int]:
+        with self._step(step) as at:
+            try:
+                file = os.open(name, _PLAIN, dir_fd=at)
+            except OSError as error:
+                if error.errno in _NOT_OURS:
+                    raise BadCheckpoint(f"{name} of step {step} is no plain file") from error
+                raise
+        try:
+            if not stat.S_ISREG(os.fstat(file).st_mode):
+                raise BadCheckpoint(f"{name} of step {step} is no plain file")
+            yield file
+        finally:
+            os.close(file)
+
+    def _look(self) -> None:
+        """Raise FileNotFoundError if the whole folder is gone, which is not the same as a missing step."""
+        os.stat(self.path)
+
+    @contextmanager
+    def _told(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise failed(self.name, doing, error) from error
+
+
+class _File:
+    """Reads a stored shard from a file."""
+
+    at_once_bytes = 1 << 20  # which a core's own cache holds until they are hashed
+
+    def __init__(self, file: int, name: str) -> None:
+        self._file, self._name, self.size_bytes = file, name, os.fstat(file).st_size
+
+    def fill(self, view: memoryview, offset: int) -> None:
+        while view.nbytes:
+            got = os.preadv(self._file, [view], offset)
+            if not got:
+                raise BadCheckpoint(f"{self._name} ends at byte {offset}")
+            view, offset = view[got:], offset + got
+
+    def forget(self, offset: int, size_bytes: int) -> None:
+        forget(self._file, offset, size_bytes)
+
+
+def _plain(at: int, name: str, *, private: bool) -> tuple[int, float] | None:
+    """Return size and time of a regular file, None for anything else. private: only unfinished files, or only finished
+    ones.
+    """
+    if bool(_PRIVATE.fullmatch(name)) != private:
+        return None
+    try:
+        about = os.stat(name, dir_fd=at, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    return (about.st_size, about.st_mtime) if stat.S_ISREG(about.st_mode) else None
+
+
+def _linked(at: int, private: str, name: str) -> bool:
+    """Link the temporary file to a new name. False if the name exists."""
+    try:
+        os.link(private, name, src_dir_fd=at, dst_dir_fd=at, follow_symlinks=False)
+    except FileExistsError:  # also when the server did it and its answer was lost: then it is the same file
+        ours, there = (os.stat(each, dir_fd=at, follow_symlinks=False) for each in (private, name))
+        return os.path.samestat(ours, there)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        try:
+            os.stat(name, dir_fd=at, follow_symlinks=False)
+        except FileNotFoundError:  # no links here: two who look at once would both get the name, and sums would tell
+            os.rename(private, name, src_dir_fd=at, dst_dir_fd=at)
+            return True
+        return False
+    return True
+
+
+def _sync(folder: int) -> None:
+    """Sync a folder, so that its names are on disk. Storage that cannot sync folders is left as it is."""
+    try:
+        os.fsync(folder)
+    except OSError as error:
+        if error.errno not in _NO_SYNC:
+            raise

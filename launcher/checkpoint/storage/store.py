@@ -1,0 +1,140 @@
+"""Names the files of a step, and defines what folders and object stores have in common.
+
+    <target>/step-0000000010/rank-00003.safetensors    one rank's shard; written once, never replaced
+    <target>/step-0000000010/rank-00003.json           its note: the shard is complete, with these checksums
+    <target>/step-0000000010/manifest.json             all shards of one world; this file alone commits the step
+    <target>/step-0000000010/.rank-00003.….tmp         an unfinished file, in folders only; an object appears whole
+
+If a shard's name exists, the shard gets another name, which its note tells. So saving a step again after a rollback
+changes nothing that is committed.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from turnout.launcher.errors import StorageFailed
+
+MANIFEST = "manifest.json"
+MOST_STEP = 1 << 60
+_STEP = re.compile(r"step-(\d{10,19})")
+_RANK = re.compile(r"rank-(\d{5,10})(\.[0-9a-f]+)?\.(safetensors|json)")
+
+
+@dataclass(frozen=True, slots=True)
+class FileInfo:
+    """A stored file. modified_s: seconds since 1970 by the storage's clock, None if unknown."""
+
+    size_bytes: int
+    modified_s: float | None = None
+
+
+class OpenFile(Protocol):
+    """A stored file open for reading. at_once_bytes: the best size of one read."""
+
+    size_bytes: int
+    at_once_bytes: int
+
+    def fill(self, view: memoryview, offset: int) -> None:
+        """Read exactly as many bytes as `view` has. Raises BadCheckpoint if there are fewer, and StorageFailed."""
+
+    def forget(self, offset: int, size_bytes: int) -> None:
+        """Drop these bytes from caches, since they are not needed again."""
+
+
+class Store(Protocol):
+    """A place for steps. All calls block, and raise StorageFailed if storage fails."""
+
+    name: str
+
+    def prepare(self) -> None:
+        """Create the place if it is missing."""
+
+    def steps(self) -> tuple[int, ...]:
+        """List the steps that have any file, oldest first."""
+
+    def files(self, step: int) -> Mapping[str, FileInfo]:
+        """List the finished files of a step. Empty if the step does not exist."""
+
+    def put(self, step: int, name: str, pieces: Iterable[memoryview], *, round_number: int, replace: bool) -> str:
+        """Write a file so that it appears complete and synced, or not at all; return its name.
+
+        If the name exists and `replace` is False, another name is chosen. If `pieces` raises, the error is passed on,
+        and there is no file.
+        """
+
+    def read(self, step: int, name: str, most_bytes: int) -> bytes | None:
+        """Read a small file, None if it does not exist. Raises BadCheckpoint for what cannot be a file of ours."""
+
+    def opened(self, step: int, name: str) -> AbstractContextManager[OpenFile]:
+        """Open a large file. Raises BadCheckpoint if it does not exist or cannot be a file of ours."""
+
+    def remove(self, step: int, names: Iterable[str]) -> None:
+        """Remove files in this order. The first removal is synced before the others. An empty step is removed too."""
+
+    def sweep(self, step: int, now_s: float, older_than_s: float, ranks: Mapping[int, int]) -> tuple[str, ...]:
+        """Remove unfinished files of killed writers; return their names. ranks: those only the caller writes, with
+        their round.
+        """
+
+
+def step_name(step: int) -> str:
+    """Return the folder name of a step, 0 to 1 << 60."""
+    if not 0 <= step <= MOST_STEP:
+        raise StorageFailed(f"step {step} cannot be stored: 0 to {MOST_STEP} can")
+    return f"step-{step:010}"
+
+
+def step_of(name: str) -> int | None:
+    """Return the step of a folder name, or None if it is not one of ours."""
+    found = _STEP.fullmatch(name)
+    step = int(found[1]) if found else -1
+    return step if found and step <= MOST_STEP and step_name(step) == name else None
+
+
+def shard_name(rank: int, mark: str = "") -> str:
+    """Return the name of a rank's shard. mark: hexadecimal, to tell several shards of one rank and step apart."""
+    return f"rank-{rank:05}{'.' if mark else ''}{mark}.safetensors"
+
+
+def note_name(rank: int) -> str:
+    return f"rank-{rank:05}.json"
+
+
+def rank_of(name: str) -> int | None:
+    """Return the rank of a shard or a note, or None for other names."""
+    found = _RANK.fullmatch(name)
+    return int(found[1]) if found else None
+
+
+def is_shard(name: str) -> bool:
+    return rank_of(name) is not None and name.endswith(".safetensors")
+
+
+_FAULTS = {
+    errno.ENOSPC: "no space is left: make room, or name another target",
+    errno.EDQUOT: "the quota is used up: make room, or name another target",
+    errno.EFBIG: "the file is larger than this storage takes: name another target",
+    errno.EROFS: "it is mounted read-only: mount it writable, or name another target",
+    errno.EIO: "the device failed: look at the kernel's log, name another target",
+    errno.ESTALE: "the server has forgotten this folder: mount it afresh",
+    errno.ENOENT: "the folder is gone: mount it, or make it again",
+    errno.ENOTDIR: "something on the way is no folder: name another target",
+    errno.ELOOP: "a symbolic link is where a folder of ours should be: remove it",
+    errno.EACCES: "not allowed: give it to the user of the workers",
+    errno.EPERM: "not allowed: give it to the user of the workers",
+    errno.ENOTCONN: "the server is gone: mount it afresh",
+    errno.ETIMEDOUT: "the server does not answer",
+}
+
+
+def failed(name: str, doing: str, error: OSError) -> StorageFailed:
+    """Make an error that names the store, the action, the cause and a remedy."""
+    number = error.errno or 0
+    why = _FAULTS.get(number, error.strerror or str(error))
+    return StorageFailed(f"{name}: {doing}: {why} ({errno.errorcode.get(number, type(error).__name__)})")

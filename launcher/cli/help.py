@@ -1,0 +1,107 @@
+"""Writes the options as pages: the help, a shell completion, and docs/launcher-options.md."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from textwrap import wrap
+
+from turnout.launcher.cli.option import Effect, Option
+from turnout.launcher.cli.parser import OPTIONS
+from turnout.launcher.cli.rdzv_conf import KEYS
+from turnout.launcher.model import Exit
+from turnout.launcher.settings import Warned
+
+EXITS = {
+    Exit.DONE: "the whole world has finished; all leave together",
+    Exit.FAILED: "the restarts are spent, the world never formed, or nobody may decide: the reason is told",
+    Exit.USAGE: "the command line cannot be obeyed: the culprit is named",
+    Exit.INTERRUPTED: "a person typed Ctrl-C",
+    Exit.FAULTY: "this node is at fault: a job controller starts the worker elsewhere",
+    Exit.DRAINED: "asked to leave by SIGTERM, and left",
+}
+WARNINGS = {
+    Warned.NO_EFFECT: "the option, its value, the key or the variable changes nothing; why is told",
+    Warned.NO_ADDRESS: "several workers, and nothing says where they meet: only those of this machine can",
+    Warned.OTHER_BACKEND: "static was asked for and cannot be resized: the dynamic rendezvous is used",
+    Warned.RESIZING: "the strategy is not one for which resizing is promised",
+}
+
+_HEAD = """# The options of turnout-run
+
+`turnout-run [options] script [arguments]`; `dlrover-run` is the same program. It takes every option of torchrun and of
+DLRover's command, under the same names. What stands after the script belongs to the script, untouched. Names may be
+written with dashes or underscores, and may not be shortened.
+
+Each option is also a variable, `PET_` and its name in capitals with underscores, as in `PET_MAX_RESTARTS=3`; a flag is
+1 or 0. Of our own options `TURNOUT_` and the name is one as well. The command line is stronger than `PET_`, that is
+stronger than the other variables in the table. An empty variable is as if it were not set. A value that cannot be read
+ends the program with code 2 and the name of the culprit.
+
+`no effect here` is a warning when the agent starts, with the reason in the table. All other
+options change the named fields of the agent's settings. The tests of the parser check each row of these tables; the
+page is written by `python -m turnout.launcher.cli`.
+"""
+
+
+def usage(program: str) -> str:
+    """Return the help text."""
+    lines = [f"usage: {program} [options] script [arguments of the script]", ""]
+    lines += ["Each option is also PET_<NAME>; dashes and underscores are alike; nothing may be shortened."]
+    for origin, options in groupby(OPTIONS, lambda option: option.origin):
+        lines += ["", f"{origin.value}:"]
+        for option in options:
+            names = ", ".join(reversed(option.strings))
+            lines.append(f"  {names} {option.value}".rstrip())
+            lines += wrap(_told(option), 100, initial_indent=" " * 6, subsequent_indent=" " * 6)
+    return "\n".join(lines)
+
+
+def completion(shell: str, program: str) -> str:
+    """Return a script that makes a shell complete the options. shell: bash, zsh or tcsh."""
+    names = [string for option in OPTIONS for string in option.strings if string.startswith("--")]
+    if shell == "tcsh":
+        return f"complete {program} 'c/--/({' '.join(name[2:] for name in names)})/' 'p/*/f/'"
+    words = f"complete -o default -W '{' '.join(names)}' {program}"
+    return words if shell == "bash" else f"autoload -U +X bashcompinit && bashcompinit\n{words}"
+
+
+def markdown() -> str:
+    """Return the whole page docs/launcher-options.md."""
+    parts = [_HEAD]
+    for origin, options in groupby(OPTIONS, lambda option: option.origin):
+        rows = [(_names(option), _variables(option), _told(option), _fields(option.sets)) for option in options]
+        parts.append(_table(f"## Options of {origin.value}", ("option", "also read", "here", "sets"), rows))
+    keys = [
+        (f"`{key.name}`", key.text if key.sets else f"{Effect.NONE.value}: {key.text}", _fields(key.sets))
+        for key in KEYS
+    ]
+    parts.append(_table("## Keys of rdzv-conf", ("key", "here", "sets"), keys))
+    warned = [(f"`{word.value}`", text) for word, text in WARNINGS.items()]
+    parts.append(_table("## Warnings", ("warning", "says"), warned))
+    exits = [(str(code.value), code.name.lower(), text) for code, text in EXITS.items()]
+    parts.append(_table("## Exit codes", ("code", "name", "means"), exits))
+    return "\n".join(parts)
+
+
+def _told(option: Option) -> str:
+    return f"{Effect.NONE.value}: {option.text}" if option.effect is Effect.NONE else option.text
+
+
+def _names(option: Option) -> str:
+    spans = [f"`{string} {option.value}".rstrip() + "`" for string in option.strings]
+    return ", ".join(spans).replace("|", "\\|")
+
+
+def _variables(option: Option) -> str:
+    return ", ".join(f"`{variable}`" for variable in option.variables[1:])
+
+
+def _fields(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [title, "", f"| {' | '.join(heads)} |", f"| {' | '.join('---' for _ in heads)} |"]
+    lines += [f"| {' | '.join(cell.replace(' | ', ' ') for cell in row)} |" for row in rows]
+    return "\n".join([*lines, ""])

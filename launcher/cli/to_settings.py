@@ -1,0 +1,226 @@
+"""Converts a command line and an environment to settings, or to an answer if nothing is to be run.
+
+The command line overrides PET_* variables, which override other variables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from turnout.launcher.cli import help, rdzv_conf, rdzv_endpoint
+from turnout.launcher.cli.option import Effect
+from turnout.launcher.cli.parser import BadCommand, Given, Line, look_up, strangers, take_apart
+from turnout.launcher.cli.value_types import BadValue, some
+from turnout.launcher.elastic.strategy import resizable
+from turnout.launcher.errors import BadCheck, BadElasticSpec, BadSettings
+from turnout.launcher.health.hang_detector import HangAction, HangPolicy
+from turnout.launcher.health.model import Rule, StragglerLimits
+from turnout.launcher.health.node_check import NodeChecks
+from turnout.launcher.health.probe_messages import ProbePolicy
+from turnout.launcher.model import ElasticSpec, Exit
+from turnout.launcher.settings import (
+    Command,
+    Devices,
+    Kind,
+    Note,
+    Output,
+    PlaceSettings,
+    Settings,
+    Start,
+    Streams,
+    Timing,
+    Warned,
+)
+
+Chosen: TypeAlias = Mapping[str, Any]  # values by the names of options
+
+MISSED = 5  # heartbeats before a side is given up
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A text to print when nothing is run: to stderr unless the exit code is DONE."""
+
+    text: str
+    exit: Exit
+
+
+def read(argv: Sequence[str], environ: Mapping[str, str], program: str = "turnout-run") -> Settings | Answer:
+    """Read the agent's settings. argv: without the program's name. An invalid line gives an Answer that names the
+    fault.
+    """
+    try:
+        line = take_apart(argv)
+        if "help" in line.given:
+            return Answer(help.usage(program), Exit.DONE)
+        if shell := line.given.get("print-completion"):
+            return Answer(help.completion(str(shell.value), program), Exit.DONE)
+        return _settings(line, environ)
+    except (BadCommand, BadSettings, BadElasticSpec, BadCheck) as error:
+        return Answer(f"{program}: {error}", Exit.USAGE)
+
+
+def _settings(line: Line, environ: Mapping[str, str]) -> Settings:
+    given = {**look_up(environ), **line.given}
+    chosen: Chosen = {name: each.value for name, each in given.items()}
+    bounds = _bounds(chosen, environ)
+    said = given.get("rdzv-conf")
+    keys, conf_notes = rdzv_conf.understand(said.text, said.source) if said else ({}, ())
+    settings = Settings(
+        command=_command(line, chosen, environ),
+        terms=_terms(chosen, keys, bounds),
+        processes=_processes(chosen),
+        meeting=rdzv_endpoint.meet(chosen, keys, bounds, environ),
+        place=_place(chosen, environ),
+        timing=_timing(chosen, keys),
+        start=_start(chosen),
+        output=_output(chosen),
+        checks=_checks(chosen),
+        hangs=_hangs(chosen),
+        strategy=chosen.get("strategy", ""),
+        explain=chosen.get("explain", False),
+        heard=tuple(str(each) for each in given.values()),
+    )
+    notes = (*_notes(given, chosen, bounds), *conf_notes, *rdzv_endpoint.notes(given, settings.meeting, bounds))
+    unknown = (Note(name, Warned.NO_EFFECT, "no option has this name") for name in strangers(environ))
+    return replace(settings, notes=(*notes, *unknown))
+
+
+def _bounds(chosen: Chosen, environ: Mapping[str, str]) -> tuple[int, int]:
+    """Return the least and most workers. A standalone worker is alone even if more are allowed. Raises BadCommand."""
+    least, most = chosen.get("nnodes", (1, 1))
+    if "nnodes" not in chosen and chosen.get("auto-config") and (number := environ.get("NODE_NUM", "").strip()):
+        try:
+            least = most = some(number)
+        except BadValue as error:
+            raise BadCommand(f"NODE_NUM is {number!r}: {error}") from error
+    return (least, 1) if chosen.get("standalone") and least == 1 else (least, most)
+
+
+def _processes(chosen: Chosen) -> int | Devices:
+    found: int | Devices = chosen.get("nproc-per-node", Devices.AUTO if chosen.get("auto-config") else 1)
+    return found
+
+
+def _command(line: Line, chosen: Chosen, environ: Mapping[str, str]) -> Command:
+    """Return the command to run. Raises BadCommand.
+
+    Source: torchrun, where --run-path overrides the other two, and those exclude each other.
+    """
+    kinds = {"run-path": Kind.RUN_PATH, "module": Kind.MODULE, "no-python": Kind.PROGRAM}
+    named = [kind for name, kind in kinds.items() if chosen.get(name)]
+    if named == [Kind.MODULE, Kind.PROGRAM]:
+        raise BadCommand("--module and --no-python exclude each other: a module is run by Python")
+    return Command(
+        program=line.script,
+        arguments=line.arguments,
+        kind=named[0] if named else Kind.SCRIPT,
+        python=environ.get("PYTHON_EXEC", ""),
+        role=chosen.get("role", "default"),
+    )
+
+
+def _terms(chosen: Chosen, keys: Mapping[str, Any], bounds: tuple[int, int]) -> ElasticSpec:
+    default = ElasticSpec()
+    return ElasticSpec(
+        least=bounds[0],
+        most=bounds[1],
+        unit=chosen.get("node-unit", 1),
+        max_restarts=chosen.get("max-restarts", 0),
+        last_call_s=chosen.get("last-call-s", keys.get("last_call_timeout", default.last_call_s)),
+        join_timeout_s=keys.get("join_timeout", default.join_timeout_s),
+    )
+
+
+def _place(chosen: Chosen, environ: Mapping[str, str]) -> PlaceSettings:
+    return PlaceSettings(
+        name=chosen.get("name", ""),
+        host=chosen.get("host", ""),
+        address=chosen.get("local-addr", ""),
+        path=chosen.get("path", ()),
+        path_file=chosen.get("path-file", ""),
+        order=rdzv_endpoint.order(chosen, environ),
+    )
+
+
+def _timing(chosen: Chosen, keys: Mapping[str, Any]) -> Timing:
+    default = Timing()
+    heartbeat_s = chosen.get("heartbeat-s", keys.get("keep_alive_interval", default.heartbeat_s))
+    return Timing(
+        heartbeat_s=heartbeat_s,
+        silence_s=chosen.get("silence-s", heartbeat_s * keys.get("keep_alive_max_attempt", MISSED)),
+        drain_grace_s=chosen.get("drain-grace-s", default.drain_grace_s),
+        shutdown_s=chosen.get("shutdown-timeout", default.shutdown_s),
+    )
+
+
+def _start(chosen: Chosen) -> Start:
+    default = Start()
+    return Start(
+        fork=not chosen.get("no-fork") and chosen.get("start-method") != "spawn",
+        preload=chosen.get("preload", default.preload),
+        learn="preload" not in chosen,
+        numa=chosen.get("numa-binding", "node" if chosen.get("numa-affinity") else ""),
+        one_device=chosen.get("virtual-local-rank", False),
+        signals=chosen.get("signals-to-handle", default.signals),
+    )
+
+
+def _output(chosen: Chosen) -> Output:
+    return Output(
+        log_dir=chosen.get("log-dir", ""),
+        redirects=chosen.get("redirects", Streams()),
+        tee=chosen.get("tee", Streams()),
+        prefix=chosen.get("log-line-prefix-template", ""),
+        local_ranks=chosen.get("local-ranks-filter", ()),
+        stdout_filters=chosen.get("duplicate-stdout-filters", ()),
+        stderr_filters=chosen.get("duplicate-stderr-filters", ()),
+        metrics_port=chosen.get("metrics-port"),
+        json=chosen.get("log-format") == "json",
+    )
+
+
+def _checks(chosen: Chosen) -> NodeChecks:
+    default, precheck = NodeChecks(), chosen.get("precheck", 0)
+    return NodeChecks(
+        network=chosen.get("network-check", False) or precheck > 0,
+        performance=chosen.get("comm-perf-test", False) or precheck > 1,
+        exclude_straggler=chosen.get("exclude-straggler", False),
+        switchbox=chosen.get("switchbox-check", False),
+        verdicts=chosen.get("node-verdicts", False),
+        box_pairs=chosen.get("box-pairs", default.box_pairs),
+        min_bandwidth_mb_per_s=chosen.get("min-bandwidth", default.min_bandwidth_mb_per_s),
+        min_channels=chosen.get("min-channels", default.min_channels),
+        limits=StragglerLimits(
+            Rule(chosen.get("slow-rule", Rule.MEAN)),
+            compute_s=chosen.get("slow-compute-s"),
+            collective_s=chosen.get("slow-collective-s"),
+        ),
+        probing=ProbePolicy(
+            chosen.get("probe-meet-s", default.probing.meet_s),
+            chosen.get("probe-stage-s", default.probing.stage_s),
+            chosen.get("probe-matmul"),
+            chosen.get("probe-reduce-bytes"),
+        ),
+    )
+
+
+def _hangs(chosen: Chosen) -> HangPolicy:
+    return HangPolicy(
+        at_most_s=chosen.get("hang-timeout"),
+        act=HangAction(chosen.get("on-hang", HangAction.ASK)),
+        folder=chosen.get("stacks-dir", ""),
+    )
+
+
+def _notes(given: Mapping[str, Given], chosen: Chosen, bounds: tuple[int, int]) -> tuple[Note, ...]:
+    """List notes about options without effect, and about the risk of a resize."""
+    nothing = [
+        Note(each.source, Warned.NO_EFFECT, each.option.text)
+        for each in given.values()
+        if each.option.effect is Effect.NONE and each.value is not False
+    ]
+    risky = resizable(chosen.get("strategy", ""), *bounds)
+    return (*nothing, Note(given["strategy"].source, Warned.RESIZING, risky)) if risky else tuple(nothing)

@@ -1,0 +1,92 @@
+"""`Steps` for the training loop: tells the agent which step is done, and tells the loop when all ranks stop.
+
+The numbers are in a shared memory file, which the agent reads through step_counters.py. Without an agent nothing
+happens.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext, suppress
+
+from turnout.launcher.health.hang_monitor.heartbeat import beats
+from turnout.launcher.health.hang_monitor.instrument import be_seen
+from turnout.launcher.health.hang_monitor.shared_counters import (
+    DONE,
+    PROGRESS,
+    SAVED,
+    STOP,
+    SURE,
+    WAITS,
+    SharedCounters,
+)
+
+_LOOK_S = 0.001
+_AGREES, _LEFT = "agreeing on the last step", "after the training loop"
+
+
+class Steps:
+    """Use it in the training loop: `for step in steps.count(start): train(); ...; if steps.done(step):
+    save(); break`.
+    """
+
+    def __init__(self) -> None:
+        path = os.environ.get(PROGRESS, "")
+        self._words = SharedCounters(path) if path else None
+        self._beats = beats()
+        with suppress(OSError):  # it trains as well without
+            be_seen()
+
+    def count(self, start: int = 0) -> Iterator[int]:
+        """Give start, start + 1, and so on."""
+        step = start
+        if self._beats is not None:
+            self._beats.leave(_LEFT)
+        try:
+            while True:
+                yield step
+                step += 1
+        finally:  # the loop was left
+            self._rest()
+
+    def done(self, step: int) -> bool:
+        """Report that this step is done. True if it is the last one for now: save and leave the loop, as all ranks do.
+
+        Waits while the other ranks have not yet agreed on the last step.
+        """
+        if self._words is None or self._beats is None:
+            return False
+        self._words.write(DONE, step)
+        self._beats.mark()
+        if not 0 <= self._words.read(STOP) <= step:
+            return False
+        with self._beats.phase(_AGREES):
+            self._agree(self._words, step)
+        if last := bool(self._words.read(SURE)) and self._words.read(STOP) <= step:
+            self._rest()
+        return last
+
+    @staticmethod
+    def _agree(words: SharedCounters, step: int) -> None:
+        words.write(WAITS, 1)
+        while not words.read(SURE):
+            if words.read(STOP) > step or words.read(STOP) < 0:
+                break
+            time.sleep(_LOOK_S)
+        words.write(WAITS, 0)
+
+    def _rest(self) -> None:
+        if self._beats is not None:
+            self._beats.leave(_LEFT)
+            self._beats.enter(_LEFT)
+
+    def phase(self, name: str) -> AbstractContextManager[None]:
+        """Mark a block that is not a step and may take long: `with steps.phase("evaluation"):`."""
+        return nullcontext() if self._beats is None else self._beats.phase(name)
+
+    def saved(self, step: int) -> None:
+        """Report that this step is saved. It is never trained again, and the count of restarts begins anew."""
+        if self._words is not None:
+            self._words.write(SAVED, step)

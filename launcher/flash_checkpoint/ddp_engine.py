@@ -1,0 +1,218 @@
+"""`DdpCheckpointer` saves a state that is the same on all ranks, in memory and as one torch file per step.
+
+Every rank calls `save_checkpoint` and `load_checkpoint`. Local rank 0 of each worker saves to memory, and only rank 0
+to disk. Users import it from launcher/flash_checkpoint/. The files are known in
+launcher/checkpoint/engine/torch_files.py.
+Source: DL-43 to DL-51, DL-65, DL-66; docs/facts/dlrover.md 6.4
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import math
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from turnout.launcher.checkpoint.engine import torch_files
+from turnout.launcher.checkpoint.engine.broadcast import connections, told_by_first
+from turnout.launcher.checkpoint.engine.memory_saver import MemorySaver
+from turnout.launcher.checkpoint.engine.process_info import ProcessInfo
+from turnout.launcher.checkpoint.engine.storage_type import DeletionStrategy, StorageType, copies_of, keep_and_every
+from turnout.launcher.checkpoint.format.daemon_messages import Failed, Persisted, Save, ToClient
+from turnout.launcher.elastic.steps import Steps
+from turnout.launcher.errors import BadCheckpoint, StorageFailed
+from turnout.launcher.health.hang_monitor.heartbeat import SAVES, in_phase
+
+_GENERATIONS, _THREADS = 3, 2
+_OTHERS_S, _LOOK_S = 60.0, 0.01  # until local rank 0 has saved what this rank has passed already
+_NOTHING, _BROKEN = -1, -2
+log = logging.getLogger("turnout.checkpoint")
+
+
+class DdpCheckpointer:
+    """Saves and loads the checkpoints of one training process.
+
+    checkpoint_dir: for files without a path, and for notes about all files. local_shard_num, global_shard_num: 1, since
+    each rank has the whole state.
+    comm_backend, save_timeout: ignored, since there is only one file. deletion_strategy: which files stay, None for
+    all.
+    replica_count: 0 to 4, without effect: every worker's memory has the whole state. environ: of this process.
+    Raises ValueError.
+    """
+
+    def __init__(
+        self,
+        checkpoint_dir: str | os.PathLike[str],
+        local_shard_num: int = 1,
+        global_shard_num: int = 1,
+        comm_backend: str = "",
+        deletion_strategy: DeletionStrategy | None = None,
+        save_timeout: float = 600,
+        replica_count: int = 0,
+        *,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        copies_of(replica_count)
+        if (local_shard_num, global_shard_num) != (1, 1):
+            raise ValueError("a sharded state is for FsdpShardCheckpointer: here there is one shard")
+        if not math.isfinite(save_timeout) or save_timeout <= 0:
+            raise ValueError(f"save_timeout is {save_timeout}: seconds, more than 0")
+        self.checkpoint_dir = Path(checkpoint_dir).absolute()
+        self._keep, self._every = keep_and_every(deletion_strategy, self.checkpoint_dir)
+        self._environ = dict(os.environ if environ is None else environ)
+        self._rank = ProcessInfo.of(self._environ, str(self.checkpoint_dir))
+        self._steps = Steps()
+        self._memory: MemorySaver | None = None
+        self._newest = -1  # step that was saved by this process, or would have been by local rank 0
+        self._to_disk = -1
+        self._failed: dict[int, str] = {}
+
+    def save_checkpoint(
+        self,
+        step: int,
+        state_dict: Mapping[str, Any],
+        path: str | os.PathLike[str] = "",
+        storage_type: StorageType = StorageType.DISK,
+    ) -> None:
+        """Save this step in memory; training may go on when this returns. DISK also writes `path`, in the background.
+
+        state_dict: nested dicts, lists and tuples of tensors and plain values.
+        path: a file for `torch.load(path, weights_only=True)`, "" for <checkpoint_dir>/<step>/rank_0.pt.
+        MEMORY: the file is written only if training resumes from this step after a failure. Raises BadState, NoMemory.
+        """
+        if not isinstance(storage_type, StorageType):
+            raise TypeError(f"storage_type is {storage_type!r}: StorageType.MEMORY or StorageType.DISK")
+        if not isinstance(state_dict, Mapping):
+            raise TypeError(f"state_dict is a {type(state_dict).__name__}, not a dictionary")
+        if step < 0:
+            raise ValueError(f"step is {step}: 0 or more")
+        if self._rank.local_rank == 0:
+            with in_phase(SAVES):
+                self._opened().save(step, state_dict, self._target(step, path, storage_type))
+        self._newest = step
+        self._steps.saved(step)
+
+    def _target(self, step: int, path: str | os.PathLike[str], storage_type: StorageType) -> Save | None:
+        if self._rank.rank:
+            return None
+        file = self.checkpoint_dir / path if str(path) else torch_files.default_path(self.checkpoint_dir, step)
+        if storage_type is StorageType.DISK:
+            self._to_disk = step
+            self._failed.pop(step, None)
+        later = storage_type is StorageType.MEMORY
+        return Save(0, 0, step, str(self.checkpoint_dir), "torch", str(file.absolute()), self._keep, self._every, later)
+
+    def load_checkpoint(self, resume_path: str | os.PathLike[str] = "") -> dict[str, Any]:
+        """Load the newest state: from memory if all ranks hold it, else from `resume_path`, else from the newest file.
+
+        Returns {} if there is none. All ranks call it and get the same step. Every byte is verified.
+        Raises BadCheckpoint if all ranks agreed on a step in memory that is broken; the next round goes without it.
+        Raises BadCheckpoint if files exist but none can be loaded, and StorageFailed.
+        """
+        found = self._from_memory()
+        if found is None and str(resume_path):
+            found = torch_files.load(Path(resume_path))
+        if found is None:
+            found = self._from_files()
+        if found is None:
+            return {}
+        if not isinstance(found, dict):
+            raise BadCheckpoint(f"the newest checkpoint of {self.checkpoint_dir} is no dictionary")
+        return found
+
+    def _from_memory(self) -> object | None:
+        rank = self._rank
+        if not rank.beside and rank.world > 1:
+            return None  # nobody can say what the other ranks hold
+        if self._newest >= 0:
+            step = self._await(self._newest)
+        elif rank.restore is not None:
+            step = rank.restore
+        else:
+            step = self._opened().newest()
+        if step < 0:
+            return None
+        try:
+            return self._opened().load(step)
+        except BadCheckpoint as error:
+            if rank.world > 1:  # the other ranks would not fall back with us
+                raise
+            log.warning("memory_passed_over", extra={"step": step, "why": str(error)})
+            return None
+
+    def _await(self, step: int) -> int:
+        """Wait until the step that all ranks saved last is hashed, since local rank 0 may be slightly behind."""
+        memory, until_s = self._opened(), time.monotonic() + _OTHERS_S
+        while step not in [each.step for each in memory.client.settle(1)]:
+            if time.monotonic() > until_s:
+                raise BadCheckpoint(f"local rank 0 has not saved step {step} within {_OTHERS_S:g} s")
+            time.sleep(_LOOK_S)
+        return step
+
+    def _from_files(self) -> object | None:
+        """Load the newest intact file.
+
+        If ranks can communicate, rank 0 chooses it, since files may appear meanwhile.
+        """
+        if not connections(self._rank.world):
+            newest = torch_files.newest(self.checkpoint_dir, _say)
+            return newest[1] if newest is not None else None
+        if self._rank.rank == 0:
+            return self._choose()
+        number, step = told_by_first((_NOTHING, 0))
+        if number == _BROKEN:
+            raise BadCheckpoint("rank 0 could load none of the checkpoints that there are")
+        if number == _NOTHING:
+            return None
+        for each in torch_files.kept(self.checkpoint_dir):
+            if (each.number, each.step) == (number, step):
+                return torch_files.load(each.path, each.versions)
+        raise BadCheckpoint(f"rank 0 has loaded step {step}: {self.checkpoint_dir} of this rank does not hold it")
+
+    def _choose(self) -> object | None:
+        choice = (_BROKEN, 0)
+        try:
+            newest = torch_files.newest(self.checkpoint_dir, _say)
+            choice = (newest[0].number, newest[0].step) if newest is not None else (_NOTHING, 0)
+        finally:
+            told_by_first(choice)
+        return newest[1] if newest is not None else None
+
+    def wait_latest_checkpoint(self, timeout: float = 1800) -> None:
+        """Wait until the last DISK save is in its file. Raises TimeoutError, and StorageFailed if the write failed."""
+        if self._memory is not None:
+            self._memory.client.wait(timeout)
+        if self._to_disk in self._failed:
+            raise StorageFailed(f"step {self._to_disk}: {self._failed[self._to_disk]}")
+
+    def close(self) -> None:
+        """Stop saving. An agent's daemon finishes saves in flight; without an agent they finish before this returns."""
+        memory, self._memory = self._memory, None
+        if memory is not None:
+            atexit.unregister(self.close)
+            memory.close()
+
+    def _opened(self) -> MemorySaver:
+        if self._memory is None:
+            self._memory = MemorySaver(
+                self._rank, self._environ, generations=_GENERATIONS, replicated=True, threads=_THREADS,
+                told=self._told,
+            )  # fmt: skip
+            atexit.register(self.close)
+        return self._memory
+
+    def _told(self, message: ToClient) -> None:
+        match message:
+            case Persisted(step=step):
+                self._failed.pop(step, None)
+            case Failed(step=step, reason=reason, detail=detail) if step == self._to_disk:
+                self._failed[step] = detail
+                log.warning("persist_failed", extra={"step": step, "reason": reason, "detail": detail})
+
+
+def _say(word: str, fields: Mapping[str, object]) -> None:
+    log.warning(word, extra=dict(fields))

@@ -1,0 +1,234 @@
+"""`FsdpShardCheckpointer` saves each rank's own part through torch.distributed.checkpoint, one folder per step.
+
+It supports both interfaces of DLRover's class: state dicts in and a storage reader out, or models and optimizers in and
+out. How parts become files, and files become parts in another world size, is known in launcher/checkpoint/dcp.
+Source: DL-52 to DL-56; docs/facts/dlrover.md 6.4
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, overload
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+from turnout.launcher.checkpoint.dcp.reader import here
+from turnout.launcher.checkpoint.dcp.writer import FlashLoadPlanner, FlashStorageReader, FlashStorageWriter
+from turnout.launcher.checkpoint.engine.broadcast import connections, told_by_first
+from turnout.launcher.checkpoint.engine.state_dict import flatten
+from turnout.launcher.checkpoint.engine.storage_type import StorageType, copies_of
+from turnout.launcher.checkpoint.storage.store import MOST_STEP, step_of
+from turnout.launcher.errors import BadCheckpoint, BadState, NewerFormat
+from turnout.launcher.health.hang_monitor.heartbeat import SAVES, in_phase
+
+_NOTHING, _FOUND, _BROKEN = range(3)
+log = logging.getLogger("turnout.checkpoint")
+
+
+class FsdpShardCheckpointer:
+    """Saves and loads the sharded checkpoints of one training process. All ranks have to call its methods alike.
+
+    checkpoint_dir: has a folder for each step. comm_backend, save_timeout: ignored. deletion_strategy: must be None.
+    replica_count: workers in a group that keep each other's shards in memory, 0 and 1 for none, 4 at most. environ: of
+    this process.
+    Raises NotImplementedError for a deletion_strategy.
+    """
+
+    def __init__(
+        self,
+        checkpoint_dir: str | os.PathLike[str],
+        comm_backend: str = "",
+        deletion_strategy: None = None,
+        save_timeout: float = 600,
+        replica_count: int = 0,
+        *,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        self._replicas = copies_of(replica_count)
+        if deletion_strategy is not None:
+            raise NotImplementedError("deletion_strategy: not yet for folders of shards, they are the user's to remove")
+        self.checkpoint_dir = Path(checkpoint_dir).absolute()
+        self._environ = dict(os.environ if environ is None else environ)
+        self._writer: FlashStorageWriter | None = None
+
+    @overload
+    def save_checkpoint(
+        self,
+        step: int,
+        model: Mapping[str, Any],
+        optimizer: str | os.PathLike[str] = "",
+        /,
+        *,
+        storage_type: StorageType = StorageType.DISK,
+    ) -> None: ...
+
+    @overload
+    def save_checkpoint(
+        self,
+        step: int,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        extra_sd: Mapping[str, Any] | None = None,
+        path: str | os.PathLike[str] = "",
+        storage_type: StorageType = StorageType.DISK,
+    ) -> None: ...
+
+    @overload
+    def save_checkpoint(
+        self,
+        step: int,
+        *,
+        state_dict: Mapping[str, Any],
+        path: str | os.PathLike[str] = "",
+        storage_type: StorageType = StorageType.DISK,
+    ) -> None: ...
+
+    def save_checkpoint(
+        self,
+        step: int,
+        model: Any = None,
+        optimizer: Any = None,
+        extra_sd: Any = None,
+        path: str | os.PathLike[str] = "",
+        storage_type: StorageType = StorageType.DISK,
+        *,
+        state_dict: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Save this step in memory; training may go on when this returns. DISK also writes a folder, in the background.
+
+        Takes either (step, state_dict, path) or (step, model, optimizer, extra_sd, path). state_dict: with sharded
+        tensors. extra_sd: plain values, the same on all ranks.
+        path: a folder in checkpoint_dir, "" for <checkpoint_dir>/<step>; it gets a file for each rank and one about
+        all.
+        MEMORY: written only if training resumes from this step after a failure. Raises BadState, NoMemory, TypeError,
+        ValueError.
+        """
+        if isinstance(model, Mapping):
+            state_dict, path = model, path or optimizer or ""
+        elif state_dict is None:
+            state_dict = _state_of(model, optimizer) | {"extra": _only_values(extra_sd or {})}
+        if not isinstance(storage_type, StorageType):
+            raise TypeError(f"storage_type is {storage_type!r}: StorageType.MEMORY or StorageType.DISK")
+        folder = self._folder(step, path)
+        writer = FlashStorageWriter(
+            folder, step=step, disk=storage_type is StorageType.DISK, environ=self._environ, replicas=self._replicas
+        )
+        writer.home = str(self.checkpoint_dir)
+        with in_phase(SAVES):
+            dcp.save(dict(state_dict), storage_writer=writer)
+        self._writer = writer
+
+    def _folder(self, step: int, path: str | os.PathLike[str]) -> Path:
+        if not 0 <= step <= MOST_STEP:
+            raise ValueError(f"step is {step}: 0 to {MOST_STEP}")
+        folder = self.checkpoint_dir / (path or str(step))
+        if self.checkpoint_dir not in (folder, folder.parent):
+            raise ValueError(f"{folder} is no folder in {self.checkpoint_dir}: it would not be found again")
+        return folder
+
+    def get_storage_reader(self) -> FlashStorageReader | None:
+        """Return a reader for torch.distributed.checkpoint, of the newest step in memory or in a folder. None if
+        nothing is stored.
+
+        It may serve several loads of that step. All ranks call it and get the same step. Raises BadCheckpoint if steps
+        exist but none can be read, and StorageFailed.
+        """
+        if not connections(here(str(self.checkpoint_dir), self._environ).world):
+            return self._newest()
+        if torch.distributed.get_rank() == 0:
+            choice, found = (_BROKEN, 0), None
+            try:
+                found = self._newest()
+                choice = (_FOUND, found.step or 0) if found is not None else (_NOTHING, 0)
+            finally:
+                told_by_first(choice)
+            return found
+        kind, step = told_by_first((_NOTHING, 0))
+        if kind == _BROKEN:
+            raise BadCheckpoint("rank 0 could read none of the steps that there are")
+        return self._at(step) if kind == _FOUND else None
+
+    def _newest(self) -> FlashStorageReader | None:
+        fault: BadCheckpoint | None = None
+        for step, folder in self._candidates():
+            try:
+                if reader := FlashStorageReader(folder, step=step, environ=self._environ):
+                    return reader
+            except NewerFormat:
+                raise
+            except BadCheckpoint as error:
+                fault = fault or error
+                log.warning("checkpoint_passed_over", extra={"step": step, "why": str(error)})
+        if fault is not None:
+            raise fault
+        return None
+
+    def _at(self, step: int) -> FlashStorageReader:
+        """Open the step that rank 0 found. Raises BadCheckpoint if this rank does not find it."""
+        for _, folder in (each for each in self._candidates() if each[0] == step):
+            if reader := FlashStorageReader(folder, step=step, environ=self._environ):
+                return reader
+        raise BadCheckpoint(f"rank 0 has found step {step}: this rank does not, in {self.checkpoint_dir}")
+
+    def _candidates(self) -> Iterator[tuple[int, Path]]:
+        """Give steps and their folders: the one in memory, then those that may be in storage, newest first."""
+        stored = sorted(self._stored(), key=lambda each: (-each[0], each[1]))
+        rank = here(str(self.checkpoint_dir), self._environ)
+        restore = rank.restore if rank.parts is None else rank.parts.step
+        if restore is not None and restore >= 0:
+            yield restore, next((folder for step, folder in stored if step == restore), self._folder(restore, ""))
+        yield from stored
+
+    def _stored(self) -> Iterator[tuple[int, Path]]:
+        if not self.checkpoint_dir.is_dir():
+            return
+        for folder in (self.checkpoint_dir, *self.checkpoint_dir.iterdir()):
+            if folder.is_dir():
+                steps = (step_of(each.name) for each in folder.iterdir())
+                yield from ((step, folder) for step in steps if step is not None)
+
+    def load_checkpoint(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """Load the newest step into model and optimizer; return extra_sd, or {} if nothing is stored.
+
+        Raises BadCheckpoint and StorageFailed. All ranks raise torch's CheckpointException if one cannot read its part;
+        the model may then be partly loaded.
+        """
+        reader = self.get_storage_reader()
+        if reader is None:
+            return {}
+        state = _state_of(model, optimizer) | {"extra": ({},)}
+        dcp.load(state, storage_reader=reader, planner=FlashLoadPlanner())
+        set_state_dict(
+            model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
+        )  # the extra values have been put into their place
+        extra: dict[str, Any] = state["extra"][0]
+        return extra
+
+    def wait_latest_checkpoint(self, timeout: float = 1800) -> None:
+        """Wait until this rank's part of the last save has reached its target, and on rank 0 the whole save. Raises
+        TimeoutError.
+        """
+        if self._writer is not None:
+            self._writer.wait(timeout)
+
+
+def _only_values(extra_sd: Mapping[str, Any]) -> tuple[dict[str, Any]]:
+    """Wrap the values so that torch.distributed.checkpoint takes them as one value. Raises BadState before other ranks
+    wait.
+    """
+    _, tensors = flatten(dict(extra_sd))
+    for name in tensors:
+        raise BadState(f"extra_sd/{name}", "a tensor among the extra values")
+    return (dict(extra_sd),)
+
+
+def _state_of(model: object, optimizer: object) -> dict[str, Any]:
+    if not isinstance(model, torch.nn.Module) or not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError("a state dict and a path are needed, or a model and its optimizer")
+    model_state, optimizer_state = get_state_dict(model, optimizer)
+    return {"model": model_state, "optimizer": optimizer_state}

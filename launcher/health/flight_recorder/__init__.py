@@ -1,0 +1,1 @@
+"""Records of torch's Flight Recorder: parsed, and analysed for the ranks that block a collective."""

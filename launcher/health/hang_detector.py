@@ -1,0 +1,128 @@
+"""Decides when a training process hangs: it makes no progress for much longer than its own steps took.
+
+The limit is 2.5 times the 99.9th percentile of the step time. The detector waits longer while little is known: before
+enough steps are counted, in a named phase, and if the script does not mark its steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from turnout.launcher.health.step_histogram import quantile_s
+
+RARE = 0.999
+KNOWN_WELL = 1_000  # steps after which the rarest thousandth is more than a guess
+
+
+class HangAction(StrEnum):
+    """Says what happens to a round in which a process hangs, once all stack traces are collected."""
+
+    ASK = "ask"  # nothing ends: who is to go is told once, and a person decides
+    RESTART = "restart"  # as if the process had failed: the round ends, and a restart is charged
+    REPLACE = "replace"  # the same, and the worker whose rank stands apart does not come back
+
+
+@dataclass(frozen=True, slots=True)
+class HangPolicy:
+    """One agent's settings for hangs: the limit, the action, and the folder for stack traces."""
+
+    at_most_s: float | None = None  # as in HangLimits
+    act: HangAction = HangAction.ASK
+    folder: str = ""  # for stack traces, "" for a temporary one
+
+
+@dataclass(frozen=True, slots=True)
+class HangLimits:
+    """Limits of the time that a process may stand still, in seconds. Source: docs/facts/launcher.md 9 row 17; DL-113"""
+
+    factor: float = 2.5  # times the longest usual step
+    floor_s: float = 5.0  # the least limit, since a machine may be busy for a moment
+    # floor_s if steps are guessed from the optimizer: an evaluation then looks like a long step
+    unmarked_floor_s: float = 300.0
+    patient_s: float = 1_800.0  # the limit before known_steps steps, and in a phase
+    at_most_s: float | None = None  # the highest limit after the first step, None for none (XPU_TIMER_HANG_TIMEOUT)
+    known_steps: int = 20
+    look_s: float = 0.25  # between looks
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The progress of one process at one moment."""
+
+    beats: int = 0  # steps done, marked or guessed
+    beat_s: float = 0.0  # when the last step was done
+    phase: str = ""  # what the script does besides steps, "" for steps
+    turns: int = 0  # how often the phase has changed
+    turn_s: float = 0.0  # when it changed last
+    marked: bool = False  # the script marks its steps
+    counts: Sequence[int] = ()  # as in launcher/health/step_histogram.py
+
+
+@dataclass(frozen=True, slots=True)
+class Hang:
+    """A process stands still for longer than its limit. phase: where it stands, "" for a step."""
+
+    waited_s: float
+    limit_s: float
+    phase: str = ""
+
+    def __str__(self) -> str:
+        where = f"in {self.phase!r}" if self.phase else "in one step"
+        return f"no progress for {self.waited_s:.1f} s {where}, the limit is {self.limit_s:.1f} s"
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """A hanging process has resumed. after_s: how long it stood still, as far as seen."""
+
+    after_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressWatch:
+    """The detector's memory of a process between looks."""
+
+    looked_s: float | None = None
+    beats: int = 0
+    turns: int = 0
+    waited_s: float = 0.0  # since it last moved
+    hangs: bool = False  # a hang was reported
+
+
+def limit_s(seen: Progress, limits: HangLimits) -> float:
+    """Return how long the process may stand still now, in seconds."""
+    known = sum(seen.counts)
+    if seen.phase or seen.beats == 0:
+        return limits.patient_s
+    if known < limits.known_steps:
+        found = limits.patient_s
+    else:
+        usual_s = quantile_s(seen.counts, RARE)
+        guess = math.sqrt(max(1.0, KNOWN_WELL / known))  # few steps say little about the rare ones
+        floor_s = limits.floor_s if seen.marked else limits.unmarked_floor_s
+        well_s = limits.factor * usual_s
+        found = max(floor_s, min(well_s * guess, max(well_s, limits.patient_s)))
+    return found if limits.at_most_s is None else min(found, limits.at_most_s)
+
+
+def look(
+    watch: ProgressWatch, seen: Progress, limits: HangLimits, now_s: float
+) -> tuple[ProgressWatch, Hang | Resumed | None]:
+    """Look at a process once. A hang is returned once, and so is its end.
+
+    now_s: by the clock of `seen`. At most four times `look_s` counts as time since the last look, since a longer gap
+    means that the machine stood still.
+    """
+    passed_s = 0.0 if watch.looked_s is None else min(max(0.0, now_s - watch.looked_s), 4 * limits.look_s)
+    if watch.looked_s is None or (seen.beats, seen.turns) != (watch.beats, watch.turns):
+        since_s = max(seen.beat_s, seen.turn_s)
+        fresh = ProgressWatch(now_s, seen.beats, seen.turns, min(max(0.0, now_s - since_s), passed_s))
+        return fresh, Resumed(watch.waited_s) if watch.hangs else None
+    waited_s, most_s = watch.waited_s + passed_s, limit_s(seen, limits)
+    later = replace(watch, looked_s=now_s, waited_s=waited_s)
+    if watch.hangs or waited_s <= most_s:
+        return later, None
+    return replace(later, hangs=True), Hang(waited_s, most_s, seen.phase)

@@ -1,0 +1,121 @@
+"""Prepares a training process at its start, so that its stack traces can be taken later if it hangs.
+
+Most pods must not trace processes. A signal that makes Python write the stacks of all its threads needs no right.
+"""
+
+from __future__ import annotations
+
+import atexit
+import faulthandler
+import fcntl
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from turnout.launcher.health.hang_monitor.heartbeat import Heartbeat, beats
+from turnout.launcher.health.hang_monitor.shared_counters import PROGRESS
+
+SIGNAL = signal.SIGRTMIN + 9  # nobody's: not of Python, not of torch, not of schedulers
+PROCESS = "TURNOUT_PROCESS"  # the pid of a fresh process that is to be seen: no other one that has its environment is
+_OPTIMIZER = "torch.optim.optimizer"
+_HERE = Path(__file__).absolute().parent
+_PACKAGE = _HERE.parents[2]  # turnout: in a checkout a folder of links, of which none is resolved here
+_HIGH_FD = 200  # out of the way of programs that close what they find
+
+
+def stacks_file(progress: str | os.PathLike[str]) -> str:
+    """Return the file for a process's stack traces, beside its progress file."""
+    return f"{os.fspath(progress)}.stacks"
+
+
+def be_seen() -> None:
+    """Prepare this training process for stack traces, as early as possible. Further calls and calls without an agent do
+    nothing.
+
+    A fork of the warm parent calls it first. A fresh Python calls it from startup_hook/sitecustomize.py if it reads
+    PYTHONPATH, else with its first `Steps`. From then on its optimizers are heard. Raises OSError.
+    """
+    path = os.environ.get(PROGRESS, "")
+    if path:
+        _answer(path, os.getpid())
+
+
+@lru_cache(1)
+def _answer(progress: str, pid: int) -> None:
+    low = os.open(stacks_file(progress), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    high = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, _HIGH_FD)  # open for as long as we live
+    os.close(low)
+    faulthandler.register(SIGNAL, high, all_threads=True)
+    if (ours := beats()) is not None:
+        _hear(partial(_torch_came, progress, ours.guess))
+        atexit.register(_end, ours, pid)
+
+
+def _end(ours: Heartbeat, pid: int) -> None:
+    """Enter the phase "ending" when Python exits, unless this is a fork of the process."""
+    if os.getpid() == pid:
+        ours.enter("ending")
+
+
+def _torch_came(progress: str, guess: Callable[..., None], optimizer: Any) -> None:
+    """Count each step of any optimizer, and start to answer requests for torch's records."""
+    from turnout.launcher.health.hang_monitor.recorder_server import listen  # a process without torch needs none of it
+
+    optimizer.register_optimizer_step_post_hook(guess)
+    listen(progress)
+
+
+def _hear(came: Callable[[Any], None]) -> None:
+    """Call `came` when torch's optimizers are imported: now, or later."""
+    optimizer = sys.modules.get(_OPTIMIZER)
+    if optimizer is not None:
+        came(optimizer)
+    else:
+        sys.meta_path.insert(0, _Comes(came))
+
+
+class _Comes(MetaPathFinder):
+    """Finds torch's optimizer module once as Python would, and reports when it has been imported."""
+
+    def __init__(self, came: Callable[[Any], None]) -> None:
+        self._came = came
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != _OPTIMIZER:
+            return None
+        sys.meta_path.remove(self)
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and (loader := spec.loader) is not None:
+            execute = loader.exec_module
+
+            def executed(module: ModuleType) -> None:
+                execute(module)
+                self._came(module)
+
+            loader.exec_module = executed  # type: ignore[method-assign]
+        return spec
+
+
+def seen_early(env: Mapping[str, str], script: str = "") -> dict[str, str]:
+    """Return the environment for a program that replaces this process, so that it is prepared if it is a Python.
+
+    script: the script that it runs, if known. If the user has a module named like ours beside it, nothing is changed.
+    """
+    if not env.get(PROGRESS) or any(_shadows(folder) for folder in (os.path.dirname(script), os.getcwd())):
+        return dict(env)
+    path = os.pathsep.join(each for each in (str(_HERE / "startup_hook"), env.get("PYTHONPATH", "")) if each)
+    return {**env, "PYTHONPATH": path, PROCESS: str(os.getpid())}
+
+
+def _shadows(folder: str) -> bool:
+    package = Path(folder or ".", _PACKAGE.name)
+    return package.with_suffix(".py").exists() or (package.is_dir() and package.resolve() != _PACKAGE.resolve())

@@ -1,0 +1,35 @@
+"""Implements `xpu_timer_launch PROGRAM ARG...`: it replaces itself by the program, with the same process id and
+signals.
+
+The guide's wrapper loads a library into the program. Here the agent prepares all its processes, and this wrapper keeps
+the program prepared. Source: DL-112
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from turnout.launcher.health.hang_monitor.instrument import seen_early
+
+USAGE, CANNOT_RUN, NOT_FOUND = 2, 126, 127  # as shells have it
+
+
+def main() -> int:
+    """Replace this process by the program. Returns an exit code only if it cannot be run."""
+    command = sys.argv[1:]
+    if not command:
+        print("usage: xpu_timer_launch PROGRAM [ARG ...]", file=sys.stderr)
+        return USAGE
+    for sig in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and a program would too
+        signal.signal(sig, signal.SIG_DFL)
+    try:
+        os.execvpe(command[0], command, seen_early(os.environ))
+    except OSError as error:
+        print(f"xpu_timer_launch: cannot run {command[0]!r}: {error}", file=sys.stderr)
+        return NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_RUN
+
+
+if __name__ == "__main__":
+    sys.exit(main())

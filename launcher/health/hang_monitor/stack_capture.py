@@ -1,0 +1,153 @@
+"""Takes the stack traces of this agent's processes: by py-spy if it is installed and allowed, else by a signal.
+
+Each process is also asked for its record of collectives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from turnout.launcher.health.flight_recorder.model import Record
+from turnout.launcher.health.hang_monitor.instrument import SIGNAL, stacks_file
+from turnout.launcher.health.hang_monitor.recorder_client import answer, ask
+from turnout.launcher.health.stack_traces.parse import MOST_BYTES, write
+
+NATIVE_S, PLAIN_S = 30.0, 10.0  # for py-spy: libraries with many names are slow to read where nobody has read them yet
+ANSWER_S = 3.0  # of a process to its signal
+_QUIET_S = 0.1  # then a dump is at its end
+_LOOK_S = 0.01
+_STATES = {"D": "the kernel does not let it go", "T": "it is stopped", "t": "a debugger has stopped it"}
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedStack:
+    """The stack traces of one process."""
+
+    file: bytes  # the bytes of its file
+    shown: bool  # it has stacks
+    why: str = ""  # what failed, if anything
+
+
+def find_py_spy() -> str:
+    """Return the path of py-spy, "" if it is not installed: beside this Python, or on the path."""
+    beside = Path(sys.executable).with_name("py-spy")
+    return str(beside) if os.access(beside, os.X_OK) else shutil.which("py-spy") or ""
+
+
+async def take(processes: Mapping[int, tuple[int, Path]], py_spy: str) -> dict[int, CapturedStack]:
+    """Take the stack traces of these processes at once. processes: pid and progress file by local rank. py_spy: "" for
+    none.
+    """
+    ranks = sorted(processes)
+    taken = await asyncio.gather(*(_one(*processes[rank], py_spy) for rank in ranks))
+    return dict(zip(ranks, taken, strict=True))
+
+
+async def _one(pid: int, progress: Path, py_spy: str) -> CapturedStack:
+    """Take the stack trace of one process. Its record is requested first, since py-spy stops the process."""
+    state = _state(pid)
+    if not state:
+        return CapturedStack(write("", "", "", "the process has ended"), False, "the process has ended")
+    refused = await asyncio.to_thread(ask, progress)
+    printed, why = "", "py-spy is not installed"
+    if py_spy:
+        for limit_s, how in ((NATIVE_S, ["--native"]), (PLAIN_S, [])):  # on some machines py-spy cannot read C
+            printed, why = await _spy([py_spy, "dump", "--json", "--pid", str(pid), *how], limit_s)
+            if printed:
+                return CapturedStack(write("py-spy", printed, state, "", await _record(progress, refused)), True)
+    printed, unheard = await asyncio.to_thread(_ask, pid, Path(stacks_file(progress)))
+    if unheard:
+        state = _state(pid)
+        why = ", ".join((why, unheard, _STATES.get(state, f"its state is {state or 'gone'}")))
+    return CapturedStack(
+        write("faulthandler", printed, state, why, await _record(progress, refused)), bool(printed), why
+    )
+
+
+async def _record(progress: Path, refused: str) -> Record:
+    return await asyncio.to_thread(answer, progress, refused)
+
+
+async def _spy(command: list[str], limit_s: float) -> tuple[str, str]:
+    """Run py-spy; return its output and the reason why it failed."""
+    try:
+        spy = await asyncio.create_subprocess_exec(
+            *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+    except OSError as error:
+        return "", f"py-spy cannot be run: {error}"
+    try:
+        out, err = await asyncio.wait_for(spy.communicate(), limit_s)
+    except TimeoutError:
+        return "", f"py-spy took more than {limit_s:g} s"
+    finally:
+        if spy.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                spy.kill()
+            await spy.wait()
+    if spy.returncode == 0 and len(out) < MOST_BYTES // 2:  # quoted in JSON it grows
+        return out.decode(errors="replace"), ""
+    return "", f"py-spy: {_complaint(err.decode(errors='replace')) or f'exit code {spy.returncode}'}"
+
+
+def _complaint(printed: str) -> str:
+    """Return py-spy's error and its causes in one line."""
+    lines = printed.partition("Stack backtrace")[0].replace("Caused by:", "").splitlines()
+    parts = [line.strip().lstrip("0123456789").removeprefix(": ").removeprefix("Error: ") for line in lines]
+    return ": ".join(dict.fromkeys(part for part in parts if part))[:200]
+
+
+def _ask(pid: int, file: Path) -> tuple[str, str]:
+    """Make the process write its stacks; return the text, and why it is missing. Waits up to ANSWER_S."""
+    try:
+        if not _signal(pid, file):
+            return "", "the process has no handler of ours: it was not forked, and its script has no Steps"
+        since_s = time.monotonic()
+        until_s, size = since_s + ANSWER_S, 0
+        while time.monotonic() < until_s and (not size or time.monotonic() - since_s < _QUIET_S):
+            time.sleep(_LOOK_S)
+            if (now := file.stat().st_size) != size:
+                size, since_s = now, time.monotonic()
+        with file.open("rb") as dump:
+            printed = dump.read(MOST_BYTES // 2).decode(errors="replace")
+    except OSError as error:
+        return "", f"its stacks cannot be had: {error}"
+    return printed, "" if printed else f"it did not answer a signal in {ANSWER_S:g} s"
+
+
+def _signal(pid: int, file: Path) -> bool:
+    """Signal the process if it has a handler. False if not, since the signal would then kill it."""
+    process = os.pidfd_open(pid)
+    try:
+        if not _catches(pid, SIGNAL):
+            return False
+        os.truncate(file, 0)
+        signal.pidfd_send_signal(process, SIGNAL)
+    finally:
+        os.close(process)
+    return True
+
+
+def _catches(pid: int, sig: int) -> bool:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("SigCgt:"):
+            return bool(int(line.split()[1], 16) >> sig - 1 & 1)
+    return False
+
+
+def _state(pid: int) -> str:
+    """Return the process state as in `ps`: S sleeps, R runs, D waits in the kernel; "" if the process is gone."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0].decode()
+    except (OSError, IndexError):
+        return ""
+    return "" if state in "ZX" else state

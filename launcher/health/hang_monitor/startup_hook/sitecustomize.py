@@ -1,0 +1,37 @@
+"""Prepares a training process that is not a fork at its start: for stack traces, and to hear its optimizers.
+
+It restores PYTHONPATH and runs the `sitecustomize` that it hides, so processes that the user's program starts later are
+not affected.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import sys
+from importlib.machinery import PathFinder
+
+_PID = "TURNOUT_PROCESS"  # as launcher/health/hang_monitor/instrument.py has it; importing that takes time
+
+
+def _begin() -> None:
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [each for each in sys.path if os.path.abspath(each) != here]
+    rest = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if os.path.abspath(each) != here]
+    if rest:
+        os.environ["PYTHONPATH"] = os.pathsep.join(rest)
+    else:
+        os.environ.pop("PYTHONPATH", None)
+    if os.environ.pop(_PID, "") == str(os.getpid()):
+        with contextlib.suppress(ImportError, OSError, ValueError):  # it trains as well without
+            from turnout.launcher.health.hang_monitor.instrument import be_seen
+
+            be_seen()
+    spec = PathFinder.find_spec("sitecustomize", sys.path)
+    if spec is not None and spec.loader is not None:
+        theirs = sys.modules["sitecustomize"] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(theirs)
+
+
+_begin()

@@ -1,0 +1,197 @@
+"""Defines what a probe is told and what it reports: bounded JSON with a schema.
+
+A probe is a process that measures one device, first alone and then with its group. It reports at each stage, so that it
+is known where it gets stuck. A probe stuck before it meets its group is at fault itself; later the fault may be
+anybody's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, TypeVar
+
+import msgspec
+
+from turnout.launcher.errors import BadCheck, BadFrame
+from turnout.launcher.health.gpu_links import Bandwidths, Pair
+from turnout.launcher.health.model import Group, Measured
+
+MOST_BYTES = 16 << 10  # of a plan or a report
+MOST_FAULT = 500  # characters
+MOST_PAIRS = 64  # links of a switchbox
+MOST_STAGE_S = 86_400.0
+GRACE_S = 2.0  # beyond its own limit of a stage, for a probe to say itself that it has failed
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
+Some = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e7)]
+Word = Annotated[str, msgspec.Meta(max_length=1_024)]
+
+
+class Stage(StrEnum):
+    """The stage that a probe has reached."""
+
+    BEGUN = "begun"  # it is started, and imports torch
+    ROOM = "room"  # looks at its disks and its device's memory
+    SWITCHBOX = "switchbox"
+    COMPUTE = "compute"
+    MEETING = "meeting"  # waits for the others
+    COLLECTIVE = "collective"
+    BANDWIDTH = "bandwidth"
+    CLOCK = "clock"
+    DONE = "done"
+
+
+class Sizes(msgspec.Struct, frozen=True):
+    """How much a probe measures: sizes of its matrix product and messages, and repetitions."""
+
+    matmul: Some = 512  # rows of a square matrix
+    matmul_times: Some = 20
+    reduce_bytes: Some = 4 << 20
+    reduce_times: Some = 10
+    pair_bytes: Some = 4 << 20
+    pair_times: Some = 5
+    warm_up: Count = 3  # runs before each timing
+
+
+@dataclass(frozen=True, slots=True)
+class ProbePolicy:
+    """A job's settings for probes, as in Plan. Raises BadCheck for values that no probe could obey."""
+
+    meet_s: float = 120.0
+    stage_s: float = 60.0
+    matmul: int | None = None
+    reduce_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if not (0 < self.meet_s <= MOST_STAGE_S and 0 < self.stage_s <= MOST_STAGE_S):
+            raise BadCheck(f"a stage of a probe takes more than 0 s and {MOST_STAGE_S:g} s at most")
+        if self.matmul == 0 or self.reduce_bytes == 0:
+            raise BadCheck("a probe that measures nothing: a size above 0 is needed")
+
+    @property
+    def round_s(self) -> float:
+        """Return the longest time of a round of groups, in seconds. A probe that reports its stages in time is never
+        slower.
+        """
+        return 2 * self.meet_s + (len(Stage) - 2) * self.stage_s + GRACE_S * len(Stage)
+
+
+ON_CPU = Sizes()
+ON_DEVICE = Sizes(16_384, 100, 64 << 20, 40, 64 << 20, 10)  # some 1.5 s of an H100; sizes as DLRover's node check
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """Tells one probe what to measure, with which other processes, and how long each stage may take."""
+
+    rank: Count
+    processes: Some
+    members: Some  # of its group; each has equally many processes
+    address: Word  # where the first process listens
+    port: Annotated[int, msgspec.Meta(ge=0, le=65_535)]
+    device: Word = ""  # torch's name; "" for the accelerator of its number, else the CPU
+    sizes: Sizes | None = None  # None for those that suit the device
+    matmul: Some | None = None  # overrides sizes
+    reduce_bytes: Some | None = None  # overrides sizes
+    meet_s: Seconds = 120.0  # for all to start and to meet
+    stage_s: Seconds = 60.0  # for each other stage
+    disk: Word = ""  # folder whose free space is reported, "" for none
+    memory: Word = ""  # folder whose free space is reported, "" for none
+    # switchbox links to measure, () for none; one process of a node does it
+    box_pairs: Annotated[tuple[Pair, ...], msgspec.Meta(max_length=MOST_PAIRS)] = ()
+
+    def __post_init__(self) -> None:
+        if self.rank >= self.processes or self.processes % self.members:
+            raise ValueError(f"rank {self.rank} of {self.processes} processes of {self.members} members")
+
+    @property
+    def local(self) -> int:
+        """Return the number of processes of each member."""
+        return self.processes // self.members
+
+    def measures(self, usual: Sizes) -> Sizes:
+        """Return the sizes to measure. usual: those that suit the device."""
+        asked = {"matmul": self.matmul, "reduce_bytes": self.reduce_bytes}
+        return msgspec.structs.replace(
+            self.sizes or usual, **{name: size for name, size in asked.items() if size is not None}
+        )
+
+    def within_s(self, stage: Stage) -> float:
+        """Return the longest time of a stage in seconds."""
+        return self.meet_s if stage in (Stage.BEGUN, Stage.MEETING) else self.stage_s
+
+
+class Report(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A probe's results so far. None: not measured or failed."""
+
+    stage: Stage = Stage.BEGUN
+    compute_s: Seconds | None = None  # median time of one matrix product
+    collective_s: Seconds | None = None  # median time of one all-reduce of reduce_bytes
+    reduce_bytes: Count = 0
+    # to the next member, while the one before sends too
+    bandwidth_bytes_s: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    # share of the device's memory that others use
+    device_used: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    disk_bytes: Count | None = None
+    memory_bytes: Count | None = None
+    clock_ahead_s: float | None = None  # of this node's clock before the first member's
+    clock_within_s: Seconds | None = None  # precision of clock_ahead_s
+    boxes: Annotated[Bandwidths, msgspec.Meta(max_length=MOST_PAIRS)] = ()  # bandwidths of switchbox links
+    fault: Annotated[str, msgspec.Meta(max_length=MOST_FAULT)] = ""  # why it stopped, "" while it goes on
+
+
+_T = TypeVar("_T")
+_plan, _report = msgspec.json.Decoder(Plan), msgspec.json.Decoder(Report)
+
+
+def encode(message: Plan | Report) -> bytes:
+    """Encode a message as one line, without its line end."""
+    return msgspec.json.encode(message)
+
+
+def read_plan(data: bytes) -> Plan:
+    """Decode a plan. Raises BadFrame."""
+    return _read(_plan, data)
+
+
+def read_report(data: bytes) -> Report:
+    """Decode a report. Raises BadFrame."""
+    return _read(_report, data)
+
+
+def _read(decoder: msgspec.json.Decoder[_T], data: bytes) -> _T:
+    if len(data) > MOST_BYTES:
+        raise BadFrame(f"{len(data)} bytes: {MOST_BYTES} at most")
+    try:
+        return decoder.decode(data)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise BadFrame(str(error)) from error
+
+
+def of_member(reports: Sequence[Report]) -> Report:
+    """Combine the reports of one member's processes: the worst values, and the words of the earliest stage."""
+    last = min(reports, key=lambda report: (list(Stage).index(report.stage), not report.fault))
+
+    def most(values: Sequence[float | None]) -> float | None:
+        known = [value for value in values if value is not None]
+        return max(known) if len(known) == len(values) else None
+
+    slowest = [each.bandwidth_bytes_s for each in reports if each.bandwidth_bytes_s is not None]
+    used = [each.device_used for each in reports if each.device_used is not None]
+    return msgspec.structs.replace(
+        last,
+        compute_s=most([each.compute_s for each in reports]),
+        collective_s=most([each.collective_s for each in reports]),
+        bandwidth_bytes_s=min(slowest, default=None),
+        device_used=max(used, default=None),
+        boxes=next((each.boxes for each in reports if each.boxes), ()),
+    )
+
+
+def measured(group: Group, reports: Sequence[Report]) -> Measured:
+    """Convert the reports of a group's members, in their order, to a measurement."""
+    times = [each.collective_s for each in reports]
+    together = max((time_s for time_s in times if time_s is not None), default=None)
+    return Measured(group, tuple(each.compute_s for each in reports), None if None in times else together)

@@ -1,0 +1,139 @@
+"""Measures what the devices of a group can do together: all-reduce, traffic between neighbours, and clock
+differences.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from contextlib import suppress
+from datetime import timedelta
+from math import inf
+
+import torch
+import torch.distributed as dist
+
+from turnout.launcher.errors import ProbeFailed
+from turnout.launcher.health.probe_messages import ON_CPU, Plan, Sizes
+from turnout.launcher.health.probes.local import median_s
+
+_LOOK_S = 0.05
+_FLOAT_BYTES = 4
+_ASKED = 3  # times for a clock: the quickest answer is the most exact
+_BROKEN = "broken"
+
+
+def _reach(plan: Plan) -> None:
+    """Wait until the first process listens. A host that is up refuses connections until then; one that does not answer
+    is down.
+
+    torch's store would wait the full time in both cases. Raises ProbeFailed.
+    """
+    until_s = time.monotonic() + plan.meet_s
+    while True:
+        try:
+            socket.create_connection((plan.address, plan.port), plan.stage_s).close()
+        except ConnectionRefusedError as error:
+            if time.monotonic() > until_s:
+                raise ProbeFailed(f"nobody listens at {plan.address}: {error}") from error
+        except OSError as error:
+            raise ProbeFailed(f"{plan.address} does not answer: {error}") from error
+        else:
+            return
+        time.sleep(_LOOK_S)
+
+
+class CollectiveProbe:
+    """One process of a probe group. The first one holds the store through which they meet.
+
+    Raises ProbeFailed if the first one's host does not answer.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan, self._where, self._sizes = plan, torch.device("cpu"), ON_CPU
+        if plan.rank:
+            _reach(plan)
+        self._store = dist.TCPStore(
+            plan.address,
+            plan.port,
+            plan.processes,
+            plan.rank == 0,
+            timedelta(seconds=plan.meet_s),
+            wait_for_workers=False,
+        )
+
+    def meet(self, where: torch.device, sizes: Sizes) -> None:
+        """Wait for the other processes. Raises ProbeFailed if one is broken or time is up."""
+        plan, until_s = self._plan, time.monotonic() + self._plan.meet_s
+        self._where, self._sizes = where, sizes
+        self._store.set(f"here/{plan.rank}", "1")
+        while not self._store.check([f"here/{rank}" for rank in range(plan.processes)]):
+            if self._store.check([_BROKEN]):
+                raise ProbeFailed("another process of this group is broken")
+            if time.monotonic() > until_s:
+                raise ProbeFailed(f"the others have not come within {plan.meet_s:g} s")
+            time.sleep(_LOOK_S)
+        self._store.set_timeout(timedelta(seconds=plan.stage_s))
+        dist.init_process_group(
+            dist.get_default_backend_for_device(self._where),
+            store=dist.PrefixStore("group", self._store), rank=plan.rank, world_size=plan.processes,
+            timeout=timedelta(seconds=plan.stage_s), device_id=None if self._where.type == "cpu" else self._where,
+        )  # fmt: skip
+
+    def reduce_s(self) -> float:
+        """Return the median time of an all-reduce in seconds. Raises ProbeFailed if its sum is wrong."""
+        sizes = self._sizes
+        ones = torch.ones(max(sizes.reduce_bytes // _FLOAT_BYTES, 1), device=self._where)
+        dist.all_reduce(ones)
+        if not bool((ones == self._plan.processes).all()):
+            raise ProbeFailed("the sum of an all-reduce is wrong")
+        ones.zero_()  # of ones the sum of sums would not be finite for long
+        return median_s(lambda: dist.all_reduce(ones), self._where, sizes.reduce_times, sizes.warm_up)
+
+    def bandwidth_bytes_s(self) -> float:
+        """Return the bytes per second to the next member's device, while the member before sends as many."""
+        plan, sizes = self._plan, self._sizes
+        out = torch.zeros(max(sizes.pair_bytes // _FLOAT_BYTES, 1), device=self._where)
+        into = torch.empty_like(out)
+        to, source = (plan.rank + plan.local) % plan.processes, (plan.rank - plan.local) % plan.processes
+
+        def once() -> None:
+            for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, out, to), dist.P2POp(dist.irecv, into, source)]):
+                work.wait()
+
+        sent_bytes: int = out.numel() * _FLOAT_BYTES
+        return sent_bytes / median_s(once, self._where, sizes.pair_times, sizes.warm_up)
+
+    def clock_s(self) -> tuple[float, float]:
+        """Return how far this clock is ahead of the first process's, and the precision. One process of each member
+        asks.
+        """
+        plan = self._plan
+        if plan.rank == 0:
+            for rank in range(plan.local, plan.processes, plan.local):
+                for time_ in range(_ASKED):
+                    self._store.wait([f"asked/{rank}/{time_}"])
+                    self._store.set(f"told/{rank}/{time_}", repr(time.time()))
+        if plan.rank == 0 or plan.rank % plan.local:
+            return 0.0, 0.0
+        best = (0.0, inf)
+        for time_ in range(_ASKED):
+            began_s = time.time()
+            self._store.set(f"asked/{plan.rank}/{time_}", "1")
+            told_s = float(self._store.get(f"told/{plan.rank}/{time_}"))
+            ended_s = time.time()
+            best = min(best, ((began_s + ended_s) / 2 - told_s, (ended_s - began_s) / 2), key=lambda each: each[1])
+        return best
+
+    def broken(self) -> None:
+        """Tell the group that a process cannot take part, so that nobody waits for it."""
+        with suppress(RuntimeError):
+            self._store.set(_BROKEN, "1")
+
+    def part(self) -> None:
+        """Leave the group. The first process waits until all others have left, or until the wait times out."""
+        plan = self._plan
+        with suppress(RuntimeError):
+            self._store.set(f"left/{plan.rank}", "1")
+            if plan.rank == 0:
+                self._store.wait([f"left/{rank}" for rank in range(plan.processes)])

@@ -1,0 +1,66 @@
+"""Measures what one device and its node can do alone: a matrix product, free disk space, device memory in use."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+
+from turnout.launcher.errors import ProbeFailed
+from turnout.launcher.health.probe_messages import ON_CPU, ON_DEVICE, Plan, Sizes
+
+
+def room_bytes(folder: str) -> int | None:
+    """Return the free bytes of the file system of this folder; None for "". Raises OSError."""
+    if not folder:
+        return None
+    system = os.statvfs(folder)
+    return system.f_bavail * system.f_frsize
+
+
+def device_of(plan: Plan) -> tuple[torch.device, Sizes]:
+    """Return the device to measure, and the sizes."""
+    name = plan.device
+    if not name:
+        usual = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        name = f"{usual.type}:{plan.rank % plan.local}" if usual is not None else "cpu"
+    where = torch.device(name)
+    return where, plan.measures(ON_CPU if where.type == "cpu" else ON_DEVICE)
+
+
+def device_used(where: torch.device) -> float | None:
+    """Return the share of a device's memory that is in use before the probe takes any; None on CPUs."""
+    if where.type != "cuda":
+        return None
+    free_bytes, total_bytes = torch.cuda.mem_get_info(where)
+    used: float = 1 - free_bytes / total_bytes
+    return used
+
+
+def product_s(where: torch.device, sizes: Sizes) -> float:
+    """Return the median time of a product of two square matrices in seconds. Raises ProbeFailed if the product is not
+    finite.
+    """
+    if where.type == "cpu":
+        torch.set_num_threads(1)  # threads that wait for one another on busy cores tell nothing of a node
+    fine = where.type == "cuda" and torch.cuda.is_bf16_supported()
+    one = torch.rand(sizes.matmul, sizes.matmul, device=where, dtype=torch.bfloat16 if fine else torch.float32)
+    product = torch.matmul(one, one)
+    if not bool(torch.isfinite(product).all()):
+        raise ProbeFailed("a product of finite matrices is not finite")
+    return median_s(lambda: torch.matmul(one, one, out=product), where, sizes.matmul_times, sizes.warm_up)
+
+
+def median_s(once: Callable[[], object], where: torch.device, times: int, warm_up: int) -> float:
+    """Return the median time of `times` runs in seconds, each until the device has finished."""
+    took = []
+    for _ in range(warm_up + times):
+        began = time.perf_counter()
+        once()
+        if where.type != "cpu":
+            torch.accelerator.synchronize(where)
+        took.append(time.perf_counter() - began)
+    return statistics.median(took[warm_up:])

@@ -1,0 +1,156 @@
+"""Writes a check's finding about this node on the worker's own pod, with the pod's service account.
+
+The pod's token names the pod; it is bound to the pod and dies with it. Readers of the finding learn the pod's node from
+the API server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import json
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from turnout.launcher.errors import BadSettings
+from turnout.launcher.event_log import EventLog
+from turnout.launcher.health.messages import Found, Judged
+from turnout.launcher.health.probe_messages import Report
+
+TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+WITHIN_S = 10.0  # a worker that is at fault leaves: it does not wait longer for the API server
+AGAIN_S = 1.0
+SPREAD_S = 0.005  # for each member: thousands that are fine do not write at the same moment
+_MANAGER = "turnout-run"
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """The pod of this worker. uid: "" if unknown."""
+
+    namespace: str
+    name: str
+    uid: str = ""
+
+
+class Pods(Protocol):
+    """The part of turnout.kube.client.api_client.Client that this module uses."""
+
+    async def patch(self, path: str, body: Any, *, field_manager: str, deadline_s: float) -> bytes:
+        """Patch the pod and return it as JSON. Raises CallError."""
+
+    async def close(self) -> None:
+        """Close its connections."""
+
+
+def own_pod(environ: Mapping[str, str], token: Path = TOKEN) -> Pod:
+    """Find this worker's pod by its service account's token, else by POD_NAMESPACE, POD_NAME and POD_UID. Raises
+    BadSettings.
+    """
+    if (told := _bound_to(token)) is not None:
+        return told
+    namespace, name = environ.get("POD_NAMESPACE", ""), environ.get("POD_NAME", "")
+    if not (namespace and name):
+        raise BadSettings(
+            "--node-verdicts does not know its own pod: give the pod its service account's token "
+            "(automountServiceAccountToken: true), or POD_NAMESPACE and POD_NAME by the downward API"
+        )
+    return Pod(namespace, name, environ.get("POD_UID", ""))
+
+
+def _bound_to(token: Path) -> Pod | None:
+    """Return the pod that a bound token names, without checking its signature. None if the token is bound to no pod."""
+    try:
+        body = token.read_text().split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))["kubernetes.io"]
+        return Pod(str(claims["namespace"]), str(claims["pod"]["name"]), str(claims["pod"]["uid"]))
+    except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError, binascii.Error):
+        return None
+
+
+class OwnPod:
+    """Writes findings on one agent's pod; only the newest is written. node: the node's name, "" if unknown.
+
+    kubeconfig: None for the pod's own account, else the user's.
+    """
+
+    def __init__(
+        self, pod: Pod, node: str, say: EventLog, kubeconfig: str | None = None, again_s: float = AGAIN_S
+    ) -> None:
+        self._pod, self._node, self._say = pod, node, say
+        self._kubeconfig, self._again_s = kubeconfig, again_s
+        self._task: asyncio.Task[None] | None = None
+
+    def judged(self, judged: Judged, report: Report) -> None:
+        """Write this finding in place of earlier ones. report: what this node measured last."""
+        before, self._task = self._task, None
+        if before is not None:
+            before.cancel()
+        self._task = asyncio.get_running_loop().create_task(self._write(judged, report))
+
+    async def close(self) -> None:
+        """Wait until the current write is done or its time is up."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def _write(self, judged: Judged, report: Report) -> None:
+        if judged.found is Found.FINE:
+            await asyncio.sleep(random.uniform(0, SPREAD_S * judged.members))
+        name = f"{self._pod.namespace}/{self._pod.name}"
+        body, (client, errors) = await asyncio.to_thread(lambda: (self._body(judged, report), _client()))
+        try:
+            async with asyncio.timeout(WITHIN_S):
+                fault = await self._patch(body, client, errors)
+        except TimeoutError:
+            fault = f"not within {WITHIN_S:g} s"
+        told = {"pod": name, "found": judged.found.value, "cause": judged.cause}
+        if fault:
+            self._say("verdict_not_written", {**told, "detail": fault})
+        else:
+            self._say("verdict_written", told)
+
+    async def _patch(self, body: dict[str, Any], client: Any, errors: Any) -> str:
+        """Patch the pod until there is an answer. Return the reason of a failure, "" for success."""
+        try:
+            opened: Pods = await client.open(self._kubeconfig)
+        except errors.BadKubeconfig as error:
+            return str(error)
+        try:
+            while True:
+                try:
+                    path = f"/api/v1/namespaces/{self._pod.namespace}/pods/{self._pod.name}"
+                    await opened.patch(path, body, field_manager=_MANAGER, deadline_s=WITHIN_S / 3)
+                    return ""
+                except errors.Forbidden as error:
+                    return f"{error.message[:300]}; apply deploy/manifests/launcher/job-verdicts.yaml for its account"
+                except (errors.NotFound, errors.Conflict, errors.Rejected, errors.Unauthorised) as error:
+                    return f"{error.message[:300]}"  # it is another pod by now, or none
+                except errors.CallError:
+                    await asyncio.sleep(self._again_s)
+        finally:
+            await opened.close()
+
+    def _body(self, judged: Judged, report: Report) -> dict[str, Any]:
+        from turnout.kube.labels import NODE_VERDICT
+        from turnout.kube.nodes.fault_report import Kind, Verdict, moment, write
+
+        verdict = Verdict(
+            Kind(judged.found.value), moment(time.time()), judged.round, judged.by[:253], judged.members,
+            judged.run[:253], self._node[:253], judged.cause[:253], judged.why[:512],
+            report.compute_s, report.collective_s,
+        )  # fmt: skip
+        uid = {"uid": self._pod.uid} if self._pod.uid else {}  # a pod of the same name that came after us is not ours
+        return {"metadata": {"annotations": {NODE_VERDICT: write(verdict)}, **uid}}
+
+
+def _client() -> tuple[Any, Any]:
+    """Import the API client and its errors, which takes about a second; call it in a thread."""
+    from turnout.kube import errors
+    from turnout.kube.client.api_client import Client
+
+    return Client, errors

@@ -1,0 +1,1 @@
+"""Stack traces of all ranks: read from tools, merged into one tree, and reported."""

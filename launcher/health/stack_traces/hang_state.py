@@ -1,0 +1,58 @@
+"""Defines the coordinator's state of a hang: which processes hang, whose traces were requested, and what follows.
+
+Only nouns. What an event changes in them is known in launcher/rendezvous/diagnosis/hang_collection.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from turnout.launcher.health.hang_detector import HangAction
+from turnout.launcher.health.messages import Stacks
+
+
+class Stage(Enum):
+    """The stage at which the coordinator is in handling a hang."""
+
+    QUIET = "quiet"  # nobody hangs
+    ASKED = "asked"  # members take the stacks of their processes
+    MERGED = "merged"  # all that came is being folded and written
+    TOLD = "told"  # who stands apart is known, and has been acted upon
+
+
+@dataclass(frozen=True, slots=True)
+class HangState:
+    """The policy for hangs, and the state of the current one."""
+
+    act: HangAction = HangAction.ASK
+    stage: Stage = Stage.QUIET
+    round: int = 0  # of the hang
+    number: int = 0  # of the newest request for traces
+    hung: frozenset[tuple[str, int]] = frozenset()  # processes that hang now: member id and local rank
+    first: str = ""  # the first hanging process, and why
+    asked: frozenset[str] = frozenset()  # members whose traces are awaited until until_s
+    stacks: Mapping[int, Stacks] = field(default_factory=dict)  # received traces by rank
+    until_s: float = 0.0
+    # members that must not return, and why: their ranks were suspect
+    leaves: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """An effect: merge the traces of this world, write the result, and raise Merged."""
+
+    number: int
+    world: int
+    stacks: Mapping[int, bytes]  # compressed, by rank
+    why: Mapping[int, str]  # reasons for missing traces, by rank
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """An event: the traces are merged."""
+
+    number: int
+    apart: tuple[int, ...] = ()  # suspect ranks, for which the others wait; () for none
+    said: str = ""  # the result in words

@@ -1,0 +1,200 @@
+"""Parses stack traces of one process: py-spy's JSON or text, Python's faulthandler text, and our own files.
+
+Damaged text is read as far as possible, since a cut stack is better than none. Names come from untrusted programs, so
+they are cut to a length and to printable characters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+
+import msgspec
+
+from turnout.launcher.errors import BadStacks
+from turnout.launcher.health.flight_recorder import parse as calls
+from turnout.launcher.health.flight_recorder.model import Record
+from turnout.launcher.health.stack_traces.model import (
+    INNER_FRAMES,
+    LEFT_OUT,
+    MOST_FRAMES,
+    MOST_NAME,
+    MOST_THREADS,
+    UNNAMED,
+    Frame,
+    Showing,
+    Thread,
+)
+
+MOST_BYTES = 4 * 1024 * 1024  # of one rank
+_HOMES = re.compile(r".*/(?:site-packages|dist-packages|lib/python3\.\d+)/")
+_OUR_START = "launcher/workers/forkserver/child_main.py"  # calls the user's script
+_OUR_EAR = "launcher/health/hang_monitor/recorder_server.py"  # our own thread in every process
+_NATIVE = re.compile(r"\.so\b|\.(?:cc?|cpp|cxx|cu|hh?|hpp|cuh|S)$")
+_FAULT_BLOCK = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+(?: \[.*\])? \(most recent call first\):$", re.M)
+_FAULT_FRAME = re.compile(r'^  File "(.*)", line (\d+|\?\?\?) in (.*)$', re.M)
+_SPY_PROCESS = re.compile(r"^Process (\d+):", re.M)
+_SPY_BLOCK = re.compile(r'^Thread (\w+) \([^()\n]*\)(?:: "(.*)")?$', re.M)
+_SPY_FRAME = re.compile(r"^ {4}(\S.*) \(([^()\n]*?)(?::(\d+))?\)$", re.M)
+
+
+class _SpyFrame(msgspec.Struct):
+    name: str
+    filename: str
+    module: str | None = None  # the library of a native frame
+    line: int | None = 0
+
+
+class _SpyThread(msgspec.Struct):
+    frames: list[_SpyFrame]
+    pid: int = 0
+    os_thread_id: int | None = None
+    thread_name: str | None = None
+
+
+class _File(msgspec.Struct):
+    by: str
+    stacks: str
+    state: str = ""
+    why: str = ""
+    calls: msgspec.Raw = msgspec.Raw(b"")
+
+
+_Step = tuple[Frame, int, bool]  # a frame, its line, whether it is Python's
+_spy = msgspec.json.Decoder(list[_SpyThread])
+_file = msgspec.json.Decoder(_File)
+
+
+def write(by: str, stacks: str, state: str, why: str = "", record: Record | None = None) -> bytes:
+    """Encode the file of one rank. by: the tool that printed `stacks`. state: the process state, one letter.
+
+    why: the reason for missing stacks. record: of its collectives.
+    """
+    told = msgspec.Raw(b"null" if record is None else calls.write(record))
+    return msgspec.json.encode(_File(by, stacks, state, why, told))
+
+
+def record_of(raw: bytes) -> Record | None:
+    """Return the record of collectives in one of our files, with or without stacks. None if there is none."""
+    try:
+        told = bytes(_file.decode(raw).calls) if len(raw) <= MOST_BYTES else b""
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        return None
+    return None if told in (b"", b"null") else calls.read(told)
+
+
+def read(raw: bytes) -> Showing:
+    """Parse the stacks in a file of any of these forms. Raises BadStacks if it has none."""
+    if len(raw) > MOST_BYTES:
+        raise BadStacks(f"it has {len(raw)} bytes, and no more than {MOST_BYTES} are read")
+    try:
+        if raw.lstrip()[:1] != b"{":
+            return _shown(raw.decode(errors="replace"), "")
+        file = _file.decode(raw)
+        if not file.stacks:
+            raise BadStacks(_printable(file.why[:300]) or "no stack is in it")
+        return _shown(file.stacks, _printable(file.state[:1]))
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+        raise BadStacks(f"it is not what a tool prints: {str(error)[:200]}") from error
+
+
+def without_record(raw: bytes) -> bytes:
+    """Return our file without its record of collectives. Raises BadStacks if it is not one of ours."""
+    try:
+        return msgspec.json.encode(msgspec.structs.replace(_file.decode(raw), calls=msgspec.Raw(b"null")))
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+        raise BadStacks(f"it is no file of ours: {str(error)[:200]}") from error
+
+
+def state_of(raw: bytes) -> str:
+    """Return the process state in one of our files; a space if it has none."""
+    try:
+        return _file.decode(raw).state[:1] or " "
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        return " "
+
+
+def _shown(text: str, state: str) -> Showing:
+    if text.lstrip()[:1] == "[":
+        threads = _spy_json(text)
+    elif blocks := _blocks(_FAULT_BLOCK, text):
+        threads = [(_fault_steps(body), at == len(blocks) - 1) for at, (_, body) in enumerate(blocks)]  # main is last
+    else:
+        process = _SPY_PROCESS.search(text)
+        pid = process[1] if process else ""
+        threads = [
+            (_spy_steps(body), head[1] == pid or head[2] == "MainThread") for head, body in _blocks(_SPY_BLOCK, text)
+        ]
+    threads = [each for each in threads if not any(step[0].source.endswith(_OUR_EAR) for step in each[0])]
+    python = [_thread([step for step in steps if step[2]], main) for steps, main in threads]
+    native = [_thread([step for step in steps if not step[2]], main) for steps, main in threads]
+    if not any(each.frames for each in (*python, *native)):
+        raise BadStacks("no stack is in it")
+    return Showing(_held(python), _held(native), state)
+
+
+def _held(threads: Sequence[Thread]) -> tuple[Thread, ...]:
+    return tuple(thread for thread in threads if thread.frames)
+
+
+def _blocks(head: re.Pattern[str], text: str) -> list[tuple[re.Match[str], str]]:
+    heads = list(head.finditer(text))
+    ends = [*(each.start() for each in heads[1:]), len(text)]
+    blocks = [(each, text[each.end() : end]) for each, end in zip(heads, ends, strict=False)]
+    return blocks if len(blocks) <= MOST_THREADS else [*blocks[: MOST_THREADS - 1], blocks[-1]]  # main may be the last
+
+
+def _spy_json(text: str) -> list[tuple[Sequence[_Step], bool]]:
+    return [
+        (
+            [_step(frame.name, frame.filename, frame.line or 0, frame.module is None) for frame in thread.frames],
+            thread.thread_name == "MainThread" or (thread.pid > 0 and thread.os_thread_id == thread.pid),
+        )
+        for thread in _spy.decode(text)[:MOST_THREADS]
+    ]
+
+
+@lru_cache(512)  # ranks that wait show the same text
+def _fault_steps(body: str) -> tuple[_Step, ...]:
+    steps = [
+        _step(name, source, int(line) if len(line) < 9 and line.isdecimal() else 0, True)
+        for source, line, name in _FAULT_FRAME.findall(body)
+    ]
+    cut = "\n  ...\n" in body  # faulthandler prints the hundred innermost frames
+    return (*steps, (LEFT_OUT, 0, True)) if cut else tuple(steps)
+
+
+@lru_cache(512)
+def _spy_steps(body: str) -> tuple[_Step, ...]:
+    return tuple(
+        _step(name, source, int(line) if 0 < len(line) < 9 else 0, bool(line) and not _NATIVE.search(source))
+        for name, source, line in _SPY_FRAME.findall(body)
+    )
+
+
+@lru_cache(8_192)
+def _step(name: str, source: str, line: int, python: bool) -> _Step:
+    """Make a frame in the guide's form, without what differs between tools and machines."""
+    source = _HOMES.sub("", source) if python else source.rsplit("/", 1)[-1]
+    if python:
+        name = name.rsplit(".", 1)[-1]  # py-spy tells the class, faulthandler does not
+    elif name.startswith("0x"):
+        name = UNNAMED
+    source = _printable(source[-MOST_NAME:]).replace("@", "?")  # what the label is cut at
+    return Frame(_printable(name[:MOST_NAME]) or UNNAMED, source or UNNAMED), line if line > 0 else 0, python
+
+
+def _printable(text: str) -> str:
+    """Make a name valid for one line of XML. A `;` is replaced too, since it ends a frame in the guide's text."""
+    return "".join(letter if letter.isprintable() and letter != ";" else "?" for letter in text)
+
+
+def _thread(steps: Sequence[_Step], main: bool) -> Thread:
+    """Make a thread with the outermost frame first. steps: innermost first, as all tools print them."""
+    outer = list(reversed(steps))
+    ours = max((at for at, step in enumerate(outer) if step[0].source.endswith(_OUR_START)), default=-1)
+    outer = outer[ours + 1 :]  # a process that was not forked has none of them
+    if len(outer) > MOST_FRAMES:
+        outer = [*outer[: MOST_FRAMES - INNER_FRAMES - 1], (LEFT_OUT, 0, True), *outer[-INNER_FRAMES:]]
+    return Thread(tuple(step[0] for step in outer), tuple(step[1] for step in outer), main)

@@ -1,1 +1,0 @@
-"""What one training process is, as values: its orders, its environment, its outputs, its CPUs, and how it ended."""

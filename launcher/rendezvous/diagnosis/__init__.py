@@ -1,0 +1,1 @@
+"""The coordinator's steps of node checks and of hang reports, as values."""

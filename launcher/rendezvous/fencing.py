@@ -1,0 +1,76 @@
+"""Decides which world may follow which: the rounds a member accepts, and the members a coordinator needs.
+
+Without an arbiter the next world needs more than half of the last world's members, so that no other world can follow
+it.
+If the min is more than half of the max, only one world fits into the job. A member that returned in the place of a lost
+one then counts too. The lost one has ended, since a name belongs to one worker at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from turnout.launcher.model import Member
+from turnout.launcher.rendezvous.messages import Formed, LastWorld
+from turnout.launcher.rendezvous.state import MemberState
+from turnout.launcher.rendezvous.transition import Transition
+
+
+def accepts(base: LastWorld, formed: Formed) -> bool:
+    """True if a member with this last world may train in this round.
+
+    A member takes part in rounds in increasing order, and only if they follow a world no older than its own. Of two
+    worlds that follow the same one, at most one can train with a given member. docs/design.md 5
+    """
+    return formed.round > base.round and formed.base >= base.round
+
+
+def veteran(turn: Transition, known: MemberState) -> bool:
+    """True if the member was in the last world, in this life."""
+    return known.base.inside and known.base.round == turn.at.fencing.base
+
+
+def overlaps(turn: Transition, chosen: Sequence[MemberState]) -> bool:
+    """True if more than half of the last world's members are in this one.
+
+    No other world can then follow the last one without one of them.
+    """
+    return (
+        turn.at.job.only
+        or turn.at.fencing.base == 0
+        or 2 * sum(veteran(turn, known) for known in chosen) > turn.at.fencing.base_size
+    )
+
+
+def restored(turn: Transition, chosen: Sequence[MemberState]) -> bool:
+    """True if more than half of the last world's places are taken again.
+
+    This needs a job in which only one world fits, and fewer started workers than twice the min. If a spare is here,
+    there may be more workers, so one member that kept its place must be here.
+    """
+    at = turn.at
+    if 2 * at.job.terms.least <= at.job.terms.most:
+        return False
+    if any(_spare(turn, known) for known in turn.members.values()) and not any(veteran(turn, each) for each in chosen):
+        return False
+    return 2 * sum(returned(turn, known) for known in chosen) > at.fencing.base_size
+
+
+def returned(turn: Transition, known: MemberState) -> bool:
+    """True if the member has a place of the last world: its own, or a lost member's by name or index.
+
+    If another coordinator formed that world, its names are unknown, and a new member is taken to have a place.
+    """
+    if veteran(turn, known):
+        return True
+    world = turn.at.world if turn.at.world is not None and turn.at.world.round == turn.at.fencing.base else None
+    return not _spare(turn, known) and (world is None or any(_same_place(known.member, seat) for seat in world.members))
+
+
+def _spare(turn: Transition, known: MemberState) -> bool:
+    """True if the member was present when the last world was formed, but not in it."""
+    return known.base.round == turn.at.fencing.base and not known.base.inside
+
+
+def _same_place(one: Member, other: Member) -> bool:
+    return one.name == other.name or (one.order is not None and one.order == other.order)

@@ -1,0 +1,275 @@
+"""Locks the rounds of a job with a coordination.k8s.io Lease: the API server accepts each change from only one of
+several.
+
+kubectl shows the holder and its times; the record itself is an annotation. Times in it are for people: a holder is
+alive while its record changes. Source: kube/client/lease.py, whose transport this uses
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any, Protocol
+
+import msgspec
+
+from turnout.launcher.model import Record
+from turnout.launcher.rendezvous.round_lock import (
+    HOLD_S,
+    ROUND,
+    BadRecord,
+    HeldRound,
+    HolderSeen,
+    LockRefused,
+    LockUnreachable,
+    claimed,
+    same_grant,
+    seal,
+    unseal,
+)
+
+log = logging.getLogger(__name__)
+
+CALL_S = 4.0  # two of them, a renewal that was disturbed, fit well into the hold
+
+
+class LeaseStore(Protocol):
+    """The part of turnout.kube.client.api_client.Client that a Lease lock uses."""
+
+    async def get(self, path: str, *, urgent: bool = False, deadline_s: float = CALL_S) -> bytes:
+        """Return the Lease as JSON. Raises CallError."""
+
+    async def create(
+        self, path: str, body: dict[str, Any], *, urgent: bool = False, deadline_s: float = CALL_S
+    ) -> bytes:
+        """Create the Lease and return it as JSON. Raises CallError."""
+
+    async def patch(
+        self, path: str, body: dict[str, Any], *, urgent: bool = False, deadline_s: float = CALL_S
+    ) -> bytes:
+        """Patch the Lease and return it as JSON. Raises CallError, and Conflict if its version is not the one in the
+        body.
+        """
+
+    async def close(self) -> None:
+        """Close its connections."""
+
+
+class _Meta(msgspec.Struct, rename="camel"):
+    resource_version: str = ""
+    annotations: dict[str, str] | None = None
+
+
+class _Spec(msgspec.Struct, rename="camel"):
+    holder_identity: str | None = None
+    acquire_time: str | None = None
+    renew_time: str | None = None
+    lease_transitions: int | None = None
+
+
+class _Lease(msgspec.Struct):
+    metadata: _Meta = msgspec.field(default_factory=_Meta)
+    spec: _Spec = msgspec.field(default_factory=_Spec)
+
+    @property
+    def note(self) -> str | None:
+        return (self.metadata.annotations or {}).get(ROUND)
+
+
+_decoder = msgspec.json.Decoder(_Lease)
+
+
+class LeaseLock:
+    """Gives one member access to its job's Lease."""
+
+    kind = "lease"
+
+    def __init__(
+        self,
+        client: LeaseStore,
+        name: str,
+        run: str,
+        *,
+        hold_s: float = HOLD_S,
+        call_s: float = CALL_S,
+        monotonic: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """Use the Lease named "namespace/name". Raises LockRefused for an invalid name.
+
+        client: closed with this lock. hold_s: written to the Lease as its duration.
+        """
+        namespace, slash, bare = name.partition("/")
+        if not slash or not namespace or not bare or "/" in bare:
+            raise LockRefused(f"Lease {name!r}", "that is no name of a Lease", "name it as namespace/name")
+        self._client, self._name, self._run = client, name, run
+        self._bare, self._leases = bare, f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+        self._path = f"{self._leases}/{bare}"
+        self._hold_s, self._call_s, self._monotonic, self._wall = hold_s, call_s, monotonic, wall
+        self._beats, self._told = itertools.count(1), ""
+        self._turn = asyncio.Lock()  # an answer that comes late must not hide a newer one
+        self._last = _Lease()
+        self._sighting = HolderSeen(None, monotonic())
+
+    @classmethod
+    async def open(
+        cls, name: str, run: str, *, kubeconfig: str | None = None, context: str | None = None, hold_s: float = HOLD_S
+    ) -> LeaseLock:
+        """Connect to the API server: by the given kubeconfig, else the pod's service account, else the user's
+        kubeconfig.
+
+        Raises LockRefused if none can be used.
+        """
+
+        def load() -> tuple[Any, type[Exception]]:  # a second, in which the loop goes on
+            from turnout.kube.client.api_client import Client
+            from turnout.kube.errors import BadKubeconfig
+
+            return Client, BadKubeconfig
+
+        client, bad_kubeconfig = await asyncio.to_thread(load)
+        try:
+            opened = await client.open(kubeconfig, context)
+        except bad_kubeconfig as error:
+            step = "let the pod have its service account's token, or name a kubeconfig"
+            raise LockRefused(f"Lease {name}", str(error), step) from error
+        try:
+            return cls(opened, name, run, hold_s=hold_s)
+        except LockRefused:
+            await opened.close()
+            raise
+
+    async def look(self) -> HeldRound:
+        """Return the round that the Lease holds now. Raises LockUnreachable and LockRefused."""
+        async with self._turn:
+            return self._held(await self._get() or _Lease())
+
+    async def claim(self, record: Record, after: HeldRound) -> HeldRound | None:
+        """Write the record if the Lease is unchanged since `after`; None if it has changed.
+
+        A missing Lease is created.
+        """
+        async with self._turn:
+            after = self._renewed(after, record.coordinator)
+            record = claimed(record, after)
+            if after.token != self._last.metadata.resource_version:
+                return None
+            lease = await self._write(record, after.token, self._taken(record.coordinator, self._last.spec))
+            return self._ours(lease) if lease else None
+
+    def _renewed(self, after: HeldRound, coordinator: str) -> HeldRound:
+        """Return this grant as last seen, if it is the claimer's own, so that its own renewals do not block
+        its claim.
+        """
+        there, before = self._record(self._last), after.record
+        if there is None or before is None or before.coordinator != coordinator or not same_grant(there, before):
+            return after
+        return replace(after, record=there, token=self._last.metadata.resource_version)
+
+    def _taken(self, coordinator: str, was: _Spec) -> dict[str, Any]:
+        now = self._now()
+        spec = {"holderIdentity": coordinator, "leaseDurationSeconds": math.ceil(self._hold_s), "renewTime": now}
+        if coordinator != (was.holder_identity or ""):
+            before = was.lease_transitions
+            spec |= {"acquireTime": now, "leaseTransitions": 0 if before is None else before + 1}
+        return spec
+
+    async def renew(self, mine: HeldRound) -> HeldRound | None:
+        """Write the record again with a new time. None if the Lease is gone or holds another grant."""
+        if (record := mine.record) is None:
+            return None
+        spec = {"holderIdentity": record.coordinator, "renewTime": self._now()}
+        async with self._turn:
+            lease = await self._write(record, mine.token, spec)
+            if lease is None:  # somebody wrote a label, a renewal of ours was done unheard, or we have lost it
+                there = await self._get()
+                if there is None or not self._is_ours(there, record):
+                    return None
+                lease = await self._write(record, there.metadata.resource_version, spec)
+            return self._ours(lease) if lease else None
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.close()
+
+    async def _get(self) -> _Lease | None:
+        return await self._ask("get", self._client.get(self._path, urgent=True, deadline_s=self._call_s))
+
+    async def _write(self, record: Record, version: str, spec: dict[str, Any]) -> _Lease | None:
+        """Write the Lease and return it; None if it was not at that version. version: "" to create it."""
+        meta: dict[str, Any] = {"annotations": {ROUND: seal(record, next(self._beats)).decode()}}
+        if version:
+            change = {"metadata": {**meta, "resourceVersion": version}, "spec": spec}
+            patching = self._client.patch(self._path, change, urgent=True, deadline_s=self._call_s)
+            return await self._ask("patch", patching)
+        meta["name"] = self._bare
+        new = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta, "spec": spec}
+        return await self._ask("create", self._client.create(self._leases, new, urgent=True, deadline_s=self._call_s))
+
+    async def _ask(self, verb: str, call: Awaitable[bytes]) -> _Lease | None:
+        """Await a call and decode the Lease. None if it does not exist or its version differs. Raises LockRefused and
+        LockUnreachable.
+        """
+        from turnout.kube.errors import CallError, Conflict, Forbidden, NotFound, Rejected
+
+        name = f"Lease {self._name}"
+        try:
+            return _decoder.decode(await call)
+        except Conflict:
+            return None
+        except NotFound as error:
+            if verb == "create":
+                raise LockRefused(name, "its namespace is not there", "name one that is") from error
+            return None
+        except Forbidden as error:
+            step = "apply deploy/manifests/launcher for that name, and start the pods with its ServiceAccount"
+            raise LockRefused(name, f"the account of this pod may not {verb} it", step) from error
+        except Rejected as error:
+            step = "mend the name, or what an admission policy asks for"
+            raise LockRefused(name, f"the API server does not take it: {error.message[:300]}", step) from error
+        except CallError as error:
+            raise LockUnreachable(name, str(error)) from error
+        except msgspec.DecodeError as error:
+            raise LockUnreachable(name, f"the answer is no Lease: {error}") from error
+
+    def _held(self, lease: _Lease) -> HeldRound:
+        self._last = lease
+        seen = (lease.spec.holder_identity, lease.spec.renew_time, lease.note)
+        now_s = self._monotonic()
+        self._sighting = self._sighting.again(seen, now_s)
+        record = self._record(lease)
+        ours = record if record and record.run == self._run else None
+        version, quiet_s = lease.metadata.resource_version, now_s - self._sighting.since_s
+        return HeldRound(ours, version, quiet_s, record.round if record else 0)
+
+    def _ours(self, lease: _Lease) -> HeldRound:
+        """Return the round that this member has just written, which counts as seen now."""
+        return replace(self._held(lease), quiet_s=0.0)
+
+    def _record(self, lease: _Lease) -> Record | None:
+        if lease.note is None:
+            if lease.spec.holder_identity:
+                why = f"{lease.spec.holder_identity!r} holds it, and is no job of Turnout"
+                raise LockRefused(f"Lease {self._name}", why, "name another Lease, or delete this one")
+            return None
+        try:
+            return unseal(lease.note.encode())
+        except BadRecord as error:  # changed by hand; the living members know the round
+            if self._told != lease.note:
+                self._told = lease.note
+                log.warning("round_unreadable", extra={"lease": self._name, "why": str(error)})
+            return None
+
+    def _is_ours(self, lease: _Lease, record: Record) -> bool:
+        there = self._record(lease)
+        return there is not None and same_grant(there, record)
+
+    def _now(self) -> str:
+        from turnout.kube.times import rfc3339_micro
+
+        return rfc3339_micro(self._wall())

@@ -1,0 +1,313 @@
+"""Defines the messages between agents and the coordinator: msgpack frames with a schema and bounds, never pickle.
+
+A message is an array that begins with its number, in a frame of launcher/framing.py. An unknown number, a missing field
+or a value out of bounds raises BadFrame, and the connection is closed. Fields are only appended, with a default, so
+agents that do not know one omit or ignore it.
+A new connection gets a Challenge. The answer, Join, proves that its sender knows the job's token without sending it. It
+asks for the same proof of the coordinator, which Welcome brings.
+From Join on, each frame in both directions ends with a code that only its sender can make (launcher/frame_auth.py).
+Source: docs/facts/reliability.md 2.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from typing import Annotated, TypeAlias
+
+import msgspec
+
+from turnout.launcher.framing import decode
+from turnout.launcher.health.messages import Hung, Judged, Probe, Probed, ShowStacks, Stacks
+from turnout.launcher.model import ElasticSpec, Member, RestartBudget
+from turnout.launcher.rendezvous.checkpoint_messages import (
+    AllLocations,
+    Count,
+    Endpoints,
+    Holds,
+    Port,
+    ReplicaGroup,
+    ShardsAdopted,
+    Step,
+    Word,
+)
+from turnout.launcher.rendezvous.checkpoint_messages import Handover as Handover
+from turnout.launcher.rendezvous.checkpoint_messages import HeldStep as HeldStep
+from turnout.launcher.rendezvous.checkpoint_messages import Stored as Stored
+
+VERSION = 2
+MOST_BYTES = 4 << 20  # the whole list of 20,000 members; all else is far smaller
+MOST_JOIN_BYTES = 24 << 10  # of one who has not proved anything yet
+NONCE_BYTES = 16
+
+Text = Annotated[str, msgspec.Meta(max_length=1_024)]
+Proof = Annotated[bytes, msgspec.Meta(max_length=64)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e7)]
+
+
+class _Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    pass
+
+
+class Challenge(_Frame, tag=1, frozen=True):
+    """Asks a connecting agent to prove over this nonce that it knows the token."""
+
+    version: Count
+    nonce: Proof
+
+
+class LastWorld(_Frame, frozen=True):
+    """The last round that a member took part in or was told of. It accepts no earlier one."""
+
+    round: Count = 0
+    size: Count = 0  # members of that world
+    inside: bool = False  # the member was one of them
+    busy: bool = False  # its processes of that world may still run
+
+    def idle(self) -> LastWorld:
+        """Return the same last world with `busy` False."""
+        return LastWorld(self.round, self.size, self.inside)
+
+
+class Join(_Frame, tag=2, frozen=True):
+    """Introduces a member to the coordinator, with what it knows."""
+
+    version: Count
+    run: Word
+    nonce: Proof
+    proof: Proof
+    member: Member
+    terms: ElasticSpec
+    base: LastWorld
+    budget: RestartBudget
+    wanted: Count = 0  # workers that the job has now, 0 if unknown
+    held: Holds = ()
+    importing_s: Seconds = 0.0  # as in Heartbeat
+
+
+class Successor(_Frame, frozen=True):
+    """One of the oldest members, to which others go if the coordinator is lost. They are listed oldest first."""
+
+    id: Word
+    address: Word
+    port: Port
+
+
+class Welcome(_Frame, tag=3, frozen=True):
+    """Accepts a member, proves the coordinator's knowledge of the token, and gives the heartbeat intervals."""
+
+    proof: Proof
+    coordinator: Word
+    beat_s: Seconds  # seconds between heartbeats
+    silence_s: Seconds  # seconds of silence after which the other side counts as lost
+    successors: tuple[Successor, ...] = ()
+
+
+class Refused(_Frame, tag=4, frozen=True):
+    """Refuses a member for good. reason: a word of model.Reason."""
+
+    reason: Word
+    detail: Text
+
+
+class Redirect(_Frame, tag=5, frozen=True):
+    """Names another member as the coordinator."""
+
+    id: Word
+    address: Word
+    port: Port
+    size: Count = 0  # members of the last world that have not left it, 0 if unknown
+
+
+class Waiting(_Frame, tag=6, frozen=True):
+    """Accepts a member that is not in the current world. It must not accept an earlier round."""
+
+    round: Count
+    size: Count
+    reason: Word
+    detail: Text
+    successors: tuple[Successor, ...] = ()  # () if unchanged
+
+
+class Formed(_Frame, tag=7, frozen=True):
+    """Tells a member its place in a new world."""
+
+    round: Count
+    base: Count  # the round of the world that this one follows
+    group_rank: Count
+    group_size: Count
+    first_rank: Count
+    ranks: Count
+    master_address: Word
+    master_port: Port
+    reason: Word
+    budget: RestartBudget
+    successors: tuple[Successor, ...] = ()
+    restore: Step = -1  # the newest step that is complete in the members' memory, -1 for none
+    origin: Count = 0  # the round in which that step was saved
+    alike: bool = False  # the step is the same on all ranks
+    fetch: Endpoints = ()  # daemons to fetch the step from before processes start; () if this member holds its part
+    replica_group: ReplicaGroup | None = None  # the daemons that this member's daemon works with; None for none
+    carry: Step = -1  # the step that all of the last world held, to be written to storage, or -1
+    saved_by: Count = 0  # ranks that saved the step, if each rank reads parts of their shards; else 0
+    locations: AllLocations = ()
+    # others may have trained on since: all report what is Stored, and read the named step if it is newer
+    look: bool = False
+
+
+class StopAt(_Frame, tag=8, frozen=True):
+    """Tells all processes to stop after this step."""
+
+    round: Count
+    step: Step
+    sure: bool  # no rank has passed it; until then, ranks that reach it wait
+
+
+class Stop(_Frame, tag=9, frozen=True):
+    """Tells a member to end its processes of this round, with this much time to save. Answered by Ready."""
+
+    round: Count
+    reason: Word
+    grace_s: Seconds
+
+
+class Finish(_Frame, tag=10, frozen=True):
+    """Tells a member that the job is over for it."""
+
+    exit: Annotated[int, msgspec.Meta(ge=0, le=255)]
+    reason: Word
+    detail: Text
+    carry: Step = -1  # as in Formed
+
+
+class Heartbeat(_Frame, tag=11, frozen=True):
+    """Shows that the sender is alive, and reports its progress."""
+
+    step: Step = -1  # the newest that all local processes have done, -1: unknown
+    saved: Step = -1  # the newest saved, -1: unknown
+    importing_s: Seconds = 0.0  # longest time until its imports end; 0: it can start processes
+
+
+class Ready(_Frame, tag=12, frozen=True):
+    """Reports that no process of this round or an earlier one runs here."""
+
+    round: Count
+    master_port: Port  # a free port for the next round
+    path: Annotated[tuple[Word, ...], msgspec.Meta(max_length=16)] = ()  # as in Member
+    held: Holds = ()
+
+
+class Failed(_Frame, tag=13, frozen=True):
+    """Reports that a process of this round ended with an error."""
+
+    round: Count
+    local_rank: Count
+    detail: Text
+
+
+class Succeeded(_Frame, tag=14, frozen=True):
+    """Reports that all processes of this round have succeeded."""
+
+    round: Count
+    held: Holds = ()  # as in Ready, if they were told to stop for another world
+
+
+class Leaving(_Frame, tag=15, frozen=True):
+    """Reports that the member was asked to leave within these seconds."""
+
+    grace_s: Seconds
+    reason: Word = ""
+
+
+class Reached(_Frame, tag=16, frozen=True):
+    """Answers StopAt: the farthest step that a local process has begun."""
+
+    round: Count
+    step: Step
+
+
+class Ask(_Frame, tag=17, frozen=True):
+    """Asks for the members of the world. Answered by Roster."""
+
+
+class Roster(_Frame, tag=18, frozen=True):
+    """Lists all members of the world by group rank."""
+
+    round: Count
+    members: tuple[Member, ...]
+
+
+class HeartbeatInterval(_Frame, tag=19, frozen=True):
+    """Changes the intervals that Welcome gave, since there are more members now."""
+
+    beat_s: Seconds
+    silence_s: Seconds
+
+
+ToMember: TypeAlias = (
+    Challenge
+    | Welcome
+    | Refused
+    | Redirect
+    | Waiting
+    | Formed
+    | StopAt
+    | Stop
+    | Finish
+    | Heartbeat
+    | Roster
+    | HeartbeatInterval
+    | Stored
+    | Probe
+    | Judged
+    | ShowStacks
+    | Handover
+)
+ToCoordinator: TypeAlias = (
+    Join
+    | Heartbeat
+    | Ready
+    | Failed
+    | Succeeded
+    | Leaving
+    | Reached
+    | Ask
+    | Stored
+    | Probed
+    | Hung
+    | Stacks
+    | ShardsAdopted
+)
+Message: TypeAlias = ToMember | ToCoordinator
+
+_encoder = msgspec.msgpack.Encoder()
+_at_member: msgspec.msgpack.Decoder[ToMember] = msgspec.msgpack.Decoder(ToMember)
+_at_coordinator: msgspec.msgpack.Decoder[ToCoordinator] = msgspec.msgpack.Decoder(ToCoordinator)
+
+
+def encode(message: Message) -> bytes:
+    """Encode a message as the body of one frame."""
+    return _encoder.encode(message)
+
+
+def read_at_member(body: bytes | memoryview) -> ToMember:
+    """Decode a message from the coordinator. Raises BadFrame."""
+    return decode(_at_member, body)
+
+
+def read_at_coordinator(body: bytes | memoryview) -> ToCoordinator:
+    """Decode a message from a member. Raises BadFrame."""
+    return decode(_at_coordinator, body)
+
+
+def proof(token: bytes, role: str, run: str, theirs: bytes, ours: bytes) -> bytes:
+    """Compute the HMAC-SHA256 that proves knowledge of the token, for the role "member" or "coordinator". ours: the
+    prover's nonce.
+    """
+    text = b"".join(len(part).to_bytes(4, "big") + part for part in (role.encode(), run.encode(), theirs, ours))
+    return hmac.new(token, b"turnout rendezvous 1" + text, hashlib.sha256).digest()
+
+
+def proves(claimed: bytes, token: bytes, role: str, run: str, theirs: bytes, ours: bytes) -> bool:
+    """True if this is the proof of somebody who knows the token. Compares in constant time."""
+    return hmac.compare_digest(claimed, proof(token, role, run, theirs, ours))

@@ -1,0 +1,183 @@
+"""Chooses the step that a new world restores from memory, and who fetches what from whom.
+
+No collective is needed. A shard belongs to the rank that saved it, wherever that rank runs now. What
+torch.distributed.checkpoint saved can be read by a world of any size: each rank reads its parts of these shards.
+Source: docs/design.md 5; docs/facts/launcher.md 5; DL-60, DL-108
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from turnout.launcher.model import Member, World
+from turnout.launcher.rendezvous.checkpoint_messages import (
+    ALL,
+    BARRED,
+    MOST_LOCATIONS,
+    DaemonEndpoint,
+    HeldStep,
+    ShardLocation,
+)
+
+_MOST_GIVERS = 4
+_MOST_OF_A_RUN = 2  # who are named to whom the parts of a shard are wanted from
+SavedState = tuple[int, int, int]  # step, round, ranks
+
+
+@dataclass(frozen=True, slots=True)
+class RestorePoint:
+    """The step that all ranks restore from memory."""
+
+    step: int = -1  # -1: none
+    round: int = 0  # in which it was saved
+    alike: bool = False  # it is the same on all ranks
+    # by member without its shards: who can give them, the nearest first
+    fetch: Mapping[str, tuple[DaemonEndpoint, ...]] = field(default_factory=dict)
+    saved_by: int = 0  # ranks that saved it, if each rank reads parts; else 0
+    # by member: where these shards are
+    locations: Mapping[str, tuple[ShardLocation, ...]] = field(default_factory=dict)
+
+    def is_older(self, last_round: int) -> bool:
+        """True if storage has to be read first, since others may have trained on and committed a newer step.
+
+        last_round: the newest round granted to anybody, 0 if unknown. Source: hack.chaos, seed 6
+        """
+        return self.step >= 0 and (self.round < last_round or last_round == 0)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRun:
+    """The shards of consecutive ranks of one state, in the memory of one member. own: that member saved them itself."""
+
+    first_rank: int
+    count: int
+    id: str
+    own: bool
+    parts: bool
+
+    @property
+    def ranks(self) -> range:
+        """Return the ranks whose shards these are."""
+        return range(self.first_rank, self.first_rank + self.count)
+
+
+def restorable(
+    world: World, held: Mapping[str, tuple[HeldStep, ...]], members: Mapping[str, Member] | None = None
+) -> RestorePoint:
+    """Choose the newest step of which a living member's memory has every part.
+
+    held: by id. members: all that are present, in this world or not. A member's own memory is preferred to that of
+    others.
+    Shards of one step from two rounds are different states, since a round may have trained the step again. A step of a
+    world of another size counts if it can be read in parts.
+    """
+    members = members or {}
+    own: dict[str, set[SavedState]] = {}
+    givers: dict[SavedState, dict[int, list[tuple[int, DaemonEndpoint]]]] = defaultdict(lambda: defaultdict(list))
+    states = set[SavedState]()
+    for id_, holds in sorted(held.items()):
+        seat = world.seats.get(id_)
+        mine = own.setdefault(id_, set())
+        endpoint = endpoint_of(members.get(id_))
+        for each in holds:
+            if each.step < 0:
+                continue
+            state = (each.step, each.round, each.ranks)
+            states.add(state)
+            if seat and not each.count and (each.ranks == ALL or each.first_rank == seat.first_rank):
+                mine.add(state)
+            if endpoint is not None and (each.count or each.ranks != ALL):
+                givers[state][each.first_rank].append((each.count or members[id_].processes, endpoint))
+    for state in sorted(states, reverse=True):
+        if state[2] in (ALL, world.ranks) and (fetch := _fetched(world, state, own, givers[state], held)) is not None:
+            return RestorePoint(state[0], state[1], state[2] == ALL, fetch)
+        if state[2] != ALL and (locations := _in_parts(world, state, held, members)) is not None:
+            return RestorePoint(state[0], state[1], saved_by=state[2], locations=locations)
+    return RestorePoint()
+
+
+def _fetched(
+    world: World,
+    state: SavedState,
+    own: Mapping[str, set[SavedState]],
+    givers: Mapping[int, list[tuple[int, DaemonEndpoint]]],
+    held: Mapping[str, tuple[HeldStep, ...]],
+) -> dict[str, tuple[DaemonEndpoint, ...]] | None:
+    """Choose who fetches this state from whom. None if a part of it is missing."""
+    found: dict[str, tuple[DaemonEndpoint, ...]] = {}
+    for id_, seat in world.seats.items():
+        if state in own.get(id_, ()):
+            continue
+        first, count = (0, 1) if state[2] == ALL else (seat.first_rank, seat.processes)
+        endpoints = tuple(endpoint for has, endpoint in givers.get(first, ()) if has == count and endpoint.id != id_)
+        if not endpoints or BARRED in held.get(id_, ()):
+            return None
+        turn = seat.group_rank % len(endpoints)  # of many givers not all ask the same one
+        found[id_] = (*endpoints[turn:], *endpoints[:turn])[:_MOST_GIVERS]
+    return found if world.seats else None
+
+
+def runs_of(
+    state: SavedState, held: Mapping[str, tuple[HeldStep, ...]], members: Mapping[str, Member]
+) -> tuple[ShardRun, ...]:
+    """List who has which shards of a state, by rank, a member's own before those it keeps for others."""
+    found = [
+        ShardRun(each.first_rank, each.count or members[id_].processes, id_, not each.count, each.parts)
+        for id_, holds in held.items()
+        if id_ in members
+        for each in holds
+        if (each.step, each.round, each.ranks) == state
+    ]
+    return tuple(sorted(found, key=lambda run: (run.first_rank, run.count, not run.own, run.id)))
+
+
+def ranks_in(runs: Iterable[ShardRun]) -> set[int]:
+    """Collect the ranks whose shards these are."""
+    return {rank for run in runs for rank in run.ranks}
+
+
+def _in_parts(
+    world: World, state: SavedState, held: Mapping[str, tuple[HeldStep, ...]], members: Mapping[str, Member]
+) -> dict[str, tuple[ShardLocation, ...]] | None:
+    """Locate the shards of this state for each member. None if one is missing, or if they cannot be read in parts.
+
+    A member that failed to fetch before fetches nothing now. None too if there are more than MOST_LOCATIONS places.
+    """
+    runs = runs_of(state, held, members)
+    endpoints = {run.id: endpoint for run in runs if (endpoint := endpoint_of(members[run.id])) is not None}
+    mine: dict[str, set[int]] = {
+        id_: ranks_in(run for run in runs if run.id == id_) for id_ in {run.id for run in runs}
+    }
+    wanted = set(range(state[2]))
+    nowhere = wanted - ranks_in(run for run in runs if run.id in endpoints)
+    if not world.seats or not all(run.parts for run in runs):
+        return None
+    for id_ in world.seats:
+        have = mine.get(id_, set[int]())
+        if not nowhere <= have or (BARRED in held.get(id_, ()) and not wanted <= have):
+            return None
+    places = _places(runs, endpoints)
+    if len(places) > MOST_LOCATIONS:
+        return None
+    return {
+        id_: tuple(each for each in (places[:: -1 if seat.group_rank % 2 else 1]) if each.endpoint.id != id_)
+        for id_, seat in world.seats.items()
+    }
+
+
+def _places(runs: Iterable[ShardRun], endpoints: Mapping[str, DaemonEndpoint]) -> list[ShardLocation]:
+    """List the locations of the shards, at most _MOST_OF_A_RUN for each run."""
+    found: dict[tuple[int, int], list[ShardLocation]] = defaultdict(list)
+    for run in runs:
+        if run.id in endpoints:
+            found[run.first_rank, run.count].append(ShardLocation(run.first_rank, run.count, endpoints[run.id]))
+    return [each for same in found.values() for each in same[:_MOST_OF_A_RUN]]
+
+
+def endpoint_of(member: Member | None) -> DaemonEndpoint | None:
+    """Return the endpoint of a member's daemon, or None if it has none."""
+    if member is None or not member.keeper:
+        return None
+    return DaemonEndpoint(member.id, member.name, member.address, member.keeper)

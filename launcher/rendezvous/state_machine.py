@@ -1,0 +1,329 @@
+"""Decides what one event changes in the coordinator's state, and what it asks for. A pure function. docs/design.md 5.
+
+The table of states is in state.py. A formed world is frozen: its size is between min and max, and a multiple of the
+unit. A late member waits for the next round, and ends the current one only if the world can grow.
+A fault is charged once to the restart budget, and not at all if the loss of a member explains it. Source: torchelastic
+and DLRover as docs/facts/launcher.md §1 and docs/facts/dlrover.md 2.1 have them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from turnout.launcher.health.messages import Hung, Probed, Stacks
+from turnout.launcher.health.stack_traces.hang_state import Merged
+from turnout.launcher.model import ElasticSpec, Exit, Member, Reason, RestartBudget
+from turnout.launcher.rendezvous.checkpoint_messages import ShardsAdopted
+from turnout.launcher.rendezvous.diagnosis.hang_collection import came_back, gathered, hung, merged, shown
+from turnout.launcher.rendezvous.diagnosis.node_check import came_again, check, connected, probed, spared
+from turnout.launcher.rendezvous.drain import beats, drain, hand, leaving, reached, stopped, wants_drain
+from turnout.launcher.rendezvous.form_world import gather, granted, unanswered
+from turnout.launcher.rendezvous.messages import (
+    Failed,
+    Finish,
+    Heartbeat,
+    LastWorld,
+    Leaving,
+    Reached,
+    Ready,
+    Refused,
+    Stop,
+    StopAt,
+    Stored,
+    Succeeded,
+)
+from turnout.launcher.rendezvous.restore.stored_step import saw
+from turnout.launcher.rendezvous.state import (
+    Cause,
+    Claiming,
+    Denied,
+    Drop,
+    Effect,
+    Event,
+    Fencing,
+    Gathering,
+    Granted,
+    Job,
+    Joined,
+    Lost,
+    MemberState,
+    Over,
+    Phase,
+    Said,
+    State,
+    StepDown,
+    Unanswered,
+    Unfenced,
+)
+from turnout.launcher.rendezvous.transition import Transition
+
+TRAINS = (Phase.TRAINING, Phase.DRAINING)
+
+
+def begin(
+    me: Member,
+    run: str,
+    terms: ElasticSpec,
+    now_s: float,
+    *,
+    wanted: int = 0,
+    granted: int | None = None,
+    only: bool = False,
+) -> State:
+    """Make the state of a new job. granted: the round that the arbiter gave, None without an arbiter."""
+    return State(
+        Job(me, run, terms, granted is not None, only),
+        round=granted or 0,
+        cause=Cause(since_s=now_s),
+        gathering=Gathering(wanted, wanted or terms.most, terms.last_call_s, now_s),
+        claiming=Claiming(granted or 0, asked_s=now_s),
+    )
+
+
+def succeed(
+    state: State,
+    base: LastWorld,
+    budget: RestartBudget,
+    *,
+    handed: bool = False,
+    before: int = 0,
+    fenced_s: float = 0.0,
+    sought_s: float | None = None,
+) -> State:
+    """Make the state of a job whose coordinator was lost, from a new job's state: members get time to regroup.
+
+    handed: the old coordinator left in peace, and the base no longer counts it.
+    before: the round in the arbiter's record before this claim, 0 for none. fenced_s: until then its holder, if alive,
+    may train without the arbiter.
+    sought_s: when the search began; None: never search. 0: all members search for this coordinator, so it does not
+    search before its first world.
+    """
+    if base.round or before:
+        fenced_s = max(fenced_s, state.cause.since_s + state.job.fence_s)
+    state = replace(state, budget=budget, fencing=replace(state.fencing, before=before, fenced_s=fenced_s))
+    gathering = state.gathering
+    if sought_s is not None:
+        gathering = replace(gathering, roams=sought_s > 0, sought_s=sought_s)
+    if not base.round:
+        return replace(state, gathering=gathering)
+    expected = base.size if handed else max(base.size - 1, 1)
+    return replace(
+        state, round=max(state.round, base.round), cause=replace(state.cause, why=Reason.COORDINATOR_LOST),
+        fencing=replace(state.fencing, base=base.round, base_size=base.size),
+        gathering=replace(gathering, expected=expected, call_s=state.job.regroup_s),
+    )  # fmt: skip
+
+
+def step(state: State, event: Event, now_s: float) -> tuple[State, tuple[Effect, ...]]:
+    """Apply one event; return the new state and the effects."""
+    return steps(state, (event,), now_s)
+
+
+def steps(state: State, events: Iterable[Event], now_s: float) -> tuple[State, tuple[Effect, ...]]:
+    """Apply several events of one moment in their order; return the new state and the effects."""
+    turn = Transition(state, now_s)
+    for event in events:
+        _take(turn, event)
+    _decide(turn)
+    return turn.ended()
+
+
+def _take(turn: Transition, event: Event) -> None:
+    match event:
+        case Joined():
+            _joined(turn, event)
+        case Lost(id=id_, reason=reason):
+            _lost(turn, id_, reason)
+        case Said(id=id_, message=message) if (known := turn.members.get(id_)) is not None:
+            _said(turn, id_, known, message)
+        case Granted(round=round_) if turn.at.phase is Phase.CLAIMING and round_ == turn.at.round:
+            granted(turn)
+        case Unanswered(round=round_) if turn.at.phase is Phase.CLAIMING and round_ == turn.at.round:
+            unanswered(turn)
+        case Denied(holder=holder) if turn.at.phase not in (Phase.FINISHING, Phase.OVER):
+            turn.tell(turn.busy(), Stop(turn.at.round, Reason.ROUND_LOST.value, 0.0))
+            turn.at = replace(turn.at, phase=Phase.OVER)
+            turn.told("stepped_down", Reason.ROUND_LOST, to=holder.coordinator, round=holder.round)
+            turn.effects.append(StepDown(holder))
+        case Merged():
+            merged(turn, event)
+        case Unfenced():
+            turn.at = replace(turn.at, claiming=replace(turn.at.claiming, unfenced=True))
+            if turn.at.phase in TRAINS:
+                turn.stop(Reason.NO_ARBITER, "the arbiter was out of reach for too long")
+
+
+def _decide(turn: Transition) -> None:
+    """Advance through the phases as far as the state allows."""
+    gathered(turn)
+    if turn.at.phase is Phase.TRAINING:
+        _train(turn)
+    if turn.at.phase is Phase.DRAINING:
+        drain(turn)
+    if turn.at.phase is Phase.STOPPING and not turn.busy():
+        stopped(turn)
+    if turn.at.phase is Phase.HANDING:
+        hand(turn)
+    if turn.at.phase is Phase.CHECKING:
+        check(turn)
+    if turn.at.phase is Phase.GATHERING:
+        gather(turn)
+    if turn.at.phase is Phase.FINISHING:
+        others = turn.members.keys() - {turn.at.job.me.id}
+        if not others or turn.now_s >= turn.at.ending.until_s:
+            turn.at = replace(turn.at, phase=Phase.OVER)
+            turn.effects.append(Over(turn.at.ending.exit or Exit.DONE, turn.at.cause.why, turn.at.cause.detail))
+
+
+def _joined(turn: Transition, event: Joined) -> None:
+    at, member = turn.at, event.member
+    if at.phase in (Phase.FINISHING, Phase.OVER):
+        turn.know(member.id, MemberState(member, event.base))
+        exit_, why = at.ending.exit, at.cause.why.value
+        if exit_ is not None and exit_ is not Exit.FAULTY:  # else others decide, or nobody: it begins the job anew
+            turn.tell((member.id,), Finish(int(exit_), why, at.cause.detail, at.checkpoints.carry))
+        return
+    if fault := _differs(at.job.terms, event.terms):
+        turn.know(member.id, MemberState(member, event.base))
+        turn.tell((member.id,), Refused(Reason.REFUSED.value, fault))
+        turn.effects.append(Drop(member.id))
+        del turn.members[member.id]
+        turn.told("member_refused", Reason.REFUSED, member=member.name, detail=fault)
+        return
+    if (before := turn.named(member.name)) is not None and before != member.id and before in turn.members:
+        turn.effects.append(Drop(before))  # its place was taken: a worker's name is given to one at a time
+        _lost(turn, before, Reason.MEMBER_LOST)
+    at = turn.at
+    new = member.id not in turn.members
+    busy, told = event.base.round if event.base.busy else 0, turn.members.get(member.id)
+    stored = told.stored if told is not None and busy == told.busy else None
+    ready_s = turn.now_s + event.importing_s if event.importing_s else 0.0
+    turn.know(member.id, MemberState(member, event.base, busy=busy, held=event.held, stored=stored, ready_s=ready_s))
+    gathering = replace(at.gathering, wanted=event.wanted or at.gathering.wanted)
+    if new and not came_again(turn, member.id):
+        gathering = replace(gathering, joined_s=turn.now_s)
+    if event.wanted and at.fencing.base == 0:
+        gathering = replace(gathering, expected=event.wanted)
+    turn.at = replace(
+        at, round=max(at.round, event.base.round), budget=at.budget.newer(event.budget), gathering=gathering,
+        fencing=_newest(at.fencing, event.base),
+    )  # fmt: skip
+    if at.phase is Phase.CLAIMING and event.base.round >= at.round:  # this one would not take the round we ask for
+        turn.at = replace(turn.at, phase=Phase.GATHERING, claiming=replace(at.claiming, chosen=()))
+    turn.told("member_joined", at.cause.why, member=member.name, members=len(turn.members))
+    _placed(turn, member, event.base)
+
+
+def _newest(fencing: Fencing, told: LastWorld) -> Fencing:
+    """Adopt the world that a member reports, unless a newer one is known. Of two sizes the smaller counts, since it
+    knows who left.
+    """
+    if not told.inside or told.round < fencing.base:
+        return fencing
+    size = min(fencing.base_size, told.size) if told.round == fencing.base else told.size
+    return replace(fencing, base=told.round, base_size=size)
+
+
+def _placed(turn: Transition, member: Member, base: LastWorld) -> None:
+    """Tell a new member to stop, wait or continue. If it has a seat but no processes, its world ends."""
+    connected(turn, member.id)
+    at, seat = turn.at, turn.at.phase in TRAINS and turn.inside(member.id)
+    if seat and base.busy and base.round == turn.world_round:
+        if at.ending.stop_step is not None:
+            turn.tell((member.id,), StopAt(turn.world_round, at.ending.stop_step, at.ending.sure))
+        if at.checkpoints.named is not None:
+            turn.tell((member.id,), at.checkpoints.named)
+        came_back(turn, member.id)
+        return
+    if base.busy:
+        turn.tell((member.id,), Stop(base.round, at.cause.why.value, 0.0))
+    elif base.round == turn.world_round and turn.inside(member.id):
+        turn.at = replace(at, fencing=replace(at.fencing, ended=base.round))
+    if seat and member.id not in at.ending.done:
+        turn.stop(Reason.MEMBER_LOST, f"{member.name} has come back without its processes")
+    elif at.phase in TRAINS and not seat and not base.busy:
+        turn.wait(member.id, *spared(turn, member.id))
+
+
+def _differs(ours: ElasticSpec, theirs: ElasticSpec) -> str:
+    one, other = (f"{each.least}:{each.most}, unit {each.unit}" for each in (ours, theirs))
+    return "" if one == other else f"the job's world is {one}, this worker's command line says {other}"
+
+
+def _lost(turn: Transition, id_: str, reason: Reason) -> None:
+    known = turn.members.pop(id_, None)
+    if known is None:
+        return
+    turn.told("member_lost", reason, member=known.member.name, members=len(turn.members))
+    if known.busy:
+        fenced_s = max(turn.at.fencing.fenced_s, turn.now_s + turn.at.job.fence_s)
+        turn.at = replace(turn.at, fencing=replace(turn.at.fencing, fenced_s=fenced_s))
+    if known.leave_s is not None and not known.busy and known.base.inside and known.base.round == turn.at.fencing.base:
+        left = replace(turn.at.fencing, base_size=turn.at.fencing.base_size - 1)  # it has left for good, and says so
+        turn.at = replace(turn.at, fencing=left)
+    if not turn.inside(id_) or id_ in turn.at.ending.done:
+        return
+    if turn.at.phase in TRAINS:
+        leaves = known.leave_s is not None
+        why = Reason.MEMBER_LEFT if leaves and not known.busy else reason
+        if known.busy or not leaves:
+            turn.stop(why, known.member.name)
+    if known.busy:
+        turn.at = replace(turn.at, cause=replace(turn.at.cause, lost=True))
+
+
+def _said(turn: Transition, id_: str, known: MemberState, message: object) -> None:
+    at = turn.at
+    match message:
+        case Heartbeat():
+            beats(turn, id_, known, message)
+        case Ready(round=round_, master_port=port, path=path, held=held) if round_ >= known.busy:
+            at_home = replace(known.member, master_port=port, path=path)
+            turn.know(id_, replace(known, busy=0, member=at_home, held=held))
+            if known.busy == turn.world_round and turn.inside(id_):
+                turn.at = replace(at, fencing=replace(at.fencing, ended=turn.world_round))
+                if at.phase in TRAINS:
+                    turn.stop(Reason.MEMBER_LOST, f"{known.member.name} has ended its processes")
+        case Failed(round=round_, local_rank=rank, detail=detail) if known.busy == round_ == turn.world_round:
+            if at.phase in TRAINS:
+                fault = f"{known.member.name}, local rank {rank}: {detail}"
+                turn.stop(Reason.PROCESS_FAILED, fault)
+                turn.at = replace(turn.at, cause=replace(turn.at.cause, fault=fault))
+        case ShardsAdopted(held=held):
+            turn.know(id_, replace(known, held=held))
+            if (handing := at.checkpoints.handing) is not None:
+                handing = replace(handing, awaits=handing.awaits - {id_})
+                turn.at = replace(at, checkpoints=replace(at.checkpoints, handing=handing))
+        case Succeeded(round=round_, held=held) if known.busy == round_:
+            turn.know(id_, replace(known, busy=0, held=held))
+            if round_ == turn.world_round and turn.inside(id_):
+                turn.at = replace(at, fencing=replace(at.fencing, ended=round_))
+                if at.phase in TRAINS:
+                    turn.at = replace(turn.at, ending=replace(at.ending, done=at.ending.done | {id_}))
+        case Leaving(grace_s=grace_s):
+            leaving(turn, id_, known, grace_s)
+        case Reached(round=round_, step=step_) if known.busy == round_ == turn.world_round:
+            reached(turn, id_, known, step_)
+        case Stored(round=round_) if known.busy == round_ == turn.world_round:
+            saw(turn, id_, known, message)
+        case Probed():
+            probed(turn, id_, known, message)
+        case Hung():
+            hung(turn, id_, known, message)
+        case Stacks():
+            shown(turn, id_, message)
+
+
+def _train(turn: Transition) -> None:
+    """End the round if all are done, or if a member leaves or the world can grow."""
+    at = turn.at
+    if at.world is not None and at.ending.done and at.ending.done >= at.world.seats.keys():
+        turn.finish(Exit.DONE, Reason.ALL_DONE, f"round {at.round}")
+    elif at.ending.done:
+        return
+    elif why := wants_drain(turn):
+        reason, detail = why
+        turn.told("round_ended", reason, round=at.round, detail=detail)
+        cause = replace(at.cause, why=reason, detail=detail, since_s=turn.now_s)
+        turn.at = replace(at, phase=Phase.DRAINING, cause=cause)

@@ -1,0 +1,232 @@
+"""A member's connection to the coordinator: handshake, heartbeats and messages."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from turnout.launcher.errors import BadFrame
+from turnout.launcher.frame_auth import FrameAuth, NotProven
+from turnout.launcher.model import Reason
+from turnout.launcher.rendezvous.messages import (
+    NONCE_BYTES,
+    VERSION,
+    Challenge,
+    Heartbeat,
+    HeartbeatInterval,
+    Join,
+    LastWorld,
+    Redirect,
+    Refused,
+    ToCoordinator,
+    ToMember,
+    Welcome,
+    encode,
+    proof,
+    proves,
+    read_at_member,
+)
+from turnout.launcher.rendezvous.transport.frame_connection import FrameConnection
+
+CONNECT_S = 2.0  # for a host that is there to take a connection
+CHALLENGE_S = 5.0  # for its agent to say a word: one that is stopped says none
+SLEPT_S = 5.0  # between two looks at the clock: we were stopped
+GREET_S = 20.0  # from then on: a crowd comes before us, or it first has to find out that the coordinator is lost
+
+
+@dataclass(frozen=True, slots=True)
+class NobodyListens:
+    """The host refused the connection, so the process that listened on this port is dead."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoAnswer:
+    """No answer came in time, so nothing is known about the other side. why: the reason, if known."""
+
+    why: str
+
+
+class CoordinatorClient(FrameConnection):
+    """The member's side of one connection to a coordinator.
+
+    on_message: called with each message after Welcome. on_lost: called once, with the reason.
+    """
+
+    def __init__(
+        self,
+        join: Callable[[bytes, bytes], Join],
+        token: bytes,
+        run: str,
+        on_message: Callable[[CoordinatorClient, ToMember], None],
+        on_lost: Callable[[CoordinatorClient, Reason], None],
+    ) -> None:
+        super().__init__()
+        self._join, self._token, self._run = join, token, run
+        self._on_message, self._on_lost = on_message, on_lost
+        self._loop = asyncio.get_running_loop()
+        self.answer: asyncio.Future[Welcome | Redirect | Refused | NoAnswer] = self._loop.create_future()
+        self._nonce, self._theirs = os.urandom(NONCE_BYTES), b""
+        self.welcome: Welcome | None = None
+        self.claimed = LastWorld()  # what the Join said of us
+        self._heard_s = self._looked_s = self._loop.time()
+        self._beats: asyncio.TimerHandle | None = None
+        self._beat_s = self.silence_s = 0.0
+        self.step = self.saved = -1
+        self.importing_s = 0.0
+        self._over = False
+
+    def took(self, body: bytes) -> None:
+        """Handle a frame from the coordinator. Raises BadFrame and NotProven."""
+        self._heard_s = self._loop.time()
+        if self._slept():
+            return
+        message = read_at_member(body)
+        if self.welcome is not None:
+            if isinstance(message, HeartbeatInterval):
+                self._beat_s, self.silence_s = message.beat_s, message.silence_s
+            elif not isinstance(message, Heartbeat):
+                self._on_message(self, message)
+            return
+        match message:
+            case Challenge(version=version, nonce=nonce):
+                if version != VERSION:
+                    self._answer(NoAnswer(f"it speaks version {version}, this is {VERSION}"))
+                    return
+                self._theirs = nonce
+                self.auth = FrameAuth(self._token, self._run, self._nonce, nonce, listens=False)
+                join = self._join(self._nonce, self._proof(nonce))
+                self.claimed, self.importing_s = join.base, join.importing_s
+                self.send(encode(join))
+            case _ if self.auth is None:
+                raise NotProven(f"{type(message).__name__} from one who has not proved that it knows the job's token")
+            case Welcome():
+                if not proves(message.proof, self._token, "coordinator", self._run, self._nonce, self._theirs):
+                    raise NotProven("a Welcome without the proof that its sender knows the job's token")
+                self.welcome = message
+                self._beat_s, self.silence_s = message.beat_s, message.silence_s
+                self._looked_s = self._loop.time()
+                if self._beats is not None:
+                    self._beats.cancel()
+                self._beats = self._loop.call_later(message.beat_s, self._beat)
+                self._answer(message)
+            case Redirect() | Refused():
+                self._answer(message)
+            case _:
+                raise BadFrame(f"{type(message).__name__} before Welcome")
+
+    @property
+    def challenged(self) -> bool:
+        """True if the other side has sent its Challenge."""
+        return self._theirs != b""
+
+    def _proof(self, theirs: bytes) -> bytes:
+        return proof(self._token, "member", self._run, theirs, self._nonce)
+
+    def _answer(self, answer: Welcome | Redirect | Refused | NoAnswer) -> None:
+        if not self.answer.done():
+            self.answer.set_result(answer)
+
+    def say(self, message: ToCoordinator) -> None:
+        """Send a message. It is dropped if the connection is lost, since the next connection starts again."""
+        self.send(encode(message))
+
+    def tells(self, step: int, saved: int, importing_s: float) -> None:
+        """Set what heartbeats report. The first step and the end of imports are reported at once."""
+        soon = self.step < 0 <= step or importing_s == 0 < self.importing_s
+        self.step, self.saved, self.importing_s = step, saved, importing_s
+        if soon:
+            self.say(Heartbeat(step, saved, importing_s))
+
+    def _beat(self) -> None:
+        now_s, limit_s = self._loop.time(), self.silence_s
+        if self._slept():
+            return
+        if now_s - self._looked_s > limit_s / 2:
+            self._heard_s = now_s  # we were stopped ourselves: what came meanwhile is still to be read
+        self._looked_s = now_s
+        if now_s - self._heard_s > limit_s:
+            self._lost(Reason.MEMBER_SILENT)
+            self.abort()
+            return
+        self.say(Heartbeat(self.step, self.saved, self.importing_s))
+        self._beats = self._loop.call_later(self._beat_s, self._beat)
+
+    def _slept(self) -> bool:
+        """True if this process was stopped for so long that the others have given it up. The connection is then
+        aborted.
+        """
+        if self._loop.time() - self._looked_s <= (self.silence_s or SLEPT_S):
+            return False
+        if self.welcome is not None:
+            self._lost(Reason.MEMBER_SILENT)
+        self.abort()
+        return True
+
+    def opened(self) -> None:
+        """Watch for being stopped while this side waits for the Welcome."""
+        self._looked_s = self._loop.time()
+        self._beats = self._loop.call_later(1.0, self._wait)
+
+    def _wait(self) -> None:
+        if self.welcome is None and not self._slept():
+            self.opened()
+
+    def bad(self, fault: str) -> None:
+        """Treat an invalid frame as no answer."""
+        self._answer(NoAnswer(fault))
+
+    def closed(self, why: Exception | None) -> None:
+        """Handle the end of the connection."""
+        if self._beats is not None:
+            self._beats.cancel()
+        self._answer(NoAnswer("the connection was closed" if why is None else str(why)))
+        if self.welcome is not None:
+            self._lost(Reason.MEMBER_LOST)
+
+    def _lost(self, reason: Reason) -> None:
+        if not self._over:
+            self._over = True
+            self._on_lost(self, reason)
+
+    def leave(self) -> None:
+        """Close the connection without reporting its loss."""
+        self._over = True
+        if self._beats is not None:
+            self._beats.cancel()
+        self.close()
+
+
+async def connect(
+    make: Callable[[], CoordinatorClient],
+    address: str,
+    port: int,
+    *,
+    connect_s: float = CONNECT_S,
+    greet_s: float = GREET_S,
+) -> tuple[CoordinatorClient | None, Welcome | Redirect | Refused | NobodyListens | NoAnswer]:
+    """Connect to a possible coordinator; return the connection with its Welcome, or None with any other answer.
+
+    address: an IP literal, or a name to look up.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(connect_s):
+            _, link = await loop.create_connection(make, address, port)
+    except ConnectionRefusedError:
+        return None, NobodyListens()
+    except (OSError, TimeoutError) as error:
+        return None, NoAnswer(str(error) or f"no connection within {connect_s:g} s")
+    try:
+        await asyncio.wait([link.answer], timeout=min(CHALLENGE_S, greet_s))
+        if link.challenged:
+            await asyncio.wait([link.answer], timeout=greet_s)
+        answer = link.answer.result() if link.answer.done() else NoAnswer(f"no greeting within {greet_s:g} s")
+    except asyncio.CancelledError:
+        link.abort()
+        raise
+    if isinstance(answer, Welcome):
+        return link, answer
+    link.leave()
+    return None, answer

@@ -1,0 +1,97 @@
+"""Sends and receives frames over asyncio: as a protocol that is called for each frame, or by reading a stream.
+
+The format of a frame is in framing.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import cast
+
+from turnout.launcher.errors import BadFrame
+from turnout.launcher.frame_auth import FrameAuth
+from turnout.launcher.framing import PREFIX_BYTES, FrameSplitter, body_bytes, frame
+from turnout.launcher.rendezvous.messages import MOST_BYTES
+
+_MOST_UNSENT = 16 << 20  # bytes waiting for one peer: past that it does not read, and is cut off
+
+
+class FrameConnection(asyncio.Protocol):
+    """A connection that splits its input into frames. Once `auth` is set, every frame is signed and verified. Invalid
+    input closes it.
+
+    Subclasses override `opened`, `took`, which gets each frame's body, and `closed`, which is called once.
+    """
+
+    most_bytes = MOST_BYTES
+
+    def __init__(self) -> None:
+        self.transport: asyncio.Transport | None = None
+        self.peer = ""
+        self.splitter = FrameSplitter(self.most_bytes)
+        self.auth: FrameAuth | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Handle a new connection. Called by asyncio."""
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(high=_MOST_UNSENT)
+        if (sock := transport.get_extra_info("socket")) is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        peername = transport.get_extra_info("peername")
+        self.peer = peername[0] if isinstance(peername, tuple) else ""
+        self.opened()
+
+    def data_received(self, data: bytes) -> None:
+        """Handle received bytes. Called by asyncio."""
+        try:
+            for body in self.splitter.split(data):
+                self.took(body if self.auth is None else self.auth.open(body))
+                if self.transport is None or self.transport.is_closing():
+                    return
+        except BadFrame as error:
+            self.bad(str(error))
+            self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Handle the end of the connection. Called by asyncio."""
+        self.transport = None
+        self.closed(exc)
+
+    def pause_writing(self) -> None:
+        """Abort, since the peer does not read. Called by asyncio."""
+        self.abort()
+
+    def send(self, *bodies: bytes) -> None:
+        """Send each body as a frame. Nothing is sent if the connection is closed."""
+        if self.transport is not None and not self.transport.is_closing():
+            sealed = bodies if self.auth is None else map(self.auth.seal, bodies)
+            self.transport.write(b"".join(map(frame, sealed)))
+
+    def close(self) -> None:
+        """Close the connection after everything is sent."""
+        if self.transport is not None:
+            self.transport.close()
+
+    def abort(self) -> None:
+        """Close the connection now."""
+        if self.transport is not None:
+            self.transport.abort()
+
+    def opened(self) -> None:
+        """Handle the new connection."""
+
+    def took(self, body: bytes) -> None:
+        """Handle the body of one frame. May raise BadFrame."""
+
+    def closed(self, why: Exception | None) -> None:
+        """Handle the end of the connection."""
+
+    def bad(self, fault: str) -> None:
+        """Handle invalid input from the peer."""
+
+
+async def next_frame(reader: asyncio.StreamReader, max_bytes: int) -> bytes:
+    """Read one body. Raises BadFrame, OSError, and IncompleteReadError if the stream ends within a frame."""
+    header = await reader.readexactly(PREFIX_BYTES)
+    return await reader.readexactly(body_bytes(header, max_bytes))

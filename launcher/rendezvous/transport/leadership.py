@@ -1,0 +1,143 @@
+"""Makes a member the coordinator: checks that it may lead, starts the coordinator and ends it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+from turnout.launcher.event_log import EventLog
+from turnout.launcher.health.hang_detector import HangPolicy
+from turnout.launcher.health.hang_monitor.stack_merge import StackMerge
+from turnout.launcher.health.node_check import NodeCheckState
+from turnout.launcher.health.stack_traces.hang_state import HangState
+from turnout.launcher.model import ElasticSpec, Member, Record, RestartBudget
+from turnout.launcher.rendezvous.find_coordinator import Address, Seek
+from turnout.launcher.rendezvous.liveness import beat_of
+from turnout.launcher.rendezvous.locks.protocol import RoundLock
+from turnout.launcher.rendezvous.messages import LastWorld, Redirect
+from turnout.launcher.rendezvous.round_lock import HOLD_S, HeldRound, LockRefused, may_claim, next_round
+from turnout.launcher.rendezvous.state import Over, StepDown
+from turnout.launcher.rendezvous.state_machine import begin, succeed
+from turnout.launcher.rendezvous.transport.coordinator_server import FENCE_S, RENEW_S, Coordinator
+from turnout.launcher.rendezvous.transport.listener import Listener
+from turnout.launcher.settings import Timing
+
+# A holder that is silent, and may live. Its world cannot train without one of its members, so that one takes over soon.
+# A stranger waits until that holder has fenced itself (coordinator.FENCE_S), however long its API server was away.
+STRANGER_S = 600.0
+FENCE = 1.5  # of the silence after which a member ends its processes: it looks at each heartbeat only, and has to kill
+GOODBYE_S = 6.0  # for everybody to hear that the job is over
+
+
+class Leadership:
+    """Starts and ends the coordinator of one agent. budget: returns the newest restart budget that the agent knows."""
+
+    def __init__(
+        self,
+        me: Member,
+        run: str,
+        terms: ElasticSpec,
+        timing: Timing,
+        listener: Listener,
+        say: EventLog,
+        *,
+        arbiter: RoundLock | None = None,
+        wanted: int = 0,
+        only: bool = False,
+        checking: NodeCheckState | None = None,
+        hangs: HangPolicy | None = None,
+    ) -> None:
+        self.me, self.arbiter = me, arbiter
+        self._run, self._terms, self._timing, self._listener, self._say = run, terms, timing, listener, say
+        self._wanted, self._only, self._checking = wanted, only, checking
+        self._hanging, self._merging = HangState((hangs or HangPolicy()).act), StackMerge(hangs or HangPolicy(), say)
+        self.budget: Callable[[], RestartBudget] = RestartBudget
+        self.on_end: Callable[[Over | StepDown], None] = lambda how: None
+        self.coordinator: Coordinator | None = None
+
+    def elsewhere(self, to: Redirect | None) -> None:
+        """Set the coordinator that the listener names to those who connect here."""
+        self._listener.elsewhere = lambda: to
+
+    async def lead(self, seek: Seek) -> tuple[bool, Address | None]:
+        """Become the coordinator if allowed; return True. If another member leads, return False and its address.
+
+        Raises LockUnreachable and LockRefused.
+        """
+        if self.coordinator is not None:
+            return True, None
+        if self._only and seek.base.round:
+            raise LockRefused("nobody", "the coordinator is lost, and none may succeed it", "see --arbiter")
+        held, granted, budget = None, None, self.budget()
+        before, left_s = 0, 0.0  # the round of a holder before us, and how long it may train on without the arbiter
+        if self.arbiter is not None:
+            held = await self.arbiter.look()
+            if (record := held.record) is not None:
+                holder = (record.address, record.port)
+                here = holder == (self.me.address, self.me.port)  # where we listen ourselves: it listens no longer
+                dead = here or holder in seek.refused or _name(record.coordinator) == self.me.name
+                ours = seek.base.inside and seek.base.round >= record.round
+                if not may_claim(held, self._run, self.me.id, dead=dead, hold_s=HOLD_S if ours else STRANGER_S).may:
+                    return False, holder if record.port else None
+                if record.run == self._run:
+                    budget = budget.newer(record.budget)
+                    before = 0 if record.coordinator == self.me.id else record.round
+                    left_s = 0.0 if dead else max(FENCE_S - held.quiet_s, 0.0) + RENEW_S
+            granted = next_round(held, seek.base.round)
+            record = Record(self._run, granted, self.me.id, self.me.address, self.me.port, budget)
+            if (held := await self.arbiter.claim(record, held)) is None:
+                return False, None
+        self._begin(seek, budget, held, granted, before, left_s)
+        return True, None
+
+    def _begin(
+        self, seek: Seek, budget: RestartBudget, held: HeldRound | None, granted: int | None, before: int, left_s: float
+    ) -> None:
+        now_s = asyncio.get_running_loop().time()
+        state = begin(self.me, self._run, self._terms, now_s, wanted=self._wanted, granted=granted, only=self._only)
+        crowd_s = 5 * beat_of(seek.base.size, self._timing.heartbeat_s)  # as the coordinator itself stretches silence
+        fence_s = FENCE * max(self._timing.silence_s, crowd_s)
+        job = replace(state.job, fence_s=fence_s, roam_s=max(self._timing.silence_s, crowd_s))
+        state = replace(state, job=job, checking=self._checking, hanging=self._hanging)
+        sought_s = 0.0 if seek.host and not seek.base.round else seek.since_s
+        fenced_s = now_s + left_s + state.job.fence_s if before else 0.0
+        state = succeed(
+            state, seek.base, budget, handed=seek.handed, before=before, fenced_s=fenced_s, sought_s=sought_s
+        )
+        self._say(
+            "coordinator_begun", {"round": state.round + 1, "reason": state.cause.why.value, "arbiter": bool(held)}
+        )
+        self.coordinator = Coordinator(
+            state, self._say, beat_s=self._timing.heartbeat_s, silence_s=self._timing.silence_s,
+            merge=self._merging.merge, arbiter=self.arbiter, held=held,
+        )  # fmt: skip
+        self.coordinator.ended.add_done_callback(lambda ended: self.on_end(ended.result()))
+        self._listener.lead(self.coordinator)
+
+    async def finished(self, *, wait: bool) -> None:
+        """Wait until the other members know that the job is over, before their coordinator goes."""
+        if self.coordinator is not None and wait:
+            await asyncio.wait([self.coordinator.ended], timeout=GOODBYE_S)
+        elif self.coordinator is not None:
+            await asyncio.wait([self.coordinator.ended], timeout=1.0)
+
+    async def end(self) -> LastWorld:
+        """Stop leading. Return the newest world formed or heard of, which binds this member, in it or not."""
+        coordinator, self.coordinator = self.coordinator, None
+        self._listener.lead(None)
+        if coordinator is None:
+            return LastWorld()
+        await coordinator.close()
+        return LastWorld(coordinator.state.fencing.base, coordinator.state.fencing.base_size)
+
+    async def close(self) -> None:
+        """Stop leading and listening."""
+        await self.end()
+        await self._listener.close()
+        if self.arbiter is not None:
+            await self.arbiter.close()
+
+
+def _name(id_: str) -> str:
+    return id_.rsplit("/", 1)[0]

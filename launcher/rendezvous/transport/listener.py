@@ -1,0 +1,217 @@
+"""The listener of an agent: every agent listens, whether it coordinates or may have to. Callers have to prove the
+token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import Callable
+from typing import Protocol
+
+from turnout.launcher.errors import BadFrame
+from turnout.launcher.event_log import EventLog, seldom
+from turnout.launcher.frame_auth import MAC_BYTES, FrameAuth, NotProven
+from turnout.launcher.model import Reason
+from turnout.launcher.rendezvous.messages import (
+    MOST_JOIN_BYTES,
+    NONCE_BYTES,
+    VERSION,
+    Challenge,
+    Join,
+    Message,
+    Redirect,
+    Refused,
+    ToCoordinator,
+    Welcome,
+    encode,
+    proof,
+    proves,
+    read_at_coordinator,
+)
+from turnout.launcher.rendezvous.transport.frame_connection import FrameConnection
+
+GREET_S = 10.0  # for a stranger to prove himself
+HOLD_S = 3.0  # how long one who came too early waits for us to know who coordinates
+BACKLOG = 4_096
+MOST_STRANGERS = 12_000  # connections that have proved nothing yet: as many as come when a large job begins
+MOST_STRANGERS_OF_ONE = 64  # of one address; those of this machine are not counted so
+
+
+_OWN = ("127.0.0.1", "::1")
+
+
+class ListenerHost(Protocol):
+    """The part of the coordinator that handles accepted peers."""
+
+    def admit(self, peer: PeerConnection, join: Join) -> None:
+        """Accept a peer: answer with Welcome or Refused."""
+
+    def heard(self, peer: PeerConnection, message: ToCoordinator) -> None:
+        """Handle a peer's message."""
+
+    def gone(self, peer: PeerConnection) -> None:
+        """Handle the end of a peer's connection."""
+
+
+class PeerConnection(FrameConnection):
+    """The listener's side of one connection from another agent: it asks for the proof and waits to be admitted."""
+
+    most_bytes = MOST_JOIN_BYTES
+
+    def __init__(self, listener: Listener) -> None:
+        super().__init__()
+        self._listener = listener
+        self._nonce, self._theirs = os.urandom(NONCE_BYTES), b""
+        self.host: ListenerHost | None = None
+        self.id = ""
+        self.join: Join | None = None
+        self._alarm: asyncio.TimerHandle | None = None
+
+    def opened(self) -> None:
+        """Send the Challenge, and set a limit of GREET_S for the proof."""
+        self._listener.came(self)
+        self._alarm = asyncio.get_running_loop().call_later(GREET_S, self.abort)
+        self.send(encode(Challenge(VERSION, self._nonce)))
+
+    def took(self, body: bytes) -> None:
+        """Handle a frame; the first must be Join. Raises BadFrame."""
+        if self.host is not None:
+            self.host.heard(self, read_at_coordinator(body))
+            return
+        message = read_at_coordinator(body[:-MAC_BYTES])
+        if not isinstance(message, Join) or self.auth is not None:
+            raise BadFrame(f"{type(message).__name__} before Join was answered")
+        self._judge(message, body)
+
+    def _judge(self, join: Join, sealed: bytes) -> None:
+        listener = self._listener
+        self.auth = FrameAuth(listener.token, join.run, join.nonce, self._nonce, listens=True)
+        try:
+            self.auth.open(sealed)
+            if not proves(join.proof, listener.token, "member", join.run, self._nonce, join.nonce):
+                raise NotProven("a Join without its proof")
+        except NotProven:
+            listener.say("stranger_refused", {"peer": self.peer, "detail": "it does not know the job's token"})
+            self.refuse("the job's token is another one here")
+            return
+        if join.run != listener.run:
+            self.refuse(f"this is job {listener.run}, not {join.run}")
+        elif join.version != VERSION:
+            self.refuse(f"the coordinator speaks version {VERSION} and not {join.version}: use one version in a job")
+        else:
+            self.join, self._theirs, self.id = join, join.nonce, join.member.id
+            if self._alarm is not None:
+                self._alarm.cancel()
+            self._alarm = asyncio.get_running_loop().call_later(HOLD_S, listener.send_on, self)
+            listener.proved(self)
+
+    def welcome(self, host: ListenerHost, make: Callable[[bytes], Welcome]) -> None:
+        """Accept the peer. make: makes the Welcome with our proof in it."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self.host, self.splitter.max_bytes = host, 1 << 20
+        self.send(
+            encode(make(proof(self._listener.token, "coordinator", self._listener.run, self._theirs, self._nonce)))
+        )
+
+    def tell(self, message: Message) -> None:
+        """Send a message to the peer."""
+        self.send(encode(message))
+
+    def refuse(self, detail: str) -> None:
+        """Refuse the peer for good."""
+        self.tell(Refused(Reason.REFUSED.value, detail))
+        self.close()
+
+    def bad(self, fault: str) -> None:
+        """Log an invalid frame of the peer."""
+        self._listener.say("bad_frame", {"peer": self.peer, "member": self.id, "detail": fault})
+
+    def closed(self, why: Exception | None) -> None:
+        """Handle the end of the connection."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._listener.left(self)
+        if self.host is not None:
+            self.host.gone(self)
+
+
+class Listener:
+    """The listening socket of one agent.
+
+    It passes peers to the coordinator in this agent, or tells them where to go.
+    """
+
+    def __init__(self, token: bytes, run: str, say: EventLog) -> None:
+        self.token, self.run, self.say = token, run, seldom(say)  # who knows nothing fills no log
+        self.elsewhere: Callable[[], Redirect | None] = lambda: None
+        self._host: ListenerHost | None = None
+        self._waiting: set[PeerConnection] = set()  # proved, and held until we know who coordinates
+        self._strangers: dict[PeerConnection, None] = {}  # the one that came first at the head
+        self._of: Counter[str] = Counter()  # strangers by their address
+        self._server: asyncio.Server | None = None
+
+    async def open(self, address: str, port: int) -> int:
+        """Listen on this address, an IP literal, and port, 0 for any. Returns the port. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: PeerConnection(self), address, port, backlog=BACKLOG)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    def lead(self, host: ListenerHost | None) -> None:
+        """Set the coordinator in this agent, None for none."""
+        self._host = host
+        if host is not None:
+            waiting, self._waiting = self._waiting, set()
+            for peer in sorted(waiting, key=lambda peer: peer.id):
+                if peer.join is not None:
+                    host.admit(peer, peer.join)
+
+    def came(self, peer: PeerConnection) -> None:
+        """Register a connection that has proved nothing. If there are too many, abort the oldest: those who know the
+        token are quick.
+        """
+        alone = peer.peer not in _OWN and self._of[peer.peer] >= MOST_STRANGERS_OF_ONE
+        if alone or len(self._strangers) >= MOST_STRANGERS:
+            oldest = next(each for each in self._strangers if not alone or each.peer == peer.peer)
+            self._known(oldest)
+            oldest.abort()
+        self._strangers[peer] = None
+        self._of[peer.peer] += 1
+
+    def _known(self, peer: PeerConnection) -> None:
+        """Remove a connection from those that have proved nothing."""
+        if peer in self._strangers:
+            del self._strangers[peer]
+            self._of[peer.peer] -= 1
+            if not self._of[peer.peer]:
+                del self._of[peer.peer]
+
+    def proved(self, peer: PeerConnection) -> None:
+        """Pass on a peer that has proved that it knows the token."""
+        self._known(peer)
+        if self._host is not None and peer.join is not None:
+            self._host.admit(peer, peer.join)
+        elif self.elsewhere() is not None:
+            self.send_on(peer)
+        else:
+            self._waiting.add(peer)
+
+    def send_on(self, peer: PeerConnection) -> None:
+        """Tell the peer which member coordinates, as far as known, and close."""
+        self._waiting.discard(peer)
+        peer.tell(self.elsewhere() or Redirect("", "", 0))
+        peer.close()
+
+    def left(self, peer: PeerConnection) -> None:
+        """Forget a peer that closed its connection."""
+        self._known(peer)
+        self._waiting.discard(peer)
+
+    async def close(self) -> None:
+        """Stop listening. Accepted peers stay connected."""
+        if self._server is not None:
+            self._server.close()
+        for peer in [*self._strangers, *self._waiting]:
+            peer.abort()

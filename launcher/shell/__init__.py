@@ -1,1 +1,0 @@
-"""The rim of the launcher: sockets, processes, files, the clock."""

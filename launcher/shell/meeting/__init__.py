@@ -1,1 +1,0 @@
-"""How members meet: the door, the link, the coordinator behind the door, and the search for it."""

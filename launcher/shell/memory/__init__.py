@@ -1,1 +1,0 @@
-"""Memory that outlives the training processes, and the process that looks after it."""

@@ -1,1 +1,0 @@
-"""Probes: short processes that measure this node alone and with the others of its group, and are killed when stuck."""

@@ -1,1 +1,0 @@
-"""The classes that scripts know from DLRover: what they are called with is theirs, what is behind is ours."""

@@ -1,0 +1,95 @@
+"""Defines the messages between an agent and a parent of training processes: msgpack over a socket pair.
+
+Frames are in launcher/framing.py. Both ends are of one version.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from turnout.launcher.framing import decode, frame
+
+MOST_BYTES = 64 << 20  # a thousand orders with a large environment each
+READ_BYTES = 1 << 16
+
+
+class Task(msgspec.Struct, frozen=True):
+    """Describes one training process for a parent to start, by a fork or by executing a program."""
+
+    local_rank: int
+    argv: tuple[str, ...]  # begins with a module or a script
+    env: dict[str, str]
+    spawn: tuple[str, ...] = ()  # the program to execute; () for a fork that runs `argv` as Python would
+    module: bool = False  # argv begins with a module
+    cwd: str = ""
+    stdout: str = ""  # a file, "" for the parent's
+    stderr: str = ""  # a file, "" for the parent's
+    cpus: tuple[int, ...] = ()
+    learn: str = ""  # a file in which a fork records its imports, "" for none
+
+
+class Start(msgspec.Struct, tag="start", frozen=True):
+    """Starts these processes, in order."""
+
+    tasks: tuple[Task, ...]
+
+
+class Stop(msgspec.Struct, tag="stop", frozen=True):
+    """Signals every process group now, kills what remains after `grace_s` seconds, then every orphan."""
+
+    signal: int
+    grace_s: float
+
+
+class Ready(msgspec.Struct, tag="ready", frozen=True):
+    """Announces that a parent has finished its imports."""
+
+    took_s: float
+    failed: dict[str, str] = {}  # modules that could not be imported, and why
+    refuses: str = ""  # why it will never fork, "" if it may
+    harmful: str = ""  # the package whose import is the cause, if any
+
+
+class Started(msgspec.Struct, tag="started", frozen=True):
+    """Answers Start: the pids of started processes, and why others were refused, both by local rank."""
+
+    pids: dict[int, int]
+    refused: dict[int, str]
+
+
+class Ended(msgspec.Struct, tag="ended", frozen=True):
+    """Announces that a process has ended. code, stuck: as in Exited."""
+
+    local_rank: int
+    pid: int
+    code: int
+    stuck: bool = False
+
+
+class Stopped(msgspec.Struct, tag="stopped", frozen=True):
+    """Answers Stop: nothing is left. orphans: names of processes that had to be killed."""
+
+    orphans: tuple[str, ...] = ()
+
+
+Told = Start | Stop
+Heard = Ready | Started | Ended | Stopped
+
+_encoder = msgspec.msgpack.Encoder()
+_told: msgspec.msgpack.Decoder[Told] = msgspec.msgpack.Decoder(Told)
+_heard: msgspec.msgpack.Decoder[Heard] = msgspec.msgpack.Decoder(Heard)
+
+
+def encode(message: Told | Heard) -> bytes:
+    """Encode a message as one frame."""
+    return frame(_encoder.encode(message))
+
+
+def told(body: bytes) -> Told:
+    """Decode a message from the agent. Raises BadFrame."""
+    return decode(_told, body)
+
+
+def heard(body: bytes) -> Heard:
+    """Decode a message from a parent. Raises BadFrame."""
+    return decode(_heard, body)

@@ -1,0 +1,267 @@
+"""The parent of training processes: a single-threaded process that imports what they need, forks them and reaps them.
+
+It runs as `forkserver FD AGENT ROOT [MODULE ...] SPACE`. It reads orders from the socket FD, and ends when the process
+AGENT ends, after everything below it has ended. `ps` shows the command lines of children in the place of SPACE.
+Without modules it is the plain parent, which only executes programs. A MODULE that begins with @ is a file of names:
+learning.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import warnings
+from collections.abc import Sequence
+
+from turnout.launcher.framing import FrameSplitter
+from turnout.launcher.linux import adopt_orphans, die_with, rename
+from turnout.launcher.workers import store_port
+from turnout.launcher.workers.forkserver.child_main import execute, look, part, run, why_no_script
+from turnout.launcher.workers.forkserver.learning import FILE, import_ahead
+from turnout.launcher.workers.forkserver.messages import (
+    MOST_BYTES,
+    READ_BYTES,
+    Ended,
+    Heard,
+    Ready,
+    Start,
+    Started,
+    Stop,
+    Stopped,
+    Task,
+    encode,
+    told,
+)
+from turnout.launcher.workers.reaper import code_of, kill_below
+
+TICK_S = 0.02  # between two looks at what was killed: signals of its end may have been merged
+_DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/accel")
+
+
+class Parent:
+    """Starts, watches and stops training processes. endpoint: the socket to the agent. agent: its pid."""
+
+    def __init__(self, endpoint: socket.socket, agent: int) -> None:
+        self._endpoint, self._agent = endpoint, agent
+        self._wake, self._woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._handlers = look()
+        self._frames = FrameSplitter(MOST_BYTES)
+        self._running: dict[int, int] = {}  # local ranks by pid
+        self._kill_at_s: float | None = None  # set while a Stop is under way
+        self._orphans: set[str] = set()
+        self._never = ""  # why no fork is of use
+
+    def warm(self, modules: Sequence[str]) -> None:
+        """Import modules ahead, and report the result to the agent."""
+        start_s, failed, harmful = time.monotonic(), dict[str, str](), ""
+        sys.path.append(os.getcwd())  # the last place: a module of the user's may lie here. A child has its own path
+        for module in (each for each in modules if not each.startswith(FILE)):
+            try:
+                importlib.import_module(module)
+            except BaseException as error:  # a user's module may do anything
+                failed[module] = f"{type(error).__name__}: {error}"
+        if modules:
+            self._never = _try_a_fork()
+            for file in (each.removeprefix(FILE) for each in modules if each.startswith(FILE) and not self._never):
+                harmful, self._never = import_ahead(file, lambda: _try_a_fork() or why_no_fork())
+            gc.collect()
+            gc.freeze()  # children share these pages for as long as no collector writes into them
+        self._say(Ready(time.monotonic() - start_s, failed, self._never, harmful))
+
+    def serve(self) -> Task | None:
+        """Serve until the agent is gone; return None after everything below has ended. In a forked child, return its
+        task.
+        """
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, lambda *_: None)  # the agent has ended: looked at below
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.set_wakeup_fd(self._woken, warn_on_full_buffer=False)
+        poll = select.poll()
+        poll.register(self._endpoint, select.POLLIN)
+        poll.register(self._wake, select.POLLIN)
+        try:
+            while os.getppid() == self._agent:
+                ready = [fd for fd, _ in poll.poll(self._patience_ms())]
+                if self._wake in ready:
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(self._wake, READ_BYTES)
+                self._reap()
+                if self._endpoint.fileno() in ready and (task := self._hear()) is not None:
+                    return task
+                self._go_on_stopping()
+        except (ConnectionError, EOFError):
+            pass
+        self._bury_all()
+        return None
+
+    def _patience_ms(self) -> float | None:
+        if self._kill_at_s is None:
+            return None
+        left_s = self._kill_at_s - time.monotonic() if self._running else 0.0
+        return 1e3 * max(left_s, TICK_S)
+
+    def _say(self, message: Heard) -> None:
+        self._endpoint.sendall(encode(message))
+
+    def _reap(self) -> None:
+        """Reap every child that has ended, orphans too."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if (local_rank := self._running.pop(pid, None)) is not None:
+                self._say(Ended(local_rank, pid, code_of(status)))
+
+    def _hear(self) -> Task | None:
+        more = self._endpoint.recv(READ_BYTES)
+        if not more:
+            raise EOFError
+        for body in self._frames.split(more):
+            match told(body):
+                case Start(tasks):
+                    if (task := self._start(tasks)) is not None:
+                        return task
+                case Stop(sig, grace_s):
+                    self._signal(sig)
+                    at_s = time.monotonic() + grace_s
+                    self._kill_at_s = at_s if self._kill_at_s is None else min(at_s, self._kill_at_s)
+        return None
+
+    def _start(self, tasks: Sequence[Task]) -> Task | None:
+        """Start each task or report why not. In a forked child, return its task."""
+        pids, refused = dict[int, int](), dict[int, str]()
+        for at, task in enumerate(tasks):
+            if at == 0:
+                store_port.before_first(task.env)
+            if not task.spawn and (why := self._never or why_no_fork() or self._odd(task)):
+                refused[task.local_rank] = why
+                continue
+            parent = os.getpid()
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # a child has our handlers until it parts
+            try:
+                pid = os.fork()
+            except OSError as error:
+                signal.pthread_sigmask(signal.SIG_SETMASK, [])
+                refused[task.local_rank] = f"cannot fork: {error}"
+                continue
+            if pid == 0:
+                self._leave()
+                part(task, parent, self._agent, self._handlers)
+                if task.spawn:
+                    execute(task)
+                return task
+            signal.pthread_sigmask(signal.SIG_SETMASK, [])
+            pids[task.local_rank] = pid
+            self._running[pid] = task.local_rank
+            if task is not tasks[-1]:
+                store_port.after(task.env)
+        self._say(Started(pids, refused))
+        return None
+
+    @staticmethod
+    def _odd(task: Task) -> str:
+        return "" if task.module else why_no_script(os.path.join(task.cwd, task.argv[0]))
+
+    def _leave(self) -> None:
+        """Close the parent's files in a forked child."""
+        self._endpoint.close()
+        os.close(self._wake)
+        os.close(self._woken)
+
+    def _signal(self, sig: int) -> None:
+        for pid in self._running:  # none is reaped meanwhile: the pids are theirs
+            try:
+                os.killpg(pid, sig)
+            except ProcessLookupError:  # it is not the leader of its group yet
+                os.kill(pid, sig)
+
+    def _go_on_stopping(self) -> None:
+        if self._kill_at_s is None:
+            return
+        if self._running:
+            if time.monotonic() >= self._kill_at_s:
+                self._signal(signal.SIGKILL)
+        elif killed := kill_below(os.getpid()):  # what is left waits for nobody
+            self._orphans |= {seen.name for seen in killed}
+        else:
+            self._reap()
+            self._say(Stopped(tuple(sorted(self._orphans))))
+            self._kill_at_s, self._orphans = None, set()
+
+    def _bury_all(self) -> None:
+        """Kill everything below this process, since the agent is gone."""
+        while kill_below(os.getpid()):
+            with contextlib.suppress(ChildProcessError):
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            time.sleep(TICK_S / 4)
+
+
+def why_no_fork() -> str:
+    """Return the reason why this process must not be forked now, "" if it may: it has one thread, and no device is
+    open.
+    """
+    threads = os.listdir("/proc/self/task")
+    if len(threads) != 1:
+        names = (_line(f"/proc/self/task/{thread}/comm") for thread in threads if int(thread) != os.getpid())
+        return f"{len(threads)} threads in the parent: {', '.join(sorted(names))}"
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return "CUDA is initialised in the parent"
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if (file := os.readlink(f"/proc/self/fd/{fd}")).startswith(_DEVICES):
+                return f"a device is open in the parent: {file}"
+    return ""
+
+
+def _line(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read().strip()
+    except OSError:
+        return "gone"
+
+
+def _try_a_fork() -> str:
+    """Fork once as a test; return the reason why a child would be unusable, "" if it is usable.
+
+    This also ends the idle threads of OpenBLAS, which numpy starts at import: OpenBLAS ends them before a fork.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of Python 3.12, about those threads
+        pid = os.fork()
+    if pid == 0:
+        cuda = getattr(sys.modules.get("torch"), "cuda", None)
+        os._exit(1 if cuda is not None and cuda._is_in_bad_fork() else 0)
+    return "CUDA was used in the parent: a fork of it could not" if os.waitpid(pid, 0)[1] else ""
+
+
+def main() -> None:
+    """Serve, and in a child run the user's program. client.py starts this and defines the arguments."""
+    _, fd, agent, root, *modules, _ = sys.argv
+    if not die_with(int(agent), signal.SIGTERM):
+        return
+    adopt_orphans()
+    rename(["turnout-run: parent of training processes", *modules])
+    sys.path.remove(root)
+    if not sys.flags.safe_path:
+        del sys.path[0]  # what `-c` put there
+    path = list(sys.path)
+    parent = Parent(socket.socket(fileno=int(fd)), int(agent))
+    parent.warm(modules)
+    task = parent.serve()
+    del parent
+    if task is None:
+        os._exit(0)
+    run(task, path)

@@ -1,0 +1,266 @@
+"""Starts, awaits and stops the training processes of one agent, round after round.
+
+A process is forked from the warm parent if that equals a fresh start. Otherwise the plain parent executes it, and the
+reason is logged. Both parents are in launcher/workers/forkserver/client.py. Reasons against a fork are in
+launcher/workers/environment.py and launcher/workers/forkserver/server.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from turnout.launcher.event_log import EventLog
+from turnout.launcher.linux import adopt_orphans
+from turnout.launcher.workers.environment import why_spawn
+from turnout.launcher.workers.forkserver.child_main import CANNOT_RUN
+from turnout.launcher.workers.forkserver.client import ForkserverClient
+from turnout.launcher.workers.forkserver.messages import Ended, Task
+from turnout.launcher.workers.forkserver.successor import QUIET_S, Successor
+from turnout.launcher.workers.logs import Tails, read_error
+from turnout.launcher.workers.spawn_spec import Exited, SpawnSpec, StillRunning, command, error_text
+
+MOST_PARENTS = 3  # that die unasked: then nothing is imported ahead any more
+PATIENCE_S = 120.0  # for imports: a cold disk reads torch for a minute
+STUCK_S = 10.0  # for a killed process to go, and for a parent to answer
+
+
+class WorkerProcesses:
+    """Runs the processes of one agent. Each round calls start, ended and stop.
+
+    fork: use a warm parent. preload: modules that it imports. say: logs every event by a past-tense word.
+    shutdown_timeout_s: default time between SIGTERM and SIGKILL.
+    env: what the processes' environments share (`environment.common`); also the parents' environment, None for the
+    agent's own.
+    stuck_s: time for a killed process to go and for a parent to answer. patience_s: time for the imports.
+    learn: a folder in which the first process records its imports for the parent of later rounds, "" for none.
+    """
+
+    def __init__(
+        self,
+        *,
+        fork: bool,
+        preload: Sequence[str],
+        shutdown_timeout_s: float,
+        say: EventLog,
+        env: Mapping[str, str] | None = None,
+        stuck_s: float = STUCK_S,
+        patience_s: float = PATIENCE_S,
+        learn: str = "",
+        quiet_s: float = QUIET_S,
+    ) -> None:
+        self._fork, self._preload, self._say = fork, tuple(preload), say
+        self._timeout_s, self._stuck_s, self._patience_s = shutdown_timeout_s, stuck_s, patience_s
+        self._env = dict(os.environ if env is None else env)
+        self._warm: ForkserverClient | None = None
+        self._plain: ForkserverClient | None = None
+        self._greeted: ForkserverClient | None = None  # the last one whose readiness was told
+        self._next = Successor(self._open, say, learn, quiet_s)
+        self._warming = asyncio.Lock()  # one at a time: who loses a parent and who starts a round may both want one
+        self._lost = 0
+        self._orders: dict[int, SpawnSpec] = {}
+        self._ended: dict[int, Exited] = {}  # in the order in which they ended
+        self._changed = asyncio.Event()
+        self._tails: Tails | None = None
+        adopt_orphans()
+
+    async def warm(self) -> None:
+        """Start the warm parent in the background. A failure is logged and has no other effect."""
+        async with self._warming:
+            if self._fork and self._warm is None:
+                try:
+                    self._warm = await self._open(self._preload)
+                except OSError as error:
+                    self._fork = False
+                    self._say("parent_failed", {"why": str(error)})
+
+    def importing_s(self) -> float:
+        """Return the longest time in seconds that a start would wait for the parent's imports, 0 for none."""
+        parent = self._warm
+        return 0.0 if parent is None or not self._preload or parent.ready.done() else self._left_s(parent)
+
+    def _left_s(self, parent: ForkserverClient) -> float:
+        return max(parent.opened_s + self._patience_s - asyncio.get_running_loop().time(), 0.0)
+
+    async def _open(self, modules: Sequence[str]) -> ForkserverClient:
+        parent = ForkserverClient(modules, self._env, self._on_ended, self._on_lost, self._stuck_s)
+        opening = asyncio.create_task(parent.open())
+        try:
+            await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            await opening  # it has a process by now, which somebody has to bury
+            await parent.close()
+            raise
+        return parent
+
+    async def start(self, orders: Sequence[SpawnSpec]) -> None:
+        """Start all processes of a round. Raises StillRunning while one of the last round is alive.
+
+        A process that cannot be started counts as ended; `ended` returns it.
+        """
+        if alive := self.alive():
+            raise StillRunning(f"{alive} processes of the last round are alive")
+        await self._close_tails()
+        self._warm = self._next.instead_of(self._warm)
+        self._orders, self._ended = {order.local_rank: order for order in orders}, {}
+        self._tails = Tails(orders, sys.stdout, sys.stderr)
+        refused = await self._start_forks()
+        for why in sorted(set(refused.values())):
+            ranks = sorted(rank for rank, reason in refused.items() if reason == why)
+            self._say("processes_spawned", {"local_ranks": ranks, "why": why})
+        await self._spawn([self._orders[rank] for rank in sorted(refused)])
+
+    async def _start_forks(self) -> dict[int, str]:
+        """Fork what can be forked; return why others cannot, by local rank."""
+        if not self._fork:
+            return dict.fromkeys(self._orders, "no parent is kept")
+        refused = {rank: why for rank, order in self._orders.items() if (why := self._why_spawn(order))}
+        if len(refused) == len(self._orders):
+            return refused
+        forks = [order for rank, order in self._orders.items() if rank not in refused]
+        parent = await self._ready()
+        if parent is None:
+            return refused | {order.local_rank: "the parent is not ready" for order in forks}
+        learner, learn = forks[0].local_rank, self._next.begin(self._preload)
+        answer = await parent.start([_task(each, (), learn if each.local_rank == learner else "") for each in forks])
+        if answer is None:
+            return refused | {order.local_rank: "the parent died" for order in forks}
+        return refused | answer.refused
+
+    def _why_spawn(self, order: SpawnSpec) -> str:
+        return why_spawn(order, self._env, sys.executable)
+
+    async def _ready(self) -> ForkserverClient | None:
+        """Return the warm parent once it has finished its imports; None without one. A parent that takes too long is
+        closed.
+        """
+        await self.warm()
+        parent = self._warm
+        if parent is None:
+            return None
+        try:
+            ready = await asyncio.wait_for(asyncio.shield(parent.ready), self._left_s(parent))
+        except TimeoutError:
+            self._fork, self._warm = False, None
+            self._say(
+                "parent_failed", {"why": f"it has not imported {', '.join(self._preload)} in {self._patience_s} s"}
+            )
+            await parent.close()
+            return None
+        if ready is not None and self._greeted is not parent:
+            self._greeted = parent
+            self._say("parent_ready", {"pid": parent.pid, "took_s": ready.took_s})
+            for module, why in ready.failed.items():
+                self._say("preload_failed", {"module": module, "why": why})
+        return None if ready is None else parent
+
+    async def _spawn(self, orders: Sequence[SpawnSpec]) -> None:
+        if not orders:
+            return
+        if self._plain is None:
+            self._plain = await self._open(())
+        answer = await self._plain.start([_task(order, command(order, sys.executable)) for order in orders])
+        for order in orders:
+            if answer is None or order.local_rank in answer.refused:
+                why = "the parent died" if answer is None else answer.refused[order.local_rank]
+                self._note(Exited(order.local_rank, 0, CANNOT_RUN, error=why))
+
+    def _on_ended(self, message: Ended) -> None:
+        sig = signal.Signals(-message.code).name if message.code < 0 else ""
+        self._note(Exited(message.local_rank, message.pid, message.code, sig, stuck=message.stuck))
+
+    def _note(self, exited: Exited) -> None:
+        self._ended.setdefault(exited.local_rank, exited)
+        self._changed.set()
+
+    async def _on_lost(self, parent: ForkserverClient) -> None:
+        """Handle a parent that ended unasked, with its processes. It is replaced, up to MOST_PARENTS times."""
+        self._say("parent_lost", {"pid": parent.pid, "code": parent.code})
+        self._next.lost(parent)
+        if parent is self._plain:
+            self._plain = None
+        if parent is self._warm:
+            self._warm, self._lost = None, self._lost + 1
+            if self._lost >= MOST_PARENTS:
+                self._fork = False
+            await self.warm()
+
+    async def ended(self) -> tuple[Exited, ...]:
+        """Wait until a process has failed or all have succeeded. Return the ended processes, the first one first."""
+        while not any(each.failed for each in self._ended.values()) and len(self._ended) < len(self._orders):
+            self._changed.clear()
+            await self._changed.wait()
+        if self._tails is not None:
+            await self._tails.catch_up()
+        return await self._tell()
+
+    async def _tell(self) -> tuple[Exited, ...]:
+        for rank, exited in list(self._ended.items()):
+            file = self._orders[rank].error_file
+            if exited.failed and file and not exited.error_file and (raw := await asyncio.to_thread(read_error, file)):
+                self._ended[rank] = replace(exited, error=error_text(raw), error_file=file)
+        return tuple(self._ended.values())
+
+    async def stop(self, sig: int = signal.SIGTERM, grace_s: float | None = None) -> tuple[Exited, ...]:
+        """Signal every process group, kill what remains after `grace_s`, and kill everything left behind.
+
+        Returns when nothing of the round is left: all processes that ended, the first one first. Those that the kernel
+        does not let go are marked stuck.
+        """
+        grace_s = self._timeout_s if grace_s is None else grace_s
+        self._next.hear_no_more()
+        parents = [parent for parent in (self._warm, self._plain) if parent is not None]
+        for answer in await asyncio.gather(*(parent.stop(sig, grace_s) for parent in parents)):
+            if answer is not None and answer.orphans:
+                self._say("orphans_killed", {"names": list(answer.orphans)})
+        for parent in parents:
+            for pid, rank in parent.running.items():  # only where even its death has not ended them
+                self._note(Exited(rank, pid, -signal.SIGKILL, stuck=True))
+        await self._close_tails()
+        return await self._tell()
+
+    def alive(self) -> int:
+        """Return the number of running processes."""
+        return len(self.pids())
+
+    def pids(self) -> dict[int, int]:
+        """Return the pids of running processes by local rank."""
+        parents = [parent for parent in (self._warm, self._plain) if parent is not None]
+        return {local_rank: pid for parent in parents for pid, local_rank in parent.running.items()}
+
+    async def close(self) -> None:
+        """End everything at once, including the parents."""
+        self._fork = False
+        await self.stop(signal.SIGKILL, 0.0)
+        await self._next.close()
+        async with self._warming:
+            pass  # one that is being started takes its place, and is closed like the others
+        for parent in (self._warm, self._plain):
+            if parent is not None:
+                await parent.close()
+        self._warm = self._plain = None
+
+    async def _close_tails(self) -> None:
+        if self._tails is not None:
+            tails, self._tails = self._tails, None
+            await tails.close()
+
+
+def _task(order: SpawnSpec, spawn: tuple[str, ...], learn: str = "") -> Task:
+    """Convert an order to a task for a parent."""
+    return Task(
+        local_rank=order.local_rank,
+        argv=order.argv,
+        env=dict(order.env),
+        spawn=spawn,
+        module=order.how == "module",
+        cwd=order.cwd,
+        stdout=order.stdout.file,
+        stderr=order.stderr.file,
+        cpus=order.cpus,
+        learn=learn,
+    )

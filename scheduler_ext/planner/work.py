@@ -1,0 +1,30 @@
+"""Limit how much is planned for one question, in steps: the same count on every machine, fast, slow or busy.
+
+plan_cache.py decides whose gangs are planned within the limit; place_gang.py counts the steps of one gang.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+QUESTION_STEPS = 15_000  # for gangs ahead of the one that is asked about, and HOST_STEPS more for each host
+HOST_STEPS = 4
+GANG_STEPS = 50_000  # for one gang, past which no further domain and no further shape of it is tried
+ALL_STEPS = 1 << 60
+
+
+@dataclass(slots=True)
+class Work:
+    """A number of steps to spend, each of about a microsecond. A begun part is finished, so it may be exceeded."""
+
+    most: int = GANG_STEPS
+    spent: int = 0
+
+    def spend(self, steps: int) -> None:
+        """Count some steps that were taken."""
+        self.spent += steps
+
+    @property
+    def left(self) -> int:
+        """The number of steps that may still be taken; at 0 or less no further part begins."""
+        return self.most - self.spent

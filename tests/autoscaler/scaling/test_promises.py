@@ -1,0 +1,47 @@
+"""Workers that were told to go and stay: their room is promised for a while, and then to nobody."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.autoscaler.world import NOW_S, POLICY, job, seen, world
+from turnout.autoscaler.decide import decide
+from turnout.autoscaler.model import Reason
+from turnout.autoscaler.scaling.promises import Promises
+
+LATE_S = POLICY.promise_s + 1
+FORGED = job("deaf", replicas=2, resized_s=NOW_S + 3e9)  # by its own word it was resized a hundred years from now
+
+
+def stays(workers, leaving=()):
+    """A job that asks for two workers and still has so many, of which some were told to go."""
+    made = seen(FORGED, [0] * workers)
+    told = (replace(each, leaving=each.index in leaving) for each in made.workers)
+    return replace(made, workers=tuple(told))
+
+
+def story(*looks):
+    """Look at a job that stays; the reason for one that waits, and what another gives, at the end."""
+    promises, lent = Promises(POLICY.promise_s), seen(job("lent", replicas=4), [0] * 4)
+    for made, at_s in looks:
+        at = promises.looked(world([8], made, lent, seen(job("waits", least=2))), NOW_S + at_s)
+        steps = {step.key.name: step for step in decide(at, POLICY, NOW_S + at_s)}
+    return steps["waits"].reason, steps["lent"].workers
+
+
+@pytest.mark.parametrize(
+    ("looks", "left"),
+    [
+        pytest.param([(stays(4), 0)], 4, id="at first it is believed"),
+        pytest.param([(stays(4), 0), (stays(4), LATE_S)], 2, id="then another gives, whatever the job's notes say"),
+        pytest.param([(stays(4, {2, 3}), 0), (stays(4, {2, 3}), LATE_S)], 2, id="also of pods that something keeps"),
+        pytest.param([(stays(4), 0), (stays(2), 9), (stays(4), LATE_S)], 4, id="once they went the time begins anew"),
+    ],
+)
+def test_room_is_promised_for_a_while(looks, left):
+    assert story(*looks) == (Reason.WAITS_FOR_ROOM, left)
+
+
+def test_where_everybody_goes_nothing_is_marked():
+    at = world([8], stays(4))
+    assert Promises(POLICY.promise_s).looked(at, NOW_S) is at

@@ -1,0 +1,127 @@
+"""Room that a waiting job leaves unused goes back to who gave it, and that job waits out a back-off."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from tests.autoscaler.world import NOW_S, POLICY, job, seen, world
+from turnout.autoscaler.decide import decide
+from turnout.autoscaler.model import Reason
+from turnout.autoscaler.scaling.unused_room import FREE, MOST_S, UnusedRoom
+from turnout.jobs.model import JobKey, Life
+
+GIVER = job("giver", least=2, most=8, replicas=8, resized_s=NOW_S - 50)
+LATE_S = POLICY.bind_s + 1
+
+
+class Story:
+    """Looks at a world, one after another, while an autoscaler is obeyed but by the jobs that wait."""
+
+    def __init__(self, started=False):
+        self.unused, self.now_s, self.reasons = UnusedRoom(POLICY.bind_s, lambda _: started), NOW_S, {}
+        self.giver = seen(GIVER, [0] * 8)
+
+    def look(self, *waiters, after_s=0.0):
+        """Look at the giver with these jobs beside it; how many workers it has then."""
+        self.now_s += after_s
+        at = self.unused.looked(world([8], self.giver, *waiters), self.now_s)
+        steps = decide(at, POLICY, self.now_s)
+        self.unused.decided(at, steps, self.now_s)
+        self.reasons = {step.key.name: step.reason for step in steps}
+        size = next(step.workers for step in steps if step.key == GIVER.key)
+        had = self.giver.job
+        resized_s = had.bank.resized_s if size == had.replicas else self.now_s
+        self.giver = seen(replace(had, replicas=size, bank=replace(had.bank, resized_s=resized_s)), [0] * size)
+        return size
+
+    def times_disturbed(self, within_s, *waiters):
+        """How often the giver gives within so many seconds."""
+        sizes = [self.look(*waiters, after_s=5.0) for _ in range(int(within_s / 5))]
+        return sum(one > other for one, other in pairwise(sizes))
+
+
+def ghost(name="ghost", namespace="ns", least=6, **more):
+    made = job(name, least=least, most=least, **more)
+    return seen(replace(made, key=JobKey("Pod", namespace, name)))
+
+
+def test_what_a_ghost_was_given_is_given_back_within_a_minute_whatever_the_cooldown():
+    story = Story()
+    assert [story.look(ghost()), story.look(ghost())] == [2, 2]
+    assert story.reasons["ghost"] is Reason.SCHEDULERS_TURN
+    assert story.look(ghost(), after_s=LATE_S) == 8
+    assert story.reasons == {"giver": Reason.RETURNED, "ghost": Reason.UNSCHEDULABLE}
+
+
+def test_a_ghost_is_believed_again_less_and_less_often():
+    story = Story()
+    story.look(ghost())
+    assert [story.times_disturbed(3600, ghost()) <= 6, story.times_disturbed(3600, ghost()) <= 2] == [True, True]
+
+
+def test_who_is_placed_bit_by_bit_is_believed():
+    story = Story()
+    story.look(ghost())
+    for there in range(6):
+        made = replace(ghost(), workers=seen(job("ghost"), [0] * there).workers)
+        story.look(made, after_s=LATE_S - 2)
+        assert story.reasons["ghost"] is Reason.SCHEDULERS_TURN
+
+
+@pytest.mark.parametrize(
+    ("started", "size"),
+    [
+        pytest.param(True, 2, id="one that has started has used the room"),
+        pytest.param(False, 8, id="one that is gone without has not"),
+    ],
+)
+def test_a_waiter_that_is_seen_no_more(started, size):
+    story = Story(started)
+    story.look(ghost())
+    assert story.look() == size
+
+
+@pytest.mark.parametrize(
+    ("life", "size"),
+    [pytest.param(Life.LIVE, 2, id="runs"), pytest.param(Life.SUSPENDED, 8, id="is suspended by its owner")],
+)
+def test_a_waiter_that_is_there_and_waits_no_more(life, size):
+    story = Story()
+    story.look(ghost())
+    left = ghost(life=life)
+    assert story.look(replace(left, workers=seen(job("g"), [0] * 6).workers if life is Life.LIVE else ())) == size
+
+
+def test_new_names_do_not_help_a_namespace_for_long():
+    story = Story()
+    for number in range(FREE + 1):
+        assert story.look(ghost(f"ghost{number}")) == 2
+        assert story.look(after_s=3.0) == 8
+    assert story.look(ghost("another")) == 8
+    assert story.reasons["another"] is Reason.UNSCHEDULABLE
+    assert story.look(ghost("honest", namespace="others")) == 2
+
+
+def test_a_namespace_is_believed_again_after_a_while():
+    story = Story()
+    for number in range(FREE + 1):
+        story.look(ghost(f"ghost{number}"))
+        story.look(after_s=3.0)
+    assert story.look(ghost("honest"), after_s=MOST_S) == 2
+
+
+def test_where_nobody_left_room_unused_nothing_is_marked():
+    unused, at = UnusedRoom(POLICY.bind_s, lambda _: False), world([8], seen(GIVER, [0] * 8))
+    unused.decided(at, decide(at, POLICY, NOW_S), NOW_S)
+    assert unused.looked(at, NOW_S + 3600) is at
+
+
+def test_room_that_is_kept_for_nobody_is_lent_again():
+    """A ghost for which nobody has to leave holds idle room no longer either."""
+    small = job("giver", least=2, most=8, replicas=2)
+    unused, now_s = UnusedRoom(POLICY.bind_s, lambda _: False), NOW_S
+    at = world([8], seen(small, [0, 0]), ghost())
+    unused.decided(at, decide(at, POLICY, now_s), now_s)
+    later = unused.looked(at, now_s + LATE_S)
+    assert {step.key.name: step.workers for step in decide(later, POLICY, now_s + LATE_S)}["giver"] == 8

@@ -1,0 +1,85 @@
+"""A proxy before the API server for one program alone: when shut, it cuts every connection and accepts no other."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import yaml
+
+
+class Proxy:
+    """Passes bytes on to the API server while it is open. To be used with `async with`."""
+
+    def __init__(self, url):
+        self._behind = urlsplit(url)
+        self._open = True
+        self._passing: set[asyncio.Task] = set()
+        self._inside: set[asyncio.Task] = set()  # connections, to the last byte of their farewell
+
+    async def __aenter__(self):
+        self._server = await asyncio.start_server(self._pass, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_):
+        self._server.close()
+        self.shut()
+        await asyncio.gather(*self._inside, return_exceptions=True)
+
+    def open(self):
+        """Let connections pass from now on."""
+        self._open = True
+
+    def shut(self):
+        """Cut every connection."""
+        self._open = False
+        for task in self._passing:
+            task.cancel()
+
+    def kubeconfig(self, direct, folder):
+        """Write a kubeconfig that leads through the proxy. Returns its path."""
+        config = yaml.safe_load(Path(direct).read_text())
+        for each in config["clusters"]:
+            each["cluster"]["server"] = f"https://127.0.0.1:{self.port}"
+        path = folder / "through-the-proxy"
+        path.write_text(yaml.safe_dump(config))
+        return path
+
+    async def _pass(self, reader, writer):
+        me = asyncio.current_task()
+        self._inside.add(me)
+        me.add_done_callback(self._inside.discard)
+        async with closed(writer):
+            if not self._open:
+                return
+            there, back = await asyncio.open_connection(self._behind.hostname, self._behind.port)
+            async with closed(back):
+                if not self._open:
+                    return
+                task = asyncio.gather(copy(reader, back), copy(there, writer))
+                self._passing.add(task)
+                with contextlib.suppress(asyncio.CancelledError, ConnectionError):
+                    await task
+                self._passing.discard(task)
+
+
+@contextlib.asynccontextmanager
+async def closed(writer):
+    """Close a writer after the block, and wait until it is closed."""
+    try:
+        yield
+    finally:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+async def copy(source, sink):
+    """Pass on what comes until it ends."""
+    while chunk := await source.read(1 << 16):
+        sink.write(chunk)
+        await sink.drain()
+    sink.close()

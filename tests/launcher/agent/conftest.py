@@ -1,0 +1,35 @@
+"""Crews of agents that end with the test."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+
+from tests.launcher.agent.crew import Crew
+from tests.launcher.agent.hosts import Hosts
+
+
+@pytest.fixture
+def crew(tmp_path, request):
+    """Makes crews: crew("1:4", "--max-restarts", "2")."""
+    numbers = count()
+
+    def make(*args, **more) -> Crew:
+        made = Crew(tmp_path / f"crew{next(numbers)}", *args, **more)
+        request.addfinalizer(made.end)
+        return made
+
+    return make
+
+
+@pytest.fixture
+def hosts(request):
+    """Makes hosts, which end with the test."""
+
+    def make(size):
+        made = Hosts(size)
+        request.addfinalizer(made.end)
+        return made
+
+    return make

@@ -1,0 +1,248 @@
+"""Real agents for tests: each a process of its own, its log read as JSON, and everything ended with the test.
+
+What trains is a script that notes when it began and when it was last alive, so that a test can tell afterwards
+whether two worlds ever trained at once. Nothing here sleeps: a wait looks until it has seen what it waits for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+from turnout.launcher.addresses import free_port
+
+SECONDS = 40.0  # no wait of a test is longer
+TOY = Path(__file__).with_name("scripts") / "toy.py"
+_LOOK = threading.Event()  # never set: what a wait waits for between two looks
+
+QUICK = ("--no-fork", "--heartbeat-s", "0.2", "--silence-s", "1")
+ENV = {key: value for key, value in os.environ.items() if key in ("PATH", "HOME", "LANG", "TMPDIR")}
+RUN = (sys.executable, "-m", "turnout.launcher", "--log-format", "json")
+
+
+def until(look, what="it", seconds=SECONDS):
+    """What `look` finds, as soon as it finds something. what: may be a function that tells how things stand."""
+    end = time.monotonic() + seconds
+    while not (found := look()):
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {seconds:g} s: {what() if callable(what) else what}")
+        _LOOK.wait(0.01)
+    return found
+
+
+def running(pid: int) -> bool:
+    """Is there such a process that has not ended?"""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def command_of(pid: int) -> str:
+    """Its command line, "" where it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def pids_of(word: str) -> list[int]:
+    """The processes with this in their command line."""
+    pids = (int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal())
+    return [pid for pid in pids if word in command_of(pid)]
+
+
+@dataclass(frozen=True)
+class Life:
+    """One training process: what it found in its environment, and when it was there, by the machine's one clock."""
+
+    name: str
+    round: int
+    rank: int
+    world: int
+    pid: int
+    began_s: float
+    alive_s: float
+    restarts: int
+    env: dict
+
+
+class Agent:
+    """One agent. events: what it has logged so far, in order."""
+
+    def __init__(self, name: str, argv, folder: Path, number: int, env, **more) -> None:
+        self.name, self.log, self.out = name, folder / f"{name}.{number}.log", folder / f"{name}.{number}.out"
+        with self.log.open("wb") as log, self.out.open("wb") as out:
+            self.process = subprocess.Popen(
+                ("setpriv", "--pdeathsig", "KILL", *argv),
+                stdin=subprocess.DEVNULL, stdout=out, stderr=log, env=env, start_new_session=True, **more,
+            )  # fmt: skip
+        self.pid = self.process.pid
+
+    @property
+    def events(self) -> list[dict]:
+        lines = self.log.read_text(errors="replace").splitlines()
+        # Its processes write to the same stderr, a traceback in pieces: an event may begin in the middle of a line.
+        events = (line[line.index('{"time"') :] for line in lines if '{"time"' in line and line.endswith("}"))
+        return [json.loads(event) for event in events]
+
+    def told(self, event: str) -> list[dict]:
+        return [each for each in self.events if each["event"] == event]
+
+    def until(self, event: str, seconds=SECONDS, **fields) -> dict:
+        """The first line of the log with this event and these fields."""
+
+        def look():
+            return next((each for each in self.told(event) if fields.items() <= each.items()), None)
+
+        return until(look, lambda: f"{self.name} says {event} {fields}\n{self.log.read_text()}", seconds)
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL, without a last word."""
+        self.process.kill()
+
+    def code(self, seconds=SECONDS) -> int:
+        """Its exit code, once it has ended."""
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self.name} has not ended\n{self.log.read_text()}") from None
+
+    @property
+    def leads(self) -> bool:
+        """Does it coordinate, as far as it has said?"""
+        return bool(self.told("coordinator_begun"))
+
+
+class Crew:
+    """The agents of one job. nnodes: as the option; more: further options of all of them."""
+
+    def __init__(self, folder: Path, nnodes="1:4", *more: str, script=TOY, at="127.0.0.1", quick=QUICK) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self.script, self._numbers = folder, script, count()
+        self.lives_in, self.finish_file = folder / "lives", folder / "finish"
+        self.lives_in.mkdir()
+        self.memory = Path(tempfile.mkdtemp(prefix="crew-", dir="/dev/shm"))  # a folder of each agent in it
+        self.port = free_port(at)
+        self.options = ("--nnodes", nnodes, *quick, *more)
+        self.endpoint = ("--rdzv-endpoint", f"{at}:{self.port}")
+        self.agents: list[Agent] = []
+
+    def start(self, name: str, *more: str, argv=None, env=None, prefix=(), arguments=(), **popen) -> Agent:
+        """Start one agent. argv: the whole command line, where it is not the usual one."""
+        command = argv or (
+            *RUN, *self.options, *self.endpoint, "--name", name, *more, str(self.script), str(self.folder), *arguments
+        )  # fmt: skip
+        own = {"CREW_NAME": name, "TURNOUT_MEMORY_DIR": str(self.memory_of(name))}
+        number = next(self._numbers)
+        agent = Agent(name, (*prefix, *command), self.folder, number, ENV | own | (env or {}), **popen)
+        self.agents.append(agent)
+        return agent
+
+    def memory_of(self, name: str) -> Path:
+        """Where this agent has its memory, in every life of it."""
+        folder = self.memory / name
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def daemons(self) -> list[int]:
+        """Those that live, of all agents: they end later than an agent that was killed."""
+        return [pid for pid in pids_of("turnout.launcher.checkpoint.daemon") if str(self.memory) in command_of(pid)]
+
+    def gather(self, size: int) -> list[Agent]:
+        """Start this many, the first as the coordinator, and wait for the world of all of them."""
+        agents = [self.start("w0")]
+        agents[0].until("coordinator_begun")
+        agents += [self.start(f"w{at}") for at in range(1, size)]
+        self.world(size)
+        return agents
+
+    def lives(self) -> list[Life]:
+        found = []
+        for path in sorted(self.lives_in.glob("*.json")):
+            with contextlib.suppress(FileNotFoundError, ValueError):  # it is being written just now
+                alive_s = float(path.with_suffix(".alive").read_text() or 0)
+                found.append(Life(**json.loads(path.read_text()), alive_s=alive_s))
+        return sorted(found, key=lambda life: life.began_s)
+
+    def worlds(self) -> dict[int, list[Life]]:
+        """Who trained, by round, in the order of ranks."""
+        rounds = defaultdict(list)
+        for life in self.lives():
+            rounds[life.round].append(life)
+        return {round_: sorted(lives, key=lambda life: life.rank) for round_, lives in sorted(rounds.items())}
+
+    def world(self, size: int, after: int = 0, seconds=SECONDS) -> list[Life]:
+        """The first world after that round with so many ranks of which every one has begun."""
+
+        def look():
+            whole = [lives for round_, lives in self.worlds().items() if round_ > after]
+            return next((lives for lives in whole if [life.rank for life in lives] == list(range(size))
+                         and all(life.world == size for life in lives)), None)  # fmt: skip
+
+        return until(look, lambda: f"a world of {size} after round {after}\n{self.told()}", seconds)
+
+    def told(self) -> str:
+        """Everything that was logged, for a test that fails."""
+        lives = "\n".join(
+            f"{life.name} round {life.round} rank {life.rank}/{life.world} {life.began_s:.3f}..{life.alive_s:.3f}"
+            for life in self.lives()
+        )
+        return lives + "".join(
+            f"\n--- {each.name} ({each.process.poll()})\n{each.log.read_text()}" for each in self.agents
+        )
+
+    def finish(self) -> None:
+        """Have the training end well."""
+        self.finish_file.touch()
+
+    def codes(self, *agents: Agent) -> list[int]:
+        """The exit codes of these, else of all."""
+        try:
+            return [agent.code() for agent in agents or self.agents]
+        except AssertionError:
+            raise AssertionError(self.told()) from None
+
+    def check_one_world(self, over=max) -> None:
+        """No two rounds ever trained at once, and no rank was given twice in one round.
+
+        over: when a world is over: with its last process. With `min` already with its first: the others wait for that
+        one for ever. More cannot be had of a host that is cut off, which notices no sooner than those who are not.
+        """
+        last = None
+        for round_, lives in self.worlds().items():
+            ranks = [life.rank for life in lives]
+            assert len(ranks) == len(set(ranks)), f"round {round_} has ranks {ranks}\n{self.told()}"
+            assert len({life.world for life in lives}) == 1, self.told()
+            began_s = min(life.began_s for life in lives)
+            assert last is None or last[1] <= began_s, f"rounds {last[0]} and {round_} overlap\n{self.told()}"
+            last = (round_, over(life.alive_s for life in lives))
+
+    def end(self) -> None:
+        """Nothing of it is left."""
+        for agent in self.agents:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(agent.pid, signal.SIGKILL)
+            agent.process.wait(SECONDS)
+        pids = [life.pid for life in self.lives() if "pid_namespace" not in life.env]
+        until(lambda: not any(map(running, pids)), "processes end with their agents", 5)
+        for pid in self.daemons():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        until(lambda: not self.daemons(), "daemons end when they are killed", 5)
+        shutil.rmtree(self.memory)

@@ -1,0 +1,104 @@
+"""Parts with names, in one process: what comes back, what is refused, which objects of a framework are made again."""
+
+import os
+import tempfile
+from collections import OrderedDict
+from dataclasses import dataclass
+from enum import Enum
+
+import pytest
+import torch
+
+from turnout.launcher.checkpoint.adapters.named_parts import Parts
+from turnout.launcher.checkpoint.adapters.object_codec import made, plain
+from turnout.launcher.checkpoint.dcp.reader import memories
+from turnout.launcher.errors import BadCheckpoint, BadState
+
+
+class Stage(int, Enum):
+    """As DeepSpeed numbers ZeRO's stages."""
+
+    GRADIENTS = 2
+
+
+@dataclass(frozen=True)
+class Piece:
+    """As DeepSpeed says where a parameter lies."""
+
+    start: int
+    held: object = None
+
+
+KINDS = {"piece": Piece}
+
+
+@pytest.fixture
+def parts(tmp_path):
+    with tempfile.TemporaryDirectory(prefix="turnout-test-", dir="/dev/shm") as memory:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("TURNOUT_")}
+        environ = kept | {"TURNOUT_MEMORY_DIR": memory}
+        yield lambda: Parts(tmp_path / "steps", environ=environ)
+        memories.close()
+
+
+def test_parts_come_back_from_memory_and_from_storage(parts, tmp_path):  # DL-63
+    first, weight = parts(), torch.nn.Parameter(torch.arange(6.0).reshape(2, 3))
+    given = {
+        "model/rank_0": OrderedDict(weight=weight, tied=weight, empty=torch.zeros(0, 2)),
+        "random": torch.get_rng_state(),
+        "plain": {"step": 3, "betas": (0.9, 0.95), "name": None, 2: [True]},
+    }
+    assert first.load(bool) is None
+    first.save(3, given, disk=False)
+    from_memory = first.load(bool)
+    assert not (tmp_path / "steps").exists()
+    first.save(4, given, disk=True)
+    first.wait(60)
+    memories.close()
+    from_storage = parts().load(bool)
+    for found, step in ((from_memory, 3), (from_storage, 4)):
+        assert (found.step, found.same_world, list(found.parts)) == (step, True, list(given))
+        assert found.parts["plain"] == given["plain"]
+        assert torch.equal(found.parts["random"], given["random"])
+        model = found.parts["model/rank_0"]
+        assert torch.equal(model["weight"], weight)
+        assert model["tied"] is model["weight"]
+        assert model["empty"].shape == (0, 2)
+
+
+def test_what_cannot_be_saved_is_told_by_its_path_and_the_step_before_stays(parts):  # DL-63
+    saver = parts()
+    saver.save(1, {"model": {"w": torch.ones(2)}}, disk=False)
+    with pytest.raises(BadState, match="hook"):
+        saver.save(2, {"model": {"w": torch.ones(2), "hook": print}}, disk=False)
+    assert saver.load(bool).step == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "comes_back"),
+    [
+        pytest.param(Piece(3, [Piece(1)]), Piece(3, [Piece(1)]), id="an object that is listed, with another in it"),
+        pytest.param({"stage": Stage.GRADIENTS}, {"stage": 2}, id="an enumeration, as its value"),
+        pytest.param([{"b", "a"}, set()], [{"a", "b"}, set()], id="sets of plain values"),
+        pytest.param(OrderedDict(b=1, a=(2, [3])), OrderedDict(b=1, a=(2, [3])), id="plain values"),
+        pytest.param(
+            {0: {(torch.float32, torch.bfloat16): [1]}}, {0: {(torch.float32, torch.bfloat16): [1]}},
+            id="a dict with types of torch as keys",
+        ),
+    ],
+)  # fmt: skip
+def test_objects_of_a_framework_come_back(parts, value, comes_back):  # DL-63
+    saver = parts()
+    saver.save(1, {"it": plain(value, KINDS)}, disk=False)
+    found = made(saver.load(bool).parts["it"], KINDS)
+    assert found == comes_back
+    assert type(found) is type(comes_back)
+
+
+def test_only_listed_objects_are_made(parts):  # DL-63
+    with pytest.raises(BadCheckpoint, match="only plain values are made here"):
+        made(plain(Piece(1), KINDS), {})
+    with pytest.raises(BadCheckpoint, match=r"'os\.system'"):
+        made({"turnout.object": "os.system", "fields": {"command": "true"}}, KINDS)
+    with pytest.raises(BadState, match="is taken"):
+        plain({"turnout.object": "piece", "fields": {}}, KINDS)

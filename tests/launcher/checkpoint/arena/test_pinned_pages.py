@@ -1,0 +1,140 @@
+"""Pages are mapped ahead of the first save, and a GPU's driver knows whole mappings for as long as they are used."""
+
+import ctypes
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from turnout.launcher.checkpoint.arena.arena import Arena, address_of, boot_id
+from turnout.launcher.checkpoint.arena.pinned_pages import Cuda, PinnedPages
+from turnout.launcher.checkpoint.engine.checkpointer import Checkpointer
+from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, Identity
+
+SIZE = 16 * PAGE_BYTES
+
+
+class Driver:
+    """Knows what it is told. At each call the bytes are mapped: it looks at the first and the last of them."""
+
+    def __init__(self, why=""):
+        self.known, self.told, self._why = {}, [], why
+
+    def register(self, address, size):
+        assert not any(start < address + size and address < start + other for start, other in self.known.items())
+        self.told.append(("register", size))
+        if not self._why:
+            self.known[address] = size
+            self._look(address)
+        return self._why
+
+    def unregister(self, address):
+        self._look(address)
+        self.told.append(("unregister", self.known.pop(address)))
+
+    def _look(self, address):
+        assert (torch.frombuffer(_at(address, self.known[address]), dtype=torch.uint8)[[0, -1]] >= 0).all()
+
+
+def _at(address, size):
+    return (ctypes.c_char * size).from_address(address)
+
+
+@pytest.fixture
+def folder():
+    with tempfile.TemporaryDirectory(prefix="turnout-test-", dir="/dev/shm") as made:
+        yield Path(made)
+
+
+@pytest.fixture
+def arena(folder):
+    made = Arena.make(folder, Identity("run", "worker", 0, boot_id(), 3))
+    yield made
+    made.close()
+
+
+def had(pages, arena, size, driver=None):
+    pages.have(arena, size, driver)
+    pages.wait()
+
+
+def test_without_a_gpu_nobody_is_told(arena):
+    pages = PinnedPages(3)
+    had(pages, arena, SIZE)
+    assert all(arena.ready(generation, SIZE) for generation in range(3))
+    pages.close()
+
+
+def test_a_driver_knows_each_generation_whole_and_once(arena):
+    pages, driver = PinnedPages(3), Driver()
+    for _ in range(3):
+        had(pages, arena, SIZE, driver)
+    whole = [(address_of(arena.map(generation, SIZE)), SIZE) for generation in range(3)]
+    assert sorted(driver.known.items()) == sorted(whole)
+    assert driver.told == [("register", SIZE)] * 3
+    pages.close()
+    assert driver.known == {}
+
+
+def test_pages_that_were_there_before_the_first_tensor_of_a_gpu_are_registered_then(arena):
+    pages, driver = PinnedPages(3), Driver()
+    had(pages, arena, SIZE)
+    had(pages, arena, SIZE, driver)
+    assert driver.told == [("register", SIZE)] * 3
+    pages.close()
+
+
+def test_a_mapping_that_grows_is_forgotten_before_it_goes(arena):
+    pages, driver = PinnedPages(3), Driver()
+    had(pages, arena, SIZE, driver)
+    had(pages, arena, 2 * SIZE, driver)
+    assert driver.told == [("register", SIZE)] * 3 + [("unregister", SIZE), ("register", 2 * SIZE)] * 3
+    whole = [(address_of(arena.map(generation, SIZE)), 2 * SIZE) for generation in range(3)]
+    assert sorted(driver.known.items()) == sorted(whole), "no copy begins in registered pages and ends in others"
+    pages.close()
+
+
+def test_another_arena_takes_the_place_of_the_first(arena, folder):
+    pages, driver = PinnedPages(3), Driver()
+    had(pages, arena, SIZE, driver)
+    other = Arena.make(folder, Identity("run", "worker", 1, boot_id(), 3))
+    had(pages, other, SIZE, driver)
+    assert driver.told == [("register", SIZE)] * 3 + [("unregister", SIZE)] * 3 + [("register", SIZE)] * 3
+    pages.close()
+    other.close()
+
+
+def test_a_driver_that_refuses_is_told_of_once_and_asked_again_for_more(arena, caplog):
+    pages, driver = PinnedPages(3), Driver(why="cudaHostRegister: error 2")
+    for size in (SIZE, SIZE, 2 * SIZE):
+        had(pages, arena, size, driver)
+    assert driver.told == [("register", SIZE), ("register", 2 * SIZE)]
+    assert [(each.message, each.why) for each in caplog.records] == [
+        ("memory_not_registered", "cudaHostRegister: error 2")
+    ] * 2
+    pages.close()
+
+
+def test_what_no_driver_takes_is_a_reason_and_no_error():
+    """Of the real runtime: there is no driver here, or no memory at that address."""
+    assert Cuda(torch.device("cuda", 0)).register(0, 1) != ""
+
+
+@pytest.mark.gpu
+def test_what_lies_on_a_gpu_is_saved_into_registered_pages_and_comes_back(tmp_path, folder, caplog):
+    caplog.set_level("INFO", "turnout.checkpoint")
+    state = {"w": torch.randn(1 << 20, device="cuda"), "b": torch.arange(7, device="cuda")}
+    checkpoints = Checkpointer(tmp_path, environ=os.environ | {"TURNOUT_MEMORY_DIR": str(folder)})
+    checkpoints.prepare(state)
+    checkpoints.wait()
+    for step in range(3):
+        state["b"] += 1
+        checkpoints.save(step, state)
+    checkpoints.wait()
+    assert "memory_registered" in [each.message for each in caplog.records]
+    found = checkpoints.load()
+    assert found.step == 2
+    assert all(torch.equal(found.state[name].cpu(), state[name].cpu()) for name in state)
+    checkpoints.close()

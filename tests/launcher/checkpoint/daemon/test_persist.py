@@ -1,0 +1,219 @@
+"""The daemon and storage: which of its saves get there when it is slow, what is there, and what is swept from it."""
+
+import os
+import time
+
+import pytest
+
+from tests.launcher.agent.crew import until
+from tests.launcher.checkpoint.daemon.test_daemon import daemon, hello  # noqa: F401 -- daemon is a fixture
+from tests.launcher.checkpoint.storage import world
+from turnout.launcher.checkpoint.arena.arena import Arena
+from turnout.launcher.checkpoint.format.arena_layout import Record
+from turnout.launcher.checkpoint.format.daemon_messages import (
+    Agreed,
+    Ask,
+    Done,
+    DropOldestSave,
+    Failed,
+    FindStored,
+    Hashed,
+    Holdings,
+    Need,
+    Pinned,
+    RestorePlace,
+    Save,
+    SaveDropped,
+    Settle,
+    Stats,
+    Stored,
+)
+from turnout.launcher.checkpoint.format.daemon_messages import Arena as ArenaAt
+from turnout.launcher.checkpoint.storage.open_store import open_store
+from turnout.launcher.checkpoint.storage.reader import steps
+
+BYTE_S = {"TURNOUT_PERSIST_BYTES_S": "1"}  # what has more than a mebibyte is written for as long as the test lasts
+LARGE_BYTES = 2 << 20
+
+
+def record(step, rank=0, size_bytes=world.SMALL_BYTES):
+    whole = len(world.region(step, rank, size_bytes=size_bytes))
+    return Record(0, step, 1, rank, 2, whole - size_bytes, size_bytes)
+
+
+def opened(connection, local_rank=0):
+    """The arena of this local rank, which the daemon has made for it."""
+    connection.ask(hello(local_rank), ArenaAt)
+    return Arena.open(connection.ask(Need(record(0, size_bytes=LARGE_BYTES).region_bytes, 3), ArenaAt).path)
+
+
+def opened_again(connection):
+    """The same, of a process that has said who it is."""
+    connection.hear(ArenaAt)
+    return Arena.open(connection.ask(Need(record(0, size_bytes=LARGE_BYTES).region_bytes, 3), ArenaAt).path)
+
+
+def save(arena, step, rank=0, size_bytes=world.SMALL_BYTES):
+    """Write a generation that can be stored, and seal it. Gives its number and its record."""
+    made = record(step, rank, size_bytes)
+    generation = arena.begin(made)
+    arena.map(generation, made.shard_bytes)[:] = world.region(step, rank, size_bytes=size_bytes)
+    return generation, arena.seal(generation, made)
+
+
+def to_disk(connection, arena, step, target, rank=0, **more):
+    generation, made = save(arena, step, rank, **more)
+    connection.ask(Save(generation, made.epoch, step, str(target)), Pinned)
+
+
+def in_line(one, connection, arena, target, *more):
+    """Save these steps. Once this returns the first is being written, and the others, which are hashed, wait."""
+    to_disk(connection, arena, more[0], target, size_bytes=LARGE_BYTES)
+    until(lambda: list(target.glob("step-*/.*.tmp")), one.log.read_text)
+    assert connection.hear(Hashed).step == more[0]
+    for step in more[1:]:
+        to_disk(connection, arena, step, target)
+        assert connection.hear(Hashed).step == step
+
+
+def test_a_save_that_finds_no_room_overtakes_the_oldest_that_waits_for_storage(daemon, tmp_path):  # noqa: F811
+    """It is told, and counted; the one that is being written stays, and so does the newest that is sealed."""
+    one, target = daemon(**BYTE_S), tmp_path / "stored"
+    connection = one.meet()
+    arena = opened(connection)
+    in_line(one, connection, arena, target, 1, 2, 3)
+    assert arena.begin(record(4)) is None
+    assert connection.ask(DropOldestSave(), SaveDropped).step == 2
+    lost = connection.hear(Failed)
+    assert (lost.step, lost.reason) == (2, "overtaken")
+    until(lambda: "save_overtaken step=2" in one.log.read_text(), "it is logged")
+    assert connection.ask(Ask(), Stats).overtaken == 1
+    save(arena, 4)
+    assert {slot.record.step for slot in arena.slots()} == {1, 3, 4}
+    assert connection.ask(DropOldestSave(), SaveDropped).step == 3, "the newest is another one now"
+    assert connection.ask(DropOldestSave(), SaveDropped).step == -1, "the one that is written stays"
+    assert connection.ask(Ask(), Stats).failures == 0
+
+
+def test_the_newest_save_is_never_overtaken(daemon, tmp_path):  # noqa: F811
+    one, target = daemon(**BYTE_S), tmp_path / "stored"
+    connection = one.meet()
+    arena = opened(connection)
+    in_line(one, connection, arena, target, 1, 2)
+    assert connection.ask(DropOldestSave(), SaveDropped).step == -1
+
+
+def committed(daemon, target, step):  # noqa: F811
+    """A daemon whose two local ranks have saved this step there, and the connection of its agent."""
+    one = daemon()
+    connections = [one.meet(), one.meet()]
+    for local_rank, connection in enumerate(connections):
+        to_disk(connection, opened(connection, local_rank), step, target, local_rank)
+    until(lambda: step in steps(open_store(str(target)), world.Said()), one.log.read_text)
+    return one, one.meet()
+
+
+def test_what_is_in_storage_is_told(daemon, tmp_path):  # noqa: F811
+    """Nothing is told of a folder that nobody has named."""
+    agent = daemon(worker="w1").meet()
+    assert agent.ask(FindStored(), Stored) == Stored()
+    target = tmp_path / "stored"
+    _, agent = committed(daemon, target, 7)
+    world.save(open_store(str(target)), 9, 0)
+    assert agent.ask(FindStored(), Stored) == Stored(str(target), 7), "what is not committed is not there"
+
+
+@pytest.mark.parametrize("writes", [
+    pytest.param(True, id="its process wrote there"),
+    pytest.param(False, id="another rank wrote what is the same on all"),
+])  # fmt: skip
+def test_a_keeper_that_is_started_anew_knows_the_folder_and_sees_what_others_have_committed(
+    daemon,  # noqa: F811
+    tmp_path,
+    writes,
+):
+    """Before its process has come: hack.chaos, seed 6."""
+    one, target = daemon(), tmp_path / "stored"
+    store = open_store(str(target))
+    store.prepare()
+    connection = one.meet(hello(target=str(target) if writes else "", reads=str(target)))
+    save(opened_again(connection), 7)
+    world.save_all(store, 9)
+    one.process.kill()
+    agent = daemon().meet()
+    assert [held.step for held in agent.ask(Settle(1), Holdings).held] == [7]
+    assert agent.ask(FindStored(), Stored) == Stored(str(target), 9)
+
+
+def test_what_it_held_goes_nowhere_when_the_world_goes_on_from_the_newer_step(daemon, tmp_path):  # noqa: F811
+    """What is saved then is committed, though rounds may be counted anew: nobody but us remembers the older ones."""
+    one, target = daemon(), tmp_path / "stored"
+    store = open_store(str(target))
+    store.prepare()
+    arena = opened_again(one.meet(hello(target=str(target))))
+    save(arena, 7)
+    arena.close()
+    world.save_all(store, 9)
+    one.process.kill()
+    one = daemon()
+    agent = one.meet()
+    assert agent.ask(Settle(1), Holdings).held[0].round == 1
+    assert agent.ask(Agreed(-1, RestorePlace(1, 0, 2, 2), carry=9), Done)
+    assert agent.ask(Settle(1), Holdings).held == ()
+    assert not (target / "step-0000000007").exists()
+    for local_rank in (0, 1):
+        connection = one.meet()
+        to_disk(connection, opened(connection, local_rank), 10, target, local_rank)
+    until(lambda: steps(store, world.Said()) == (9, 10), one.log.read_text)
+
+
+@pytest.mark.parametrize("there", [
+    pytest.param(True, id="it is empty"),
+    pytest.param(False, id="it is gone: somebody else may see it"),
+])  # fmt: skip
+def test_a_folder_that_a_process_has_named_and_nobody_has_saved_to(daemon, tmp_path, there):  # noqa: F811
+    folder = tmp_path / "stored"
+    if there:
+        folder.mkdir()
+    one = daemon()
+    one.meet().ask(hello(target=str(folder)), ArenaAt)
+    assert one.meet().ask(FindStored(), Stored) == (Stored(str(folder), -1) if there else Stored())
+
+
+def test_when_the_world_reads_storage_what_waits_for_a_rank_that_is_lost_is_given_up(daemon, tmp_path):  # noqa: F811
+    one, target = daemon(), tmp_path / "stored"
+    connection = one.meet()
+    to_disk(connection, opened(connection), 7, target)
+    agent = one.meet()
+    assert agent.ask(Agreed(-1), Done)
+    assert agent.ask(FindStored(), Stored) == Stored(str(target), -1)
+    world.save(open_store(str(target)), 7, 1, run="job")
+    until(lambda: "checkpoint_incomplete step=7 missing=[1]" in one.log.read_text(), one.log.read_text)
+    assert steps(open_store(str(target)), world.Said()) == ()
+
+
+@pytest.mark.parametrize(("age_s", "stays"), [
+    pytest.param(7_200, False, id="old leftovers go with the next commit"),
+    pytest.param(600, True, id="their writer may live"),
+])  # fmt: skip
+def test_what_killed_writers_have_left_is_swept(daemon, tmp_path, age_s, stays):  # noqa: F811
+    target = tmp_path / "stored"
+    store = open_store(str(target))
+    store.prepare()
+    world.save_all(store, 3)
+    world.save(store, 5, 0)
+    aside = target / "step-0000000003" / f".rank-00000.safetensors.1.0a1b2c3d.{'0' * 16}.tmp"
+    aside.write_bytes(b"part")
+    mine = target / "step-0000000005" / "notes.txt"
+    mine.write_text("mine")
+    for path in target.rglob("*"):
+        os.utime(path, (time.time() - age_s,) * 2)
+    one, _ = committed(daemon, target, 7)
+    if not stays:
+        until(lambda: one.log.read_text().count("leftover_removed") == 3, one.log.read_text)
+    else:
+        one.end(done=False)
+    assert aside.exists() is stays
+    assert (target / "step-0000000005" / "rank-00000.safetensors").exists() is stays
+    assert mine.exists()
+    assert steps(store, world.Said()) == (3, 7)

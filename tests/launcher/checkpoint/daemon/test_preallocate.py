@@ -1,0 +1,85 @@
+"""Memory that is made ahead: who asks waits for one generation, and what was promised counts before it is there."""
+
+import asyncio
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from turnout.launcher.checkpoint.arena.arena import Arena, boot_id
+from turnout.launcher.checkpoint.daemon.preallocate import Preallocator
+from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, Identity
+from turnout.launcher.checkpoint.format.memory_budget import Limits
+from turnout.launcher.errors import NoMemory
+
+SIZE = 16 * PAGE_BYTES
+FREE = Limits(free_bytes=100 * SIZE, cgroup_left_bytes=10 * SIZE)
+TOO_MUCH = 1 << 50  # more than any file system has: none of it is taken
+
+
+@pytest.fixture
+def arena():
+    with tempfile.TemporaryDirectory(prefix="turnout-test-", dir="/dev/shm") as folder:
+        made = Arena.make(Path(folder), Identity("run", "worker", 0, boot_id(), 3))
+        yield made
+        made.close()
+
+
+def reserved(arena):
+    return [slot.reserved_bytes for slot in arena.slots()]
+
+
+async def all_made(making):
+    until_s = time.monotonic() + 20
+    while making.left(FREE) != FREE and time.monotonic() < until_s:
+        await asyncio.to_thread(time.sleep, 0.001)
+    assert making.left(FREE) == FREE
+
+
+def test_one_generation_is_there_at_once_and_the_others_come(arena):
+    async def story():
+        making = Preallocator()
+        await making.make(arena, 3, SIZE)
+        seen = reserved(arena), making.left(FREE)
+        await all_made(making)
+        return seen
+
+    at_once, left = asyncio.run(story())
+    assert at_once == [SIZE, 0, 0]
+    assert (left.free_bytes, left.cgroup_left_bytes) == (98 * SIZE, 8 * SIZE)
+    assert reserved(arena) == [SIZE] * 3
+
+
+def test_where_the_first_cannot_be_had_nothing_is_promised(arena):
+    async def story():
+        making = Preallocator()
+        with pytest.raises(NoMemory):
+            await making.make(arena, 3, TOO_MUCH)
+        return making.left(FREE)
+
+    assert asyncio.run(story()) == FREE
+    assert reserved(arena) == [0, 0, 0]
+
+
+def test_an_arena_that_is_closed_meanwhile_ends_it(arena):
+    async def story():
+        making, other = Preallocator(), Arena.open(arena.path)
+        await making.make(other, 3, SIZE)
+        other.close()
+        await all_made(making)
+
+    asyncio.run(story())
+    assert reserved(arena) == [SIZE, 0, 0]
+
+
+def test_two_who_have_it_open_take_it_once(arena):
+    other = Arena.open(arena.path)
+
+    async def story():
+        await asyncio.gather(*(asyncio.to_thread(each.reserve, at, SIZE) for each in (arena, other) for at in range(3)))
+
+    asyncio.run(story())
+    other.close()
+    assert reserved(arena) == [SIZE] * 3
+    assert arena.path.stat().st_blocks * 512 == 4 * PAGE_BYTES + 3 * SIZE

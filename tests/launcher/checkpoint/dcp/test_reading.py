@@ -1,0 +1,108 @@
+"""What a reader of torch.distributed.checkpoint finds, in memory and in storage, and what it takes of it."""
+
+import os
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
+
+from hack.bench.checkpoint.scenes.reshard import sharded
+from tests.launcher.checkpoint.dcp.alone import a_state, same
+from turnout.launcher.checkpoint.dcp.writer import FlashStorageWriter
+from turnout.launcher.checkpoint.format.checksums import CHUNK_BYTES
+from turnout.launcher.errors import BadCheckpoint
+
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is", "ignore:.*is deprecated")
+
+
+def test_nothing_stored_is_false_and_is_not_loaded(alone):
+    reader = alone.reader()
+    assert not reader
+    with pytest.raises(BadCheckpoint, match="nothing is stored here"):
+        reader.read_metadata()
+
+
+def test_a_step_that_is_not_there_is_false_too_and_the_newest_is_the_default(alone):
+    for step in (1, 2):
+        alone.save(step, float(step))
+    alone.forget()
+    assert not alone.reader(3)
+    assert alone.reader().step == 2
+    assert same(alone.load(), 2.0)
+    assert same(alone.load(alone.reader(1)), 1.0)
+
+
+def test_a_reader_stays_with_its_step(alone):
+    alone.save(1)
+    alone.forget()
+    reader = alone.reader()
+    assert reader
+    alone.save(2, 2.0).wait(60)
+    assert same(alone.load(reader), 1.0)
+
+
+def test_memory_alone_serves_the_process_that_saved(alone):
+    alone.save(5, 5.0, disk=False)
+    assert same(alone.load(), 5.0)
+    assert not alone.folder.exists()
+
+
+def test_broken_memory_is_told_and_the_same_save_read_from_storage(alone, memory, caplog):
+    alone.save(5, 5.0).wait(60)
+    reader = alone.reader()
+    assert reader
+    mark, found = a_state(5.0)["w"].numpy().tobytes(), 0
+    with next(memory.glob("*.arena")).open("r+b") as file:
+        for generation in range(1, 4):
+            file.seek(generation << 40)
+            at = file.read(1 << 20).find(mark)
+            if at >= 0:
+                file.seek((generation << 40) + at)
+                file.write(b"\xff")
+                found += 1
+    assert found == 1
+    assert same(alone.load(reader), 5.0)
+    assert "memory_passed_over" in caplog.text
+
+
+def test_a_flipped_byte_is_found_wherever_it_is(alone):
+    alone.save()
+    alone.forget()
+    content = alone.shard.read_bytes()
+    for at in (*range(0, len(content), 211), len(content) - 1):
+        alone.shard.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+        with pytest.raises((BadCheckpoint, CheckpointException), match="not what was written"):
+            alone.load()
+    alone.shard.write_bytes(content)
+    assert same(alone.load(), 1.0)
+
+
+def test_a_tensor_of_many_chunks_is_read_in_parts(alone):
+    rows = torch.arange(3 * CHUNK_BYTES // 8 + 1_000).view(-1, 8)
+    state = {"a": torch.ones(5), "rows": rows, "z": torch.ones(7)}
+    dcp.save(state, storage_writer=FlashStorageWriter(alone.folder, step=1, environ=alone.environ))
+    alone.forget()
+    dcp.load(found := {name: torch.zeros_like(each) for name, each in state.items()}, storage_reader=alone.reader())
+    assert all(torch.equal(found[name], state[name]) for name in state)
+
+
+def test_a_part_is_read_without_what_lies_around_it_and_by_whole_chunks_where_there_is_no_note(alone):
+    rows = torch.arange(CHUNK_BYTES).view(-1, 1 << 10)  # 4 MiB of them for each of 8 ranks, behind a head
+
+    def loaded(rank):
+        state = sharded({"rows": torch.zeros_like(rows)}, rank, 8)
+        dcp.load(state, storage_reader=alone.reader())
+        return torch.equal(state["rows"].to_local(), rows.chunk(8)[rank])
+
+    dcp.save({"rows": rows}, storage_writer=FlashStorageWriter(alone.folder, step=1, environ=alone.environ))
+    alone.forget()
+    with alone.shard.open("r+b") as file:  # of rank 1, in the chunk in which rank 0's rows end
+        os.pwrite(file.fileno(), b"\xff", 6 << 20)
+    assert all(map(loaded, (0, 3)))
+    with pytest.raises(CheckpointException, match="block 24, at byte 6291456, is not what was written"):
+        loaded(1)
+    alone.shard.with_suffix(".json").unlink()  # its note
+    with pytest.raises(CheckpointException, match="chunk 1, at byte 4194304, is not what was written"):
+        loaded(0)
+    assert loaded(3)

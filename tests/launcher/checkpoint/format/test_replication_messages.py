@@ -1,0 +1,108 @@
+"""Frames between daemons: what is written is read again, and one wrong bit anywhere is a BadFrame."""
+
+import msgspec
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from turnout.launcher.checkpoint.format import replication_messages
+from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, Record
+from turnout.launcher.checkpoint.format.checksums import sum_of
+from turnout.launcher.checkpoint.format.daemon_messages import Save
+from turnout.launcher.errors import BadFrame
+from turnout.launcher.framing import body_bytes
+
+words = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+counts, newest, ranks = st.integers(0, 1 << 60), st.integers(-1, 1 << 60), st.integers(0, (1 << 20) - 1)
+proofs, packed, sums = st.binary(max_size=64), st.binary(min_size=64, max_size=64), st.binary(min_size=8, max_size=8)
+generations = st.integers(1, replication_messages.MOST_GENERATIONS)
+goes = st.none() | st.builds(Save, st.integers(0, 6), counts, counts, words)
+
+KINDS = {
+    replication_messages.PeerHello: (counts, proofs),
+    replication_messages.PeerChallenge: (words, words, counts, proofs, proofs),
+    replication_messages.PeerProven: (proofs,),
+    replication_messages.Refusal: (words, words),
+    replication_messages.Follow: (),
+    replication_messages.Copy: (counts, newest),
+    replication_messages.Copied: (counts, st.sampled_from(["kept", "without", "failed"])),
+    replication_messages.Offer: (ranks, generations, packed, sums, newest, goes),
+    replication_messages.SendShard: (),
+    replication_messages.ShardKept: (),
+    replication_messages.Fetch: (counts, counts, ranks, counts),
+    replication_messages.ShardGiven: (generations, packed, sums, goes),
+}
+messages = st.one_of(*(st.builds(kind, *fields) for kind, fields in KINDS.items()))
+OFFER = replication_messages.Offer(
+    1, 3, replication_messages.packed(Record(5, 7, 2, 1, 4, PAGE_BYTES, 99)), b"12345678", 6
+)
+
+
+def read(frame):
+    """As it comes from a socket: the head tells how much follows."""
+    head, body = frame[: replication_messages.HEAD_BYTES], frame[replication_messages.HEAD_BYTES :]
+    if len(head) < replication_messages.HEAD_BYTES or body_bytes(head, replication_messages.MOST_BYTES) != len(body):
+        raise BadFrame("so much does not come")
+    return replication_messages.read(head, body)
+
+
+def test_every_message_has_its_examples():
+    assert set(KINDS) == set(replication_messages.Message.__args__)
+
+
+@given(message=messages)
+def test_what_is_said_is_read_again(message):
+    assert read(replication_messages.encode(message)) == message
+
+
+def test_a_flipped_bit_is_found_wherever_it_is():
+    frame = replication_messages.encode(OFFER)
+    for at in range(len(frame)):
+        for bit in range(8):
+            broken = bytearray(frame)
+            broken[at] ^= 1 << bit
+            with pytest.raises(BadFrame):
+                read(broken)
+
+
+@given(body=st.binary(max_size=200))
+@example(body=b"\x80\x04\x95")  # a pickle
+@example(body=b"\x91" * 10_000)  # arrays in arrays in arrays
+@example(body=b"\xdd\xff\xff\xff\xff")
+def test_random_bytes_raise_nothing_else(body):
+    frame = len(body).to_bytes(4, "big") + sum_of(body).to_bytes(8, "little") + body
+    try:
+        message = read(frame)
+    except BadFrame:
+        return
+    assert read(replication_messages.encode(message)) == message
+
+
+@pytest.mark.parametrize("fields", [
+    pytest.param([99], id="an unknown number"),
+    pytest.param([8, 1 << 20, 3, b"r" * 64, b"s" * 8, 1], id="a local rank that there is not"),
+    pytest.param([8, 1, 8, b"r" * 64, b"s" * 8, 1], id="too many generations"),
+    pytest.param([8, 1, 3, b"r" * 63, b"s" * 8, 1], id="a record too short"),
+    pytest.param([8, 1, 3, b"r" * 64, b"s" * 9, 1], id="a sum too long"),
+    pytest.param([8, 1, 3, b"r" * 64, b"s" * 8, -2], id="a step below none"),
+    pytest.param([7, 1, "maybe"], id="an answer that there is not"),
+])  # fmt: skip
+def test_what_is_no_message_is_refused(fields):
+    body = msgspec.msgpack.encode(fields)
+    with pytest.raises(BadFrame):
+        read(len(body).to_bytes(4, "big") + sum_of(body).to_bytes(8, "little") + body)
+
+
+@pytest.mark.parametrize(
+    "head", [b"\0\0\0\0", b"\xff\xff\xff\xff", b"GET ", (replication_messages.MOST_BYTES + 1).to_bytes(4, "big")]
+)
+def test_how_much_is_read_is_bounded(head):
+    with pytest.raises(BadFrame):
+        body_bytes(head + b"\0" * 8, replication_messages.MOST_BYTES)
+
+
+def test_a_record_travels_with_its_sum():
+    record = Record(5, 7, 2, 1, 4, PAGE_BYTES, 99)
+    assert replication_messages.unpacked(replication_messages.packed(record)) == record
+    with pytest.raises(BadFrame):
+        replication_messages.unpacked(b"x" * 64)

@@ -1,0 +1,42 @@
+"""A wire between two daemons, on which one byte is another one when it arrives, or which is cut."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+
+class Wire:
+    """To this port. flip: the byte of what is sent there, over all connections, that is changed; cut: from there on
+    nothing comes. sent: bytes so far."""
+
+    def __init__(self, port):
+        self._port, self._server = port, None
+        self.flip = self.cut = None
+        self.sent = 0
+
+    async def open(self):
+        self._server = await asyncio.start_server(self._join, "127.0.0.1", 0)
+        return self._server.sockets[0].getsockname()[1]
+
+    async def _join(self, reader, writer):
+        there, back = await asyncio.open_connection("127.0.0.1", self._port)
+        with suppress(OSError):
+            await asyncio.gather(self._carry(reader, back, counted=True), self._carry(there, writer))
+        for each in (writer, back):
+            each.close()
+
+    async def _carry(self, reader, writer, *, counted=False):
+        while data := bytearray(await reader.read(1 << 16)):
+            if counted:
+                start, self.sent = self.sent, self.sent + len(data)
+                if self.flip is not None and start <= self.flip < self.sent:
+                    data[self.flip - start] ^= 0x10
+                if self.cut is not None and self.sent > self.cut:
+                    break
+            writer.write(data)
+            await writer.drain()
+        writer.close()
+
+    def close(self):
+        self._server.close()

@@ -1,0 +1,28 @@
+"""A checkpoint daemon as a process, with a rank that saves step after step.
+
+`python -m tests.launcher.checkpoint.replication.sender FOLDER PORT STEP`. It sends
+replicas to the daemon at that port, from that step on, and tells on its standard output which are whole.
+"""
+
+import asyncio
+import sys
+from pathlib import Path
+
+from tests.launcher.checkpoint.replication.world import Keeper, until
+from turnout.launcher.checkpoint.format.daemon_messages import RestorePlace
+from turnout.launcher.rendezvous.checkpoint_messages import DaemonEndpoint, ReplicaGroup
+
+
+async def main(folder, port, step):
+    daemon = Keeper(Path(folder), "w0", 0)
+    replica_group = ReplicaGroup(daemon.endpoint, 1, ((DaemonEndpoint("w1/0", "w1", "127.0.0.1", port),),))
+    await daemon.round(RestorePlace(1, 0, 1, 2, replica_group=replica_group))
+    while True:
+        await daemon.save(step)
+        await until(lambda: daemon.copies.done()[0] == step)  # noqa: B023 -- it is over before the next one
+        print(step, flush=True)
+        step += 1
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))

@@ -1,0 +1,183 @@
+"""Daemons of one job in one process: real arenas in a folder each, real sockets between them, one local rank each."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from turnout.launcher.checkpoint.arena.arena import Arena, boot_id
+from turnout.launcher.checkpoint.daemon.rank_store import RankStore
+from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, Identity, Record, newest
+from turnout.launcher.checkpoint.format.checksums import sums_of
+from turnout.launcher.checkpoint.format.daemon_messages import Hello, RestorePlace
+from turnout.launcher.checkpoint.replication.replicator import Replicator
+from turnout.launcher.rendezvous.checkpoint_messages import DaemonEndpoint, ReplicaGroup
+
+TOKEN = b"0123456789abcdef"
+WITHIN_S = 30.0
+BYTES = 9 * (1 << 20) + 77  # three chunks, the last of which is short
+
+
+def record_of(step, rank, ranks, round_=1, size=BYTES):
+    return Record(0, step, round_, rank, ranks, PAGE_BYTES, size)
+
+
+def bytes_of(step, rank, size=BYTES):
+    """What this rank holds at this step: no other step or rank has any 8 bytes of it in the same place."""
+    words = np.arange((PAGE_BYTES + size) // 8 + 1, dtype=np.uint64) + np.uint64((step << 40) + (rank << 32))
+    return words.view(np.uint8)[: PAGE_BYTES + size]
+
+
+async def until(look, what="it"):
+    """What `look` finds, as soon as it finds something. what: may be a function that tells how things stand."""
+    end_s = time.monotonic() + WITHIN_S
+    while not (found := look()):
+        assert time.monotonic() < end_s, what() if callable(what) else what
+        await asyncio.sleep(0.002)
+    return found
+
+
+@dataclass
+class House:
+    """What a daemon is to its copies."""
+
+    folder: Path
+    worker: str
+    run: str = "job"
+    rank_stores: dict = field(default_factory=dict)
+
+    def rank_store(self, local_rank):
+        if local_rank not in self.rank_stores:
+            identity = Identity(self.run, self.worker, local_rank, boot_id(), 4)
+            self.rank_stores[local_rank] = RankStore(self.folder, identity, lambda *_: "", lambda *_: None)
+        return self.rank_stores[local_rank]
+
+
+class Keeper:
+    """A daemon's copies, and one rank that saves."""
+
+    def __init__(self, folder, worker, rank, token=TOKEN, bytes_s=0.0):
+        folder.mkdir(exist_ok=True)
+        self.daemon, self.rank, self.told = House(folder, worker), rank, []
+        self.copies = Replicator(self.daemon, lambda what, fields: self.told.append((what, dict(fields))), bytes_s)
+        self.copies.trust(token)
+        self._listens = socket.create_server(("127.0.0.1", 0))
+        self.endpoint = DaemonEndpoint(f"{worker}/0", worker, *self._listens.getsockname())
+        self.copies.listen(self._listens)
+        self.size = BYTES
+
+    def words(self):
+        return [what for what, _ in self.told]
+
+    async def round(self, seat, step=-1, replicas=1, meets=True):
+        self.seat = seat
+        await self.copies.gathered(step, seat)
+        if meets:
+            self.copies.met(self.hello(replicas))
+
+    def hello(self, replicas=1, **more):
+        ranks, round_ = self.seat.ranks, self.seat.round
+        return Hello("job", self.daemon.worker, self.rank, 0, ranks, round_, replicas=replicas, **more)
+
+    @property
+    def arena(self):
+        rank_store = self.daemon.rank_store(0)
+        if rank_store.arena is None:
+            identity = Identity("job", self.daemon.worker, 0, boot_id(), 4)
+            rank_store.adopt(Arena.make(self.daemon.folder, identity))
+        return rank_store.arena
+
+    async def save(self, step):
+        """As a training process does, and its daemon hears of it."""
+        record = record_of(step, self.rank, self.seat.ranks, self.seat.round, self.size)
+        generation = await until(lambda: [got for got in [self.arena.begin(record)] if got is not None])
+        (generation,) = generation
+        self.arena.map(generation, record.shard_bytes)[:] = bytes_of(step, self.rank, self.size)
+        self.arena.seal(generation, record)
+        self.arena.pin(generation)
+        await self.daemon.rank_store(0).hash(generation)
+        await self.copies.sealed(0, step)
+        self.arena.unpin(generation)
+
+    def kept(self, owner):
+        """Steps that it has whole for that worker, each byte looked at, the newest first."""
+        arena = next(
+            (each for each in self.copies.replica_store.arenas() if each.identity.owner == owner.daemon.worker), None
+        )
+        if arena is None:
+            return []
+        slots = [(slot, at) for at, slot in enumerate(arena.slots()) if slot.record is not None]
+        for slot, at in slots:
+            view = arena.map(at, slot.record.shard_bytes)
+            assert np.array_equal(np.frombuffer(view, np.uint8), bytes_of(slot.record.step, owner.rank, owner.size))
+            assert arena.sums(at) == tuple(sums_of(view))
+        return sorted((slot.record.step for slot, _ in slots), reverse=True)
+
+    def own(self):
+        """The newest step in its own arena, each byte of it looked at."""
+        slots = self.arena.slots()
+        at = newest(slots)
+        record = slots[at].record
+        view = self.arena.map(at, record.shard_bytes)
+        assert np.array_equal(np.frombuffer(view, np.uint8), bytes_of(record.step, self.rank, self.size))
+        return record.step
+
+    async def close(self, remove=True):
+        if self._listens.fileno() < 0:
+            return
+        await self.copies.close(remove=remove)
+        self._listens.close()
+        for rank_store in self.daemon.rank_stores.values():
+            rank_store.close(remove=remove)
+
+
+class Job:
+    """As many daemons as it has ranks, w0 the first; each keeps for the one before it."""
+
+    def __init__(self, folder, size, **more):
+        self.folder, self.more = folder, more
+        self.daemons = [Keeper(folder / f"w{at}", f"w{at}", at, **more) for at in range(size)]
+
+    def __getitem__(self, at):
+        return self.daemons[at]
+
+    def seat(self, at, round_=1, wires=None, **more):
+        """wires: ports by which others are reached instead, by their place."""
+        endpoints, size = [each.endpoint for each in self.daemons], len(self.daemons)
+        for other, port in (wires or {}).items():
+            endpoints[other] = msgspec.structs.replace(endpoints[other], port=port)
+        replica_holders = tuple((*endpoints[at + 1 :], *endpoints[:at])[:copies] for copies in range(1, size))
+        replica_group = ReplicaGroup(endpoints[0], size, replica_holders) if size > 1 else None
+        return RestorePlace(round_, at, 1, size, replica_group=replica_group, **more)
+
+    async def form(self, round_=1, step=-1, replicas=1, wires=None):
+        for at, each in enumerate(self.daemons):
+            await each.round(self.seat(at, round_, wires), step, replicas)
+
+    async def save(self, step):
+        for each in self.daemons:
+            await each.save(step)
+
+    async def copied(self, step):
+        """Wait until each has this step at its replica holders."""
+        await until(lambda: all(each.copies.done()[0] == step for each in self.daemons), lambda: self.told)
+
+    @property
+    def told(self):
+        return [(each.daemon.worker, each.told, each.copies.done()) for each in self.daemons]
+
+    async def replaced(self, at, name=""):
+        """Another daemon sits there now, with an empty memory."""
+        await self.daemons[at].close()
+        worker = name or f"w{at}"
+        self.daemons[at] = Keeper(self.folder / f"{worker}-again", worker, at, **self.more)
+
+    async def close(self):
+        for each in self.daemons:
+            await each.close()

@@ -1,0 +1,134 @@
+"""The stacks of all ranks, as they come to the coordinator's worker: folded, written, and who the others wait for."""
+
+import asyncio
+import json
+import zlib
+
+import pytest
+
+from turnout.launcher.health.flight_recorder.model import Call, Group, Record
+from turnout.launcher.health.hang_detector import HangPolicy
+from turnout.launcher.health.hang_monitor.stack_merge import StackMerge, pack
+from turnout.launcher.health.rank_sets import MOST_RANKS
+from turnout.launcher.health.stack_traces.hang_state import Merge
+from turnout.launcher.health.stack_traces.parse import MOST_BYTES, write
+
+
+def standing_in(function, state="S", record=None):
+    """The file of a rank whose main thread stands in this function."""
+    dump = f'Current thread 0x02 (most recent call first):\n  File "train.py", line 7 in {function}\n'
+    return write("faulthandler", dump, state, "", record)
+
+
+def called(rank, last, open_s=None, world=4):
+    """Such a rank, and the number of its last call."""
+    group = Group("0", "default_pg", "nccl", "0-3", (Call(last, "all_reduce", open_s),))
+    return pack(standing_in("step", record=Record(rank, world, True, (group,))))
+
+
+WAITS, SLEEPS = standing_in("all_reduce"), standing_in("fetch")
+STOPPED, STOPPED_AND_SHOWN = write("", "", "T", "it does not answer"), standing_in("all_reduce", "T")
+HELD, READS = write("", "", "D", "it does not answer"), standing_in("all_reduce", "D")
+ENDED = write("", "", "", "the process has ended")
+
+
+def merged(folder, stacks, world=4, why=None):
+    said = []
+    merging = StackMerge(HangPolicy(folder=str(folder)), lambda what, fields: said.append((what, fields)))
+    return asyncio.run(merging.merge(Merge(7, world, stacks, why or {}))), said
+
+
+@pytest.mark.parametrize(
+    ("odd", "apart"),
+    [
+        pytest.param(pack(SLEEPS), (3,), id="who stands elsewhere"),
+        pytest.param(pack(STOPPED), (3,), id="who is stopped"),
+        pytest.param(pack(STOPPED_AND_SHOWN), (3,), id="and may be seen into"),
+        pytest.param(pack(HELD), (3,), id="whom the kernel holds"),
+        pytest.param(pack(READS), (), id="not who only reads"),
+        pytest.param(pack(ENDED), (), id="not who has ended"),
+        pytest.param(b"no zlib", (), id="not who sent what cannot be read"),
+        pytest.param(pack(SLEEPS)[:-6], (), id="or what is cut"),
+        pytest.param(zlib.compress(bytes(MOST_BYTES + 1)), (), id="or what is too large"),
+        pytest.param(pack(WAITS), (), id="nobody where all stand in one place"),
+    ],
+)
+def test_whom_the_others_wait_for(tmp_path, odd, apart):
+    found, ((what, fields),) = merged(tmp_path, {rank: pack(WAITS) for rank in range(3)} | {3: odd})
+    assert (found.number, found.apart) == (7, apart)
+    assert (what, fields["apart"], fields["shown"]) == ("stacks_gathered", list(apart), 4)
+
+
+ALIKE = {rank: called(rank, 5, 30.0) for rank in range(3)}
+
+
+def told(folder):
+    return json.loads((folder / "stacks.json").read_text())
+
+
+def test_where_stacks_are_alike_who_has_not_begun_the_call_is_named_and_the_report_says_by_what(tmp_path):
+    found, ((_, fields),) = merged(tmp_path, ALIKE | {3: called(3, 4)})
+    assert (found.apart, fields["apart"]) == ((3,), [3])
+    assert fields["verdict"][:2] == [
+        "by its calls rank 3 stands apart: the others wait in a call that is not begun there",
+        "rank 3 has not begun call 5 of group 0 (default_pg, nccl), all_reduce, in which ranks 0-2 wait",
+    ]
+    written = told(tmp_path)
+    assert (written["outliers"], written["outliers_by"], written["calls"]["apart"]) == ("3", "behind", "3")
+    assert "rank 3 has not begun call 5" in (tmp_path / "stacks.txt").read_text()
+    assert "rank 3 has not begun call 5" in (tmp_path / "py_stack.svg").read_text()
+
+
+def test_who_stands_apart_by_its_stack_is_named_whatever_the_numbers_say_and_both_are_told(tmp_path):
+    found, ((_, fields),) = merged(tmp_path, ALIKE | {1: called(1, 4), 3: pack(SLEEPS)})
+    assert found.apart == (3,)
+    assert "rank 1 has not begun call 5 of group 0 (default_pg, nccl), all_reduce" in "; ".join(fields["verdict"])
+    written = told(tmp_path)
+    assert (written["outliers"], written["outliers_by"], written["calls"]["apart"]) == ("3", "stack", "1")
+
+
+def test_who_is_stopped_is_named_before_who_is_behind(tmp_path):
+    found, _ = merged(tmp_path, ALIKE | {1: called(1, 4), 3: pack(STOPPED)})
+    assert found.apart == (3,)
+
+
+def test_a_rank_without_a_stack_is_named_by_its_calls(tmp_path):
+    group = Group("0", "default_pg", "nccl", "0-3", (Call(4, "all_reduce"),))
+    found, _ = merged(tmp_path, ALIKE | {3: pack(write("", "", "R", "no stack", Record(3, 4, True, (group,))))})
+    assert found.apart == (3,)
+
+
+@pytest.mark.parametrize(
+    ("odd", "why"),
+    [
+        pytest.param(pack(standing_in("step")), {}, id="a file of an agent that does not ask"),
+        pytest.param(called(2, 4), {"its torch.distributed has rank 2 of 4": "3"}, id="the record of another rank"),
+        pytest.param(pack(standing_in("step", record=Record(why="it has none"))), {"it has none": "3"}, id="a reason"),
+    ],
+)
+def test_without_a_record_nobody_is_named_by_it(tmp_path, odd, why):
+    found, _ = merged(tmp_path, ALIKE | {3: odd})
+    assert found.apart == ()
+    assert told(tmp_path)["calls"]["why_unknown"] == why
+    assert told(tmp_path)["calls"]["waits"][0]["unknown"] == "3"
+
+
+def test_files_of_every_rank_and_of_the_whole_lie_in_the_folder(tmp_path):
+    merged(tmp_path / "stacks", {0: pack(WAITS), 1: pack(SLEEPS)}, 3, {2: "it did not answer"})
+    assert (tmp_path / "stacks" / "00001-00003.stacktrace").read_bytes() == SLEEPS
+    told = json.loads((tmp_path / "stacks" / "stacks.json").read_text())
+    assert (told["silent"], told["why_silent"]) == ("2", {"it did not answer": "2"})
+
+
+def test_a_folder_that_cannot_be_written_is_told_and_the_hang_is_dealt_with(tmp_path):
+    (tmp_path / "file").write_text("")
+    found, said = merged(tmp_path / "file", {rank: pack(WAITS) for rank in range(3)} | {3: pack(SLEEPS)})
+    assert found.apart == (3,)
+    assert [what for what, _ in said] == ["stacks_gathered", "stacks_lost"]
+
+
+@pytest.mark.parametrize("world", [2, MOST_RANKS + 1])
+def test_where_nothing_is_shown_nobody_is_named(tmp_path, world):
+    found, _ = merged(tmp_path, {}, world)
+    assert found.apart == ()
+    assert found.said

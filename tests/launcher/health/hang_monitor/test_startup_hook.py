@@ -1,0 +1,130 @@
+"""Training processes that are no forks are seen too, also behind the guide's wrapper, and nothing else changes."""
+
+import asyncio
+import configparser
+import os
+import signal
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+from setuptools import find_packages
+
+from tests.launcher.workers.testbed import Desk
+from turnout.cli.__main__ import stacktrace_viewer
+from turnout.launcher.health.hang_monitor import launch
+from turnout.launcher.health.hang_monitor.instrument import seen_early
+from turnout.launcher.health.hang_monitor.shared_counters import PROGRESS
+from turnout.launcher.health.hang_monitor.stack_capture import take
+from turnout.launcher.health.hang_monitor.step_counters import StepCounters
+from turnout.launcher.workers.spawn_spec import CommandKind
+
+WRAPPER = (sys.executable, "-m", "turnout.launcher.health.hang_monitor.launch")
+TORCH_S = 120.0  # two imports of torch on a busy machine
+ROOT = Path(__file__).parents[4]
+PLAIN = """
+import os, sys, time
+import torch
+
+weight = torch.ones(2, requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for _ in range(25):
+    weight.sum().backward()
+    optimizer.step()
+print(sys.argv[1:], os.environ["PYTHONPATH"], os.environ.get("TURNOUT_PROCESS"), os.environ["THEIRS"], flush=True)
+time.sleep(3_600)
+"""
+THEIRS = "import os\nos.environ['THEIRS'] = 'run'\n"  # a sitecustomize of the user's
+
+
+@pytest.fixture
+def watched(tmp_path):
+    agents = StepCounters(tmp_path, 2)
+    yield agents
+    agents.close()
+
+
+def wrapped(*command, **more):
+    env = os.environ | {"PYTHONPATH": str(ROOT)} | more.pop("env", {})
+    return subprocess.run(
+        [*WRAPPER, *command], env=env, capture_output=True, text=True, timeout=30, check=False, **more
+    )
+
+
+async def fresh_and_wrapped(root, watched, paths):
+    """One script in two ways: what both print, and, while they live, what is seen of them, and their stacks."""
+    desk = Desk(root, fork=False, env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"})
+    desk.file("site/sitecustomize.py", THEIRS)
+    script, env = desk.script(PLAIN), [{PROGRESS: str(path)} for path in watched.paths]
+    try:
+        await desk.start(
+            desk.order(script, "a", "b", local_rank=0, env=env[0]),
+            desk.order(*WRAPPER, sys.executable, script, "a", "b", local_rank=1, env=env[1], how=CommandKind.BARE),
+        )
+        lines, pids = [await desk.line(rank, TORCH_S) for rank in (0, 1)], desk.processes.pids()
+        return lines, watched.seen(), await take({rank: (pids[rank], watched.paths[rank]) for rank in (0, 1)}, "")
+    finally:
+        await desk.processes.close()
+
+
+@pytest.mark.contract("DL-112")
+def test_a_fresh_process_without_a_line_of_ours_is_seen_with_and_without_the_wrapper(tmp_path, watched):
+    paths = f"{tmp_path / 'site'}{os.pathsep}{ROOT}"
+    lines, seen, taken = asyncio.run(fresh_and_wrapped(tmp_path, watched, paths))
+    assert [each.beats for each in seen] == [25, 25]
+    assert [each.shown for each in taken.values()] == [True, True], taken
+    assert lines == [f"['a', 'b'] {paths} None run\n"] * 2
+
+
+def test_what_a_process_starts_itself_is_not_taken_for_it(watched):
+    child = [sys.executable, "-c", "import sys; print('turnout' in sys.modules)"]
+    parent = f"import subprocess, sys; print('turnout' in sys.modules, flush=True); subprocess.run({child})"
+    done = wrapped(sys.executable, "-c", parent, env={PROGRESS: str(watched.paths[0])})
+    assert done.stdout == "True\nFalse\n", done.stderr
+
+
+def test_a_process_that_ends_is_in_no_step_however_long_that_takes(watched):
+    forks = "import os; os.fork() or exit(); os.wait()"
+    assert wrapped(sys.executable, "-c", forks, env={PROGRESS: str(watched.paths[0])}).returncode == 0
+    seen = watched.seen()[0]
+    assert (seen.phase, seen.turns) == ("ending", 1)
+
+
+@pytest.mark.parametrize("name", ["turnout.py", "turnout/__init__.py"])
+def test_beside_a_module_of_the_users_with_our_name_a_process_is_left_alone(tmp_path, watched, name):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("")
+    env = {PROGRESS: str(watched.paths[0])}
+    assert seen_early(env, str(tmp_path / "train.py")) == env
+    assert seen_early(env, str(ROOT / "train.py")).keys() == {PROGRESS, "PYTHONPATH", "TURNOUT_PROCESS"}
+    assert seen_early({}, str(ROOT / "train.py")) == {}
+
+
+@pytest.mark.contract("DL-122")
+def test_the_guides_programs_come_with_the_wheel_and_py_spy_with_its_extra():
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    programs = [line.split(" = ") for line in setup["options.entry_points"]["console_scripts"].splitlines() if line]
+    found = {name: EntryPoint(name, value, "console_scripts").load() for name, value in programs if "xpu_timer" in name}
+    assert found == {"xpu_timer_launch": launch.main, "xpu_timer_stacktrace_viewer": stacktrace_viewer}
+    assert "py-spy>=0.4" in setup["options.extras_require"]["launcher"].splitlines()
+    assert "turnout.launcher.health.hang_monitor.startup_hook" in find_packages(str(ROOT)), (
+        "Python imports it from its folder"
+    )
+
+
+@pytest.mark.contract("DL-112")
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        pytest.param(("sh", "-c", "exit 7"), 7, id="its exit code"),
+        pytest.param(("sh", "-c", "kill -TERM $$"), -signal.SIGTERM, id="the signal that ends it"),
+        pytest.param(("no-such-program",), 127, id="a program that is not there"),
+        pytest.param(("/",), 126, id="one that cannot be run"),
+        pytest.param((), 2, id="none at all"),
+    ],
+)
+def test_the_wrapper_ends_as_the_program(command, code):
+    assert wrapped(*command).returncode == code

@@ -1,0 +1,27 @@
+"""What the tests of the arbiters are built from: records, and a clock that only a test moves."""
+
+from turnout.launcher.model import Record, RestartBudget
+from turnout.launcher.rendezvous.round_lock import HeldRound
+
+
+def record(round_=1, coordinator="anna", run="bert", budget=None, **more):
+    """Build a record; its budget is that of a job which has seen two faults."""
+    return Record(run, round_, coordinator, budget=budget or RestartBudget(1, 2, 100), **more)
+
+
+def held(of=None, quiet_s=0.0, newest=0):
+    """Build what an arbiter holds."""
+    return HeldRound(of, "t", quiet_s, newest)
+
+
+class Clock:
+    """Monotonic time and the wall clock, which have nothing to do with one another."""
+
+    def __init__(self, now_s=1000.0, wall_s=1_800_000_000.0):
+        self.now_s, self.wall_s = now_s, wall_s
+
+    def monotonic(self):
+        return self.now_s
+
+    def wall(self):
+        return self.wall_s

@@ -1,0 +1,172 @@
+"""Where a member goes that has lost its coordinator, or never had one: the same order for everybody."""
+
+from dataclasses import replace
+
+import pytest
+
+from turnout.launcher.rendezvous.find_coordinator import (
+    GiveUp,
+    Go,
+    Lead,
+    Look,
+    Pause,
+    Seek,
+    failed,
+    looked,
+    next_move,
+    not_ours,
+    paused,
+    redirected,
+)
+from turnout.launcher.rendezvous.messages import LastWorld, Redirect, Successor
+
+HERE = {"w0": ("10.0.0.1", 1), "w1": ("10.0.0.2", 1), "w2": ("10.0.0.3", 1), "other": ("10.0.0.9", 9)}
+ENDPOINT = ("w0.job", 29400)
+LIST = tuple(Successor(name, *HERE[name]) for name in ("w0", "w1", "w2"))
+BEFORE = LastWorld(3, 3, True)
+
+
+def tour(seek, refuses=(), now_s=0.0, most=12):
+    """Everything that is tried in one lap, each in vain. refuses: where the port is closed; others are silent."""
+    moves = []
+    while len(moves) < most:
+        move = next_move(seek, now_s)
+        moves.append(move)
+        match move:
+            case Go(to=to):
+                seek = failed(seek, to, refused=to in refuses)
+            case Look():
+                seek = looked(seek, None)
+            case _:
+                return moves
+    raise AssertionError(f"it never ends: {moves}")
+
+
+def seeker(id_="w2", **more):
+    return Seek(id_, **{"endpoint": ENDPOINT, "host": False, "arbiter": False, "join_timeout_s": 600.0, **more})
+
+
+def names(moves):
+    where = {address: name for name, address in HERE.items()} | {ENDPOINT: "endpoint"}
+    return [where[move.to] if isinstance(move, Go) else type(move).__name__ for move in moves]
+
+
+@pytest.mark.parametrize(
+    ("seek", "order"),
+    [
+        pytest.param(seeker(), ["endpoint", "Pause"], id="a new one asks the endpoint, again and again"),
+        pytest.param(seeker(host=True), ["Lead"], id="whom the endpoint names begins"),
+        pytest.param(seeker(arbiter=True), ["endpoint", "Look", "Pause"], id="a new one asks the record, too"),
+        pytest.param(seeker(host=True, arbiter=True), ["Look", "Lead"], id="the first looks before it leads"),
+        pytest.param(seeker(endpoint=None, arbiter=True), ["Look", "Pause"], id="no endpoint: the record is all"),
+        pytest.param(
+            seeker(base=BEFORE, last=HERE["w0"], successors=LIST),
+            ["w0", "w1", "Lead"],
+            id="back to where it was, then to the older ones, then it is its own turn",
+        ),
+        pytest.param(
+            seeker("w3", base=BEFORE, last=HERE["w0"], successors=LIST, arbiter=True),
+            ["w0", "w1", "w2", "Look", "endpoint", "Pause"],
+            id="who is no successor tries all of them, then the record, then the endpoint",
+        ),
+        pytest.param(
+            seeker(base=BEFORE, last=HERE["w0"], successors=LIST, hint=HERE["other"]),
+            ["other", "w0", "w1", "Lead"],
+            id="first of all where it was sent",
+        ),
+        pytest.param(
+            seeker(base=BEFORE, successors=LIST, roams=True),
+            ["w0", "w1", "endpoint", "Lead"],
+            id="who has led with too few tries everybody else before it leads again",
+        ),
+        pytest.param(
+            seeker("w0", base=BEFORE, successors=LIST, roams=True, host=True),
+            ["w1", "w2", "Lead"],
+            id="the oldest too",
+        ),
+        pytest.param(
+            seeker(host=True, base=BEFORE, successors=LIST[:2]), ["w0", "w1", "Pause"], id="a host begins nothing twice"
+        ),
+    ],
+)
+def test_the_order_of_tries(seek, order):
+    assert names(tour(seek)) == order
+
+
+def test_where_nobody_listens_nobody_is_asked_twice_in_a_lap():
+    seek = failed(seeker(base=BEFORE, last=HERE["w0"], successors=LIST), HERE["w0"], refused=True)
+    assert names([next_move(seek, 0.0)]) == ["w1"]
+    assert seek.refused == {HERE["w0"]}
+    assert failed(seek, HERE["w1"], refused=False).silent == {HERE["w1"]}
+
+
+def test_a_new_lap_tries_everybody_again_and_pauses_ever_longer():
+    seek, pauses = seeker(), []
+    for _ in range(6):
+        pauses.append(next_move(failed(seek, ENDPOINT, refused=True), 0.0).for_s)
+        seek = paused(failed(seek, ENDPOINT, refused=True))
+        assert names([next_move(seek, 0.0)]) == ["endpoint"]
+    assert pauses == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+
+
+def test_a_new_lap_asks_the_record_again():
+    seek = looked(seeker(endpoint=None, arbiter=True), None)
+    assert names(tour(seek)) == ["Pause"]
+    assert names(tour(paused(seek))) == ["Look", "Pause"]
+
+
+def test_a_redirect_is_followed_and_to_the_dead_it_is_not():
+    to = Redirect("x", *HERE["other"])
+    seek = redirected(failed(seeker(), ENDPOINT, refused=False), to)
+    assert names([next_move(seek, 0.0)]) == ["other"]
+    seek = redirected(failed(seek, HERE["other"], refused=True), to)
+    assert names(tour(seek)) == ["Pause"]
+
+
+def test_two_who_send_to_one_another_are_each_asked_once_in_a_lap():
+    seek = seeker()
+    seek = redirected(failed(seek, ENDPOINT, refused=False), Redirect("x", *HERE["other"]))
+    seek = redirected(failed(seek, HERE["other"], refused=False), Redirect("w0", *ENDPOINT))
+    assert isinstance(next_move(seek, 0.0), Pause)
+
+
+def test_a_redirect_to_nobody_changes_nothing():
+    assert redirected(seeker(), Redirect("", "", 0)) == seeker()
+
+
+def test_the_record_names_the_holder_unless_it_was_found_dead():
+    seek = looked(seeker(endpoint=None, arbiter=True), HERE["other"])
+    assert names([next_move(seek, 0.0)]) == ["other"]
+    seek = looked(failed(seek, HERE["other"], refused=True), HERE["other"])
+    assert names([next_move(seek, 0.0)]) == ["Pause"]
+
+
+def test_who_may_not_lead_goes_to_the_holder_and_asks_everybody_again():
+    seek = failed(seeker(base=BEFORE, arbiter=True, successors=LIST), HERE["w0"], refused=True)
+    seek = not_ours(seek, HERE["other"])
+    assert names(tour(seek)) == ["other", "w0", "w1", "Lead"]
+
+
+def test_a_job_without_a_leader_is_left_to_the_successors_for_a_while():
+    seek = replace(seeker(endpoint=None, arbiter=True), laps=1, since_s=100.0)
+    assert names(tour(seek, now_s=103.0)) == ["Look", "Pause"]
+    assert names(tour(seek, now_s=103.1)) == ["Look", "Lead"]
+    assert names(tour(replace(seek, laps=0), now_s=103.1)) == ["Look", "Pause"]
+    assert names(tour(replace(seek, arbiter=False), now_s=500.0)) == ["Pause"]
+
+
+@pytest.mark.parametrize(
+    ("more", "where"),
+    [({}, " at w0.job:29400"), ({"endpoint": None, "last": HERE["w1"]}, " at 10.0.0.2:1"), ({"endpoint": None}, "")],
+    ids=["the endpoint", "where it was before", "nowhere"],
+)
+def test_a_search_ends(more, where):
+    seek = seeker(since_s=10.0, join_timeout_s=60.0, **more)
+    assert not isinstance(next_move(seek, 70.0), GiveUp)
+    move = next_move(seek, 70.1)
+    assert (move.reason.value, move.detail) == ("join_timeout", f"no coordinator was found{where} within 60 s")
+
+
+def test_who_finds_that_it_is_its_own_turn_leads():
+    seek = seeker("w0", base=BEFORE, last=HERE["w1"], successors=LIST)
+    assert isinstance(next_move(failed(seek, HERE["w1"], refused=True), 0.0), Lead)

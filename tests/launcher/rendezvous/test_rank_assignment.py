@@ -1,0 +1,295 @@
+"""Who gets which group rank: neighbours in rank are neighbours in the fabric, and a replacement moves nobody else."""
+
+import subprocess
+import sys
+from functools import partial
+from itertools import permutations
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tests.support.examples import scaled
+from tests.topology.world import guide_table, paths
+from tests.work import lines_run
+from turnout.launcher.model import Member
+from turnout.launcher.rendezvous.rank_assignment import LIMIT, Limit, crossings, ips, optimum, seated
+from turnout.topology.cost import cost
+from turnout.topology.fabric import build
+from turnout.topology.model import Entry
+from turnout.topology.parse import read
+from turnout.topology.rank_order import ranks
+
+NEVER_ANEW = Limit(times=1e9)
+
+
+def worker(name, path="", order=None, host=""):
+    return Member(f"{name}@{host}{path}", name, host or f"host-of-{name}", path=split(path), order=order)
+
+
+def split(path):
+    return tuple(path.split("/")) if path else ()
+
+
+def world(*places):
+    """Members w0, w1, ... at these paths, seated."""
+    return seated([worker(f"w{at}", path, at) for at, path in enumerate(places)]).members
+
+
+def names(ranking):
+    return [member.name for member in ranking.members]
+
+
+@st.composite
+def members(draw, least=0, most=12, indexes=(True, False)):
+    """Workers of any place, some known and some not, some on one host, with and without an index."""
+    size = draw(st.integers(least, most))
+    places = st.one_of(paths(), paths(), paths(), st.just(()))
+    return [
+        Member(
+            f"w{at}", f"w-{at}", draw(st.sampled_from(["", "h1", "h2"])), path=draw(places),
+            order=at if draw(st.sampled_from(indexes)) else None,
+        )
+        for at in range(size)
+    ]  # fmt: skip
+
+
+@st.composite
+def replacements(draw, most=16, indexes=(True, False)):
+    """A world, and the same number of members afterwards: some stay, some are new, some came back elsewhere."""
+    before = seated(draw(members(1, most, indexes))).members
+    after = []
+    for member in before:
+        fate = draw(st.sampled_from(["stays", "stays", "new", "elsewhere"]))
+        path = draw(st.one_of(paths(), st.just(())))
+        if fate == "stays":
+            after.append(member)
+        else:
+            name = member.name if fate == "elsewhere" else f"new-{member.name}"
+            after.append(Member(f"{member.id}-again", name, "h9", path=path, order=member.order))
+    return before, draw(st.permutations(after))
+
+
+@pytest.mark.parametrize(
+    ("told", "ranked"),
+    [
+        pytest.param([], [], id="nobody"),
+        pytest.param(
+            [worker("w-10"), worker("w-2"), worker("w-1")], ["w-1", "w-2", "w-10"], id="names with numbers, no map"
+        ),
+        pytest.param([worker("b", order=0), worker("a", order=1)], ["b", "a"], id="the index before the name"),
+        pytest.param([worker("a"), worker("b", order=7)], ["b", "a"], id="who has an index before who has none"),
+        pytest.param(
+            [worker("w0", "s/a"), worker("w1", "s/b"), worker("w2", "s/a"), worker("w3", "s/b")],
+            ["w0", "w2", "w1", "w3"],
+            id="leaf by leaf",
+        ),
+        pytest.param(
+            [worker("w0", "s/a"), worker("w1", "s/b"), worker("w2", "s/b")],
+            ["w1", "w2", "w0"],
+            id="the largest leaf first, outposts last",
+        ),
+        pytest.param(
+            [worker("w0", "r/a"), worker("w1", "s/b"), worker("w2", "r/c"), worker("w3", "s/d"), worker("w4", "s/b")],
+            ["w1", "w4", "w3", "w0", "w2"],
+            id="spine by spine, the largest first",
+        ),
+        pytest.param(
+            [worker("w0", "s/l10"), worker("w1", "s/l9")], ["w1", "w0"], id="switches in the order of their numbers"
+        ),
+        pytest.param(
+            [worker("w0"), worker("w1", "s/a"), worker("w2"), worker("w3", "s/a")],
+            ["w1", "w3", "w0", "w2"],
+            id="who stands nobody knows where comes last",
+        ),
+        pytest.param(
+            [worker("w0", "s/a", host="x"), worker("w1", "s/a", host="y"), worker("w2", "s/a", host="x")],
+            ["w0", "w2", "w1"],
+            id="members of one host are neighbours",
+        ),
+    ],
+)
+def test_a_new_world(told, ranked):
+    for order_told in (told, told[::-1]):
+        assert names(seated(order_told)) == ranked
+
+
+@pytest.mark.parametrize(
+    ("before", "gone", "come", "ranked"),
+    [
+        pytest.param(
+            ["s/a", "s/a", "s/b", "s/b"], "w1", [worker("w1", "s/b")], ["w0", "w1", "w2", "w3"],
+            id="one seat is free, wherever its new owner stands",
+        ),
+        pytest.param(
+            ["s/a", "s/a", "s/a", "s/b", "s/b", "s/b"], "w1 w4", [worker("x", "s/b"), worker("y", "s/a")],
+            ["w0", "y", "w2", "w3", "x", "w5"], id="of two new ones each goes where its neighbours are",
+        ),
+        pytest.param(
+            ["s/a", "s/a", "s/a", "s/a"], "w1 w2", [worker("w2", "s/a", host="new"), worker("x", "s/a")],
+            ["w0", "x", "w2", "w3"], id="among equals who comes back has its own seat",
+        ),
+        pytest.param(
+            ["s/a"] * 4, "w1 w2", [worker("x2", "s/a", order=2), worker("x1", "s/a", order=1)],
+            ["w0", "x1", "x2", "w3"], id="a new name with an old index has the seat of that index",
+        ),
+        pytest.param(
+            ["", "", "", ""], "w1 w2", [worker("w2"), worker("x")], ["w0", "x", "w2", "w3"], id="nobody knows a place"
+        ),
+        pytest.param(
+            ["s/a", "s/a", "s/a", "s/b", "s/b", "s/b"], "w1 w4", [worker("x"), worker("y", "s/a")],
+            ["w0", "y", "w2", "w3", "x", "w5"], id="a place that nobody knows takes no seat away",
+        ),
+    ],
+)  # fmt: skip
+def test_a_replacement_moves_nobody_else(before, gone, come, ranked):
+    was = world(*before)
+    after = [member for member in was if member.name not in gone.split()] + come
+    for told in (after, after[::-1]):
+        ranking = seated(told, was)
+        assert names(ranking) == ranked
+        assert (ranking.moved, ranking.anew) == (0, False)
+
+
+@pytest.mark.parametrize(
+    ("astray", "crossings_left", "anew"),
+    [
+        pytest.param({3: "s/c"}, 5, False, id="one among strangers crosses twice more"),
+        pytest.param({3: "s/c", 11: "s/a"}, 5, False, id="of two one finds a seat at home"),
+        pytest.param({3: "s/b", 11: "s/c", 19: "s/a"}, 3, False, id="three in a circle all do"),
+        pytest.param({3: "s/c", 5: "s/c"}, 3, True, id="two among strangers are too much: ranked anew"),
+    ],
+)
+def test_the_excess_is_told_and_past_the_limit_all_are_ranked_anew(astray, crossings_left, anew):
+    """Three leaves of eight: their ring crosses three times, so that up to 1.5 x 3 + 2 = 6.5 may stay."""
+    was = world(*(f"s/{leaf}" for leaf in "abc" for _ in range(8)))
+    after = [worker(f"x{at}", astray[at]) if at in astray else member for at, member in enumerate(was)]
+    ranking = seated(after, was)
+    assert (ranking.crossings, ranking.excess, ranking.anew) == (crossings_left, crossings_left - 3, anew)
+
+
+def test_a_world_that_strays_too_far_is_optimal_again_and_says_who_moved():
+    was = world(*(f"s/{leaf}" for leaf in "abc" for _ in range(8)))
+    after = list(was)
+    for rank in (2, 4, 6):
+        after[rank] = worker(f"x{rank}", "s/c")
+    near = seated(after, was, NEVER_ANEW)
+    assert (near.crossings, near.optimum, near.moved) == (9, 3, 0)
+    ranking = seated(after, was)
+    assert (ranking.crossings, ranking.excess, ranking.anew) == (3, 0, True)
+    assert ranking.moved > 0
+    assert names(ranking)[:11] == ["w16", "w17", "w18", "w19", "w20", "w21", "w22", "w23", "x2", "x4", "x6"]
+
+
+def test_a_resized_world_is_ranked_anew():
+    was = world("s/a", "s/a", "s/b", "s/b")
+    grown = seated([*was, worker("w4", "s/b", 4)], was)
+    assert names(grown) == ["w2", "w3", "w4", "w0", "w1"]
+    assert (grown.anew, grown.moved, grown.crossings) == (True, 4, 2)
+
+
+def test_a_world_that_only_restarts_keeps_every_rank():
+    was = world("s/a", "s/a", "s/b", "s/b")
+    again = [Member(f"again-{member.id}", member.name, member.host, path=member.path) for member in was[::-1]]
+    ranking = seated(again, was)
+    assert names(ranking) == [member.name for member in was]
+    assert not ranking.anew
+
+
+def test_places_that_become_known_late_make_the_ring_optimal():
+    was = world("", "", "", "")
+    ranking = seated([worker(f"w{at}", path, at) for at, path in enumerate(["s/a", "s/b", "s/a", "s/b"])], was)
+    assert names(ranking) == ["w0", "w2", "w1", "w3"]
+    assert ranking.anew
+
+
+def test_the_guides_table_gives_ranks_of_one_access_switch_in_one_run():
+    entries = read({"topology_config": guide_table()}).entries
+    ranking = seated([Member(entry.host, entry.host, path=entry.path) for entry in entries])
+    leaves = [member.path for member in ranking.members]
+    assert ranking.crossings == ranking.optimum == 4
+    assert leaves == [leaf for leaf in dict.fromkeys(leaves) for _ in range(leaves.count(leaf))]
+
+
+@pytest.mark.contract("DL-107")
+def test_the_addresses_are_told_by_rank():
+    told = [
+        Member("1", "w1", address="10.0.0.9", path=("s", "b")),
+        Member("2", "w2", address="10.0.0.1", path=("s", "a")),
+    ]
+    assert ips(seated(told).members) == ("10.0.0.1", "10.0.0.9")
+
+
+@given(members(), st.data())
+def test_a_new_world_is_a_permutation_with_the_least_crossings_whatever_the_order_told(told, data):
+    ranking = seated(told)
+    assert sorted(member.id for member in ranking.members) == sorted(member.id for member in told)
+    assert ranking.crossings == crossings(ranking.members) == ranking.optimum == optimum(told)
+    assert seated(data.draw(st.permutations(told))) == ranking
+
+
+@given(members(1, 6))
+@example([worker("w0", "s/a"), worker("w1", "s/b"), worker("w2"), worker("w3", "s/a")])
+def test_no_order_at_all_crosses_less_than_the_optimum(told):
+    assert min(crossings(each) for each in permutations(told)) == optimum(told)
+
+
+@given(st.lists(paths(), min_size=1, max_size=12))
+def test_ranks_are_those_that_the_planner_gives_and_cost_what_it_counts(drawn):
+    built = build(Entry(f"h{at}", path, at + 1) for at, path in enumerate(drawn))
+    ranking = seated([Member(f"h{at}", f"h{at}", f"h{at}", path=path) for at, path in enumerate(drawn)])
+    placed = [built.index[member.host] for member in ranking.members]
+    assert placed == [host for host, _ in ranks(built, [(host, 1) for host in range(len(drawn))])]
+    assert ranking.crossings == cost(built, placed).crossings[0]
+    assert cost(built, placed).crossings == tuple(n if n > 1 else 0 for n in cost(built, placed).switches)
+
+
+@given(replacements(), st.randoms(use_true_random=False))
+def test_below_the_limit_who_stays_keeps_its_rank_and_past_it_the_order_is_optimal(both, dice):
+    before, after = both
+    ranking = seated(after, before)
+    assert sorted(member.id for member in ranking.members) == sorted(member.id for member in after)
+    assert seated(dice.sample(after, len(after)), before) == ranking
+    rank_of = {member.id: rank for rank, member in enumerate(ranking.members)}
+    kept = [member.id for member in before if member.id in rank_of]
+    if ranking.anew:
+        assert ranking.excess == 0
+        assert not kept or not LIMIT.allows(seated(after, before, NEVER_ANEW).crossings, ranking.optimum)
+    else:
+        assert all(before[rank_of[id_]].id == id_ for id_ in kept)
+        assert LIMIT.allows(ranking.crossings, ranking.optimum)
+
+
+@settings(max_examples=scaled(50))
+@given(replacements(indexes=(True,)))
+def test_new_members_never_cost_more_than_in_the_seats_of_those_they_replace(both):
+    before, after = both
+    ranking = seated(after, before, NEVER_ANEW)
+    by_id = {member.id.removesuffix("-again"): member for member in after}
+    in_old_seats = [by_id[member.id] for member in before]
+    assert _all_tiers(ranking.members) <= _all_tiers(in_old_seats)
+
+
+def _all_tiers(ranked):
+    """What the ring of the members whose place is known costs on a fabric of hosts on their paths."""
+    known = [member for member in ranked if member.path]
+    built = build(Entry(member.id, member.path, at + 1) for at, member in enumerate(known))
+    return cost(built, [built.index[member.id] for member in known]).total
+
+
+@pytest.mark.parametrize(("size", "most_a_member"), [(1024, 120), (10_000, 70)])
+def test_the_work_for_a_member_does_not_grow_with_the_world(size, most_a_member):
+    """A world that is new, and one with 20 replaced at other places: 36 and 96 lines a member of 1,024 were seen."""
+    told = [worker(f"w-{at}", f"core/s{at % 40 // 8}/l{at % 40}", at) for at in range(size)]
+    before = seated(told).members
+    after = [*before[:-20], *(worker(f"x-{at}", f"core/s{at % 5}/l{at % 40}", at) for at in range(20))]
+    for told_now, was in ((told, ()), (after, before)):
+        assert lines_run(partial(seated, told_now, was)) <= most_a_member * size
+
+
+def test_no_library_is_loaded_for_it():
+    heavy = "{'numpy', 'networkx', 'yaml', 'torch', 'kubernetes', 'aiohttp'} & set(sys.modules)"
+    modules = "turnout.launcher.rendezvous.rank_assignment, turnout.launcher.agent.read_switch_path"
+    code = f"import sys, {modules}; print({heavy})"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert said.stdout == "set()\n"

@@ -1,0 +1,104 @@
+"""With torch imported ahead: what it and numpy keep per process is each process's own, and its workers work."""
+
+import os
+
+import pytest
+import pytest_asyncio
+
+from tests.launcher.workers.testbed import Desk, until
+from turnout.launcher.workers.spawn_spec import CommandKind
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def desk(tmp_path_factory):
+    env = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    root = tmp_path_factory.mktemp("torch")
+    desk = Desk(root, preload=("torch", "numpy"), env=env, learn=str(root))
+    yield desk
+    await desk.processes.close()
+
+
+async def test_a_fork_is_a_fresh_process_to_torch_and_numpy(desk):
+    """OMP_NUM_THREADS is not set: numpy has threads at import, which its own handler ends before a fork."""
+    text = """
+        import numpy, os, sys, torch
+        print(numpy.random.rand(), torch.initial_seed(), torch.rand(1).item(), torch.cuda._is_in_bad_fork())
+        (numpy.ones((600, 600)) @ numpy.ones((600, 600))).sum(), (torch.ones(900, 900) @ torch.ones(900, 900)).sum()
+        print(torch.get_num_threads(), len(os.listdir("/proc/self/task")) > 1 or os.cpu_count() == 1)
+        sys.stdout.flush(); os._exit(0)
+    """
+    ended = await desk.run(*(desk.program(text, local_rank=rank) for rank in range(2)))
+    assert ([each.code for each in ended], desk.why, desk.err()) == ([0, 0], [], "")
+    first, second = (desk.out(rank).split() for rank in range(2))
+    assert first[0] != second[0]
+    assert first[1:] == second[1:]
+    assert first[1] == "67280421310721"
+    assert first[3:] == ["False", str(len(os.sched_getaffinity(0))), "True"]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+async def test_the_workers_of_a_data_loader_work(desk, method):
+    text = f"""
+        import torch
+        from torch.utils.data import DataLoader, Dataset
+        class Squares(Dataset):
+            def __len__(self):
+                return 6
+            def __getitem__(self, at):
+                return torch.tensor([at * at])
+        if __name__ == "__main__":
+            loader = DataLoader(Squares(), batch_size=2, num_workers=1, multiprocessing_context={method!r})
+            print([batch.flatten().tolist() for batch in loader])
+    """
+    (exited,) = await desk.run(desk.program(text))
+    assert (exited.code, desk.out(), desk.why) == (0, "[[0, 1], [4, 9], [16, 25]]\n", []), desk.err()
+
+
+async def test_what_record_of_torch_leaves_is_told(desk):
+    text = """
+        from torch.distributed.elastic.multiprocessing.errors import record
+        @record
+        def main():
+            raise ValueError("of the user")
+        main()
+    """
+    file = str(desk.root / "error.json")
+    (exited,) = await desk.run(desk.program(text, env={"TORCHELASTIC_ERROR_FILE": file}, error_file=file))
+    assert exited.code == 1
+    assert exited.error.startswith("ValueError: of the user\n  File ")
+    assert exited.error.endswith('raise ValueError("of the user")')
+    assert desk.why == []
+
+
+async def test_run_path_is_what_torchrun_makes_of_it(desk):
+    file = str(desk.root / "path.json")
+    script = desk.script("import sys; print(__name__, sys.argv[1:]); raise ValueError('in the file')")
+    order = desk.order(script, "-x", how=CommandKind.RUN_PATH, env={"TORCHELASTIC_ERROR_FILE": file}, error_file=file)
+    (exited,) = await desk.run(order)
+    assert (exited.code, desk.out(), desk.why) == (1, "__main__ ['-x']\n", ["--run-path"])
+    assert exited.error.startswith("ValueError: in the file")
+
+
+async def test_what_the_first_step_of_an_optimizer_imports_is_there_at_the_begin_of_the_second_life(desk):
+    """DDP and optimizers import torch._dynamo, for seconds of a core in each process: a recovery has no time for it."""
+    text = """
+        import sys
+        found = "torch._dynamo" in sys.modules
+        import torch
+        weight = torch.nn.Parameter(torch.ones(1))
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        weight.sum().backward()
+        optimizer.step()
+        print(found, "torch._dynamo" in sys.modules, torch.cuda._is_in_bad_fork(), flush=True)
+        sys.stdin.read() if len(sys.argv) > 1 else None
+    """
+    await desk.start(desk.program(text, "wait"))
+    try:
+        assert await desk.line() == "False True False\n"
+        await until(lambda: desk.told("parent_learned"))
+    finally:
+        await desk.stop()
+    (exited,) = await desk.run(desk.program(text))
+    assert (exited.code, desk.out(), desk.why) == (0, "True True False\n", []), desk.err()

@@ -1,0 +1,132 @@
+"""The check of words: names, headings, openings of docstrings, and paths that sources cite."""
+
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from hack.lint.words import ALLOWED, NOT_DONE, PRIVATE, faults, main
+
+ROOT = Path(__file__).resolve().parents[1]
+FILES = {"hack", "hack/lint", "hack/lint/words.py", "docs/design.md", "docs", "tests/world.py"}
+
+
+def found(text, path="cli/a.py"):
+    return [(each.line, each.text.partition(";")[0]) for each in faults(path, dedent(text).lstrip("\n"), FILES)]
+
+
+def test_this_checkout_has_no_fault():
+    assert main() == 0
+
+
+def test_rooms_that_are_not_done_are_here_and_an_allowed_name_has_a_private_word():
+    assert [room for room in NOT_DONE if not (ROOT / room).exists()] == []
+    assert [name for name in ALLOWED if not any(word in name.lower() for word in PRIVATE)] == []
+    assert all(ALLOWED.values())
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        pytest.param("class HouseKeeper: ...", "Keeper in HouseKeeper", id="a class"),
+        pytest.param("def open_doors(): ...", "doors in open_doors", id="a function, in the plural"),
+        pytest.param("async def ward(): ...", "ward in ward", id="a coroutine"),
+        pytest.param("def f(guest): ...", "guest in guest", id="an argument"),
+        pytest.param("f = lambda *, book: 1", "book in book", id="a keyword of a lambda"),
+        pytest.param("YARD_S = 1", "YARD in YARD_S", id="a constant"),
+        pytest.param("for lender in (): ...", "lender in lender", id="a loop"),
+        pytest.param("f.sight = 1", "sight in sight", id="an attribute"),
+        pytest.param("with f() as shelf: ...", "shelf in shelf", id="a block"),
+        pytest.param("import a as papers", "papers in papers", id="a name given to a module"),
+        pytest.param("try: ...\nexcept E as teller: ...", "teller in teller", id="an exception"),
+        pytest.param("match f:\n case [hands]: ...", "hands in hands", id="a pattern"),
+        pytest.param("match f:\n case [*rims]: ...", "rims in rims", id="a starred pattern"),
+        pytest.param("match f:\n case {1: 2, **shelf}: ...", "shelf in shelf", id="the rest of a mapping"),
+    ],
+)
+def test_a_private_word_in_a_name_is_told_where_the_name_is_bound(text, word):
+    assert [told for _, told in found(text)] == [f"name: {word}"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("from a import ward\nward.keeper()", id="a name of somebody else's, used"),
+        pytest.param("forward = award = bookkeeping = backward_s = 1", id="a word inside of another"),
+        pytest.param("a = 'yard'", id="a string"),
+        pytest.param("handshake = handle = 1", id="words of the field"),
+    ],
+)
+def test_what_is_no_fault_of_a_name(text):
+    assert found(text) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "told"),
+    [
+        pytest.param("cli/yard/a.py", "", [(1, "file name: yard in cli/yard/a.py")], id="a folder"),
+        pytest.param("docs/the-lender.md", "", [(1, "file name: lender in docs/the-lender.md")], id="a page"),
+        pytest.param(
+            "docs/a.md",
+            "# Of it\n## The keeper's part\n",
+            [(2, "heading: keeper in ## The keeper's part")],
+            id="a heading",
+        ),
+        pytest.param(
+            "docs/a.md", "the keeper\n```sh\n# keeper\n```\n## `--keeper`\n", [], id="prose, code, and a literal name"
+        ),
+        pytest.param("tests/launcher/keeper.py", "def ward():\n '''What?'''", [], id="a room that is not done"),
+        pytest.param("tests/e2e/launcher/door.py", "ward = 1", [], id="the tests of such a room"),
+    ],
+)
+def test_file_names_headings_and_rooms(path, text, told):
+    assert found(text, path) == told
+
+
+@pytest.mark.parametrize(
+    ("docstring", "told"),
+    [
+        pytest.param("Drop the oldest.", None, id="an imperative"),
+        pytest.param("The oldest save.", None, id="a subject"),
+        pytest.param("Whatever comes first.", None, id="a word that only begins like one"),
+        pytest.param("The samest.", None, id="and another"),
+        *(
+            pytest.param(f"{word} x.", f"begins with {word}", id=f"{word} says nothing first")
+            for word in ("Of", "By", "As", "Both", "It", "Who", "Whom", "Whose", "What", "Where", "The same")
+        ),
+        pytest.param("True if it fits.", None, id="a question function"),
+        pytest.param("Whether it fits.", 'a question begins with "True if"', id="a question as a clause"),
+        pytest.param("Does it fit? Then go.", 'a question begins with "True if"', id="a question as one"),
+        pytest.param("Tell it. Does it fit?", None, id="a question later on"),
+    ],
+)
+def test_openings_of_docstrings(docstring, told):
+    source = f'def f():\n    """{docstring}"""\n'
+    assert found(source) == ([(2, f"docstring: {told}")] if told else [])
+
+
+@pytest.mark.parametrize("holder", ['"""What."""', 'class A:\n """What."""', 'async def f():\n """What."""'])
+def test_modules_classes_and_coroutines_have_docstrings_too(holder):
+    assert [told for _, told in found(holder)] == ["docstring: begins with What"]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        pytest.param("# see hack/lint/words.py", [], id="a file that is here"),
+        pytest.param("# see hack/lint and hack/lint/", [], id="a folder, with a slash or without"),
+        pytest.param("# see hack/lint/word.py", [(1, "hack/lint/word.py")], id="a file that is not"),
+        pytest.param(
+            '"""Read.\n\nThe source is docs/plan.md.\n"""', [(3, "docs/plan.md")], id="its line in a docstring"
+        ),
+        pytest.param('a = "hack/lint/word.py"', [], id="a string that is used"),
+        pytest.param("# /tmp/hack/lint/word.py, x/tests/y.py, hack/<name>.py, tests/*.py", [], id="no paths of ours"),
+        pytest.param("# tests/world.py::test_x", [], id="a test in a file"),
+    ],
+)
+def test_paths_in_comments_and_docstrings_are_here(text, told):
+    assert found(text) == [(line, f"path: {path} is not here") for line, path in told]
+
+
+def test_paths_are_checked_in_rooms_that_are_not_done_too():
+    assert found("# docs/plan.md", "launcher/a.py") == [(1, "path: docs/plan.md is not here")]
