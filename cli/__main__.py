@@ -20,7 +20,7 @@ from turnout.cli.local_cluster.commands import add as local_commands
 _MOST_GANGS = 25  # scene.MOST_GANGS, which is not imported before it is needed
 
 FAILED, USAGE, FOUND_WRONG, INTERRUPTED = 1, 2, 3, 130
-SHELLS = ("bash", "zsh", "tcsh")
+SHELLS = ("bash", "zsh", "tcsh", "fish", "powershell")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -57,11 +57,25 @@ def usage(program: str) -> str:
     return "\n".join(lines)
 
 
+SHELLS = ("bash", "zsh", "tcsh", "fish", "powershell")
+
+
 def completion(shell: str, program: str) -> str:
-    """Return a script that makes a shell complete the options. shell: bash, zsh or tcsh."""
+    """Return a script that makes a shell complete the options. shell: one of SHELLS, those that torchrun has."""
     names = [string for option in OPTIONS for string in option.strings if string.startswith("--")]
-    if shell == "tcsh":
-        return f"complete {program} 'c/--/({' '.join(name[2:] for name in names)})/' 'p/*/f/'"
+    match shell:
+        case "tcsh":
+            return f"complete {program} 'c/--/({' '.join(name[2:] for name in names)})/' 'p/*/f/'"
+        case "fish":
+            return "\n".join(f"complete -c {program} -l {name[2:]}" for name in names)
+        case "powershell":
+            listed = ", ".join(f"'{name}'" for name in names)
+            return (
+                f"Register-ArgumentCompleter -Native -CommandName {program} -ScriptBlock {{\n"
+                "  param($word)\n"
+                f"  @({listed}) | Where-Object {{ $_ -like \"$word*\" }}\n"
+                "}"
+            )
     words = f"complete -o default -W '{' '.join(names)}' {program}"
     return words if shell == "bash" else f"autoload -U +X bashcompinit && bashcompinit\n{words}"
 

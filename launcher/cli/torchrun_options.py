@@ -235,9 +235,9 @@ _OUTPUT = (
     Option(
         "print-completion",
         "print a completion script for that shell, and end.",
-        value="bash|zsh|tcsh",
+        value="bash|zsh|tcsh|fish|powershell",
         example="bash",
-        choices=("bash", "zsh", "tcsh"),
+        choices=("bash", "zsh", "tcsh", "fish", "powershell"),
     ),
 )
 

@@ -56,6 +56,6 @@ def test_without_shtab_the_extra_is_named(monkeypatch, capsys):
 
 def test_another_shell_is_usage(capsys):
     with pytest.raises(SystemExit) as ended:
-        main(["completion", "fish"])
+        main(["completion", "elvish"])
     assert ended.value.code == 2
     assert "invalid choice" in capsys.readouterr().err

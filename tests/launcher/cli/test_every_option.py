@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from turnout.launcher.cli.explain import flat
-from turnout.launcher.cli.help import EXITS, WARNINGS, completion, markdown, usage
+from turnout.launcher.cli.help import EXITS, SHELLS, WARNINGS, completion, markdown, usage
 from turnout.launcher.cli.option import Effect, Origin
 from turnout.launcher.cli.parser import OPTIONS
 from turnout.launcher.cli.rdzv_conf import KEYS
@@ -146,7 +146,7 @@ def test_help_names_every_option_and_ends_with_0(line, program):  # DL-28
     assert {string for option in OPTIONS for string in option.strings} <= told
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
+@pytest.mark.parametrize("shell", SHELLS)
 def test_a_completion_script_knows_every_option(shell):
     answer = read(["--print-completion", shell], {})
     assert answer == Answer(completion(shell, "turnout-run"), Exit.DONE)
