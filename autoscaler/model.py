@@ -76,26 +76,26 @@ class Worker:
 class Step(NamedTuple):
     """The size of one job from now on; the size that it has, for a job that is left alone.
 
-    for_: the waiting job for which this one shrinks. at_start: the change is made while the job starts and costs
+    beneficiary: the waiting job for which this one shrinks. at_start: the change is made while the job starts and costs
     nothing.
     """
 
     key: JobKey
-    workers: int  # the size from now on
-    was: int  # the size that it has
+    target: int  # the size from now on
+    current: int  # the size that it has
     reason: Reason
     detail: str = ""  # numbers for a person
-    for_: JobKey | None = None
+    beneficiary: JobKey | None = None
     at_start: bool = False
 
     @property
     def changes(self) -> bool:
         """True if the step changes the job's size, so that it is written."""
-        return self.workers != self.was
+        return self.target != self.current
 
 
-Turn = tuple[int, int, float, float, JobKey]
-TURN = attrgetter("turn")  # of a Seen, to sort by
+QueueOrder = tuple[int, int, float, float, JobKey]
+QUEUE_ORDER = attrgetter("queue_order")  # of a JobState, to sort by
 _FOREVER_S = float("inf")
 
 
@@ -130,16 +130,16 @@ class _JobFields:
     promised: tuple[int, ...]
     placed: int
     waits: bool
-    turn: Turn
-    spare: tuple[int, ...]
+    queue_order: QueueOrder
+    evictable_nodes: tuple[int, ...]
     pool: Pool
-    larger: int
+    next_size: int
     unit: tuple[Pool, int]
-    first: Gain
+    next_gain: Gain
     began_s: float
     gives: bool
     steady: bool
-    still: Step | None
+    hold_step: Step | None
     token: object
     _said: list[Step]
 
@@ -165,17 +165,17 @@ class JobState(_JobFields):
     # It is live, and lacks pods to its min.
     waits: bool = field(init=False, compare=False, repr=False)
     # Sorts jobs by who comes first, the smallest.
-    turn: Turn = field(init=False, compare=False, repr=False)
+    queue_order: QueueOrder = field(init=False, compare=False, repr=False)
     # Rows of the nodes of its living workers above the min.
-    spare: tuple[int, ...] = field(init=False, compare=False, repr=False)
+    evictable_nodes: tuple[int, ...] = field(init=False, compare=False, repr=False)
     # Where its workers are taken from.
     pool: Pool = field(init=False, compare=False, repr=False)
     # The next size up, in workers.
-    larger: int = field(init=False, compare=False, repr=False)
+    next_size: int = field(init=False, compare=False, repr=False)
     # What the next size up takes: so many more workers of its pool.
     unit: tuple[Pool, int] = field(init=False, compare=False, repr=False)
     # What the next size up is worth.
-    first: Gain = field(init=False, compare=False, repr=False)
+    next_gain: Gain = field(init=False, compare=False, repr=False)
     # Since when its first worker has run; 0 without workers.
     began_s: float = field(init=False, compare=False, repr=False)
     # It has workers above its min to give.
@@ -183,7 +183,7 @@ class JobState(_JobFields):
     # Nothing but time and room decides whether it grows.
     steady: bool = field(init=False, compare=False, repr=False)
     # The step of a job that neither time nor room can move, else None.
-    still: Step | None = field(init=False, compare=False, repr=False)
+    hold_step: Step | None = field(init=False, compare=False, repr=False)
     # Stands for this state as a key: equal to itself only, and hashed at once, as a job's key of three texts is not.
     token: object = field(init=False, compare=False, repr=False)
     # The last step that `hold` has made.
@@ -216,16 +216,16 @@ class JobState(_JobFields):
             promised=promised,
             placed=placed,
             waits=waits,
-            turn=_turn(job),
-            spare=tuple([worker.row for worker in living[job.bounds.least :] if worker.row not in NOWHERE]),
+            queue_order=_turn(job),
+            evictable_nodes=tuple([worker.row for worker in living[job.bounds.least :] if worker.row not in NOWHERE]),
             pool=pool,
-            larger=larger,
+            next_size=larger,
             unit=(pool, larger - size),
-            first=gain(job.curve, job.bounds.least, size, larger),
+            next_gain=gain(job.curve, job.bounds.least, size, larger),
             began_s=min([worker.since_s for worker in living], default=0.0),
             gives=job.elastic and not waits and len(living) > job.bounds.least,
             steady=job.pause is Pause.NONE and len(workers) == size == placed,
-            still=still,
+            hold_step=still,
             token=object(),
             _said=[] if still is None else [still],
         )
@@ -240,7 +240,7 @@ class JobState(_JobFields):
         return last
 
 
-def _turn(job: Job) -> Turn:
+def _turn(job: Job) -> QueueOrder:
     order = job.order
     deadline_s = _FOREVER_S if order.deadline_s is None else order.deadline_s
     return -order.class_value, -order.priority, deadline_s, since_1970(job.created) or 0.0, job.key
