@@ -130,12 +130,12 @@ def _played(
     later: Sequence[JobState], seen: Observation, served: Sequence[JobState], lives: Lives, now_s: float, acts: bool
 ) -> dict[JobKey, Estimate]:
     asked = _asked(seen, later) if acts else set()
-    ledger = _lent_back(seen, asked, served)
+    start = _lent_back(seen, asked, served)
     running = sorted([each for each in seen.jobs if each.placed and not each.waits], key=lambda each: each.job.queue)
     left, ages = _ends(running, lives, now_s)
     first = later[:MOST_WAITERS]
     lines = _lines(first, lives, ages)
-    starts = [play(draw, ledger, running, asked, left[draw], lines) for draw in range(DRAWS)]
+    starts = [play(draw, start, running, asked, left[draw], lines) for draw in range(DRAWS)]
     found: dict[JobKey, Estimate] = {}
     for rank, each in enumerate(first):
         at = sorted(future.get(rank, NEVER) for future in starts)
@@ -170,10 +170,10 @@ def _lent_back(seen: Observation, asked: Collection[str], served: Sequence[JobSt
         room = seen.room.copied()
         for shape, where in rows.items():
             room.give(shape, where)
-    ledger = Reservations(room, quota)
+    left = Reservations(room, quota)
     for each in served:
-        ledger.reserve(_wish(each))
-    return ledger
+        left.reserve(_wish(each))
+    return left
 
 
 def _asked(seen: Observation, later: Sequence[JobState]) -> set[str]:
