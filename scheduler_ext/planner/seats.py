@@ -29,7 +29,7 @@ from turnout.topology.model import Reason, Refusal, Rule
 
 @dataclass(frozen=True, slots=True)
 class NoSeat:
-    """Tells why a pod gets no node. may_help: names of nodes on which it could run once others leave; () where none helps."""
+    """Tells why a pod gets no node. may_help: names of the nodes on which it could run once others leave."""
 
     word: Word
     detail: str
