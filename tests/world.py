@@ -19,7 +19,7 @@ from turnout.scheduler_ext.model import Rules
 from turnout.scheduler_ext.planner.plan_cache import PlanCache
 from turnout.topology.fabric import build
 from turnout.topology.model import Rule
-from turnout.topology.parse import read
+from turnout.topology.sources.parse import read
 
 _uids = itertools.count(1)
 
