@@ -19,6 +19,7 @@ from turnout.autoscaler.model import (
 from turnout.autoscaler.observe import admin_override, job_pods
 from turnout.autoscaler.observe.job_reader import JobReader, believed
 from turnout.autoscaler.observe.node_cache import NodeCache, shapes_of
+from turnout.autoscaler.observe.packed import Packed
 from turnout.autoscaler.observe.queue_limits import Shares, as_queues_allow
 from turnout.autoscaler.observe.queue_usage import QueueUsage
 from turnout.autoscaler.observe.schedulable import SCHEDULERS, unbindable
@@ -84,13 +85,12 @@ class Cache:
         meta = raw["metadata"]
         uid, key = meta["uid"], JobKey(kind, meta.get("namespace", ""), meta["name"])
         if (read := self._reader.read(key, uid, raw)) is None:
-            self._set_aside(uid, key)
-            return
+            return self._set_aside(uid, key)
         job, raw = read
         before = self.jobs.get(uid)
         if before is None:
             self._began.pop(key, None)
-        self.jobs[uid], self.raw[key] = job, raw
+        self.jobs[uid], self.raw[key] = job, Packed(raw)
         self._keys[uid], self._uids[key] = key, uid
         if job.part_of:
             self._parts.add(uid)
