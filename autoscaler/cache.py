@@ -85,7 +85,8 @@ class Cache:
         meta = raw["metadata"]
         uid, key = meta["uid"], JobKey(kind, meta.get("namespace", ""), meta["name"])
         if (read := self._reader.read(key, uid, raw)) is None:
-            return self._set_aside(uid, key)
+            self._set_aside(uid, key)
+            return
         job, raw = read
         before = self.jobs.get(uid)
         if before is None:
@@ -214,8 +215,6 @@ class Cache:
         self._changed.update(self.jobs)
         for uid in self._pods:
             self._pay(uid)
-
-    # What is made of it.
 
     def observation(
         self, now_s: float, age_s: float = 0.0, whole: bool = True, steady_s: float | None = None
