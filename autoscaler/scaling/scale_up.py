@@ -127,6 +127,7 @@ def scale_up(before: Decision, seen: Observation, policy: Policy, now_s: float) 
         if each.gave > each.job.replicas and (back := _given_back(each, growing, now_s)) is not None:
             steps[each.token] = back
     starting, able = list[JobState](), list[JobState]()
+    full = growing.full
     any_poor, enough = False, 2 * policy.restart_s / max(policy.payback_s, 1e-9)
     for each in before.running:
         if each.token in steps:
@@ -135,8 +136,8 @@ def scale_up(before: Decision, seen: Observation, policy: Policy, now_s: float) 
         why = None if each.steady else _unsteady(each, now_s)
         if why is None and job.bank.resized_s:
             why = _too_soon(each, policy, now_s)
-        if why is None:
-            why = growing.refused(each.unit)
+        if why is None:  # alike jobs, of which there are thousands, ask for the same unit
+            why = full[each.unit] if each.unit in full else growing.refused(each.unit)
         if why is None:
             if each.next_gain.per_worker < policy.least_gain:
                 why = Reason.MARGINAL_GAIN, f"{each.next_gain.share:.1%} faster by the next worker"
