@@ -32,6 +32,7 @@ from turnout.autoscaler.scaling.preempt import Preemptor, may_give
 from turnout.autoscaler.scaling.quota import Quota, least_of, total_of
 from turnout.autoscaler.scaling.reservations import CapacityRequest, Reservations
 from turnout.autoscaler.scaling.scale_up import Growing, grow
+from turnout.autoscaler.scaling.turns import in_turn
 
 
 def decide(seen: Observation, policy: Policy, now_s: float) -> list[Step]:
@@ -64,6 +65,7 @@ def decide(seen: Observation, policy: Policy, now_s: float) -> list[Step]:
     ledger = _with_promised(real, going, seen.leaving) if waiters or not same else real
     if waiters:
         wealthy, poor = partial(rich, policy=policy, now_s=now_s), partial(in_debt, policy=policy, now_s=now_s)
+        waiters = in_turn(waiters)
         able = [each for each in ordered if each.gives and each.token not in steps]
         givers = Preemptor(able, ledger, wealthy, poor, partial(may_give, now_s=now_s))
         same &= not _serve_all(waiters, givers, (ledger, real), seen.queues, steps)
