@@ -19,7 +19,6 @@ from turnout.jobs.model import Job, JobKey, Pause
 from turnout.kube.pod_shape import PodShape
 
 
-
 @dataclass(frozen=True, slots=True)
 class _Victim:
     """One unit of one job: the room that it gives back, and the size that is left."""

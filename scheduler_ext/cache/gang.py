@@ -115,7 +115,7 @@ class Gang:
 
     @property
     def priority(self) -> int:
-        """The priority of the least important member: a quota on a PriorityClass counts pods, so one lifts no others."""
+        """The priority of the least important member: a quota on a class counts pods, so one pod lifts no others."""
         return min((m.priority for m in self.members.values() if not m.leaving), default=0)
 
     @property

@@ -1,4 +1,4 @@
-"""Who comes first: a PriorityClass and age among all, priorities and deadlines that owners write in one namespace."""
+"""Jobs go by PriorityClass and age among all, by the priorities and deadlines of their owners in one namespace."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What a tenant writes on its own pods lets them go before no other namespace's: a PriorityClass and age do."""
+"""A gang goes before another namespace's by its PriorityClass and its age, by nothing that its owner writes later."""
 
 import pytest
 
