@@ -95,7 +95,7 @@ class Step(NamedTuple):
 
 
 QueueOrder = tuple[int, int, float, float, JobKey]
-QUEUE_ORDER = attrgetter("queue_order")  # of a JobState, to sort by
+ORDER = attrgetter("queue_order")  # of a JobState, to sort by
 _FOREVER_S = float("inf")
 
 

@@ -18,11 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from turnout.autoscaler.model import JobState, Observation, Reason, Step
+from turnout.autoscaler.model import ORDER, JobState, Observation, Reason, Step
 from turnout.autoscaler.reporting.queue_simulation import NEVER, Line, play
 from turnout.autoscaler.reporting.runtime_stats import Ended, Floats, Lives
 from turnout.autoscaler.scaling.quota import Quota, least_of, total_of
 from turnout.autoscaler.scaling.reservations import CapacityRequest, Reservations
+from turnout.autoscaler.scaling.turns import in_turn
 from turnout.jobs.model import JobKey
 from turnout.kube.pod_shape import PodShape
 
@@ -94,8 +95,9 @@ def forecast(
     found: dict[JobKey, Estimate] = {}
     later: list[JobState] = []
     served: list[JobState] = []
-    waiting = [(each, step) for each, step in zip(seen.jobs, steps, strict=True) if each.waits]
-    for each, step in sorted(waiting, key=lambda one: one[0].queue_order):
+    waiting = {each.token: step for each, step in zip(seen.jobs, steps, strict=True) if each.waits}
+    for each in in_turn(sorted((each for each in seen.jobs if each.waits), key=ORDER)):
+        step = waiting[each.token]
         if (told := _at_once(step, now_s, acts)) is not None:
             found[each.job.key] = told
             if step.reason in _SERVED:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from turnout.autoscaler.model import (
-    QUEUE_ORDER,
+    ORDER,
     AdminOverride,
     JobState,
     Observation,
@@ -57,7 +57,7 @@ def guard(seen: Observation, policy: Policy, now_s: float) -> Decision:
 
 def in_queue_order(seen: Observation) -> Iterable[JobState]:
     """Return the jobs, who comes first first."""
-    return seen.jobs if seen.in_turn else sorted(seen.jobs, key=QUEUE_ORDER)
+    return seen.jobs if seen.in_turn else sorted(seen.jobs, key=ORDER)
 
 
 def _settled(seen: Observation, step_of: Callable[[JobState], Step]) -> Decision:

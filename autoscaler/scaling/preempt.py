@@ -12,6 +12,7 @@ from turnout.autoscaler.scaling.decision import Decision
 from turnout.autoscaler.scaling.guard import in_queue_order
 from turnout.autoscaler.scaling.quota import least_of, total_of
 from turnout.autoscaler.scaling.reservations import CapacityRequest, Reservations
+from turnout.autoscaler.scaling.turns import in_turn
 from turnout.autoscaler.scaling.victims import Preemptor, may_give
 
 
@@ -29,7 +30,7 @@ def preempt(before: Decision, seen: Observation, policy: Policy, now_s: float) -
     preemptor = Preemptor(able, expected, wealthy, poor, partial(may_give, now_s=now_s))
     steps: dict[object, Step] = {}
     blocked: dict[str, JobState] = {}  # by strict queue, who blocks it
-    for waiter in before.waiting:
+    for waiter in in_turn(before.waiting):
         queue = waiter.job.queue
         if (head := blocked.get(queue)) is not None:
             detail = f"its queue is strict, and {head.job.key} comes first"

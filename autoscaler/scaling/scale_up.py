@@ -9,6 +9,7 @@ from turnout.autoscaler.model import NODES, JobState, Observation, Policy, Pool,
 from turnout.autoscaler.scaling.cost_model import balance_s, pays, starts
 from turnout.autoscaler.scaling.decision import Decision
 from turnout.autoscaler.scaling.reservations import Reservations
+from turnout.autoscaler.scaling.turns import in_turn
 from turnout.jobs.model import Pause
 from turnout.jobs.scaling_curve import gain
 
@@ -221,7 +222,7 @@ def _shared_out(able: list[JobState], growing: RoomToGrow, policy: Policy, at_st
     Two jobs that shared the room would each pay a restart. Jobs that gain alike come by turn.
     """
     sizes: dict[object, int] = {}
-    for each in sorted(able, key=_gains_most):
+    for each in sorted(in_turn(able), key=_gains_most):
         if growing.refused(each.unit) is None:
             size = _fed(each, growing, policy, at_start)
             if size > each.job.replicas:

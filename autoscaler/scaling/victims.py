@@ -14,10 +14,9 @@ from operator import itemgetter
 
 from turnout.autoscaler.model import UNKNOWN_NODE, JobState, Pool
 from turnout.autoscaler.scaling.reservations import CapacityRequest, Reservations
+from turnout.autoscaler.scaling.turns import Turn, turns_of
 from turnout.jobs.model import Job, JobKey, Pause
 from turnout.kube.pod_shape import PodShape
-
-_Will = tuple[int, int, float, bool, float, JobKey]  # its turn, with whether it is rich before its age
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,8 @@ class Preemptor:
     ) -> None:
         self._room, self._rich, self._poor, self._at_home = room, rich, poor, at_home
         self._of: dict[str, list[JobState]] = {}
-        self._willing: dict[str, list[tuple[_Will, JobState]]] = {}  # by queue, the most willing first, where asked
+        self._jobs, self._turns = jobs, dict[object, Turn]()  # by token, worked out when first asked
+        self._willing: dict[str, list[tuple[Turn, JobState]]] = {}  # by queue, the most willing first, where asked
         for each in jobs:
             self._of.setdefault(each.pool.queue, []).append(each)
         self._gave: dict[JobKey, int] = {}
@@ -110,8 +110,8 @@ class Preemptor:
     def _offered(self, queue: str, namespace: str) -> Iterator[_Victim]:
         """Give what may be taken for a job, unit by unit: from its own queue, or borrowed by another one.
 
-        The least important job gives first, then the one with the farthest deadline, then one whose balance covers a
-        restart, then the newest.
+        The least important job gives first, then one whose balance covers a restart, then the newest. Within a
+        namespace the priorities and deadlines that its owners say count before these two.
         """
         quota = self._room.quota
         asked = [name for name in self._of if name == queue or quota.borrows(name)]
@@ -123,12 +123,11 @@ class Preemptor:
                     break
                 yield unit
 
-    def _offers(self, queue: str) -> list[tuple[_Will, JobState]]:
+    def _offers(self, queue: str) -> list[tuple[Turn, JobState]]:
         """Return the jobs of a queue that may give, the most willing first."""
         if (found := self._willing.get(queue)) is None:
-            told = [
-                ((*each.queue_order[:3], self._rich(each.job), *each.queue_order[3:]), each) for each in self._of[queue]
-            ]
+            self._turns = self._turns or turns_of(self._jobs, lambda each: self._rich(each.job))
+            told = [(self._turns[each.token], each) for each in self._of[queue]]
             found = self._willing[queue] = sorted(told, key=itemgetter(0), reverse=True)
         return found
 

@@ -14,7 +14,7 @@ class Packed(Mapping[str, Any]):
     __slots__ = ("_json",)
 
     def __init__(self, obj: Mapping[str, Any]) -> None:
-        self._json = msgspec.json.encode(obj)
+        self._json = msgspec.json.encode(dict(obj))
 
     def __getitem__(self, name: str) -> Any:
         return self.unpacked()[name]
