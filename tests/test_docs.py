@@ -292,7 +292,7 @@ def test_every_test_that_is_named_is_there(paper):
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-def test_the_lines_that_differ_from_plain_torchrun_are_those_of_the_scripts(kind):
+def test_lines_that_differ_from_plain_torchrun_are_those_of_the_scripts(kind):
     plain, elastic = ((ROOT / f"examples/{kind}/{name}.py").read_text().splitlines() for name in ("plain", "elastic"))
     found = list(difflib.unified_diff(plain, elastic, n=0, lineterm=""))[2:]
     block = "\n".join("" if line.startswith("@@") else line for line in found).strip()

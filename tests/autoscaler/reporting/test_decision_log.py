@@ -107,7 +107,7 @@ def test_a_line_is_as_long_as_what_has_changed():
     assert [each["job"]["key"][2] for each in line["jobs"]] == ["j007"]
 
 
-def test_a_changed_policy_a_new_map_and_shapes_that_come_and_go_are_followed():
+def test_a_changed_policy_a_new_map_and_changing_shapes_are_followed():
     one, other = seen(job("a"), [0]), seen(job("b", gpus=2), [1])
     first, second = world([4, 4], one), world([4, 4], one, other)
     switches = (np.array([0, 1], dtype=np.int32),)
@@ -142,7 +142,7 @@ def zip_parts(room):
         ),
     ],
 )
-def test_a_line_that_cannot_be_right_is_told_and_the_next_whole_one_is_read(spoil, says):
+def test_a_line_that_cannot_be_right_is_told_and_the_next_is_read(spoil, says):
     at = world([4], seen(job("a", least=1), [0]))
     first, second = told(at, at)
     spoilt, orphan, good = replay([spoil(first), second, first])

@@ -150,7 +150,7 @@ async def test_a_caller_that_never_takes_its_answer_is_dropped():
 
 
 @pytest.mark.asyncio
-async def test_beyond_the_cap_the_connection_that_is_idle_for_the_longest_ends_and_one_that_is_owed_an_answer_goes_on():
+async def test_beyond_the_cap_the_longest_idle_ends_and_one_owed_an_answer_stays():
     async with (
         opened(connections=3) as served,
         raw(served.front.port) as (busy, writer),
@@ -187,7 +187,7 @@ async def test_where_an_answer_is_owed_to_all_the_newest_connection_ends():
 
 
 @pytest.mark.asyncio
-async def test_probes_are_answered_beside_many_idle_connections_on_the_plain_port():
+async def test_probes_are_answered_beside_idle_connections_on_the_plain_port():
     async with opened() as served, AsyncExitStack() as idle:
         for _ in range(300):
             await idle.enter_async_context(raw(served.front.health_port))

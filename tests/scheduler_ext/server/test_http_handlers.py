@@ -91,7 +91,7 @@ SHIPPED_PATIENCE_S = 1.0  # httpTimeout of the block that is shipped; tests/cont
 
 @pytest.mark.contract("CS-01")
 @pytest.mark.asyncio
-async def test_of_200_parallel_calls_99_in_100_are_answered_within_the_shipped_time_out():
+async def test_of_200_parallel_calls_99_in_100_are_answered_within_the_time_out():
     """The real planner answers for 504 nodes. Time is that of this process: caller and extender share one core."""
     story, pods = Story(*[8] * 63), world.volcano("bert", 8)
     story.show(*pods).view.waiting_for = lambda: None  # as once every watch has shown its list
@@ -153,7 +153,7 @@ def test_an_answer_that_cannot_be_written_is_replaced_by_a_neutral_one(verb, que
     assert (reply.status, json.loads(reply.body), reply.outcome) == (200, neutral, Outcome.NEUTRAL)
 
 
-def test_a_caller_who_waited_too_long_is_answered_neutrally_without_planning():
+def test_a_caller_who_waited_too_long_is_answered_neutrally_unplanned():
     extender, metrics = Scripted(), Metrics()
     reply = Dispatcher(extender, metrics).answer(Verb.FILTER, body(), late=True)
     assert (json.loads(reply.body), extender.asked) == (UNTOUCHED, [])
@@ -221,7 +221,7 @@ async def test_a_request_in_hand_is_answered_when_the_ports_close():
         await closing
 
 
-def test_a_fault_that_shows_in_every_request_is_logged_once_and_counted_each_time(caplog):
+def test_a_fault_in_every_request_is_logged_once_and_counted_each_time(caplog):
     now_s = [0.0]
     metrics = Metrics()
     desk = Dispatcher(Scripted(error=KeyError("x")), metrics, lambda: now_s[0])

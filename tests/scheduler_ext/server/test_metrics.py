@@ -92,7 +92,7 @@ async def test_every_series_that_is_promised_is_there():
 
 
 @pytest.mark.asyncio
-async def test_durations_are_told_by_verb_from_half_a_millisecond_to_five_seconds():
+async def test_durations_are_counted_by_verb_from_half_a_ms_to_five_seconds():
     async with opened() as served:
         await served.post("filter", body())
         name = "turnout_extender_request_duration_seconds"

@@ -1,4 +1,4 @@
-"""Who leaves and when the others stop; what is handed over, and what a world takes from memory: all at the bounds."""
+"""Bounds of drain and handover: who leaves, when the others stop, what is handed over and restored from memory."""
 
 import pytest
 

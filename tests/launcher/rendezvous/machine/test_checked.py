@@ -1,4 +1,4 @@
-"""The same world of agents, of a job whose nodes are checked and whose processes hang: nodes.py has what is true."""
+"""The world of agents, for a job whose nodes are checked and whose processes hang: nodes.py knows the truth."""
 
 from dataclasses import replace
 
@@ -126,11 +126,11 @@ class CheckedMajority(Checked, Majority):
 
 
 class LongChecked(Checked):
-    """The same, for longer."""
+    """Runs `Checked` for longer."""
 
 
 class LongCheckedMajority(CheckedMajority):
-    """The same, for longer."""
+    """Runs `CheckedMajority` for longer."""
 
 
 TestChecked = case(Checked, 100, derandomize=True)

@@ -177,12 +177,12 @@ class Machine(RuleBasedStateMachine):
         assert set(exits.values()) == {0}, f"{saga}\nexits {exits}"
 
     def settled(self):
-        """Does the largest possible world train, as far as one look tells?"""
+        """True if the largest possible world trains, as far as one look tells."""
         training = self.network.training()
         return training and len(self.network.worlds[training[0]]) == self.network.terms.size(len(self.fit()))
 
     def fit(self):
-        """Who may be in a world in the end."""
+        """Give those that may be in a world in the end."""
         return self.network.living()
 
     def may_start(self, number):
@@ -199,7 +199,7 @@ class Majority(Machine):
         return number > 0 or self.tight()
 
     def tight(self):
-        """Do two worlds not fit into the workers that there are?"""
+        """True if two worlds do not fit into the workers that there are."""
         return 2 * self.network.terms.least > len(self.incarnations)
 
     def enough(self, living):
@@ -214,7 +214,7 @@ class Majority(Machine):
         return found and last and 2 * len(last) > min(agent.base.size for agent in last)
 
     def come_back(self, living, newest):
-        """Are more than half of a newest world's places taken, one by a member that has kept it?"""
+        """True if more than half of a newest world's places are taken, one by a member that has kept it."""
         for (_, _, round_), seats in self.network.worlds.items():
             names = {self.network.agents[id_].name for id_ in seats}
             there = [
@@ -250,15 +250,15 @@ class Arbiter(Machine):
 
 
 class LongArbiter(Arbiter):
-    """The same, for longer."""
+    """Runs `Arbiter` for longer."""
 
 
 class LongMajority(Majority):
-    """The same, for longer."""
+    """Runs `Majority` for longer."""
 
 
 class LongOnly(Only):
-    """The same, for longer."""
+    """Runs `Only` for longer."""
 
 
 TestArbiter = case(Arbiter, 400, derandomize=True)

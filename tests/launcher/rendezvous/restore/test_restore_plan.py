@@ -131,7 +131,7 @@ def test_several_that_lack_it_ask_several():
     assert all(sorted(endpoints) == ["a", "b"] for endpoints in whom.values())
 
 
-def test_who_has_no_door_gives_nothing():
+def test_a_member_without_an_endpoint_gives_nothing():
     memory = {"a/0": held(7) + held(7, **B_AT)}
     assert choice_of(world(), memory, {"a/0": member("a"), "b/0": member("b", keeper=7)}).step == -1
 
@@ -164,7 +164,7 @@ def test_whatever_is_restored_everybody_holds_as_its_own(each):
 
 
 def parts(step, *ranks, of=4, round_=4, count=0):
-    """What torch.distributed.checkpoint has saved: of these ranks, each of them apart."""
+    """Give parts that torch.distributed.checkpoint has saved: of these ranks, each of them apart."""
     return tuple(HeldStep(step, rank, of, round_, count, True) for rank in ranks)
 
 
@@ -226,7 +226,7 @@ def test_workers_of_several_processes_where_those_were_of_one():
     assert where == {"a": {(2, "b"), (3, "b")}, "b": {(0, "a"), (1, "a")}}
 
 
-def test_who_has_no_door_has_it_for_himself_alone():
+def test_a_member_without_an_endpoint_has_shards_for_itself_alone():
     memory = {"a/0": ALONE}
     assert choice_of(world("a"), memory, {"a/0": member("a")}).saved_by == 4
     assert choice_of(world("ab"), memory, {"a/0": member("a"), "b/0": member("b", keeper=7)}).step == -1
@@ -316,7 +316,7 @@ def test_what_is_held_of_the_last_round_is_taken_at_once(round_, look):
     assert [(job.last(name, Formed).restore, job.last(name, Formed).look) for name in "ab"] == [(8, look)] * 2
 
 
-def test_a_round_that_was_granted_since_counts_also_where_members_have_not_heard_of_it():
+def test_a_round_granted_since_counts_where_members_have_not_heard_of_it():
     """They were cut off, and come back after the others have ended."""
     job = Story("1:2", base=LastWorld(3, 2, True), granted=5, succeeds={"before": 4}, begins_s=100.0)
     mine = held(7, place=(0, ALL), round_=3)
@@ -327,7 +327,7 @@ def test_a_round_that_was_granted_since_counts_also_where_members_have_not_heard
 
 
 def test_all_members_are_told_one_step():
-    """It travels with Ready, and comes back with Formed."""
+    """The step travels with Ready, and comes back with Formed."""
     job = Story("2", only=True).join("a", "b")
     assert job.last("b", Formed).restore == -1, "nobody has trained yet"
     stopped(job)
