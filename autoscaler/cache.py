@@ -7,7 +7,15 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from turnout.autoscaler.model import TURN, UNKNOWN_NODE, AdminOverride, JobState, Observation, TerminatingPod, Worker
+from turnout.autoscaler.model import (
+    BY_QUEUE_ORDER,
+    UNKNOWN_NODE,
+    AdminOverride,
+    JobState,
+    Observation,
+    TerminatingPod,
+    Worker,
+)
 from turnout.autoscaler.observe import admin_override, job_pods
 from turnout.autoscaler.observe.job_reader import JobReader, believed
 from turnout.autoscaler.observe.node_cache import NodeCache, shapes_of
@@ -228,14 +236,14 @@ class Cache:
                 self._set_aside(uid, self._keys[uid])
         self._changed.clear()
         if not self._in_turn:
-            self._seen, self._in_turn = dict(sorted(self._seen.items(), key=lambda each: each[1].turn)), True
+            self._seen, self._in_turn = dict(sorted(self._seen.items(), key=lambda each: each[1].queue_order)), True
         ends_s = self._standing_ends_s
         waiting = self.strays.waiting(self.jobs.keys(), self._ground.row, self._payer, self._value)
         parts = {uid for uid in self._parts if self.jobs[uid].part_of in self.jobs}
         jobs = (each for each in self._seen.values() if each.job.uid not in parts) if parts else self._seen.values()
         leaving = tuple(self._leaving_alone(steady_s))
         queues = self._shares.at_present(self._accounts.used, self._accounts.bare, self._ground.total)
-        seen = sorted(as_queues_allow([*jobs, *waiting], queues), key=TURN)
+        seen = sorted(as_queues_allow([*jobs, *waiting], queues), key=BY_QUEUE_ORDER)
         return Observation(
             tuple(seen),
             queues,
@@ -343,7 +351,7 @@ class Cache:
             return
         self._seen[uid] = seen
         self._shares.ask(seen, 1)
-        self._in_turn &= before is not None and before.turn == seen.turn
+        self._in_turn &= before is not None and before.queue_order == seen.queue_order
 
     # Keeping count.
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 
 from turnout.autoscaler.model import (
-    TURN,
+    BY_QUEUE_ORDER,
     AdminOverride,
     JobState,
     Observation,
@@ -43,7 +43,7 @@ def decide(seen: Observation, policy: Policy, now_s: float) -> list[Step]:
     steps: dict[object, Step] = {}  # by the token of a JobState
     waiters, runners, going = list[JobState](), list[JobState](), list[JobState]()
     unread = {name: queue.faults[0] for name, queue in seen.queues.items() if queue.faults}
-    ordered = seen.jobs if seen.in_turn else sorted(seen.jobs, key=TURN)
+    ordered = seen.jobs if seen.in_turn else sorted(seen.jobs, key=BY_QUEUE_ORDER)
     for each in ordered:
         if each.promised and _goes(each, policy, now_s):
             going.append(each)
@@ -54,11 +54,11 @@ def decide(seen: Observation, policy: Policy, now_s: float) -> list[Step]:
         elif each.waits:
             waiters.append(each)
         elif each.steady:
-            if each.still is None:
+            if each.hold_step is None:
                 runners.append(each)
         elif (stuck := _room_taken(each, policy, now_s)) is not None:
             steps[each.token] = stuck
-        elif each.still is None:
+        elif each.hold_step is None:
             runners.append(each)
     real, same = Reservations(seen.room.copied(), Quota(seen.queues)), not going and not seen.leaving
     ledger = _with_promised(real, going, seen.leaving) if waiters or not same else real
@@ -72,15 +72,15 @@ def decide(seen: Observation, policy: Policy, now_s: float) -> list[Step]:
     growing = _growing(ledger, ledger if same else real, kept, waiters, steps)
     growing.settled = None if seen.settled is None else {name: dict(each) for name, each in seen.settled.items()}
     grow(runners, growing, policy, now_s, steps)
-    return [step for each in seen.jobs if (step := steps.get(each.token) or each.still) is not None]
+    return [step for each in seen.jobs if (step := steps.get(each.token) or each.hold_step) is not None]
 
 
 def _with_others(step: Step, before: Step | None) -> Step:
     """A job that has already given to somebody else is told with whom it gave first to."""
-    if before is None or before.for_ is None:
+    if before is None or before.beneficiary is None:
         return step
-    detail = f"{_leave(step.was - step.workers)} for {before.for_} and others"
-    return step._replace(detail=detail, for_=before.for_)
+    detail = f"{_leave(step.current - step.target)} for {before.beneficiary} and others"
+    return step._replace(detail=detail, beneficiary=before.beneficiary)
 
 
 def _serve_all(

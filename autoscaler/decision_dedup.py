@@ -22,21 +22,21 @@ class Decisions:
 
 
 def _same(one: Step | None, other: Step) -> bool:
-    return one is other or (one is not None and one.reason is other.reason and one.workers == other.workers)
+    return one is other or (one is not None and one.reason is other.reason and one.target == other.target)
 
 
 def as_record(step: Step) -> dict[str, Any]:
     """A decision as a log line has it."""
     record: dict[str, Any] = {
         "job": str(step.key),
-        "was": step.was,
-        "workers": step.workers,
+        "was": step.current,
+        "workers": step.target,
         "reason": step.reason.value,
     }
     if step.detail:
         record["detail"] = step.detail
-    if step.for_ is not None:
-        record["for_job"] = str(step.for_)
+    if step.beneficiary is not None:
+        record["for_job"] = str(step.beneficiary)
     return record
 
 
@@ -44,5 +44,5 @@ def sentence(step: Step) -> str:
     """A decision as an Event tells it."""
     told = step.detail or step.reason.value
     if step.changes:
-        return f"{step.was} to {step.workers} workers: {told}"
-    return f"stays at {step.was} workers: {told}" if step.was else f"is left as it is: {told}"
+        return f"{step.current} to {step.target} workers: {told}"
+    return f"stays at {step.current} workers: {told}" if step.current else f"is left as it is: {told}"

@@ -121,7 +121,7 @@ class AutoscalerController:
             return notes_of(jobs[step.key].job, step, self._policy, now_s)
 
         def leaving(step: Step) -> tuple[str, ...]:
-            return tuple(each.name for each in jobs[step.key].living if each.index >= step.workers)
+            return tuple(each.name for each in jobs[step.key].living if each.index >= step.target)
 
         written = await self._scale_writer.carry_out(steps, self._view.raw, notes, now_s, leaving)
         self._metrics.expects(

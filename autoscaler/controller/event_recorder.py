@@ -81,7 +81,7 @@ class DecisionEvents:
         if word != "Written":
             return
         self._emit(step, "Normal")
-        if step.workers < step.was:
+        if step.target < step.current:
             for pod in islice(self._leaving(step), _PODS_TOLD):
                 self._recorder.emit(pod, "Normal", step.reason.value, f"leaves: {sentence(step)}", time.time())
 

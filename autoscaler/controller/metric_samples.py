@@ -12,7 +12,7 @@ from functools import lru_cache
 from heapq import nsmallest
 from math import isfinite
 
-from turnout.autoscaler.model import JobState, Queue, Reason, Step, Turn
+from turnout.autoscaler.model import JobState, Queue, QueueOrder, Reason, Step
 from turnout.jobs.model import JobKey, Life
 from turnout.jobs.queues.model import bounds_several
 from turnout.kube.pod_shape import PodShape
@@ -76,8 +76,8 @@ def lent(jobs: Iterable[JobState], gpu: str) -> Counter[str]:
     """GPUs of workers above the min, by queue."""
     found: Counter[str] = Counter()
     for each in jobs:
-        if each.spare:
-            found[each.job.queue] += len(each.spare) * gpus_of(each.job.shape, gpu)
+        if each.evictable_nodes:
+            found[each.job.queue] += len(each.evictable_nodes) * gpus_of(each.job.shape, gpu)
     return found
 
 
@@ -187,8 +187,8 @@ def _shown(jobs: Iterable[JobState], gpu: str, most: int) -> list[JobState]:
     for each in jobs:
         by_queue[each.job.queue].append(each)
 
-    def order(seen: JobState) -> tuple[bool, int, Turn]:
-        return not seen.waits, 0 if seen.waits else -seen.placed * gpus_of(seen.job.shape, gpu), seen.turn
+    def order(seen: JobState) -> tuple[bool, int, QueueOrder]:
+        return not seen.waits, 0 if seen.waits else -seen.placed * gpus_of(seen.job.shape, gpu), seen.queue_order
 
     places = [
         (place, name, each)

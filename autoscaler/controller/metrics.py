@@ -113,14 +113,14 @@ class Metrics:
             self._meant[step.key] = step
         seen = self._job(step.key)
         queue = seen.job.queue if seen is not None else ""
-        direction = "grow" if step.workers > step.was else "shrink"
+        direction = "grow" if step.target > step.current else "shrink"
         self.changes.labels(queue, direction, step.reason.value, word).inc()
         if word == "Written" and seen is not None:
             gpus = gpus_of(seen.job.shape, self._gpu)
-            self._resized.labels(queue, direction).inc(gpus * abs(step.workers - step.was))
+            self._resized.labels(queue, direction).inc(gpus * abs(step.target - step.current))
             usual_s = self._restart_s if seen.job.bank.restart_s is None else seen.job.bank.restart_s
             cost_s = 0.0 if step.at_start else usual_s
-            self._restarts.labels(queue).inc(gpus * min(seen.placed, step.workers) * cost_s)
+            self._restarts.labels(queue).inc(gpus * min(seen.placed, step.target) * cost_s)
 
     def page(self) -> bytes:
         """The page as Prometheus reads it."""

@@ -26,7 +26,7 @@ class Refs:
 
     def leaving(self, step: Step) -> Iterator[ObjectRef]:
         """The pods that a step tells to go."""
-        for pod in self._view.leaving(step.key, step.workers):
+        for pod in self._view.leaving(step.key, step.target):
             meta = pod.metadata
             yield ObjectRef("Pod", "v1", meta.namespace, meta.name, meta.uid)
 

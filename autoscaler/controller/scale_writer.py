@@ -156,7 +156,7 @@ class ScaleWriter:
         found = {}
         for step in steps:
             there = raw.get(step.key)
-            if there is None or self._looked.get(step.key) is there or step.reason in _NOT_OURS or step.was < 1:
+            if there is None or self._looked.get(step.key) is there or step.reason in _NOT_OURS or step.current < 1:
                 continue
             meta = there["metadata"]
             if labels.WROTE_WORKERS in (meta.get("annotations") or {}):
@@ -164,9 +164,9 @@ class ScaleWriter:
                 self._made.pop(step.key, None)
                 continue
             uid = meta.get("uid", "")
-            had_uid, had = self._made.get(step.key, (uid, step.was))
-            self._made[step.key] = uid, had if had_uid == uid else step.was
-            if had_uid == uid and had != step.was:
+            had_uid, had = self._made.get(step.key, (uid, step.current))
+            self._made[step.key] = uid, had if had_uid == uid else step.current
+            if had_uid == uid and had != step.current:
                 found[step.key] = had  # looked at again until it is noted
             else:
                 self._looked[step.key] = there
@@ -214,7 +214,7 @@ class ScaleWriter:
             names = leaving(step)
 
             def change(of: Object) -> Change:
-                return stamped(self._kinds[step.key.kind].change(of, step.workers, names), said)
+                return stamped(self._kinds[step.key.kind].change(of, step.target, names), said)
 
             if await self._write(step, raw, change, now_s):
                 self._wrote(step.key, said)
@@ -264,7 +264,7 @@ class ScaleWriter:
         try:
             await self._jobs.patch(change.path, change.body, change.form, FIELD_MANAGER)
         except Conflict:
-            if step.workers > step.was or self._overtaken.get(step.key, 0) < 1:
+            if step.target > step.current or self._overtaken.get(step.key, 0) < 1:
                 raise
             newer = msgspec.json.decode(await self._jobs.get(change.path))
             if newer["metadata"].get("uid") != raw["metadata"].get("uid") or newer.get("spec") != raw.get("spec"):
@@ -325,8 +325,8 @@ def without(seen: Observation, held: Mapping[JobKey, str]) -> Observation:
 
 def _in_turns(steps: list[Step]) -> Iterator[list[Step]]:
     """Steps that are written together: all shrinks first, then some growths."""
-    shrinks = [step for step in steps if step.workers < step.was]
-    growths = [step for step in steps if step.workers > step.was][:MOST_GROWTHS]
+    shrinks = [step for step in steps if step.target < step.current]
+    growths = [step for step in steps if step.target > step.current][:MOST_GROWTHS]
     for some in (shrinks, growths):
         for at in range(0, len(some), TOGETHER):
             yield some[at : at + TOGETHER]

@@ -147,13 +147,13 @@ def chain(
         _gang(job, members(job, beside)),
         None if job.waits else _size(job, policy, now_s),
         step.reason,
-        step.workers,
-        step.was,
+        step.target,
+        step.current,
         step.detail,
         better.means if better else meaning.means,
         (better and better.next) or meaning.next,
-        tuple((str(each.key), each.was, each.workers) for each in steps if each.for_ == key),
-        "" if step.for_ is None else str(step.for_),
+        tuple((str(each.key), each.current, each.target) for each in steps if each.beneficiary == key),
+        "" if step.beneficiary is None else str(step.beneficiary),
         (better and better.start) or start,
     )
 

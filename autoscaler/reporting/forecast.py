@@ -95,7 +95,7 @@ def forecast(
     later: list[JobState] = []
     served: list[JobState] = []
     waiting = [(each, step) for each, step in zip(seen.jobs, steps, strict=True) if each.waits]
-    for each, step in sorted(waiting, key=lambda one: one[0].turn):
+    for each, step in sorted(waiting, key=lambda one: one[0].queue_order):
         if (told := _at_once(step, now_s, acts)) is not None:
             found[each.job.key] = told
             if step.reason in _SERVED:
@@ -161,7 +161,7 @@ def _lent_back(seen: Observation, asked: Collection[str], served: Sequence[JobSt
     quota, rows = Quota(seen.queues), dict[PodShape, list[int]]()
     for each in seen.jobs:
         if each.gives or each.promised:
-            gone = each.promised + each.spare if each.gives and each.job.queue in asked else each.promised
+            gone = each.promised + each.evictable_nodes if each.gives and each.job.queue in asked else each.promised
             rows.setdefault(each.job.shape, []).extend(gone)
             quota.take(each.job.queue, each.pool.needs, -len(gone))
     if sum(map(len, rows.values())) > _FEW:

@@ -111,7 +111,7 @@ def digest(steps: Iterable[Step]) -> str:
 
 def words(steps: Iterable[Step]) -> dict[JobKey, Word]:
     """Decisions by job, in what makes one differ from another."""
-    return {step.key: (step.reason.value, step.workers) for step in steps}
+    return {step.key: (step.reason.value, step.target) for step in steps}
 
 
 def parts_of(room: Capacity) -> dict[PodShape, tuple[Any, Any]]:

@@ -67,7 +67,7 @@ def _line(seen: JobState, decided: Mapping[JobKey, Step]) -> dict[str, Any]:
     if step is not None:
         line["reason"] = step.reason.value
         if step.changes:
-            line["becomes"] = step.workers
+            line["becomes"] = step.target
     return line
 
 

@@ -31,7 +31,7 @@ def notes_of(job: Job, step: Step, policy: Policy, now_s: float) -> dict[str, st
 
 def conditions(job: Job, step: Step, now_s: float) -> list[dict[str, Any]]:
     """List the conditions of a HorizontalPodAutoscaler: AbleToScale, ScalingActive, ScalingLimited."""
-    limit = {job.most: "AtMax", job.bounds.least: "AtMin"}.get(step.workers, "")
+    limit = {job.most: "AtMax", job.bounds.least: "AtMin"}.get(step.target, "")
     told = (
         ("AbleToScale", True, step.reason.value, step.detail),
         ("ScalingActive", True, "ValidMetricFound", f"queue {job.queue}"),

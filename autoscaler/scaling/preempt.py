@@ -66,7 +66,7 @@ class Preemptor:
         left: dict[Pool, list[int]] = {}
         for offers in self._of.values():
             for each in offers:
-                left.setdefault(each.pool, []).extend(each.spare)
+                left.setdefault(each.pool, []).extend(each.evictable_nodes)
         for pool, where in left.items():
             rows.setdefault(pool.shape, []).extend(where)
             quota.take(pool.queue, pool.needs, -len(where))
@@ -126,7 +126,9 @@ class Preemptor:
     def _offers(self, queue: str) -> list[tuple[_Will, JobState]]:
         """Return the jobs of a queue that may give, the most willing first."""
         if (found := self._willing.get(queue)) is None:
-            told = [((*each.turn[:3], self._rich(each.job), *each.turn[3:]), each) for each in self._of[queue]]
+            told = [
+                ((*each.queue_order[:3], self._rich(each.job), *each.queue_order[3:]), each) for each in self._of[queue]
+            ]
             found = self._willing[queue] = sorted(told, key=itemgetter(0), reverse=True)
         return found
 

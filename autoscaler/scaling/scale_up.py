@@ -131,10 +131,10 @@ def grow(
         if why is None:
             why = growing.refused(each.unit)
         if why is None:
-            if each.first.per_worker < policy.least_gain:
-                why = Reason.MARGINAL_GAIN, f"{each.first.share:.1%} faster by the next worker"
-            elif not any_poor and (each.first.share < enough or job.bank.restart_s is not None):
-                any_poor = not pays(job, each.larger, policy)  # perhaps it does by growing further
+            if each.next_gain.per_worker < policy.least_gain:
+                why = Reason.MARGINAL_GAIN, f"{each.next_gain.share:.1%} faster by the next worker"
+            elif not any_poor and (each.next_gain.share < enough or job.bank.restart_s is not None):
+                any_poor = not pays(job, each.next_size, policy)  # perhaps it does by growing further
         if why is None:
             (born if starts(each, policy, now_s) else able).append(each)
         else:
@@ -149,7 +149,7 @@ def _given_back(each: JobState, growing: Growing, now_s: float, steps: dict[obje
 
     Neither a cooldown nor its bank nor how long the room has been idle holds it up: it had these workers.
     """
-    job, size, larger = each.job, each.job.replicas, each.larger
+    job, size, larger = each.job, each.job.replicas, each.next_size
     if not each.steady and _unsteady(each, now_s) is not None:
         return False
     while larger <= min(job.most, each.gave) and growing.take((each.pool, larger - size), at_start=True):
@@ -191,7 +191,7 @@ def _grown(
             room = f"room in queue {job.queue}{' as it starts' if at_start else ''}"
             steps[each.token] = Step(job.key, size, job.replicas, Reason.IDLE_ROOM, room, at_start=at_start)
         elif each.token in poor:
-            why = f"{each.first.share:.1%} faster by the next worker: no restart is worth it"
+            why = f"{each.next_gain.share:.1%} faster by the next worker: no restart is worth it"
             steps[each.token] = each.hold(Reason.MARGINAL_GAIN, why)
         else:
             young = None if at_start or each.unit not in attempt.young else _SETTLES
@@ -215,12 +215,12 @@ def _shared_out(able: list[JobState], growing: Growing, policy: Policy, at_start
 
 def _gains_most(each: JobState) -> float:
     """Sort jobs by what their first step of growth is worth, the largest first."""
-    return -each.first.share
+    return -each.next_gain.share
 
 
 def _fed(each: JobState, growing: Growing, policy: Policy, at_start: bool) -> int:
     """Charge and return the size that a job gets: as large as there is room, while each step is worth it."""
-    job, size, larger = each.job, each.job.replicas, each.larger
+    job, size, larger = each.job, each.job.replicas, each.next_size
     while larger <= job.most and gain(job.curve, job.bounds.least, size, larger).per_worker >= policy.least_gain:
         if not growing.take((each.pool, larger - size), at_start):
             break
@@ -234,7 +234,7 @@ def _unsteady(seen: JobState, now_s: float) -> _Why | None:
     if job.pause is not Pause.NONE:
         if (paused := job.paused(now_s)) in (Pause.GROW, Pause.BOTH):
             return Reason.PAUSED, paused.value
-        if seen.larger > job.most:
+        if seen.next_size > job.most:
             return Reason.AT_MAX, f"{job.replicas} of {job.most}"
     if len(seen.workers) != job.replicas or seen.placed != job.replicas:
         return Reason.NOT_READY, f"{seen.placed} of {job.replicas} workers have a node"

@@ -95,10 +95,10 @@ class UnusedRoom:
             if (key := each.job.key) in served and key not in self._kept:
                 self._kept[key] = _Kept(now_s, _there(each))
         for step in steps:
-            if step.reason is Reason.MAKES_ROOM and step.for_ is not None and len(self._gave) < MOST_KEPT:
-                gave = self._gave.setdefault(step.key, _Gave(step.was, now_s))
+            if step.reason is Reason.MAKES_ROOM and step.beneficiary is not None and len(self._gave) < MOST_KEPT:
+                gave = self._gave.setdefault(step.key, _Gave(step.current, now_s))
                 gave.at_s = now_s
-                gave.to.add(step.for_)
+                gave.to.add(step.beneficiary)
 
     def _judge(self, key: JobKey, each: JobState | None, now_s: float) -> None:
         """Note whether a job has taken the room kept for it, or has shown that it does not."""

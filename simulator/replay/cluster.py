@@ -197,21 +197,21 @@ class World:
     def _resize(self, life: Life, step: Step) -> None:
         self.worked_gpu_s += life.progress(self.now_s, self._window_s)
         before, life.seen = life.living, None
-        if step.workers > life.replicas:
-            life.pods += [Pod(index, None, self.now_s) for index in range(life.replicas, step.workers)]
+        if step.target > life.replicas:
+            life.pods += [Pod(index, None, self.now_s) for index in range(life.replicas, step.target)]
         else:
             gone_s = self.now_s + self.rules.grace_s
-            life.pods = [pod for pod in life.pods if pod.row is not None or pod.index < step.workers]
-            for pod in (pod for pod in life.pods if pod.index >= step.workers and pod.gone_s is None):
+            life.pods = [pod for pod in life.pods if pod.row is not None or pod.index < step.target]
+            for pod in (pod for pod in life.pods if pod.index >= step.target and pod.gone_s is None):
                 pod.gone_s = gone_s
-            if step.reason is Reason.MAKES_ROOM and step.for_ is not None:
+            if step.reason is Reason.MAKES_ROOM and step.beneficiary is not None:
                 life.robbed += 1
-                gone = life.replicas - step.workers
-                self.evictions.append(Eviction(self.now_s, life.told.name, gone, step.for_.name))
+                gone = life.replicas - step.target
+                self.evictions.append(Eviction(self.now_s, life.told.name, gone, step.beneficiary.name))
             heapq.heappush(self._events, (gone_s, Event.GONE, life.told.name, 0))
             if life.living != before:
                 self._restart(life)
-        life.replicas = step.workers
+        life.replicas = step.target
 
 
 def _check(told: Submission, rules: Rules) -> None:

@@ -19,7 +19,7 @@ def words(at, policy=POLICY):
 
 
 def sizes(at, policy=POLICY):
-    return {name: step.workers for name, step in plan(at, policy).items()}
+    return {name: step.target for name, step in plan(at, policy).items()}
 
 
 @pytest.mark.contract("CS-13", "VE-11", "VE-30")
@@ -86,7 +86,7 @@ def test_who_restarts_grows_only_into_room_that_has_been_idle(made, settled, tol
     at = world([made.bounds.least + 3], aged(seen(made, [0] * made.bounds.least), NOW_S - 1000), settled=settled)
     queues = {"low": Queue("low", within="top"), "top": Queue("top", {GPU: 9}), "other": Queue("other")}
     step = plan(replace(at, queues=queues))["a"]
-    assert (step.workers, step.reason, step.at_start) == (*told, False)
+    assert (step.target, step.reason, step.at_start) == (*told, False)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_who_restarts_grows_only_into_room_that_has_been_idle(made, settled, tol
 def test_a_job_that_starts_is_sized_at_once_in_any_room(made, age_s, at_start):
     at = world([4], aged(seen(made, [0]), NOW_S - age_s), settled=NONE)
     step = plan(at)["a"]
-    assert (step.workers, step.at_start) == ((4, True) if at_start else (1, False))
+    assert (step.target, step.at_start) == ((4, True) if at_start else (1, False))
 
 
 def test_a_job_that_starts_comes_before_those_that_restart():
@@ -133,7 +133,7 @@ def test_every_min_comes_before_any_elastic_worker():  # VE-30
 def test_a_new_job_makes_just_enough_leave():  # VE-10, VE-31
     at = world([8], seen(job("a", least=2, most=8, replicas=8), [0] * 8), seen(job("bb", least=3)))
     told = plan(at)
-    assert (told["a"].workers, told["a"].reason, told["a"].for_.name) == (5, Reason.MAKES_ROOM, "bb")
+    assert (told["a"].target, told["a"].reason, told["a"].beneficiary.name) == (5, Reason.MAKES_ROOM, "bb")
     assert told["bb"].reason is Reason.WAITS_FOR_ROOM
 
 
@@ -345,4 +345,4 @@ def test_one_job_gives_to_several_in_one_change():
         [8], seen(job("a", most=8, replicas=8), [0] * 8), *(seen(job(name, most=1)) for name in ("b", "c", "dd"))
     )
     told = plan(at)
-    assert (told["a"].workers, told["a"].detail) == (5, "3 workers leave for Job/ns/b and others")
+    assert (told["a"].target, told["a"].detail) == (5, "3 workers leave for Job/ns/b and others")

@@ -51,8 +51,8 @@ def test_bounds_and_units_are_kept_and_everybody_has_one_reason(at):  # CS-15, X
     for step in steps:
         bounds = next(each.job for each in at.jobs if each.job.key == step.key)
         if step.changes:
-            assert bounds.bounds.least <= step.workers <= bounds.bounds.most
-            assert bounds.sizes.has(step.workers)
+            assert bounds.bounds.least <= step.target <= bounds.bounds.most
+            assert bounds.sizes.has(step.target)
 
 
 @pytest.mark.contract("VE-29")
@@ -63,8 +63,8 @@ def test_after_an_eviction_the_waiters_fit(at):  # VE-29, VE-31, VE-35
     steps = {step.key: step for step in decide(at, POLICY, NOW_S)}
     room = at.room.copied()
     for each in at.jobs:
-        if steps[each.job.key].for_ is not None:
-            size = steps[each.job.key].workers
+        if steps[each.job.key].beneficiary is not None:
+            size = steps[each.job.key].target
             room.give(each.job.shape, [worker.row for worker in each.workers if worker.index >= size])
     served = (Reason.WAITS_FOR_ROOM, Reason.SCHEDULERS_TURN)
     pods = [
@@ -75,7 +75,7 @@ def test_after_an_eviction_the_waiters_fit(at):  # VE-29, VE-31, VE-35
         for _ in range(count)
     ]
     assert fit(sorted(pods, reverse=True), tuple(room.fits(shape(1)).tolist()))
-    assert all(steps[step.for_].reason in served for step in steps.values() if step.for_ is not None)
+    assert all(steps[step.beneficiary].reason in served for step in steps.values() if step.beneficiary is not None)
 
 
 def fit(pods, free):
@@ -100,8 +100,8 @@ def test_once_obeyed_a_plan_takes_nothing_back(at):
     again = {step.key: step for step in decide(obeyed(at, steps), POLICY, NOW_S + 1)}
     for step in steps:
         if step.changes:
-            grew, grows = step.workers > step.was, again[step.key].workers > again[step.key].was
-            assert again[step.key].workers == step.workers or grew is grows
+            grew, grows = step.target > step.current, again[step.key].target > again[step.key].current
+            assert again[step.key].target == step.target or grew is grows
 
 
 @settings(max_examples=scaled(200), deadline=None)

@@ -59,7 +59,7 @@ def test_what_is_seen_is_acted_on_up_to_a_limit(more, reason, detail):
 )
 def test_an_admin_takes_back_what_is_lent(made, told):
     step = plan(world([4], seen(made, [0] * made.replicas), standing=AdminOverride.RELEASE))["a"]
-    assert (step.workers, step.reason) == told
+    assert (step.target, step.reason) == told
 
 
 @pytest.mark.parametrize(
@@ -73,14 +73,14 @@ def test_a_worker_may_be_without_a_node_for_a_while(since_s, told):
     made = seen(job("a", replicas=3), [0, 0, None])
     made = replace(made, workers=tuple(replace(each, since_s=NOW_S - since_s) for each in made.workers))
     step = plan(world([2], made))["a"]
-    assert (step.workers, step.reason) == told
+    assert (step.target, step.reason) == told
 
 
 def test_how_many_are_without_a_node_is_told():
     made = seen(job("a", most=8, unit=2, least=2, replicas=8), [0, 0, 0, None, None, None, None, None])
     late = [replace(each, since_s=NOW_S - (31 if each.index > 5 else 5)) for each in made.workers]
     step = plan(world([3], replace(made, workers=tuple(late))))["a"]
-    assert (step.workers, step.detail) == (2, "2 workers without a node for more than 30 s")
+    assert (step.target, step.detail) == (2, "2 workers without a node for more than 30 s")
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_how_many_are_without_a_node_is_told():
 def test_a_controller_is_believed_for_a_while(since_s, waited_for):
     deaf = seen(job("a", replicas=2, resized_s=NOW_S - since_s), [0, 0, 0, 0])
     lent = seen(job("c", replicas=4), [0, 0, 0, 0])
-    assert (plan(world([8], deaf, lent, seen(job("bb", least=2))))["c"].workers == 4) is waited_for
+    assert (plan(world([8], deaf, lent, seen(job("bb", least=2))))["c"].target == 4) is waited_for
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_a_job(gained_s, told):
 def test_a_step_of_growth_may_gain_as_little_as_the_policy_says():
     halves = ((1, 1.0), (2, 1.5), (4, 1.5))
     at = world([4], seen(job("a", curve=halves), [0]))
-    assert plan(at, replace(POLICY, least_gain=0.5))["a"].workers == 2
+    assert plan(at, replace(POLICY, least_gain=0.5))["a"].target == 2
     assert why(at, replace(POLICY, least_gain=0.51)) == {"a": Reason.MARGINAL_GAIN}
     assert plan(at, replace(POLICY, least_gain=0.51))["a"].detail == "50.0% faster by the next worker"
 
@@ -138,15 +138,15 @@ def test_growth_pays_when_it_wins_two_restarts_back_in_time(payback_s, grows):
     policy = replace(POLICY, payback_s=payback_s)
     assert pays(doubled, 2, policy) is grows
     step = plan(world([2], seen(doubled, [0])), replace(policy, start_s=0.0))["a"]
-    assert (step.workers == 2) is grows
+    assert (step.target == 2) is grows
     assert grows or step.detail == "100.0% faster by the next worker: no restart is worth it"
 
 
 def test_what_starts_has_one_restart_to_win_back_and_is_told_so():
     doubled = replace(seen(job("a", curve=((1, 1.0), (2, 2.0)), most=2), [0]))
     step = plan(world([2], doubled), replace(POLICY, payback_s=60))["a"]
-    assert (step.workers, step.at_start, step.detail) == (2, True, "room in queue q as it starts")
-    assert plan(world([2], doubled), replace(POLICY, payback_s=59))["a"].workers == 1
+    assert (step.target, step.at_start, step.detail) == (2, True, "room in queue q as it starts")
+    assert plan(world([2], doubled), replace(POLICY, payback_s=59))["a"].target == 1
 
 
 def test_a_job_earns_nothing_while_it_restarts_and_the_budget_all_the_time():
@@ -232,7 +232,7 @@ def test_so_much_is_kept_free_in_a_queue(kept, told):
     own = {GPU: kept["own"]} if "own" in kept else {}
     at = replace(at, queues={"q": replace(at.queues["q"], headroom=own)})
     step = plan(at, replace(POLICY, headroom={GPU: kept["policy"]} if "policy" in kept else {}))["a"]
-    assert (step.workers, step.reason) == told
+    assert (step.target, step.reason) == told
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_so_much_is_kept_free_in_a_queue(kept, told):
 def test_another_queue_gives_what_it_has_borrowed(used, own, leaves):
     lent = seen(job("lent", replicas=used, queue="other"), [0] * used)
     at = world([used], lent, seen(job("waits", queue="own")), queues={"own": {}, "other": own})
-    assert (plan(at)["lent"].workers < used) is leaves
+    assert (plan(at)["lent"].target < used) is leaves
 
 
 @pytest.mark.parametrize(
@@ -260,9 +260,9 @@ def test_another_queue_gives_what_it_has_borrowed(used, own, leaves):
 )
 def test_what_an_owner_has_forbidden_decides_whether_his_job_gives(pause, gives):
     at = world([2], seen(job("a", replicas=2, pause=pause), [0, 0]), seen(job("waits")))
-    assert (plan(at)["a"].workers == 1) is gives
+    assert (plan(at)["a"].target == 1) is gives
     other = replace(job("waits"), key=JobKey("Job", "another", "waits"))
-    assert plan(world([2], seen(job("a", replicas=2, pause=pause), [0, 0]), seen(other)))["a"].workers == 1
+    assert plan(world([2], seen(job("a", replicas=2, pause=pause), [0, 0]), seen(other)))["a"].target == 1
 
 
 def test_what_is_noted_of_a_change_as_conditions():
@@ -330,13 +330,13 @@ LEAVES = TerminatingPod("q", shape(1), 0)
 )
 def test_why_there_is_no_room_to_grow(nodes, others, more, told):
     step = plan(world(nodes, seen(job("a"), [0]), *others, **more))["a"]
-    assert (step.workers, step.reason, step.detail) == (1, *told)
+    assert (step.target, step.reason, step.detail) == (1, *told)
 
 
 def test_sizes_that_double_grow_step_by_step():
     made = job("a", most=16, sizes=Sizes(1, doubles=True))
-    assert plan(world([16], seen(made, [0])))["a"].workers == 16
-    assert plan(world([15], seen(made, [0])))["a"].workers == 8
+    assert plan(world([16], seen(made, [0])))["a"].target == 16
+    assert plan(world([15], seen(made, [0])))["a"].target == 8
 
 
 @pytest.mark.parametrize(
@@ -367,14 +367,14 @@ def test_a_queue_that_gave_back_its_loan_keeps_no_other_from_giving():
     second = seen(job("y", replicas=3, queue="p"), [0, 0, 0])
     queues = {"own": {}, "o": {"deserved": 2}, "p": {"deserved": 2}}
     steps = plan(world([6], first, second, seen(job("waits", least=2, queue="own")), queues=queues))
-    assert {name: step.workers for name, step in steps.items()} == {"xx": 2, "y": 2, "waits": 2}
+    assert {name: step.target for name, step in steps.items()} == {"xx": 2, "y": 2, "waits": 2}
 
 
 @pytest.mark.parametrize("queue_of", [{"old": "o", "newer": "p"}, {"old": "p", "newer": "o"}], ids=["p", "o"])
 def test_of_several_queues_that_borrow_the_newest_gives_first(queue_of):
     lent = [seen(job(name, replicas=3, queue=queue), [0] * 3) for name, queue in queue_of.items()]
     steps = plan(world([6], *lent, seen(job("waits", queue="own")), queues={"own": {}, "o": {}, "p": {}}))
-    assert {name: step.workers for name, step in steps.items()} == {"old": 3, "newer": 2, "waits": 1}
+    assert {name: step.target for name, step in steps.items()} == {"old": 3, "newer": 2, "waits": 1}
 
 
 def test_room_that_has_settled_is_used_up_once():
@@ -382,7 +382,7 @@ def test_room_that_has_settled_is_used_up_once():
     first, second = seen(job("a", most=3), [0]), seen(job("bb", unit=2, least=2, most=4), [0, 0])
     aged = [replace(each, workers=tuple(replace(w, since_s=0.0) for w in each.workers)) for each in (first, second)]
     steps = plan(world([9], *aged, settled={NODES: {GPU: 3}}))
-    assert {name: (step.workers, step.reason) for name, step in steps.items()} == {
+    assert {name: (step.target, step.reason) for name, step in steps.items()} == {
         "a": (3, Reason.IDLE_ROOM),
         "bb": (2, Reason.ROOM_SETTLES),
     }
@@ -396,7 +396,7 @@ def test_unsettled_room_is_nobodys_though_another_could_never_pay_for_it():
 
 
 def test_who_may_not_shrink_may_grow_to_its_most():
-    assert plan(world([2], seen(job("a", most=2, pause=Pause.SHRINK), [0])))["a"].workers == 2
+    assert plan(world([2], seen(job("a", most=2, pause=Pause.SHRINK), [0])))["a"].target == 2
     assert why(world([3], seen(job("a", most=2, replicas=2, pause=Pause.SHRINK), [0, 0]))) == {"a": Reason.AT_MAX}
 
 
@@ -404,7 +404,7 @@ def test_a_queue_below_another_is_held_to_both():
     queues = {"low": Queue("low", {GPU: 4}, within="top"), "top": Queue("top", {GPU: 3})}
     at = replace(world([9], seen(job("a", queue="low"), [0])), queues=queues)
     at = replace(at, queues={name: replace(queue, used={GPU: 1}) for name, queue in queues.items()})
-    assert plan(at)["a"].workers == 3
+    assert plan(at)["a"].target == 3
 
 
 @pytest.mark.parametrize(

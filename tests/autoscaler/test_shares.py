@@ -64,7 +64,7 @@ class Told:
         made["metadata"]["annotations"].update(notes)
         made["metadata"]["annotations"] = {key: text for key, text in made["metadata"]["annotations"].items() if text}
         self.put(made)
-        steps = {step.key.name: step.workers for step in decide(self.view.observation(NOW_S), POLICY, NOW_S)}
+        steps = {step.key.name: step.target for step in decide(self.view.observation(NOW_S), POLICY, NOW_S)}
         return steps.get("grown", self.grown["spec"]["parallelism"])  # left alone with its min
 
 

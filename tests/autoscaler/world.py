@@ -68,7 +68,7 @@ def obeyed(before, steps):
 
     A queue's limit is kept there, too.
     """
-    sizes = {step.key: step.workers for step in steps}
+    sizes = {step.key: step.target for step in steps}
     kept = [_resized(each, sizes[each.job.key]) for each in before.jobs]
     nodes = _offers(before)
     queues = {
@@ -76,7 +76,7 @@ def obeyed(before, steps):
         for name, q in before.queues.items()
     }
     limits = {name: q.limit[GPU] for name, q in before.queues.items() if GPU in q.limit}
-    order = sorted(range(len(kept)), key=lambda at: (not kept[at].waits, kept[at].turn))
+    order = sorted(range(len(kept)), key=lambda at: (not kept[at].waits, kept[at].queue_order))
     for at in order:
         for wanted in (kept[at].job.bounds.least, kept[at].job.replicas):
             before = kept[at]

@@ -22,7 +22,7 @@ def hpa(seen: Observation, policy: Policy, now_s: float) -> list[Step]:
     free, steps = int(seen.room.free[:, seen.room.names.index(GPU)].sum()), []
     for each in seen.jobs:
         step = _sized(each, max(0, free) / TARGET, policy, now_s)
-        free -= (step.workers - step.was) * each.job.shape.gpus()
+        free -= (step.target - step.current) * each.job.shape.gpus()
         steps.append(step)
     return steps
 

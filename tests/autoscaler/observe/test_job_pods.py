@@ -185,7 +185,7 @@ def test_a_train_job_never_waits_itself_and_is_reported_once_its_pods_run():
         said = {"jobset.sigs.k8s.io/jobset-name": "j", "jobset.sigs.k8s.io/replicatedjob-name": "node"}
         view.put_pod(pod(f"j-node-0-{at}-x", owner="child", **said, **{labels.JOB_INDEX: str(at)}))
     (only,) = seen(view)
-    assert (only.waits, only.still.reason.value) == (False, "AdapterRefused")
+    assert (only.waits, only.hold_step.reason.value) == (False, "AdapterRefused")
 
 
 @pytest.mark.parametrize("role", [{"scheduler.tensorstack.dev/role": "launcher"}, {}])

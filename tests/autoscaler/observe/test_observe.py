@@ -172,7 +172,7 @@ def test_a_release_takes_back_everything_that_is_lent(view):
         view.put_pod(pod(index, "a"))
     view.put_standing(admin_override.written(AdminOverride.RELEASE))
     (step,) = decide(view.observation(0.0), Policy(), 0.0)
-    assert (step.workers, step.was, step.reason) == (1, 2, Reason.RELEASED)
+    assert (step.target, step.current, step.reason) == (1, 2, Reason.RELEASED)
 
 
 # PriorityClasses, and nodes that are lost.

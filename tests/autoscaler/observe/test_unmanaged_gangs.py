@@ -134,7 +134,7 @@ def test_room_is_made_for_it_and_it_is_never_resized(view):
     assert steps["Pod/ns/p"].reason is Reason.WAITS_FOR_ROOM
     assert not steps["Pod/ns/p"].changes
     shrunk = next(step for step in steps.values() if step.changes)
-    assert (shrunk.workers, shrunk.reason, str(shrunk.for_)) == (1, Reason.MAKES_ROOM, "Pod/ns/p")
+    assert (shrunk.target, shrunk.reason, str(shrunk.beneficiary)) == (1, Reason.MAKES_ROOM, "Pod/ns/p")
 
 
 GATE = [{"name": "hold"}]

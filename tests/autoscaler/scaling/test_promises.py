@@ -26,7 +26,7 @@ def story(*looks):
     for made, at_s in looks:
         at = promises.looked(world([8], made, lent, seen(job("waits", least=2))), NOW_S + at_s)
         steps = {step.key.name: step for step in decide(at, POLICY, NOW_S + at_s)}
-    return steps["waits"].reason, steps["lent"].workers
+    return steps["waits"].reason, steps["lent"].target
 
 
 @pytest.mark.parametrize(

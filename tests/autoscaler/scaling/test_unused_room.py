@@ -29,7 +29,7 @@ class Story:
         steps = decide(at, POLICY, self.now_s)
         self.unused.decided(at, steps, self.now_s)
         self.reasons = {step.key.name: step.reason for step in steps}
-        size = next(step.workers for step in steps if step.key == GIVER.key)
+        size = next(step.target for step in steps if step.key == GIVER.key)
         had = self.giver.job
         resized_s = had.bank.resized_s if size == had.replicas else self.now_s
         self.giver = seen(replace(had, replicas=size, bank=replace(had.bank, resized_s=resized_s)), [0] * size)
@@ -124,4 +124,4 @@ def test_room_that_is_kept_for_nobody_is_lent_again():
     at = world([8], seen(small, [0, 0]), ghost())
     unused.decided(at, decide(at, POLICY, now_s), now_s)
     later = unused.looked(at, now_s + LATE_S)
-    assert {step.key.name: step.workers for step in decide(later, POLICY, now_s + LATE_S)}["giver"] == 8
+    assert {step.key.name: step.target for step in decide(later, POLICY, now_s + LATE_S)}["giver"] == 8

@@ -195,7 +195,7 @@ def test_one_order_of_priorities_for_all_kinds():
         KINDS["ColossalAIJob"].read(colossal(priority=50)),
         KINDS["PyTorchJob"].read(pytorch()),
     ]
-    assert sorted(map(JobState, reversed(jobs)), key=lambda seen: seen.turn) == list(map(JobState, jobs))
+    assert sorted(map(JobState, reversed(jobs)), key=lambda seen: seen.queue_order) == list(map(JobState, jobs))
 
 
 # A new kind.
