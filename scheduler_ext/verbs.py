@@ -71,7 +71,7 @@ def fit(plan_cache: PlanCache, member: Member, names: Sequence[str], rules: Rule
         return Advice(Answer(kept=(node,)), node)
     if len(names) == 1 and names[0] == member.nominated:
         return Advice(Answer((), {}, {names[0]: "planned elsewhere"}))  # the scheduler asks about all nodes next
-    if view.ledger.node_of(member.uid):
+    if view.assumed_pods.node_of(member.uid):
         view.disbelieve(member)
         plan = plan_cache.plan_of(gang.key, now_s)
         node = _planned(plan_cache, plan, member)

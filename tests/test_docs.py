@@ -18,7 +18,7 @@ from hack.bench.__main__ import names_of_benchmarks
 from hack.lint.architecture import FLOORS, IO_ROOMS
 from turnout.autoscaler.controller.metrics import Metrics as Lending
 from turnout.autoscaler.model import Reason as Lent
-from turnout.autoscaler.node_faults.model import Word as OfNode
+from turnout.autoscaler.node_faults.model import NodeReason as OfNode
 from turnout.kube import labels
 from turnout.kube.client.clock import RealClock
 from turnout.launcher.agent.metrics import Metrics as Launched

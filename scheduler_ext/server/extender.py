@@ -112,7 +112,7 @@ class Extender:
             "nodes": len(self.gangs.snapshot.nodes),
             "pods": len(self.gangs.pods),
             "gangs": len(self.gangs.gangs),
-            "assumed": len(self.gangs.ledger),
+            "assumed": len(self.gangs.assumed_pods),
             "plans": len(plans),
             "waiting": gangs,
         }

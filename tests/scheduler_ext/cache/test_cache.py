@@ -167,13 +167,13 @@ class TestLedger:
         assert w.view.snapshot.charges["uid-bert-0"].node == "a0"
         w.bind(pod, "a1")
         assert w.view.snapshot.charges["uid-bert-0"].node == "a1"
-        assert len(w.view.ledger) == 0
+        assert len(w.view.assumed_pods) == 0
 
     def test_an_answer_that_never_came_true_is_forgotten(self):
         w, pod = World(2), world.volcano("bert", 1)[0]
         w.put(pod)
         w.fit(pod)
-        w.view.settle(w.now_s + w.view.ledger.ttl_s + 1)
+        w.view.settle(w.now_s + w.view.assumed_pods.ttl_s + 1)
         assert w.view.snapshot.charges == {}
 
     def test_nobody_is_believed_to_go_anywhere_who_is_bound_or_gone(self):
@@ -183,19 +183,19 @@ class TestLedger:
         w.view.drop_pod("uid-gone")
         for each in members:
             w.view.assume(each, "a1", w.now_s)
-        assert len(w.view.ledger) == 0
+        assert len(w.view.assumed_pods) == 0
         assert {uid: charge.node for uid, charge in w.view.snapshot.charges.items()} == {"uid-bound": "a0"}
 
     def test_entries_expire_in_the_order_they_were_last_given(self):
-        ledger = AssumedPods(ttl_s=10)
-        ledger.assume("one", "a", 0)
-        ledger.assume("two", "b", 3)
-        ledger.assume("one", "c", 5)
-        assert ledger.expire(12.9) == []
-        assert ledger.expire(13) == ["two"]
-        assert ledger.node_of("one") == "c"
-        ledger.forget("one")
-        assert ledger.expire(99) == []
+        assumed = AssumedPods(ttl_s=10)
+        assumed.assume("one", "a", 0)
+        assumed.assume("two", "b", 3)
+        assumed.assume("one", "c", 5)
+        assert assumed.expire(12.9) == []
+        assert assumed.expire(13) == ["two"]
+        assert assumed.node_of("one") == "c"
+        assumed.forget("one")
+        assert assumed.expire(99) == []
 
 
 class TestPatience:

@@ -55,9 +55,9 @@ def test_a_gang_is_as_old_as_its_group_else_as_its_first_pod():
 
 
 def test_an_answer_is_believed_up_to_its_time_and_no_longer():
-    ledger = AssumedPods()
-    ledger.assume("one", "a", 100.0)
-    assert (ledger.expire(109.9), ledger.expire(110.0), len(ledger)) == ([], ["one"], 0)
+    assumed = AssumedPods()
+    assumed.assume("one", "a", 100.0)
+    assert (assumed.expire(109.9), assumed.expire(110.0), len(assumed)) == ([], ["one"], 0)
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_lone_pods_are_nominated_into_different_slots_of_the_tightest_host():
 def test_these_are_not_nominated(pods, choices):
     w = World(4, 4).put(*pods)
     assert wishes(w, choices) == {}
-    assert len(w.view.ledger) == 0
+    assert len(w.view.assumed_pods) == 0
 
 
 def test_a_nomination_of_somebody_else_is_never_touched():

@@ -37,7 +37,7 @@ async def busy_page():
         metrics.certificate_ends(2e9)
         for path, data in (("filter", body()), ("prioritize", body()), ("preempt", preempt_body()), ("filter", b"{")):
             await served.post(path, data)
-        async with served.session.get(f"http://127.0.0.1:{served.front.health_port}/metrics") as answer:
+        async with served.session.get(f"http://127.0.0.1:{served.listeners.health_port}/metrics") as answer:
             assert answer.status == 200
             assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
             return await answer.text()

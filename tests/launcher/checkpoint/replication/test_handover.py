@@ -12,7 +12,13 @@ from turnout.launcher.checkpoint.arena.arena import Arena
 from turnout.launcher.checkpoint.format.arena_layout import offset_of
 from turnout.launcher.checkpoint.format.daemon_messages import Adopt, FetchShard, RestorePlace
 from turnout.launcher.errors import BadCheckpoint
-from turnout.launcher.rendezvous.checkpoint_messages import BARRED, AdoptShards, DaemonEndpoint, HeldStep, ShardLocation
+from turnout.launcher.rendezvous.checkpoint_messages import (
+    FETCH_DISABLED,
+    AdoptShards,
+    DaemonEndpoint,
+    HeldStep,
+    ShardLocation,
+)
 
 pytestmark = pytest.mark.asyncio
 NOBODY = DaemonEndpoint("gone/0", "gone", "127.0.0.1", 1)
@@ -118,7 +124,7 @@ async def test_what_can_not_be_brought_is_not_tried_again_in_the_next_round(job)
     await joins.round(parts_seat(job, (0, 2)), 7, replicas=0)
     with pytest.raises(BadCheckpoint, match="nobody is told to have it"):
         await joins.copies.bring(FetchShard(7, 1, 1, 3))
-    assert await joins.copies.held(()) == (BARRED,)
+    assert await joins.copies.held(()) == (FETCH_DISABLED,)
     await joins.round(parts_seat(job, (0, 1, 2)), 7, replicas=0)
     assert await joins.copies.held(()) == ()
     await joins.close()

@@ -20,7 +20,7 @@ from tests.launcher.rendezvous.story import (
     member,
 )
 from turnout.launcher.model import World
-from turnout.launcher.rendezvous.checkpoint_messages import ALL, BARRED, DaemonEndpoint
+from turnout.launcher.rendezvous.checkpoint_messages import ALL, FETCH_DISABLED, DaemonEndpoint
 from turnout.launcher.rendezvous.messages import HeldStep, Reached, StopAt
 from turnout.launcher.rendezvous.restore.restore_plan import restorable as choice_of
 
@@ -98,10 +98,10 @@ B_AT = {"place": B, "count": 1}
     ),
     pytest.param({"a": held(7, place=B), "b": held(7)}, (7, {"a": ["b"], "b": ["a"]}), id="the ranks are the other's"),
     pytest.param(
-        {"a": held(7) + held(7, **B_AT), "b": (BARRED,)}, (-1, {}), id="who could not fetch does not try it again"
+        {"a": held(7) + held(7, **B_AT), "b": (FETCH_DISABLED,)}, (-1, {}), id="who could not fetch does not try again"
     ),
     pytest.param(
-        {"a": held(7) + held(7, **B_AT), "b": (BARRED, *held(7, place=B))}, (7, {}), id="but has what is its own"
+        {"a": held(7) + held(7, **B_AT), "b": (FETCH_DISABLED, *held(7, place=B))}, (7, {}), id="but has its own"
     ),
     pytest.param({"a": held(9, place=(0, ALL))}, (-1, {}), id="perhaps the same on all ranks: nobody says so"),
     pytest.param(
@@ -173,7 +173,7 @@ def locations(memory, names="ab", more="", processes=1):
     there = {f"{name}/0": member(name, processes=processes, keeper=7) for name in names + more}
     found = choice_of(world(names, processes), {f"{name}/0": each for name, each in memory.items()}, there)
     assert not found.fetch
-    assert not found.saved_by or not found.alike
+    assert not found.saved_by or not found.replicated
     where = {
         id_[0]: {(each.first_rank, each.endpoint.name) for each in places} for id_, places in found.locations.items()
     }
@@ -203,8 +203,8 @@ ALONE = parts(7, 0) + parts(7, 1, 2, 3, count=1)
     pytest.param(
         "a", {"a": parts(7, 0, of=2) + parts(7, 1, of=2, count=1, round_=3)}, (-1, 0, {}), id="of two rounds' states"
     ),
-    pytest.param("a", {"a": (BARRED, *ALONE)}, (7, 4, {"a": set()}), id="who could not fetch has all of it"),
-    pytest.param("ab", {"a": ALONE, "b": (BARRED,)}, (-1, 0, {}), id="who could not fetch, and has nothing"),
+    pytest.param("a", {"a": (FETCH_DISABLED, *ALONE)}, (7, 4, {"a": set()}), id="who could not fetch has all of it"),
+    pytest.param("ab", {"a": ALONE, "b": (FETCH_DISABLED,)}, (-1, 0, {}), id="who could not fetch, and has nothing"),
     pytest.param(
         "a", {"a": parts(9, 0) + parts(7, 0, of=1)}, (7, 0, {}), id="a newer one is not whole"
     ),
