@@ -38,7 +38,7 @@ class Job:
         else:
             self.lives[number] += 1
             self.network.add(Agent(self.network, number, self.lives[number]))
-        self.network.tell("yard", f"w{number} {'is started' if self.alive(number) else 'is killed'}")
+        self.network.tell("story", f"w{number} {'is started' if self.alive(number) else 'is killed'}")
 
     def all_return(self):
         for number in self.lives:
