@@ -61,32 +61,25 @@ NOWHERE = (None, UNKNOWN_NODE)  # rows of workers that hold no room which could 
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """One worker's pod. row: of its node in the room, None while it has none. leaving: it has been told to go.
-
-    name: of the pod.  # of the pod
-    """
+    """One worker's pod."""
 
     index: int
     row: int | None  # of its node in the room, None while it has none
     leaving: bool = False  # it has been told to go
     since_s: float = 0.0  # when its node took it in, else when it was created
-    name: str = ""
+    name: str = ""  # of the pod
 
 
 class Step(NamedTuple):
-    """The size of one job from now on; the size that it has, for a job that is left alone.
-
-    beneficiary: the waiting job for which this one shrinks. at_start: the change is made while the job starts and costs
-    nothing.
-    """
+    """The decision on one job: its size from now on. A job that is left alone keeps its current size."""
 
     key: JobKey
-    target: int  # the size from now on
-    current: int  # the size that it has
+    target: int  # workers from now on
+    current: int  # workers that it has
     reason: Reason
     detail: str = ""  # numbers for a person
-    beneficiary: JobKey | None = None
-    at_start: bool = False
+    beneficiary: JobKey | None = None  # the waiting job for which this one shrinks
+    at_start: bool = False  # the change is made while the job starts, and costs nothing
 
     @property
     def changes(self) -> bool:
@@ -95,7 +88,7 @@ class Step(NamedTuple):
 
 
 QueueOrder = tuple[int, int, float, float, JobKey]
-ORDER = attrgetter("queue_order")  # of a JobState, to sort by
+ORDER = attrgetter("queue_order")  # sorts JobStates
 _FOREVER_S = float("inf")
 
 
@@ -164,7 +157,7 @@ class JobState(_JobFields):
     placed: int = field(init=False, compare=False, repr=False)
     # It is live, and lacks pods to its min.
     waits: bool = field(init=False, compare=False, repr=False)
-    # Sorts jobs by who comes first, the smallest.
+    # The job's place in the order of its queue: the smallest comes first.
     queue_order: QueueOrder = field(init=False, compare=False, repr=False)
     # Rows of the nodes of its living workers above the min.
     evictable_nodes: tuple[int, ...] = field(init=False, compare=False, repr=False)
@@ -206,9 +199,9 @@ class JobState(_JobFields):
         placed = sum([worker.row is not None for worker in living])
         short = any(there < wanted for there, (_, wanted) in zip(beside, job.beside, strict=False))
         waits = job.life is Life.LIVE and (placed + done < job.bounds.least or short)
-        pool, larger = pool_of(job.queue, job.shape), job.sizes.larger(size)
-        why = None if waits else _still(job, larger, len(workers), len(living), placed)
-        still = None if why is None else Step(job.key, size, size, *why)
+        pool, next_size = pool_of(job.queue, job.shape), job.sizes.larger(size)
+        why = None if waits else _why_held(job, next_size, len(workers), len(living), placed)
+        hold_step = None if why is None else Step(job.key, size, size, *why)
         _JobFields.__init__(
             self,
             *(job, workers, beside, done, unbindable, gave, overdue),
@@ -216,18 +209,18 @@ class JobState(_JobFields):
             promised=promised,
             placed=placed,
             waits=waits,
-            queue_order=_turn(job),
+            queue_order=_queue_order(job),
             evictable_nodes=tuple([worker.row for worker in living[job.bounds.least :] if worker.row not in NOWHERE]),
             pool=pool,
-            next_size=larger,
-            unit=(pool, larger - size),
-            next_gain=gain(job.curve, job.bounds.least, size, larger),
+            next_size=next_size,
+            unit=(pool, next_size - size),
+            next_gain=gain(job.curve, job.bounds.least, size, next_size),
             began_s=min([worker.since_s for worker in living], default=0.0),
             gives=job.elastic and not waits and len(living) > job.bounds.least,
             steady=job.pause is Pause.NONE and len(workers) == size == placed,
-            hold_step=still,
+            hold_step=hold_step,
             token=object(),
-            _said=[] if still is None else [still],
+            _said=[] if hold_step is None else [hold_step],
         )
 
     def hold(self, reason: Reason, detail: str = "") -> Step:
@@ -240,13 +233,13 @@ class JobState(_JobFields):
         return last
 
 
-def _turn(job: Job) -> QueueOrder:
+def _queue_order(job: Job) -> QueueOrder:
     order = job.order
     deadline_s = _FOREVER_S if order.deadline_s is None else order.deadline_s
     return -order.class_value, -order.priority, deadline_s, since_1970(job.created) or 0.0, job.key
 
 
-def _still(job: Job, larger: int, workers: int, living: int, placed: int) -> tuple[Reason, str] | None:
+def _why_held(job: Job, next_size: int, workers: int, living: int, placed: int) -> tuple[Reason, str] | None:
     """Say why neither time nor room can move a job that does not wait; None when one of them can."""
     size = job.replicas
     if job.life is Life.SUSPENDED:
@@ -257,7 +250,7 @@ def _still(job: Job, larger: int, workers: int, living: int, placed: int) -> tup
         return Reason.RIGID, ""
     if job.pause is not Pause.NONE or living != placed:
         return None
-    if larger > job.most:
+    if next_size > job.most:
         return Reason.AT_MAX, f"{size} of {job.most}"
     if workers != size or placed != size:
         return Reason.NOT_READY, f"{placed} of {size} workers have a node"

@@ -57,7 +57,7 @@ class Sink(Protocol[T_in]):
         """A whole list has been told, the first one or a later one."""
 
 
-class Word(Enum):
+class WatchAction(Enum):
     """The meaning of one line of a watch."""
 
     PUT = "put"
@@ -67,7 +67,12 @@ class Word(Enum):
     SKIP = "skip"
 
 
-_WORDS = {"ADDED": Word.PUT, "MODIFIED": Word.PUT, "DELETED": Word.DROP, "BOOKMARK": Word.MARK}
+_ACTIONS = {
+    "ADDED": WatchAction.PUT,
+    "MODIFIED": WatchAction.PUT,
+    "DELETED": WatchAction.DROP,
+    "BOOKMARK": WatchAction.MARK,
+}
 
 
 class _Meta(msgspec.Struct, rename="camel"):
@@ -100,7 +105,7 @@ class _Event(msgspec.Struct, Generic[T]):
 class Line(NamedTuple, Generic[T]):
     """One line of a watch. version: to go on from, "" when it could not be read."""
 
-    word: Word
+    word: WatchAction
     version: str = ""
     obj: T | None = None
     key: Key | None = None
@@ -158,9 +163,9 @@ class Feed(Generic[T]):
             event = self._line.decode(raw)
         except UNREADABLE:
             return self._odd_line(raw)
-        word = _WORDS.get(event.type)
+        word = _ACTIONS.get(event.type)
         meta = event.object.metadata
-        if word is None or (word is not Word.MARK and not meta.name):
+        if word is None or (word is not WatchAction.MARK and not meta.name):
             return self._odd_line(raw)
         return Line(word, meta.resource_version, event.object, Key(meta.namespace, meta.name, meta.uid))
 
@@ -169,16 +174,16 @@ class Feed(Generic[T]):
         try:
             event = self._raw_line.decode(raw)
             if event.type == "ERROR":
-                return Line(Word.FAULT, status=self._status.decode(event.object))
+                return Line(WatchAction.FAULT, status=self._status.decode(event.object))
         except UNREADABLE:
-            return Line(Word.SKIP)
+            return Line(WatchAction.SKIP)
         key, version = self._whose(event.object)
-        word = _WORDS.get(event.type)
-        if word is Word.MARK and version:
+        word = _ACTIONS.get(event.type)
+        if word is WatchAction.MARK and version:
             return Line(word, version)
-        if word is Word.DROP and key:  # who is gone is all that matters
+        if word is WatchAction.DROP and key:  # who is gone is all that matters
             return Line(word, version, key=key)
-        return Line(Word.SKIP, version if word else "")
+        return Line(WatchAction.SKIP, version if word else "")
 
     def _whose(self, raw: msgspec.Raw) -> tuple[Key | None, str]:
         try:
@@ -188,7 +193,7 @@ class Feed(Generic[T]):
         return (Key(meta.namespace, meta.name, meta.uid) if meta.name else None), meta.resource_version
 
 
-class Known(Generic[T]):
+class KnownObjects(Generic[T]):
     """Which objects the receiver has, without the objects: enough to tell it what went while we were away."""
 
     def __init__(self, sink: Sink[T]) -> None:

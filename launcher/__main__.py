@@ -9,7 +9,7 @@ import resource
 import sys
 from collections.abc import Sequence
 
-from turnout.launcher.agent.bootstrap import attend
+from turnout.launcher.agent.bootstrap import run_agent
 from turnout.launcher.agent.identity import CannotListen
 from turnout.launcher.cli.explain import explain
 from turnout.launcher.cli.to_settings import Answer, read
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None, program: str = "turnout-run") -> int
         log.warning("noted", extra={"about": note.about, "word": note.word.value, "detail": note.why})
     try:
         check_torch()
-        return int(asyncio.run(attend(settings, os.environ, say)))
+        return int(asyncio.run(run_agent(settings, os.environ, say)))
     except (BadSettings, CannotListen, LockRefused, TorchTooOld) as error:
         print(f"{program}: {error}", file=sys.stderr)
         return int(Exit.USAGE)

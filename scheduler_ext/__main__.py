@@ -22,7 +22,7 @@ from turnout.scheduler_ext.errors import BadCertificate
 from turnout.scheduler_ext.server.event_recorder import DecisionEvents
 from turnout.scheduler_ext.server.extender import Extender
 from turnout.scheduler_ext.server.informers import Informers
-from turnout.scheduler_ext.server.listeners import Front, Listen
+from turnout.scheduler_ext.server.listeners import Listen, Listeners
 from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.server.tls import TlsFiles
 from turnout.scheduler_ext.settings import Settings, extender_settings
@@ -53,23 +53,23 @@ async def serve(settings: Settings, metrics: Metrics | None = None) -> None:
         view = Extender(settings.rules(), clock, metrics, decision_events.tell)
         informers = Informers(view, client, settings.configmap, clock, random.Random(), settings.confirm_large_changes)
         metrics.pass_through(informers.reflectors.items, clock)
-        async with Front(view, metrics, _listen(settings)) as front:
-            log.info("listening", extra={"port": front.port, "health_port": front.health_port})
+        async with Listeners(view, metrics, _listen(settings)) as listeners:
+            log.info("listening", extra={"port": listeners.port, "health_port": listeners.health_port})
             if settings.port_file is not None:
-                _write(settings, front.port)
-            await run_until_told(informers, events, decision_events, front, clock)
+                _write(settings, listeners.port)
+            await run_until_told(informers, events, decision_events, listeners, clock)
 
 
 async def run_until_told(
-    informers: Informers, events: EventRecorder, decision_events: DecisionEvents, front: Front, clock: Clock
+    informers: Informers, events: EventRecorder, decision_events: DecisionEvents, listeners: Listeners, clock: Clock
 ) -> None:
     """Run every part until SIGTERM or SIGINT. Raises the error of the first part that fails."""
 
     async def leave() -> None:
-        front.leave()
+        listeners.leave()
         await clock.sleep(LEAVE_S)
 
-    may_end = (front.follow(clock), _settle(informers))
+    may_end = (listeners.follow(clock), _settle(informers))
     await until_told(informers.run(), events.run(), decision_events.run(), may_end=may_end, leave=leave)
 
 

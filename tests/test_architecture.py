@@ -39,7 +39,7 @@ def test_every_package_stands_on_a_floor_and_tells_its_types():
     assert [name for name in sorted(packages - {*BESIDE}) if not (ROOT / name / "py.typed").is_file()] == []
 
 
-def test_the_import_package_has_a_link_to_each_room_and_nothing_of_its_own_but_what_is_public():
+def test_the_import_package_has_only_links_to_rooms_and_what_is_public():
     links = {path.name: path.readlink() for path in (ROOT / PACKAGE).iterdir() if path.is_symlink()}
     assert links == {room: Path("..", room) for room in FLOORS}
     files = {path.name for path in (ROOT / PACKAGE).iterdir() if path.is_file()}
@@ -186,7 +186,7 @@ def test_only_the_launchers_io_imports_kube_and_lazily(tmp_path, path, text):
     assert told(tmp_path, {path: "", "launcher/event_log.py": lazily}) == []
 
 
-def test_tests_import_a_room_from_the_package_since_a_user_may_have_a_folder_of_its_name(tmp_path):
+def test_tests_import_from_the_package_as_users_may_have_such_folders(tmp_path):
     faults_ = faults(plant(tmp_path, {"tests/a.py": "import topology.plan"}))
     assert [(each.rule, each.text) for each in faults_] == [
         ("floor", "topology.plan is imported as turnout.topology.plan")

@@ -14,7 +14,7 @@ def shows(*rows, only=()):
     return Showing("tests/test_x.py", "test_x", rows, only)
 
 
-def test_of_this_checkout_every_shown_row_has_a_test_and_the_page_is_up_to_date():
+def test_every_shown_row_here_has_a_test_and_the_page_is_up_to_date():
     assert contract.main(["--check"]) == 0
 
 
@@ -114,7 +114,7 @@ def test_a_table_that_is_not_whole_is_refused(text, told):
         contract.rows(text)
 
 
-def test_the_page_counts_by_state_and_names_where_a_test_does_not_always_run():
+def test_the_page_counts_by_state_and_says_where_a_test_may_not_run():
     text = contract.page([row(), row("DL-01", State.ABSENT, "There is no chart.")], [shows("CS-01", only=("peers",))])
     assert "| CS: the core | 1 | 1 | 0 | 0 | 0 |" in text
     assert "| all | 2 | 1 | 1 | 0 | 0 |" in text

@@ -18,7 +18,7 @@ from hack.bench.__main__ import names_of_benchmarks
 from hack.lint.architecture import FLOORS, IO_ROOMS
 from turnout.autoscaler.controller.metrics import Metrics as Lending
 from turnout.autoscaler.model import Reason as Lent
-from turnout.autoscaler.node_faults.model import Word as OfNode
+from turnout.autoscaler.node_faults.model import NodeReason as OfNode
 from turnout.kube import labels
 from turnout.kube.client.clock import RealClock
 from turnout.launcher.agent.metrics import Metrics as Launched
@@ -293,7 +293,7 @@ def test_every_test_that_is_named_is_there(paper):
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-def test_the_lines_that_differ_from_plain_torchrun_are_those_of_the_scripts(kind):
+def test_lines_that_differ_from_plain_torchrun_are_those_of_the_scripts(kind):
     plain, elastic = ((ROOT / f"examples/{kind}/{name}.py").read_text().splitlines() for name in ("plain", "elastic"))
     found = list(difflib.unified_diff(plain, elastic, n=0, lineterm=""))[2:]
     block = "\n".join("" if line.startswith("@@") else line for line in found).strip()

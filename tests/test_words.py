@@ -1,13 +1,11 @@
 """The check of words: names, headings, openings of docstrings, and paths that sources cite."""
 
-from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
-from hack.lint.words import ALLOWED, NOT_DONE, PRIVATE, faults, main
+from hack.lint.words import ALLOWED, PRIVATE, faults, main
 
-ROOT = Path(__file__).resolve().parents[1]
 FILES = {"hack", "hack/lint", "hack/lint/words.py", "docs/design.md", "docs", "tests/world.py"}
 
 
@@ -19,8 +17,7 @@ def test_this_checkout_has_no_fault():
     assert main() == 0
 
 
-def test_rooms_that_are_not_done_are_here_and_an_allowed_name_has_a_private_word():
-    assert [room for room in NOT_DONE if not (ROOT / room).exists()] == []
+def test_an_allowed_name_has_a_private_word_and_a_reason():
     assert [name for name in ALLOWED if not any(word in name.lower() for word in PRIVATE)] == []
     assert all(ALLOWED.values())
 
@@ -75,8 +72,12 @@ def test_what_is_no_fault_of_a_name(text):
         pytest.param(
             "docs/a.md", "the keeper\n```sh\n# keeper\n```\n## `--keeper`\n", [], id="prose, code, and a literal name"
         ),
-        pytest.param("tests/launcher/keeper.py", "def ward():\n '''What?'''", [], id="a room that is not done"),
-        pytest.param("tests/e2e/launcher/door.py", "ward = 1", [], id="the tests of such a room"),
+        pytest.param(
+            "tests/launcher/keeper.py",
+            "def ward(): ...",
+            [(1, "file name: keeper in tests/launcher/keeper.py"), (1, "name: ward in ward")],
+            id="a file, and a name in it",
+        ),
     ],
 )
 def test_file_names_headings_and_rooms(path, text, told):
@@ -128,5 +129,17 @@ def test_paths_in_comments_and_docstrings_are_here(text, told):
     assert found(text) == [(line, f"path: {path} is not here") for line, path in told]
 
 
-def test_paths_are_checked_in_rooms_that_are_not_done_too():
-    assert found("# docs/plan.md", "launcher/a.py") == [(1, "path: docs/plan.md is not here")]
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        pytest.param(f"def test_{'x' * 65}(): ...", [], id="70 characters, the most"),
+        pytest.param(f"def test_{'x' * 66}(): ...", [(1, 71)], id="one more"),
+        pytest.param(f"async def test_{'x' * 66}(): ...", [(1, 71)], id="a coroutine"),
+        pytest.param(f"class TestA:\n def test_{'x' * 70}(self): ...", [(2, 75)], id="a method"),
+        pytest.param(f"def {'x' * 80}(): ...", [], id="a function that is no test"),
+    ],
+)
+def test_the_name_of_a_test_is_bounded(text, told):
+    assert [(line, name.rpartition(":")[0]) for line, name in found(text)] == [
+        (line, f"name: {length} characters, 70 at most") for line, length in told
+    ]

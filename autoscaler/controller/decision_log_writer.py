@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from turnout.autoscaler.model import Observation, Policy, Queue, Step
-from turnout.autoscaler.reporting.decision_log import Scribe
+from turnout.autoscaler.reporting.decision_log import DecisionLogEncoder
 
 log = logging.getLogger("turnout.autoscaler")
 
@@ -37,7 +37,7 @@ class DecisionLogWriter:
 
     def __init__(self, path: Path, most_bytes: int = MOST_BYTES, whole_each: int = WHOLE_EACH) -> None:
         self._path, self._most_bytes, self._whole_each = path, most_bytes, whole_each
-        self._scribe = Scribe(_program())
+        self._scribe = DecisionLogEncoder(_program())
         self._looks: queue.Queue[_Look | None] = queue.Queue(_WAITING)
         self._thread = threading.Thread(target=self._work, name="decision-log", daemon=True)
         self._file: int | None = None

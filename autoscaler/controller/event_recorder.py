@@ -12,7 +12,7 @@ from turnout.autoscaler.cache import Cache
 from turnout.autoscaler.controller.metrics import Metrics
 from turnout.autoscaler.decision_dedup import as_record, sentence
 from turnout.autoscaler.model import Reason, Step
-from turnout.autoscaler.node_faults.model import Claim, NodeState, Rules, State, Word
+from turnout.autoscaler.node_faults.model import Claim, NodeReason, NodeState, Rules, State
 from turnout.autoscaler.node_faults.model import PassedOver as NodePassedOver
 from turnout.autoscaler.node_faults.model import Plan as NodePlan
 from turnout.autoscaler.node_faults.model import Step as NodeStep
@@ -116,8 +116,10 @@ class DecisionEvents:
             self._recorder.emit(ref, type_, step.reason.value, sentence(step), time.time())
 
 
-_BAD_NEWS = frozenset([Word.TAINTED, Word.TAINTED_AGAIN, Word.SUSPECTED, Word.STILL_FAULTY])
-_QUIET = frozenset([Word.STALE, Word.FORGOTTEN])  # for who debugs: a pod bears its verdict as long as it lives
+_BAD_NEWS = frozenset([NodeReason.TAINTED, NodeReason.TAINTED_AGAIN, NodeReason.SUSPECTED, NodeReason.STILL_FAULTY])
+_QUIET = frozenset(
+    [NodeReason.STALE, NodeReason.FORGOTTEN]
+)  # for who debugs: a pod bears its verdict as long as it lives
 
 
 class NodeEvents:
@@ -125,7 +127,7 @@ class NodeEvents:
 
     def __init__(self, recorder: EventRecorder, rules: Rules, metrics: Metrics) -> None:
         self._recorder, self._rules, self._metrics = recorder, rules, metrics.nodes
-        self._told: dict[tuple[str, Word, object], None] = {}
+        self._told: dict[tuple[str, NodeReason, object], None] = {}
         self._faults: dict[str, str] = {}
 
     def looked(self, seen: NodeState, faults: Mapping[str, str], plan: NodePlan) -> None:

@@ -16,7 +16,17 @@ import msgspec
 from turnout.autoscaler.controller.scale_writer import AGAIN, FIELD_MANAGER
 from turnout.autoscaler.node_faults import model
 from turnout.autoscaler.node_faults.cache import FaultReportCache
-from turnout.autoscaler.node_faults.model import BadRecord, Claim, NodeState, Plan, Record, Rules, Standing, Step, Word
+from turnout.autoscaler.node_faults.model import (
+    BadRecord,
+    Claim,
+    NodeEntry,
+    NodeReason,
+    NodeState,
+    Plan,
+    Record,
+    Rules,
+    Step,
+)
 from turnout.autoscaler.node_faults.taint_policy import judge
 from turnout.kube import labels
 from turnout.kube.client.apply import MERGE
@@ -78,7 +88,7 @@ class TaintWriter:
         self._clock, self._news, self.dry_run = clock, news, dry_run
         self._wrote: dict[str, tuple[Step, float]] = {}
         self._refused: dict[str, tuple[int, float]] = {}  # how often, and until when it is not tried again
-        self._told: dict[str, tuple[Word, tuple[Claim, ...]]] = {}  # by a dry run
+        self._told: dict[str, tuple[NodeReason, tuple[Claim, ...]]] = {}  # by a dry run
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -113,7 +123,7 @@ class TaintWriter:
                 written += await self._do(step, seen.nodes[step.node], at_s)
         return written
 
-    async def _do(self, step: Step, decided_on: Standing, at_s: float) -> bool:
+    async def _do(self, step: Step, decided_on: NodeEntry, at_s: float) -> bool:
         if self.dry_run:
             meant = step.word, step.by
             if self._told.get(step.node) != meant:
@@ -135,7 +145,7 @@ class TaintWriter:
             self._wrote[step.node] = step, at_s
         return outcome == "Written"
 
-    async def _write(self, step: Step, decided_on: Standing) -> str:
+    async def _write(self, step: Step, decided_on: NodeEntry) -> str:
         """Write a step to the node, which must still be in the state that was decided on; return the outcome."""
         path, key = f"/api/v1/nodes/{step.node}", self._rules.key
         node = msgspec.json.decode(await self._nodes.get(path))

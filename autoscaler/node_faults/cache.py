@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from turnout.autoscaler.node_faults.model import BadRecord, Claim, NodeState, Record, Standing, Step, read
+from turnout.autoscaler.node_faults.model import BadRecord, Claim, NodeEntry, NodeState, Record, Step, read
 from turnout.kube import labels
 from turnout.kube.errors import KubeError
 from turnout.kube.nodes import fault_report
@@ -26,7 +26,7 @@ class FaultReportCache:
 
     def __init__(self, key: str, gpu: str, news: Callable[[], None] = lambda: None) -> None:
         self._key, self._gpu, self._news = key, gpu, news
-        self._nodes: dict[str, Standing] = {}
+        self._nodes: dict[str, NodeEntry] = {}
         self._notable: set[str] = set()
         self._gpu_nodes = 0
         self._claims: dict[str, tuple[str, Claim]] = {}  # by the pod's uid, with the text that it was read from
@@ -37,7 +37,7 @@ class FaultReportCache:
         """A node as it is now."""
         name, before = node.metadata.name, self._nodes.get(node.metadata.name)
         tainted = any(taint.key == self._key for taint in node.spec.taints or ())
-        standing = Standing(node.metadata.uid, self._offers(node), tainted, self._record(node))
+        standing = NodeEntry(node.metadata.uid, self._offers(node), tainted, self._record(node))
         self._count(before, -1)
         self._count(standing, 1)
         self._nodes[name] = standing
@@ -112,7 +112,7 @@ class FaultReportCache:
                 continue  # a number that nobody can read is none
         return False
 
-    def _count(self, standing: Standing | None, sign: int) -> None:
+    def _count(self, standing: NodeEntry | None, sign: int) -> None:
         if standing is not None and standing.gpus:
             self._gpu_nodes += sign
 

@@ -31,7 +31,7 @@ class State(StrEnum):
     CLEARED = "cleared"  # found fine, or freed by hand: only what was heard before is remembered
 
 
-class Word(StrEnum):
+class NodeReason(StrEnum):
     """The outcome of a node, or of a pod's report on it. The same word stands in log, metric and Event."""
 
     TAINTED = "NodeTainted"
@@ -185,7 +185,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class NodeEntry:
     """One node. tainted: it bears a taint of our key, whoever put it there."""
 
     uid: str
@@ -201,7 +201,7 @@ class NodeState:
     nodes: those with a record or a report, by name. claims: reports, also of pods that are gone.
     """
 
-    nodes: Mapping[str, Standing]
+    nodes: Mapping[str, NodeEntry]
     claims: tuple[Claim, ...]
     gpu_nodes: int  # how many there are
     tainted: int  # how many of them bear the taint
@@ -213,7 +213,7 @@ class Step:
 
     node: str
     uid: str
-    word: Word
+    word: NodeReason
     taints: bool
     record: Record | None
     why: str
@@ -225,7 +225,7 @@ class PassedOver:
     """A claim from which nothing follows now."""
 
     claim: Claim
-    word: Word
+    word: NodeReason
     why: str
 
 

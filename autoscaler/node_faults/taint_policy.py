@@ -17,16 +17,16 @@ import msgspec
 from turnout.autoscaler.node_faults.model import (
     MOST_PROOFS,
     Claim,
+    NodeEntry,
+    NodeReason,
     NodeState,
     PassedOver,
     Plan,
     Proof,
     Record,
     Rules,
-    Standing,
     State,
     Step,
-    Word,
     voice,
 )
 from turnout.kube.nodes.fault_report import Kind, Verdict, moment
@@ -61,11 +61,11 @@ def judge(seen: NodeState, rules: Rules, now_s: float) -> Plan:
         if turn.taints and not turn.standing.tainted:
             if taints >= most:
                 why = f"{taints} of {seen.gpu_nodes} GPU nodes are tainted already, {most} may be"
-                passed_over += (PassedOver(claim, Word.SHARE_REACHED, why) for claim in turn.by)
+                passed_over += (PassedOver(claim, NodeReason.SHARE_REACHED, why) for claim in turn.by)
                 continue
             if (whose := _sole(turn.record)) and alone[whose] >= rules.most_alone(seen.gpu_nodes):
                 why = f"{alone[whose]} nodes are tainted by the word of namespace {whose} alone, as many as may be"
-                passed_over += (PassedOver(claim, Word.SHARE_REACHED, why) for claim in turn.by)
+                passed_over += (PassedOver(claim, NodeReason.SHARE_REACHED, why) for claim in turn.by)
                 continue
             taints += 1
             alone[whose] += 1
@@ -93,36 +93,36 @@ def _void(claim: Claim, seen: NodeState, rules: Rules, now_s: float) -> PassedOv
     """Why this claim says nothing, if it does not."""
     verdict, standing = claim.verdict, seen.nodes.get(claim.node)
     if verdict is None:
-        return PassedOver(claim, Word.BAD_VERDICT, claim.fault)
+        return PassedOver(claim, NodeReason.BAD_VERDICT, claim.fault)
     age_s = now_s - verdict.at_s
     if not claim.node or verdict.node not in ("", claim.node):
         why = f"it speaks of node {verdict.node!r}, and its pod is bound to {claim.node or 'none'!r}"
-        return PassedOver(claim, Word.OTHER_NODE, why)
+        return PassedOver(claim, NodeReason.OTHER_NODE, why)
     if standing is None:
-        return PassedOver(claim, Word.UNKNOWN_NODE, f"there is no node {claim.node!r}")
+        return PassedOver(claim, NodeReason.UNKNOWN_NODE, f"there is no node {claim.node!r}")
     if not -rules.ahead_s <= age_s <= rules.fresh_s:
         how = f"{age_s:.0f} s old" if age_s > 0 else f"of {-age_s:.0f} s ahead of now"
-        return PassedOver(claim, Word.STALE, f"it is {how}")
+        return PassedOver(claim, NodeReason.STALE, f"it is {how}")
     if _old(standing.record, claim, verdict):
         return None
     if verdict.kind is Kind.FINE:
         record = standing.record
         if record is not None and record.proofs and voice(claim.pod) not in record.voices:
             why = f"namespace {', '.join(sorted(record.voices))} has proven it, and only its own checks take that back"
-            return PassedOver(claim, Word.OTHERS_PROVED, why)
+            return PassedOver(claim, NodeReason.OTHERS_PROVED, why)
         network = (
             any(proof.cause.startswith(_NETWORK) for proof in standing.record.proofs) if standing.record else False
         )
         why = "of a network no node can tell alone, and this one's is in doubt"
-        return PassedOver(claim, Word.ALONE, why) if network and verdict.members < 2 else None
+        return PassedOver(claim, NodeReason.ALONE, why) if network and verdict.members < 2 else None
     if verdict.kind is Kind.LINK:
-        return PassedOver(claim, Word.ONLY_A_LINK, "neither end of a link between two nodes is to blame")
+        return PassedOver(claim, NodeReason.ONLY_A_LINK, "neither end of a link between two nodes is to blame")
     if verdict.kind is Kind.SLOW and not rules.slow:
-        return PassedOver(claim, Word.ONLY_SLOW, "slow nodes are not tainted here")
+        return PassedOver(claim, NodeReason.ONLY_SLOW, "slow nodes are not tainted here")
     if not standing.gpus:
-        return PassedOver(claim, Word.NO_GPUS, "only nodes that offer GPUs are tainted")
+        return PassedOver(claim, NodeReason.NO_GPUS, "only nodes that offer GPUs are tainted")
     if standing.tainted and (standing.record.state if standing.record else None) in _OURS_NOT:
-        return PassedOver(claim, Word.BY_HAND, "somebody has tainted it already, and has to free it")
+        return PassedOver(claim, NodeReason.BY_HAND, "somebody has tainted it already, and has to free it")
     return None
 
 
@@ -131,11 +131,11 @@ class _Turn:
     """One node, gone through what is said of it in the order of time."""
 
     name: str
-    standing: Standing
+    standing: NodeEntry
     rules: Rules
     now_s: float
     record: Record | None = None
-    word: Word | None = None
+    word: NodeReason | None = None
     why: str = ""
     accused_s: float = 0.0
     by: tuple[Claim, ...] = ()
@@ -144,7 +144,7 @@ class _Turn:
         """All that is said, and what time alone has ended."""
         self.record = self.standing.record
         if self._is(State.TAINTED) and not self.standing.tainted:
-            self._become(State.CLEARED, Word.FREED, "its taint was taken away by hand")
+            self._become(State.CLEARED, NodeReason.FREED, "its taint was taken away by hand")
             self.record = msgspec.structs.replace(self.record, heard=moment(self.now_s)) if self.record else None
         before = self.record
         for claim, verdict in said:
@@ -169,9 +169,12 @@ class _Turn:
         left = tuple(proof for proof in had.proofs if voice(proof.pod) != voice(claim.pod))
         if left:
             self.record = msgspec.structs.replace(had, proofs=left)
-            self.word, self.why = self.word or Word.STILL_FAULTY, f"{claim.pod} has passed a check, others failed here"
+            self.word, self.why = (
+                self.word or NodeReason.STILL_FAULTY,
+                f"{claim.pod} has passed a check, others failed here",
+            )
         else:
-            self._become(State.CLEARED, Word.RECOVERED, f"{claim.pod} has passed a check here")
+            self._become(State.CLEARED, NodeReason.RECOVERED, f"{claim.pod} has passed a check here")
 
     def _failed(self, claim: Claim, verdict: Verdict) -> None:
         had = self.record
@@ -187,18 +190,18 @@ class _Turn:
         self.accused_s = self.accused_s or verdict.at_s
         if had is not None and had.state is State.TAINTED:
             self.record = msgspec.structs.replace(had, proofs=proofs)
-            self.word, self.why = self.word or Word.STILL_FAULTY, self.why or why
+            self.word, self.why = self.word or NodeReason.STILL_FAULTY, self.why or why
             return
         enough = times > 0 or len({voice(each.pod) for each in proofs}) >= self.rules.verdicts
         if not enough:
             text = f"{why}; verdicts of {self.rules.verdicts} namespaces are needed"
-            self._become(State.SUSPECTED, Word.SUSPECTED, text, self.rules.taint_s, proofs)
+            self._become(State.SUSPECTED, NodeReason.SUSPECTED, text, self.rules.taint_s, proofs)
             return
-        word = Word.TAINTED_AGAIN if times else Word.TAINTED
+        word = NodeReason.TAINTED_AGAIN if times else NodeReason.TAINTED
         self._become(State.TAINTED, word, why, self.rules.lasts_s(times + 1), proofs, times + 1)
 
     def _become(
-        self, state: State, word: Word, why: str, lasts_s: float | None = None,
+        self, state: State, word: NodeReason, why: str, lasts_s: float | None = None,
         proofs: tuple[Proof, ...] = (), times: int = 0,
     ) -> None:  # fmt: skip
         until, had = None if lasts_s is None else moment(self.now_s + lasts_s), self.record
@@ -216,14 +219,18 @@ class _Turn:
             trial = moment(self.now_s + max(self.rules.most_s, self.rules.taint_s))
             since = moment(self.now_s)
             self.record = msgspec.structs.replace(had, state=State.ON_TRIAL, since=since, until=trial)
-            self.word, self.why = Word.EXPIRED, "its time is up: the next check there decides"
+            self.word, self.why = NodeReason.EXPIRED, "its time is up: the next check there decides"
             return
         fresh = self.now_s - had.last.timestamp() <= self.rules.fresh_s + self.rules.ahead_s
         if had.state is State.CLEARED and not fresh:
-            self.record, self.word, self.why = None, Word.FORGOTTEN, "nothing more was heard of it"
+            self.record, self.word, self.why = None, NodeReason.FORGOTTEN, "nothing more was heard of it"
         elif had.state in (State.SUSPECTED, State.ON_TRIAL) and over:
             kept = Record(State.CLEARED, moment(self.now_s), had.heard, told=had.told)  # old words count no more
-            self.record, self.word, self.why = kept if fresh else None, Word.FORGOTTEN, "nothing more was heard of it"
+            self.record, self.word, self.why = (
+                kept if fresh else None,
+                NodeReason.FORGOTTEN,
+                "nothing more was heard of it",
+            )
 
     @property
     def changed(self) -> bool:

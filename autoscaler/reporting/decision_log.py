@@ -21,10 +21,10 @@ from turnout.autoscaler.reporting.log_codec import (
     PLAIN_SHAPE,
     VERSION,
     BadLog,
+    Decision,
     Line,
     RoomChange,
     Told,
-    Word,
     admits_of,
     digest,
     parts_of,
@@ -37,7 +37,7 @@ from turnout.jobs.model import Job, JobKey
 from turnout.kube.pod_shape import PodShape
 
 
-class Scribe:
+class DecisionLogEncoder:
     """Turns looks into lines. program: our version."""
 
     def __init__(self, program: str = "") -> None:
@@ -51,7 +51,7 @@ class Scribe:
         self._queues: dict[str, Queue] = {}
         self._room: Capacity | None = None
         self._policy: Policy | None = None
-        self._words: dict[JobKey, Word] = {}
+        self._words: dict[JobKey, Decision] = {}
         self._shapes: dict[PodShape, int] = {}
 
     def line(self, seen: Observation, policy: Policy, now_s: float, steps: Sequence[Step]) -> bytes:
@@ -124,7 +124,7 @@ class Reader:
     def _clear(self) -> None:
         self._jobs: dict[JobKey, JobState] = {}
         self._queues: dict[str, Queue] = {}
-        self._words: dict[JobKey, Word] = {}
+        self._words: dict[JobKey, Decision] = {}
         self._shapes: list[PodShape] = []
         self._room: Capacity | None = None
         self._policy: Policy | None = None

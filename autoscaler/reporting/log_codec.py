@@ -16,7 +16,7 @@ from turnout.jobs.model import Job, JobKey
 from turnout.kube.pod_shape import PodShape
 
 VERSION = 3
-Word = tuple[str, int]  # a decision's reason and size
+Decision = tuple[str, int]  # a decision's reason and size
 Kind = tuple[int, list[int], list[int]]  # a shape's number, what a pod of it takes, the runs of nodes that let it in
 
 
@@ -99,7 +99,7 @@ class Told:
     policy: Policy
     now_s: float
     program: str
-    words: Mapping[JobKey, Word]
+    words: Mapping[JobKey, Decision]
     digest: str
 
 
@@ -109,7 +109,7 @@ def digest(steps: Iterable[Step]) -> str:
     return hashlib.blake2b(msgspec.json.encode(ordered), digest_size=12).hexdigest()
 
 
-def words(steps: Iterable[Step]) -> dict[JobKey, Word]:
+def words(steps: Iterable[Step]) -> dict[JobKey, Decision]:
     """Decisions by job, in what makes one differ from another."""
     return {step.key: (step.reason.value, step.target) for step in steps}
 

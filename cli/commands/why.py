@@ -53,7 +53,7 @@ def add(commands: Any) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Sighted:
+class ClusterView:
     """All that was listed. unknown: paths that may not be listed and that a decision can do without.
 
     missing: resources that may not be listed in the whole cluster; then nothing can be decided.
@@ -85,15 +85,15 @@ def _why(args: argparse.Namespace) -> int:
         return USAGE
     try:
         namespace = _where(args)
-        sighted = asyncio.run(_list(wanted, namespace))
-        _tell(args, sighted, _found(args, wanted, sighted, namespace))
+        cluster_view = asyncio.run(_list(wanted, namespace))
+        _tell(args, cluster_view, _found(args, wanted, cluster_view, namespace))
     except (NoSuchJob, CannotSee, KubeError, BadKubeconfig) as error:
         print(f"turnout why: {error}", file=sys.stderr)
         return FAILED
     return 0
 
 
-async def _list(wanted: Settings, namespace: str) -> Sighted:
+async def _list(wanted: Settings, namespace: str) -> ClusterView:
     """List once all that the autoscaler watches. Raises CannotSee, or BadKubeconfig.
 
     namespace: listed by itself where the whole cluster may not be.
@@ -126,7 +126,7 @@ async def _list(wanted: Settings, namespace: str) -> Sighted:
             watching.cancel()
             await asyncio.wait({watching})
     once.check()
-    return Sighted(view, tuple(view.kept.values()), tuple(once.unknown), once.missing(), dict(view.faults))
+    return ClusterView(view, tuple(view.kept.values()), tuple(once.unknown), once.missing(), dict(view.faults))
 
 
 def _view(wanted: Settings) -> Any:
@@ -157,33 +157,40 @@ def _view(wanted: Settings) -> Any:
     return Kept()
 
 
-def _found(args: argparse.Namespace, wanted: Settings, sighted: Sighted, namespace: str) -> Chain | Partly | str:
+def _found(
+    args: argparse.Namespace, wanted: Settings, cluster_view: ClusterView, namespace: str
+) -> Chain | Partly | str:
     """Give what is to be told of the job, a sentence for one of which nothing is decided. Raises NoSuchJob."""
     from turnout.cli.commands.listing import may_not
     from turnout.cli.why import NoSuchJob, meant, running
     from turnout.jobs.model import Life
 
-    now_s, view = time.time(), sighted.view
+    now_s, view = time.time(), cluster_view.view
     seen, bare = view.observation(now_s), view.bare_gangs()
     ended = {job.key: uid for uid, job in view.jobs.items() if job.life is Life.DONE}
     keys = {each.job.key for each in seen.jobs}
     try:
-        key = meant(args.job, namespace, {*keys, *sighted.faults, *ended, *bare})
+        key = meant(args.job, namespace, {*keys, *cluster_view.faults, *ended, *bare})
     except NoSuchJob as error:
-        raise NoSuchJob(f"{error}; {may_not(sighted.missing)}" if sighted.missing else str(error)) from None
-    if key in sighted.faults:
-        return f"{key} cannot be read, so it is left alone: {sighted.faults[key]}"
+        raise NoSuchJob(f"{error}; {may_not(cluster_view.missing)}" if cluster_view.missing else str(error)) from None
+    if key in cluster_view.faults:
+        return f"{key} cannot be read, so it is left alone: {cluster_view.faults[key]}"
     if key in keys:
-        if sighted.missing:
-            return _partly(sighted, seen, key, now_s)
-        return _chain(wanted, sighted, seen, key, ended, now_s)
+        if cluster_view.missing:
+            return _partly(cluster_view, seen, key, now_s)
+        return _chain(wanted, cluster_view, seen, key, ended, now_s)
     if key in bare:
         return running(bare[key], wanted.gpu_resource)
     return f"{key} has ended: nothing is decided on it any more"
 
 
 def _chain(
-    wanted: Settings, sighted: Sighted, seen: Observation, key: JobKey, ended: Mapping[JobKey, str], now_s: float
+    wanted: Settings,
+    cluster_view: ClusterView,
+    seen: Observation,
+    key: JobKey,
+    ended: Mapping[JobKey, str],
+    now_s: float,
 ) -> Chain:
     """The chain of the job, decided as the autoscaler decides."""
     from turnout.autoscaler.decide import decide
@@ -192,27 +199,27 @@ def _chain(
     from turnout.autoscaler.reporting.never import Beside
     from turnout.autoscaler.reporting.runtime_stats import Lives
 
-    view, policy, lives = sighted.view, wanted.policy(), Lives()
+    view, policy, lives = cluster_view.view, wanted.policy(), Lives()
     lives.look((uid, view.jobs[uid].queue, view.raw[done]) for done, uid in ended.items() if done in view.raw)
     steps = decide(seen, policy, now_s)
     start = forecast(seen, steps, lives, now_s).get(key)
-    map_seen = not any(wanted.configmap.partition("/")[0] in path.split("/") for path in sighted.unknown)
+    map_seen = not any(wanted.configmap.partition("/")[0] in path.split("/") for path in cluster_view.unknown)
     beside = Beside(view.bare_gangs(), map_seen)
-    found = chain(key, seen, steps, policy, now_s, sighted.nodes, wanted.gpu_resource, start, beside)
+    found = chain(key, seen, steps, policy, now_s, cluster_view.nodes, wanted.gpu_resource, start, beside)
     assert found is not None
     return found
 
 
-def _partly(sighted: Sighted, seen: Observation, key: JobKey, now_s: float) -> Partly:
+def _partly(cluster_view: ClusterView, seen: Observation, key: JobKey, now_s: float) -> Partly:
     """Give what the pods of the job tell by themselves."""
     from turnout.autoscaler.reporting.never import Beside, members
     from turnout.cli.partly import Partly
 
-    view = sighted.view
+    view = cluster_view.view
     one = next(each for each in seen.jobs if each.job.key == key)
     pods = view.pods_of(key) or [pod for name, _, there in view.strays.all() if name == key for pod, _ in there]
     there = members(one, Beside(view.bare_gangs()))
-    return Partly.of(one, pods, there, sighted.missing, now_s)
+    return Partly.of(one, pods, there, cluster_view.missing, now_s)
 
 
 def _where(args: argparse.Namespace) -> str:
@@ -233,7 +240,7 @@ def _namespace(args: argparse.Namespace) -> str:
     return str(chosen.get("context", {}).get("namespace") or "default")
 
 
-def _tell(args: argparse.Namespace, sighted: Sighted, found: Chain | Partly | str) -> None:
+def _tell(args: argparse.Namespace, cluster_view: ClusterView, found: Chain | Partly | str) -> None:
     import msgspec
     from rich.text import Text
 
@@ -254,10 +261,12 @@ def _tell(args: argparse.Namespace, sighted: Sighted, found: Chain | Partly | st
     else:
         head, told_rows = why.title(found), why.rows(found)
     console.print(Text(head, style="bold"), soft_wrap=True)
-    if sighted.unknown:
-        told_rows.append(("unknown", f"you may not list {', '.join(sighted.unknown)}: no map, no orders of an admin"))
-    if sighted.missing:
-        told_rows.append(("unknown", f"its room, its queue and what is decided on it: {may_not(sighted.missing)}"))
+    if cluster_view.unknown:
+        told_rows.append(
+            ("unknown", f"you may not list {', '.join(cluster_view.unknown)}: no map, no orders of an admin")
+        )
+    if cluster_view.missing:
+        told_rows.append(("unknown", f"its room, its queue and what is decided on it: {may_not(cluster_view.missing)}"))
     for label, text in told_rows:
         lines = textwrap.wrap(text, max(40, console.width - _LABEL), break_long_words=False, break_on_hyphens=False)
         for number, line in enumerate(lines):

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 import msgspec
 
 from turnout.cli.demo.manifests import NAMESPACE, OTHERS, Raw, busy_pod, members, node
-from turnout.cli.demo.scenario import Act, DemoGang, Scene, Word
+from turnout.cli.demo.scenario import Act, ActKind, DemoGang, Scene
 from turnout.kube.objects import Node, Pod
-from turnout.simulator.cluster.cluster import Cluster, Want, want_of
+from turnout.simulator.cluster.cluster import Cluster, PodInfo, pod_info_of
 from turnout.simulator.cluster.default_plugins import Cursor
 from turnout.simulator.cluster.scheduler import Chosen, alone
 
@@ -21,7 +21,7 @@ class Baseline:
     def __init__(self, play: Scene, seed: int) -> None:
         self._cluster = Cluster()
         self._cursor, self._dice = Cursor(), random.Random(seed)
-        self._waiting: dict[str, Want] = {}
+        self._waiting: dict[str, PodInfo] = {}
         self.placed: dict[str, dict[int, str]] = {}  # gang name -> index -> node
         for place in sorted(play.places, key=lambda place: place.name):
             self._cluster.put_node(msgspec.convert(node(place), Node))
@@ -31,7 +31,7 @@ class Baseline:
     def play(self, act: Act) -> Mapping[int, str]:
         """Let one thing happen, and everybody who waits try again. Gives the gang's members that have a node."""
         gang = act.gang
-        if act.word is Word.LEAVES:
+        if act.word is ActKind.LEAVES:
             for index in range(gang.pods):
                 self._waiting.pop(_uid(gang, index), None)
                 self._cluster.remove(_uid(gang, index))
@@ -55,8 +55,8 @@ def _uid(gang: DemoGang, index: int) -> str:
     return f"{gang.name}-{index}"
 
 
-def _want(raw: Raw, namespace: str) -> Want:
+def _want(raw: Raw, namespace: str) -> PodInfo:
     pod = msgspec.convert(raw, Pod)
     pod.metadata.uid = pod.metadata.name
     pod.metadata.namespace = namespace
-    return want_of(pod)
+    return pod_info_of(pod)

@@ -16,7 +16,7 @@ from turnout.cli.demo.baseline import Baseline
 from turnout.cli.demo.heatmap import Score, score
 from turnout.cli.demo.manifests import MAP_NAME, MAP_NAMESPACE, map_text
 from turnout.cli.demo.rewire import recable
-from turnout.cli.demo.scenario import Act, DemoGang, Scene, Word, scene
+from turnout.cli.demo.scenario import Act, ActKind, DemoGang, Scene, scene
 from turnout.cli.demo.screen import Screen
 from turnout.cli.demo.summary import Asking, Pair, Tally
 from turnout.cli.demo.testbed import Testbed
@@ -95,7 +95,7 @@ class _Performance:
     async def happen(self, act: Act) -> None:
         """Let one thing happen in both clusters and show it."""
         known = self._ours.keys() & self._theirs.keys()
-        if act.word is Word.ARRIVES:
+        if act.word is ActKind.ARRIVES:
             await self._stage.arrive(act.gang, self._show.patience_s)
             self._here.append(act.gang)
         else:
@@ -136,14 +136,14 @@ class _Performance:
         self._play = replace(self._play, places=change.places)
         self._fabric = _fabric(self._play)
         self._screen.recabled(change, clock.time() - began)
-        await self.happen(Act(Word.ARRIVES, change.gang))
+        await self.happen(Act(ActKind.ARRIVES, change.gang))
 
     def _scores(self) -> Pair:
         return Pair(self._ours, self._theirs)
 
     def tally(self, asked: tuple[Asking, ...], neutral: int) -> Tally:
         """Add up the acts of the play; the finale shows one thing and is not counted."""
-        gangs = tuple(act.gang for act in self._play.acts if act.word is Word.ARRIVES)
+        gangs = tuple(act.gang for act in self._play.acts if act.word is ActKind.ARRIVES)
         letters = {gang.letter for gang in gangs}
         ours = {letter: seen for letter, seen in self._ours.items() if letter in letters}
         theirs = {letter: seen for letter, seen in self._theirs.items() if letter in letters}

@@ -44,7 +44,7 @@ class DemoGang:
         return self.pods * self.gpus
 
 
-class Word(Enum):
+class ActKind(Enum):
     """The kinds of events."""
 
     ARRIVES = "arrives"
@@ -55,7 +55,7 @@ class Word(Enum):
 class Act:
     """One thing that happens."""
 
-    word: Word
+    word: ActKind
     gang: DemoGang
 
 
@@ -106,9 +106,9 @@ def _acts(dice: random.Random, gangs: int, free: int, all_gpus: int) -> tuple[Ac
         gang = DemoGang(letter, pods, gpus)
         while running and free - gang.all_gpus < (1 - _FULLEST) * all_gpus:
             gone = running.pop(dice.randrange(len(running)))
-            acts.append(Act(Word.LEAVES, gone))
+            acts.append(Act(ActKind.LEAVES, gone))
             free += gone.all_gpus
-        acts.append(Act(Word.ARRIVES, gang))
+        acts.append(Act(ActKind.ARRIVES, gang))
         running.append(gang)
         free -= gang.all_gpus
     return tuple(acts)

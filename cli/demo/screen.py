@@ -15,7 +15,7 @@ from rich.text import Text
 
 from turnout.cli.demo.heatmap import FREE, OTHER, Placed, Row, Score, board
 from turnout.cli.demo.rewire import Recabling
-from turnout.cli.demo.scenario import GPUS_PER_NODE, LEAVES, NODES_PER_LEAF, SPINES, Act, DemoGang, Scene, Word
+from turnout.cli.demo.scenario import GPUS_PER_NODE, LEAVES, NODES_PER_LEAF, SPINES, Act, ActKind, DemoGang, Scene
 from turnout.cli.demo.summary import Pair, Tally, asked_sentence, sentence
 
 _COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")  # letters tell the gangs apart; colours only help
@@ -76,7 +76,7 @@ class Screen:
     ) -> None:
         """Show one act and what the boards look like after it. late: gangs that had waited and are whole now."""
         gang = act.gang
-        if act.word is Word.LEAVES:
+        if act.word is ActKind.LEAVES:
             line = Text(_columns(f"{gang.letter} leaves", "", "", ""), style="dim")
         else:
             line = Text(

@@ -19,17 +19,17 @@ _QUEUE = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Early:
+class Prestarted:
     """listening: the API's socket. extender: a child that looks for the API; None without one."""
 
     listening: socket.socket
     extender: Begun | None
 
 
-def early(folder: Path, port: int, extender: bool) -> Early:
+def early(folder: Path, port: int, extender: bool) -> Prestarted:
     """Begin. port: 0 for a free one. Raises OSError when it is taken."""
     listening = socket.create_server((_HOST, port), backlog=_QUEUE)
     config = folder / KUBECONFIG
     config.touch(mode=0o600)
     config.write_text(kubeconfig(f"http://{_HOST}:{listening.getsockname()[1]}"))
-    return Early(listening, begin(own_extender(), config, MAP, folder) if extender else None)
+    return Prestarted(listening, begin(own_extender(), config, MAP, folder) if extender else None)

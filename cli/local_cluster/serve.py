@@ -13,7 +13,7 @@ from pathlib import Path
 from turnout.cli.commands.extender_process import free_port, own_extender, ready, running
 from turnout.cli.local_cluster.control_plane import plane
 from turnout.cli.local_cluster.daemon import begun_at
-from turnout.cli.local_cluster.prestart import Early
+from turnout.cli.local_cluster.prestart import Prestarted
 from turnout.cli.local_cluster.state_file import KUBECONFIG, MAP, MAP_NAME, NAMESPACE, NOTE, PODS, Note, written
 from turnout.simulator.cluster import kubeconfig
 from turnout.simulator.cluster.kubelet import Pace
@@ -52,7 +52,7 @@ class Wanted:
         return self.folder / PODS if self.processes else None
 
 
-async def serve(wanted: Wanted, begun: Early | None) -> None:
+async def serve(wanted: Wanted, begun: Prestarted | None) -> None:
     """Run the local cluster until SIGTERM. Raises ExtenderFailed, LocalClusterFailed.
 
     begun: what of an embedded one is there already; None for a real one.
@@ -85,7 +85,7 @@ async def stand(made: LocalCluster, file: Path, note: Note, told: asyncio.Event)
 
 
 async def _embedded(
-    stack: AsyncExitStack, wanted: Wanted, begun: Early, standing: list[Place], data: dict[str, str]
+    stack: AsyncExitStack, wanted: Wanted, begun: Prestarted, standing: list[Place], data: dict[str, str]
 ) -> tuple[LocalCluster, str]:
     """Everything in this process; the local cluster, and the URL of its extender."""
     config = wanted.folder / KUBECONFIG

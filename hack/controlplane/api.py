@@ -18,7 +18,7 @@ AT_ONCE = 64
 MERGE = "application/merge-patch+json"
 APPLY = "application/apply-patch+yaml"
 Object = dict[str, Any]
-Seen = TypeVar("Seen")
+Found = TypeVar("Found")
 
 
 class Api:
@@ -108,7 +108,7 @@ class Api:
                 finally:
                     _hang_up(answer)
 
-    async def until(self, path: str, seen: Callable[[list[Object]], Seen], within_s: float = 30.0) -> Seen:
+    async def until(self, path: str, seen: Callable[[list[Object]], Found], within_s: float = 30.0) -> Found:
         """Watch a collection until `seen` answers something true, and give that.
 
         Raises TimeoutError with the last sight of each object in its message.

@@ -29,7 +29,7 @@ FORKED = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
 COLLECT_S = 60
 
 
-class Seen:
+class CoveragePlugin:
     """Notes for each test how long it takes, and for each line the tests that run it.
 
     What runs outside a test, or in a fixture that several tests share, is noted as run by nobody in particular.
@@ -119,7 +119,7 @@ def see(seen: Path, sources: Sequence[str], tests: Sequence[str]) -> int:
         str(Path(source).absolute() / "*" if Path(source).is_dir() else Path(source).absolute()) for source in sources
     ]
     lines = coverage.Coverage(data_file=None, config_file=False, include=include)
-    plugin = Seen(lines)
+    plugin = CoveragePlugin(lines)
     lines.start()
     status = int(pytest.main([*PYTEST, *tests], plugins=[plugin]))
     lines.stop()

@@ -17,7 +17,7 @@ from turnout.kube.backoff import Backoff
 from turnout.kube.client.clock import Clock
 from turnout.kube.errors import BadAnswer, CallError, Gone, NotFound, Unreachable
 from turnout.kube.status import Status, fault
-from turnout.kube.watch_events import UNREADABLE, Feed, Known, Sink, T, Word
+from turnout.kube.watch_events import UNREADABLE, Feed, KnownObjects, Sink, T, WatchAction
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class Reflector(Generic[T]):
         self._client, self.path, self._params = client, path, dict(params or {})
         self._clock, self._rng, self._optional = clock, rng, optional
         self._backoff = backoff or Backoff()
-        self._feed, self._known = Feed(kind), Known(sink)
+        self._feed, self._known = Feed(kind), KnownObjects(sink)
         self._version = ""
         self._bookmarked = False
         self._failures = 0
@@ -218,13 +218,13 @@ class Reflector(Generic[T]):
     def _take(self, raw: bytes) -> None:
         self.last_event_s = self._clock.monotonic()
         line = self._feed.line(raw)
-        if line.word is Word.PUT and line.obj is not None:
+        if line.word is WatchAction.PUT and line.obj is not None:
             self._known.put(line.obj)
-        elif line.word is Word.DROP and line.key is not None:
+        elif line.word is WatchAction.DROP and line.key is not None:
             self._known.drop(line.key)
-        elif line.word is Word.FAULT:
+        elif line.word is WatchAction.FAULT:
             raise fault("GET", self.path, line.status or Status())
-        elif line.word is Word.MARK:
+        elif line.word is WatchAction.MARK:
             self._bookmarked = True
         else:
             self._unread += 1

@@ -35,7 +35,7 @@ LOOPBACK = "127.0.0.1"
 ARBITER_S = 60.0  # for the arbiter to answer at all, at the start
 
 
-async def attend(
+async def run_agent(
     settings: Settings,
     environ: Mapping[str, str],
     say: EventLog,

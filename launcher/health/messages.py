@@ -14,7 +14,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
 Some = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e7)]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
-Word = Annotated[str, msgspec.Meta(max_length=253)]
+ShortText = Annotated[str, msgspec.Meta(max_length=253)]
 Text = Annotated[str, msgspec.Meta(max_length=1_024)]
 Packed = Annotated[bytes, msgspec.Meta(max_length=256 * 1024)]
 
@@ -35,7 +35,7 @@ class Probe(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=30):
     rank: Count  # of this member's first process in the group
     processes: Some  # of the group; each member has equally many
     members: Some
-    address: Word  # where the group's first process listens
+    address: ShortText  # where the group's first process listens
     port: Port
 
     def __post_init__(self) -> None:
@@ -60,10 +60,10 @@ class Judged(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=35):
 
     round: Count  # the round after the check
     found: Found
-    by: Word  # the coordinator's name
+    by: ShortText  # the coordinator's name
     run: Text  # the job's id
     members: Some  # how many were measured
-    cause: Word = ""  # "" for a fine node
+    cause: ShortText = ""  # "" for a fine node
     why: Text = ""  # "" for a fine node
 
 

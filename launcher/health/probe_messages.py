@@ -27,7 +27,7 @@ GRACE_S = 2.0  # beyond its own limit of a stage, for a probe to say itself that
 Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
 Some = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e7)]
-Word = Annotated[str, msgspec.Meta(max_length=1_024)]
+ShortText = Annotated[str, msgspec.Meta(max_length=1_024)]
 
 
 class Stage(StrEnum):
@@ -89,16 +89,16 @@ class Plan(msgspec.Struct, frozen=True):
     rank: Count
     processes: Some
     members: Some  # of its group; each has equally many processes
-    address: Word  # where the first process listens
+    address: ShortText  # where the first process listens
     port: Annotated[int, msgspec.Meta(ge=0, le=65_535)]
-    device: Word = ""  # torch's name; "" for the accelerator of its number, else the CPU
+    device: ShortText = ""  # torch's name; "" for the accelerator of its number, else the CPU
     sizes: Sizes | None = None  # None for those that suit the device
     matmul: Some | None = None  # overrides sizes
     reduce_bytes: Some | None = None  # overrides sizes
     meet_s: Seconds = 120.0  # for all to start and to meet
     stage_s: Seconds = 60.0  # for each other stage
-    disk: Word = ""  # folder whose free space is reported, "" for none
-    memory: Word = ""  # folder whose free space is reported, "" for none
+    disk: ShortText = ""  # folder whose free space is reported, "" for none
+    memory: ShortText = ""  # folder whose free space is reported, "" for none
     # switchbox links to measure, () for none; one process of a node does it
     box_pairs: Annotated[tuple[Pair, ...], msgspec.Meta(max_length=MOST_PAIRS)] = ()
 

@@ -9,7 +9,7 @@ import msgspec
 ALL = 0  # Held.ranks of a state that is the same on every rank
 MOST_COPIES = 3  # of one shard in the memory of others
 
-Word = Annotated[str, msgspec.Meta(max_length=253)]
+ShortText = Annotated[str, msgspec.Meta(max_length=253)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
 Step = Annotated[int, msgspec.Meta(ge=-1, le=1 << 60)]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
@@ -32,15 +32,15 @@ class HeldStep(_Frame, frozen=True):
 
 MOST_HOLDS = 256
 Holds = Annotated[tuple[HeldStep, ...], msgspec.Meta(max_length=MOST_HOLDS)]
-BARRED = HeldStep(-1, 0, 0)  # told by who could not fetch: in the next round it is to fetch nothing
+FETCH_DISABLED = HeldStep(-1, 0, 0)  # told by who could not fetch: in the next round it is to fetch nothing
 
 
 class DaemonEndpoint(_Frame, frozen=True):
     """The address on which a member's checkpoint daemon listens for other daemons."""
 
-    id: Word
-    name: Word  # of the worker
-    address: Word
+    id: ShortText
+    name: ShortText  # of the worker
+    address: ShortText
     port: Port
 
 
@@ -62,7 +62,7 @@ AllLocations = Annotated[tuple[ShardLocation, ...], msgspec.Meta(max_length=MOST
 class AdoptShards(_Frame, frozen=True):
     """Orders a member to keep these ranks' shards for a worker that leaves."""
 
-    owner: Word  # the worker that leaves
+    owner: ShortText  # the worker that leaves
     first_rank: Count
     count: Count
     endpoints: Endpoints  # of the daemons that have the shards, the owner's first

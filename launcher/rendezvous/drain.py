@@ -32,183 +32,197 @@ _STOPS = (Phase.DRAINING, Phase.STOPPING, Phase.HANDING)
 _MOST_ENDPOINTS = 4
 
 
-def leaving(turn: Transition, id_: str, known: MemberState, grace_s: float) -> None:
+def leaving(transition: Transition, id_: str, known: MemberState, grace_s: float) -> None:
     """Record that a member was asked to leave within `grace_s` seconds."""
     if known.leave_s is not None:
         return
-    turn.know(id_, replace(known, leave_s=turn.now_s + grace_s))
-    turn.told("member_leaving", Reason.DRAINED, member=known.member.name, grace_s=grace_s)
-    phase = turn.at.phase
-    if phase is Phase.GATHERING and known.held and turn.inside(id_):
-        turn.at = replace(turn.at, phase=Phase.HANDING)
-    elif not known.busy and not (phase in _STOPS and turn.inside(id_)):
-        turn.tell((id_,), Finish(int(Exit.DRAINED), Reason.DRAINED.value, "", turn.at.checkpoints.carry))
+    transition.know(id_, replace(known, leave_s=transition.now_s + grace_s))
+    transition.told("member_leaving", Reason.DRAINED, member=known.member.name, grace_s=grace_s)
+    phase = transition.at.phase
+    if phase is Phase.GATHERING and known.held and transition.inside(id_):
+        transition.at = replace(transition.at, phase=Phase.HANDING)
+    elif not known.busy and not (phase in _STOPS and transition.inside(id_)):
+        transition.tell((id_,), Finish(int(Exit.DRAINED), Reason.DRAINED.value, "", transition.at.checkpoints.carry))
         return
     # What it holds goes to those who stay, together with what others who leave hold.
-    turn.at = replace(turn.at, checkpoints=replace(turn.at.checkpoints, handing=None))
+    transition.at = replace(transition.at, checkpoints=replace(transition.at.checkpoints, handing=None))
     if phase is Phase.DRAINING:
-        until_s = min(turn.at.ending.until_s, turn.now_s + grace_s * STEP_SHARE)
-        turn.at = replace(turn.at, ending=replace(turn.at.ending, until_s=until_s))
+        until_s = min(transition.at.ending.until_s, transition.now_s + grace_s * STEP_SHARE)
+        transition.at = replace(transition.at, ending=replace(transition.at.ending, until_s=until_s))
 
 
-def farewell(turn: Transition, id_: str) -> Finish:
+def farewell(transition: Transition, id_: str) -> Finish:
     """Make the message for a member that leaves after training has stopped: drained, or faulty."""
-    if (why := turn.at.hanging.leaves.get(id_)) is not None:
-        return Finish(int(Exit.FAULTY), Reason.NODE_FAULTY.value, why, turn.at.checkpoints.carry)
-    return Finish(int(Exit.DRAINED), Reason.DRAINED.value, "", turn.at.checkpoints.carry)
+    if (why := transition.at.hanging.leaves.get(id_)) is not None:
+        return Finish(int(Exit.FAULTY), Reason.NODE_FAULTY.value, why, transition.at.checkpoints.carry)
+    return Finish(int(Exit.DRAINED), Reason.DRAINED.value, "", transition.at.checkpoints.carry)
 
 
-def wants_drain(turn: Transition) -> tuple[Reason, str] | None:
+def wants_drain(transition: Transition) -> tuple[Reason, str] | None:
     """Return the reason why a healthy world should end its round, or None."""
-    at = turn.at
+    at = transition.at
     if at.world is None:
         return None
-    leavers = [known for id_ in at.world.seats if (known := turn.members.get(id_)) and known.leave_s is not None]
+    leavers = [known for id_ in at.world.seats if (known := transition.members.get(id_)) and known.leave_s is not None]
     if leavers:
         return Reason.MEMBER_LEFT, ", ".join(known.member.name for known in leavers)
-    new = [id_ for id_, known in turn.members.items() if known.leave_s is None and not turn.inside(id_)]
-    new_s = [turn.ready_s(id_) for id_ in new]
-    ready_s = [at_s for at_s in new_s if at_s <= turn.now_s]
+    new = [id_ for id_, known in transition.members.items() if known.leave_s is None and not transition.inside(id_)]
+    new_s = [transition.ready_s(id_) for id_ in new]
+    ready_s = [at_s for at_s in new_s if at_s <= transition.now_s]
     if len(ready_s) < len(new_s):
-        turn.wake(min(at_s for at_s in new_s if at_s > turn.now_s))
-    there = sum(id_ in turn.members for id_ in at.world.seats) + len(ready_s)
+        transition.wake(min(at_s for at_s in new_s if at_s > transition.now_s))
+    there = sum(id_ in transition.members for id_ in at.world.seats) + len(ready_s)
     if at.job.terms.size(there) <= len(at.world.members):
         return None
     settled_s = max(at.gathering.joined_s, *ready_s) + at.job.terms.settle_s
-    if turn.now_s < settled_s and there < min(at.job.terms.most, at.gathering.wanted or at.job.terms.most):
-        turn.wake(settled_s)
+    if transition.now_s < settled_s and there < min(at.job.terms.most, at.gathering.wanted or at.job.terms.most):
+        transition.wake(settled_s)
         return None
     return Reason.MEMBER_JOINED, f"{len(at.world.members)} to {at.job.terms.size(there)} workers"
 
 
-def beats(turn: Transition, id_: str, known: MemberState, beat: Heartbeat) -> None:
+def beats(transition: Transition, id_: str, known: MemberState, beat: Heartbeat) -> None:
     """Record a heartbeat: the member's step, the newest saved step, and whether it can start processes."""
-    at = turn.at
-    ready = not beat.importing_s and known.ready_s > turn.now_s
+    at = transition.at
+    ready = not beat.importing_s and known.ready_s > transition.now_s
     if ready or beat.step != known.step:
-        turn.know(id_, replace(known, step=beat.step, ready_s=turn.now_s if ready else known.ready_s))
-    if ready and at.phase is Phase.TRAINING and not turn.inside(id_):
-        turn.told("member_ready", Reason.MEMBER_JOINED, member=known.member.name)
+        transition.know(id_, replace(known, step=beat.step, ready_s=transition.now_s if ready else known.ready_s))
+    if ready and at.phase is Phase.TRAINING and not transition.inside(id_):
+        transition.told("member_ready", Reason.MEMBER_JOINED, member=known.member.name)
     if beat.saved > at.budget.saved_step:
-        turn.at = replace(at, budget=at.budget.saved(beat.saved))
+        transition.at = replace(at, budget=at.budget.saved(beat.saved))
 
 
-def drain(turn: Transition) -> None:
+def drain(transition: Transition) -> None:
     """Bring all ranks to stop after the same step. End the processes if time is up or if they report no steps."""
-    at = turn.at
-    if not any(turn.inside(id_) for id_ in turn.busy()):  # others have been told to stop, and agree on no step
+    at = transition.at
+    if not any(
+        transition.inside(id_) for id_ in transition.busy()
+    ):  # others have been told to stop, and agree on no step
         if at.world is not None and not at.ending.sure and at.ending.done >= at.world.seats.keys():
-            turn.finish(Exit.DONE, Reason.ALL_DONE, f"round {at.round}")  # nobody was made to stop: they have finished
+            transition.finish(
+                Exit.DONE, Reason.ALL_DONE, f"round {at.round}"
+            )  # nobody was made to stop: they have finished
             return
-        turn.at = replace(at, phase=Phase.STOPPING)
+        transition.at = replace(at, phase=Phase.STOPPING)
         return
     if at.ending.stop_step is None:
-        _propose_first(turn)
+        _propose_first(transition)
         return
-    if turn.now_s >= at.ending.until_s:
-        turn.told("stop_step_missed", at.cause.why, round=at.round, step=at.ending.stop_step)
-        turn.end_processes(_left_s(turn))
+    if transition.now_s >= at.ending.until_s:
+        transition.told("stop_step_missed", at.cause.why, round=at.round, step=at.ending.stop_step)
+        transition.end_processes(_left_s(transition))
         return
-    turn.wake(at.ending.until_s)
-    answers = [known.reached for id_, known in turn.members.items() if known.busy and turn.inside(id_)]
+    transition.wake(at.ending.until_s)
+    answers = [known.reached for id_, known in transition.members.items() if known.busy and transition.inside(id_)]
     if at.ending.sure or any(answer is None for answer in answers):
         return
     farthest = max(answer for answer in answers if answer is not None)
     if farthest > at.ending.stop_step:
-        _propose(turn, farthest + AHEAD)
+        _propose(transition, farthest + AHEAD)
     else:
-        turn.at = replace(at, ending=replace(at.ending, sure=True))
-        turn.tell(turn.busy(), StopAt(turn.world_round, at.ending.stop_step, True))
+        transition.at = replace(at, ending=replace(at.ending, sure=True))
+        transition.tell(transition.busy(), StopAt(transition.world_round, at.ending.stop_step, True))
 
 
-def _propose_first(turn: Transition) -> None:
-    farthest = max((known.step for id_, known in turn.members.items() if turn.inside(id_)), default=-1)
-    left_s = _left_s(turn)
+def _propose_first(transition: Transition) -> None:
+    farthest = max((known.step for id_, known in transition.members.items() if transition.inside(id_)), default=-1)
+    left_s = _left_s(transition)
     if farthest < 0:
-        turn.end_processes(left_s)  # nobody tells steps: SIGTERM lets the job's own hook save
+        transition.end_processes(left_s)  # nobody tells steps: SIGTERM lets the job's own hook save
         return
-    turn.at = replace(turn.at, ending=replace(turn.at.ending, until_s=turn.now_s + left_s * STEP_SHARE))
-    _propose(turn, farthest + AHEAD)
-    turn.wake(turn.at.ending.until_s)
+    transition.at = replace(
+        transition.at, ending=replace(transition.at.ending, until_s=transition.now_s + left_s * STEP_SHARE)
+    )
+    _propose(transition, farthest + AHEAD)
+    transition.wake(transition.at.ending.until_s)
 
 
-def _propose(turn: Transition, step: int) -> None:
-    for id_, known in turn.members.items():
+def _propose(transition: Transition, step: int) -> None:
+    for id_, known in transition.members.items():
         if known.reached is not None:
-            turn.know(id_, replace(known, reached=None))
-    turn.at = replace(turn.at, ending=replace(turn.at.ending, stop_step=step, sure=False))
-    turn.tell(turn.busy(), StopAt(turn.world_round, step, False))
+            transition.know(id_, replace(known, reached=None))
+    transition.at = replace(transition.at, ending=replace(transition.at.ending, stop_step=step, sure=False))
+    transition.tell(transition.busy(), StopAt(transition.world_round, step, False))
 
 
-def _left_s(turn: Transition) -> float:
+def _left_s(transition: Transition) -> float:
     """Return the seconds left to the leaver with the least time, or GROWTH_GRACE_S if none leaves."""
-    left = [known.leave_s - turn.now_s for known in turn.members.values() if known.leave_s is not None and known.busy]
+    left = [
+        known.leave_s - transition.now_s
+        for known in transition.members.values()
+        if known.leave_s is not None and known.busy
+    ]
     return max(min(left, default=GROWTH_GRACE_S), 0.0)
 
 
-def reached(turn: Transition, id_: str, known: MemberState, step: int) -> None:
+def reached(transition: Transition, id_: str, known: MemberState, step: int) -> None:
     """Record the step that one member's processes have reached."""
-    turn.know(id_, replace(known, reached=step))
+    transition.know(id_, replace(known, reached=step))
 
 
-def stopped(turn: Transition) -> None:
+def stopped(transition: Transition) -> None:
     """Handle the end of training: charge a fault to the restart budget, then start the handover."""
-    at = turn.at = replace(turn.at, checkpoints=replace(turn.at.checkpoints, carry=carried(turn)))
+    at = transition.at = replace(
+        transition.at, checkpoints=replace(transition.at.checkpoints, carry=carried(transition))
+    )
     if at.cause.fault and not at.cause.lost:
         if at.budget.used >= at.job.terms.max_restarts:
             detail = f"{at.budget.used} of {at.job.terms.max_restarts} restarts are used; {at.cause.fault}"
-            turn.finish(Exit.FAILED, Reason.BUDGET_SPENT, detail)
+            transition.finish(Exit.FAILED, Reason.BUDGET_SPENT, detail)
             return
         at = replace(at, budget=at.budget.charged())
-    staying = sum(known.leave_s is None for known in turn.members.values())
+    staying = sum(known.leave_s is None for known in transition.members.values())
     expected, call_s = (0, 0.0) if at.job.terms.size(staying) else (at.fencing.base_size, at.job.terms.settle_s)
-    turn.at = replace(
-        at, phase=Phase.HANDING, cause=replace(at.cause, fault="", lost=False, since_s=turn.now_s),
+    transition.at = replace(
+        at, phase=Phase.HANDING, cause=replace(at.cause, fault="", lost=False, since_s=transition.now_s),
         gathering=replace(at.gathering, expected=expected, call_s=call_s),
         checkpoints=replace(at.checkpoints, handing=None),
     )  # fmt: skip
 
 
-def hand(turn: Transition) -> None:
+def hand(transition: Transition) -> None:
     """Run the handover, then dismiss the leavers and gather the next world, at once if nothing is to be handed over."""
-    leavers = {id_: known for id_, known in turn.members.items() if known.leave_s is not None}
-    handing = turn.at.checkpoints.handing
+    leavers = {id_: known for id_, known in transition.members.items() if known.leave_s is not None}
+    handing = transition.at.checkpoints.handing
     if leavers and handing is None:
-        left_s = min(known.leave_s - turn.now_s for known in leavers.values() if known.leave_s is not None)
-        handing = _begun(turn, leavers, turn.now_s + HAND_SHARE * left_s)
-        turn.at = replace(turn.at, checkpoints=replace(turn.at.checkpoints, handing=handing))
-    if handing is not None and handing.awaits & turn.members.keys() and turn.now_s < handing.until_s:
-        turn.wake(handing.until_s)
+        left_s = min(known.leave_s - transition.now_s for known in leavers.values() if known.leave_s is not None)
+        handing = _begun(transition, leavers, transition.now_s + HAND_SHARE * left_s)
+        transition.at = replace(transition.at, checkpoints=replace(transition.at.checkpoints, handing=handing))
+    if handing is not None and handing.awaits & transition.members.keys() and transition.now_s < handing.until_s:
+        transition.wake(handing.until_s)
         return
     for id_ in leavers:
-        turn.tell((id_,), farewell(turn, id_))
-    turn.at = replace(turn.at, phase=Phase.GATHERING, checkpoints=replace(turn.at.checkpoints, handing=None))
+        transition.tell((id_,), farewell(transition, id_))
+    transition.at = replace(
+        transition.at, phase=Phase.GATHERING, checkpoints=replace(transition.at.checkpoints, handing=None)
+    )
 
 
-def _begun(turn: Transition, leavers: Mapping[str, MemberState], until_s: float) -> HandoverState:
+def _begun(transition: Transition, leavers: Mapping[str, MemberState], until_s: float) -> HandoverState:
     """Send the handover orders, and have leavers store their shards meanwhile. Nobody is awaited if no shard is to be
     adopted.
     """
-    at, state, takes = turn.at, *handed(turn)
-    left_s = until_s - turn.now_s
+    at, state, takes = transition.at, *handed(transition)
+    left_s = until_s - transition.now_s
     if state is None or not takes or left_s <= 0:
         return HandoverState()
     step, origin, ranks = state
     for id_ in sorted(leavers.keys() | takes.keys()):
-        turn.tell((id_,), Handover(at.round, step, origin, ranks, left_s, takes.get(id_, ())))
-    names = {turn.members[id_].member.name: len(takes[id_]) for id_ in sorted(takes)}
-    turn.told("shards_handed_over", Reason.MEMBER_LEFT, round=at.round, step=step, ranks=ranks, to=names)
+        transition.tell((id_,), Handover(at.round, step, origin, ranks, left_s, takes.get(id_, ())))
+    names = {transition.members[id_].member.name: len(takes[id_]) for id_ in sorted(takes)}
+    transition.told("shards_handed_over", Reason.MEMBER_LEFT, round=at.round, step=step, ranks=ranks, to=names)
     return HandoverState(frozenset(takes), until_s)
 
 
-def handed(turn: Transition) -> tuple[SavedState | None, dict[str, tuple[AdoptShards, ...]]]:
+def handed(transition: Transition) -> tuple[SavedState | None, dict[str, tuple[AdoptShards, ...]]]:
     """Choose the newest step that is complete in memory, and which of the leavers' shards each staying member adopts.
 
     A step that only a world of its size can read is handed over only if the next world may have that size.
     """
-    members = {id_: known.member for id_, known in turn.members.items()}
-    held = {id_: known.held for id_, known in turn.members.items()}
-    staying = [id_ for id_, known in turn.members.items() if known.leave_s is None and not known.busy]
+    members = {id_: known.member for id_, known in transition.members.items()}
+    held = {id_: known.held for id_, known in transition.members.items()}
+    staying = [id_ for id_, known in transition.members.items() if known.leave_s is None and not known.busy]
     for state in sorted(
         {(each.step, each.round, each.ranks) for holds in held.values() for each in holds}, reverse=True
     ):
@@ -221,32 +235,38 @@ def handed(turn: Transition) -> tuple[SavedState | None, dict[str, tuple[AdoptSh
             continue
         if ranks_in(runs) < set(range(state[2])):
             continue
-        if not all(run.parts for run in runs) and _shrinks(turn, len(staying)):
+        if not all(run.parts for run in runs) and _shrinks(transition, len(staying)):
             break
-        return state, _takes(turn, runs, staying)
+        return state, _takes(transition, runs, staying)
     return None, {}
 
 
-def _shrinks(turn: Transition, staying: int) -> bool:
+def _shrinks(transition: Transition, staying: int) -> bool:
     """True if the next world will be smaller than the last."""
-    size = turn.at.job.terms.size(staying)
-    return turn.at.world is not None and 0 < size < len(turn.at.world.members)
+    size = transition.at.job.terms.size(staying)
+    return transition.at.world is not None and 0 < size < len(transition.at.world.members)
 
 
-def _takes(turn: Transition, runs: tuple[ShardRun, ...], staying: list[str]) -> dict[str, tuple[AdoptShards, ...]]:
+def _takes(
+    transition: Transition, runs: tuple[ShardRun, ...], staying: list[str]
+) -> dict[str, tuple[AdoptShards, ...]]:
     """Choose what each staying member adopts."""
-    endpoints = {run.id: endpoint for run in runs if (endpoint := endpoint_of(turn.members[run.id].member)) is not None}
+    endpoints = {
+        run.id: endpoint for run in runs if (endpoint := endpoint_of(transition.members[run.id].member)) is not None
+    }
     there, theirs = ranks_in(run for run in runs if run.id in staying), dict[str, ShardRun]()
     for number, run in enumerate(run for run in runs if run.id not in staying and run.id in endpoints):
         if not there.issuperset(run.ranks):
             there |= {*run.ranks}
             theirs[f"{number}"] = run
-    takers = [(id_, turn.members[id_].member.path) for id_ in staying if turn.members[id_].member.keeper]
-    chosen = heirs([(key, turn.members[run.id].member.path) for key, run in theirs.items()], takers)
+    takers = [(id_, transition.members[id_].member.path) for id_ in staying if transition.members[id_].member.keeper]
+    chosen = heirs([(key, transition.members[run.id].member.path) for key, run in theirs.items()], takers)
     found: dict[str, list[AdoptShards]] = defaultdict(list)
     for key, heir in chosen.items():
         run = theirs[key]
         givers = [endpoints[each.id] for each in runs if each.ranks == run.ranks and each.id in endpoints]
-        owner = turn.members[run.id].member.name if run.own else f"ranks {run.first_rank} and {run.count - 1} more"
+        owner = (
+            transition.members[run.id].member.name if run.own else f"ranks {run.first_rank} and {run.count - 1} more"
+        )
         found[heir].append(AdoptShards(owner, run.first_rank, run.count, tuple(givers[:_MOST_ENDPOINTS])))
     return {id_: tuple(takes[:MOST_LOCATIONS]) for id_, takes in found.items()}

@@ -25,51 +25,59 @@ def accepts(base: LastWorld, formed: Formed) -> bool:
     return formed.round > base.round and formed.base >= base.round
 
 
-def veteran(turn: Transition, known: MemberState) -> bool:
+def veteran(transition: Transition, known: MemberState) -> bool:
     """True if the member was in the last world, in this life."""
-    return known.base.inside and known.base.round == turn.at.fencing.base
+    return known.base.inside and known.base.round == transition.at.fencing.base
 
 
-def overlaps(turn: Transition, chosen: Sequence[MemberState]) -> bool:
+def overlaps(transition: Transition, chosen: Sequence[MemberState]) -> bool:
     """True if more than half of the last world's members are in this one.
 
     No other world can then follow the last one without one of them.
     """
     return (
-        turn.at.job.only
-        or turn.at.fencing.base == 0
-        or 2 * sum(veteran(turn, known) for known in chosen) > turn.at.fencing.base_size
+        transition.at.job.only
+        or transition.at.fencing.base == 0
+        or 2 * sum(veteran(transition, known) for known in chosen) > transition.at.fencing.base_size
     )
 
 
-def restored(turn: Transition, chosen: Sequence[MemberState]) -> bool:
+def restored(transition: Transition, chosen: Sequence[MemberState]) -> bool:
     """True if more than half of the last world's places are taken again.
 
     This needs a job in which only one world fits, and fewer started workers than twice the min. If a spare is here,
     there may be more workers, so one member that kept its place must be here.
     """
-    at = turn.at
+    at = transition.at
     if 2 * at.job.terms.least <= at.job.terms.most:
         return False
-    if any(_spare(turn, known) for known in turn.members.values()) and not any(veteran(turn, each) for each in chosen):
+    if any(_spare(transition, known) for known in transition.members.values()) and not any(
+        veteran(transition, each) for each in chosen
+    ):
         return False
-    return 2 * sum(returned(turn, known) for known in chosen) > at.fencing.base_size
+    return 2 * sum(returned(transition, known) for known in chosen) > at.fencing.base_size
 
 
-def returned(turn: Transition, known: MemberState) -> bool:
+def returned(transition: Transition, known: MemberState) -> bool:
     """True if the member has a place of the last world: its own, or a lost member's by name or index.
 
     If another coordinator formed that world, its names are unknown, and a new member is taken to have a place.
     """
-    if veteran(turn, known):
+    if veteran(transition, known):
         return True
-    world = turn.at.world if turn.at.world is not None and turn.at.world.round == turn.at.fencing.base else None
-    return not _spare(turn, known) and (world is None or any(_same_place(known.member, seat) for seat in world.members))
+    world = (
+        transition.at.world
+        if transition.at.world is not None and transition.at.world.round == transition.at.fencing.base
+        else None
+    )
+    return not _spare(transition, known) and (
+        world is None or any(_same_place(known.member, seat) for seat in world.members)
+    )
 
 
-def _spare(turn: Transition, known: MemberState) -> bool:
+def _spare(transition: Transition, known: MemberState) -> bool:
     """True if the member was present when the last world was formed, but not in it."""
-    return known.base.round == turn.at.fencing.base and not known.base.inside
+    return known.base.round == transition.at.fencing.base and not known.base.inside
 
 
 def _same_place(one: Member, other: Member) -> bool:

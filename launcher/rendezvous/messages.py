@@ -28,8 +28,8 @@ from turnout.launcher.rendezvous.checkpoint_messages import (
     Port,
     ReplicaGroup,
     ShardsAdopted,
+    ShortText,
     Step,
-    Word,
 )
 from turnout.launcher.rendezvous.checkpoint_messages import Handover as Handover
 from turnout.launcher.rendezvous.checkpoint_messages import HeldStep as HeldStep
@@ -73,7 +73,7 @@ class Join(_Frame, tag=2, frozen=True):
     """Introduces a member to the coordinator, with what it knows."""
 
     version: Count
-    run: Word
+    run: ShortText
     nonce: Proof
     proof: Proof
     member: Member
@@ -88,8 +88,8 @@ class Join(_Frame, tag=2, frozen=True):
 class Successor(_Frame, frozen=True):
     """One of the oldest members, to which others go if the coordinator is lost. They are listed oldest first."""
 
-    id: Word
-    address: Word
+    id: ShortText
+    address: ShortText
     port: Port
 
 
@@ -97,7 +97,7 @@ class Welcome(_Frame, tag=3, frozen=True):
     """Accepts a member, proves the coordinator's knowledge of the token, and gives the heartbeat intervals."""
 
     proof: Proof
-    coordinator: Word
+    coordinator: ShortText
     beat_s: Seconds  # seconds between heartbeats
     silence_s: Seconds  # seconds of silence after which the other side counts as lost
     successors: tuple[Successor, ...] = ()
@@ -106,15 +106,15 @@ class Welcome(_Frame, tag=3, frozen=True):
 class Refused(_Frame, tag=4, frozen=True):
     """Refuses a member for good. reason: a word of model.Reason."""
 
-    reason: Word
+    reason: ShortText
     detail: Text
 
 
 class Redirect(_Frame, tag=5, frozen=True):
     """Names another member as the coordinator."""
 
-    id: Word
-    address: Word
+    id: ShortText
+    address: ShortText
     port: Port
     size: Count = 0  # members of the last world that have not left it, 0 if unknown
 
@@ -124,7 +124,7 @@ class Waiting(_Frame, tag=6, frozen=True):
 
     round: Count
     size: Count
-    reason: Word
+    reason: ShortText
     detail: Text
     successors: tuple[Successor, ...] = ()  # () if unchanged
 
@@ -138,9 +138,9 @@ class Formed(_Frame, tag=7, frozen=True):
     group_size: Count
     first_rank: Count
     ranks: Count
-    master_address: Word
+    master_address: ShortText
     master_port: Port
-    reason: Word
+    reason: ShortText
     budget: RestartBudget
     successors: tuple[Successor, ...] = ()
     restore: Step = -1  # the newest step that is complete in the members' memory, -1 for none
@@ -167,7 +167,7 @@ class Stop(_Frame, tag=9, frozen=True):
     """Tells a member to end its processes of this round, with this much time to save. Answered by Ready."""
 
     round: Count
-    reason: Word
+    reason: ShortText
     grace_s: Seconds
 
 
@@ -175,7 +175,7 @@ class Finish(_Frame, tag=10, frozen=True):
     """Tells a member that the job is over for it."""
 
     exit: Annotated[int, msgspec.Meta(ge=0, le=255)]
-    reason: Word
+    reason: ShortText
     detail: Text
     carry: Step = -1  # as in Formed
 
@@ -193,7 +193,7 @@ class Ready(_Frame, tag=12, frozen=True):
 
     round: Count
     master_port: Port  # a free port for the next round
-    path: Annotated[tuple[Word, ...], msgspec.Meta(max_length=16)] = ()  # as in Member
+    path: Annotated[tuple[ShortText, ...], msgspec.Meta(max_length=16)] = ()  # as in Member
     held: Holds = ()
 
 
@@ -216,7 +216,7 @@ class Leaving(_Frame, tag=15, frozen=True):
     """Reports that the member was asked to leave within these seconds."""
 
     grace_s: Seconds
-    reason: Word = ""
+    reason: ShortText = ""
 
 
 class Reached(_Frame, tag=16, frozen=True):

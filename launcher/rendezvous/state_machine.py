@@ -122,97 +122,101 @@ def step(state: State, event: Event, now_s: float) -> tuple[State, tuple[Effect,
 
 def steps(state: State, events: Iterable[Event], now_s: float) -> tuple[State, tuple[Effect, ...]]:
     """Apply several events of one moment in their order; return the new state and the effects."""
-    turn = Transition(state, now_s)
+    transition = Transition(state, now_s)
     for event in events:
-        _take(turn, event)
-    _decide(turn)
-    return turn.ended()
+        _take(transition, event)
+    _decide(transition)
+    return transition.ended()
 
 
-def _take(turn: Transition, event: Event) -> None:
+def _take(transition: Transition, event: Event) -> None:
     match event:
         case Joined():
-            _joined(turn, event)
+            _joined(transition, event)
         case Lost(id=id_, reason=reason):
-            _lost(turn, id_, reason)
-        case Said(id=id_, message=message) if (known := turn.members.get(id_)) is not None:
-            _said(turn, id_, known, message)
-        case Granted(round=round_) if turn.at.phase is Phase.CLAIMING and round_ == turn.at.round:
-            granted(turn)
-        case Unanswered(round=round_) if turn.at.phase is Phase.CLAIMING and round_ == turn.at.round:
-            unanswered(turn)
-        case Denied(holder=holder) if turn.at.phase not in (Phase.FINISHING, Phase.OVER):
-            turn.tell(turn.busy(), Stop(turn.at.round, Reason.ROUND_LOST.value, 0.0))
-            turn.at = replace(turn.at, phase=Phase.OVER)
-            turn.told("stepped_down", Reason.ROUND_LOST, to=holder.coordinator, round=holder.round)
-            turn.effects.append(StepDown(holder))
+            _lost(transition, id_, reason)
+        case Said(id=id_, message=message) if (known := transition.members.get(id_)) is not None:
+            _said(transition, id_, known, message)
+        case Granted(round=round_) if transition.at.phase is Phase.CLAIMING and round_ == transition.at.round:
+            granted(transition)
+        case Unanswered(round=round_) if transition.at.phase is Phase.CLAIMING and round_ == transition.at.round:
+            unanswered(transition)
+        case Denied(holder=holder) if transition.at.phase not in (Phase.FINISHING, Phase.OVER):
+            transition.tell(transition.busy(), Stop(transition.at.round, Reason.ROUND_LOST.value, 0.0))
+            transition.at = replace(transition.at, phase=Phase.OVER)
+            transition.told("stepped_down", Reason.ROUND_LOST, to=holder.coordinator, round=holder.round)
+            transition.effects.append(StepDown(holder))
         case Merged():
-            merged(turn, event)
+            merged(transition, event)
         case Unfenced():
-            turn.at = replace(turn.at, claiming=replace(turn.at.claiming, unfenced=True))
-            if turn.at.phase in TRAINS:
-                turn.stop(Reason.NO_ARBITER, "the arbiter was out of reach for too long")
+            transition.at = replace(transition.at, claiming=replace(transition.at.claiming, unfenced=True))
+            if transition.at.phase in TRAINS:
+                transition.stop(Reason.NO_ARBITER, "the arbiter was out of reach for too long")
 
 
-def _decide(turn: Transition) -> None:
+def _decide(transition: Transition) -> None:
     """Advance through the phases as far as the state allows."""
-    gathered(turn)
-    if turn.at.phase is Phase.TRAINING:
-        _train(turn)
-    if turn.at.phase is Phase.DRAINING:
-        drain(turn)
-    if turn.at.phase is Phase.STOPPING and not turn.busy():
-        stopped(turn)
-    if turn.at.phase is Phase.HANDING:
-        hand(turn)
-    if turn.at.phase is Phase.CHECKING:
-        check(turn)
-    if turn.at.phase is Phase.GATHERING:
-        gather(turn)
-    if turn.at.phase is Phase.FINISHING:
-        others = turn.members.keys() - {turn.at.job.me.id}
-        if not others or turn.now_s >= turn.at.ending.until_s:
-            turn.at = replace(turn.at, phase=Phase.OVER)
-            turn.effects.append(Over(turn.at.ending.exit or Exit.DONE, turn.at.cause.why, turn.at.cause.detail))
+    gathered(transition)
+    if transition.at.phase is Phase.TRAINING:
+        _train(transition)
+    if transition.at.phase is Phase.DRAINING:
+        drain(transition)
+    if transition.at.phase is Phase.STOPPING and not transition.busy():
+        stopped(transition)
+    if transition.at.phase is Phase.HANDING:
+        hand(transition)
+    if transition.at.phase is Phase.CHECKING:
+        check(transition)
+    if transition.at.phase is Phase.GATHERING:
+        gather(transition)
+    if transition.at.phase is Phase.FINISHING:
+        others = transition.members.keys() - {transition.at.job.me.id}
+        if not others or transition.now_s >= transition.at.ending.until_s:
+            transition.at = replace(transition.at, phase=Phase.OVER)
+            transition.effects.append(
+                Over(transition.at.ending.exit or Exit.DONE, transition.at.cause.why, transition.at.cause.detail)
+            )
 
 
-def _joined(turn: Transition, event: Joined) -> None:
-    at, member = turn.at, event.member
+def _joined(transition: Transition, event: Joined) -> None:
+    at, member = transition.at, event.member
     if at.phase in (Phase.FINISHING, Phase.OVER):
-        turn.know(member.id, MemberState(member, event.base))
+        transition.know(member.id, MemberState(member, event.base))
         exit_, why = at.ending.exit, at.cause.why.value
         if exit_ is not None and exit_ is not Exit.FAULTY:  # else others decide, or nobody: it begins the job anew
-            turn.tell((member.id,), Finish(int(exit_), why, at.cause.detail, at.checkpoints.carry))
+            transition.tell((member.id,), Finish(int(exit_), why, at.cause.detail, at.checkpoints.carry))
         return
     if fault := _differs(at.job.terms, event.terms):
-        turn.know(member.id, MemberState(member, event.base))
-        turn.tell((member.id,), Refused(Reason.REFUSED.value, fault))
-        turn.effects.append(Drop(member.id))
-        del turn.members[member.id]
-        turn.told("member_refused", Reason.REFUSED, member=member.name, detail=fault)
+        transition.know(member.id, MemberState(member, event.base))
+        transition.tell((member.id,), Refused(Reason.REFUSED.value, fault))
+        transition.effects.append(Drop(member.id))
+        del transition.members[member.id]
+        transition.told("member_refused", Reason.REFUSED, member=member.name, detail=fault)
         return
-    if (before := turn.named(member.name)) is not None and before != member.id and before in turn.members:
-        turn.effects.append(Drop(before))  # its place was taken: a worker's name is given to one at a time
-        _lost(turn, before, Reason.MEMBER_LOST)
-    at = turn.at
-    new = member.id not in turn.members
-    busy, told = event.base.round if event.base.busy else 0, turn.members.get(member.id)
+    if (before := transition.named(member.name)) is not None and before != member.id and before in transition.members:
+        transition.effects.append(Drop(before))  # its place was taken: a worker's name is given to one at a time
+        _lost(transition, before, Reason.MEMBER_LOST)
+    at = transition.at
+    new = member.id not in transition.members
+    busy, told = event.base.round if event.base.busy else 0, transition.members.get(member.id)
     stored = told.stored if told is not None and busy == told.busy else None
-    ready_s = turn.now_s + event.importing_s if event.importing_s else 0.0
-    turn.know(member.id, MemberState(member, event.base, busy=busy, held=event.held, stored=stored, ready_s=ready_s))
+    ready_s = transition.now_s + event.importing_s if event.importing_s else 0.0
+    transition.know(
+        member.id, MemberState(member, event.base, busy=busy, held=event.held, stored=stored, ready_s=ready_s)
+    )
     gathering = replace(at.gathering, wanted=event.wanted or at.gathering.wanted)
-    if new and not came_again(turn, member.id):
-        gathering = replace(gathering, joined_s=turn.now_s)
+    if new and not came_again(transition, member.id):
+        gathering = replace(gathering, joined_s=transition.now_s)
     if event.wanted and at.fencing.base == 0:
         gathering = replace(gathering, expected=event.wanted)
-    turn.at = replace(
+    transition.at = replace(
         at, round=max(at.round, event.base.round), budget=at.budget.newer(event.budget), gathering=gathering,
         fencing=_newest(at.fencing, event.base),
     )  # fmt: skip
     if at.phase is Phase.CLAIMING and event.base.round >= at.round:  # this one would not take the round we ask for
-        turn.at = replace(turn.at, phase=Phase.GATHERING, claiming=replace(at.claiming, chosen=()))
-    turn.told("member_joined", at.cause.why, member=member.name, members=len(turn.members))
-    _placed(turn, member, event.base)
+        transition.at = replace(transition.at, phase=Phase.GATHERING, claiming=replace(at.claiming, chosen=()))
+    transition.told("member_joined", at.cause.why, member=member.name, members=len(transition.members))
+    _placed(transition, member, event.base)
 
 
 def _newest(fencing: Fencing, told: LastWorld) -> Fencing:
@@ -225,25 +229,25 @@ def _newest(fencing: Fencing, told: LastWorld) -> Fencing:
     return replace(fencing, base=told.round, base_size=size)
 
 
-def _placed(turn: Transition, member: Member, base: LastWorld) -> None:
+def _placed(transition: Transition, member: Member, base: LastWorld) -> None:
     """Tell a new member to stop, wait or continue. If it has a seat but no processes, its world ends."""
-    connected(turn, member.id)
-    at, seat = turn.at, turn.at.phase in TRAINS and turn.inside(member.id)
-    if seat and base.busy and base.round == turn.world_round:
+    connected(transition, member.id)
+    at, seat = transition.at, transition.at.phase in TRAINS and transition.inside(member.id)
+    if seat and base.busy and base.round == transition.world_round:
         if at.ending.stop_step is not None:
-            turn.tell((member.id,), StopAt(turn.world_round, at.ending.stop_step, at.ending.sure))
+            transition.tell((member.id,), StopAt(transition.world_round, at.ending.stop_step, at.ending.sure))
         if at.checkpoints.named is not None:
-            turn.tell((member.id,), at.checkpoints.named)
-        came_back(turn, member.id)
+            transition.tell((member.id,), at.checkpoints.named)
+        came_back(transition, member.id)
         return
     if base.busy:
-        turn.tell((member.id,), Stop(base.round, at.cause.why.value, 0.0))
-    elif base.round == turn.world_round and turn.inside(member.id):
-        turn.at = replace(at, fencing=replace(at.fencing, ended=base.round))
+        transition.tell((member.id,), Stop(base.round, at.cause.why.value, 0.0))
+    elif base.round == transition.world_round and transition.inside(member.id):
+        transition.at = replace(at, fencing=replace(at.fencing, ended=base.round))
     if seat and member.id not in at.ending.done:
-        turn.stop(Reason.MEMBER_LOST, f"{member.name} has come back without its processes")
+        transition.stop(Reason.MEMBER_LOST, f"{member.name} has come back without its processes")
     elif at.phase in TRAINS and not seat and not base.busy:
-        turn.wait(member.id, *spared(turn, member.id))
+        transition.wait(member.id, *spared(transition, member.id))
 
 
 def _differs(ours: ElasticSpec, theirs: ElasticSpec) -> str:
@@ -251,79 +255,86 @@ def _differs(ours: ElasticSpec, theirs: ElasticSpec) -> str:
     return "" if one == other else f"the job's world is {one}, this worker's command line says {other}"
 
 
-def _lost(turn: Transition, id_: str, reason: Reason) -> None:
-    known = turn.members.pop(id_, None)
+def _lost(transition: Transition, id_: str, reason: Reason) -> None:
+    known = transition.members.pop(id_, None)
     if known is None:
         return
-    turn.told("member_lost", reason, member=known.member.name, members=len(turn.members))
+    transition.told("member_lost", reason, member=known.member.name, members=len(transition.members))
     if known.busy:
-        fenced_s = max(turn.at.fencing.fenced_s, turn.now_s + turn.at.job.fence_s)
-        turn.at = replace(turn.at, fencing=replace(turn.at.fencing, fenced_s=fenced_s))
-    if known.leave_s is not None and not known.busy and known.base.inside and known.base.round == turn.at.fencing.base:
-        left = replace(turn.at.fencing, base_size=turn.at.fencing.base_size - 1)  # it has left for good, and says so
-        turn.at = replace(turn.at, fencing=left)
-    if not turn.inside(id_) or id_ in turn.at.ending.done:
+        fenced_s = max(transition.at.fencing.fenced_s, transition.now_s + transition.at.job.fence_s)
+        transition.at = replace(transition.at, fencing=replace(transition.at.fencing, fenced_s=fenced_s))
+    if (
+        known.leave_s is not None
+        and not known.busy
+        and known.base.inside
+        and known.base.round == transition.at.fencing.base
+    ):
+        left = replace(
+            transition.at.fencing, base_size=transition.at.fencing.base_size - 1
+        )  # it has left for good, and says so
+        transition.at = replace(transition.at, fencing=left)
+    if not transition.inside(id_) or id_ in transition.at.ending.done:
         return
-    if turn.at.phase in TRAINS:
+    if transition.at.phase in TRAINS:
         leaves = known.leave_s is not None
         why = Reason.MEMBER_LEFT if leaves and not known.busy else reason
         if known.busy or not leaves:
-            turn.stop(why, known.member.name)
+            transition.stop(why, known.member.name)
     if known.busy:
-        turn.at = replace(turn.at, cause=replace(turn.at.cause, lost=True))
+        transition.at = replace(transition.at, cause=replace(transition.at.cause, lost=True))
 
 
-def _said(turn: Transition, id_: str, known: MemberState, message: object) -> None:
-    at = turn.at
+def _said(transition: Transition, id_: str, known: MemberState, message: object) -> None:
+    at = transition.at
     match message:
         case Heartbeat():
-            beats(turn, id_, known, message)
+            beats(transition, id_, known, message)
         case Ready(round=round_, master_port=port, path=path, held=held) if round_ >= known.busy:
             at_home = replace(known.member, master_port=port, path=path)
-            turn.know(id_, replace(known, busy=0, member=at_home, held=held))
-            if known.busy == turn.world_round and turn.inside(id_):
-                turn.at = replace(at, fencing=replace(at.fencing, ended=turn.world_round))
+            transition.know(id_, replace(known, busy=0, member=at_home, held=held))
+            if known.busy == transition.world_round and transition.inside(id_):
+                transition.at = replace(at, fencing=replace(at.fencing, ended=transition.world_round))
                 if at.phase in TRAINS:
-                    turn.stop(Reason.MEMBER_LOST, f"{known.member.name} has ended its processes")
-        case Failed(round=round_, local_rank=rank, detail=detail) if known.busy == round_ == turn.world_round:
+                    transition.stop(Reason.MEMBER_LOST, f"{known.member.name} has ended its processes")
+        case Failed(round=round_, local_rank=rank, detail=detail) if known.busy == round_ == transition.world_round:
             if at.phase in TRAINS:
                 fault = f"{known.member.name}, local rank {rank}: {detail}"
-                turn.stop(Reason.PROCESS_FAILED, fault)
-                turn.at = replace(turn.at, cause=replace(turn.at.cause, fault=fault))
+                transition.stop(Reason.PROCESS_FAILED, fault)
+                transition.at = replace(transition.at, cause=replace(transition.at.cause, fault=fault))
         case ShardsAdopted(held=held):
-            turn.know(id_, replace(known, held=held))
+            transition.know(id_, replace(known, held=held))
             if (handing := at.checkpoints.handing) is not None:
                 handing = replace(handing, awaits=handing.awaits - {id_})
-                turn.at = replace(at, checkpoints=replace(at.checkpoints, handing=handing))
+                transition.at = replace(at, checkpoints=replace(at.checkpoints, handing=handing))
         case Succeeded(round=round_, held=held) if known.busy == round_:
-            turn.know(id_, replace(known, busy=0, held=held))
-            if round_ == turn.world_round and turn.inside(id_):
-                turn.at = replace(at, fencing=replace(at.fencing, ended=round_))
+            transition.know(id_, replace(known, busy=0, held=held))
+            if round_ == transition.world_round and transition.inside(id_):
+                transition.at = replace(at, fencing=replace(at.fencing, ended=round_))
                 if at.phase in TRAINS:
-                    turn.at = replace(turn.at, ending=replace(at.ending, done=at.ending.done | {id_}))
+                    transition.at = replace(transition.at, ending=replace(at.ending, done=at.ending.done | {id_}))
         case Leaving(grace_s=grace_s):
-            leaving(turn, id_, known, grace_s)
-        case Reached(round=round_, step=step_) if known.busy == round_ == turn.world_round:
-            reached(turn, id_, known, step_)
-        case Stored(round=round_) if known.busy == round_ == turn.world_round:
-            saw(turn, id_, known, message)
+            leaving(transition, id_, known, grace_s)
+        case Reached(round=round_, step=step_) if known.busy == round_ == transition.world_round:
+            reached(transition, id_, known, step_)
+        case Stored(round=round_) if known.busy == round_ == transition.world_round:
+            saw(transition, id_, known, message)
         case Probed():
-            probed(turn, id_, known, message)
+            probed(transition, id_, known, message)
         case Hung():
-            hung(turn, id_, known, message)
+            hung(transition, id_, known, message)
         case Stacks():
-            shown(turn, id_, message)
+            shown(transition, id_, message)
 
 
-def _train(turn: Transition) -> None:
+def _train(transition: Transition) -> None:
     """End the round if all are done, or if a member leaves or the world can grow."""
-    at = turn.at
+    at = transition.at
     if at.world is not None and at.ending.done and at.ending.done >= at.world.seats.keys():
-        turn.finish(Exit.DONE, Reason.ALL_DONE, f"round {at.round}")
+        transition.finish(Exit.DONE, Reason.ALL_DONE, f"round {at.round}")
     elif at.ending.done:
         return
-    elif why := wants_drain(turn):
+    elif why := wants_drain(transition):
         reason, detail = why
-        turn.told("round_ended", reason, round=at.round, detail=detail)
-        cause = replace(at.cause, why=reason, detail=detail, since_s=turn.now_s)
-        turn.at = replace(at, phase=Phase.DRAINING, cause=cause)
+        transition.told("round_ended", reason, round=at.round, detail=detail)
+        cause = replace(at.cause, why=reason, detail=detail, since_s=transition.now_s)
+        transition.at = replace(at, phase=Phase.DRAINING, cause=cause)

@@ -1,6 +1,6 @@
-"""Collects the changes of one turn of the coordinator: the new state and its effects.
+"""Collects the changes of one transition of the coordinator: the new state and its effects.
 
-A turn copies the members once and can take any number of events.
+A transition copies the members once and can take any number of events.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ STOP_GRACE_S = 30.0  # for processes to end when nobody is in a hurry
 
 
 class Transition:
-    """One turn in progress. `at` is the state; its members are in `members`, to be changed in place."""
+    """One transition in progress. `at` is the state; its members are in `members`, to be changed in place."""
 
     __slots__ = ("_names", "at", "effects", "members", "now_s")
 

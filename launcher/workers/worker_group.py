@@ -21,7 +21,7 @@ from turnout.launcher.health.hang_monitor.monitor import HangMonitor, RunningWor
 from turnout.launcher.health.hang_monitor.shared_counters import PROGRESS
 from turnout.launcher.health.hang_monitor.stack_capture import CapturedStack
 from turnout.launcher.health.hang_monitor.step_counters import StepCounters
-from turnout.launcher.rendezvous.checkpoint_messages import BARRED
+from turnout.launcher.rendezvous.checkpoint_messages import FETCH_DISABLED
 from turnout.launcher.rendezvous.messages import Formed, Handover, HeldStep, Stored
 from turnout.launcher.settings import Kind, Settings
 from turnout.launcher.workers.environment import Job, common, of_process
@@ -199,7 +199,7 @@ class WorkerGroup:
         if if_stopped and not self._stops:
             return ()
         held = await self._daemon.held(self.processes)
-        return (*held, BARRED) if self._barred else held
+        return (*held, FETCH_DISABLED) if self._barred else held
 
     async def hand_over(self, order: Handover) -> None:
         """Adopt the shards that the order names, or store what other members will keep."""

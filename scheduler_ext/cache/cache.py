@@ -39,7 +39,7 @@ class GangView:
         self.pods: dict[str, Member] = {}
         self.touched: set[GangKey] = set()
         self.layout = 0  # raised when host ids change their meaning
-        self.assumed = AssumedPods()
+        self.assumed_pods = AssumedPods()
         self.sent: dict[str, str] = {}  # uid -> node: nominations of ours that the watch has not shown yet
         self.unreadable_pods = 0
         self._gpu_resources = gpu_resources
@@ -71,14 +71,14 @@ class GangView:
             self._leave(old)
         self.pods[member.uid] = member
         if member.node:
-            self.assumed.forget(member.uid)
+            self.assumed_pods.forget(member.uid)
         self._charge(member)
         if not member.silence or member.belongs.key.dialect != Dialect.ALONE.value:
             self._join(member, pod.metadata.resource_version, new=old is None)
 
     def drop_pod(self, uid: str) -> None:
         """Remove a pod that is gone or finished."""
-        self.assumed.forget(uid)
+        self.assumed_pods.forget(uid)
         self.sent.pop(uid, None)
         self.snapshot.release(uid)
         member = self.pods.pop(uid, None)
@@ -137,7 +137,7 @@ class GangView:
 
     def settle(self, now_s: float) -> None:
         """Bring the tables up to date before a decision: expire assumed pods, and lay out again if hosts changed."""
-        for uid in self.assumed.expire(now_s):
+        for uid in self.assumed_pods.expire(now_s):
             member = self.pods.get(uid)
             if member is not None:
                 self._charge(member)
@@ -154,13 +154,13 @@ class GangView:
         """Remember that this pod was just sent to this node, until the watch shows where it went."""
         if member.node or member.uid not in self.pods:
             return
-        self.assumed.assume(member.uid, node, now_s)
+        self.assumed_pods.assume(member.uid, node, now_s)
         self._charge(member)
         self.touched.add(member.belongs.key)
 
     def disbelieve(self, member: Member) -> None:
         """Forget that the pod was sent to a node, because the scheduler does not offer that node."""
-        self.assumed.forget(member.uid)
+        self.assumed_pods.forget(member.uid)
         self._charge(member)
         self.touched.add(member.belongs.key)
 
@@ -185,7 +185,7 @@ class GangView:
         """
         if member.node:
             return member.node
-        assumed = self.assumed.node_of(member.uid)
+        assumed = self.assumed_pods.node_of(member.uid)
         if assumed:
             return assumed
         if not self._alive(member.nominated) or (member.ours and member.belongs.key.dialect != Dialect.ALONE.value):

@@ -93,7 +93,7 @@ def _hosts(plan_cache: PlanCache, gang: Gang, choices: Nominating, now_s: float)
         return {}
     hosts = {uid: names[host] for uid, host in plan.hosts.items()}
     for member in gang.members.values():  # believed to be on their way: stay where they were sent
-        if member.waits and member.uid not in hosts and (node := plan_cache.view.assumed.node_of(member.uid)):
+        if member.waits and member.uid not in hosts and (node := plan_cache.view.assumed_pods.node_of(member.uid)):
             hosts[member.uid] = node
     return hosts
 

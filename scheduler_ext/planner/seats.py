@@ -70,7 +70,7 @@ def seat_of(plan_cache: PlanCache, member: Member, names: Sequence[str], rules: 
         return Seat(node)
     if len(names) == 1 and names[0] == member.nominated:
         return Seat(elsewhere=True)
-    if view.assumed.node_of(member.uid):
+    if view.assumed_pods.node_of(member.uid):
         view.disbelieve(member)
         plan = plan_cache.plan_of(gang.key, now_s)
         node = _planned(plan_cache, plan, member)

@@ -113,7 +113,7 @@ class Extender:
             "nodes": len(self.gangs.snapshot.nodes),
             "pods": len(self.gangs.pods),
             "gangs": len(self.gangs.gangs),
-            "assumed": len(self.gangs.assumed),
+            "assumed": len(self.gangs.assumed_pods),
             "plans": len(plans),
             "waiting": gangs,
         }

@@ -46,7 +46,7 @@ class Verbs:
         self, extender: ExtenderVerbs, metrics: Metrics, limits: Limits, clock: Callable[[], float] = time.perf_counter
     ) -> None:
         self._extender, self._metrics, self._limits, self._clock = extender, metrics, limits, clock
-        self._desk = Dispatcher(extender, metrics, clock)
+        self._dispatcher = Dispatcher(extender, metrics, clock)
         self._places = asyncio.Semaphore(limits.in_flight)
         self._load = _Load()
         self._durations = {verb: metrics.duration.labels(verb.value) for verb in Verb}
@@ -109,7 +109,7 @@ class Verbs:
                     self._check(held)
             # From here to the answer nothing waits: one request sees one world.
             late = self._clock() - start_s > self._limits.late_s
-            return self._desk.answer(verb, b"".join(chunks), late)
+            return self._dispatcher.answer(verb, b"".join(chunks), late)
         except TimeoutError:
             raise _Refused(refuse(408, "the body did not come in time", Outcome.TOO_SLOW)) from None
         except (web.RequestPayloadError, ConnectionError):

@@ -34,7 +34,7 @@ class Listen:
     tls: TlsFiles | None = None
 
 
-class Front:
+class Listeners:
     """The open ports, within `async with`. Raises OSError or BadCertificate when they cannot be opened."""
 
     def __init__(self, extender: ExtenderVerbs, metrics: Metrics, listen: Listen, limits: Limits | None = None) -> None:
@@ -55,7 +55,7 @@ class Front:
         """The port of probes and metrics."""
         return int(self._sockets[1].getsockname()[1])
 
-    async def __aenter__(self) -> Front:
+    async def __aenter__(self) -> Listeners:
         listen = self._listen
         if listen.tls is not None:
             self._certificates = Certificates(listen.tls, self._metrics)

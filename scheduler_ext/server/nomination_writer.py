@@ -190,4 +190,4 @@ class Nominator:
         self._counts.failed.labels(type(error).__name__).inc()
         self._sent.pop(wish.uid, None)
         self._view.gangs.sent.pop(wish.uid, None)
-        self._view.gangs.assumed.forget(wish.uid)
+        self._view.gangs.assumed_pods.forget(wish.uid)

@@ -11,7 +11,7 @@ from turnout.simulator.api.kinds.builtin_kinds import NAMESPACES
 from turnout.simulator.api.model import Kind
 from turnout.simulator.api.store import Store
 from turnout.simulator.api.watch_history import Stored
-from turnout.simulator.api.writes.deletion import FOREGROUND, ORPHAN, Wish
+from turnout.simulator.api.writes.deletion import FOREGROUND, ORPHAN, DeleteOptions
 
 
 def collect(store: Store) -> int:
@@ -44,7 +44,7 @@ def _look(store: Store, kind: Kind, stored: Stored) -> int:
     living = [owner for owner in owners if store.ties.place(owner["uid"])]
     waiting = [o for o in living if o.get("blockOwnerDeletion") and store.waits_for_dependents(o["uid"])]
     if len(waiting) == len(living):
-        policy = Wish(policy="Foreground") if waiting and store.dependents(meta["uid"]) else Wish()
+        policy = DeleteOptions(policy="Foreground") if waiting and store.dependents(meta["uid"]) else DeleteOptions()
         store.delete(kind, meta.get("namespace", ""), meta["name"], policy)
         return 1
     solid = [owner for owner in living if owner not in waiting]

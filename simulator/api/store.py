@@ -29,7 +29,7 @@ from turnout.simulator.api.writes.managed_fields import owned
 from turnout.simulator.api.writes.quota import check_quotas
 
 _KEPT_CHANGES = 10_000
-AS_IT_SAYS = deletion.Wish()
+AS_IT_SAYS = deletion.DeleteOptions()
 _BORN = (
     "name",
     "namespace",
@@ -180,26 +180,26 @@ class Store:
         old = self.get(kind, namespace, name)
         return self._keep(kind, bound_to(old.obj, node, self._now(0)), old, manager, "binding")
 
-    def evict(self, kind: Kind, namespace: str, name: str, wish: deletion.Wish) -> Stored:
+    def evict(self, kind: Kind, namespace: str, name: str, options: deletion.DeleteOptions) -> Stored:
         """Delete a pod unless a PodDisruptionBudget forbids it. Raises ApiRefusal: 404, 409, 429."""
         pod = self.get(kind, namespace, name)
         pods = [each.obj for each in self.find(kind, namespace, lambda obj: True)]
         budgets = [each.obj for each in self.find(BUDGETS, namespace, lambda obj: True)]
         check_budgets(pod.obj, pods, budgets)
-        if deletion.grace(kind, pod.obj, wish):
+        if deletion.grace(kind, pod.obj, options):
             self._keep(kind, told_to_leave(pod.obj, self._now(0)), pod)
-        return self.delete(kind, namespace, name, wish)
+        return self.delete(kind, namespace, name, options)
 
-    def delete(self, kind: Kind, namespace: str, name: str, wish: deletion.Wish = AS_IT_SAYS) -> Stored:
+    def delete(self, kind: Kind, namespace: str, name: str, options: deletion.DeleteOptions = AS_IT_SAYS) -> Stored:
         """Delete an object or begin its deletion. Raises ApiRefusal: 404, 409 when another object is meant."""
         old = self.get(kind, namespace, name)
-        deletion.check(kind, old.obj, wish)
-        later = self._now(deletion.grace(kind, old.obj, wish))
+        deletion.check(kind, old.obj, options)
+        later = self._now(deletion.grace(kind, old.obj, options))
         if kind is NAMESPACES:
             return (
                 old if old.obj["metadata"].get("deletionTimestamp") else self._keep(kind, closing(old.obj, later), old)
             )
-        gone = deletion.marked(kind, old.obj, wish, self._now(0), later)
+        gone = deletion.marked(kind, old.obj, options, self._now(0), later)
         if gone is None:
             return self._forget(kind, old, deletion.last(kind, old.obj, self._now(0)))
         if gone == old.obj:

@@ -21,7 +21,7 @@ from turnout.simulator.api.selectors import Question, selected
 from turnout.simulator.api.store import Store
 from turnout.simulator.api.watch_history import Key, Page
 from turnout.simulator.api.writes import patch
-from turnout.simulator.api.writes.deletion import wish_of
+from turnout.simulator.api.writes.deletion import delete_options
 from turnout.simulator.api.writes.scale import scale_of, scaled
 
 _PATCHES: dict[str, Callable[[Any, Any], Any]] = {
@@ -106,7 +106,7 @@ def _post(store: Store, call: Call) -> Answer:
             store.bind(*where, node, call.manager)
             return _json({**success(), "code": 201}, 201)
         case "eviction":
-            store.evict(*where, wish_of(body.get("deleteOptions") or {}, {}))
+            store.evict(*where, delete_options(body.get("deleteOptions") or {}, {}))
             return _json({**success(), "code": 201}, 201)
     if target.name:
         raise ApiRefusal("MethodNotAllowed", "the server does not allow this method on the requested resource")
@@ -144,9 +144,9 @@ def _written(store: Store, call: Call, new: Any) -> Answer:
 
 def _delete(store: Store, call: Call) -> Answer:
     target, query = call.target, call.query
-    wish = wish_of(call.body or {}, dict(query))
+    options = delete_options(call.body or {}, dict(query))
     if target.name:
-        gone = store.delete(target.kind, target.namespace, target.name, wish)
+        gone = store.delete(target.kind, target.namespace, target.name, options)
         meta = gone.obj["metadata"]
         if target.kind.graceful or store.ties.place(meta["uid"]):  # it is shown while there is something to show
             return Answer(gone.raw)
@@ -156,7 +156,7 @@ def _delete(store: Store, call: Call) -> Answer:
     found = store.find(target.kind, target.namespace, wanted)
     for stored in found:
         meta = stored.obj["metadata"]
-        store.delete(target.kind, meta.get("namespace", ""), meta["name"], wish)
+        store.delete(target.kind, meta.get("namespace", ""), meta["name"], options)
     return Answer(_as_list(target.kind, Page(tuple(found), store.version)))
 
 

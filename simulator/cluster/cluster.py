@@ -21,7 +21,7 @@ _UNSAID_MEMORY_BYTES = 200 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
+class PodInfo:
     """A pod as a scheduler reads it."""
 
     uid: str
@@ -40,7 +40,7 @@ class Want:
         return next((wanted for name, wanted in self.shape.requests if name == resource), 0)
 
 
-def want_of(pod: Pod, spread: tuple[tuple[str, str], ...] | None = None) -> Want:
+def pod_info_of(pod: Pod, spread: tuple[tuple[str, str], ...] | None = None) -> PodInfo:
     """Read a pod. Raises turnout.kube.errors.BadQuantity."""
     filled = msgspec.structs.replace(
         pod,
@@ -52,7 +52,7 @@ def want_of(pod: Pod, spread: tuple[tuple[str, str], ...] | None = None) -> Want
     )
     asked = dict(requests_of(filled))
     owners = pod.metadata.owner_references or ()
-    return Want(
+    return PodInfo(
         uid=pod.metadata.uid,
         namespace=pod.metadata.namespace,
         shape=shape_of(pod),
@@ -74,7 +74,7 @@ def _filled(container: Container) -> Container:
 
 
 @dataclass(slots=True)
-class Stand:
+class NodeInfo:
     """One node with the pods on it."""
 
     node: Node
@@ -82,7 +82,7 @@ class Stand:
     name: str = field(init=False)
     asked: dict[str, int] = field(default_factory=dict)
     fullest: list[int] = field(default_factory=lambda: [0, 0])
-    pods: dict[str, Want] = field(default_factory=dict)
+    pods: dict[str, PodInfo] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Keep the node's name in a field, since it is read very often."""
@@ -92,68 +92,68 @@ class Stand:
         """Return the value of a node label."""
         return (self.node.metadata.labels or {}).get(key)
 
-    def add(self, want: Want, sign: int = 1) -> None:
+    def add(self, pod_info: PodInfo, sign: int = 1) -> None:
         """Charge a pod to this node; with sign=-1 release what it took."""
-        for resource, wanted in want.shape.requests:
+        for resource, wanted in pod_info.shape.requests:
             self.asked[resource] = self.asked.get(resource, 0) + sign * wanted
         for at in (0, 1):
-            self.fullest[at] += sign * want.fullest[at]
+            self.fullest[at] += sign * pod_info.fullest[at]
         if sign > 0:
-            self.pods[want.uid] = want
+            self.pods[pod_info.uid] = pod_info
         else:
-            del self.pods[want.uid]
+            del self.pods[pod_info.uid]
 
-    def holds(self, want: Want, beside: tuple[Want, ...] = ()) -> bool:
+    def holds(self, pod_info: PodInfo, beside: tuple[PodInfo, ...] = ()) -> bool:
         """True if the filters let the pod in, with the pods nominated here counted as if they ran here.
 
         Node readiness counts, too: in a real cluster the node controller expresses it by taints.
         """
-        if not admits(self.node, want.shape):
+        if not admits(self.node, pod_info.shape):
             return False
-        for resource, wanted in want.shape.requests:
+        for resource, wanted in pod_info.shape.requests:
             taken = self.asked.get(resource, 0) + sum(other.asks(resource) for other in beside)
             if wanted > self.offers.get(resource, 0) - taken:
                 return False
         ports = {port for other in (*self.pods.values(), *beside) for port in other.shape.host_ports}
-        return ports.isdisjoint(want.shape.host_ports)
+        return ports.isdisjoint(pod_info.shape.host_ports)
 
 
 class Cluster:
     """The nodes in the order in which a scheduler looks at them, and the pods that are placed or nominated."""
 
     def __init__(self) -> None:
-        self.stands: dict[str, Stand] = {}
-        self._nominated: dict[str, Want] = {}  # by pod uid: waiting pods that name a node
+        self.node_infos: dict[str, NodeInfo] = {}
+        self._nominated: dict[str, PodInfo] = {}  # by pod uid: waiting pods that name a node
         self._where: dict[str, str] = {}  # uid of a placed pod -> node
-        self._order: list[Stand] | None = None
+        self._order: list[NodeInfo] | None = None
         self._numbers: dict[str, int] = {}  # node -> its place in the order
         self._fits: dict[PodShape, _Fits] = {}
 
     def put_node(self, node: Node) -> None:
         """Add or update a node; the pods on it stay."""
         offers = {name: amount(name, q) for name, q in (node.status.allocatable or {}).items()}
-        stand = self.stands.get(node.metadata.name)
-        if stand is None:
-            self.stands[node.metadata.name] = Stand(node, offers)
+        node_info = self.node_infos.get(node.metadata.name)
+        if node_info is None:
+            self.node_infos[node.metadata.name] = NodeInfo(node, offers)
         else:
-            stand.node, stand.offers = node, offers
+            node_info.node, node_info.offers = node, offers
         self._order = None
 
     def drop_node(self, name: str) -> None:
         """Remove a node and the pods on it."""
-        stand = self.stands.pop(name, None)
-        for uid in stand.pods if stand else ():
+        node_info = self.node_infos.pop(name, None)
+        for uid in node_info.pods if node_info else ():
             self._where.pop(uid, None)
         self._order = None
 
-    def place(self, want: Want, node: str) -> None:
+    def place(self, pod_info: PodInfo, node: str) -> None:
         """Charge a pod to a node; a pod that had another node is moved. An unknown node is not charged."""
-        if self._where.get(want.uid) == node:
+        if self._where.get(pod_info.uid) == node:
             return
-        self.remove(want.uid)
-        if node in self.stands:
-            self.stands[node].add(want)
-            self._where[want.uid] = node
+        self.remove(pod_info.uid)
+        if node in self.node_infos:
+            self.node_infos[node].add(pod_info)
+            self._where[pod_info.uid] = node
             self._changed(node)
 
     def remove(self, uid: str) -> None:
@@ -161,58 +161,58 @@ class Cluster:
         self._nominated.pop(uid, None)
         node = self._where.pop(uid, None)
         if node is not None:
-            stand = self.stands[node]
-            stand.add(stand.pods[uid], -1)
+            node_info = self.node_infos[node]
+            node_info.add(node_info.pods[uid], -1)
             self._changed(node)
 
-    def nominate(self, want: Want) -> None:
+    def nominate(self, pod_info: PodInfo) -> None:
         """Record that a waiting pod names a node, or no longer names one."""
-        if want.nominated:
-            self._nominated[want.uid] = want
+        if pod_info.nominated:
+            self._nominated[pod_info.uid] = pod_info
         else:
-            self._nominated.pop(want.uid, None)
+            self._nominated.pop(pod_info.uid, None)
 
     @property
     def has_nominated(self) -> bool:
         """True if any waiting pod names a node."""
         return bool(self._nominated)
 
-    def beside(self, node: str, want: Want) -> tuple[Want, ...]:
+    def beside(self, node: str, pod_info: PodInfo) -> tuple[PodInfo, ...]:
         """Return the pods nominated to a node for which this pod must leave room: those of its priority or above."""
         return tuple(
             other
             for other in self._nominated.values()
-            if other.nominated == node and other.uid != want.uid and other.priority >= want.priority
+            if other.nominated == node and other.uid != pod_info.uid and other.priority >= pod_info.priority
         )
 
-    def order(self) -> list[Stand]:
+    def order(self) -> list[NodeInfo]:
         """Return the nodes, one of each zone in turn; within a zone the oldest comes first (kube-scheduler's node
         tree).
         """
         if self._order is None:
-            zones: dict[tuple[str | None, str | None], list[Stand]] = {}
-            for stand in self.stands.values():
-                key = (stand.label("topology.kubernetes.io/region"), stand.label(ZONE))
-                zones.setdefault(key, []).append(stand)
+            zones: dict[tuple[str | None, str | None], list[NodeInfo]] = {}
+            for node_info in self.node_infos.values():
+                key = (node_info.label("topology.kubernetes.io/region"), node_info.label(ZONE))
+                zones.setdefault(key, []).append(node_info)
             longest = max(map(len, zones.values()), default=0)
             self._order = [zone[i] for i in range(longest) for zone in zones.values() if i < len(zone)]
-            self._numbers = {stand.name: number for number, stand in enumerate(self._order)}
+            self._numbers = {node_info.name: number for number, node_info in enumerate(self._order)}
             self._fits.clear()
         return self._order
 
-    def fits(self, want: Want) -> Sequence[bool]:
+    def fits(self, pod_info: PodInfo) -> Sequence[bool]:
         """Return for every node, in order, if the filters let the pod in, nominated pods ignored.
 
         The result is kept by shape and computed again only for nodes that have changed, since a cluster has few shapes.
         """
         order = self.order()
-        known = self._fits.get(want.shape)
+        known = self._fits.get(pod_info.shape)
         if known is None:
             if len(self._fits) >= _MOST_SHAPES:
                 del self._fits[next(iter(self._fits))]
-            known = self._fits[want.shape] = _Fits([False] * len(order), set(range(len(order))))
+            known = self._fits[pod_info.shape] = _Fits([False] * len(order), set(range(len(order))))
         for number in known.stale:
-            known.fit[number] = order[number].holds(want)
+            known.fit[number] = order[number].holds(pod_info)
         known.stale.clear()
         return known.fit
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from turnout.kube.objects import Taint
 from turnout.kube.pod_shape import PodShape
-from turnout.simulator.cluster.cluster import HOSTNAME, ZONE, Cluster, Stand, Want
+from turnout.simulator.cluster.cluster import HOSTNAME, ZONE, Cluster, NodeInfo, PodInfo
 
 MAX_SCORE = 100
 _EXTENDER_SCALE = 10  # a point of an extender is worth ten of the scheduler's
@@ -45,17 +45,19 @@ def to_find(nodes: int, percentage: int = 0) -> int:
     return max(nodes * percent // 100, _LEAST_TO_FIND)
 
 
-def feasible(cluster: Cluster, want: Want, cursor: Cursor, dice: random.Random, percentage: int = 0) -> list[Stand]:
+def feasible(
+    cluster: Cluster, pod_info: PodInfo, cursor: Cursor, dice: random.Random, percentage: int = 0
+) -> list[NodeInfo]:
     """Return the first nodes that hold the pod, as many as are enough, starting at the cursor, which moves past them.
 
     kube-scheduler's sixteen workers take chunks of nodes and race. `dice` decides the order of the chunks, and so among
     nodes of equal score. Without that, ties fall to neighbours and the mean ring cost is 7 % too low
     (tests/e2e/test_default_restated.py).
     """
-    order, fits, nominated = cluster.order(), cluster.fits(want), cluster.has_nominated
+    order, fits, nominated = cluster.order(), cluster.fits(pod_info), cluster.has_nominated
     enough = to_find(len(order), percentage)
     chunk = max(1, min(math.isqrt(len(order)), len(order) // _WORKERS + 1))
-    chunks: list[list[Stand]] = []
+    chunks: list[list[NodeInfo]] = []
     found = looked_at = 0
     for step in range(len(order)):
         if found == enough:
@@ -64,34 +66,34 @@ def feasible(cluster: Cluster, want: Want, cursor: Cursor, dice: random.Random, 
             chunks.append([])
         at = (cursor.start + step) % len(order)
         looked_at += 1
-        if fits[at] and (not nominated or _leaves_room(cluster, order[at], want)):
+        if fits[at] and (not nominated or _leaves_room(cluster, order[at], pod_info)):
             chunks[-1].append(order[at])
             found += 1
     if order:
         cursor.start = (cursor.start + looked_at) % len(order)
     dice.shuffle(chunks)
-    return [stand for each in chunks for stand in each]
+    return [node_info for each in chunks for node_info in each]
 
 
-def _leaves_room(cluster: Cluster, stand: Stand, want: Want) -> bool:
+def _leaves_room(cluster: Cluster, node_info: NodeInfo, pod_info: PodInfo) -> bool:
     """True if the node also has room for the pods that are nominated to it."""
-    beside = cluster.beside(stand.name, want)
-    return not beside or stand.holds(want, beside)
+    beside = cluster.beside(node_info.name, pod_info)
+    return not beside or node_info.holds(pod_info, beside)
 
 
-def scores(cluster: Cluster, want: Want, stands: Sequence[Stand]) -> list[int]:
+def scores(cluster: Cluster, pod_info: PodInfo, node_infos: Sequence[NodeInfo]) -> list[int]:
     """Return the weighted sum of the default plugins' scores for each node, in whole numbers."""
     columns = [
-        (_WEIGHTS["fit"], [_least_allocated(stand, want) for stand in stands]),
-        (_WEIGHTS["balance"], [_balanced(stand, want) for stand in stands]),
-        (_WEIGHTS["taints"], _taints(stands, want.shape)),
-        (_WEIGHTS["spread"], _spread(cluster, stands, want)),
+        (_WEIGHTS["fit"], [_least_allocated(node_info, pod_info) for node_info in node_infos]),
+        (_WEIGHTS["balance"], [_balanced(node_info, pod_info) for node_info in node_infos]),
+        (_WEIGHTS["taints"], _taints(node_infos, pod_info.shape)),
+        (_WEIGHTS["spread"], _spread(cluster, node_infos, pod_info)),
     ]
-    return [sum(weight * column[i] for weight, column in columns) for i in range(len(stands))]
+    return [sum(weight * column[i] for weight, column in columns) for i in range(len(node_infos))]
 
 
 def choose(
-    stands: Sequence[Stand], plain: Sequence[int], points: Mapping[str, int], weight: int, dice: random.Random
+    node_infos: Sequence[NodeInfo], plain: Sequence[int], points: Mapping[str, int], weight: int, dice: random.Random
 ) -> str:
     """Return the name of the best node.
 
@@ -102,13 +104,13 @@ def choose(
     is used.
     """
     totals = [
-        (plain[i] + points.get(stand.name, 0) * weight * _EXTENDER_SCALE, dice.getrandbits(62) + 1)
-        if stand.name in points
+        (plain[i] + points.get(node_info.name, 0) * weight * _EXTENDER_SCALE, dice.getrandbits(62) + 1)
+        if node_info.name in points
         else (plain[i], 0)
-        for i, stand in enumerate(stands)
+        for i, node_info in enumerate(node_infos)
     ]
     best = max(totals)
-    return stands[_first_in_preorder(totals, best)].name
+    return node_infos[_first_in_preorder(totals, best)].name
 
 
 def _first_in_preorder(heap: Sequence[tuple[int, int]], best: tuple[int, int]) -> int:
@@ -124,35 +126,35 @@ def _first_in_preorder(heap: Sequence[tuple[int, int]], best: tuple[int, int]) -
     raise ValueError("the best is not among the totals")
 
 
-def _least_allocated(stand: Stand, want: Want) -> int:
+def _least_allocated(node_info: NodeInfo, pod_info: PodInfo) -> int:
     """Score by NodeResourcesFit, LeastAllocated, CPU and memory weighing the same. Unset requests get defaults."""
     parts: list[int] = []
     for at, resource in enumerate(("cpu", "memory")):
-        offered = stand.offers.get(resource, 0)
+        offered = node_info.offers.get(resource, 0)
         if offered:
-            asked = stand.fullest[at] + want.fullest[at]
+            asked = node_info.fullest[at] + pod_info.fullest[at]
             parts.append((offered - asked) * MAX_SCORE // offered if asked <= offered else 0)
     return sum(parts) // len(parts) if parts else 0
 
 
-def _balanced(stand: Stand, want: Want) -> int:
+def _balanced(node_info: NodeInfo, pod_info: PodInfo) -> int:
     """Score by BalancedAllocation over the CPU and memory really requested; 0 for a pod that requests neither."""
-    if not want.asks("cpu") and not want.asks("memory"):
+    if not pod_info.asks("cpu") and not pod_info.asks("memory"):
         return 0
     parts = [
-        min(1.0, (stand.asked.get(resource, 0) + want.asks(resource)) / stand.offers[resource])
+        min(1.0, (node_info.asked.get(resource, 0) + pod_info.asks(resource)) / node_info.offers[resource])
         for resource in ("cpu", "memory")
-        if stand.offers.get(resource)
+        if node_info.offers.get(resource)
     ]
     deviation = abs(parts[0] - parts[1]) / 2 if len(parts) == 2 else 0.0
     return int((1 - deviation) * MAX_SCORE)
 
 
-def _taints(stands: Sequence[Stand], shape: PodShape) -> list[int]:
+def _taints(node_infos: Sequence[NodeInfo], shape: PodShape) -> list[int]:
     """Score by TaintToleration: fewer PreferNoSchedule taints that the pod does not tolerate are better."""
     counts = [
-        sum(t.effect == "PreferNoSchedule" and not _tolerated(t, shape) for t in stand.node.spec.taints or ())
-        for stand in stands
+        sum(t.effect == "PreferNoSchedule" and not _tolerated(t, shape) for t in node_info.node.spec.taints or ())
+        for node_info in node_infos
     ]
     most = max(counts)
     return [MAX_SCORE - (MAX_SCORE * count // most if most else 0) for count in counts]
@@ -167,28 +169,28 @@ def _tolerated(taint: Taint, shape: PodShape) -> bool:
     )
 
 
-def _spread(cluster: Cluster, stands: Sequence[Stand], want: Want) -> list[int]:
+def _spread(cluster: Cluster, node_infos: Sequence[NodeInfo], pod_info: PodInfo) -> list[int]:
     """Score by PodTopologySpread with the default constraints, for pods that a Service or a set selects."""
-    if want.spread is None:
-        return [0] * len(stands)
-    everywhere = {stand.name: _kin(stand, want) for stand in cluster.stands.values()}
-    raw = [0.0] * len(stands)
+    if pod_info.spread is None:
+        return [0] * len(node_infos)
+    everywhere = {node_info.name: _kin(node_info, pod_info) for node_info in cluster.node_infos.values()}
+    raw = [0.0] * len(node_infos)
     for key, max_skew in _SPREAD:
-        per_value: dict[str | None, int] = {stand.label(key): 0 for stand in stands}
-        for stand in cluster.stands.values():
-            if stand.label(key) in per_value:
-                per_value[stand.label(key)] += everywhere[stand.name]
-        size = len(stands) if key == HOSTNAME else len(per_value)
-        for i, stand in enumerate(stands):
-            if stand.label(key) is not None:
-                count = everywhere[stand.name] if key == HOSTNAME else per_value[stand.label(key)]
+        per_value: dict[str | None, int] = {node_info.label(key): 0 for node_info in node_infos}
+        for node_info in cluster.node_infos.values():
+            if node_info.label(key) in per_value:
+                per_value[node_info.label(key)] += everywhere[node_info.name]
+        size = len(node_infos) if key == HOSTNAME else len(per_value)
+        for i, node_info in enumerate(node_infos):
+            if node_info.label(key) is not None:
+                count = everywhere[node_info.name] if key == HOSTNAME else per_value[node_info.label(key)]
                 raw[i] += count * math.log(size + 2) + (max_skew - 1)
     rounded = [math.floor(value + 0.5) for value in raw]  # half away from zero, and no value is below it
     least, most = min(rounded), max(rounded)
     return [MAX_SCORE * (most + least - value) // most if most else MAX_SCORE for value in rounded]
 
 
-def _kin(stand: Stand, want: Want) -> int:
+def _kin(node_info: NodeInfo, pod_info: PodInfo) -> int:
     """Count the node's pods that the pod's selector selects."""
-    selector = set(want.spread or ())
-    return sum(p.namespace == want.namespace and selector <= set(p.labels) for p in stand.pods.values())
+    selector = set(pod_info.spread or ())
+    return sum(p.namespace == pod_info.namespace and selector <= set(p.labels) for p in node_info.pods.values())

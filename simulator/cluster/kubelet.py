@@ -39,7 +39,7 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class NextState:
     """The next state of a pod, and how many seconds after its present state it comes."""
 
     after_s: float
@@ -61,22 +61,22 @@ def state_of(pod: Object) -> State:
     return State.RUNNING if status.get("phase") == "Running" else State.PULLING
 
 
-def turn(pod: Object, pace: Pace) -> Turn | None:
+def next_state(pod: Object, pace: Pace) -> NextState | None:
     """Return the next change of the table; None when time alone changes nothing."""
     match state_of(pod):
         case State.BOUND:
-            return Turn(0.0, State.PULLING)
+            return NextState(0.0, State.PULLING)
         case State.PULLING:
-            return Turn(pace.pull_s, State.RUNNING)
+            return NextState(pace.pull_s, State.RUNNING)
         case State.RUNNING:
             runs_s = _number(pod, RUNS_FOR)
-            return None if runs_s is None else Turn(runs_s, State.ENDED)
+            return None if runs_s is None else NextState(runs_s, State.ENDED)
         case State.ENDED if (pod.get("status") or {}).get("phase") == "Running":
-            return Turn(pace.restart_s, State.RUNNING)  # by its restart policy
+            return NextState(pace.restart_s, State.RUNNING)  # by its restart policy
         case State.LEAVING:
             grace_s = float(pod["metadata"].get("deletionGracePeriodSeconds") or 0)
             stubborn = (pod["metadata"].get("annotations") or {}).get(IGNORES_TERM) == "true"
-            return Turn(grace_s if stubborn else min(grace_s, pace.stop_s), State.GONE)
+            return NextState(grace_s if stubborn else min(grace_s, pace.stop_s), State.GONE)
     return None
 
 

@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from turnout.simulator.cluster.cluster import Cluster, Stand, Want
+from turnout.simulator.cluster.cluster import Cluster, NodeInfo, PodInfo
 from turnout.simulator.cluster.default_plugins import Cursor, choose, feasible, scores
 
 
@@ -85,7 +85,7 @@ class NoAnswer(Exception):
 
 def cycle(
     cluster: Cluster,
-    want: Want,
+    pod_info: PodInfo,
     cursor: Cursor,
     dice: random.Random,
     extender: Extender | None = None,
@@ -96,54 +96,58 @@ def cycle(
     Source: docs/facts/extender.md 1.4 and 1.5
     """
     try:
-        stands = yield from _nominated(cluster, want, extender)
-        if not stands:
-            stands = feasible(cluster, want, cursor, dice, percentage)
-            before = len(stands)
-            stands = yield from _filtered(stands, extender)
-            if not stands:
-                return Waits(Why.UNSCHEDULABLE, _lament(len(cluster.stands), before))
+        node_infos = yield from _nominated(cluster, pod_info, extender)
+        if not node_infos:
+            node_infos = feasible(cluster, pod_info, cursor, dice, percentage)
+            before = len(node_infos)
+            node_infos = yield from _filtered(node_infos, extender)
+            if not node_infos:
+                return Waits(Why.UNSCHEDULABLE, _lament(len(cluster.node_infos), before))
     except NoAnswer as error:
         return Waits(Why.SCHEDULER_ERROR, str(error))
-    if len(stands) == 1:
-        return Chosen(stands[0].name, 1)
+    if len(node_infos) == 1:
+        return Chosen(node_infos[0].name, 1)
     points: Mapping[str, int] = {}
     if extender is not None and extender.prioritizes:
         # A prioritize that fails is passed over without a word, whatever `ignorable` says.
-        points = (yield Question(Verb.PRIORITIZE, _names(stands))).points
-    plain = scores(cluster, want, stands)
+        points = (yield Question(Verb.PRIORITIZE, _names(node_infos))).points
+    plain = scores(cluster, pod_info, node_infos)
     weight = extender.weight if extender else 0
-    return Chosen(choose(stands, plain, points, weight, dice), len(stands))
+    return Chosen(choose(node_infos, plain, points, weight, dice), len(node_infos))
 
 
-def _nominated(cluster: Cluster, want: Want, extender: Extender | None) -> Generator[Question, Reply, Sequence[Stand]]:
-    stand = cluster.stands.get(want.nominated)
-    if stand is None or not stand.holds(want, cluster.beside(stand.name, want)):
+def _nominated(
+    cluster: Cluster, pod_info: PodInfo, extender: Extender | None
+) -> Generator[Question, Reply, Sequence[NodeInfo]]:
+    node_info = cluster.node_infos.get(pod_info.nominated)
+    if node_info is None or not node_info.holds(pod_info, cluster.beside(node_info.name, pod_info)):
         return ()
     try:
-        return (yield from _filtered([stand], extender))
+        return (yield from _filtered([node_info], extender))
     except NoAnswer:
         return ()  # the nominated node is only a first try: all nodes are looked at next
 
 
-def _filtered(stands: Sequence[Stand], extender: Extender | None) -> Generator[Question, Reply, Sequence[Stand]]:
-    if extender is None or not stands:
-        return stands
-    reply = yield Question(Verb.FILTER, _names(stands))
-    by_name = {stand.name: stand for stand in stands}
+def _filtered(
+    node_infos: Sequence[NodeInfo], extender: Extender | None
+) -> Generator[Question, Reply, Sequence[NodeInfo]]:
+    if extender is None or not node_infos:
+        return node_infos
+    reply = yield Question(Verb.FILTER, _names(node_infos))
+    by_name = {node_info.name: node_info for node_info in node_infos}
     strangers = [name for name in reply.kept if name not in by_name]
     failed = reply.failed or (
         f"extender claims a filtered node which is not found: {strangers[0]}" if strangers else ""
     )
     if failed:
         if extender.ignorable:
-            return stands
+            return node_infos
         raise NoAnswer(failed)
     return [by_name[name] for name in reply.kept]
 
 
-def _names(stands: Iterable[Stand]) -> tuple[str, ...]:
-    return tuple(stand.name for stand in stands)
+def _names(node_infos: Iterable[NodeInfo]) -> tuple[str, ...]:
+    return tuple(node_info.name for node_info in node_infos)
 
 
 def _lament(nodes: int, before: int) -> str:
@@ -152,9 +156,9 @@ def _lament(nodes: int, before: int) -> str:
     return f"0/{nodes} nodes are available: none holds the pod."
 
 
-def alone(cluster: Cluster, want: Want, cursor: Cursor, dice: random.Random) -> Outcome:
+def alone(cluster: Cluster, pod_info: PodInfo, cursor: Cursor, dice: random.Random) -> Outcome:
     """Run a whole cycle without an extender, as kube-scheduler does by default."""
-    questions = cycle(cluster, want, cursor, dice)
+    questions = cycle(cluster, pod_info, cursor, dice)
     try:
         next(questions)
     except StopIteration as end:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass
 
-from turnout.simulator.cluster.cluster import Want
+from turnout.simulator.cluster.cluster import PodInfo
 
 
 @dataclass(slots=True)
 class _Waiter:
-    want: Want
+    pod_info: PodInfo
     since: int  # arrival, counted
     tries: int = 0
     not_before_s: float = 0.0
@@ -22,7 +22,7 @@ class _Waiter:
     @property
     def turn(self) -> tuple[int, int]:
         """The sort key: the pod with the lowest is next."""
-        return -self.want.priority, self.since
+        return -self.pod_info.priority, self.since
 
 
 class WaitingPods:
@@ -42,28 +42,28 @@ class WaitingPods:
         self._parked: set[str] = set()
         self._arrivals = 0
 
-    def put(self, want: Want) -> None:
+    def put(self, pod_info: PodInfo) -> None:
         """Add a waiting pod, or update it."""
-        known = self._waiters.get(want.uid)
+        known = self._waiters.get(pod_info.uid)
         if known is None:
             self._arrivals += 1
-            known = self._waiters[want.uid] = _Waiter(want, self._arrivals)
-        elif known.want == want:
+            known = self._waiters[pod_info.uid] = _Waiter(pod_info, self._arrivals)
+        elif known.pod_info == pod_info:
             return
-        known.want = want
-        self._queue(want.uid, known)
+        known.pod_info = pod_info
+        self._queue(pod_info.uid, known)
 
     def drop(self, uid: str) -> None:
         """Remove a pod that waits no longer."""
         self._waiters.pop(uid, None)
         self._parked.discard(uid)
 
-    def want(self, uid: str) -> Want | None:
+    def pod_info(self, uid: str) -> PodInfo | None:
         """Return the waiting pod with this uid."""
         waiter = self._waiters.get(uid)
-        return waiter.want if waiter is not None else None
+        return waiter.pod_info if waiter is not None else None
 
-    def next(self, now_s: float) -> Want | None:
+    def next(self, now_s: float) -> PodInfo | None:
         """Return the pod to try now; None when no pod may be tried yet."""
         while self._later and self._later[0][0] <= now_s:
             _, uid = heapq.heappop(self._later)
@@ -74,7 +74,7 @@ class WaitingPods:
             turn, uid = self._ready[0]
             waiter = self._waiters.get(uid)
             if waiter is not None and waiter.turn == turn and not waiter.parked and waiter.not_before_s <= now_s:
-                return waiter.want
+                return waiter.pod_info
             heapq.heappop(self._ready)
         return None
 

@@ -132,7 +132,7 @@ def test_when_we_resized_it_stands_on_the_job(view):
     assert view.observation(700.0).jobs[0].job.bank.resized_s == 600
 
 
-def test_a_forged_note_is_believed_neither_over_the_clock_nor_over_what_this_leader_wrote(view):
+def test_a_forged_annotation_overrides_neither_clock_nor_leader(view):
     forged = {labels.RESIZED_AT: "2099-01-01T00:00:00Z", labels.GAINED: "9999999", labels.SIZED_AT_START: "true"}
     view.put_job("Job", job(**forged))
     (seen,) = view.observation(1000.0).jobs
@@ -159,7 +159,7 @@ def test_a_forged_note_is_believed_neither_over_the_clock_nor_over_what_this_lea
         pytest.param(ResizeBudget(0.0, 1500.0, None, True), ResizeBudget(0.0, 1500.0), id="made long after it began"),
     ],
 )
-def test_of_notes_that_stood_there_before_nothing_is_believed_that_cannot_be(told, is_so):
+def test_impossible_values_in_older_annotations_are_not_believed(told, is_so):
     assert believed(told, "1970-01-01T00:01:40Z", 110.0, 2000.0) == is_so
 
 
@@ -175,12 +175,12 @@ def test_a_worker_lacks_a_node_for_as_long_as_the_steady_clock_says(view, by_s):
     assert [step.reason for step in decide(at, Policy(), now_s)] == [Reason.NOT_READY]
 
 
-def test_a_pod_that_was_told_to_go_and_stays_is_on_its_way_for_a_while_only(view):
+def test_a_pod_that_was_told_to_go_and_stays_is_terminating_for_a_while(view):
     view.put_pod(pod(0, "a", owner="stranger", deleted="2026-01-01T00:00:09Z"))
     assert [len(view.observation(now_s).leaving) for now_s in (0.0, PROMISE_S, PROMISE_S + 1)] == [1, 1, 0]
 
 
-def test_pods_of_a_job_that_was_deleted_are_on_their_way_out_and_it_waits_for_nothing(view):
+def test_pods_of_a_deleted_job_are_terminating_and_it_waits_for_nothing(view):
     view.put_pod(pod(0, "a"))
     view.put_pod(pod(1, "b", deleted="2026-01-01T00:00:09Z"))
     assert view.observation(0.0).leaving == ()  # its own job tells of it

@@ -223,7 +223,7 @@ def test_workers_that_leave_are_still_in_the_way_and_nobody_leaves_twice():
         assert (words(at)["bb"], sizes(at)["a"]) == (Reason.WAITS_FOR_ROOM, 2)
 
 
-def test_nobody_leaves_where_the_pods_of_a_job_that_was_deleted_are_on_their_way_out():
+def test_nobody_leaves_while_the_pods_of_a_deleted_job_are_terminating():
     lent = seen(job("a", replicas=4), [0] * 4)
     at = world([4, 0], lent, seen(job("bb", least=2)))
     assert sizes(at)["a"] == 2
@@ -323,7 +323,7 @@ def test_a_closed_queue_neither_grows_nor_starts():
     assert words(at) == {"a": Reason.QUEUE_CLOSED, "bb": Reason.QUEUE_CLOSED}
 
 
-def test_in_a_strict_queue_nobody_makes_room_for_one_behind_another_that_waits():
+def test_in_a_strict_queue_nobody_makes_room_for_one_behind_in_line():
     """4 GPUs: to make room for the last would be in vain, as it may not start before the one that is too large."""
     lent, rigid = seen(job("a", most=2, replicas=2), [0, 0]), seen(job("b", least=2, most=2), [0, 0])
     head, behind = seen(job("cc", least=3, most=3)), seen(job("ddd", most=1))

@@ -211,7 +211,7 @@ def test_the_rest_of_a_gang_joins_its_members(rows, word):
     assert why(at)["a"] is word
 
 
-def test_a_gang_is_counted_under_the_switch_that_holds_it_and_leaves_the_other_to_the_next():
+def test_a_gang_counts_under_the_switch_that_holds_it_and_no_other():
     gangs = [seen(job(name, least=size, most=size, spread=Spread(tier=1))) for name, size in (("a", 4), ("bb", 3))]
     assert set(why(world([2, 2, 2, 1], *gangs, leaves=[0, 0, 1, 1])).values()) == {Reason.SCHEDULERS_TURN}
 
@@ -362,7 +362,7 @@ def test_a_fault_that_only_several_jobs_bring_about_together_is_nobodys():
         decided(tried, world([8], seen(job("a"), [0]), seen(job("bb"), [0])), POLICY, NOW_S)
 
 
-def test_one_queue_that_has_given_back_what_it_borrowed_does_not_keep_the_next_from_giving():
+def test_a_queue_that_gave_back_its_loan_keeps_no_other_from_giving():
     first = seen(job("xx", replicas=3, queue="o"), [0, 0, 0])
     second = seen(job("y", replicas=3, queue="p"), [0, 0, 0])
     queues = {"own": {}, "o": {"deserved": 2}, "p": {"deserved": 2}}
@@ -388,7 +388,7 @@ def test_room_that_has_settled_is_used_up_once():
     }
 
 
-def test_room_that_has_not_settled_is_nobodys_though_another_could_never_pay_for_it():
+def test_unsettled_room_is_nobodys_though_another_could_never_pay_for_it():
     made = [seen(job("a"), [0]), seen(job("dear", bank=ResizeBudget(restart_s=9e9)), [0])]
     aged = [replace(each, workers=tuple(replace(w, since_s=0.0) for w in each.workers)) for each in made]
     assert why(world([6], *aged, settled={NODES: {GPU: 0}}))["a"] is Reason.ROOM_SETTLES

@@ -35,7 +35,7 @@ async def test_a_job_grows_gives_back_at_once_and_grows_again_after_its_cooldown
     await cluster.until(a=8)
 
 
-async def test_who_cannot_be_bound_takes_nothing_and_who_leaves_room_unused_gives_it_back(cluster):
+async def test_an_unbindable_job_takes_nothing_and_unused_room_is_given_back(cluster):
     await cluster.autoscaler("--act", "--restart-s", "0", "--schedulers", "volcano,default-scheduler,asleep")
     await cluster.submit("a", 2, 8)
     await cluster.until(a=8)
@@ -64,7 +64,7 @@ async def test_nobody_leaves_for_one_that_would_not_fit_even_then(cluster):
 
 
 @pytest.mark.contract("VE-18")
-async def test_for_the_scheduler_pending_and_running_are_the_max_and_min_available_is_the_min(cluster):
+async def test_the_scheduler_sees_min_as_min_available_and_max_as_its_pods(cluster):
     await cluster.submit("a", 2, 10, size=10)  # eight GPUs are there
     await cluster.until_phases({("a", "Running"): 8, ("a", "Pending"): 2})
     (group,) = (await cluster.api.call("GET", "/apis/scheduling.volcano.sh/v1beta1/podgroups"))["items"]
@@ -94,7 +94,7 @@ async def test_a_size_set_by_hand_is_kept(cluster):
     await cluster.until(a=5)
 
 
-async def test_the_same_manifest_applied_again_and_again_leaves_a_job_growing_to_its_max(cluster):
+async def test_a_manifest_applied_again_and_again_leaves_a_job_growing_to_max(cluster):
     await cluster.autoscaler("--act", "--cooldown-s", "1", "--restart-s", "0")
     await cluster.submit("a", 2, 8)
     for time in range(20):
@@ -194,7 +194,7 @@ async def test_its_page_tells_what_each_queue_has(cluster):
         assert answer.status == 200
 
 
-async def test_a_queue_has_its_page_and_pods_their_marks_where_an_admin_wants_them(cluster):
+async def test_queues_have_a_page_and_pods_their_marks_where_an_admin_wants_it(cluster):
     await cluster.autoscaler("--act", "--mark-pods")
     await cluster.submit("a", 1, 3)
     await cluster.until(a=3)

@@ -89,7 +89,7 @@ JOBS = {
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if RIGHTS[kind].sizes is not None])
-def test_a_resize_changes_the_fields_that_the_policy_leaves_and_annotations_of_ours(kind):
+def test_a_resize_changes_only_allowed_fields_and_our_annotations(kind):
     job = copy.deepcopy(JOBS[kind])
     meta = {"name": "a", "namespace": "default", "uid": "u", **job.get("metadata", {}), "resourceVersion": "7"}
     job["metadata"] = {**meta, "annotations": {labels.MIN_WORKERS: "2", labels.MAX_WORKERS: "4"}}
@@ -119,7 +119,7 @@ def test_the_policy_that_guards_verdicts_is_the_one_that_the_code_writes():
         assert (ROOT / file).read_text() == fault_report_policy.whole()
 
 
-def test_who_taints_nodes_guards_what_is_said_of_them_unless_an_admin_says_otherwise():
+def test_who_taints_nodes_guards_fault_reports_unless_an_admin_says_no():
     component = yaml.safe_load((ROOT / fault_report_policy.WITH_TAINTS.parent / "kustomization.yaml").read_text())
     assert fault_report_policy.WITH_TAINTS.name in component["resources"]
     made = list(yaml.safe_load_all((ROOT / fault_report_policy.WITH_TAINTS).read_text()))

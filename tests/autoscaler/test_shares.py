@@ -85,7 +85,7 @@ class Told:
         pytest.param(dict.fromkeys([*STAMPS, *WROTE]), id="and takes our notes away"),
     ],
 )
-def test_what_an_owner_writes_after_growing_keeps_nothing_that_others_wait_for(notes):
+def test_what_an_owner_writes_after_growing_keeps_nothing_others_wait_for(notes):
     assert Told(size=8, least=2, waits=6).says(**notes) == 2
 
 

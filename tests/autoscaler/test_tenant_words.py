@@ -60,7 +60,7 @@ NOTES = st.dictionaries(st.sampled_from(READ) | st.sampled_from(NAMES), WORDS, m
 
 @settings(max_examples=scaled(400), deadline=None)
 @given(st.sampled_from(sorted(SAMPLES)), NOTES, NOTES, NOTES)
-def test_no_word_on_a_job_or_its_pods_makes_reading_deciding_or_writing_raise(kind, notes, on_pods, marks):
+def test_no_text_on_a_job_or_its_pods_makes_read_decide_or_write_raise(kind, notes, on_pods, marks):
     raw = copy.deepcopy(SAMPLES[kind])
     raw["metadata"].setdefault("annotations", {}).update(notes)
     raw["metadata"].setdefault("labels", {}).update(marks)
@@ -164,7 +164,7 @@ def named(name, uid):
     return made
 
 
-def test_a_job_that_cannot_be_read_by_a_fault_of_ours_is_told_and_others_are_seen():
+def test_a_job_unreadable_by_our_fault_is_logged_and_others_are_seen():
     view = Cache(broken("Job", read=of_b(KINDS["Job"].read)))
     for name in ("a", "b", "c"):
         view.put_job("Job", named(name, f"u-{name}"))
@@ -177,7 +177,7 @@ def test_a_job_that_cannot_be_read_by_a_fault_of_ours_is_told_and_others_are_see
 
 
 @pytest.mark.asyncio
-async def test_a_job_that_cannot_be_written_by_a_fault_of_ours_counts_as_refused_and_others_are_written():
+async def test_a_write_failed_by_our_fault_counts_as_refused_and_others_go_on():
     api, told, raw = Api(), [], {}
     for name in ("a", "b", "c"):
         raw[JobKey("Job", "ns", name)] = named(name, f"u-{name}")
@@ -206,7 +206,7 @@ AT = world([8], *(seen(small(name), [0]) for name in "abcde"))
 
 
 @pytest.mark.parametrize("names", ["", "a", "c", "bd", "abcde"], ids=["none", "the first", "one", "two", "all"])
-def test_a_job_on_which_nothing_can_be_decided_keeps_its_size_and_others_are_decided_on(names):
+def test_a_job_that_breaks_deciding_keeps_its_size_and_others_go_on(names):
     steps, faults = decided(faulty(*names), AT, POLICY, NOW_S)
     assert [step.key for step in steps] == [each.job.key for each in AT.jobs]
     assert [step.key.name for step in steps if step.reason is Reason.REFUSED] == sorted(names)

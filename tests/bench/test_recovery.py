@@ -68,7 +68,7 @@ def test_how_a_job_went_on(act, after, found):
     assert went_on([*BEFORE, *after], act, 3.5) == found
 
 
-def test_a_job_that_grows_stands_still_only_from_its_last_step_in_the_old_world():
+def test_a_growing_job_stands_still_only_from_its_last_step_before():
     old = round_(1, 2, 0, [1, 2, 3, 9], "fresh", "ab")
     assert went_on([*old, *round_(2, 3, 4, [11])], Act.GROWS, 3.5) == Recovery(7.5, 2, 0, ("memory", "buddy"), 3)
 

@@ -93,7 +93,7 @@ def test_what_is_claimed_of_the_end(records, true):
     assert [claim.true for claim in ended_alike(records, terms)] == true
 
 
-def test_the_loss_of_a_step_is_the_mean_over_its_ranks_in_the_last_round_that_made_it():
+def test_the_loss_of_a_step_is_the_mean_over_ranks_in_its_last_round():
     assert losses_of([*round_(1, 2, 1.0, 0, 4), *round_(2, 1, 9.0, 3, 5)]) == pytest.approx(
         [1, 1 / 2, 1 / 3, 1 / 4, 1 / 5]
     )

@@ -103,13 +103,13 @@ def test_a_running_job_reads_what_it_has_and_what_comes_next():
     assert "start" not in text
 
 
-def test_a_job_whose_object_was_applied_again_reads_that_this_bounds_nothing():
+def test_a_job_applied_again_reads_that_this_bounds_nothing():
     made = job("a", least=2, most=8, replicas=2, resized_s=NOW_S - 60, put_back=6)
     _, text = told("a", world([8], seen(made, [0, 0])))
     assert text["size"].endswith("; its object was applied again as it was submitted, which took it from 6 to 2")
 
 
-def test_a_job_that_somebody_has_scaled_by_hand_reads_until_when_that_is_its_most():
+def test_a_job_scaled_by_hand_reads_until_when_that_bounds_it():
     made = job("a", least=2, most=8, replicas=4, wish=4)
     head, text = told("a", world([8], seen(made, [0] * 4)))
     assert head.endswith(": AtMax")

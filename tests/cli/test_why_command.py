@@ -76,7 +76,7 @@ async def test_on_a_local_cluster_it_tells_why_a_job_waits_and_what_another_has(
 
 
 @pytest.mark.asyncio
-async def test_the_log_of_an_autoscaler_at_work_is_decided_again_to_the_last_word(cluster, tmp_path):
+async def test_the_log_of_a_working_autoscaler_is_decided_again_exactly(cluster, tmp_path):
     log = tmp_path / "decisions"
     autoscaler = await cluster.autoscaler("--act", "--decision-log", str(log))
     await cluster.submit("lends", 2, 8)
@@ -176,7 +176,7 @@ def the_whole_cluster():
 
 
 @pytest.mark.asyncio
-async def test_who_may_see_one_namespace_is_told_what_it_shows_and_what_it_does_not(served):
+async def test_who_sees_one_namespace_is_told_what_it_shows_and_what_not(served):
     config, forbidden, items = served
     forbidden |= the_whole_cluster()
     items["/api/v1/namespaces/team-a/pods"] = gang("bert", 2, why="0/4 nodes are available: the gang is not whole.")

@@ -86,9 +86,7 @@ async def test_training_operator_makes_the_pods_of_a_pytorch_job_and_resizes_it(
 @pytest.mark.root
 @pytest.mark.debian("util-linux")
 @pytest.mark.asyncio
-async def test_two_training_operators_run_beside_one_another_each_with_certificates_of_its_own(
-    control_plane, make_control_plane
-):
+async def test_two_training_operators_run_side_by_side_with_own_certificates(control_plane, make_control_plane):
     planes = [control_plane, make_control_plane()]
     for plane in planes:
         await asyncio.to_thread(plane.start_training_operator)

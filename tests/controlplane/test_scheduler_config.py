@@ -32,7 +32,7 @@ def test_the_shipped_extender_block_is_the_one_we_argue_for(file):
     assert config["percentageOfNodesToScore"] == 100
 
 
-def test_the_two_files_differ_in_the_name_of_the_profile_and_the_lease_only():
+def test_the_two_files_differ_only_in_profile_name_and_lease():
     plain, koord = (
         yaml.safe_load(file.read_text()) for file in (scheduler_config.SHIPPED, scheduler_config.SHIPPED_KOORDINATOR)
     )
@@ -88,7 +88,7 @@ async def api(control_plane):
 
 @pytest.mark.real
 @pytest.mark.asyncio
-async def test_the_shipped_file_asks_over_https_and_shows_the_schedulers_certificate(control_plane, api):
+async def test_the_shipped_file_asks_over_https_with_the_schedulers_certificate(control_plane, api):
     serving = control_plane.authority.server("extender", scheduler_config.EXTENDER_HOSTS)
     client = control_plane.authority.user("kube-scheduler-at-extender")
     trust = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(control_plane.ca))
@@ -104,7 +104,7 @@ async def test_the_shipped_file_asks_over_https_and_shows_the_schedulers_certifi
 
 @pytest.mark.real
 @pytest.mark.asyncio
-async def test_an_extender_that_the_ca_did_not_sign_is_not_asked_and_blocks_nobody(control_plane, api, tmp_path):
+async def test_an_extender_not_signed_by_the_ca_is_not_asked_and_blocks_nobody(control_plane, api, tmp_path):
     stranger = type(control_plane.authority)(tmp_path, "somebody-else")
     serving = stranger.server("extender", scheduler_config.EXTENDER_HOSTS)
     trust = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

@@ -143,9 +143,7 @@ async def guarded(attempt, policy):
 
 
 @pytest.mark.parametrize(("job", "size", "others"), SIZED)
-async def test_of_a_job_its_size_and_our_annotations_may_be_changed_and_nothing_else(
-    autoscaler, api, job, size, others, request
-):
+async def test_only_size_and_our_annotations_of_a_job_may_be_changed(autoscaler, api, job, size, others, request):
     job = {**job, "metadata": {**job["metadata"], "annotations": {"kept": "yes"}}}
     there = await api.create(job)
     path = f"/apis/{job['apiVersion']}/namespaces/default/{plural(job['kind'])}/a"
@@ -349,7 +347,7 @@ async def test_wherever_it_is_installed_its_policies_hold(control_plane, tmp_pat
         assert changed["metadata"]["labels"]["a"] == "b"
 
 
-async def test_a_verdict_is_written_by_the_pod_itself_with_its_own_token_and_nothing_else_is(module_plane, api):
+async def test_only_the_pod_itself_writes_its_fault_report_with_its_own_token(module_plane, api):
     """Use a job's account, its right to patch pods, and the policy that bounds it, as deploy/manifests/launcher has
     them.
     """

@@ -220,7 +220,7 @@ async def test_it_resizes_by_its_shipped_arguments_where_most_kinds_are_unknown(
     assert "forbidden" not in control_plane.logs("autoscaler").lower()
 
 
-async def test_installed_in_another_namespace_it_holds_its_lease_there_and_resizes(control_plane, tmp_path):
+async def test_installed_in_another_namespace_it_holds_its_lease_and_resizes(control_plane, tmp_path):
     objects = elsewhere(tmp_path, "my-ns", "autoscaler/act")
     async with control_plane.api() as api:
         await api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "my-ns"}})

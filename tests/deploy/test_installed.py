@@ -52,9 +52,7 @@ def _read(url):
 @pytest.mark.contract("CS-08")
 @pytest.mark.debian("openssl")
 @pytest.mark.asyncio
-async def test_a_gang_lands_under_one_leaf_by_the_installed_extender_and_the_shipped_config(
-    control_plane, certificates
-):
+async def test_the_installed_extender_and_config_land_a_gang_under_one_leaf(control_plane, certificates):
     nodes, text = make_fabric(leaves=4, hosts_per_leaf=4, shuffle=random.Random(3))
     async with control_plane.api() as api:
         for each in rendered("extender"):
@@ -79,7 +77,7 @@ async def test_a_gang_lands_under_one_leaf_by_the_installed_extender_and_the_shi
 
 
 @pytest.mark.asyncio
-async def test_the_installed_nominator_names_nodes_with_its_own_account_lease_and_policy(control_plane):
+async def test_the_installed_nominator_has_its_own_account_lease_and_policy(control_plane):
     nodes, text = make_fabric(leaves=4, hosts_per_leaf=4, shuffle=random.Random(3))
     probes = f"127.0.0.1:{free_ports(1)[0]}"
     async with control_plane.api() as api:

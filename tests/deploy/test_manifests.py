@@ -175,7 +175,7 @@ async def test_the_server_takes_everything_in_a_strict_dry_run(control_plane):
 
 
 @pytest.mark.asyncio
-async def test_the_pods_are_admitted_under_the_restricted_rules_and_a_laxer_one_is_not(installed, api):
+async def test_the_pods_are_admitted_as_restricted_and_a_laxer_one_is_not(installed, api):
     templates = [each["spec"]["template"] for each in all_rendered() if each["kind"] == "Deployment"]
     assert len(templates) == len(PARTS)
     for number, template in enumerate(templates):
@@ -275,7 +275,7 @@ async def _until_guarded(nominator, path, change, policy):
 
 
 @pytest.mark.asyncio
-async def test_the_nominators_account_may_change_the_nominated_node_and_nothing_else(installed, api):
+async def test_the_nominators_account_may_change_only_the_nominated_node(installed, api):
     await api.create(make_pod("nominee", marks={"kept": "yes"}, notes={"kept": "yes"}))
     token = installed.service_account_token("turnout-system", "turnout-nominator")
     async with installed.api(token) as nominator:
@@ -322,9 +322,7 @@ async def test_wherever_the_nominator_is_installed_its_policies_hold(module_plan
 
 
 @pytest.mark.asyncio
-async def test_the_nominators_account_may_tell_a_pod_its_place_and_nothing_else_where_that_is_switched_on(
-    installed, api
-):
+async def test_where_switched_on_the_nominator_may_also_tell_a_pod_its_place(installed, api):
     place = "/api/v1/namespaces/default/pods/placed"
     made = await api.create(make_pod("placed", marks={"kept": "yes"}, notes={"kept": "yes"}))
     theirs = [{**made["spec"]["containers"][0], "image": "theirs:1"}]

@@ -52,7 +52,7 @@ async def until_ready(children, name, port):
 
 @pytest.mark.contract("CS-21")
 @pytest.mark.asyncio
-async def test_every_service_has_its_three_pages_and_what_dashboard_and_alerts_ask_for_is_on_them(tmp_path):
+async def test_every_service_serves_its_pages_and_all_that_alerts_ask_for(tmp_path):
     async with local_cluster(tmp_path / "kubeconfig") as made:
         await made.add_nodes(places(2), 4)
         maps = "/api/v1/namespaces/default/configmaps"

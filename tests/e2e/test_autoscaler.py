@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests import cluster
-from tests.e2e.autoscaler.lending import AT_ONCE, JOBS, PODS, elastic, here, runs, start_around, start_lender
+from tests.e2e.autoscaler.lending import AT_ONCE, JOBS, PODS, elastic, here, runs, start_around, start_autoscaler
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 async def test_an_indexed_job_fills_an_idle_leaf_gives_back_and_grows_again(stage):
     await stage.build(leaves=2, hosts_per_leaf=4, gpus=2)
     start_around(stage)
-    start_lender(stage, *AT_ONCE)
+    start_autoscaler(stage, *AT_ONCE)
     await stage.submit(elastic(cluster.indexed_job("a", 2, gpus=2), 2, 4))
     placed = await runs(stage, a=4)
     assert len(stage.leaves(placed)) == 1
@@ -34,7 +34,7 @@ async def test_a_pytorch_job_makes_room_for_one_of_equal_priority(stage):
     await stage.build(leaves=1, hosts_per_leaf=4, gpus=2)
     start_around(stage)
     stage.plane.start_training_operator()
-    start_lender(stage, *AT_ONCE)
+    start_autoscaler(stage, *AT_ONCE)
     await stage.submit(cluster.pytorch_job("a", 2, gpus=1, most=8))
     await runs(stage, a=8)
     await stage.submit(cluster.indexed_job("b", 3, gpus=1))
@@ -44,10 +44,10 @@ async def test_a_pytorch_job_makes_room_for_one_of_equal_priority(stage):
 async def test_a_second_autoscaler_takes_over_and_an_observer_writes_nothing(stage):
     await stage.build(leaves=1, hosts_per_leaf=4, gpus=2)
     start_around(stage)
-    start_lender(stage, name="observer")
+    start_autoscaler(stage, name="observer")
     await stage.submit(elastic(cluster.indexed_job("a", 2, gpus=2), 2, 4))
     await stage.eventually(lambda: '"outcome": "DryRun"' in stage.plane.logs("observer"), 30.0)
     await runs(stage, a=2)
     stage.plane.stop_program("observer")
-    start_lender(stage, "--act")
+    start_autoscaler(stage, "--act")
     await runs(stage, a=4)

@@ -11,7 +11,7 @@ import pytest
 from tests import cluster
 from tests.e2e.stories import PODS
 from turnout.kube.objects import Node, Pod
-from turnout.simulator.cluster.cluster import Cluster, want_of
+from turnout.simulator.cluster.cluster import Cluster, pod_info_of
 from turnout.simulator.cluster.default_plugins import Cursor
 from turnout.simulator.cluster.scheduler import Chosen, alone
 
@@ -39,10 +39,10 @@ def restated(nodes, taken, gang, dice):
     for each in nodes:
         state.put_node(each)
     for at, pod in enumerate(taken):
-        state.place(want_of(seen(pod, f"s{at}")), pod["spec"]["nodeName"])
+        state.place(pod_info_of(seen(pod, f"s{at}")), pod["spec"]["nodeName"])
     placed, cursor = {}, Cursor()
     for pod in gang:
-        want = want_of(seen(pod, pod["metadata"]["name"]))
+        want = pod_info_of(seen(pod, pod["metadata"]["name"]))
         outcome = alone(state, want, cursor, dice)
         assert isinstance(outcome, Chosen)
         state.place(want, outcome.node)

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 
 
 @pytest.mark.contract("CS-01")
-async def test_a_gang_that_default_scoring_scatters_lands_under_one_leaf_in_ring_order(stage):
+async def test_a_gang_that_default_scoring_scatters_lands_ringed_under_one_leaf(stage):
     await stage.build()
     stage.plane.start_scheduler(None)
     await stage.submit(*cluster.volcano_gang("bert", 8))
@@ -31,7 +31,7 @@ async def test_a_gang_that_default_scoring_scatters_lands_under_one_leaf_in_ring
     assert stage.ring(scattered).total > 0
 
 
-async def test_the_only_whole_leaf_is_found_and_two_leaves_are_ringed_with_the_fewest_crossings(stage):
+async def test_the_only_whole_leaf_is_found_and_two_leaves_ring_with_least_cost(stage):
     """16 pods need two leaves: a ring over their indices leaves each switch once."""
     await stage.build()
     whole = await tempt(stage)
@@ -68,7 +68,7 @@ async def test_a_pytorch_job_of_the_training_operator_lands_under_one_leaf(stage
     assert stage.ring(placed).total == 0
 
 
-async def test_a_gang_of_several_shapes_lands_under_one_leaf_and_its_cpu_master_is_left_alone(stage):
+async def test_a_mixed_gang_lands_under_one_leaf_and_its_cpu_master_is_untouched(stage):
     await stage.build(leaves=2, hosts_per_leaf=4)
     stage.start_extender()
     stage.start_scheduler()

@@ -65,7 +65,7 @@ async def test_calls_that_alternate_between_two_replicas_give_one_leaf(stage):
     assert min(asked) >= 3
 
 
-async def test_a_stranger_on_a_planned_host_sends_the_rest_no_farther_than_the_next_leaf(stage):
+async def test_a_stranger_on_a_planned_host_sends_the_rest_to_the_next_leaf_only(stage):
     await stage.build()
     whole = await tempt(stage)
     stage.start_extender()
@@ -102,7 +102,7 @@ async def test_a_started_required_gang_that_lost_a_host_is_told_to_be_partial(st
     assert set(stage.leaves(await stage.landed("bert", 8, within_s=20))) == {whole}
 
 
-async def test_a_gang_refused_while_a_watch_was_down_lands_once_it_is_back_though_nothing_else_changes(stage, tmp_path):
+async def test_a_gang_refused_while_a_watch_was_down_lands_once_it_is_back(stage, tmp_path):
     await stage.build(leaves=1, hosts_per_leaf=4)
     async with Proxy(stage.plane.url) as proxy:
         through = proxy.kubeconfig(stage.plane.kubeconfig, tmp_path)

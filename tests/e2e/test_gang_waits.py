@@ -39,7 +39,7 @@ async def test_a_required_gang_that_fits_no_leaf_is_refused_and_told_why(stage):
     assert await bound_now(stage, "wide") == {}
 
 
-async def test_of_two_gangs_of_eight_onto_room_for_twelve_one_runs_whole_and_one_waits_whole(stage):
+async def test_of_two_gangs_of_eight_in_room_for_twelve_one_runs_and_one_waits(stage):
     await stage.build(leaves=3, hosts_per_leaf=4)
     one, other = cluster.koordinator_gang("one", 8), cluster.koordinator_gang("two", 8)
     await stage.submit(*[pod for pair in zip(one, other, strict=True) for pod in pair])

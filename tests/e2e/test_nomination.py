@@ -81,7 +81,7 @@ async def test_a_gang_is_nominated_whole_and_lands_there(stage):
     assert paths == {name: path_of[stage.ip_of[node]] for name, node in placed.items()}
 
 
-async def test_a_gang_whose_pods_raced_ahead_of_the_nominator_still_lands_under_one_leaf(stage):
+async def test_a_gang_whose_pods_outran_the_nominator_lands_under_one_leaf(stage):
     await stage.build()
     stage.start_extender()
     stage.start_scheduler()
@@ -127,7 +127,7 @@ async def test_a_nomination_of_somebody_else_is_never_overwritten(stage):
         assert kept["status"]["nominatedNodeName"] == theirs
 
 
-async def test_a_nominated_node_that_fills_up_or_is_cordoned_is_given_up_for_the_nearest(stage):
+async def test_a_nominated_node_that_fills_up_or_is_cordoned_is_given_up(stage):
     await stage.build()
     stage.start_nominator()
     await stage.submit(*cluster.koordinator_gang("bert", 6, total=6))
@@ -163,7 +163,7 @@ async def test_a_nomination_that_the_scheduler_does_not_use_expires(stage):
     await stage.eventually(lambda: stage.metric('turnout_nominations_total{why="Expired"}', "nominator") == 4)
 
 
-async def test_a_gang_ahead_takes_planned_room_from_one_behind_and_its_nominations_with_it(stage):
+async def test_a_gang_ahead_takes_room_and_nominations_of_one_behind(stage):
     await stage.build(leaves=1)
     stage.start_nominator()
     await stage.submit(*cluster.koordinator_gang("low", 8, total=8))
@@ -180,7 +180,7 @@ async def test_a_gang_ahead_takes_planned_room_from_one_behind_and_its_nominatio
 
 
 @pytest.mark.parametrize("control_plane", [EMULATED[0], OLDER_AND_LONG], indirect=True)
-async def test_a_follower_takes_over_after_sigkill_and_mends_what_the_leader_left(stage):
+async def test_a_follower_takes_over_after_sigkill_and_mends_what_was_left(stage):
     await stage.build(leaves=2)
     stage.start_nominator("first")
     notes = {labels.TOPOLOGY: "required"}

@@ -114,7 +114,7 @@ def test_annotations_may_only_narrow_what_an_elastic_policy_bounds():
         read("PyTorchJob", pytorch(notes={labels.MAX_WORKERS: "9"}))
 
 
-def test_a_pytorch_jobs_roles_are_read_in_any_case_and_written_as_they_stand():
+def test_a_pytorch_jobs_roles_are_read_in_any_case_and_written_unchanged():
     raw = pytorch()
     raw["spec"]["pytorchReplicaSpecs"] = {"worker": raw["spec"]["pytorchReplicaSpecs"]["Worker"]}
     assert KINDS["PyTorchJob"].resize(raw, 5).body["spec"] == {"pytorchReplicaSpecs": {"worker": {"replicas": 5}}}
@@ -222,7 +222,7 @@ def test_an_unchanged_object_that_is_applied_again_is_no_wish(raw, sizes):
     assert read(kind, {**now, "metadata": {**now["metadata"], "annotations": by_hand}}).wish == 3
 
 
-def test_a_size_by_hand_between_the_submitted_one_and_ours_is_a_wish_and_outlives_the_next_apply():
+def test_a_hand_set_size_below_ours_is_a_wish_and_outlives_the_next_apply():
     notes = {labels.MIN_WORKERS: "2", labels.MAX_WORKERS: "8", labels.WROTE_WORKERS: "6", labels.SUBMITTED_WORKERS: "2"}
     by_hand = indexed(4, notes)
     assert (read("Job", by_hand).wish, read("Job", by_hand).put_back) == (4, None)

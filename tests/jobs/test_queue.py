@@ -66,7 +66,7 @@ def test_a_queue_below_a_closed_one_is_closed():
     assert not found["a"].open
 
 
-def test_an_amount_that_cannot_be_read_is_told_and_nothing_of_the_queue_may_be_changed():
+def test_an_unreadable_amount_is_told_and_its_queue_is_left_unchanged():
     queue = volcano.read(raw(capability={GPU: "lots"}))
     assert queue.capability == {}
     assert queue.faults == ("spec.capability.nvidia.com/gpu is 'lots': it is no Kubernetes quantity",)
@@ -315,7 +315,7 @@ def elastic(space, least, most):
         pytest.param({"namespace/a": 8, "namespace/b": 2}, {"a": 0, "b": 0}, id="nothing"),
     ],
 )
-def test_elastic_quotas_of_scheduler_plugins_lend_what_is_left_of_their_mins(used, left):
+def test_elastic_quotas_of_scheduler_plugins_lend_the_rest_of_their_mins(used, left):
     found = shares([elastic("a", 4, 8), elastic("b", 6, 6)], demand(used))
     assert {name: room(found, f"namespace/{name}", GPU) for name in "ab"} == left
     assert found["namespace/a"].deserved == {GPU: 4}

@@ -134,7 +134,7 @@ def test_a_tree_of_its_own_is_below_nobody_whatever_it_says():
     assert (limited(found)["t"], found["t"].within) == (8, "")
 
 
-def test_who_names_no_gpu_takes_none_from_the_others_whatever_weight_it_has():
+def test_who_names_no_gpu_takes_none_from_others_whatever_its_weight():
     notes = {f"{LABEL}shared-weight": f'{{"{GPU}": 5}}'}
     silent = koordinator.read(raw("a", notes, min={"cpu": 1}, max={"cpu": 1}))
     found = koordinator.shares([silent, quota("b", 1, 9)], demand(asked={"b": 9}, total=9))

@@ -111,7 +111,7 @@ def test_a_strict_queue_is_known(strategy, strict):
     assert kueue.read(raw(**strategy)).strict is strict
 
 
-def test_which_of_several_flavors_a_job_was_given_is_not_known_so_none_is_resized():
+def test_a_job_of_several_flavors_is_not_resized_as_its_own_is_unknown():
     flavors = [{"name": n, "resources": [{"name": GPU, "nominalQuota": "4"}]} for n in ("a100", "h100")]
     queue = kueue.read(raw("a", resourceGroups=[{"flavors": flavors}], cohortName="c"))
     other = kueue.read(raw("b", resourceGroups=groups(2, flavor="h100"), cohortName="c"))
@@ -136,7 +136,7 @@ def test_a_queue_that_preempts_within_itself_is_a_hazard():
     assert found["b"].hazard == ""
 
 
-def test_elastic_workers_stay_within_what_is_their_queues_own_where_others_take_back_by_evicting():
+def test_elastic_workers_stay_within_own_quota_where_reclaim_evicts():
     reclaims = {"reclaimWithinCohort": "Any"}
     queues = [
         cluster_queue("a", 4, "c", preemption=reclaims),

@@ -143,7 +143,7 @@ def test_a_parents_room_bounds_its_childrens(made, rows, total):
 
 
 @given(ROWS, TOTALS)
-def test_by_weight_nobody_has_less_than_is_guaranteed_nor_all_together_more_than_there_is(rows, total):
+def test_by_weight_each_has_its_guarantee_and_the_sum_is_at_most_the_total(rows, total):
     found = shares(of_proportion(rows), asking(rows, total))
     least = {f"q{i}": row["least"] for i, row in enumerate(rows)}
     deserved = {name: share.deserved.get(GPU, least[name]) for name, share in found.items()}
@@ -214,7 +214,7 @@ def koordinators_loop(rows, total):
 
 
 @given(ROWS, TOTALS, st.integers(0, 5))
-def test_a_limit_is_what_koordinator_would_give_if_the_quota_asked_for_its_max_but_for_odd_ones(rows, total, who):
+def test_a_limit_is_what_koordinator_gives_a_quota_that_asks_for_its_max(rows, total, who):
     rows = [{**row, "above": -1, "most": 12 if row["most"] is None else max(row["most"], row["least"])} for row in rows]
     rows = [{**row, "asked": min(row["asked"], row["most"])} for row in rows]
     found, who = shares(of_koordinator(rows), asking(rows, total)), who % len(rows)
@@ -311,7 +311,7 @@ def test_whatever_is_written_is_read_or_told_and_never_raised(read, path, junk):
     ],
 )
 @pytest.mark.parametrize("junk", ["much", [], True, "1.2.3", float("nan")])
-def test_an_amount_that_cannot_be_read_never_makes_a_queue_unlimited_in_silence(read, path, junk):
+def test_an_unreadable_amount_never_silently_makes_a_queue_unlimited(read, path, junk):
     whole = WHOLE | {"spec": {**WHOLE["spec"], "scopeSelector": None}}
     assert read(whole).faults == ()
     assert len(read(spoilt(whole, path, junk)).faults) == 1

@@ -284,7 +284,7 @@ async def test_namespaces_have_their_turns_one_after_another():
     assert told == [("loud", "0"), ("quiet", "0"), ("loud", "1"), ("quiet", "1"), ("loud", "2")]
 
 
-async def test_a_namespace_that_fills_the_queue_makes_room_for_others_and_not_for_itself():
+async def test_a_namespace_that_fills_the_queue_drops_its_own_events_first():
     desk = Desk()
     _, events = recorder(desk, capacity=4)
     for number in range(9):

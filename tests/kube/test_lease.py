@@ -219,7 +219,7 @@ async def test_an_answer_that_is_lost_does_not_lose_the_lease():
         assert (one.elector.leading, one.terms, one.working) == (True, [0], True)
 
 
-async def test_a_first_answer_that_is_lost_makes_a_new_term_without_waiting_for_ourselves():
+async def test_a_lost_first_answer_makes_a_new_term_without_waiting_for_itself():
     server = LeaseServer()
     one = Candidate(server, "one")
     one.link.next["create"] = "deaf"
@@ -275,7 +275,7 @@ async def test_a_paused_leader_that_wakes_cannot_go_on():
         assert (one.elector.leading, two.elector.leading) == (False, True)
 
 
-async def test_work_that_will_not_end_takes_the_process_with_it_before_anybody_may_follow():
+async def test_work_that_will_not_end_ends_the_process_before_anybody_follows():
     server = LeaseServer()
     one = Candidate(server, "one", linger_s=1e6)
     task = asyncio.create_task(one.elector.run(one.work))

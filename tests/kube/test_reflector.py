@@ -139,7 +139,7 @@ async def test_no_storm_when_lists_fail(tmp_path):
         assert "500" in scene.reflector.last_error
 
 
-async def test_waits_twice_as_long_each_time_and_starts_over_after_a_healthy_minute(tmp_path):
+async def test_waits_double_each_time_and_start_over_after_a_healthy_minute(tmp_path):
     watches = [fault(500)] * 7 + [stream(then="hang"), fault(500), stream()]
     async with reflecting(tmp_path, watches=watches) as scene:
         pauses = []
@@ -178,7 +178,7 @@ async def test_the_pause_that_the_server_asks_for_is_kept(tmp_path, where):
         await scene.script.until(where, 2)
 
 
-async def test_after_a_gap_deletes_are_made_up_and_the_unchanged_is_not_told_again(tmp_path):
+async def test_after_a_gap_deletes_are_made_up_and_unchanged_objects_are_silent(tmp_path):
     lists = [
         page([pod("same"), pod("gone"), pod("changed"), pod("again", uid="old")]),
         page([pod("same"), pod("changed", 2), pod("again", 3, uid="new"), pod("fresh", 4)], version=20),
@@ -233,7 +233,7 @@ async def test_what_cannot_be_read_costs_only_itself(tmp_path):
         assert len(scene.script.of("watch")) == 1, "the stream was kept"
 
 
-async def test_an_object_that_became_unreadable_stays_as_last_seen_and_still_goes_when_deleted(tmp_path):
+async def test_an_object_that_became_unreadable_stays_as_last_seen_until_deleted(tmp_path):
     bad = pod("a", 2, spec={"containers": 1})
     lists = [page([pod("a"), pod("b")]), page([bad, pod("c", spec="odd"), "noise"], version=20)]
     watches = [fault(410), stream(event("DELETED", {**bad, "metadata": {**bad["metadata"], "resourceVersion": "21"}}))]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.kube.world import Receiver, event, failed, pod
 from tests.support.examples import scaled
 from turnout.kube.objects import Pod
-from turnout.kube.watch_events import Feed, Key, Known, Word
+from turnout.kube.watch_events import Feed, Key, KnownObjects, WatchAction
 
 NAMES = st.sampled_from("abcde")
 CHANGES = st.lists(
@@ -22,9 +22,9 @@ def as_page(objects, version):
 
 
 def tell(known, line):
-    if line.word is Word.PUT:
+    if line.word is WatchAction.PUT:
         known.put(line.obj)
-    elif line.word is Word.DROP:
+    elif line.word is WatchAction.DROP:
         known.drop(line.key)
 
 
@@ -32,7 +32,7 @@ def tell(known, line):
 @settings(max_examples=scaled(150), deadline=None)
 def test_any_history_ends_in_the_servers_state(changes):
     feed, receiver, server, version, lives = Feed(Pod), Receiver(), {}, 1, 0
-    known = Known(receiver)
+    known = KnownObjects(receiver)
     for how, name, again in changes:
         version += 1
         if how == "list":
@@ -64,17 +64,17 @@ def test_any_history_ends_in_the_servers_state(changes):
     | st.recursive(st.none() | st.text() | st.integers(), st.lists).map(json.dumps).map(str.encode)
 )
 def test_noise_is_never_more_than_skipped(raw):
-    assert Feed(Pod).line(raw).word is Word.SKIP
+    assert Feed(Pod).line(raw).word is WatchAction.SKIP
 
 
 def test_a_failure_in_the_stream_keeps_its_code_and_its_wait():
     line = Feed(Pod).line(event("ERROR", failed(429, "slow down", 9, "TooMany")))
-    assert (line.word, line.status.code, line.status.details.retry_after_seconds) == (Word.FAULT, 429, 9)
+    assert (line.word, line.status.code, line.status.details.retry_after_seconds) == (WatchAction.FAULT, 429, 9)
 
 
 def test_a_deletion_needs_only_to_say_who():
     line = Feed(Pod).line(event("DELETED", pod("a", 5, spec="unreadable")))
-    assert (line.word, line.key, line.version) == (Word.DROP, Key("ml", "a", "u-a"), "5")
+    assert (line.word, line.key, line.version) == (WatchAction.DROP, Key("ml", "a", "u-a"), "5")
 
 
 def test_what_is_remembered_of_an_object_is_small():
@@ -87,7 +87,7 @@ def test_what_is_remembered_of_an_object_is_small():
 
         drop = synced = put
 
-    known = Known(Forgetful())
+    known = KnownObjects(Forgetful())
     tracemalloc.start()
     known.page(feed.page(big))
     held, _ = tracemalloc.get_traced_memory()

@@ -1,4 +1,4 @@
-"""What every test of the launcher leaves behind: nothing that the next one could take for its own."""
+"""Checks that each test of the launcher leaves nothing behind that the next one could take for its own."""
 
 import ctypes
 

@@ -29,7 +29,7 @@ def pieces_of(stream, cuts):
 
 
 async def all_of(stream):
-    """What asyncio's streams give of it, and how they end."""
+    """Give what asyncio's streams read, and how they end."""
     reader = asyncio.StreamReader()
     reader.feed_data(stream)
     reader.feed_eof()
@@ -84,7 +84,7 @@ def test_a_body_has_a_byte_at_least_and_as_many_as_its_kind_may_at_most(most, bo
 
 @given(bodies=bodies, cuts=st.lists(st.integers(0, 10_000), max_size=20), left=st.integers(0, 12))
 @example(bodies=[b"a", b"b"], cuts=[1, 2, 3, 4, 5], left=3)
-def test_whole_bodies_are_cut_out_of_pieces_of_any_size_and_the_rest_is_kept(bodies, cuts, left):
+def test_whole_bodies_are_cut_from_pieces_of_any_size_and_the_rest_kept(bodies, cuts, left):
     last, splitter, found = frame(b"more to come"), FrameSplitter(MAX), []
     stream = b"".join(map(frame, bodies)) + last[:left]
     for piece in pieces_of(stream, cuts):

@@ -1,4 +1,4 @@
-"""What a training script may import from `turnout`: each name, and how it is called, as a file has it."""
+"""Names that a training script may import from `turnout`, and their signatures, as a file has them."""
 
 import inspect
 import subprocess

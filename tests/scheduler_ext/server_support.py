@@ -10,7 +10,7 @@ import aiohttp
 
 from turnout.scheduler_ext.model import Answer
 from turnout.scheduler_ext.server.http_connection import Limits
-from turnout.scheduler_ext.server.listeners import Front, Listen
+from turnout.scheduler_ext.server.listeners import Listen, Listeners
 from turnout.scheduler_ext.server.metrics import Metrics
 
 HEADERS = {"Content-Type": "application/json"}
@@ -63,10 +63,10 @@ def preempt_body():
 
 
 @dataclass
-class OpenFront:
-    """A front that is open, somebody to call it, and what it counted."""
+class OpenListeners:
+    """Open listeners, somebody to call it, and what it counted."""
 
-    front: Front
+    listeners: Listeners
     session: aiohttp.ClientSession
     metrics: Metrics
     extender: Scripted
@@ -74,12 +74,12 @@ class OpenFront:
     async def post(self, path, data, **more):
         """Status and JSON of one call."""
         data = io.BytesIO(data) if isinstance(data, bytes) and data else data  # aiohttp warns of large bytes
-        async with self.session.post(f"http://127.0.0.1:{self.front.port}/{path}", data=data, **more) as answer:
+        async with self.session.post(f"http://127.0.0.1:{self.listeners.port}/{path}", data=data, **more) as answer:
             return answer.status, json.loads(await answer.read())
 
     async def get(self, path, **more):
         """Status and text of one page of the plain port."""
-        async with self.session.get(f"http://127.0.0.1:{self.front.health_port}{path}", **more) as answer:
+        async with self.session.get(f"http://127.0.0.1:{self.listeners.health_port}{path}", **more) as answer:
             return answer.status, await answer.text()
 
     def counted(self, name, **labels):
@@ -89,11 +89,11 @@ class OpenFront:
 
 @asynccontextmanager
 async def opened(extender=None, **limits):
-    """An extender's front on free loopback ports."""
+    """An extender's listeners on free loopback ports."""
     extender, metrics = extender or Scripted(), Metrics()
-    front = Front(extender, metrics, Listen(port=0, health_port=0), Limits(**limits))
-    async with front, aiohttp.ClientSession(headers=HEADERS) as session:
-        yield OpenFront(front, session, metrics, extender)
+    listeners = Listeners(extender, metrics, Listen(port=0, health_port=0), Limits(**limits))
+    async with listeners, aiohttp.ClientSession(headers=HEADERS) as session:
+        yield OpenListeners(listeners, session, metrics, extender)
 
 
 @asynccontextmanager

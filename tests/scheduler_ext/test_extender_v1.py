@@ -236,7 +236,7 @@ def test_a_priority_list_is_bounded_by_its_request(asked, scores, form):
     assert all(type(entry["Score"]) is int and 0 <= entry["Score"] <= 10 for entry in answer)
 
 
-def test_the_largest_map_of_failures_keeps_every_name_and_shortens_the_words():
+def test_the_largest_map_of_failures_keeps_all_names_and_shortens_messages():
     names = [f"n{n}" for n in range(5000)]
     body = names_body(names, {})
     encoded = encode_filter(decode_args(body), Answer([], dict.fromkeys(names, "not enough room " * 20)))

@@ -71,14 +71,14 @@ class TestRefusals:
         assert not advice.answer.forbidden
         assert advice.notice.word is Word.NO_ROOM
 
-    def test_a_required_gang_that_no_leaf_could_ever_hold_is_forbidden_everywhere(self):
+    def test_a_required_gang_that_no_leaf_could_hold_is_forbidden_everywhere(self):
         w, pods = World(2, 2), world.volcano("big", 3, notes=REQUIRED)
         advice = w.put(*pods).fit(pods[0], w.names)
         assert set(advice.answer.forbidden) == set(w.names)
         assert not advice.answer.no_room
         assert advice.notice.word is Word.TIER_TOO_NARROW
 
-    def test_only_the_leaf_that_could_hold_a_required_gang_is_left_to_preemption(self):
+    def test_only_the_leaf_that_could_hold_a_required_gang_is_left_to_preempt(self):
         w, pods = World(2, 3), world.volcano("big", 3, notes=REQUIRED)
         w.put(world.pod("stranger", 8, at="b1"))
         advice = w.put(*pods).fit(pods[0], w.names)
@@ -145,12 +145,12 @@ class TestPlannedHostMissing:
         assert w.fit(pods[0], ["b0", "b1"]).answer.kept == ("b0",)
         assert w.fit(pods[1], ["a0", "a1", "b0", "b1"]).answer.kept == ("b1",)
 
-    def test_where_the_gang_does_not_fit_among_them_the_pod_goes_nearest_to_the_rest(self):
+    def test_where_the_gang_does_not_fit_the_pod_goes_nearest_to_the_rest(self):
         w, pods = World(3, 3, 3), world.volcano("bert", 3)
         w.put(*pods, world.pod("elsewhere", 8, at="c1"))
         assert w.fit(pods[0], ["c0", "b1"]).answer.kept == ("b1",)
 
-    def test_nor_does_it_go_farther_where_only_a_part_of_the_gang_fits_among_them(self):
+    def test_nor_does_it_go_farther_where_only_a_part_of_the_gang_fits(self):
         w, pods = World(3, 3, 3), world.koordinator("bert", 3, least=2)
         w.put(*pods, world.pod("elsewhere", 8, at="c1"))
         assert w.fit(pods[1], ["c0", "b1"]).answer.kept == ("b1",)
@@ -162,7 +162,7 @@ class TestPlannedHostMissing:
         assert "percentageOfNodesToScore" in advice.notice.detail
         assert set(advice.answer.forbidden) == {"b0", "b1"}
 
-    def test_a_place_that_the_scheduler_no_longer_offers_is_not_believed_any_more(self):
+    def test_a_place_that_the_scheduler_no_longer_offers_is_not_believed(self):
         """A stranger bound there first; the watch shows it while our pod is still believed to go there."""
         w, pods = World(2, 2), world.volcano("bert", 2, notes=REQUIRED)
         w.put(*pods)

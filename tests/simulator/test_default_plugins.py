@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from tests.simulator.world import UNRACED, cluster, node, want
+from tests.simulator.world import UNRACED, cluster, node, pod_info
 from turnout.kube.labels import FAULTY
 from turnout.kube.nodes.taints import EFFECT
 from turnout.kube.objects import Toleration
@@ -14,8 +14,8 @@ from turnout.simulator.cluster.default_plugins import Cursor, choose, feasible, 
 NEUTRAL = 300  # TaintToleration: 100 for everybody, times 3
 
 
-def names(stands):
-    return [stand.name for stand in stands]
+def names(node_infos):
+    return [node_info.name for node_info in node_infos]
 
 
 @pytest.mark.parametrize(
@@ -48,15 +48,15 @@ def test_how_many_feasible_nodes_are_enough(nodes, percentage, enough):
 @pytest.mark.parametrize(
     ("wanted", "fits"),
     [
-        pytest.param(want("p", gpus=8), ["free"], id="eight GPUs fit where none is taken"),
-        pytest.param(want("p", gpus=7), ["free", "taken"], id="seven fit beside one"),
-        pytest.param(want("p", cpu="17", gpus=0), [], id="no node has the CPU"),
+        pytest.param(pod_info("p", gpus=8), ["free"], id="eight GPUs fit where none is taken"),
+        pytest.param(pod_info("p", gpus=7), ["free", "taken"], id="seven fit beside one"),
+        pytest.param(pod_info("p", cpu="17", gpus=0), [], id="no node has the CPU"),
         pytest.param(
-            want("p", tolerations=[Toleration(key="gone", operator="Exists")]),
+            pod_info("p", tolerations=[Toleration(key="gone", operator="Exists")]),
             ["free", "taken", "tainted"],
             id="a taint is tolerated",
         ),
-        pytest.param(want("p", node_selector={"pool": "a"}), ["free"], id="a selector narrows"),
+        pytest.param(pod_info("p", node_selector={"pool": "a"}), ["free"], id="a selector narrows"),
     ],
 )
 def test_filters(wanted, fits):
@@ -66,23 +66,23 @@ def test_filters(wanted, fits):
         node("tainted", taints=[("gone", "NoSchedule")]),
         node("cordoned", unschedulable=True),
         node("faulty", taints=[(FAULTY, EFFECT)]),
-        placed=[(want("other"), "taken")],
+        placed=[(pod_info("other"), "taken")],
     )
     assert names(feasible(state, wanted, Cursor(), UNRACED)) == fits
 
 
 def test_nominated_pods_of_equal_or_higher_priority_take_room():
     state = cluster("n")
-    state.nominate(want("other", gpus=8, nominated="n", priority=5))
-    assert feasible(state, want("low", priority=5), Cursor(), UNRACED) == []
-    assert names(feasible(state, want("high", priority=6), Cursor(), UNRACED)) == ["n"]
+    state.nominate(pod_info("other", gpus=8, nominated="n", priority=5))
+    assert feasible(state, pod_info("low", priority=5), Cursor(), UNRACED) == []
+    assert names(feasible(state, pod_info("high", priority=6), Cursor(), UNRACED)) == ["n"]
 
 
 def test_the_search_stops_when_it_has_enough_and_goes_on_there_next_time():
     state = cluster(*[f"n{i:03d}" for i in range(250)])  # 48 % of 250 are 120
     cursor = Cursor()
-    first = names(feasible(state, want("a"), cursor, UNRACED))
-    second = names(feasible(state, want("b"), cursor, UNRACED))
+    first = names(feasible(state, pod_info("a"), cursor, UNRACED))
+    second = names(feasible(state, pod_info("b"), cursor, UNRACED))
     assert first == [f"n{i:03d}" for i in range(120)]
     assert second == [f"n{i:03d}" for i in range(120, 240)]
     assert cursor.start == 240
@@ -90,7 +90,7 @@ def test_the_search_stops_when_it_has_enough_and_goes_on_there_next_time():
 
 def test_workers_race_by_chunks_which_decides_only_the_order():
     state = cluster(*[f"n{i:02d}" for i in range(20)])  # 16 workers take two nodes at a time
-    found = names(feasible(state, want("a"), Cursor(), random.Random(1)))
+    found = names(feasible(state, pod_info("a"), Cursor(), random.Random(1)))
     pairs = [tuple(found[i : i + 2]) for i in range(0, 20, 2)]
     assert sorted(pairs) == [(f"n{i:02d}", f"n{i + 1:02d}") for i in range(0, 20, 2)]
     assert pairs != sorted(pairs)
@@ -99,58 +99,60 @@ def test_workers_race_by_chunks_which_decides_only_the_order():
 def test_zones_take_turns():
     zones = [node(f"{zone}{i}", labels={"topology.kubernetes.io/zone": zone}) for zone in "ab" for i in range(2)]
     state = cluster(*zones, node("c0", labels={"topology.kubernetes.io/zone": "c"}))
-    assert names(feasible(state, want("p"), Cursor(), UNRACED)) == ["a0", "b0", "c0", "a1", "b1"]
+    assert names(feasible(state, pod_info("p"), Cursor(), UNRACED)) == ["a0", "b0", "c0", "a1", "b1"]
 
 
 @pytest.mark.parametrize(
     ("placed", "wanted", "points"),
     [
         # (16-2)/16 -> 87, (64-4)/64 -> 93: 90. Fractions 0.125 and 0.0625: 1 - 0.03125 -> 96
-        pytest.param([], want("p"), 90 + 96, id="an empty node"),
+        pytest.param([], pod_info("p"), 90 + 96, id="an empty node"),
         # (16-4)/16 -> 75, (64-8)/64 -> 87: 81. Fractions 0.25 and 0.125: 1 - 0.0625 -> 93
-        pytest.param([want("a")], want("p"), 81 + 93, id="a node with one pod like it"),
+        pytest.param([pod_info("a")], pod_info("p"), 81 + 93, id="a node with one pod like it"),
         # unsaid: 100m and 200 MiB count for the first score, nothing for the second, which is skipped
-        pytest.param([], want("p", cpu=None, memory=None), 99, id="a pod that asks for neither CPU nor memory"),
+        pytest.param([], pod_info("p", cpu=None, memory=None), 99, id="a pod that asks for neither CPU nor memory"),
         # 0.5 of 16 -> 96, 8 of 64 -> 87: 91. Really requested: 0.4 of 16 and 8 of 64, 1 - 0.05 -> 95
-        pytest.param([want("a", cpu=None)], want("p", cpu="400m"), 91 + 95, id="unsaid CPU counts only for the first"),
+        pytest.param(
+            [pod_info("a", cpu=None)], pod_info("p", cpu="400m"), 91 + 95, id="unsaid CPU counts only for the first"
+        ),
     ],
 )
 def test_scores_of_one_node(placed, wanted, points):
     state = cluster("n", placed=[(each, "n") for each in placed])
-    assert scores(state, wanted, list(state.stands.values())) == [points + NEUTRAL]
+    assert scores(state, wanted, list(state.node_infos.values())) == [points + NEUTRAL]
 
 
 def test_gpus_do_not_count():
     state = cluster("n")
-    one, eight = (scores(state, want("p", gpus=gpus), list(state.stands.values())) for gpus in (1, 8))
+    one, eight = (scores(state, pod_info("p", gpus=gpus), list(state.node_infos.values())) for gpus in (1, 8))
     assert one == eight
 
 
 def test_soft_taints_cost_in_proportion():
     soft = [("x", "PreferNoSchedule"), ("y", "PreferNoSchedule")]
     state = cluster("none", node("one", taints=soft[:1]), node("two", taints=soft))
-    none, one, two = scores(state, want("p"), list(state.stands.values()))
+    none, one, two = scores(state, pod_info("p"), list(state.node_infos.values()))
     assert (none - one, one - two) == (3 * 50, 3 * 50)
 
 
 def test_pods_of_one_set_spread_and_others_do_not():
-    kin = want("kin", labels={"app": "web"}, gpus=0)
+    kin = pod_info("kin", labels={"app": "web"}, gpus=0)
     state = cluster("busy", "free", placed=[(kin, "busy")])
     # equal in resources, so that only spreading tells them apart
-    state.place(want("stranger", gpus=0), "free")
-    stands = list(state.stands.values())
-    spread = want("p", labels={"app": "web"}, spread=(("app", "web"),))
-    busy, free = scores(state, spread, stands)
+    state.place(pod_info("stranger", gpus=0), "free")
+    node_infos = list(state.node_infos.values())
+    spread = pod_info("p", labels={"app": "web"}, spread=(("app", "web"),))
+    busy, free = scores(state, spread, node_infos)
     # raw: 1 x ln 4 + 2 -> 3, and 2 (nodes without a zone label have no zone term): 100 x (3 + 2 - raw) / 3
     assert round(math.log(4) + 2) == 3
     assert free - busy == 2 * (100 - 66)
-    plain = scores(state, want("p"), stands)
+    plain = scores(state, pod_info("p"), node_infos)
     assert plain[0] == plain[1]
 
 
 def pick(plain, points, weight=1, seed=0, n=4):
     state = cluster(*[f"n{i}" for i in range(n)])
-    return choose(list(state.stands.values()), plain, points, weight, random.Random(seed))
+    return choose(list(state.node_infos.values()), plain, points, weight, random.Random(seed))
 
 
 def test_a_point_of_the_extender_is_worth_ten_times_its_weight():

@@ -8,12 +8,12 @@ from turnout.simulator.cluster.kubelet import (
     EXIT_CODE,
     IGNORES_TERM,
     RUNS_FOR,
+    NextState,
     Pace,
     State,
-    Turn,
+    next_state,
     state_of,
     status_in,
-    turn,
 )
 from turnout.simulator.cluster.node_builder import map_text, places, places_of, unusable
 from turnout.simulator.cluster.runtime.scheduler_loop import Settings
@@ -46,22 +46,24 @@ PULLING = {"phase": "Pending", "startTime": STAMP, "containerStatuses": [{"name"
 @pytest.mark.parametrize(
     ("made", "next_"),
     [
-        pytest.param(pod(), Turn(0.0, State.PULLING), id="a bound pod is pulled at once"),
-        pytest.param(pod(PULLING), Turn(0.5, State.RUNNING), id="a pulled one runs"),
+        pytest.param(pod(), NextState(0.0, State.PULLING), id="a bound pod is pulled at once"),
+        pytest.param(pod(PULLING), NextState(0.5, State.RUNNING), id="a pulled one runs"),
         pytest.param(pod(RUNNING), None, id="a running one runs on"),
-        pytest.param(noted(pod(RUNNING), **{RUNS_FOR: "7"}), Turn(7.0, State.ENDED), id="unless it says how long"),
+        pytest.param(noted(pod(RUNNING), **{RUNS_FOR: "7"}), NextState(7.0, State.ENDED), id="unless it says how long"),
         pytest.param(noted(pod(RUNNING), **{RUNS_FOR: "soon"}), None, id="what is no number is not heeded"),
-        pytest.param(pod(ENDED), Turn(1.0, State.RUNNING), id="an ended one is restarted"),
+        pytest.param(pod(ENDED), NextState(1.0, State.RUNNING), id="an ended one is restarted"),
         pytest.param(pod({"phase": "Failed"}), None, id="a failed one stays"),
-        pytest.param(pod(RUNNING, grace=30), Turn(0.5, State.GONE), id="a deleted one stops soon"),
+        pytest.param(pod(RUNNING, grace=30), NextState(0.5, State.GONE), id="a deleted one stops soon"),
         pytest.param(
-            noted(pod(RUNNING, grace=30), **{IGNORES_TERM: "true"}), Turn(30.0, State.GONE), id="or takes all its grace"
+            noted(pod(RUNNING, grace=30), **{IGNORES_TERM: "true"}),
+            NextState(30.0, State.GONE),
+            id="or takes all its grace",
         ),
-        pytest.param(pod(RUNNING, grace=0), Turn(0.0, State.GONE), id="without grace it goes at once"),
+        pytest.param(pod(RUNNING, grace=0), NextState(0.0, State.GONE), id="without grace it goes at once"),
     ],
 )
 def test_what_comes_next(made, next_):
-    assert turn(made, Pace()) == next_
+    assert next_state(made, Pace()) == next_
 
 
 @pytest.mark.parametrize(

@@ -193,7 +193,7 @@ class Meddler:
 async def forgotten(scheduler, uid):
     """Wait until a scheduler has seen that a pod is gone."""
     async for _ in every_turn():
-        if scheduler.waiting.want(uid) is None:
+        if scheduler.waiting.pod_info(uid) is None:
             return
 
 

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from tests.simulator.world import UNRACED, cluster, want
+from tests.simulator.world import UNRACED, cluster, pod_info
 from turnout.simulator.cluster.default_plugins import Cursor
 from turnout.simulator.cluster.scheduler import Chosen, Extender, Reply, Waits, Why, alone, cycle
 from turnout.simulator.cluster.scheduling_queue import WaitingPods
@@ -61,28 +61,28 @@ ALL = ("a", "b", "c")
     ],
 )
 def test_the_order_of_questions(nominated, replies, asked, outcome):
-    assert play(cluster(*ALL), want("p", nominated=nominated), replies) == (asked, outcome)
+    assert play(cluster(*ALL), pod_info("p", nominated=nominated), replies) == (asked, outcome)
 
 
 def test_an_extender_that_keeps_nothing_makes_the_pod_wait():
-    _, outcome = play(cluster(*ALL), want("p"), [Reply()])
+    _, outcome = play(cluster(*ALL), pod_info("p"), [Reply()])
     assert outcome == Waits(
         Why.UNSCHEDULABLE, "0/3 nodes are available: the extender refused the 3 that the filters let in."
     )
 
 
 def test_an_extender_that_may_not_be_ignored_ends_the_attempt():
-    _, outcome = play(cluster(*ALL), want("p"), [Reply(failed="down")], Extender(ignorable=False))
+    _, outcome = play(cluster(*ALL), pod_info("p"), [Reply(failed="down")], Extender(ignorable=False))
     assert outcome == Waits(Why.SCHEDULER_ERROR, "down")
 
 
 def test_a_name_that_was_not_asked_about_is_an_error():
-    _, outcome = play(cluster(*ALL), want("p"), [Reply(kept=("z",))], Extender(ignorable=False))
+    _, outcome = play(cluster(*ALL), pod_info("p"), [Reply(kept=("z",))], Extender(ignorable=False))
     assert outcome.why is Why.SCHEDULER_ERROR
 
 
 def test_nothing_feasible_asks_nobody():
-    asked, outcome = play(cluster(*ALL), want("p", gpus=9), [])
+    asked, outcome = play(cluster(*ALL), pod_info("p", gpus=9), [])
     assert asked == []
     assert outcome == Waits(Why.UNSCHEDULABLE, "0/3 nodes are available: none holds the pod.")
 
@@ -91,7 +91,7 @@ def test_alone_spreads_as_the_default_does():
     state, dice, cursor = cluster(*ALL), random.Random(1), Cursor()
     nodes = []
     for number in range(6):
-        wanted = want(f"p{number}")
+        wanted = pod_info(f"p{number}")
         outcome = alone(state, wanted, cursor, dice)
         state.place(wanted, outcome.node)
         nodes.append(outcome.node)
@@ -101,7 +101,7 @@ def test_alone_spreads_as_the_default_does():
 def test_the_queue_goes_by_priority_then_arrival():
     queue = WaitingPods()
     for name, priority in (("first", 0), ("urgent", 9), ("second", 0)):
-        queue.put(want(name, priority=priority))
+        queue.put(pod_info(name, priority=priority))
     order = []
     while (wanted := queue.next(0.0)) is not None:
         order.append(wanted.uid)
@@ -111,7 +111,7 @@ def test_the_queue_goes_by_priority_then_arrival():
 
 def test_a_refused_pod_waits_for_a_change_and_for_its_pause():
     queue = WaitingPods(backoff_s=(1.0, 10.0))
-    queue.put(want("p"))
+    queue.put(pod_info("p"))
     queue.refuse("p", 100.0, park=True)
     assert (queue.next(105.0), queue.pause_s(105.0)) == (None, None)
     queue.wake()
@@ -122,7 +122,7 @@ def test_a_refused_pod_waits_for_a_change_and_for_its_pause():
 
 def test_the_pause_doubles_up_to_its_bound():
     queue = WaitingPods(backoff_s=(1.0, 10.0))
-    queue.put(want("p"))
+    queue.put(pod_info("p"))
     pauses = []
     for _ in range(6):
         queue.refuse("p", 0.0, park=False)

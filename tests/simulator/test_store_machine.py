@@ -12,7 +12,7 @@ from turnout.simulator.api.errors import ApiRefusal
 from turnout.simulator.api.garbage_collector import collect
 from turnout.simulator.api.kinds.builtin_kinds import ROWS
 from turnout.simulator.api.store import Store
-from turnout.simulator.api.writes.deletion import Wish
+from turnout.simulator.api.writes.deletion import DeleteOptions
 
 CONFIG_MAPS = next(kind for kind in ROWS if kind.called("configmaps"))
 NAMES = st.sampled_from("abcdefgh")
@@ -106,7 +106,7 @@ class Machine(RuleBasedStateMachine):
     @rule(name=NAMES)
     def delete_another(self, name):
         if name in self.model:
-            wish = Wish(only_if=(("uid", "somebody-else"),))
+            wish = DeleteOptions(only_if=(("uid", "somebody-else"),))
             refused("Conflict", self.store.delete, CONFIG_MAPS, "default", name, wish)
 
     @rule(name=NAMES)

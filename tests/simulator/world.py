@@ -3,7 +3,7 @@
 import random
 
 from turnout.kube.objects import Container, Node, NodeStatus, ObjectMeta, Pod, PodSpec, PodStatus, Resources, Taint
-from turnout.simulator.cluster.cluster import Cluster, want_of
+from turnout.simulator.cluster.cluster import Cluster, pod_info_of
 
 GPU = "nvidia.com/gpu"
 
@@ -27,8 +27,8 @@ def pod(name, cpu="2", memory="4Gi", gpus=1, priority=0, nominated="", labels=No
     )
 
 
-def want(name, spread=None, **more):
-    return want_of(pod(name, **more), spread)
+def pod_info(name, spread=None, **more):
+    return pod_info_of(pod(name, **more), spread)
 
 
 def cluster(*nodes, placed=()):

@@ -72,7 +72,7 @@ class TestLargeChanges:
         assert verdict.outcome is MapOutcome.CHANGED_MUCH
         assert verdict.detail.startswith("100% of the mapped hosts move")
 
-    def test_it_is_held_where_the_admin_wants_that_until_this_very_text_is_confirmed(self):
+    def test_where_the_admin_asks_it_is_held_until_this_text_is_confirmed(self):
         new = draw({TEXT: ""})
         held = judge(in_use(*self.OLD), new, "", True)
         assert (held.fabric, held.outcome) == (None, MapOutcome.HELD)
@@ -83,7 +83,7 @@ class TestLargeChanges:
     def test_a_first_map_is_never_held(self):
         assert judge(None, drawn(*self.OLD), "", True).outcome is MapOutcome.APPLIED
 
-    def test_another_spelling_of_the_same_map_has_another_digest_but_moves_nobody(self):
+    def test_a_map_spelled_otherwise_has_another_digest_but_moves_nobody(self):
         assert draw({TEXT: lines(*self.OLD) + "\n"}).digest != drawn(*self.OLD).digest
         verdict = judge(in_use(*self.OLD), draw({TEXT: lines(*self.OLD) + "\n"}), "", True)
         assert verdict.outcome is MapOutcome.APPLIED
@@ -104,7 +104,7 @@ def test_no_text_makes_it_stumble_and_no_message_grows_long(text, key):
     assert verdict.outcome in (MapOutcome.REJECTED, MapOutcome.CHANGED_MUCH, MapOutcome.APPLIED)
 
 
-def test_the_same_text_is_judged_once_and_again_once_its_map_was_gone_or_is_confirmed():
+def test_a_text_is_judged_once_and_again_after_a_loss_or_confirmation():
     in_use, new = MapInUse(hold_large=True), draw({TEXT: ""})
     assert in_use.take(drawn([1, 2], [3]), {}).outcome is MapOutcome.APPLIED
     assert in_use.take(drawn([1, 2], [3]), {"a": "label"}) is None

@@ -286,7 +286,7 @@ def test_a_gap_that_one_leaf_fills_whole_is_not_cut():
     assert cost(SMALL, ring).crossings == (2, 2, 0)
 
 
-def test_a_gap_too_long_for_swaps_is_filled_from_both_ends_with_what_is_near_them():
+def test_a_gap_too_long_for_swaps_is_filled_from_both_ends_by_what_is_near():
     """Put the first ten of 39 free ranks beside rank 0, the last twelve beside rank 40, and the others between."""
     leaves = {0: 0, 1: 0, 2: 1, 3: 2}  # place -> its leaf; place 0 holds rank 0, place 2 holds rank 40
     rows = {place: (place, leaf, 0) for place, leaf in leaves.items()}

@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 from turnout.autoscaler.model import Reason
-from turnout.cli.demo.lending.model import Moment, Player, Said, Story, Word, held, running
+from turnout.cli.demo.lending.model import Moment, MomentKind, Player, Said, Story, held, running
 from turnout.cli.demo.lending.summary import wait_of, waited
 
 # Of jobs that are left alone: what somebody would ask about. Changes of size are told whatever their reason.
 _WAITS = frozenset([Reason.WAITS_FOR_ROOM, Reason.NEEDS_MORE])
 _STAYS = frozenset([Reason.COOLDOWN, Reason.REFUSED])
 
-_PAST = {Word.ARRIVES: "arrived", Word.LEAVES: "left"}
+_PAST = {MomentKind.ARRIVES: "arrived", MomentKind.LEAVES: "left"}
 
 
 def line(story: Story, moment: Moment) -> str:
     """Give the caption of a moment; "" for one without. story: up to this moment."""
     match moment.word:
-        case Word.ARRIVES:
+        case MomentKind.ARRIVES:
             return f"{moment.letter} arrives: {_asks(story.player(moment.letter))}"
-        case Word.LEAVES:
+        case MomentKind.LEAVES:
             return f"{moment.letter} is done and leaves"
-        case Word.SAYS:
+        case MomentKind.SAYS:
             return _decided(moment.said) if moment.said else ""
-        case Word.RUNS:
+        case MomentKind.RUNS:
             return _runs(story, moment)
-        case Word.RESTS:
+        case MomentKind.RESTS:
             return _rests(story, moment)
-        case Word.MOVES:
+        case MomentKind.MOVES:
             return ""
 
 
@@ -57,12 +57,12 @@ def _runs(story: Story, moment: Moment) -> str:
     letter, changes = moment.letter, story.changes(moment.letter)
     text = f"{letter} runs with {_workers(running(moment.seats, letter))}"
     wait = wait_of(story, letter)
-    if wait is not None and story.first(Word.RUNS, letter) is moment:
+    if wait is not None and story.first(MomentKind.RUNS, letter) is moment:
         return f"{text}, {waited(wait)}"
     came = next(m for m in reversed(story.moments) if m.word in _PAST)
     who = "it" if came.letter == letter else came.letter
     text += f", {moment.at_s - came.at_s:.2f} s after {who} {_PAST[came.word]}"
-    if len(changes) > 1 and came.word is Word.LEAVES:
+    if len(changes) > 1 and came.word is MomentKind.LEAVES:
         since_s = changes[-1].at_s - changes[-2].at_s
         text += f"; its size changed {since_s:.1f} s after the last time, and {story.cooldown_s:g} s is its cooldown"
     return text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from turnout.autoscaler.model import Reason
-from turnout.cli.demo.lending.model import Moment, Story, Word, held, running
+from turnout.cli.demo.lending.model import Moment, MomentKind, Story, held, running
 from turnout.cli.demo.lending.summary import wait_of
 
 _STAMP_S = 1.0  # the moment of a change stands on the job in whole seconds
@@ -48,7 +48,7 @@ def _just_enough(story: Story, letter: str) -> Iterator[str]:
     if wait_of(story, letter) is None:
         yield f"nobody made room for {letter}, or it does not run"
         return
-    left = {m.letter for m in story.moments if m.word is Word.LEAVES and m.at_s <= told[0].at_s}
+    left = {m.letter for m in story.moments if m.word is MomentKind.LEAVES and m.at_s <= told[0].at_s}
     staying = sum(seat.letter not in left for seat in told[0].seats)
     short = story.player(letter).least - (story.gpus - staying)
     given = sum(m.said.was - m.said.workers for m in told if m.said)
@@ -59,7 +59,7 @@ def _just_enough(story: Story, letter: str) -> Iterator[str]:
 def _undisturbed(story: Story, letter: str) -> Iterator[str]:
     """While a job needs more than could be given, nobody is changed for it."""
     said = _said(story, letter, Reason.NEEDS_MORE)
-    rests = story.first(Word.RESTS, letter)
+    rests = story.first(MomentKind.RESTS, letter)
     if said is None or rests is None:
         yield f"{letter} was not told {Reason.NEEDS_MORE.value}"
         return
@@ -84,7 +84,7 @@ def _left_alone(story: Story, letter: str) -> Iterator[str]:
     said = _said(story, letter, Reason.REFUSED)
     if said is None or said.said is None or not said.said.detail:
         yield f"{letter} was not told {Reason.REFUSED.value} with a sentence"
-    rests = story.first(Word.RESTS, letter)
+    rests = story.first(MomentKind.RESTS, letter)
     if rests is None or held(rests.seats, letter) != story.player(letter).least or story.changes(letter):
         yield f"{letter} was resized, although that would restart it"
     elif len(rests.seats) == story.gpus:
@@ -95,7 +95,7 @@ def _in_bounds(story: Story) -> Iterator[str]:
     """Nobody has more than its most, nor, once it has run, less than its least."""
     ran: set[str] = set()
     for moment in story.moments:
-        if moment.word is Word.LEAVES:
+        if moment.word is MomentKind.LEAVES:
             ran.discard(moment.letter)
         for player in story.players:
             has = running(moment.seats, player.letter)
@@ -114,7 +114,7 @@ def _shrinks(story: Story, letter: str) -> list[Moment]:
 
 
 def _left(story: Story, letter: str, now: Moment) -> bool:
-    left = story.first(Word.LEAVES, letter)
+    left = story.first(MomentKind.LEAVES, letter)
     return left is not None and left.at_s <= now.at_s
 
 

@@ -16,7 +16,7 @@ from turnout.cli.commands.extender_process import own_extender
 from turnout.cli.commands.extender_process import running as extending
 from turnout.cli.demo.lending.checks import missing
 from turnout.cli.demo.lending.fixtures import GPUS, PLAYERS, A, B, C, D
-from turnout.cli.demo.lending.model import Moment, Player, Story, Word, running
+from turnout.cli.demo.lending.model import Moment, MomentKind, Player, Story, running
 from turnout.cli.demo.lending.screen import LendingScreen
 from turnout.cli.demo.lending.testbed import StoryFailed, Testbed
 from turnout.cli.demo.manifests import MAP_NAME, MAP_NAMESPACE
@@ -130,7 +130,7 @@ class _Acts:
         stage = self._stage
         what = f"{player.letter} runs with {workers} workers"
         await stage.until(lambda: running(stage.seats, player.letter) == workers, what)
-        stage.note(Word.RUNS, player.letter)
+        stage.note(MomentKind.RUNS, player.letter)
         await asyncio.sleep(self._loan.pause_s)
 
     async def _is_told(self, player: Player, reason: Reason) -> None:
@@ -139,5 +139,5 @@ class _Acts:
         what = f"{player.letter} is told {reason.value}"
         await self._stage.until(lambda: player.letter in said and said[player.letter].reason is reason, what)
         await asyncio.sleep(self._loan.rest_s)
-        self._stage.note(Word.RESTS, player.letter)
+        self._stage.note(MomentKind.RESTS, player.letter)
         await asyncio.sleep(self._loan.pause_s)

@@ -59,7 +59,7 @@ class Said:
     written: bool = False
 
 
-class Word(Enum):
+class MomentKind(Enum):
     """The kinds of moments."""
 
     ARRIVES = "arrives"  # its owner submits it
@@ -75,7 +75,7 @@ class Moment:
     """One thing that happened. at_s: since the story began; seats: who held what then."""
 
     at_s: float
-    word: Word
+    word: MomentKind
     letter: str = ""
     seats: tuple[Seat, ...] = ()
     said: Said | None = None
@@ -93,14 +93,16 @@ class Story:
     def player(self, letter: str) -> Player:
         return next(player for player in self.players if player.letter == letter)
 
-    def first(self, word: Word, letter: str, after_s: float = 0.0) -> Moment | None:
+    def first(self, word: MomentKind, letter: str, after_s: float = 0.0) -> Moment | None:
         """The first such moment from a time on."""
         return next((m for m in self.moments if m.word is word and m.letter == letter and m.at_s >= after_s), None)
 
     def here(self, letter: str) -> bool:
         """True if a job has arrived and not left."""
-        words = [m.word for m in self.moments if m.letter == letter and m.word in (Word.ARRIVES, Word.LEAVES)]
-        return bool(words) and words[-1] is Word.ARRIVES
+        words = [
+            m.word for m in self.moments if m.letter == letter and m.word in (MomentKind.ARRIVES, MomentKind.LEAVES)
+        ]
+        return bool(words) and words[-1] is MomentKind.ARRIVES
 
     def last_said(self, letter: str) -> Said | None:
         """The autoscaler's last word on a job."""

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from turnout.cli.demo.lending.model import Player, Seats, Story, Word, held
+from turnout.cli.demo.lending.model import MomentKind, Player, Seats, Story, held
 
 FREE = "·"
-_MARKS = {Word.ARRIVES: "+", Word.LEAVES: "-"}
+_MARKS = {MomentKind.ARRIVES: "+", MomentKind.LEAVES: "-"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from turnout.autoscaler.model import Reason
-from turnout.cli.demo.lending.model import Moment, Story, Word, held
+from turnout.cli.demo.lending.model import Moment, MomentKind, Story, held
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +71,13 @@ def added_up(story: Story) -> Sums:
 
 def wait_of(story: Story, letter: str) -> Wait | None:
     """How long a job waited for workers of another to leave; None when none left for it, or it does not run yet."""
-    runs = story.first(Word.RUNS, letter)
+    runs = story.first(MomentKind.RUNS, letter)
     told = next((m for m in story.changes() if m.said and m.said.for_ == letter), None)
     if runs is None or told is None or told.said is None or told.said.reason is not Reason.MAKES_ROOM:
         return None
     said = told.said
     since = turn(story, letter, told.at_s)
-    left = since.letter if since.word is Word.LEAVES else ""
+    left = since.letter if since.word is MomentKind.LEAVES else ""
     away = _when_few(story, since, left, 0) if left else since
     away = min(away or told, told, key=lambda moment: moment.at_s)
     gone = _when_few(story, told, said.letter, said.workers) or runs
@@ -103,9 +103,9 @@ def turn(story: Story, letter: str, before_s: float) -> Moment:
     came = [
         m
         for m in story.moments
-        if m.at_s <= before_s and (m.word is Word.LEAVES or (m.word is Word.ARRIVES and m.letter == letter))
+        if m.at_s <= before_s and (m.word is MomentKind.LEAVES or (m.word is MomentKind.ARRIVES and m.letter == letter))
     ]
-    arrived = next(m for m in came if m.word is Word.ARRIVES)
+    arrived = next(m for m in came if m.word is MomentKind.ARRIVES)
     return max((m for m in came if m.at_s >= arrived.at_s), key=lambda m: m.at_s)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from turnout.cli.demo.lending.fixtures import GPUS_PER_NODE, NAMESPACE, PLAYERS, job, places, queue, topology_map
 from turnout.cli.demo.lending.log_parser import decision
-from turnout.cli.demo.lending.model import Moment, Player, Said, Seat, Word
+from turnout.cli.demo.lending.model import Moment, MomentKind, Player, Said, Seat
 from turnout.cli.demo.manifests import MAP_NAMESPACE
 from turnout.kube import labels
 from turnout.simulator.local_cluster import LocalCluster
@@ -52,13 +52,13 @@ class Testbed:
 
     async def arrive(self, player: Player) -> Moment:
         """Its owner submits a job."""
-        told = self.note(Word.ARRIVES, player.letter)
+        told = self.note(MomentKind.ARRIVES, player.letter)
         await self._made.api.call("POST", _JOBS, job(player))
         return told
 
     async def leave(self, player: Player) -> Moment:
         """Its owner is done with it."""
-        told = self.note(Word.LEAVES, player.letter)
+        told = self.note(MomentKind.LEAVES, player.letter)
         await self._made.api.call("DELETE", f"{_JOBS}/{player.name}")
         return told
 
@@ -68,10 +68,10 @@ class Testbed:
         said = decision(line, PLAYERS)
         if said is not None:
             self.said[said.letter] = said
-            self.note(Word.SAYS, said.letter, said)
+            self.note(MomentKind.SAYS, said.letter, said)
         self._news.set()
 
-    def note(self, word: Word, letter: str = "", said: Said | None = None) -> Moment:
+    def note(self, word: MomentKind, letter: str = "", said: Said | None = None) -> Moment:
         """Write down that something happens now."""
         at_s = asyncio.get_running_loop().time() - self._began_s
         moment = Moment(at_s, word, letter, self.seats, said)
@@ -110,5 +110,5 @@ class Testbed:
                 runs = phase == "Running" and not meta.get("deletionTimestamp")
                 self._pods[meta["name"]] = Seat(sign, index, spec["nodeName"], runs)
             if self._pods.get(meta["name"]) != before:
-                self.note(Word.MOVES)
+                self.note(MomentKind.MOVES)
             self._news.set()

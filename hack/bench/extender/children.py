@@ -23,13 +23,13 @@ from turnout.kube.client.run_until_signal import until_told
 from turnout.kube.objects import Pod
 from turnout.scheduler_ext.__main__ import serve as serve_extender
 from turnout.scheduler_ext.model import Answer, Victims
-from turnout.scheduler_ext.server.listeners import Front, Listen
+from turnout.scheduler_ext.server.listeners import Listen, Listeners
 from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.settings import extender_settings
 from turnout.simulator.api.kinds.builtin_kinds import ROWS
 from turnout.simulator.api.server.serve import serve as serve_api
 from turnout.simulator.api.store import Store
-from turnout.simulator.api.writes.deletion import Wish
+from turnout.simulator.api.writes.deletion import DeleteOptions
 
 PACE_S = 0.02  # between bursts of events
 
@@ -89,8 +89,8 @@ async def ours(metrics: Metrics, flags: Sequence[str]) -> None:
 
 async def noop(metrics: Metrics, port_file: Path) -> None:
     """Run the server with nothing to say until SIGTERM."""
-    async with Front(NoOp(), metrics, Listen(port=0, health_port=0)) as front:
-        _show(port_file, str(front.port))
+    async with Listeners(NoOp(), metrics, Listen(port=0, health_port=0)) as opened:
+        _show(port_file, str(opened.port))
         await until_told()
 
 
@@ -145,7 +145,7 @@ class Churn:
             self._store.update(self._pod, cluster.NAMESPACE, name, self._with(name, status), "status")
             return 1
         # Another of its kind takes its place, so that the cluster stays as full as it was.
-        self._store.delete(self._pod, cluster.NAMESPACE, name, Wish(grace_s=0))
+        self._store.delete(self._pod, cluster.NAMESPACE, name, DeleteOptions(grace_s=0))
         self._made += 1
         self._standing[at] = (self._new_pod(f"serve-{self._made}", on), on)
         return 2

@@ -9,7 +9,7 @@ from typing import Any
 
 from turnout.kube.objects import Pod
 from turnout.scheduler_ext.model import Answer, Victims
-from turnout.scheduler_ext.server.listeners import Front, Listen
+from turnout.scheduler_ext.server.listeners import Listen, Listeners
 from turnout.scheduler_ext.server.metrics import Metrics
 
 
@@ -34,7 +34,7 @@ class Noop:
 
 async def serve(port: int, health_port: int) -> None:
     """Serve until killed."""
-    async with Front(Noop(), Metrics(), Listen(port=port, health_port=health_port)):
+    async with Listeners(Noop(), Metrics(), Listen(port=port, health_port=health_port)):
         await asyncio.Event().wait()
 
 

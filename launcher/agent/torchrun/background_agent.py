@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from turnout.launcher.agent.bootstrap import attend
+from turnout.launcher.agent.bootstrap import run_agent
 from turnout.launcher.errors import LauncherError
 from turnout.launcher.event_log import into
 from turnout.launcher.health.hang_monitor.stack_capture import CapturedStack
@@ -120,7 +120,7 @@ class BackgroundAgent:
         def ready(leave: Callable[[], None]) -> None:
             self.leave = leave
 
-        return await attend(settings, os.environ, into(log, foreign=True), training=self.training, ready=ready)
+        return await run_agent(settings, os.environ, into(log, foreign=True), training=self.training, ready=ready)
 
     def call(self, work: Coroutine[Any, Any, Formed]) -> Future[Formed]:
         """Run a coroutine in the loop."""

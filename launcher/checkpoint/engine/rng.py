@@ -17,8 +17,8 @@ from turnout.launcher.errors import BadCheckpoint
 _WORDS = 624  # of a Mersenne twister
 
 
-class Twister(msgspec.Struct, frozen=True):
-    """The state of a Mersenne Twister, as Python and numpy use it."""
+class MersenneTwister(msgspec.Struct, frozen=True):
+    """The state of a Mersenne MersenneTwister, as Python and numpy use it."""
 
     words: bytes
     at: Annotated[int, msgspec.Meta(ge=0, le=_WORDS)]  # index of the next word
@@ -39,8 +39,8 @@ class RngState(msgspec.Struct, frozen=True, tag=1):
     kind: str  # device type: "cuda", "xpu" or ""
     torch: bytes
     device: bytes | None  # generator of torch's current device, if there is one
-    numpy: Twister | None
-    python: Twister
+    numpy: MersenneTwister | None
+    python: MersenneTwister
 
 
 def seen(rank: int) -> str:
@@ -48,13 +48,13 @@ def seen(rank: int) -> str:
     default kind.
     """
     _, words, spare = random.getstate()
-    python = Twister(np.array(words[:-1], "<u4").tobytes(), words[-1], spare)
+    python = MersenneTwister(np.array(words[:-1], "<u4").tobytes(), words[-1], spare)
     legacy = np.random.get_state(legacy=False)
     numbers = None
     if isinstance(legacy, dict) and legacy["bit_generator"] == "MT19937":
         held = legacy["state"]
         spare = float(legacy["gauss"]) if legacy["has_gauss"] else None
-        numbers = Twister(held["key"].astype("<u4").tobytes(), int(held["pos"]), spare)
+        numbers = MersenneTwister(held["key"].astype("<u4").tobytes(), int(held["pos"]), spare)
     kind = _kind()
     device = _raw(getattr(torch, kind).get_rng_state()) if kind else None
     return msgspec.json.encode(RngState(rank, kind, _raw(torch.get_rng_state()), device, numbers, python)).decode()

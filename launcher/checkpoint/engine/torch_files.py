@@ -26,7 +26,7 @@ import xxhash
 from turnout.launcher.checkpoint.format.retention import Keep, doomed
 from turnout.launcher.errors import BadCheckpoint, StorageFailed
 
-Say = Callable[[str, Mapping[str, object]], None]
+LogEvent = Callable[[str, Mapping[str, object]], None]
 
 _NOTES = Path(".turnout") / "files"
 _MOST_NOTE_BYTES = 64 << 10
@@ -81,7 +81,7 @@ def kept(folder: Path) -> tuple[ExpectedFile, ...]:
     return tuple(sorted(found, key=lambda each: (-each.number, -each.step)))
 
 
-def newest(folder: Path, say: Say) -> tuple[ExpectedFile, object] | None:
+def newest(folder: Path, say: LogEvent) -> tuple[ExpectedFile, object] | None:
     """Load the newest intact file, and report each broken one. Returns None if there is no file.
 
     Raises BadCheckpoint if files exist but none can be loaded.

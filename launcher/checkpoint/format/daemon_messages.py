@@ -23,7 +23,7 @@ VERSION = 1
 MOST_BYTES = 1 << 20  # a seat with MOST_LIES places; all else is far smaller
 
 Text = Annotated[str, msgspec.Meta(max_length=4_096)]  # a path, a URL, a sentence
-Word = Annotated[str, msgspec.Meta(max_length=253)]
+ShortText = Annotated[str, msgspec.Meta(max_length=253)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
 Step = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
 Newest = Annotated[int, msgspec.Meta(ge=-1, le=1 << 60)]  # a step, -1 for none
@@ -40,8 +40,8 @@ class _Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Hello(_Frame, tag=1, frozen=True):
     """Introduces a training process that will save."""
 
-    run: Word
-    worker: Word
+    run: ShortText
+    worker: ShortText
     rank: Ranks  # of the world in that round
     local_rank: Ranks
     world: Ranks
@@ -112,7 +112,7 @@ class Arena(_Frame, tag=9, frozen=True):
 class Refused(_Frame, tag=10, frozen=True):
     """Refuses an arena. reason: one word. detail: what is missing and what to add."""
 
-    reason: Word
+    reason: ShortText
     detail: Text
 
 
@@ -133,7 +133,7 @@ class Failed(_Frame, tag=13, frozen=True):
     """Announces that a save did not reach its target. In most cases memory still has the step, and training goes on."""
 
     step: Step
-    reason: Word
+    reason: ShortText
     detail: Text
 
 

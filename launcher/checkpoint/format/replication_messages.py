@@ -29,7 +29,7 @@ from turnout.launcher.checkpoint.format.daemon_messages import Save
 from turnout.launcher.errors import BadCheckpoint, BadFrame
 from turnout.launcher.frame_auth import FrameAuth
 from turnout.launcher.framing import PREFIX_BYTES, decode, frame
-from turnout.launcher.rendezvous.checkpoint_messages import Word
+from turnout.launcher.rendezvous.checkpoint_messages import ShortText
 
 VERSION = 2
 _SUM_BYTES = 8
@@ -62,8 +62,8 @@ class PeerChallenge(_Frame, tag=2, frozen=True):
     listener's proof.
     """
 
-    run: Word
-    worker: Word
+    run: ShortText
+    worker: ShortText
     round: Count
     nonce: Proof
     proof: Proof
@@ -78,7 +78,7 @@ class PeerProven(_Frame, tag=3, frozen=True):
 class Refusal(_Frame, tag=4, frozen=True):
     """Refuses a request. reason: token, older_round, no_memory, not_here, corrupt, or busy."""
 
-    reason: Word
+    reason: ShortText
     detail: Text = ""
 
 

@@ -67,7 +67,7 @@ class ReplicationContext:
     sealed: asyncio.Condition = field(default_factory=asyncio.Condition)  # notified when a local rank seals a step
     steps: set[int] = field(default_factory=set)  # sealed by the first local rank and not replicated yet
     copied: set[int] = field(default_factory=set)  # steps that the leader named
-    alike: set[int] = field(default_factory=set)  # rounds whose state is the same on all ranks
+    replicated_rounds: set[int] = field(default_factory=set)  # rounds whose state is the same on all ranks
     brings: asyncio.Lock = field(default_factory=asyncio.Lock)  # held while a shard is fetched for own ranks
     barred: bool = False  # a shard could not be fetched in this round
 

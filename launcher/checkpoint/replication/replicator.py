@@ -37,7 +37,7 @@ from turnout.launcher.checkpoint.replication.sender import ReplicaSender
 from turnout.launcher.checkpoint.storage.rate_limiter import RateLimit, RateLimiter
 from turnout.launcher.errors import BadCheckpoint, BadFrame, LauncherError, NoMemory
 from turnout.launcher.event_log import EventLog, seldom
-from turnout.launcher.rendezvous.checkpoint_messages import ALL, BARRED, MOST_HOLDS, HeldStep
+from turnout.launcher.rendezvous.checkpoint_messages import ALL, FETCH_DISABLED, MOST_HOLDS, HeldStep
 
 BYTES_S = "TURNOUT_REPLICATE_BYTES_S"  # of the daemon's environment, which is that of the agent
 MOST_CALLERS = 512  # that know the token
@@ -94,7 +94,7 @@ class Replicator:
         """Register a training process. Starts to replicate if it wants replicas."""
         here = self._here
         if hello.alike and hello.round:
-            here.alike.add(hello.round)
+            here.replicated_rounds.add(hello.round)
         if not hello.replicas or hello.round != here.round or here.seat is None or here.seat.replica_group is None:
             return
         here.replicas = max(here.replicas, hello.replicas)
@@ -154,16 +154,16 @@ class Replicator:
     async def held(self, own: tuple[HeldStep, ...]) -> tuple[HeldStep, ...]:
         """List what others may fetch here: their replicas, and those steps of `own` that are the same on all ranks.
 
-        If a shard could not be fetched in this round, BARRED comes first: this worker then fetches nothing in the next
-        one.
+        If a shard could not be fetched in this round, FETCH_DISABLED comes first: this worker then fetches nothing in
+        the next one.
         """
-        alike = [
+        replicated = [
             msgspec.structs.replace(each, count=1)
             for each in own
-            if each.ranks == ALL and not each.count and each.round in self._here.alike
+            if each.ranks == ALL and not each.count and each.round in self._here.replicated_rounds
         ]
-        barred = [BARRED] if self._here.barred else []
-        return (*barred, *alike, *await self.replica_store.held())[: MOST_HOLDS - _OWN]
+        barred = [FETCH_DISABLED] if self._here.barred else []
+        return (*barred, *replicated, *await self.replica_store.held())[: MOST_HOLDS - _OWN]
 
     async def forget_after(self, step: int) -> None:
         """Discard replicas newer than this step, since the world continues from it."""

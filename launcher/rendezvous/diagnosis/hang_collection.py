@@ -25,49 +25,53 @@ MOST_WORLD_BYTES = 256 << 20  # of all: they are in the coordinator's memory for
 _TRAINS = (Phase.TRAINING, Phase.DRAINING)
 
 
-def hung(turn: Transition, id_: str, known: MemberState, said: Hung) -> None:
+def hung(transition: Transition, id_: str, known: MemberState, said: Hung) -> None:
     """Record that a member's process hangs, or that it continues."""
-    at, world = turn.at, turn.at.world
+    at, world = transition.at, transition.at.world
     if at.phase not in _TRAINS or world is None or not known.busy == said.round == world.round:
         return
-    hanging = _of_round(turn, world.round)
+    hanging = _of_round(transition, world.round)
     if said.why:
-        turn.at = replace(at, hanging=replace(hanging, hung=hanging.hung | {(id_, said.local_rank)}))
+        transition.at = replace(at, hanging=replace(hanging, hung=hanging.hung | {(id_, said.local_rank)}))
         if hanging.stage is Stage.QUIET:
             rank = world.seats[id_].first_rank + said.local_rank
-            _ask(turn, world, f"{known.member.name}, rank {rank}: {said.why}")
+            _ask(transition, world, f"{known.member.name}, rank {rank}: {said.why}")
     else:
-        _moves(turn, hanging.hung - {(id_, said.local_rank)})
+        _moves(transition, hanging.hung - {(id_, said.local_rank)})
 
 
-def _of_round(turn: Transition, round_: int) -> HangState:
+def _of_round(transition: Transition, round_: int) -> HangState:
     """Return the hang state of this round, empty for a new round."""
-    hanging = turn.at.hanging
+    hanging = transition.at.hanging
     return hanging if hanging.round == round_ else HangState(hanging.act, round=round_, number=hanging.number)
 
 
-def _moves(turn: Transition, left: frozenset[tuple[str, int]]) -> None:
-    hanging = turn.at.hanging
+def _moves(transition: Transition, left: frozenset[tuple[str, int]]) -> None:
+    hanging = transition.at.hanging
     if not left and hanging.stage is Stage.TOLD:
-        turn.told("hang_over", Reason.PROCESS_HUNG, round=hanging.round)
+        transition.told("hang_over", Reason.PROCESS_HUNG, round=hanging.round)
         hanging = replace(hanging, stage=Stage.QUIET)
-    turn.at = replace(turn.at, hanging=replace(hanging, hung=left))
+    transition.at = replace(transition.at, hanging=replace(hanging, hung=left))
 
 
-def _ask(turn: Transition, world: World, first: str) -> None:
-    hanging = turn.at.hanging
-    asked = frozenset(id_ for id_, known in turn.members.items() if known.busy == world.round and turn.inside(id_))
-    number = (hanging.number or crc32(turn.at.job.me.id.encode())) + 1  # no answer to another coordinator is one to us
-    turn.at = replace(
-        turn.at,
+def _ask(transition: Transition, world: World, first: str) -> None:
+    hanging = transition.at.hanging
+    asked = frozenset(
+        id_ for id_, known in transition.members.items() if known.busy == world.round and transition.inside(id_)
+    )
+    number = (
+        hanging.number or crc32(transition.at.job.me.id.encode())
+    ) + 1  # no answer to another coordinator is one to us
+    transition.at = replace(
+        transition.at,
         hanging=replace(
             hanging, stage=Stage.ASKED, number=number, first=first, asked=asked, stacks={},
-            until_s=turn.now_s + GATHER_S,
+            until_s=transition.now_s + GATHER_S,
         ),
     )  # fmt: skip
-    turn.told("stacks_asked", Reason.PROCESS_HUNG, round=world.round, members=len(asked), detail=first)
-    turn.tell(sorted(asked), ShowStacks(number, world.round, most_bytes(world.ranks)))
-    turn.wake(turn.at.hanging.until_s)
+    transition.told("stacks_asked", Reason.PROCESS_HUNG, round=world.round, members=len(asked), detail=first)
+    transition.tell(sorted(asked), ShowStacks(number, world.round, most_bytes(world.ranks)))
+    transition.wake(transition.at.hanging.until_s)
 
 
 def most_bytes(ranks: int) -> int:
@@ -77,51 +81,51 @@ def most_bytes(ranks: int) -> int:
     return min(MOST_BYTES, MOST_WORLD_BYTES // max(ranks, 1))
 
 
-def came_back(turn: Transition, id_: str) -> None:
+def came_back(transition: Transition, id_: str) -> None:
     """Handle a member's new connection: forget its reported hangs, which it repeats, and repeat the request
     for traces.
     """
-    hanging, world = turn.at.hanging, turn.at.world
+    hanging, world = transition.at.hanging, transition.at.world
     if world is None or hanging.round != world.round:
         return
-    _moves(turn, frozenset(each for each in hanging.hung if each[0] != id_))
+    _moves(transition, frozenset(each for each in hanging.hung if each[0] != id_))
     if hanging.stage is Stage.ASKED and id_ in hanging.asked:
-        turn.tell((id_,), ShowStacks(hanging.number, world.round, most_bytes(world.ranks)))
+        transition.tell((id_,), ShowStacks(hanging.number, world.round, most_bytes(world.ranks)))
 
 
-def shown(turn: Transition, id_: str, said: Stacks) -> None:
+def shown(transition: Transition, id_: str, said: Stacks) -> None:
     """Record the stack traces of one process."""
-    hanging, world = turn.at.hanging, turn.at.world
+    hanging, world = transition.at.hanging, transition.at.world
     if hanging.stage is not Stage.ASKED or said.number != hanging.number or id_ not in hanging.asked or world is None:
         return
     seat = world.seats[id_]
     if said.local_rank < seat.processes and len(said.packed) <= most_bytes(world.ranks):
         stacks = {**hanging.stacks, seat.first_rank + said.local_rank: said}
-        turn.at = replace(turn.at, hanging=replace(hanging, stacks=stacks))
+        transition.at = replace(transition.at, hanging=replace(hanging, stacks=stacks))
 
 
-def gathered(turn: Transition) -> None:
+def gathered(transition: Transition) -> None:
     """Merge the traces once all have come or GATHER_S has passed. After the round has ended, merge those that have
     come.
 
     Nothing is merged if a newer world has formed.
     """
-    hanging, world = turn.at.hanging, turn.at.world
+    hanging, world = transition.at.hanging, transition.at.world
     if hanging.stage is not Stage.ASKED or world is None:
         return
-    goes_on = turn.at.phase in _TRAINS and world.round == hanging.round
+    goes_on = transition.at.phase in _TRAINS and world.round == hanging.round
     missing = {rank for id_ in hanging.asked for rank in _ranks(world, id_)} - hanging.stacks.keys()
-    if goes_on and missing and turn.now_s < hanging.until_s:
-        turn.wake(hanging.until_s)
+    if goes_on and missing and transition.now_s < hanging.until_s:
+        transition.wake(hanging.until_s)
         return
-    turn.at = replace(turn.at, hanging=replace(hanging, stage=Stage.MERGED, stacks={}))
+    transition.at = replace(transition.at, hanging=replace(hanging, stage=Stage.MERGED, stacks={}))
     if world.round != hanging.round:
         return
     why = dict.fromkeys(range(world.ranks), "its processes have ended") | dict.fromkeys(missing, "it did not answer")
     for rank, each in hanging.stacks.items():
         why[rank] = each.why
     packed = {rank: each.packed for rank, each in hanging.stacks.items() if each.packed}
-    turn.effects.append(
+    transition.effects.append(
         Merge(hanging.number, world.ranks, packed, {rank: said for rank, said in why.items() if rank not in packed})
     )
 
@@ -131,35 +135,37 @@ def _ranks(world: World, id_: str) -> range:
     return range(seat.first_rank, seat.first_rank + seat.processes)
 
 
-def merged(turn: Transition, event: Merged) -> None:
+def merged(transition: Transition, event: Merged) -> None:
     """Act on the ranks that the merged traces show as suspect, unless all processes continue or the round has ended."""
-    hanging, world = turn.at.hanging, turn.at.world
+    hanging, world = transition.at.hanging, transition.at.world
     if hanging.stage is not Stage.MERGED or event.number != hanging.number:
         return
-    turn.at = replace(turn.at, hanging=replace(hanging, stage=Stage.TOLD))
-    if world is None or world.round != hanging.round or turn.at.phase not in _TRAINS:
+    transition.at = replace(transition.at, hanging=replace(hanging, stage=Stage.TOLD))
+    if world is None or world.round != hanging.round or transition.at.phase not in _TRAINS:
         return
     if not hanging.hung:
-        _moves(turn, frozenset())
+        _moves(transition, frozenset())
         return
     culprits = tuple(id_ for id_ in world.seats if not set(_ranks(world, id_)).isdisjoint(event.apart))
     detail = f"{hanging.first}; {event.said}"[:1_000]
     if hanging.act is HangAction.ASK:
-        turn.told("hang_asked", Reason.PROCESS_HUNG, round=world.round, workers=_names(world, culprits), detail=detail)
+        transition.told(
+            "hang_asked", Reason.PROCESS_HUNG, round=world.round, workers=_names(world, culprits), detail=detail
+        )
         return
-    turn.stop(Reason.PROCESS_HUNG, detail)
-    turn.at = replace(turn.at, cause=replace(turn.at.cause, fault=detail))
+    transition.stop(Reason.PROCESS_HUNG, detail)
+    transition.at = replace(transition.at, cause=replace(transition.at.cause, fault=detail))
     if hanging.act is HangAction.REPLACE and len(culprits) < len(world.seats):
-        _leave(turn, world, culprits, event.said[:1_000])
+        _leave(transition, world, culprits, event.said[:1_000])
 
 
-def _leave(turn: Transition, world: World, culprits: tuple[str, ...], said: str) -> None:
+def _leave(transition: Transition, world: World, culprits: tuple[str, ...], said: str) -> None:
     """Remove these members from the job. The next world is formed of the others and of replacements."""
     for id_ in culprits:
-        if (known := turn.members.get(id_)) is not None:
-            turn.know(id_, replace(known, leave_s=turn.now_s))
-            turn.told("node_left_out", Reason.NODE_FAULTY, member=known.member.name, detail=said)
-    turn.at = replace(turn.at, hanging=replace(turn.at.hanging, leaves=dict.fromkeys(culprits, said)))
+        if (known := transition.members.get(id_)) is not None:
+            transition.know(id_, replace(known, leave_s=transition.now_s))
+            transition.told("node_left_out", Reason.NODE_FAULTY, member=known.member.name, detail=said)
+    transition.at = replace(transition.at, hanging=replace(transition.at.hanging, leaves=dict.fromkeys(culprits, said)))
 
 
 def _names(world: World, ids: Iterable[str]) -> list[str]:

@@ -27,26 +27,26 @@ MOST_WHY = 1_024  # characters of a word in a frame
 Faults: TypeAlias = dict[str, tuple[Reason, str, str]]  # who is left out, why, and the name that it does not reach
 
 
-def proven(turn: Transition, there: list[MemberState], size: int) -> list[MemberState] | None:
+def proven(transition: Transition, there: list[MemberState], size: int) -> list[MemberState] | None:
     """Return the members that may train. None if too few have passed: a check then starts."""
-    checking = turn.at.checking
+    checking = transition.at.checking
     if checking is None:
         return there
     fit = [known for known in there if known.member.id in checking.passed]
-    if turn.at.job.terms.size(len(fit)) >= size:
+    if transition.at.job.terms.size(len(fit)) >= size:
         return fit
     nodes = tuple(known.member.id for known in sorted(there, key=lambda known: _place(known.member)))
     check = Check(nodes, checking.limits)
-    number = checking.number or crc32(turn.at.job.me.id.encode())  # no answer to another coordinator is one to us
-    turn.at = replace(
-        turn.at,
+    number = checking.number or crc32(transition.at.job.me.id.encode())  # no answer to another coordinator is one to us
+    transition.at = replace(
+        transition.at,
         phase=Phase.CHECKING,
         checking=replace(
-            checking, number=number, check=check, verdict=None, passed=frozenset(), unfit={}, began_s=turn.now_s
+            checking, number=number, check=check, verdict=None, passed=frozenset(), unfit={}, began_s=transition.now_s
         ),
     )
-    turn.told("check_started", turn.at.cause.why, members=len(nodes))
-    _order(turn, check, next_groups(check))
+    transition.told("check_started", transition.at.cause.why, members=len(nodes))
+    _order(transition, check, next_groups(check))
     return None
 
 
@@ -55,69 +55,69 @@ def _place(member: Member) -> tuple[tuple[str, ...], int, str]:
     return member.path, -1 if member.order is None else member.order, member.name
 
 
-def _order(turn: Transition, check: Check, groups: Groups | Verdict) -> None:
-    checking = turn.at.checking
+def _order(transition: Transition, check: Check, groups: Groups | Verdict) -> None:
+    checking = transition.at.checking
     assert checking is not None
     if isinstance(groups, Verdict):
-        faults = _faults(turn, checking, groups)
+        faults = _faults(transition, checking, groups)
         everyone = tuple(node for node in check.nodes if node not in faults)
         if not checking.all_together or len(everyone) < 2:
-            _judged(turn, check, groups)
+            _judged(transition, check, groups)
             return
         checking, groups = replace(checking, verdict=groups), (everyone,)
-    number, until_s = checking.number + 1, turn.now_s + checking.round_s
+    number, until_s = checking.number + 1, transition.now_s + checking.round_s
     checking = replace(checking, number=number, check=check, groups=groups, told={}, until_s=until_s)
-    turn.at = replace(turn.at, checking=checking)
+    transition.at = replace(transition.at, checking=checking)
     for group in groups:
-        members = [turn.members[id_].member for id_ in group]
+        members = [transition.members[id_].member for id_ in group]
         local, first = min(member.processes for member in members), members[0]
         for at, id_ in enumerate(group):
             order = Probe(number, at * local, local * len(group), len(group), first.address, first.master_port)
-            turn.tell((id_,), order)
-    turn.wake(until_s)
+            transition.tell((id_,), order)
+    transition.wake(until_s)
 
 
-def probed(turn: Transition, id_: str, known: MemberState, answer: Probed) -> None:
+def probed(transition: Transition, id_: str, known: MemberState, answer: Probed) -> None:
     """Record one member's measurement and the next port that it offers, since the last one was used."""
-    checking = turn.at.checking
-    if checking is None or turn.at.phase is not Phase.CHECKING or answer.number != checking.number:
+    checking = transition.at.checking
+    if checking is None or transition.at.phase is not Phase.CHECKING or answer.number != checking.number:
         return
-    turn.know(id_, replace(known, member=replace(known.member, master_port=answer.master_port)))
+    transition.know(id_, replace(known, member=replace(known.member, master_port=answer.master_port)))
     unfit = {**checking.unfit, id_: answer.unfit} if answer.unfit else checking.unfit
-    turn.at = replace(turn.at, checking=replace(checking, told={**checking.told, id_: answer}, unfit=unfit))
+    transition.at = replace(transition.at, checking=replace(checking, told={**checking.told, id_: answer}, unfit=unfit))
 
 
-def check(turn: Transition) -> None:
+def check(transition: Transition) -> None:
     """Continue the check as far as the results allow: wait, start the next groups, or judge."""
-    checking = turn.at.checking
+    checking = transition.at.checking
     assert checking is not None
     assert checking.check is not None
-    if any((known := turn.members.get(id_)) is None or known.leave_s is not None for id_ in checking.check.nodes):
-        _give_up(turn, checking)
+    if any((known := transition.members.get(id_)) is None or known.leave_s is not None for id_ in checking.check.nodes):
+        _give_up(transition, checking)
         return
-    if turn.now_s < checking.until_s and any(map(partial(_waits, checking), checking.groups)):
-        turn.wake(checking.until_s)
+    if transition.now_s < checking.until_s and any(map(partial(_waits, checking), checking.groups)):
+        transition.wake(checking.until_s)
         return
     if checking.verdict is not None:
-        _tell_speed(turn, checking)
-        _judged(turn, checking.check, checking.verdict)
+        _tell_speed(transition, checking)
+        _judged(transition, checking.check, checking.verdict)
         return
     results = tuple(result for group in checking.groups for result in _measured(checking, group))
     after = checking.check.after(results)
-    _order(turn, after, next_groups(after))
+    _order(transition, after, next_groups(after))
 
 
-def connected(turn: Transition, id_: str) -> None:
+def connected(transition: Transition, id_: str) -> None:
     """Restart the check when a member connects again, since its order or its answer may be lost."""
-    checking = turn.at.checking
-    if turn.at.phase is Phase.CHECKING and checking and checking.check and id_ in checking.check.nodes:
-        _give_up(turn, checking)
+    checking = transition.at.checking
+    if transition.at.phase is Phase.CHECKING and checking and checking.check and id_ in checking.check.nodes:
+        _give_up(transition, checking)
 
 
-def _give_up(turn: Transition, checking: NodeCheckState) -> None:
-    """Stop the check. At the end of this turn the members present are checked from the beginning."""
-    turn.at = replace(turn.at, phase=Phase.GATHERING, checking=replace(checking, check=None))
-    turn.told("check_given_up", Reason.MEMBER_LOST)
+def _give_up(transition: Transition, checking: NodeCheckState) -> None:
+    """Stop the check. At the end of this transition the members present are checked from the beginning."""
+    transition.at = replace(transition.at, phase=Phase.GATHERING, checking=replace(checking, check=None))
+    transition.told("check_given_up", Reason.MEMBER_LOST)
 
 
 def _waits(checking: NodeCheckState, group: Group) -> bool:
@@ -141,28 +141,28 @@ def _measured(checking: NodeCheckState, group: Group) -> tuple[Measured, ...]:
     return (Measured(group, alone, None if None in times else together),)
 
 
-def _judged(turn: Transition, check_: Check, verdict: Verdict) -> None:
+def _judged(transition: Transition, check_: Check, verdict: Verdict) -> None:
     """Remove faulty members and let the others train. If nobody else is left, the job ends."""
-    at, checking = turn.at, turn.at.checking
+    at, checking = transition.at, transition.at.checking
     assert checking is not None
-    faults = _faults(turn, checking, verdict)
+    faults = _faults(transition, checking, verdict)
     passed = frozenset(check_.nodes) - faults.keys()
-    left = _left(turn, checking, check_, faults)
+    left = _left(transition, checking, check_, faults)
     checking = replace(checking, check=None, groups=(), verdict=None, passed=passed, left=left)
-    turn.at = replace(at, phase=Phase.GATHERING, checking=checking)
-    _tell(turn, check_, verdict, faults)
-    _tell_each(turn, check_, checking, verdict)
-    if all(known.leave_s is not None or id_ in faults for id_, known in turn.members.items()):
+    transition.at = replace(at, phase=Phase.GATHERING, checking=checking)
+    _tell(transition, check_, verdict, faults)
+    _tell_each(transition, check_, checking, verdict)
+    if all(known.leave_s is not None or id_ in faults for id_, known in transition.members.items()):
         reason, why, _ = next(iter(faults.values()))
-        turn.finish(Exit.FAULTY, reason, why)
+        transition.finish(Exit.FAULTY, reason, why)
         return
     for id_, (reason, why, _) in faults.items():
-        turn.know(id_, replace(turn.members[id_], leave_s=turn.now_s))
+        transition.know(id_, replace(transition.members[id_], leave_s=transition.now_s))
         if id_ != at.job.me.id:  # we ourselves hand over first, and are checked by whoever coordinates then
-            turn.tell((id_,), Finish(int(Exit.FAULTY), reason.value, why[:MOST_WHY]))
+            transition.tell((id_,), Finish(int(Exit.FAULTY), reason.value, why[:MOST_WHY]))
 
 
-def _tell_each(turn: Transition, check_: Check, checking: NodeCheckState, verdict: Verdict) -> None:
+def _tell_each(transition: Transition, check_: Check, checking: NodeCheckState, verdict: Verdict) -> None:
     """Send each member the finding about its node, if there is one."""
     of = dict.fromkeys(check_.nodes, (Found.FINE, "", ""))
     for riddle in verdict.undecided:
@@ -179,74 +179,76 @@ def _tell_each(turn: Transition, check_: Check, checking: NodeCheckState, verdic
     alike = defaultdict[tuple[Found, str, str], list[str]](list)
     for id_, told in of.items():
         alike[told].append(id_)
-    at = turn.at
+    at = transition.at
     for (found, cause, why), ids in alike.items():
         why = why[:MOST_WHY]
-        turn.tell(
+        transition.tell(
             ids, Judged(at.round + 1, found, at.job.me.name, at.job.run[:MOST_WHY], len(check_.nodes), cause, why)
         )
 
 
-def _left(turn: Transition, checking: NodeCheckState, check_: Check, faults: Faults) -> tuple[ExcludedNode, ...]:
+def _left(transition: Transition, checking: NodeCheckState, check_: Check, faults: Faults) -> tuple[ExcludedNode, ...]:
     """Update the list of excluded nodes.
 
     Each exclusion lasts twice as long as the last; a node that passes is removed.
     """
-    tested = {id_: turn.members[id_].member for id_ in check_.nodes}
+    tested = {id_: transition.members[id_].member for id_ in check_.nodes}
     kept = [
         left
         for left in checking.left
-        if turn.now_s < left.until_s + MOST_AGAIN_S and not any(map(left.is_of, tested.values()))
+        if transition.now_s < left.until_s + MOST_AGAIN_S and not any(map(left.is_of, tested.values()))
     ]
     for id_, (reason, why, beside) in faults.items():
         times = 1 + max((left.times for left in checking.left if left.is_of(tested[id_])), default=0)
-        until_s = turn.now_s + min(AGAIN_S * 2.0 ** min(times - 1, 64), MOST_AGAIN_S)
+        until_s = transition.now_s + min(AGAIN_S * 2.0 ** min(times - 1, 64), MOST_AGAIN_S)
         kept.append(ExcludedNode(tested[id_], reason, why, until_s, times, beside))
     return tuple(kept)
 
 
-def came_again(turn: Transition, id_: str) -> bool:
+def came_again(transition: Transition, id_: str) -> bool:
     """True if this new member was excluded and returns too early. Logs it once for each of its lives."""
-    left = turn.kept_out(id_)
+    left = transition.kept_out(id_)
     if left is not None:
-        fields = {"member": left.member.name, "again_s": round(left.until_s - turn.now_s, 3), "detail": left.why}
-        turn.told("node_kept_out", left.reason, **fields)
+        fields = {"member": left.member.name, "again_s": round(left.until_s - transition.now_s, 3), "detail": left.why}
+        transition.told("node_kept_out", left.reason, **fields)
     return left is not None
 
 
-def spared(turn: Transition, id_: str) -> tuple[Reason, str]:
+def spared(transition: Transition, id_: str) -> tuple[Reason, str]:
     """Return the reason and detail why a new member waits while a world trains."""
-    if (left := turn.kept_out(id_)) is not None:
-        return left.reason, left.says(turn.now_s)
-    late = "" if turn.ready(id_) else "it still imports: a world that trains is not stopped for it before"
+    if (left := transition.kept_out(id_)) is not None:
+        return left.reason, left.says(transition.now_s)
+    late = "" if transition.ready(id_) else "it still imports: a world that trains is not stopped for it before"
     return Reason.SPARE, late
 
 
-def _faults(turn: Transition, checking: NodeCheckState, verdict: Verdict) -> Faults:
+def _faults(transition: Transition, checking: NodeCheckState, verdict: Verdict) -> Faults:
     faults: Faults = {id_: (Reason.NODE_FAULTY, why, "") for id_, why in checking.unfit.items()}
     for riddle in verdict.undecided:  # of one that was proven before no doubt is left
         for id_ in riddle.nodes:
             for left in checking.left:
-                if left.is_of(turn.members[id_].member) and not left.beside:
+                if left.is_of(transition.members[id_].member) and not left.beside:
                     faults[id_] = left.reason, f"{riddle.why}; before: {left.why}"[:MOST_WHY], ""
     slow = verdict.slow_nodes if checking.leaves_slow else ()
     for reason, findings in ((Reason.NODE_SLOW, slow), (Reason.NODE_FAULTY, verdict.bad_nodes)):
         faults |= {finding.nodes[0]: (reason, f"{finding.cause.value}: {finding.why}", "") for finding in findings}
-    return _cut_off(turn, verdict, faults)
+    return _cut_off(transition, verdict, faults)
 
 
-def _cut_off(turn: Transition, verdict: Verdict, faults: Faults) -> Faults:
+def _cut_off(transition: Transition, verdict: Verdict, faults: Faults) -> Faults:
     """Also exclude one end of each bad link while enough members remain: the younger one, never this coordinator."""
-    there = sum(known.leave_s is None and turn.kept_out(id_) is None for id_, known in turn.members.items())
+    there = sum(known.leave_s is None and transition.kept_out(id_) is None for id_, known in transition.members.items())
     for link in (each.nodes for each in verdict.bad_links):
-        if faults.keys().isdisjoint(link) and turn.at.job.terms.size(there - len(faults) - 1):
-            stays, goes = sorted(link, key=lambda id_: (id_ != turn.at.job.me.id, turn.members[id_].member.age))
-            name = turn.members[stays].member.name
+        if faults.keys().isdisjoint(link) and transition.at.job.terms.size(there - len(faults) - 1):
+            stays, goes = sorted(
+                link, key=lambda id_: (id_ != transition.at.job.me.id, transition.members[id_].member.age)
+            )
+            name = transition.members[stays].member.name
             faults[goes] = (Reason.LINK_FAULTY, f"it does not reach {name}, and both are good with others", name)
     return faults
 
 
-def _tell_speed(turn: Transition, checking: NodeCheckState) -> None:
+def _tell_speed(transition: Transition, checking: NodeCheckState) -> None:
     """Log the speed of a collective over all members that passed. Nobody is judged by it. Source: DLRover's
     --comm-perf-test
     """
@@ -256,30 +258,36 @@ def _tell_speed(turn: Transition, checking: NodeCheckState) -> None:
     fields: dict[str, object] = {"members": len(everyone)}
     if len(times) < len(everyone):
         faults = sorted({answer.fault for answer in answers if answer.fault} or {"not all have answered"})
-        turn.told("network_speed", turn.at.cause.why, **fields, detail="; ".join(faults)[:1_024])
+        transition.told("network_speed", transition.at.cause.why, **fields, detail="; ".join(faults)[:1_024])
         return
     took_s, bytes_ = max(times), answers[0].reduce_bytes
-    ranks = len(everyone) * min(turn.members[id_].member.processes for id_ in everyone)
+    ranks = len(everyone) * min(transition.members[id_].member.processes for id_ in everyone)
     fields |= {"ranks": ranks, "collective_s": took_s, "bytes": bytes_}
     algorithm = bytes_ / took_s  # on the bus an all-reduce of n moves 2 (n - 1) / n of its bytes: as nccl-tests say it
     fields |= {"algorithm_bytes_s": round(algorithm), "bus_bytes_s": round(algorithm * 2 * (ranks - 1) / ranks)}
-    turn.told("network_speed", turn.at.cause.why, **fields)
+    transition.told("network_speed", transition.at.cause.why, **fields)
 
 
-def _tell(turn: Transition, check_: Check, verdict: Verdict, faults: Faults) -> None:
+def _tell(transition: Transition, check_: Check, verdict: Verdict, faults: Faults) -> None:
     def names(nodes: Group) -> str:
-        return ", ".join(turn.members[id_].member.name for id_ in nodes)
+        return ", ".join(transition.members[id_].member.name for id_ in nodes)
 
-    checking = turn.at.checking
+    checking = transition.at.checking
     assert checking is not None
-    again_s = {left.member.id: left.until_s - turn.now_s for left in checking.left}
+    again_s = {left.member.id: left.until_s - transition.now_s for left in checking.left}
     for id_, (reason, why, _) in faults.items():
-        turn.told("node_left_out", reason, member=names((id_,)), detail=why, again_s=again_s.get(id_))
+        transition.told("node_left_out", reason, member=names((id_,)), detail=why, again_s=again_s.get(id_))
     for each in verdict.slow_nodes:
-        turn.told("node_slow", turn.at.cause.why, member=names(each.nodes), cause=each.cause.value, detail=each.why)
+        transition.told(
+            "node_slow", transition.at.cause.why, member=names(each.nodes), cause=each.cause.value, detail=each.why
+        )
     for each in verdict.bad_links + verdict.slow_links:
-        turn.told("link_faulty", turn.at.cause.why, members=names(each.nodes), cause=each.cause.value, detail=each.why)
+        transition.told(
+            "link_faulty", transition.at.cause.why, members=names(each.nodes), cause=each.cause.value, detail=each.why
+        )
     for riddle in verdict.undecided:
-        turn.told("check_undecided", turn.at.cause.why, members=names(riddle.nodes), detail=riddle.why)
+        transition.told("check_undecided", transition.at.cause.why, members=names(riddle.nodes), detail=riddle.why)
     fields = {"members": len(check_.nodes), "left_out": len(faults), "rounds": len(check_.rounds)}
-    turn.told("check_ended", turn.at.cause.why, **fields, took_s=round(turn.now_s - checking.began_s, 3))
+    transition.told(
+        "check_ended", transition.at.cause.why, **fields, took_s=round(transition.now_s - checking.began_s, 3)
+    )

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from turnout.launcher.model import Member, World
 from turnout.launcher.rendezvous.checkpoint_messages import (
     ALL,
-    BARRED,
+    FETCH_DISABLED,
     MOST_LOCATIONS,
     DaemonEndpoint,
     HeldStep,
@@ -32,7 +32,7 @@ class RestorePoint:
 
     step: int = -1  # -1: none
     round: int = 0  # in which it was saved
-    alike: bool = False  # it is the same on all ranks
+    replicated: bool = False  # it is the same on all ranks
     # by member without its shards: who can give them, the nearest first
     fetch: Mapping[str, tuple[DaemonEndpoint, ...]] = field(default_factory=dict)
     saved_by: int = 0  # ranks that saved it, if each rank reads parts; else 0
@@ -112,7 +112,7 @@ def _fetched(
             continue
         first, count = (0, 1) if state[2] == ALL else (seat.first_rank, seat.processes)
         endpoints = tuple(endpoint for has, endpoint in givers.get(first, ()) if has == count and endpoint.id != id_)
-        if not endpoints or BARRED in held.get(id_, ()):
+        if not endpoints or FETCH_DISABLED in held.get(id_, ()):
             return None
         turn = seat.group_rank % len(endpoints)  # of many givers not all ask the same one
         found[id_] = (*endpoints[turn:], *endpoints[:turn])[:_MOST_GIVERS]
@@ -156,7 +156,7 @@ def _in_parts(
         return None
     for id_ in world.seats:
         have = mine.get(id_, set[int]())
-        if not nowhere <= have or (BARRED in held.get(id_, ()) and not wanted <= have):
+        if not nowhere <= have or (FETCH_DISABLED in held.get(id_, ()) and not wanted <= have):
             return None
     places = _places(runs, endpoints)
     if len(places) > MOST_LOCATIONS:

@@ -16,29 +16,29 @@ from turnout.launcher.rendezvous.state import MemberState
 from turnout.launcher.rendezvous.transition import Transition
 
 
-def saw(turn: Transition, id_: str, known: MemberState, seen: Stored) -> None:
+def saw(transition: Transition, id_: str, known: MemberState, seen: Stored) -> None:
     """Record the stored step that a member of the training world sees. After the last one, name the step for all."""
-    world = turn.at.world
-    if known.stored is not None or turn.at.checkpoints.named is not None or world is None:
+    world = transition.at.world
+    if known.stored is not None or transition.at.checkpoints.named is not None or world is None:
         return
-    turn.know(id_, replace(known, stored=seen))
-    checkpoints = replace(turn.at.checkpoints, unnamed=turn.at.checkpoints.unnamed - 1)
-    turn.at = replace(turn.at, checkpoints=checkpoints)
-    if turn.at.checkpoints.unnamed == 0:
-        here = (turn.members.get(member.id) for member in world.members)
+    transition.know(id_, replace(known, stored=seen))
+    checkpoints = replace(transition.at.checkpoints, unnamed=transition.at.checkpoints.unnamed - 1)
+    transition.at = replace(transition.at, checkpoints=checkpoints)
+    if transition.at.checkpoints.unnamed == 0:
+        here = (transition.members.get(member.id) for member in world.members)
         named = name(seen.round, (each.stored for each in here if each is not None))
-        turn.at = replace(turn.at, checkpoints=replace(checkpoints, named=named))
-        turn.tell(world.seats, named)
+        transition.at = replace(transition.at, checkpoints=replace(checkpoints, named=named))
+        transition.tell(world.seats, named)
 
 
-def carried(turn: Transition) -> int:
+def carried(transition: Transition) -> int:
     """Return the step to write to storage: the newest that every rank of the last world holds, or -1 for none.
 
     Ranks may differ by one save, since they were stopped at any moment.
     """
-    if turn.at.world is None:
+    if transition.at.world is None:
         return -1
-    return restorable(turn.at.world, {id_: known.held for id_, known in turn.members.items()}).step
+    return restorable(transition.at.world, {id_: known.held for id_, known in transition.members.items()}).step
 
 
 def name(round_: int, seen: Iterable[Stored | None]) -> Stored:

@@ -18,7 +18,7 @@ _DEFAULT_GRACE_S = 30
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class DeleteOptions:
     """The options of a DELETE."""
 
     grace_s: int | None = None  # seconds; None: as the object says
@@ -26,7 +26,7 @@ class Wish:
     only_if: tuple[tuple[str, str], ...] = ()  # preconditions: (key, value) with the key uid or resourceVersion
 
 
-def wish_of(options: dict[str, Any], query: dict[str, str]) -> Wish:
+def delete_options(options: dict[str, Any], query: dict[str, str]) -> DeleteOptions:
     """Read the DeleteOptions of a body, else of the query. Raises ApiRefusal (400)."""
     for key in ("dryRun", "orphanDependents"):
         if options.get(key) or query.get(key):
@@ -42,33 +42,35 @@ def wish_of(options: dict[str, Any], query: dict[str, str]) -> Wish:
     if grace_s is not None and grace_s < 0:
         grace_s = 1  # as the API server reads a negative one
     wanted = options.get("preconditions") or {}
-    return Wish(grace_s, policy, tuple((key, wanted[key]) for key in ("uid", "resourceVersion") if wanted.get(key)))
+    return DeleteOptions(
+        grace_s, policy, tuple((key, wanted[key]) for key in ("uid", "resourceVersion") if wanted.get(key))
+    )
 
 
-def check(kind: Kind, obj: Object, wish: Wish) -> None:
+def check(kind: Kind, obj: Object, options: DeleteOptions) -> None:
     """Check the preconditions. Raises ApiRefusal (409) when the object is not the one that is meant."""
     meta = obj["metadata"]
-    for key, wanted in wish.only_if:
+    for key, wanted in options.only_if:
         if wanted != meta[key]:
             word = "UID" if key == "uid" else "ResourceVersion"
             told = f"Precondition failed: {word} in precondition: {wanted}, {word} in object meta: {meta[key]}"
             raise conflict(kind.resource, meta["name"], told)
 
 
-def marked(kind: Kind, obj: Object, wish: Wish, now: str, later: str) -> Object | None:
+def marked(kind: Kind, obj: Object, options: DeleteOptions, now: str, later: str) -> Object | None:
     """Return the object marked for deletion, or None when it goes at once.
 
     later: the time `grace(...)` seconds from now.
     """
     meta = obj["metadata"]
     finalizers = list(meta.get("finalizers") or ())
-    asked = _BY_POLICY[wish.policy]
+    asked = _BY_POLICY[options.policy]
     if asked and asked not in finalizers:
         finalizers.append(asked)
     for other in (FOREGROUND, ORPHAN):
-        if other != asked and other in finalizers and wish.policy != "Background":
+        if other != asked and other in finalizers and options.policy != "Background":
             finalizers.remove(other)
-    grace_s = grace(kind, obj, wish)
+    grace_s = grace(kind, obj, options)
     if not finalizers and not grace_s:
         return None
     gone = {**obj, "metadata": dict(meta)}
@@ -89,7 +91,7 @@ def last(kind: Kind, obj: Object, now: str) -> Object:
     return {**obj, "metadata": meta}
 
 
-def grace(kind: Kind, obj: Object, wish: Wish) -> int:
+def grace(kind: Kind, obj: Object, options: DeleteOptions) -> int:
     """Return how many seconds the object may still take; 0 for an object that no kubelet runs."""
     if not kind.graceful or not at(obj, "spec", "nodeName"):
         return 0
@@ -97,7 +99,7 @@ def grace(kind: Kind, obj: Object, wish: Wish) -> int:
         return 0
     own = at(obj, "spec", "terminationGracePeriodSeconds")
     own = own if isinstance(own, int) else _DEFAULT_GRACE_S
-    grace_s = wish.grace_s if wish.grace_s is not None else own
+    grace_s = options.grace_s if options.grace_s is not None else own
     meta = obj["metadata"]
     if meta.get("deletionTimestamp"):
         return min(grace_s, int(meta.get("deletionGracePeriodSeconds") or 0))

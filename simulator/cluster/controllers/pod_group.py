@@ -36,5 +36,5 @@ def _phase(group: Object, pods: Sequence[Object], free: Mapping[str, int]) -> st
         return "Running"
     if now != "Pending":
         return "Inqueue"
-    wants = asked(group["spec"].get("minResources") or {})
-    return "Inqueue" if all(amount <= free.get(resource, 0) for resource, amount in wants.items()) else "Pending"
+    pod_infos = asked(group["spec"].get("minResources") or {})
+    return "Inqueue" if all(amount <= free.get(resource, 0) for resource, amount in pod_infos.items()) else "Pending"

@@ -25,7 +25,7 @@ class ApiError(Exception):
         self.code, self.reason = code, reason
 
 
-class Seen:
+class WatchedObject:
     """An object as a list or a watch shows it.
 
     raw: its JSON. obj: the same as values, which no caller may change.
@@ -50,7 +50,7 @@ class ApiClient(Protocol):
     async def call(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
         """Send one request and return its JSON. Raises ApiError, aiohttp.ClientError."""
 
-    def changes(self, path: str) -> AsyncIterator[tuple[str, Seen]]:
+    def changes(self, path: str) -> AsyncIterator[tuple[str, WatchedObject]]:
         """Yield every object as it is and as it changes, without end: (ADDED | MODIFIED | DELETED | SYNCED, the
         object).
         """
@@ -88,7 +88,7 @@ class HttpClient:
         url = self._url + path
         return self._session.get(url, params=query, timeout=timeout, headers=self._headers, ssl=self._trust)
 
-    async def changes(self, path: str) -> AsyncIterator[tuple[str, Seen]]:
+    async def changes(self, path: str) -> AsyncIterator[tuple[str, WatchedObject]]:
         """Yield every object as it is and as it changes, without end: (ADDED | MODIFIED | DELETED | SYNCED, the
         object).
 
@@ -103,11 +103,11 @@ class HttpClient:
                 version = listed["metadata"]["resourceVersion"]
                 there = {item["metadata"]["uid"] for item in listed["items"]}
                 for uid in known.keys() - there:
-                    yield "DELETED", Seen(msgspec.json.encode({"metadata": known[uid]}))
+                    yield "DELETED", WatchedObject(msgspec.json.encode({"metadata": known[uid]}))
                 known = {item["metadata"]["uid"]: _name_of(item["metadata"]) for item in listed["items"]}
                 for item in listed["items"]:
-                    yield "ADDED", Seen(msgspec.json.encode(item), item)
-                yield "SYNCED", Seen(b"{}")
+                    yield "ADDED", WatchedObject(msgspec.json.encode(item), item)
+                yield "SYNCED", WatchedObject(b"{}")
             async with self._watch(path, version) as response:
                 if response.status == 410:
                     version = ""
@@ -125,7 +125,7 @@ class HttpClient:
                         known[seen.metadata["uid"]] = _name_of(seen.metadata)
                         if event.type == "DELETED":
                             del known[seen.metadata["uid"]]
-                        yield event.type, Seen(bytes(event.object))
+                        yield event.type, WatchedObject(bytes(event.object))
 
 
 def _name_of(metadata: dict[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from turnout.simulator.api.garbage_collector import collect
 from turnout.simulator.api.store import Store
 from turnout.simulator.api.verbs import Call, do, question
 from turnout.simulator.api.watch_history import seen
-from turnout.simulator.cluster.runtime.clients import ApiError, Seen
+from turnout.simulator.cluster.runtime.clients import ApiError, WatchedObject
 
 
 class Direct:
@@ -46,7 +46,7 @@ class Direct:
                 asyncio.get_running_loop().call_soon(collect, self._store)
         return msgspec.json.decode(answer.raw)
 
-    async def changes(self, path: str) -> AsyncIterator[tuple[str, Seen]]:
+    async def changes(self, path: str) -> AsyncIterator[tuple[str, WatchedObject]]:
         """Yield every object as it is and as it changes, without end, as clients.ApiClient does."""
         url = urlsplit(path)
         target = route.target(self._store.catalogue, url.path)
@@ -54,8 +54,8 @@ class Direct:
         journal = self._store.journal(target.kind)
         position = journal.end()
         for stored in self._store.find(target.kind, "", wanted):
-            yield "ADDED", Seen(stored.raw, stored.obj)
-        yield "SYNCED", Seen(b"{}")
+            yield "ADDED", WatchedObject(stored.raw, stored.obj)
+        yield "SYNCED", WatchedObject(b"{}")
         changed = asyncio.Event()
         journal.wakers.add(changed.set)
         try:
@@ -65,7 +65,7 @@ class Direct:
                     position += 1
                     found = seen(change, wanted)
                     if found is not None:
-                        yield found[0], Seen(found[1].raw, found[1].obj)
+                        yield found[0], WatchedObject(found[1].raw, found[1].obj)
                 if not changed.is_set():
                     await changed.wait()
         finally:

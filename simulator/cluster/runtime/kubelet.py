@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import aiohttp
 
 from turnout.kube.times import rfc3339
-from turnout.simulator.cluster.kubelet import Pace, State, exit_code, state_of, status_in, turn
+from turnout.simulator.cluster.kubelet import Pace, State, exit_code, next_state, state_of, status_in
 from turnout.simulator.cluster.runtime.clients import ApiClient, ApiError
 from turnout.simulator.cluster.runtime.faults import left_out, told
 
@@ -80,7 +80,7 @@ class Kubelet:
                 _, _, uid, to = heapq.heappop(self._due)
                 pod, due = self._pods.get(uid), False
                 with left_out("pods", pod):
-                    due = pod is not None and (next_ := turn(pod, self._pace)) is not None and next_.to is to
+                    due = pod is not None and (next_ := next_state(pod, self._pace)) is not None and next_.to is to
                 if pod is not None and due:
                     await self._room.acquire()
                     tasks.create_task(self._move(pod, to))
@@ -115,7 +115,7 @@ class Kubelet:
             return  # its time runs already; only a grace may be cut short
         since_s = before[1] if before is not None and before[0] is state else _now_s()
         self._since[uid] = (state, since_s)
-        if (next_ := turn(pod, self._pace)) is not None:
+        if (next_ := next_state(pod, self._pace)) is not None:
             self._plan(since_s + next_.after_s, uid, next_.to)
 
     async def _move(self, pod: Object, to: State) -> None:

@@ -19,7 +19,7 @@ import msgspec
 
 from turnout.jobs.gang import POD_GROUP_PATHS, Dialect, membership
 from turnout.kube.objects import Node, Pod
-from turnout.simulator.cluster.cluster import Cluster, Want, want_of
+from turnout.simulator.cluster.cluster import Cluster, PodInfo, pod_info_of
 from turnout.simulator.cluster.default_plugins import Cursor
 from turnout.simulator.cluster.gang_gate import Gangs
 from turnout.simulator.cluster.runtime.clients import ApiClient, ApiError, ExtenderClient
@@ -124,20 +124,20 @@ class Scheduler:
             self.cluster.remove(uid)
             self.waiting.wake()
             return
-        want = want_of(pod)
+        pod_info = pod_info_of(pod)
         if pod.spec.scheduler_name in self._settings.gangs:
             self._gangs.put_pod(uid, membership(pod), bound=bool(pod.spec.node_name))
         if pod.spec.node_name:
             self._forget(uid)
-            self.cluster.place(want, pod.spec.node_name)
+            self.cluster.place(pod_info, pod.spec.node_name)
             self.waiting.wake()
         elif uid not in self._assumed:
-            self.cluster.nominate(want)
+            self.cluster.nominate(pod_info)
             served = (self._settings.name, *self._settings.gangs)
             if pod.spec.scheduler_name in served and not pod.spec.scheduling_gates:
                 self._raw[uid] = raw
                 self._names[uid] = (pod.metadata.namespace, pod.metadata.name)
-                self.waiting.put(want)
+                self.waiting.put(pod_info)
 
     def _forget(self, uid: str) -> None:
         self.waiting.drop(uid)
@@ -152,14 +152,14 @@ class Scheduler:
         clock = asyncio.get_running_loop()
         while True:
             self._changed.clear()
-            want = self.waiting.next(clock.time())
-            if want is not None:
+            pod_info = self.waiting.next(clock.time())
+            if pod_info is not None:
                 try:
-                    await self._try(want, group)
+                    await self._try(pod_info, group)
                 except Exception as error:  # of this pod or its gang: the others are tried all the same
                     log.exception("pod_not_tried", extra={"why": told(error)})
-                    self._refuse_all([want.uid], Waits(Why.SCHEDULER_ERROR, "the scheduler failed on this pod"))
-                    self.waiting.refuse(want.uid, clock.time(), park=False)
+                    self._refuse_all([pod_info.uid], Waits(Why.SCHEDULER_ERROR, "the scheduler failed on this pod"))
+                    self.waiting.refuse(pod_info.uid, clock.time(), park=False)
                 continue
             try:
                 async with asyncio.timeout(self.waiting.pause_s(clock.time())):
@@ -167,15 +167,17 @@ class Scheduler:
             except TimeoutError:
                 continue  # somebody's pause is over
 
-    async def _try(self, want: Want, group: asyncio.TaskGroup) -> None:
-        members = [each for each in self._gangs.together(want.uid) if each in self._names and each not in self._assumed]
-        lacking = self._gangs.lacking(want.uid)
+    async def _try(self, pod_info: PodInfo, group: asyncio.TaskGroup) -> None:
+        members = [
+            each for each in self._gangs.together(pod_info.uid) if each in self._names and each not in self._assumed
+        ]
+        lacking = self._gangs.lacking(pod_info.uid)
         if lacking > max(1, len(members)):
-            why = f"gang {self._gangs.name(want.uid)} waits for {lacking - len(members)} more of its pods"
+            why = f"gang {self._gangs.name(pod_info.uid)} waits for {lacking - len(members)} more of its pods"
             self._refuse_all(members, Waits(Why.UNSCHEDULABLE, why))
             return
-        wants = [self.waiting.want(uid) for uid in members] if lacking > 1 else [want]
-        chosen, refusal = await self._decide_all([each for each in wants if each is not None])
+        pod_infos = [self.waiting.pod_info(uid) for uid in members] if lacking > 1 else [pod_info]
+        chosen, refusal = await self._decide_all([each for each in pod_infos if each is not None])
         if len(chosen) < max(1, lacking):
             for each, _ in chosen:
                 self.cluster.remove(each.uid)
@@ -188,22 +190,22 @@ class Scheduler:
             # Bound beside the next cycle, as kube-scheduler does it: the decision counts from now on.
             group.create_task(self._bind(each, *self._names[each.uid], outcome))
 
-    async def _decide_all(self, wants: Sequence[Want]) -> tuple[list[tuple[Want, Chosen]], Waits | None]:
+    async def _decide_all(self, pod_infos: Sequence[PodInfo]) -> tuple[list[tuple[PodInfo, Chosen]], Waits | None]:
         """Choose a node for each pod, charged as it is chosen. Returns the choices and the first refusal.
 
         Pods that were deleted or bound by another scheduler meanwhile are left out.
         """
-        chosen: list[tuple[Want, Chosen]] = []
+        chosen: list[tuple[PodInfo, Chosen]] = []
         refusal = None
-        for want in wants:
-            if want.uid not in self._names:
+        for pod_info in pod_infos:
+            if pod_info.uid not in self._names:
                 continue
-            outcome = await self._decide(want)
+            outcome = await self._decide(pod_info)
             if isinstance(outcome, Waits):
                 refusal = refusal or outcome
-            elif want.uid in self._names:
-                self.cluster.place(want, outcome.node)
-                chosen.append((want, outcome))
+            elif pod_info.uid in self._names:
+                self.cluster.place(pod_info, outcome.node)
+                chosen.append((pod_info, outcome))
         for each, _ in [each for each in chosen if each[0].uid not in self._names]:
             self.cluster.remove(each.uid)
         return [each for each in chosen if each[0].uid in self._names], refusal
@@ -212,13 +214,13 @@ class Scheduler:
         if self._told is not None:
             self._told(namespace, name, outcome)
 
-    async def _decide(self, want: Want) -> Outcome:
+    async def _decide(self, pod_info: PodInfo) -> Outcome:
         """Run one cycle and pass its questions to the extender."""
-        pod: Any = msgspec.json.decode(self._raw[want.uid])
+        pod: Any = msgspec.json.decode(self._raw[pod_info.uid])
         for key in ("kind", "apiVersion"):  # kube-scheduler sends pods without them
             pod.pop(key, None)
         asking = self._settings.extender if self._extender is not None else None
-        questions = cycle(self.cluster, want, self._cursor, self._dice, asking, self._settings.percentage)
+        questions = cycle(self.cluster, pod_info, self._cursor, self._dice, asking, self._settings.percentage)
         try:
             question = next(questions)
             while True:
@@ -228,7 +230,7 @@ class Scheduler:
             outcome: Outcome = end.value
             return outcome
 
-    async def _bind(self, want: Want, namespace: str, name: str, chosen: Chosen) -> None:
+    async def _bind(self, pod_info: PodInfo, namespace: str, name: str, chosen: Chosen) -> None:
         target = {"apiVersion": "v1", "kind": "Node", "name": chosen.node}
         binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
         try:
@@ -236,12 +238,12 @@ class Scheduler:
                 await self._api.call("POST", f"/api/v1/namespaces/{namespace}/pods/{name}/binding", binding)
         except (ApiError, aiohttp.ClientError, TimeoutError) as error:
             log.warning("bind_failed", extra={"pod": f"{namespace}/{name}", "why": str(error)})
-            self._assumed.discard(want.uid)
-            self._gangs.bind(want.uid, False)
-            self.cluster.remove(want.uid)
-            if want.uid in self._raw:
-                self.waiting.put(want)
-                self.waiting.refuse(want.uid, asyncio.get_running_loop().time(), park=False)
+            self._assumed.discard(pod_info.uid)
+            self._gangs.bind(pod_info.uid, False)
+            self.cluster.remove(pod_info.uid)
+            if pod_info.uid in self._raw:
+                self.waiting.put(pod_info)
+                self.waiting.refuse(pod_info.uid, asyncio.get_running_loop().time(), park=False)
         self._tell(namespace, name, chosen)
 
     def _refuse_all(self, uids: Sequence[str], outcome: Waits) -> None:

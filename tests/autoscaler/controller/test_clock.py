@@ -44,7 +44,7 @@ STILL = (0.0, False)
 
 
 @pytest.mark.parametrize("by_s", [HOUR_S, -HOUR_S, 3.0], ids=["an hour on", "an hour back", "a few seconds"])
-def test_a_wall_clock_that_jumps_alone_moves_nothing_and_is_shown_by_two_looks(by_s, caplog):
+def test_a_lone_jump_of_the_wall_clock_moves_nothing_and_shows_after_two(by_s, caplog):
     clocks = Clocks()
     clocks.wall_s += by_s
     assert clocks.looks(5) == [(0.0, True)] * HOLD_LOOKS + [STILL] * 3
@@ -60,7 +60,7 @@ def test_what_the_api_server_says_counts_from_the_third_look_on(by_s, caplog):
     assert [record.msg for record in caplog.records] == ["clock_jumped", "clock_corrected"]
 
 
-def test_without_the_api_servers_word_the_wall_clock_counts_from_the_third_look_on():
+def test_without_an_api_server_time_the_wall_clock_counts_from_look_three():
     clocks = Clocks(server=False)
     clocks.wall_s += HOUR_S
     assert clocks.looks(4) == [(0.0, True)] * HOLD_LOOKS + [(HOUR_S, False)] * 2
@@ -73,7 +73,7 @@ def test_a_clock_that_jumps_again_and_again_is_held_all_the_while():
         assert clocks.looks(1) == [(0.0, True)]
 
 
-def test_a_clock_that_was_wrong_from_the_start_is_put_right_by_the_api_server():
+def test_a_clock_wrong_from_the_start_is_corrected_by_the_api_server():
     clocks = Clocks()
     clocks.server_s += HOUR_S
     assert SteadyTime(clocks, clocks.ahead_s).look().now_s == clocks.server_s

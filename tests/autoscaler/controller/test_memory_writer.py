@@ -96,7 +96,7 @@ def test_terms_outlive_a_leader_whatever_is_written_between_two(words):
     assert job.bounds.least == 2
 
 
-def test_terms_of_a_job_that_has_only_its_min_are_those_that_its_owner_writes():
+def test_a_job_that_has_only_its_min_is_held_on_its_owners_terms():
     api, first, second = Api(), leader(), leader()
     first.put_job("Job", raw("a", "mine", 2, 2, 16))
     asyncio.run(writer(api).keep(Memory(first.lent([JobKey("Job", "mine", "a")])), NOW_S))

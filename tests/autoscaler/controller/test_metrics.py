@@ -139,7 +139,7 @@ def test_a_job_is_told_by_name(metrics):
     }
 
 
-def test_an_expected_start_stays_until_another_is_told_and_there_is_none_where_nobody_can_say(metrics):
+def test_an_expected_start_stays_until_the_next_and_is_absent_if_unknown(metrics):
     waiting, name = short(), ("Job", "w", "ns", "q")
     look(metrics, waiting, starts={waiting.job.key: (10.0, math.inf, math.inf)})
     look(metrics, waiting)
@@ -182,7 +182,7 @@ def test_a_suspended_job_waits_for_nobody(metrics):
     assert not [key for key in found if "waiting_since" in key[0]]
 
 
-def test_jobs_are_told_up_to_a_bound_those_that_wait_and_the_largest_first_and_no_queue_hides_another(metrics):
+def test_bounded_job_metrics_take_waiting_then_largest_from_every_queue(metrics):
     crowd = [seen(job(f"r{at:03}", least=1, replicas=1 + at % 4), rows=[0] * (1 + at % 4)) for at in range(300)]
     small = [seen(job(f"s{at}", queue="p"), rows=[0]) for at in range(5)]
     look(metrics, *crowd, short("w"), *small, queues={"q": {}, "p": {}})

@@ -285,7 +285,7 @@ async def test_a_job_that_is_always_changed_by_others_is_no_giver():
     assert doing.held_back(there, 0.5) == {JobKey("Job", "ns", "a"): why}
 
 
-async def test_who_only_writes_notes_on_his_job_all_the_time_shrinks_all_the_same():
+async def test_a_job_whose_owner_keeps_writing_annotations_still_shrinks():
     there = raw("a")
     was = there[JobKey("Job", "ns", "a")]
     newer = {**was, "metadata": {**was["metadata"], "resourceVersion": "9"}}

@@ -17,7 +17,7 @@ from turnout.launcher.health.messages import Found
 HOUR_S = 3600.0
 
 
-def test_a_node_that_its_pod_has_proven_faulty_is_tainted_and_the_proof_stands_on_it():
+def test_a_node_that_its_pod_has_proven_faulty_is_tainted_with_the_proof():
     """DL-82"""
     cluster = Cluster().says("w2", "n3", cause="compute_failed", why="its own computation failed", run="bert")
     cluster.look()
@@ -221,7 +221,7 @@ def test_a_suspicion_ends_by_itself():
         pytest.param(4, 1.0, 4, id="all, where an admin says so"),
     ],
 )
-def test_no_more_than_a_share_is_tainted_and_who_is_first_accused_comes_first(nodes, share, most):
+def test_at_most_a_share_is_tainted_and_the_first_reported_comes_first(nodes, share, most):
     cluster = Cluster(nodes, share=share, fresh_s=1e6)
     for at in range(nodes):
         cluster.says(f"w{at}", f"n{at}", ago_s=at, team=f"t{at}")
@@ -234,7 +234,7 @@ def test_no_more_than_a_share_is_tainted_and_who_is_first_accused_comes_first(no
     assert len(cluster.tainted) == min(most, nodes - most), "the time of the first is up: the next ones have their turn"
 
 
-def test_a_verdict_that_would_go_over_the_share_is_not_forgotten_and_a_taint_of_others_counts():
+def test_a_report_over_the_share_is_kept_and_foreign_taints_count():
     cluster = Cluster(10)
     cluster.tainted.add("n9")
     cluster.says("w3", "n3").look()
@@ -262,7 +262,7 @@ def test_the_word_of_a_pod_that_is_gone_counts_until_its_node_is_gone():
     assert cache.seen({}).claims == ()
 
 
-def test_thousands_that_are_fine_are_no_news_and_what_is_stale_is_forgotten():
+def test_thousands_of_healthy_reports_change_nothing_and_stale_ones_go():
     cluster, news = Cluster().says("w1", "n1", Kind.FINE).says("w2", "n3", ago_s=700), []
     cache = FaultReportCache(cluster.rules.key, GPU, lambda: news.append(1))
     for name in cluster.gpus:

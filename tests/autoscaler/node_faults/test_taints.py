@@ -94,7 +94,7 @@ class Watched:
 
 
 @pytest.mark.asyncio
-async def test_a_taint_is_put_beside_those_of_others_and_told_on_the_node_and_on_the_pod():
+async def test_a_taint_joins_those_of_others_with_events_on_node_and_pod():
     watched = Watched(Cluster().says("w2", "n3", cause="compute_failed", why="it failed"))
     assert await watched.look() == 1
     assert watched.api.keys("n3") == ["team", labels.FAULTY]
@@ -110,7 +110,7 @@ async def test_a_taint_is_put_beside_those_of_others_and_told_on_the_node_and_on
 
 @pytest.mark.contract("DL-82")
 @pytest.mark.asyncio
-async def test_the_taint_has_the_key_that_the_admin_has_chosen_and_goes_once_the_node_has_recovered():  # DL-82
+async def test_the_taint_has_the_admins_key_and_goes_when_the_node_recovers():  # DL-82
     rules = settings(["--act", "--taint-nodes", "--taint-key", "example.com/broken"]).rules()
     watched = Watched(Cluster(key=rules.key).says("w2", "n3"))
     await watched.look()

@@ -179,7 +179,7 @@ def test_a_launcher_counts_with_its_mpi_job_and_in_its_queue_and_not_twice(first
     assert [str(each.job.key) for each in seen(view)] == ["Job/ns/j-launcher"]
 
 
-def test_a_train_job_waits_for_nothing_itself_and_is_told_once_its_pods_run():
+def test_a_train_job_never_waits_itself_and_is_reported_once_its_pods_run():
     view = view_of(("TrainJob", train()))
     for at in range(4):
         said = {"jobset.sigs.k8s.io/jobset-name": "j", "jobset.sigs.k8s.io/replicatedjob-name": "node"}

@@ -105,7 +105,7 @@ EACH = pytest.mark.parametrize("name", [
 
 @EACH
 @pytest.mark.asyncio
-async def test_a_large_change_is_held_until_it_is_confirmed_where_the_admin_wants_that(name, caplog):
+async def test_a_large_change_waits_for_confirmation_where_the_admin_asks_it(name, caplog):
     caplog.set_level(logging.INFO)
     program = Program(name, hold_large=True)
     async with running(program.informers.run()):

@@ -128,7 +128,7 @@ def test_only_a_jobs_own_pods_speak_for_it(made, heard, pod_first):
     assert (bool(seen.job.curve), len(seen.workers), bool(view.pods_of(seen.job.key))) == (heard, int(heard), heard)
 
 
-def test_of_a_job_so_many_points_are_kept_and_of_uids_that_nobody_knows_none(view):
+def test_a_bounded_number_of_points_is_kept_a_job_and_none_of_unknown_uids(view):
     for size in range(1, 5 * MOST_POINTS):
         view.put_pod(pod(0, **{labels.STEP_SECONDS: f"{size}:1"}))
         view.put_pod(pod(1, owner=f"nobody-{size}", **{labels.STEP_SECONDS: "2:1"}))

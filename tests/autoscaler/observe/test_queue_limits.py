@@ -36,7 +36,7 @@ def reasons(view):
     return [step.reason for step in decide(view.observation(0.0), Policy(), 0.0)]
 
 
-def test_a_local_queue_that_is_stopped_takes_nothing_and_still_counts_in_its_cluster_queue(view):
+def test_a_stopped_local_queue_admits_nothing_and_counts_in_its_parent(view):
     assert reasons(view) == [Reason.IDLE_ROOM]
     view.put_local_queue("ns/lq", "cq", open=False)
     assert reasons(view) == [Reason.QUEUE_CLOSED]

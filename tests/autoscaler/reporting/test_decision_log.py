@@ -14,7 +14,7 @@ from tests.support.examples import scaled
 from turnout.autoscaler.capacity import Capacity
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import NODES, AdminOverride, Observation, Queue
-from turnout.autoscaler.reporting.decision_log import Reader, Scribe
+from turnout.autoscaler.reporting.decision_log import DecisionLogEncoder, Reader
 from turnout.autoscaler.reporting.log_codec import BadLog, parts_of
 from turnout.autoscaler.reporting.replay import replay
 from turnout.jobs.model import Life, Order, Pause, ResizeBudget, Sizes, Spread
@@ -23,7 +23,7 @@ from turnout.kube.pod_shape import PodShape
 
 def told(*looks, scribe=None, policy=POLICY):
     """The lines of several looks, a second apart."""
-    scribe = scribe or Scribe("1.0")
+    scribe = scribe or DecisionLogEncoder("1.0")
     return [scribe.line(at, policy, NOW_S + s, decide(at, policy, NOW_S + s)) for s, at in enumerate(looks)]
 
 
@@ -107,12 +107,12 @@ def test_a_line_is_as_long_as_what_has_changed():
     assert [each["job"]["key"][2] for each in line["jobs"]] == ["j007"]
 
 
-def test_a_changed_policy_a_new_map_and_shapes_that_come_and_go_are_followed():
+def test_a_changed_policy_a_new_map_and_changing_shapes_are_followed():
     one, other = seen(job("a"), [0]), seen(job("b", gpus=2), [1])
     first, second = world([4, 4], one), world([4, 4], one, other)
     switches = (np.array([0, 1], dtype=np.int32),)
     mapped = replace(second, room=Capacity(second.room.names, second.room.free, *zip_parts(second.room), switches))
-    scribe, policies = Scribe(), [POLICY, POLICY, replace(POLICY, least_gain=0.9), POLICY]
+    scribe, policies = DecisionLogEncoder(), [POLICY, POLICY, replace(POLICY, least_gain=0.9), POLICY]
     looks = [first, second, mapped, first]
     lines = [
         scribe.line(at, policy, NOW_S, decide(at, policy, NOW_S)) for at, policy in zip(looks, policies, strict=True)
@@ -142,7 +142,7 @@ def zip_parts(room):
         ),
     ],
 )
-def test_a_line_that_cannot_be_right_is_told_and_the_next_whole_one_is_read(spoil, says):
+def test_a_line_that_cannot_be_right_is_told_and_the_next_is_read(spoil, says):
     at = world([4], seen(job("a", least=1), [0]))
     first, second = told(at, at)
     spoilt, orphan, good = replay([spoil(first), second, first])
@@ -161,7 +161,7 @@ def test_a_decision_that_is_another_one_by_now_is_shown():
 
 
 def test_a_scribe_told_to_forget_says_everything_again():
-    at, scribe = world([4], seen(job("a"), [0])), Scribe()
+    at, scribe = world([4], seen(job("a"), [0])), DecisionLogEncoder()
     (first,), (_,) = told(at, scribe=scribe), told(at, scribe=scribe)
     scribe.forget()
     (again,) = told(at, scribe=scribe)

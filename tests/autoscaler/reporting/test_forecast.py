@@ -81,7 +81,7 @@ def test_with_a_history_it_is_told_by_how_long_jobs_have_run():
     assert "a guess" not in because(at, "waits", lives=history(*range(1100, 2100, 10)))
 
 
-def test_a_job_that_has_outlived_all_others_is_expected_to_run_as_long_again():
+def test_a_job_that_has_outlived_all_others_is_expected_to_run_as_long():
     at = world([4], running("a", ran_s=5000), WAITS)
     assert told(at, history(*[100.0] * 50))["waits"][1] > 1000
 
@@ -132,7 +132,7 @@ def test_only_so_many_are_looked_at_and_the_others_are_told_so():
     assert sum("nobody looks farther" in each.because for each in found.values()) == 3
 
 
-def test_while_the_autoscaler_works_estimates_are_made_anew_every_ten_seconds():
+def test_at_work_the_autoscaler_estimates_anew_every_ten_seconds():
     at, outlook, asked = world([4], WAITS), Outlook(), []
 
     def starts(now_s):
@@ -152,7 +152,7 @@ def test_only_what_can_be_told_in_full_is_handed_on():
 
 @settings(max_examples=scaled(150), deadline=None)
 @given(worlds(), st.lists(st.floats(1, 1e5), max_size=20), st.booleans())
-def test_an_estimate_is_in_order_the_same_each_time_and_there_for_everybody_who_waits(at, lived, acts):
+def test_estimates_are_ordered_repeatable_and_there_for_all_who_wait(at, lived, acts):
     steps = decide(at, POLICY, NOW_S)
     found = forecast(at, steps, history(*lived), NOW_S, acts)
     assert found.keys() == {each.job.key for each in at.jobs if each.waits}

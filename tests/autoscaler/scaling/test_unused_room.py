@@ -46,7 +46,7 @@ def ghost(name="ghost", namespace="ns", least=6, **more):
     return seen(replace(made, key=JobKey("Pod", namespace, name)))
 
 
-def test_what_a_ghost_was_given_is_given_back_within_a_minute_whatever_the_cooldown():
+def test_capacity_given_to_a_ghost_returns_in_a_minute_despite_cooldown():
     story = Story()
     assert [story.look(ghost()), story.look(ghost())] == [2, 2]
     assert story.reasons["ghost"] is Reason.SCHEDULERS_TURN

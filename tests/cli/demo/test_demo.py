@@ -19,7 +19,7 @@ from turnout.cli.demo.driver import Show, perform
 from turnout.cli.demo.heatmap import Score, board, score
 from turnout.cli.demo.manifests import map_text
 from turnout.cli.demo.rewire import recable
-from turnout.cli.demo.scenario import GPUS_PER_NODE, MOST_GANGS, DemoGang, Word, scene
+from turnout.cli.demo.scenario import GPUS_PER_NODE, MOST_GANGS, ActKind, DemoGang, scene
 from turnout.cli.demo.screen import Screen
 from turnout.cli.demo.summary import Asking, Pair, Tally, asked_sentence, sentence
 from turnout.topology.configmap_keys import TEXT_KEY
@@ -53,7 +53,7 @@ def test_a_scene_repeats_and_never_asks_for_more_gpus_than_there_are(seed):
     free = len(play.places) * GPUS_PER_NODE - sum(gpus for _, gpus in play.busy)
     letters = []
     for act in play.acts:
-        sign = 1 if act.word is Word.LEAVES else -1
+        sign = 1 if act.word is ActKind.LEAVES else -1
         free += sign * act.gang.all_gpus
         assert free >= 0
         if sign < 0:

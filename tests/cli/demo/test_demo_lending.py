@@ -15,7 +15,7 @@ from rich.console import Console
 from turnout.autoscaler.model import Reason
 from turnout.cli.commands.autoscaler_process import AutoscalerFailed
 from turnout.cli.demo.lending.driver import Loan, lend
-from turnout.cli.demo.lending.model import Word
+from turnout.cli.demo.lending.model import MomentKind
 from turnout.cli.demo.lending.screen import LendingScreen
 from turnout.cli.demo.lending.summary import added_up
 from turnout.cli.demo.lending.testbed import StoryFailed
@@ -63,7 +63,7 @@ async def test_a_queue_lends_and_takes_back_in_the_autoscalers_own_words():
         ("A", 10, 4, Reason.MAKES_ROOM),
         ("A", 4, 12, Reason.IDLE_ROOM),
     ]
-    sits = {seat.node for seat in story.first(Word.RUNS, "B").seats if seat.letter == "B"}
+    sits = {seat.node for seat in story.first(MomentKind.RUNS, "B").seats if seat.letter == "B"}
     assert sits == {"gpu-3", "gpu-4"}  # one leaf: the autoscaler takes back where the extender can place whole
     sums = added_up(story)
     assert [wait.letter for wait in sums.waits] == ["B", "C"]

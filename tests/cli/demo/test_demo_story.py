@@ -11,7 +11,7 @@ from turnout.cli.demo.lending.captions import line
 from turnout.cli.demo.lending.checks import missing
 from turnout.cli.demo.lending.fixtures import PLAYERS
 from turnout.cli.demo.lending.log_parser import decision
-from turnout.cli.demo.lending.model import Moment, Said, Seat, Story, Word
+from turnout.cli.demo.lending.model import Moment, MomentKind, Said, Seat, Story
 from turnout.cli.demo.lending.picture import Bar, bars, chart, runs, strip
 from turnout.cli.demo.lending.summary import added_up, sentence, wait_of, waited
 
@@ -27,33 +27,33 @@ def at(at_s, word, letter="", said=None, **held):
 
 def says(at_s, letter, was, workers, reason, for_="", detail="", **held):
     said = Said(letter, was, workers, reason, detail, for_, written=was != workers)
-    return at(at_s, Word.SAYS, letter, said, **held)
+    return at(at_s, MomentKind.SAYS, letter, said, **held)
 
 
 AS_TOLD = (
-    at(0.0, Word.ARRIVES, "A"),
+    at(0.0, MomentKind.ARRIVES, "A"),
     says(0.5, "A", 2, 12, Reason.IDLE_ROOM, A=2),
-    at(1.0, Word.RUNS, "A", A=12),
-    at(2.0, Word.ARRIVES, "B", A=12),
+    at(1.0, MomentKind.RUNS, "A", A=12),
+    at(2.0, MomentKind.ARRIVES, "B", A=12),
     says(2.1, "A", 12, 10, Reason.MAKES_ROOM, "B", A=12),
-    at(2.4, Word.MOVES, A=10),
-    at(2.6, Word.RUNS, "B", A=10, B=6),
-    at(3.0, Word.ARRIVES, "C", A=10, B=6),
+    at(2.4, MomentKind.MOVES, A=10),
+    at(2.6, MomentKind.RUNS, "B", A=10, B=6),
+    at(3.0, MomentKind.ARRIVES, "C", A=10, B=6),
     says(3.1, "C", 12, 12, Reason.NEEDS_MORE, A=10, B=6),
-    at(4.1, Word.RESTS, "C", A=10, B=6),
-    at(5.0, Word.LEAVES, "B", A=10, B=6),
-    at(5.3, Word.MOVES, A=10),
+    at(4.1, MomentKind.RESTS, "C", A=10, B=6),
+    at(5.0, MomentKind.LEAVES, "B", A=10, B=6),
+    at(5.3, MomentKind.MOVES, A=10),
     says(5.4, "A", 10, 4, Reason.MAKES_ROOM, "C", A=10),
-    at(5.7, Word.MOVES, A=4),
-    at(6.0, Word.RUNS, "C", A=4, C=12),
-    at(7.0, Word.LEAVES, "C", A=4, C=12),
-    at(7.3, Word.MOVES, A=4),
+    at(5.7, MomentKind.MOVES, A=4),
+    at(6.0, MomentKind.RUNS, "C", A=4, C=12),
+    at(7.0, MomentKind.LEAVES, "C", A=4, C=12),
+    at(7.3, MomentKind.MOVES, A=4),
     says(10.5, "A", 4, 12, Reason.IDLE_ROOM, A=4),
-    at(11.0, Word.RUNS, "A", A=12),
-    at(12.0, Word.ARRIVES, "D", A=12),
+    at(11.0, MomentKind.RUNS, "A", A=12),
+    at(12.0, MomentKind.ARRIVES, "D", A=12),
     says(12.1, "D", 1, 1, Reason.REFUSED, detail="it would restart", A=12),
-    at(12.2, Word.RUNS, "D", A=12, D=1),
-    at(13.0, Word.RESTS, "D", A=12, D=1),
+    at(12.2, MomentKind.RUNS, "D", A=12, D=1),
+    at(13.0, MomentKind.RESTS, "D", A=12, D=1),
 )
 
 
@@ -116,8 +116,8 @@ def test_a_story_as_it_is_told_lacks_nothing():
             "no GPU was idle beside D",
             id="nothing to refuse",
         ),
-        pytest.param(also(at(1.5, Word.MOVES, A=13)), "A had more than 12 workers", id="above its most"),
-        pytest.param(also(at(1.5, Word.MOVES, A=1)), "A had 1 workers, fewer than 2", id="below its least"),
+        pytest.param(also(at(1.5, MomentKind.MOVES, A=13)), "A had more than 12 workers", id="above its most"),
+        pytest.param(also(at(1.5, MomentKind.MOVES, A=1)), "A had 1 workers, fewer than 2", id="below its least"),
     ],
 )
 def test_what_did_not_happen_is_named(told, says_so):
@@ -126,7 +126,12 @@ def test_what_did_not_happen_is_named(told, says_so):
 
 def test_gpu_seconds_are_what_was_held_for_how_long():
     told = story(
-        [at(0.0, Word.ARRIVES, "A"), at(1.0, Word.MOVES, A=12), at(3.0, Word.MOVES, A=2, B=6), at(4.0, Word.MOVES)]
+        [
+            at(0.0, MomentKind.ARRIVES, "A"),
+            at(1.0, MomentKind.MOVES, A=12),
+            at(3.0, MomentKind.MOVES, A=2, B=6),
+            at(4.0, MomentKind.MOVES),
+        ]
     )
     sums = added_up(told)
     assert (sums.own_gpu_s, sums.lent_gpu_s, sums.idle_gpu_s) == (2 * 2 + 8 * 1, 10 * 2, 16 * 4 - 32)
@@ -180,10 +185,10 @@ def test_a_leaf_shows_who_sits_where():
 def test_the_chart_shows_what_was_held_when():
     told = story(
         [
-            at(0.0, Word.ARRIVES, "A"),
-            at(1.0, Word.ARRIVES, "B", A=4),
-            at(2.0, Word.LEAVES, "B", A=2, B=1),
-            at(4, Word.MOVES),
+            at(0.0, MomentKind.ARRIVES, "A"),
+            at(1.0, MomentKind.ARRIVES, "B", A=4),
+            at(2.0, MomentKind.LEAVES, "B", A=2, B=1),
+            at(4, MomentKind.MOVES),
         ]
     )
     drawn = chart(told, 4)

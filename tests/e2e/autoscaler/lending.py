@@ -1,4 +1,4 @@
-"""What stories of the autoscaler share: jobs that lend, autoscalers as processes, what they told and waited for."""
+"""Helpers that end-to-end tests of the autoscaler share: elastic jobs, autoscaler processes, their logs, and waits."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def slow_to_go(made):
     return made
 
 
-def start_lender(stage, *flags, name="lender"):
+def start_autoscaler(stage, *flags, name="autoscaler"):
     """Start an autoscaler as a process and wait until it has seen everything."""
     (port,) = free_ports(1)
     argv = [sys.executable, "-m", "turnout.autoscaler", "--kubeconfig", str(stage.plane.kubeconfig)]
@@ -53,13 +53,13 @@ def start_around(stage):
     stage.plane.start_controller_manager()
 
 
-def told(stage, event, name="lender"):
-    """What an autoscaler has logged under one word, as objects."""
+def told(stage, event, name="autoscaler"):
+    """Read what an autoscaler has logged under one event name, as objects."""
     lines = [line for line in stage.plane.logs(name).splitlines() if line.startswith("{")]
     return [line for line in map(json.loads, lines) if line["event"] == event]
 
 
-def written(stage, name="lender"):
+def written(stage, name="autoscaler"):
     """The changes that an autoscaler has written: (job, size before, size after)."""
     return [(line["job"].rsplit("/", 1)[1], line["was"], line["workers"]) for line in told(stage, "resized", name)]
 
@@ -93,7 +93,7 @@ async def runs(stage, within_s=40.0, **wanted):
 
 
 def _last_words(stage, lines=25):
-    """What autoscalers have decided and done last."""
+    """Give the last decisions and writes of each autoscaler."""
     said = [line for name in stage.health for line in stage.plane.logs(name).splitlines()]
     return "\n".join([line[:400] for line in said if '"logger": "turnout.autoscaler"' in line][-lines:])
 
@@ -105,7 +105,7 @@ def job_of(pod):
 
 
 def here(name, count):
-    """Ask of pods: do so many of a job have a node, whatever else there is? Gives {pod: uid} then."""
+    """Make a condition on pods: `count` pods of job `name` have a node, whatever else runs. Then gives {pod: uid}."""
 
     def seen(pods):
         mine = [pod for pod in pods if job_of(pod) == name and pod["spec"].get("nodeName")]
@@ -116,7 +116,7 @@ def here(name, count):
 
 
 def sized(name, size):
-    """Ask of Indexed Jobs: is one of this size? Gives it then."""
+    """Make a condition on Indexed Jobs: one has this size. It then gives that job."""
     return lambda jobs: next(
         (job for job in jobs if job["metadata"]["name"] == name and job["spec"]["parallelism"] == size), None
     )
@@ -139,7 +139,7 @@ async def let_go(api):
                     raise
 
 
-async def decided(stage, job, reason, name="lender", within_s=30.0):
+async def decided(stage, job, reason, name="autoscaler", within_s=30.0):
     """Wait until an autoscaler has decided so on a job."""
     try:
         await stage.eventually(
@@ -152,7 +152,7 @@ async def decided(stage, job, reason, name="lender", within_s=30.0):
         raise AssertionError(f"{job} was never {reason}\n{_last_words(stage)}") from None
 
 
-async def looks(stage, api, count, name="lender"):
+async def looks(stage, api, count, name="autoscaler"):
     """Let an autoscaler look so many times more: at each change of a node."""
     start = stage.metric(DECISIONS, name)
     async with asyncio.timeout(30):

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tests import cluster
-from tests.e2e.autoscaler.lending import JOBS, PODS, signal_to, start_around, start_lender, told
+from tests.e2e.autoscaler.lending import JOBS, PODS, signal_to, start_around, start_autoscaler, told
 from tests.launcher.agent.crew import Crew
 from turnout.kube import labels
 from turnout.kube.nodes.taints import bears
@@ -39,7 +39,7 @@ def kubeconfig(stage, token, file):
 
 
 async def turnout(stage, *argv, code=0, by=None):
-    """What `turnout` says. by: the kubeconfig of who asks, else the administrator's."""
+    """Run `turnout` and give what it prints. by: the kubeconfig of the caller, else the administrator's."""
     child = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "turnout.cli", *argv, "--kubeconfig", str(by or stage.plane.kubeconfig)),
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
@@ -113,12 +113,12 @@ async def freed(stage, node):
 
 
 @pytest.mark.contract("DL-82", "DL-83", "DL-97")
-async def test_a_node_with_a_broken_switchbox_is_tainted_avoided_listed_and_freed(stage, crew, tmp_path):
+async def test_a_node_with_broken_gpu_links_is_tainted_avoided_listed_and_freed(stage, crew, tmp_path):
     """DL-82, DL-83, DL-97. The leader is killed and followed meanwhile."""
     await stage.build(leaves=1, hosts_per_leaf=4, gpus=2)
     start_around(stage)
-    lender = ("--act", "--taint-nodes", "--lease-seconds", "4")
-    start_lender(stage, *lender)
+    flags = ("--act", "--taint-nodes", "--lease-seconds", "4")
+    start_autoscaler(stage, *flags)
     async with stage.plane.api() as api:
         pod = await submit(stage, api)
         name, node = pod["metadata"]["name"], pod["spec"]["nodeName"]
@@ -131,9 +131,9 @@ async def test_a_node_with_a_broken_switchbox_is_tainted_avoided_listed_and_free
         assert (line["reason"], line["node"], line["outcome"]) == ("NodeTainted", node, "Written")
         assert {event["involvedObject"]["kind"] for event in await stage.events("NodeTainted")} <= {"Node", "Pod"}
 
-        signal_to(stage, "lender", 9)
-        stage.plane.stop_program("lender")
-        start_lender(stage, *lender, name="heir")
+        signal_to(stage, "autoscaler", 9)
+        stage.plane.stop_program("autoscaler")
+        start_autoscaler(stage, *flags, name="heir")
         elsewhere = await replaced(api, pod)
         assert elsewhere["spec"]["nodeName"] != node
         gauge = 'turnout_autoscaler_faulty_nodes{what="tainted"}'

@@ -5,13 +5,22 @@ from __future__ import annotations
 import pytest
 
 from tests import cluster
-from tests.e2e.autoscaler.lending import AT_ONCE, KUBEFLOW, elastic, job_of, listed, runs, start_around, start_lender
+from tests.e2e.autoscaler.lending import (
+    AT_ONCE,
+    KUBEFLOW,
+    elastic,
+    job_of,
+    listed,
+    runs,
+    start_around,
+    start_autoscaler,
+)
 from turnout.kube import labels
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 
 
-async def test_a_pytorch_job_and_an_indexed_job_fill_an_idle_cluster_each_under_one_leaf_as_they_grow(stage):
+async def test_a_pytorch_and_an_indexed_job_fill_a_cluster_each_under_one_leaf(stage):
     await stage.build(leaves=2, hosts_per_leaf=4, gpus=2)
     stage.plane.start_training_operator()
     await listed(stage, f"{KUBEFLOW}/pytorchjobs")
@@ -22,7 +31,7 @@ async def test_a_pytorch_job_and_an_indexed_job_fill_an_idle_cluster_each_under_
         elastic(cluster.indexed_job("plain", 2, gpus=1, notes=told), 2, 8),
     )
     small = await runs(stage, torch=2, plain=2)
-    start_lender(stage, *AT_ONCE)
+    start_autoscaler(stage, *AT_ONCE)
     placed = await runs(stage, torch=8, plain=8)
     assert small.items() <= placed.items()  # it grows by workers, and moves nobody
     async with stage.plane.api() as api:

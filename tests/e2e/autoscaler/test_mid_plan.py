@@ -28,7 +28,7 @@ from tests.e2e.autoscaler.lending import (
     sized,
     slow_to_go,
     start_around,
-    start_lender,
+    start_autoscaler,
     told,
     written,
 )
@@ -68,17 +68,17 @@ def shrinks(stage, *names):
     return [(job, was, size) for name in names for job, was, size in written(stage, name) if size < was]
 
 
-async def two_lenders(stage, story):
+async def two_autoscalers(stage, story):
     """Start two of them with a short Lease. Gives who leads, and who stands by."""
     names = f"{story}-one", f"{story}-two"
     for name in names:
-        start_lender(stage, *AT_ONCE, "--lease-seconds", "3", name=name)
+        start_autoscaler(stage, *AT_ONCE, "--lease-seconds", "3", name=name)
     first = await stage.eventually(lambda: leader(stage, names))
     return first, names[names[0] == first]
 
 
-async def test_a_leader_killed_between_its_shrink_and_the_pods_end_is_followed_and_nobody_shrinks_twice(stage):
-    first, second = await two_lenders(stage, "killed")
+async def test_a_leader_killed_mid_shrink_is_followed_and_nobody_shrinks_twice(stage):
+    first, second = await two_autoscalers(stage, "killed")
     async with stage.plane.api() as api:
         await api.create(slow_to_go(lends()))
         await runs(stage, lends=8)
@@ -98,8 +98,8 @@ async def test_a_leader_killed_between_its_shrink_and_the_pods_end_is_followed_a
     assert written(stage, second) == []
 
 
-async def test_a_leader_that_slept_longer_than_its_lease_writes_nothing_when_it_wakes(stage):
-    first, second = await two_lenders(stage, "slept")
+async def test_a_leader_that_slept_past_its_lease_writes_nothing_when_it_wakes(stage):
+    first, second = await two_autoscalers(stage, "slept")
     async with stage.plane.api() as api:
         await api.create(lends())
         await runs(stage, lends=8)
@@ -124,7 +124,7 @@ async def test_a_leader_that_slept_longer_than_its_lease_writes_nothing_when_it_
 
 
 async def test_the_api_server_restarts_between_a_shrink_and_the_pods_end(stage):
-    start_lender(stage, *AT_ONCE, name="restarted")
+    start_autoscaler(stage, *AT_ONCE, name="restarted")
     async with stage.plane.api() as api:
         await api.create(slow_to_go(lends()))
         await runs(stage, lends=8)
@@ -141,7 +141,7 @@ async def test_the_api_server_restarts_between_a_shrink_and_the_pods_end(stage):
 
 
 async def test_the_api_server_restarts_while_a_shrink_is_being_written(stage):
-    start_lender(stage, *AT_ONCE, name="unanswered")
+    start_autoscaler(stage, *AT_ONCE, name="unanswered")
     webhook = Webhook("lends")
     webhook.refuses = False
     async with stage.plane.api() as api:

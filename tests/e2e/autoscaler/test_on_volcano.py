@@ -10,7 +10,7 @@ import pytest
 
 from hack.controlplane.plane import free_ports
 from tests import cluster
-from tests.e2e.autoscaler.lending import AT_ONCE, GPU, decided, elastic, listed, runs, start_lender, written
+from tests.e2e.autoscaler.lending import AT_ONCE, GPU, decided, elastic, listed, runs, start_autoscaler, written
 from tests.e2e.test_peers import VOLCANO_CONF, install, peer
 
 pytestmark = [pytest.mark.real, pytest.mark.peers, pytest.mark.asyncio]
@@ -47,14 +47,14 @@ def start_volcano(stage, folder):
 
 
 @pytest.mark.contract("CS-14", "VE-10", "VE-31")
-async def test_on_real_volcano_a_job_fills_the_queue_and_makes_room_for_one_of_equal_priority(stage, tmp_path):
+async def test_on_volcano_a_job_fills_the_queue_and_makes_room_for_an_equal(stage, tmp_path):
     """The case that Volcano leaves waiting (volcano#3979)."""
     await stage.build(leaves=1, hosts_per_leaf=3, gpus=2)
     await install(stage, "volcano")
     await listed(stage, JOBS)
     stage.plane.start_controller_manager()  # it takes away the pods of a job that is deleted
     start_volcano(stage, tmp_path)
-    start_lender(stage, *AT_ONCE)
+    start_autoscaler(stage, *AT_ONCE)
     async with stage.plane.api() as api:
         await api.call("POST", JOBS, elastic(volcano_job("lends", 2), 2, 6))
         await runs(stage, lends=6)

@@ -29,7 +29,7 @@ from tests.e2e.autoscaler.lending import (
     listed,
     runs,
     start_around,
-    start_lender,
+    start_autoscaler,
     written,
 )
 from tests.e2e.stage import Stage
@@ -134,7 +134,7 @@ def pytorch(name, least, most):
 
 
 def path_of(made):
-    """Where a job is."""
+    """Give the API path of a job."""
     group, kind = (BATCH, "jobs") if made["kind"] == "Job" else (KUBEFLOW, "pytorchjobs")
     return f"{group}/namespaces/default/{kind}/{made['metadata']['name']}"
 
@@ -152,7 +152,7 @@ def module_stage(module_plane):
     stage.plane.start_training_operator()
     asyncio.run(define())
     start_around(stage)  # after the CRDs: the garbage collector learns of later ones half a minute late
-    start_lender(stage, *AT_ONCE)
+    start_autoscaler(stage, *AT_ONCE)
     return stage
 
 

@@ -16,7 +16,7 @@ from tests.e2e.autoscaler.lending import JOBS
 
 NAME = "hands-off.turnout.test"
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
-LENDER = "turnout-autoscaler"  # its field manager
+FIELD_MANAGER = "turnout-autoscaler"
 PROBE = "probe"  # a Job whose changes are always refused, by which one sees that the API server asks
 
 
@@ -33,7 +33,7 @@ class Webhook:
 
     async def review(self, request):
         asked = (await request.json())["request"]
-        judged = asked["name"] in self.jobs and asked["options"].get("fieldManager") == LENDER
+        judged = asked["name"] in self.jobs and asked["options"].get("fieldManager") == FIELD_MANAGER
         if judged:
             self.asked_s.append(time.monotonic())
             await self.answers.wait()

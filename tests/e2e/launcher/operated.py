@@ -31,7 +31,7 @@ FIRST = 'case $POD_NAME in *-0) first=1;; *) first=0;; esac; PET_RDZV_CONF="$PET
 
 
 class Operated:
-    """What runs, and what was seen of its pods, each by its name.
+    """The running operators, and what was seen of their pods, by pod name.
 
     uids: its incarnations, oldest first. codes: how its container has ended, each time. env, labels: as the operator
     has made them.
@@ -79,11 +79,11 @@ class Operated:
         raise AssertionError("a watch does not end")
 
     async def conditions(self, job):
-        """What holds of a job now."""
+        """Read the conditions that are true of a job now."""
         return conditions(await self.api.call("GET", f"{JOBS}/{job}"))
 
     def log(self, pod):
-        """What the container of a pod has written so far."""
+        """Read what the container of a pod has written so far."""
         file = self._logs("default", pod)
         return file.read_text() if file else ""
 
@@ -100,7 +100,7 @@ class Operated:
 
 
 def conditions(job):
-    """What holds of a job."""
+    """Give the conditions that are true of a job."""
     return {each["type"] for each in (job.get("status") or {}).get("conditions", ()) if each["status"] == "True"}
 
 
@@ -130,7 +130,7 @@ async def operated(plane, folder):
 
 
 def given(job):
-    """What deploy/manifests/launcher makes for a job: its Secret, with a token, and its account and Lease."""
+    """Make what deploy/manifests/launcher makes for a job: its Secret with a token, its account and its Lease."""
     for file in ("job-token.yaml", "job.yaml"):
         text = (GIVEN / file).read_text().replace("example-job", job).replace("example-namespace", "default")
         for each in yaml.safe_load_all(text):
@@ -152,7 +152,7 @@ def example(job, command, *, workers, **policy):
 
 
 def policy():
-    """What the NetworkPolicy beside the example says of the job that is called bert."""
+    """Read the NetworkPolicy beside the example, as it is for the job that is called bert."""
     _, network = yaml.safe_load_all((EXAMPLES / "pytorchjob.yaml").read_text().replace("example-job", "bert"))
     return network["spec"]
 

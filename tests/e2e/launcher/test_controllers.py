@@ -125,7 +125,7 @@ async def test_a_worker_that_is_evicted_drains_with_143_and_its_new_pod_joins(wo
     assert not await world.conditions("bert") & {"Succeeded", "Failed"}
 
 
-async def test_a_worker_that_scaling_takes_away_drains_and_the_job_goes_on_unfinished(world, folder):
+async def test_a_worker_that_scaling_takes_away_drains_and_the_job_goes_on(world, folder):
     await world.there(folder / "round-3-of-3")
     fewer = {"spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": 2}}}}
     await world.api.call("PATCH", f"{JOBS}/bert", fewer, "application/merge-patch+json")
@@ -136,7 +136,7 @@ async def test_a_worker_that_scaling_takes_away_drains_and_the_job_goes_on_unfin
 
 
 @pytest.mark.contract("DL-107")
-async def test_the_log_of_the_coordinators_pod_has_the_addresses_by_rank_of_each_round(world, folder):
+async def test_the_coordinators_log_has_the_addresses_by_rank_of_each_round(world, folder):
     """DL-107: what `kubectl logs` shows is what the container has written."""
     await world.there(folder / "round-4-of-2")
     formed = re.findall(r" world_formed .*round=(\d+) members=(\d+) .*ips=\((.*?)\)", world.log("bert-worker-0"))
@@ -158,7 +158,7 @@ async def test_the_job_succeeds_when_all_are_done_and_not_before(world, folder):
 
 
 async def record(world, job):
-    """What the Lease of a job tells, and who holds it."""
+    """Read a job's Lease: its record, and its holder."""
     lease = await world.api.call("GET", f"{LEASES}/{job}")
     return unseal(lease["metadata"]["annotations"][ROUND].encode()), lease["spec"]["holderIdentity"]
 
@@ -188,7 +188,7 @@ async def test_an_empty_word_for_standalone_is_a_yes_where_torchrun_dies_of_it(w
     assert world.codes["alone-worker-0"] == [0]
 
 
-async def test_a_shell_that_is_process_1_hands_its_sigterm_on_where_it_traps_it(world, folder):
+async def test_a_shell_as_process_1_passes_on_the_sigterm_that_it_traps(world, folder):
     await world.there(folder / "begun", ["wrapped-worker-0"])
     await world.api.call("DELETE", f"{PODS}/wrapped-worker-0")
     await world.condition("wrapped", "Succeeded")
@@ -242,7 +242,7 @@ async def test_what_becomes_of_an_indexed_job(world, folder, job, ends, failed):
 
 
 @pytest.mark.contract("DL-93", "DL-95")
-async def test_past_the_restarts_of_its_processes_a_pod_is_replaced_and_past_the_pods_the_job_fails(world, folder):
+async def test_spent_process_restarts_replace_the_pod_and_spent_pods_end_the_job(world, folder):
     """DL-92, DL-93, DL-95: two tries in one pod, then a new pod, as often as the job says; then Failed, and why."""
     await world.condition("again", "Complete", PLAIN_JOBS)
     assert len(set((folder / "again").read_text().split())) == 1, "both tries were in the first pod"

@@ -1,4 +1,4 @@
-"""What trains in these stories: one collective a step, on CPU, until the story says that it is enough.
+"""The training script of these tests: one collective a step, on CPU, until the test says that it is enough.
 
 argv: the folder of the story. Each round leaves a file that names its world; `enough` ends it. Rank 0 is the last to be
 done, a while after the others, and says so.

@@ -27,7 +27,7 @@ async def size(world):
     return spec["parallelism"], spec["completions"]
 
 
-async def test_an_indexed_job_grows_into_the_idle_gpus_of_its_queue_and_goes_on_from_memory(world):
+async def test_an_indexed_job_grows_into_the_idle_gpus_and_goes_on_from_memory(world):
     await world.trains(1)
     since_s = clock()
     await start_autoscalers(world)

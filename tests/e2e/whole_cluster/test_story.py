@@ -52,7 +52,7 @@ def leaf_changes(world):
     return sum(one != other for one, other in pairwise(leaves))
 
 
-async def test_a_job_of_one_worker_grows_into_the_idle_gpus_of_its_queue_under_one_leaf(world):
+async def test_a_job_of_one_worker_grows_into_the_idle_gpus_under_one_leaf(world):
     await world.trains(1)
     since_s = clock()
     await start_autoscalers(world)
@@ -62,7 +62,7 @@ async def test_a_job_of_one_worker_grows_into_the_idle_gpus_of_its_queue_under_o
     assert len({world.leaf(each.node) for each in last_round(world)}) == 1
 
 
-async def test_a_job_that_needs_its_min_has_it_within_seconds_and_the_other_goes_on_smaller(world):
+async def test_a_job_gets_its_min_within_seconds_and_the_other_goes_on_smaller(world):
     since_s = clock()
     await world.submit("b", job_b(world.folder))
     step = await world.took("4 workers become 2", since_s, 2)
@@ -108,7 +108,7 @@ async def test_a_process_is_killed_and_all_go_on_from_memory(world):
     await world.goes_on()
 
 
-async def test_a_node_disappears_with_its_memory_and_its_worker_gets_its_bytes_from_another(world):
+async def test_a_lost_nodes_worker_gets_its_bytes_from_another_memory(world):
     await world.api.call("DELETE", f"{PLAIN_JOBS}/c", {"propagationPolicy": "Background"})
     await world.until(lambda _: not any(name.startswith("c-") for name in world.pods))
     gone = next(each for each in last_round(world) if each.worker == "a-worker-2")
@@ -157,7 +157,7 @@ async def test_each_sample_was_trained_on_once_in_each_epoch(world):
     assert all(sorted(samples) == list(range(SAMPLES)) for samples in seen.values())
 
 
-async def test_no_step_was_made_twice_but_the_one_in_flight_and_worlds_never_overlapped(world):
+async def test_no_step_but_that_in_flight_ran_twice_and_worlds_never_overlapped(world):
     rounds = world.history.rounds()
     for before, after in pairwise(rounds):
         made = max((each.step for each in world.history.of("stepped", round=before)), default=-1)
@@ -176,7 +176,7 @@ async def test_batch_and_rate_stayed_what_they_were_whatever_the_world(world):
     assert {each.rate for each in world.history.of("stepped")} == {0.05}
 
 
-async def test_the_losses_and_the_model_are_those_of_the_same_training_undisturbed(world):
+async def test_losses_and_model_equal_those_of_undisturbed_training(world):
     alone = await asyncio.to_thread(undisturbed, world.folder, world.epochs)
     steps = world.history.steps()
     assert len(steps) == len(alone.losses)

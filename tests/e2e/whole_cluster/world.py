@@ -16,7 +16,7 @@ import aiohttp
 import yaml
 
 from tests import cluster
-from tests.e2e.autoscaler.lending import AT_ONCE, GPU, elastic, install, start_lender
+from tests.e2e.autoscaler.lending import AT_ONCE, GPU, elastic, install, start_autoscaler
 from tests.e2e.launcher.operated import EXAMPLES, FIRST, JOBS, PODS, conditions, example, given, plain
 from tests.e2e.stage import MAP, Stage
 from tests.e2e.whole_cluster.history import History
@@ -213,7 +213,7 @@ def queue_of(name):
 async def start_autoscalers(world):
     """Two of them, of which one leads."""
     for name in AUTOSCALERS:
-        await asyncio.to_thread(start_lender, world.stage, *AT_ONCE, name=name)
+        await asyncio.to_thread(start_autoscaler, world.stage, *AT_ONCE, name=name)
 
 
 def job_a(folder):

@@ -184,7 +184,7 @@ async def test_a_plan_that_did_not_get_through_is_written_later(refusal):
 
 
 @pytest.mark.asyncio
-async def test_who_leads_next_writes_the_plan_that_the_last_one_died_over_and_no_second_one():
+async def test_the_next_leader_writes_the_plan_the_last_one_died_over_only_once():
     api, jobs = Api(), {KEY: grown(elastic())}
     for _ in range(2):
         await writer(api, []).carry_out([stays()], copy.deepcopy(jobs), nothing, 0.0)

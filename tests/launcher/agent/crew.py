@@ -33,7 +33,9 @@ RUN = (sys.executable, "-m", "turnout.launcher", "--log-format", "json")
 
 
 def until(look, what="it", seconds=SECONDS):
-    """What `look` finds, as soon as it finds something. what: may be a function that tells how things stand."""
+    """Wait until `look` finds something, and give that. what: its name, or a function that describes the state of
+    things.
+    """
     end = time.monotonic() + seconds
     while not (found := look()):
         if time.monotonic() > end:
@@ -43,7 +45,7 @@ def until(look, what="it", seconds=SECONDS):
 
 
 def running(pid: int) -> bool:
-    """Is there such a process that has not ended?"""
+    """True if there is such a process and it has not ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
@@ -125,7 +127,7 @@ class Agent:
 
     @property
     def leads(self) -> bool:
-        """Does it coordinate, as far as it has said?"""
+        """True if this agent coordinates, as far as it has said."""
         return bool(self.told("coordinator_begun"))
 
 
@@ -155,7 +157,7 @@ class Crew:
         return agent
 
     def memory_of(self, name: str) -> Path:
-        """Where this agent has its memory, in every life of it."""
+        """Give the folder of this agent's memory, the same in every life of it."""
         folder = self.memory / name
         folder.mkdir(exist_ok=True)
         return folder
@@ -181,7 +183,7 @@ class Crew:
         return sorted(found, key=lambda life: life.began_s)
 
     def worlds(self) -> dict[int, list[Life]]:
-        """Who trained, by round, in the order of ranks."""
+        """Give who trained, by round, in the order of ranks."""
         rounds = defaultdict(list)
         for life in self.lives():
             rounds[life.round].append(life)

@@ -35,7 +35,7 @@ class Hosts:
         return f"10.77.0.{at}"
 
     def inside(self, at: int) -> tuple[str, ...]:
-        """What stands before a command that is to run there."""
+        """Give the prefix of a command that is to run in that host's network namespace."""
         return ("ip", "netns", "exec", f"{self.prefix}-{at}")
 
     def cut(self, at: int) -> None:

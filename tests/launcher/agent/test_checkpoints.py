@@ -67,7 +67,7 @@ def newest(job):
 
 
 def committed(job, step):
-    """Is this step in storage, every byte of it?"""
+    """True if every byte of this step is in storage."""
     try:
         return verify(open_store(str(job.folder / "checkpoints")), step).step == step
     except BadCheckpoint:
@@ -99,7 +99,7 @@ def arenas(job):
 
 
 def left(job):
-    """What lies in the memory of all its agents."""
+    """List what lies in the memory of all agents."""
     return [path for path in job.memory.rglob("*") if path.parent != job.memory]
 
 
@@ -168,7 +168,7 @@ def life_of(job, name):
     pytest.param("w1", True, id="a member, whose memory is gone"),
 ])  # fmt: skip
 def test_an_agent_is_killed_and_comes_back(job, tmp_path, victim, empty):
-    """What its Join tells of its memory is enough for the coordinator; without it all ranks read storage."""
+    """The Join tells the coordinator enough of the agent's memory; without it all ranks read storage."""
     job = job("2", "--max-restarts", "9")
     agents = {agent.name: agent for agent in gathered(job, 2, "disk=10")}
     saved(job, 12)
@@ -266,7 +266,7 @@ def test_who_has_other_ranks_now_gets_the_shards_of_these(job):
 
 
 def all_started(job, ranks):
-    """As `started`, of the first round, from the second on, that all ranks have begun."""
+    """Give `started` of the first round, from the second on, that all ranks have begun."""
 
     def look():
         begun = Counter(each["round"] for each in lines(job, "starts") if each["round"] > 1)
@@ -282,7 +282,7 @@ def newest_round(job, after):
     )
 
 
-def test_the_keeper_is_killed(job):
+def test_the_daemon_is_killed(job):
     """The next save ends the process with a clear error; what was sealed before is there for the next round."""
     job = job("1", "--nproc-per-node", "2", "--max-restarts", "9")
     agent = job.start("w0", arguments=("disk=5",))
@@ -341,7 +341,7 @@ def test_one_worker_is_evicted_with_its_memory(job, tmp_path):
 
 
 @pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.long), 2])
-def test_when_a_job_fails_the_newest_step_that_all_ranks_had_sealed_is_in_storage(job, size):
+def test_when_a_job_fails_the_newest_step_sealed_by_all_is_in_storage(job, size):
     """DL-48: all of it was in memory only, and one of the ranks had sealed one step more than the other."""
     job = job(str(size), "--max-restarts", "0", "--nproc-per-node", str(2 // size))
     agents = gathered(job, size, "disk=0", "fails=7")
@@ -375,7 +375,7 @@ def test_the_memory_of_a_dead_run_is_given_back(job, crew):
 
 
 def all_hashed(arena_path):
-    """Is there no generation that was sealed and is not hashed yet?"""
+    """True if each sealed generation is hashed."""
     arena = Arena.open(arena_path)
     try:
         return State.SEALED not in [slot.state for slot in arena.slots()]
@@ -400,7 +400,7 @@ def flip(arena_path):
     "when", [pytest.param("before its agent looks", marks=pytest.mark.long), "after its agent has told what it holds"]
 )
 def test_memory_that_changed(job, when):
-    """It is told, and not restored: an older step is, which both have, or what storage has, if that is newer."""
+    """A changed generation is told and not restored: an older step that both have is, or storage's, if newer."""
     job = job("2", "--max-restarts", "9")
     agents = gathered(job, 2, "disk=3")
     saved(job, 12)

@@ -33,7 +33,7 @@ def test_alone_in_a_container(crew, program):
     assert {life.env["MASTER_ADDR"] for life in world} == {"127.0.0.1"}
 
 
-def test_a_worker_that_is_alone_leaves_the_port_that_it_is_given_to_its_processes(crew):
+def test_a_worker_that_is_alone_leaves_its_given_port_to_its_processes(crew):
     """A script that meets at tcp://HOST:PORT listens there itself, in each round."""
     job = crew()
     script, port = job.folder / "meets.py", free_port("127.0.0.1")

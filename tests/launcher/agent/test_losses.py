@@ -14,7 +14,7 @@ KINDS = ("file", "majority", "none")
 
 
 def victims_of(size):
-    """Who is killed, by what to call it: each role alone and together, and half the world at once."""
+    """Give the workers to kill, by the name of the case: each role alone and together, and half the world at once."""
     half = size // 2
     named = {
         (0,): "the coordinator",
@@ -40,7 +40,7 @@ def test_a_world_that_grows_while_its_processes_are_started(crew):
 
 
 def goes_on(kind, size, victims):
-    """May the others go on?"""
+    """True if the others may go on."""
     left = size - len(victims)
     if not left:
         return False
@@ -117,7 +117,7 @@ def test_the_coordinator_is_killed_in_join(crew, tmp_path):
 
 
 @pytest.mark.parametrize("victims", [(1, 0), (0, 1)], ids=["the coordinator last", "the coordinator first"])
-def test_a_job_of_fixed_size_goes_on_once_who_was_killed_is_back_in_its_place(crew, victims):
+def test_a_job_of_fixed_size_goes_on_once_the_killed_worker_is_back(crew, victims):
     job = crew("2")
     agents = job.gather(2)
     for victim in victims:

@@ -38,7 +38,7 @@ def stored(job):
 
 
 def lose(job, agent):
-    """It, its daemon and its processes are killed, and its memory is gone: as with a node."""
+    """Kill an agent, its daemon and its processes, and remove its memory: as when a node is lost."""
     theirs = [life.pid for life in job.lives() if life.name == agent.name]
     theirs += [pid for pid in job.daemons() if str(job.memory_of(agent.name)) in command_of(pid)]
     for pid in (agent.pid, *filter(running, theirs)):
@@ -79,7 +79,7 @@ def test_workers_are_lost_with_their_memory(job):
 
 
 def test_a_copy_that_is_broken_when_it_is_needed(job):
-    """It is not restored, and the world does not end: in the next round all read storage."""
+    """A broken copy is not restored, and the world does not end: in the next round all read storage."""
     job = job("2", "--max-restarts", "0")
     agents = {agent.name: agent for agent in gathered(job, 2, "disk=3", "replicas=1")}
     copied(job, 8, ranks=2)
@@ -102,7 +102,7 @@ def test_a_copy_that_is_broken_when_it_is_needed(job):
 
 
 def waits_again(agent):
-    """Has this coordinator ended a round, and heard what all that are left hold?"""
+    """True if this coordinator has ended a round, and has heard what all that are left hold."""
     told = [each["event"] for each in agent.events if each["event"] in ("round_ended", "round_waits")]
     return told[-2:] == ["round_ended", "round_waits"]
 
@@ -194,7 +194,7 @@ def test_workers_are_lost_again_and_again(job, seed):
 
 
 def writes(path):
-    """Is a copy on its way into this arena?"""
+    """True if a copy is being written into this arena."""
     arena = Arena.open(path)
     writing = bool(arena.identity.owner) and any(slot.state is State.WRITING for slot in arena.slots())
     arena.close()

@@ -1,4 +1,4 @@
-"""Who says nothing any more, stopped or cut off, is given up within the silence limit, and trains in no old world."""
+"""An agent that falls silent, stopped or cut off, is given up within the silence limit and trains in no old world."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def test_others_wait_for_the_first_worker(crew, hosts, tmp_path):
 
 
 def knocks(net, at) -> bool:
-    """Has that host tried to open a connection yet? It listens, too."""
+    """True if that host, which listens too, has tried to open a connection."""
     command = (*net.inside(at), "cat", "/proc/net/snmp")
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     lines = [line.split() for line in told.splitlines()]
@@ -183,7 +183,7 @@ def steps_of(job, round_):
 
 
 def trains_on(job, round_):
-    """It makes twenty more steps."""
+    """Wait until the job makes twenty more steps in this round."""
     seen = len(steps_of(job, round_))
     until(lambda: len(steps_of(job, round_)) >= seen + 20, lambda: f"round {round_} trains on\n{job.told()}")
 

@@ -1,4 +1,4 @@
-"""Who does not know the job's token does no harm, and nothing of it is given away. No name server is asked."""
+"""A peer without the job's token does no harm and learns nothing, and no name server is asked."""
 
 from __future__ import annotations
 

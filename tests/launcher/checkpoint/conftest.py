@@ -24,7 +24,7 @@ def daemons(memory):
 
 @pytest.fixture
 def environ(memory):
-    """Of a process that no launcher has started."""
+    """Give the environment of a process that no launcher has started."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TURNOUT_")}
     return kept | {"TURNOUT_MEMORY_DIR": str(memory)}
 

@@ -47,6 +47,6 @@ def test_every_exit_code_is_told():
 
 
 def test_the_shell_that_is_shown_is_the_one_that_was_tried():
-    """By tests/e2e/launcher, under a real training-operator."""
+    """The example is tried by tests/e2e/launcher, under a real training-operator."""
     shown = re.search(r"^```sh\n(trap .*?)\n```", PAGE, re.M | re.S)[1]
     assert shown == WRAPPED.format(run="turnout-run train.py")

@@ -109,7 +109,7 @@ def test_asking_for_no_check_is_fine():
 
 
 @pytest.mark.parametrize("key", KEYS, ids=[key.name for key in KEYS])
-def test_a_key_of_rdzv_conf_changes_the_fields_that_the_table_names_or_is_told_to_do_nothing(key):
+def test_an_rdzv_conf_key_changes_its_fields_or_is_told_to_do_nothing(key):
     after = settings([*THREE, f"--rdzv-conf={key.name}={key.example}"])
     assert changed(after, settings(THREE)) == set(key.sets)
     about = [str(note) for note in after.notes if note not in settings(THREE).notes]

@@ -1,4 +1,4 @@
-"""Where members meet, under which name, and who decides: by what was given, else by the pod's environment."""
+"""The rendezvous' address, name and kind: given as options, else taken from the pod's environment."""
 
 import pytest
 
@@ -60,7 +60,7 @@ def test_where_they_meet(line, environ, address):
         pytest.param("--nnodes=1 --rdzv-endpoint=h:2950 --master-port=2950", 0, id="so does that of an endpoint"),
     ],
 )
-def test_the_processes_of_a_worker_that_is_alone_meet_at_the_port_that_it_is_given(line, port):
+def test_processes_of_a_worker_that_is_alone_meet_at_its_given_port(line, port):
     assert settings(line).meeting.store_port == port
 
 

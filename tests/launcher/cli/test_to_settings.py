@@ -1,4 +1,4 @@
-"""What command lines mean: those of the guide, of the PyTorch page, and what a job's pods find in their environment."""
+"""Settings that command lines mean: those of the guide, of the PyTorch page, and of a job's pods' environment."""
 
 import pytest
 from hypothesis import given
@@ -401,7 +401,7 @@ def test_python_may_be_another_one():
     assert settings("t.py", {"PYTHON_EXEC": "/opt/python"}).command.python == "/opt/python"
 
 
-def test_explain_needs_no_script_and_tells_what_was_understood_and_from_where():
+def test_explain_needs_no_script_and_tells_each_setting_and_its_source():
     found = settings("--explain --tee 3", {"PET_NNODES": "1:4"})
     lines = explain(found).splitlines()
     assert lines[0] == "given: PET_NNODES=1:4 --explain --tee=3"

@@ -32,7 +32,7 @@ def lines(parser):
 
 
 @pytest.mark.contract("DL-37")
-def test_every_option_string_and_every_choice_of_the_installed_torch_is_taken(parser):
+def test_every_option_string_and_choice_of_the_installed_torch_is_taken(parser):
     refused, seen = [], set()
     for line in lines(parser):
         found = read([*line, "train.py"], {})

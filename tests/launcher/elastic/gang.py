@@ -172,10 +172,10 @@ def two_epochs(workers):
     return epochs
 
 
-def forked(world, deed, *args):
-    """Run a deed in every rank of a world, each a fork of this process, and give their exit codes."""
+def forked(world, work, *args):
+    """Run `work` in every rank of a world, each a fork of this process, and give their exit codes."""
     fork = multiprocessing.get_context("fork")
-    ranks = [fork.Process(target=deed, args=(world, rank, *args)) for rank in range(world)]
+    ranks = [fork.Process(target=work, args=(world, rank, *args)) for rank in range(world)]
     for process in ranks:
         process.start()
     for process in ranks:

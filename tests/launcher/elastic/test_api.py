@@ -1,4 +1,4 @@
-"""What a script and the launcher say to one another: which torch, which strategies, and that torch is not imported."""
+"""The exchange between a script and the launcher: which torch, which strategies, and that torch is not imported."""
 
 import subprocess
 import sys

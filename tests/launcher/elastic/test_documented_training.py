@@ -1,4 +1,4 @@
-"""What docs/training.md shows is what happens, and what the example does."""
+"""The examples of docs/training.md do what the page says, and so does the example script."""
 
 import doctest
 import re

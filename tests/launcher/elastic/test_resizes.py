@@ -121,7 +121,7 @@ def test_random_schedules_of_resizes_and_crashes_lose_and_repeat_nothing(legs, l
 @pytest.mark.long
 @settings(max_examples=1_000, deadline=None)
 @SCHEDULES
-def test_1000_random_schedules_of_resizes_and_crashes_lose_and_repeat_nothing(legs, length, batch):
+def test_1000_random_schedules_of_resizes_and_crashes_lose_repeat_nothing(legs, length, batch):
     check(legs, length, batch)
 
 

@@ -41,7 +41,7 @@ def test_an_order_never_changes_since_saved_cursors_point_into_it():
 
 
 def test_orders_are_even_and_owe_nothing_to_one_another():
-    """Where each twentieth of the positions goes, over 400 epochs: chi square of 361 degrees, below its 0.1 % point."""
+    """Each twentieth of the positions over 400 epochs: chi square of 361 degrees, below its 0.1 % point."""
     table, along, still = np.zeros((20, 20)), [], 0
     places = np.arange(1_000)
     for epoch in range(400):
@@ -64,7 +64,7 @@ def test_without_shuffling_samples_come_as_they_lie():
     assert list(plan) == [[1, 3], [5, 7], [9]]
 
 
-def test_a_pass_without_samples_gets_the_first_of_its_batch_and_weighs_nothing():
+def test_a_pass_without_samples_gets_the_first_of_its_batch_at_weight_zero():
     sampler = ElasticSampler(7, seed=0, shuffle=False)
     plan = sampler.plan(ElasticBatch(3), world=3, rank=2)
     assert [(samples, step.weight) for step, samples in plan.over(plan)] == [([2], 1.0), ([5], 1.0), ([6], 0.0)]

@@ -19,7 +19,7 @@ EVERY_WORLD = pytest.mark.parametrize("world", WORLDS, ids=[f"world of {world}" 
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory):
-    """What all of it saw: run once, since torch takes seconds to be imported."""
+    """Run the scripts once, since importing torch takes seconds; give what they saw."""
     folder = tmp_path_factory.mktemp("gang")
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
@@ -47,7 +47,7 @@ def test_every_rank_came_to_its_end(seen, world):
 
 @pytest.mark.parametrize("name", BATCHES)
 @pytest.mark.parametrize(("wrapper", "world"), [("nothing", 1), *product(["DDP", "FSDP2"], WORLDS)])
-def test_gradients_are_those_of_the_whole_batch_in_one_process_and_are_averaged_once(seen, wrapper, world, name):
+def test_gradients_equal_those_of_the_whole_batch_and_are_averaged_once(seen, wrapper, world, name):
     found = [rank[key] for rank in seen["gradients"] if (key := f"{wrapper}, world of {world}, {name}") in rank]
     assert len(found) == world
     for off, averaged in found:
@@ -95,7 +95,7 @@ def test_the_example_goes_on_in_mid_epoch_in_another_world_to_the_same_end(seen)
 
 
 @pytest.mark.contract("VE-20")
-def test_in_the_example_batch_and_rate_follow_the_number_of_processes_on_request(seen):
+def test_the_examples_batch_and_rate_follow_the_process_count_on_request(seen):
     sizes = [line.split(": ")[1] for line in seen["example"]["told"] if line.startswith("begins")]
     assert sizes == [
         "world=1 global_batch=48 rate=0.05",

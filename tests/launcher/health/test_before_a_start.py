@@ -27,7 +27,7 @@ def job(tmp_path, request):
 
 
 def told(job, word):
-    """By all agents together: who coordinates may change."""
+    """Give the log entries of all agents together: the coordinator may change."""
     return [each for agent in job.agents for each in agent.told(word)]
 
 

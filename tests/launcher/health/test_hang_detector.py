@@ -37,7 +37,7 @@ def steps_of(took_s, count):
 
 
 def told(seen_at, until_s, limits=LIMITS, *, away=()):
-    """What a watch tells: (when, what). seen_at: the process at a time; away: spans in which nobody looks."""
+    """Give what a watch tells, as (when, what). seen_at: the process at a time; away: spans in which nobody looks."""
     watch, news, now_s = ProgressWatch(), [], 0.0
     while now_s <= until_s:
         if not any(start_s < now_s < end_s for start_s, end_s in away):
@@ -158,7 +158,7 @@ def played(times_s, repeat=30):
 @pytest.mark.contract("DL-109")
 @given(st.lists(st.floats(2.0, 4.0), min_size=34, max_size=40))
 @settings(max_examples=scaled(15), deadline=None)
-def test_a_hang_is_found_within_three_rare_steps_and_nothing_before_it_is_called_one(times_s):
+def test_a_hang_is_found_within_three_rare_steps_and_none_before_it(times_s):
     seen_at, end_s, rare_s = played(times_s)
     ((at_s, hang),) = told(seen_at, end_s + 20.0)
     assert isinstance(hang, Hang)

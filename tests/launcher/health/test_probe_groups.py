@@ -1,4 +1,4 @@
-"""Who is to blame for groups that failed or were slow: exactly those, or nobody and the reason why."""
+"""The nodes at fault for groups that failed or were slow: exactly those, or nobody and the reason why."""
 
 from itertools import chain, combinations
 from math import ceil, log2
@@ -23,7 +23,7 @@ def some(*found):
 
 
 def true(floor, rounds):
-    """What can be found: faults of nodes, and of links that a group of the first round tried without another fault."""
+    """Give what can be found: faulty nodes, and bad links that a first-round group tried without another fault."""
     dead = floor.dead | floor.broken
     tried = [{int(name[1:]) for name in group} for group in rounds[0]]
 
@@ -40,7 +40,7 @@ def true(floor, rounds):
 
 
 def told(verdict, floor, rounds):
-    """The same of a verdict; links that happened to be tried later are left out, if they are bad."""
+    """Give the faults that a verdict names; bad links that happened to be tried later are left out."""
     truth = true(floor, rounds)
     return (
         numbers(verdict.bad_nodes),

@@ -68,7 +68,7 @@ class Story:
         return self.happens(*(Joined(each, *brought) for each in came))
 
     def say(self, names, message):
-        """Who is lost says nothing."""
+        """Send a message from each of these names; the lost ones send nothing."""
         return self.happens(*(Said(self.ids[name], message) for name in names))
 
     def imported(self, names):

@@ -35,7 +35,7 @@ def test_who_comes_late_ends_no_world_unless_it_can_grow(nnodes, more, there, co
         assert story.last(there[0]).round == 1
 
 
-def test_a_world_grows_to_the_wanted_number_at_once_and_to_a_whole_unit_only():
+def test_a_world_grows_to_the_wanted_size_at_once_and_by_whole_units_only():
     story = Story("1:8", last_call_s=0.0, unit=2, wanted=2).join("a", "b")
     story.join("c", wanted=4)
     assert story.phase == "training"
@@ -85,7 +85,7 @@ def test_a_replacement_fills_the_place_that_was_lost():
     assert (story.world, story.round) == ("ab", 2)
 
 
-def test_a_replacement_that_comes_before_the_loss_is_seen_takes_the_name_over():
+def test_a_replacement_before_the_loss_is_seen_takes_the_name_over():
     story = running("2", "ab", granted=1).join("b", incarnation=1)
     assert [drop.id for drop in story.of(Drop)] == ["b/0"]
     assert story.phase == "stopping"
@@ -209,7 +209,7 @@ def test_what_it_says_while_it_imports_changes_nothing():
     assert (story.phase, story.events("member_ready")) == ("training", [])
 
 
-def test_two_newcomers_that_are_ready_one_after_the_other_while_it_settles_are_taken_at_once():
+def test_two_newcomers_ready_while_the_world_settles_are_taken_at_once():
     story = trains().join("b", "c", importing_s=PATIENCE_S).wait(30.0).imported("b").wait(0.9).imported("c").wait(0.9)
     assert story.phase == "training"
     story.wait(0.1)
@@ -244,7 +244,7 @@ def test_only_whole_units_of_those_who_are_ready_count():
     assert grown(story).world == "abce"
 
 
-def test_a_newcomer_that_never_gets_ready_counts_as_ready_after_the_time_that_it_named():
+def test_a_newcomer_never_ready_counts_as_ready_after_the_time_it_named():
     story = trains().join("b", importing_s=PATIENCE_S)
     assert story.of(Wake)[-1].at_s == PATIENCE_S
     assert story.wait(PATIENCE_S).phase == "training"
@@ -290,14 +290,14 @@ def test_nor_one_after_a_failure():
 
 
 def test_nor_one_that_would_be_below_the_min_without():
-    """It was stopped to grow, and most of it was lost on the way."""
+    """The world was stopped to grow, and most of it was lost on the way."""
     story = trains("2:4", "ab", granted=1).join("c", "d", importing_s=PATIENCE_S).imported("c").wait(1.0)
     story.lose("bc").ready("a").grant()
     assert story.world == "ad"
 
 
 def test_a_seat_that_still_imports_holds_nobody_up():
-    """It was in the first world before it had imported: that world grows by others all the same."""
+    """Such a member was in the first world before it had imported: that world grows by others all the same."""
     story = Story("1:2", last_call_s=0.0).join("a", importing_s=PATIENCE_S).reach("a", 10).join("b")
     assert story.phase == "draining"
     assert grown(story).last("b", Formed).group_size == 2

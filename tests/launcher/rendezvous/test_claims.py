@@ -1,4 +1,4 @@
-"""Who may decide the next round: an arbiter's grant, more than half of the last world, or nobody else at all."""
+"""The right to decide the next round: an arbiter's grant, more than half of the last world, or nothing else."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def succeeded(names, size=4, nnodes="1:4", busy=False, **more):
     return Story(nnodes, base=LastWorld(7, size, True), **more).join(*names, base=base).wait(2.0)
 
 
-def test_the_round_that_came_with_the_lead_is_used_once_and_each_further_one_is_claimed():
+def test_the_round_granted_with_the_lead_is_used_once_and_others_claimed():
     story = granted().fail("a").ready("abc")
     record = story.of(Claim)[0].record
     assert (record.run, record.round, record.coordinator, record.budget.total) == ("job", 2, "a/0", 1)
@@ -73,7 +73,7 @@ def test_who_is_gone_before_the_grant_is_in_no_world(meanwhile):
 
 
 @pytest.mark.parametrize("before", ["claiming", "training", "stopping", "gathering"])
-def test_whoever_lost_the_job_ends_its_processes_and_sends_everybody_to_the_holder(before):
+def test_who_lost_the_job_ends_its_processes_and_redirects_all(before):
     story = granted()
     if before != "training":
         story.fail("a")
@@ -107,7 +107,7 @@ def test_the_first_world_needs_an_answer():
     assert story.phase == "gathering"
 
 
-def test_too_long_without_the_arbiter_the_world_stops_and_only_a_grant_lets_it_go_on():
+def test_too_long_without_the_arbiter_the_world_stops_until_a_grant():
     story = granted().happens(Unfenced())
     assert [story.last(name).reason for name in "abc"] == ["no_arbiter"] * 3
     story.ready("abc").happens(Unanswered(2))
@@ -126,7 +126,7 @@ def test_too_long_without_the_arbiter_the_world_stops_and_only_a_grant_lets_it_g
         pytest.param("a", 1, {}, "a", id="the one and only"),
     ],
 )
-def test_without_an_arbiter_the_next_world_holds_more_than_half_of_the_last(names, size, more, world):
+def test_without_arbiter_the_next_world_holds_over_half_of_the_last(names, size, more, world):
     assert succeeded(names, size, **more).world == world
 
 
@@ -152,9 +152,7 @@ def test_strangers_make_no_majority_but_fill_it_up():
         pytest.param("2:4", "abcd", "cd", {"c": {}}, "", id="two worlds would fit into the job"),
     ],
 )
-def test_who_comes_back_in_the_place_of_a_lost_member_counts_where_one_world_only_fits(
-    nnodes, names, lost, comes, world
-):
+def test_a_return_in_a_lost_members_place_counts_where_one_world_fits(nnodes, names, lost, comes, world):
     story = Story(nnodes, last_call_s=0.0)
     for at, name in enumerate(names):
         story.join(name, order=at)
@@ -176,7 +174,7 @@ def test_who_comes_back_in_the_place_of_a_lost_member_counts_where_one_world_onl
     ],
 )
 def test_a_successor_takes_who_is_new_for_the_one_that_is_lost(names, comes, world):
-    """It has not formed that world, and knows no names of it."""
+    """The successor has not formed that world, and knows no names of it."""
     kept = LastWorld(7, 2, True)
     story = Story("2", base=kept if names else LastWorld(7, 2, False), last_call_s=0.0)
     if names:
@@ -234,7 +232,7 @@ def test_a_successor_forms_no_second_first_world_unless_two_do_not_fit():
     assert Story("1:4", **(more | {"succeeds": {"sought_s": 0.0}})).join(*"abc").world == "abc"
 
 
-def test_too_few_without_an_arbiter_send_everybody_to_look_for_another_coordinator():
+def test_too_few_without_arbiter_send_all_to_look_for_a_coordinator():
     """After a partition has healed two coordinators would wait for one another until the join timeout."""
     more = {"base": LastWorld(7, 4, True), "succeeds": {"sought_s": 1.0}, "join_timeout_s": 100.0}
     story = Story("3:4", **more).join("a", "b", base=LastWorld(7, 4, True)).wait(29.9)

@@ -1,4 +1,4 @@
-"""Who is asked to go: a stop step that nobody has passed, a save, and DRAINED; and a coordinator that hands over."""
+"""A drain: a stop step that nobody has passed, a save, and DRAINED; and a coordinator that hands over."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def reached(story, **steps):
     return story
 
 
-def test_the_stop_step_lies_ahead_of_the_farthest_and_is_sure_when_all_have_answered():
+def test_the_stop_step_is_ahead_of_the_farthest_and_sure_once_all_answer():
     story = running("abc", steps={"a": 10, "b": 12, "c": 9}).leave("c")
     assert [story.last(name) for name in "abc"] == [StopAt(1, 14, False)] * 3
     reached(story, a=11, b=13)
@@ -61,7 +61,7 @@ def test_all_stop_the_leaver_is_drained_and_the_others_go_on():
     assert story.last("a", Finish) is None
 
 
-def test_all_have_finished_but_one_of_an_older_world_which_has_no_step_to_agree_on():
+def test_all_are_done_but_one_of_an_older_world_with_no_step_to_agree_on():
     """Nobody was left to answer with a step, and the coordinator ended with a ValueError."""
     story = running("ab", steps={"a": 10}).leave("b").join("c", base=LastWorld(1, 3, inside=True, busy=True))
     assert story.last("c") == Stop(1, "member_left", 0.0)
@@ -89,7 +89,7 @@ def test_who_finishes_before_the_stop_step_is_sure_has_finished():
     assert [story.last(name, Finish).exit for name in "ab"] == [0, 0]
 
 
-def test_a_stop_step_that_nobody_reaches_in_time_ends_the_processes_before_the_grace_is_over():
+def test_an_unreached_stop_step_ends_the_processes_within_the_grace():
     story = running("ab", steps={"a": 10}).leave("b", 25.0).wait(19.9)
     assert story.last("a", Stop) is None
     story.wait(0.1)
@@ -97,7 +97,7 @@ def test_a_stop_step_that_nobody_reaches_in_time_ends_the_processes_before_the_g
     assert story.ready("ab").last("b", Finish).exit == 143
 
 
-def test_of_several_leavers_the_most_hurried_counts_and_all_are_drained_at_once():
+def test_of_several_leavers_the_most_hurried_counts_and_all_drain_at_once():
     story = running("abcd", steps={"a": 10}).leave("c", 25.0).leave("d", 10.0)
     assert story.wait(8.0).last("a", Stop) == Stop(1, "member_left", 2.0)
     story.ready("abcd")
@@ -106,7 +106,7 @@ def test_of_several_leavers_the_most_hurried_counts_and_all_are_drained_at_once(
 
 
 def test_without_an_arbiter_a_leaver_counts_until_it_is_gone():
-    """It was told that it may go: before it is gone it may have the last word in a world of others."""
+    """A leaver that was told it may go could, until it is gone, have the last word in a world of others."""
     story = running("abc").leave("bc").ready("abc")
     assert (story.phase, story.lose("bc").world) == ("gathering", "a")
 
@@ -157,7 +157,7 @@ def test_growth_does_not_wait_for_ever_for_the_stop_step():
 
 
 @pytest.mark.parametrize("granted", [None, 1], ids=["without an arbiter", "with one"])
-def test_the_coordinator_itself_leaves_and_the_oldest_of_the_others_goes_on(granted):
+def test_a_leaving_coordinator_is_followed_by_the_oldest_of_the_others(granted):
     story = running("abc", granted=granted).leave("a").ready("abc")
     down = story.of(StepDown)[0]
     assert (down.handover, down.to.coordinator, down.to.round, down.size) == (True, "b/0", 2, 2)
@@ -166,7 +166,7 @@ def test_the_coordinator_itself_leaves_and_the_oldest_of_the_others_goes_on(gran
     assert story.phase == "over"
 
 
-def test_who_knocks_while_it_is_handed_over_is_not_told_that_the_job_has_failed():
+def test_a_newcomer_during_a_handover_is_not_told_that_the_job_failed():
     story = running("abc").leave("a").ready("abc").join("d")
     assert story.last("d") is None
 
@@ -210,7 +210,7 @@ OWN = {name: (held(9, at),) for at, name in enumerate("abcd")}
 
 
 def taken(job, name):
-    """Of whom it is to take what, and from whom."""
+    """Give what this member is to adopt, and from whom."""
     found = job.last(name, Handover)
     return (
         []
@@ -259,7 +259,7 @@ def test_who_takes_is_lost_meanwhile():
 
 
 def test_one_more_is_asked_to_go_meanwhile():
-    """It has taken a shard, and hands that over, too."""
+    """One that has adopted a shard hands that over, too."""
     job = drained(training(), "cd", OWN)
     job.say("a", ShardsAdopted(1, (*OWN["a"], held(9, 2, count=1))))
     job.leave("b", 9.0)
@@ -289,8 +289,8 @@ def test_there_is_nothing_to_hand_over(memory):
     assert not any(job.last(name, Handover) for name in "abcd")
 
 
-def test_where_the_next_world_has_to_be_of_the_same_size_any_state_is_handed_over():
-    """It waits for others, which have it from who stays."""
+def test_where_the_next_world_keeps_its_size_any_state_is_handed_over():
+    """The leaver waits for others, which have the state from those who stay."""
     whole = {name: (held(9, at, parts=False),) for at, name in enumerate("abcd")}
     job = drained(training(nnodes="4"), "bcd", whole)
     job.say("a", ShardsAdopted(1, (*whole["a"], *(held(9, at, parts=False, count=1) for at in (1, 2, 3)))))

@@ -67,7 +67,7 @@ def test_done_in_another_round_is_not_done():
     assert story.phase == "training"
 
 
-def test_it_is_over_when_all_others_have_gone_and_at_the_latest_after_the_farewell():
+def test_it_is_over_when_all_others_have_gone_or_the_farewell_is_past():
     story = running().succeed("abc").lose("b")
     assert story.of(Over) == []
     story.lose("c")

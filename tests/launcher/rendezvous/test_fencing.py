@@ -1,4 +1,4 @@
-"""What a member believes of a coordinator, and who counts as silent."""
+"""The messages that a member believes of a coordinator, and which members count as silent."""
 
 import pytest
 from hypothesis import given
@@ -29,7 +29,7 @@ def test_rounds_are_taken_in_their_order(ours, round_, base, taken):
     assert accepts(LastWorld(ours, 2, True), formed(round_, base)) is taken
 
 
-def test_who_was_told_of_a_round_takes_none_before_it_though_it_was_not_inside():
+def test_who_was_told_of_a_round_takes_none_before_it_even_from_outside():
     assert not accepts(LastWorld(4, 2, False), formed(4, 3))
     assert accepts(LastWorld(4, 2, False), formed(5, 4))
 

@@ -1,4 +1,4 @@
-"""Where a member goes that has lost its coordinator, or never had one: the same order for everybody."""
+"""The search of a member that has lost its coordinator, or never had one: the same order for everybody."""
 
 from dataclasses import replace
 

@@ -42,7 +42,7 @@ def test_six_join_one_by_one_before_anyone_is_told_and_the_world_is_four():
     assert story.last("a", Formed).group_size == 4
 
 
-def test_four_of_four_are_complete_and_two_who_come_before_all_have_heard_erase_nothing():
+def test_four_of_four_are_complete_and_two_early_ones_erase_nothing():
     """DLRover (d), pytorch's #1534.3: the third then found an empty world, and the next one could not complete."""
     story = Story("3:4").join(*"abcd")
     before = story.state.world
@@ -119,7 +119,7 @@ def test_a_member_that_still_ends_an_old_round_is_waited_for():
 
 
 def waits(story):
-    """What is told of those who are missing, oldest first."""
+    """Give what is told of those who are missing, oldest first."""
     told = [effect for effect in story.of(Told) if effect.what == "round_waits"]
     return [(effect.reason.value, dict(effect.fields)) for effect in told]
 

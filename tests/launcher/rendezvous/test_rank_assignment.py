@@ -1,4 +1,4 @@
-"""Who gets which group rank: neighbours in rank are neighbours in the fabric, and a replacement moves nobody else."""
+"""Group ranks: neighbours in rank are neighbours in the fabric, and a replacement moves nobody else."""
 
 import subprocess
 import sys
@@ -221,7 +221,7 @@ def test_the_addresses_are_told_by_rank():
 
 
 @given(members(), st.data())
-def test_a_new_world_is_a_permutation_with_the_least_crossings_whatever_the_order_told(told, data):
+def test_a_new_world_is_a_least_crossing_permutation_whatever_the_order(told, data):
     ranking = seated(told)
     assert sorted(member.id for member in ranking.members) == sorted(member.id for member in told)
     assert ranking.crossings == crossings(ranking.members) == ranking.optimum == optimum(told)
@@ -245,7 +245,7 @@ def test_ranks_are_those_that_the_planner_gives_and_cost_what_it_counts(drawn):
 
 
 @given(replacements(), st.randoms(use_true_random=False))
-def test_below_the_limit_who_stays_keeps_its_rank_and_past_it_the_order_is_optimal(both, dice):
+def test_below_the_limit_stayers_keep_ranks_and_past_it_order_is_optimal(both, dice):
     before, after = both
     ranking = seated(after, before)
     assert sorted(member.id for member in ranking.members) == sorted(member.id for member in after)
@@ -262,7 +262,7 @@ def test_below_the_limit_who_stays_keeps_its_rank_and_past_it_the_order_is_optim
 
 @settings(max_examples=scaled(50))
 @given(replacements(indexes=(True,)))
-def test_new_members_never_cost_more_than_in_the_seats_of_those_they_replace(both):
+def test_new_members_never_cost_more_than_in_the_places_they_take_over(both):
     before, after = both
     ranking = seated(after, before, NEVER_ANEW)
     by_id = {member.id.removesuffix("-again"): member for member in after}
@@ -271,7 +271,7 @@ def test_new_members_never_cost_more_than_in_the_seats_of_those_they_replace(bot
 
 
 def _all_tiers(ranked):
-    """What the ring of the members whose place is known costs on a fabric of hosts on their paths."""
+    """Give the ring cost of the members whose place is known, on a fabric of hosts on their paths."""
     known = [member for member in ranked if member.path]
     built = build(Entry(member.id, member.path, at + 1) for at, member in enumerate(known))
     return cost(built, [built.index[member.id] for member in known]).total

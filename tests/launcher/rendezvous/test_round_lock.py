@@ -1,4 +1,4 @@
-"""Who may claim a round, what a claim writes, and that what was written is read again or not at all."""
+"""Claims of a round: who may make one, what it writes, and that the record is read again whole or not at all."""
 
 import hashlib
 

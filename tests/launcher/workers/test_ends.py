@@ -218,7 +218,7 @@ async def test_a_failure_is_told_with_its_error_file(desk, left, told):
     assert (exited.code, exited.error, exited.error_file) == (1, told, str(file) if left else "")
 
 
-async def test_when_the_parent_dies_its_processes_die_and_the_next_round_has_another(tmp_path):
+async def test_when_the_parent_dies_its_processes_die_and_a_new_one_serves_next(tmp_path):
     desk = Desk(tmp_path)
     await desk.start(desk.program(FAMILY), desk.program(DEAF, local_rank=1))
     pids = [int(word) for rank in range(2) for word in (await desk.line(rank)).split()]
@@ -242,7 +242,7 @@ def parents_of_this_process():
 
 
 @pytest.mark.parametrize("then", ["close", "warm"])
-async def test_while_a_lost_parent_is_replaced_the_agent_may_end_or_ask_for_one_itself(tmp_path, then):
+async def test_while_a_lost_parent_is_replaced_the_agent_may_end_or_ask_for_one(tmp_path, then):
     """Once it left a parent that nobody closed: no one had a name for it yet."""
     desk, others = Desk(tmp_path), set(parents_of_this_process())
     asked = []
@@ -315,7 +315,7 @@ asyncio.run(main())
     _reap()
 
 
-async def test_a_process_dies_with_its_parent_even_when_nobody_is_left_to_kill_it(tmp_path):
+async def test_a_process_dies_with_its_parent_even_when_nobody_can_kill_it(tmp_path):
     agent = tmp_path / "agent.py"
     agent.write_text(
         f"""

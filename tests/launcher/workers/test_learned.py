@@ -30,7 +30,7 @@ PACKAGES = {
 
 @pytest.fixture(scope="module")
 def lived(tmp_path_factory):
-    """What two lives of a script were like, and what the agent said meanwhile."""
+    """Run two lives of a script; give what they were like, and what the agent said meanwhile."""
     root = tmp_path_factory.mktemp("learned")
     place = root / "python"
     venv.EnvBuilder(symlinks=True).create(place)

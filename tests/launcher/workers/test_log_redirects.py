@@ -1,4 +1,4 @@
-"""Where outputs go, option by option, as torchrun has it; and that the lines really get there."""
+"""Outputs go where each option says, as with torchrun, and the lines really get there."""
 
 import asyncio
 import os
@@ -155,7 +155,7 @@ async def test_lines_are_kept_repeated_and_gathered(tmp_path, capfd):
 
 
 @pytest.mark.asyncio
-async def test_lines_are_repeated_while_a_process_runs_and_before_its_failure_is_told(tmp_path, capfd):
+async def test_lines_are_repeated_while_a_process_runs_and_before_its_failure(tmp_path, capfd):
     desk = Desk(tmp_path)
     tee = Stream(str(tmp_path / "log"), "p:")
     await desk.start(desk.program("import signal; print('now', flush=True); signal.pause()", stdout=tee))

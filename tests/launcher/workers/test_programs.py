@@ -27,7 +27,7 @@ async def desk(request, tmp_path_factory):
 
 
 def judged(desk, *command, cwd=None):
-    """What python does with it: exit code, stdout, stderr."""
+    """Run a command with python; give its exit code, stdout and stderr."""
     command = [PYTHON, "-u", *command]
     with subprocess.Popen(
         command, env=desk.env, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True

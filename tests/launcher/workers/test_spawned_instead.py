@@ -135,7 +135,7 @@ def test_a_script_of_dlrover_reads_how_many_workers_its_batch_is_made_for(shared
 @pytest.mark.contract("PE-43")
 @pytest.mark.parametrize("value", ["0", "1", ""])
 def test_what_the_pod_says_of_buffers_is_what_its_processes_have(value):  # PE-43
-    """It is set by who makes the pod, the user or a controller; the launcher leaves it as it is."""
+    """The pod's maker sets it, a user or a controller; the launcher leaves it as it is."""
     assert env_of(0, common({"PYTHONUNBUFFERED": value}, 3))["PYTHONUNBUFFERED"] == value
 
 
@@ -151,7 +151,7 @@ def test_words_of_dlrover_that_the_pod_has_stay():
     processes=st.integers(1, 8),
     given=st.text("0123456789x", max_size=4),
 )
-def test_every_rank_of_any_world_accumulates_at_least_one_step_as_dlrover_counts(most, missing, processes, given):
+def test_every_rank_accumulates_at_least_one_step_as_dlrover_counts(most, missing, processes, given):
     """ElasticTrainer divides by the steps that it has counted so, in every world of the job."""
     workers = max(most - missing, 1)
     ranks = workers * processes

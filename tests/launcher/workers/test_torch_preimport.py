@@ -81,7 +81,7 @@ async def test_run_path_is_what_torchrun_makes_of_it(desk):
     assert exited.error.startswith("ValueError: in the file")
 
 
-async def test_what_the_first_step_of_an_optimizer_imports_is_there_at_the_begin_of_the_second_life(desk):
+async def test_imports_of_an_optimizers_first_step_are_there_in_the_second_life(desk):
     """DDP and optimizers import torch._dynamo, for seconds of a core in each process: a recovery has no time for it."""
     text = """
         import sys

@@ -104,7 +104,7 @@ class Desk:
 
 
 async def until(look, seconds: float = SECONDS):
-    """What `look` finds, as soon as it finds something."""
+    """Wait until `look` finds something, and give that."""
     never = asyncio.Event()
     async with asyncio.timeout(seconds):
         while not (found := look()):
@@ -114,7 +114,7 @@ async def until(look, seconds: float = SECONDS):
 
 
 def running(pid: int) -> bool:
-    """Is there such a process that has not ended?"""
+    """True if there is such a process and it has not ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except FileNotFoundError:

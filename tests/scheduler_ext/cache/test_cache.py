@@ -60,7 +60,7 @@ class TestSizes:
         w.put(world.pod("train-0", 8, marks={labels.JOB_INDEX: "0"}, owner="Job/train", notes=REQUIRED))
         assert gang(w, GangKey("default", "Job/train", Dialect.OWNER.value)).least == 4
 
-    def test_one_member_that_requires_a_tier_binds_all_and_the_narrowest_counts(self):
+    def test_one_member_that_requires_a_tier_binds_all_and_the_lowest_counts(self):
         wide = world.volcano("bert", 2, notes={**REQUIRED, labels.TOPOLOGY_TIER: "3"})
         narrow = world.volcano("bert", 3, notes={**REQUIRED, labels.TOPOLOGY_TIER: "2"})[2:]
         free = world.volcano("bert", 4)[3:]
@@ -102,7 +102,7 @@ class TestMembers:
         )
         assert [m.name for m in gang(w).waiting()] == ["m-0", "alone", "w-9", "w-10", "w-none"]
 
-    def test_a_member_on_whom_there_is_no_opinion_counts_and_a_pod_by_itself_does_not(self):
+    def test_a_member_without_opinion_counts_and_a_pod_by_itself_does_not(self):
         claims = world.volcano("bert", 2)[1]
         claims.spec.resource_claims = [{"name": "x"}]
         w = World(2).put(*world.volcano("bert", 1), claims, world.pod("database", 0))
@@ -167,13 +167,13 @@ class TestLedger:
         assert w.view.snapshot.charges["uid-bert-0"].node == "a0"
         w.bind(pod, "a1")
         assert w.view.snapshot.charges["uid-bert-0"].node == "a1"
-        assert len(w.view.assumed) == 0
+        assert len(w.view.assumed_pods) == 0
 
     def test_an_answer_that_never_came_true_is_forgotten(self):
         w, pod = World(2), world.volcano("bert", 1)[0]
         w.put(pod)
         w.fit(pod)
-        w.view.settle(w.now_s + w.view.assumed.ttl_s + 1)
+        w.view.settle(w.now_s + w.view.assumed_pods.ttl_s + 1)
         assert w.view.snapshot.charges == {}
 
     def test_nobody_is_believed_to_go_anywhere_who_is_bound_or_gone(self):
@@ -183,7 +183,7 @@ class TestLedger:
         w.view.drop_pod("uid-gone")
         for each in members:
             w.view.assume(each, "a1", w.now_s)
-        assert len(w.view.assumed) == 0
+        assert len(w.view.assumed_pods) == 0
         assert {uid: charge.node for uid, charge in w.view.snapshot.charges.items()} == {"uid-bound": "a0"}
 
     def test_entries_expire_in_the_order_they_were_last_given(self):
@@ -220,7 +220,7 @@ class TestNodes:
         assert w.view.fabric.hosts == ("a0", "b1", "b0", "a1")
         assert w.view.mapped_hosts() == 4
 
-    def test_of_two_nodes_with_one_address_the_first_by_name_has_it_whoever_came_first(self):
+    def test_of_two_nodes_with_one_address_the_first_by_name_has_it(self):
         for names in (["one", "two"], ["two", "one"]):
             w = World(mapped=False)
             for name in names:

@@ -27,7 +27,7 @@ def greedy(gpus=1, least=1, at="a0", total=ALL, size=2):
     pytest.param(1, None, id="with a min of its own size that no cluster holds"),
     pytest.param(1, 999_999, id="with a min as large as its total"),
 ])  # fmt: skip
-def test_a_gang_that_announces_a_million_members_takes_no_room_from_an_older_and_more_important_one(gpus, least):
+def test_a_gang_announcing_a_million_members_takes_no_room_from_others(gpus, least):
     w, old = World(4, 4), world.volcano("old", 7, priority=1000)
     w.put(*greedy(gpus, least), *old)
     assert len(w.schedule(*old)) == 7
@@ -178,7 +178,7 @@ class TestWork:
         pytest.param(greedy(total=7_000), id="with a total that the cluster holds"),
         pytest.param(greedy(total=None, least=7_000), id="with a min that the cluster holds"),
     ])  # fmt: skip
-    def test_a_question_at_a_thousand_nodes_costs_about_what_it_costs_without_such_a_gang(self, tenants):
+    def test_a_question_at_1000_nodes_costs_about_the_same_without_such_a_gang(self, tenants):
         assert self.asked(*tenants) < 4 * self.asked(*world.koordinator("honest", 2, gpus=1, at=["a0"]))
 
 

@@ -134,7 +134,7 @@ def test_a_score_is_given_to_the_best_256_nodes_that_were_asked_about():
     assert w.rank(pods[1], ["a0", "c0", "nobody"]) == {"a0": 3}  # what lies under no switch of theirs has none
 
 
-def test_a_view_that_may_be_old_forbids_a_few_of_the_nodes_and_says_when_and_why():
+def test_a_view_that_may_be_old_forbids_few_nodes_and_says_when_and_why():
     why = Notice(Word.NO_ROOM, detail="8 pods must start together")
     answer = verbs.not_yet(why, [f"n{at}" for at in range(65)], 0.5, pause_s=0.25)
     assert (list(answer.kept), answer.all_kept, answer.pause_s, dict(answer.no_room)) == ([], False, 0.25, {})

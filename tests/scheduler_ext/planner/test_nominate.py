@@ -74,7 +74,7 @@ def test_lone_pods_are_nominated_into_different_slots_of_the_tightest_host():
 def test_these_are_not_nominated(pods, choices):
     w = World(4, 4).put(*pods)
     assert wishes(w, choices) == {}
-    assert len(w.view.assumed) == 0
+    assert len(w.view.assumed_pods) == 0
 
 
 def test_a_nomination_of_somebody_else_is_never_touched():
@@ -128,7 +128,7 @@ def test_a_gang_refused_later_loses_all_its_nominations():
     assert wishes(w) == {f"g-{at}": ("", Why.REFUSED) for at in range(4)}
 
 
-def test_a_nomination_that_stands_too_long_is_taken_back_and_not_repeated_at_once():
+def test_a_nomination_that_stands_too_long_is_undone_and_not_repeated_soon():
     w, gang = World(4, 4), world.koordinator("g", 2)
     w.put(*gang)
     written(w, gang, wishes(w))
@@ -138,7 +138,7 @@ def test_a_nomination_that_stands_too_long_is_taken_back_and_not_repeated_at_onc
     assert wishes(w, since_s=dict.fromkeys(since_s, w.now_s - 1)) == {}
 
 
-def test_a_gang_of_higher_priority_takes_the_room_and_the_nominations_of_one_behind():
+def test_a_gang_of_higher_priority_takes_room_and_nominations_behind_it():
     w, low, top = World(2), world.koordinator("low", 2), world.koordinator("top", 2, priority=9)
     w.put(*low)
     written(w, low, wishes(w))
@@ -167,7 +167,7 @@ def test_higher_priority_is_written_first():
     assert [wish.name.split("-")[0] for wish in found] == ["top", "top", "low", "low"]
 
 
-def test_a_gang_that_is_gone_and_one_off_a_map_keep_no_other_from_its_nomination():
+def test_a_gang_gone_and_one_off_the_map_keep_no_other_from_nomination():
     w = World(2).put(*world.koordinator("g", 1))
     (there,) = w.view.gangs
     gone = replace(there, name="gone")

@@ -127,7 +127,7 @@ def test_calls_that_alternate_between_two_replicas_get_one_place(scene, dice):
 
 @MANY
 @given(st.integers(4, 8), st.data())
-def test_replicas_that_each_lag_behind_in_their_own_way_put_a_gang_under_the_one_leaf_that_holds_it(size, data):
+def test_lagging_replicas_put_a_gang_under_the_one_leaf_that_holds_it(size, data):
     """Hide each replica's answers from the other for a while: which members exist, and where they are."""
     pods = world.koordinator("bert", size)
     strangers = [world.pod(f"s{name}", 8, at=name) for name in ("a0", "a1", "c0")]
@@ -152,7 +152,7 @@ def test_replicas_that_each_lag_behind_in_their_own_way_put_a_gang_under_the_one
 
 @MANY
 @given(scenes(), st.data())
-def test_what_stands_after_any_changes_is_whole_fits_and_answers_the_same_twice(scene, data):
+def test_after_any_changes_plans_are_whole_fit_and_answer_the_same_twice(scene, data):
     sizes, pods = scene
     w = World(*sizes).put(*pods[: len(pods) // 2])
     free = [p for p in pods if not p.spec.node_name]
@@ -174,7 +174,7 @@ def test_what_stands_after_any_changes_is_whole_fits_and_answers_the_same_twice(
 
 
 class TestFairness:
-    def test_of_two_gangs_of_eight_onto_room_for_twelve_one_runs_whole_and_one_waits_whole(self):
+    def test_of_two_gangs_of_eight_in_room_for_twelve_one_runs_and_one_waits(self):
         w = World(4, 4, 4)
         first, second = world.volcano("first", 8, created=1), world.volcano("second", 8, created=2)
         mixed = [p for pair in zip(second, first, strict=True) for p in pair]
@@ -182,7 +182,7 @@ class TestFairness:
         assert set(placed) == {p.metadata.name for p in first}
         assert w.fit(second[0]).notice.word is Word.NO_ROOM
 
-    def test_a_gang_that_does_not_fit_keeps_no_room_from_a_smaller_one_behind_it(self):
+    def test_a_gang_that_does_not_fit_keeps_no_room_from_a_smaller_one_behind(self):
         w, big, small = World(2, 2), world.volcano("big", 5, created=1), world.volcano("small", 2, created=2)
         w.put(*big, *small)
         assert w.schedule(*big, *small).keys() == {"small-0", "small-1"}
@@ -391,7 +391,7 @@ def test_a_started_gang_has_a_plan_only_while_somebody_is_to_come(there):
     assert w.plan_cache.plan_of(w.member(pods[0]).belongs.key, w.now_s) is None
 
 
-def test_what_found_no_room_is_not_looked_for_again_until_room_is_given_back():
+def test_what_found_no_room_is_not_planned_again_until_room_is_given_back():
     w, pods = World(1).put(world.pod("old", 8, at="a0")), world.volcano("bert", 1)
     w.put(*pods)
     assert (w.plan(pods[0]), w.plan_cache.replanned) == ({}, 1)
@@ -410,7 +410,7 @@ def test_a_pod_by_itself_has_no_plan_and_keeps_no_room():
     assert len(w.plan(pods[0])) == 1
 
 
-def test_what_a_started_gang_does_not_find_beside_its_members_a_fresh_one_may_find_elsewhere():
+def test_a_fresh_gang_may_find_what_a_started_one_cannot_near_its_members():
     w, started = World(1, 1), world.volcano("started", 2, at=["a0"], notes=REQUIRED, created=1)
     fresh = world.volcano("fresh", 1, notes=REQUIRED, created=2)
     w.put(*started, *fresh)

@@ -31,20 +31,18 @@ def test_laws_of_any_order(law):
 
 
 def test_whatever_changes():
-    law = test_plan_cache.test_what_stands_after_any_changes_is_whole_fits_and_answers_the_same_twice
+    law = test_plan_cache.test_after_any_changes_plans_are_whole_fit_and_answer_the_same_twice
     MORE(given(test_plan_cache.scenes(), st.data())(law.hypothesis.inner_test))()
 
 
 def test_however_far_each_replica_lags_behind():
-    law = (
-        test_plan_cache.test_replicas_that_each_lag_behind_in_their_own_way_put_a_gang_under_the_one_leaf_that_holds_it
-    )
+    law = test_plan_cache.test_lagging_replicas_put_a_gang_under_the_one_leaf_that_holds_it
     MORE(given(st.integers(4, 8), st.data())(law.hypothesis.inner_test))()
 
 
 @pytest.mark.parametrize("gang", [test_trickle.koordinator, test_trickle.job])
 def test_members_in_whatever_order(gang):
-    law = test_trickle.test_in_whatever_order_the_members_come_each_gets_its_place_of_the_whole_plan
+    law = test_trickle.test_in_any_order_of_arrival_members_get_their_places_of_one_plan
     MORE(given(st.just(gang), test_trickle.scenes())(law.hypothesis.inner_test))()
 
 

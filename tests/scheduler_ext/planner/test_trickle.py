@@ -52,7 +52,7 @@ def world_of(sizes, taken, size):
 @pytest.mark.parametrize("gang", [koordinator, volcano, job])
 @MANY
 @given(scenes())
-def test_in_whatever_order_the_members_come_each_gets_its_place_of_the_whole_plan(gang, scene):
+def test_in_any_order_of_arrival_members_get_their_places_of_one_plan(gang, scene):
     sizes, taken, size, order = scene
     pods = gang(size)
     whole = world_of(sizes, taken, size).put(*pods).schedule(*pods)
@@ -133,7 +133,7 @@ def test_numbers_that_are_not_those_expected_still_fill_the_plan(numbers):
     pytest.param([3, 4, 9], "b2", id="beside both"),
     pytest.param([0, 1, 2, 8], "b0", id="what is left, if that is far from both"),
 ])  # fmt: skip
-def test_a_number_that_is_taken_gets_the_seat_nearest_to_its_neighbours_in_the_ring(numbers, host):
+def test_a_taken_number_gets_the_place_nearest_its_neighbours_in_the_ring(numbers, host):
     """Six seats, 0 to 2 under one leaf and 3 to 5 under the other; numbers go round, so that 9 is 3 again."""
     w, pods = World(3, 3).put_group("bert", 6), world.volcano("bert", 10)
     placed = {}
@@ -143,7 +143,7 @@ def test_a_number_that_is_taken_gets_the_seat_nearest_to_its_neighbours_in_the_r
     assert w.plan_cache.replanned == 1
 
 
-def test_who_was_refused_is_not_planned_again_for_members_that_take_their_seats():
+def test_who_was_refused_is_not_planned_again_for_members_already_placed():
     w, pods, large = World(4).put_group("bert", 3), world.volcano("bert", 3), world.volcano("large", 9, created=9)
     w.put(pods[0], *large)
     assert (len(w.plan(pods[0])), w.plan(large[0]), w.plan_cache.replanned) == (1, {}, 2)

@@ -77,7 +77,7 @@ class TestOneQuestion:
         verbs.preempt(w.plan_cache, w.member(pods[0]), {"a0": Victims(("u",))}, w.now_s)
         assert len(rooms) < 300  # 60 shapes under each of 20 leaves would be 1,200
 
-    def test_is_answered_with_a_host_of_its_own_though_others_ahead_have_no_plan_yet(self):
+    def test_is_answered_with_its_own_host_though_others_ahead_have_no_plan(self):
         w, honest = World(*[40] * 25), world.volcano("honest", 8, created=50)
         w.put(*asks(gangs(300, least=9_000)), *honest)
         assert len(w.schedule(*honest)) == 8

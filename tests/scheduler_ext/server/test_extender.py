@@ -94,7 +94,7 @@ class TestOldView:
         assert story.told == []
         assert story.count("turnout_refusals_total", reason="OldView") == 3
 
-    def test_a_pod_is_kept_waiting_when_it_comes_again_too_soon_and_others_are_not(self):
+    def test_only_a_pod_that_comes_again_too_soon_is_kept_waiting(self):
         pods = world.volcano("bert", 5)
         story = self.old(*pods)
         asks = [(pods[0], 0.0), (pods[0], 0.05), (pods[1], 0.0), (pods[0], AGAIN_S), (pods[0], 1.0)]
@@ -120,7 +120,7 @@ class TestOldView:
         assert story.words == [Word.NO_ROOM] * 2
 
 
-def test_a_pod_that_only_a_request_has_shown_is_answered_and_then_forgotten():
+def test_a_pod_known_from_a_request_only_is_answered_and_then_forgotten():
     story, pod = Story(2), world.volcano("bert", 1)[0]
     assert story.view.filter(pod, story.stage.names).kept
     story.wait(UNCONFIRMED_S - 1)
@@ -158,7 +158,7 @@ def test_pods_with_gpus_on_which_there_is_no_opinion_are_counted():
 
 
 class TestPartial:
-    def test_a_gang_of_which_some_hold_a_host_and_too_few_are_placed_is_counted(self):
+    def test_a_gang_partly_on_hosts_with_too_few_placed_is_counted(self):
         story = Story(2)
         story.show(*world.koordinator("bert", 3, at=["a0"]), world.pod("x", 8, at="a1")).wait(1)
         assert story.count("turnout_gangs_partial") == 1

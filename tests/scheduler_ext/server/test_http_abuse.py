@@ -48,7 +48,7 @@ async def test_a_bad_body_is_refused_in_a_few_words(data, status, outcome):
 async def test_a_wrong_method_is_told_the_right_one():
     async with opened() as served:
         for method in ("GET", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH"):
-            async with served.session.request(method, f"http://127.0.0.1:{served.front.port}/filter") as answer:
+            async with served.session.request(method, f"http://127.0.0.1:{served.listeners.port}/filter") as answer:
                 assert (answer.status, answer.headers["Allow"]) == (405, "POST")
 
 
@@ -90,7 +90,7 @@ async def test_a_body_without_a_length_is_counted_as_it_comes():
 
 @pytest.mark.asyncio
 async def test_half_a_body_is_refused_in_time_and_the_connection_ends():
-    async with opened(body_s=0.2) as served, raw(served.front.port) as (reader, writer):
+    async with opened(body_s=0.2) as served, raw(served.listeners.port) as (reader, writer):
         writer.write(head(len(body())) + body()[:20])
         answer = await rest(reader)
         assert answer.startswith(b"HTTP/1.1 408")
@@ -101,7 +101,7 @@ async def test_half_a_body_is_refused_in_time_and_the_connection_ends():
 @pytest.mark.asyncio
 @pytest.mark.parametrize("start", [b"P", b"POST /filter HTTP/1.1\r\n", head(10)[:-2]])
 async def test_half_a_head_ends_the_connection_in_time(start):
-    async with opened(head_s=0.2) as served, raw(served.front.port) as (reader, writer):
+    async with opened(head_s=0.2) as served, raw(served.listeners.port) as (reader, writer):
         writer.write(start)
         assert await rest(reader) == b""
         assert await still_answers(served)
@@ -109,7 +109,7 @@ async def test_half_a_head_ends_the_connection_in_time(start):
 
 @pytest.mark.asyncio
 async def test_a_head_that_trickles_in_has_no_more_time_than_others():
-    async with opened(head_s=0.3) as served, raw(served.front.port) as (reader, writer):
+    async with opened(head_s=0.3) as served, raw(served.listeners.port) as (reader, writer):
         end = asyncio.create_task(rest(reader))
         for byte in head(10, "/filter", "X-Slow: " + "x" * 400):
             if await asyncio.wait({end}, timeout=0.01) != (set(), {end}):
@@ -121,7 +121,7 @@ async def test_a_head_that_trickles_in_has_no_more_time_than_others():
 
 @pytest.mark.asyncio
 async def test_the_second_request_of_a_connection_has_the_same_time():
-    async with opened(head_s=0.2) as served, raw(served.front.port) as (reader, writer):
+    async with opened(head_s=0.2) as served, raw(served.listeners.port) as (reader, writer):
         writer.write(head(len(body())) + body())
         assert (await one_answer(reader))[0].startswith("http/1.1 200")
         writer.write(b"POST /fil")
@@ -130,7 +130,7 @@ async def test_the_second_request_of_a_connection_has_the_same_time():
 
 @pytest.mark.asyncio
 async def test_a_silent_connection_ends_with_the_idle_time():
-    async with opened(keepalive_s=0.2) as served, raw(served.front.port) as (reader, _):
+    async with opened(keepalive_s=0.2) as served, raw(served.listeners.port) as (reader, _):
         assert await rest(reader) == b""
         assert await still_answers(served)
 
@@ -140,7 +140,7 @@ async def test_a_caller_that_never_takes_its_answer_is_dropped():
     names = [f"{n:0240d}" for n in range(60_000)]
     big = json.dumps({"Pod": {}, "NodeNames": names}).encode()
     async with opened(Scripted(error=KeyError()), taken_s=0.3, body_s=20) as served:
-        async with raw(served.front.port) as (reader, writer):
+        async with raw(served.listeners.port) as (reader, writer):
             reader._transport.pause_reading()  # what the kernel holds is all that it takes
             writer.write(head(len(big)) + big)
             await until(lambda: served.counted("turnout_extender_requests_total", verb="filter", outcome="neutral"))
@@ -150,15 +150,15 @@ async def test_a_caller_that_never_takes_its_answer_is_dropped():
 
 
 @pytest.mark.asyncio
-async def test_beyond_the_cap_the_connection_that_is_idle_for_the_longest_ends_and_one_that_is_owed_an_answer_goes_on():
+async def test_beyond_the_cap_the_longest_idle_ends_and_one_owed_an_answer_stays():
     async with (
         opened(connections=3) as served,
-        raw(served.front.port) as (busy, writer),
-        raw(served.front.port) as (idle, _),
+        raw(served.listeners.port) as (busy, writer),
+        raw(served.listeners.port) as (idle, _),
     ):
         writer.write(head(len(body())) + body()[:9])
         await _in_flight(served, 1)
-        async with raw(served.front.port) as (late, second), raw(served.front.port):
+        async with raw(served.listeners.port) as (late, second), raw(served.listeners.port):
             assert await rest(idle) == b""
             for each, reader, part in ((writer, busy, body()[9:]), (second, late, head(len(body())) + body())):
                 each.write(part)
@@ -168,8 +168,8 @@ async def test_beyond_the_cap_the_connection_that_is_idle_for_the_longest_ends_a
 @pytest.mark.asyncio
 async def test_of_two_addresses_the_one_with_the_most_connections_loses_one():
     async with opened(connections=3) as served, AsyncExitStack() as many:
-        only, writer = await many.enter_async_context(raw(served.front.port, "127.0.0.2"))
-        first, *_ = [(await many.enter_async_context(raw(served.front.port)))[0] for _ in range(3)]
+        only, writer = await many.enter_async_context(raw(served.listeners.port, "127.0.0.2"))
+        first, *_ = [(await many.enter_async_context(raw(served.listeners.port)))[0] for _ in range(3)]
         assert await rest(first) == b""
         writer.write(head(len(body())) + body())
         assert (await one_answer(only))[0].startswith("http/1.1 200")
@@ -177,20 +177,20 @@ async def test_of_two_addresses_the_one_with_the_most_connections_loses_one():
 
 @pytest.mark.asyncio
 async def test_where_an_answer_is_owed_to_all_the_newest_connection_ends():
-    async with opened(connections=1) as served, raw(served.front.port) as (busy, writer):
+    async with opened(connections=1) as served, raw(served.listeners.port) as (busy, writer):
         writer.write(head(len(body())) + body()[:9])
         await _in_flight(served, 1)
-        async with raw(served.front.port) as (late, _):
+        async with raw(served.listeners.port) as (late, _):
             assert await rest(late) == b""
         writer.write(body()[9:])
         assert (await one_answer(busy))[0].startswith("http/1.1 200")
 
 
 @pytest.mark.asyncio
-async def test_probes_are_answered_beside_many_idle_connections_on_the_plain_port():
+async def test_probes_are_answered_beside_idle_connections_on_the_plain_port():
     async with opened() as served, AsyncExitStack() as idle:
         for _ in range(300):
-            await idle.enter_async_context(raw(served.front.health_port))
+            await idle.enter_async_context(raw(served.listeners.health_port))
         for _ in range(5):
             assert (await served.get("/healthz"))[0] == 200
 
@@ -198,7 +198,7 @@ async def test_probes_are_answered_beside_many_idle_connections_on_the_plain_por
 @pytest.mark.asyncio
 async def test_beyond_the_places_in_flight_the_next_is_busy():
     async with opened(in_flight=2, waiting=0) as served:
-        async with raw(served.front.port) as (one, first), raw(served.front.port) as (two, second):
+        async with raw(served.listeners.port) as (one, first), raw(served.listeners.port) as (two, second):
             for writer in (first, second):
                 writer.write(head(len(body())) + body()[:9])
             await _in_flight(served, 2)
@@ -212,7 +212,7 @@ async def test_beyond_the_places_in_flight_the_next_is_busy():
 
 @pytest.mark.asyncio
 async def test_some_may_wait_for_a_place_a_moment():
-    async with opened(in_flight=1, waiting=1, wait_s=0.3) as served, raw(served.front.port) as (one, first):
+    async with opened(in_flight=1, waiting=1, wait_s=0.3) as served, raw(served.listeners.port) as (one, first):
         first.write(head(len(body())) + body()[:9])
         await _in_flight(served, 1)
         assert await served.post("filter", body()) == (503, {"Error": "busy"})
@@ -224,7 +224,7 @@ async def test_some_may_wait_for_a_place_a_moment():
 
 @pytest.mark.asyncio
 async def test_all_bodies_together_may_hold_only_so_much():
-    async with opened(held_bytes=100_000) as served, raw(served.front.port) as (reader, writer):
+    async with opened(held_bytes=100_000) as served, raw(served.listeners.port) as (reader, writer):
         writer.write(head(90_001) + b" " * 90_000)
         await _in_flight(served, 1)
         status, answer = await served.post("filter", b" " * 50_000)
@@ -241,7 +241,7 @@ async def _in_flight(served, count):
 @pytest.mark.asyncio
 async def test_a_caller_that_leaves_in_the_middle_leaves_nothing_behind():
     async with opened() as served:
-        async with raw(served.front.port) as (_, writer):
+        async with raw(served.listeners.port) as (_, writer):
             writer.write(head(len(body())) + body()[:9])
             await _in_flight(served, 1)
         await _in_flight(served, 0)
@@ -267,7 +267,7 @@ MISBEHAVED = [
 async def test_a_planted_secret_is_in_no_log_and_no_answer(sent, caplog, capfd):
     caplog.set_level(logging.DEBUG)
     async with opened(Scripted(error=ValueError(SECRET)), body_s=0.2, head_s=3.0, keepalive_s=0.3) as served:
-        async with raw(served.front.port) as (reader, writer):
+        async with raw(served.listeners.port) as (reader, writer):
             writer.write(sent)
             answer = await rest(reader)
         _, page = await served.get("/metrics")
@@ -284,5 +284,5 @@ async def test_debug_view_is_for_local_callers_by_a_local_name():
         assert await served.get("/debug/view") == (200, '{"gangs":["bert"]}')
         assert (await served.get("/debug/view", headers={"Host": "evil.example"}))[0] == 404
         assert (await served.get("/nothing"))[0] == 404
-        async with served.session.post(f"http://127.0.0.1:{served.front.health_port}/metrics") as answer:
+        async with served.session.post(f"http://127.0.0.1:{served.listeners.health_port}/metrics") as answer:
             assert answer.status == 405

@@ -48,7 +48,7 @@ async def test_each_verb_answers_in_its_own_shape():
 
 @pytest.mark.asyncio
 async def test_an_answer_has_its_length_and_the_connection_goes_on():
-    async with opened() as served, raw(served.front.port) as (reader, writer):
+    async with opened() as served, raw(served.listeners.port) as (reader, writer):
         for _ in range(3):
             writer.write(head(len(body())) + body())
             top, answer = await one_answer(reader)
@@ -72,14 +72,14 @@ async def test_any_content_type_will_do(kind):
 
 @pytest.mark.asyncio
 async def test_pipelined_requests_are_answered_in_order():
-    async with opened() as served, raw(served.front.port) as (reader, writer):
+    async with opened() as served, raw(served.listeners.port) as (reader, writer):
         writer.write(b"".join(head(len(body([name]))) + body([name]) for name in "xyz"))
         assert [json.loads((await one_answer(reader))[1])["NodeNames"] for _ in range(3)] == [["x"], ["y"], ["z"]]
 
 
 @pytest.mark.asyncio
 async def test_a_caller_that_asks_first_is_told_to_go_on():
-    async with opened() as served, raw(served.front.port) as (reader, writer):
+    async with opened() as served, raw(served.listeners.port) as (reader, writer):
         writer.write(head(len(body()), "/filter", "Expect: 100-continue"))
         assert await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5) == b"HTTP/1.1 100 Continue\r\n\r\n"
         writer.write(body())
@@ -91,7 +91,7 @@ SHIPPED_PATIENCE_S = 1.0  # httpTimeout of the block that is shipped; tests/cont
 
 @pytest.mark.contract("CS-01")
 @pytest.mark.asyncio
-async def test_of_200_parallel_calls_99_in_100_are_answered_within_the_shipped_time_out():
+async def test_of_200_parallel_calls_99_in_100_are_answered_within_the_time_out():
     """The real planner answers for 504 nodes. Time is that of this process: caller and extender share one core."""
     story, pods = Story(*[8] * 63), world.volcano("bert", 8)
     story.show(*pods).view.waiting_for = lambda: None  # as once every watch has shown its list
@@ -153,7 +153,7 @@ def test_an_answer_that_cannot_be_written_is_replaced_by_a_neutral_one(verb, que
     assert (reply.status, json.loads(reply.body), reply.outcome) == (200, neutral, Outcome.NEUTRAL)
 
 
-def test_a_caller_who_waited_too_long_is_answered_neutrally_without_planning():
+def test_a_caller_who_waited_too_long_is_answered_neutrally_unplanned():
     extender, metrics = Scripted(), Metrics()
     reply = Dispatcher(extender, metrics).answer(Verb.FILTER, body(), late=True)
     assert (json.loads(reply.body), extender.asked) == (UNTOUCHED, [])
@@ -162,7 +162,7 @@ def test_a_caller_who_waited_too_long_is_answered_neutrally_without_planning():
 
 @pytest.mark.asyncio
 async def test_a_body_that_took_longer_than_allowed_is_answered_neutrally():
-    async with opened(late_s=0.2, body_s=30) as served, raw(served.front.port) as (reader, writer):
+    async with opened(late_s=0.2, body_s=30) as served, raw(served.listeners.port) as (reader, writer):
         writer.write(head(len(body())) + body()[:10])
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(reader.read(1), 0.4)
@@ -205,23 +205,23 @@ async def test_an_answer_may_be_kept_back_while_others_are_given():
 @pytest.mark.asyncio
 async def test_on_leaving_it_is_not_ready_but_still_answers():
     async with opened() as served:
-        served.front.leave()
+        served.listeners.leave()
         assert await served.get("/readyz") == (503, "leaving\n")
         assert (await served.post("filter", body()))[0] == 200
 
 
 @pytest.mark.asyncio
 async def test_a_request_in_hand_is_answered_when_the_ports_close():
-    async with opened() as served, raw(served.front.port) as (reader, writer):
+    async with opened() as served, raw(served.listeners.port) as (reader, writer):
         writer.write(head(len(body())) + body()[:10])
         await until(lambda: served.counted("turnout_extender_requests_in_flight") == 1)
-        closing = asyncio.create_task(served.front.__aexit__(None, None, None))
+        closing = asyncio.create_task(served.listeners.__aexit__(None, None, None))
         writer.write(body()[10:])
         assert json.loads((await one_answer(reader))[1]) == FILTERED
         await closing
 
 
-def test_a_fault_that_shows_in_every_request_is_logged_once_and_counted_each_time(caplog):
+def test_a_fault_in_every_request_is_logged_once_and_counted_each_time(caplog):
     now_s = [0.0]
     metrics = Metrics()
     desk = Dispatcher(Scripted(error=KeyError("x")), metrics, lambda: now_s[0])

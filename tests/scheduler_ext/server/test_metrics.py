@@ -37,7 +37,7 @@ async def busy_page():
         metrics.certificate_ends(2e9)
         for path, data in (("filter", body()), ("prioritize", body()), ("preempt", preempt_body()), ("filter", b"{")):
             await served.post(path, data)
-        async with served.session.get(f"http://127.0.0.1:{served.front.health_port}/metrics") as answer:
+        async with served.session.get(f"http://127.0.0.1:{served.listeners.health_port}/metrics") as answer:
             assert answer.status == 200
             assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
             return await answer.text()
@@ -92,7 +92,7 @@ async def test_every_series_that_is_promised_is_there():
 
 
 @pytest.mark.asyncio
-async def test_durations_are_told_by_verb_from_half_a_millisecond_to_five_seconds():
+async def test_durations_are_counted_by_verb_from_half_a_ms_to_five_seconds():
     async with opened() as served:
         await served.post("filter", body())
         name = "turnout_extender_request_duration_seconds"

@@ -66,7 +66,7 @@ class Scene:
             await asyncio.gather(work, return_exceptions=True)
 
 
-async def test_a_patch_names_the_node_under_our_name_and_holds_for_one_version_of_one_pod():
+async def test_a_patch_names_the_node_as_ours_and_holds_for_one_pod_version():
     scene = Scene()
     scene.show(world.pod("p", 8), "7")
     await scene.run(lambda: scene.pods.patches)
@@ -94,7 +94,7 @@ async def test_a_pod_that_changed_meanwhile_is_looked_at_again_with_its_change()
     assert [body["metadata"]["resourceVersion"] for _, body, _ in scene.pods.patches] == ["7", "8"]
 
 
-async def test_members_that_come_before_the_watch_shows_the_first_patches_move_nobody():
+async def test_members_that_come_before_the_watch_shows_patches_move_nobody():
     scene = Scene()
     job = [world.pod(f"job-{i}", 8, marks={labels.JOB_INDEX: str(i)}, owner="Job/job") for i in range(4)]
     for pod in job[2:]:  # the later ranks first: without what was sent, the earlier ones would take their places

@@ -54,7 +54,7 @@ class Scene:
             await asyncio.gather(work, return_exceptions=True)
 
 
-async def test_a_patch_writes_one_annotation_on_one_incarnation_of_the_pod_under_our_name():
+async def test_a_patch_writes_one_annotation_on_one_pod_under_our_name():
     scene = Scene()
     scene.view.put_pod(member("a1"))
     await scene.run()
@@ -113,7 +113,7 @@ async def test_a_pod_that_cannot_be_marked_is_left_alone_until_it_changes(error)
 
 
 @pytest.mark.parametrize("error", [Forbidden, ServerFault])
-async def test_a_server_that_refuses_everything_is_asked_less_and_less_and_told_of_once_a_try(error, caplog):
+async def test_a_server_that_refuses_all_is_asked_less_and_told_of_once_a_try(error, caplog):
     faults = [error("PATCH", "/p", 403, "no") for _ in range(1000)]
     scene = Scene(*faults)
     for at in range(40):

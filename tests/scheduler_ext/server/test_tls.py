@@ -12,7 +12,7 @@ from tests.scheduler_ext.certs import DAY, NOW, Authority, caller
 from tests.scheduler_ext.server_support import Scripted, body, head, one_answer, until
 from turnout.kube.client.clock import RealClock
 from turnout.scheduler_ext.errors import BadCertificate
-from turnout.scheduler_ext.server.listeners import LOOK_S, Front, Listen
+from turnout.scheduler_ext.server.listeners import LOOK_S, Listen, Listeners
 from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.server.tls import Certificates, TlsFiles, expiry
 
@@ -65,22 +65,24 @@ class Hand(RealClock):
 
 @asynccontextmanager
 async def opened(tls, extender=None):
-    """A front with TLS and the clock by which it looks at its files."""
+    """An extender with TLS, and the clock by which it looks at its files."""
     metrics, clock = Metrics(), Hand()
-    async with Front(extender or Scripted(), metrics, Listen(port=0, health_port=0, tls=tls)) as front:
-        following = asyncio.create_task(front.follow(clock))
+    async with Listeners(extender or Scripted(), metrics, Listen(port=0, health_port=0, tls=tls)) as listeners:
+        following = asyncio.create_task(listeners.follow(clock))
         await until(lambda: clock.asked_s)
         try:
-            yield front, clock, metrics
+            yield listeners, clock, metrics
         finally:
             following.cancel()
 
 
 @asynccontextmanager
-async def called(front, context):
+async def called(listeners, context):
     """A connection to the verbs; ssl.SSLError or ConnectionError when it is refused."""
     reader, writer = await asyncio.wait_for(
-        asyncio.open_connection("127.0.0.1", front.port, ssl=context, server_hostname="127.0.0.1" if context else None),
+        asyncio.open_connection(
+            "127.0.0.1", listeners.port, ssl=context, server_hostname="127.0.0.1" if context else None
+        ),
         10,
     )
     try:
@@ -95,10 +97,10 @@ async def ask(reader, writer):
     return json.loads((await one_answer(reader))[1])["NodeNames"]
 
 
-async def served(front, context):
+async def served(listeners, context):
     """True if a new caller is served."""
     try:
-        async with called(front, context) as (reader, writer):
+        async with called(listeners, context) as (reader, writer):
             return await ask(reader, writer) == ["a", "b"]
     except (ssl.SSLError, ConnectionError, asyncio.IncompleteReadError):
         return False
@@ -106,8 +108,8 @@ async def served(front, context):
 
 @pytest.mark.asyncio
 async def test_without_a_client_ca_anybody_may_call_over_tls(authority, tmp_path):
-    async with opened(files(tmp_path, authority.sign("server"))) as (front, _, metrics):
-        assert await served(front, caller(authority, tmp_path))
+    async with opened(files(tmp_path, authority.sign("server"))) as (listeners, _, metrics):
+        assert await served(listeners, caller(authority, tmp_path))
         assert metrics.registry.get_sample_value(EXPIRY) == (NOW + 30 * DAY).timestamp()
 
 
@@ -121,16 +123,16 @@ async def test_without_a_client_ca_anybody_may_call_over_tls(authority, tmp_path
 ])  # fmt: skip
 async def test_with_a_client_ca_only_its_own_are_let_in(who, let_in, authority, stranger, tmp_path):
     extender = Scripted()
-    async with opened(files(tmp_path, authority.sign("server"), authority), extender) as (front, *_):
-        assert await served(front, caller(authority, tmp_path, who(authority, stranger))) is let_in
+    async with opened(files(tmp_path, authority.sign("server"), authority), extender) as (listeners, *_):
+        assert await served(listeners, caller(authority, tmp_path, who(authority, stranger))) is let_in
         assert bool(extender.asked) is let_in
-        assert await served(front, caller(authority, tmp_path, authority.client()))
+        assert await served(listeners, caller(authority, tmp_path, authority.client()))
 
 
 @pytest.mark.asyncio
 async def test_plain_http_on_the_tls_port_gets_nothing(authority, tmp_path):
-    async with opened(files(tmp_path, authority.sign("server"))) as (front, *_):
-        assert not await served(front, None)
+    async with opened(files(tmp_path, authority.sign("server"))) as (listeners, *_):
+        assert not await served(listeners, None)
 
 
 @pytest.mark.asyncio
@@ -139,19 +141,19 @@ async def test_old_tls_is_refused(authority, tmp_path):
     old = caller(authority, tmp_path)
     old.set_ciphers("ALL:@SECLEVEL=0")
     old.minimum_version, old.maximum_version = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1
-    async with opened(files(tmp_path, authority.sign("server"))) as (front, *_):
-        assert not await served(front, old)
+    async with opened(files(tmp_path, authority.sign("server"))) as (listeners, *_):
+        assert not await served(listeners, old)
 
 
 @pytest.mark.asyncio
 async def test_new_connections_see_a_new_certificate_and_old_ones_go_on(authority, tmp_path):
     tls = files(tmp_path, authority.sign("first"))
-    async with opened(tls) as (front, clock, metrics), called(front, caller(authority, tmp_path)) as before:
+    async with opened(tls) as (listeners, clock, metrics), called(listeners, caller(authority, tmp_path)) as before:
         assert await ask(*before) == ["a", "b"]
         assert clock.asked_s == LOOK_S
         files(tmp_path, authority.sign("second", ends=NOW + 60 * DAY))
         await clock.tick()
-        async with called(front, caller(authority, tmp_path)) as after:
+        async with called(listeners, caller(authority, tmp_path)) as after:
             assert _subject(after) == "second"
             assert await ask(*after) == ["a", "b"]
         assert _subject(before) == "first"
@@ -167,12 +169,12 @@ def _subject(connection):
 @pytest.mark.asyncio
 async def test_an_authority_that_was_taken_away_is_trusted_no_longer(authority, stranger, tmp_path):
     tls = files(tmp_path, authority.sign("server"), authority)
-    async with opened(tls) as (front, clock, _):
+    async with opened(tls) as (listeners, clock, _):
         ours, theirs = (caller(authority, tmp_path, who.client()) for who in (authority, stranger))
-        assert (await served(front, ours), await served(front, theirs)) == (True, False)
+        assert (await served(listeners, ours), await served(listeners, theirs)) == (True, False)
         (tmp_path / "ca.crt").write_bytes(stranger.pem)
         await clock.tick()
-        assert (await served(front, ours), await served(front, theirs)) == (False, True)
+        assert (await served(listeners, ours), await served(listeners, theirs)) == (False, True)
 
 
 BROKEN = [
@@ -191,18 +193,18 @@ BROKEN = [
 async def test_a_broken_new_pair_keeps_the_old_and_says_so_once(name, content, why, authority, tmp_path, caplog):
     caplog.set_level(logging.INFO)
     tls = files(tmp_path, authority.sign("server"), authority)
-    async with opened(tls) as (front, clock, metrics):
+    async with opened(tls) as (listeners, clock, metrics):
         (tmp_path / name).write_bytes(authority.sign("other").key if content is None else content)
         for _ in range(3):
             await clock.tick()
-        assert await served(front, caller(authority, tmp_path, authority.client()))
+        assert await served(listeners, caller(authority, tmp_path, authority.client()))
         refused = [record.why for record in caplog.records if record.msg == "certificate_refused"]
         assert len(refused) == 1
         assert why in refused[0]
         assert metrics.registry.get_sample_value("turnout_tls_reloads_total", {"outcome": "refused"}) == 1
         files(tmp_path, authority.sign("repaired"), authority)
         await clock.tick()
-        async with called(front, caller(authority, tmp_path, authority.client())) as repaired:
+        async with called(listeners, caller(authority, tmp_path, authority.client())) as repaired:
             assert _subject(repaired) == "repaired"
 
 

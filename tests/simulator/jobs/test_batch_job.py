@@ -134,7 +134,7 @@ def test_telling_indexes_loses_none(indexes):
 
 
 @given(st.data())
-def test_whatever_is_resized_and_ends_every_index_below_the_size_is_done_or_there_once(data):
+def test_after_any_resize_every_index_below_the_size_is_done_or_there_once(data):
     at = hand(job(backoffLimit=99))
     for _ in range(data.draw(st.integers(0, 8))):
         if data.draw(st.booleans()):

@@ -48,7 +48,7 @@ def test_a_pod_group_with_the_min_comes_first_and_pods_once_it_is_let_in():
     assert pod["spec"]["schedulerName"] == "volcano"
 
 
-def test_it_grows_by_new_indexes_and_shrinks_from_the_highest_and_the_group_follows():
+def test_growth_adds_indexes_shrinking_ends_the_highest_and_group_follows():
     at = hand(job(task(least=1), least=1))
     assert resized(at, 5, 1).names() == [f"j-worker-{n}" for n in range(5)]
     at.pods.pop("j-worker-1")
@@ -135,7 +135,7 @@ def test_a_tasks_own_policy_comes_first():
     assert phase(at.settle()) == "Completed"
 
 
-def test_a_pod_that_is_told_to_leave_restarts_a_job_that_says_so_until_it_was_too_often():
+def test_a_pod_told_to_leave_restarts_its_job_until_that_was_too_often():
     at = hand(job(policies=[{"event": "PodEvicted", "action": "RestartJob"}], maxRetry=1))
     for tried in (1, 2):
         at.run()

@@ -75,7 +75,7 @@ def test_a_failed_init_container_fails_a_pod_that_never_restarts():
     assert to_start(again, 1) == ["i"]
 
 
-def test_the_first_restart_comes_at_once_and_each_later_one_after_twice_the_pause():
+def test_the_first_restart_is_at_once_and_later_pauses_double():
     life, now_s, pauses = start_all(opened(pod(), (10.0, 60.0))), 0.0, []
     for _ in range(6):
         life = ended(life, "m", 1, now_s)
@@ -93,7 +93,7 @@ def test_one_that_has_run_for_long_starts_afresh():
     assert to_start(life, 1400) == ["m"]
 
 
-def test_a_pod_that_leaves_is_asked_first_and_killed_when_its_grace_is_over():
+def test_a_pod_that_leaves_is_asked_first_and_killed_after_its_grace():
     life = leaves(start_all(opened(pod(mains=("a", "b")))), 100, 30)
     assert to_stop(life, 100) == [("a", TERM), ("b", TERM)]
     life = ended(signalled(signalled(life, "a", TERM), "b", TERM), "a", 143, 101)

@@ -226,7 +226,7 @@ async def test_the_restart_policy_is_kept(pods, tmp_path, policy, script, phase,
     assert (found["status"]["phase"], main_of(found)["restartCount"]) == (phase, restarts)
 
 
-async def test_one_that_keeps_failing_is_restarted_ever_later_and_its_last_words_are_kept(pods):
+async def test_one_that_keeps_failing_restarts_later_and_its_last_words_are_kept(pods):
     await pods.create(pod("a", "echo run; echo why > /dev/termination-log; exit 7", "Always"))
     found = await pods.until("a", lambda p: main_of(p)["restartCount"] >= 2 and "waiting" in main_of(p)["state"])
     assert main_of(found)["state"]["waiting"]["reason"] == "CrashLoopBackOff"

@@ -50,7 +50,7 @@ def test_the_same_on_many_nodes_where_workers_are_alike(stream, costs):
 
 @settings(max_examples=scaled(100), deadline=None)
 @given(streams(gpus=(1, 2, 4, 8), pools=3), COSTS, st.booleans())
-def test_where_workers_of_several_sizes_share_nodes_one_that_finds_no_node_is_given_up(stream, costs, backfill):
+def test_of_workers_of_several_sizes_one_that_finds_no_node_is_given_up(stream, costs, backfill):
     """The scheduler may fill other nodes than the autoscaler took it to, so that a worker is left without one."""
     jobs, nodes = stream
     assert len(lent(jobs, Rules(nodes, *costs, backfill=backfill), mixed=True).ran) == len(jobs)
@@ -70,14 +70,14 @@ def test_after_an_eviction_the_waiter_fits_and_starts(stream, costs):  # VE-29
 
 @settings(max_examples=scaled(150), deadline=None)
 @given(streams())
-def test_no_job_starts_later_than_by_a_grace_and_a_look_for_itself_and_for_each_before_it(stream):
+def test_no_job_starts_later_than_by_a_grace_and_a_look_for_each_ahead(stream):
     jobs, nodes = stream
     starts_and_ends_in_time(jobs, Rules(nodes, restart_s=FREE))
 
 
 @settings(max_examples=scaled(150), deadline=None)
 @given(streams(), st.sampled_from([10.0, 60.0, 250.0]))
-def test_lending_costs_a_job_at_most_two_restarts_and_what_it_ran_while_it_started(stream, restart_s):
+def test_lending_costs_a_job_at_most_two_restarts_and_their_start_time(stream, restart_s):
     jobs, nodes = stream
     rules = Rules(nodes, restart_s=restart_s)
     for ran in lent(jobs, rules, mixed=True).ran:
@@ -92,7 +92,7 @@ def test_many_that_come_at_once_are_all_served_by_one_look():
     assert tape.ran[0].robbed == 1
 
 
-def test_a_job_that_gives_little_by_little_pays_for_no_more_than_two_restarts():
+def test_a_job_that_gives_little_by_little_pays_for_two_restarts_at_most():
     """Seven come for one worker each, a minute apart: the giver may not restart seven times for them."""
     jobs = [job("wide", 0, 400, 1, 8), *(job(f"new{n}", 101 + 61 * n, 3000) for n in range(7))]
     wide = lent(jobs, Rules((8,))).ran[0]

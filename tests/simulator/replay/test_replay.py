@@ -48,7 +48,7 @@ def test_a_job_that_starts_between_two_looks_loses_what_it_ran_till_then():
     assert told(replay(jobs, Rules((4,)), POLICY)) == [(2, 5 + 1000 / 4)]
 
 
-def test_lent_workers_make_a_job_faster_once_room_has_settled_and_it_has_restarted():
+def test_lent_workers_speed_a_job_up_once_settled_and_restarted():
     """From 100 three GPUs are free. They are lent 45 s later; it stands still for 60, and is four times as fast."""
     jobs = [job("b", 0, 100, 3), job("a", 0, 1000, 1, 4, curve=LINEAR)]
     tape = replay(jobs, Rules((4,)), POLICY)

@@ -81,7 +81,7 @@ def state_of(step):
 
 
 def check(step, state):
-    """Is it what this rank saved at this step, every byte of it?"""
+    """True if every byte of `state` is what this rank saved at this step."""
     wanted = state_of(step)
     assert (state["step"], state["rank"]) == (step, wanted["rank"]), (state["step"], state["rank"], step)
     assert torch.equal(state["weights"], wanted["weights"]), f"torn: {state['weights'].unique().tolist()[:9]}"

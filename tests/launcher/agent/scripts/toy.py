@@ -1,4 +1,4 @@
-"""What trains in these tests: a process that notes that it is there, until it is told to finish or what to do else.
+"""The training script of these tests: it notes that it runs, until it is told to finish or to do something else.
 
 Without torch, so that it starts in an instant. Arguments: the crew's folder, then words: `fail` ends with 1, `stubborn`
 does not heed SIGTERM, `steps` counts steps and stops where all stop, `hook` saves on SIGTERM as a user's own code does.

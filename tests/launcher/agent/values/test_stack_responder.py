@@ -1,4 +1,4 @@
-"""What a member sends of one process: no more than may be sent, and rather its stack than its calls."""
+"""A member's report of one process stays within its bound, and keeps the stack rather than the calls."""
 
 import asyncio
 import random

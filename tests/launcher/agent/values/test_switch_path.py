@@ -1,4 +1,4 @@
-"""Where a worker stands: who is believed, what is bounded, and what is told when it cannot be read."""
+"""A worker's place on the fabric: which source is believed, the bounds, and what is told when it cannot be read."""
 
 import json
 import logging
@@ -136,7 +136,7 @@ def test_the_hosts_names_come_from_the_environment_most_telling_first():
 
 @pytest.fixture
 def told(caplog):
-    """What the log says of faults, so far."""
+    """Give the faults that were logged so far."""
     caplog.set_level(logging.INFO, "turnout.launcher")
     return lambda: [each.why for each in caplog.records if each.message == "switch_path_unreadable"]
 
@@ -159,7 +159,7 @@ def test_the_command_line_goes_before_the_environment():
 
 
 def test_a_mounted_map_is_read_as_it_changes(tmp_path):
-    """As the kubelet mounts a ConfigMap: keys are links into a folder that is exchanged at once."""
+    """The kubelet mounts a ConfigMap so: keys are links into a folder that is exchanged at once."""
     path_reader = SwitchPathReader({"NODE_NAME": "gpu-7"}, map_folder=str(tmp_path))
     assert path_reader.look() == SwitchPath()
     for at, (key, text) in enumerate((*MAP, *TREE)):
@@ -182,7 +182,7 @@ def test_a_mounted_map_is_read_as_it_changes(tmp_path):
         pytest.param(lambda f: f.write_text("a//b"), "file: 'a//b'", id="no path"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_told_once_and_again_when_it_came_back(write, said, tmp_path, told):
+def test_an_unreadable_file_is_told_once_and_again_after_it_came_back(write, said, tmp_path, told):
     file = tmp_path / "path"
     write(file)
     path_reader = SwitchPathReader({}, path_file=str(file))

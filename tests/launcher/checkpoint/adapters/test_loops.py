@@ -30,7 +30,7 @@ def test_a_killed_training_ends_as_if_nothing_had_been(trained, name, source, be
 
 
 @NAMES
-def test_steps_of_storage_go_there_and_what_was_only_in_memory_when_its_process_dies(trained, name):
+def test_steps_go_to_storage_when_due_and_memory_when_the_process_dies(trained, name):
     stored = ["step-0000000004", "step-0000000008"]
     last = ["step-0000000010"] if name == "lightning" else []  # which knows what its last step is
     assert trained[f"{name}-undisturbed"]["files"] == [*stored, *last]
@@ -41,7 +41,7 @@ def test_lightning_writes_no_files_of_its_own(trained):
     assert trained["lightning-undisturbed"]["written"] == []
 
 
-def test_models_are_saved_by_their_own_names_and_what_was_not_saved_is_told(trained):
+def test_models_are_saved_by_their_names_and_what_was_not_saved_is_told(trained):
     assert trained["accelerate-other"]["same"], trained["errors"]
     assert "step 1 has no custom_0: prepare and register what was saved" in trained["accelerate-other"]["why"]
 

@@ -16,14 +16,14 @@ from turnout.launcher.errors import BadCheckpoint, BadState
 
 
 class Stage(int, Enum):
-    """As DeepSpeed numbers ZeRO's stages."""
+    """ZeRO's stages, numbered as DeepSpeed does."""
 
     GRADIENTS = 2
 
 
 @dataclass(frozen=True)
 class Piece:
-    """As DeepSpeed says where a parameter lies."""
+    """The place of a parameter, as DeepSpeed describes it."""
 
     start: int
     held: object = None
@@ -66,7 +66,7 @@ def test_parts_come_back_from_memory_and_from_storage(parts, tmp_path):  # DL-63
         assert model["empty"].shape == (0, 2)
 
 
-def test_what_cannot_be_saved_is_told_by_its_path_and_the_step_before_stays(parts):  # DL-63
+def test_what_cannot_be_saved_is_told_by_path_and_the_step_before_stays(parts):  # DL-63
     saver = parts()
     saver.save(1, {"model": {"w": torch.ones(2)}}, disk=False)
     with pytest.raises(BadState, match="hook"):

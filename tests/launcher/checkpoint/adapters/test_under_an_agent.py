@@ -23,7 +23,7 @@ pytestmark = pytest.mark.long
 
 
 def turnout_run(folder, script, *arguments):
-    """What each rank told at its end, by rank."""
+    """Run a script under `turnout-run`; give what each rank told at its end, by rank."""
     folder.mkdir(exist_ok=True)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TURNOUT_")}
     with tempfile.TemporaryDirectory(prefix="turnout-test-", dir="/dev/shm") as memory:
@@ -54,12 +54,12 @@ def test_a_killed_rank(tmp_path):  # DL-48, DL-63
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    """By kind, what each rank told of ten steps."""
+    """Give a function that runs ten undisturbed steps of a kind; each rank's last report, by rank."""
     return cache(lambda kind: turnout_run(tmp_path_factory.mktemp(kind), LOOPS, kind, 10, 0))
 
 
 def on_from(step, undisturbed):
-    """What each rank is to tell that goes on from there: the same losses to the same end."""
+    """Give what each rank must tell when it goes on from this step: the same losses to the same end."""
     return {rank: each | {"began": step, "losses": each["losses"][step:]} for rank, each in undisturbed.items()}
 
 

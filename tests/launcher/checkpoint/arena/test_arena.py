@@ -100,7 +100,7 @@ def test_a_generation_that_is_begun_shows_nothing_until_it_is_sealed(arena):
     assert (slot.state, slot.record, load(arena)) == (State.WRITING, None, 3)
 
 
-def test_a_generation_whose_writer_was_killed_stays_void_whatever_its_state_is_flipped_to(arena):
+def test_a_generation_whose_writer_was_killed_stays_void_in_any_state(arena):
     for step in (1, 2, 3):
         save(arena, step)
     generation = arena.begin(record(4))
@@ -121,7 +121,7 @@ def test_a_save_that_failed_is_discarded_and_the_ones_before_stay(arena):
     assert (load(arena), save(arena, 3), load(arena)) == (1, generation, 3)
 
 
-def test_two_saves_in_flight_fill_two_generations_and_the_one_begun_last_is_the_newest(arena):
+def test_two_saves_in_flight_fill_two_generations_and_the_last_is_newest(arena):
     save(arena, 1)
     first, second = arena.begin(record(2)), arena.begin(record(3))
     assert {first, second} == {1, 2}
@@ -141,7 +141,7 @@ def test_a_pinned_generation_is_not_taken(arena):
     assert save(arena, 7) == 0
 
 
-def test_a_keeper_that_pins_a_generation_just_as_it_is_taken_keeps_it(arena):
+def test_a_daemon_that_pins_a_generation_just_as_it_is_taken_keeps_it(arena):
     for step in (1, 2, 3):
         save(arena, step)
 
@@ -159,7 +159,7 @@ def test_a_keeper_that_pins_a_generation_just_as_it_is_taken_keeps_it(arena):
     assert (arena.slots()[0].pinned, arena.slots()[0].record.step) == (True, 1)
 
 
-def test_a_pin_counts_its_readers_and_a_new_keeper_frees_what_the_last_one_left(arena):
+def test_a_pin_counts_its_readers_and_a_new_daemon_frees_old_pins(arena):
     save(arena, 1)
     assert [arena.pin(0).step, arena.pin(0).step] == [1, 1]
     arena.unpin(0)
@@ -307,7 +307,7 @@ print([(slot.state.name, slot.record and slot.record.step) for slot in arena.slo
 
 @pytest.mark.root
 @pytest.mark.debian("util-linux")
-def test_too_little_memory_is_an_error_and_no_signal_and_costs_nothing_that_was_saved(tmp_path):
+def test_too_little_memory_is_an_error_that_costs_nothing_saved(tmp_path):
     mounted = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=8m none "$1" && shift && exec "$@"', "sh", tmp_path)
     with child(SMALL, tmp_path, before=mounted) as other:
         out, err = other.communicate(timeout=60)

@@ -1,4 +1,4 @@
-"""Whose arenas lie in a folder, which of them are left over, and how much memory there is."""
+"""The owners of the arenas in a folder, which arenas are left over, and how much memory there is."""
 
 import os
 import secrets
@@ -219,7 +219,7 @@ def test_only_what_takes_memory_is_limited_by_it(tmp_path, kind, available):
 
 
 def test_a_file_system_in_memory_that_is_larger_than_what_is_left(tmp_path):
-    """It would take the bytes, and the kernel would end processes: nothing of them is taken."""
+    """Such a file system would take the bytes, and the kernel would end processes: none of them is taken."""
     tree(tmp_path, own__cgroup="0::/", meminfo=MEMINFO)
     path = tmp_path / "arena"
     file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)

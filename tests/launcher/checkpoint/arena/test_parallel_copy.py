@@ -131,7 +131,7 @@ def test_the_parts_of_an_order_are_even_and_together_the_order(shape, count):
     assert [tuple(row) for row in put_together] == [row for row in rows if row[2]]
 
 
-def test_an_error_in_a_thread_reaches_the_one_who_waits_and_the_next_copy_is_fine(copiers):
+def test_an_error_in_a_thread_reaches_the_waiter_and_the_next_copy_is_fine(copiers):
     _, rows, wanted = laid_out([(100, False)])
     reader, writer = os.pipe()
     os.close(reader)

@@ -78,7 +78,7 @@ def test_a_driver_knows_each_generation_whole_and_once(arena):
     assert driver.known == {}
 
 
-def test_pages_that_were_there_before_the_first_tensor_of_a_gpu_are_registered_then(arena):
+def test_pages_from_before_the_first_gpu_tensor_are_registered_then(arena):
     pages, driver = PinnedPages(3), Driver()
     had(pages, arena, SIZE)
     had(pages, arena, SIZE, driver)
@@ -118,7 +118,7 @@ def test_a_driver_that_refuses_is_told_of_once_and_asked_again_for_more(arena, c
 
 
 def test_what_no_driver_takes_is_a_reason_and_no_error():
-    """Of the real runtime: there is no driver here, or no memory at that address."""
+    """The real runtime is asked: there is no driver here, or no memory at that address."""
     assert Cuda(torch.device("cuda", 0)).register(0, 1) != ""
 
 

@@ -26,7 +26,7 @@ def record_of(step):
 
 
 def bytes_of(step):
-    """What a generation of this step must be: no eight bytes of it occur in another step at the same place."""
+    """Give the bytes of this step's generation: no eight of them occur in another step at the same place."""
     record = record_of(step)
     words = _BASE + np.uint64(step << 32)
     return np.concatenate([np.full(record.head_bytes, step % 251, np.uint8), words.view(np.uint8)[: record.data_bytes]])

@@ -42,7 +42,7 @@ from turnout.launcher.rendezvous.messages import HeldStep
 WITHIN_S = 30.0
 
 
-class Keeper:
+class DaemonProcess:
     """One that lives as long as the test, or shorter."""
 
     def __init__(self, folder, run="job", worker="w0", **env) -> None:
@@ -127,7 +127,7 @@ def daemon(tmp_path, request):
     """Starts daemons of tmp_path: daemon(), daemon(worker="w1")."""
 
     def start(**more):
-        made = Keeper(tmp_path, **more)
+        made = DaemonProcess(tmp_path, **more)
         request.addfinalizer(made.close)
         return made
 
@@ -173,7 +173,7 @@ def test_what_is_sealed_is_hashed(daemon):
 
 
 def test_what_all_local_ranks_hold_is_told(daemon):
-    """What was sealed and never told of is hashed now; another round's state of a step is not the same state."""
+    """State that was sealed but not yet told of is hashed now; the same step of another round is another state."""
     one = daemon()
     connections = [one.meet(), one.meet()]
     arenas = [opened(connection, local_rank) for local_rank, connection in enumerate(connections)]
@@ -211,7 +211,7 @@ def test_memory_that_changed_is_told_and_thrown_away(daemon, step):
     until(lambda: f"memory_corrupt step={step}" in one.log.read_text(), "it is told")
 
 
-def test_the_next_keeper_of_the_worker_adopts_what_the_last_has_left(daemon):
+def test_the_next_daemon_of_the_worker_adopts_what_the_last_has_left(daemon):
     one = daemon()
     arena = opened(one.meet())
     generation, _ = save(arena, 7)
@@ -225,7 +225,7 @@ def test_the_next_keeper_of_the_worker_adopts_what_the_last_has_left(daemon):
     assert not found.slots()[generation].pinned, "whoever has pinned it is gone"
 
 
-def test_a_keeper_that_still_writes_is_waited_for(daemon):
+def test_a_daemon_that_still_writes_is_waited_for(daemon):
     """Two of them would unpin one another's generations. Stopped here, it does not end by itself."""
     one = daemon()
     arena = opened(one.meet())
@@ -286,11 +286,11 @@ def test_a_bad_frame_ends_the_connection_and_nothing_else(daemon, frame):
     assert one.meet().ask(Settle(1), Holdings).held == ()
 
 
-def test_a_fault_is_told_to_the_process_that_asked_and_in_the_log_and_others_are_served(tmp_path, request):
-    """It looked as if the daemon had ended: the connection was closed, and nobody was told why."""
+def test_a_fault_is_told_to_its_process_and_the_log_and_others_are_served(tmp_path, request):
+    """The connection once closed without a word, so the daemon seemed to have ended and nobody was told why."""
     folder = tmp_path / "memory"
     folder.mkdir()
-    one = Keeper(folder)
+    one = DaemonProcess(folder)
     request.addfinalizer(one.close)
     connection = one.meet()
     connection.ask(hello(), ArenaAt)

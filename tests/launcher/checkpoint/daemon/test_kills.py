@@ -113,7 +113,7 @@ def read_along(arena, until_s):
         pytest.param(500, id="killed 500 times", marks=[pytest.mark.long, pytest.mark.timeout(900)]),
     ],
 )
-def test_the_newest_sealed_step_is_there_whole_wherever_its_saver_was_killed(arena, savers, kills):
+def test_the_newest_sealed_step_is_whole_wherever_its_saver_was_killed(arena, savers, kills):
     dice, in_mid_save = random.Random(7), 0
     for at in range(kills):
         savers.start()

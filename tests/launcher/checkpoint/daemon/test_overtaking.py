@@ -44,7 +44,7 @@ class Saves(RuleBasedStateMachine):
             self.queued[self.step] = generation
 
     def overtake(self):
-        """As the daemon does it, and then what has been overtaken sees that it is."""
+        """Overtake the oldest save, as the daemon does; the one overtaken then sees that it is."""
         epoch = self.line.overtake(self.arena.slots()[newest(self.arena.slots())].epoch)
         if epoch is None:
             return False

@@ -48,7 +48,7 @@ def opened(connection, local_rank=0):
 
 
 def opened_again(connection):
-    """The same, of a process that has said who it is."""
+    """Open the arena again, as a process that has said who it is."""
     connection.hear(ArenaAt)
     return Arena.open(connection.ask(Need(record(0, size_bytes=LARGE_BYTES).region_bytes, 3), ArenaAt).path)
 
@@ -76,8 +76,8 @@ def in_line(one, connection, arena, target, *more):
         assert connection.hear(Hashed).step == step
 
 
-def test_a_save_that_finds_no_room_overtakes_the_oldest_that_waits_for_storage(daemon, tmp_path):  # noqa: F811
-    """It is told, and counted; the one that is being written stays, and so does the newest that is sealed."""
+def test_a_save_without_room_overtakes_the_oldest_that_waits_for_storage(daemon, tmp_path):  # noqa: F811
+    """The overtaking is told and counted; the save being written and the newest sealed one stay."""
     one, target = daemon(**BYTE_S), tmp_path / "stored"
     connection = one.meet()
     arena = opened(connection)
@@ -127,7 +127,7 @@ def test_what_is_in_storage_is_told(daemon, tmp_path):  # noqa: F811
     pytest.param(True, id="its process wrote there"),
     pytest.param(False, id="another rank wrote what is the same on all"),
 ])  # fmt: skip
-def test_a_keeper_that_is_started_anew_knows_the_folder_and_sees_what_others_have_committed(
+def test_a_restarted_daemon_knows_the_folder_and_sees_commits_of_others(
     daemon,  # noqa: F811
     tmp_path,
     writes,
@@ -145,8 +145,8 @@ def test_a_keeper_that_is_started_anew_knows_the_folder_and_sees_what_others_hav
     assert agent.ask(FindStored(), Stored) == Stored(str(target), 9)
 
 
-def test_what_it_held_goes_nowhere_when_the_world_goes_on_from_the_newer_step(daemon, tmp_path):  # noqa: F811
-    """What is saved then is committed, though rounds may be counted anew: nobody but us remembers the older ones."""
+def test_held_steps_go_nowhere_when_the_world_goes_on_from_a_newer_one(daemon, tmp_path):  # noqa: F811
+    """Later saves are committed though rounds may be counted anew: only this daemon remembers the older ones."""
     one, target = daemon(), tmp_path / "stored"
     store = open_store(str(target))
     store.prepare()
@@ -180,7 +180,7 @@ def test_a_folder_that_a_process_has_named_and_nobody_has_saved_to(daemon, tmp_p
     assert one.meet().ask(FindStored(), Stored) == (Stored(str(folder), -1) if there else Stored())
 
 
-def test_when_the_world_reads_storage_what_waits_for_a_rank_that_is_lost_is_given_up(daemon, tmp_path):  # noqa: F811
+def test_when_storage_is_read_what_waits_for_a_lost_rank_is_given_up(daemon, tmp_path):  # noqa: F811
     one, target = daemon(), tmp_path / "stored"
     connection = one.meet()
     to_disk(connection, opened(connection), 7, target)

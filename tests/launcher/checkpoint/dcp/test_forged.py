@@ -1,4 +1,4 @@
-"""What somebody has written who knows how to sum: nothing of it is unpickled, and no two saves are taken for one."""
+"""A file forged with right checksums: nothing of it is unpickled, and no two saves are taken for one."""
 
 import json
 import pickle

@@ -1,4 +1,4 @@
-"""What torch.distributed.checkpoint knows of a checkpoint, as JSON and back, and nothing else for it."""
+"""The metadata of torch.distributed.checkpoint, as JSON and back, and nothing else."""
 
 import pytest
 import torch

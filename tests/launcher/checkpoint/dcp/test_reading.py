@@ -1,4 +1,6 @@
-"""What a reader of torch.distributed.checkpoint finds, in memory and in storage, and what it takes of it."""
+"""A reader of torch.distributed.checkpoint: the steps that it finds in memory and in storage, and what it reads of
+them.
+"""
 
 import os
 
@@ -23,7 +25,7 @@ def test_nothing_stored_is_false_and_is_not_loaded(alone):
         reader.read_metadata()
 
 
-def test_a_step_that_is_not_there_is_false_too_and_the_newest_is_the_default(alone):
+def test_a_missing_step_is_false_too_and_the_newest_is_the_default(alone):
     for step in (1, 2):
         alone.save(step, float(step))
     alone.forget()
@@ -87,7 +89,7 @@ def test_a_tensor_of_many_chunks_is_read_in_parts(alone):
     assert all(torch.equal(found[name], state[name]) for name in state)
 
 
-def test_a_part_is_read_without_what_lies_around_it_and_by_whole_chunks_where_there_is_no_note(alone):
+def test_a_part_is_read_alone_and_by_whole_chunks_where_no_note_says_more(alone):
     rows = torch.arange(CHUNK_BYTES).view(-1, 1 << 10)  # 4 MiB of them for each of 8 ranks, behind a head
 
     def loaded(rank):

@@ -29,7 +29,7 @@ def outside(memory):
 
 
 def run(folder, tasks):
-    """What each rank of each world has found, in the order of tasks."""
+    """Run the tasks; give what each rank of each world has found, in the order of tasks."""
     memory = folder / "memory"
     memory.mkdir(exist_ok=True)
     done = subprocess.run(
@@ -49,7 +49,7 @@ def run(folder, tasks):
 
 
 def found_by(ranks):
-    """What all ranks of a world have found alike."""
+    """Give what all ranks of a world have found alike."""
     assert all("found" in each for each in ranks), [each.get("trace") for each in ranks]
     assert all(each["found"] == ranks[0]["found"] for each in ranks)
     return ranks[0]["found"]
@@ -86,19 +86,19 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def told(folder):
-    """What the ranks of each world have told."""
+    """Give what the ranks of each world have told."""
     return dict(zip(TASKS, run(folder, list(TASKS.values())), strict=True))
 
 
 @pytest.mark.parametrize("world", SIZES)
 @pytest.mark.parametrize("by", SIZES)
-def test_what_a_world_saves_each_other_world_loads_bit_by_bit_as_dcp_does_from_files(told, by, world):
+def test_any_world_loads_what_another_saved_bit_by_bit_as_dcp_does(told, by, world):
     saved, loaded = found_by(told[f"save by {by}"]), found_by(told[f"load by {world}"])[by - 1]
     assert loaded == saved
     assert len(saved) > 20
 
 
-def test_a_sharded_state_dict_of_fsdp1_comes_back_and_its_optimizer_by_the_same_reader(told):
+def test_an_fsdp1_sharded_state_and_its_optimizer_come_back_by_one_reader(told):
     assert found_by(told["fsdp1"]) is True
 
 
@@ -118,7 +118,7 @@ def test_a_state_dict_may_grow_from_save_to_save(told):
     assert (found_by(told["fewer again"]), found_by(told["more again"])) == (fewer, more)
 
 
-def test_ranks_that_find_different_steps_read_the_oldest_of_them_if_it_is_alike(told):
+def test_ranks_that_find_different_steps_read_the_oldest_if_it_is_alike(told):
     one, two, _, _ = found_by(told["steps"])
     assert found_by(told["one or two"]) == one != two
     assert all("different checkpoints, of steps [1, 3]" in each["error"] for each in told["one or fewer"])
@@ -175,13 +175,13 @@ def train(folder, log, last, killed=0, processes=2, workers=1):
 
 
 def test_a_world_of_two_workers_goes_on_from_memory_and_needs_no_storage(tmp_path):
-    """What both ranks have alike, only one of them saves: the other worker's memory has it, too."""
+    """Only one rank saves what both have alike: the other worker's memory has it, too."""
     begins, bits = train("/dev/null/nowhere", tmp_path / "log", last=5, killed=3, workers=2)
     assert begins == {(0, 0): 0, (0, 1): 0, (1, 0): 3, (1, 1): 3}
     assert bits[1, "starts", 3] == bits[0, "saved", 3]
 
 
-def test_what_was_in_memory_when_a_rank_died_is_in_storage_and_a_larger_world_loads_it(tmp_path):  # DL-54
+def test_memory_of_a_dead_rank_is_in_storage_and_a_larger_world_loads_it(tmp_path):  # DL-54
     begins, bits = train(tmp_path / "checkpoints", tmp_path / "log", last=3, killed=3)
     assert begins == {(0, 0): 0, (0, 1): 0, (1, 0): 3, (1, 1): 3}
     begins, again = train(tmp_path / "checkpoints", tmp_path / "log", last=3, processes=3)

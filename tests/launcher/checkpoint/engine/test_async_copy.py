@@ -161,7 +161,7 @@ ACTS = ("step", "backward", "save", "save at once", "save only the model")
 
 @settings(max_examples=scaled(15), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(acts=st.lists(st.sampled_from(ACTS), max_size=12))
-def test_in_whatever_order_training_and_saves_come_the_newest_save_is_what_was_asked_for(make, tmp_path_factory, acts):
+def test_the_newest_save_is_what_was_asked_for_in_any_order_of_events(make, tmp_path_factory, acts):
     training, checkpoints = Training(), make(tmp_path_factory.mktemp("checkpoints"), frozen=["model/0.bias"])
     expected = None
     for step, act in enumerate(acts, 1):

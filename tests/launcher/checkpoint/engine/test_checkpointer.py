@@ -1,4 +1,4 @@
-"""What a training process can rely on when it saves and loads: real memory, a real daemon, real files."""
+"""The promises to a training process that saves and loads: real memory, a real daemon, real files."""
 
 import logging
 import os
@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.launcher.checkpoint.daemon.test_daemon import Keeper
+from tests.launcher.checkpoint.daemon.test_daemon import DaemonProcess
 from tests.launcher.checkpoint.engine.states import DTYPES, same, states, tensor_of, training
 from tests.launcher.checkpoint.storage.world import Said
 from tests.support.examples import scaled
@@ -63,7 +63,7 @@ def blocks(folder):
 
 @settings(max_examples=scaled(40), deadline=None)
 @given(saved=st.lists(states, min_size=1, max_size=3))
-def test_whatever_is_saved_comes_back_to_the_last_bit_though_each_save_has_other_tensors(shared, saved):  # DL-45, DL-51
+def test_what_is_saved_comes_back_bit_by_bit_though_each_save_differs(shared, saved):  # DL-45, DL-51
     checkpoints, steps = shared
     for state in saved:
         step = next(steps)
@@ -73,7 +73,7 @@ def test_whatever_is_saved_comes_back_to_the_last_bit_though_each_save_has_other
         assert same(state, found.state)
 
 
-def test_every_dtype_in_every_shape_comes_back_from_memory_and_from_storage(make, memory, tmp_path):  # DL-45
+def test_every_dtype_and_shape_comes_back_from_memory_and_from_storage(make, memory, tmp_path):  # DL-45
     state = {
         f"{dtype}, {way}": [tensor_of(dtype, shape, 7, way) for shape in [(), (0, 3), (5,), (4, 6)]]
         for dtype in DTYPES
@@ -89,7 +89,7 @@ def test_every_dtype_in_every_shape_comes_back_from_memory_and_from_storage(make
     assert elsewhere.stats().source == "storage"
 
 
-def test_a_state_may_gain_tensors_lose_them_and_change_their_dtype_between_saves(make, tmp_path):
+def test_between_saves_a_state_may_gain_or_lose_tensors_or_change_dtypes(make, tmp_path):
     checkpoints = make(tmp_path)
     first = training(1)
     grown = first | {"ema": torch.rand(1 << 20)}
@@ -145,7 +145,7 @@ def test_what_cannot_be_saved_is_refused_by_its_keys_and_nothing_is_lost(shared,
     assert same((step, training(step)), tuple(checkpoints.load()))
 
 
-def test_too_little_memory_is_told_with_the_lines_to_add_before_any_is_taken(make, memory, tmp_path):
+def test_too_little_memory_is_told_with_lines_to_add_before_any_is_used(make, memory, tmp_path):
     checkpoints = make(tmp_path)
     checkpoints.save(1, training(1), disk=False)
     checkpoints.wait()  # for the memory of its other generations too
@@ -284,7 +284,7 @@ def beside(make, memory, request):
 
     def maker(folder, daemon=None, **more):
         if not daemons:
-            daemons.append(Keeper(memory, **(daemon or {})))
+            daemons.append(DaemonProcess(memory, **(daemon or {})))
             request.addfinalizer(daemons[0].close)
         env = {"TURNOUT_KEEPER": str(daemons[0].path), "TURNOUT_RUN": "job", "TURNOUT_WORKER": "w0"}
         return make(folder, **{**env, "TURNOUT_ROUND": "1", "TURNOUT_RESTORE_STEP": "-1", **more})
@@ -292,7 +292,7 @@ def beside(make, memory, request):
     return maker
 
 
-def test_a_second_checkpointer_of_a_rank_is_told_what_to_do_and_the_first_goes_on(beside, tmp_path):
+def test_a_second_checkpointer_of_a_rank_is_refused_and_the_first_goes_on(beside, tmp_path):
     first, second = beside(tmp_path / "a"), beside(tmp_path / "b")
     first.save(1, training(1), disk=False)
     with pytest.raises(ArenaBusy, match=r"one checkpointer at a time.*close\(\) it first"):
@@ -321,7 +321,7 @@ def second_round(beside, folder, named, rank):
     )  # fmt: skip
 
 
-def test_all_ranks_read_the_step_that_was_named_and_none_that_was_committed_since(beside, tmp_path, caplog):
+def test_all_ranks_read_the_named_step_and_none_committed_since(beside, tmp_path, caplog):
     stored(beside, tmp_path, 3, 5)
     with caplog.at_level(logging.WARNING):
         for rank in range(2):
@@ -344,9 +344,7 @@ def test_a_step_that_was_named_for_another_folder_is_not_meant(beside, tmp_path)
     assert checkpoints.load().step == 3
 
 
-def test_a_named_step_that_is_broken_is_an_error_where_other_ranks_read_it_and_passed_over_by_a_rank_alone(
-    beside, tmp_path
-):
+def test_a_broken_named_step_is_an_error_unless_the_rank_reads_alone(beside, tmp_path):
     stored(beside, tmp_path, 3, 5)
     shard = tmp_path / "step-0000000005" / "rank-00000.safetensors"
     data = bytearray(shard.read_bytes())
@@ -357,7 +355,7 @@ def test_a_named_step_that_is_broken_is_an_error_where_other_ranks_read_it_and_p
     assert second_round(beside, tmp_path, 5, 1).load().step == 5
 
 
-def test_saves_overtake_one_another_where_storage_hangs_and_none_is_lost_from_memory(beside, tmp_path):
+def test_saves_overtake_where_storage_hangs_and_none_is_lost_from_memory(beside, tmp_path):
     """The first is written for as long as the test lasts: none of the others has to wait for it for long."""
     told = []
     checkpoints = beside(tmp_path, daemon={"TURNOUT_PERSIST_BYTES_S": "1"})

@@ -1,4 +1,4 @@
-"""What a script that used DLRover's flash checkpoint for DDP can rely on, with only its import line changed."""
+"""A script written for DLRover's flash checkpoint of DDP works here, with only its import line changed."""
 
 import os
 import signal
@@ -212,7 +212,7 @@ def test_which_files_stay(flash, tmp_path, strategy, steps, stay):  # DL-50
 
 
 @pytest.mark.contract("DL-65", "DL-66")
-def test_memory_is_loaded_first_then_the_file_that_is_named_then_the_newest(flash, memory, tmp_path):  # DL-65, DL-66
+def test_loading_tries_memory_then_the_named_file_then_the_newest(flash, memory, tmp_path):  # DL-65, DL-66
     checkpoints = flash(tmp_path / "run")
     torch.save({"step": 0}, tmp_path / "elsewhere.pt")
     checkpoints.save_checkpoint(1, {"step": 1}, tmp_path / "run" / "one.pt")
@@ -234,7 +234,7 @@ def test_memory_is_loaded_first_then_the_file_that_is_named_then_the_newest(flas
 
 @pytest.mark.contract("DL-48")
 def test_a_process_without_an_agent_is_killed(environ, tmp_path):  # DL-48
-    """What only memory has is written by the daemon, to the path that its save had named, and to no other."""
+    """The daemon writes what only memory has, to the path that the save had named, and to no other."""
     done = subprocess.run([sys.executable, "-c", DIES, tmp_path], cwd=ROOT, env=environ, timeout=120, check=False)
     assert done.returncode == -signal.SIGKILL
     newest = tmp_path / "checkpoint-5.pt"

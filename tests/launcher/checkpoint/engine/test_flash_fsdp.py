@@ -31,7 +31,7 @@ def pair(seed):
 
 
 @pytest.mark.contract("DL-52", "DL-53", "DL-54")
-def test_many_saves_leave_one_arena_and_one_keeper(checkpoints, memory, tmp_path, daemons):  # DL-54
+def test_many_saves_leave_one_arena_and_one_daemon(checkpoints, memory, tmp_path, daemons):  # DL-54
     state = {"model": {f"w{at}": torch.ones(1 << 16) for at in range(16)}}
     blocks = []
     for step in range(40):

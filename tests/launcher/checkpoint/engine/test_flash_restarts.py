@@ -69,7 +69,7 @@ def starts(life):
 
 
 def goes_on(life, from_life, step):
-    """Has every rank got its part of this step, to the last bit?"""
+    """True if every rank got its part of this step, to the last bit."""
     assert starts(life) == {0: step, 1: step}
     assert all(life[rank, "starts", step] == from_life[rank, "saved", step] for rank in (0, 1))
 

@@ -98,11 +98,11 @@ def test_a_change_that_torch_knows_of_is_copied_at_once(frozen, told, write):
 
 
 def silently(tensor):
-    """As C++ or numpy write: no version tells of it."""
+    """Change a tensor as C++ or numpy do: no version tells of it."""
     tensor.data.view(-1)[7] += 1
 
 
-def test_a_change_that_nothing_tells_of_is_found_told_and_ends_all_skipping(frozen, told):
+def test_an_unannounced_change_is_found_and_told_and_ends_all_skipping(frozen, told):
     checkpoints, state = frozen(), lora()
     for step in range(1, 5):
         saved(checkpoints, step, state)

@@ -30,7 +30,7 @@ def names(folder):
 
 
 class Code:
-    """What a pickle can do to who loads it."""
+    """A pickle that would run code in the process that loads it."""
 
     def __init__(self, file):
         self.file = file
@@ -39,7 +39,7 @@ class Code:
         return os.mkdir, (str(self.file),)
 
 
-def test_the_file_that_was_written_last_is_the_newest_though_its_step_is_lower(tmp_path):
+def test_the_file_written_last_is_the_newest_though_its_step_is_lower(tmp_path):
     for step in (10, 30, 20):
         save(tmp_path, f"{step}.pt", step)
     assert found(tmp_path) == (20, [])
@@ -129,7 +129,7 @@ def test_files_that_dlrover_has_left_are_found_after_ours(tmp_path):
     ],
 )
 def test_which_files_stay(tmp_path, keep, stay):  # DL-50
-    """Of what was written here: a file of another hand stays, and a path outside of the folder."""
+    """Only files that this saver wrote are deleted: another's file stays, and a path outside of the folder."""
     folder = tmp_path / "folder"
     (folder / "1").mkdir(parents=True)
     torch.save({"step": 1}, folder / "1" / "rank_0.pt")

@@ -1,4 +1,4 @@
-"""What the pages of an arena say, and which generation the next save overwrites."""
+"""The pages of an arena, and which generation the next save overwrites."""
 
 from dataclasses import replace
 
@@ -250,7 +250,7 @@ def test_a_generation_that_is_still_being_filled_is_not_taken_twice():
 
 
 @given(slots)
-def test_a_save_takes_neither_what_is_being_read_nor_the_newest_and_nothing_only_where_no_other_is(slots):
+def test_a_save_spares_the_read_and_the_newest_while_another_is_free(slots):
     taken = slot_to_write(slots)
     free = [at for at, slot in enumerate(slots) if not slot.pinned and at != newest(slots)]
     assert taken in free if taken is not None else not free

@@ -99,7 +99,7 @@ pack = msgspec.msgpack.encode
 
 
 def body_of(frame):
-    """What a reader takes, once it has read as many bytes as the head tells."""
+    """Read the body, after as many bytes as the head tells."""
     assert body_bytes(frame, daemon_messages.MOST_BYTES) == len(frame) - 4
     return frame[4:]
 
@@ -129,7 +129,7 @@ def test_what_a_client_says_is_read_again(message):
 
 
 @given(message=down)
-def test_what_a_keeper_says_is_read_again(message):
+def test_messages_of_a_daemon_are_read_again(message):
     assert daemon_messages.read_at_client(body_of(daemon_messages.encode(message))) == message
     assert daemon_messages.read_at_client(memoryview(body_of(daemon_messages.encode(message)))) == message
     refuses(daemon_messages.read_at_daemon, body_of(daemon_messages.encode(message)))

@@ -131,7 +131,7 @@ def test_other_bytes_raise_nothing_else(data):
 
 
 def resealed(data, old, new):
-    """The same with other contents and the right sum: what no accident makes, and is still not believed."""
+    """Change the contents and give them the right checksum: no accident makes that, and it is still not believed."""
     what = next(iter({*json.loads(data)} & {"note", "manifest"})).encode()
     plain = data.split(b'"%b":' % what, 1)[1][:-1].replace(old, new, 1)
     return b'{"sum":"%016x","version":1,"%b":%b}' % (sum_of(b"%b 1 %b" % (what, plain)), what, plain)

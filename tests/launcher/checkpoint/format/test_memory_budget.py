@@ -107,7 +107,7 @@ maybe = st.none() | sizes
 
 
 @given(sizes, st.builds(Limits, sizes, maybe, maybe, maybe, maybe, maybe), sizes)
-def test_it_is_refused_just_when_something_is_missing_and_following_the_advice_is_enough(need, limits, pinned):
+def test_it_is_refused_just_when_memory_lacks_and_the_advice_is_enough(need, limits, pinned):
     no = refusal(need, limits, pinned)
     left = limits.cgroup_left_bytes
     volume, memory = need > limits.free_bytes, left is not None and need > left

@@ -39,7 +39,7 @@ OFFER = replication_messages.Offer(
 
 
 def read(frame):
-    """As it comes from a socket: the head tells how much follows."""
+    """Read a frame as from a socket: the head tells how much follows."""
     head, body = frame[: replication_messages.HEAD_BYTES], frame[replication_messages.HEAD_BYTES :]
     if len(head) < replication_messages.HEAD_BYTES or body_bytes(head, replication_messages.MOST_BYTES) != len(body):
         raise BadFrame("so much does not come")

@@ -66,7 +66,7 @@ def test_steps_saved_again_after_a_rollback_leave_checkpoints():
     assert there == {20, 30}
 
 
-def test_after_a_rollback_below_what_is_there_each_new_step_outlives_its_own_commit():
+def test_after_a_rollback_each_new_step_outlives_its_own_commit():
     there = {20, 30}
     for step in (11, 12, 31, 32):
         there |= {step}
@@ -76,7 +76,7 @@ def test_after_a_rollback_below_what_is_there_each_new_step_outlives_its_own_com
 
 
 @given(committed, rules, read_now, st.none() | steps)
-def test_the_newest_the_one_just_written_and_those_being_read_are_never_doomed(there, keep, reading, just):
+def test_the_newest_the_just_written_and_those_being_read_are_kept(there, keep, reading, just):
     goes = doomed(there, keep, reading, just)
     assert {*goes} <= {*there}
     assert not {*goes} & {*reading, just, max(there, default=None)}
@@ -91,7 +91,7 @@ def test_neither_order_nor_repetition_nor_a_second_look_change_it(there, keep, r
 
 
 @given(committed, counts, st.integers(1, 40), read_now)
-def test_as_many_stay_as_were_asked_for_and_none_that_only_one_rule_gives_up(there, count, interval, reading):
+def test_as_many_stay_as_were_asked_for_and_no_rule_alone_gives_one_up(there, count, interval, reading):
     latest, every = Latest(count), Every(interval)
     left = {*there} - {*doomed(there, latest)}
     assert left == {*sorted({*there})[-count:]}

@@ -1,4 +1,4 @@
-"""Where tensors lie: packed without holes, read by safetensors itself, and nothing else is taken for a head."""
+"""Tensors lie packed without holes, safetensors itself reads them, and nothing else is taken for a head."""
 
 import json
 import math
@@ -174,7 +174,7 @@ def flips(head):
 
 
 def test_a_wrong_byte_is_refused_or_in_a_word_where_only_the_sum_can_tell():
-    """What read_head lets pass is a letter of a name, of the metadata or of a type as wide, or a size beside a 0."""
+    """Changes that read_head lets pass are in a name, in metadata, in a type of equal width or in a size beside a 0."""
     specs = [Spec("model/a~1b", "F32", (2, 3)), Spec("é", "BF16", (7,)), Spec("#0", "I8", ()), Spec("no", "I8", (0, 4))]
     layout, metadata = pack(specs), {"turnout": '{"step":10,"tree":["dict"]}', "": "note"}
     head, data = head_of(layout, metadata), bytes(layout.data_bytes)

@@ -24,7 +24,7 @@ from turnout.launcher.errors import BadCheckpoint, BadState
 
 
 class Tensor:
-    """What the tree takes for a tensor: it looks at nothing in it."""
+    """A stand-in that the tree takes for a tensor: nothing inside it is looked at."""
 
 
 class Phase(enum.IntEnum):

@@ -32,7 +32,7 @@ class Text(str):
 
 
 class Array:
-    """What `plain` makes a value of."""
+    """The class of value that `plain` makes."""
 
     def __init__(self, *numbers):
         self.numbers = numbers
@@ -52,7 +52,7 @@ def paths(state, at=()):
 
 
 def put(state, path, value):
-    """The same state, made anew as each state_dict() is, but for what is at this path."""
+    """Make the state anew, as each state_dict() does, with another value at this path."""
     if not path:
         return value
     if isinstance(state, dict):
@@ -69,7 +69,7 @@ def at(state, path):
 
 
 def cousins(value):
-    """What it could be taken for."""
+    """Give values that this one could be taken for."""
     found = [value]
     if isinstance(value, dict):
         found += [dict(value), OrderedDict(value), OrderedDict(reversed(value.items())), {**value, "one more": 1}]
@@ -92,7 +92,7 @@ def ones(state):
 
 
 @given(state=states, data=st.data())
-def test_the_text_of_a_kept_tree_is_that_of_the_whole_walk_whatever_changes_from_save_to_save(state, data):
+def test_the_text_of_a_cached_tree_equals_that_of_a_whole_walk(state, data):
     tree = kept(state, is_tensor, plain, id)
     alias = ones(state)
     for _ in range(data.draw(st.integers(1, 4))):
@@ -155,7 +155,7 @@ def test_what_is_seen_between_two_saves(before, now, walked):
     assert tree.text() == quoted(quoted(flatten(before, is_tensor, plain)[0].encode()))
 
 
-def test_a_value_that_is_made_of_others_is_looked_at_though_it_is_the_same_object():
+def test_a_value_made_of_others_is_looked_at_though_it_is_the_same_object():
     array = Array(1)
     tree = kept({"a": array}, is_tensor, plain, id)
     tree.walk({"a": array})

@@ -8,13 +8,13 @@ import asyncio
 import sys
 from pathlib import Path
 
-from tests.launcher.checkpoint.replication.world import Keeper, until
+from tests.launcher.checkpoint.replication.world import ReplicaDaemon, until
 from turnout.launcher.checkpoint.format.daemon_messages import RestorePlace
 from turnout.launcher.rendezvous.checkpoint_messages import DaemonEndpoint, ReplicaGroup
 
 
 async def main(folder, port, step):
-    daemon = Keeper(Path(folder), "w0", 0)
+    daemon = ReplicaDaemon(Path(folder), "w0", 0)
     replica_group = ReplicaGroup(daemon.endpoint, 1, ((DaemonEndpoint("w1/0", "w1", "127.0.0.1", port),),))
     await daemon.round(RestorePlace(1, 0, 1, 2, replica_group=replica_group))
     while True:

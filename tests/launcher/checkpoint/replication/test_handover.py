@@ -7,12 +7,18 @@ import socket
 
 import pytest
 
-from tests.launcher.checkpoint.replication.world import Keeper, bytes_of
+from tests.launcher.checkpoint.replication.world import ReplicaDaemon, bytes_of
 from turnout.launcher.checkpoint.arena.arena import Arena
 from turnout.launcher.checkpoint.format.arena_layout import offset_of
 from turnout.launcher.checkpoint.format.daemon_messages import Adopt, FetchShard, RestorePlace
 from turnout.launcher.errors import BadCheckpoint
-from turnout.launcher.rendezvous.checkpoint_messages import BARRED, AdoptShards, DaemonEndpoint, HeldStep, ShardLocation
+from turnout.launcher.rendezvous.checkpoint_messages import (
+    FETCH_DISABLED,
+    AdoptShards,
+    DaemonEndpoint,
+    HeldStep,
+    ShardLocation,
+)
 
 pytestmark = pytest.mark.asyncio
 NOBODY = DaemonEndpoint("gone/0", "gone", "127.0.0.1", 1)
@@ -31,7 +37,7 @@ def broken(daemon):
 
 
 def of(job, at):
-    """What that worker has, to be taken over."""
+    """Ask for what that worker has, to be taken over."""
     return AdoptShards(f"w{at}", at, 1, (job[at].endpoint,))
 
 
@@ -76,7 +82,7 @@ async def test_the_next_one_who_has_it_is_asked(job):
 
 
 async def test_what_does_not_come_in_time_is_let_go_and_nothing_of_it_is_kept(job):
-    """Who holds it takes the connection, and says nothing."""
+    """The holder takes the connection and says nothing."""
     job = await saved(job)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         endpoint = DaemonEndpoint("w1/0", "w1", *silent.getsockname())
@@ -86,7 +92,7 @@ async def test_what_does_not_come_in_time_is_let_go_and_nothing_of_it_is_kept(jo
 
 
 def parts_seat(job, holders, saved_by=3):
-    """Of a world of one, of a step that so many have saved."""
+    """Build the place of a member in a world of one, for a step that `saved_by` ranks have saved."""
     return RestorePlace(
         2,
         0,
@@ -100,7 +106,7 @@ def parts_seat(job, holders, saved_by=3):
 
 async def test_a_worker_has_just_those_shards_brought_that_its_ranks_ask_for(job):
     job = await saved(job)
-    joins = Keeper(job.folder / "joins", "joins", 0)
+    joins = ReplicaDaemon(job.folder / "joins", "joins", 0)
     await joins.round(parts_seat(job, (0, 1, 2)), 7, replicas=0)
     first, again = await asyncio.gather(*(joins.copies.bring(FetchShard(7, 1, 1, 3)) for _ in range(2)))
     assert first == again
@@ -114,11 +120,11 @@ async def test_a_worker_has_just_those_shards_brought_that_its_ranks_ask_for(job
 
 async def test_what_can_not_be_brought_is_not_tried_again_in_the_next_round(job):
     job = await saved(job)
-    joins = Keeper(job.folder / "joins", "joins", 0)
+    joins = ReplicaDaemon(job.folder / "joins", "joins", 0)
     await joins.round(parts_seat(job, (0, 2)), 7, replicas=0)
     with pytest.raises(BadCheckpoint, match="nobody is told to have it"):
         await joins.copies.bring(FetchShard(7, 1, 1, 3))
-    assert await joins.copies.held(()) == (BARRED,)
+    assert await joins.copies.held(()) == (FETCH_DISABLED,)
     await joins.round(parts_seat(job, (0, 1, 2)), 7, replicas=0)
     assert await joins.copies.held(()) == ()
     await joins.close()
@@ -131,7 +137,7 @@ async def test_what_can_not_be_brought_is_not_tried_again_in_the_next_round(job)
 ])  # fmt: skip
 async def test_only_what_was_agreed_on_is_brought(job, asked):
     job = await saved(job)
-    joins = Keeper(job.folder / "joins", "joins", 0)
+    joins = ReplicaDaemon(job.folder / "joins", "joins", 0)
     await joins.round(parts_seat(job, (0, 1, 2)), 7, replicas=0)
     with pytest.raises(BadCheckpoint):
         await joins.copies.bring(asked)

@@ -36,7 +36,7 @@ def job(crew, tmp_path):
 
 
 def started(job, ranks, after=0):
-    """What all ranks of the first world of so many have gone on from, once they have; it is one step, and one state."""
+    """Wait until all ranks of the first world of this size have started; give the one state that they began from."""
 
     def look():
         found = [each for each in lines(job, "starts") if each["ranks"] == ranks and each["round"] > after]
@@ -60,7 +60,7 @@ def stopped(job, round_):
 
 
 def writes(path):
-    """Is a save on its way into this arena?"""
+    """True if a save is being written into this arena."""
     arena = Arena.open(path)
     writing = any(slot.state is State.WRITING for slot in arena.slots())
     arena.close()
@@ -131,7 +131,7 @@ def test_a_worker_of_fsdp_is_lost_for_good(crew, tmp_path):
 
 
 def committed_in(job, step):
-    """Is it whole, in the folder of its own that this class gives it?"""
+    """True if the step is whole, in the folder that this class gives it."""
     try:
         return verify(open_store(str(job.folder / "checkpoints" / str(step))), step).world == 2
     except (BadCheckpoint, StorageFailed):

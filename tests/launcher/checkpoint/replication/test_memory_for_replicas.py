@@ -1,4 +1,4 @@
-"""What copies take of the memory of a worker is looked at before the first byte of it is taken."""
+"""The memory for copies is checked before the first byte of it is taken."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tests.launcher.checkpoint.daemon.test_daemon import Keeper, hello
+from tests.launcher.checkpoint.daemon.test_daemon import DaemonProcess, hello
 from turnout.launcher.checkpoint.format.daemon_messages import Need, Refused
 from turnout.launcher.checkpoint.format.memory_budget import need_bytes
 
@@ -18,7 +18,7 @@ def test_own_generations_and_those_of_others_are_asked_for_together(tmp_path, re
     """There is room for all of its own, and not for the copies that it will keep: the YAML tells how much that is."""
     there = os.statvfs(tmp_path)
     size = there.f_bavail * there.f_frsize // (GENERATIONS + 1)
-    daemon = Keeper(tmp_path)
+    daemon = DaemonProcess(tmp_path)
     try:
         refused = daemon.meet(hello(replicas=replicas)).ask(Need(size, GENERATIONS), Refused)
     finally:

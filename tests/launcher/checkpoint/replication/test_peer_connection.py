@@ -1,4 +1,4 @@
-"""What comes in over a socket is believed only as far as it is proved: who it is, when it is from, and every byte."""
+"""A peer's bytes are believed only as far as proved: its identity, their time, and each byte."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import pytest
 
 from tests.launcher.checkpoint.replication.proxy import Wire
-from tests.launcher.checkpoint.replication.world import TOKEN, Keeper, bytes_of, record_of, until
+from tests.launcher.checkpoint.replication.world import TOKEN, ReplicaDaemon, bytes_of, record_of, until
 from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, Record
 from turnout.launcher.checkpoint.format.replication_messages import (
     Copied,
@@ -54,8 +54,8 @@ async def test_a_stranger_is_not_let_in(job, who, why):
     assert "stranger_refused" in job[1].words()
 
 
-async def test_a_keeper_that_does_not_know_the_token_is_told_nothing(job):
-    """It cannot be made to answer by sending it back its own nonce either: the proofs differ by role."""
+async def test_a_daemon_that_does_not_know_the_token_is_told_nothing(job):
+    """A caller cannot get an answer by sending back the daemon's own nonce either: proofs differ by role."""
     job = job(2, token=b"another token, as long")
     await job.form()
     with pytest.raises(PeerUnavailable):
@@ -136,7 +136,7 @@ async def test_a_sender_whose_copies_are_refused_goes_on_without_and_says_so(job
 
 
 @pytest.mark.parametrize("message", [SendShard(), ShardKept(), Refusal("busy")])
-async def test_what_is_not_for_a_keeper_ends_the_connection(job, message):
+async def test_a_message_not_for_a_daemon_ends_the_connection(job, message):
     job = job(2)
     await job.form()
     connection = await knock(job[1])
@@ -148,7 +148,7 @@ async def test_what_is_not_for_a_keeper_ends_the_connection(job, message):
 
 
 def positions():
-    """Of the stream from a sender to its replica holder: in each of its parts, at borders, and some more."""
+    """Give positions in the stream from a sender to its replica holder: in each part, at borders, and some more."""
     dice, shard = random.Random(7), PAGE_BYTES + record_of(0, 0, 1).data_bytes
     begins = GREET_BYTES + OFFER_BYTES + SUMS_BYTES
     parts = {
@@ -209,7 +209,7 @@ async def test_a_wire_that_is_cut_in_mid_copy_leaves_the_one_before_it(job):
 )
 async def test_a_sender_that_is_killed_leaves_the_newest_whole_copy(tmp_path, kills):
     """At any moment, in mid-copy too: what it was told to be whole is there, and nothing that is torn."""
-    dice, daemon, newest, torn = random.Random(11), Keeper(tmp_path / "w1", "w1", 1), -1, 0
+    dice, daemon, newest, torn = random.Random(11), ReplicaDaemon(tmp_path / "w1", "w1", 1), -1, 0
     for _ in range(kills):
         sender = await asyncio.create_subprocess_exec(
             *("setpriv", "--pdeathsig", "KILL", sys.executable, "-m", "tests.launcher.checkpoint.replication.sender"),
@@ -232,11 +232,11 @@ async def test_a_sender_that_is_killed_leaves_the_newest_whole_copy(tmp_path, ki
 
 
 class Owner:
-    """Of what is kept: as sender.py saves it."""
+    """An owner of what is kept, saved as sender.py does."""
 
     def __init__(self):
         self.rank, self.size = 0, record_of(0, 0, 2).data_bytes
-        self.daemon = type("House", (), {"worker": "w0"})
+        self.daemon = type("FakePort", (), {"worker": "w0"})
 
 
 async def test_the_parts_of_the_stream_are_where_they_are_thought_to_be(job):

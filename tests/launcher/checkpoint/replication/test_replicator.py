@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tests.launcher.checkpoint.replication.world import Keeper, until
+from tests.launcher.checkpoint.replication.world import ReplicaDaemon, until
 from turnout.launcher.checkpoint.format.arena_layout import offset_of
 from turnout.launcher.errors import BadCheckpoint
 from turnout.launcher.rendezvous.checkpoint_messages import ALL, HeldStep
@@ -78,7 +78,7 @@ async def test_a_replacement_takes_its_shard_from_a_buddy(job):
     assert [job[(at + 1) % 3].kept(job[at]) for at in range(3)] == [[5], [5, 4], [5, 4]]
 
 
-async def test_who_has_a_new_name_has_its_own_place_and_the_old_one_is_given_back(job):
+async def test_a_new_name_has_its_own_place_and_the_old_one_is_given_back(job):
     job = job(3)
     await job.form()
     await job.save(4)
@@ -106,7 +106,7 @@ def flip(arena, step):
 
 
 async def test_a_copy_that_has_changed_is_not_restored(job):
-    """It is found by who fetches, who then has nothing; and by who keeps it, before it is offered again."""
+    """The reader finds the change, and then has nothing; the holder finds it before it offers the copy again."""
     job = job(2)
     await job.form()
     await job.save(4)
@@ -146,13 +146,13 @@ async def test_what_nobody_has_is_not_had(job):
         await job[1].round(job.seat(1, 3, origin=1, fetch=(job[0].endpoint,)), 4)
 
 
-async def test_a_keeper_that_is_started_anew_finds_what_it_keeps(job):
+async def test_a_restarted_daemon_finds_its_replicas(job):
     job = job(2)
     await job.form()
     await job.save(4)
     await job.copied(4)
     await job[0].close(remove=False)
-    job.daemons[0] = Keeper(job[0].daemon.folder, "w0", 0)
+    job.daemons[0] = ReplicaDaemon(job[0].daemon.folder, "w0", 0)
     assert await job[0].copies.held(()) == (HeldStep(4, 1, 2, 1, 1),)
     assert job[0].kept(job[1]) == [4]
 
@@ -195,7 +195,7 @@ async def test_a_state_that_is_the_same_on_all_ranks_is_given_by_whoever_has_it(
     assert await job[0].copies.held(own) == (HeldStep(4, 0, ALL, 1, 1),)
 
 
-async def test_who_trained_alone_gives_what_its_process_says_to_be_the_same_on_all_ranks(job):
+async def test_who_trained_alone_gives_what_its_process_calls_replicated(job):
     """hack.chaos, seed 5: a world of one grew, and all read storage."""
     job = job(1)
     await job[0].round(job.seat(0), meets=False)

@@ -29,13 +29,15 @@ def record_of(step, rank, ranks, round_=1, size=BYTES):
 
 
 def bytes_of(step, rank, size=BYTES):
-    """What this rank holds at this step: no other step or rank has any 8 bytes of it in the same place."""
+    """Give the bytes of this rank at this step: no other step or rank has any 8 of them in the same place."""
     words = np.arange((PAGE_BYTES + size) // 8 + 1, dtype=np.uint64) + np.uint64((step << 40) + (rank << 32))
     return words.view(np.uint8)[: PAGE_BYTES + size]
 
 
 async def until(look, what="it"):
-    """What `look` finds, as soon as it finds something. what: may be a function that tells how things stand."""
+    """Wait until `look` finds something, and give that. what: its name, or a function that describes the state of
+    things.
+    """
     end_s = time.monotonic() + WITHIN_S
     while not (found := look()):
         assert time.monotonic() < end_s, what() if callable(what) else what
@@ -44,8 +46,8 @@ async def until(look, what="it"):
 
 
 @dataclass
-class House:
-    """What a daemon is to its copies."""
+class FakePort:
+    """The daemon, as its copies see it."""
 
     folder: Path
     worker: str
@@ -59,12 +61,12 @@ class House:
         return self.rank_stores[local_rank]
 
 
-class Keeper:
+class ReplicaDaemon:
     """A daemon's copies, and one rank that saves."""
 
     def __init__(self, folder, worker, rank, token=TOKEN, bytes_s=0.0):
         folder.mkdir(exist_ok=True)
-        self.daemon, self.rank, self.told = House(folder, worker), rank, []
+        self.daemon, self.rank, self.told = FakePort(folder, worker), rank, []
         self.copies = Replicator(self.daemon, lambda what, fields: self.told.append((what, dict(fields))), bytes_s)
         self.copies.trust(token)
         self._listens = socket.create_server(("127.0.0.1", 0))
@@ -94,7 +96,7 @@ class Keeper:
         return rank_store.arena
 
     async def save(self, step):
-        """As a training process does, and its daemon hears of it."""
+        """Save as a training process does, and tell the daemon."""
         record = record_of(step, self.rank, self.seat.ranks, self.seat.round, self.size)
         generation = await until(lambda: [got for got in [self.arena.begin(record)] if got is not None])
         (generation,) = generation
@@ -138,11 +140,11 @@ class Keeper:
 
 
 class Job:
-    """As many daemons as it has ranks, w0 the first; each keeps for the one before it."""
+    """A job with one daemon a rank, w0 the first; each keeps the replicas of the one before it."""
 
     def __init__(self, folder, size, **more):
         self.folder, self.more = folder, more
-        self.daemons = [Keeper(folder / f"w{at}", f"w{at}", at, **more) for at in range(size)]
+        self.daemons = [ReplicaDaemon(folder / f"w{at}", f"w{at}", at, **more) for at in range(size)]
 
     def __getitem__(self, at):
         return self.daemons[at]
@@ -176,7 +178,7 @@ class Job:
         """Another daemon sits there now, with an empty memory."""
         await self.daemons[at].close()
         worker = name or f"w{at}"
-        self.daemons[at] = Keeper(self.folder / f"{worker}-again", worker, at, **self.more)
+        self.daemons[at] = ReplicaDaemon(self.folder / f"{worker}-again", worker, at, **self.more)
 
     async def close(self):
         for each in self.daemons:

@@ -71,7 +71,7 @@ def points(parent):
 
 
 def look(store, reached):
-    """What is committed is whole, and nothing that was committed is lost."""
+    """Check that what is committed is whole, and that no commit is lost."""
     there = steps(store, Said())
     rounds = {step: whole(store, step) for step in there}
     assert there[-1] >= max((step for step in reached if step <= 30), default=10)

@@ -177,7 +177,7 @@ def link_to_step(store):
         pytest.param(lambda store: file_of(store, "manifest.json").unlink(), id="no manifest"),
     ],
 )
-def test_what_can_be_seen_without_reading_shards_makes_the_older_step_the_newest(store, harm):
+def test_damage_seen_without_reading_shards_makes_the_older_step_newest(store, harm):
     said = Said()
     harm(store)
     assert newest(store, said).step == 10

@@ -146,7 +146,7 @@ def test_memory_that_changed_since_it_was_hashed_never_becomes_a_file(folder, ch
     assert [*folder.glob("step-*/*"), *folder.glob("step-*/.*")] == []
 
 
-def test_memory_that_changes_while_it_is_written_never_becomes_a_file_with_that_change(folder):
+def test_memory_that_changes_while_written_never_becomes_a_file_so_changed(folder):
     octets = region(10, 0, size_bytes=9 << 20)
     sums, wrote = sums_of(memoryview(octets)), []
 

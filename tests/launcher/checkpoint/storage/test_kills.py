@@ -21,7 +21,7 @@ def run(*words):
     return subprocess.run([sys.executable, CRASHES, *words], capture_output=True, text=True, timeout=200)
 
 
-def test_a_kill_between_any_two_system_calls_leaves_what_was_committed_and_is_swept_away(folder):
+def test_a_kill_between_two_system_calls_keeps_commits_and_is_swept_away(folder):
     ended = run("points", str(folder))
     assert ended.returncode == 0, ended.stderr
     assert int(ended.stdout) > 120
@@ -34,7 +34,7 @@ def test_a_kill_at_any_moment_leaves_what_was_committed(folder, seed):
     assert int(ended.stdout) == 60
 
 
-def test_ranks_that_save_side_by_side_while_the_first_clears_up_lose_nothing(folder):
+def test_ranks_that_save_while_the_first_clears_up_lose_nothing(folder):
     world, last = 3, 12
     command = (sys.executable, CROWD, folder)
     ranks = [subprocess.Popen((*command, *map(str, (rank, world, last)))) for rank in range(world)]
@@ -64,7 +64,7 @@ BOOT, OTHER = "a1b2c3d4", "99999999"
 
 
 def left(path, name, boot=BOOT, round_=ROUND):
-    """What a killed writer leaves in the making."""
+    """Leave what a killed writer leaves of an unfinished step."""
     file = path / "step-0000000010" / f".{name}.{round_}.{boot}.{'0' * 16}.tmp"
     file.write_bytes(b"half")
     return file
@@ -116,7 +116,7 @@ def test_a_stranger_s_files_stay(folder):
     assert [file.read_text() for file in strangers] == ["mine"] * 4
 
 
-def test_a_step_that_came_to_nothing_goes_once_it_is_old_and_a_newer_one_is_committed(folder):
+def test_a_step_that_came_to_nothing_goes_once_old_and_a_newer_is_there(folder):
     store, said = PosixStore(folder), Said()
     save(store, 20, 1)
     assert sweep(store, NOW_S * 2, said, 1) == (), "it may be all there is"

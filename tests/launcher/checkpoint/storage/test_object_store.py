@@ -1,4 +1,4 @@
-"""The same steps in object stores, by way of fsspec."""
+"""Steps in object stores, by way of fsspec: the same rules as for files."""
 
 import itertools
 import time

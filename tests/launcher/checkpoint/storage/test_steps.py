@@ -64,7 +64,7 @@ def test_a_note_makes_no_other_world_s_step_complete(store, stranger):
     assert whole(store, 10) == 2
 
 
-def test_a_note_without_its_shard_is_told_once_and_another_one_is_waited_for(store):
+def test_a_note_without_its_shard_is_told_once_and_another_is_waited_for(store):
     save(store, 10, 0)
     save(store, 10, 1)
     (store.path / "step-0000000010" / "rank-00001.safetensors").unlink()
@@ -81,7 +81,7 @@ def test_looks_come_soon_and_then_once_a_second():
     assert list(islice(pauses(), 7)) == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
 
 
-def test_saving_a_step_again_replaces_nothing_that_is_committed_until_its_manifest_is_there(store):
+def test_saving_a_step_again_replaces_nothing_before_its_manifest_is_there(store):
     save_all(store, 10)
     before = manifest_of(store, 10)
     save(store, 10, 0, round_=2)

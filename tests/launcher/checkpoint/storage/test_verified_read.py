@@ -1,5 +1,5 @@
-"""What is read of a shard is where it was wanted, whatever was asked for, and each of its bytes was hashed: by the
-sums of chunks in the manifest, or by those of blocks, where the note of the shard has them.
+"""Pieces of a shard land where they were wanted, whatever was asked for, and each byte was hashed. The checksums are
+those of chunks in the manifest, or of blocks where the note of the shard has them.
 """
 
 import os
@@ -73,7 +73,7 @@ def test_every_piece_holds_the_bytes_from_its_start_on(content, sums, finer, blo
 
 @given(st.lists(st.integers(0, SHARD_BYTES), min_size=2, max_size=12, unique=True).map(sorted))
 @settings(max_examples=scaled(20))
-def test_of_pieces_that_do_not_overlap_no_byte_is_read_twice_and_none_far_from_what_is_wanted(content, finer, cuts):
+def test_pieces_apart_read_no_byte_twice_and_none_far_from_those_wanted(content, finer, cuts):
     pieces = pieces_of([(start, end - start) for start, end in zip(cuts[::2], cuts[1::2], strict=False)])
     file = InMemory(content)
     VerifiedReader(file, finer, "a shard", BLOCK_BYTES).fill(pieces)

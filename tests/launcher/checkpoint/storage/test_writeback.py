@@ -121,7 +121,7 @@ def test_windows_are_forgotten_while_the_file_is_written(tmp_path):
     assert path.read_bytes() == bytes(4 * WINDOW_BYTES)
 
 
-def test_where_windows_cannot_be_sent_off_the_file_is_synced_and_a_sync_that_fails_is_not_passed_over():
+def test_without_writeback_the_file_is_synced_and_a_failed_sync_is_raised():
     reads, writes = os.pipe()  # it knows neither
     with pytest.raises(OSError, match="Invalid argument"):
         WritebackFile(writes).wrote(WINDOW_BYTES)

@@ -1,4 +1,4 @@
-"""What the tests of storage are built from: regions of memory, worlds that save them, and what was told."""
+"""Helpers of the tests of storage: regions of memory, worlds that save them, and what was told."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""What hung worlds run: all ranks wait in one line of Python, and only their numbers tell them apart."""
+"""Scripts of hung worlds: all ranks wait in one line of Python, and only the numbers of their calls differ."""
 
 HANGS = """
 import os

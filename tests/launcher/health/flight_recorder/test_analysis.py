@@ -1,4 +1,4 @@
-"""Whom the others wait for by the numbers of their calls: who is late is named, and never who only waits."""
+"""Ranks that block a collective are found by the numbers of their calls: late ones are named, waiting ones never."""
 
 import pytest
 from hypothesis import given
@@ -174,7 +174,7 @@ def trainings(draw):
 
 
 def stopped(size, groups, program, late, at, ahead=0):
-    """What every rank has on record once nobody moves. ahead: how many calls a host is ahead of its device."""
+    """Give each rank's record once nobody moves. ahead: how many calls a host is ahead of its device."""
     todo = [[(each, number) for number, each in numbered(program) if rank in groups[each]] for rank in range(size)]
     todo[late] = todo[late][:at]
     begun, done, moved = [0] * size, set(), True
@@ -217,7 +217,7 @@ def waits(record):
 
 
 @given(trainings())
-def test_one_that_does_not_come_is_named_wherever_somebody_waits_and_nobody_else_ever_is(training):
+def test_one_that_does_not_come_is_named_if_awaited_and_nobody_else_is(training):
     size, groups, program, late, at = training
     records = stopped(size, groups, program, late, at)
     found = judge(dict(enumerate(records)), size)

@@ -28,7 +28,7 @@ HUNG = {"behind", "crossed", "differs", "holds_the_lock"}
 
 @pytest.fixture(scope="module")
 def told():
-    """Of each way to hang: what the coordinator's worker writes, and the line of its log."""
+    """Run each way to hang; give what the coordinator's worker writes, and the line of its log."""
     with tempfile.TemporaryDirectory() as folder:
         yield asyncio.run(hang(Path(folder)))
 
@@ -92,7 +92,7 @@ def test_where_all_stacks_are_alike_the_numbers_name_the_rank(told, how, by, sai
     assert written["calls"]["known"] == "0-3"
 
 
-def test_a_rank_that_holds_the_lock_of_python_is_told_not_to_have_answered_and_is_not_named_for_it(told):
+def test_a_rank_holding_the_gil_is_reported_silent_and_not_named_for_it(told):
     merged, written, _ = told["holds_the_lock"]
     assert merged.apart == ()
     reason = "it did not answer: Python's lock is held, or the process does not run"

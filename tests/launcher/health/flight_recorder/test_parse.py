@@ -1,4 +1,4 @@
-"""What torch dumps, of any age, as a record; and records that come from anybody."""
+"""Dumps of torch, of any version, read as a record; and records that come from anybody."""
 
 import json
 
@@ -58,7 +58,7 @@ def reduced(*entries, **more):
 
 
 def numbers(record):
-    """By group: each call's number, and whether it is open."""
+    """Give each call's number and whether it is open, by group."""
     return {each.name: [(call.number, call.open_s is not None) for call in each.calls] for each in record.groups}
 
 
@@ -123,7 +123,7 @@ def test_a_record_is_whole_only_if_a_group_that_is_not_in_it_never_called(dump, 
     assert reduce([dump], {}, NOW_NS).whole is whole
 
 
-def test_what_two_recorders_have_is_one_record_and_its_numbers_are_two_rows():
+def test_two_recorders_of_one_call_make_one_record_and_two_rows():
     dumps = [dumped(entry(5)), dumped(entry(2, "gloo:barrier"), status=("0", "3"))]
     record = reduce(dumps, {"0": "0-3"}, NOW_NS)
     assert [(each.backend, each.begun, each.ranks) for each in record.groups] == [
@@ -133,7 +133,7 @@ def test_what_two_recorders_have_is_one_record_and_its_numbers_are_two_rows():
     assert not record.whole
 
 
-def test_of_many_groups_those_that_called_last_are_kept_and_the_record_is_not_whole():
+def test_of_many_groups_the_last_to_call_are_kept_in_a_partial_record():
     record = reduced(*(entry(1, name=str(each)) for each in range(MOST_GROUPS + 1)), entry(2), status=())
     assert [each.name for each in record.groups] == [*map(str, range(2, MOST_GROUPS + 1)), "0"]
     assert not record.whole
@@ -150,7 +150,7 @@ def test_a_dump_without_measure_is_refused():
         reduce([b" " * (MOST_DUMP_BYTES + 1)], {}, NOW_NS)
 
 
-def test_names_and_ranks_of_any_length_are_cut_and_what_is_written_is_read_again():
+def test_names_and_ranks_of_any_length_are_cut_and_read_again_as_written():
     dump = dumped(*(entry(1, f"nccl:{'o' * 999}", process_group=["0" * 999, "a" * 999], pg_id=n) for n in range(9)))
     record = reduce([dump], {"0" * 999: "0/" * 99_999}, NOW_NS)
     (group,) = record.groups

@@ -53,7 +53,7 @@ WAYS = ("calls", "older", "alone", "lacks", "refuses", "off")
 
 @pytest.fixture(scope="module")
 def answers():
-    """What each process answers, asked twice, and what its files are."""
+    """Ask each process twice; give its answers and its files."""
     with tempfile.TemporaryDirectory() as folder:
         yield asyncio.run(asked(Path(folder)))
 
@@ -82,7 +82,7 @@ async def asked(root):
 
 
 @pytest.mark.parametrize("way", ["calls", "older"])
-def test_a_process_answers_each_time_it_is_asked_though_one_that_it_forked_has_the_same_pipe(answers, way):
+def test_a_process_answers_each_time_though_its_fork_has_the_same_pipe(answers, way):
     twice, modes, left = answers[way]
     assert [refused for refused, _ in twice] == ["", ""]
     assert [(each.rank, each.world, each.whole) for _, each in twice] == [(0, 1, True)] * 2
@@ -133,7 +133,7 @@ def test_a_process_has_a_thread_of_ours_only_with_torch(tmp_path, program, says)
 
 @pytest.fixture
 def path(tmp_path):
-    """Of a process that nobody is: with a pipe that is heard, but never answered."""
+    """Give the pipe of a process that does not exist: it is heard, but never answered."""
     os.mkfifo(ear(tmp_path / "progress"))
     file = os.open(ear(tmp_path / "progress"), os.O_RDWR)
     yield tmp_path / "progress"

@@ -1,4 +1,4 @@
-"""What the numbers of calls say, for people in lines and for tools in JSON."""
+"""The report on the numbers of calls, for people in lines and for tools in JSON."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What the processes of the hung world run."""
+"""The scripts that processes of the hung world run."""
 
 REDUCES = """
 import time

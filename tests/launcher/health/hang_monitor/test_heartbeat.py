@@ -1,4 +1,4 @@
-"""What a training process tells of itself: its steps, how long they took, and what it does besides."""
+"""The heartbeat of a training process: its steps, how long they took, and what it does besides."""
 
 import time
 

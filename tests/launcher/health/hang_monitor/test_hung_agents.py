@@ -57,7 +57,7 @@ def rank_1_hangs(job):
 
 
 @pytest.mark.contract("DL-109")
-def test_a_rank_of_a_plain_script_that_sleeps_while_the_others_wait_for_it_is_named_and_all_start_again(crew):
+def test_a_plain_script_rank_that_sleeps_is_named_and_all_start_again(crew):
     job = crew("3", "--hang-timeout=4", "--on-hang=restart", "--max-restarts=1", script=PLAIN, quick=FORKS)
     coordinator, gathered = rank_1_hangs(job)
     assert "rank 1 stands apart: fetch@" in gathered["verdict"], gathered
@@ -72,7 +72,7 @@ def test_a_rank_of_a_plain_script_that_sleeps_while_the_others_wait_for_it_is_na
     assert json.loads((ours / "stacks.json").read_text())["outliers"] == "1"
 
 
-def test_a_rank_that_has_not_begun_a_collective_leaves_though_every_stack_is_the_same(crew):
+def test_a_rank_that_began_no_collective_leaves_though_stacks_are_the_same(crew):
     job = crew("2:3", "--hang-timeout=4", "--on-hang=replace", "--max-restarts=1", script=ALIKE, quick=FORKS)
     _, gathered = rank_1_hangs(job)
     assert "rank 1 has not begun call 31 of group 0 (default_pg, gloo), all_reduce" in gathered["verdict"], gathered
@@ -81,7 +81,7 @@ def test_a_rank_that_has_not_begun_a_collective_leaves_though_every_stack_is_the
     assert sorted(agent.code(TORCH_S) for agent in job.agents) == [0, 0, Exit.FAULTY]
 
 
-def test_the_worker_of_a_process_that_is_stopped_leaves_as_faulty_and_the_others_train_without_it(crew):
+def test_a_stopped_processs_worker_leaves_as_faulty_and_others_train_on(crew):
     job = crew("2:3", "--hang-timeout=2", "--on-hang=replace", "--max-restarts=1", "--shutdown-timeout=1")
     life = hangs(job, 3, 1)
     (leaver,) = (agent for agent in job.agents if agent.name == life.name)
@@ -97,7 +97,7 @@ def test_the_worker_of_a_process_that_is_stopped_leaves_as_faulty_and_the_others
 
 
 @pytest.mark.contract("DL-110", "DL-113")
-def test_where_a_person_is_asked_it_is_told_once_who_stands_apart_and_the_job_goes_on_when_that_one_does(crew):
+def test_in_ask_mode_the_suspect_is_told_once_and_the_job_resumes_with_it(crew):
     job, ports = crew("2"), {name: free_port("127.0.0.1") for name in ("w0", "w1")}
     # DL-113: after two seconds, and not before
     life = hangs(job, 2, 0, {"XPU_TIMER_HANG_TIMEOUT": "2"}, lambda name: (f"--metrics-port={ports[name]}",))

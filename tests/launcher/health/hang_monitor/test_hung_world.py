@@ -90,7 +90,7 @@ def without_leave(root):
 
 
 def told(taken):
-    """Who stands apart in these files, and the lines that tell it."""
+    """Give the suspects in these files, and the lines that tell of them."""
     merged = merge(Gathered(3, {rank: read(each.file) for rank, each in taken.items()}))
     return folded(merged.standing.outliers), verdict(merged)
 
@@ -121,7 +121,7 @@ def test_without_py_spy_the_signal_shows_who_sleeps_while_the_others_wait(hung):
 
 @pytest.mark.contract("DL-111", "DL-114")
 @pytest.mark.skipif(not find_py_spy(), reason="py-spy is not installed")
-def test_where_tracing_is_denied_the_signal_shows_the_same_and_the_denial_is_told(hung):
+def test_where_tracing_is_denied_a_signal_shows_the_same_and_that_is_told(hung):
     outliers, lines = told(hung.denied)
     assert (outliers, lines) == told(hung.asked)
     assert {each.why for each in hung.denied.values()} == {
@@ -147,7 +147,7 @@ def test_a_process_without_our_handler_is_not_signalled(hung):
     assert "no handler of ours" in taken[STRANGER].why
 
 
-def test_a_script_without_a_line_of_ours_is_seen_by_the_steps_of_its_optimizer(hung):
+def test_a_script_without_a_line_of_ours_is_seen_by_its_optimizers_steps(hung):
     assert (hung.seen[MARKS].beats, hung.seen[MARKS].marked, sum(hung.seen[MARKS].counts)) == (25, False, 24)
 
 

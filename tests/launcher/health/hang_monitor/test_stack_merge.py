@@ -66,7 +66,7 @@ def told(folder):
     return json.loads((folder / "stacks.json").read_text())
 
 
-def test_where_stacks_are_alike_who_has_not_begun_the_call_is_named_and_the_report_says_by_what(tmp_path):
+def test_where_stacks_are_alike_the_rank_yet_to_call_is_named_with_proof(tmp_path):
     found, ((_, fields),) = merged(tmp_path, ALIKE | {3: called(3, 4)})
     assert (found.apart, fields["apart"]) == ((3,), [3])
     assert fields["verdict"][:2] == [
@@ -79,7 +79,7 @@ def test_where_stacks_are_alike_who_has_not_begun_the_call_is_named_and_the_repo
     assert "rank 3 has not begun call 5" in (tmp_path / "py_stack.svg").read_text()
 
 
-def test_who_stands_apart_by_its_stack_is_named_whatever_the_numbers_say_and_both_are_told(tmp_path):
+def test_a_suspect_by_its_stack_is_named_whatever_the_numbers_say(tmp_path):
     found, ((_, fields),) = merged(tmp_path, ALIKE | {1: called(1, 4), 3: pack(SLEEPS)})
     assert found.apart == (3,)
     assert "rank 1 has not begun call 5 of group 0 (default_pg, nccl), all_reduce" in "; ".join(fields["verdict"])
@@ -120,7 +120,7 @@ def test_files_of_every_rank_and_of_the_whole_lie_in_the_folder(tmp_path):
     assert (told["silent"], told["why_silent"]) == ("2", {"it did not answer": "2"})
 
 
-def test_a_folder_that_cannot_be_written_is_told_and_the_hang_is_dealt_with(tmp_path):
+def test_an_unwritable_folder_is_told_and_the_hang_is_dealt_with(tmp_path):
     (tmp_path / "file").write_text("")
     found, said = merged(tmp_path / "file", {rank: pack(WAITS) for rank in range(3)} | {3: pack(SLEEPS)})
     assert found.apart == (3,)

@@ -70,7 +70,7 @@ async def fresh_and_wrapped(root, watched, paths):
 
 
 @pytest.mark.contract("DL-112")
-def test_a_fresh_process_without_a_line_of_ours_is_seen_with_and_without_the_wrapper(tmp_path, watched):
+def test_a_fresh_plain_process_is_seen_with_and_without_the_wrapper(tmp_path, watched):
     paths = f"{tmp_path / 'site'}{os.pathsep}{ROOT}"
     lines, seen, taken = asyncio.run(fresh_and_wrapped(tmp_path, watched, paths))
     assert [each.beats for each in seen] == [25, 25]
@@ -93,7 +93,7 @@ def test_a_process_that_ends_is_in_no_step_however_long_that_takes(watched):
 
 
 @pytest.mark.parametrize("name", ["turnout.py", "turnout/__init__.py"])
-def test_beside_a_module_of_the_users_with_our_name_a_process_is_left_alone(tmp_path, watched, name):
+def test_with_a_users_module_of_our_name_a_process_is_left_alone(tmp_path, watched, name):
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("")
     env = {PROGRESS: str(watched.paths[0])}

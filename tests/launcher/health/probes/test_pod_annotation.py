@@ -1,4 +1,4 @@
-"""What a check has found is written on the worker's own pod, over a real connection."""
+"""The result of a check is written on the worker's own pod, over a real connection."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Server:
 
 
 async def written(server, folder, *judged):
-    """What an agent logs of it."""
+    """Write the annotation, and give what the agent logs of it."""
     told = []
     pod, config = Pod("team", "bert-3", "u-1"), server.kubeconfig(folder / "config")
     own = OwnPod(pod, "gpu-7", lambda what, fields: told.append((what, fields)), config, again_s=0.01)
@@ -77,7 +77,7 @@ async def written(server, folder, *judged):
 
 
 @pytest.mark.asyncio
-async def test_what_was_measured_against_what_is_written_for_its_own_incarnation_alone(tmp_path):
+async def test_a_measurement_is_compared_with_that_of_its_own_incarnation_alone(tmp_path):
     with Server(200) as server:
         told = await written(server, tmp_path, FAULTY)
     assert [(what, fields["found"]) for what, fields in told] == [("verdict_written", "faulty")]

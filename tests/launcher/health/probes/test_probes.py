@@ -83,7 +83,7 @@ def test_one_that_is_stuck_with_the_others_is_killed_and_blames_nobody(stories):
     assert None not in found.compute_s
 
 
-def test_a_broken_device_is_known_at_once_and_the_other_node_has_passed_alone(stories):
+def test_a_broken_device_is_known_at_once_and_the_other_node_passes_alone(stories):
     waits, broken = stories["broken product"]
     assert broken.stage is Stage.COMPUTE
     assert "an error of this device" in broken.fault

@@ -76,7 +76,7 @@ def test_the_order_of_ranks_and_threads_makes_no_difference(of, dice):
 
 
 @given(stacks)
-def test_a_frame_has_the_ranks_that_end_there_or_go_on_from_there_and_no_thread_is_lost(of):
+def test_a_frame_has_the_ranks_that_end_or_pass_there_and_loses_no_thread(of):
     tree = fold(of)
     for node in tree.each():
         below = node.ends
@@ -140,7 +140,7 @@ def test_the_guides_example_of_two_machines_has_two_branches():
 
 
 @given(st.lists(st.sampled_from([CROWD, "main/step/sleep", "main/eval", None]), min_size=1, max_size=12))
-def test_every_rank_is_in_one_place_at_most_and_outliers_are_a_third_at_most(paths):
+def test_every_rank_is_in_one_place_at_most_and_outliers_under_a_third(paths):
     found, seen = stand(world(paths)), set_of(rank for rank, path in enumerate(paths) if path)
     groups = [group.ranks for group in (*found.crowd, *found.apart)]
     assert sum(groups) == seen  # bits that overlapped would carry
@@ -174,7 +174,7 @@ evil = st.text(st.characters(), max_size=30) | st.sampled_from(
 
 @given(st.lists(st.builds(Frame, evil, evil), min_size=1, max_size=5), evil)
 @settings(max_examples=scaled(50))
-def test_whatever_names_hold_the_picture_is_well_formed_and_has_only_our_elements(frames, why):
+def test_with_any_names_the_picture_is_well_formed_with_our_elements_only(frames, why):
     one = Showing((Thread(tuple(frames), (0,) * len(frames), True),))
     root = ElementTree.fromstring(drawn(merge(Gathered(3, {0: one}, {2: why}))))
     assert {each.tag.removeprefix(SVG) for each in root.iter()} <= {"svg", "style", "rect", "text", "g", "title"}

@@ -1,4 +1,4 @@
-"""What tools print is read: py-spy in both its forms, faulthandler, our own files, and what was cut."""
+"""Outputs of tools that are read: py-spy in both its forms, faulthandler, our own files, and truncated ones."""
 
 import faulthandler
 import json
@@ -251,7 +251,7 @@ def test_our_own_ear_in_a_process_is_no_thread_of_it():
     assert [frame.function for frame in only.frames] == ["f0"]
 
 
-def test_the_launcher_is_left_out_up_to_where_it_calls_the_script_the_last_time():
+def test_launcher_frames_are_left_out_down_to_its_last_call_of_the_script():
     lines = [f'  File "{name}.py", line {at} in f{at}\n' for at, name in enumerate("abcd")]
     ours = '  File "/v/launcher/workers/forkserver/child_main.py", line 9 in run\n'
     raw = "".join(["Current thread 0x1 (most recent call first):\n", *lines[:2], ours, lines[2], ours, lines[3]])

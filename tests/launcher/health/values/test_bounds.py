@@ -1,4 +1,4 @@
-"""What is just taken, and what is just refused: nodes, limits, times, sets of ranks and what tools print."""
+"""The smallest and largest accepted and refused values: nodes, limits, times, sets of ranks, outputs of tools."""
 
 import math
 
@@ -160,7 +160,7 @@ def test_above_the_limit_of_a_rule_a_time_is_slow_and_at_it_is_not(others, rule,
         ),
     ],
 )
-def test_above_that_of_the_fastest_quarter_a_time_is_suspected_and_at_it_is_not(others, limits, limit_s):
+def test_a_time_above_the_fastest_quarters_limit_is_suspect_and_at_it_not(others, limits, limit_s):
     for time_s, suspected in ((limit_s, False), (limit_s * (1 + 1e-9), True)):
         assert Sample([*others, time_s], limits).suspects(time_s, [time_s], None) is suspected
 
@@ -176,7 +176,7 @@ def test_a_floor_is_the_last_time_that_is_well(asks):
 # How long steps took, and how long is too long.
 
 
-def test_the_first_bucket_has_the_shortest_step_and_the_last_all_that_are_longer():
+def test_the_first_bucket_has_the_shortest_step_and_the_last_the_longest():
     assert [bucket_of(took_s) for took_s in (0.0, SHORTEST_S, SHORTEST_S * 1.001)] == [0, 0, 1]
     longest_s = edge_s(BUCKETS - 1)
     assert [bucket_of(took_s) for took_s in (longest_s, 2 * longest_s, 1e9)] == [BUCKETS - 1] * 3

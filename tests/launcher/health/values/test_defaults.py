@@ -1,4 +1,4 @@
-"""What holds of health checks and hangs where nobody says otherwise: users rely on it, and so do older agents."""
+"""The defaults of health checks and hang detection: users rely on them, and so do older agents."""
 
 import pytest
 

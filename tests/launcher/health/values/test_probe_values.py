@@ -1,4 +1,4 @@
-"""What probes are told and what they tell, as values: bounds, sizes, and the worst of several processes."""
+"""Requests to probes and their answers, as values: bounds, sizes, and the worst of several processes."""
 
 import msgspec
 import pytest
@@ -152,7 +152,7 @@ def test_what_a_probe_can_obey_is_taken(changes):
     assert ProbePolicy(**changes).round_s > 0
 
 
-def test_a_round_lasts_as_long_as_its_stages_may_and_a_moment_more_for_each():
+def test_a_round_lasts_as_long_as_its_stages_may_and_a_moment_each():
     """Two of the nine wait for others."""
     assert ProbePolicy(meet_s=100.0, stage_s=10.0).round_s == 2 * 100 + 7 * 10 + 9 * 2
 
@@ -204,6 +204,6 @@ def test_how_much_is_measured(asked, usual, measures):
     assert msgspec.structs.replace(PLAN, **asked).measures(usual) == measures
 
 
-def test_where_others_are_waited_for_a_stage_may_take_as_long_as_they_have_to_come():
+def test_a_stage_that_waits_for_others_may_take_as_long_as_they_may():
     assert [stage.value for stage in Stage if PLAN.within_s(stage) == 100.0] == ["begun", "meeting"]
     assert {PLAN.within_s(stage) for stage in Stage} == {100.0, 10.0}

@@ -1,4 +1,4 @@
-"""What is written of a world that hangs, letter for letter, since people and tools read it; and how much is told."""
+"""The report on a hung world, letter for letter, since people and tools read it; and its bounds."""
 
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -55,7 +55,7 @@ def test_what_is_written_is_letter_for_letter_what_people_and_tools_know():
 
 
 def titles(drawn):
-    """Of each box, without who has it; and what stands in it, None for nothing."""
+    """Give what each box shows, by its title without the holder; None for nothing."""
     return {
         box.find(f"{SVG}title").text.partition("@")[0]: getattr(box.find(f"{SVG}text"), "text", None)
         for box in ElementTree.fromstring(drawn).iter(f"{SVG}g")
@@ -130,7 +130,7 @@ def apart(count):
 
 
 @pytest.mark.parametrize(("count", "more"), [(MOST_GROUPS, False), (MOST_GROUPS + 1, True)])
-def test_of_many_that_stand_apart_the_first_are_told_and_how_many_more_there_are(count, more):
+def test_of_many_suspects_the_first_are_told_and_the_rest_are_counted(count, more):
     told = verdict(merge(Gathered(3 * count, apart(count))))
     assert sum(" stands apart: " in line for line in told) == MOST_GROUPS
     assert ("and 1 more groups stand apart" in told) is more

@@ -1,4 +1,4 @@
-"""What a coordinator begins with, what is written of a round, and the bounds of both."""
+"""The state that a coordinator begins with, the record of a round, and the bounds of both."""
 
 from dataclasses import fields
 

@@ -1,10 +1,10 @@
-"""Who leaves and when the others stop; what is handed over, and what a world takes from memory: all at the bounds."""
+"""Bounds of drain and handover: who leaves, when the others stop, what is handed over and restored from memory."""
 
 import pytest
 
 from tests.launcher.rendezvous.story import Story, member
 from turnout.launcher.model import World
-from turnout.launcher.rendezvous.checkpoint_messages import ALL, BARRED, MOST_LOCATIONS
+from turnout.launcher.rendezvous.checkpoint_messages import ALL, FETCH_DISABLED, MOST_LOCATIONS
 from turnout.launcher.rendezvous.messages import Handover, Heartbeat, HeldStep, Reached, Stop, StopAt, Succeeded
 from turnout.launcher.rendezvous.restore.restore_plan import restorable
 
@@ -84,7 +84,7 @@ def test_what_each_has_all_of_is_looked_past_where_only_leavers_have_it():
 
 
 def test_who_may_fetch_nothing_holds_nothing_by_saying_so():
-    assert drained(dict.fromkeys("abcd", (BARRED,))).last("a", Handover) is None
+    assert drained(dict.fromkeys("abcd", (FETCH_DISABLED,))).last("a", Handover) is None
 
 
 def test_where_enough_stay_nobody_else_is_waited_for():

@@ -52,7 +52,7 @@ def test_of_many_who_are_missing_the_first_are_told():
     assert waits(story)[-1]["gives_up_in_s"] == 540
 
 
-def test_too_few_give_up_when_the_time_to_join_is_over_and_name_the_first_who_were_there():
+def test_too_few_give_up_at_the_join_timeout_and_name_who_came_first():
     names = "abcdefghijklmnopqrst"
     story = Story("30", join_timeout_s=60.0).join(*names).wait(59.99)
     assert story.last("a", Finish) is None
@@ -81,7 +81,7 @@ def test_what_is_told_of_a_world_that_is_formed():
     assert "10.0.0.1" in str(fields["ips"])
 
 
-def test_of_a_world_that_is_formed_each_seat_trains_and_nobody_has_told_a_step():
+def test_in_a_formed_world_each_member_trains_and_nobody_has_told_a_step():
     story = running("abc", "2").reach("ab", 7)
     seats = {id_: (known.base, known.busy, known.step) for id_, known in story.state.members.items()}
     assert seats == {
@@ -111,7 +111,7 @@ def until_s(coordinator, names="ab", roam_s=10.0):
     return story, story.of(Wake)[-1].at_s
 
 
-def test_who_has_too_few_searches_the_later_the_more_it_has_and_no_two_at_once():
+def test_the_more_members_it_has_the_later_one_too_small_searches():
     """Twice the time of a search lies between the first and the last of any crowd of coordinators."""
     after_s = [until_s(f"worker-{number}/0")[1] - 100.0 for number in range(40)]
     assert all(30.0 <= each <= 50.0 for each in after_s)
@@ -182,7 +182,7 @@ def test_once_the_arbiter_has_granted_it_may_be_out_of_reach_again():
     assert story.world == "ab"
 
 
-def test_who_hands_over_tells_to_whom_and_of_which_round():
+def test_a_handover_names_its_successor_and_its_round():
     story = running().leave("a").ready("abc")
     assert story.events("handed_over") == [("member_left", {"to": "b/0", "round": 2})]
     assert len(story.of(StepDown)) == 1
@@ -310,7 +310,7 @@ def test_what_is_said_of_another_round_changes_nothing(said):
     assert story.say("b", said).state == before
 
 
-def test_a_coordinator_that_has_said_farewell_goes_after_five_seconds_or_when_it_is_alone():
+def test_a_coordinator_goes_five_seconds_after_farewell_or_once_alone():
     story = running("a", "1").succeed("a")
     assert story.phase == "over"
     story = running("ab", "2").succeed("ab").wait(4.999)

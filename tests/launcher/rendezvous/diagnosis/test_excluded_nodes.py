@@ -1,4 +1,4 @@
-"""Who was left out comes back in the same place: a kubelet starts it again and again, and nobody stops for it."""
+"""A member that was left out comes back in the same place: a kubelet restarts it again and again, and nobody stops."""
 
 import pytest
 
@@ -66,7 +66,7 @@ def test_a_day_of_back_offs_costs_a_handful_of_checks():
     assert [fields["again_s"] for _, fields in story.events("node_left_out")] == [HOUR_S * 2**at for at in range(5)]
 
 
-def test_it_is_tested_when_its_time_is_up_and_one_that_passes_trains_as_ever():
+def test_one_left_out_is_tested_in_time_and_trains_if_it_passes():
     story = again(left_out())
     story.dead = ""
     assert story.wait(HOUR_S - 1).world == "abd"
@@ -115,7 +115,7 @@ def test_the_last_call_of_a_first_world_is_not_for_it():
     assert (story.world, checks(story)) == ("abd", [4])
 
 
-def test_an_end_of_a_bad_link_is_kept_out_as_long_as_the_other_end_is_there():
+def test_one_end_of_a_bad_link_is_kept_out_while_the_other_is_there():
     story = Checked("2:6", cut=("cd",)).join(*"abcdef").measure_all()
     assert story.world == "abcef"
     again(story.lose("d"), "d").wait(60)
@@ -194,7 +194,7 @@ def test_one_that_is_kept_out_is_not_among_those_that_are_enough():
     assert story.fail("b").ready("abcde").measure_all().world == "abcde"
 
 
-def test_where_no_test_can_tell_one_that_was_left_out_for_a_link_is_believed():
+def test_where_no_test_can_tell_one_left_out_for_a_link_is_believed():
     story = Checked("2:6", cut=("cd",), only=True).join(*"abcdef").measure_all()
     again(story.lose("d"), "d")
     story.cut = ("cd", "ad")

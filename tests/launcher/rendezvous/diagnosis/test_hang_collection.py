@@ -39,7 +39,7 @@ class Hangs(Story):
         return self.happens(Merged(self.of(Merge)[-1].number, apart, f"ranks {apart} stand apart"))
 
     def fold_number(self, number):
-        """The same of an order that was never given."""
+        """Give the state after an answer to an order that was never given."""
         return self.happens(Merged(number, (2,), "rank 2 stands apart"))
 
     def asked(self, name):
@@ -103,7 +103,7 @@ def test_where_a_person_is_asked_nothing_ends_and_the_workers_are_named(apart, w
     assert fields["detail"].startswith(f"a, rank 0: {WHY}; ranks")
 
 
-def test_a_hang_is_over_when_all_go_on_and_the_next_one_is_asked_about_anew():
+def test_a_hang_is_over_when_all_go_on_and_the_next_one_is_asked_anew():
     story = hung().fold(2).move("ab")
     assert not story.events("hang_over")
     story.move("c")
@@ -133,7 +133,7 @@ def test_restarts_end_with_their_budget():
     assert WHY in fields["detail"]
 
 
-def test_the_worker_of_the_rank_that_stands_apart_is_replaced_and_the_others_train():
+def test_the_suspect_ranks_worker_is_replaced_and_the_others_train():
     story = hung(HangAction.REPLACE).fold(2).ready("abc")
     assert story.goes("b") == (Exit.FAULTY, "node_faulty")
     assert (story.world, story.state.budget.total) == ("ac", 1)
@@ -142,7 +142,7 @@ def test_the_worker_of_the_rank_that_stands_apart_is_replaced_and_the_others_tra
     assert story.world == "abc", "who comes in its place trains"
 
 
-def test_a_coordinator_that_is_to_be_replaced_hands_over_and_goes():
+def test_a_coordinator_to_be_replaced_passes_the_lead_on_and_goes():
     story = hung(HangAction.REPLACE).fold(0).ready("abc")
     assert story.goes("a") == (Exit.FAULTY, "node_faulty")
     assert story.of(StepDown)[-1].to.coordinator == "b/0"
@@ -156,7 +156,7 @@ def test_nobody_is_replaced(apart):
 
 
 @pytest.mark.parametrize("act", list(HangAction))
-def test_a_round_that_ends_meanwhile_has_what_has_come_folded_and_nobody_is_charged(act):
+def test_a_round_that_ends_meanwhile_merges_what_came_and_charges_nobody(act):
     story = three(act).hang("b").show("a").lose("c")
     (merge,) = story.of(Merge)
     assert sorted(merge.stacks) == [0, 1]
@@ -164,7 +164,7 @@ def test_a_round_that_ends_meanwhile_has_what_has_come_folded_and_nobody_is_char
     assert story.state.budget.total == 0
 
 
-def test_a_member_with_a_new_connection_is_asked_again_and_says_again_who_hangs():
+def test_a_member_with_a_new_connection_is_asked_and_names_the_hung_again():
     story = three(HangAction.RESTART).hang("b").show("ac")
     story.join("b", base=LastWorld(1, 3, True, True), processes=2)
     assert len(story.asked("b")) == 2
@@ -219,7 +219,7 @@ def number_of(coordinator):
     return story.join("a").hang("a").number
 
 
-def test_orders_of_two_coordinators_have_other_numbers_and_those_of_one_follow_one_another():
+def test_orders_are_numbered_in_sequence_and_apart_for_each_coordinator():
     """An answer to a coordinator that is gone may come to the next one."""
     assert number_of("a/0") != number_of("b/0")
     story = hung().fold(2).move("abc").hang("c")
@@ -298,7 +298,7 @@ def test_what_is_said_of_a_round_that_has_ended_is_not_acted_upon():
     assert not story.state.cause.fault
 
 
-def test_a_member_with_a_new_connection_is_asked_again_only_if_it_was_and_while_stacks_are_awaited():
+def test_a_reconnected_member_is_asked_again_only_while_stacks_are_awaited():
     again = {"base": LastWorld(1, 3, True, True), "processes": 2}
     assert len(three().join("b", **again).asked("b")) == 0
     assert len(hung().join("b", **again).asked("b")) == 1

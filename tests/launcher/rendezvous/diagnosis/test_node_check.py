@@ -132,7 +132,7 @@ def test_slow_nodes_train_where_they_are_not_left_out():
 
 
 @pytest.mark.contract("DL-83")
-def test_a_world_that_gets_too_small_waits_for_a_replacement_which_is_checked_with_all():
+def test_a_world_that_got_too_small_waits_and_is_checked_with_the_newcomer():
     """DL-83"""
     story = Checked("4", dead="c").join(*"abcd").measure_all()
     assert (story.phase, story.world) == ("gathering", "")
@@ -196,7 +196,7 @@ def test_who_comes_late_is_checked_before_it_may_grow_the_world():
     assert [fields["members"] for _, fields in story.events("check_started")] == [2, 3]
 
 
-def test_a_coordinator_that_is_at_fault_hands_over_and_is_left_out_by_the_next():
+def test_a_faulty_coordinator_is_replaced_and_left_out_by_the_next():
     story = Checked("2:4", dead="a").join(*"abcd").measure_all()
     assert story.phase == "over"
     assert [effect.to.coordinator for effect in story.effects if hasattr(effect, "to")] == ["b/0"]
@@ -208,14 +208,14 @@ def test_where_all_are_at_fault_the_job_ends_and_says_so():
     assert {finish.exit for finish in story.left_out().values()} == {Exit.FAULTY}
 
 
-def test_who_came_too_late_for_a_check_in_which_all_failed_goes_on_without_them():
+def test_who_is_too_late_for_a_check_that_all_failed_goes_on_without_them():
     story = Checked("1:3", broken="ab").join(*"ab").join("c").measure_all()
     assert story.phase == "over"
     assert {name: finish.exit for name, finish in story.left_out().items()} == {"b": Exit.FAULTY}
     assert [effect.to.coordinator for effect in story.effects if hasattr(effect, "to")] == ["c/0"]
 
 
-def test_who_comes_while_a_job_ends_of_which_all_were_at_fault_is_not_told_that_it_is():
+def test_who_comes_while_a_job_of_faulty_nodes_ends_is_not_called_faulty():
     story = Checked("1:2", broken="ab").join(*"ab").measure_all().join("c")
     assert story.state.phase.value == "finishing"
     assert {*story.left_out()} == {*"ab"}
@@ -303,7 +303,7 @@ def test_neighbours_measure_together(orders, groups):
     assert story.measure_all().groups == [groups]
 
 
-def test_orders_of_two_coordinators_have_other_numbers_and_those_of_one_follow_one_another():
+def test_orders_are_numbered_in_sequence_and_apart_for_each_coordinator():
     """An answer to a coordinator that is gone may come to the next one."""
 
     def orders(coordinator):
@@ -324,7 +324,7 @@ def test_how_fast_they_are_together_is_measured_of_two_or_more(nnodes, broken, t
     assert story.world == ("ab" if told else "a")
 
 
-def test_the_end_of_a_check_waits_for_who_has_not_answered_as_long_as_a_round_may_take():
+def test_the_end_of_a_check_waits_for_answers_as_long_as_a_round_may_take():
     story = Checked("2:4").join(*"abcd").measure(silent="d").wait(ProbePolicy().round_s - 0.01)
     assert story.last("d", Probe).number == story.state.checking.number, "its group has no other order yet"
     story.wait(0.01)
@@ -351,7 +351,7 @@ def test_an_answer_that_nobody_waits_for_changes_nothing(checked):
 
 
 def speed(answers, processes=1):
-    """What is told of two that have measured together. answers: the time and the bytes of each, and what went wrong."""
+    """Give the speed of two that have measured together. answers: time and bytes of each, and what went wrong."""
     story = Checked("2", together=True).join("a", processes=processes).join("b", processes=processes + 1).measure()
     for name, (took_s, bytes_, fault) in zip("ab", answers, strict=True):
         story.say(name, Probed(story.state.checking.number, 7, 1.0, took_s, "", fault, bytes_))
@@ -360,7 +360,7 @@ def speed(answers, processes=1):
     return told
 
 
-def test_the_speed_of_all_is_that_of_the_slowest_on_the_bus_as_nccl_tests_say_it():
+def test_the_speed_of_all_is_the_slowest_bus_bandwidth_as_in_nccl_tests():
     """The ranks are as many of each as the one with the fewest has."""
     assert speed([(0.25, 8_000, ""), (0.5, 6_000, "")], processes=4) == {
         "members": 2, "ranks": 8, "collective_s": 0.5, "bytes": 8_000, "algorithm_bytes_s": 16_000,
@@ -400,7 +400,7 @@ def test_that_a_link_is_bad_is_told_to_both_its_ends_where_both_train():
     }  # fmt: skip
 
 
-def test_a_member_that_has_passed_is_checked_with_a_new_one_only_where_it_is_needed():
+def test_a_member_that_passed_is_checked_with_a_new_one_only_where_needed():
     story = Checked("2:3").join(*"ab").measure_all()
     assert (story.world, len(story.events("check_started"))) == ("ab", 1)
     story.fail("b").lose("b").join("c").ready("a")

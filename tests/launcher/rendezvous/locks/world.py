@@ -1,4 +1,4 @@
-"""What the tests of the arbiters are built from: records, and a clock that only a test moves."""
+"""Helpers of the tests of round locks: records, and a clock that only a test moves."""
 
 from turnout.launcher.model import Record, RestartBudget
 from turnout.launcher.rendezvous.round_lock import HeldRound

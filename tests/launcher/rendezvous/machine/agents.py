@@ -220,7 +220,7 @@ class Agent:
                 self.gone(Exit.DRAINED)
 
     def gone(self, code):
-        """It ends by itself: what it sent arrives."""
+        """End the agent by itself: what it sent arrives."""
         self.network.tell(self.id, f"exits {int(code)}")
         self.exit = int(code)
         self.dies()
@@ -234,7 +234,7 @@ class Agent:
                     conn.end(self.network.now_s)
 
     def goes_on(self):
-        """It was stopped, so long perhaps that it was given up: then it reads nothing more from back then."""
+        """Let a stopped agent go on; if it was given up meanwhile, it reads nothing more from before."""
         self.paused = False
         self.network.tell(self.id, "goes on")
         if self.network.now_s - self.looked_s > SILENCE_S:
@@ -245,7 +245,7 @@ class Agent:
                 self.lost(Reason.MEMBER_SILENT)
 
     def timers(self):
-        """What the clock does to it."""
+        """Fire the timers that are due."""
         now_s = self.network.now_s
         slept = now_s - self.looked_s
         self.looked_s = now_s
@@ -275,7 +275,7 @@ class Agent:
             self.seeks()
 
     def hears(self):
-        """Do heartbeats pass between it and its coordinator?"""
+        """True if heartbeats pass between this agent and its coordinator."""
         conn = self.link
         other = conn.endpoint
         clear = self.network.path(self.name, other.name) and other.alive and not other.paused

@@ -176,7 +176,7 @@ class Leads:
             self.turn()
 
     def listens(self, id_, member):
-        """Would a heartbeat of it change anything?"""
+        """True if a heartbeat of it would change anything."""
         return member.base.busy or awaited(self.state, id_, self.network.now_s)
 
     def renews(self):

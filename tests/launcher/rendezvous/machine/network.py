@@ -38,7 +38,7 @@ class Conn:
                 queue.append((now_s, None, None))
 
     def cut(self, now_s, keep_up, keep_down):
-        """It breaks: only so many messages of each way still arrive."""
+        """Break the connection: only so many messages of each way still arrive."""
         for queue, keep in ((self.up, keep_up), (self.down, keep_down)):
             while len(queue) > keep:
                 queue.pop()
@@ -46,7 +46,7 @@ class Conn:
         self.end(now_s)
 
     def stalls(self):
-        """It passes nothing more, and nobody is told: who looks may find out."""
+        """Let nothing more pass, without telling anybody: a peer that checks may find out."""
         self.up.clear()
         self.down.clear()
         self.dead = True
@@ -118,7 +118,7 @@ class Network:
         return [agent for agent in self.agents.values() if agent.alive]
 
     def at(self, address):
-        """Who listens there, dead or alive. A name finds its newest incarnation."""
+        """Give who listens at an address, dead or alive. A name finds its newest incarnation."""
         named = self.here.get(address[0])
         return named or next((a for a in self.agents.values() if a.here == address), None)
 
@@ -129,7 +129,7 @@ class Network:
         return conn
 
     def reader(self, conn, way):
-        """Who would read the next message of this way now, None if nobody can."""
+        """Give who would read the next message of this way now, None if nobody can."""
         queue = getattr(conn, way)
         agent = conn.endpoint if way == "up" else conn.member
         clear = self.path(conn.member.name, conn.endpoint.name)
@@ -174,7 +174,7 @@ class Network:
         assert self.terms.size(size) == size, f"{world} has {size}"
 
     def wants(self, state):
-        """What the job's coordinator begins with."""
+        """Give the state that the job's coordinator begins with."""
         nodes = self.nodes
         return replace(state, checking=nodes.checking, hanging=nodes.hanging) if nodes is not None else state
 

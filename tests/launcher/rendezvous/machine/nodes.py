@@ -1,4 +1,4 @@
-"""What nodes are like in truth, what their probes measure, and what a coordinator must never make of it.
+"""True states of nodes, what their probes measure, and conclusions that a coordinator must never draw.
 
 A fault lies on a host and is there each time. What else may spoil a check, as a host that stands still or has no path,
 is trouble: who is in it may be blamed, and where faults and trouble are more than a third of a check anybody may be.
@@ -22,7 +22,7 @@ SLOW = ("slow", "drags")  # alone, in the network
 
 @dataclass(eq=False)
 class Watch:
-    """What one coordinator has done since its last check began: whom it had measured, whom it has left out, and when.
+    """One coordinator's acts since its last check began: whom it had measured, whom it has left out, and when.
 
     out: ids; before: when a check of it has last left out a worker of this host. round: the newest that it has formed.
     """
@@ -55,7 +55,7 @@ class Nodes:
     # What is measured.
 
     def passes(self):
-        """A moment passes: who stands still, has no path, or has died just now?"""
+        """Let a moment pass: some stand still, have no path, or have just died."""
         now_s = self.network.now_s
         cut = {name for pair in self.network.cut_off for name in pair}
         for agent in list(self.network.agents.values()):
@@ -113,7 +113,7 @@ class Nodes:
         agent.say(Probed(order.number, 7, alone_s, together_s, unfit))
 
     def folded(self, lead, merge):
-        """Whom the stacks of all show to stand apart: those whose processes hang."""
+        """Give the suspects that the merged stacks show: those whose processes hang."""
         world = lead.state.world
         ids = [id_ for id_ in world.seats if self.network.agents[id_].hung] if merge.world == world.ranks else []
         self.culprits |= set(ids)
@@ -122,7 +122,7 @@ class Nodes:
     # What must never be.
 
     def sees(self, lead, effect):
-        """What a coordinator does next."""
+        """Check the coordinator's next effect."""
         watch = self.watches.setdefault(lead, Watch())
         match effect:
             case Told(what="check_started"):
@@ -162,7 +162,7 @@ class Nodes:
         return {self.network.agents[id_].member.host for id_ in watch.measured}
 
     def hurts(self, host, since_s):
-        """Was it at fault, or in trouble, since then?"""
+        """True if the host was at fault, or in trouble, since then."""
         how = self.faults.get(host)
         blamed = how in HARD or (how in SLOW and self.leaves_slow)
         return blamed or self.trouble.get(host, -1.0) >= since_s
@@ -188,7 +188,7 @@ class Nodes:
         watch.measured, watch.out = set(), set()  # each start has a check of its own
 
     def grows(self, lead, ready):
-        """Of those by whom a world may grow: not who was left out here, within the hour."""
+        """Give those by whom a world may grow: nobody that was left out here within the hour."""
         before = self.watches[lead].before if lead in self.watches else {}
         limit_s = self.network.now_s - AGAIN_S  # an end of a link may come at once when the other has gone
         kept = {host for host, (at_s, why) in before.items() if at_s > limit_s and why is not Reason.LINK_FAULTY}

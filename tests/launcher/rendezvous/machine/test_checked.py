@@ -1,4 +1,4 @@
-"""The same world of agents, of a job whose nodes are checked and whose processes hang: nodes.py has what is true."""
+"""The world of agents, for a job whose nodes are checked and whose processes hang: nodes.py knows the truth."""
 
 from dataclasses import replace
 
@@ -32,7 +32,7 @@ class Checked(Machine):
         self.links = [(f"n{at[-1]}", f"n{at[-2]}")] if link else []
         self.health = {"leaves_slow": leaves_slow, "act": act, "again": self.again if in_place else None}
         super().begin(members, least, spare, unit, late, imports)
-        self.network.tell("yard", f"{self.faults}, {self.links}, {self.health}")
+        self.network.tell("story", f"{self.faults}, {self.links}, {self.health}")
         self.network.tick(head_s)
 
     def ground(self, terms):
@@ -75,7 +75,7 @@ class Checked(Machine):
         ]
         return [*leads, *members]
 
-    @precondition(lambda self: hasattr(self, "yard") and self.checking())
+    @precondition(lambda self: hasattr(self, "network") and self.checking())
     @rule(which=st.integers(0, 5), host=st.booleans())
     def one_dies_in_mid_check(self, which, host):
         there = self.checking()
@@ -83,7 +83,7 @@ class Checked(Machine):
         agent.dies(host)
         self.network.tell(agent.id, f"dies in mid-check, host {host}")
 
-    @precondition(lambda self: hasattr(self, "yard") and self.checking())
+    @precondition(lambda self: hasattr(self, "network") and self.checking())
     @rule(which=st.integers(0, 5))
     def a_connection_stalls_in_mid_check(self, which):
         """Its member gives it up before the coordinator does, or after: what was on its way is lost."""
@@ -108,7 +108,7 @@ class Checked(Machine):
 
     def teardown(self):
         super().teardown()
-        if hasattr(self, "yard") and self.network.nodes.act is not HangAction.ASK:
+        if hasattr(self, "network") and self.network.nodes.act is not HangAction.ASK:
             hung = [agent.id for agent in self.network.living() if agent.runs and agent.hung]
             assert not hung, self.network.nodes.saga(f"{hung} still hang")
 
@@ -126,11 +126,11 @@ class CheckedMajority(Checked, Majority):
 
 
 class LongChecked(Checked):
-    """The same, for longer."""
+    """Runs `Checked` for longer."""
 
 
 class LongCheckedMajority(CheckedMajority):
-    """The same, for longer."""
+    """Runs `CheckedMajority` for longer."""
 
 
 TestChecked = case(Checked, 100, derandomize=True)

@@ -38,10 +38,10 @@ class Machine(RuleBasedStateMachine):
             if number < members - late or number == 0:
                 self.network.add(self.comes(number, 0, imports))
             self.incarnations[number] = 0
-        self.network.tell("yard", f"{members} members, {self.network.terms}, {self.mode}")
+        self.network.tell("story", f"{members} members, {self.network.terms}, {self.mode}")
 
     def ground(self, terms):
-        """The yard of a job."""
+        """The network of a job."""
         return Network(terms, self.mode)
 
     def comes(self, number, incarnation, imports):
@@ -98,17 +98,17 @@ class Machine(RuleBasedStateMachine):
         names = {f"w{who}" for who in away}
         others = {agent.name for agent in self.network.agents.values()} - names | ({"arbiter"} if arbiter else set())
         self.network.cut_off |= {frozenset((one, other)) for one in names for other in others}
-        self.network.tell("yard", f"{sorted(names)} are cut off, from the arbiter {arbiter}")
+        self.network.tell("story", f"{sorted(names)} are cut off, from the arbiter {arbiter}")
 
     @rule(who=WHO)
     def the_arbiter_is_out_of_reach(self, who):
         self.network.cut_off.add(frozenset((f"w{who}", "arbiter")))
-        self.network.tell("yard", f"w{who} is cut off from the arbiter")
+        self.network.tell("story", f"w{who} is cut off from the arbiter")
 
     @rule()
     def the_network_heals(self):
         self.network.cut_off.clear()
-        self.network.tell("yard", "heals")
+        self.network.tell("story", "heals")
 
     @rule(who=WHO, lost_answer=st.booleans(), within=st.booleans())
     def the_arbiter_answers(self, who, lost_answer, within):
@@ -136,18 +136,18 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def two_worlds_never_train_at_once(self):
-        if hasattr(self, "yard"):
+        if hasattr(self, "network"):
             training = self.network.training()
             assert len(training) <= 1, "\n".join([*self.network.saga, f"{training} train at once"])
 
     def teardown(self):
-        if not hasattr(self, "yard"):
+        if not hasattr(self, "network"):
             return
         network = self.network
         network.cut_off.clear()
         for agent in network.living():
             agent.goes_on()
-        network.tell("yard", "peace")
+        network.tell("story", "peace")
         until_s = network.now_s + PEACE_S
         calm_s = 0.0
         while network.now_s < until_s and calm_s < 40.0:
@@ -177,12 +177,12 @@ class Machine(RuleBasedStateMachine):
         assert set(exits.values()) == {0}, f"{saga}\nexits {exits}"
 
     def settled(self):
-        """Does the largest possible world train, as far as one look tells?"""
+        """True if the largest possible world trains, as far as one look tells."""
         training = self.network.training()
         return training and len(self.network.worlds[training[0]]) == self.network.terms.size(len(self.fit()))
 
     def fit(self):
-        """Who may be in a world in the end."""
+        """Give those that may be in a world in the end."""
         return self.network.living()
 
     def may_start(self, number):
@@ -199,7 +199,7 @@ class Majority(Machine):
         return number > 0 or self.tight()
 
     def tight(self):
-        """Do two worlds not fit into the workers that there are?"""
+        """True if two worlds do not fit into the workers that there are."""
         return 2 * self.network.terms.least > len(self.incarnations)
 
     def enough(self, living):
@@ -214,7 +214,7 @@ class Majority(Machine):
         return found and last and 2 * len(last) > min(agent.base.size for agent in last)
 
     def come_back(self, living, newest):
-        """Are more than half of a newest world's places taken, one by a member that has kept it?"""
+        """True if more than half of a newest world's places are taken, one by a member that has kept it."""
         for (_, _, round_), seats in self.network.worlds.items():
             names = {self.network.agents[id_].name for id_ in seats}
             there = [
@@ -250,15 +250,15 @@ class Arbiter(Machine):
 
 
 class LongArbiter(Arbiter):
-    """The same, for longer."""
+    """Runs `Arbiter` for longer."""
 
 
 class LongMajority(Majority):
-    """The same, for longer."""
+    """Runs `Majority` for longer."""
 
 
 class LongOnly(Only):
-    """The same, for longer."""
+    """Runs `Only` for longer."""
 
 
 TestArbiter = case(Arbiter, 400, derandomize=True)

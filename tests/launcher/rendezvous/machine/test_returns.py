@@ -38,7 +38,7 @@ class Job:
         else:
             self.lives[number] += 1
             self.network.add(Agent(self.network, number, self.lives[number]))
-        self.network.tell("yard", f"w{number} {'is started' if self.alive(number) else 'is killed'}")
+        self.network.tell("story", f"w{number} {'is started' if self.alive(number) else 'is killed'}")
 
     def all_return(self):
         for number in self.lives:
@@ -85,7 +85,7 @@ def test_any_part_of_four_is_killed_at_once_and_comes_back(killed):
     trains_again(job)
 
 
-def test_of_an_elastic_job_that_has_room_for_one_world_only_half_may_be_killed_and_come_back():
+def test_where_only_one_world_fits_half_may_be_killed_and_come_back():
     job = Job(4, least=3)
     for number in (2, 3):
         job.turns(number)

@@ -1,4 +1,4 @@
-"""What random schedules find seldom, told step by step: falsifying examples that are none any more."""
+"""Examples that random schedules seldom find, told step by step: each once falsified a rule, and none does now."""
 
 import pytest
 
@@ -35,7 +35,7 @@ def watched(made, seconds):
     return sizes
 
 
-def test_a_majority_without_the_arbiter_and_a_minority_with_it_do_not_both_train():
+def test_a_majority_without_arbiter_and_a_minority_with_it_do_not_both_run():
     """Three of five go on unanswered; the other two are granted the next round, and wait until those have stopped."""
     made = network(5, (2, 5))
     parts(made, ["w0", "w1", "w2"], ["w3", "w4", "arbiter"])

@@ -1,4 +1,4 @@
-"""Whom a member's daemon is told of: the first, and its replica holders for each number of copies."""
+"""Replica groups that a member's daemon is told of: the first, and its replica holders for each number of copies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who keeps whose replicas: elsewhere, as evenly as can be, and the same ones after somebody was replaced."""
+"""Replica holders: elsewhere, as evenly as can be, and the same ones after somebody was replaced."""
 
 from collections import Counter
 from itertools import product
@@ -80,7 +80,7 @@ def test_an_id_told_twice_is_refused():
 
 
 @given(worlds(), few)
-def test_never_oneself_nobody_twice_and_each_keeps_exactly_as_many_as_it_gives(members, replicas):
+def test_never_oneself_nobody_twice_and_each_keeps_as_many_as_it_gives(members, replicas):
     kept = replica_holders(members, replicas)
     assert {*kept} == {id_ for id_, _ in members}
     each = min(replicas, max(len(members) - 1, 0))
@@ -100,7 +100,7 @@ def under(domain, path):
 
 @given(worlds(), st.integers(1, 4))
 def test_whatever_switch_is_lost_no_even_load_loses_fewer_shards(members, replicas):
-    """Of g members under one switch, each of the others can keep `replicas` shards, and the rest is lost with it."""
+    """The g members under one switch can keep `replicas` shards on each of the others; the rest is lost with it."""
     kept, path_of = replica_holders(members, replicas), dict(members)
     each = min(replicas, max(len(members) - 1, 0))
     for domain in domains(members):
@@ -146,7 +146,7 @@ def test_the_farthest_comes_first(members, replicas):
 
 
 @given(worlds(least=1), few, st.data())
-def test_one_that_is_replaced_in_its_place_changes_only_who_had_to_do_with_it(members, replicas, data):
+def test_one_replaced_in_its_place_changes_only_its_own_partners(members, replicas, data):
     at_ = data.draw(st.integers(0, len(members) - 1))
     was, path = members[at_]
     before = replica_holders(members, replicas)
@@ -155,18 +155,18 @@ def test_one_that_is_replaced_in_its_place_changes_only_who_had_to_do_with_it(me
 
 
 def renamed(kept, gone):
-    """The same with "new" in the place of one that is gone."""
+    """Put "new" in the place of one that is gone."""
     to = {gone: "new"}
     return {to.get(id_, id_): tuple(to.get(other, other) for other in others) for id_, others in kept.items()}
 
 
 def changed(before, after, gone):
-    """Who has other replica holders than before, were the new one the old one."""
+    """Give those that have other replica holders than before, if the new one counts as the old one."""
     return [id_ for id_, others in renamed(before, gone).items() if {*after[id_]} != {*others}]
 
 
 @given(worlds(least=2), st.integers(1, 3), st.data())
-def test_one_that_is_replaced_elsewhere_too_unless_shards_would_be_less_safe(members, replicas, data):
+def test_one_replaced_elsewhere_too_unless_shards_would_be_less_safe(members, replicas, data):
     at_ = data.draw(st.integers(0, len(members) - 1))
     path = data.draw(paths())
     was, _ = members[at_]
@@ -246,7 +246,7 @@ def test_who_takes_over(leavers, stayers, found):
 
 
 @given(worlds(), worlds(least=1))
-def test_each_that_leaves_has_one_heir_and_nobody_has_two_more_than_another(leavers, stayers):
+def test_each_leaver_has_one_heir_and_heirs_differ_by_one_at_most(leavers, stayers):
     found = heirs([(f"x{id_}", path) for id_, path in leavers], stayers)
     assert sorted(found) == sorted(f"x{id_}" for id_, _ in leavers)
     load = Counter(found.values())

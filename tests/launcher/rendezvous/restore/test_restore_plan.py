@@ -20,7 +20,7 @@ from tests.launcher.rendezvous.story import (
     member,
 )
 from turnout.launcher.model import World
-from turnout.launcher.rendezvous.checkpoint_messages import ALL, BARRED, DaemonEndpoint
+from turnout.launcher.rendezvous.checkpoint_messages import ALL, FETCH_DISABLED, DaemonEndpoint
 from turnout.launcher.rendezvous.messages import HeldStep, Reached, StopAt
 from turnout.launcher.rendezvous.restore.restore_plan import restorable as choice_of
 
@@ -98,10 +98,10 @@ B_AT = {"place": B, "count": 1}
     ),
     pytest.param({"a": held(7, place=B), "b": held(7)}, (7, {"a": ["b"], "b": ["a"]}), id="the ranks are the other's"),
     pytest.param(
-        {"a": held(7) + held(7, **B_AT), "b": (BARRED,)}, (-1, {}), id="who could not fetch does not try it again"
+        {"a": held(7) + held(7, **B_AT), "b": (FETCH_DISABLED,)}, (-1, {}), id="who could not fetch does not try again"
     ),
     pytest.param(
-        {"a": held(7) + held(7, **B_AT), "b": (BARRED, *held(7, place=B))}, (7, {}), id="but has what is its own"
+        {"a": held(7) + held(7, **B_AT), "b": (FETCH_DISABLED, *held(7, place=B))}, (7, {}), id="but has its own"
     ),
     pytest.param({"a": held(9, place=(0, ALL))}, (-1, {}), id="perhaps the same on all ranks: nobody says so"),
     pytest.param(
@@ -131,7 +131,7 @@ def test_several_that_lack_it_ask_several():
     assert all(sorted(endpoints) == ["a", "b"] for endpoints in whom.values())
 
 
-def test_who_has_no_door_gives_nothing():
+def test_a_member_without_an_endpoint_gives_nothing():
     memory = {"a/0": held(7) + held(7, **B_AT)}
     assert choice_of(world(), memory, {"a/0": member("a"), "b/0": member("b", keeper=7)}).step == -1
 
@@ -164,7 +164,7 @@ def test_whatever_is_restored_everybody_holds_as_its_own(each):
 
 
 def parts(step, *ranks, of=4, round_=4, count=0):
-    """What torch.distributed.checkpoint has saved: of these ranks, each of them apart."""
+    """Give parts that torch.distributed.checkpoint has saved: of these ranks, each of them apart."""
     return tuple(HeldStep(step, rank, of, round_, count, True) for rank in ranks)
 
 
@@ -173,7 +173,7 @@ def locations(memory, names="ab", more="", processes=1):
     there = {f"{name}/0": member(name, processes=processes, keeper=7) for name in names + more}
     found = choice_of(world(names, processes), {f"{name}/0": each for name, each in memory.items()}, there)
     assert not found.fetch
-    assert not found.saved_by or not found.alike
+    assert not found.saved_by or not found.replicated
     where = {
         id_[0]: {(each.first_rank, each.endpoint.name) for each in places} for id_, places in found.locations.items()
     }
@@ -203,8 +203,8 @@ ALONE = parts(7, 0) + parts(7, 1, 2, 3, count=1)
     pytest.param(
         "a", {"a": parts(7, 0, of=2) + parts(7, 1, of=2, count=1, round_=3)}, (-1, 0, {}), id="of two rounds' states"
     ),
-    pytest.param("a", {"a": (BARRED, *ALONE)}, (7, 4, {"a": set()}), id="who could not fetch has all of it"),
-    pytest.param("ab", {"a": ALONE, "b": (BARRED,)}, (-1, 0, {}), id="who could not fetch, and has nothing"),
+    pytest.param("a", {"a": (FETCH_DISABLED, *ALONE)}, (7, 4, {"a": set()}), id="who could not fetch has all of it"),
+    pytest.param("ab", {"a": ALONE, "b": (FETCH_DISABLED,)}, (-1, 0, {}), id="who could not fetch, and has nothing"),
     pytest.param(
         "a", {"a": parts(9, 0) + parts(7, 0, of=1)}, (7, 0, {}), id="a newer one is not whole"
     ),
@@ -226,7 +226,7 @@ def test_workers_of_several_processes_where_those_were_of_one():
     assert where == {"a": {(2, "b"), (3, "b")}, "b": {(0, "a"), (1, "a")}}
 
 
-def test_who_has_no_door_has_it_for_himself_alone():
+def test_a_member_without_an_endpoint_has_shards_for_itself_alone():
     memory = {"a/0": ALONE}
     assert choice_of(world("a"), memory, {"a/0": member("a")}).saved_by == 4
     assert choice_of(world("ab"), memory, {"a/0": member("a"), "b/0": member("b", keeper=7)}).step == -1
@@ -316,7 +316,7 @@ def test_what_is_held_of_the_last_round_is_taken_at_once(round_, look):
     assert [(job.last(name, Formed).restore, job.last(name, Formed).look) for name in "ab"] == [(8, look)] * 2
 
 
-def test_a_round_that_was_granted_since_counts_also_where_members_have_not_heard_of_it():
+def test_a_round_granted_since_counts_where_members_have_not_heard_of_it():
     """They were cut off, and come back after the others have ended."""
     job = Story("1:2", base=LastWorld(3, 2, True), granted=5, succeeds={"before": 4}, begins_s=100.0)
     mine = held(7, place=(0, ALL), round_=3)
@@ -327,7 +327,7 @@ def test_a_round_that_was_granted_since_counts_also_where_members_have_not_heard
 
 
 def test_all_members_are_told_one_step():
-    """It travels with Ready, and comes back with Formed."""
+    """The step travels with Ready, and comes back with Formed."""
     job = Story("2", only=True).join("a", "b")
     assert job.last("b", Formed).restore == -1, "nobody has trained yet"
     stopped(job)

@@ -95,7 +95,7 @@ def ended(story, held):
 AHEAD = {"a": (4, 5), "b": (5, 6)}
 
 
-def test_when_the_world_shrinks_what_all_held_is_carried_to_storage_and_so_it_is_by_who_leaves():
+def test_what_all_held_goes_to_storage_when_the_world_shrinks():
     """A rank may have saved once more than another when they were stopped."""
     story = ended(Story("1:2", only=True).join("a", "b").leave("b").fail("a"), AHEAD)
     assert story.last("b", Finish).carry == 5

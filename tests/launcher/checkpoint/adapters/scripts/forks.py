@@ -85,7 +85,7 @@ def example(word, **names):
 
 
 def digest(value):
-    """Of every bit of a state."""
+    """Give a digest of every bit of a state."""
     total = hashlib.sha256()
     _add(total, value)
     return total.hexdigest()

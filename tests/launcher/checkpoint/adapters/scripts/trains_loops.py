@@ -58,7 +58,7 @@ def told(name, began, step, state):
 
 
 class Seen:
-    """Of a script's own: how often each row came."""
+    """A class of the script's own: it counts how often each row came."""
 
     def __init__(self):
         self.sums = torch.zeros(4)
@@ -109,7 +109,7 @@ def accelerate(name, killed=0, last=LAST):
 
 
 def other():
-    """What is loaded has to be what was saved, by its names."""
+    """Build other models: what is loaded has to be what was saved, found by its names."""
     own, (model, *_) = prepared(compiles=True)
     plain = FlashState(own, folder(HOME, "other"))
     plain.save_state(1)

@@ -48,7 +48,7 @@ def network():
 
 
 def loss_of(network, rows):
-    """Of all dice that a process has."""
+    """Compute a loss that depends on each random generator that a process has."""
     return network(rows).sum() * (1 + random.random() + np.random.rand())
 
 

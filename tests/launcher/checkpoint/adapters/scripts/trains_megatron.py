@@ -25,7 +25,7 @@ MEMORY, DISK = StorageType.MEMORY, StorageType.DISK
 
 
 class Wrapped(torch.nn.Module):
-    """As Megatron wraps a chunk for data parallelism."""
+    """A module that wraps a chunk for data parallelism, as Megatron's does."""
 
     def __init__(self, module):
         super().__init__()
@@ -176,7 +176,7 @@ def wrong(name):
 
 
 def absent(library, module):
-    """Where a library is not there."""
+    """Make a library look as if it were not installed."""
     sys.modules[library] = None
     try:
         return {"told": str(importlib.import_module(f"turnout.launcher.flash_checkpoint.{module}"))}

@@ -1,4 +1,4 @@
-"""What storage and memory of users may hold: each format that was ever written is read, and today's is among them.
+"""Formats that users' storage and memory may hold: each that was ever written is read, today's among them.
 
 The checkpoints lie in formats/, and writes.py says how they come there.
 """
@@ -101,7 +101,7 @@ def test_an_arena_is_read(memory, name):
 
 
 def laid(memory, name):
-    """As it lay in memory: its generation begins a terabyte after its pages."""
+    """Lay a generation as it was in memory: it begins a terabyte after its pages."""
     file = memory / f"turnout-{'0' * 32}.arena"
     with open(os.open(file, os.O_CREAT | os.O_WRONLY, 0o600), "wb") as out:
         out.write((FORMATS / name / "pages").read_bytes())
@@ -123,7 +123,7 @@ def today(tmp_path_factory):
 
 
 def files(folder):
-    """By name, what must not differ: nothing of a file of torch, which says itself what it is, and no time or sum."""
+    """Read what must not differ, by file name: torch files themselves are left out, and so are times and checksums."""
     found = {str(each.relative_to(folder)): each for each in sorted(folder.rglob("*")) if each.is_file()}
     return {name: plain(each) for name, each in found.items()}
 
@@ -156,7 +156,7 @@ def test_manifests_and_notes_are_read_and_written_the_same(name):
 
 
 def newer(text):
-    """The same in the next format, with the right sum."""
+    """Give the manifest in the next format, with the right checksum."""
     version, what, plain = re.fullmatch(rb'\{"sum":"\w+","version":(\d+),"(\w+)":(.*)\}', text).groups()
     version = int(version) + 1
     return b'{"sum":"%016x","version":%d,"%b":%b}' % (
@@ -177,7 +177,7 @@ FILES = ("manifest.json", "rank-00000.safetensors", "rank-00000.json")
 NEWER = rf"step {STEP + 1} in .*: a manifest of format 2: this Turnout knows formats up to 1; install the one that"
 
 
-def test_a_newer_format_is_refused_by_name_and_nothing_older_is_taken_for_it(golden, make, environ):
+def test_a_newer_format_is_refused_by_name_and_nothing_older_is_read_as_it(golden, make, environ):
     folder = with_a_newer_one(golden("storage-1"))
     with pytest.raises(NewerFormat, match=NEWER):
         make(folder).load()

@@ -53,7 +53,7 @@ def state():
 
 
 def sharded():
-    """As torch.distributed.checkpoint has it: by rows, whole, and plain values. Of one process where there is one."""
+    """Build a state with values sharded by rows, whole ones and plain ones; of one process where there is one."""
     rows = torch.arange(15.0).reshape(5, 3)
     if dist.is_initialized():
         rows = distribute_tensor(rows, init_device_mesh("cpu", (dist.get_world_size(),)), [Shard(0)])
@@ -65,7 +65,7 @@ def sharded():
 
 
 def parts():
-    """As trainers that others wrote are kept: by name."""
+    """Build the state of a trainer that others wrote: parts by name."""
     return {"model": {"weight": torch.ones(2)}, "random": torch.arange(8, dtype=torch.uint8), "trainer": '{"step":3}'}
 
 

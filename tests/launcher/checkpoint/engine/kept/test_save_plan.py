@@ -1,4 +1,4 @@
-"""What a save copies, kept from the save before or worked out anew, is the same to the byte, whatever has changed."""
+"""The bytes that a save copies, kept from the save before or worked out anew, are the same whatever has changed."""
 
 import gc
 import weakref
@@ -58,7 +58,7 @@ def seen_otherwise(state, draw, path):
 
 
 def in_place(state, draw, path):
-    """The same object, with another shape or in another place."""
+    """Change an object in place, to another shape or another position."""
     tensor, shape = at(state, path), draw(st.sampled_from(SHAPES))
     with torch.no_grad():
         match draw(st.sampled_from(["data", "resize", "transpose", "set"])):
@@ -102,7 +102,7 @@ def laid(laying, state, beside):
 
 @settings(deadline=None)
 @given(dtypes=st.lists(st.sampled_from(DTYPES), min_size=5, max_size=5), data=st.data())
-def test_a_kept_layout_gives_what_a_new_one_gives_whatever_changes_from_save_to_save(dtypes, data):
+def test_a_kept_layout_equals_a_new_one_whatever_changes_between_saves(dtypes, data):
     state, laying = state_of(dtypes), SavePlanner(1, 2)
     for save in range(data.draw(st.integers(2, 6))):
         for _ in range(data.draw(st.integers(0, 2))):
@@ -113,7 +113,7 @@ def test_a_kept_layout_gives_what_a_new_one_gives_whatever_changes_from_save_to_
         assert laid(laying, state, beside) == laid(SavePlanner(1, 2), state, beside)
 
 
-def test_a_state_that_is_made_anew_is_laid_out_as_before_in_the_same_layout():
+def test_a_state_that_is_made_anew_is_laid_out_as_before():
     laying = SavePlanner(0, 1)
     layouts = {id(laying(training(step), f"dice {step}").layout) for step in range(1, 5)}
     assert len(layouts) == 1

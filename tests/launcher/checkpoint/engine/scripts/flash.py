@@ -39,7 +39,7 @@ def log(**fields):
 
 
 def bits(model, optimizer):
-    """Of what this rank has of both."""
+    """Give a digest of this rank's model and optimizer."""
     total = hashlib.sha256()
     for parameter in model.parameters():
         moments = optimizer.state.get(parameter, {})
@@ -69,7 +69,7 @@ class Ddp:
 
 
 class Fsdp:
-    """As the guide has it."""
+    """A training script for FSDP, as the guide has it."""
 
     def __init__(self, model):
         self.model = FullyShardedDataParallel(model, device_id=torch.device("cpu"), use_orig_params=True)

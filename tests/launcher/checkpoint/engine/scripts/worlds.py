@@ -83,7 +83,7 @@ def state_of(seed, more=True):
 
 
 def leaves(value, path=""):
-    """By path, a digest of what is at each end of a nested state. It gathers tensors, so all ranks get the same."""
+    """Digest the leaves of a nested state, by path. Tensors are gathered, so all ranks get the same."""
     if isinstance(value, list):
         value = dict(enumerate(value))
     if isinstance(value, dict):
@@ -124,7 +124,7 @@ def saves(sizes):
 
 
 def loads(names):
-    """What several worlds have saved, one after the other."""
+    """Load what several worlds have saved, one after the other."""
     return [load(f"ours{name}", theirs=f"theirs{name}", seed=10 + name) for name in names]
 
 
@@ -134,7 +134,7 @@ def disagree(steps, more=True):
 
 
 def fsdp1(step, name):
-    """Both halves, as the guide of FSDP has them: a sharded state dict of model and optimizer, loaded one by one."""
+    """Save and load the sharded state dicts of model and optimizer, as FSDP's guide does, one by one."""
     model, optimizer = trained(step, "fsdp1")
     with FullyShardedDataParallel.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
         state = {"model": model.state_dict(), "optim": FullyShardedDataParallel.optim_state_dict(model, optimizer)}

@@ -1,4 +1,4 @@
-"""What torch.compile wraps is saved by its own names: a plain model takes it up, and the other way round."""
+"""A module that torch.compile wraps is saved by its own names: a plain model loads it, and the other way round."""
 
 import pytest
 import torch

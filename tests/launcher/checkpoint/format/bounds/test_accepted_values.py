@@ -1,4 +1,4 @@
-"""What is just taken of a checkpoint, and what is just refused: identities, records, shards, heads, trees and needs."""
+"""The smallest and largest accepted and refused values: identities, records, shards, heads, trees and memory needs."""
 
 import json
 from dataclasses import replace
@@ -99,7 +99,7 @@ def test_the_last_rank_of_a_world_has_a_record():
     assert replace(RECORD, rank=7, world=8).rank == 7
 
 
-def test_generations_lie_a_stride_apart_and_their_tables_a_page_behind_the_identity():
+def test_generations_lie_a_stride_apart_and_their_tables_a_page_behind_it():
     assert [offset_of(at) for at in (0, 1, 6)] == [STRIDE_BYTES, 2 * STRIDE_BYTES, 7 * STRIDE_BYTES]
     assert [table_at(at) for at in (0, 1, 6)] == [PAGE_BYTES, 2 * PAGE_BYTES, 7 * PAGE_BYTES]
 

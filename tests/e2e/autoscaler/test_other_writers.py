@@ -25,7 +25,7 @@ from tests.e2e.autoscaler.lending import (
     runs,
     sized,
     start_around,
-    start_lender,
+    start_autoscaler,
     told,
 )
 from tests.e2e.autoscaler.webhook import Webhook, admission
@@ -45,7 +45,7 @@ def module_stage(module_plane):
     stage = Stage(module_plane, random.Random(7))
     asyncio.run(stage.build(leaves=1, hosts_per_leaf=4, gpus=2))
     start_around(stage)
-    start_lender(stage, *AT_ONCE)
+    start_autoscaler(stage, *AT_ONCE)
     return stage
 
 
@@ -58,13 +58,13 @@ async def stage(module_stage):
 
 def refusals(stage):
     """How many refusals the autoscaler's metrics page counts, whatever for."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{stage.health['lender']}/metrics", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{stage.health['autoscaler']}/metrics", timeout=5) as answer:
         page = answer.read().decode().splitlines()
     mine = [line for line in page if line.startswith("turnout_autoscaler_changes_total{") and '"Refused"' in line]
     return sum(float(line.rsplit(" ", 1)[1]) for line in mine)
 
 
-async def test_a_webhook_that_refuses_growth_is_asked_less_and_less_often_and_others_grow(stage):
+async def test_a_webhook_that_refuses_growth_is_asked_less_often_and_others_grow(stage):
     webhook = Webhook("firm")
     before = refusals(stage)
     async with admission(stage, webhook), stage.plane.api() as api:
@@ -88,7 +88,7 @@ async def test_a_webhook_that_refuses_growth_is_asked_less_and_less_often_and_ot
     await runs(stage, firm=4, wide=2)
 
 
-async def test_who_may_not_shrink_is_passed_over_and_asked_again_once_the_webhook_is_gone(stage):
+async def test_who_may_not_shrink_is_skipped_until_the_webhook_is_gone(stage):
     webhook = Webhook("firm")
     async with stage.plane.api() as api:
         await api.create(lends("soft", 2, 4, **{labels.PRIORITY: "50"}))
@@ -109,7 +109,7 @@ async def scaled(api, name, size):
 
 
 def apply(stage, file, *flags):
-    """What kubectl says to a manifest, and its exit status."""
+    """Run `kubectl apply` on a manifest; give its output and its exit status."""
     argv = [cache.binary("kubectl"), "apply", "-f", file, *flags]
     environment = {"KUBECONFIG": str(stage.plane.kubeconfig), "HOME": str(stage.plane.folder)}
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60)
@@ -123,7 +123,7 @@ def apply(stage, file, *flags):
         pytest.param(("--server-side", "--force-conflicts"), id="server side"),
     ],
 )
-async def test_an_unchanged_manifest_applied_again_leaves_the_job_growing_to_its_max(stage, tmp_path, flags):
+async def test_an_unchanged_manifest_applied_again_leaves_a_job_growing_to_max(stage, tmp_path, flags):
     """GitOps does so every few minutes; each time the job is put back to the size that it was submitted with."""
     file = tmp_path / "bert.json"
     file.write_text(json.dumps(lends("bert", 2, 8)))
@@ -137,7 +137,7 @@ async def test_an_unchanged_manifest_applied_again_leaves_the_job_growing_to_its
         assert labels.WISH_WORKERS not in (await api.get(f"{JOBS}/bert"))["metadata"]["annotations"]
 
 
-async def test_a_manifest_applied_server_side_that_does_not_force_its_size_changes_nothing(stage, tmp_path):
+async def test_server_side_apply_that_does_not_force_its_size_changes_nothing(stage, tmp_path):
     file = tmp_path / "bert.json"
     file.write_text(json.dumps(lends("bert", 2, 8)))
     async with stage.plane.api() as api:
@@ -150,14 +150,14 @@ async def test_a_manifest_applied_server_side_that_does_not_force_its_size_chang
 
 
 async def first_growth(stage, api, bert):
-    """As the autoscaler grows it for the first time."""
+    """Wait while the autoscaler grows the job for the first time."""
     await api.create(lends(bert, 2, 8))
     await stage.eventually(lambda: any(line["job"].endswith(f"/{bert}") for line in told(stage, "decided")))
     await api.until(PODS, cluster.bound(2))
 
 
 async def room(stage, api, bert):
-    """As room appears into which the autoscaler grows it."""
+    """Free capacity into which the autoscaler then grows the job."""
     await api.create(cluster.indexed_job("other", 5, gpus=1))
     await api.create(lends(bert, 2, 8))
     await runs(stage, **{bert: 3, "other": 5})
@@ -166,7 +166,7 @@ async def room(stage, api, bert):
 
 
 async def growth(stage, api, bert):
-    """As the autoscaler's growth is written."""
+    """Wait while the autoscaler writes the job's growth."""
     await api.create(lends(bert, 2, 8))
     await api.until(JOBS, sized(bert, 8))
 
@@ -174,7 +174,7 @@ async def growth(stage, api, bert):
 @pytest.mark.parametrize(
     "moment",
     [pytest.param(first_growth, marks=pytest.mark.long), pytest.param(room, marks=pytest.mark.long), growth],
-    ids=lambda moment: moment.__doc__.strip("."),
+    ids=lambda moment: moment.__name__.replace("_", " "),
 )
 async def test_the_size_that_a_person_sets_by_hand_stands_as_the_most(stage, moment):
     bert = moment.__name__.replace("_", "-")
