@@ -18,7 +18,6 @@ from turnout.autoscaler.cache import Cache
 from turnout.autoscaler.controller.controller import AutoscalerController
 from turnout.autoscaler.controller.decision_log_writer import DecisionLogWriter
 from turnout.autoscaler.controller.event_recorder import DecisionEvents, NodeEvents, Refs
-from turnout.autoscaler.controller.http_endpoints import probes
 from turnout.autoscaler.controller.informers import AutoscalerInformers
 from turnout.autoscaler.controller.memory_writer import MemoryWriter
 from turnout.autoscaler.controller.metrics import Metrics
@@ -35,7 +34,8 @@ from turnout.kube.client import logs
 from turnout.kube.client.api_client import Client
 from turnout.kube.client.clock import RealClock, SteadyTime
 from turnout.kube.client.events import EventRecorder
-from turnout.kube.client.lease import Elector, LeaseSettings
+from turnout.kube.client.lease import Elector, lease_settings
+from turnout.kube.client.probes import probe_pages, served
 from turnout.kube.client.run_until_signal import lead, together, until_told
 from turnout.kube.errors import BadKubeconfig
 
@@ -91,12 +91,13 @@ async def serve(wanted: Settings) -> None:
             acts = scale_writer, wanted.policy(), clock, events, metrics, journal, time()
             controller = AutoscalerController(view, informers, *acts, MemoryWriter(client, namespace, clock))
             words = Words(controller, refs, wanted)
-            pages = StatusWriter(client, namespace, clock, words.pages, words.marks, lambda: elector.leading)
+            status = StatusWriter(client, namespace, clock, words.pages, words.marks, lambda: elector.leading)
             at = address(wanted.metrics_bind, "--metrics-bind")
-            async with probes(*at, metrics, lambda: informers.has_synced) as port:
+            pages = probe_pages(lambda: None if informers.has_synced else "no whole list yet", metrics.page)
+            async with served(*at, pages) as port:
                 log.info("serving", extra={"metrics_port": port})
                 leading = lead(elector, lambda: settled(informers), lambda: together(controller.run, *works))
-                await until_told(informers.run(), leading, recorder.run(), pages.run())
+                await until_told(informers.run(), leading, recorder.run(), status.run())
 
 
 class Words:
@@ -139,12 +140,6 @@ def settle() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
-
-
-def lease_settings(lease_s: int) -> LeaseSettings:
-    """client-go's proportions at any length: its 15 s are renewed within 10, tried every 2, and left 5 to stop in."""
-    renew_s = lease_s * 2 / 3
-    return LeaseSettings(lease_s, renew_s, lease_s * 2 / 15, call_s=lease_s / 3, grace_s=lease_s - renew_s)
 
 
 if __name__ == "__main__":

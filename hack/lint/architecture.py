@@ -23,6 +23,7 @@ FLOORS = {
     "launcher": 1,
     "scheduler_ext": 2,
     "autoscaler": 2,
+    "controllers": 2,
     "simulator": 3,
     "cli": 4,
 }
@@ -74,6 +75,7 @@ IO_ROOMS = (
     "scheduler_ext.nominator",  # wiring of a second program: a package has only one __main__
     "scheduler_ext.server",
     "autoscaler.controller",
+    "controllers.runtime",
     "simulator.api.server",
     "simulator.cluster.runtime",
     "simulator.local_cluster",

@@ -48,6 +48,12 @@ class LeaseSettings:
             raise ValueError(f"a lease needs 0 <= jitter < 1 and call_s > 0: {self}")
 
 
+def lease_settings(lease_s: int) -> LeaseSettings:
+    """client-go's proportions at any length: its 15 s are renewed within 10, tried every 2, and left 5 to stop in."""
+    renew_s = lease_s * 2 / 3
+    return LeaseSettings(lease_s, renew_s, lease_s * 2 / 15, call_s=lease_s / 3, grace_s=lease_s - renew_s)
+
+
 class LeaseStore(Protocol):
     """The calls that an elector needs of a Client."""
 

@@ -5,7 +5,8 @@ How they are served, and with which limits, is the caller's. Source: docs/contra
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 
 from aiohttp import web
 
@@ -30,3 +31,21 @@ def probe_pages(unready: Callable[[], str | None], metrics: Callable[[], bytes])
 def text(status: int, line: str) -> web.Response:
     """Answer with one line."""
     return web.Response(text=line + "\n", status=status)
+
+
+@asynccontextmanager
+async def served(host: str, port: int, pages: Mapping[str, Page]) -> AsyncIterator[int]:
+    """Serve these pages until the block ends; the port that was taken. Raises OSError for one that somebody has."""
+
+    async def answer(request: web.Request) -> web.Response:
+        return pages[request.path](request)
+
+    app = web.Application(client_max_size=1024)
+    app.add_routes([web.get(path, answer) for path in pages])
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, port).start()
+        yield int(runner.addresses[0][1])
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,1 @@
+"""The job controllers: pods, Services and PodGroups of the job kinds that users' guides promise."""

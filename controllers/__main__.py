@@ -1,0 +1,91 @@
+"""The job controllers as a program: they watch always, and write while they hold their Lease."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import socket
+import sys
+import uuid
+from collections.abc import Sequence
+
+from turnout.controllers.kinds.registry import by_api
+from turnout.controllers.model import JobKey
+from turnout.controllers.runtime.cache import Cache
+from turnout.controllers.runtime.controller import JobController
+from turnout.controllers.runtime.informers import ControllerInformers
+from turnout.controllers.runtime.metrics import Metrics
+from turnout.controllers.runtime.work_queue import WorkQueue
+from turnout.controllers.runtime.writer import Writer
+from turnout.controllers.settings import Settings, settings
+from turnout.kube.backoff import Backoff
+from turnout.kube.cli_flags import address
+from turnout.kube.client import logs
+from turnout.kube.client.api_client import Client
+from turnout.kube.client.clock import RealClock
+from turnout.kube.client.events import EventRecorder
+from turnout.kube.client.lease import Elector, lease_settings
+from turnout.kube.client.probes import probe_pages, served
+from turnout.kube.client.run_until_signal import lead, until_told
+from turnout.kube.errors import BadKubeconfig
+
+log = logging.getLogger("turnout.controllers")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run until SIGTERM or SIGINT; 0 then, 1 when it cannot start, or ends by a fault of ours."""
+    wanted = settings(argv)
+    logs.setup(wanted.log_level)
+    try:
+        asyncio.run(serve(wanted))
+    except (BadKubeconfig, OSError) as error:
+        print(f"turnout-controller: {error}", file=sys.stderr)
+        return 1
+    except Exception:
+        log.critical("ended_by_a_fault", exc_info=True)
+        return 1
+    return 0
+
+
+async def serve(wanted: Settings) -> None:
+    """Watch always, write while leading, until the process is told to end."""
+    clock, kinds, setup, rng = RealClock(), by_api(wanted.kinds), wanted.setup(), random.Random()
+    async with await Client.open(wanted.kubeconfig, wanted.context, qps=wanted.qps or None) as client:
+        queue = WorkQueue(clock, Backoff(first_s=0.05, most_s=60.0), rng.random)
+        leading: list[bool] = []
+
+        def changed(key: JobKey) -> None:
+            if leading:  # else all are looked at when the term begins
+                queue.add(key)
+
+        cache = Cache(changed)
+        informers = ControllerInformers(cache, client, kinds, setup, clock, rng, wanted.namespace)
+        namespace, _, name = wanted.lease.partition("/")
+        identity = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        elector = Elector(
+            client, namespace, name, identity, clock=clock, rng=rng, settings=lease_settings(wanted.lease_seconds)
+        )
+        events = EventRecorder(client, "turnout-controller", socket.gethostname(), clock=clock)
+        metrics = Metrics(queue.__len__)
+        writer = Writer(client, cache, kinds, setup)
+        controller = JobController(cache, queue, writer, kinds, setup, clock, events, metrics)
+
+        async def term() -> None:
+            leading.append(True)
+            metrics.leading.set(1)
+            try:
+                await controller.run()
+            finally:
+                leading.clear()
+                metrics.leading.set(0)
+
+        pages = probe_pages(lambda: None if informers.has_synced else "no whole list yet", metrics.page)
+        async with served(*address(wanted.metrics_bind, "--metrics-bind"), pages) as port:
+            log.info("serving", extra={"metrics_port": port, "kinds": ",".join(wanted.kinds)})
+            await until_told(informers.run(), lead(elector, informers.synced, term), events.run())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

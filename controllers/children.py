@@ -1,0 +1,105 @@
+"""The objects that a job owns, as they are created: pods, headless Services and a PodGroup."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from turnout.controllers.model import ChildKey, Dialect, JobView, Kind, Object, Restart, Role, Setup
+
+REPLICA_TYPE = "training.kubeflow.org/replica-type"
+REPLICA_INDEX = "training.kubeflow.org/replica-index"
+POD_GROUPS = {
+    Dialect.VOLCANO: "scheduling.volcano.sh/v1beta1",
+    Dialect.SCHEDULER_PLUGINS: "scheduling.x-k8s.io/v1alpha1",
+}
+SCHEDULERS = {Dialect.VOLCANO: "volcano", Dialect.SCHEDULER_PLUGINS: "scheduler-plugins-scheduler"}
+_GROUP_LABEL = "scheduling.x-k8s.io/pod-group"
+_GROUP_NOTE, _TASK_NOTE = "scheduling.k8s.io/group-name", "volcano.sh/task-spec"
+_RESTART = {Restart.EXIT_CODE: Restart.NEVER.value}  # the kubelet knows no exit codes
+
+
+def name_of(view: JobView, role: Role, index: int) -> str:
+    """Return the name of one replica, shared by its pod and its Service."""
+    return f"{view.name}-{role.label}-{index}"
+
+
+def owner(view: JobView) -> dict[str, Any]:
+    """Return the reference by which the job owns a child, and the API server deletes it after the job."""
+    head = {"apiVersion": view.api_version, "kind": view.kind, "name": view.name, "uid": view.uid}
+    return {**head, "controller": True, "blockOwnerDeletion": True}
+
+
+def pod(kind: Kind, view: JobView, role: Role, index: int, setup: Setup) -> Object:
+    """Return one replica's pod."""
+    template = role.template.get("metadata") or {}
+    labels = {**(template.get("labels") or {}), **kind.labels(view, role, index)}
+    notes = dict(template.get("annotations") or {})
+    spec = {**kind.pod_spec(view, role, index), "restartPolicy": _RESTART.get(role.restart, role.restart.value)}
+    if setup.dialect is not Dialect.NONE:
+        spec.setdefault("schedulerName", setup.scheduler or SCHEDULERS[setup.dialect])
+    if setup.dialect is Dialect.VOLCANO:
+        notes |= {_GROUP_NOTE: view.name, _TASK_NOTE: role.label}
+    elif setup.dialect is Dialect.SCHEDULER_PLUGINS:
+        labels[_GROUP_LABEL] = view.name
+    meta = _meta(view, name_of(view, role, index), labels)
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {**meta, "annotations": notes} if notes else meta,
+        "spec": spec,
+    }
+
+
+def service(kind: Kind, view: JobView, role: Role, index: int) -> Object:
+    """Return one replica's headless Service, so that its name resolves wherever its pod runs."""
+    labels = kind.labels(view, role, index)
+    labels.pop("training.kubeflow.org/job-role", None)
+    ports = [
+        {"name": each.get("name", ""), "port": each["containerPort"]}
+        for container in role.template["spec"]["containers"]
+        if container.get("name") == kind.container
+        for each in container.get("ports") or ()
+    ]
+    spec = {"clusterIP": "None", "selector": labels, "ports": ports}
+    meta = _meta(view, name_of(view, role, index), labels)
+    return {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": spec}
+
+
+def pod_group(view: JobView, setup: Setup) -> Object | None:
+    """Return the job's PodGroup in the scheduler's dialect; None without one."""
+    if setup.dialect is Dialect.NONE:
+        return None
+    gang = view.gang
+    spec: dict[str, Any] = {"minMember": gang.min_member}
+    if gang.min_resources:
+        spec["minResources"] = gang.min_resources
+    if setup.dialect is Dialect.VOLCANO:
+        spec["queue"] = gang.queue or "default"
+        if gang.priority_class:
+            spec["priorityClassName"] = gang.priority_class
+    elif gang.timeout_s is not None:
+        spec["scheduleTimeoutSeconds"] = gang.timeout_s
+    meta = _meta(view, view.name, {})
+    return {"apiVersion": POD_GROUPS[setup.dialect], "kind": "PodGroup", "metadata": meta, "spec": spec}
+
+
+def key_of(body: Object) -> ChildKey:
+    """Return the key of a child by its body."""
+    return ChildKey(body["kind"], body["metadata"]["name"])
+
+
+def same(wanted: Any, there: Any) -> bool:
+    """True if an object has every field that is wanted, whatever else the API server has filled in."""
+    if isinstance(wanted, Mapping):
+        return isinstance(there, Mapping) and all(same(each, there.get(name)) for name, each in wanted.items())
+    if isinstance(wanted, (list, tuple)):
+        if not isinstance(there, (list, tuple)) or len(wanted) != len(there):
+            return False
+        return all(same(*pair) for pair in zip(wanted, there, strict=True))
+    return bool(wanted == there)
+
+
+def _meta(view: JobView, name: str, labels: Mapping[str, str]) -> dict[str, Any]:
+    meta = {"name": name, "namespace": view.namespace, "ownerReferences": [owner(view)]}
+    return {**meta, "labels": dict(labels)} if labels else meta

@@ -1,0 +1,72 @@
+"""The conditions in a job's status, as the Training Operator keeps them. Source: docs/facts/job-kinds.md 1.2
+
+A condition is written when its status or its reason changes. Running and Restarting replace one another. Nothing
+follows a failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from turnout.controllers.model import Object, Reason
+from turnout.kube.times import rfc3339
+
+Conditions = Sequence[Object]
+_EXCLUDES = {Reason.RUNNING: Reason.RESTARTING, Reason.RESTARTING: Reason.RUNNING}
+_ENDS = (Reason.SUCCEEDED, Reason.FAILED)
+
+
+def is_true(conditions: Conditions, type_: Reason) -> bool:
+    """True if a job has this condition."""
+    return any(each.get("type") == type_.value and each.get("status") == "True" for each in conditions)
+
+
+def ended(conditions: Conditions) -> bool:
+    """True if a job has succeeded or failed."""
+    return any(is_true(conditions, each) for each in _ENDS)
+
+
+def with_condition(
+    conditions: Conditions,
+    type_: Reason,
+    kind: str,
+    text: str,
+    now_s: float,
+    *,
+    why: Reason | None = None,
+    on: bool = True,
+) -> list[Object]:
+    """Return the conditions after this one has come. kind: of the job. why: its reason, else itself."""
+    if is_true(conditions, Reason.FAILED):
+        return list(conditions)
+    reason, status = f"{kind}{(why or type_).value}", "True" if on else "False"
+    before = next((each for each in conditions if each.get("type") == type_.value), None)
+    if before is not None and (before.get("status"), before.get("reason")) == (status, reason):
+        return list(conditions)
+    now = rfc3339(now_s)
+    same = before is not None and before.get("status") == status
+    made = {
+        "type": type_.value,
+        "status": status,
+        "reason": reason,
+        "message": text,
+        "lastUpdateTime": now,
+        "lastTransitionTime": before["lastTransitionTime"] if before is not None and same else now,
+    }
+    dropped = {type_.value, _EXCLUDES[type_].value if type_ in _EXCLUDES else ""}
+    kept = [_stopped(each, type_) for each in conditions if each.get("type") not in dropped]
+    return [*kept, made]
+
+
+def _stopped(condition: Object, type_: Reason) -> Object:
+    """Return a condition beside the end of the job: it runs no more."""
+    if type_ in _ENDS and condition.get("type") == Reason.RUNNING.value:
+        return {**condition, "status": "False"}
+    return condition
+
+
+def listed(status: Mapping[str, Any]) -> list[Object]:
+    """Return the conditions of a status, without what is none."""
+    found = status.get("conditions")
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []

@@ -1,0 +1,15 @@
+"""The kinds that the job controllers know, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from turnout.controllers.kinds.pytorchjob import PYTORCHJOB
+from turnout.controllers.model import Kind
+
+KINDS: Mapping[str, Kind] = {kind.kind: kind for kind in (PYTORCHJOB,)}
+
+
+def by_api(names: Iterable[str]) -> dict[str, Kind]:
+    """Return these kinds by the path of each group that serves them."""
+    return {f"/apis/{api}": KINDS[name] for name in names for api in KINDS[name].apis}

@@ -1,0 +1,268 @@
+"""The nouns of the job controllers: a job as its object states it, what it owns, and what has to be written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, NamedTuple
+
+Object = Mapping[str, Any]
+
+
+class Restart(Enum):
+    """Whether a role's failed pod is made anew."""
+
+    NEVER = "Never"
+    ON_FAILURE = "OnFailure"
+    ALWAYS = "Always"
+    EXIT_CODE = "ExitCode"  # 128 and above only, as a signal leaves it
+
+
+class CleanPods(Enum):
+    """Which pods are deleted once the job has ended."""
+
+    NONE = "None"
+    RUNNING = "Running"  # and pending ones, which would run later
+    ALL = "All"
+
+
+class Reason(Enum):
+    """Why something was done or refused. The same word stands in log, metric, Event, condition and test."""
+
+    CREATED = "Created"
+    RUNNING = "Running"
+    RESTARTING = "Restarting"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    SUSPENDED = "Suspended"
+    RESUMED = "Resumed"
+    INVALID = "Invalid"  # the object cannot be obeyed: a field is named
+    NAME_TAKEN = "NameTaken"  # an object of somebody else has the name of a child
+    NOT_CREATED = "CreationFailed"  # the API server refuses a child: a quota, a policy
+    CHILD_CREATED = "SuccessfulCreate"
+    CHILD_DELETED = "SuccessfulDelete"
+
+
+class JobKey(NamedTuple):
+    """The path of its group (`/apis/GROUP/VERSION`), the namespace and the name of a job."""
+
+    api: str
+    namespace: str
+    name: str
+
+
+class ChildKey(NamedTuple):
+    """The kind and the name of a child; its namespace is the job's."""
+
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """Pods that are alike but for their index. name: as upstream spells it, "Worker"."""
+
+    name: str
+    replicas: int
+    template: Object  # of a pod
+    restart: Restart
+
+    @property
+    def label(self) -> str:
+        """The role's name in labels and names of pods."""
+        return self.name.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class RunPolicy:
+    """Holds for a job as a whole. Times are in seconds, None for no bound."""
+
+    suspended: bool = False
+    clean_pods: CleanPods = CleanPods.NONE
+    ttl_s: int | None = None  # from the end of the job to its deletion
+    deadline_s: int | None = None  # the longest that it may be active
+    backoff_limit: int | None = None  # restarts of containers, and failed pods
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """The words of the job's PodGroup."""
+
+    min_member: int
+    queue: str = ""
+    priority_class: str = ""
+    min_resources: Object | None = None
+    timeout_s: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """A job as its object states it, defaults filled in. roles: the lead first."""
+
+    api_version: str
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    roles: tuple[Role, ...]
+    policy: RunPolicy
+    gang: Gang
+    spec: Object  # for what only one kind reads, checked by its `read`
+    elastic: bool = False
+    elsewhere: str = ""  # another controller that the job names as its own
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """An object that cannot be obeyed. why: names the field and what it has to be."""
+
+    why: str
+
+
+class Phase(Enum):
+    """A pod's phase. One that is being deleted while it runs counts as failed: its node may be gone."""
+
+    PENDING = "Pending"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    UNKNOWN = "Unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class PodSeen:
+    """A pod of the job. exit_code: of the training container, None while it has not ended. restarts: of containers."""
+
+    name: str
+    uid: str
+    role: str  # the label
+    index: int
+    phase: Phase
+    deleting: bool = False
+    exit_code: int | None = None
+    restarts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ChildSeen:
+    """A Service, PodGroup or HPA of the job. spec: as it is now."""
+
+    key: ChildKey
+    uid: str
+    role: str = ""
+    index: int = -1
+    spec: Object = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The objects that a job owns."""
+
+    pods: Sequence[PodSeen] = ()
+    others: Mapping[ChildKey, ChildSeen] = field(default_factory=dict)
+
+
+class Create(NamedTuple):
+    """Make a child."""
+
+    body: Object
+
+
+class Delete(NamedTuple):
+    """Delete a child, if it still has this uid."""
+
+    key: ChildKey
+    uid: str
+
+
+class Update(NamedTuple):
+    """Give a child this spec."""
+
+    key: ChildKey
+    spec: Object
+
+
+class Say(NamedTuple):
+    """An Event on the job."""
+
+    reason: Reason
+    text: str
+    warning: bool = False
+
+
+Write = Create | Delete | Update
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The result of one look at a job. again_s: when to look again at the latest, None for when something changes.
+
+    status: a merge patch of the job's status, None where it is as it has to be. status_first: it is written before the
+    children, since it counts those that are deleted; else after them. gone: the job itself is to be deleted.
+    """
+
+    writes: tuple[Write, ...] = ()
+    says: tuple[Say, ...] = ()
+    status: Object | None = None
+    status_first: bool = False
+    again_s: float | None = None
+    gone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """The pods of one role by their phase."""
+
+    active: int = 0
+    succeeded: int = 0
+    failed: int = 0
+
+
+class Dialect(Enum):
+    """The scheduler for which PodGroups are made."""
+
+    NONE = "none"
+    VOLCANO = "volcano"
+    SCHEDULER_PLUGINS = "scheduler-plugins"
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """The choices of the admin. scheduler: the name that pods of a gang are given, where they have none."""
+
+    dialect: Dialect = Dialect.NONE
+    scheduler: str = ""
+
+
+class Verdict(NamedTuple):
+    """A condition that a job has come to."""
+
+    reason: Reason  # RUNNING, RESTARTING, SUCCEEDED or FAILED
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of jobs as data and plain functions.
+
+    api: `GROUP/VERSION`s that serve it, equal but for the group. plural: in paths. container: that trains.
+    labels: of the child of one role and index. selector: of all pods of one role.
+    """
+
+    kind: str
+    apis: tuple[str, ...]
+    plural: str
+    container: str
+    read: Callable[[Object], JobView | Refused]
+    labels: Callable[[JobView, Role, int], dict[str, str]]
+    selector: Callable[[JobView, Role], dict[str, str]]
+    pod_spec: Callable[[JobView, Role, int], dict[str, Any]]
+    extras: Callable[[JobView], Sequence[Object]]
+    judge: Callable[[JobView, Mapping[str, Counts]], Sequence[Verdict]]
+    restarts_at: int = 128  # the least exit code that Restart.EXIT_CODE makes anew
+
+
+def paths(kind: Kind) -> tuple[str, ...]:
+    """Return the collections of a kind, one for each group that serves it."""
+    return tuple(f"/apis/{api}/{kind.plural}" for api in kind.apis)

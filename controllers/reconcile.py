@@ -1,0 +1,299 @@
+"""Decides what a job needs written, as a pure function of its object, what it owns and the time.
+
+In order: an object that cannot be obeyed is told so; a job that has ended is cleaned up; a suspended one owns no pods;
+one past its limits fails; any other gets the children that it lacks, loses those above its size, the highest index
+first, and is judged by its pods. Source: docs/facts/job-kinds.md 1.2, 1.7
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from turnout.controllers import children, conditions
+from turnout.controllers.model import (
+    ChildKey,
+    ChildSeen,
+    CleanPods,
+    Counts,
+    Create,
+    Delete,
+    JobView,
+    Kind,
+    Object,
+    Outcome,
+    Phase,
+    PodSeen,
+    Reason,
+    Refused,
+    Restart,
+    Role,
+    Say,
+    Seen,
+    Setup,
+    Update,
+    Verdict,
+    Write,
+)
+from turnout.kube.times import rfc3339, since_1970
+
+NOTHING = Outcome()
+NO_GANGS = Setup()
+_POD = "Pod"
+_TIMES = ("startTime", "completionTime")
+
+
+@dataclass(slots=True)
+class _Status:
+    """A status as it becomes. was: as the object has it."""
+
+    kind: str
+    was: Object
+    now_s: float
+    conditions: list[Object]
+    replicas: dict[str, Object]
+    start: str | None
+    completion: str | None
+    says: list[Say] = field(default_factory=list)
+
+    def note(self, type_: Reason, text: str, *, why: Reason | None = None, on: bool = True) -> None:
+        """Take in a condition."""
+        self.conditions = conditions.with_condition(self.conditions, type_, self.kind, text, self.now_s, why=why, on=on)
+
+    def end(self, verdict: Verdict) -> None:
+        """Take in the job's end."""
+        self.completion = self.completion or rfc3339(self.now_s)
+        self.note(verdict.reason, verdict.text)
+
+    def written(self) -> Object | None:
+        """Return a merge patch of the status, None where the object has it already."""
+        made: dict[str, Any] = {"conditions": self.conditions}
+        if self.replicas or "replicaStatuses" in self.was:
+            made["replicaStatuses"] = self.replicas
+        made |= {name: each for name, each in zip(_TIMES, (self.start, self.completion), strict=True) if each}
+        was = {name: self.was[name] for name in ("conditions", "replicaStatuses", *_TIMES) if name in self.was}
+        return None if made == was else _patch(was, made)
+
+
+def _patch(was: Object, made: Object) -> Object:
+    """Return the merge patch that makes one object the other: null for what is to go."""
+    gone = {name: None for name in was if name not in made}
+    changed = {
+        name: _patch(was[name], each) if isinstance(each, Mapping) and isinstance(was.get(name), Mapping) else each
+        for name, each in made.items()
+    }
+    return {**gone, **changed}
+
+
+def reconcile(kind: Kind, raw: Object, seen: Seen, now_s: float, setup: Setup = NO_GANGS) -> Outcome:
+    """Return what has to be written for one job. now_s: seconds since 1970. Never raises for what a user writes."""
+    if raw["metadata"].get("deletionTimestamp"):
+        return NOTHING  # the API server deletes what it owns
+    status = _status(kind, raw, now_s)
+    view = kind.read(raw)
+    if isinstance(view, Refused):
+        return _refused(status, view)
+    if view.elsewhere:
+        return NOTHING
+    if conditions.ended(status.conditions):
+        return _ended(view, status, seen, now_s)
+    if not status.conditions:
+        status.note(Reason.CREATED, f"{kind.kind} {view.name} is created.")
+    if view.policy.suspended:
+        return _suspended(view, status, seen)
+    if conditions.is_true(status.conditions, Reason.SUSPENDED):
+        _told(status, Reason.RESUMED, f"{kind.kind} {view.name} is resumed.", type_=Reason.SUSPENDED, on=False)
+        status.start = rfc3339(now_s)
+    if (why := _past_limits(view, status, seen, now_s)) is not None:
+        writes = [*_all_pods(seen.pods), *_all_others(seen)]
+        status.end(Verdict(Reason.FAILED, why))
+        status.says.append(Say(Reason.FAILED, why, warning=True))
+        return _outcome(status, writes)
+    return _running(kind, view, status, seen, setup)
+
+
+def _status(kind: Kind, raw: Object, now_s: float) -> _Status:
+    was = _mapping(raw.get("status"))
+    told = _mapping(was.get("replicaStatuses"))
+    replicas = {name: each for name, each in told.items() if isinstance(each, Mapping)}
+    start, completion = (was.get(name) if since_1970(was.get(name)) else None for name in _TIMES)
+    return _Status(kind.kind, was, now_s, conditions.listed(was), replicas, start, completion)
+
+
+def _mapping(value: Any) -> Object:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _refused(status: _Status, refused: Refused) -> Outcome:
+    """Tell what cannot be obeyed. A job that has begun keeps its pods: its change is not taken."""
+    if not status.conditions:
+        status.end(Verdict(Reason.FAILED, refused.why))
+    status.says.append(Say(Reason.INVALID, refused.why, warning=True))
+    return _outcome(status, ())
+
+
+def _told(status: _Status, why: Reason, text: str, *, type_: Reason, on: bool) -> None:
+    status.note(type_, text, why=why, on=on)
+    status.says.append(Say(why, text))
+
+
+def _ended(view: JobView, status: _Status, seen: Seen, now_s: float) -> Outcome:
+    """Clean up after a job. Its PodGroup and HPA go in any case: they hold room and scale nothing."""
+    writes = [*_cleaned(view, seen), *(Delete(each.key, each.uid) for each in seen.others.values() if each.index < 0)]
+    if conditions.is_true(status.conditions, Reason.SUCCEEDED):
+        status.replicas = {
+            name: {**each, "succeeded": each.get("succeeded", 0) + each.get("active", 0), "active": 0}
+            if each.get("active")
+            else each
+            for name, each in status.replicas.items()
+        }
+    outcome = _outcome(status, writes)
+    if view.policy.ttl_s is None:
+        return outcome
+    left_s = (since_1970(status.completion) or now_s) + view.policy.ttl_s - now_s
+    return replace(outcome, gone=left_s <= 0, again_s=max(left_s, 0.0))
+
+
+def _cleaned(view: JobView, seen: Seen) -> Iterator[Write]:
+    """Give the deletions of pods, each with the Service of its name, that the job's policy wants after its end."""
+    if view.policy.clean_pods is CleanPods.NONE:
+        return
+    for pod in seen.pods:
+        if view.policy.clean_pods is CleanPods.ALL or pod.phase in (Phase.RUNNING, Phase.PENDING):
+            if not pod.deleting:
+                yield Delete(ChildKey(_POD, pod.name), pod.uid)
+            if (other := seen.others.get(ChildKey("Service", pod.name))) is not None:
+                yield Delete(other.key, other.uid)
+
+
+def _suspended(view: JobView, status: _Status, seen: Seen) -> Outcome:
+    text = f"{view.kind} {view.name} is suspended."
+    if conditions.is_true(status.conditions, Reason.RUNNING):
+        status.note(Reason.RUNNING, text, why=Reason.SUSPENDED, on=False)
+    if not conditions.is_true(status.conditions, Reason.SUSPENDED):
+        _told(status, Reason.SUSPENDED, text, type_=Reason.SUSPENDED, on=True)
+    status.replicas = {name: {**each, "active": 0} for name, each in status.replicas.items()}
+    status.start = None
+    return _outcome(status, [*_all_pods(seen.pods), *_all_others(seen)])
+
+
+def _past_limits(view: JobView, status: _Status, seen: Seen, now_s: float) -> str | None:
+    """Say why a job has to fail whatever its pods do; None when it need not."""
+    policy, began_s = view.policy, since_1970(status.start)
+    if policy.backoff_limit is not None:
+        tries = {role.label: role.restart in (Restart.ON_FAILURE, Restart.ALWAYS) for role in view.roles}
+        restarts = sum(pod.restarts for pod in seen.pods if tries.get(pod.role) and pod.phase is Phase.RUNNING)
+        told = [each.get("restarts") for each in status.replicas.values()]
+        failed = sum(each for each in told if isinstance(each, int))
+        count = restarts + failed
+        if count >= max(1, policy.backoff_limit):
+            return f"Job {view.name} has failed because it has reached the specified backoff limit"
+    if policy.deadline_s is not None and began_s is not None and now_s - began_s >= policy.deadline_s:
+        return f"Job {view.name} has failed because it was active longer than specified deadline"
+    return None
+
+
+def _running(kind: Kind, view: JobView, status: _Status, seen: Seen, setup: Setup) -> Outcome:
+    group = children.pod_group(view, setup)
+    extras = [*([] if group is None else [group]), *kind.extras(view)]
+    writes = [*_others(extras, seen)]
+    counts: dict[str, Counts] = {}
+    failure: Verdict | None = None
+    restarted = False
+    for role in view.roles:
+        mine = sorted((pod for pod in seen.pods if pod.role == role.label), key=lambda pod: pod.index)
+        again = [pod for pod in mine if pod.phase is Phase.FAILED and _made_anew(kind, role, pod)]
+        restarted |= bool(again)
+        if again:
+            status.note(Reason.RESTARTING, f"job {view.name} is restarting because {role.name} replica(s) failed.")
+        elif any(pod.phase is Phase.FAILED and role.restart is Restart.EXIT_CODE for pod in mine):
+            failure = Verdict(Reason.FAILED, f'job "{view.name}" is failing because "{role.name}" replica(s) failed.')
+        above = [pod for pod in reversed(mine) if pod.index >= role.replicas or pod.index < 0]
+        writes += [Delete(ChildKey(_POD, pod.name), pod.uid) for pod in (*above, *again) if not pod.deleting]
+        there = {pod.index for pod in mine}
+        writes += [
+            Create(children.pod(kind, view, role, index, setup)) for index in range(role.replicas) if index not in there
+        ]
+        counts[role.name] = _counted(pod for pod in mine if pod.index < role.replicas)
+        found = _replica_status(kind, view, role, counts[role.name])
+        status.replicas = {
+            **status.replicas,
+            role.name: {**found, **_restarts(status.replicas.get(role.name, {}), again)},
+        }
+    status.start = status.start or rfc3339(status.now_s)
+    for verdict in [failure] if failure is not None else kind.judge(view, counts):
+        if verdict.reason in (Reason.SUCCEEDED, Reason.FAILED):
+            status.end(verdict)
+            status.says.append(Say(verdict.reason, verdict.text, verdict.reason is Reason.FAILED))
+        else:
+            status.note(verdict.reason, verdict.text)
+    left_s = None
+    if view.policy.deadline_s is not None:
+        left_s = max(0.0, (since_1970(status.start) or status.now_s) + view.policy.deadline_s - status.now_s)
+    return replace(_outcome(status, writes), again_s=left_s, status_first=restarted)
+
+
+def _restarts(before: Object, again: Sequence[PodSeen]) -> Object:
+    """Return how many pods of a role were made anew, with the uids of those that are counted and still there.
+
+    So a controller that ends between counting a pod and deleting it counts it once.
+    """
+    counted = before.get("restartedPods")
+    known = set(counted) if isinstance(counted, list) and all(isinstance(each, str) for each in counted) else set()
+    had = before.get("restarts")
+    total = (had if isinstance(had, int) and had > 0 else 0) + sum(pod.uid not in known for pod in again)
+    return {"restarts": total, "restartedPods": sorted(pod.uid for pod in again)} if total else {}
+
+
+def _made_anew(kind: Kind, role: Role, pod: PodSeen) -> bool:
+    if role.restart is Restart.EXIT_CODE:
+        return pod.exit_code is not None and pod.exit_code >= kind.restarts_at
+    return role.restart is not Restart.NEVER
+
+
+def _others(wanted: Sequence[Object], seen: Seen) -> Iterator[Write]:
+    """Give what makes the other children be as they are wanted."""
+    keys = set[ChildKey]()
+    for body in wanted:
+        key = children.key_of(body)
+        keys.add(key)
+        there = seen.others.get(key)
+        if there is None:
+            yield Create(body)
+        elif key.kind != "Service" and not children.same(body["spec"], there.spec):
+            yield Update(key, body["spec"])
+    gone = [each for key, each in seen.others.items() if key not in keys]
+    yield from (Delete(each.key, each.uid) for each in sorted(gone, key=lambda each: -each.index))
+
+
+def _all_pods(pods: Iterable[PodSeen]) -> Iterator[Write]:
+    found = sorted((pod for pod in pods if not pod.deleting), key=lambda pod: (pod.role, -pod.index))
+    return (Delete(ChildKey(_POD, pod.name), pod.uid) for pod in found)
+
+
+def _all_others(seen: Seen) -> Iterator[Write]:
+    return (Delete(each.key, each.uid) for each in sorted(seen.others.values(), key=_last_first))
+
+
+def _last_first(child: ChildSeen) -> tuple[str, int]:
+    return child.key.kind, -child.index
+
+
+def _counted(pods: Iterable[PodSeen]) -> Counts:
+    active = succeeded = failed = 0
+    for pod in pods:
+        active += pod.phase is Phase.RUNNING and not pod.deleting
+        failed += pod.phase is Phase.FAILED or (pod.phase is Phase.RUNNING and pod.deleting)
+        succeeded += pod.phase is Phase.SUCCEEDED
+    return Counts(active, succeeded, failed)
+
+
+def _replica_status(kind: Kind, view: JobView, role: Role, count: Counts) -> Object:
+    found: dict[str, Any] = {"selector": ",".join(f"{k}={v}" for k, v in sorted(kind.selector(view, role).items()))}
+    numbers = {"active": count.active, "succeeded": count.succeeded, "failed": count.failed}
+    return {**found, **{name: number for name, number in numbers.items() if number}}
+
+
+def _outcome(status: _Status, writes: Iterable[Write]) -> Outcome:
+    return Outcome(tuple(writes), tuple(status.says), status.written())

@@ -1,0 +1,211 @@
+"""Keeps what the watches and our own writes have shown: jobs, and what each of them owns.
+
+An answer to a write counts at once, so that the next look does not write it again. Older versions of an object, and
+objects that are known to be gone, are passed over.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from turnout.controllers.children import REPLICA_INDEX, REPLICA_TYPE
+from turnout.controllers.model import ChildKey, ChildSeen, JobKey, Object, Phase, PodSeen, Seen
+from turnout.kube.objects import ObjectMeta, Struct
+from turnout.kube.watch_events import Key
+
+_REMEMBERED = 20_000  # uids of objects that are gone
+
+
+class Terminated(Struct):
+    """How a container has ended."""
+
+    exit_code: int = 0
+
+
+class ContainerState(Struct):
+    """The state of a container, as far as its end."""
+
+    terminated: Terminated | None = None
+
+
+class ContainerStatus(Struct):
+    """A container of a pod."""
+
+    name: str = ""
+    restart_count: int = 0
+    state: ContainerState = msgspec.field(default_factory=ContainerState)
+
+
+class PodStatus(Struct):
+    """The part of a pod's status that decides what becomes of it."""
+
+    phase: str = ""
+    container_statuses: list[ContainerStatus] | None = None
+
+
+class OwnedPod(Struct):
+    """A pod as its controller needs it."""
+
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    status: PodStatus = msgspec.field(default_factory=PodStatus)
+
+
+class Owned(Struct):
+    """A child that is no pod."""
+
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    spec: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class JobObject(Struct):
+    """A job of any kind."""
+
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    spec: dict[str, Any] | None = None
+    status: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A job as bytes, which take a fifth of what its dicts do."""
+
+    uid: str
+    version: int
+    raw: bytes
+
+
+class Cache:
+    """changed: called with each job that has to be looked at. api: the path of a group, as a JobKey has it."""
+
+    def __init__(self, changed: Callable[[JobKey], None]) -> None:
+        self._changed = changed
+        self._jobs: dict[JobKey, _Job] = {}
+        self._keys: dict[str, JobKey] = {}  # of a job, by its uid
+        self._pods: dict[str, dict[str, PodSeen]] = {}  # by the owner's uid and the pod's name
+        self._others: dict[str, dict[ChildKey, ChildSeen]] = {}
+        self._known: dict[tuple[str, str, str], tuple[str, str, int]] = {}  # child -> its owner, its uid, its version
+        self._gone: OrderedDict[str, None] = OrderedDict()
+
+    def put_job(self, api: str, kind: str, obj: JobObject) -> None:
+        """A job as it is now."""
+        meta, version = obj.metadata, _version(obj.metadata)
+        key = JobKey(api, meta.namespace, meta.name)
+        before = self._jobs.get(key)
+        if meta.uid in self._gone or (before is not None and before.uid == meta.uid and before.version >= version):
+            return
+        if before is not None and before.uid != meta.uid:
+            self._keys.pop(before.uid, None)
+        raw = {
+            "apiVersion": api.removeprefix("/apis/"),
+            "kind": kind,
+            "metadata": meta,
+            "spec": obj.spec or {},
+            "status": obj.status or {},
+        }
+        self._jobs[key] = _Job(meta.uid, version, msgspec.json.encode(raw))
+        self._keys[meta.uid] = key
+        self._changed(key)
+
+    def drop_job(self, api: str, gone: Key) -> None:
+        """A job is gone; the API server deletes what it owned."""
+        self._forget(gone.uid)
+        key = JobKey(api, gone.namespace, gone.name)
+        if (found := self._jobs.get(key)) is not None and found.uid == gone.uid:
+            del self._jobs[key]
+            self._keys.pop(gone.uid, None)
+
+    def put_pod(self, container: str, obj: OwnedPod) -> None:
+        """A pod as it is now. container: whose exit code counts, where it is there."""
+        if (owner := self._taken_in("Pod", obj.metadata)) is None:
+            return
+        self._pods.setdefault(owner, {})[obj.metadata.name] = _pod(container, obj)
+        self._look_at(owner)
+
+    def put_other(self, kind: str, obj: Owned) -> None:
+        """A Service, PodGroup or HPA as it is now."""
+        if (owner := self._taken_in(kind, obj.metadata)) is None:
+            return
+        role, index = _place(obj.metadata)
+        key = ChildKey(kind, obj.metadata.name)
+        self._others.setdefault(owner, {})[key] = ChildSeen(key, obj.metadata.uid, role, index, obj.spec)
+        self._look_at(owner)
+
+    def drop_child(self, kind: str, gone: Key) -> None:
+        """A child is gone."""
+        self._forget(gone.uid)
+        known = self._known.get((kind, gone.namespace, gone.name))
+        if known is None or known[1] != gone.uid:
+            return
+        del self._known[kind, gone.namespace, gone.name]
+        owner = known[0]
+        mine: dict[Any, Any] = self._pods.get(owner, {}) if kind == "Pod" else self._others.get(owner, {})
+        mine.pop(gone.name if kind == "Pod" else ChildKey(kind, gone.name), None)
+        if not mine:
+            (self._pods if kind == "Pod" else self._others).pop(owner, None)
+        self._look_at(owner)
+
+    def job(self, key: JobKey) -> tuple[Object, Seen] | None:
+        """Return a job's object and what it owns; None for one that is gone."""
+        if (found := self._jobs.get(key)) is None:
+            return None
+        pods, others = self._pods.get(found.uid, {}), self._others.get(found.uid, {})
+        return msgspec.json.decode(found.raw), Seen(tuple(pods.values()), dict(others))
+
+    def jobs(self) -> Mapping[JobKey, object]:
+        """Return the jobs that are there."""
+        return self._jobs
+
+    def _taken_in(self, kind: str, meta: ObjectMeta) -> str | None:
+        """Note a child and return its owner's uid; None for what is nobody's, gone, or older than what is known."""
+        owner = next((each.uid for each in meta.owner_references or () if each.controller), None)
+        place, version = (kind, meta.namespace, meta.name), _version(meta)
+        known = self._known.get(place)
+        if owner is None or meta.uid in self._gone or (known and known[1] == meta.uid and known[2] > version):
+            return None
+        self._known[place] = owner, meta.uid, version
+        return owner
+
+    def _forget(self, uid: str) -> None:
+        self._gone[uid] = None
+        if len(self._gone) > _REMEMBERED:
+            self._gone.popitem(last=False)
+
+    def _look_at(self, owner: str) -> None:
+        if (key := self._keys.get(owner)) is not None:
+            self._changed(key)
+
+
+def _version(meta: ObjectMeta) -> int:
+    return int(meta.resource_version) if meta.resource_version.isascii() and meta.resource_version.isdigit() else 0
+
+
+def _place(meta: ObjectMeta) -> tuple[str, int]:
+    """Return the role and index that a child's labels say; -1 for a child of the whole job."""
+    labels = meta.labels or {}
+    index = labels.get(REPLICA_INDEX, "")
+    return labels.get(REPLICA_TYPE, ""), int(index) if index.isascii() and index.isdigit() and len(index) < 8 else -1
+
+
+def _pod(container: str, obj: OwnedPod) -> PodSeen:
+    role, index = _place(obj.metadata)
+    try:
+        phase = Phase(obj.status.phase or "Pending")
+    except ValueError:
+        phase = Phase.UNKNOWN
+    statuses = obj.status.container_statuses or ()
+    codes = [each.state.terminated.exit_code for each in statuses if each.name == container and each.state.terminated]
+    return PodSeen(
+        obj.metadata.name,
+        obj.metadata.uid,
+        role,
+        index,
+        phase,
+        obj.metadata.deletion_timestamp is not None,
+        codes[0] if codes else None,
+        sum(each.restart_count for each in statuses),
+    )

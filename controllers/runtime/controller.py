@@ -1,0 +1,106 @@
+"""The loop: takes a job from the queue, decides, writes, tells. A fault in one job is that job's."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+
+from turnout.controllers.model import JobKey, Kind, Object, Outcome, Reason, Say, Seen, Setup
+from turnout.controllers.reconcile import reconcile
+from turnout.controllers.runtime.cache import Cache
+from turnout.controllers.runtime.metrics import Metrics
+from turnout.controllers.runtime.work_queue import WorkQueue
+from turnout.controllers.runtime.writer import NameTaken, Writer
+from turnout.kube.client.clock import Clock
+from turnout.kube.client.events import EventRecorder, ObjectRef
+from turnout.kube.client.run_until_signal import together
+from turnout.kube.errors import CallError, Conflict, Forbidden, Rejected
+
+log = logging.getLogger("turnout.controllers")
+
+AT_ONCE = 16  # jobs that are looked at side by side
+
+
+class JobController:
+    """Controls the jobs of some kinds while it leads. kinds: by the path of their group, as a JobKey has it."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        queue: WorkQueue,
+        writer: Writer,
+        kinds: Mapping[str, Kind],
+        setup: Setup,
+        clock: Clock,
+        events: EventRecorder,
+        metrics: Metrics,
+    ) -> None:
+        self._cache, self._queue, self._writer, self._kinds, self._setup = cache, queue, writer, kinds, setup
+        self._clock, self._events, self._metrics = clock, events, metrics
+
+    async def run(self) -> None:
+        """Look at every job once, then at each that changes, until cancelled."""
+        for key in list(self._cache.jobs()):
+            self._queue.add(key)
+        await together(self._queue.run, *([self._work] * AT_ONCE))
+
+    async def _work(self) -> None:
+        while True:
+            key = await self._queue.next()
+            failed, asked_s = True, 0.0
+            try:
+                await self.look(key)
+                failed = False
+            except Conflict:
+                log.debug("changed_meanwhile", extra={"job": str(key)})
+            except CallError as error:
+                asked_s = error.retry_after_s
+            finally:
+                self._queue.done(key, failed=failed, asked_s=asked_s)
+
+    async def look(self, key: JobKey) -> None:
+        """Decide on one job and write what follows. Raises CallError for what has to be tried again."""
+        if (found := self._cache.job(key)) is None:
+            return
+        raw, seen = found
+        kind = self._kinds[key.api]
+        with self._metrics.look_s.time():
+            outcome = self._decided(kind, raw, seen)
+        if outcome is None:
+            return
+        meta = raw["metadata"]
+        self._tell(kind, raw, outcome.says)
+        try:
+            await self._writer.carry_out(key, meta["uid"], meta["resourceVersion"], outcome)
+        except NameTaken as error:
+            self._tell(kind, raw, [Say(Reason.NAME_TAKEN, str(error), warning=True)])
+            self._queue.add_after(key, _NAME_AGAIN_S)
+        except (Forbidden, Rejected) as error:
+            self._tell(kind, raw, [Say(Reason.NOT_CREATED, error.message[:500], warning=True)])
+            raise
+        self._metrics.writes.inc(len(outcome.writes) + (outcome.status is not None))
+        if outcome.again_s is not None:
+            self._queue.add_after(key, outcome.again_s)
+
+    def _decided(self, kind: Kind, raw: Object, seen: Seen) -> Outcome | None:
+        """Decide; None for a job on which nothing can be decided by a fault of ours, which is told."""
+        try:
+            return reconcile(kind, raw, seen, self._clock.wall(), self._setup)
+        except Exception as error:
+            log.exception(
+                "job_refused", extra={"job": raw["metadata"]["name"], "namespace": raw["metadata"]["namespace"]}
+            )
+            self._metrics.faults.inc()
+            self._tell(kind, raw, [Say(Reason.INVALID, f"nothing can be decided on it: {error!r:.200}", warning=True)])
+            return None
+
+    def _tell(self, kind: Kind, raw: Object, says: Iterable[Say]) -> None:
+        meta = raw["metadata"]
+        ref = ObjectRef(kind.kind, raw["apiVersion"], meta["namespace"], meta["name"], meta["uid"])
+        for each in says:
+            type_ = "Warning" if each.warning else "Normal"
+            self._events.emit(ref, type_, each.reason.value, each.text, self._clock.wall())
+            log.info("told", extra={"job": f"{meta['namespace']}/{meta['name']}", "reason": each.reason.value})
+
+
+_NAME_AGAIN_S = 30.0

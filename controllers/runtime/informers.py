@@ -1,0 +1,70 @@
+"""The watches of the job controllers: jobs of each kind and what they own."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from turnout.controllers.model import Kind, Setup
+from turnout.controllers.runtime import child_paths
+from turnout.controllers.runtime.cache import Cache, JobObject, Owned, OwnedPod
+from turnout.kube.client.clock import Clock
+from turnout.kube.client.informer_factory import Handlers, InformerFactory
+from turnout.kube.client.reflector import Source
+from turnout.kube.watch_events import Key
+
+
+class ControllerInformers(InformerFactory):
+    """kinds: by the path of their group, as a JobKey has it. A kind whose CRD is not there is asked for now and then.
+
+    Pods and Services are those with the labels of a job alone, so that a large cluster's others cost nothing.
+    """
+
+    def __init__(
+        self,
+        cache: Cache,
+        source: Source,
+        kinds: Mapping[str, Kind],
+        setup: Setup,
+        clock: Clock,
+        rng: random.Random,
+        namespace: str = "",
+    ) -> None:
+        """namespace: the only one that is watched, "" for all."""
+        super().__init__(source, clock, rng)
+        self._cache, self._namespace = cache, namespace
+        (container,) = {kind.container for kind in kinds.values()}
+        for api, kind in kinds.items():
+            self._watch_jobs(api, kind)
+        for name, prefix in child_paths.prefixes(setup).items():
+            self._watch_children(name, child_paths.collection(prefix, namespace), container)
+
+    def _watch_jobs(self, api: str, kind: Kind) -> None:
+        cache = self._cache
+
+        def put(obj: JobObject) -> None:
+            cache.put_job(api, kind.kind, obj)
+
+        def drop(gone: Key) -> None:
+            cache.drop_job(api, gone)
+
+        path = child_paths.collection((api, kind.plural), self._namespace)
+        self.watch(f"{api}/{kind.plural}", path, JobObject, Handlers(put, drop), optional=True)
+
+    def _watch_children(self, kind: str, path: str, container: str) -> None:
+        cache = self._cache
+
+        def put(obj: Any) -> None:
+            if kind == "Pod":
+                cache.put_pod(container, obj)
+            else:
+                cache.put_other(kind, obj)
+
+        def drop(gone: Key) -> None:
+            cache.drop_child(kind, gone)
+
+        whole = kind in ("PodGroup", "HorizontalPodAutoscaler")
+        params = {} if whole else {"labelSelector": "training.kubeflow.org/job-name"}
+        type_ = OwnedPod if kind == "Pod" else Owned
+        self.watch(kind, path, type_, Handlers(put, drop), params=params, optional=whole)

@@ -1,0 +1,92 @@
+"""Jobs that have to be looked at: each once however often it changes, never two looks at one job at a time.
+
+A job whose look failed comes again after a back-off of its own, and holds up no other. As client-go's workqueue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable
+
+from turnout.controllers.model import JobKey
+from turnout.kube.backoff import Backoff
+from turnout.kube.client.clock import Clock
+
+
+class WorkQueue:
+    """backoff: of one job's failures in a row. draw: uniform in [0, 1), for jitter."""
+
+    def __init__(self, clock: Clock, backoff: Backoff, draw: Callable[[], float]) -> None:
+        self._clock, self._backoff, self._draw = clock, backoff, draw
+        self._waiting: dict[JobKey, None] = {}  # in the order in which they came
+        self._busy: set[JobKey] = set()
+        self._again: set[JobKey] = set()  # busy ones that have changed since
+        self._failures: dict[JobKey, int] = {}
+        self._later: list[tuple[float, JobKey]] = []
+        self._due: dict[JobKey, float] = {}  # the time that counts of each in `_later`
+        self._something, self._sooner = asyncio.Event(), asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, key: JobKey) -> None:
+        """Have a job looked at as soon as somebody is free."""
+        if key in self._busy:
+            self._again.add(key)
+        else:
+            self._waiting[key] = None
+            self._something.set()
+
+    def add_after(self, key: JobKey, wait_s: float) -> None:
+        """Have a job looked at after so many seconds, unless it is to be looked at earlier anyway."""
+        at_s = self._clock.monotonic() + wait_s
+        if self._due.get(key, at_s) < at_s:
+            return
+        self._due[key] = at_s
+        heapq.heappush(self._later, (at_s, key))
+        self._sooner.set()
+
+    async def next(self) -> JobKey:
+        """Wait for a job to look at. Call `done` with it after the look."""
+        while not self._waiting:
+            self._something.clear()
+            await self._something.wait()
+        key = next(iter(self._waiting))
+        del self._waiting[key]
+        self._busy.add(key)
+        return key
+
+    def done(self, key: JobKey, *, failed: bool = False, asked_s: float = 0.0) -> None:
+        """Take a job back after its look. asked_s: how long the API server asks to wait."""
+        self._busy.discard(key)
+        if failed:
+            self._failures[key] = self._failures.get(key, 0) + 1
+            self.add_after(key, self._backoff.wait_s(self._failures[key], self._draw(), asked_s))
+        else:
+            self._failures.pop(key, None)
+        if key in self._again:
+            self._again.discard(key)
+            if not failed:
+                self.add(key)
+
+    async def run(self) -> None:
+        """Bring back those whose time has come, until cancelled."""
+        while True:
+            now_s = self._clock.monotonic()
+            while self._later and self._later[0][0] <= now_s:
+                at_s, key = heapq.heappop(self._later)
+                if self._due.get(key) == at_s:
+                    del self._due[key]
+                    self.add(key)
+            self._sooner.clear()
+            if not self._later:
+                await self._sooner.wait()
+                continue
+            sleeping = asyncio.ensure_future(self._clock.sleep(max(0.0, self._later[0][0] - now_s)))
+            woken = asyncio.ensure_future(self._sooner.wait())
+            try:
+                await asyncio.wait((sleeping, woken), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                sleeping.cancel()
+                woken.cancel()

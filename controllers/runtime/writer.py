@@ -1,0 +1,139 @@
+"""Carries out what a look has decided: children first or status first, as the outcome has it.
+
+Every answer goes to the cache at once. A child that exists already is ours if it names the job as its controller; one
+that does not is told and never taken over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from turnout.controllers.model import ChildKey, Create, Delete, JobKey, Kind, Object, Outcome, Setup, Update, Write
+from turnout.controllers.runtime import child_paths
+from turnout.controllers.runtime.cache import Cache, JobObject, Owned, OwnedPod
+from turnout.kube.errors import Conflict, NotFound
+from turnout.kube.watch_events import Key
+
+FIELD_MANAGER = "turnout-controller"
+_pod, _other, _job = msgspec.json.Decoder(OwnedPod), msgspec.json.Decoder(Owned), msgspec.json.Decoder(JobObject)
+
+
+class Calls(Protocol):
+    """The calls that a writer needs of a Client."""
+
+    async def get(self, path: str) -> bytes:
+        """The object. Raises NotFound."""
+
+    async def create(self, path: str, body: Any) -> bytes:
+        """The object as created. Raises Conflict when it exists."""
+
+    async def patch(self, path: str, body: Any, content_type: str, field_manager: str) -> bytes:
+        """The object as patched."""
+
+    async def delete(self, path: str, *, uid: str, params: Mapping[str, str] | None = None) -> bytes:
+        """Delete it if it has that uid still. Raises NotFound, Conflict."""
+
+
+class NameTaken(Exception):
+    """A child's name belongs to an object of somebody else. Nothing is done to it."""
+
+
+class Writer:
+    """kinds: by the path of their group, as a JobKey has it."""
+
+    def __init__(self, calls: Calls, cache: Cache, kinds: Mapping[str, Kind], setup: Setup) -> None:
+        self._calls, self._cache, self._kinds = calls, cache, kinds
+        self._prefixes = child_paths.prefixes(setup)
+
+    async def carry_out(self, key: JobKey, uid: str, version: str, outcome: Outcome) -> None:
+        """Write it all. version: of the job's object on which it was decided.
+
+        Raises CallError, or NameTaken, after everything that can be written was written.
+        """
+        if outcome.gone:
+            await self._delete_job(key, uid)
+            return
+        if outcome.status is not None and outcome.status_first:
+            await self._write_status(key, version, outcome.status)
+        first = [each for each in outcome.writes if not _is_pod(each)]
+        await self._at_once(key, uid, first)
+        await self._at_once(key, uid, (each for each in outcome.writes if _is_pod(each)))
+        if outcome.status is not None and not outcome.status_first:
+            await self._write_status(key, version, outcome.status)
+
+    async def _at_once(self, key: JobKey, uid: str, writes: Iterable[Write]) -> None:
+        """Write these side by side; the first error is raised once all have ended."""
+        ended = await asyncio.gather(*(self._write(key, uid, each) for each in writes), return_exceptions=True)
+        for each in ended:
+            if isinstance(each, BaseException):
+                raise each
+
+    async def _write(self, key: JobKey, uid: str, write: Write) -> None:
+        match write:
+            case Create(body):
+                await self._create(key, uid, body)
+            case Update(child, spec):
+                path = f"{self._collection(child.kind, key)}/{child.name}"
+                raw = await self._calls.patch(path, {"spec": spec}, "application/merge-patch+json", FIELD_MANAGER)
+                self._take_in(key, child.kind, raw)
+            case Delete(child, child_uid):
+                await self._delete(key, child, child_uid)
+
+    async def _create(self, key: JobKey, uid: str, body: Object) -> None:
+        kind, name = body["kind"], body["metadata"]["name"]
+        path = self._collection(kind, key)
+        try:
+            raw = await self._calls.create(path, body)
+        except Conflict as error:
+            if error.reason != "AlreadyExists":
+                raise
+            raw = await self._calls.get(f"{path}/{name}")
+            there = _other.decode(raw)
+            if not any(each.uid == uid and each.controller for each in there.metadata.owner_references or ()):
+                raise NameTaken(f"{kind} {name} exists and belongs to somebody else") from error
+        self._take_in(key, kind, raw)
+
+    async def _delete(self, key: JobKey, child: ChildKey, uid: str) -> None:
+        try:
+            raw = await self._calls.delete(f"{self._collection(child.kind, key)}/{child.name}", uid=uid)
+        except (NotFound, Conflict):  # it is gone, or another has its name
+            self._cache.drop_child(child.kind, Key(key.namespace, child.name, uid))
+            return
+        there = _other.decode(raw)
+        if child.kind == "Pod" and there.metadata.deletion_timestamp is not None:
+            self._take_in(key, child.kind, raw)
+        elif child.kind != "Pod":
+            self._cache.drop_child(child.kind, Key(key.namespace, child.name, uid))
+
+    async def _delete_job(self, key: JobKey, uid: str) -> None:
+        kind = self._kinds[key.api]
+        path = f"{key.api}/namespaces/{key.namespace}/{kind.plural}/{key.name}"
+        try:
+            await self._calls.delete(path, uid=uid, params={"propagationPolicy": "Background"})
+        except (NotFound, Conflict):
+            return
+
+    async def _write_status(self, key: JobKey, version: str, status: Object) -> None:
+        """Write the status if the job is still as it was looked at. Raises Conflict when it is not."""
+        kind = self._kinds[key.api]
+        path = f"{key.api}/namespaces/{key.namespace}/{kind.plural}/{key.name}/status"
+        body = {"metadata": {"resourceVersion": version}, "status": status}
+        raw = await self._calls.patch(path, body, "application/merge-patch+json", FIELD_MANAGER)
+        self._cache.put_job(key.api, kind.kind, _job.decode(raw))
+
+    def _take_in(self, key: JobKey, kind: str, raw: bytes) -> None:
+        if kind == "Pod":
+            self._cache.put_pod(self._kinds[key.api].container, _pod.decode(raw))
+        else:
+            self._cache.put_other(kind, _other.decode(raw))
+
+    def _collection(self, kind: str, key: JobKey) -> str:
+        return child_paths.collection(self._prefixes[kind], key.namespace)
+
+
+def _is_pod(write: Write) -> bool:
+    return (write.body["kind"] if isinstance(write, Create) else write.key.kind) == "Pod"

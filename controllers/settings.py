@@ -1,0 +1,72 @@
+"""The settings of the job controllers: defaults in sight, checked when built."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from turnout.controllers.kinds.registry import KINDS
+from turnout.controllers.model import Dialect, Setup
+from turnout.kube.cli_flags import BadSetting, address, build, check_name
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """lease: namespace/name. kinds: those that are controlled, none by default: another controller may have them.
+
+    namespace: the only one that is watched, "" for all. gang, scheduler: the dialect of PodGroups, and the scheduler
+    that pods of a gang are given. qps: calls a second, 0 for no bound.
+    """
+
+    kubeconfig: str | None = None
+    context: str | None = None
+    lease: str = "turnout-system/turnout-controller"
+    lease_seconds: int = 15
+    metrics_bind: str = "127.0.0.1:9094"
+    kinds: tuple[str, ...] = ()
+    namespace: str = ""
+    gang: str = Dialect.NONE.value
+    scheduler: str = ""
+    qps: float = 0.0
+    log_level: str = "info"
+
+    def __post_init__(self) -> None:
+        check_name(self.lease, "--lease")
+        address(self.metrics_bind, "--metrics-bind")
+        if unknown := sorted(set(self.kinds) - KINDS.keys()):
+            raise BadSetting(f"--kinds {','.join(unknown)}: one of {', '.join(sorted(KINDS))} is needed")
+        if not self.kinds:
+            raise BadSetting(f"--kinds is missing: of {', '.join(sorted(KINDS))}, those that no other controller has")
+        if self.gang not in {each.value for each in Dialect}:
+            raise BadSetting(f"--gang {self.gang}: one of {', '.join(each.value for each in Dialect)} is needed")
+        if not 4 <= self.lease_seconds <= 3600:
+            raise BadSetting(f"--lease-seconds {self.lease_seconds}: 4 to 3600 are needed")
+        if self.qps < 0:
+            raise BadSetting(f"--qps {self.qps:g}: 0 for no bound, or more")
+
+    def setup(self) -> Setup:
+        """Return what of it decisions depend on."""
+        return Setup(Dialect(self.gang), self.scheduler)
+
+
+def settings(argv: Sequence[str] | None = None) -> Settings:
+    """Read the command line. Ends the program with 2 and the culprit for what cannot be obeyed."""
+    default = Settings(kinds=tuple(KINDS))
+    parser = argparse.ArgumentParser(prog="turnout-controller", description="Run jobs of the kinds that are named.")
+    parser.add_argument("--kubeconfig", help="its file; the pod's own account without it")
+    parser.add_argument("--context", help="of the kubeconfig")
+    parser.add_argument("--kinds", type=_names, default=(), metavar="KIND,…", help=f"of {', '.join(sorted(KINDS))}")
+    parser.add_argument("--namespace", default=default.namespace, help="watch this one only (all)")
+    parser.add_argument("--gang", default=default.gang, help="whose PodGroups: none, volcano, scheduler-plugins")
+    parser.add_argument("--scheduler", default=default.scheduler, help="of the pods of a gang (its dialect's own)")
+    parser.add_argument("--lease", default=default.lease, metavar="NAMESPACE/NAME", help="(%(default)s)")
+    parser.add_argument("--lease-seconds", type=int, default=default.lease_seconds, help="(%(default)s)")
+    parser.add_argument("--metrics-bind", default=default.metrics_bind, metavar="HOST:PORT", help="(%(default)s)")
+    parser.add_argument("--qps", type=float, default=default.qps, help="calls a second, 0 for as many as it bears")
+    parser.add_argument("--log-level", default=default.log_level, choices=("debug", "info", "warning", "error"))
+    return build(parser, Settings, argv)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name for name in text.split(",") if name)

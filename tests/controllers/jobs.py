@@ -1,0 +1,82 @@
+"""PyTorchJobs for the tests of the controllers, and what they own."""
+
+from __future__ import annotations
+
+from turnout.controllers import children
+from turnout.controllers.kinds.pytorchjob import PYTORCHJOB
+from turnout.controllers.model import ChildSeen, JobView, Phase, PodSeen, Seen
+from turnout.controllers.reconcile import reconcile
+
+NOW_S = 1_800_000_000.0
+CONTAINER = {"name": "pytorch", "image": "train:1"}
+
+
+def role(replicas=1, restart="OnFailure", containers=(CONTAINER,), **more):
+    """A role of a job."""
+    return {
+        "replicas": replicas,
+        "restartPolicy": restart,
+        "template": {"spec": {"containers": list(containers)}},
+        **more,
+    }
+
+
+def job(name="bert", worker=None, master=None, elastic=None, run=None, status=None, api="kubeflow.org/v1", **spec):
+    """A job as an API server has it. run: its runPolicy."""
+    roles = {key: each for key, each in (("Master", master), ("Worker", worker)) if each is not None}
+    spec = {"pytorchReplicaSpecs": roles, **spec}
+    if elastic is not None:
+        spec["elasticPolicy"] = elastic
+    if run is not None:
+        spec["runPolicy"] = run
+    meta = {"name": name, "namespace": "ns", "uid": f"uid-{name}", "resourceVersion": "1"}
+    return {"apiVersion": api, "kind": "PyTorchJob", "metadata": meta, "spec": spec, "status": status or {}}
+
+
+def view(raw) -> JobView:
+    """A job as its kind reads it."""
+    found = PYTORCHJOB.read(raw)
+    assert isinstance(found, JobView), found
+    return found
+
+
+def pod(index=0, phase=Phase.RUNNING, role="worker", name="bert", **more):
+    """A pod that a job owns."""
+    return PodSeen(f"{name}-{role}-{index}", f"pod-{role}-{index}", role, index, phase, **more)
+
+
+def others(raw):
+    """All that a job owns beside its pods, as it is wanted."""
+    found = {}
+    for body in PYTORCHJOB.extras(view(raw)):
+        labels = body["metadata"].get("labels") or {}
+        index = int(labels.get(children.REPLICA_INDEX, -1))
+        key = children.key_of(body)
+        found[key] = ChildSeen(key, f"uid-{key.name}", labels.get(children.REPLICA_TYPE, ""), index, body["spec"])
+    return found
+
+
+def looked(raw, *pods, now_s=NOW_S, **more):
+    """What one look at a job decides that owns these pods, and all else that it has to own."""
+    return reconcile(PYTORCHJOB, raw, Seen(pods, others(raw)), now_s, **more)
+
+
+def with_status(raw, outcome):
+    """The job once the status that was decided is written."""
+    return {**raw, "status": merged(raw.get("status") or {}, outcome.status or {})}
+
+
+def merged(there, patch):
+    """An object after a merge patch."""
+    made = dict(there)
+    for key, value in patch.items():
+        if value is None:
+            made.pop(key, None)
+        else:
+            made[key] = merged(there.get(key) or {}, value) if isinstance(value, dict) else value
+    return made
+
+
+def conditions(raw):
+    """The conditions that are true of a job."""
+    return [each["type"] for each in raw["status"].get("conditions", ()) if each["status"] == "True"]

@@ -1,0 +1,162 @@
+"""An API server as far as a writer needs one, a dict of objects; and a controller that looks until all is quiet."""
+
+from __future__ import annotations
+
+import itertools
+
+import msgspec
+
+from tests.controllers.jobs import NOW_S, merged
+from turnout.controllers.kinds.registry import by_api
+from turnout.controllers.model import JobKey, Setup
+from turnout.controllers.reconcile import reconcile
+from turnout.controllers.runtime.cache import Cache, JobObject, Owned, OwnedPod
+from turnout.controllers.runtime.writer import Writer
+from turnout.kube.errors import Conflict, NotFound
+from turnout.kube.watch_events import Key
+
+KINDS = by_api(["PyTorchJob"])
+KEY = JobKey("/apis/kubeflow.org/v1", "ns", "bert")
+JOB = "/apis/kubeflow.org/v1/namespaces/ns/pytorchjobs/bert"
+
+
+class Killed(Exception):
+    """The controller's process ends here."""
+
+
+class Api:
+    """Objects by path. kill_at: the number of the write at which the controller is killed, before it or after it."""
+
+    def __init__(self, job):
+        self._numbers = itertools.count(1)
+        self.objects = {JOB: {**job, "metadata": {**job["metadata"], "resourceVersion": self._version()}}}
+        self.writes, self.kill_at, self.kill_after = 0, None, False
+
+    def _version(self):
+        return str(next(self._numbers))
+
+    def _write(self, do):
+        self.writes += 1
+        if self.writes == self.kill_at and not self.kill_after:
+            raise Killed
+        answer = do()
+        if self.writes == self.kill_at:
+            raise Killed
+        return answer
+
+    async def get(self, path):
+        if path not in self.objects:
+            raise NotFound("GET", path, 404, "not found")
+        return msgspec.json.encode(self.objects[path])
+
+    async def create(self, path, body):
+        return self._write(lambda: self._create(path, body))
+
+    def _create(self, path, body):
+        place = f"{path}/{body['metadata']['name']}"
+        if place in self.objects:
+            raise Conflict("POST", path, 409, "exists", reason="AlreadyExists")
+        number = self._version()
+        made = {**body, "metadata": {**body["metadata"], "uid": f"made-{number}", "resourceVersion": number}}
+        self.objects[place] = {**made, "status": {"phase": "Pending"}} if body["kind"] == "Pod" else made
+        return msgspec.json.encode(self.objects[place])
+
+    async def patch(self, path, body, content_type, field_manager):
+        return self._write(lambda: self._patch(path, body))
+
+    def _patch(self, path, body):
+        place = path.removesuffix("/status")
+        there = self.objects[place]
+        if (wanted := body.get("metadata", {}).get("resourceVersion")) not in (
+            None,
+            there["metadata"]["resourceVersion"],
+        ):
+            raise Conflict("PATCH", path, 409, f"changed since {wanted}")
+        made = merged(there, {key: each for key, each in body.items() if key != "metadata"})
+        if made != there:
+            made["metadata"] = {**made["metadata"], "resourceVersion": self._version()}
+            self.objects[place] = made
+        return msgspec.json.encode(self.objects[place])
+
+    async def delete(self, path, *, uid, params=None):
+        return self._write(lambda: self._delete(path, uid))
+
+    def _delete(self, path, uid):
+        there = self.objects.get(path)
+        if there is None or there["metadata"]["uid"] != uid:
+            raise NotFound("DELETE", path, 404, "not found")
+        del self.objects[path]
+        if path == JOB:
+            self.objects = {}
+        return msgspec.json.encode(
+            {**there, "metadata": {**there["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}}
+        )
+
+    def phase(self, name, phase, code=0):
+        """A kubelet says what has become of a pod."""
+        place = f"/api/v1/namespaces/ns/pods/{name}"
+        state = {"terminated": {"exitCode": code}} if phase in ("Succeeded", "Failed") else {"running": {}}
+        status = {"phase": phase, "containerStatuses": [{"name": "pytorch", "restartCount": 0, "state": state}]}
+        meta = {**self.objects[place]["metadata"], "resourceVersion": self._version()}
+        self.objects[place] = {**self.objects[place], "status": status, "metadata": meta}
+
+    def names(self, kind):
+        """The names of the objects of a kind."""
+        return sorted(each["metadata"]["name"] for each in self.objects.values() if each["kind"] == kind)
+
+    def end(self):
+        """What is there in the end, without what differs from run to run."""
+        kept = {}
+        for path, each in self.objects.items():
+            conditions = [
+                (one["type"], one["status"], one["reason"]) for one in each.get("status", {}).get("conditions", ())
+            ]
+            counts = each.get("status", {}).get("replicaStatuses", {}).get("Worker", {}).get("restarts", 0)
+            kept[path] = each.get("spec"), each.get("status", {}).get("phase"), conditions, counts
+        return kept
+
+
+class Controller:
+    """A controller's process: it has seen everything once, and looks at the job until there is nothing to write."""
+
+    def __init__(self, api, setup=None):
+        self.api, self.setup, self.again = api, setup or Setup(), set()
+        self.cache, self.seen = Cache(self.again.add), {}
+        self.writer = Writer(api, self.cache, KINDS, self.setup)
+        self.list()
+
+    def list(self):
+        """See everything as the informers do."""
+        there = {path: each["metadata"]["uid"] for path, each in self.api.objects.items()}
+        for path, (kind, uid) in self.seen.items():
+            if there.get(path) != uid:
+                gone = Key("ns", path.rpartition("/")[2], uid)
+                self.cache.drop_job(KEY.api, gone) if path == JOB else self.cache.drop_child(kind, gone)
+        self.seen = {path: (each["kind"], each["metadata"]["uid"]) for path, each in self.api.objects.items()}
+        for each in self.api.objects.values():
+            raw = msgspec.json.encode(each)
+            if each["kind"] == "PyTorchJob":
+                self.cache.put_job(KEY.api, "PyTorchJob", msgspec.json.decode(raw, type=JobObject))
+            elif each["kind"] == "Pod":
+                self.cache.put_pod("pytorch", msgspec.json.decode(raw, type=OwnedPod))
+            else:
+                self.cache.put_other(each["kind"], msgspec.json.decode(raw, type=Owned))
+
+    async def look(self, now_s=NOW_S):
+        """One look; what was decided."""
+        found = self.cache.job(KEY)
+        if found is None:
+            return None
+        raw, seen = found
+        outcome = reconcile(KINDS[KEY.api], raw, seen, now_s, self.setup)
+        await self.writer.carry_out(KEY, raw["metadata"]["uid"], raw["metadata"]["resourceVersion"], outcome)
+        return outcome
+
+    async def until_quiet(self, now_s=NOW_S):
+        """Look until nothing is to be written."""
+        for _ in range(20):
+            self.list()
+            outcome = await self.look(now_s)
+            if outcome is None or (not outcome.writes and outcome.status is None and not outcome.gone):
+                return
+        raise AssertionError("it writes for ever")

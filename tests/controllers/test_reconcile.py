@@ -1,0 +1,245 @@
+"""What one look at a job decides: children, order, limits, ends. Kinds are told apart elsewhere."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.controllers.jobs import CONTAINER, NOW_S, conditions, job, looked, others, pod, role, view, with_status
+from turnout.controllers.kinds.pytorchjob import PYTORCHJOB
+from turnout.controllers.model import ChildKey, Create, Delete, Dialect, Phase, Reason, Seen, Setup, Update
+from turnout.controllers.reconcile import NOTHING, reconcile
+from turnout.kube.times import rfc3339
+
+RUNS = {
+    "startTime": rfc3339(NOW_S - 100),
+    "conditions": [{"type": "Created", "status": "True", "reason": "PyTorchJobCreated"}],
+}
+
+
+def made(outcome):
+    """The names of what is created, in order."""
+    return [each.body["metadata"]["name"] for each in outcome.writes if isinstance(each, Create)]
+
+
+def deleted(outcome):
+    """The names of what is deleted, in order."""
+    return [each.key.name for each in outcome.writes if isinstance(each, Delete)]
+
+
+def test_a_new_job_gets_its_services_first_then_its_pods():
+    outcome = reconcile(PYTORCHJOB, job(worker=role(2)), Seen(), NOW_S)
+    kinds = [(each.body["kind"], each.body["metadata"]["name"]) for each in outcome.writes]
+    names = ["bert-worker-0", "bert-worker-1"]
+    assert kinds == [("Service", name) for name in names] + [("Pod", name) for name in names]
+    assert outcome.status["conditions"][0]["reason"] == "PyTorchJobCreated"
+
+
+def test_every_child_is_owned_by_the_job():
+    for each in reconcile(PYTORCHJOB, job(worker=role(2), elastic={"metrics": [{}]}), Seen(), NOW_S).writes:
+        (owner,) = each.body["metadata"]["ownerReferences"]
+        assert (owner["uid"], owner["controller"]) == ("uid-bert", True)
+
+
+def test_a_job_that_has_all_it_wants_writes_nothing():
+    raw = job(worker=role(2))
+    raw = with_status(raw, looked(raw, pod(0), pod(1)))
+    assert looked(raw, pod(0), pod(1)) == NOTHING
+
+
+@pytest.mark.contract("XD-05")
+def test_a_smaller_job_loses_its_highest_indices_first():
+    outcome = looked(job(worker=role(2), status=RUNS), *(pod(index) for index in (0, 3, 1, 2)))
+    assert deleted(outcome) == ["bert-worker-3", "bert-worker-2"]
+
+
+def test_services_above_the_size_go_too():
+    large = others(job(worker=role(3)))
+    outcome = reconcile(PYTORCHJOB, job(worker=role(1)), Seen((pod(0),), large), NOW_S)
+    assert deleted(outcome) == ["bert-worker-2", "bert-worker-1"]
+
+
+@pytest.mark.parametrize("gap", [0, 1, 2])
+def test_a_gap_is_filled_with_its_own_index(gap):
+    there = [pod(index) for index in range(3) if index != gap]
+    assert made(looked(job(worker=role(3), status=RUNS), *there)) == [f"bert-worker-{gap}"]
+
+
+def test_an_hpa_that_differs_is_changed_and_one_that_is_not_wanted_goes():
+    raw = job(worker=role(1), elastic={"maxReplicas": 2, "metrics": [{"type": "Resource"}]}, status=RUNS)
+    key = ChildKey("HorizontalPodAutoscaler", "bert")
+    there = others(raw)
+    there[key] = replace(there[key], spec={**there[key].spec, "maxReplicas": 9})
+    outcome = reconcile(PYTORCHJOB, raw, Seen((pod(0),), there), NOW_S)
+    assert [each for each in outcome.writes if isinstance(each, Update)] == [Update(key, others(raw)[key].spec)]
+    without = job(worker=role(1), elastic={"maxReplicas": 2}, status=RUNS)
+    assert deleted(reconcile(PYTORCHJOB, without, Seen((pod(0),), there), NOW_S)) == ["bert"]
+
+
+def test_defaults_of_the_api_server_are_no_difference():
+    raw = job(worker=role(1), elastic={"maxReplicas": 2, "metrics": [{"type": "Resource"}]}, status=RUNS)
+    key = ChildKey("HorizontalPodAutoscaler", "bert")
+    there = others(raw)
+    there[key] = replace(there[key], spec={**there[key].spec, "behavior": {"scaleUp": {}}})
+    assert reconcile(PYTORCHJOB, raw, Seen((pod(0),), there), NOW_S).writes == ()
+
+
+@pytest.mark.contract("XD-09")
+@pytest.mark.parametrize("end", ["Succeeded", "Failed"])
+def test_an_ended_job_frees_its_pod_group_and_its_hpa(end):
+    raw = job(
+        worker=role(1), elastic={"metrics": [{}]}, status={**RUNS, "conditions": [{"type": end, "status": "True"}]}
+    )
+    setup = Setup(Dialect.VOLCANO)
+    (group,) = [
+        each.body
+        for each in reconcile(PYTORCHJOB, job(worker=role(1)), Seen(), NOW_S, setup).writes
+        if each.body["kind"] == "PodGroup"
+    ]
+    key = ChildKey("PodGroup", "bert")
+    there = {
+        **others(raw),
+        key: replace(others(raw)[ChildKey("Service", "bert-worker-0")], key=key, index=-1, spec=group["spec"]),
+    }
+    outcome = reconcile(PYTORCHJOB, raw, Seen((pod(0, Phase.SUCCEEDED),), there), NOW_S, setup)
+    assert sorted(each.key.kind for each in outcome.writes) == ["HorizontalPodAutoscaler", "PodGroup"]
+
+
+@pytest.mark.contract("XD-04")
+@pytest.mark.parametrize("end", ["Succeeded", "Failed"])
+@pytest.mark.parametrize("phase", list(Phase))
+def test_no_status_leaves_an_end(end, phase):
+    raw = job(
+        worker=role(2), status={**RUNS, "conditions": [{"type": end, "status": "True", "reason": f"PyTorchJob{end}"}]}
+    )
+    assert conditions(with_status(raw, looked(raw, pod(0, phase), pod(1, phase)))) == [end]
+
+
+@pytest.mark.parametrize(
+    ("clean", "goes"),
+    [
+        pytest.param("None", [], id="none"),
+        pytest.param(
+            "Running",
+            ["bert-worker-1", "bert-worker-1", "bert-worker-2", "bert-worker-2"],
+            id="those that run or would",
+        ),
+        pytest.param("All", [f"bert-worker-{index}" for index in (0, 0, 1, 1, 2, 2)], id="all, with their Services"),
+    ],
+)
+def test_which_pods_are_cleaned_up(clean, goes):
+    raw = job(
+        worker=role(3),
+        run={"cleanPodPolicy": clean},
+        status={**RUNS, "conditions": [{"type": "Succeeded", "status": "True"}]},
+    )
+    outcome = looked(raw, pod(0, Phase.SUCCEEDED), pod(1), pod(2, Phase.PENDING))
+    assert deleted(outcome) == goes
+
+
+@pytest.mark.parametrize(("after_s", "gone", "again_s"), [(0, False, 60), (59, False, 1), (60, True, 0)])
+def test_a_job_is_deleted_once_its_time_to_live_is_over(after_s, gone, again_s):
+    status = {"completionTime": rfc3339(NOW_S), "conditions": [{"type": "Succeeded", "status": "True"}]}
+    raw = job(worker=role(1), run={"ttlSecondsAfterFinished": 60}, status=status)
+    outcome = looked(raw, pod(0, Phase.SUCCEEDED), now_s=NOW_S + after_s)
+    assert (outcome.gone, outcome.again_s) == (gone, again_s)
+
+
+@pytest.mark.parametrize(("after_s", "ends"), [(99, False), (100, True), (10_000, True)])
+def test_a_job_past_its_deadline_fails_and_owns_no_pods(after_s, ends):
+    raw = job(worker=role(2), run={"activeDeadlineSeconds": 100}, status={**RUNS, "startTime": rfc3339(NOW_S)})
+    outcome = looked(raw, pod(0), pod(1), now_s=NOW_S + after_s)
+    assert ("Failed" in conditions(with_status(raw, outcome))) is ends
+    assert (deleted(outcome)[:2] == ["bert-worker-1", "bert-worker-0"]) is ends
+    assert ends or outcome.again_s == 100 - after_s
+
+
+def test_restarts_of_containers_count_against_the_limit():
+    raw = job(worker=role(2), run={"backoffLimit": 2}, status=RUNS)
+    assert "Failed" not in conditions(with_status(raw, looked(raw, pod(0, restarts=1), pod(1))))
+    assert "Failed" in conditions(with_status(raw, looked(raw, pod(0, restarts=1), pod(1, restarts=1))))
+
+
+@pytest.mark.contract("XD-10")
+def test_a_pod_that_is_made_anew_counts_once_however_often_it_is_seen():
+    raw = job(worker=role(1), run={"backoffLimit": 2}, status=RUNS)
+    failed = pod(0, Phase.FAILED)
+    for _ in range(3):
+        outcome = looked(raw, failed)
+        assert (deleted(outcome), outcome.status_first or outcome.status is None) == (["bert-worker-0"], True)
+        raw = with_status(raw, outcome)
+        assert raw["status"]["replicaStatuses"]["Worker"]["restarts"] == 1
+    raw = with_status(raw, looked(raw, replace(failed, uid="the next one")))
+    assert raw["status"]["replicaStatuses"]["Worker"]["restarts"] == 2
+    assert "Failed" in conditions(with_status(raw, looked(raw, pod(0))))
+
+
+@pytest.mark.parametrize(
+    ("restart", "code", "again"),
+    [
+        pytest.param("OnFailure", 1, True, id="on failure"),
+        pytest.param("Always", 1, True, id="always"),
+        pytest.param("Never", 137, False, id="never"),
+        pytest.param("ExitCode", 127, False, id="by exit code, one that a program chose"),
+        pytest.param("ExitCode", 128, True, id="by exit code, one that a signal left"),
+        pytest.param("ExitCode", None, False, id="by exit code, where none is known"),
+    ],
+)
+def test_which_failed_pods_are_made_anew(restart, code, again):
+    raw = job(worker=role(1, restart), status=RUNS)
+    outcome = looked(raw, pod(0, Phase.FAILED, exit_code=code))
+    assert (deleted(outcome) == ["bert-worker-0"]) is again
+    assert ("Failed" in conditions(with_status(raw, outcome))) is not again
+
+
+def test_a_suspended_job_owns_nothing_and_starts_anew():
+    raw = job(
+        worker=role(2), run={"suspend": True}, status={**RUNS, "conditions": [{"type": "Running", "status": "True"}]}
+    )
+    outcome = looked(raw, pod(0), pod(1))
+    assert sorted(deleted(outcome)) == sorted(["bert-worker-0", "bert-worker-1"] * 2)
+    asleep = with_status(raw, outcome)
+    assert (conditions(asleep), "startTime" in asleep["status"]) == (["Suspended"], False)
+    del asleep["spec"]["runPolicy"]
+    awake = reconcile(PYTORCHJOB, asleep, Seen(), NOW_S + 500)
+    assert len(made(awake)) == 4
+    assert with_status(asleep, awake)["status"]["startTime"] == rfc3339(NOW_S + 500)
+
+
+@pytest.mark.contract("XD-07")
+def test_a_job_that_cannot_be_obeyed_fails_with_the_path_and_is_told():
+    raw = job(worker=role(containers=[{**CONTAINER, "name": "other"}]))
+    outcome = reconcile(PYTORCHJOB, raw, Seen(), NOW_S)
+    assert (outcome.writes, [each.reason for each in outcome.says]) == ((), [Reason.INVALID])
+    (condition,) = outcome.status["conditions"]
+    assert (condition["type"], "spec.pytorchReplicaSpecs.Worker.template" in condition["message"]) == ("Failed", True)
+
+
+def test_a_change_that_cannot_be_obeyed_harms_no_job_that_runs():
+    raw = job(worker=role(1, "Sometimes"), status=RUNS)
+    outcome = reconcile(PYTORCHJOB, raw, Seen((pod(0),)), NOW_S)
+    assert (outcome.writes, outcome.status, len(outcome.says)) == ((), None, 1)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        pytest.param(
+            {**job(worker=role()), "metadata": {**job()["metadata"], "deletionTimestamp": rfc3339(NOW_S)}},
+            id="is being deleted",
+        ),
+        pytest.param(job(worker=role(), run={"managedBy": "kueue.x-k8s.io/multikueue"}), id="another controller has"),
+    ],
+)
+def test_a_job_is_left_alone_that(raw):
+    assert reconcile(PYTORCHJOB, raw, Seen((pod(0),)), NOW_S) == NOTHING
+
+
+@pytest.mark.contract("XD-01")
+def test_another_kind_needs_one_value():
+    def read(raw):
+        return replace(view(job(raw["metadata"]["name"], worker=role(2))), kind="Dummy")
+
+    dummy = replace(PYTORCHJOB, kind="Dummy", plural="dummies", read=read, extras=lambda view: [], judge=lambda *_: [])
+    outcome = reconcile(dummy, {**job(), "kind": "Dummy"}, Seen(), NOW_S)
+    assert made(outcome) == ["bert-worker-0", "bert-worker-1"]
+    assert outcome.status["conditions"][0]["reason"] == "DummyCreated"
