@@ -66,7 +66,7 @@ TITLES: Mapping[Kind, str] = {
 # The kinds that nothing can strike yet, and what each needs.
 NOT_YET: Mapping[Kind, str] = {Kind.UPGRADE: "needs the chart (issue 22)"}
 
-# What each fault of the training job is one of. A leader that is killed is of no kind: the table has one that comes back.
+# The kind of each fault of the training job. A leader that is killed is of none: the table has one that comes back.
 OF_JOB: Mapping[Fault, Kind] = {
     Fault.PROCESS: Kind.WORKER,
     Fault.AGENT: Kind.WORKER,

@@ -50,13 +50,14 @@ def rows(asked: Iterable[Kind], strikes: Sequence[Strike]) -> tuple[Row, ...]:
 
 def table(asked: Iterable[Kind], strikes: Sequence[Strike]) -> tuple[str, ...]:
     """Print the rows as lines of text, the heading first, and each violation after them."""
-    head = f"{'':>3} {'fault kind':34}{'seeds':>6}{'struck':>8}  {'invariant':66}verdict"
+    wide = max([len("invariant"), *(len(row.invariant) for row in rows(asked, strikes))]) + 2
+    head = f"{'':>3} {'fault kind':34}{'seeds':>6}{'struck':>8}  {'invariant':{wide}}verdict"
     lines, before = [head], None
     for row in rows(asked, strikes):
         title = TITLES[row.kind] if row.kind is not before else ""
         number = str(row.kind.value) if row.kind is not before else ""
         counts = f"{row.seeds:>6}{row.struck:>8}" if row.kind is not before else f"{'':14}"
-        lines.append(f"{number:>3} {title:34}{counts}  {row.invariant:66}{row.verdict}".rstrip())
+        lines.append(f"{number:>3} {title:34}{counts}  {row.invariant:{wide}}{row.verdict}".rstrip())
         before = row.kind
     return (*lines, *violations(strikes))
 

@@ -73,7 +73,7 @@ def completion(shell: str, program: str) -> str:
             return (
                 f"Register-ArgumentCompleter -Native -CommandName {program} -ScriptBlock {{\n"
                 "  param($word)\n"
-                f"  @({listed}) | Where-Object {{ $_ -like \"$word*\" }}\n"
+                f'  @({listed}) | Where-Object {{ $_ -like "$word*" }}\n'
                 "}"
             )
     words = f"complete -o default -W '{' '.join(names)}' {program}"

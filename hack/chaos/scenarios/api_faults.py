@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from aiohttp import web
@@ -35,13 +36,14 @@ from turnout.kube.errors import CallError
 from turnout.kube.objects import ConfigMap
 from turnout.kube.watch_events import Key
 from turnout.simulator.api.server.serve import Served, serve
+from turnout.simulator.cluster.runtime.clients import ApiError
 from turnout.simulator.cluster.runtime.inprocess_client import Direct
 
 SPEED, ELECTION_SPEED = 60.0, 10.0
 OBJECTS, KEPT = 12, 40  # objects that change; changes that the API server keeps for watches
 PATIENCE_S = 20.0  # until the cache is right again
 PATH = "/api/v1/namespaces/default/configmaps"
-_PAUSE_S = 0.01  # between two changes
+_PAUSE_S, _DELETED = 0.01, 0.3  # between two changes; of which so many delete
 _SILENCE_S, _SLACK_S = 120.0, 60.0  # of the reflector's clock: by when a silent watch is given up
 
 SAME = "the cache ends equal to the server"
@@ -51,7 +53,7 @@ LEADERS = "two replicas never lead at once"
 WRITES = "a write that was acknowledged is there"
 NOTICED = "a silent watch is left within two bookmarks' time"
 OBEYED = "nobody asks again before Retry-After is over"
-TOKEN = "a rotated token is read again, without a restart"
+ROTATED = "a rotated token is read again, without a restart"
 
 
 class Seen:
@@ -110,21 +112,16 @@ class Scene:
 
         self.proxy.judge = judge
 
-    def change(self) -> None:
+    async def change(self) -> None:
         """Create, patch or delete one object at random, at the server itself."""
-        name = f"object-{self.dice.randrange(OBJECTS)}"
-        store, dice = Direct(self.served.store), self.dice
-
-        async def write() -> None:
-            body = {"metadata": {"name": name}, "data": {"value": str(dice.random())}}
-            for method, path in (("PATCH", f"{PATH}/{name}"), ("POST", PATH)):
-                if method == "PATCH" and dice.random() < 0.3:
-                    method, path = "DELETE", f"{PATH}/{name}"
-                with suppress(Exception):
-                    await store.call(method, path, body, "application/merge-patch+json")
-                    return
-
-        asyncio.ensure_future(write())
+        name, dice = f"object-{self.dice.randrange(OBJECTS)}", self.dice
+        store, at = Direct(self.served.store), f"{PATH}/{name}"
+        body = {"metadata": {"name": name}, "data": {"value": str(dice.random())}}
+        try:
+            method = "DELETE" if dice.random() < _DELETED else "PATCH"
+            await store.call(method, at, body, "application/merge-patch+json")
+        except ApiError:  # it is not there
+            await store.call("POST", PATH, body)
 
     def there(self) -> dict[tuple[str, str], tuple[str, int]]:
         """Give every object of the server, as the receiver keeps them."""
@@ -141,12 +138,8 @@ class Scene:
 Injector = Callable[[Scene], Awaitable[tuple[int, list[Check]]]]
 
 
-async def play(seed: int, kinds: Sequence[Kind]) -> list[Strike]:
-    """Strike each of these kinds once, each in a scene of its own."""
-    return [await _play(kind, seed) for kind in kinds]
-
-
-async def _play(kind: Kind, seed: int) -> Strike:
+async def play(seed: int, kind: Kind) -> Strike:
+    """Strike a kind in a scene of its own."""
     dice = random.Random(f"{kind.name}/{seed}")
     async with _scene(dice) as scene:
         begin = len(scene.proxy.seen)
@@ -173,9 +166,9 @@ async def _scene(dice: random.Random) -> AsyncIterator[Scene]:
     """Everything runs and is synced; it ends with the block."""
     with tempfile.TemporaryDirectory() as folder:
         token, config, direct = Path(folder, "token"), Path(folder, "kubeconfig"), Path(folder, "direct")
-        token.write_text("first")
+        await asyncio.to_thread(token.write_text, "first")
         async with serve(direct, bookmark_s=60 / SPEED, kept_changes=KEPT) as served, fault_proxy(served.url) as proxy:
-            config.write_text(kubeconfig_with_token(proxy.url, str(token)))
+            await asyncio.to_thread(config.write_text, kubeconfig_with_token(proxy.url, str(token)))
             async with await Client.open(str(config)) as client, await Client.open(str(direct)) as other:
                 seen, clock = Seen(), SpedClock(SPEED)
                 reflector = Reflector(client, PATH, ConfigMap, seen, clock=clock, rng=dice)
@@ -214,7 +207,7 @@ async def _lead(transitions: int) -> None:
 async def _changes(scene: Scene) -> None:
     while True:
         if not scene.paused:
-            scene.change()
+            await scene.change()
         await asyncio.sleep(_PAUSE_S)
 
 
@@ -253,7 +246,9 @@ async def _written(scene: Scene) -> tuple[str, ...]:
 
 async def _until(so: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
     async with asyncio.timeout(patience_s):
-        while not so():
+        while True:
+            if so():
+                return
             await asyncio.sleep(0.005)
 
 
@@ -338,7 +333,7 @@ async def _throttled(scene: Scene) -> tuple[int, list[Check]]:
     scene.proxy.drop()
     await _until(lambda: len([each for each in scene.proxy.seen[before:] if each.path == PATH]) >= 2)
     asked = scene.asked(before)
-    early = [b - a for a, b in zip(asked, asked[1:], strict=False) if (b - a) * SPEED < wait_s - 1]
+    early = [b - a for a, b in pairwise(asked) if (b - a) * SPEED < wait_s - 1]
     count = len([each for each in scene.proxy.seen[before:] if each.code == 429])
     return count, [Check(OBEYED, tuple(f"after {each * SPEED:.0f} s of {wait_s}" for each in early[:3]))]
 
@@ -360,7 +355,7 @@ async def _access(scene: Scene) -> tuple[int, list[Check]]:
     except TimeoutError:
         done = False
     count = len([each for each in scene.proxy.seen[before:] if each.code in (401, 403)])
-    return count, [Check(TOKEN, () if done else (f"no call got through in {PATIENCE_S:g} s",))]
+    return count, [Check(ROTATED, () if done else (f"no call got through in {PATIENCE_S:g} s",))]
 
 
 async def _events(scene: Scene) -> tuple[int, list[Check]]:

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from hack.chaos.fault_kinds import Kind
-from hack.chaos.scenarios.authority import DAY, NOW, Authority, Pair, caller
 from hack.chaos.strike_table import Check, Strike
+from hack.chaos.testbed.authority import DAY, NOW, Authority, Pair, caller
 from turnout.kube.client.clock import RealClock
 from turnout.kube.objects import Pod
 from turnout.scheduler_ext.model import Answer, Victims
@@ -166,7 +166,9 @@ async def _shown(port: int, trust: ssl.SSLContext) -> str:
     try:
         async with asyncio.timeout(_PATIENCE_S):
             reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trust, server_hostname="127.0.0.1")
-            writer.write(b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}")
+            writer.write(
+                b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+            )
             answered = await reader.readline()
             subject = writer.get_extra_info("peercert")["subject"]
             writer.close()

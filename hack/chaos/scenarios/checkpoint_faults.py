@@ -6,25 +6,23 @@ hack.chaos.scenarios.checkpoint_faults SEED FOLDER KIND...`. Prints one line of 
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import random
-import resource
 import secrets
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from hack.chaos.fault_kinds import Kind
-from hack.chaos.scenarios.faulty_filesystem import FaultyFilesystem
+from hack.chaos.scenarios.storage_faults import FAULTS, SLOW_MIB_S, small_disk
 from hack.chaos.strike_table import Check, Strike
+from hack.chaos.testbed.faulty_filesystem import FaultyFilesystem
 from turnout.launcher.checkpoint.arena.arena import Arena, boot_id
 from turnout.launcher.checkpoint.format.arena_layout import Identity, Record, newest
 from turnout.launcher.checkpoint.format.checksums import sums_of
@@ -39,8 +37,6 @@ from turnout.launcher.errors import BadCheckpoint, StorageFailed
 
 RUN, WORLD, SHARD_BYTES = "chaos", 2, 28 << 10
 LIVES, POINTS = 12, 90  # writers that are killed; failpoints among which each death is drawn
-SLOW_MIB_S = 1.0
-_DISK_BYTES = 1 << 20
 
 LOST = "a step that was committed is there after it, whole"
 WHOLE = "every committed step is whole, bit for bit"
@@ -164,144 +160,41 @@ def _write_until_killed(home: Path, newest_step: int, life: int, point: int, tel
 
 
 def fail_storage(seed: int, home: Path) -> Strike:
-    """Let each fault come into the middle of a save, in an order that is drawn, on file systems of their own."""
+    """Save under each fault, in an order that is drawn, on file systems of their own; and once more after it."""
     dice = random.Random(f"storage/{seed}")
-    order, struck = list(_FAULTS), 0
+    order, struck = list(FAULTS), 0
     dice.shuffle(order)
-    untold, lost, stuck, late = list[str](), list[str](), list[str](), list[str]()
-    with FaultyFilesystem(home / "fuse", home / "behind") as device, _small_disk(home / "disk") as disk:
+    wrong: dict[str, list[str]] = {invariant: [] for invariant in (TOLD, LOST, AGAIN, SLOWLY)}
+    with FaultyFilesystem(home / "fuse", home / "behind") as device, small_disk(home / "disk") as disk:
         for number, name in enumerate(order):
-            fault, step = _FAULTS[name], 10 * (number + 1)
-            at = device.at if fault.on_device else disk
-            store = PosixStore(at)
+            fault, step = FAULTS[name], 10 * (number + 1)
+            store = PosixStore(device.at if fault.on_device else disk)
             save(store, step, 1)
             began_s = time.monotonic()
-            with fault.strike(device, at, dice) as hit:
-                try:
-                    committed_too = save(PosixStore(at), step + 1, 1)
-                    if fault.fails:
-                        untold.append(f"{name}: a save in the middle of it ended well")
-                except StorageFailed:
-                    committed_too = False
-                    if not fault.fails:
-                        untold.append(f"{name}: a save failed")
+            with fault.strike(device, store.path, dice) as hit:
+                saved = _saved(store, step + 1)
+            took_s, least_s = time.monotonic() - began_s, WORLD * SHARD_BYTES / 2**20 / SLOW_MIB_S
             struck += hit() > 0
-            if name == "slow":
-                took_s, least_s = time.monotonic() - began_s, WORLD * SHARD_BYTES / 2**20 / SLOW_MIB_S
-                late += [f"a save took {took_s:.2f} s, {least_s:.2f} s at least"] if took_s < least_s else []
-            found, wrong = restored(store)
-            lost += [f"{name}: step {found} is the newest, {step} was committed"] * (found < step)
-            lost += [f"{name}: {each}" for each in wrong]
-            untold += [f"{name}: step {step + 1} is committed"] * (found > step and not committed_too)
-            with suppress(StorageFailed):
-                if save(store, step + 2, 1) and restored(store) == (step + 2, []):
-                    continue
-            stuck.append(f"{name}: no step was saved after it")
-    checks = (Check(TOLD, tuple(untold)), Check(LOST, tuple(lost)), Check(AGAIN, tuple(stuck)), Check(SLOWLY, tuple(late)))
+            if saved is fault.fails:
+                wrong[TOLD].append(f"{name}: a save in it ended {'well' if saved else 'with an error'}")
+            if name == "slow" and took_s < least_s:
+                wrong[SLOWLY].append(f"a save took {took_s:.2f} s, {least_s:.2f} s at least")
+            found, other = restored(store)
+            wrong[LOST] += [f"{name}: {each}" for each in other]
+            if found != step + saved:
+                wrong[LOST if found < step else TOLD].append(f"{name}: step {found} is the newest, not {step + saved}")
+            if not _saved(store, step + 2) or restored(store) != (step + 2, []):
+                wrong[AGAIN].append(f"{name}: step {step + 2} was not saved after it")
+    checks = tuple(Check(invariant, tuple(each)) for invariant, each in wrong.items())
     return Strike(Kind.STORAGE, seed, struck, checks, ", ".join(order))
 
 
-class _StorageFault:
-    """One fault of storage. on_device: on the FUSE file system. fails: a save in it cannot end well."""
-
-    def __init__(
-        self,
-        strike: Callable[[FaultyFilesystem, Path, random.Random], Iterator[Callable[[], int]]],
-        on_device: bool = False,
-        fails: bool = True,
-    ) -> None:
-        self.strike, self.on_device, self.fails = contextmanager(strike), on_device, fails
-
-
-def _full(device: FaultyFilesystem, at: Path, dice: random.Random) -> Iterator[Callable[[], int]]:
-    ballast, chunk, refused = at / "ballast", 1 << 16, 0
-    with ballast.open("wb", buffering=0) as file:
-        while chunk:
-            try:
-                file.write(bytes(chunk))
-            except OSError as error:
-                refused += error.errno == errno.ENOSPC
-                chunk //= 2
-    yield lambda: refused
-    ballast.unlink()
-
-
-def _read_only(device: FaultyFilesystem, at: Path, dice: random.Random) -> Iterator[Callable[[], int]]:
-    subprocess.run(("mount", "-o", "remount,ro", at), check=True, timeout=20)
-    read_only = int(bool(os.statvfs(at).f_flag & os.ST_RDONLY))
-    yield lambda: read_only
-    subprocess.run(("mount", "-o", "remount,rw", at), check=True, timeout=20)
-
-
-def _gone(device: FaultyFilesystem, at: Path, dice: random.Random) -> Iterator[Callable[[], int]]:
-    """Unmount it under the writer: what is left is an empty folder that nobody may write to."""
-    away = at.parent / "away"
-    away.mkdir(exist_ok=True)
-    subprocess.run(("mount", "--move", at, away), check=True, timeout=20)
-    at.rmdir()
-    yield lambda: 1
-    at.mkdir()
-    subprocess.run(("mount", "--move", away, at), check=True, timeout=20)
-
-
-def _no_files(device: FaultyFilesystem, at: Path, dice: random.Random) -> Iterator[Callable[[], int]]:
-    """Leave this process so few file descriptors that one of a save's is refused with EMFILE."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    used = max(int(name) for name in os.listdir("/proc/self/fd"))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (used + dice.randint(0, 1), hard))
-    taken, refused = list[int](), 0
-    with suppress(OSError):
-        while True:
-            try:
-                taken.append(os.dup(0))
-            except OSError as error:
-                refused += error.errno == errno.EMFILE
-                raise
-    for file in taken[: dice.randint(0, 1)]:
-        os.close(file)
-        taken.remove(file)
-    yield lambda: refused
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    for file in taken:
-        os.close(file)
-
-
-def _fails_with(number: int) -> _StorageFault:
-    def strike(device: FaultyFilesystem, at: Path, dice: random.Random) -> Iterator[Callable[[], int]]:
-        hits = list[int]()
-        device.fail(number, dice.randint(0, 12))
-        yield lambda: sum(hits)
-        hits.append(device.heal())
-
-    return _StorageFault(strike, on_device=True)
-
-
-def _slow(device: FaultyFilesystem, at: Path, dice: random.Random) -> Iterator[Callable[[], int]]:
-    hits = list[int]()
-    device.slow(SLOW_MIB_S)
-    yield lambda: sum(hits)
-    hits.append(device.heal())
-
-
-_FAULTS: Mapping[str, _StorageFault] = {
-    "full": _StorageFault(_full),
-    "read-only": _StorageFault(_read_only),
-    "gone": _StorageFault(_gone),
-    "EMFILE": _StorageFault(_no_files),
-    "EIO": _fails_with(errno.EIO),
-    "ESTALE": _fails_with(errno.ESTALE),
-    "slow": _StorageFault(_slow, on_device=True, fails=False),
-}
-
-
-@contextmanager
-def _small_disk(at: Path) -> Iterator[Path]:
-    at.mkdir()
-    subprocess.run(("mount", "-t", "tmpfs", "-o", f"size={_DISK_BYTES}", "chaos", at), check=True, timeout=20)
+def _saved(store: PosixStore, step: int) -> bool:
+    """True if a step was saved and committed; False if storage failed and said so."""
     try:
-        yield at
-    finally:
-        subprocess.run(("umount", "-l", at), check=True, timeout=20)
+        return save(PosixStore(store.path), step, 1)
+    except StorageFailed:
+        return False
 
 
 # 18: bytes that change in storage or in memory.

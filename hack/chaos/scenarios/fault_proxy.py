@@ -22,7 +22,7 @@ _HOP = ("host", "transfer-encoding", "connection", "content-length")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is done to a request. code: 0 passes it on. slow_s: seconds before that."""
+    """Says what is done to a request. code: 0 passes it on. slow_s: seconds before that."""
 
     code: int = 0
     body: bytes = b""

@@ -26,7 +26,19 @@ from turnout.launcher.rendezvous.messages import (
     StopAt,
     Succeeded,
 )
-from turnout.launcher.rendezvous.state import Claim, Event, Granted, Joined, Lost, Phase, Said, State, Tell, Ticked, Wake
+from turnout.launcher.rendezvous.state import (
+    Claim,
+    Event,
+    Granted,
+    Joined,
+    Lost,
+    Phase,
+    Said,
+    State,
+    Tell,
+    Ticked,
+    Wake,
+)
 from turnout.launcher.rendezvous.state_machine import begin, steps
 
 MEMBERS, LEAVERS = 300, 256
@@ -47,7 +59,9 @@ class Storm:
     def __init__(self, dice: random.Random, members: int, leavers: int) -> None:
         self.dice, self.now_s = dice, 0.0
         spec = ElasticSpec(1, members, max_restarts=3, last_call_s=1.0)
-        self.members = [Member(f"m{at}/0", f"m{at}", f"h{at}", born_s=float(at), master_port=1) for at in range(members)]
+        self.members = [
+            Member(f"m{at}/0", f"m{at}", f"h{at}", born_s=float(at), master_port=1) for at in range(members)
+        ]
         self.leavers = dice.sample([each.id for each in self.members[1:]], leavers)
         self.state: State = begin(self.members[0], "storm", spec, 0.0, wanted=members, granted=1)
         self.worlds: dict[int, set[str]] = {}

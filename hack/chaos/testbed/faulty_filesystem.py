@@ -22,7 +22,9 @@ from turnout.cli.commands.child_env import die_with_parent
 _libc = ctypes.CDLL(None, use_errno=True)
 _MNT_DETACH = 2
 _IN, _OUT, _ATTR = struct.Struct("<IIQQIIII"), struct.Struct("<IiQ"), struct.Struct("<6Q10I")
-_CONTROL = struct.Struct("<qqdq")  # errno, calls let through before it, seconds a written MiB takes, calls that were hit
+_CONTROL = struct.Struct(
+    "<qqdq"
+)  # errno, calls let through before it, seconds a written MiB takes, calls that were hit
 _LARGEST, _WRITE = 1 << 17, 16
 _NO_ANSWER = (2, 42, 36)  # FORGET, BATCH_FORGET, INTERRUPT
 _STORES = (9, 11, 12, 13, 16, 20, 30, 35, 45)  # MKDIR, RMDIR, RENAME, LINK, WRITE, FSYNC, FSYNCDIR, CREATE, RENAME2
@@ -93,7 +95,7 @@ class _Folder:
             _WRITE: self._write,
             17: self._statfs,
             18: self._closed,
-            20: lambda node, body: os.fsync(_u64(body, 0)) or b"",
+            20: self._fsync,
             25: lambda node, body: b"",
             27: lambda node, body: self._opened(0),
             28: self._readdir,
@@ -195,6 +197,10 @@ class _Folder:
 
     def _closed(self, node: int, body: bytes) -> bytes:
         os.close(_u64(body, 0))
+        return b""
+
+    def _fsync(self, node: int, body: bytes) -> bytes:
+        os.fsync(_u64(body, 0))
         return b""
 
     def _readdir(self, node: int, body: bytes) -> bytes:
