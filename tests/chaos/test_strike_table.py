@@ -2,8 +2,13 @@
 
 import pytest
 
+from hack.chaos import job_strikes
+from hack.chaos.__main__ import Asked
 from hack.chaos.fault_kinds import NOT_YET, OF_JOB, TITLES, Kind
 from hack.chaos.fault_schedule import Fault
+from hack.chaos.history import Record
+from hack.chaos.invariants import Invariant, Violation
+from hack.chaos.scenarios.registry import STRUCK_HERE
 from hack.chaos.strike_table import Check, Row, Strike, code, never_struck, rows, table
 
 HELD, BROKEN = Check("nobody is lost"), Check("nobody is lost", ("2 of 3 are gone",))
@@ -60,3 +65,42 @@ def test_the_kinds_are_the_numbers_of_the_table_and_one_alone_cannot_strike_yet(
     assert set(TITLES) == set(Kind)
     assert set(OF_JOB) == set(Fault) - {Fault.AUTOSCALER}
     assert set(NOT_YET) == {Kind.UPGRADE}
+
+
+def fault(kind, who):
+    return Record("fault", 1.0, kind=kind.name, who=who)
+
+
+def test_a_fault_of_the_job_that_hit_nobody_has_not_struck():
+    records = [fault(Fault.POD, "a"), fault(Fault.AGENT, "b"), fault(Fault.FULL, ""), fault(Fault.AUTOSCALER, "7")]
+    found = job_strikes.strikes(3, records, [Violation(Invariant.APART, "round 1 and 2")])
+    assert [(each.kind, each.seed, each.times) for each in found] == [(Kind.WORKER, 3, 2)]
+    assert {check.invariant: check.violations for check in found[0].checks} == {
+        law.value: ("round 1 and 2",) if law is Invariant.APART else () for law in Invariant
+    }
+    assert job_strikes.never_hit([Fault.POD, Fault.FULL], records) == (Fault.FULL,)
+
+
+@pytest.mark.parametrize(
+    ("words", "kinds", "faults", "named"),
+    [
+        pytest.param("3", [Kind.WATCH_SILENT], [], [], id="a kind by its number"),
+        pytest.param("watch_silent", [Kind.WATCH_SILENT], [], [], id="a kind by its name"),
+        pytest.param("pod,node", [], [Fault.POD, Fault.NODE], [Fault.POD, Fault.NODE], id="faults of the job"),
+        pytest.param("job", [], list(Fault), [], id="all faults of the job, of which a schedule draws some"),
+        pytest.param(
+            "15",
+            [Kind.WORKER],
+            [Fault.PROCESS, Fault.AGENT, Fault.POD, Fault.COORDINATOR, Fault.STOPPED],
+            [],
+            id="a kind that the job alone can strike",
+        ),
+    ],
+)
+def test_what_is_asked_for_is_read(words, kinds, faults, named):
+    asked = Asked.of(words.split(","))
+    assert (list(asked.kinds), list(asked.faults), list(asked.named)) == (kinds, faults, named)
+
+
+def test_each_kind_is_struck_by_a_scenario_or_by_the_job_but_one():
+    assert {*STRUCK_HERE, *OF_JOB.values()} == set(Kind) - set(NOT_YET)

@@ -27,6 +27,7 @@ from hack.chaos.scenarios.fault_proxy import (
     kubeconfig_with_token,
     refusal,
 )
+from hack.chaos.scenarios.object_cache import ObjectCache
 from hack.chaos.scenarios.sped_clock import SpedClock
 from hack.chaos.strike_table import Check, Strike
 from turnout.kube.client.api_client import Client
@@ -34,7 +35,6 @@ from turnout.kube.client.lease import Elector
 from turnout.kube.client.reflector import Reflector
 from turnout.kube.errors import CallError
 from turnout.kube.objects import ConfigMap
-from turnout.kube.watch_events import Key
 from turnout.simulator.api.server.serve import Served, serve
 from turnout.simulator.cluster.runtime.clients import ApiError
 from turnout.simulator.cluster.runtime.inprocess_client import Direct
@@ -56,36 +56,6 @@ OBEYED = "nobody asks again before Retry-After is over"
 ROTATED = "a rotated token is read again, without a restart"
 
 
-class Seen:
-    """The receiver of a reflector: what it was told, held to the order of versions."""
-
-    def __init__(self) -> None:
-        self.have: dict[tuple[str, str], tuple[str, int]] = {}
-        self.wrong: list[str] = []
-        self._newest: dict[str, int] = {}
-        self._dead: set[str] = set()
-
-    def put(self, obj: ConfigMap) -> None:
-        meta = obj.metadata
-        version = int(meta.resource_version)
-        if meta.uid in self._dead:
-            self.wrong.append(f"{meta.name} was dropped and is told again at version {version}")
-        if version < self._newest.get(meta.uid, 0):
-            self.wrong.append(f"{meta.name} went from version {self._newest[meta.uid]} back to {version}")
-        self._newest[meta.uid] = version
-        self.have[meta.namespace, meta.name] = meta.uid, version
-
-    def drop(self, key: Key) -> None:
-        found = self.have.pop((key.namespace, key.name), None)
-        if found is None:
-            self.wrong.append(f"{key.name} was dropped, and nobody had told of it")
-        else:
-            self._dead.add(found[0])
-
-    def synced(self) -> None:
-        """A whole list was told."""
-
-
 @dataclass(slots=True)
 class Scene:
     """One program before its API server. acknowledged: the last value of its own object that the server took."""
@@ -94,7 +64,7 @@ class Scene:
     proxy: FaultProxy
     client: Client
     reflector: Reflector[ConfigMap]
-    seen: Seen
+    seen: ObjectCache
     dice: random.Random
     token: Path
     valid: str = "first"
@@ -130,9 +100,13 @@ class Scene:
         metas = [stored.obj["metadata"] for stored in self.served.store.find(kind, "default", lambda obj: True)]
         return {(meta["namespace"], meta["name"]): (meta["uid"], int(meta["resourceVersion"])) for meta in metas}
 
-    def asked(self, since: int) -> list[float]:
-        """Say when the reflector asked, of the event loop's clock, from this request of the proxy on."""
-        return [each.at_s for each in self.proxy.seen[since:] if each.path == PATH and each.method == "GET"]
+    def asked(self, since: int, code: int = 0) -> list[float]:
+        """Say when the reflector asked, of the event loop's clock, from this request of the proxy on.
+
+        code: only what was answered so, 0 for all.
+        """
+        mine = [each for each in self.proxy.seen[since:] if each.path == PATH and each.method == "GET"]
+        return [each.at_s for each in mine if code in (0, each.code)]
 
 
 Injector = Callable[[Scene], Awaitable[tuple[int, list[Check]]]]
@@ -170,7 +144,7 @@ async def _scene(dice: random.Random) -> AsyncIterator[Scene]:
         async with serve(direct, bookmark_s=60 / SPEED, kept_changes=KEPT) as served, fault_proxy(served.url) as proxy:
             await asyncio.to_thread(config.write_text, kubeconfig_with_token(proxy.url, str(token)))
             async with await Client.open(str(config)) as client, await Client.open(str(direct)) as other:
-                seen, clock = Seen(), SpedClock(SPEED)
+                seen, clock = ObjectCache(), SpedClock(SPEED)
                 reflector = Reflector(client, PATH, ConfigMap, seen, clock=clock, rng=dice)
                 scene = Scene(served, proxy, client, reflector, seen, dice, token)
                 scene.judged(lambda request: PASS)
@@ -252,6 +226,15 @@ async def _until(so: Callable[[], bool], patience_s: float = PATIENCE_S) -> None
             await asyncio.sleep(0.005)
 
 
+async def _cut(scene: Scene) -> None:
+    """Cut the reflector's watch until it is refused: one may have passed just before the rule in force."""
+    begin = len(scene.proxy.seen)
+    async with asyncio.timeout(PATIENCE_S):
+        while not any(each.path == PATH and each.watch and each.code >= 400 for each in scene.proxy.seen[begin:]):
+            scene.proxy.drop()
+            await asyncio.sleep(0.01)
+
+
 # The faults, each with how often it struck and what else is to hold of it.
 
 
@@ -277,10 +260,7 @@ async def _gone(scene: Scene) -> tuple[int, list[Check]]:
         return refusal(503, "ServiceUnavailable", "try later") if watch and away else PASS
 
     scene.judged(late)
-    begin = len(scene.proxy.seen)
-    while not any(each.code == 503 for each in scene.proxy.seen[begin:]):  # one may have passed just before
-        scene.proxy.drop()
-        await asyncio.sleep(0.01)
+    await _cut(scene)
     lists, version = scene.reflector.relists, scene.served.store.version
     await _until(lambda: scene.served.store.version > version + 3 * KEPT)
     away = False
@@ -330,10 +310,9 @@ async def _etcd(scene: Scene) -> tuple[int, list[Check]]:
 async def _throttled(scene: Scene) -> tuple[int, list[Check]]:
     before, wait_s = len(scene.proxy.seen), scene.dice.choice([20, 30, 40])
     scene.judged(lambda request: refusal(429, "TooManyRequests", "slow down", wait_s))
-    scene.proxy.drop()
-    await _until(lambda: len([each for each in scene.proxy.seen[before:] if each.path == PATH]) >= 2)
-    asked = scene.asked(before)
-    early = [b - a for a, b in pairwise(asked) if (b - a) * SPEED < wait_s - 1]
+    await _cut(scene)
+    await _until(lambda: len(scene.asked(before, 429)) >= 2)
+    early = [b - a for a, b in pairwise(scene.asked(before, 429)) if (b - a) * SPEED < wait_s - 1]
     count = len([each for each in scene.proxy.seen[before:] if each.code == 429])
     return count, [Check(OBEYED, tuple(f"after {each * SPEED:.0f} s of {wait_s}" for each in early[:3]))]
 
@@ -342,11 +321,11 @@ async def _access(scene: Scene) -> tuple[int, list[Check]]:
     """Forbid everything for a while, then let the token that is shown be refused for good."""
     before = len(scene.proxy.seen)
     scene.judged(lambda request: refusal(403, "Forbidden", "RBAC says no"))
-    scene.proxy.drop()
+    await _cut(scene)
     await asyncio.sleep(scene.dice.uniform(0.2, 0.5))
     scene.judged(lambda request: PASS)
     scene.valid = "second"
-    scene.proxy.drop()
+    await _cut(scene)
     await asyncio.sleep(scene.dice.uniform(0.1, 0.3))
     await asyncio.to_thread(scene.token.write_text, "second")
     acknowledged, done = scene.acknowledged, True
