@@ -55,7 +55,7 @@ def test_the_table_tells_each_kind_once_and_each_violation_with_its_seed():
         "3 watch falls silent 1 2 nobody is lost VIOLATED",
         "it ends held",
         "8 topology map broken 0 0 NEVER STRUCK",
-        "20 chart upgraded and rolled back 0 0 not struck: needs the chart (issue 22)",
+        "20 chart upgraded and rolled back 0 0 not struck: needs the chart, which is not here yet",
         "VIOLATED: watch falls silent, seed 7: nobody is lost: 2 of 3 are gone",
     ]
 
