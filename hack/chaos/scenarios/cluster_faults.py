@@ -114,6 +114,8 @@ async def play(seed: int, folder: Path, kinds: Sequence[Kind]) -> list[Strike]:
 
 async def _play(scene: Scene, kind: Kind, seed: int) -> Strike:
     began_s, alive = time.monotonic(), set(scene.found.programs.alive)
+    if not await _settled(scene.found.programs.ready, bool):
+        raise Stood("the extender never became ready")
     times, more = await INJECTORS[kind](scene)
     starts, grows = await scene.rigid_job(), await scene.grown()
     sizes = [workers for workers in scene.since(began_s) if not LEAST <= workers <= MOST]
@@ -221,9 +223,10 @@ async def _settled(ask: Callable[[], Awaitable[Seen]], enough: Callable[[Seen], 
 
 
 async def _extender_killed(scene: Scene) -> tuple[int, list[Check]]:
-    """Kill it while a job's pods are asked about, more than once."""
+    """Kill it while a job's pods are asked about, more than once; each time it has come up before."""
     times = scene.dice.randint(2, 3)
     for _ in range(times):
+        await _settled(scene.found.programs.ready, bool)
         waits = asyncio.create_task(scene.rigid_job())
         await asyncio.sleep(scene.dice.uniform(0.0, 0.3))
         scene.found.programs.kill_extender()
