@@ -28,8 +28,8 @@ from hack.chaos.scenarios.fault_proxy import (
     refusal,
 )
 from hack.chaos.scenarios.object_cache import ObjectCache
-from hack.chaos.scenarios.sped_clock import SpedClock
 from hack.chaos.strike_table import Check, Strike
+from hack.chaos.testbed.sped_clock import SpedClock
 from turnout.kube.client.api_client import Client
 from turnout.kube.client.lease import Elector
 from turnout.kube.client.reflector import Reflector

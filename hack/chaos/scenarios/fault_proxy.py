@@ -22,11 +22,15 @@ _HOP = ("host", "transfer-encoding", "connection", "content-length")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Says what is done to a request. code: 0 passes it on. slow_s: seconds before that."""
+    """Says what is done to a request. code: 0 passes it on. slow_s: seconds before that.
+
+    mute_s: seconds after the server has done it, before its answer is given.
+    """
 
     code: int = 0
     body: bytes = b""
     slow_s: float = 0.0
+    mute_s: float = 0.0
     headers: tuple[tuple[str, str], ...] = ()
 
 
@@ -50,7 +54,9 @@ def refusal(code: int, reason: str, message: str, retry_after_s: int = 0) -> Ans
     head = '{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure"'
     body = f'{head},"code":{code},"reason":"{reason}","message":"{message}"{details}}}'
     headers = (("Content-Type", "application/json"),)
-    return Answer(code, body.encode(), 0.0, headers + ((("Retry-After", str(retry_after_s)),) if retry_after_s else ()))
+    return Answer(
+        code, body.encode(), headers=headers + ((("Retry-After", str(retry_after_s)),) if retry_after_s else ())
+    )
 
 
 @dataclass(slots=True)
@@ -98,6 +104,7 @@ class FaultProxy:
                 request.method, self.target + request.path_qs, headers=headers, data=body or None, timeout=timeout
             ) as found:
                 self.seen.append(Seen(at_s, request.method, request.path, watch, found.status))
+                await asyncio.sleep(answer.mute_s)
                 if watch and found.status == 200:
                     return await self._watch(request, found)
                 kept = {key: value for key, value in found.headers.items() if key.lower() not in _HOP}

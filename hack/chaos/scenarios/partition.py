@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -40,26 +41,26 @@ ENDS = "the job comes to its end on every worker"
 
 
 class Job:
-    """Three agents, each on a host of its own."""
+    """Three agents, each in its place. endpoint: of the first coordinator."""
 
-    def __init__(self, folder: Path, net: Hosts) -> None:
-        self.folder, self.net = folder, net
+    def __init__(self, folder: Path, endpoint: str) -> None:
+        self.folder, self._endpoint = folder, endpoint
         for name in ("history", "logs", "memory"):
             (folder / name).mkdir(parents=True)
         (folder / "token").write_text("a token of these hosts")
         self.agents: list[subprocess.Popen[bytes]] = []
 
-    def start(self, at: int) -> None:
-        """Start the agent of a host."""
+    def start(self, at: int, prefix: Sequence[str] = (), options: Sequence[str] = (), **env: str) -> None:
+        """Start an agent. prefix: what stands before its command. options, env: further ones of its own."""
         memory = self.folder / "memory" / f"w{at}"
         memory.mkdir()
         command = [
-            *self.net.inside(at), sys.executable, "-m", "turnout.launcher", "--log-format=json", "--no-fork",
+            *prefix, sys.executable, "-m", "turnout.launcher", "--log-format=json", "--no-fork",
             f"--nnodes={LEAST}:{WORKERS}", "--heartbeat-s=0.2", f"--silence-s={SILENCE_S:g}", "--last-call-s=1",
-            "--token-file", str(self.folder / "token"), "--rdzv-endpoint", f"{self.net.address(1)}:{_PORT}",
-            "--name", f"w{at}", str(_SCRIPT), str(self.folder),
+            "--token-file", str(self.folder / "token"), "--rdzv-endpoint", self._endpoint,
+            "--name", f"w{at}", *options, str(_SCRIPT), str(self.folder),
         ]  # fmt: skip
-        env = {**environment(), "TURNOUT_MEMORY_DIR": str(memory), "PYTHONPATH": str(ROOT)}
+        own = {**environment(), "TURNOUT_MEMORY_DIR": str(memory), "PYTHONPATH": str(ROOT), **env}
         with (self.folder / "logs" / f"w{at}.log").open("wb") as log:
             self.agents.append(
                 subprocess.Popen(
@@ -67,7 +68,7 @@ class Job:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    env=env,
+                    env=own,
                     start_new_session=True,
                     preexec_fn=die_with_parent,
                 )
@@ -77,57 +78,79 @@ class Job:
         """Read the history."""
         return [record for path in sorted((self.folder / "history").iterdir()) for record in read(path.read_text())]
 
+    def trains(self, world: int, since_s: float) -> bool:
+        """True if a world of that size has begun and made a step since then."""
+        records = self.records()
+        rounds = {record.round for record in records if record.event == "begun" and record.world == world}
+        rounds &= {record.round for record in records if record.event == "begun" and record.at_s > since_s}
+        made = whole_steps(records)
+        return any(step_s > since_s for round_ in rounds for step_s in made.get(round_, ()))
+
+    def processes(self) -> list[int]:
+        """The training processes that live."""
+        return [pid for pid in sorted({record.pid for record in self.records()}) if self._is_ours(pid)]
+
+    def finish(self) -> Check:
+        """Let the training end, and check how the agents do."""
+        (self.folder / "finish").touch()
+        codes = [_code(agent) for agent in self.agents]
+        return Check(ENDS, () if codes == [0] * WORKERS else (f"agents ended with {codes}",))
+
     def end(self) -> None:
         """Leave nothing behind."""
         for agent in self.agents:
-            with suppress(ProcessLookupError):
-                os.killpg(agent.pid, 9)
+            if agent.poll() is None:
+                os.killpg(agent.pid, signal.SIGKILL)
             agent.wait()
-        for pid in {record.pid for record in self.records()}:
+        for pid in self.processes():
             with suppress(ProcessLookupError):
-                os.kill(pid, 9)
+                os.kill(pid, signal.SIGKILL)
+
+    def _is_ours(self, pid: int) -> bool:
+        try:
+            return os.fsencode(self.folder) in Path(f"/proc/{pid}/cmdline").read_bytes()
+        except OSError:
+            return False
 
 
-def play(seed: int, folder: Path, mends: bool = True) -> Strike:
-    """Cut one of three workers off, and mend it.
-
-    mends: wait until all train together again, which may take a minute.
-    """
+def play(seed: int, folder: Path) -> Strike:
+    """Cut one of three workers off, and mend it, which all train together again after at most two minutes."""
     dice = random.Random(f"partition/{seed}")
     at, way = dice.randint(1, WORKERS), WAYS[seed % len(WAYS)]
     net = Hosts(WORKERS)
     try:
-        job = Job(folder, net)
+        job = Job(folder, f"{net.address(1)}:{_PORT}")
         try:
-            return Strike(Kind.PARTITION, seed, 1, _story(job, at, way, mends), f"worker {at} of {WORKERS}: {way}")
+            times, checks = _story(job, net, at, way)
         finally:
             job.end()
     finally:
         net.end()
+    return Strike(Kind.PARTITION, seed, times, checks, f"worker {at} of {WORKERS}: {way}")
 
 
-def _story(job: Job, at: int, way: str, mends: bool) -> tuple[Check, ...]:
+def _story(job: Job, net: Hosts, at: int, way: str) -> tuple[int, tuple[Check, ...]]:
     for host in range(1, WORKERS + 1):
-        job.start(host)
-    if not _until(lambda: _trains(job, WORKERS, 0.0), MADE_S):
-        return (Check(GOES_ON, (f"no world of {WORKERS} within {MADE_S:g} s",)),)
+        job.start(host, net.inside(host))
+    if not until(lambda: job.trains(WORKERS, 0.0), MADE_S):
+        return 0, (Check(GOES_ON, (f"no world of {WORKERS} within {MADE_S:g} s",)),)
     cut_s = time.monotonic()
-    _cut(job.net, at, way)
-    alone = [] if _until(lambda: _trains(job, WORKERS - 1, cut_s), GOES_ON_S) else [f"not within {GOES_ON_S:g} s"]
+    _cut(net, at, way)
+    alone = [] if until(lambda: job.trains(WORKERS - 1, cut_s), GOES_ON_S) else [f"not within {GOES_ON_S:g} s"]
     time.sleep(SILENCE_S)
-    late = [
-        f"it made a step {late_s:.1f} s after the cut" for late_s in [_last(job, at, cut_s)] if late_s > 3 * SILENCE_S
-    ]
+    last_s = _last(job, at, cut_s)
+    late = [f"it made a step {last_s:.1f} s after the cut"] if last_s > 3 * SILENCE_S else []
     mended_s = time.monotonic()
-    _mend(job.net, at, way)
-    checks = [Check(GOES_ON, tuple(alone)), Check(STOPS, tuple(late))]
-    if mends:
-        found = _until(lambda: _trains(job, WORKERS, mended_s), BACK_S)
-        checks.append(Check(TOGETHER, () if found else (f"not within {BACK_S:g} s",)))
-        (job.folder / "finish").touch()
-        codes = [_code(agent) for agent in job.agents]
-        checks.append(Check(ENDS, () if codes == [0] * WORKERS else (f"agents ended with {codes}",)))
-    return (Check(APART, tuple(apart(job.records()))), *checks)
+    _mend(net, at, way)
+    found = until(lambda: job.trains(WORKERS, mended_s), BACK_S)
+    ended = job.finish()
+    return 1, (
+        Check(APART, tuple(apart(job.records()))),
+        Check(GOES_ON, tuple(alone)),
+        Check(STOPS, tuple(late)),
+        Check(TOGETHER, () if found else (f"not within {BACK_S:g} s",)),
+        ended,
+    )
 
 
 def _cut(net: Hosts, at: int, way: str) -> None:
@@ -169,16 +192,6 @@ def apart(records: Iterable[Record]) -> list[str]:
     ]
 
 
-def _trains(job: Job, world: int, since_s: float) -> bool:
-    """True if a world of that size has begun and made a step since then."""
-    records = job.records()
-    rounds = {record.round for record in records if record.event == "begun" and record.world == world}
-    rounds &= {record.round for record in records if record.event == "begun" and record.at_s > since_s}
-    return any(
-        step_s > since_s for round_, steps in whole_steps(records).items() if round_ in rounds for step_s in steps
-    )
-
-
 def _last(job: Job, at: int, cut_s: float) -> float:
     """Say how long after the cut the world before it still had a process on that host."""
     records = [record for record in job.records() if record.worker.partition("/")[0] == f"w{at}"]
@@ -186,7 +199,8 @@ def _last(job: Job, at: int, cut_s: float) -> float:
     return max((record.at_s - cut_s for record in records if record.round == old), default=0.0)
 
 
-def _until(so: Callable[[], bool], patience_s: float) -> bool:
+def until(so: Callable[[], bool], patience_s: float) -> bool:
+    """Wait until something is so. Returns whether it is."""
     end_s = time.monotonic() + patience_s
     while not (found := so()) and time.monotonic() < end_s:
         time.sleep(_LOOK_S * 5)

@@ -10,7 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from hack.chaos.fault_kinds import Kind
-from hack.chaos.scenarios import api_faults, certificates, checkpoint_faults, cluster_faults, leavers, partition
+from hack.chaos.scenarios import (
+    api_faults,
+    arbiter_cut,
+    certificates,
+    checkpoint_faults,
+    cluster_faults,
+    leavers,
+    partition,
+)
 from hack.chaos.strike_table import Strike
 from hack.chaos.testbed.testbed import Stood
 from turnout.cli.commands.child_env import ChildFailed
@@ -31,7 +39,7 @@ def _cluster(seed: int, folder: Path, kinds: Sequence[Kind]) -> Sequence[Strike]
 
 
 def _partition(seed: int, folder: Path, kinds: Sequence[Kind]) -> Sequence[Strike]:
-    return [partition.play(seed, folder)]
+    return [partition.play(seed, folder / "agents"), asyncio.run(arbiter_cut.play(seed, folder / "arbiter"))]
 
 
 def _leavers(seed: int, folder: Path, kinds: Sequence[Kind]) -> Sequence[Strike]:
