@@ -34,7 +34,7 @@ def test_no_law_is_broken_under_six_faults(tmp_path):
     assert list(tmp_path.iterdir()) == [], "a history that obeys the laws is not kept"
 
 
-CHEAP = "1,2,3,4,5,6,7,9,12,13,14,16,17,18,19,20,22"  # those that wait little; the job and test-long strike the others
+CHEAP = "1,2,3,4,5,6,7,13,14,16,17,18,19,20,22"  # those that wait little; the job and test-long strike the others
 
 
 @pytest.mark.root
@@ -42,7 +42,7 @@ CHEAP = "1,2,3,4,5,6,7,9,12,13,14,16,17,18,19,20,22"  # those that wait little; 
 @pytest.mark.debian("util-linux")
 def test_no_law_is_broken_by_one_strike_of_most_kinds(tmp_path):
     last = play(tmp_path, "--seed=1", "--faults=0", f"--kinds={CHEAP}", within_s=300)
-    assert (last["kinds_struck"], last["never_struck"], last["broken"]) == (16, [], 0)
+    assert (last["kinds_struck"], last["never_struck"], last["broken"]) == (14, [], 0)
     assert list(tmp_path.iterdir()) == []
 
 
