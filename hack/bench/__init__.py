@@ -1,1 +1,1 @@
-"""Benchmarks: ours, the anchors and the floor in one run. `python -m hack.bench NAME [--quick]`."""
+"""Benchmarks: ours, the baselines and the lower bound in one run. `python -m hack.bench NAME [--quick]`."""

@@ -67,15 +67,15 @@ def test_a_share_of_the_times_is_one_of_them():
 
 
 @pytest.mark.parametrize(
-    ("ours", "anchor", "known"),
+    ("ours", "baseline", "known"),
     [
         pytest.param(1.0, 4.0, True, id="both"),
-        pytest.param(1.0, math.inf, False, id="an anchor that was not done is no measure"),
+        pytest.param(1.0, math.inf, False, id="an baseline that was not done is no measure"),
         pytest.param(1.0, math.nan, False, id="nor one that is not here"),
     ],
 )
-def test_a_ratio_needs_its_anchor(ours, anchor, known):
-    assert ratio(ours, anchor) == 0.25 if known else math.isnan(ratio(ours, anchor))
+def test_a_ratio_needs_its_anchor(ours, baseline, known):
+    assert ratio(ours, baseline) == 0.25 if known else math.isnan(ratio(ours, baseline))
 
 
 def test_without_anything_measured_no_target_is_met():

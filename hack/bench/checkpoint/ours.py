@@ -1,4 +1,4 @@
-"""Ours behind the seam of the anchors: `turnout.launcher.checkpoint.engine.checkpointer`, imported when it is needed.
+"""Turnout's checkpointer, with the interface of the baselines; it is imported when it is needed.
 
 What it cannot do yet is told by `absent`, in the words of the report; nothing stands in for it.
 """

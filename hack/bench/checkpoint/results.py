@@ -17,7 +17,7 @@ from hack.bench.checkpoint.scenes.overlap import ASKED, PERSIST, PLAIN, TAKEN
 from hack.bench.checkpoint.scenes.reshard import DCP, MOST_RANKS, NOTHING, OTHERS, OWN, pair
 from hack.bench.checkpoint.scenes.sockets import LOOPBACK, PACED, REPLICA, UNPACED
 from hack.bench.checkpoint.scenes.stalls import (
-    ANCHORS,
+    BASELINES,
     CHANGED,
     EQUAL,
     FIXED,
@@ -95,8 +95,8 @@ class Results:
     def tables(self) -> list[Table]:
         """For people. What ours cannot do yet has its row too."""
         one, two, part = floor(1), floor(2), floor(2, CHANGED)
-        first = [one, two, *ANCHORS, of(SHIPPED, SECOND), OURS, TOUCHED, of(OURS, PREPARE), UNPREPARED]
-        steady = [one, two, part, *(name for name in ANCHORS if name != SHIPPED), OURS, FROZEN, FIXED]
+        first = [one, two, *BASELINES, of(SHIPPED, SECOND), OURS, TOUCHED, of(OURS, PREPARE), UNPREPARED]
+        steady = [one, two, part, *(name for name in BASELINES if name != SHIPPED), OURS, FROZEN, FIXED]
         copied = (BARE, REUSED, BLOCKING, OURS)
         slowed = [one, *copied, *(of(name, BUSY) for name in copied)]
         beside = [ALONE, *(of(name, BESIDE) for name in copied)]

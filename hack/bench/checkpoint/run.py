@@ -76,7 +76,7 @@ def measured(plan: Plan, memory: Path = MEMORY, disk: Path = DISK) -> Outcome:
     load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
     notes = [
         *found.missing(),
-        f"Anchor: torch {metadata.version('torch')}, with as many threads as there are cores where nothing else runs.",
+        f"Baseline: torch {metadata.version('torch')}, as many threads as there are cores where nothing else runs.",
         "floor 1, floor 2: memcpy of the same tensors by 1 and 2 plain threads, in turn with the rest of its table.",
         f"Load of the machine over the last 1, 5 and 15 minutes: {load} on {os.cpu_count()} cores.",
     ]

@@ -152,8 +152,8 @@ def _merged(stacks: Path) -> dict[str, float]:
     """Time a merge of real stacks, repeated for many more ranks, of which one differs."""
     found = [path.read_bytes() for path in sorted(stacks.glob("*.stacktrace"))]
     apart = int(_apart(stacks) or 0)
-    crowd = found[(apart + 1) % RANKS]
-    raw = {rank: found[apart] if rank == MERGED // 2 else crowd for rank in range(MERGED)}
+    usual = found[(apart + 1) % RANKS]
+    raw = {rank: found[apart] if rank == MERGED // 2 else usual for rank in range(MERGED)}
     took_s = list[float]()
     for _ in range(5):
         began_s = time.perf_counter()

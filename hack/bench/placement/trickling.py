@@ -113,18 +113,18 @@ def replay(tree: Fabric, events: Sequence[int], seed: int | None) -> streams.Run
 
     A pod that is not placed breaks the run: every gang of a stream fits.
     """
-    stand, dice = _SimulatedExtender(tree), random.Random(seed)
+    extender, dice = _SimulatedExtender(tree), random.Random(seed)
     held: list[list[str]] = []
     total, leaf, full = [], [], []
     for event in events:
         if event <= 0:
-            stand.leave(-event, held[-event])
+            extender.leave(-event, held[-event])
             continue
         order = list(range(event))
         if seed is not None:
             order.sort(key=lambda _: dice.random())
-        held.append(stand.come(len(held), event, order))
-        full.append(1 - len(stand.free) / len(tree.hosts))
+        held.append(extender.come(len(held), event, order))
+        full.append(1 - len(extender.free) / len(tree.hosts))
         paid = cost(tree, [tree.index[node] for node in held[-1]])
         total.append(paid.total)
         leaf.append(paid.crossings[0])

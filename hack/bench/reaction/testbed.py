@@ -26,7 +26,7 @@ from hack.controlplane.errors import ApiError
 from hack.controlplane.plane import ControlPlane, free_ports
 
 GIVE_UP_S = 60.0
-ANCHOR = "bench.turnout.dev/anchor"
+MARKER = "bench.turnout.dev/marker"
 
 
 class _Meta(msgspec.Struct, rename="camel"):
@@ -64,7 +64,7 @@ class Sightings:
     sizes: dict[str, int] = field(default_factory=dict)
     anchored: asyncio.Queue[float] = field(default_factory=asyncio.Queue)
     on_pod: Callable[[str], None] = lambda _: None
-    anchor: str = ""
+    marker: str = ""
 
     def note(self, event: _Event, now_s: float) -> None:
         """One line of a watch of pods or PodGroups."""
@@ -79,9 +79,9 @@ class Sightings:
         if size < self.sizes.get(name, size):
             self.shrunk.put_nowait((name, size, now_s))
         self.sizes[name] = size
-        told = event.object.metadata.annotations.get(ANCHOR, "")
-        if told != self.anchor:
-            self.anchor = told
+        told = event.object.metadata.annotations.get(MARKER, "")
+        if told != self.marker:
+            self.marker = told
             self.anchored.put_nowait(now_s)
 
 
@@ -142,12 +142,12 @@ class Testbed:
         took, tasks = [], set[asyncio.Task[Any]]()
 
         def patch(name: str) -> None:
-            body = {"metadata": {"annotations": {ANCHOR: name}}}
+            body = {"metadata": {"annotations": {MARKER: name}}}
             tasks.add(asyncio.create_task(self._api.patch(f"{JOBS}/job-00000", body)))
 
         self._seen.on_pod = patch
         for at in range(times):
-            pod = scene.members(f"anchor-{at}", self._size, [""])[0]
+            pod = scene.members(f"marker-{at}", self._size, [""])[0]
             name = pod["metadata"]["name"]
             await self._api.create(pod)
             async with asyncio.timeout(GIVE_UP_S):

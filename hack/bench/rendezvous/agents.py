@@ -73,10 +73,10 @@ def gather(
     give_up_s = time.monotonic() + limit_s
     started: list[multiprocessing.process.BaseProcess] = []
     try:
-        crowd = _Agents(kind, agents, give_up_s, started)
-        crowd.start([*_shares(agents - one_dies, processes), *([range(agents - 1, agents)] if one_dies else [])])
-        met = crowd.meet()
-        return crowd.lose(met) if one_dies else met
+        meeting = _Agents(kind, agents, give_up_s, started)
+        meeting.start([*_shares(agents - one_dies, processes), *([range(agents - 1, agents)] if one_dies else [])])
+        met = meeting.meet()
+        return meeting.lose(met) if one_dies else met
     except TimeoutError:
         return WorldTimes(agents, why=f"not done in {limit_s:g} s")
     except _Broke as broke:
@@ -172,7 +172,7 @@ def _meeting(line: Connection, kind: Kind, mine: Sequence[int], agents: int, por
         line.recv()
 
     def meet() -> None:
-        gc.disable()  # an agent alone in its process has next to nothing to collect: a crowd must not pay for that
+        gc.disable()  # an agent alone in its process has next to nothing to collect: a meeting must not pay for that
         for times in kind.meet(mine, agents, port, gate):
             line.send(times)
 

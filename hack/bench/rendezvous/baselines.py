@@ -25,7 +25,7 @@ class NoBaselines(Exception):
 
 
 def folder() -> Path:
-    """Return the folder that holds the anchors, installed now if they are not. Raises NoAnchors."""
+    """Return the folder that holds the baselines, installed now if they are not. Raises NoBaselines."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "turnout" / "anchors"
     made_of = b"".join(lock.read_bytes() for lock, _ in _PARTS) + sys.version.encode()
     at = base / hashlib.sha256(made_of).hexdigest()[:16]

@@ -20,8 +20,8 @@ Crowds = Mapping[tuple[str, int], Sequence[WorldTimes]]
 KINDS = {
     "floor": "floor: connect, 64 bytes each way",
     "ours": "ours: connect and join",
-    "nvrx": "anchor: NVRx barrier, connected before",
-    "c10d": "anchor: c10d of torch, connected before",
+    "nvrx": "baseline: NVRx barrier, connected before",
+    "c10d": "baseline: c10d of torch, connected before",
 }
 TOGETHER, LARGE, LARGEST = 1_024, 4_096, 10_000
 MOST_GROWTH, MOST_SLOWED = 4, 1.02  # from 1,024 to 4,096; by a silent name server
@@ -43,7 +43,7 @@ class Results:
     restarts: Mapping[str, Sequence[Fault]] = field(default_factory=dict)
     shrinks: Mapping[str, Fault] = field(default_factory=dict)
     ours: str = "turnout-run"
-    anchor: str = "torchrun at its best"
+    baseline: str = "torchrun at its best"
 
     def best_s(self, kind: str, agents: int) -> float:
         """The shortest of its meetings; nan where there was none."""
@@ -52,8 +52,8 @@ class Results:
     def targets(self) -> list[Target]:
         """Give what docs/launcher.md promises."""
         together_s = self.best_s("ours", TOGETHER)
-        ours, anchor = (took_s(self.restarts.get(name, ())) for name in (self.ours, self.anchor))
-        usual_s = median(anchor) if anchor else math.nan
+        ours, baseline = (took_s(self.restarts.get(name, ())) for name in (self.ours, self.baseline))
+        usual_s = median(baseline) if baseline else math.nan
         slowed = ratio(best_s(self.unnamed), best_s(self.named))
         growth = ratio(self.best_s("ours", LARGE), best_s(self.beside))
         return [
@@ -132,9 +132,9 @@ def took_s(faults: Sequence[Fault]) -> list[float]:
     return [fault.took_s for fault in faults]
 
 
-def ratio(ours: float, anchor: float) -> float:
-    """nan where one of them is unknown or the anchor was not done: that is no measure."""
-    return ours / anchor if math.isfinite(anchor) and anchor > 0 else math.nan
+def ratio(ours: float, baseline: float) -> float:
+    """nan where one of them is unknown or the baseline was not done: that is no measure."""
+    return ours / baseline if math.isfinite(baseline) and baseline > 0 else math.nan
 
 
 def worst(times: Sequence[float]) -> float:

@@ -103,8 +103,8 @@ def _crowds(
     """All that meet, each kind after the other; the small ones beside large ones; and those of whom one dies."""
     beside: list[WorldTimes] = []
     crowds: defaultdict[tuple[str, int], list[WorldTimes]] = defaultdict(list)
-    anchors = ["nvrx", "c10d"] if path else ["c10d"]
-    with Testbed([], names, scratch) as ours, Testbed(anchors, names, scratch, path) as theirs:
+    known = ["nvrx", "c10d"] if path else ["c10d"]
+    with Testbed([], names, scratch) as ours, Testbed(known, names, scratch, path) as theirs:
 
         def gather(kind: str, agents: int) -> None:
             stage = ours if kind in ("ours", "floor") else theirs
@@ -112,7 +112,7 @@ def _crowds(
 
         for _ in range(plan.times):
             for agents in plan.sizes:
-                for kind in ("floor", "ours", *anchors[:-1]):
+                for kind in ("floor", "ours", *known[:-1]):
                     gather(kind, agents)
         for agents in plan.c10d:
             gather("c10d", agents)
@@ -165,7 +165,7 @@ def _crowd_told() -> str:
 
 def _versions_told() -> str:
     try:
-        return f"Anchors: torch {metadata.version('torch')}, {nvrx()}."
+        return f"Baselines: torch {metadata.version('torch')}, {nvrx()}."
     except metadata.PackageNotFoundError:
         return "torch is not here: make setup-launcher"
 

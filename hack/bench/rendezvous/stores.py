@@ -1,4 +1,4 @@
-"""Two anchors that meet through torch's TCPStore: NVRx's barrier and torch's own c10d rendezvous.
+"""Two baselines that meet through torch's TCPStore: NVRx's barrier and torch's own c10d rendezvous.
 
 An agent is a thread with a client of its own, as each agent of theirs has in its process. What is timed is the
 rendezvous alone: connecting comes before the word.

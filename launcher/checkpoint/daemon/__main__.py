@@ -24,7 +24,7 @@ from turnout.launcher.rendezvous.transport.frame_connection import next_frame
 BYTES_S = "TURNOUT_PERSIST_BYTES_S"  # of its environment, which is that of the agent
 COPIED_S = "TURNOUT_REPLICATE_BYTES_S"
 THREADS = 64  # at most: storage that hangs holds one of each local rank, and what is hashed needs some, too
-log = logging.getLogger("turnout.keeper")
+log = logging.getLogger("turnout.checkpoint_daemon")
 
 
 async def _heard(reader: asyncio.StreamReader) -> Message | None:
@@ -63,7 +63,9 @@ async def _begin(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the daemon until its agent ends."""
-    parser = argparse.ArgumentParser(prog="turnout-keeper", description="Looks after the memory of one worker.")
+    parser = argparse.ArgumentParser(
+        prog="turnout-checkpoint-daemon", description="Looks after the memory of one worker."
+    )
     parser.add_argument("--listen", type=int, required=True, metavar="FD", help="a socket that listens")
     parser.add_argument("--peer-listen", type=int, metavar="FD", help="another, for the daemons of other workers")
     parser.add_argument("--folder", type=Path, required=True, help="where arenas lie")

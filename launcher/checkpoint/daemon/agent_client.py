@@ -138,7 +138,7 @@ class AgentClient:
         code = await process.wait()
         if self._process is process:
             self._process = None
-            self._say("keeper_lost", {"exit": code})
+            self._say("daemon_lost", {"exit": code})
             self._arm()
 
     async def held(self, ranks: int) -> tuple[HeldStep, ...]:
@@ -194,7 +194,7 @@ class AgentClient:
                 finally:
                     writer.close()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, BadFrame) as error:
-            self._say("keeper_silent", {"detail": str(error) or type(error).__name__})
+            self._say("daemon_silent", {"detail": str(error) or type(error).__name__})
             return None
 
     async def close(self, *, done: bool, by_s: float | None = None) -> None:
@@ -213,7 +213,7 @@ class AgentClient:
                 async with asyncio.timeout_at(min(by_s or math.inf, now_s + END_S)):
                     await process.wait()
             except TimeoutError:
-                self._say("keeper_late", {"pid": process.pid})
+                self._say("daemon_late", {"pid": process.pid})
                 if by_s is None:
                     process.kill()
                     await process.wait()

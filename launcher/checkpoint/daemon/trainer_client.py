@@ -99,7 +99,7 @@ class TrainerClient:
         except OSError as error:
             self.close()
             raise DaemonLost(f"{path}: {error.strerror}") from error
-        self._reader = threading.Thread(target=self._read, name="turnout-keeper", daemon=True)
+        self._reader = threading.Thread(target=self._read, name="turnout-checkpoint-client", daemon=True)
         self._reader.start()
         self.arena = self._ask(hello)
 

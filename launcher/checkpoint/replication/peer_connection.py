@@ -158,14 +158,14 @@ async def greeted(connection: PeerConnection, me: PeerIdentity) -> bool:
     """
     nonce = os.urandom(NONCE_BYTES)
     await connection.say(PeerHello(VERSION, nonce))
-    greet = await connection.hear(GREET_S)
-    if not isinstance(greet, PeerChallenge):
-        raise BadFrame(f"{type(greet).__name__} before Greet")
-    connection.auth = FrameAuth(me.token, greet.run, greet.nonce, nonce, listens=True)
-    role = _caller(greet.worker, greet.round)
-    if greet.run != me.run or not proves(greet.proof, me.token, role, greet.run, nonce, greet.nonce):
+    greeting = await connection.hear(GREET_S)
+    if not isinstance(greeting, PeerChallenge):
+        raise BadFrame(f"{type(greeting).__name__} before PeerChallenge")
+    connection.auth = FrameAuth(me.token, greeting.run, greeting.nonce, nonce, listens=True)
+    role = _caller(greeting.worker, greeting.round)
+    if greeting.run != me.run or not proves(greeting.proof, me.token, role, greeting.run, nonce, greeting.nonce):
         await connection.say(Refusal("token", "the job's token is another one here"))
         return False
-    connection.peer, connection.round = greet.worker, greet.round
-    await connection.say(PeerProven(proof(me.token, _DAEMON, me.run, greet.nonce, nonce)))
+    connection.peer, connection.round = greeting.worker, greeting.round
+    await connection.say(PeerProven(proof(me.token, _DAEMON, me.run, greeting.nonce, nonce)))
     return True

@@ -27,7 +27,7 @@ Maker = Callable[[Path], Saver]
 
 OURS, UNPREPARED = "ours", "ours, not prepared"
 SHIPPED, REUSED = "dcp.async_save", "dcp.async_save, stager reused"
-ANCHORS: Mapping[str, Maker] = {
+BASELINES: Mapping[str, Maker] = {
     "torch.save": TorchSave,
     "dcp.save": Dcp,
     SHIPPED: partial(DcpAsync, reused=False),
@@ -55,7 +55,7 @@ def floor(threads: int, part: float = 1.0) -> str:
 
 def first(plan: Plan, places: Places) -> SceneResult:
     """The first save of each, and whether it can be loaded again bit by bit."""
-    makers = {**ANCHORS, **({} if absent() else {OURS: Ours, UNPREPARED: Ours})}
+    makers = {**BASELINES, **({} if absent() else {OURS: Ours, UNPREPARED: Ours})}
     _warmed(makers, places.memory)
     state = make(plan.size)
     seen = SceneResult(bytes_of(state))
@@ -101,7 +101,7 @@ def _first(name: str, maker: Maker, folder: Path, state: dict[str, Any], turn: i
 
 def steady(plan: Plan, places: Places) -> SceneResult:
     """Saves into memory that is there already."""
-    makers = {name: maker for name, maker in ANCHORS.items() if name != SHIPPED}
+    makers = {name: maker for name, maker in BASELINES.items() if name != SHIPPED}
     makers |= {} if absent() else {OURS: Ours}
     _warmed(makers, places.memory)
     state = make(plan.size)
@@ -125,7 +125,7 @@ def steady(plan: Plan, places: Places) -> SceneResult:
             for name in makers:
                 _copied(copies, seen)
                 tried(name, seen, partial(save, name, turn >= 0))
-                if name in ANCHORS:  # in tmpfs: all of them at once would not fit
+                if name in BASELINES:  # in tmpfs: all of them at once would not fit
                     shutil.rmtree(places.memory / name, ignore_errors=True)
         if OURS in savers:
             tried(OURS, seen, lambda: _compared(OURS, savers[OURS], state, seen))
@@ -210,13 +210,13 @@ def _copied(copies: Mapping[str, Callable[[], None]], seen: SceneResult) -> None
 
 
 def tried(name: str, seen: SceneResult, call: Callable[[], object]) -> None:
-    """Do it. Ours that breaks is told and not tried again; an anchor that breaks ends the benchmark."""
+    """Do it. Ours that breaks is told and not tried again; a baseline that breaks ends the benchmark."""
     if name in seen.faults:
         return
     try:
         call()
     except Exception as error:
-        if name in ANCHORS:
+        if name in BASELINES:
             raise
         seen.faults[name] = f"{type(error).__name__}: {error}"
     gc.collect()
