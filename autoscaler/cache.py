@@ -7,15 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from turnout.autoscaler.model import (
-    BY_QUEUE_ORDER,
-    UNKNOWN_NODE,
-    AdminOverride,
-    JobState,
-    Observation,
-    TerminatingPod,
-    Worker,
-)
+from turnout.autoscaler.model import ORDER, UNKNOWN_NODE, AdminOverride, JobState, Observation, TerminatingPod, Worker
 from turnout.autoscaler.observe import admin_override, job_pods
 from turnout.autoscaler.observe.job_reader import JobReader, believed
 from turnout.autoscaler.observe.node_cache import NodeCache, shapes_of
@@ -243,7 +235,7 @@ class Cache:
         jobs = (each for each in self._seen.values() if each.job.uid not in parts) if parts else self._seen.values()
         leaving = tuple(self._leaving_alone(steady_s))
         queues = self._shares.at_present(self._accounts.used, self._accounts.bare, self._ground.total)
-        seen = sorted(as_queues_allow([*jobs, *waiting], queues), key=BY_QUEUE_ORDER)
+        seen = sorted(as_queues_allow([*jobs, *waiting], queues), key=ORDER)
         return Observation(
             tuple(seen),
             queues,

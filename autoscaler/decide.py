@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 
 from turnout.autoscaler.model import (
-    BY_QUEUE_ORDER,
+    ORDER,
     AdminOverride,
     JobState,
     Observation,
@@ -43,7 +43,7 @@ def decide(seen: Observation, policy: Policy, now_s: float) -> list[Step]:
     steps: dict[object, Step] = {}  # by the token of a JobState
     waiters, runners, going = list[JobState](), list[JobState](), list[JobState]()
     unread = {name: queue.faults[0] for name, queue in seen.queues.items() if queue.faults}
-    ordered = seen.jobs if seen.in_turn else sorted(seen.jobs, key=BY_QUEUE_ORDER)
+    ordered = seen.jobs if seen.in_turn else sorted(seen.jobs, key=ORDER)
     for each in ordered:
         if each.promised and _goes(each, policy, now_s):
             going.append(each)

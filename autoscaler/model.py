@@ -88,7 +88,7 @@ class Step(NamedTuple):
 
 
 QueueOrder = tuple[int, int, float, float, JobKey]
-BY_QUEUE_ORDER = attrgetter("queue_order")  # sorts JobStates
+ORDER = attrgetter("queue_order")  # sorts JobStates
 _FOREVER_S = float("inf")
 
 

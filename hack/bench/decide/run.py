@@ -26,7 +26,7 @@ from hack.bench.support.percentiles import interpolated
 from turnout.autoscaler.__main__ import settle
 from turnout.autoscaler.capacity import Capacity
 from turnout.autoscaler.decide import decide
-from turnout.autoscaler.model import BY_QUEUE_ORDER, JobState, Observation, Policy, Queue, Worker
+from turnout.autoscaler.model import ORDER, JobState, Observation, Policy, Queue, Worker
 from turnout.jobs.model import Bounds, Job, JobKey, Life
 from turnout.kube.pod_shape import PodShape
 
@@ -110,7 +110,7 @@ def _cluster(scene: str, dice: random.Random) -> Observation:
         used[each.job.queue] = used.get(each.job.queue, 0) + gpus * each.placed
     spare = 0 if scene == "at rest" else 500
     queues = {name: Queue(name, {GPU: count + spare}, {GPU: count}, {GPU: count}) for name, count in used.items()}
-    jobs.sort(key=BY_QUEUE_ORDER)  # as the autoscaler's view keeps them
+    jobs.sort(key=ORDER)  # as the autoscaler's view keeps them
     return Observation(tuple(jobs), queues, Capacity((GPU, "pods"), free, takes, admits), in_turn=True)
 
 
