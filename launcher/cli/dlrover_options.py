@@ -152,7 +152,7 @@ _GUIDE = (
 
 DLROVER = (*_UPSTREAM, *_NOTHING, *_GUIDE)
 
-# Ours, for the checks that are DLRover's.
+# Turnout's options for DLRover's checks.
 CHECKS = (
     Option(
         "node-verdicts",

@@ -21,9 +21,9 @@ from turnout.launcher.errors import BadFrame
 from turnout.launcher.event_log import EventLog, into
 from turnout.launcher.rendezvous.transport.frame_connection import next_frame
 
-BYTES_S = "TURNOUT_PERSIST_BYTES_S"  # of its environment, which is that of the agent
+BYTES_S = "TURNOUT_PERSIST_BYTES_S"  # in its environment, which it has from the agent
 COPIED_S = "TURNOUT_REPLICATE_BYTES_S"
-THREADS = 64  # at most: storage that hangs holds one of each local rank, and what is hashed needs some, too
+THREADS = 64  # hanging storage blocks one thread for each local rank, and hashing needs some, too
 log = logging.getLogger("turnout.checkpoint_daemon")
 
 
@@ -49,7 +49,7 @@ async def _run(listens: socket.socket, endpoint: socket.socket | None, daemon: C
         if trust.seat is not None:
             await daemon.copies.gathered(trust.step, trust.seat)
     server = await asyncio.start_unix_server(daemon.serve, sock=listens)
-    last = await _heard(reader)  # whether the job is done
+    last = await _heard(reader)  # says whether the job is done
     server.close()
     await daemon.end(isinstance(last, End) and last.done)
 

@@ -29,10 +29,10 @@ from turnout.launcher.rendezvous.checkpoint_messages import DaemonEndpoint
 from turnout.launcher.rendezvous.messages import NONCE_BYTES, proof, proves
 
 CONNECT_S = 5.0
-ANSWER_S = 60.0  # a daemon that hashes, or makes pages, answers late
-GREET_S = 10.0  # for a stranger to prove himself
+ANSWER_S = 60.0  # seconds; a daemon that hashes or allocates answers late
+GREET_S = 10.0  # seconds for a new peer to prove its identity
 BUFFER_BYTES = 4 << 20
-_CALLER, _DAEMON = "replica caller", "replica keeper"  # roles, so that no proof can be sent back to its maker
+_CALLER, _DAEMON = "replica caller", "replica keeper"  # roles in a proof, so that it cannot be sent back to its maker
 
 
 class PeerUnavailable(LauncherError):
@@ -59,7 +59,7 @@ class PeerConnection:
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock, self.peer, self.round = sock, "", 0
-        self.auth: FrameAuth | None = None  # from when both nonces are known
+        self.auth: FrameAuth | None = None  # set once both nonces are known
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
