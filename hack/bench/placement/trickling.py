@@ -1,4 +1,4 @@
-"""The streams once more, with pods that come one by one: each is asked about as it comes, by the extender's own desk.
+"""The streams of gangs with pods that arrive one by one: each is a request to the extender when it arrives.
 
 A job controller makes its pods some milliseconds apart and in no order that a planner may count on. The extender is
 the real one, from the bytes of a question to the bytes of its answer; only the clock and the API server are ours.
@@ -154,8 +154,8 @@ def _uid(number: int, index: int) -> str:
 
 
 def _say_nothing(_: Notice) -> None:
-    """Nobody reads what the extender tells owners."""
+    """Ignore what the extender tells owners."""
 
 
 def _ready() -> None:
-    """Say that everything was seen."""
+    """Report that everything was seen."""

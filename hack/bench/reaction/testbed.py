@@ -1,4 +1,4 @@
-"""The stand: a control plane with a full cluster, an autoscaler as a process, and gangs that come one after another.
+"""The testbed: a control plane with a full cluster, an autoscaler as a process, and gangs that arrive in turn.
 
 All times are of this process's one clock, of when its watches show a thing. In place of the controllers that are not
 here it deletes the pods of a job that shrank and puts the gang's pods on their nodes, so that the cluster stays full.
@@ -53,7 +53,7 @@ _event = msgspec.json.Decoder(_Event)
 
 
 @dataclass(slots=True)
-class Sightings:
+class Observed:
     """The objects that the watches have shown, and when.
 
     first_s: of each pod and PodGroup by name; shrunk: (job, size, when).
@@ -88,7 +88,7 @@ class Sightings:
 class Testbed:
     """One cluster of one size. `open` it, then `start_autoscaler`, then `react` as often as there are jobs left."""
 
-    def __init__(self, plane: ControlPlane, size: Size, api: Api, seen: Sightings, rng: random.Random) -> None:
+    def __init__(self, plane: ControlPlane, size: Size, api: Api, seen: Observed, rng: random.Random) -> None:
         self._plane, self._size, self._api, self._seen, self._rng = plane, size, api, seen, rng
         self._number = 0
         self._port = 0
@@ -127,7 +127,7 @@ class Testbed:
     # What is timed, in seconds.
 
     async def floor(self, times: int) -> list[float]:
-        """From the call that creates a pod to its sight on a watch."""
+        """Time from the call that creates a pod until a watch shows it."""
         took = []
         for at in range(times):
             pod = scene.members(f"floor-{at}", self._size, [""])[0]
@@ -183,7 +183,7 @@ class Testbed:
     # In place of controllers.
 
     async def _obey(self, gang: str, job: str, size: int, form: str) -> None:
-        """The pods above a job's size go, and a gang's run where they were."""
+        """Delete the pods above a job's size, and run a gang's pods in their place."""
         names = [f"{job}-{index}" for index in range(size, self._size.workers)]
         places = [pod["spec"]["nodeName"] for pod in [await self._api.get(f"{PODS}/{name}") for name in names]]
         for name in names:
@@ -206,14 +206,14 @@ class Testbed:
 
 @asynccontextmanager
 async def opened(plane: ControlPlane, size: Size, rng: random.Random) -> AsyncIterator[Testbed]:
-    """A stand with its cluster and its watches, until the block ends."""
+    """Open a testbed with its cluster and its watches, until the block ends."""
     async with plane.api() as api:
         await api.create(scene.group_crd())
         await api.create_all(scene.nodes(size))
         jobs = await api.create_all(scene.jobs(size))
         await api.create_all(scene.pods(size, jobs))
         await _served(api, GROUPS)
-        seen = Sightings(sizes={job["metadata"]["name"]: size.workers for job in jobs})
+        seen = Observed(sizes={job["metadata"]["name"]: size.workers for job in jobs})
         watched = ((JOBS, seen.note_job), (PODS, seen.note), (GROUPS, seen.note))
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(_follow(api, path, await _version(api, path), note)) for path, note in watched]

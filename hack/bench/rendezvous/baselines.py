@@ -21,7 +21,7 @@ _GIVE_UP_S = 240
 
 
 class NoBaselines(Exception):
-    """They cannot be had here. Measure the rest, and say so."""
+    """The baselines cannot be installed here. Measure the rest, and say so."""
 
 
 def folder() -> Path:
@@ -41,7 +41,7 @@ def folder() -> Path:
 
 
 def nvrx() -> str:
-    """Which NVRx it is."""
+    """Give the version of NVRx."""
     return _PARTS[-1][0].read_text().split(maxsplit=1)[0]
 
 
