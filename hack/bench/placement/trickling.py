@@ -81,7 +81,7 @@ class _SimulatedExtender:
         self.tree, self.clock, metrics = tree, _Clock(), Metrics()
         self.view = Extender(Rules(), self.clock, metrics, _say_nothing)
         self.view.waiting_for = _ready
-        self.desk = Dispatcher(self.view, metrics)
+        self.dispatcher = Dispatcher(self.view, metrics)
         self.free = set(self.tree.hosts)
         for name in self.tree.hosts:
             self.view.gangs.put_node(msgspec.convert(gpu_node(name, ""), Node))
@@ -95,7 +95,7 @@ class _SimulatedExtender:
             pod = _pod(number, index, size)
             self.view.put_pod(msgspec.convert(pod, Pod))
             body = json.dumps({"Pod": pod, "Nodes": None, "NodeNames": sorted(self.free)}).encode()
-            (nodes[index],) = json.loads(self.desk.answer(Verb.FILTER, body).body)["NodeNames"]
+            (nodes[index],) = json.loads(self.dispatcher.answer(Verb.FILTER, body).body)["NodeNames"]
             self.free.remove(nodes[index])
             bound = {**pod, "spec": {**pod["spec"], "nodeName": nodes[index]}}
             self.view.put_pod(msgspec.convert(bound, Pod))

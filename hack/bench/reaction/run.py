@@ -1,7 +1,7 @@
 """How soon a job is told to shrink for one that comes to wait, on a real API server, the autoscaler as it is shipped.
 
-From the first sight of a gang (its first pod without a node, or its PodGroup that is Pending or Inqueue) on a watch to
-that of the job that shrinks for it. Every GPU is lent, so each gang needs a shrink. Beside it, in the same run: what
+From when a gang is first seen (its first pod without a node, or its PodGroup that is Pending or Inqueue) on a watch
+until the job that shrinks for it is. Every GPU is lent, so each gang needs a shrink. Beside it, in the same run: what
 the API server takes to show a new pod, and what a watcher that patches at once without a thought would take.
 """
 
@@ -106,7 +106,7 @@ def _told(found: Results, large: Results | None) -> Outcome:
     load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
     notes.append(f"Load of the machine over the last 1, 5 and 15 minutes: {load} on {os.cpu_count()} cores.")
     columns = ("what", "times", "median", "p90", "p99", "most")
-    table = Table("milliseconds from the first sight of a gang to that of a job that shrinks", columns, rows)
+    table = Table("milliseconds from the first event of a gang to that of a job that shrinks", columns, rows)
     return Outcome("reaction: from a gang that waits to a job that shrinks", (table,), figures, targets, notes)
 
 

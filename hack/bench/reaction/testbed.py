@@ -104,7 +104,7 @@ class Testbed:
         argv += ["--lease", "default/turnout-autoscaler", "--log-level", "warning"]
         argv += ["--metrics-bind", f"127.0.0.1:{self._port}"]
         url = f"http://127.0.0.1:{self._port}/readyz"
-        await asyncio.to_thread(self._plane.start_program, "lender", argv, url)
+        await asyncio.to_thread(self._plane.start_program, "autoscaler", argv, url)
         async with asyncio.timeout(GIVE_UP_S):
             while True:
                 if await self.metric("turnout_autoscaler_decide_seconds_count"):
@@ -121,7 +121,7 @@ class Testbed:
 
     def memory_mib(self, what: str = "VmRSS") -> float:
         """Measure its memory in MiB; VmHWM is the most that it ever held."""
-        text = Path(f"/proc/{self._plane.pid('lender')}/status").read_text()
+        text = Path(f"/proc/{self._plane.pid('autoscaler')}/status").read_text()
         return next(int(line.split()[1]) / 1024 for line in text.splitlines() if line.startswith(f"{what}:"))
 
     # What is timed, in seconds.
@@ -159,7 +159,7 @@ class Testbed:
         return took
 
     async def react(self, form: str, together: int = 1) -> list[float]:
-        """So many gangs come at once; from the first sight of each to that of the job that shrank for it.
+        """Let gangs come at once; time each from when it is first seen until the job that shrank for it is.
 
         form: "pods", or the phase of a PodGroup. In the order in which they came the earliest shrink is the first's.
         """
