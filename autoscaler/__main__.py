@@ -17,11 +17,11 @@ from pathlib import Path
 from turnout.autoscaler.cache import Cache
 from turnout.autoscaler.controller.controller import AutoscalerController
 from turnout.autoscaler.controller.decision_log_writer import DecisionLogWriter
-from turnout.autoscaler.controller.event_recorder import DecisionEvents, NodeEvents
+from turnout.autoscaler.controller.event_recorder import DecisionEvents, NodeEvents, Refs
 from turnout.autoscaler.controller.http_endpoints import probes
 from turnout.autoscaler.controller.informers import AutoscalerInformers
+from turnout.autoscaler.controller.memory_writer import MemoryWriter
 from turnout.autoscaler.controller.metrics import Metrics
-from turnout.autoscaler.controller.object_refs import Refs
 from turnout.autoscaler.controller.scale_writer import ScaleWriter
 from turnout.autoscaler.controller.status_writer import StatusWriter
 from turnout.autoscaler.controller.taint_writer import TaintWriter
@@ -89,7 +89,7 @@ async def serve(wanted: Settings) -> None:
                 told = tells, clock, news, not wanted.act, time()
                 works.append(TaintWriter(client, fault_reports, rules, lambda: elector.leading, *told).run)
             acts = scale_writer, wanted.policy(), clock, events, metrics, journal, time()
-            controller = AutoscalerController(view, informers, *acts)
+            controller = AutoscalerController(view, informers, *acts, MemoryWriter(client, namespace, clock))
             words = Words(controller, refs, wanted)
             pages = StatusWriter(client, namespace, clock, words.pages, words.marks, lambda: elector.leading)
             at = address(wanted.metrics_bind, "--metrics-bind")

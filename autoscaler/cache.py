@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from turnout.autoscaler.memory import Terms
 from turnout.autoscaler.model import ORDER, UNKNOWN_NODE, AdminOverride, JobState, Observation, TerminatingPod, Worker
 from turnout.autoscaler.observe import admin_override, job_pods
 from turnout.autoscaler.observe.job_reader import JobReader, believed
@@ -15,7 +16,8 @@ from turnout.autoscaler.observe.queue_limits import Shares, as_queues_allow
 from turnout.autoscaler.observe.queue_usage import QueueUsage
 from turnout.autoscaler.observe.schedulable import SCHEDULERS, unbindable
 from turnout.autoscaler.observe.step_time_reports import Reports
-from turnout.autoscaler.observe.unmanaged_gangs import Group, UnmanagedGangs
+from turnout.autoscaler.observe.unmanaged_gangs import GoingPods, Group, UnmanagedGangs
+from turnout.autoscaler.packed import Packed
 from turnout.jobs.model import Job, JobKey, JobKind, Life
 from turnout.jobs.queues.model import NAMESPACE, QueueSpec
 from turnout.kube import labels
@@ -26,7 +28,6 @@ from turnout.topology.fabric import Fabric
 Object = Mapping[str, Any]
 _OVER = ("Succeeded", "Failed")
 MOST_BEGAN = 10_000  # jobs of which it is remembered that they began, should they be gone at the next look
-PROMISE_S = 300.0  # for how long the room of a pod of no job counts that was told to go
 
 
 class Cache:
@@ -43,8 +44,7 @@ class Cache:
         gpus: tuple[str, ...] = labels.GPU_RESOURCES,
         schedulers: tuple[str, ...] = SCHEDULERS,
     ) -> None:
-        self._kinds, self._naming = kinds, job_pods.naming(kinds)
-        self._schedulers = schedulers
+        self._kinds, self._naming, self._schedulers = kinds, job_pods.naming(kinds), schedulers
         self._uids: dict[JobKey, str] = {}  # of jobs
         self._parts: set[str] = set()  # uids of jobs that something else has made
         self._ground = NodeCache()
@@ -52,11 +52,12 @@ class Cache:
         self._shapes: dict[str, PodShape] = {}
         self._of: dict[str, set[str]] = {}  # uid of an owner -> uids of its pods
         self._shares = Shares()
-        self._going: dict[str, float | None] = {}  # pods on nodes that have been told to go, and since when we know
+        self._going = GoingPods()
         self._ahead_s = 0.0  # of the time of day, beside the steady clock
         self._lacks: dict[tuple[str, str], float] = {}  # since when workers lack a node, by namespace and name
         self._began: dict[JobKey, None] = {}  # jobs of which a pod has had a node, those last of which one got it last
         self._reader = JobReader(kinds)
+        self._aside: dict[str, Object] = {}  # jobs that cannot be read, by uid
         self._seen: dict[str, JobState] = {}
         self._in_turn = True  # are they in their order? Then they are sorted in no time
         self._changed: set[str] = set()  # uids of jobs that have to be looked at anew
@@ -76,13 +77,14 @@ class Cache:
         meta = raw["metadata"]
         uid, key = meta["uid"], JobKey(kind, meta.get("namespace", ""), meta["name"])
         if (read := self._reader.read(key, uid, raw)) is None:
-            self._set_aside(uid, key)
+            self._set_aside(uid, key, raw)
             return
+        self._aside.pop(uid, None)
         job, raw = read
         before = self.jobs.get(uid)
         if before is None:
             self._began.pop(key, None)
-        self.jobs[uid], self.raw[key] = job, raw
+        self.jobs[uid], self.raw[key] = job, Packed(raw)
         self._keys[uid], self._uids[key] = key, uid
         if job.part_of:
             self._parts.add(uid)
@@ -111,9 +113,22 @@ class Cache:
         """Somebody else has led since: what we wrote may not be the last word."""
         self._reader.led_by_another()
 
+    def lent(self, growing: Collection[JobKey]) -> dict[str, Terms]:
+        """Return the terms of the jobs that have more than their min, and of those that are about to, by uid."""
+        return self._reader.lent(self.jobs, {self._uids[key] for key in growing if key in self._uids})
+
+    def recall(self, terms: Mapping[str, Terms]) -> None:
+        """Take in on which terms the leader before has lent, and read those jobs again."""
+        for uid in terms.keys() & self._keys.keys():
+            key = self._keys[uid]
+            if raw := self._aside.get(uid) or self.raw.get(key):
+                self._reader.recall(uid, terms[uid])
+                self.put_job(key.kind, raw)
+
     def drop_job(self, uid: str) -> None:
         """A job is gone."""
         self._reader.forget(uid, self._keys.get(uid))
+        self._aside.pop(uid, None)
         self._forget_job(uid)
 
     def put_pod(self, pod: Pod) -> None:
@@ -131,11 +146,8 @@ class Cache:
         self._ground.put_pod(pod, shape)
         self._pay(uid)
         self._stray(uid)
-        goes = pod.metadata.deletion_timestamp and pod.spec.node_name and pod.status.phase not in _OVER
-        if goes:
-            self._going.setdefault(uid, None)
-        else:
-            self._going.pop(uid, None)
+        going = pod.metadata.deletion_timestamp and pod.spec.node_name and pod.status.phase not in _OVER
+        self._going.put(uid, bool(going))
 
     def _begin(self, key: JobKey) -> None:
         self._began.pop(key, None)
@@ -150,7 +162,7 @@ class Cache:
             return
         del self._shapes[uid]
         self._lacks.pop((pod.metadata.namespace, pod.metadata.name), None)
-        self._going.pop(uid, None)
+        self._going.put(uid, False)
         for owner in pod.metadata.owner_references or ():
             pods = self._of.get(owner.uid, set())
             pods.discard(uid)
@@ -207,8 +219,6 @@ class Cache:
         for uid in self._pods:
             self._pay(uid)
 
-    # What is made of it.
-
     def observation(
         self, now_s: float, age_s: float = 0.0, whole: bool = True, steady_s: float | None = None
     ) -> Observation:
@@ -225,7 +235,7 @@ class Cache:
                 self._set_seen(uid, None if job.life is Life.DONE else self._look(job, now_s, steady_s))
             except Exception as error:
                 self._reader.fault(self._keys[uid], error)
-                self._set_aside(uid, self._keys[uid])
+                self._set_aside(uid, self._keys[uid], self.raw.get(self._keys[uid], {}))
         self._changed.clear()
         if not self._in_turn:
             self._seen, self._in_turn = dict(sorted(self._seen.items(), key=lambda each: each[1].queue_order)), True
@@ -270,15 +280,8 @@ class Cache:
         return self._ground.names()
 
     def _leaving_alone(self, steady_s: float) -> Iterator[TerminatingPod]:
-        """Pods that go and of which no job tells: their job is gone or over, or of a kind that we do not know.
-
-        One that a finalizer or a long grace keeps is on its way for a while only.
-        """
-        for uid, since_s in sorted(self._going.items()):
-            if since_s is None:
-                self._going[uid] = steady_s
-            elif steady_s - since_s > PROMISE_S:
-                continue
+        """Pods that go and of which no job tells: their job is gone or over, or of a kind that we do not know."""
+        for uid in self._going.at(steady_s):
             pod = self._pods[uid]
             row = self._ground.row(pod.spec.node_name)
             job = job_pods.owner(pod, self.jobs)
@@ -345,11 +348,10 @@ class Cache:
         self._shares.ask(seen, 1)
         self._in_turn &= before is not None and before.queue_order == seen.queue_order
 
-    # Keeping count.
-
-    def _set_aside(self, uid: str, key: JobKey) -> None:
+    def _set_aside(self, uid: str, key: JobKey, raw: Object) -> None:
         """Leave a job alone which cannot be read as it is now, whoever's fault that is: all others go on."""
         self._forget_job(uid)
+        self._aside[uid] = Packed(raw)
         self._keys[uid], self._uids[key] = key, uid
 
     def _forget_job(self, uid: str) -> None:

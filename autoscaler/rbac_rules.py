@@ -85,6 +85,7 @@ MARK_PODS = (Rule("", ("pods",), ("patch",)),)
 TAINT_NODES = (Rule("", ("nodes",), ("get", "patch")),)
 
 # In its own namespace.
+MEMORY = "turnout-autoscaler-memory"  # the ConfigMap of what the next leader has to know
 GIVEN = (Rule("", ("configmaps",), ("get", *READ), ("node-topology-config", "turnout-autoscaler")),)  # map, orders
-TELL = (Rule("", ("configmaps",), ("create", "delete", "patch")),)
+TELL = (Rule("", ("configmaps",), ("create", "delete", "patch")), Rule("", ("configmaps",), ("get",), (MEMORY,)))
 LEAD = (Rule("coordination.k8s.io", ("leases",), ("get", "patch"), ("turnout-autoscaler",)),)

@@ -11,10 +11,11 @@ from typing import Any
 
 import yaml
 
-from turnout.topology import configmap_keys, parse
+from turnout.topology import configmap_keys
 from turnout.topology.errors import BadFabric
 from turnout.topology.fabric import build
 from turnout.topology.model import Reading
+from turnout.topology.sources import parse
 
 
 def check(text: str) -> Reading:

@@ -94,7 +94,7 @@ ANY_SIZE = Sizes()
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The order of jobs: the larger class first, then the larger priority (0 to 100), then the nearer deadline.
+    """The order of jobs: the larger class, and in a namespace then the larger priority (0 to 100), the nearer deadline.
 
     class_value: of its PriorityClass, which admins give out. deadline_s: since 1970, None for no such wish. Contract:
     XD-08, VE-33.

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from turnout.kube.labels import GPU_RESOURCES
 from turnout.kube.objects import Pod
-from turnout.topology.sources.accept import MapOutcome
+from turnout.topology.accept import MapOutcome
 
 
 @dataclass(frozen=True, slots=True)

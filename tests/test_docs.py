@@ -28,8 +28,9 @@ from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.server.nomination_writer import Nominations
 from turnout.scheduler_ext.server.switch_path_writer import SwitchPaths
 from turnout.simulator.cluster import kubelet
-from turnout.topology import configmap_keys, parse
+from turnout.topology import configmap_keys
 from turnout.topology.configmap_keys import CONFIRM
+from turnout.topology.sources import parse
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(

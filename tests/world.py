@@ -19,7 +19,7 @@ from turnout.scheduler_ext.model import Rules
 from turnout.scheduler_ext.planner.plan_cache import PlanCache
 from turnout.topology.fabric import build
 from turnout.topology.model import Rule
-from turnout.topology.parse import read
+from turnout.topology.sources.parse import read
 
 _uids = itertools.count(1)
 
@@ -150,7 +150,7 @@ class World:
         """Ask filter, and believe the answer as the extender does. Gives the Advice."""
         self.now_s += 0.01
         names = self.free(pod_) if names is None else names
-        advice = verbs.fit(self.plan_cache, self.member(pod_), names, self.rules, self.now_s)
+        advice = verbs.filter(self.plan_cache, self.member(pod_), names, self.rules, self.now_s)
         if advice.node:
             self.view.assume(self.member(pod_), advice.node, self.now_s)
         return advice
@@ -158,7 +158,7 @@ class World:
     def rank(self, pod_, names=None):
         """Ask prioritize: {node: score}."""
         self.now_s += 0.01
-        return dict(verbs.rank(self.plan_cache, self.member(pod_), names or self.names, self.rules, self.now_s))
+        return dict(verbs.prioritize(self.plan_cache, self.member(pod_), names or self.names, self.rules, self.now_s))
 
     def free(self, pod_):
         """The nodes that the scheduler's own filters would leave: those with room beside the pods bound or assumed."""

@@ -11,15 +11,17 @@ from typing import Protocol
 from turnout.autoscaler.cache import Cache
 from turnout.autoscaler.controller.decision_log_writer import DecisionLogWriter
 from turnout.autoscaler.controller.informers import AutoscalerInformers
+from turnout.autoscaler.controller.memory_writer import MemoryWriter
 from turnout.autoscaler.controller.metrics import Metrics
 from turnout.autoscaler.controller.scale_writer import ScaleWriter, without
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.decision_dedup import Decisions
+from turnout.autoscaler.fence import decided
+from turnout.autoscaler.memory import Memory
 from turnout.autoscaler.model import Observation, Policy, Reason, Step
 from turnout.autoscaler.observe.idle import Idle
 from turnout.autoscaler.reporting.forecast import Outlook
 from turnout.autoscaler.reporting.runtime_stats import Ended
-from turnout.autoscaler.scaling.fence import decided
 from turnout.autoscaler.scaling.job_annotations import notes_of
 from turnout.autoscaler.scaling.promises import Promises
 from turnout.autoscaler.scaling.unused_room import UnusedRoom
@@ -57,11 +59,12 @@ class AutoscalerController:
         metrics: Metrics,
         journal: DecisionLogWriter | None = None,
         time: SteadyTime | None = None,
+        memory: MemoryWriter | None = None,
     ) -> None:
         self._view, self._informers, self._scale_writer, self._policy = view, informers, scale_writer, policy
         self._clock, self._tells, self._metrics = clock, tells, metrics
         self._time = time or SteadyTime(clock)
-        self._journal, self._outlook = journal, Outlook()
+        self._journal, self._outlook, self._memory = journal, Outlook(), memory
         self._decisions = Decisions()
         self._idle = Idle(policy.settle_s)
         self._promises = Promises(policy.promise_s)
@@ -76,6 +79,7 @@ class AutoscalerController:
         self._metrics.leading.set(1)
         self._view.led_by_another()
         try:
+            await self._recall()
             while True:
                 began_s = self._clock.monotonic()
                 moment = self._time.look()
@@ -114,6 +118,7 @@ class AutoscalerController:
             self._journal.note(seen, self._policy, now_s, steps)
         for step in news:
             self._tells.decided(step)
+        await self._keep([step.key for step in steps if step.target > step.current], now_s)
         changing = {step.key for step in steps if step.changes}
         jobs = {each.job.key: each for each in seen.jobs if each.job.key in changing} if changing else {}
 
@@ -128,6 +133,21 @@ class AutoscalerController:
             self._outlook.starts(seen, steps, self._ended, now_s, acts=not self._scale_writer.dry_run)
         )
         return written
+
+    async def _recall(self) -> None:
+        """Take in what the leader before knew and no job says."""
+        if self._memory is not None:
+            memory = await self._memory.recalled(self._time.look().now_s)
+            self._view.recall(memory.terms)
+            self._unused.recall(memory.strikes, self._clock.monotonic())
+
+    async def _keep(self, growing: list[JobKey], now_s: float) -> None:
+        """Write what the next leader has to know, before jobs grow."""
+        if self._memory is None or self._scale_writer.dry_run:
+            return
+        terms = self._view.lent(growing)
+        memory = Memory(terms, self._unused.strikes(self._clock.monotonic()))
+        await self._memory.keep(memory, now_s)
 
     def _tell_faults(self) -> None:
         """Tell of jobs that cannot be read, and of words on them that nobody reads: each once, in log and Event."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 
+from turnout.autoscaler.cache import Cache
 from turnout.autoscaler.controller.metrics import Metrics
 from turnout.autoscaler.decision_dedup import as_record, sentence
 from turnout.autoscaler.model import Reason, Step
@@ -37,6 +38,31 @@ _REMEMBERED = 20_000  # what became of jobs' last changes
 UNKNOWN = "UnknownAnnotation"  # what an Event says of a name that nobody reads
 _PODS_TOLD = 16  # of one shrink: a job has one Event for all
 _WARNINGS = frozenset([Reason.OVER_QUOTA, Reason.UNSCHEDULABLE, Reason.REFUSED])
+
+
+class Refs:
+    """References to the objects that Events and pod annotations are about, as the cache knows them."""
+
+    def __init__(self, view: Cache) -> None:
+        self._view = view
+
+    def job(self, key: JobKey) -> ObjectRef | None:
+        """A job; None for one that is gone."""
+        found = self._view.about(key)
+        if found is None:
+            return None
+        kind, version, uid = found
+        return ObjectRef(kind, version, key.namespace, key.name, uid)
+
+    def leaving(self, step: Step) -> Iterator[ObjectRef]:
+        """The pods that a step tells to go."""
+        for pod in self._view.leaving(step.key, step.target):
+            meta = pod.metadata
+            yield ObjectRef("Pod", "v1", meta.namespace, meta.name, meta.uid)
+
+    def notes(self, key: JobKey) -> Mapping[str, Mapping[str, str]]:
+        """The annotations of a job's pods, by name."""
+        return {pod.metadata.name: pod.metadata.annotations or {} for pod in self._view.pods_of(key)}
 
 
 class DecisionEvents:

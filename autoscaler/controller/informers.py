@@ -23,7 +23,7 @@ from turnout.kube.client.informer_factory import ConfigMapFollower, Handlers, In
 from turnout.kube.client.reflector import Source
 from turnout.kube.objects import Node, ObjectMeta, Pod, Struct
 from turnout.kube.watch_events import Key
-from turnout.topology.sources.accept import Drawn, MapInUse, MapOutcome, draw
+from turnout.topology.accept import Drawn, MapInUse, MapOutcome, draw
 
 log = logging.getLogger("turnout.autoscaler")
 

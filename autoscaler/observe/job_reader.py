@@ -4,18 +4,19 @@ A leader goes by the notes that it has written itself. Earlier notes count only 
 age, nor its first worker contradicts them.
 
 Lent workers are held on the terms of the time when they were lent. A raised min, changed sizes or words that cannot be
-read make no borrowed worker the owner's own. Such changes count as soon as nothing is lent any more. All of this is
-known to one leader only; the next one goes by what it finds.
+read make no borrowed worker the owner's own. Such changes count as soon as nothing is lent any more. The next leader is
+told the terms (memory.py); of our notes it goes by what it finds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
+from turnout.autoscaler.memory import Terms, short
 from turnout.jobs.kinds.annotations import unknown
-from turnout.jobs.model import BadJob, Bounds, Job, JobKey, JobKind, ResizeBudget, Sizes
+from turnout.jobs.model import BadJob, Bounds, Job, JobKey, JobKind, ResizeBudget
 from turnout.kube import labels
 from turnout.kube.times import since_1970
 
@@ -40,19 +41,6 @@ def believed(bank: ResizeBudget, created: str, began_s: float, now_s: float) -> 
     return replace(bank, gained_s=min(bank.gained_s, most_s), at_start=at_start)
 
 
-@dataclass(frozen=True, slots=True)
-class _Terms:
-    """least, sizes: as they were when nothing was lent, or lower since. words: annotations that could be read.
-
-    able: could it be resized?
-    """
-
-    least: int
-    sizes: Sizes
-    words: Mapping[str, str]
-    able: bool
-
-
 class JobReader:
     """Reads objects of all kinds. kinds: by name.
 
@@ -61,7 +49,7 @@ class JobReader:
 
     def __init__(self, kinds: Mapping[str, JobKind]) -> None:
         self._kinds = kinds
-        self._terms: dict[str, _Terms] = {}  # by the job's uid
+        self._terms: dict[str, Terms] = {}  # by the job's uid
         self._wrote: dict[str, dict[str, str]] = {}  # by the job's uid: our notes, as this leader has written them
         self.faults: dict[JobKey, str] = {}
         self.unknown: dict[JobKey, tuple[str, ...]] = {}
@@ -93,6 +81,18 @@ class JobReader:
         """We have written these notes on a job: from now on they count, whatever somebody else writes there."""
         self._wrote[uid] = {each: notes[each] for each in OURS if each in notes}
 
+    def lent(self, jobs: Mapping[str, Job], growing: Collection[str]) -> dict[str, Terms]:
+        """Return the terms of those jobs that have more than their min, or are about to. jobs, growing: by uid."""
+        return {
+            uid: short(terms)
+            for uid, job in jobs.items()
+            if (terms := self._terms.get(uid)) is not None and (job.replicas > terms.least or uid in growing)
+        }
+
+    def recall(self, uid: str, terms: Terms) -> None:
+        """Take in the terms of a job from the leader before, whatever was found here since. Read the job again then."""
+        self._terms[uid] = terms
+
     def led_by_another(self) -> None:
         """Somebody else has led since: what we wrote may not be the last word."""
         self._wrote.clear()
@@ -110,12 +110,12 @@ class JobReader:
         known = self._terms.get(job.uid)
         words = raw["metadata"].get("annotations") or {}
         if known is None or job.replicas <= known.least:
-            self._terms[job.uid] = _Terms(job.bounds.least, job.sizes, words, not job.refused)
+            self._terms[job.uid] = Terms(job.bounds.least, job.sizes, words, not job.refused)
             return job
         if job.refused and known.able:  # what it holds can be taken, and it gets no more
             job = replace(job, refused="", bounds=Bounds(job.bounds.least, max(job.bounds.least, job.replicas)))
         if job.bounds.least <= known.least:
-            self._terms[job.uid] = _Terms(job.bounds.least, job.sizes, words, known.able)
+            self._terms[job.uid] = Terms(job.bounds.least, job.sizes, words, known.able)
             return job
         self._terms[job.uid] = replace(known, words=words)
         return replace(job, bounds=Bounds(known.least, job.bounds.most), sizes=known.sizes)

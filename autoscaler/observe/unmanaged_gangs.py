@@ -24,6 +24,7 @@ _WAITING = ("", "Pending", "Inqueue", "PreScheduling", "Scheduling")
 _OVER = ("Succeeded", "Failed")
 _MOST_MEMBERS = 100_000
 _MOST_BEGAN = 10_000
+PROMISE_S = 300.0  # for how long the room of a pod counts that was told to go: a finalizer may keep it
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,29 @@ def _one_of(told: Any, members: int) -> PodShape | None:
     except KubeError:
         return None
     return PodShape(requests=tuple(sorted({**{what: one for what, one in shares.items() if one}, "pods": 1}.items())))
+
+
+class GoingPods:
+    """Pods that have been told to go, by uid: their room counts as free soon, and not for ever."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, float | None] = {}  # None until a look has seen it
+
+    def put(self, uid: str, going: bool) -> None:
+        """A pod as it is now. going: it is on a node and has been told to go."""
+        if going:
+            self._since.setdefault(uid, None)
+        else:
+            self._since.pop(uid, None)
+
+    def at(self, steady_s: float) -> Iterator[str]:
+        """Give those whose room still counts, by uid. steady_s: of a clock that never jumps."""
+        for uid, since_s in sorted(self._since.items()):
+            if since_s is None:
+                self._since[uid] = steady_s
+            elif steady_s - since_s > PROMISE_S:
+                continue
+            yield uid
 
 
 class UnmanagedGangs:

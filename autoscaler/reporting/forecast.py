@@ -18,11 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from turnout.autoscaler.model import JobState, Observation, Reason, Step
+from turnout.autoscaler.model import ORDER, JobState, Observation, Reason, Step
 from turnout.autoscaler.reporting.queue_simulation import NEVER, Line, play
 from turnout.autoscaler.reporting.runtime_stats import Ended, Floats, Lives
 from turnout.autoscaler.scaling.quota import Quota, least_of, total_of
 from turnout.autoscaler.scaling.reservations import CapacityRequest, Reservations
+from turnout.autoscaler.scaling.turns import in_turn
 from turnout.jobs.model import JobKey
 from turnout.kube.pod_shape import PodShape
 
@@ -94,8 +95,9 @@ def forecast(
     found: dict[JobKey, Estimate] = {}
     later: list[JobState] = []
     served: list[JobState] = []
-    waiting = [(each, step) for each, step in zip(seen.jobs, steps, strict=True) if each.waits]
-    for each, step in sorted(waiting, key=lambda one: one[0].queue_order):
+    waiting = {each.token: step for each, step in zip(seen.jobs, steps, strict=True) if each.waits}
+    for each in in_turn(sorted((each for each in seen.jobs if each.waits), key=ORDER)):
+        step = waiting[each.token]
         if (told := _at_once(step, now_s, acts)) is not None:
             found[each.job.key] = told
             if step.reason in _SERVED:
@@ -130,12 +132,12 @@ def _played(
     later: Sequence[JobState], seen: Observation, served: Sequence[JobState], lives: Lives, now_s: float, acts: bool
 ) -> dict[JobKey, Estimate]:
     asked = _asked(seen, later) if acts else set()
-    ledger = _lent_back(seen, asked, served)
+    start = _lent_back(seen, asked, served)
     running = sorted([each for each in seen.jobs if each.placed and not each.waits], key=lambda each: each.job.queue)
     left, ages = _ends(running, lives, now_s)
     first = later[:MOST_WAITERS]
     lines = _lines(first, lives, ages)
-    starts = [play(draw, ledger, running, asked, left[draw], lines) for draw in range(DRAWS)]
+    starts = [play(draw, start, running, asked, left[draw], lines) for draw in range(DRAWS)]
     found: dict[JobKey, Estimate] = {}
     for rank, each in enumerate(first):
         at = sorted(future.get(rank, NEVER) for future in starts)
@@ -170,10 +172,10 @@ def _lent_back(seen: Observation, asked: Collection[str], served: Sequence[JobSt
         room = seen.room.copied()
         for shape, where in rows.items():
             room.give(shape, where)
-    ledger = Reservations(room, quota)
+    left = Reservations(room, quota)
     for each in served:
-        ledger.reserve(_wish(each))
-    return ledger
+        left.reserve(_wish(each))
+    return left
 
 
 def _asked(seen: Observation, later: Sequence[JobState]) -> set[str]:

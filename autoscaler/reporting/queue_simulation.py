@@ -39,11 +39,11 @@ class Line:
     life_s: Floats
     ranks: list[int] = field(default_factory=list)
 
-    def reserve(self, ledger: Reservations) -> Taken | None:
+    def reserve(self, left: Reservations) -> Taken | None:
         """Charge one of them; what it has taken, None when it does not fit."""
-        wish, room, quota = self.wish, ledger.room, ledger.quota
+        wish, room, quota = self.wish, left.room, left.quota
         if wish.tier is not None:
-            return [] if ledger.reserve(wish) else None  # where it stands is not told: its room is not counted again
+            return [] if left.reserve(wish) else None  # where it stands is not told: its room is not counted again
         if not quota.holds(wish.queue, self.needs):
             return None
         taken: Taken = []
@@ -57,12 +57,12 @@ class Line:
         quota.take(wish.queue, self.needs)
         return taken
 
-    def leave(self, ledger: Reservations, taken: Taken) -> None:
+    def leave(self, left: Reservations, taken: Taken) -> None:
         """Give back what one job of the line has held."""
         for shape, charges in taken:
-            ledger.room.undo(shape, charges)
+            left.room.undo(shape, charges)
         if taken:
-            ledger.quota.take(self.wish.queue, self.needs, -1)
+            left.quota.take(self.wish.queue, self.needs, -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +72,10 @@ class Runner:
     seen: JobState
     lent: bool
 
-    def leave(self, ledger: Reservations, taken: Taken) -> None:
+    def leave(self, left: Reservations, taken: Taken) -> None:
         """Give back what a running job holds at its end."""
         stay = self.seen.living[: self.seen.job.bounds.least] if self.lent else self.seen.living
-        ledger.release(
+        left.release(
             self.seen.pool, [worker.row for worker in stay if worker.row is not None and worker.row != UNKNOWN_NODE]
         )
 
@@ -95,7 +95,7 @@ def play(
 
     start: what there is. lent: queues whose elastic workers have left in it. left_s: how long running jobs still run.
     """
-    ledger, starts, line_of = start.copied(), dict[int, float](), _Lines(lines)
+    left, starts, line_of = start.copied(), dict[int, float](), _Lines(lines)
     soonest = np.argpartition(left_s, MOST_ENDS)[:MOST_ENDS] if len(left_s) > MOST_ENDS else np.arange(len(left_s))
     ends: list[End] = []
     for at_s, number in zip(left_s[soonest].tolist(), soonest.tolist(), strict=True):
@@ -107,8 +107,8 @@ def play(
         at_s = 0.0
         for _ in range(min(at_once, len(ends))):
             at_s, _, whose, taken = heapq.heappop(ends)
-            whose.leave(ledger, taken)
-        for line, rank, taken in line_of.served(ledger):
+            whose.leave(left, taken)
+        for line, rank, taken in line_of.served(left):
             starts[rank] = at_s
             life_s = float(line.life_s[(draw + rank) % len(line.life_s)])
             heapq.heappush(ends, (at_s + life_s, -len(starts), line, taken))
@@ -127,9 +127,9 @@ class _Lines:
         for line in lines:
             self._of.setdefault(line.wish.pods[0][0], []).append((line.ranks[0], 0, line))
 
-    def served(self, ledger: Reservations) -> Iterator[tuple[Line, int, Taken]]:
+    def served(self, left: Reservations) -> Iterator[tuple[Line, int, Taken]]:
         """Give the waiting jobs that find room now, in turn. A shape without room is not tried."""
-        room = {shape: ledger.room.total(shape) for shape, heads in self._of.items() if heads}
+        room = {shape: left.room.total(shape) for shape, heads in self._of.items() if heads}
         self.tries += 1
         heads = [head for shape in room if room[shape] for head in self._of[shape]]
         heapq.heapify(heads)
@@ -140,10 +140,10 @@ class _Lines:
             if room[shape] < pods:
                 continue
             self.tries += 1
-            if (taken := line.reserve(ledger)) is None:
+            if (taken := line.reserve(left)) is None:
                 continue
             yield line, rank, taken
-            room[shape] = ledger.room.total(shape)  # of the others it is what they had at most
+            room[shape] = left.room.total(shape)  # of the others it is what they had at most
             mine = self._of[shape]
             mine.remove(head)
             if place + 1 < len(line.ranks):

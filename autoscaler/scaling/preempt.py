@@ -1,158 +1,95 @@
-"""Chooses the elastic workers that have to leave so that one waiting job fits, and no more of them.
-
-A victim is the worker that its controller will really delete: the highest index first, on the node where it runs. Eight
-one-GPU workers on eight nodes make no room for one worker of eight GPUs.
-"""
+"""Second phase: serves the jobs that wait, in their order; elastic workers leave where that lets one of them start."""
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import groupby
-from operator import itemgetter
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import partial
 
-from turnout.autoscaler.model import UNKNOWN_NODE, JobState, Pool
+from turnout.autoscaler.model import JobState, Observation, Policy, Reason, Step
+from turnout.autoscaler.scaling.cost_model import in_debt, rich
+from turnout.autoscaler.scaling.decision import Decision
+from turnout.autoscaler.scaling.guard import in_queue_order
+from turnout.autoscaler.scaling.quota import least_of, total_of
 from turnout.autoscaler.scaling.reservations import CapacityRequest, Reservations
-from turnout.jobs.model import Job, JobKey, Pause
-from turnout.kube.pod_shape import PodShape
-
-_Will = tuple[int, int, float, bool, float, JobKey]  # its turn, with whether it is rich before its age
+from turnout.autoscaler.scaling.turns import in_turn
+from turnout.autoscaler.scaling.victims import Preemptor, may_give
 
 
-@dataclass(frozen=True, slots=True)
-class _Victim:
-    """One unit of one job: the room that it gives back, and the size that is left."""
+def preempt(before: Decision, seen: Observation, policy: Policy, now_s: float) -> Decision:
+    """Return the decision with a step for each waiting job, and for each job that makes room.
 
-    seen: JobState
-    rows: tuple[int, ...]
-    left: int
-
-
-def may_give(seen: JobState, now_s: float) -> bool:
-    """True if a job may be told to give workers to a job of its own namespace.
-
-    A pause holds among the jobs of one namespace only. It keeps no borrowed room from others.
+    In a strict queue a job that nobody can help blocks all behind it: room made for them would be in vain.
     """
-    job = seen.job
-    return seen.gives and (job.pause is Pause.NONE or job.paused(now_s) not in (Pause.SHRINK, Pause.BOTH))
+    if not before.waiting:
+        return before
+    # What is charged to who waits is not free, also where nobody leaves yet.
+    free, expected = before.free, before.free.copied() if before.expected is before.free else before.expected
+    wealthy, poor = partial(rich, policy=policy, now_s=now_s), partial(in_debt, policy=policy, now_s=now_s)
+    able = [each for each in in_queue_order(seen) if each.gives and each.token not in before.steps]
+    preemptor = Preemptor(able, expected, wealthy, poor, partial(may_give, now_s=now_s))
+    steps: dict[object, Step] = {}
+    blocked: dict[str, JobState] = {}  # by strict queue, who blocks it
+    for waiter in in_turn(before.waiting):
+        queue = waiter.job.queue
+        if (head := blocked.get(queue)) is not None:
+            detail = f"its queue is strict, and {head.job.key} comes first"
+            steps[waiter.token] = waiter.hold(Reason.OTHERS_WAIT, detail)
+            continue
+        for each, step in _serve(waiter, preemptor, expected, free):
+            steps[each.token] = _with_others(step, steps.get(each.token))
+        if queue in seen.queues and seen.queues[queue].strict and steps[waiter.token].reason is Reason.NEEDS_MORE:
+            blocked[queue] = waiter
+    alike = before.expected is before.free and not any(step.changes for step in steps.values())
+    running = [each for each in before.running if each.token not in steps]
+    return replace(before.with_steps(steps), running=running, free=expected if alike else free, expected=expected)
 
 
-class Preemptor:
-    """Chooses which jobs give workers, and knows what they could give at most. jobs: in the order of their turns.
+def request_of(seen: JobState) -> CapacityRequest:
+    """Ask for the pods that a waiting job lacks to its min, as near to its other pods as its gang demands."""
+    near = tuple(worker.row for worker in seen.living if worker.row is not None)
+    return CapacityRequest(seen.job.queue, least_of(seen), seen.job.spread.tier, near, seen.job.key.namespace)
 
-    at_home: True for a job that may be told to give to a job of its own namespace.
-    """
 
-    def __init__(
-        self,
-        jobs: Sequence[JobState],
-        ledger: Reservations,
-        rich: Callable[[Job], bool],
-        poor: Callable[[Job], bool],
-        at_home: Callable[[JobState], bool],
-    ) -> None:
-        self._ledger, self._rich, self._poor, self._at_home = ledger, rich, poor, at_home
-        self._of: dict[str, list[JobState]] = {}
-        self._willing: dict[str, list[tuple[_Will, JobState]]] = {}  # by queue, the most willing first, where asked
-        for each in jobs:
-            self._of.setdefault(each.pool.queue, []).append(each)
-        self._gave: dict[JobKey, int] = {}
-        self._best = self._all_gone()
-
-    def _all_gone(self) -> Reservations:
-        """Return what there would be if every elastic worker had left."""
-        quota, rows = self._ledger.quota.copied(), dict[PodShape, list[int]]()
-        left: dict[Pool, list[int]] = {}
-        for offers in self._of.values():
-            for each in offers:
-                left.setdefault(each.pool, []).extend(each.evictable_nodes)
-        for pool, where in left.items():
-            rows.setdefault(pool.shape, []).extend(where)
-            quota.take(pool.queue, pool.needs, -len(where))
-        return Reservations(self._ledger.room.given(rows), quota)
-
-    def served(self, wish: CapacityRequest) -> None:
-        """Note that a request was met without anybody leaving."""
-        self._best.reserve(wish)
-
-    def make_room(self, wish: CapacityRequest) -> dict[JobKey, tuple[JobState, int]] | None:
-        """Return the jobs that shrink so that a request fits, with the sizes left to them; None when nothing helps.
-
-        The room is charged to the waiting job then. Units that turn out not to be needed stay.
-        """
-        if not self._best.fits(wish):
-            return None
-        ledger, taken = self._ledger, list[_Victim]()
-        for unit in self._offered(wish.queue, wish.namespace):
-            ledger.release(unit.seen.pool, unit.rows)
-            taken.append(unit)
-            if ledger.fits(wish):
-                break
+def _serve(
+    waiter: JobState, preemptor: Preemptor, expected: Reservations, free: Reservations
+) -> Iterator[tuple[JobState, Step]]:
+    """Give the steps that a waiting job brings about: its own, and those of the jobs that make room."""
+    job, request = waiter.job, request_of(waiter)
+    needs = total_of(request.pods)
+    if not expected.quota.is_open(job.queue):
+        yield waiter, waiter.hold(Reason.QUEUE_CLOSED, f"queue {job.queue} is closed")
+    elif not expected.quota.ever(job.queue, needs):
+        yield waiter, waiter.hold(Reason.OVER_QUOTA, f"its min asks for {_told(needs)}")
+    elif expected.reserve(request):
+        preemptor.served(request)
+        if free.reserve(request):
+            yield waiter, waiter.hold(Reason.SCHEDULERS_TURN, "there is room for its min")
         else:
-            for unit in taken:
-                ledger.release(unit.seen.pool, unit.rows, -1)
-            return None
-        sizes: dict[JobKey, tuple[JobState, int]] = {}
-        for unit in _pruned(taken, wish, ledger):
-            key = unit.seen.job.key
-            sizes[key] = unit.seen, min(unit.left, sizes[key][1]) if key in sizes else unit.left
-        for key, (seen, size) in list(sizes.items()):
-            if self._poor(seen.job):  # it cannot pay for one more restart, so it gives everything in this one
-                for unit in _units(seen, size):
-                    ledger.release(unit.seen.pool, unit.rows)
-                    sizes[key] = seen, unit.left
-        self._gave.update({key: size for key, (_, size) in sizes.items()})
-        ledger.reserve(wish)
-        self._best.reserve(wish)
-        return sizes
-
-    def _offered(self, queue: str, namespace: str) -> Iterator[_Victim]:
-        """Give what may be taken for a job, unit by unit: from its own queue, or borrowed by another one.
-
-        The least important job gives first, then the one with the farthest deadline, then one whose balance covers a
-        restart, then the newest.
-        """
-        quota = self._ledger.quota
-        asked = [name for name in self._of if name == queue or quota.borrows(name)]
-        for _, each in heapq.merge(*map(self._offers, asked), key=itemgetter(0), reverse=True):
-            if each.job.key.namespace == namespace and not self._at_home(each):
-                continue
-            for unit in _units(each, self._gave.get(each.job.key)):
-                if each.job.queue != queue and not quota.borrows(each.job.queue):
-                    break
-                yield unit
-
-    def _offers(self, queue: str) -> list[tuple[_Will, JobState]]:
-        """Return the jobs of a queue that may give, the most willing first."""
-        if (found := self._willing.get(queue)) is None:
-            told = [
-                ((*each.queue_order[:3], self._rich(each.job), *each.queue_order[3:]), each) for each in self._of[queue]
-            ]
-            found = self._willing[queue] = sorted(told, key=itemgetter(0), reverse=True)
-        return found
+            yield waiter, waiter.hold(Reason.WAITS_FOR_ROOM, "workers are on their way out")
+    elif (victims := preemptor.select_victims(request)) is None:
+        where = "" if request.tier is None else f" under one switch of tier {request.tier}"
+        yield waiter, waiter.hold(Reason.NEEDS_MORE, f"its min asks for {_told(needs)}{where}")
+    else:
+        for each, size in victims.values():
+            current = each.job.replicas
+            detail = f"{_leave(current - size)} for {job.key}"
+            yield each, Step(each.job.key, size, current, Reason.MAKES_ROOM, detail, job.key)
+        who = "1 job makes" if len(victims) == 1 else f"{len(victims)} jobs make"
+        yield waiter, waiter.hold(Reason.WAITS_FOR_ROOM, f"{who} room")
 
 
-def _units(seen: JobState, gave: int | None) -> Iterator[_Victim]:
-    """Give a job's elastic workers, unit by unit, from the highest index down to its min."""
-    job, living = seen.job, seen.living
-    size = len(living) if gave is None else gave
-    while (smaller := job.sizes.smaller(size)) >= job.bounds.least:
-        leave = living[smaller:size]
-        size = smaller
-        yield _Victim(seen, tuple(worker.row for worker in leave if worker.row not in (None, UNKNOWN_NODE)), size)
+def _with_others(step: Step, before: Step | None) -> Step:
+    """Tell of a job that has already given to somebody else to whom it gave first."""
+    if before is None or before.beneficiary is None:
+        return step
+    detail = f"{_leave(step.current - step.target)} for {before.beneficiary} and others"
+    return step._replace(detail=detail, beneficiary=before.beneficiary)
 
 
-def _pruned(taken: list[_Victim], wish: CapacityRequest, ledger: Reservations) -> list[_Victim]:
-    """Drop the units that are not needed, the least willing job's first; of each job the highest indexes go."""
-    kept: list[_Victim] = []
-    for _, units in groupby(reversed(taken), key=lambda unit: unit.seen.job.key):
-        mine = list(units)  # the deepest first, as they were taken last
-        while mine:
-            ledger.release(mine[0].seen.pool, mine[0].rows, -1)
-            if not ledger.fits(wish):
-                ledger.release(mine[0].seen.pool, mine[0].rows)
-                break
-            mine.pop(0)
-        kept += mine
-    return kept
+def _leave(workers: int) -> str:
+    return "1 worker leaves" if workers == 1 else f"{workers} workers leave"
+
+
+def _told(needs: Iterable[tuple[str, int]]) -> str:
+    return ", ".join(f"{amount} {what}" for what, amount in needs) or "nothing"

@@ -1,13 +1,15 @@
-"""Gives the room left after every min, in whole units, to the job that gains most by it, then to the next."""
+"""Third phase: gives the room left after every min, in whole units, to the job that gains most, then to the next."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from turnout.autoscaler.model import NODES, JobState, Policy, Pool, Reason, Step
+from turnout.autoscaler.model import NODES, JobState, Observation, Policy, Pool, Reason, Step
 from turnout.autoscaler.scaling.cost_model import balance_s, pays, starts
+from turnout.autoscaler.scaling.decision import Decision
 from turnout.autoscaler.scaling.reservations import Reservations
+from turnout.autoscaler.scaling.turns import in_turn
 from turnout.jobs.model import Pause
 from turnout.jobs.scaling_curve import gain
 
@@ -18,11 +20,11 @@ _SETTLES: _Why = (Reason.ROOM_SETTLES, "what is free has been idle for less than
 
 
 @dataclass(slots=True)
-class Growing:
+class RoomToGrow:
     """The room that growth is charged to: with what leaves soon, without it, and with the headroom kept."""
 
-    ledger: Reservations
-    real: Reservations
+    expected: Reservations
+    free: Reservations
     kept: Reservations
     others_wait: bool
     starting: set[str]
@@ -32,8 +34,8 @@ class Growing:
     each: tuple[Reservations, ...] = ()  # of the three, each once
 
     def __post_init__(self) -> None:
-        """Ledgers are compared by identity: most often all three are one."""
-        self.each = (self.ledger, *(held for held in (self.real, self.kept) if held is not self.ledger))
+        """Reservations are compared by identity: most often all three are one."""
+        self.each = (self.expected, *(held for held in (self.free, self.kept) if held is not self.expected))
 
     def refused(self, unit: Unit) -> _Why | None:
         """Say why there was no room for so many more workers before anybody grew; None when there was."""
@@ -53,7 +55,7 @@ class Growing:
             return False
         pool, pods = unit
         if len(self.each) == 1:
-            done = self.ledger.take(pool, pods)
+            done = self.expected.take(pool, pods)
         elif done := all(held.could(pool, pods) for held in self.each):
             for held in self.each:
                 held.take(pool, pods)
@@ -78,99 +80,113 @@ class Growing:
     def _settling(self, queue: str) -> Iterator[dict[str, int]]:
         """Give the room idle for long enough on the nodes, in a queue and above it, where that is bounded."""
         if self.settled is not None:
-            for place in (NODES, *self.ledger.quota.chain(queue)):
+            for place in (NODES, *self.expected.quota.chain(queue)):
                 if (amounts := self.settled.get(place)) is not None:
                     yield amounts
 
-    def copied(self) -> Growing:
+    def copied(self) -> RoomToGrow:
         """Copy everything, so that the copy can be charged. A unit that was full stays full."""
-        ledger = self.ledger.copied()
-        real = ledger if self.real is self.ledger else self.real.copied()
-        kept = ledger if self.kept is self.ledger else self.kept.copied()
+        expected = self.expected.copied()
+        free = expected if self.free is self.expected else self.free.copied()
+        kept = expected if self.kept is self.expected else self.kept.copied()
         settled = None if self.settled is None else {name: dict(each) for name, each in self.settled.items()}
-        return Growing(ledger, real, kept, self.others_wait, self.starting, dict(self.full), settled, set(self.young))
+        return RoomToGrow(
+            expected, free, kept, self.others_wait, self.starting, dict(self.full), settled, set(self.young)
+        )
 
     def _could(self, pool: Pool, pods: int) -> bool:
-        if pool.queue in self.starting or not self.ledger.quota.is_open(pool.queue):
+        if pool.queue in self.starting or not self.expected.quota.is_open(pool.queue):
             return False
         return all(held.could(pool, pods) for held in self.each)
 
     def _why(self, pool: Pool, pods: int) -> _Why:
-        if not self.ledger.quota.is_open(pool.queue):
+        if not self.expected.quota.is_open(pool.queue):
             return Reason.QUEUE_CLOSED, f"queue {pool.queue} is closed"
         if pool.queue in self.starting:
             return Reason.OTHERS_WAIT, f"a job of queue {pool.queue} is about to start"
-        if self.ledger.could(pool, pods):
-            if self.real.could(pool, pods):
+        if self.expected.could(pool, pods):
+            if self.free.could(pool, pods):
                 return Reason.HEADROOM_KEPT, "the room left is kept free"
             return Reason.NO_FREE_ROOM, "what will be free is not free yet"
         if self.others_wait:
             return Reason.OTHERS_WAIT, "what is free is promised to jobs that wait"
-        if not self.ledger.quota.holds(pool.queue, pool.needs, pods):
+        if not self.expected.quota.holds(pool.queue, pool.needs, pods):
             return Reason.NO_FREE_ROOM, f"queue {pool.queue} is full"
         return Reason.NO_FREE_ROOM, "no whole worker fits on the nodes"
 
 
-def grow(
-    runners: Sequence[JobState], growing: Growing, policy: Policy, now_s: float, steps: dict[object, Step]
-) -> None:
-    """Put one step for each of these jobs into `steps`, by its token: larger, or left alone with the reason.
+def scale_up(before: Decision, seen: Observation, policy: Policy, now_s: float) -> Decision:
+    """Return the decision with a step for each running job: larger, or left alone with the reason.
 
     Jobs that gave in vain come first, then those that start: growth costs them nothing.
     """
-    gave = [each for each in runners if each.gave > each.job.replicas]
-    back = {each.token for each in gave if _given_back(each, growing, now_s, steps)}
-    runners = [each for each in runners if each.token not in back] if back else runners
-    born, able = list[JobState](), list[JobState]()
+    if not before.running:
+        return before
+    growing = _growing(before, seen, policy)
+    steps: dict[object, Step] = {}
+    for each in before.running:
+        if each.gave > each.job.replicas and (back := _given_back(each, growing, now_s)) is not None:
+            steps[each.token] = back
+    starting, able = list[JobState](), list[JobState]()
+    full = growing.full
     any_poor, enough = False, 2 * policy.restart_s / max(policy.payback_s, 1e-9)
-    for each in runners:
+    for each in before.running:
+        if each.token in steps:
+            continue
         job = each.job
         why = None if each.steady else _unsteady(each, now_s)
         if why is None and job.bank.resized_s:
             why = _too_soon(each, policy, now_s)
-        if why is None:
-            why = growing.refused(each.unit)
+        if why is None:  # alike jobs, of which there are thousands, ask for the same unit
+            why = full[each.unit] if each.unit in full else growing.refused(each.unit)
         if why is None:
             if each.next_gain.per_worker < policy.least_gain:
                 why = Reason.MARGINAL_GAIN, f"{each.next_gain.share:.1%} faster by the next worker"
             elif not any_poor and (each.next_gain.share < enough or job.bank.restart_s is not None):
                 any_poor = not pays(job, each.next_size, policy)  # perhaps it does by growing further
         if why is None:
-            (born if starts(each, policy, now_s) else able).append(each)
+            (starting if starts(each, policy, now_s) else able).append(each)
         else:
             steps[each.token] = each.hold(*why)
-    if born:
-        growing = _grown(born, growing, policy, any_poor, steps, at_start=True)
-    _grown(able, growing, policy, any_poor, steps)
+    if starting:
+        growing, grown = _grown(starting, growing, policy, any_poor, at_start=True)
+        steps.update(grown)
+    _, grown = _grown(able, growing, policy, any_poor)
+    steps.update(grown)
+    return before.with_steps(steps)
 
 
-def _given_back(each: JobState, growing: Growing, now_s: float, steps: dict[object, Step]) -> bool:
-    """Give a job what it gave in vain, as far as there is room; False, and no step, when there is none.
+def _growing(before: Decision, seen: Observation, policy: Policy) -> RoomToGrow:
+    """Return what growth is charged to, at first."""
+    expected = before.expected
+    kept = expected.with_headroom(policy.headroom) if policy.headroom or expected.quota.keeps() else expected
+    served = (Reason.SCHEDULERS_TURN, Reason.WAITS_FOR_ROOM)
+    starting = {each.job.queue for each in before.waiting if before.steps[each.token].reason in served}
+    settled = None if seen.settled is None else {name: dict(each) for name, each in seen.settled.items()}
+    return RoomToGrow(expected, before.free, kept, bool(before.waiting), starting, settled=settled)
+
+
+def _given_back(each: JobState, growing: RoomToGrow, now_s: float) -> Step | None:
+    """Give a job what it gave in vain, as far as there is room; None when there is none.
 
     Neither a cooldown nor its bank nor how long the room has been idle holds it up: it had these workers.
     """
     job, size, larger = each.job, each.job.replicas, each.next_size
     if not each.steady and _unsteady(each, now_s) is not None:
-        return False
+        return None
     while larger <= min(job.most, each.gave) and growing.take((each.pool, larger - size), at_start=True):
         size, larger = larger, job.sizes.larger(larger)
-    if size > job.replicas:
-        why = "it gave them to a job that left their room unused"
-        steps[each.token] = Step(job.key, size, job.replicas, Reason.RETURNED, why)
-    return size > job.replicas
+    if size == job.replicas:
+        return None
+    return Step(job.key, size, job.replicas, Reason.RETURNED, "it gave them to a job that left their room unused")
 
 
 def _grown(
-    able: list[JobState],
-    growing: Growing,
-    policy: Policy,
-    any_poor: bool,
-    steps: dict[object, Step],
-    at_start: bool = False,
-) -> Growing:
+    able: list[JobState], growing: RoomToGrow, policy: Policy, any_poor: bool, at_start: bool = False
+) -> tuple[RoomToGrow, dict[object, Step]]:
     """Decide for the jobs that may grow. A growth that would not pay is taken back, and others have the room.
 
-    Returns what is left. at_start: do these jobs start?
+    Returns what is left, and the steps by token. at_start: do these jobs start?
     """
     poor, restarts = set[object](), 1 if at_start else 2
     while True:
@@ -185,6 +201,7 @@ def _grown(
         if not late:
             break
         poor |= late
+    steps: dict[object, Step] = {}
     for each in able:
         job = each.job
         if (size := sizes.get(each.token)) is not None:
@@ -196,16 +213,16 @@ def _grown(
         else:
             young = None if at_start or each.unit not in attempt.young else _SETTLES
             steps[each.token] = each.hold(*(attempt.full.get(each.unit) or young or _OTHERS_FIRST))
-    return attempt
+    return attempt, steps
 
 
-def _shared_out(able: list[JobState], growing: Growing, policy: Policy, at_start: bool) -> dict[object, int]:
+def _shared_out(able: list[JobState], growing: RoomToGrow, policy: Policy, at_start: bool) -> dict[object, int]:
     """Return the sizes that jobs get, by token. The job that gains most gets all it can use, then the next.
 
     Two jobs that shared the room would each pay a restart. Jobs that gain alike come by turn.
     """
     sizes: dict[object, int] = {}
-    for each in sorted(able, key=_gains_most):
+    for each in sorted(in_turn(able), key=_gains_most):
         if growing.refused(each.unit) is None:
             size = _fed(each, growing, policy, at_start)
             if size > each.job.replicas:
@@ -218,7 +235,7 @@ def _gains_most(each: JobState) -> float:
     return -each.next_gain.share
 
 
-def _fed(each: JobState, growing: Growing, policy: Policy, at_start: bool) -> int:
+def _fed(each: JobState, growing: RoomToGrow, policy: Policy, at_start: bool) -> int:
     """Charge and return the size that a job gets: as large as there is room, while each step is worth it."""
     job, size, larger = each.job, each.job.replicas, each.next_size
     while larger <= job.most and gain(job.curve, job.bounds.least, size, larger).per_worker >= policy.least_gain:

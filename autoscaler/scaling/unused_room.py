@@ -3,8 +3,8 @@
 Room is kept for a waiting job for `bind_s` seconds. If the job has not taken it by then, or is gone without having
 taken it, the workers that others gave go back to them. The job waits out a back-off, doubled each time.
 
-A namespace of which several jobs did so waits as a whole, so that new names do not help. One leader knows this; the
-next begins anew.
+A namespace of which several jobs did so waits as a whole, so that new names do not help. The next leader is told who
+waits for how long (memory.py). Who gave what in vain it does not know: such a job grows again as any other does.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
+from turnout.autoscaler.memory import Owner, Strike
 from turnout.autoscaler.model import JobState, Observation, Reason, Step
 from turnout.jobs.model import JobKey, Life
 
@@ -64,7 +65,7 @@ class UnusedRoom:
     def __init__(self, bind_s: float, started: Callable[[JobKey], bool]) -> None:
         self._bind_s, self._started = bind_s, started
         self._kept: dict[JobKey, _Kept] = {}
-        self._owners: dict[JobKey | str, _Owner] = {}  # by job, and by namespace
+        self._owners: dict[Owner, _Owner] = {}  # by job, and by namespace
         self._gave: dict[JobKey, _Gave] = {}
 
     def looked(self, seen: Observation, now_s: float) -> Observation:
@@ -86,6 +87,21 @@ class UnusedRoom:
             return seen
         changed = (self._marked(each, marks, backs) for each in seen.jobs)
         return replace(seen, jobs=tuple(changed))
+
+    def strikes(self, now_s: float) -> tuple[Strike, ...]:
+        """Return who has left room unused, those who wait longest first, for the next leader."""
+        told = [
+            Strike(owner, each.times, now_s - each.at_s, max(0.0, each.until_s - now_s))
+            for owner, each in self._owners.items()
+        ]
+        return tuple(sorted(told, key=lambda each: (-each.left_s, str(each.owner))))
+
+    def recall(self, strikes: Iterable[Strike], now_s: float) -> None:
+        """Take in who had left room unused under the leader before, unless it is known here as bad or worse."""
+        for each in strikes:
+            until_s = now_s + min(each.left_s, MOST_S)
+            if (known := self._owners.get(each.owner)) is None or known.until_s < until_s:
+                self._owners[each.owner] = _Owner(each.times, now_s - each.age_s, until_s)
 
     def decided(self, seen: Observation, steps: Iterable[Step], now_s: float) -> None:
         """Take in a decision: for which jobs room is kept by now, and which jobs give workers."""

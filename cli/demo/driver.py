@@ -22,12 +22,12 @@ from turnout.cli.demo.summary import Asking, Pair, Tally
 from turnout.cli.demo.testbed import Testbed
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.runtime.clients import ExtenderClient
-from turnout.simulator.cluster.runtime.local_cluster import local_cluster
 from turnout.simulator.cluster.runtime.scheduler_loop import Settings
 from turnout.simulator.cluster.scheduler import Extender
+from turnout.simulator.local_cluster import local_cluster
 from turnout.topology.configmap_keys import TEXT_KEY
 from turnout.topology.fabric import Fabric, build
-from turnout.topology.parse import read
+from turnout.topology.sources.parse import read
 
 _PACE = Pace(pull_s=0.02, stop_s=0.02)  # nobody came to see images pulled
 _RELOAD_S = 10.0  # twice what the extender promises for a changed map

@@ -19,9 +19,9 @@ from turnout.simulator.cluster import kubeconfig
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.node_builder import Place, map_text, places
 from turnout.simulator.cluster.runtime.clients import ExtenderClient
-from turnout.simulator.cluster.runtime.local_cluster import LocalCluster, attached, local_cluster
 from turnout.simulator.cluster.runtime.scheduler_loop import Settings
 from turnout.simulator.cluster.scheduler import Extender
+from turnout.simulator.local_cluster import LocalCluster, attached, local_cluster
 from turnout.simulator.processes.runtime.log_endpoint import HOST, endpoint
 from turnout.simulator.processes.runtime.logs import PodLogs
 from turnout.topology.configmap_keys import TEXT_KEY

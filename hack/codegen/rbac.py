@@ -18,6 +18,7 @@ from turnout.autoscaler.rbac_rules import (
     KINDS,
     LEAD,
     MARK_PODS,
+    MEMORY,
     NOTES,
     OBSERVE,
     POD_NOTES,
@@ -106,9 +107,10 @@ def _taint_only() -> list[Object]:
 
 def _status_only() -> list[Object]:
     """The map of the switches lies beside the autoscaler's ConfigMaps, and RBAC knows whole names only."""
-    check = f"(request.operation == 'DELETE' ? oldObject : object).metadata.name.startsWith('{PREFIX}')"
+    name = "(request.operation == 'DELETE' ? oldObject : object).metadata.name"
+    check = f"{name}.startsWith('{PREFIX}') || {name} == '{MEMORY}'"
     rule = ("", "configmaps", ["CREATE", "UPDATE", "DELETE"])
-    says = f"the autoscaler may write ConfigMaps whose names begin with {PREFIX} only"
+    says = f"the autoscaler may write ConfigMaps whose names begin with {PREFIX}, and {MEMORY}, only"
     return policies.policy(f"{AUTOSCALER}-tells-of-queues-only", AUTOSCALER, rule, says, check)
 
 

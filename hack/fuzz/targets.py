@@ -18,8 +18,8 @@ from turnout.launcher.model import Record as Round
 from turnout.launcher.rendezvous import messages, round_lock
 from turnout.scheduler_ext import extender_v1
 from turnout.scheduler_ext.errors import ExtenderError
+from turnout.topology.accept import draw
 from turnout.topology.configmap_keys import TEXT_KEY, YAML_KEY
-from turnout.topology.sources.accept import draw
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,6 +76,7 @@ IO_ROOMS = (
     "autoscaler.controller",
     "simulator.api.server",
     "simulator.cluster.runtime",
+    "simulator.local_cluster",
     "simulator.processes.runtime",
     "simulator.replay.trace_files",
     "cli.commands",

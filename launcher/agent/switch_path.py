@@ -99,7 +99,7 @@ def of_map(data: Mapping[str, str], hosts: Sequence[str]) -> tuple[Path, str]:
         return (), ""
     if not hosts:
         return (), f"none of {', '.join(HOST_ENVS)} says which host this is"
-    from turnout.topology import parse  # with a YAML parser: only where there is a map
+    from turnout.topology.sources import parse  # with a YAML parser: only where there is a map
 
     reading = parse.read(data)
     if reading.faults:

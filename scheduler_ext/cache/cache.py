@@ -143,6 +143,10 @@ class GangView:
                 self._charge(member)
                 self.touched.add(member.belongs.key)
         self._wait_for_members(now_s)
+        for key in self.touched:
+            gang = self.gangs.get(key)
+            if gang is not None and any(self.place_of(member) for member in gang.members.values()):
+                gang.start(now_s, MOST_PATIENCE_S)
         if self._stale_layout:
             self._lay_out()
 

@@ -34,6 +34,20 @@ class Gang:
     version: int
     sizing: Sizing | None = None
     members: dict[str, Member] = field(default_factory=dict)
+    started_s: float | None = None  # when a member was first seen to hold a host
+    least_at_start: int = 0  # the min then; what is said later lets the gang go before nobody
+
+    def start(self, now_s: float, patience_s: float) -> None:
+        """Note the min of a gang of which a member holds a host. For `patience_s` seconds members may still come."""
+        if self.started_s is None:
+            self.started_s = now_s
+        if now_s - self.started_s <= patience_s:
+            self.least_at_start = self.least
+
+    @property
+    def least_to_finish(self) -> int:
+        """The min up to which a started gang goes before others."""
+        return self.least if self.started_s is None else min(self.least, self.least_at_start)
 
     def waiting(self) -> list[Member]:
         """Return the members without a node, in rank order: masters first, then by index, then by name."""
@@ -101,8 +115,8 @@ class Gang:
 
     @property
     def priority(self) -> int:
-        """The priority of the most important member."""
-        return max((m.priority for m in self.members.values()), default=0)
+        """The priority of the least important member: a quota on a class counts pods, so one pod lifts no others."""
+        return min((m.priority for m in self.members.values() if not m.leaving), default=0)
 
     @property
     def age(self) -> tuple[str, int, str]:

@@ -56,7 +56,7 @@ def standing_of(view: GangView, gang: Gang) -> Standing:
     waiting = sum(1 for m in homeless if m.waits)
     started = len(homeless) < len(members)
     nominated = any(m.waits and view.wish_of(m) for m in gang.members.values())
-    least = gang.least
+    least = gang.least_to_finish if started else gang.least
     needed = max(0, least - (len(gang.living()) - waiting)) if least else waiting
     level = Level.STARTED if started and least and needed else Level.WAITS
     first = (int(level), -gang.priority, False, not nominated, *gang.age)

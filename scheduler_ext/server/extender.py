@@ -15,6 +15,7 @@ from turnout.scheduler_ext import verbs
 from turnout.scheduler_ext.cache.cache import GangView
 from turnout.scheduler_ext.cache.pod_info import Member
 from turnout.scheduler_ext.model import Answer, Notice, Rules, Victims, Word
+from turnout.scheduler_ext.planner import seats
 from turnout.scheduler_ext.planner.plan_cache import PlanCache
 from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.topology.fabric import Fabric
@@ -57,7 +58,7 @@ class Extender:
         if member.silence in COUNTED_SILENCE:
             self.metrics.no_opinion.labels(member.silence).inc()
         now_s = self.clock.monotonic()
-        advice = verbs.fit(self.plan_cache, member, names, self.rules, now_s)
+        advice = verbs.filter(self.plan_cache, member, names, self.rules, now_s)
         if advice.node:
             self.gangs.assume(member, advice.node, now_s)
         if advice.notice is not None and self.may_be_old():
@@ -76,7 +77,7 @@ class Extender:
         if member is None:
             return []
         now_s = self.clock.monotonic()
-        scored = verbs.rank(self.plan_cache, member, names, self.rules, now_s)
+        scored = verbs.prioritize(self.plan_cache, member, names, self.rules, now_s)
         if scored and scored[0][1] == 10:
             self.gangs.assume(member, scored[0][0], now_s)
         return scored
@@ -84,7 +85,7 @@ class Extender:
     def preempt(self, pod: Pod, victims: Mapping[str, Victims]) -> Mapping[str, Victims]:
         """Keep the nodes on which a preemption lets the whole gang start."""
         member = self._member(pod)
-        return victims if member is None else verbs.yield_to(self.plan_cache, member, victims, self.clock.monotonic())
+        return victims if member is None else verbs.preempt(self.plan_cache, member, victims, self.clock.monotonic())
 
     def unready(self) -> str | None:
         """Say what is missing until every watch has shown a whole list and the map was looked at; None after that."""
@@ -151,8 +152,8 @@ class Extender:
         for uid in [uid for uid, until_s in self._unconfirmed.items() if until_s <= now_s]:
             self.drop_pod(uid)
         self.plan_some()
-        self.metrics.gangs_partial.set(len(verbs.partial_gangs(self.plan_cache)))
-        self.metrics.unenforced_pods.set(verbs.unenforced_pods(self.plan_cache, self.rules))
+        self.metrics.gangs_partial.set(len(seats.partial_gangs(self.plan_cache)))
+        self.metrics.unenforced_pods.set(seats.unenforced_pods(self.plan_cache, self.rules))
 
     # Inside.
 

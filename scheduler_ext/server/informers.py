@@ -14,7 +14,7 @@ from turnout.kube.client.reflector import Source
 from turnout.kube.objects import Node, Owner, Pod, PodGroup
 from turnout.scheduler_ext.model import Notice, Word
 from turnout.scheduler_ext.server.extender import Extender
-from turnout.topology.sources.accept import Drawn, MapInUse, MapOutcome, draw
+from turnout.topology.accept import Drawn, MapInUse, MapOutcome, draw
 
 log = logging.getLogger("turnout.extender")
 

@@ -7,10 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.examples import scaled
-from turnout.autoscaler.cache import PROMISE_S, Cache
+from turnout.autoscaler.cache import Cache
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import UNKNOWN_NODE, Policy, Reason
 from turnout.autoscaler.observe.job_reader import believed
+from turnout.autoscaler.observe.unmanaged_gangs import PROMISE_S
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import ResizeBudget
 from turnout.jobs.queues.model import QueueSpec

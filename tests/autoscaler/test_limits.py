@@ -6,9 +6,9 @@ import pytest
 
 from tests.autoscaler.world import GPU, NOW_S, POLICY, job, seen, shape, world
 from turnout.autoscaler.decide import decide
+from turnout.autoscaler.fence import decided
 from turnout.autoscaler.model import NODES, UNKNOWN_NODE, AdminOverride, Queue, Reason, Step, TerminatingPod
 from turnout.autoscaler.scaling.cost_model import after_change_s, balance_s, pays
-from turnout.autoscaler.scaling.fence import decided
 from turnout.autoscaler.scaling.job_annotations import conditions, overruled
 from turnout.autoscaler.scaling.quota import least_of
 from turnout.jobs.model import JobKey, Pause, ResizeBudget, Sizes, Spread

@@ -117,6 +117,28 @@ async def test_another_goes_on_where_a_leader_was_killed(cluster):
     await cluster.until(a=2, b=6)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param({"turnout.dev/min-workers": "8"}, id="that all it has is its min"),
+        pytest.param({"turnout.dev/min-workers": "8", "turnout.dev/unit": "8"}, id="that it has one size only"),
+        pytest.param({"turnout.dev/priority": "much"}, id="what nobody can read"),
+    ],
+)
+async def test_what_is_written_while_nobody_leads_keeps_nothing_borrowed(cluster, words):
+    first = await cluster.autoscaler("--act")
+    await cluster.submit("a", 2, 8)
+    await cluster.until(a=8)
+    first.send_signal(signal.SIGKILL)
+    await first.wait()
+    change = {"metadata": {"annotations": words}}
+    await cluster.api.call("PATCH", f"{JOBS}/a", change, "application/merge-patch+json")
+    await cluster.api.call("DELETE", f"{LEASES}/turnout-autoscaler")  # as if its time had passed
+    await cluster.autoscaler("--act")
+    await cluster.submit("b", 6)
+    await cluster.until(a=2, b=6)
+
+
 async def test_a_job_that_cannot_be_read_is_told_once_and_left_alone(cluster):
     await cluster.autoscaler("--act")
     await cluster.submit("a", 2, "many")

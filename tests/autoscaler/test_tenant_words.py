@@ -16,9 +16,9 @@ from tests.support.examples import scaled
 from turnout.autoscaler.cache import Cache
 from turnout.autoscaler.controller.scale_writer import ScaleWriter, stamped
 from turnout.autoscaler.decide import decide
+from turnout.autoscaler.fence import decided
 from turnout.autoscaler.model import Policy, Reason, Step
 from turnout.autoscaler.reporting.runtime_stats import lived_s
-from turnout.autoscaler.scaling.fence import decided
 from turnout.autoscaler.scaling.job_annotations import notes_of, overruled
 from turnout.jobs.gang import membership
 from turnout.jobs.kinds.registry import KINDS

@@ -12,7 +12,7 @@ from hack.controlplane.tools import cache
 from turnout.cli.local_cluster.daemon import begun_at, found
 from turnout.cli.local_cluster.serve import stand
 from turnout.cli.local_cluster.state_file import NOTE, Note
-from turnout.simulator.cluster.runtime.local_cluster import local_cluster
+from turnout.simulator.local_cluster import local_cluster
 
 HERE = Path(__file__).parents[2]
 MAP = "asw-1 psw-1 10.0.0.1\nasw-1 psw-1 10.0.0.2\nasw-2 psw-1 gpu-9\n"

@@ -23,6 +23,7 @@ from tests.deploy.test_autoscaler_installed import (
     serve,
 )
 from tests.deploy.test_manifests import MANIFESTS, MARKS_PODS, TAINTS_NODES, elsewhere, kustomized
+from turnout.autoscaler.rbac_rules import MEMORY
 from turnout.kube import labels
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
@@ -215,8 +216,14 @@ async def test_of_configmaps_those_of_queues_are_its_own_and_the_map_is_not(auto
     assert (await autoscaler.patch(own, {"data": {"a": "c"}}))["data"] == {"a": "c"}
     await autoscaler.apply(of_queue("turnout-queue-b"), SYSTEM)
     await autoscaler.delete(own)
-    with pytest.raises(ApiError, match="forbidden"):
-        await autoscaler.create(of_queue("turnout-queue-a"), "default")
+    await autoscaler.create(of_queue(MEMORY), SYSTEM)
+    assert (await autoscaler.get(f"{MAPS}/{MEMORY}"))["data"] == {"a": "b"}
+    for attempt in (
+        lambda: autoscaler.create(of_queue("turnout-queue-a"), "default"),
+        lambda: autoscaler.get(f"{MAPS}/turnout-queue-b"),
+    ):
+        with pytest.raises(ApiError, match="forbidden"):
+            await attempt()
 
 
 async def test_of_pods_three_annotations_may_be_changed_and_nothing_else(autoscaler, api):

@@ -23,8 +23,8 @@ from hack.controlplane.tools import cache
 from tests.deploy.test_alerts import ALERTS
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.node_builder import places
-from turnout.simulator.cluster.runtime.local_cluster import local_cluster
 from turnout.simulator.cluster.runtime.scheduler_loop import Settings
+from turnout.simulator.local_cluster import local_cluster
 
 BOARD = dashboard.made()
 PANELS = BOARD["panels"]

@@ -65,7 +65,8 @@ ALLOWED = {
     | may("list watch", "elasticjobs.elastic.iml.github.io", "trainjobs.trainer.kubeflow.org")
     | may("list watch", "colossalaijobs.batch.tensorstack.dev"),
     "turnout-autoscaler-given": MAP | may("get list watch", "configmaps/turnout-autoscaler"),
-    "turnout-autoscaler-status": may("create patch delete", "configmaps"),
+    "turnout-autoscaler-status": may("create patch delete", "configmaps")
+    | may("get", "configmaps/turnout-autoscaler-memory"),
     "turnout-autoscaler-lease": may("get patch", "leases.coordination.k8s.io/turnout-autoscaler"),
     "turnout-autoscaler-resize-job": {("patch", "jobs.batch")},
     "turnout-autoscaler-resize-pytorchjob": {("patch", "pytorchjobs.kubeflow.org")},

@@ -14,7 +14,7 @@ from hack.controlplane.children import Children
 from hack.controlplane.plane import free_ports
 from tests.cluster import config_map
 from turnout.simulator.cluster.node_builder import places
-from turnout.simulator.cluster.runtime.local_cluster import local_cluster
+from turnout.simulator.local_cluster import local_cluster
 
 RULES = Path(__file__).parents[2] / "deploy/prometheus/rules.yaml"
 PAGES = ("/healthz", "/readyz", "/metrics")

@@ -13,7 +13,7 @@ from hack.controlplane.plane import free_ports
 from tests import cluster
 from turnout.topology.cost import cost
 from turnout.topology.fabric import build
-from turnout.topology.parse import read
+from turnout.topology.sources.parse import read
 
 MAP = "default/node-topology-config"
 

@@ -14,7 +14,7 @@ from hack.controlplane.tools import cache
 from tests import cluster
 from turnout.topology.cost import cost
 from turnout.topology.fabric import build
-from turnout.topology.parse import read
+from turnout.topology.sources.parse import read
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 CONFIG = "/api/v1/namespaces/default/configmaps/node-topology-config"

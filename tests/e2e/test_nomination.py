@@ -11,7 +11,7 @@ import pytest
 from tests import cluster
 from tests.e2e.stories import create_priority_class
 from turnout.kube import labels
-from turnout.topology.parse import read
+from turnout.topology.sources.parse import read
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 PODS = "/api/v1/namespaces/default/pods"

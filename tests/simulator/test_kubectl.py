@@ -12,8 +12,8 @@ from hack.controlplane.errors import NotBuilt
 from hack.controlplane.tools import cache
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.node_builder import places
-from turnout.simulator.cluster.runtime.local_cluster import local_cluster
 from turnout.simulator.cluster.runtime.scheduler_loop import Settings
+from turnout.simulator.local_cluster import local_cluster
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 

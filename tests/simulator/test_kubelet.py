@@ -16,9 +16,10 @@ from turnout.simulator.cluster.kubelet import (
     status_in,
 )
 from turnout.simulator.cluster.node_builder import map_text, places, places_of, unusable
-from turnout.simulator.cluster.runtime.local_cluster import local_cluster
 from turnout.simulator.cluster.runtime.scheduler_loop import Settings
-from turnout.topology import configmap_keys, parse
+from turnout.simulator.local_cluster import local_cluster
+from turnout.topology import configmap_keys
+from turnout.topology.sources import parse
 
 PODS = "/api/v1/namespaces/default/pods"
 PACE = Pace(pull_s=0.01, stop_s=0.01, restart_s=0.01)

@@ -9,9 +9,9 @@ from aiohttp import web
 
 from turnout.kube import labels
 from turnout.simulator.cluster.runtime.clients import ExtenderClient, HttpClient
-from turnout.simulator.cluster.runtime.local_cluster import background, local_cluster
 from turnout.simulator.cluster.runtime.scheduler_loop import Scheduler, Settings
 from turnout.simulator.cluster.scheduler import Extender, Reply
+from turnout.simulator.local_cluster import background, local_cluster
 
 PODS = "/api/v1/namespaces/default/pods"
 

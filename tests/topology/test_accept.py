@@ -2,8 +2,8 @@
 
 import pytest
 
+from turnout.topology.accept import MapInUse, MapOutcome, draw, judge
 from turnout.topology.configmap_keys import CONFIRM
-from turnout.topology.sources.accept import MapInUse, MapOutcome, draw, judge
 
 TEXT, YAML = "topology_config", "topology.yaml"
 

@@ -3,11 +3,10 @@
 import pytest
 
 from tests.topology.world import GUIDE_LINES, guide_table
-from turnout.topology import parse
 from turnout.topology.errors import BadFabric
 from turnout.topology.fabric import build
 from turnout.topology.model import Entry
-from turnout.topology.sources import configmap_text, configmap_yaml
+from turnout.topology.sources import configmap_text, configmap_yaml, parse
 from turnout.topology.sources.names import MAX_HOSTS, MAX_TEXT_BYTES
 
 

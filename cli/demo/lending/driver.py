@@ -22,9 +22,9 @@ from turnout.cli.demo.lending.testbed import StoryFailed, Testbed
 from turnout.cli.demo.manifests import MAP_NAME, MAP_NAMESPACE
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.runtime.clients import ExtenderClient
-from turnout.simulator.cluster.runtime.local_cluster import LocalCluster, local_cluster
 from turnout.simulator.cluster.runtime.scheduler_loop import Settings
 from turnout.simulator.cluster.scheduler import Extender
+from turnout.simulator.local_cluster import LocalCluster, local_cluster
 
 _PACE = Pace(pull_s=0.1, stop_s=0.3)  # to be seen, and not to be waited for
 

@@ -10,7 +10,7 @@ from turnout.cli.demo.lending.log_parser import decision
 from turnout.cli.demo.lending.model import Moment, MomentKind, Player, Said, Seat
 from turnout.cli.demo.manifests import MAP_NAMESPACE
 from turnout.kube import labels
-from turnout.simulator.cluster.runtime.local_cluster import LocalCluster
+from turnout.simulator.local_cluster import LocalCluster
 
 _JOBS = f"/apis/batch.volcano.sh/v1alpha1/namespaces/{NAMESPACE}/jobs"
 _PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"

@@ -23,7 +23,7 @@ from turnout.scheduler_ext.server.extender import Extender
 from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.topology.configmap_keys import TEXT_KEY
 from turnout.topology.fabric import build
-from turnout.topology.parse import read
+from turnout.topology.sources.parse import read
 
 TENANTS = ("vision", "speech", "search")
 BACKOFF_S = 5

@@ -19,9 +19,9 @@ from hack.chaos.testbed.storage import Storage
 from turnout.simulator.cluster.controllers.volcano_job import ENDS
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.runtime.clients import ApiError, ExtenderClient
-from turnout.simulator.cluster.runtime.local_cluster import LocalCluster, local_cluster
 from turnout.simulator.cluster.runtime.scheduler_loop import Settings
 from turnout.simulator.cluster.scheduler import Extender
+from turnout.simulator.local_cluster import LocalCluster, local_cluster
 
 JOBS = f"/apis/batch.volcano.sh/v1alpha1/namespaces/{NAMESPACE}/jobs"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"

@@ -4,9 +4,8 @@ import pytest
 
 from tests.autoscaler.test_cache import GPU, job, node, pod
 from turnout.autoscaler.cache import Cache
-from turnout.autoscaler.controller.event_recorder import DecisionEvents
+from turnout.autoscaler.controller.event_recorder import DecisionEvents, Refs
 from turnout.autoscaler.controller.metrics import Metrics
-from turnout.autoscaler.controller.object_refs import Refs
 from turnout.autoscaler.model import Reason, Step
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import JobKey

@@ -20,10 +20,10 @@ from turnout.autoscaler.scaling.reservations import CapacityRequest, Reservation
 from turnout.jobs.kinds.registry import KINDS
 from turnout.kube import labels
 from turnout.kube.objects import Node, NodeCondition, NodeStatus, ObjectMeta, OwnerReference
+from turnout.topology.accept import draw
 from turnout.topology.fabric import build
 from turnout.topology.model import Ask, Entry, Placement
 from turnout.topology.plan import plan
-from turnout.topology.sources.accept import draw
 
 MAP = {"topology_config": "asw1 psw1 a\nasw1 psw1 b\nasw2 psw1 c\n"}
 

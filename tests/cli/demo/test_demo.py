@@ -24,7 +24,7 @@ from turnout.cli.demo.screen import Screen
 from turnout.cli.demo.summary import Asking, Pair, Tally, asked_sentence, sentence
 from turnout.topology.configmap_keys import TEXT_KEY
 from turnout.topology.fabric import build
-from turnout.topology.parse import read
+from turnout.topology.sources.parse import read
 
 HERE = Path(__file__)
 ROOT = HERE.parents[3]

@@ -15,7 +15,7 @@ import yaml
 from turnout.simulator.cluster import kubeconfig
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.node_builder import places
-from turnout.simulator.cluster.runtime.local_cluster import attached
+from turnout.simulator.local_cluster import attached
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "deploy/examples/launcher"

@@ -24,7 +24,7 @@ from turnout.kube import labels
 from turnout.simulator.cluster import kubeconfig
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.runtime.clients import ApiError
-from turnout.simulator.cluster.runtime.local_cluster import attached
+from turnout.simulator.local_cluster import attached
 
 ROOT = Path(__file__).parents[3]
 TRAIN_SCRIPT = Path(__file__).with_name("train_script.py")

@@ -17,8 +17,8 @@ from turnout.launcher.rendezvous.rank_assignment import LIMIT, Limit, crossings,
 from turnout.topology.cost import cost
 from turnout.topology.fabric import build
 from turnout.topology.model import Entry
-from turnout.topology.parse import read
 from turnout.topology.rank_order import ranks
+from turnout.topology.sources.parse import read
 
 NEVER_ANEW = Limit(times=1e9)
 

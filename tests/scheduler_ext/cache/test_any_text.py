@@ -15,6 +15,7 @@ from turnout.kube import labels
 from turnout.kube.objects import Owner, Pod, PodGroup
 from turnout.scheduler_ext import verbs
 from turnout.scheduler_ext.model import Rules, Victims
+from turnout.scheduler_ext.planner import seats
 from turnout.scheduler_ext.planner.nominate import Nominating, nominate
 from turnout.scheduler_ext.planner.switch_path import marks
 from turnout.topology.switch_paths import BadPath, natural, read
@@ -70,10 +71,10 @@ def ask_everything(w, pods):
         if not member.node:
             w.fit(pod, names)
             w.rank(pod)
-        verbs.yield_to(w.plan_cache, member, {name: Victims(("v",)) for name in names}, w.now_s)
+        verbs.preempt(w.plan_cache, member, {name: Victims(("v",)) for name in names}, w.now_s)
     w.plan_cache.plan_some(w.now_s)
-    verbs.partial_gangs(w.plan_cache)
-    verbs.unenforced_pods(w.plan_cache, w.rules)
+    seats.partial_gangs(w.plan_cache)
+    seats.unenforced_pods(w.plan_cache, w.rules)
     nominate(w.plan_cache, list(w.view.gangs), CHOICES, {}, w.now_s)
     marks(w.view, {}, list(w.view.pods), w.now_s)
 

@@ -11,6 +11,7 @@ from turnout.scheduler_ext.cache.assumed_pods import AssumedPods
 from turnout.scheduler_ext.cache.cache import PATIENCE_S
 from turnout.scheduler_ext.cache.gang import Gang
 from turnout.scheduler_ext.model import Notice, Rules, Word
+from turnout.scheduler_ext.planner import seats
 from turnout.scheduler_ext.planner.nominate import Nominating, Why, nominate
 from turnout.scheduler_ext.planner.place_gang import GangPlan, Request, ranks_of
 
@@ -159,14 +160,14 @@ def test_a_view_that_may_be_old_forbids_few_nodes_and_says_when_and_why():
 def test_a_gang_of_which_a_part_has_started(pods, partial):
     w = World(2).put(*pods)
     w.view.settle(w.now_s)
-    assert bool(verbs.partial_gangs(w.plan_cache)) is partial
+    assert bool(seats.partial_gangs(w.plan_cache)) is partial
 
 
 def test_a_member_that_is_believed_to_be_on_its_way_has_started():
     w, pods = World(2), world.koordinator("g", 3, least=2, at=["a0"])
     w.put(*pods)
     assert w.fit(pods[1]).node == "a1"
-    assert verbs.partial_gangs(w.plan_cache) == []
+    assert seats.partial_gangs(w.plan_cache) == []
 
 
 WIDE = {**REQUIRED, labels.TOPOLOGY_TIER: "2"}
@@ -196,7 +197,7 @@ WIDE = {**REQUIRED, labels.TOPOLOGY_TIER: "2"}
 def test_bound_pods_against_the_rule_are_counted(pods, count):
     w = World(2, 2, 2, off_map=1).put(*pods)
     w.view.settle(w.now_s)
-    assert verbs.unenforced_pods(w.plan_cache, Rules(hold_incomplete=True)) == count
+    assert seats.unenforced_pods(w.plan_cache, Rules(hold_incomplete=True)) == count
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ class TestOneQuestion:
         rooms, snapshot = [], w.view.snapshot
         before = snapshot.room_above
         snapshot.room_above = lambda *asked: rooms.append(asked) or before(*asked)
-        verbs.yield_to(w.plan_cache, w.member(pods[0]), {"a0": Victims(("u",))}, w.now_s)
+        verbs.preempt(w.plan_cache, w.member(pods[0]), {"a0": Victims(("u",))}, w.now_s)
         assert len(rooms) < 300  # 60 shapes under each of 20 leaves would be 1,200
 
     def test_is_answered_with_its_own_host_though_others_ahead_have_no_plan(self):

@@ -9,8 +9,8 @@ from turnout.kube import labels
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.node_builder import places
 from turnout.simulator.cluster.runtime.clients import ApiError
-from turnout.simulator.cluster.runtime.local_cluster import local_cluster
 from turnout.simulator.cluster.runtime.scheduler_loop import Settings
+from turnout.simulator.local_cluster import local_cluster
 
 pytestmark = pytest.mark.asyncio
 PODS = "/api/v1/namespaces/default/pods"

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from turnout.topology import parse
 from turnout.topology.configmap_keys import CONFIRM, TEXT_KEY, YAML_KEY
 from turnout.topology.errors import BadFabric
 from turnout.topology.fabric import Fabric, build, moved_share
 from turnout.topology.model import Fault
+from turnout.topology.sources import parse
 
 LARGE_SHARE = 0.3  # of the mapped hosts
 FAULTS_TOLD = 5  # in one Event; the metric has the number of all

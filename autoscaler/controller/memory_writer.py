@@ -1,0 +1,97 @@
+"""Keeps in a ConfigMap what the next leader has to know. Who may write there is the autoscaler's account, no tenant.
+
+Terms are written before the growth that they are for, so no leader ends between the two without a trace.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Protocol
+
+import msgspec
+
+from turnout.autoscaler.controller.scale_writer import FIELD_MANAGER
+from turnout.autoscaler.memory import Memory, Terms, read, written
+from turnout.autoscaler.rbac_rules import MEMORY
+from turnout.kube.client.apply import Store, put
+from turnout.kube.client.clock import Clock
+from turnout.kube.errors import CallError, Forbidden, NotFound
+
+log = logging.getLogger("turnout.autoscaler")
+
+EACH_S = 10.0  # what nobody waits for is written so often
+AGAIN_S = 2.0
+
+
+class MemoryStore(Store, Protocol):
+    """The calls that the writer needs of a Client."""
+
+    async def get(self, path: str) -> bytes:
+        """The object. Raises NotFound."""
+
+
+class MemoryWriter:
+    """Reads once as we begin to lead, writes while we lead. namespace: of the ConfigMap, that of our Lease."""
+
+    def __init__(self, store: MemoryStore, namespace: str, clock: Clock) -> None:
+        self._store, self._clock = store, clock
+        self._path = f"/api/v1/namespaces/{namespace}/configmaps/{MEMORY}"
+        self._terms: dict[str, Terms] = {}
+        self._strikes: tuple[tuple[object, int], ...] = ()
+        self._at_s, self._failed = 0.0, False  # the last try
+
+    async def recalled(self, now_s: float) -> Memory:
+        """Return what the leader before knew. now_s: since 1970. Tries until the API server answers.
+
+        Without the right to read it, and before it was ever written, nothing is known.
+        """
+        while True:
+            try:
+                raw = msgspec.json.decode(await self._store.get(self._path))
+                break
+            except (NotFound, Forbidden) as error:
+                if isinstance(error, Forbidden):
+                    log.warning("memory_not_read", extra={"why": str(error)})
+                raw = {}
+                break
+            except CallError as error:
+                log.warning("memory_not_read", extra={"why": str(error)})
+                await self._clock.sleep(AGAIN_S)
+        data = raw.get("data") or {}
+        memory = read(data, now_s)
+        self._terms, self._strikes, self._at_s = dict(memory.terms), _known(memory), self._clock.monotonic()
+        log.info("memory_read", extra={"terms": len(memory.terms), "strikes": len(memory.strikes)})
+        return memory
+
+    async def keep(self, memory: Memory, now_s: float) -> bool:
+        """Write what has changed, at once where something is lent on terms not written yet; True if it was written.
+
+        A write that fails is told, holds no growth up, and is tried again a while later.
+        """
+        steady_s = self._clock.monotonic()
+        at_once = not self._failed and any(self._terms.get(uid) != terms for uid, terms in memory.terms.items())
+        if not at_once and (steady_s - self._at_s < EACH_S or self._same(memory)):
+            return False
+        self._at_s = steady_s
+        body = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": MEMORY, "labels": {"app.kubernetes.io/part-of": "turnout"}},
+            "data": written(memory, now_s),
+        }
+        try:
+            await put(self._store, self._path, body, FIELD_MANAGER)
+        except CallError as error:
+            log.warning("memory_not_written", extra={"why": str(error)})
+            self._failed = True
+            return False
+        self._terms, self._strikes, self._failed = dict(memory.terms), _known(memory), False
+        return True
+
+    def _same(self, memory: Memory) -> bool:
+        return self._terms == memory.terms and self._strikes == _known(memory)
+
+
+def _known(memory: Memory) -> tuple[tuple[object, int], ...]:
+    """Return the strikes without their times, which change all the while."""
+    return tuple((each.owner, each.times) for each in memory.strikes)

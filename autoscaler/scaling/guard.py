@@ -1,0 +1,122 @@
+"""First phase: settles the jobs that no room can help, and says who waits, who may grow and what room is left.
+
+Observations that cannot be trusted are not acted on. What no scheduler can bind, a queue that cannot be read, and
+workers without a node are told here, before any room is shared out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from turnout.autoscaler.model import (
+    ORDER,
+    AdminOverride,
+    JobState,
+    Observation,
+    Policy,
+    Reason,
+    Step,
+    TerminatingPod,
+    pool_of,
+)
+from turnout.autoscaler.scaling.decision import Decision
+from turnout.autoscaler.scaling.quota import Quota
+from turnout.autoscaler.scaling.reservations import Reservations
+from turnout.autoscaler.scaling.victims import may_give
+
+
+def guard(seen: Observation, policy: Policy, now_s: float) -> Decision:
+    """Return the decision with the steps that hold whatever room there is. now_s: seconds since 1970."""
+    if (why := _nothing_at_all(seen, policy)) is not None:
+        return _settled(seen, lambda each: each.hold(*why))
+    if seen.standing is AdminOverride.RELEASE:
+        return _settled(seen, _released)
+    steps: dict[object, Step] = {}
+    waiting, running, going = list[JobState](), list[JobState](), list[JobState]()
+    unread = {name: queue.faults[0] for name, queue in seen.queues.items() if queue.faults}
+    for each in in_queue_order(seen):
+        if each.promised and _goes(each, policy, now_s):
+            going.append(each)
+        if unread and each.job.queue in unread:
+            steps[each.token] = each.hold(Reason.STALE, unread[each.job.queue])
+        elif each.waits and each.unbindable:
+            steps[each.token] = each.hold(Reason.UNSCHEDULABLE, each.unbindable)
+        elif each.waits:
+            waiting.append(each)
+        elif each.steady:
+            if each.hold_step is None:
+                running.append(each)
+        elif (taken := _room_taken(each, policy, now_s)) is not None:
+            steps[each.token] = taken
+        elif each.hold_step is None:
+            running.append(each)
+    free = Reservations(seen.room.copied(), Quota(seen.queues))
+    expected = _with_promised(free, going, seen.leaving) if going or seen.leaving else free
+    return Decision(steps, waiting, running, free, expected)
+
+
+def in_queue_order(seen: Observation) -> Iterable[JobState]:
+    """Return the jobs, who comes first first."""
+    return seen.jobs if seen.in_turn else sorted(seen.jobs, key=ORDER)
+
+
+def _settled(seen: Observation, step_of: Callable[[JobState], Step]) -> Decision:
+    """Decide every job alike: nobody is left for the next phases."""
+    free = Reservations(seen.room, Quota(seen.queues))
+    return Decision({each.token: step_of(each) for each in seen.jobs}, (), (), free, free)
+
+
+def _nothing_at_all(seen: Observation, policy: Policy) -> tuple[Reason, str] | None:
+    """Say why nobody is changed, whatever there is to do; None when the observation can be acted on."""
+    if not seen.whole:
+        return Reason.STALE, "a list failed"
+    if seen.age_s > policy.stale_s:
+        return Reason.STALE, f"the oldest list is {seen.age_s:.0f} s old"
+    if seen.jumped_s:
+        return Reason.CLOCK_JUMPED, f"a clock has jumped by {seen.jumped_s:.0f} s"
+    if seen.unready > policy.most_unready:
+        return Reason.NODES_UNREADY, f"{seen.unready:.0%} of the nodes are not ready"
+    return (Reason.ALL_PAUSED, "an admin has stopped all changes") if seen.standing is AdminOverride.PAUSE else None
+
+
+def _released(seen: JobState) -> Step:
+    """Make the step that brings a job back to its min. An owner's pause does not stop it: lending itself ends."""
+    job = seen.job
+    if not job.elastic or job.replicas <= job.bounds.least:
+        return seen.hold(Reason.ALL_PAUSED, "an admin takes back everything that is lent")
+    return Step(job.key, job.bounds.least, job.replicas, Reason.RELEASED, "an admin takes back everything that is lent")
+
+
+def _goes(seen: JobState, policy: Policy, now_s: float) -> bool:
+    """True if its workers can be expected to go.
+
+    A controller that has not followed a resize for long may never do so.
+    """
+    if seen.overdue:
+        return False
+    resized_s = seen.job.bank.resized_s
+    late = resized_s and seen.job.wish is None and now_s - resized_s > policy.promise_s
+    return not late or any(worker.leaving for worker in seen.workers)
+
+
+def _with_promised(free: Reservations, going: Iterable[JobState], leaving: Iterable[TerminatingPod]) -> Reservations:
+    """Copy what is left, with the room that leaving workers will free, so that nobody leaves for it twice."""
+    expected = free.copied()
+    for each in going:
+        expected.release(each.pool, each.promised)
+    for pod in leaving:
+        expected.release(pool_of(pod.queue, pod.shape), (pod.row,))
+    return expected
+
+
+def _room_taken(seen: JobState, policy: Policy, now_s: float) -> Step | None:
+    """Make the step of a job that gives up workers above its min, which have been without a node for too long."""
+    job = seen.job
+    if len(seen.living) == seen.placed or not may_give(seen, now_s):
+        return None
+    late = [worker for worker in seen.living if worker.row is None and now_s - worker.since_s > policy.pending_s]
+    size = max(job.bounds.least, job.sizes.at_most(seen.placed))
+    if not late or size >= job.replicas:
+        return None
+    detail = f"{len(late)} workers without a node for more than {policy.pending_s:g} s"
+    return Step(job.key, size, job.replicas, Reason.ROOM_TAKEN, detail)

@@ -1,0 +1,93 @@
+"""Jobs go by PriorityClass and age among all, by the priorities and deadlines of their owners in one namespace."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.autoscaler.world import NOW_S, POLICY, job, seen, world
+from turnout.autoscaler.decide import decide
+from turnout.autoscaler.model import ORDER, Reason
+from turnout.autoscaler.scaling.turns import in_turn
+from turnout.jobs.model import JobKey, Order
+
+
+def of(namespace, name, created_s, priority=0, deadline_s=None, class_value=0, **more):
+    order = Order(class_value, priority, deadline_s)
+    made = job(name, created=f"2026-01-01T00:00:{created_s:02}Z", order=order, **more)
+    return replace(made, key=JobKey("Job", namespace, name))
+
+
+FIRST_OF_TWO = [
+    pytest.param(of("mine", "a", 9, priority=100), of("theirs", "b", 1), "b", id="a priority passes no other tenant"),
+    pytest.param(of("mine", "a", 9, deadline_s=1.0), of("theirs", "b", 1), "b", id="nor does a deadline"),
+    pytest.param(of("mine", "a", 9, priority=100), of("mine", "b", 1), "a", id="a priority passes one's own job"),
+    pytest.param(of("mine", "a", 9, deadline_s=1.0), of("mine", "b", 1), "a", id="so does a deadline"),
+    pytest.param(of("mine", "a", 9, class_value=1), of("theirs", "b", 1, priority=9), "a", id="a class passes all"),
+]
+
+
+@pytest.mark.parametrize(("one", "other", "first"), FIRST_OF_TWO)
+def test_whose_min_comes_first(one, other, first):
+    steps = decide(world([1], seen(one), seen(other)), POLICY, NOW_S)
+    assert [step.key.name for step in steps if step.reason is Reason.SCHEDULERS_TURN] == [first]
+
+
+@pytest.mark.parametrize(("one", "other", "first"), FIRST_OF_TWO)
+def test_who_comes_first_gives_last(one, other, first):
+    lent = [seen(replace(each, replicas=2), rows) for each, rows in ((one, [0, 1]), (other, [2, 3]))]
+    waiter = replace(of("third", "w", 30), queue="q")
+    steps = decide(world([1] * 4, *lent, seen(waiter)), POLICY, NOW_S)
+    gives = [step.key.name for step in steps if step.changes]
+    assert gives == [{"a": "b", "b": "a"}[first]]
+
+
+@pytest.mark.parametrize(("one", "other", "first"), FIRST_OF_TWO)
+def test_who_comes_first_grows_first(one, other, first):
+    steps = decide(world([1] * 3, seen(one, [0]), seen(other, [1])), POLICY, NOW_S)
+    assert [step.key.name for step in steps if step.changes] == [first]
+
+
+def test_a_job_behind_one_of_its_own_is_behind_the_same_others():
+    """A late job of high priority does not lift the early ones of its namespace, nor its own place."""
+    jobs = [of("mine", "early", 1), of("theirs", "middle", 5), of("mine", "late", 9, priority=1)]
+    states = sorted(map(seen, jobs), key=ORDER)
+    assert [each.job.key.name for each in in_turn(states)] == ["middle", "late", "early"]
+
+
+_JOBS = st.lists(
+    st.tuples(
+        st.sampled_from(("mine", "theirs", "third")),
+        st.integers(0, 59),
+        st.sampled_from((0, 0, 1, 50, 100)),
+        st.sampled_from((None, None, 1.0, 2.0)),
+        st.sampled_from((0, 0, 10)),
+    ),
+    max_size=12,
+)
+
+
+@given(_JOBS)
+def test_no_word_of_a_tenant_puts_its_job_before_another_tenants(drawn):
+    def made(said):
+        return [of(each[0], f"j{at}", each[1], *(each[2:4] if said else (0, None)), each[4]) for at, each in drawn]
+
+    drawn = list(enumerate(drawn))
+
+    def passed(jobs):
+        """Pairs of jobs of two tenants, the first of which comes before the second."""
+        keys = [each.job.key for each in in_turn(sorted(map(seen, jobs), key=ORDER))]
+        return {(one, two) for at, one in enumerate(keys) for two in keys[at:] if one.namespace != two.namespace}
+
+    silent = [replace(each, order=replace(each.order, priority=0, deadline_s=None)) for each in made(True)]
+    for who in ("mine", "theirs", "third"):
+        only = [said if said.key.namespace == who else mute for said, mute in zip(made(True), silent, strict=True)]
+        gained = passed(only) - passed(silent)
+        assert not [pair for pair in gained if pair[0].namespace == who]
+
+
+@given(_JOBS)
+def test_in_one_namespace_what_owners_say_decides(drawn):
+    states = sorted((seen(of("mine", f"j{at}", *each[1:])) for at, each in enumerate(drawn)), key=ORDER)
+    assert in_turn(states) == states
