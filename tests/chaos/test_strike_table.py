@@ -60,7 +60,7 @@ def test_the_table_tells_each_kind_once_and_each_violation_with_its_seed():
     ]
 
 
-def test_the_kinds_are_the_numbers_of_the_table_and_one_alone_cannot_strike_yet():
+def test_the_kinds_are_those_of_the_table_and_one_cannot_strike_yet():
     assert [kind.value for kind in Kind] == list(range(1, 23))
     assert set(TITLES) == set(Kind)
     assert set(OF_JOB) == set(Fault) - {Fault.AUTOSCALER}

@@ -22,7 +22,7 @@ from hack.chaos.testbed.authority import DAY, NOW, Authority, Pair, caller
 from turnout.kube.client.clock import RealClock
 from turnout.kube.objects import Pod
 from turnout.scheduler_ext.model import Answer, Victims
-from turnout.scheduler_ext.server.listeners import Front, Listen
+from turnout.scheduler_ext.server.listeners import Listen, Listeners
 from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.server.tls import TlsFiles
 
@@ -140,7 +140,7 @@ async def play(seed: int) -> Strike:
         order += dice.choices(sorted(changes), k=CHANGES - len(order))
         metrics, clock, trust = Metrics(), _ByHand(), caller(files.authority, Path(name))
         listen = Listen(port=0, health_port=0, tls=TlsFiles(Path(name, "tls.crt"), Path(name, "tls.key")))
-        async with Front(_AnyNode(), metrics, listen) as front:
+        async with Listeners(_AnyNode(), metrics, listen) as front:
             following = asyncio.create_task(front.follow(clock))
             try:
                 for what in order:
