@@ -1,7 +1,7 @@
 """The rights that the autoscaler needs: to observe, for each kind that it resizes, for marks on pods and taints.
 
 The roles and policies of deploy/manifests/autoscaler are rendered from here (`python -m hack.codegen.rbac`). Reading
-is never split by kind: without the jobs of one kind the sight of every queue is a part only, and nothing is done.
+is never split by kind: without the jobs of one kind, what is seen of every queue is partial, and nothing is done.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The settings of the autoscaler: defaults in sight, checked when built."""
+"""The settings of the autoscaler: with their defaults, checked when built."""
 
 from __future__ import annotations
 

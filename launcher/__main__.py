@@ -21,7 +21,7 @@ from turnout.launcher.settings import Settings
 from turnout.launcher.torch_version import TorchTooOld, check_torch
 
 log = logging.getLogger("turnout.launcher")
-say = into(log, quiet=["member_joined"])  # one a worker: a crowd of them helps nobody
+say = into(log, quiet=["member_joined"])  # one event for each worker: too many lines in a large job
 
 
 def main(argv: Sequence[str] | None = None, program: str = "turnout-run") -> int:

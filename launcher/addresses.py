@@ -32,7 +32,7 @@ async def resolved(host: str, within_s: float = RESOLVE_S) -> str | None:
             answer = str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
         except (OSError, UnicodeError):
             answer = ""
-        with suppress(RuntimeError):  # the loop is closed: nobody wants to know any more
+        with suppress(RuntimeError):  # the loop is closed: nobody waits for the answer
             loop.call_soon_threadsafe(tell, answer)
 
     threading.Thread(target=look, name="resolve", daemon=True).start()

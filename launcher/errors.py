@@ -34,7 +34,7 @@ class BadState(LauncherError):
         self.path, self.fault = path, fault
 
     def __reduce__(self) -> tuple[type[BadState], tuple[str, str]]:
-        return type(self), (self.path, self.fault)  # torch's collectives carry errors from rank to rank
+        return type(self), (self.path, self.fault)  # picklable, since torch's collectives carry errors between ranks
 
 
 class BadCheckpoint(LauncherError):

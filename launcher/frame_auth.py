@@ -11,7 +11,7 @@ import hmac
 
 from turnout.launcher.errors import BadFrame
 
-MAC_BYTES = 16  # of a SHA-256: nobody forges one in 2**64 tries
+MAC_BYTES = 16  # of a SHA-256; a forger would need 2**64 tries
 _COUNT_BYTES = 8
 
 

@@ -52,7 +52,7 @@ def rename(words: Sequence[str]) -> None:
     with open("/proc/self/stat", "rb") as file:
         fields = file.read().rpartition(b")")[2].split()
     start, end = int(fields[45]), int(fields[46])
-    room = end - start - 1  # the last byte stays NUL, else the kernel reads on into the environment
+    room = end - start - 1  # keep the last byte NUL, else the kernel reads on into the environment
     if start and room > 0:
         text = b"\0".join(os.fsencode(word) for word in words)[:room]
         ctypes.memmove(start, text.ljust(room, b"\0"), room)

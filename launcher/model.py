@@ -9,22 +9,22 @@ from enum import IntEnum, StrEnum
 
 from turnout.launcher.errors import BadElasticSpec, BadMember
 
-PORT = 29_400  # of a coordinator, where nobody says otherwise
+PORT = 29_400  # default port of a coordinator
 MOST_PROCESSES = 1_024  # training processes of one worker
 MOST_MEMBERS = 20_000
-MOST_S = 1e7  # of any time that a job may name
+MOST_S = 1e7  # upper bound of any duration that a job may set
 MOST_COUNT = 1 << 60
 
 
 class Exit(IntEnum):
     """The exit codes of an agent. The list is closed, since job controllers act on these numbers."""
 
-    DONE = 0  # the whole world has finished
-    FAILED = 1  # the budget is spent, the world never formed, or nobody may decide: the reason is told
-    USAGE = 2  # the command line cannot be obeyed
-    INTERRUPTED = 130  # a person typed Ctrl-C
-    FAULTY = 138  # this node is at fault: a job controller starts the worker elsewhere
-    DRAINED = 143  # asked to leave by SIGTERM, and left
+    DONE = 0  # all workers have finished
+    FAILED = 1  # the restarts are spent, the world never formed, or no coordinator may decide; the log has the reason
+    USAGE = 2  # the command line is invalid
+    INTERRUPTED = 130  # interrupted by Ctrl-C
+    FAULTY = 138  # this node is faulty; a job controller should start the worker elsewhere
+    DRAINED = 143  # asked to leave by SIGTERM, and drained
 
 
 class Reason(StrEnum):
@@ -32,7 +32,7 @@ class Reason(StrEnum):
 
     FIRST_ROUND = "first_round"
     PROCESS_FAILED = "process_failed"
-    PROCESS_HUNG = "process_hung"  # one stands still, and the others wait for it
+    PROCESS_HUNG = "process_hung"  # one process makes no step, and the others wait for it
     MEMBER_LOST = "member_lost"  # its connection closed
     MEMBER_SILENT = "member_silent"  # its heartbeats ceased
     MEMBER_LEFT = "member_left"  # it said goodbye
@@ -40,17 +40,17 @@ class Reason(StrEnum):
     COORDINATOR_LOST = "coordinator_lost"
     ROUND_LOST = "round_lost"  # another coordinator was granted the round
     BELOW_MIN = "below_min"
-    LAST_CALL = "last_call"  # more may come
-    SPARE = "spare"  # the world is full, or the unit leaves it over
+    LAST_CALL = "last_call"  # more members may come
+    SPARE = "spare"  # the world is full, or its unit leaves this member over
     ALL_DONE = "all_done"
     BUDGET_SPENT = "budget_spent"
     JOIN_TIMEOUT = "join_timeout"
     NO_ARBITER = "no_arbiter"
     DRAINED = "drained"
-    NODE_FAULTY = "node_faulty"  # the check before a round has proven it
-    NODE_SLOW = "node_slow"  # the same, where slow nodes are left out
-    LINK_FAULTY = "link_faulty"  # good, but not beside another good one: the link is not
-    REFUSED = "refused"  # the coordinator does not take this member: its terms differ, or its token is wrong
+    NODE_FAULTY = "node_faulty"  # proven by the check before a round
+    NODE_SLOW = "node_slow"  # the same, if slow nodes are excluded
+    LINK_FAULTY = "link_faulty"  # the node works with others, but its link to one does not
+    REFUSED = "refused"  # the coordinator refuses this member: its terms differ, or its token is wrong
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from turnout.launcher.health.hang_detector import HangPolicy
 from turnout.launcher.health.node_check import NodeChecks
 from turnout.launcher.model import MOST_PROCESSES, PORT, ElasticSpec
 
-MOST_PATH = 16  # switches above a host, as a Member takes them
+MOST_PATH = 16  # switches above a host, as in Member
 
 
 class Kind(StrEnum):
@@ -69,7 +69,7 @@ class Warned(StrEnum):
     """The subject of a note. The list is closed."""
 
     NO_EFFECT = "no effect here"
-    NO_ADDRESS = "no address"  # several workers that were told nowhere to meet
+    NO_ADDRESS = "no address"  # several workers without a rendezvous address
     OTHER_BACKEND = "dynamic rendezvous"  # static cannot be resized
     RESIZING = "resizing"  # promised for DDP only
 

@@ -34,7 +34,7 @@ class Victims:
     pdb_violations: int = 0
 
 
-class Word(Enum):
+class EventReason(Enum):
     """A fact to report besides an answer. Log, metric, Event and test use the same word."""
 
     NO_MAP = "NoMap"
@@ -57,7 +57,7 @@ class Word(Enum):
 class Notice:
     """A fact to report about a pod, or about the map when no pod is meant."""
 
-    word: Word
+    word: EventReason
     namespace: str = ""
     name: str = ""
     uid: str = ""  # "" when no pod is meant

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from turnout.kube.times import rfc3339_micro
 from turnout.scheduler_ext.cache.pod_info import Member
-from turnout.scheduler_ext.model import Answer, Notice, Rules, Victims, Word
+from turnout.scheduler_ext.model import Answer, EventReason, Notice, Rules, Victims
 from turnout.scheduler_ext.planner.plan_cache import PlanCache
 from turnout.scheduler_ext.planner.seats import NoSeat, preemptible_nodes, scores_of, seat_of
 
@@ -55,7 +55,7 @@ def not_yet(why: Notice, names: Sequence[str], wall_s: float, pause_s: float) ->
     the time in the text makes every answer different. All nodes are forbidden, so that nothing is preempted on old
     state. An error would not do: an ignorable extender that fails is skipped, and a part of the gang would start.
     """
-    text = f"{Word.OLD_VIEW.value} at {rfc3339_micro(wall_s)}: {why.word.value}: {why.detail}"
+    text = f"{EventReason.OLD_VIEW.value} at {rfc3339_micro(wall_s)}: {why.word.value}: {why.detail}"
     return Answer((), forbidden=dict.fromkeys(names[:FEW], text), pause_s=pause_s)
 
 

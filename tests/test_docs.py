@@ -22,7 +22,7 @@ from turnout.autoscaler.node_faults.model import NodeReason as OfNode
 from turnout.kube import labels
 from turnout.kube.client.clock import RealClock
 from turnout.launcher.agent.metrics import Metrics as Launched
-from turnout.scheduler_ext.model import Word
+from turnout.scheduler_ext.model import EventReason
 from turnout.scheduler_ext.planner.nominate import Why
 from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.server.nomination_writer import Nominations
@@ -230,7 +230,7 @@ def test_every_flag_of_the_local_cluster_is_told():
 def test_every_reason_is_told():
     page = text("docs/extender.md")
     table = set(re.findall(r"^\| `([A-Z]\w+)` \|", page, re.M))
-    assert table == {word.value for word in Word}
+    assert table == {word.value for word in EventReason}
     assert [why.value for why in Why if f"`{why.value}`" not in page] == []
 
 

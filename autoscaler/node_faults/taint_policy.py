@@ -1,4 +1,4 @@
-"""Which nodes are tainted, and which no longer, by what pods have said of them. A pure function of one sight.
+"""Which nodes are tainted, and which no longer, by what pods have said of them. A pure function of one observation.
 
 A verdict counts if the API server has bound its pod to that node, if it is fresh, and if nobody has dealt with it. What
 comes later counts more: a check that passes takes back what its own namespace has proven, and nobody else's word. Never

@@ -19,7 +19,7 @@ _FOREVER_S = float("inf")
 
 @dataclass(slots=True)
 class _Line:
-    """Room of one resource that was free in one place. since_s: of its first sight.
+    """Room of one resource that was free in one place. since_s: when it was first seen.
 
     held: amounts and until when each was seen, ascending in both: those that may still be the least of the span.
     """

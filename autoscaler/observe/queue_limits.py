@@ -11,6 +11,7 @@ from turnout.jobs.queues import koordinator
 from turnout.jobs.queues.model import Amounts, Demand, Dialect, QueueSpec, Share
 from turnout.jobs.queues.registry import shares
 
+_Ask = tuple[tuple[tuple[str, int], ...], bool]  # a job's min by resource, and whether it waits for that
 STOPPED = "stopped/"  # what a LocalQueue that takes nothing is called by
 
 
@@ -19,7 +20,7 @@ class Shares:
 
     def __init__(self) -> None:
         self._specs: dict[str, QueueSpec] = {}
-        self._mins: dict[str, Counter[str]] = {}
+        self._mins: dict[str, Counter[_Ask]] = {}
         self._stopped: dict[str, str] = {}  # a LocalQueue that takes nothing -> its ClusterQueue
         self.of_namespace: Mapping[str, str] = {}  # of pods that name none, but for the namespace's own
 
@@ -46,18 +47,39 @@ class Shares:
 
     def ask(self, seen: JobState, times: int) -> None:
         """A job's min is asked of its queue, or with times -1 no longer."""
-        mins = self._mins.setdefault(seen.job.queue, Counter())
-        job = seen.job
+        job, mins = seen.job, self._mins.setdefault(seen.job.queue, Counter())
+        least = Counter[str]()
         for shape, pods in ((job.shape, job.bounds.least), *job.beside):
             for what, amount in shape.requests:
-                mins[what] += times * amount * pods
+                least[what] += amount * pods
+        ask = tuple(sorted(least.items())), seen.waits
+        mins[ask] += times
+        if not mins[ask]:
+            del mins[ask]
+
+    def _asked(self, total: Amounts) -> dict[str, Counter[str]]:
+        """Sum up the mins of each queue's jobs. A job that its queue could never hold asks for nothing in Volcano.
+
+        Volcano admits it to no queue, so its pods are not made. Source: docs/facts/schedulers.md 3.1, Enqueue
+        """
+        most = {spec.name: spec.capability for spec in self._specs.values() if spec.dialect is Dialect.VOLCANO}
+        found: dict[str, Counter[str]] = {}
+        for queue, mins in self._mins.items():
+            sums = found.setdefault(queue, Counter())
+            limit = most.get(queue)
+            for (least, waits), times in mins.items():
+                if limit is not None and waits and not _within(least, limit, total):
+                    continue
+                for what, amount in least:
+                    sums[what] += amount * times
+        return found
 
     def at_present(self, used: Mapping[str, Amounts], bare: Mapping[str, Amounts], total: Amounts) -> dict[str, Queue]:
         """Every queue's share. used: by queue, by pods on nodes; bare: by those of no job. total: of all nodes."""
         used = {**used}
         for name, above in self._stopped.items():
             used[above] = Counter(used.get(above, {})) + Counter(used.get(name, {}))
-        asked = {name: Counter(mins) for name, mins in self._mins.items()}
+        asked = self._asked(total)
         for name, amounts in bare.items():
             asked.setdefault(name, Counter()).update(amounts)
         asked = {name: left for name, amounts in asked.items() if (left := +amounts)}
@@ -70,6 +92,10 @@ class Shares:
     def _paid_for(self) -> bool:
         before, self.of_namespace = self.of_namespace, koordinator.by_namespace(self._specs.values())
         return before != self.of_namespace
+
+
+def _within(least: Iterable[tuple[str, int]], limit: Amounts, total: Amounts) -> bool:
+    return all(amount <= limit.get(what, amount) and amount <= total.get(what, amount) for what, amount in least)
 
 
 def as_queues_allow(jobs: Iterable[JobState], queues: Mapping[str, Queue]) -> Iterable[JobState]:

@@ -118,7 +118,7 @@ def _at_once(step: Step, now_s: float, acts: bool) -> Estimate | None:
             )
         case Reason.WAITS_FOR_ROOM if acts:
             likely, late = now_s + GRACE_S / 2, now_s + GRACE_S + SCHEDULER_S[0]
-            return Estimate(now_s, likely, late, "workers leave for it, each within its grace, if the lender acts")
+            return Estimate(now_s, likely, late, "workers leave for it, each within its grace, if the autoscaler acts")
         case Reason.OVER_QUOTA:
             return Estimate(NEVER, NEVER, NEVER, "never: its min is more than its queue may have")
         case Reason.QUEUE_CLOSED:

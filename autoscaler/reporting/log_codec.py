@@ -15,7 +15,8 @@ from turnout.autoscaler.model import JobState, Observation, Policy, Queue, Step
 from turnout.jobs.model import Job, JobKey
 from turnout.kube.pod_shape import PodShape
 
-VERSION = 3
+VERSION = 4
+OLD_VERSION = 3  # read for one release: the same with `sight` for `look`
 Decision = tuple[str, int]  # a decision's reason and size
 Kind = tuple[int, list[int], list[int]]  # a shape's number, what a pod of it takes, the runs of nodes that let it in
 
@@ -66,29 +67,29 @@ class RoomChange(msgspec.Struct, omit_defaults=True):
 
 
 class Line(msgspec.Struct, omit_defaults=True):
-    """One look. number: 0 for one that says everything, else one more than the line that it builds on.
-
-    digest: of all decisions, details and all. program: the version
-    that wrote it. policy: told when it is another one. shapes: new ones, numbered on. leaving: pods of no job,
-    by queue, shape and row. news: the decisions that differ
-    from those of the line before.
-    """
+    """One look, as the changes since the line before."""
 
     version: int
-    number: int
+    number: int  # 0 for a line that says everything, else one more than the line that it builds on
     now_s: float
-    digest: str
-    look: Any = msgspec.field(name="sight")  # what there is to say of the look itself
+    digest: str  # of all decisions, details included
+    look: Any  # the observation, without what the other fields tell
     room: RoomChange
-    program: str = ""
-    policy: Policy | None = None
-    shapes: list[Any] = []
-    leaving: list[tuple[str, int, int]] = []
+    program: str = ""  # the version of Turnout that wrote it
+    policy: Policy | None = None  # when it has changed
+    shapes: list[Any] = []  # new ones, numbered on
+    leaving: list[tuple[str, int, int]] = []  # pods of no job, by queue, shape and row
     jobs: list[Any] = []
     gone: list[JobKey] = []
     queues: list[Queue] = []
     queues_gone: list[str] = []
-    news: list[Step] = []
+    news: list[Step] = []  # decisions that differ from those of the line before
+
+
+class OldLine(Line, kw_only=True):
+    """A line of OLD_VERSION, to be read only."""
+
+    look: Any = msgspec.field(name="sight")
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,7 +110,7 @@ MEANINGS: Mapping[Reason, Meaning] = {
     ),
     Reason.STALE: Meaning(
         "What is known is too old or only a part, so nothing is changed.",
-        "Look at the lender's log and at the API server: a watch has been silent, or a list fails.",
+        "Look at the autoscaler's log and at the API server: a watch has been silent, or a list fails.",
     ),
     Reason.NODES_UNREADY: Meaning(
         "So many nodes are not ready that what is seen is not to be trusted: nothing is changed.",

@@ -1,1 +1,1 @@
-"""Benchmarks: ours, the anchors and the floor in one run. `python -m hack.bench NAME [--quick]`."""
+"""Benchmarks of Turnout, its baselines and a lower bound in one run: `python -m hack.bench NAME [--quick]`."""

@@ -56,7 +56,7 @@ def runner(name: str) -> Callable[[bool], Outcome]:
 
 
 def run_all(names: Sequence[str], quick: bool) -> int:
-    """Run each in its own process, so that none measures what another left behind. One that breaks stops none."""
+    """Run each in its own process, so that none measures what another left behind. A broken one stops no other."""
     broken = []
     for name in names:
         command = [sys.executable, "-m", "hack.bench", name, *(["--quick"] if quick else [])]

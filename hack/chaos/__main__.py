@@ -1,7 +1,8 @@
-"""Run a job on the local cluster under faults: `python -m hack.chaos --seed N --faults K [--seeds M]`.
+"""Strikes every kind of fault under seeds: `python -m hack.chaos --seed N --seeds M --faults K`.
 
-Prints what was done, the laws that were broken, a table of times, and one line of JSON. Where a law was broken the
-history stays in the folder, with the logs of all agents. Exit code 1 then.
+A training job on the local cluster meets K faults of a schedule; each other kind has a scenario. Prints what was done,
+a table of times, a table of fault kinds, seeds and invariants, and one line of JSON. Exit code 1 where an invariant was
+violated, or a kind that was asked for never struck; the history stays in the folder then.
 """
 
 from __future__ import annotations
@@ -12,48 +13,87 @@ import json
 import logging
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hack.chaos.downtime import figures, table
+from hack.chaos import downtime, job_strikes, strike_table
+from hack.chaos.fault_kinds import OF_JOB, TITLES, Kind
 from hack.chaos.fault_schedule import Fault, FaultEvent, schedule
-from hack.chaos.history import Record
 from hack.chaos.runner import Outcome, run
+from hack.chaos.scenarios import registry
+from hack.chaos.strike_table import Strike
 from hack.chaos.testbed.manifests import COOLDOWN_S, LEASE_S, SHORT, Plan
 from turnout.cli.commands.terminal import ended_by_sigterm
+
+_JOB = "job"  # all faults of the training job
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The faults that are to strike. kinds: by scenarios. faults: in the training job. named: those that must."""
+
+    kinds: tuple[Kind, ...] = tuple(Kind)
+    faults: tuple[Fault, ...] = tuple(Fault)
+    named: tuple[Fault, ...] = ()
+
+    @classmethod
+    def of(cls, words: Sequence[str]) -> Asked:
+        """Read numbers and names of kinds, and names of faults. Raises KeyError or ValueError."""
+        kinds = [Kind(int(word)) if word.isdecimal() else Kind[word.upper()] for word in words if _is_kind(word)]
+        named = [Fault[word.upper()] for word in words if not _is_kind(word) and word != _JOB]
+        by_job = [fault for fault, kind in OF_JOB.items() if kind in kinds and kind not in registry.STRUCK_HERE]
+        wide = tuple(Fault) if _JOB in words else ()
+        return cls(tuple(kinds), tuple(dict.fromkeys((*named, *by_job, *wide))), tuple(named))
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The faults to run. kinds: of faults, all if none is named; seeds: how many, from `seed` on."""
+    """The faults to run. kinds: what is asked for; seeds: how many, from `seed` on; faults: of the training job."""
 
     seed: int = 1
     seeds: int = 1
     faults: int = 6
-    kinds: tuple[Fault, ...] = tuple(Fault)
+    kinds: Asked = Asked()
     folder: Path = Path("build/chaos")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Play the schedules one after the other."""
     default = Settings()
-    parser = argparse.ArgumentParser(
-        prog="python -m hack.chaos", description="A training job on the local cluster under faults."
-    )
+    parser = argparse.ArgumentParser(prog="python -m hack.chaos", description="Strike every kind of fault, by seeds.")
     parser.add_argument("--seed", type=int, default=default.seed, help="of the first schedule (%(default)s)")
     parser.add_argument("--seeds", type=int, default=default.seeds, help="how many schedules (%(default)s)")
-    parser.add_argument("--faults", type=int, default=default.faults, help="of each (%(default)s)")
-    parser.add_argument("--kinds", type=_kinds, default=default.kinds, metavar="KIND,...", help=_named(tuple(Fault)))
+    parser.add_argument("--faults", type=int, default=default.faults, help="of the training job, each (%(default)s)")
+    parser.add_argument("--kinds", type=_asked, default=default.kinds, metavar="KIND,...", help=_named())
     parser.add_argument("--folder", type=Path, default=default.folder, help="for histories (%(default)s)")
     settings = Settings(**vars(parser.parse_args(argv)))
     logging.getLogger("turnout.simulator").setLevel(logging.ERROR)
-    outcomes = [_play(seed, settings) for seed in range(settings.seed, settings.seed + settings.seeds)]
-    return _close(settings, outcomes)
+    seeds = range(settings.seed, settings.seed + settings.seeds)
+    job = settings.kinds.faults and settings.faults > 0
+    outcomes = {seed: _play(seed, settings) for seed in seeds} if job else {}
+    logging.getLogger("turnout").setLevel(logging.CRITICAL)  # scenarios break things that programs would complain of
+    scenarios = [_scenarios(seed, settings) for seed in seeds]
+    strikes = [each for found, _ in scenarios for each in found]
+    failed = [line for _, lines in scenarios for line in lines]
+    strikes += [
+        each for seed, found in outcomes.items() for each in job_strikes.strikes(seed, found.records, found.breaches)
+    ]
+    return max(_close(settings, tuple(outcomes.values()), strikes), int(bool(failed)))
+
+
+def _scenarios(seed: int, settings: Settings) -> tuple[list[Strike], list[str]]:
+    found, failed = registry.play(seed, settings.folder.absolute(), settings.kinds.kinds)
+    for each in found:
+        print(f"seed {seed}: {TITLES[each.kind]}: struck {each.times} times{each.detail and ': '}{each.detail}")
+    for line in failed:
+        print(f"FAILED: {line}")
+    sys.stdout.flush()
+    return found, failed
 
 
 def _play(seed: int, settings: Settings) -> Outcome:
-    events = schedule(seed, settings.faults, settings.kinds)
+    events = schedule(seed, settings.faults, settings.kinds.faults)
     home = settings.folder.absolute() / f"seed-{seed}"
     shutil.rmtree(home, ignore_errors=True)
     outcome = asyncio.run(ended_by_sigterm(run(events, home, Plan.of(settings.faults))))
@@ -87,33 +127,49 @@ def _told(events: Sequence[FaultEvent], outcome: Outcome) -> list[str]:
     return lines
 
 
-def _close(settings: Settings, outcomes: Sequence[Outcome]) -> int:
-    rows = table([outcome.records for outcome in outcomes])
+def _close(settings: Settings, outcomes: Sequence[Outcome], strikes: Sequence[Strike]) -> int:
+    times = _times(outcomes) if outcomes else {}
+    records = [record for outcome in outcomes for record in outcome.records]
+    asked = {*settings.kinds.kinds, *(kind for fault, kind in OF_JOB.items() if fault in settings.kinds.named)}
+    asked |= {each.kind for each in strikes}
+    print("", *strike_table.table(asked, strikes), sep="\n")
+    missed = job_strikes.never_hit(settings.kinds.named, records)
+    print(*(f"NEVER STRUCK: {fault.value}" for fault in missed), sep="\n", end="\n" if missed else "")
+    struck = sum(bool(record.who) for record in records if record.event == "fault")
+    broken = len(strike_table.violations(strikes))
+    never = [kind.name.lower() for kind in strike_table.never_struck(asked, strikes)]
+    last = {"seed": settings.seed, "seeds": settings.seeds, "faults": settings.faults, "struck": struck}
+    kinds = {"kinds_struck": len({each.kind for each in strikes if each.times}), "never_struck": never}
+    print(json.dumps({**last, **kinds, "broken": broken, "took_s": round(sum(o.took_s for o in outcomes), 1), **times}))
+    return 1 if missed else strike_table.code(asked, strikes)
+
+
+def _times(outcomes: Sequence[Outcome]) -> Mapping[str, float]:
+    """Print how long training stood still, by what was done to it. Returns the same for machines."""
+    rows = downtime.table([outcome.records for outcome in outcomes])
     print(f"\n{'':34}{'':30}{'times':>6}{'median s':>10}{'worst s':>9}")
     for row in sorted(rows, key=lambda row: (row.what, row.kind)):
         print(f"{row.kind:34}{row.what:30}{len(row.times_s):>6}{row.median_s:>10.2f}{row.worst_s:>9.2f}")
     beats = f"heartbeats {SHORT.heartbeat_s:g} s, silence {SHORT.silence_s:g} s"
     print(f"shortened: {beats}, the autoscaler's Lease {LEASE_S:g} s, its cooldown {COOLDOWN_S:g} s")
-    broken = sum(len(outcome.breaches) for outcome in outcomes)
-    struck = [record for outcome in outcomes for record in outcome.records if _struck(record)]
-    last = {"seed": settings.seed, "seeds": settings.seeds, "faults": settings.faults, "struck": len(struck)}
-    print(json.dumps({**last, "broken": broken, "took_s": round(sum(o.took_s for o in outcomes), 1), **figures(rows)}))
-    return 1 if broken else 0
+    return downtime.figures(rows)
 
 
-def _struck(record: Record) -> bool:
-    return record.event == "fault" and bool(record.who)
+def _is_kind(word: str) -> bool:
+    return word.isdecimal() or word.upper() in Kind.__members__
 
 
-def _kinds(text: str) -> tuple[Fault, ...]:
+def _asked(text: str) -> Asked:
     try:
-        return tuple(Fault[word.upper()] for word in text.split(","))
-    except KeyError as error:
-        raise argparse.ArgumentTypeError(f"{error} is none of {_named(tuple(Fault))}") from error
+        return Asked.of(text.lower().split(","))
+    except (KeyError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"{error} is none of {_named()}") from error
 
 
-def _named(kinds: Sequence[Fault]) -> str:
-    return ", ".join(kind.name.lower() for kind in kinds)
+def _named() -> str:
+    kinds = ", ".join(f"{kind.value} {kind.name.lower()}" for kind in Kind)
+    faults = ", ".join(fault.name.lower() for fault in Fault)
+    return f"kinds by number or name: {kinds}; faults of the training job: {faults}, or {_JOB} for all of these"
 
 
 if __name__ == "__main__":

@@ -236,7 +236,7 @@ _WORTH = (
 
 _AUTOSCALER = (
     Panel(
-        "Lenders that lead",
+        "Autoscalers that lead",
         "One replica decides at a time. None: nothing is lent or taken back. Two: they do not share one Lease.",
         Kind.STAT,
         (4, 6),

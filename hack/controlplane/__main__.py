@@ -1,4 +1,4 @@
-"""python -m hack.controlplane build | path NAME | up: the developer's door."""
+"""python -m hack.controlplane build | path NAME | up: the developer's command."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ class Api:
     async def until(self, path: str, seen: Callable[[list[Object]], Found], within_s: float = 30.0) -> Found:
         """Watch a collection until `seen` answers something true, and give that.
 
-        Raises TimeoutError with the last sight of each object in its message.
+        Raises TimeoutError with each object as last seen in its message.
         """
         last: list[Object] = []
         changes = self.watch(path)

@@ -1,4 +1,4 @@
-"""The one door to the API server: raw bytes in and out, a deadline on every call, typed errors.
+"""The one client of the API server: raw bytes in and out, a deadline on every call, typed errors.
 
 `kubernetes.aio` finds the server, proves who we are and carries the bytes; its models never see them. What an
 answer means, and when to try again, is left to the caller.

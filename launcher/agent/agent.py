@@ -74,7 +74,7 @@ class Agent:
         self._base, self._budget, self._training, self._leading = LastWorld(), RestartBudget(), training, leading
         self._held: tuple[HeldStep, ...] = ()
         self._report: Failed | Succeeded | None = None
-        self._leave: float | None = None  # when to be gone, by the loop's clock
+        self._leave: float | None = None  # deadline for the agent's exit, by the loop's clock
         finder = CoordinatorSearch(self._new_link, leading.lead, (me.address, me.port), leading.arbiter, say)
         self._contact = CoordinatorSession(seek, finder, leading, self._inbox.put_nowait, say)
         self._tasks = MemberTasks(settings.checks, training, self._contact.send, say)
@@ -141,7 +141,8 @@ class Agent:
             case MessageReceived(message=message):
                 await self._obey(self._contact.heard(message))
             case WorkersExited(unfetched=True, round=round_) if round_ == self._base.round:
-                await self._obey(Stop(round_, Reason.MEMBER_LOST.value, 0.0))  # as if told: Ready ends the round
+                # Act as on a Stop message: Ready ends the round.
+                await self._obey(Stop(round_, Reason.MEMBER_LOST.value, 0.0))
             case WorkersExited():
                 await self._processes_ended(item)
             case SignalReceived(signal=number):
@@ -157,7 +158,7 @@ class Agent:
             link.say(Leaving(max(self._leave - asyncio.get_running_loop().time(), 0.0)))
         if self._report is not None:
             link.say(self._report)
-        if link.claimed.busy and not self._base.busy:  # fenced while the Join was on its way
+        if link.claimed.busy and not self._base.busy:  # the member was fenced while its Join was on its way
             link.say(Ready(self._base.round, self.me.master_port, self.me.path, self._held))
         self._tell_steps()
         for came in early:
@@ -183,7 +184,7 @@ class Agent:
 
     async def _stop(self, grace_s: float) -> None:
         if self._watch is not None and self._watch.cancel():
-            await asyncio.wait([self._watch])  # it starts nothing any more
+            await asyncio.wait([self._watch])  # it starts no more processes
         await self._training.stop(min(grace_s, self._settings.timing.shutdown_s))
         self._held = await self._training.held()
         self._report, self._base = None, self._base.idle()
@@ -239,7 +240,7 @@ class Agent:
             await self._stop(0.0)
         self._base, self._budget = LastWorld(formed.round, formed.group_size, True, True), formed.budget
         self._contact.formed(formed.successors)
-        await self._tasks.close()  # a probe may still wait for a broken one
+        await self._tasks.close()  # a probe may still wait for a peer that failed
         self._report = None
         self._say("processes_started", {
             "round": formed.round, "reason": formed.reason, "group_rank": formed.group_rank,
@@ -270,7 +271,8 @@ class Agent:
         else:
             self._say("processes_done", {"round": ended.round})
             self._held = await self._training.held(if_stopped=True)
-            self._report = Succeeded(ended.round, self._held)  # a new link finds us in our seat, until all are done
+            # After a reconnect the coordinator finds this rank unchanged, until all are done.
+            self._report = Succeeded(ended.round, self._held)
         self._contact.send(self._report)
 
     def _tell_steps(self, again: bool = True) -> None:

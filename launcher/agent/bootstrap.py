@@ -32,7 +32,7 @@ from turnout.launcher.workers.worker_backend import WorkerBackend
 from turnout.launcher.workers.worker_group import WorkerGroup
 
 LOOPBACK = "127.0.0.1"
-ARBITER_S = 60.0  # for the arbiter to answer at all, at the start
+ARBITER_S = 60.0  # seconds for the arbiter's first answer
 
 
 async def run_agent(
@@ -153,7 +153,7 @@ async def _listen(listener: Listener, settings: Settings, endpoint: str | None, 
         except OSError as error:
             if error.errno != errno.EADDRINUSE or meeting.is_host:
                 raise CannotListen(f"cannot listen at {endpoint}:{meeting.port}: {error.strerror}") from error
-    named = () if endpoint == address else (meeting.port or PORT,)  # there the one whom the endpoint names listens
+    named = () if endpoint == address else (meeting.port or PORT,)  # the worker that the endpoint names listens there
     for port in (*named, 0):
         try:
             return host and endpoint is None, await listener.open(address, port)

@@ -29,7 +29,7 @@ class CoordinatorSession:
         self._last: CoordinatorClient | None = None
         self._early: list[MessageReceived] = []
         self._searching: asyncio.Task[None] | None = None
-        self._nowhere = False  # sent away, to nobody: the search goes on
+        self._nowhere = False  # redirected without a target: the search goes on
         self._naming: tuple[Stored, asyncio.Future[Stored]] | None = None
 
     def search(self, base: LastWorld) -> None:
@@ -53,7 +53,8 @@ class CoordinatorSession:
         assert link.welcome is not None
         self.link = link
         self._leading.elsewhere(Redirect(link.welcome.coordinator, *address))
-        ids = {each.id for each in link.welcome.successors}  # and whom we knew before: so that parts of a world meet
+        # Keep known successors too, so that parts of a world can meet.
+        ids = {each.id for each in link.welcome.successors}
         known = (*link.welcome.successors, *(each for each in self._seek.successors if each.id not in ids))
         self._seek = replace(
             self._seek, last=address, hint=None, handed=False, silent=frozenset(), successors=known[:MOST_KNOWN]
@@ -72,7 +73,7 @@ class CoordinatorSession:
         self._say("coordinator_lost", {"reason": came.reason.value})
         self._gone()
         if came.reason is Reason.MEMBER_SILENT:
-            if self._seek.last is not None:  # to knock there would last until that fails, too
+            if self._seek.last is not None:  # trying that address again would wait for the same failure
                 self._seek = replace(self._seek, silent=frozenset([self._seek.last]))
         else:
             self._miss(came.link)

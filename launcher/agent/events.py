@@ -33,8 +33,8 @@ class WorkersExited:
 
     round: int
     exited: tuple[Exited, ...] = ()
-    fault: str = ""  # why they could not be started
-    unfetched: bool = False  # the memory to restore could not be fetched, which is no fault of the processes
+    fault: str = ""  # why the processes could not be started
+    unfetched: bool = False  # the memory to restore could not be fetched; not a fault of the processes
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, make_wsgi_app
 
-MOST_CALLERS = 16  # at once: a few Prometheus servers, and whoever looks
-CALLER_S = 5.0  # for a caller to ask, and to read the answer
-_FULL_S = 0.2  # where no more files can be opened
+MOST_CALLERS = 16  # concurrent connections: a few Prometheus servers and some people
+CALLER_S = 5.0  # seconds for a caller to send its request and read the answer
+_FULL_S = 0.2  # pause after running out of file descriptors
 _WAITED_S = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 600)
 
 
@@ -95,7 +95,7 @@ class Metrics:
 
     def _formed(self, fields: Mapping[str, Any]) -> None:
         run = self._run
-        self._apart.clear()  # ranks are of other processes now
+        self._apart.clear()  # the ranks belong to new processes now
         self._members.labels(run).set(fields["members"])
         self._ranks.labels(run).set(fields["ranks"])
         self._crossings.labels(run).set(fields["crossings"])
@@ -104,7 +104,7 @@ class Metrics:
         self._waited_s.labels(run).observe(fields["waited_s"])
 
     def _started(self, fields: Mapping[str, Any]) -> None:
-        self._hangs.clear()  # the ranks that this agent had before
+        self._hangs.clear()  # the ranks that this agent had in the last round
         self._round.labels(self._run).set(fields["round"])
         self._group_rank.labels(self._run).set(fields["group_rank"])
 

@@ -46,7 +46,7 @@ class SwitchPathReader:
         from turnout.kube.labels import SWITCH_PATH
 
         texts = self._read()
-        if texts == self._texts:  # a map of a large cluster is parsed once
+        if texts == self._texts:  # parse the map of a large cluster once only
             return self._sighting
         before, self._sighting, self._texts = self._sighting, find_path(texts, SWITCH_PATH), texts
         now = self._sighting
@@ -81,7 +81,7 @@ def _text(file: Path, most_bytes: int, faults: list[str]) -> str:
             return ""
         return found.decode()
     except FileNotFoundError:
-        return ""  # it was exchanged just now
+        return ""  # the kubelet is exchanging the file right now
     except (OSError, ValueError) as error:
         faults.append(f"{file} cannot be read: {str(error)[:200]}")
         return ""

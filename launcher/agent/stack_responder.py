@@ -12,7 +12,7 @@ from turnout.launcher.health.messages import Hung, ShowStacks, Stacks
 from turnout.launcher.health.stack_traces.parse import without_record
 from turnout.launcher.workers.worker_backend import WorkerBackend
 
-MOST_WHY = 1_000  # letters
+MOST_WHY = 1_000  # characters
 
 
 class StackResponder:
@@ -53,7 +53,7 @@ class StackResponder:
 
 def _answer(order: ShowStacks, local_rank: int, taken: CapturedStack) -> Stacks:
     packed = pack(taken.file)
-    if len(packed) > order.most_bytes:  # stacks say more than numbers do
+    if len(packed) > order.most_bytes:  # drop the recorder's numbers first: stacks say more
         packed = pack(without_record(taken.file))
     if len(packed) > order.most_bytes:
         why = f"its stacks have {len(packed)} bytes packed, {order.most_bytes} may be sent: they are in its own folder"

@@ -16,10 +16,11 @@ from turnout.topology.configmap_keys import TEXT_KEY, YAML_KEY
 from turnout.topology.switch_paths import BadPath, Path, read
 
 PATH_ENV = "TURNOUT_SWITCH_PATH"
-HOST_ENVS = ("NODE_NAME", "NODE_IP", "HOST_IP")  # by which names a map may know the host; NODE_IP is DLRover's
+# Environment variables that name the host as a map may; NODE_IP is DLRover's.
+HOST_ENVS = ("NODE_NAME", "NODE_IP", "HOST_IP")
 MAP_KEYS = (TEXT_KEY, YAML_KEY)
 MOST_FILE_BYTES = 1 << 16
-MOST_MAP_BYTES = 1 << 20  # what a ConfigMap holds
+MOST_MAP_BYTES = 1 << 20  # the limit of a ConfigMap
 
 _ANNOTATION = pattern(r'([A-Za-z0-9][A-Za-z0-9./_-]*)="((?:[^"\\]|\\.)*)"\Z')
 _ESCAPE = r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8})|(.))"

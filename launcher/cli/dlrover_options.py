@@ -10,7 +10,7 @@ _CHECKS = "checks.network"
 _UPSTREAM = (
     Option(
         "node-unit",
-        "the world is a multiple of so many workers.",
+        "the size of the world is a multiple of N workers.",
         value="N",
         example="2",
         sets=("terms.unit",),
@@ -20,25 +20,26 @@ _UPSTREAM = (
     ),
     Option(
         "auto-config",
-        "--nnodes from NODE_NUM and --nproc-per-node auto, where they are not given. No network check is added.",
+        "take --nnodes from NODE_NUM and --nproc-per-node auto where they are not given. It does not turn on "
+        "--network-check.",
         sets=("processes",),
         origin=Origin.DLROVER,
     ),
     Option(
         "numa-affinity",
-        "the same as --numa-binding node.",
+        "same as --numa-binding node.",
         sets=("start.numa",),
         origin=Origin.DLROVER,
     ),
     Option(
         "network-check",
-        "check every node before each start and restart: those that are proven faulty end with 138, the others train.",
+        "check every node before each start and restart. Nodes proven faulty exit with 138; the others train.",
         sets=(_CHECKS,),
         origin=Origin.DLROVER,
     ),
     Option(
         "precheck",
-        "0 checks nothing; 1 is --network-check; 2 is --comm-perf-test with it.",
+        "0: no check; 1: --network-check; 2: --network-check and --comm-perf-test.",
         value="0|1|2",
         example="1",
         sets=(_CHECKS,),
@@ -48,15 +49,15 @@ _UPSTREAM = (
     ),
     Option(
         "comm-perf-test",
-        "a part of --network-check, and refused without it: how fast all who passed are together; it is told, and "
-        "nobody is judged by it.",
+        "also measure the network speed of all nodes that passed, and report it; no node is excluded by it. Requires "
+        "--network-check.",
         sets=("checks.performance",),
         origin=Origin.DLROVER,
     ),
     Option(
         "exclude-straggler",
-        "a part of --network-check, and refused without it: a node that needs more than twice the mean of the others, "
-        "alone or in the network, ends with 138.",
+        "a node that takes more than twice the mean of the others, in computing or in the network, exits with 138. "
+        "Requires --network-check.",
         sets=("checks.exclude_straggler",),
         origin=Origin.DLROVER,
     ),
@@ -65,14 +66,14 @@ _UPSTREAM = (
 _NOTHING = (
     Option(
         "auto-tunning",
-        "batch sizes are the script's: ElasticBatch keeps the global one.",
+        "batch sizes are the script's; ElasticBatch keeps the global batch size.",
         also=("auto-tuning",),
         origin=Origin.DLROVER,
         effect=Effect.NONE,
     ),
     Option(
         "save-at-breakpoint",
-        "there is no memory checkpoint yet that could be written when a process fails.",
+        "a job that fails writes the newest step in memory to storage in any case.",
         origin=Origin.DLROVER,
         effect=Effect.NONE,
     ),
@@ -87,7 +88,7 @@ _NOTHING = (
     ),
     Option(
         "training-port",
-        "free ports are taken, and HCCL_IF_BASE_PORT stays as the pod has it.",
+        "free ports are used, and HCCL_IF_BASE_PORT stays as the pod sets it.",
         value="PORT",
         example="60001",
         read=value_types.port,
@@ -96,7 +97,7 @@ _NOTHING = (
     ),
     Option(
         "membind-policy",
-        "only CPUs are bound, and memory is taken near them by Linux itself.",
+        "only CPUs are bound; Linux allocates memory near them.",
         value="none|preferred|bind",
         example="bind",
         choices=("none", "preferred", "bind"),
@@ -116,13 +117,13 @@ _NOTHING = (
 _GUIDE = (
     Option(
         "switchbox-check",
-        "a part of --network-check, and refused without it: the links from switchbox to GPUs.",
+        "also check the links between GPUs through the switch box. Requires --network-check.",
         sets=("checks.switchbox",),
         origin=Origin.GUIDE,
     ),
     Option(
         "box-pairs",
-        "pairs of sockets for --switchbox-check, GPUs by their numbers; '0:1 2:4 3:5 6:7' if nothing is given.",
+        "pairs of GPU numbers for --switchbox-check; '0:1 2:4 3:5 6:7' by default.",
         value="'A:B C:D'",
         example="0:1 2:3",
         sets=("checks.box_pairs",),
@@ -131,7 +132,7 @@ _GUIDE = (
     ),
     Option(
         "min-bandwidth",
-        "MB/s below which --switchbox-check calls a link broken, 10000 if nothing is given.",
+        "bandwidth in MB/s below which --switchbox-check calls a link broken; 10000 by default.",
         value="MB/S",
         example="9999",
         sets=("checks.min_bandwidth_mb_per_s",),
@@ -140,7 +141,7 @@ _GUIDE = (
     ),
     Option(
         "min-channels",
-        "pairs that --switchbox-check must find working, 2 if nothing is given; with fewer a node ends with 138.",
+        "number of working pairs that --switchbox-check requires, 2 by default; a node with fewer exits with 138.",
         value="N",
         example="3",
         sets=("checks.min_channels",),
@@ -151,19 +152,19 @@ _GUIDE = (
 
 DLROVER = (*_UPSTREAM, *_NOTHING, *_GUIDE)
 
-# Ours, for the checks that are DLRover's.
+# Turnout's options for DLRover's checks.
 CHECKS = (
     Option(
         "node-verdicts",
-        "with --network-check, write what the check has found of this node on the own pod, where an admin's "
-        "turnout-autoscaler --taint-nodes reads it.",
+        "with --network-check, write the result of this node's check on the worker's own pod, where turnout- "
+        "autoscaler --taint-nodes reads it.",
         sets=("checks.verdicts",),
         origin=Origin.OURS,
     ),
     Option(
         "slow-rule",
-        "with --network-check, beside what a node's time is held: twice the mean or the median of the others, or the "
-        "median and how much they differ. mean, the guide's, if nothing is given; many slow nodes raise it.",
+        "with --network-check, the limit for a slow node: twice the mean of the others, twice their median, or the "
+        "median plus their spread; mean, the guide's rule, by default. Many slow nodes raise the mean.",
         value="mean|median|spread",
         example="median",
         sets=("checks.limits",),
@@ -172,7 +173,7 @@ CHECKS = (
     ),
     Option(
         "slow-compute-s",
-        "with --network-check, a node whose matrix product takes longer is slow, whatever the others need.",
+        "with --network-check, a node whose matrix product takes longer is slow, whatever the others take.",
         value="S",
         example="0.02",
         sets=("checks.limits",),
@@ -181,7 +182,7 @@ CHECKS = (
     ),
     Option(
         "slow-collective-s",
-        "with --network-check, an all-reduce of two nodes that takes longer is slow, whatever the others need.",
+        "with --network-check, an all-reduce of two nodes that takes longer is slow, whatever the others take.",
         value="S",
         example="0.001",
         sets=("checks.limits",),
@@ -190,8 +191,7 @@ CHECKS = (
     ),
     Option(
         "probe-meet-s",
-        "with --network-check, how long the processes that measure may take to start and to meet, 120 if nothing is "
-        "given.",
+        "with --network-check, seconds that probe processes may take to start and to connect; 120 by default.",
         value="S",
         example="300",
         sets=("checks.probing",),
@@ -200,7 +200,7 @@ CHECKS = (
     ),
     Option(
         "probe-stage-s",
-        "the same for each thing that they measure, 60 if nothing is given; who is stuck for longer is killed.",
+        "with --network-check, seconds for each measurement, 60 by default; a process that takes longer is killed.",
         value="S",
         example="10",
         sets=("checks.probing",),
@@ -209,7 +209,8 @@ CHECKS = (
     ),
     Option(
         "probe-matmul",
-        "rows of the square matrices that a probe multiplies; 512 on a CPU and 16384 on a GPU if nothing is given.",
+        "with --network-check, rows of the square matrices that a probe multiplies; 512 on a CPU and 16384 on a GPU "
+        "by default.",
         value="N",
         example="4096",
         sets=("checks.probing",),
@@ -218,7 +219,7 @@ CHECKS = (
     ),
     Option(
         "probe-reduce-bytes",
-        "bytes of a probe's all-reduce; 4 MiB on a CPU and 64 MiB on a GPU if nothing is given.",
+        "with --network-check, bytes of a probe's all-reduce; 4 MiB on a CPU and 64 MiB on a GPU by default.",
         value="N",
         example="268435456",
         sets=("checks.probing",),

@@ -13,41 +13,41 @@ from turnout.launcher.model import Exit
 from turnout.launcher.settings import Warned
 
 EXITS = {
-    Exit.DONE: "the whole world has finished; all leave together",
-    Exit.FAILED: "the restarts are spent, the world never formed, or nobody may decide: the reason is told",
-    Exit.USAGE: "the command line cannot be obeyed: the culprit is named",
-    Exit.INTERRUPTED: "a person typed Ctrl-C",
-    Exit.FAULTY: "this node is at fault: a job controller starts the worker elsewhere",
-    Exit.DRAINED: "asked to leave by SIGTERM, and left",
+    Exit.DONE: "all workers have finished; they exit together",
+    Exit.FAILED: "the restarts are spent, the world never formed, or no coordinator may decide; the log has the reason",
+    Exit.USAGE: "the command line is invalid; the message names the faulty part",
+    Exit.INTERRUPTED: "interrupted by Ctrl-C",
+    Exit.FAULTY: "this node is faulty; a job controller should start the worker elsewhere",
+    Exit.DRAINED: "asked to leave by SIGTERM, and drained",
 }
 WARNINGS = {
-    Warned.NO_EFFECT: "the option, its value, the key or the variable changes nothing; why is told",
-    Warned.NO_ADDRESS: "several workers, and nothing says where they meet: only those of this machine can",
-    Warned.OTHER_BACKEND: "static was asked for and cannot be resized: the dynamic rendezvous is used",
-    Warned.RESIZING: "the strategy is not one for which resizing is promised",
+    Warned.NO_EFFECT: "the option, its value, the key or the variable changes nothing; the reason follows",
+    Warned.NO_ADDRESS: "there are several workers and no rendezvous address: only those of this machine can meet",
+    Warned.OTHER_BACKEND: "static cannot be resized: the dynamic rendezvous is used instead",
+    Warned.RESIZING: "resizing is not promised for this strategy",
 }
 
 _HEAD = """# The options of turnout-run
 
 `turnout-run [options] script [arguments]`; `dlrover-run` is the same program. It takes every option of torchrun and of
-DLRover's command, under the same names. What stands after the script belongs to the script, untouched. Names may be
-written with dashes or underscores, and may not be shortened.
+DLRover's command, under the same names. Arguments after the script are passed to it unchanged. Names may be
+written with dashes or underscores, and may not be abbreviated.
 
 Each option is also a variable, `PET_` and its name in capitals with underscores, as in `PET_MAX_RESTARTS=3`; a flag is
-1 or 0. Of our own options `TURNOUT_` and the name is one as well. The command line is stronger than `PET_`, that is
-stronger than the other variables in the table. An empty variable is as if it were not set. A value that cannot be read
-ends the program with code 2 and the name of the culprit.
+1 or 0. Turnout's own options can also be set as `TURNOUT_` and the name. The command line wins over `PET_`, and `PET_`
+over the other variables in the table. An empty variable counts as unset. An invalid value ends the program with code 2
+and a message that names it.
 
-`no effect here` is a warning when the agent starts, with the reason in the table. All other
-options change the named fields of the agent's settings. The tests of the parser check each row of these tables; the
-page is written by `python -m turnout.launcher.cli`.
+Options marked `no effect here` are accepted; the agent warns at its start, with the reason in the table. All other
+options set the named fields of the agent's settings. The parser's tests check each row of these tables; the page is
+written by `python -m turnout.launcher.cli`.
 """
 
 
 def usage(program: str) -> str:
     """Return the help text."""
     lines = [f"usage: {program} [options] script [arguments of the script]", ""]
-    lines += ["Each option is also PET_<NAME>; dashes and underscores are alike; nothing may be shortened."]
+    lines += ["Each option is also PET_<NAME>; dashes and underscores are equal; names may not be abbreviated."]
     for origin, options in groupby(OPTIONS, lambda option: option.origin):
         lines += ["", f"{origin.value}:"]
         for option in options:

@@ -12,8 +12,8 @@ from turnout.launcher.cli import value_types
 from turnout.launcher.cli.parser import BadCommand
 from turnout.launcher.settings import Note, Warned
 
-_STORE = "there is no store to reach: members talk to the coordinator"
-_ETCD = "no etcd is asked"
+_STORE = "there is no store; members talk to the coordinator"
+_ETCD = "etcd is not contacted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +31,14 @@ class Key:
 KEYS = (
     Key(
         "join_timeout",
-        "how long a round may take to form, 600 if nothing is given",
+        "seconds that a round may take to form; 600 by default",
         "90",
         ("terms.join_timeout_s",),
         value_types.seconds,
     ),
     Key(
         "timeout",
-        "the same, as etcd's back-end calls it",
+        "same as join_timeout; the name in torch's etcd back-end",
         "90",
         ("terms.join_timeout_s",),
         value_types.seconds,
@@ -46,14 +46,14 @@ KEYS = (
     ),
     Key(
         "last_call_timeout",
-        "how long a round waits for more once it has its least, 30 if nothing is given; --last-call-s is stronger",
+        "seconds that a round waits for more workers once it has its minimum, 30 by default; --last-call-s wins",
         "2",
         ("terms.last_call_s",),
         value_types.seconds,
     ),
     Key(
         "lastcall_timeout",
-        "the same, as DLRover calls it",
+        "same as last_call_timeout; the name in DLRover",
         "2",
         ("terms.last_call_s",),
         value_types.seconds,
@@ -61,28 +61,27 @@ KEYS = (
     ),
     Key(
         "keep_alive_interval",
-        "how often both sides are heard; --heartbeat-s is stronger",
+        "seconds between heartbeats; --heartbeat-s wins",
         "1",
         ("timing.heartbeat_s", "timing.silence_s"),
         value_types.seconds,
     ),
     Key(
         "keep_alive_max_attempt",
-        "how many heartbeats may be missing before the other side is given up, 5 if nothing is given; --silence-s is "
-        "stronger",
+        "heartbeats that may be missing before a peer is given up, 5 by default; --silence-s wins",
         "3",
         ("timing.silence_s",),
         value_types.some,
     ),
-    Key("is_host", "whether this worker is the first coordinator", "1", ("meeting.is_host",), value_types.truth),
-    Key("heartbeat_timeout", "a heartbeat is not a request, nothing waits for it", "7"),
-    Key("close_timeout", "a job that is over is closed at once", "7"),
-    Key("pend_timeout", "a spare waits as long as the job runs", "3600"),
+    Key("is_host", "1 if this worker is the first coordinator", "1", ("meeting.is_host",), value_types.truth),
+    Key("heartbeat_timeout", "a heartbeat is not a request; nothing waits for it", "7"),
+    Key("close_timeout", "a job that has ended is closed at once", "7"),
+    Key("pend_timeout", "a spare worker waits as long as the job runs", "3600"),
     Key("read_timeout", _STORE, "60"),
     Key("store_type", _STORE, "tcp"),
     Key("use_libuv", _STORE, "1"),
     Key("cas_backoff_max_seconds", _STORE, "1"),
-    Key("rank", "--node-rank says it", "1"),
+    Key("rank", "use --node-rank", "1"),
     Key("etcd_prefix", _ETCD, "/torchelastic/p2p"),
     *(Key(name, _ETCD, "http") for name in ("protocol", "ssl_cert", "ssl_cert_key", "ca_cert")),
     *(Key(name, _ETCD, "http") for name in ("cert", "key", "cacert")),

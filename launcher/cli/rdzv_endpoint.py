@@ -14,7 +14,7 @@ from turnout.launcher.cli.parser import BadCommand, Given
 from turnout.launcher.model import MOST_MEMBERS, PORT
 from turnout.launcher.settings import Backend, LockKind, Note, RendezvousSettings, Warned
 
-STATIC_PORT = 29_500  # torchrun's, where an address is given without --rdzv-endpoint
+STATIC_PORT = 29_500  # torchrun's default, for an address without --rdzv-endpoint
 LOCAL = "127.0.0.1"
 JOB_IDS = ("TURNOUT_JOB", "JOB_UID", "ELASTIC_JOB_NAME", "SLURM_JOB_ID")
 _NOWHERE = (

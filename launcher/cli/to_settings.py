@@ -36,7 +36,7 @@ from turnout.launcher.settings import (
 
 Chosen: TypeAlias = Mapping[str, Any]  # values by the names of options
 
-MISSED = 5  # heartbeats before a side is given up
+MISSED = 5  # heartbeats before a peer is given up
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ STANDALONE, NNODES, NPROC = "standalone", "nnodes", "nproc-per-node"
 _WORLD = (
     Option(
         NNODES,
-        "workers in the world: a number, or from MIN to MAX. With two different numbers the job is elastic.",
+        "number of workers in the world, or a range MIN:MAX. With two different numbers the job is elastic.",
         value="N|MIN:MAX",
         example="2:4",
         sets=("terms.least", "terms.most", "meeting.backend"),
@@ -21,7 +21,7 @@ _WORLD = (
     ),
     Option(
         NPROC,
-        "training processes of this worker: a number, or one per device that is found.",
+        "number of training processes on this worker, or one per device found.",
         value="N|auto|cpu|gpu|xpu",
         example="gpu",
         sets=("processes",),
@@ -30,7 +30,8 @@ _WORLD = (
     ),
     Option(
         "max-restarts",
-        "faults of processes that the whole job survives; a loss of workers is free, a newer saved step refills it.",
+        "number of process failures that the job survives. The loss of a worker is not counted, and a newer saved "
+        "step refills the budget.",
         value="N",
         example="3",
         sets=("terms.max_restarts",),
@@ -41,8 +42,8 @@ _WORLD = (
 _MEETING = (
     Option(
         "rdzv-backend",
-        "all of them mean our own coordinator. static is for a fixed number of workers; an elastic job under it gets "
-        "the dynamic rendezvous. The servers of etcd and etcd-v2 are not asked.",
+        "every value selects Turnout's own coordinator. static means a fixed number of workers; an elastic job under "
+        "it gets the dynamic rendezvous. Servers of etcd and etcd-v2 are not contacted.",
         value="|".join(Backend),
         example="c10d",
         sets=("meeting.backend",),
@@ -51,8 +52,8 @@ _MEETING = (
     ),
     Option(
         "rdzv-endpoint",
-        "where the first coordinator listens, port 29400 if none is given. Take a worker with much bandwidth, near "
-        "the middle of the fabric.",
+        "address at which the first coordinator listens; the port is 29400 by default. Choose a worker with high "
+        "bandwidth, near the middle of the fabric.",
         value="HOST[:PORT]",
         example="leader:2940",
         sets=("meeting.host", "meeting.port"),
@@ -60,7 +61,7 @@ _MEETING = (
     ),
     Option(
         "rdzv-id",
-        "id of the job, the same for all workers. Else the first of TURNOUT_JOB, JOB_UID, ELASTIC_JOB_NAME and "
+        "id of the job, the same for all workers. Default: the first of TURNOUT_JOB, JOB_UID, ELASTIC_JOB_NAME and "
         "SLURM_JOB_ID that is set.",
         value="ID",
         example="bert",
@@ -69,22 +70,22 @@ _MEETING = (
     ),
     Option(
         "rdzv-conf",
-        "times and roles of the rendezvous; its keys stand in a table below.",
+        "timeouts and roles of the rendezvous; its keys are in a table below.",
         value="K=V,...",
         example="join_timeout=90",
         sets=("terms.join_timeout_s",),
     ),
     Option(
         STANDALONE,
-        "one worker, alone: no address is needed, those that are given are not used. An empty PET_STANDALONE means "
-        "yes, as the training operator writes it.",
+        "run one worker without a rendezvous address; any address given is ignored. An empty PET_STANDALONE means yes, "
+        "as the training operator writes it.",
         sets=("meeting.standalone",),
         empty="1",
     ),
     Option(
         "node-rank",
-        "index of this worker in its job; with static, 0 coordinates first. Else read from NODE_RANK, WORKER_RANK, "
-        "VC_TASK_INDEX, JOB_COMPLETION_INDEX, a PyTorchJob's RANK, or the number at the end of POD_NAME.",
+        "index of this worker in its job; with static, worker 0 is the first coordinator. Default: NODE_RANK, "
+        "WORKER_RANK, VC_TASK_INDEX, JOB_COMPLETION_INDEX, a PyTorchJob's RANK, or the number at the end of POD_NAME.",
         value="N",
         example="1",
         sets=("place.order", "meeting.is_host"),
@@ -93,7 +94,7 @@ _MEETING = (
     ),
     Option(
         "master-addr",
-        "host of the first coordinator where no --rdzv-endpoint is given. MASTER_ADDR is read as well.",
+        "host of the first coordinator if --rdzv-endpoint is not given. MASTER_ADDR is read as well.",
         value="HOST",
         example="leader",
         sets=("meeting.host", "meeting.port"),
@@ -101,8 +102,8 @@ _MEETING = (
     ),
     Option(
         "master-port",
-        "its port, 29500 if none is given. MASTER_PORT is read as well. Of a worker that is alone, the port where its "
-        "processes meet.",
+        "port of the first coordinator, 29500 by default. MASTER_PORT is read as well. With a single worker: the port "
+        "at which its processes meet.",
         value="PORT",
         example="2950",
         sets=("meeting.port",),
@@ -110,7 +111,7 @@ _MEETING = (
     ),
     Option(
         "local-addr",
-        "address at which the others reach this worker. Else POD_IP, else that of its connection.",
+        "address at which other workers reach this one. Default: POD_IP, else the local address of its connection.",
         value="HOST",
         example="10.0.0.7",
         sets=("place.address",),
@@ -120,12 +121,12 @@ _MEETING = (
 )
 
 _COMMAND = (
-    Option("module", "the script is a module, run as by python -m.", short="m", sets=("command.kind",)),
-    Option("no-python", "the script is a program of any kind, run as it is.", sets=("command.kind",)),
-    Option("run-path", "the script is run by runpy in the interpreter that is there.", sets=("command.kind",)),
+    Option("module", "run the script as a module, like python -m.", short="m", sets=("command.kind",)),
+    Option("no-python", "run the script as a program, without python.", sets=("command.kind",)),
+    Option("run-path", "run the script with runpy in the current interpreter.", sets=("command.kind",)),
     Option(
         "role",
-        "name of the processes: ROLE_NAME, and the prefix of their lines.",
+        "name of the processes: the variable ROLE_NAME, and the prefix of their output lines.",
         value="NAME",
         example="trainer",
         sets=("command.role",),
@@ -133,7 +134,7 @@ _COMMAND = (
     ),
     Option(
         "start-method",
-        "spawn: a fresh interpreter for each process. fork, forkserver, or nothing: forked from a parent that has "
+        "spawn: start a new interpreter for each process. fork, forkserver or unset: fork from a process that has "
         "imported torch, wherever that is safe.",
         value="spawn|fork|forkserver",
         example="spawn",
@@ -142,7 +143,7 @@ _COMMAND = (
     ),
     Option(
         "numa-binding",
-        "each process stays on CPUs near its device.",
+        "keep each process on CPUs near its device.",
         value="MODE",
         example="node",
         sets=("start.numa",),
@@ -150,7 +151,7 @@ _COMMAND = (
     ),
     Option(
         "signals-to-handle",
-        "signals that are passed on to the processes; SIGTERM,SIGINT,SIGHUP,SIGQUIT if nothing is given.",
+        "signals to pass on to the processes; SIGTERM,SIGINT,SIGHUP,SIGQUIT by default.",
         value="SIG,...",
         example="SIGTERM,SIGUSR1",
         sets=("start.signals",),
@@ -159,7 +160,7 @@ _COMMAND = (
     ),
     Option(
         "shutdown-timeout",
-        "seconds between a process's SIGTERM and its SIGKILL, 30 if nothing is given; at a restart as well.",
+        "seconds between SIGTERM and SIGKILL of a process, also at a restart; 30 by default.",
         value="S",
         example="5",
         sets=("timing.shutdown_s",),
@@ -168,7 +169,7 @@ _COMMAND = (
     ),
     Option(
         "virtual-local-rank",
-        "each process sees only its own device, and has LOCAL_RANK 0.",
+        "let each process see only its own device, with LOCAL_RANK 0.",
         sets=("start.one_device",),
     ),
 )
@@ -176,7 +177,7 @@ _COMMAND = (
 _OUTPUT = (
     Option(
         "log-dir",
-        "folder of the log files.",
+        "directory of the log files.",
         value="DIR",
         example="/logs",
         sets=("output.log_dir",),
@@ -184,7 +185,7 @@ _OUTPUT = (
     ),
     Option(
         "redirects",
-        "streams that go to files only: 0 none, 1 out, 2 err, 3 both, or by local rank, as in 0:3,1:1.",
+        "streams written to files only: 0 none, 1 stdout, 2 stderr, 3 both, or by local rank, as in 0:3,1:1.",
         value="STD",
         example="0:3,1:1",
         sets=("output.redirects",),
@@ -193,7 +194,7 @@ _OUTPUT = (
     ),
     Option(
         "tee",
-        "streams that go to files and to the console, written like --redirects.",
+        "streams written to files and to the console, in the syntax of --redirects.",
         value="STD",
         example="3",
         sets=("output.tee",),
@@ -202,7 +203,7 @@ _OUTPUT = (
     ),
     Option(
         "log-line-prefix-template",
-        "what stands before each line of a tee; ${role_name}, ${local_rank}, ${rank} and ${hostname} are filled in.",
+        "prefix of each line of --tee; ${role_name}, ${local_rank}, ${rank} and ${hostname} are replaced.",
         value="TEXT",
         example="${rank}: ",
         sets=("output.prefix",),
@@ -210,7 +211,7 @@ _OUTPUT = (
     ),
     Option(
         "local-ranks-filter",
-        "only these local ranks are shown on the console.",
+        "show only these local ranks on the console.",
         value="R,...",
         example="0,2",
         sets=("output.local_ranks",),
@@ -218,7 +219,7 @@ _OUTPUT = (
     ),
     Option(
         "duplicate-stdout-filters",
-        "lines of stdout with one of these words go to a file of their own as well; two commas stand for one.",
+        "also write stdout lines that contain one of these words to a separate file; two commas stand for one.",
         value="WORD,...",
         example="loss,step",
         sets=("output.stdout_filters",),
@@ -226,7 +227,7 @@ _OUTPUT = (
     ),
     Option(
         "duplicate-stderr-filters",
-        "the same for stderr.",
+        "as --duplicate-stdout-filters, for stderr.",
         value="WORD,...",
         example="error",
         sets=("output.stderr_filters",),
@@ -234,7 +235,7 @@ _OUTPUT = (
     ),
     Option(
         "print-completion",
-        "print a completion script for that shell, and end.",
+        "print a completion script for that shell, and exit.",
         value="bash|zsh|tcsh|fish|powershell",
         example="bash",
         choices=("bash", "zsh", "tcsh", "fish", "powershell"),
@@ -244,7 +245,7 @@ _OUTPUT = (
 _NOTHING = (
     Option(
         "monitor-interval",
-        "the end of a process is seen at once, nothing is polled.",
+        "the end of a process is noticed at once, without polling.",
         value="S",
         example="5",
         read=value_types.seconds,
@@ -259,7 +260,7 @@ _NOTHING = (
     ),
     Option(
         "logs-specs",
-        "log files are written by --redirects and --tee alone, plug-ins of torch are not loaded.",
+        "log files are written by --redirects and --tee alone; torch's log plug-ins are not loaded.",
         value="NAME",
         example="mine",
         effect=Effect.NONE,

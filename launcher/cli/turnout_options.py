@@ -9,8 +9,8 @@ from turnout.launcher.cli.option import Option, Origin
 _MEETING = (
     Option(
         "arbiter",
-        "who settles the next round when the coordinator is lost: a Lease, a file in --round-dir, more than half of "
-        "the last world, or nobody. auto: the first of these that is there.",
+        "what decides who forms the next round when the coordinator is lost: a Lease, a file in --round-dir, a "
+        "majority of the last world, or nothing. auto: the first of these that is available.",
         value="auto|lease|file|majority|none",
         example="none",
         sets=("meeting.arbiter",),
@@ -19,7 +19,7 @@ _MEETING = (
     ),
     Option(
         "lease",
-        "the Lease of this job; it tells where the coordinator is, too.",
+        "Lease of this job; it also records where the coordinator is.",
         value="NAMESPACE/NAME",
         example="team/bert",
         sets=("meeting.lease", "meeting.arbiter", "meeting.host"),
@@ -28,7 +28,8 @@ _MEETING = (
     ),
     Option(
         "round-dir",
-        "folder in storage that all workers share; rounds are claimed there, and it tells where the coordinator is.",
+        "directory in storage that all workers share; rounds are claimed there, and it records where the coordinator "
+        "is.",
         value="DIR",
         example="/shared/bert",
         sets=("meeting.round_dir", "meeting.arbiter", "meeting.host"),
@@ -37,7 +38,7 @@ _MEETING = (
     ),
     Option(
         "token-file",
-        "file with the job's token, from a Secret. Its knowledge is proven, it is never sent.",
+        "file with the job's token, from a Secret. Workers prove that they know the token; it is never sent.",
         value="FILE",
         example="/run/token",
         sets=("meeting.token_file",),
@@ -46,13 +47,13 @@ _MEETING = (
     ),
     Option(
         "insecure-no-token",
-        "talk to other hosts without a token. Without it and without a token, only loopback.",
+        "connect to other hosts without a token. With neither this flag nor a token, only loopback is used.",
         sets=("meeting.insecure",),
         origin=Origin.OURS,
     ),
     Option(
         "wanted",
-        "how many workers the job has now: no more than that are waited for.",
+        "number of workers that the job has now; a round does not wait for more.",
         value="N",
         example="3",
         sets=("meeting.wanted",),
@@ -65,7 +66,7 @@ _MEETING = (
 _TIMES = (
     Option(
         "last-call-s",
-        "how long a round waits for more once it has its least, 30 if nothing is given.",
+        "seconds that a round waits for more workers once it has its minimum; 30 by default.",
         value="S",
         example="2",
         sets=("terms.last_call_s",),
@@ -74,7 +75,7 @@ _TIMES = (
     ),
     Option(
         "heartbeat-s",
-        "how often both sides of a connection are heard, 2 if nothing is given.",
+        "seconds between heartbeats, in both directions; 2 by default.",
         value="S",
         example="1",
         sets=("timing.heartbeat_s", "timing.silence_s"),
@@ -83,7 +84,7 @@ _TIMES = (
     ),
     Option(
         "silence-s",
-        "after so long without one, the other side is given up; five heartbeats if nothing is given.",
+        "seconds without a heartbeat after which a peer is given up; five heartbeats by default.",
         value="S",
         example="4",
         sets=("timing.silence_s",),
@@ -92,7 +93,8 @@ _TIMES = (
     ),
     Option(
         "drain-grace-s",
-        "from SIGTERM to the end: stop step, save, goodbye; 25 if nothing is given. Less than the pod's grace period.",
+        "seconds from SIGTERM to the exit of the agent, for the last step, its save and the handover; 25 by default. "
+        "Keep it below the pod's grace period.",
         value="S",
         example="50",
         sets=("timing.drain_grace_s",),
@@ -102,11 +104,11 @@ _TIMES = (
 )
 
 _START = (
-    Option("no-fork", "a fresh interpreter for each process.", sets=("start.fork",), origin=Origin.OURS),
+    Option("no-fork", "start a new interpreter for each process.", sets=("start.fork",), origin=Origin.OURS),
     Option(
         "preload",
-        "modules that the parent of processes imports ahead, these alone. If nothing is given: torch, and what the "
-        "script itself has imported from site-packages in its first life.",
+        "modules, and no others, that the parent of the processes imports ahead. Default: torch, and what the script "
+        "has imported from site-packages in its first life.",
         value="MODULE,...",
         example="torch,numpy",
         sets=("start.preload", "start.learn"),
@@ -115,7 +117,7 @@ _START = (
     ),
     Option(
         "strategy",
-        "how the job trains, such as ddp or fsdp. Resizing is promised for ddp only; others are warned.",
+        "how the job trains, such as ddp or fsdp. Resizing is promised for ddp only; other strategies get a warning.",
         value="NAME",
         example="fsdp",
         sets=("strategy",),
@@ -127,8 +129,8 @@ _START = (
 _HANGS = (
     Option(
         "hang-timeout",
-        "seconds without a step after which a process hangs, if its own steps do not say so earlier. Not in a phase "
-        "that the script has named, and not before its first step.",
+        "seconds without a step after which a process counts as hung, unless its own step times say so earlier. It "
+        "does not count in a phase that the script has named, nor before the first step.",
         value="S",
         example="120",
         sets=("hangs.at_most_s",),
@@ -138,9 +140,8 @@ _HANGS = (
     ),
     Option(
         "on-hang",
-        "what becomes of a round in which a process hangs, once it is told who stands apart: nothing, a person is "
-        "asked; all restart, charged like a failure; or the same, and that worker leaves with 138. ask if nothing is "
-        "given.",
+        "action once a hang and its suspect are reported. ask, the default: report only; restart: restart all "
+        "processes, charged like a failure; replace: the same, and the suspect's worker exits with 138.",
         value="ask|restart|replace",
         example="restart",
         sets=("hangs.act",),
@@ -149,7 +150,7 @@ _HANGS = (
     ),
     Option(
         "stacks-dir",
-        "folder for the stacks of processes when one hangs, which `turnout stacks` merges. Else a temporary one.",
+        "directory for stack traces of a hang, to be merged by `turnout stacks`. Default: a temporary one.",
         value="DIR",
         example="/shared/stacks",
         sets=("hangs.folder",),
@@ -162,7 +163,7 @@ _HANGS = (
 _PLACE = (
     Option(
         "name",
-        "of this worker, kept by its replacement. Else POD_NAME, else the host's name.",
+        "name of this worker, kept by its replacement. Default: POD_NAME, else the host name.",
         value="NAME",
         example="bert-3",
         sets=("place.name",),
@@ -172,7 +173,7 @@ _PLACE = (
     ),
     Option(
         "host",
-        "the machine that it runs on. Else NODE_NAME, else NODE_IP, else the host's name.",
+        "name of the machine that this worker runs on. Default: NODE_NAME, else NODE_IP, else the host name.",
         value="NAME",
         example="gpu-7",
         sets=("place.host",),
@@ -182,7 +183,7 @@ _PLACE = (
     ),
     Option(
         "path",
-        "switches above that host, from the root: ranks follow them.",
+        "switches above the host, from the root; ranks are assigned along them.",
         value="A/B/C",
         example="spine/leaf",
         sets=("place.path",),
@@ -191,7 +192,7 @@ _PLACE = (
     ),
     Option(
         "path-file",
-        "file that holds them, of the downward API. Not read where --path is given.",
+        "file that holds --path, written by the downward API. Not read if --path is given.",
         value="FILE",
         example="/etc/podinfo/path",
         sets=("place.path_file",),
@@ -203,13 +204,13 @@ _PLACE = (
 _TELLING = (
     Option(
         "explain",
-        "tell what was understood and from where, and end; no script is needed.",
+        "print the settings and where each comes from, and exit; no script is needed.",
         sets=("explain",),
         origin=Origin.OURS,
     ),
     Option(
         "metrics-port",
-        "serve Prometheus metrics there, 0 for any free port.",
+        "port that serves Prometheus metrics, 0 for any free port.",
         value="PORT",
         example="9093",
         sets=("output.metrics_port",),
@@ -218,14 +219,14 @@ _TELLING = (
     ),
     Option(
         "log-format",
-        "of the agent's own lines.",
+        "format of the agent's log.",
         value="text|json",
         example="json",
         sets=("output.json",),
         choices=("text", "json"),
         origin=Origin.OURS,
     ),
-    Option("help", "print the options, and end.", short="h", origin=Origin.OURS),
+    Option("help", "print the options, and exit.", short="h", origin=Origin.OURS),
 )
 
 OURS = (*_MEETING, *_TIMES, *_START, *_HANGS, *CHECKS, *_PLACE, *_TELLING)

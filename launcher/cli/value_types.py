@@ -8,7 +8,7 @@ from math import isfinite
 from turnout.launcher.model import PORT
 from turnout.launcher.settings import Devices, Std, Streams
 
-# Signals that a process may take into its own hands, on Linux.
+# Signals that a process may handle itself, on Linux.
 # fmt: off
 SIGNALS = frozenset([
     "SIGHUP", "SIGINT", "SIGQUIT", "SIGILL", "SIGTRAP", "SIGABRT", "SIGBUS", "SIGFPE", "SIGUSR1", "SIGSEGV", "SIGUSR2",

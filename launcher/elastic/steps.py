@@ -36,7 +36,7 @@ class Steps:
         path = os.environ.get(PROGRESS, "")
         self._words = SharedCounters(path) if path else None
         self._beats = beats()
-        with suppress(OSError):  # it trains as well without
+        with suppress(OSError):  # training works without it
             be_seen()
 
     def count(self, start: int = 0) -> Iterator[int]:

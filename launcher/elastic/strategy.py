@@ -6,7 +6,7 @@ import re
 
 _ANY_SIZE = frozenset(["", "none", "single", "ddp", "torchddp", "pytorchddp", "distributeddataparallel"])
 
-# What stands in the way, by the letters that a strategy's name begins with.
+# Why a strategy cannot be resized, by the prefix of its name.
 _SHARDED = "every rank holds a shard of the state; save it with torch.distributed.checkpoint, which loads in any world"
 _ZERO = "ZeRO's checkpoints are of one world size; convert them to universal ones before each resize"
 _GROUPS = "tensor and pipeline parallelism take whole groups of ranks; let the unit be a whole number of groups"

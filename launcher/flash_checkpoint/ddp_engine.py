@@ -28,7 +28,7 @@ from turnout.launcher.errors import BadCheckpoint, StorageFailed
 from turnout.launcher.health.hang_monitor.heartbeat import SAVES, in_phase
 
 _GENERATIONS, _THREADS = 3, 2
-_OTHERS_S, _LOOK_S = 60.0, 0.01  # until local rank 0 has saved what this rank has passed already
+_OTHERS_S, _LOOK_S = 60.0, 0.01  # seconds for local rank 0 to save the step that this rank has passed
 _NOTHING, _BROKEN = -1, -2
 log = logging.getLogger("turnout.checkpoint")
 
@@ -127,7 +127,7 @@ class DdpCheckpointer:
     def _from_memory(self) -> object | None:
         rank = self._rank
         if not rank.beside and rank.world > 1:
-            return None  # nobody can say what the other ranks hold
+            return None  # what the other ranks hold is unknown
         if self._newest >= 0:
             step = self._await(self._newest)
         elif rank.restore is not None:
@@ -139,7 +139,7 @@ class DdpCheckpointer:
         try:
             return self._opened().load(step)
         except BadCheckpoint as error:
-            if rank.world > 1:  # the other ranks would not fall back with us
+            if rank.world > 1:  # the other ranks would not fall back as well
                 raise
             log.warning("memory_passed_over", extra={"step": step, "why": str(error)})
             return None

@@ -205,7 +205,7 @@ class FsdpShardCheckpointer:
         dcp.load(state, storage_reader=reader, planner=FlashLoadPlanner())
         set_state_dict(
             model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
-        )  # the extra values have been put into their place
+        )  # the extra values are restored in place
         extra: dict[str, Any] = state["extra"][0]
         return extra
 

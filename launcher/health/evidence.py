@@ -19,7 +19,7 @@ from itertools import combinations
 from turnout.launcher.health.model import Check, Group, Link, Measured
 from turnout.launcher.health.stragglers import Sample
 
-PROOFS = 2  # others that live, or runs of one pair
+PROOFS = 2  # a proof takes so many living partners, or runs of one pair
 
 
 class Outcome(IntEnum):
@@ -38,7 +38,7 @@ class Evidence:
         self.at = {node: at for at, node in enumerate(check.nodes)}
         self.results = [result for results in check.rounds for result in results]
         self.groups = [result for result in self.results if len(result.members) > 1]
-        self._of = defaultdict[str, list[int]](list)  # the groups of a node, by their place in self.groups
+        self._of = defaultdict[str, list[int]](list)  # indexes into self.groups, by node
         for place, result in enumerate(self.groups):
             for member in result.members:
                 self._of[member].append(place)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-Pair: TypeAlias = tuple[int, int]  # sockets, as --box-pairs has them
-Bandwidths: TypeAlias = tuple[tuple[Pair, float | None], ...]  # MB/s, 10^6 bytes; None: nothing came through
+Pair: TypeAlias = tuple[int, int]  # GPU numbers, as in --box-pairs
+Bandwidths: TypeAlias = tuple[tuple[Pair, float | None], ...]  # MB/s of 10^6 bytes; None if nothing came through
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,15 +14,15 @@ from enum import StrEnum
 from turnout.launcher.health.step_histogram import quantile_s
 
 RARE = 0.999
-KNOWN_WELL = 1_000  # steps after which the rarest thousandth is more than a guess
+KNOWN_WELL = 1_000  # steps after which the 99.9th percentile is more than a guess
 
 
 class HangAction(StrEnum):
     """Says what happens to a round in which a process hangs, once all stack traces are collected."""
 
-    ASK = "ask"  # nothing ends: who is to go is told once, and a person decides
-    RESTART = "restart"  # as if the process had failed: the round ends, and a restart is charged
-    REPLACE = "replace"  # the same, and the worker whose rank stands apart does not come back
+    ASK = "ask"  # end nothing: report the suspect once, and let a person decide
+    RESTART = "restart"  # act as if the process had failed: end the round and charge a restart
+    REPLACE = "replace"  # the same, and the suspect's worker does not come back
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,9 @@ class HangPolicy:
 class HangLimits:
     """Limits of the time that a process may stand still, in seconds. Source: docs/facts/launcher.md 9 row 17; DL-113"""
 
-    factor: float = 2.5  # times the longest usual step
-    floor_s: float = 5.0  # the least limit, since a machine may be busy for a moment
-    # floor_s if steps are guessed from the optimizer: an evaluation then looks like a long step
+    factor: float = 2.5  # times the 99.9th percentile of the step time
+    floor_s: float = 5.0  # lower bound of the limit, since a machine may be busy for a moment
+    # The lower bound if steps are guessed from the optimizer: an evaluation then looks like a long step.
     unmarked_floor_s: float = 300.0
     patient_s: float = 1_800.0  # the limit before known_steps steps, and in a phase
     at_most_s: float | None = None  # the highest limit after the first step, None for none (XPU_TIMER_HANG_TIMEOUT)
@@ -101,7 +101,7 @@ def limit_s(seen: Progress, limits: HangLimits) -> float:
         found = limits.patient_s
     else:
         usual_s = quantile_s(seen.counts, RARE)
-        guess = math.sqrt(max(1.0, KNOWN_WELL / known))  # few steps say little about the rare ones
+        guess = math.sqrt(max(1.0, KNOWN_WELL / known))  # after few steps, the rare long ones are not known yet
         floor_s = limits.floor_s if seen.marked else limits.unmarked_floor_s
         well_s = limits.factor * usual_s
         found = max(floor_s, min(well_s * guess, max(well_s, limits.patient_s)))

@@ -25,7 +25,7 @@ class Found(StrEnum):
     FINE = "fine"
     FAULTY = "faulty"
     SLOW = "slow"
-    LINK = "link"  # good with others, but not with one of them
+    LINK = "link"  # works with other nodes, but not with one of them
 
 
 class Probe(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=30):

@@ -14,15 +14,15 @@ from typing import TypeAlias
 from turnout.launcher.errors import BadCheck
 
 Group: TypeAlias = tuple[str, ...]
-Link: TypeAlias = tuple[str, str]  # in the order of the nodes
+Link: TypeAlias = tuple[str, str]  # sorted pair of nodes
 
 
 class Rule(StrEnum):
     """Says to what a node's time is compared."""
 
-    MEAN = "mean"  # of the other nodes: the guide's rule, which many slow nodes raise
-    MEDIAN = "median"  # of the other nodes: holds while fewer than half are slow
-    SPREAD = "spread"  # the median, and how much nodes differ anyway
+    MEAN = "mean"  # of the other nodes: the guide's rule; many slow nodes raise it
+    MEDIAN = "median"  # of the other nodes: valid while fewer than half are slow
+    SPREAD = "spread"  # the median plus the usual spread of nodes
 
 
 class Cause(StrEnum):
@@ -41,8 +41,8 @@ class StragglerLimits:
     """Limits above which a time counts as slow."""
 
     rule: Rule = Rule.MEAN
-    factor: float = 2.0  # for MEAN and MEDIAN: times what the others need
-    spreads: float = 6.0  # for SPREAD: median deviations above the median
+    factor: float = 2.0  # for MEAN and MEDIAN: times that of the others
+    spreads: float = 6.0  # for SPREAD: median absolute deviations above the median
     least_factor: float = 1.25  # for SPREAD: also at least this times the median
     compute_s: float | None = None  # always slow above this, None for no such limit
     collective_s: float | None = None  # always slow above this, for a pair; None for no such limit

@@ -24,7 +24,7 @@ class NodeChecks:
     performance: bool = False  # also measure the speed of all members together
     exclude_straggler: bool = False
     switchbox: bool = False  # also measure links from a switchbox to the GPUs
-    box_pairs: tuple[tuple[int, int], ...] = ((0, 1), (2, 4), (3, 5), (6, 7))  # the sockets of those links
+    box_pairs: tuple[tuple[int, int], ...] = ((0, 1), (2, 4), (3, 5), (6, 7))  # GPU numbers at the ends of those links
     min_bandwidth_mb_per_s: int = 10_000  # a link below it is broken
     min_channels: int = 2  # a node with fewer working links is faulty
     limits: StragglerLimits = field(default_factory=StragglerLimits)  # when a node is slow
@@ -44,7 +44,8 @@ class NodeChecks:
             raise BadSettings(f"--min-channels {self.min_channels} of {len(self.box_pairs)} --box-pairs: none passes")
 
 
-AGAIN_S, MOST_AGAIN_S = 3_600.0, 7 * 86_400.0  # the autoscaler taints for as long: docs/faulty-nodes.md
+# Seconds of exclusion, first and at most; the autoscaler taints as long: docs/faulty-nodes.md.
+AGAIN_S, MOST_AGAIN_S = 3_600.0, 7 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from turnout.launcher.health.stragglers import Sample
 from turnout.launcher.health.verdict import verdict
 
 Groups: TypeAlias = tuple[Group, ...]
-LEAST_SEARCHES = 3  # of three nodes there are three pairs
+LEAST_SEARCHES = 3  # three nodes have three pairs
 
 
 def most_searches(nodes: int) -> int:

@@ -22,7 +22,7 @@ MOST_BYTES = 16 << 10  # of a plan or a report
 MOST_FAULT = 500  # characters
 MOST_PAIRS = 64  # links of a switchbox
 MOST_STAGE_S = 86_400.0
-GRACE_S = 2.0  # beyond its own limit of a stage, for a probe to say itself that it has failed
+GRACE_S = 2.0  # seconds beyond a stage's limit in which a probe may report its own failure
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
 Some = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
@@ -33,11 +33,11 @@ ShortText = Annotated[str, msgspec.Meta(max_length=1_024)]
 class Stage(StrEnum):
     """The stage that a probe has reached."""
 
-    BEGUN = "begun"  # it is started, and imports torch
-    ROOM = "room"  # looks at its disks and its device's memory
+    BEGUN = "begun"  # started; it imports torch
+    ROOM = "room"  # checks its disks and its device's memory
     SWITCHBOX = "switchbox"
     COMPUTE = "compute"
-    MEETING = "meeting"  # waits for the others
+    MEETING = "meeting"  # waits for the other members
     COLLECTIVE = "collective"
     BANDWIDTH = "bandwidth"
     CLOCK = "clock"
@@ -80,7 +80,7 @@ class ProbePolicy:
 
 
 ON_CPU = Sizes()
-ON_DEVICE = Sizes(16_384, 100, 64 << 20, 40, 64 << 20, 10)  # some 1.5 s of an H100; sizes as DLRover's node check
+ON_DEVICE = Sizes(16_384, 100, 64 << 20, 40, 64 << 20, 10)  # about 1.5 s on an H100; the sizes of DLRover's node check
 
 
 class Plan(msgspec.Struct, frozen=True):

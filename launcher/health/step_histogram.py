@@ -11,9 +11,9 @@ from collections.abc import Sequence
 PER_OCTAVE = 16
 OCTAVES = 24
 BUCKETS = PER_OCTAVE * OCTAVES
-SHORTEST_S = 2.0**-10  # shorter steps are counted as this
+SHORTEST_S = 2.0**-10  # shorter steps are counted as this long
 WIDTH = 2 ** (1 / PER_OCTAVE)
-MOST_COUNTED = 32_768  # then the past counts half
+MOST_COUNTED = 32_768  # then all counts are halved
 
 
 def bucket_of(took_s: float) -> int:

@@ -12,7 +12,7 @@ from math import fsum, inf
 
 from turnout.launcher.health.model import Rule, StragglerLimits
 
-_NORMAL = 1.4826  # a median deviation of a normal distribution, in standard deviations
+_NORMAL = 1.4826  # standard deviations of a normal distribution in one median absolute deviation
 
 
 class Sample:

@@ -25,9 +25,9 @@ from turnout.launcher.rendezvous.state import HandoverState, MemberState, Phase
 from turnout.launcher.rendezvous.transition import Transition
 
 AHEAD = 2  # steps between the farthest one known and the one at which all stop
-GROWTH_GRACE_S = 60.0  # for a world that grows to reach its stop step and save
-STEP_SHARE = 0.8  # of the time that is left, for the agreed stop; the rest is for ending processes by force
-HAND_SHARE = 0.8  # of what is left then, for shards to be handed over; the rest is for leavers to end
+GROWTH_GRACE_S = 60.0  # seconds for a growing world to reach its stop step and save
+STEP_SHARE = 0.8  # of the remaining time, for the agreed stop; the rest is for killing processes
+HAND_SHARE = 0.8  # of what remains then, for handing shards over; the rest is for leavers to exit
 _STOPS = (Phase.DRAINING, Phase.STOPPING, Phase.HANDING)
 _MOST_ENDPOINTS = 4
 
@@ -44,7 +44,7 @@ def leaving(transition: Transition, id_: str, known: MemberState, grace_s: float
     elif not known.busy and not (phase in _STOPS and transition.inside(id_)):
         transition.tell((id_,), Finish(int(Exit.DRAINED), Reason.DRAINED.value, "", transition.at.checkpoints.carry))
         return
-    # What it holds goes to those who stay, together with what others who leave hold.
+    # Its shards go to those who stay, together with those of other leavers.
     transition.at = replace(transition.at, checkpoints=replace(transition.at.checkpoints, handing=None))
     if phase is Phase.DRAINING:
         until_s = min(transition.at.ending.until_s, transition.now_s + grace_s * STEP_SHARE)
@@ -98,11 +98,11 @@ def drain(transition: Transition) -> None:
     at = transition.at
     if not any(
         transition.inside(id_) for id_ in transition.busy()
-    ):  # others have been told to stop, and agree on no step
+    ):  # the others were told to stop, and agree on no step
         if at.world is not None and not at.ending.sure and at.ending.done >= at.world.seats.keys():
             transition.finish(
                 Exit.DONE, Reason.ALL_DONE, f"round {at.round}"
-            )  # nobody was made to stop: they have finished
+            )  # nobody was told to stop: they have finished
             return
         transition.at = replace(at, phase=Phase.STOPPING)
         return
@@ -129,7 +129,7 @@ def _propose_first(transition: Transition) -> None:
     farthest = max((known.step for id_, known in transition.members.items() if transition.inside(id_)), default=-1)
     left_s = _left_s(transition)
     if farthest < 0:
-        transition.end_processes(left_s)  # nobody tells steps: SIGTERM lets the job's own hook save
+        transition.end_processes(left_s)  # no steps are reported: SIGTERM lets the job's own hook save
         return
     transition.at = replace(
         transition.at, ending=replace(transition.at.ending, until_s=transition.now_s + left_s * STEP_SHARE)
@@ -231,7 +231,7 @@ def handed(transition: Transition) -> tuple[SavedState | None, dict[str, tuple[A
             break
         if state[2] == ALL:
             if any(run.id in staying for run in runs):
-                break  # each has all of it
+                break  # each daemon has all of it
             continue
         if ranks_in(runs) < set(range(state[2])):
             continue

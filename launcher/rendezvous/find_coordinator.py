@@ -18,7 +18,7 @@ from turnout.launcher.rendezvous.state import NO_BASE
 Address: TypeAlias = tuple[str, int]
 
 FIRST_PAUSE_S, MOST_PAUSE_S = 0.1, 1.0
-LEADERLESS_S = 3.0  # how long a member that is no successor leaves an unclaimed job to those that are
+LEADERLESS_S = 3.0  # seconds that a member leaves an unclaimed job to its successors
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Seek:
     id: str
     endpoint: Address | None
     host: bool  # the endpoint names this member, or it is the first worker and there is no endpoint
-    arbiter: bool  # there is one to ask
+    arbiter: bool  # there is an arbiter
     join_timeout_s: float
     base: LastWorld = NO_BASE  # the last world the member knows
     last: Address | None = None  # address of its last coordinator
@@ -36,11 +36,11 @@ class Seek:
     hint: Address | None = None  # an address received from another member or the arbiter
     refused: frozenset[Address] = frozenset()  # addresses where nobody listens, so their coordinator is dead
     silent: frozenset[Address] = frozenset()  # addresses that did not answer
-    asked: bool = False  # the arbiter was asked in this lap
+    asked: bool = False  # the arbiter was asked in this pass over the addresses
     laps: int = 0
     since_s: float = 0.0  # when the search began
-    handed: bool = False  # its coordinator left in peace, and no longer counts in the base
-    roams: bool = False  # it has led with too few members; it tries others before it leads again
+    handed: bool = False  # its coordinator handed over, and no longer counts in the base
+    roams: bool = False  # it has led with too few members, and tries others before it leads again
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,9 @@ from turnout.launcher.rendezvous.restore.restore_plan import restorable
 from turnout.launcher.rendezvous.state import Checkpoints, Claim, Ending, MemberState, Phase, State, StepDown
 from turnout.launcher.rendezvous.transition import Transition
 
-RETRY_S = 1.0  # between two asks of an arbiter that does not answer
-TELL_S = 10.0  # between two words about who is missing
-FRESH_S = 10.0  # a grant that was asked for longer ago is asked for again: we may have slept, and lost it
+RETRY_S = 1.0  # seconds between two requests to an arbiter that does not answer
+TELL_S = 10.0  # seconds between two log lines about missing members
+FRESH_S = 10.0  # seconds after which a grant is requested again: the process may have slept and lost it
 
 
 def gather(transition: Transition) -> None:
@@ -50,7 +50,7 @@ def gather(transition: Transition) -> None:
         transition.wake(at.gathering.joined_s + at.gathering.call_s)
         return
     if at.job.terms.size(len(there) + sum(bool(known.busy) for known in transition.members.values())) > size:
-        return  # they were told to stop, and say when they have
+        return  # they were told to stop, and will report when they have
     if not _alone(transition):
         transition.wake(at.fencing.fenced_s)
         return

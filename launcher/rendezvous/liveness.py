@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
 
-PAUSED_SHARE = 0.5  # of the limit: a watch that itself slept so long has not listened
+PAUSED_SHARE = 0.5  # of the limit: a process that slept this long has not listened itself
 
 
 def beat_of(members: int, beat_s: float) -> float:

@@ -36,8 +36,8 @@ from turnout.launcher.rendezvous.checkpoint_messages import HeldStep as HeldStep
 from turnout.launcher.rendezvous.checkpoint_messages import Stored as Stored
 
 VERSION = 2
-MOST_BYTES = 4 << 20  # the whole list of 20,000 members; all else is far smaller
-MOST_JOIN_BYTES = 24 << 10  # of one who has not proved anything yet
+MOST_BYTES = 4 << 20  # the list of 20,000 members; all other messages are far smaller
+MOST_JOIN_BYTES = 24 << 10  # of a peer that has proved nothing yet
 NONCE_BYTES = 16
 
 Text = Annotated[str, msgspec.Meta(max_length=1_024)]
@@ -151,7 +151,7 @@ class Formed(_Frame, tag=7, frozen=True):
     carry: Step = -1  # the step that all of the last world held, to be written to storage, or -1
     saved_by: Count = 0  # ranks that saved the step, if each rank reads parts of their shards; else 0
     locations: AllLocations = ()
-    # others may have trained on since: all report what is Stored, and read the named step if it is newer
+    # The others may have trained on: all report Stored, and read the named step if it is newer.
     look: bool = False
 
 

@@ -45,7 +45,7 @@ class Ranking:
     crossings: int = 0  # edges of the ring that leave a leaf switch
     optimum: int = 0  # the fewest crossings of any order
     moved: int = 0  # former members whose group rank has changed
-    anew: bool = True  # no rank was kept
+    anew: bool = True  # True if no rank was kept
 
     @property
     def excess(self) -> int:

@@ -16,7 +16,7 @@ import msgspec
 from turnout.launcher.errors import BadElasticSpec, LauncherError
 from turnout.launcher.model import Record
 
-HOLD_S = 15.0  # who was not seen to renew for longer has lost its round
+HOLD_S = 15.0  # seconds without a renewal after which the round is lost
 ROUND = "turnout.dev/round"  # the annotation of a Lease that holds a record
 MOST_BYTES = 4_096  # of a record as it is written
 MOST_ROUND = 9_999_999_999  # ten digits
@@ -67,7 +67,7 @@ class ClaimReason(StrEnum):
     MINE = "mine"
     HOLDER_DEAD = "holder_dead"  # its port refuses connections, or its process is gone
     HOLDER_QUIET = "holder_quiet"  # not seen to renew for longer than the hold
-    HOLDER_ALIVE = "holder_alive"  # for all we know
+    HOLDER_ALIVE = "holder_alive"  # as far as can be seen
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ class Job:
     me: Member  # the coordinator itself
     run: str
     terms: ElasticSpec
-    arbiter: bool = False  # somebody else grants rounds; without one a world needs more than half of the last one
+    arbiter: bool = False  # an arbiter grants rounds; without one a world needs more than half of the last one
     only: bool = False  # nobody may succeed this coordinator, so there can be no other world
     regroup_s: float = 2.0  # for members to return after their coordinator was lost
     alone_s: float = 10.0  # for more than half of the last world to come, without an arbiter
@@ -169,7 +169,7 @@ class State:
     hanging: HangState = NO_HANG  # the current hang and what is done about it
 
 
-# What can happen.
+# Events.
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +236,7 @@ class Ticked:
 Event: TypeAlias = Joined | Lost | Said | Granted | Denied | Unanswered | Unfenced | Ticked | Merged
 
 
-# What can be asked for.
+# Effects.
 
 
 @dataclass(frozen=True, slots=True)

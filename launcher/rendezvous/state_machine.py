@@ -183,7 +183,7 @@ def _joined(transition: Transition, event: Joined) -> None:
     if at.phase in (Phase.FINISHING, Phase.OVER):
         transition.know(member.id, MemberState(member, event.base))
         exit_, why = at.ending.exit, at.cause.why.value
-        if exit_ is not None and exit_ is not Exit.FAULTY:  # else others decide, or nobody: it begins the job anew
+        if exit_ is not None and exit_ is not Exit.FAULTY:  # else others decide, or nobody: the job starts over
             transition.tell((member.id,), Finish(int(exit_), why, at.cause.detail, at.checkpoints.carry))
         return
     if fault := _differs(at.job.terms, event.terms):
@@ -194,7 +194,7 @@ def _joined(transition: Transition, event: Joined) -> None:
         transition.told("member_refused", Reason.REFUSED, member=member.name, detail=fault)
         return
     if (before := transition.named(member.name)) is not None and before != member.id and before in transition.members:
-        transition.effects.append(Drop(before))  # its place was taken: a worker's name is given to one at a time
+        transition.effects.append(Drop(before))  # its place was taken: one worker at a time has a name
         _lost(transition, before, Reason.MEMBER_LOST)
     at = transition.at
     new = member.id not in transition.members
@@ -213,7 +213,8 @@ def _joined(transition: Transition, event: Joined) -> None:
         at, round=max(at.round, event.base.round), budget=at.budget.newer(event.budget), gathering=gathering,
         fencing=_newest(at.fencing, event.base),
     )  # fmt: skip
-    if at.phase is Phase.CLAIMING and event.base.round >= at.round:  # this one would not take the round we ask for
+    # This arbiter would not grant the round that is asked for.
+    if at.phase is Phase.CLAIMING and event.base.round >= at.round:
         transition.at = replace(transition.at, phase=Phase.GATHERING, claiming=replace(at.claiming, chosen=()))
     transition.told("member_joined", at.cause.why, member=member.name, members=len(transition.members))
     _placed(transition, member, event.base)
@@ -271,7 +272,7 @@ def _lost(transition: Transition, id_: str, reason: Reason) -> None:
     ):
         left = replace(
             transition.at.fencing, base_size=transition.at.fencing.base_size - 1
-        )  # it has left for good, and says so
+        )  # it has left for good, and reports that
         transition.at = replace(transition.at, fencing=left)
     if not transition.inside(id_) or id_ in transition.at.ending.done:
         return

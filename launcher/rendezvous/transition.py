@@ -14,9 +14,9 @@ from turnout.launcher.rendezvous.messages import Finish, Message, Stop, Successo
 from turnout.launcher.rendezvous.state import Cause, Effect, Ending, MemberState, Phase, State, Tell, Told, Wake
 
 SUCCESSORS = 8
-FAREWELL_S = 5.0  # how long everybody has to hear that the job is over
-MOST_DETAIL = 1_000  # letters of what everybody hears at the end: a longer one would be no frame
-STOP_GRACE_S = 30.0  # for processes to end when nobody is in a hurry
+FAREWELL_S = 5.0  # seconds for all members to hear that the job is over
+MOST_DETAIL = 1_000  # characters of the last message; a longer one would not fit a frame
+STOP_GRACE_S = 30.0  # seconds for processes to end if there is no hurry
 
 
 class Transition:

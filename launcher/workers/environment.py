@@ -14,14 +14,14 @@ from turnout.launcher.errors import BadElasticSpec
 from turnout.launcher.rendezvous.messages import Formed
 from turnout.launcher.workers.spawn_spec import CommandKind, SpawnSpec
 
-# What is read when an interpreter starts or a library is imported. Who has imported ahead has read it already.
+# Read when an interpreter starts or a library is imported: a parent that imports ahead has read it already.
 _READ_AT_IMPORT = frozenset(["LANG", "GLIBC_TUNABLES", "NUMEXPR_MAX_THREADS", "NUMEXPR_NUM_THREADS", "CC", "CXX"])
 _PREFIXES_READ_AT_IMPORT = (
     *("PYTHON", "LD_", "LC_", "MALLOC_"),
     *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "VECLIB_"),
     *("CUDA_", "HIP_", "ROCR_", "GPU_", "ZE_", "PYTORCH_", "TORCH_", "TORCHINDUCTOR_", "TRITON_"),
 )
-_READ_LATER = ("TORCH_NCCL_", "TORCH_ELASTIC_", "PYTHON_EXEC")  # by a constructor, or not by the process at all
+_READ_LATER = ("TORCH_NCCL_", "TORCH_ELASTIC_", "PYTHON_EXEC")  # read by a constructor, or not by the process at all
 _OF_EACH = frozenset([
     "RANK", "LOCAL_RANK", "ROLE_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE",
     "ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "NODE_NUM", "WORKER_RANK", WORKER_NUM,

@@ -22,7 +22,7 @@ from turnout.launcher.workers.spawn_spec import SpawnSpec, Stream
 
 EVERY_S = 0.1
 CHUNK_BYTES = 1 << 20
-LONGEST = 1 << 16  # characters of a line that has no end yet
+LONGEST = 1 << 16  # characters of an unfinished line
 
 
 def make_run_folder(log_dir: str, run: str) -> str:

@@ -17,7 +17,7 @@ from turnout.launcher.errors import LauncherError
 MOST_ERROR_LINES = 12
 MOST_ERROR_CHARS = 2_000
 
-# What `--run-path` means to torchrun: the file is run as __main__, and an exception lands in the error file.
+# torchrun's meaning of --run-path: the file runs as __main__, and an exception goes to the error file.
 RUN_PATH_PROGRAM = """\
 import runpy, sys
 from torch.distributed.elastic.multiprocessing.errors import record

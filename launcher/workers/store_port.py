@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 MOST_S = 0.03
 _LOOK_S = 0.001
-_LISTENS = "0A"  # the state of a socket, as the kernel writes it
+_LISTENS = "0A"  # the kernel's code of a listening socket
 _SOCK_DIAG, _BY_FAMILY, _DONE, _REQUEST, _DUMP = 4, 20, 3, 0x1, 0x300  # linux/netlink.h, linux/sock_diag.h
 _ANSWER_BYTES = 1 << 13
 

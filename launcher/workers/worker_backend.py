@@ -11,7 +11,8 @@ from turnout.launcher.health.hang_monitor.stack_capture import CapturedStack
 from turnout.launcher.rendezvous.messages import Formed, Handover, HeldStep, Stored
 from turnout.launcher.workers.spawn_spec import Exited
 
-Naming: TypeAlias = Callable[[Stored], Awaitable[Stored]]  # what a member sees in storage in, what all of them read out
+# From what this member sees in storage to what all members read.
+Naming: TypeAlias = Callable[[Stored], Awaitable[Stored]]
 
 
 class WorkerBackend(Protocol):

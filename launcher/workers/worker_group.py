@@ -70,7 +70,7 @@ class WorkerGroup:
         self._watched: StepCounters | None = None
         self._stored: dict[str, str] = {}
         self._stops = False
-        self._barred = False  # what was to be fetched did not come: not once more
+        self._barred = False  # a fetch failed: do not try it again
         self._watching = HangMonitor(settings.hangs, say)
         self._daemon = AgentClient(Path(self._folder.name), memory, *_whose(settings, hostname), say, endpoint, token)
         self._backend = WorkerProcesses(
@@ -214,7 +214,7 @@ class WorkerGroup:
         """End everything. done: nobody will restore what is held. by_s: the deadline on the event loop's clock."""
         await self._watching.end()
         await self._backend.stop(signal.SIGTERM, 0.0)
-        await self._daemon.close(done=done, by_s=by_s)  # before the last of what processes have left behind is killed
+        await self._daemon.close(done=done, by_s=by_s)  # before the last leftover processes are killed
         await self._backend.close()
         if self._watched is not None:
             self._watched.close()

@@ -24,9 +24,9 @@ from turnout.launcher.workers.forkserver.successor import QUIET_S, Successor
 from turnout.launcher.workers.logs import Tails, read_error
 from turnout.launcher.workers.spawn_spec import Exited, SpawnSpec, StillRunning, command, error_text
 
-MOST_PARENTS = 3  # that die unasked: then nothing is imported ahead any more
-PATIENCE_S = 120.0  # for imports: a cold disk reads torch for a minute
-STUCK_S = 10.0  # for a killed process to go, and for a parent to answer
+MOST_PARENTS = 3  # unexpected deaths of parents after which nothing is imported ahead
+PATIENCE_S = 120.0  # seconds for imports: from a cold disk torch takes a minute
+STUCK_S = 10.0  # seconds for a killed process to end, and for a parent to answer
 
 
 class WorkerProcesses:
@@ -58,12 +58,13 @@ class WorkerProcesses:
         self._env = dict(os.environ if env is None else env)
         self._warm: ForkserverClient | None = None
         self._plain: ForkserverClient | None = None
-        self._greeted: ForkserverClient | None = None  # the last one whose readiness was told
+        self._greeted: ForkserverClient | None = None  # the last parent that has been reported ready
         self._next = Successor(self._open, say, learn, quiet_s)
-        self._warming = asyncio.Lock()  # one at a time: who loses a parent and who starts a round may both want one
+        # One start at a time: after a lost parent and for a new round, both may want one.
+        self._warming = asyncio.Lock()
         self._lost = 0
         self._orders: dict[int, SpawnSpec] = {}
-        self._ended: dict[int, Exited] = {}  # in the order in which they ended
+        self._ended: dict[int, Exited] = {}  # in the order of their ends
         self._changed = asyncio.Event()
         self._tails: Tails | None = None
         adopt_orphans()
@@ -92,7 +93,7 @@ class WorkerProcesses:
         try:
             await asyncio.shield(opening)
         except asyncio.CancelledError:
-            await opening  # it has a process by now, which somebody has to bury
+            await opening  # its process exists by now, and must be reaped
             await parent.close()
             raise
         return parent
@@ -218,7 +219,7 @@ class WorkerProcesses:
             if answer is not None and answer.orphans:
                 self._say("orphans_killed", {"names": list(answer.orphans)})
         for parent in parents:
-            for pid, rank in parent.running.items():  # only where even its death has not ended them
+            for pid, rank in parent.running.items():  # only if even the parent's death has not ended them
                 self._note(Exited(rank, pid, -signal.SIGKILL, stuck=True))
         await self._close_tails()
         return await self._tell()

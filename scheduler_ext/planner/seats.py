@@ -17,7 +17,7 @@ from turnout.kube.node_capacity import Rows
 from turnout.kube.pod_shape import PodShape
 from turnout.scheduler_ext.cache.gang import Gang
 from turnout.scheduler_ext.cache.pod_info import Member
-from turnout.scheduler_ext.model import Rules, Word
+from turnout.scheduler_ext.model import EventReason, Rules
 from turnout.scheduler_ext.planner.node_reservations import Pods
 from turnout.scheduler_ext.planner.place_gang import GangPlan, judged, judged_members, place
 from turnout.scheduler_ext.planner.plan_cache import PlanCache
@@ -31,7 +31,7 @@ from turnout.topology.model import Reason, Refusal, Rule
 class NoSeat:
     """Tells why a pod gets no node. may_help: names of the nodes on which it could run once others leave."""
 
-    word: Word
+    word: EventReason
     detail: str
     may_help: frozenset[str] = frozenset()
 
@@ -58,10 +58,10 @@ def seat_of(plan_cache: PlanCache, member: Member, names: Sequence[str], rules: 
     view.settle(now_s)
     alone = gang.key.dialect == Dialect.ALONE.value
     if rules.hold_incomplete and not alone and len(gang.living()) < gang.least:
-        return _none(Word.GANG_INCOMPLETE, f"{len(gang.living())} of {gang.least} members exist")
+        return _none(EventReason.GANG_INCOMPLETE, f"{len(gang.living())} of {gang.least} members exist")
     if not view.fabric.mapped_count:
         required = "a topology tier is required and the map names no host"
-        return _none(Word.NO_MAP, required) if gang.required else NO_OPINION
+        return _none(EventReason.NO_MAP, required) if gang.required else NO_OPINION
     if alone:
         return _seat_alone(plan_cache, gang, member, names, now_s)
     plan = plan_cache.plan_of(gang.key, now_s)
@@ -81,7 +81,7 @@ def seat_of(plan_cache: PlanCache, member: Member, names: Sequence[str], rules: 
         return _no_room(plan_cache, gang, member, names, lacking)
     if gang.required:
         detail = f"planned host {node} is not among the {len(names)} candidates"
-        return _none(Word.PLANNED_HOST_MISSING, f"{detail}; is percentageOfNodesToScore 100?")
+        return _none(EventReason.PLANNED_HOST_MISSING, f"{detail}; is percentageOfNodesToScore 100?")
     return _seat_among(plan_cache, gang, member, names, plan)
 
 
@@ -235,14 +235,14 @@ def _rows(plan_cache: PlanCache, names: Iterable[str]) -> list[int]:
     return [rows[name] for name in names if name in rows]
 
 
-def _none(word: Word, detail: str) -> Seat:
+def _none(word: EventReason, detail: str) -> Seat:
     """Refuse where nothing that leaves a node would help."""
     return Seat(refused=NoSeat(word, detail))
 
 
 def _no_room(plan_cache: PlanCache, gang: Gang, member: Member, names: Sequence[str], refusal: Refusal) -> Seat:
     """Refuse for want of room. Nodes where the tier would allow the gang may help once others leave them."""
-    word = Word.GANG_PARTIAL if plan_cache.started(gang) else Word(refusal.reason.value)
+    word = EventReason.GANG_PARTIAL if plan_cache.started(gang) else EventReason(refusal.reason.value)
     if gang.tier is None:
         return Seat(refused=NoSeat(word, refusal.detail, frozenset(names)))
     able = _able(plan_cache, gang, member)

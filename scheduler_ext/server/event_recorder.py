@@ -9,11 +9,11 @@ from collections import OrderedDict
 from turnout.kube.client.clock import Clock
 from turnout.kube.client.events import EventRecorder, ObjectRef
 from turnout.kube.client.rate_limiter import Pace
-from turnout.scheduler_ext.model import Notice, Word
+from turnout.scheduler_ext.model import EventReason, Notice
 
 log = logging.getLogger("turnout.extender")
 
-_GOOD_NEWS = {Word.MAP_APPLIED}
+_GOOD_NEWS = {EventReason.MAP_APPLIED}
 
 
 PER_S, BURST = 5.0, 25.0  # as fast as the recorder writes, so that what waits does so here

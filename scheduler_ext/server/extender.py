@@ -14,7 +14,7 @@ from turnout.kube.objects import Pod
 from turnout.scheduler_ext import verbs
 from turnout.scheduler_ext.cache.cache import GangView
 from turnout.scheduler_ext.cache.pod_info import Member
-from turnout.scheduler_ext.model import Answer, Notice, Rules, Victims, Word
+from turnout.scheduler_ext.model import Answer, EventReason, Notice, Rules, Victims
 from turnout.scheduler_ext.planner import seats
 from turnout.scheduler_ext.planner.plan_cache import PlanCache
 from turnout.scheduler_ext.server.metrics import Metrics
@@ -68,7 +68,7 @@ class Extender:
             self.tell(advice.notice)
         if member.belongs.faults:
             detail = "; ".join(member.belongs.faults)[:500]
-            self.tell(Notice(Word.BAD_ANNOTATION, member.namespace, member.name, member.uid, detail))
+            self.tell(Notice(EventReason.BAD_ANNOTATION, member.namespace, member.name, member.uid, detail))
         return advice.answer
 
     def prioritize(self, pod: Pod, names: Sequence[str]) -> Sequence[tuple[str, int]]:
@@ -163,7 +163,7 @@ class Extender:
         due_s = self._put_off_s.get(member.uid, now_s - AGAIN_S) + AGAIN_S
         pause_s = min(max(0.0, due_s - now_s), AGAIN_S)  # far below the scheduler's patience
         self._put_off_s[member.uid] = now_s + pause_s
-        self.metrics.refusals.labels(Word.OLD_VIEW.value).inc()
+        self.metrics.refusals.labels(EventReason.OLD_VIEW.value).inc()
         return verbs.not_yet(why, names, self.clock.wall(), pause_s)
 
     def _member(self, pod: Pod) -> Member | None:

@@ -12,7 +12,7 @@ from turnout.kube.client.clock import Clock
 from turnout.kube.client.informer_factory import ConfigMapFollower, Handlers, InformerFactory
 from turnout.kube.client.reflector import Source
 from turnout.kube.objects import Node, Owner, Pod, PodGroup
-from turnout.scheduler_ext.model import Notice, Word
+from turnout.scheduler_ext.model import EventReason, Notice
 from turnout.scheduler_ext.server.extender import Extender
 from turnout.topology.accept import Drawn, MapInUse, MapOutcome, draw
 
@@ -93,7 +93,7 @@ class Informers(InformerFactory):
             self._view.use_map(verdict.fabric)
         log.info("map_looked_at", extra={"reason": outcome.value, "detail": verdict.detail})
         if not (first and outcome is MapOutcome.APPLIED):
-            self._view.tell(Notice(Word(outcome.value), detail=verdict.detail))
+            self._view.tell(Notice(EventReason(outcome.value), detail=verdict.detail))
 
     async def _tidy(self) -> None:
         while True:

@@ -15,7 +15,7 @@ _WRITES = ["get", "patch", "update"]
 _VERSION = {
     "major": "1",
     "minor": "35",
-    "gitVersion": "v1.35.4+turnout-yard",
+    "gitVersion": "v1.35.4+turnout-local",
     "gitCommit": "",
     "gitTreeState": "clean",
     "buildDate": "2026-01-01T00:00:00Z",
@@ -108,4 +108,4 @@ def _openapi(catalogue: Catalogue, group: str, version: str) -> dict[str, Any] |
         }
         paths[where] = {"post": verbs["post"]}
         paths[f"{where}/{{name}}"] = {"put": verbs["put"], "patch": verbs["patch"]}
-    return {"openapi": "3.0.0", "info": {"title": "Turnout's yard", "version": "v1"}, "paths": paths}
+    return {"openapi": "3.0.0", "info": {"title": "Turnout's local cluster", "version": "v1"}, "paths": paths}

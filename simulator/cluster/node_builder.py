@@ -89,7 +89,7 @@ def node(place: Place, gpus: int, stamp: str, kubelet: tuple[str, int] = ("", 0)
             ],
             "daemonEndpoints": {"kubeletEndpoint": {"Port": kubelet[1]}},
             "conditions": [{**ready, "lastHeartbeatTime": stamp, "lastTransitionTime": stamp}],
-            "nodeInfo": {"kubeletVersion": "v1.35.4-yard", "osImage": "yard", "kernelVersion": "none"}
+            "nodeInfo": {"kubeletVersion": "v1.35.4-turnout-local", "osImage": "turnout-local", "kernelVersion": "none"}
             | {"containerRuntimeVersion": "none://0", "architecture": "amd64", "operatingSystem": "linux"},
         },
     }

@@ -1,4 +1,4 @@
-"""The autoscaler as a program on an embedded yard: Volcano Jobs lend, give back, and grow again."""
+"""The autoscaler as a program on an embedded cluster: Volcano Jobs lend, give back, and grow again."""
 
 import asyncio
 import json

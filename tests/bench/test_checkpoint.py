@@ -17,7 +17,7 @@ from hack.bench.checkpoint.plan import Plan, SceneResult
 from hack.bench.checkpoint.results import BROKE, Results
 from hack.bench.checkpoint.run import LARGE, SMALL, measured
 from hack.bench.checkpoint.scenes.runner import SCENES
-from hack.bench.checkpoint.scenes.stalls import ANCHORS, part
+from hack.bench.checkpoint.scenes.stalls import BASELINES, part
 from hack.bench.checkpoint.state import Size, bytes_of, differ, make, tensors
 
 TINY = Size(width=32, layers=2, words=64)
@@ -37,7 +37,7 @@ PLAN = Plan(
 )
 FLOORS = ["floor 1", "floor 2"]
 ROWS = {
-    "first save": [*FLOORS, *ANCHORS, "dcp.async_save: second", "ours", "ours: prepare", "ours, not prepared"],
+    "first save": [*FLOORS, *BASELINES, "dcp.async_save: second", "ours", "ours: prepare", "ours, not prepared"],
     "the saves after it": [
         *FLOORS,
         "floor 2, 5%",

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.real, pytest.mark.asyncio, pytest.mark.long]  # what t
 
 async def test_every_gang_brings_one_shrink_and_the_cluster_stays_full(control_plane):
     size = Size(jobs=12, workers=3, gpus=2, others=4)
-    found = await measured(control_plane, size, Plan(singles=1, bursts=1, anchors=2, together=2), random.Random(5))
+    found = await measured(control_plane, size, Plan(singles=1, bursts=1, baselines=2, together=2), random.Random(5))
     counts = {"floor": 2, "trivial": 2, **dict.fromkeys(FORMS, 1), **{f"{form}, bursts": 2 for form in FORMS}}
     assert {name: len(times) for name, times in found.times_s.items()} == counts
     assert all(took > 0 for times in found.times_s.values() for took in times)

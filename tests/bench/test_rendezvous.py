@@ -1,4 +1,4 @@
-"""Crowds that really meet, jobs that are really killed, and what is made of the times that they tell."""
+"""Agents that really meet, jobs that are really killed, and what is made of the times that they tell."""
 
 import math
 import sys
@@ -67,15 +67,15 @@ def test_a_share_of_the_times_is_one_of_them():
 
 
 @pytest.mark.parametrize(
-    ("ours", "anchor", "known"),
+    ("ours", "baseline", "known"),
     [
         pytest.param(1.0, 4.0, True, id="both"),
-        pytest.param(1.0, math.inf, False, id="an anchor that was not done is no measure"),
+        pytest.param(1.0, math.inf, False, id="an baseline that was not done is no measure"),
         pytest.param(1.0, math.nan, False, id="nor one that is not here"),
     ],
 )
-def test_a_ratio_needs_its_anchor(ours, anchor, known):
-    assert ratio(ours, anchor) == 0.25 if known else math.isnan(ratio(ours, anchor))
+def test_a_ratio_needs_its_anchor(ours, baseline, known):
+    assert ratio(ours, baseline) == 0.25 if known else math.isnan(ratio(ours, baseline))
 
 
 def test_without_anything_measured_no_target_is_met():
@@ -83,11 +83,11 @@ def test_without_anything_measured_no_target_is_met():
 
 
 def test_every_target_can_be_met():
-    crowds = {(kind, agents): [WorldTimes(agents, took_s), WorldTimes(agents)] for kind, agents, took_s in (
+    meetings = {(kind, agents): [WorldTimes(agents, took_s), WorldTimes(agents)] for kind, agents, took_s in (
         ("ours", 1024, 0.3), ("nvrx", 1024, 0.7), ("ours", 4096, 1.1), ("ours", 10_000, 9.0),
     )}  # fmt: skip
     found = Results(
-        crowds,
+        meetings,
         beside=[WorldTimes(1024, 0.3)],
         deaths=[WorldTimes(1024, 0.3, noticed_s=0.1, renewed_s=0.4)],
         named=[WorldTimes(1024, 0.30)],

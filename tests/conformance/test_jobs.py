@@ -1,4 +1,4 @@
-"""The yard's Job controller beside the one of kube-controller-manager: the same job, the same pods, the same end."""
+"""The local cluster's Job controller beside that of kube-controller-manager: the same job, pods and end."""
 
 import asyncio
 import ssl
@@ -26,7 +26,7 @@ def real_jobs(module_plane):
 
 @pytest_asyncio.fixture
 async def both(real_jobs, request):
-    """The embedded API with the yard's controllers, and the real one."""
+    """The embedded API with the local cluster's controllers, and the real one."""
     namespace = f"j-{abs(hash(request.node.name)) % 10**8}"
     api = real_jobs.api()
     trust = aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=str(api._ca)), force_close=True)

@@ -37,10 +37,12 @@ WELL = {
         pytest.param({"turnout_autoscaler_leading": "_x200"}, "TurnoutNobodyLeads", id="none is there"),
         pytest.param({"turnout_autoscaler_leading": "2+0x200"}, "TurnoutTwoLead", id="two lead"),
         pytest.param(
-            {"turnout_autoscaler_observation_age_seconds": "0+60x200"}, "TurnoutLenderIsBlind", id="a dead watch"
+            {"turnout_autoscaler_observation_age_seconds": "0+60x200"}, "TurnoutAutoscalerIsBlind", id="a dead watch"
         ),
         pytest.param(
-            {"turnout_autoscaler_last_look_timestamp_seconds": "9+0x200"}, "TurnoutLenderIsStuck", id="it looks no more"
+            {"turnout_autoscaler_last_look_timestamp_seconds": "9+0x200"},
+            "TurnoutAutoscalerIsStuck",
+            id="it looks no more",
         ),
         pytest.param(
             {'turnout_autoscaler_decide_seconds_bucket{le="0.25"}': "0+6x200"},

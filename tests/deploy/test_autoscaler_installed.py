@@ -243,7 +243,7 @@ def _named(objects, beginning):
 
 
 async def test_a_kind_that_may_not_be_read_stops_everything_until_it_may(control_plane):
-    """Half a sight is none: the jobs that are not seen would count for nothing in their queues."""
+    """A partial observation is not used: the jobs that are not seen would count for nothing in their queues."""
     async with control_plane.api() as api:
         await stage(control_plane, api, "acting autoscaler")
         (role,) = [

@@ -40,7 +40,7 @@ QUEUE = "/apis/scheduling.volcano.sh/v1beta1/queues/default"
 SCRAPE_S = 0.5
 WITHIN_S = 60.0
 # Whether the scrapes carry a label `cluster` or none: an empty variable finds those that have none.
-CLUSTERS = pytest.mark.parametrize("cluster", ["yard", ""], ids=["a named cluster", "no label for clusters"])
+CLUSTERS = pytest.mark.parametrize("cluster", ["local", ""], ids=["a named cluster", "no label for clusters"])
 
 
 class Watched:
@@ -89,7 +89,7 @@ def config(autoscalers, pulse):
     """Each autoscaler is scraped twice: under a label for its cluster, and as one who has a single cluster does it."""
     each = [f"127.0.0.1:{port}" for port in autoscalers]
     rounds = [{"job_name": "pulse", "static_configs": [{"targets": [f"127.0.0.1:{pulse}"]}]}]
-    named = [{"job_name": "autoscaler", "static_configs": [{"targets": each, "labels": {"cluster": "yard"}}]}]
+    named = [{"job_name": "autoscaler", "static_configs": [{"targets": each, "labels": {"cluster": "local"}}]}]
     plain = [{"job_name": "plain", "static_configs": [{"targets": each}]}]
     interval = f"{SCRAPE_S * 1000:.0f}ms"
     return {
@@ -109,22 +109,22 @@ async def submit(api, name, least, most, **notes):
 
 async def story(api, watched):
     """One grows into an idle queue, gives back to another, and a third waits whom nobody can help."""
-    elastic = 'max(turnout_queue_worker_gpus{cluster="yard",queue="default",part="elastic"})'
-    await watched.until('sum(turnout_autoscaler_leading{cluster="yard"})', 1)
+    elastic = 'max(turnout_queue_worker_gpus{cluster="local",queue="default",part="elastic"})'
+    await watched.until('sum(turnout_autoscaler_leading{cluster="local"})', 1)
     await watched.until(elastic, 0)
     await submit(api, "grows", 2, 8)
     await watched.until(elastic, 5)
     await submit(api, "guest", 3, 3)
     await watched.until(elastic, 2)
     await submit(api, "large", 6, 6)
-    await watched.until('max(turnout_queue_reasons{cluster="yard",reason="NeedsMore"})', 1)
-    await watched.until('min(min_over_time(turnout_queue_jobs{cluster="yard",state="waits"}[3s]))', 1)
-    await watched.until('count(turnout_job_estimated_start_timestamp_seconds{cluster="yard"})', 3)
+    await watched.until('max(turnout_queue_reasons{cluster="local",reason="NeedsMore"})', 1)
+    await watched.until('min(min_over_time(turnout_queue_jobs{cluster="local",state="waits"}[3s]))', 1)
+    await watched.until('count(turnout_job_estimated_start_timestamp_seconds{cluster="local"})', 3)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def watched(tmp_path_factory):
-    """A yard with two autoscalers and a Prometheus, once the story has been told."""
+    """A local cluster with two autoscalers and a Prometheus, once the story has been told."""
     folder, prometheus, rounds = tmp_path_factory.mktemp("board"), str(cache.binary("prometheus")), asyncio.Event()
     one, two, port = free_ports(3)
     async with local_cluster(folder / "kubeconfig", pace=Pace(pull_s=0.01, stop_s=0.01)) as made, pulse(rounds) as beat:
@@ -199,7 +199,7 @@ async def test_every_query_has_an_answer(watched, panel, target, cluster):
 async def test_every_variable_has_a_choice(watched, name, cluster):
     query = VARIABLES[name]["query"]["query"]
     selector, label = re.fullmatch(r"label_values\((.+), (\w+)\)", filled(query, cluster)).groups()
-    wanted = {"cluster": ["yard"], "queue": ["default"]}
+    wanted = {"cluster": ["local"], "queue": ["default"]}
     assert await watched.ask(f"label/{label}/values", **{"match[]": selector}) == wanted[name]
 
 
@@ -217,7 +217,7 @@ async def test_every_variable_has_a_choice(watched, name, cluster):
             id="who has been lent what",
         ),
         pytest.param("Growths and shrinks", {"grow Written": 1, "shrink Written": 1}, id="changes"),
-        pytest.param("Lenders that lead", {"lead": 1}, id="one leads"),
+        pytest.param("Autoscalers that lead", {"lead": 1}, id="one leads"),
     ],
 )
 @pytest.mark.asyncio(loop_scope="module")
@@ -225,7 +225,7 @@ async def test_the_board_tells_the_story(watched, title, shown):
     (panel,) = (each for each in PANELS if each["title"] == title)
     found = {}
     for target in panel["targets"]:
-        for labels, value in await watched.now(filled(target["expr"], "yard")):
+        for labels, value in await watched.now(filled(target["expr"], "local")):
             name = re.sub(r"\{\{(\w+)\}\}", lambda label, of=labels: of[label[1]], target["legendFormat"])
             found[name] = value
     if title == "Growths and shrinks":  # Prometheus estimates between its scrapes
@@ -236,11 +236,11 @@ async def test_the_board_tells_the_story(watched, title, shown):
 @pytest.mark.asyncio(loop_scope="module")
 async def test_it_is_told_why_a_job_waits_and_that_time_was_lent(watched):
     (panel,) = (each for each in PANELS if each["title"].startswith("What waits"))
-    ((labels, waited_s),) = await watched.now(filled(panel["targets"][0]["expr"], "yard"))
+    ((labels, waited_s),) = await watched.now(filled(panel["targets"][0]["expr"], "local"))
     assert (labels["job_name"], labels["reason"]) == ("large", "NeedsMore")
     assert 0 < waited_s < WITHIN_S
     (panel,) = (each for each in PANELS if each["title"].startswith("What elasticity gave"))
-    ((_, lent_s),) = await watched.now(filled(panel["targets"][0]["expr"], "yard"))
+    ((_, lent_s),) = await watched.now(filled(panel["targets"][0]["expr"], "local"))
     assert 2 < lent_s < 15 * WITHIN_S
 
 
@@ -253,7 +253,7 @@ async def test_no_label_of_ours_is_one_that_a_scrape_brings(watched):
 @pytest.mark.asyncio(loop_scope="module")
 async def test_what_is_stacked_adds_up_to_what_is_used(watched):
     (panel,) = (each for each in PANELS if each["title"].startswith("Min and elastic"))
-    now = [row for target in panel["targets"] for row in await watched.now(filled(target["expr"], "yard"))]
+    now = [row for target in panel["targets"] for row in await watched.now(filled(target["expr"], "local"))]
     assert sum(gpus for _, gpus in now) == 7
 
 

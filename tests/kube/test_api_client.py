@@ -1,4 +1,4 @@
-"""The door to the API server: what goes over the wire, which error each answer becomes, and that every call ends."""
+"""The client of the API server: what goes over the wire, which error each answer becomes, and that every call ends."""
 
 import asyncio
 import datetime

@@ -18,7 +18,7 @@ NODE = ObjectRef("Node", "v1", "", "gpu-1", "u2")
 NOW = 1_800_000_000.0
 
 
-class Desk:
+class FakeApi:
     """Takes Events in. errors: raised one after the other, None for a good answer."""
 
     def __init__(self, *errors):
@@ -39,18 +39,18 @@ class Desk:
             raise error
 
 
-def recorder(desk, **more):
+def recorder(api, **more):
     clock = ManualClock()
-    return clock, EventRecorder(desk, "turnout-extender", "extender-0", clock=clock, **more)
+    return clock, EventRecorder(api, "turnout-extender", "extender-0", clock=clock, **more)
 
 
 async def test_an_event_says_who_what_why_and_when():
-    desk = Desk()
-    _, events = recorder(desk)
+    api = FakeApi()
+    _, events = recorder(api)
     events.emit(POD, "Warning", "NoRoom", "8 GPUs short", NOW)
     async with running(events.run()):
         await settle()
-    ((path, body),) = desk.events
+    ((path, body),) = api.events
     assert path == "/api/v1/namespaces/ml/events"
     assert body["metadata"]["namespace"] == "ml"
     assert body["metadata"]["name"].startswith("bert-0.")
@@ -67,30 +67,30 @@ async def test_an_event_says_who_what_why_and_when():
 
 
 async def test_what_has_no_namespace_is_told_in_default():
-    desk = Desk()
-    _, events = recorder(desk)
+    api = FakeApi()
+    _, events = recorder(api)
     events.emit(NODE, "Normal", "Moved", "", NOW)
     async with running(events.run()):
         await settle()
-    ((path, body),) = desk.events
+    ((path, body),) = api.events
     assert path == "/api/v1/namespaces/default/events"
     assert "namespace" not in body["involvedObject"]
 
 
 async def test_the_same_thing_is_counted_up_and_another_is_not():
-    desk = Desk()
-    _, events = recorder(desk)
+    api = FakeApi()
+    _, events = recorder(api)
     async with running(events.run()):
         for after_s in (0, 1, 2):
             events.emit(POD, "Warning", "NoRoom", "short", NOW + after_s)
         events.emit(POD, "Warning", "NoRoom", "shorter", NOW)
         await settle()
-        assert [body["count"] for _, body in desk.events] == [3, 1]
-        assert [body["lastTimestamp"][-3:] for _, body in desk.events] == ["02Z", "00Z"]
+        assert [body["count"] for _, body in api.events] == [3, 1]
+        assert [body["lastTimestamp"][-3:] for _, body in api.events] == ["02Z", "00Z"]
         events.emit(POD, "Warning", "NoRoom", "short", NOW + 9)
         await settle()
-        path, name = desk.events[0][0], desk.events[0][1]["metadata"]["name"]
-        assert desk.patches == [(f"{path}/{name}", {"count": 4, "lastTimestamp": "2027-01-15T08:00:09Z"})]
+        path, name = api.events[0][0], api.events[0][1]["metadata"]["name"]
+        assert api.patches == [(f"{path}/{name}", {"count": 4, "lastTimestamp": "2027-01-15T08:00:09Z"})]
 
 
 @pytest.mark.parametrize(
@@ -101,43 +101,43 @@ async def test_the_same_thing_is_counted_up_and_another_is_not():
     ],
 )
 async def test_a_repetition_of_what_is_gone_is_a_new_event(errors, after_s, names):
-    desk = Desk(*errors)
-    _, events = recorder(desk)
+    api = FakeApi(*errors)
+    _, events = recorder(api)
     async with running(events.run()):
         events.emit(POD, "Normal", "Placed", "leaf a", NOW)
         await settle()
         events.emit(POD, "Normal", "Placed", "leaf a", NOW + after_s)
         await settle()
-    assert [body["count"] for _, body in desk.events] == [1, 1]
-    assert len({body["metadata"]["name"] for _, body in desk.events}) == names
+    assert [body["count"] for _, body in api.events] == [1, 1]
+    assert len({body["metadata"]["name"] for _, body in api.events}) == names
     assert events.dropped == 0
 
 
 async def test_a_flood_is_bounded_in_memory_and_in_rate():
-    desk = Desk()
-    clock, events = recorder(desk, capacity=100, per_s=5, burst=10)
+    api = FakeApi()
+    clock, events = recorder(api, capacity=100, per_s=5, burst=10)
     for number in range(1000):
         events.emit(POD, "Normal", "Flood", str(number), NOW)
     assert events.dropped == 900
     async with running(events.run()):
         await settle()
-        assert len(desk.events) == 10
+        assert len(api.events) == 10
         await clock.advance(10)
-        assert 59 <= len(desk.events) <= 61
+        assert 59 <= len(api.events) <= 61
         await clock.advance(60)
-        assert len(desk.events) == 100
+        assert len(api.events) == 100
 
 
 async def test_a_refusal_is_logged_once_and_the_rest_is_still_tried(caplog):
     forbidden = [Forbidden("POST", "", 403, "rbac") for _ in range(3)]
-    desk = Desk(*forbidden, ServerFault("POST", "", 500, "etcd"))
-    _, events = recorder(desk)
+    api = FakeApi(*forbidden, ServerFault("POST", "", 500, "etcd"))
+    _, events = recorder(api)
     for number in range(5):
         events.emit(POD, "Normal", "Told", str(number), NOW)
     async with running(events.run()):
         await settle()
     assert [record.message for record in caplog.records] == ["event_not_written"] * 2
-    assert (len(desk.events), events.dropped) == (1, 4)
+    assert (len(api.events), events.dropped) == (1, 4)
 
 
 @pytest.mark.parametrize(
@@ -146,24 +146,24 @@ async def test_a_refusal_is_logged_once_and_the_rest_is_still_tried(caplog):
     ids=["long", "two bytes", "four bytes", "half a pair", "empty", "two lines"],
 )
 async def test_a_message_is_cut_at_a_kilobyte(message):
-    desk = Desk()
-    _, events = recorder(desk)
+    api = FakeApi()
+    _, events = recorder(api)
     events.emit(POD, "Normal", "Told" * 99, message, NOW)
     async with running(events.run()):
         await settle()
-    ((_, body),) = desk.events
+    ((_, body),) = api.events
     assert len(body["message"].encode()) <= 1024
     assert len(body["reason"]) <= 128
     assert json.dumps(body).encode()
 
 
 async def test_a_long_name_makes_a_name_that_the_server_takes():
-    desk = Desk()
-    _, events = recorder(desk)
+    api = FakeApi()
+    _, events = recorder(api)
     events.emit(POD._replace(name="n" * 253), "Normal", "Told", "", NOW)
     async with running(events.run()):
         await settle()
-    assert len(desk.events[-1][1]["metadata"]["name"]) <= 253
+    assert len(api.events[-1][1]["metadata"]["name"]) <= 253
 
 
 class Written:
@@ -243,13 +243,13 @@ async def test_two_programs_write_an_event_each(api):
 
 
 async def test_a_conflict_that_is_not_about_the_name_is_told(caplog):
-    desk = Desk(Conflict("POST", "", 409, "quota was changed", reason="Conflict"))
-    _, events = recorder(desk)
+    api = FakeApi(Conflict("POST", "", 409, "quota was changed", reason="Conflict"))
+    _, events = recorder(api)
     events.emit(*SEEN)
     async with running(events.run()):
         await settle()
     assert [record.message for record in caplog.records] == ["event_not_written"]
-    assert (desk.events, events.dropped) == ([], 1)
+    assert (api.events, events.dropped) == ([], 1)
 
 
 @pytest.mark.parametrize("answer", [plain({}), fault(403), fault(500)], ids=["ok", "403", "500"])
@@ -272,21 +272,21 @@ def of(namespace, number):
 
 
 async def test_namespaces_have_their_turns_one_after_another():
-    desk = Desk()
-    _, events = recorder(desk)
+    api = FakeApi()
+    _, events = recorder(api)
     for number in range(3):
         events.emit(*of("loud", number))
     for number in range(2):
         events.emit(*of("quiet", number))
     async with running(events.run()):
         await settle()
-    told = [(path.split("/")[4], body["message"]) for path, body in desk.events]
+    told = [(path.split("/")[4], body["message"]) for path, body in api.events]
     assert told == [("loud", "0"), ("quiet", "0"), ("loud", "1"), ("quiet", "1"), ("loud", "2")]
 
 
 async def test_a_namespace_that_fills_the_queue_drops_its_own_events_first():
-    desk = Desk()
-    _, events = recorder(desk, capacity=4)
+    api = FakeApi()
+    _, events = recorder(api, capacity=4)
     for number in range(9):
         events.emit(*of("loud", number))
     assert events.dropped == 5
@@ -295,5 +295,5 @@ async def test_a_namespace_that_fills_the_queue_drops_its_own_events_first():
     assert events.dropped == 14
     async with running(events.run()):
         await settle()
-    told = sorted((path.split("/")[4], body["message"]) for path, body in desk.events)
+    told = sorted((path.split("/")[4], body["message"]) for path, body in api.events)
     assert told == [("loud", "0"), ("loud", "1"), ("quiet", "0"), ("quiet", "1")]

@@ -12,7 +12,7 @@ from turnout.kube.client.lease import Elector, LeaseSettings
 from turnout.kube.errors import Conflict, NotFound, Unreachable
 
 pytestmark = pytest.mark.asyncio
-PATH = "/apis/coordination.k8s.io/v1/namespaces/turnout/leases/lender"
+PATH = "/apis/coordination.k8s.io/v1/namespaces/turnout/leases/autoscaler"
 
 
 class LeaseServer:
@@ -50,7 +50,7 @@ class LeaseServer:
 
     def _written(self):
         self.version += 1
-        self.lease = {**self.lease, "metadata": {"name": "lender", "resourceVersion": str(self.version)}}
+        self.lease = {**self.lease, "metadata": {"name": "autoscaler", "resourceVersion": str(self.version)}}
         self.writes.append(dict(self.spec))
         return self.get()
 
@@ -116,7 +116,7 @@ class Candidate:
         self.elector = Elector(
             self.link,
             "turnout",
-            "lender",
+            "autoscaler",
             name,
             clock=self.clock,
             rng=rng or Dice(fall),

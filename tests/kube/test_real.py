@@ -18,7 +18,7 @@ from turnout.kube.objects import ConfigMap, PodGroup
 pytestmark = [pytest.mark.asyncio, pytest.mark.real]
 MAPS = "/api/v1/namespaces/default/configmaps"
 GROUPS = "/apis/scheduling.turnout.test/v1/podgroups"
-LEASE = "/apis/coordination.k8s.io/v1/namespaces/default/leases/lender"
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/default/leases/autoscaler"
 PATIENCE_S = 30
 
 
@@ -165,7 +165,7 @@ async def test_one_leader_after_the_other(module_plane):
 
     async with await Client.open(str(module_plane.kubeconfig)) as client:
         one, two = (
-            Elector(client, "default", "lender", name, clock=RealClock(), rng=random.Random(1), settings=quick)
+            Elector(client, "default", "autoscaler", name, clock=RealClock(), rng=random.Random(1), settings=quick)
             for name in ("one", "two")
         )
         async with running(one.run(work)):

@@ -6,7 +6,7 @@ from tests import world
 from tests.world import REQUIRED, World, leaves
 from turnout.kube import labels
 from turnout.scheduler_ext import verbs
-from turnout.scheduler_ext.model import Rules, Victims, Word
+from turnout.scheduler_ext.model import EventReason, Rules, Victims
 
 
 def test_a_gang_lands_under_one_leaf_in_ring_order():
@@ -69,14 +69,14 @@ class TestRefusals:
         assert not advice.answer.kept
         assert set(advice.answer.no_room) == set(w.names)
         assert not advice.answer.forbidden
-        assert advice.notice.word is Word.NO_ROOM
+        assert advice.notice.word is EventReason.NO_ROOM
 
     def test_a_required_gang_that_no_leaf_could_hold_is_forbidden_everywhere(self):
         w, pods = World(2, 2), world.volcano("big", 3, notes=REQUIRED)
         advice = w.put(*pods).fit(pods[0], w.names)
         assert set(advice.answer.forbidden) == set(w.names)
         assert not advice.answer.no_room
-        assert advice.notice.word is Word.TIER_TOO_NARROW
+        assert advice.notice.word is EventReason.TIER_TOO_NARROW
 
     def test_only_the_leaf_that_could_hold_a_required_gang_is_left_to_preempt(self):
         w, pods = World(2, 3), world.volcano("big", 3, notes=REQUIRED)
@@ -89,7 +89,7 @@ class TestRefusals:
         w, pods = World(3, 3), world.volcano("big", 3, notes=REQUIRED, at=["b0"])
         w.put(world.pod("stranger", 8, at="b1"), world.pod("other", 8, at="b2"))
         advice = w.put(*pods).fit(pods[1], w.names)
-        assert advice.notice.word is Word.GANG_PARTIAL
+        assert advice.notice.word is EventReason.GANG_PARTIAL
         assert set(advice.answer.no_room) == {"b0", "b1", "b2"}
 
     def test_a_node_off_the_map_is_forbidden_to_a_required_gang(self):
@@ -128,7 +128,7 @@ class TestNoMap:
     def test_a_required_gang_is_refused_without_a_map(self):
         w, pods = World(2, 2, mapped=False), world.volcano("bert", 2, notes=REQUIRED)
         advice = w.put(*pods).fit(pods[0])
-        assert advice.notice.word is Word.NO_MAP
+        assert advice.notice.word is EventReason.NO_MAP
         assert set(advice.answer.forbidden) == set(w.names)
 
     def test_nodes_off_the_map_are_taken_last(self):
@@ -158,7 +158,7 @@ class TestPlannedHostMissing:
     def test_a_required_gang_refuses_and_names_the_setting_to_look_at(self):
         w, pods = World(2, 2), world.volcano("bert", 2, notes=REQUIRED)
         advice = w.put(*pods).fit(pods[0], ["b0", "b1"])
-        assert advice.notice.word is Word.PLANNED_HOST_MISSING
+        assert advice.notice.word is EventReason.PLANNED_HOST_MISSING
         assert "percentageOfNodesToScore" in advice.notice.detail
         assert set(advice.answer.forbidden) == {"b0", "b1"}
 
@@ -197,7 +197,7 @@ class TestStrangers:
         w.put(*pods)
         w.schedule(pods[0])
         w.put(world.pod("stranger", 8, at="a1"))
-        assert w.fit(pods[1]).notice.word is Word.GANG_PARTIAL
+        assert w.fit(pods[1]).notice.word is EventReason.GANG_PARTIAL
 
 
 class TestShapes:
@@ -287,7 +287,7 @@ class TestHold:
         w, pods = World(4, 4, rules=self.RULES), world.koordinator("bert", 4, least=4)
         w.put(*pods[:2])
         advice = w.fit(pods[0])
-        assert advice.notice.word is Word.GANG_INCOMPLETE
+        assert advice.notice.word is EventReason.GANG_INCOMPLETE
         assert advice.notice.detail == "2 of 4 members exist"
         assert len(w.put(*pods[2:]).schedule(*pods)) == 4
 
@@ -295,7 +295,7 @@ class TestHold:
         w, pods = World(2, 2, rules=self.RULES), world.koordinator("bert", 2, least=4, created=1)
         other = world.volcano("other", 4, created=2)
         w.put(*pods, *other)
-        assert w.fit(other[0]).notice.word is Word.NO_ROOM
+        assert w.fit(other[0]).notice.word is EventReason.NO_ROOM
         w.now_s += 31
         assert len(w.schedule(*other)) == 4
 

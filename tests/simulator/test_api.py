@@ -251,7 +251,9 @@ async def test_the_official_client_reads_writes_and_watches(api_server):
 
 def official(kubeconfig):
     with open(kubeconfig) as file:
-        assert yaml.safe_load(file)["current-context"] == "yard"
+        config = yaml.safe_load(file)
+    assert config["current-context"] == "turnout-local"
+    assert [each["name"] for each in config["contexts"]] == ["turnout-local", "yard"], "the old name, for one release"
     with kubernetes.config.new_client_from_config(kubeconfig) as client:
         core = kubernetes.client.CoreV1Api(client)
         core.create_namespaced_pod("default", pod("a"))

@@ -1,4 +1,4 @@
-"""The kubectl of the tool modules drives a yard as it drives any cluster."""
+"""The kubectl of the tool modules drives a local cluster as it drives any cluster."""
 
 import asyncio
 import json
@@ -64,7 +64,7 @@ spec:
 
 
 class Kubectl:
-    """kubectl, with the yard's kubeconfig."""
+    """kubectl, with the local cluster's kubeconfig."""
 
     def __init__(self, binary, kubeconfig, cache):
         self.folder = kubeconfig.parent

@@ -1,4 +1,4 @@
-"""The yard's scheduler over real HTTP: an embedded API on one side, a small real extender on the other."""
+"""The local cluster's scheduler over real HTTP: an embedded API on one side, a small real extender on the other."""
 
 import asyncio
 import json
@@ -258,7 +258,7 @@ async def fails():
 
 
 async def runs(*parts):
-    """Run a yard with these parts beside its block, which waits for ever if there are any."""
+    """Run a local cluster with these parts beside its block, which waits for ever if there are any."""
     async with asyncio.timeout(20), local_cluster() as made:
         made.schedule(Settings())
         for part in parts:

@@ -1,4 +1,4 @@
-"""Small things to build a yard from: nodes, pods, clusters."""
+"""Small things to build a local cluster from: nodes, pods, clusters."""
 
 import random
 

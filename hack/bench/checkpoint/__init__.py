@@ -1,1 +1,1 @@
-"""How long a save stops training and what it costs, beside the copy that no saver can do without."""
+"""The time for which a save stops training and its cost, compared with the copy that every saver needs."""

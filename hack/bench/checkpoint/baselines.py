@@ -15,19 +15,19 @@ class Saver(Protocol):
     """One way to save. Its state keeps its tensors from prepare to close; their values change in place."""
 
     def prepare(self, state: dict[str, Any]) -> None:
-        """Get ready for this state, as far as can be before there is something to save; wait until that is done."""
+        """Prepare as far as possible before the first save, and wait until that is done."""
 
     def save(self, step: int, state: dict[str, Any]) -> None:
-        """Save; return when the state may be written again."""
+        """Save; return when the state may be changed again."""
 
     def wait(self) -> None:
-        """Wait until nothing is under way any more."""
+        """Wait until all background work is done."""
 
     def load(self) -> dict[str, Any]:
-        """Return the newest state that was saved, in memory of its own."""
+        """Return the newest saved state, in new memory."""
 
     def close(self) -> None:
-        """Give back everything, also what was saved."""
+        """Free everything, saved states included."""
 
 
 class TorchSave:
@@ -37,7 +37,7 @@ class TorchSave:
         self._path = folder / "state.pt"
 
     def prepare(self, state: dict[str, Any]) -> None:
-        """Nothing can be done ahead."""
+        """Do nothing: torch.save needs no preparation."""
 
     def save(self, step: int, state: dict[str, Any]) -> None:
         """Write all of it."""
@@ -47,7 +47,7 @@ class TorchSave:
         torch.save(state, self._path)
 
     def wait(self) -> None:
-        """Nothing goes on behind a save."""
+        """Return at once: there is no background work."""
 
     def load(self) -> dict[str, Any]:
         """Read it."""
@@ -62,14 +62,14 @@ class TorchSave:
 
 
 class Dcp:
-    """dcp.save into a folder, and dcp.load into tensors that are there: that is how it loads."""
+    """dcp.save into a folder, and dcp.load into existing tensors, as DCP requires."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._like: dict[str, Any] = {}
 
     def prepare(self, state: dict[str, Any]) -> None:
-        """Know what to load into: DCP restores a state that has its keys and shapes already."""
+        """Keep the keys and shapes: DCP loads into a state that has them already."""
         self._like = state
 
     def save(self, step: int, state: dict[str, Any]) -> None:
@@ -79,7 +79,7 @@ class Dcp:
         dcp.save(state, checkpoint_id=self._folder)
 
     def wait(self) -> None:
-        """Nothing goes on behind a save."""
+        """Return at once: there is no background work."""
 
     def load(self) -> dict[str, Any]:
         """Read it into empty tensors."""
@@ -102,7 +102,7 @@ class Dcp:
 
 
 class DcpAsync(Dcp):
-    """dcp.async_save: save returns when it has a copy. reused: with one stager for all saves, else a new one each."""
+    """dcp.async_save, whose save returns once it has a copy. reused: one stager for all saves, else a new one each."""
 
     def __init__(self, folder: Path, *, reused: bool) -> None:
         super().__init__(folder)
@@ -111,7 +111,7 @@ class DcpAsync(Dcp):
         self._future: Future[object] | None = None
 
     def prepare(self, state: dict[str, Any]) -> None:
-        """Make the stager. It takes its memory at the first save: there is no call to do it earlier."""
+        """Make the stager. It allocates at the first save; torch has no call to do it earlier."""
         super().prepare(state)
         if self._reused:
             from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions

@@ -18,7 +18,7 @@ _PAGE = 4096
 
 
 class Warm:
-    """Shared memory whose every page has been written. It must be entered; it goes with its exit."""
+    """Shared memory whose pages have all been written. Use it in a `with` block, which frees it."""
 
     def __init__(self, size_bytes: int) -> None:
         self._size_bytes = size_bytes
@@ -45,7 +45,7 @@ class Warm:
 
 
 class Copy:
-    """The memcpy of some tensors, one after the other, into memory at an address; or from there, backwards."""
+    """A memcpy of tensors, one after the other, to an address, or back from it."""
 
     def __init__(self, tensors: Sequence[Any], address: int, threads: int, *, backwards: bool = False) -> None:
         lengths = [tensor.nbytes for tensor in tensors]
@@ -76,7 +76,7 @@ class Copy:
 
 
 def split(pieces: Sequence[Piece], shares: int) -> list[list[Piece]]:
-    """Cut pieces into shares of as many bytes, up to one page; their order stays."""
+    """Split pieces into shares of equal size, to within a page; their order stays."""
     total = sum(length for _, _, length in pieces)
     cuts = [total * at // shares // _PAGE * _PAGE for at in range(shares)] + [total]
     return [list(_between(pieces, begin, end)) for begin, end in pairwise(cuts)]

@@ -1,4 +1,4 @@
-"""How large and how often all is measured, and what a scene returns."""
+"""The sizes and repetitions of a run, and the results of a scene."""
 
 from __future__ import annotations
 
@@ -52,24 +52,24 @@ class SceneResult:
     faults: dict[str, str] = field(default_factory=dict)
 
     def timed(self, name: str, call: Callable[[], object]) -> None:
-        """Do it, and keep how long it took."""
+        """Call it, and keep the time."""
         self.keep(name, took_s(call))
 
     def keep(self, name: str, took_s: float) -> None:
-        """Keep one more time of it."""
+        """Keep one more time."""
         self.times_s.setdefault(name, []).append(took_s)
 
     def best_s(self, name: str) -> float:
-        """The shortest; nan where there is none."""
+        """Give the shortest time; NaN if there is none."""
         return min(self.times_s.get(name, ()), default=float("nan"))
 
     def median_s(self, name: str) -> float:
-        """The middle one; nan where there is none."""
+        """Give the median time; NaN if there is none."""
         return median(self.times_s.get(name) or [float("nan")])
 
 
 def took_s(call: Callable[[], object]) -> float:
-    """How long a call takes."""
+    """Give the seconds that a call takes."""
     began_s = time.perf_counter()
     call()
     return time.perf_counter() - began_s

@@ -35,7 +35,7 @@ _RUN, _TOKEN, _LOOK_S = "bench", b"sixteen bytes of it", 0.002
 def _daemon(
     worker: str, memory: Path, sends_to: DaemonEndpoint | None, bytes_s: float = 0.0
 ) -> Iterator[tuple[Path, DaemonEndpoint]]:
-    """One, in round 1. Gives the path of its socket, and its door."""
+    """Run a daemon, in round 1. Gives the path of its socket, and its endpoint for other daemons."""
     folder = memory / worker
     folder.mkdir()
     with (
@@ -67,7 +67,7 @@ def _daemon(
 
 
 def copied(size_bytes: int, times: int, memory: Path, bytes_s: float = 0.0) -> list[float]:
-    """Seconds that each of so many copies took; those before them, which make and map all pages, are not told.
+    """Time several copies in seconds, after others that allocate and map all pages.
 
     memory: an empty folder in tmpfs. bytes_s: the pace, 0 for none. Raises TimeoutError.
     """
@@ -100,7 +100,7 @@ def _timed(client: TrainerClient, arena: Arena, step: int, size_bytes: int) -> f
 
 
 def main() -> None:
-    """How fast, three times."""
+    """Measure the throughput three times."""
     size_bytes = int(sys.argv[1] if len(sys.argv) > 1 else 512) << 20
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         print(", ".join(f"{size_bytes / took_s / 1e9:.2f} GB/s" for took_s in copied(size_bytes, 5, Path(folder))))

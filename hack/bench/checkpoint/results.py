@@ -17,7 +17,7 @@ from hack.bench.checkpoint.scenes.overlap import ASKED, PERSIST, PLAIN, TAKEN
 from hack.bench.checkpoint.scenes.reshard import DCP, MOST_RANKS, NOTHING, OTHERS, OWN, pair
 from hack.bench.checkpoint.scenes.sockets import LOOPBACK, PACED, REPLICA, UNPACED
 from hack.bench.checkpoint.scenes.stalls import (
-    ANCHORS,
+    BASELINES,
     CHANGED,
     EQUAL,
     FIXED,
@@ -50,17 +50,17 @@ class Results:
     seen: Mapping[str, SceneResult]
 
     def over(self, scene: str, name: str, beneath: str) -> float:
-        """The best of one beside the best of another of the same scene; nan where one is missing."""
+        """Give the ratio of two best times of one scene; NaN if one is missing."""
         best_s, least_s = (self.seen[scene].best_s(each) for each in (name, beneath))
         return best_s / least_s if least_s > 0 else math.nan
 
     def taken(self) -> float:
-        """The share of the saves during a persist that were taken; nan where none was asked for."""
+        """Give the share of requested saves that were taken during a persist; NaN if none was requested."""
         figures = self.seen["persisted"].figures
         return figures.get(TAKEN, math.nan) / asked if (asked := figures.get(ASKED, 0)) else math.nan
 
     def in_other_worlds(self) -> float:
-        """The worst ratio to floor 1 over all pairs of world sizes; nan where one is missing."""
+        """Give the worst ratio to floor 1 over all pairs of world sizes; NaN if one is missing."""
         ratios = [self.over("worlds", pair(OURS, *each), pair(floor(1), *each)) for each in self._pairs()]
         return math.nan if not ratios or any(map(math.isnan, ratios)) else max(ratios)
 
@@ -82,7 +82,7 @@ class Results:
         ]
 
     def figures(self) -> dict[str, float]:
-        """For machines."""
+        """Give the figures for the JSON line."""
         told: dict[str, float] = {}
         for scene, seen in self.seen.items():
             told[f"{scene}_bytes"] = float(seen.state_bytes)
@@ -93,10 +93,10 @@ class Results:
         return told
 
     def tables(self) -> list[Table]:
-        """For people. What ours cannot do yet has its row too."""
+        """Give the tables. What is not built yet has its row, too."""
         one, two, part = floor(1), floor(2), floor(2, CHANGED)
-        first = [one, two, *ANCHORS, of(SHIPPED, SECOND), OURS, TOUCHED, of(OURS, PREPARE), UNPREPARED]
-        steady = [one, two, part, *(name for name in ANCHORS if name != SHIPPED), OURS, FROZEN, FIXED]
+        first = [one, two, *BASELINES, of(SHIPPED, SECOND), OURS, TOUCHED, of(OURS, PREPARE), UNPREPARED]
+        steady = [one, two, part, *(name for name in BASELINES if name != SHIPPED), OURS, FROZEN, FIXED]
         copied = (BARE, REUSED, BLOCKING, OURS)
         slowed = [one, *copied, *(of(name, BUSY) for name in copied)]
         beside = [ALONE, *(of(name, BESIDE) for name in copied)]
@@ -119,7 +119,7 @@ class Results:
         ]
 
     def _table(self, scene: str, title: str, names: Iterable[str], beneath: Mapping[str, str]) -> Table:
-        """A row for each name. beneath: what it is held against; "" for all that are not named."""
+        """Make a table with a row per name. beneath: what a row is compared with; "" for all that are not named."""
         seen = self.seen[scene]
         rows = [self._row(scene, name, beneath.get(name, beneath[""])) for name in names]
         return Table(f"{title}: {seen.state_bytes / 1e6:,.0f} MB", COLUMNS, rows)
@@ -135,7 +135,7 @@ class Results:
         return (name, str(len(times)), f"{best_ms:,.1f}", f"{median_ms:,.1f}", f"{ratio:.2f} x {beneath}", equal)
 
     def _why(self, scene: str, name: str) -> str:
-        """Why a row is empty."""
+        """Say why a row is empty."""
         return BROKE if name.partition(":")[0] in self.seen[scene].faults else NOT_BUILT
 
     def _worlds(self) -> Table:

@@ -1,4 +1,4 @@
-"""How long a save stops training, what it costs training that goes on, and how soon a state is back.
+"""The time for which a save stops training, its cost beside training, and the time of a load.
 
 Ours beside what torch ships, and beside the copies that nobody can do without: memcpy of the same tensors by plain
 threads into warm shared memory, and the same bytes over a loopback socket. All of a table is done in turn, in one
@@ -58,12 +58,12 @@ QUICK = Plan(
 
 
 def run(quick: bool) -> Outcome:
-    """Measure all of it."""
+    """Measure everything."""
     return measured(QUICK if quick else FULL)
 
 
 def measured(plan: Plan, memory: Path = MEMORY, disk: Path = DISK) -> Outcome:
-    """One run, in folders of its own in these two; it leaves nothing there, also where it is told to end."""
+    """Run once, in new folders in these two; they are removed, also after a signal."""
     with ExitStack() as ends:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGHUP):
@@ -76,7 +76,7 @@ def measured(plan: Plan, memory: Path = MEMORY, disk: Path = DISK) -> Outcome:
     load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
     notes = [
         *found.missing(),
-        f"Anchor: torch {metadata.version('torch')}, with as many threads as there are cores where nothing else runs.",
+        f"Baseline: torch {metadata.version('torch')}, as many threads as there are cores where nothing else runs.",
         "floor 1, floor 2: memcpy of the same tensors by 1 and 2 plain threads, in turn with the rest of its table.",
         f"Load of the machine over the last 1, 5 and 15 minutes: {load} on {os.cpu_count()} cores.",
     ]

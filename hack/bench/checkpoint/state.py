@@ -56,7 +56,7 @@ def make(size: Size, seed: int = 7) -> dict[str, Any]:
 
 
 def tensors(state: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every tensor, with the names of the way to it."""
+    """Give every tensor, with its path of names."""
     for name, value in state.items():
         if isinstance(value, Mapping):
             yield from tensors(value, f"{path}{name}/")
@@ -65,12 +65,12 @@ def tensors(state: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any
 
 
 def bytes_of(state: Mapping[str, Any]) -> int:
-    """How many bytes all its tensors have."""
+    """Give the bytes of all tensors together."""
     return sum(tensor.nbytes for _, tensor in tensors(state))
 
 
 def differ(one: object, other: object, path: str = "") -> str:
-    """Return where two states differ in a bit, in a key or in the kind of a value; "" where they do not."""
+    """Give where two states differ in a bit, a key or the type of a value; "" if they do not."""
     import torch
 
     if isinstance(one, Mapping) and isinstance(other, Mapping):
@@ -84,7 +84,7 @@ def differ(one: object, other: object, path: str = "") -> str:
 
 
 def _bits(tensor: Any) -> Any:
-    """A NaN equals no NaN, its bytes do. -> one row of bytes"""
+    """Give the bytes as one row, since a NaN equals no NaN but its bytes do."""
     import torch
 
     return tensor.contiguous().reshape(-1).view(torch.uint8)

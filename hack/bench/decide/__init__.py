@@ -1,1 +1,1 @@
-"""An autoscaler at full size, fed as an API server would feed it, and what its looks cost."""
+"""A full-size autoscaler, fed as by an API server, and the cost of its looks."""

@@ -25,7 +25,7 @@ JOBS, PODS, NODES, QUOTAS = "/apis/batch/v1/jobs", "/api/v1/pods", "/api/v1/node
 
 @dataclass(slots=True)
 class Cluster:
-    """Objects by collection and uid, as they are now. waiting: pods without a node among them, by uid."""
+    """Objects by collection and uid, as of now. waiting: its pods without a node, by uid."""
 
     objects: dict[str, dict[str, Raw]] = field(
         default_factory=lambda: {each: {} for each in (JOBS, PODS, NODES, QUOTAS)}
@@ -33,7 +33,7 @@ class Cluster:
     version: int = 0
 
     def put(self, path: str, raw: Raw) -> Raw:
-        """Take in an object's next version."""
+        """Store an object's next version."""
         self.version += 1
         raw["metadata"]["resourceVersion"] = str(self.version)
         self.objects[path][raw["metadata"]["uid"]] = raw
@@ -76,14 +76,14 @@ def _filled(jobs: int, nodes: int, dice: random.Random) -> list[tuple[int, int, 
 
 
 class _Room:
-    """Deals nodes out, the first that holds a worker."""
+    """Gives out nodes: the first one that holds a worker."""
 
     def __init__(self, nodes: int) -> None:
         self._by_free: dict[int, deque[int]] = {free: deque() for free in range(PER_NODE + 1)}
         self._by_free[PER_NODE].extend(range(nodes))
 
     def take(self, gpus: int) -> int | None:
-        """A node with so many GPUs free, the fullest; None once all are full."""
+        """Give the fullest node with this many GPUs free; None if there is none."""
         for free in range(gpus, PER_NODE + 1):
             if self._by_free[free]:
                 number = self._by_free[free].popleft()
@@ -161,7 +161,7 @@ def worker(job: Raw, index: int, gpus: int, on: int | None, life: int = 0) -> Ra
 
 
 def pod_spec(gpus: int) -> Raw:
-    """Some env, mounts and a toleration, as training jobs have them."""
+    """Make the spec of a training pod, with env, mounts and a toleration."""
     asks = {"cpu": str(gpus * 8), "memory": f"{gpus * 64}Gi", GPU: str(gpus)}
     env = [{"name": f"TRAINING_SETTING_{n:02d}", "value": f"value-{n}" * 3} for n in range(20)]
     return {
@@ -184,7 +184,7 @@ def _meta(name: str, namespace: str, uid: str) -> Raw:
 
 
 def changes(cluster: Cluster, dice: random.Random) -> Iterator[Change]:
-    """Events without end: pods that report and that are replaced, jobs whose status changes, nodes that beat."""
+    """Generate events without end: pods that report or are replaced, jobs whose status changes, node heartbeats."""
     pods, jobs = ([*cluster.objects[path]] for path in (PODS, JOBS))
     numbers, lives = len(cluster.objects[NODES]), 0
     while True:
@@ -204,7 +204,7 @@ def changes(cluster: Cluster, dice: random.Random) -> Iterator[Change]:
 
 
 def _replaced(cluster: Cluster, pods: list[str], dice: random.Random, life: int) -> Iterator[Change]:
-    """A pod fails and another takes its index: deleted, created, bound."""
+    """Replace a failed pod: deleted, created with the same index, bound."""
     at = dice.randrange(len(pods))
     gone = cluster.objects[PODS].pop(pods[at])
     cluster.version += 1

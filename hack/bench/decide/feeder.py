@@ -69,7 +69,7 @@ class Files:
     async def pages(
         self, path: str, params: Mapping[str, Any] | None = None, *, limit: int = PAGE
     ) -> AsyncIterator[bytes]:
-        """Each page of a list; of what the folder has not, there is none."""
+        """Give each page of a list; nothing for a collection that the folder lacks."""
         file = self._folder / _file(path)
         if not file.exists():
             yield b'{"metadata": {"resourceVersion": "1"}, "items": []}'
@@ -79,14 +79,14 @@ class Files:
                 yield line
 
     async def watch(self, path: str, params: Mapping[str, Any]) -> AsyncIterator[bytes]:
-        """Each change of a collection, once `play` has come to it."""
+        """Give each change of a collection, as `play` reaches it."""
         lines = self._lines.setdefault(path, asyncio.Queue())
         while True:
             yield await lines.get()
             lines.task_done()
 
     async def play(self, per_s: float) -> int:
-        """Send all changes, so many a second at most and each burst once the last was taken in; how many."""
+        """Send all changes at a bounded rate, each burst after the last was read; give their number."""
         sent, began_s = 0, time.perf_counter()
         with (self._folder / "changes").open("rb") as changes:
             while burst := [*islice(changes, BURST)]:
@@ -101,7 +101,7 @@ class Files:
 
 
 class TimedCache(Cache):
-    """A view that notes what its observations take, in seconds of CPU time."""
+    """A cache that records the CPU seconds of its observations."""
 
     took_s: list[float]
 
@@ -116,7 +116,7 @@ class TimedCache(Cache):
 
 
 class TimedController(AutoscalerController):
-    """An autoscaler that notes what its looks take as a whole, in seconds of CPU time. looked: it has, once."""
+    """A controller that records the CPU seconds of each whole look. looked: set after the first."""
 
     took_s: list[float]
     looked: asyncio.Event
@@ -131,21 +131,21 @@ class TimedController(AutoscalerController):
 
 
 class Times:
-    """Stands in for the histogram of decisions: keeps each, in seconds of CPU time."""
+    """Replaces the histogram of decisions: keeps each time, in CPU seconds."""
 
     def __init__(self) -> None:
         self.took_s: list[float] = []
 
     @contextmanager
     def time(self) -> Iterator[None]:
-        """Time one."""
+        """Keep the time of a decision."""
         began_s = time.thread_time()
         yield
         self.took_s.append(time.thread_time() - began_s)
 
 
 async def main(folder: Path) -> None:
-    """Take in the lists, then the changes, and tell. A part that breaks ends the whole."""
+    """Read the lists, then the changes, and print the results. A part that fails ends the program."""
     async with asyncio.TaskGroup() as tasks:
         began_s, before_mib = time.perf_counter(), _mib()
         view, source, clock = TimedCache(KINDS, (GPU,)), Files(folder), RealClock()
@@ -176,10 +176,10 @@ class _Deaf:
     """A receiver of decisions that drops them."""
 
     def decided(self, step: Step) -> None:
-        """A decision that is news."""
+        """Ignore a new decision."""
 
     def unknown(self, key: JobKey, names: tuple[str, ...]) -> None:
-        """Names that nobody reads."""
+        """Ignore unknown annotations."""
 
 
 class _NoJobs:

@@ -28,11 +28,11 @@ class Results:
 
     @property
     def rate(self) -> float:
-        """Changes a second, of the clock on the wall."""
+        """Give the changes per second of wall-clock time."""
         return self.numbers["changes"] / self.numbers["took_s"]
 
     def figures(self) -> dict[str, float]:
-        """For machines."""
+        """Give the figures for the JSON line."""
         names = ("start_s", "mib", "peak_mib", "first_observation_s", "first_decision_s", "pods")
         figures = {"changes_per_s": self.rate, **{f"fed_{name}": self.numbers[name] for name in names}}
         for name, times in self.parts.items():
@@ -42,7 +42,7 @@ class Results:
         return figures
 
     def table(self) -> Table:
-        """For people."""
+        """Give the table."""
         rows = [
             (word, f"{median(times) * 1e3:.1f}", f"{interpolated(times, 0.99) * 1e3:.1f}", str(len(times)))
             for word, times in ((_PARTS[name], times) for name, times in self.parts.items())

@@ -63,7 +63,7 @@ def run(quick: bool) -> Outcome:
 
 
 def _fed(jobs: int, nodes: int, changes: int) -> Results:
-    """An autoscaler that takes in so many changes of a full cluster, in which a few jobs wait all the time."""
+    """Run an autoscaler that reads this many changes of a full cluster in which a few jobs always wait."""
     dice = random.Random(1)
     full = cluster.built(jobs, nodes, dice, WAITERS)
     with tempfile.TemporaryDirectory() as folder:
@@ -72,7 +72,7 @@ def _fed(jobs: int, nodes: int, changes: int) -> Results:
 
 
 def _timed(scene: str, runs: int) -> Iterator[tuple[float, int]]:
-    """(seconds, jobs changed) of each decision; every fourth has a cluster of its own."""
+    """Give (seconds, jobs changed) of each decision; each fourth one has a new cluster."""
     policy = Policy()
     for number in range(runs):
         if number % 4 == 0:
@@ -87,12 +87,12 @@ def _timed(scene: str, runs: int) -> Iterator[tuple[float, int]]:
 
 
 def _as_seen_anew(room: Capacity) -> Capacity:
-    """Nothing of it has been counted yet, as at each look."""
+    """Copy the capacity without its cached counts, as at each look."""
     return Capacity(room.names, room.free, room.takes, room.admits, room.switches)
 
 
 def _cluster(scene: str, dice: random.Random) -> Observation:
-    """A full cluster of elastic jobs, changed as the scene has it."""
+    """Make a full cluster of elastic jobs, changed as the scene requires."""
     shapes = [PodShape(requests=((GPU, gpus), ("pods", 1))) for gpus in (1, 2, 4, 8)]
     takes = {shape: np.array([dict(shape.requests)[GPU], 1], dtype=np.int64) for shape in shapes}
     free = np.full((NODES, 2), (PER_NODE, 110), dtype=np.int64)
@@ -115,7 +115,7 @@ def _cluster(scene: str, dice: random.Random) -> Observation:
 
 
 def _filler(free: np.ndarray, takes: dict[PodShape, np.ndarray]) -> Callable[[PodShape], int | None]:
-    """Gives the next node that holds a pod of a shape, and charges it; None once all are full."""
+    """Return a function that gives the next node for a pod of a shape and charges it; None once all are full."""
     at = dict.fromkeys(takes, 0)
 
     def next_free(shape: PodShape) -> int | None:
@@ -147,7 +147,7 @@ def _job(
 
 
 def _smaller(seen: JobState, takes: dict[PodShape, np.ndarray], free: np.ndarray) -> JobState:
-    """Back at its least; the room is free."""
+    """Shrink a job to its min, and free its capacity."""
     kept = seen.workers[: seen.job.bounds.least]
     for worker in seen.workers[len(kept) :]:
         free[worker.row] += takes[seen.job.shape]
@@ -155,6 +155,6 @@ def _smaller(seen: JobState, takes: dict[PodShape, np.ndarray], free: np.ndarray
 
 
 def _waiting(seen: JobState) -> JobState:
-    """Nothing of it runs, and somebody else has the room."""
+    """Make a job wait: none of it runs, and another job has the capacity."""
     least = seen.job.bounds.least
     return replace(seen, job=replace(seen.job, replicas=least), workers=())

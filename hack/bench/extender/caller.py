@@ -1,4 +1,4 @@
-"""A caller as blunt as Go's: one connection, no delay, one request at a time; and children that never outlive us."""
+"""A caller that behaves as Go's client: one connection, no delay, one request at a time; its children end with it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Caller:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def call(self, method: str, path: str, body: bytes) -> tuple[bytes, float]:
-        """The answer's body and how long it took, seconds. Raises RuntimeError on anything but 2xx."""
+        """Send a request; give the answer's body and its time in seconds. Raises RuntimeError unless it is 2xx."""
         head = (
             f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(body)}\r\n\r\n"
@@ -66,7 +66,7 @@ class Caller:
 
 @contextmanager
 def child(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A child of children.py until the block ends: then SIGTERM, and its end is waited for."""
+    """Run a child of children.py until the block ends: then SIGTERM, and wait for its end."""
     command = [sys.executable, "-m", "hack.bench.extender.children", *arguments]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent)
     try:
@@ -81,7 +81,7 @@ def child(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def appears(file: Path, process: subprocess.Popen[bytes]) -> str:
-    """Wait for a file that a child writes. Raises RuntimeError when the child ends, or after START_S."""
+    """Wait for a file that a child writes. Raises RuntimeError if the child ends, or after START_S."""
     return until(lambda: file.read_text() if file.exists() else "", process)
 
 

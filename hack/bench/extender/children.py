@@ -35,7 +35,7 @@ PACE_S = 0.02  # between bursts of events
 
 
 class Times:
-    """Stands in for the phase histogram: each request's decode, plan and encode one after the other, in seconds."""
+    """Replaces the phase histogram: keeps each request's decode, plan and encode times in order, in seconds."""
 
     def __init__(self) -> None:
         self.taken_s = array("d")
@@ -45,7 +45,7 @@ class Times:
         return self
 
     def observe(self, seconds: float) -> None:
-        """One phase of a request."""
+        """Keep the time of one phase of a request."""
         self.taken_s.append(seconds)
 
 
@@ -62,11 +62,11 @@ class NoOp:
     """An extender without an opinion."""
 
     def filter(self, pod: Pod, names: Sequence[str]) -> Answer:
-        """Every node will do."""
+        """Accept every node."""
         return Answer((), all_kept=True)
 
     def prioritize(self, pod: Pod, names: Sequence[str]) -> Sequence[tuple[str, int]]:
-        """All are alike."""
+        """Give every node the same score."""
         return ()
 
     def preempt(self, pod: Pod, victims: Mapping[str, Victims]) -> Mapping[str, Victims]:
@@ -74,11 +74,11 @@ class NoOp:
         return victims
 
     def unready(self) -> str | None:
-        """Ready at once."""
+        """Give nothing: it is ready at once."""
         return None
 
     def describe(self) -> dict[str, Any]:
-        """Nothing to tell."""
+        """Give nothing to describe."""
         return {}
 
 
@@ -106,7 +106,7 @@ async def api(kubeconfig: Path, nodes: int, pods: int, events_per_s: float) -> N
 
 
 class Churn:
-    """Pods that report, come and go, and nodes whose heart beats."""
+    """Changes in the cluster: pods that report, come and go, and node heartbeats."""
 
     def __init__(self, store: Store, nodes: int, pods: int) -> None:
         kinds = {kind.resource: kind for kind in ROWS}
@@ -123,7 +123,7 @@ class Churn:
         self._made = pods
 
     async def run(self, events_per_s: float) -> None:
-        """Change things, until cancelled, at this rate by the clock."""
+        """Change things at this rate until cancelled."""
         start_s, done = time.monotonic(), 0
         while True:
             await asyncio.sleep(PACE_S)
@@ -132,7 +132,7 @@ class Churn:
                 done += self._change(done)
 
     def _change(self, number: int) -> int:
-        """One change, or two that belong together. Returns how many events that makes."""
+        """Make one change, or two that belong together. Returns the number of events."""
         if number % 4 == 0:
             which = self._dice.randrange(self._nodes)
             beat = cluster.node(which, number)
@@ -164,7 +164,7 @@ def _show(file: Path, text: str) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Be one of the three."""
+    """Run one of the three programs."""
     logs.setup("warning")
     what, file, *rest = argv
     metrics = TimedMetrics()

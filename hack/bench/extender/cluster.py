@@ -21,7 +21,7 @@ Raw = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """One job of the stream: so many pods of so many GPUs. tier: it must stay under one switch of it; 0 = a wish."""
+    """One job of the stream: pods with so many GPUs each. tier: the required switch tier, 0 for a preference."""
 
     name: str
     pods: int
@@ -30,7 +30,7 @@ class Gang:
 
 
 def node_name(number: int) -> str:
-    """43 characters, as clouds like them. number: from 0."""
+    """Name a node with 43 characters, as clouds do. number: from 0."""
     return f"train-gpu-pool-a-{number:05d}.eu-central-9.internal"[:43]
 
 
@@ -68,7 +68,7 @@ def topology_map(nodes: int) -> Raw:
 
 
 def busy_nodes(nodes: int, pods: int, dice: random.Random) -> list[int]:
-    """For each standing pod of one GPU its node: 40 % of the nodes are empty, the holes of the others differ."""
+    """Give the node of each existing one-GPU pod: 40 % of the nodes are empty, the others are filled unevenly."""
     used = dice.sample(range(nodes), nodes * 3 // 5)
     return dice.sample([number for number in used for _ in range(GPUS_PER_NODE)], pods)
 

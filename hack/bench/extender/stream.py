@@ -26,7 +26,7 @@ _PODS = f"/api/v1/namespaces/{cluster.NAMESPACE}/pods"
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How large a cluster, how many standing pods, and how much is sent through it."""
+    """The size of a cluster, the pods that it has, and the requests to send."""
 
     nodes: int
     pods: int
@@ -46,7 +46,7 @@ class Timed:
 
 @dataclass(slots=True)
 class Run:
-    """One stream: ours and the no-op server, asked the same in turn."""
+    """One stream, sent to Turnout and to the no-op server alternately."""
 
     ours: Timed = field(default_factory=Timed)
     noop: Timed = field(default_factory=Timed)
@@ -126,7 +126,7 @@ class _Stream:
         self._dice = Random(5)
 
     def send(self, run: Run, requests: int) -> Run:
-        """Send new gangs until so many requests are answered."""
+        """Send new gangs until this many requests are answered."""
         while len(run.ours.loopback_s) < requests:
             gang = next(self._gangs)
             if len(self._living) == LIVING:
@@ -173,7 +173,7 @@ class _Stream:
 
 
 def _check_advised(pages: Caller) -> None:
-    """Times of answers that were neutral for a fault of ours would mean nothing. Raises RuntimeError."""
+    """Raise RuntimeError if an answer was neutral because of a fault: its time would mean nothing."""
     page = pages.call("GET", "/metrics", b"")[0].decode()
     faults = [line for line in page.splitlines() if line.startswith("turnout_extender_errors_total")]
     if faults:
@@ -181,7 +181,7 @@ def _check_advised(pages: Caller) -> None:
 
 
 def _handler_times(file: Path) -> list[float]:
-    """Decode, plan and encode of each request added up, seconds."""
+    """Give the sums of decode, plan and encode of each request, in seconds."""
     phases = array("d")
     phases.frombytes(file.read_bytes())
     return [sum(phases[at : at + 3]) for at in range(0, len(phases), 3)]

@@ -1,1 +1,1 @@
-"""A small world that trains, is recorded, and hangs where it is told to."""
+"""A small world that trains, is recorded, and hangs on request."""

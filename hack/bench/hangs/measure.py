@@ -1,4 +1,4 @@
-"""How soon a hang is found, who is named, and whether anybody is accused who only trains.
+"""The time until a hang is found, the ranks that are named, and false alarms.
 
 The steps are real ones, recorded with evaluations, saves and recompilations among them, and watched meanwhile as an
 agent watches. They are short; so that a limit has something to follow they are replayed with longer steps too.
@@ -37,7 +37,7 @@ PLACES = ("fetch", "compute", "write")
 
 
 def measure(quick: bool) -> Outcome:
-    """Record, hang, replay, merge: the part of hack/bench/health/run.py that is about hangs."""
+    """Record, hang, replay and merge: the part of hack/bench/health/run.py about hangs."""
     with tempfile.TemporaryDirectory(prefix="turnout-hangs-") as folder:
         return asyncio.run(_run(Path(folder), quick))
 
@@ -85,13 +85,13 @@ def _recorded(record: Sequence[float]) -> dict[str, float]:
 
 
 def _spans(record: Sequence[float]) -> list[tuple[float, float, bool]]:
-    """When each step or phase ended, from the start, how long it took, and whether it was a step."""
+    """Give each step or phase: when it ended since the start, how long it took, and whether it was a step."""
     ends = [abs(at_s) - abs(record[0]) for at_s in record]
     return [(end, end - start, at > 0) for (start, end), at in zip(itertools.pairwise(ends), record[1:], strict=True)]
 
 
 def _alarms(record: Sequence[float], scale: float) -> int:
-    """How often somebody is accused who goes on, looked at as often as an agent does."""
+    """Count false alarms, checked as often as an agent does."""
     limits, watch, alarms, counts, beats, turns, now_s, turn_s = (
         HangLimits(),
         ProgressWatch(),
@@ -118,7 +118,7 @@ def _alarms(record: Sequence[float], scale: float) -> int:
 
 
 async def _trials(world: World, times: int) -> dict[str, float]:
-    """Hangs of ranks and in places by turns: who is named, and how long after the last step."""
+    """Make ranks hang in several places in turn; give who is named, and how long after the last step."""
     dice, named, delays_s, stacks_s = random.Random(8), 0, list[float](), list[float]()
     for trial in range(times):
         rank, where = trial % RANKS, PLACES[trial // RANKS % len(PLACES)]
@@ -135,7 +135,7 @@ def _apart(stacks: Path) -> str:
 
 
 def _replayed(record: Sequence[float]) -> dict[str, float]:
-    """The recorded steps, each as much longer: a hang after any of them, and whom the watch accuses without one."""
+    """Replay the recorded steps, scaled up: a hang after any of them, and false alarms without one."""
     times_s = [took_s for _, took_s, is_step in _spans(record) if is_step]
     rare_s = {at: nearest_rank(times_s[:at], RARE) for at in range(KNOWN_WELL, len(times_s), 500)}
     scale = LONG_S / min(rare_s.values())
@@ -152,8 +152,8 @@ def _merged(stacks: Path) -> dict[str, float]:
     """Time a merge of real stacks, repeated for many more ranks, of which one differs."""
     found = [path.read_bytes() for path in sorted(stacks.glob("*.stacktrace"))]
     apart = int(_apart(stacks) or 0)
-    crowd = found[(apart + 1) % RANKS]
-    raw = {rank: found[apart] if rank == MERGED // 2 else crowd for rank in range(MERGED)}
+    usual = found[(apart + 1) % RANKS]
+    raw = {rank: found[apart] if rank == MERGED // 2 else usual for rank in range(MERGED)}
     took_s = list[float]()
     for _ in range(5):
         began_s = time.perf_counter()

@@ -1,4 +1,4 @@
-"""One warm parent, and worlds of its forks that are watched as an agent watches them."""
+"""A warm forkserver, and worlds of its children that are watched as an agent watches them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TRAIN_SCRIPT = Path(__file__).with_name("train_script.py")
 
 
 class World:
-    """So many ranks in one folder, started again and again. said: what was told of the last ones, and when."""
+    """A world of ranks in one folder, started repeatedly. said: the last reports, with their times."""
 
     def __init__(self, folder: Path, ranks: int, limits: HangLimits) -> None:
         self._folder, self._ranks, self._limits = folder, ranks, limits
@@ -38,7 +38,7 @@ class World:
         await self._processes.warm()
 
     async def train(self, steps: int, hangs: int = -1, where: str = "-", *, limit_s: float) -> float:
-        """A world to its end, or to where the stacks of a hang are taken. Gives when a rank last made progress.
+        """Run a world to its end, or until the stacks of a hang are taken. Gives when a rank last made progress.
 
         limit_s: raises TimeoutError past it.
         """
@@ -70,7 +70,7 @@ class World:
             self._taken.set()
 
     def told(self, what: str) -> list[float]:
-        """When this was said."""
+        """Give when this was reported."""
         return [at_s for at_s, said in self.said if said == what]
 
     def _orders(self, watched: StepCounters, *arguments: str) -> list[SpawnSpec]:

@@ -1,4 +1,4 @@
-"""Which nodes are found and which are blamed wrongly before a step: ours beside DLRover's rule of two rounds.
+"""Nodes that are found and nodes that are blamed wrongly, by Turnout's check and by DLRover's rule of two rounds.
 
 The nodes are simulated, with faults that do not come and go; the rules are those that run. A bad link is one of a pair
 of the first round: no check finds a link that it does not try. Steps that never end are measured in hack/bench/hangs.
@@ -30,11 +30,11 @@ class Results:
     theirs: Sequence[Said]
 
     def exact(self, said: Sequence[Said]) -> int:
-        """Floors of which all is told, and nothing else."""
+        """Count the trials in which all faults are reported, and nothing else."""
         return sum(each.exact(trial.floor) for each, trial in zip(said, self.trials, strict=True))
 
     def missed(self, said: Sequence[Said]) -> int:
-        """Faults that are not told."""
+        """Count the faults that are not reported."""
         return sum(each.missed(trial.floor) for each, trial in zip(said, self.trials, strict=True))
 
     def figures(self) -> dict[str, float]:
@@ -54,7 +54,7 @@ class Results:
         return found
 
     def table(self) -> Table:
-        """For people."""
+        """Give the table."""
         scene, figures = self.scene, self.figures()
         columns = ("rule", "exact", "faults missed", "innocents blamed", "most rounds", "extra groups, mean", "most")
         names = (

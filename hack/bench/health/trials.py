@@ -1,4 +1,4 @@
-"""Floors that both rules check, and how often each of them was right."""
+"""Simulated clusters that both rules check, and how often each rule is right."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Scene:
     cut: int = 0
 
     def floor(self, seed: int) -> SimulatedNodes:
-        """One of many: faults stand anywhere, and no node has two."""
+        """Draw one cluster: faults are anywhere, and no node has two."""
         dice = Random(f"{self.name} {seed}")
         links = [(at * 2, at * 2 + 1) for at in dice.sample(range(self.nodes // 2), self.cut)]
         whole = sorted({*range(self.nodes)} - {*chain(*links)})
@@ -57,12 +57,12 @@ class Trial:
 
     @property
     def extra(self) -> Groups:
-        """Groups of ours after the first round."""
+        """Give Turnout's groups after the first round."""
         return tuple(chain(*self.rounds[1:]))
 
     @property
     def suspects(self) -> set[str]:
-        """All who were in a group of the first round with a fault in it."""
+        """Give all nodes that were in a first-round group with a fault."""
         floor = self.floor
         faulty = {f"n{number}" for number in floor.dead | floor.tired | floor.far | {*chain(*floor.cut)}}
         return {*chain(*(group for group in self.rounds[0] if not faulty.isdisjoint(group)))}
@@ -82,16 +82,16 @@ class Said:
     more: bool = False  # undecided groups, slow links: there are none of these
 
     def exact(self, floor: SimulatedNodes) -> bool:
-        """All that is true, and nothing else."""
+        """True if all faults are reported, and nothing else."""
         return self.wrong(floor) == 0 == self.missed(floor) and not self.more
 
     def wrong(self, floor: SimulatedNodes) -> int:
-        """Nodes that are blamed for what they have not; both ends of a link."""
+        """Count the nodes that are blamed wrongly; both ends of a link."""
         ends = {*chain(*self.cut - floor.cut)}
         return len((self.bad - floor.dead) | (self.tired - floor.tired) | (self.far - floor.far) | ends)
 
     def missed(self, floor: SimulatedNodes) -> int:
-        """Faults that are not told."""
+        """Count the faults that are not reported."""
         return sum(
             map(len, (floor.dead - self.bad, floor.tired - self.tired, floor.far - self.far, floor.cut - self.cut))
         )
@@ -132,15 +132,15 @@ def theirs(trial: Trial) -> Said:
 
 
 def innocents(said: Sequence[Said], trials: Sequence[Trial]) -> int:
-    """Nodes that are blamed in any of these floors for nothing."""
+    """Count the healthy nodes that are blamed in any of these trials."""
     return sum(each.wrong(trial.floor) for each, trial in zip(said, trials, strict=True))
 
 
 def extra_groups(trials: Sequence[Trial]) -> tuple[list[int], list[int]]:
-    """After the first round, of each floor: of ours, and of DLRover's."""
+    """Count the groups after the first round of each trial: Turnout's, and DLRover's."""
     return [len(each.extra) for each in trials], [sum(map(len, each.theirs.rounds[1:])) for each in trials]
 
 
 def idle(trial: Trial) -> list[Group]:
-    """Groups of later rounds in which nobody is suspect."""
+    """Give the groups of later rounds without a suspect node."""
     return [group for group in trial.extra if trial.suspects.isdisjoint(group)]

@@ -1,4 +1,4 @@
-"""The rival: each job scaled alone by the formula of the HorizontalPodAutoscaler, on the free GPUs of the queue.
+"""The baseline: each job scaled alone by the formula of the HorizontalPodAutoscaler, on the free GPUs of the queue.
 
 desired = ceil(current x free / target), within its bounds, every 60 s, with a tolerance of 10 % and 300 s before it
 shrinks again. Source: docs/facts/autoscaling.md 7.1, the Volcano article's own example.

@@ -93,7 +93,7 @@ def _figures(of: Results) -> Iterator[tuple[str, float]]:
 
 
 def _targets(of: Results) -> Iterator[Target]:
-    strict = [each for scene, rows in of.items() if not (scene.backfill or scene.rival) for each in rows]
+    strict = [each for scene, rows in of.items() if not (scene.backfill or scene.hpa) for each in rows]
     passing, held = of[scenes.BACKFILL], of[scenes.HEADROOM]
     share = sum(each.late for each in passing) / sum(each.jobs for each in passing)
     yield Target(
@@ -111,7 +111,7 @@ def _targets(of: Results) -> Iterator[Target]:
             yield Target(f"M3 {what}, share", each.worse, "<=", 0.02)
     yield Target("M5 harm, restart 60 s, worst job", max(e.harm for e in of[scenes.ALL]), "<=", 1.0)
     yield Target("M5 harm, restart 250 s, worst job", max(e.harm for e in of[scenes.SLOW]), "<=", 1.0)
-    pairs = list(zip(of[scenes.ALL], of[scenes.RIVAL], strict=True))
+    pairs = list(zip(of[scenes.ALL], of[scenes.HPA], strict=True))
     restarts = max(ours.restarts / theirs.restarts for ours, theirs in pairs)
     yield Target("M6 restarts beside the HPA's, worst", restarts, "<=", 0.33)
     yield Target("M6 speed-up beside the HPA's, worst", min(a.faster / b.faster for a, b in pairs), ">=", 1.0)

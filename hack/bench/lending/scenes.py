@@ -26,7 +26,7 @@ DRAWN = {"drawn-64": (64, 0.75), "drawn-256": (256, 0.65)}  # without traces: GP
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """factor: max beside min. headroom: the share of GPUs kept free. hosts: nodes of 8 rather than one pool. rival: the
+    """factor: max beside min. headroom: the share of GPUs kept free. hosts: nodes of 8 rather than one pool. hpa: the
     HPA decides. oracle: replay it with free restarts and instant eviction, too."""
 
     name: str
@@ -37,7 +37,7 @@ class Scene:
     headroom: float = 0.0
     backfill: bool = False
     hosts: bool = False
-    rival: bool = False
+    hpa: bool = False
     oracle: bool = False
 
     @property
@@ -53,8 +53,8 @@ MEASURED = Scene("measured curves", factor=2, measured=True, oracle=True)
 HEADROOM = Scene("headroom 1 %", headroom=0.01)
 HOSTS = Scene("nodes of 8", hosts=True)
 BACKFILL = Scene("backfill", backfill=True)
-RIVAL = Scene("HPA", rival=True)
-SCENES = (ALL, SLOW, HALF, MEASURED, HEADROOM, HOSTS, BACKFILL, RIVAL)
+HPA = Scene("HPA", hpa=True)
+SCENES = (ALL, SLOW, HALF, MEASURED, HEADROOM, HOSTS, BACKFILL, HPA)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +141,13 @@ def _rows(task: Task, dice: Random) -> Sequence[Row]:
 def _rules(task: Task) -> Rules:
     scene = task.scene
     gpus = CLUSTERS.get(task.cluster) or DRAWN[task.cluster][0]
-    tick_s = SYNC_S if scene.rival else 5.0
+    tick_s = SYNC_S if scene.hpa else 5.0
     nodes = (8,) * (gpus // 8) if scene.hosts else (gpus,)
     return Rules(nodes, restart_s=scene.restart_s, tick_s=tick_s, backfill=scene.backfill)
 
 
 def _lent(jobs: Sequence[Submission], rules: Rules, scene: Scene) -> Tape:
-    if scene.rival:
+    if scene.hpa:
         return replay(jobs, rules, Policy(cooldown_s=DOWN_S), hpa)
     headroom = {GPU: round(rules.gpus * scene.headroom)} if scene.headroom else {}
     return replay(jobs, rules, Policy(restart_s=scene.restart_s, headroom=headroom), decide)

@@ -41,7 +41,7 @@ class Load:
 
 @contextmanager
 def started(*flags: str) -> Iterator[tuple[float, int, int]]:
-    """A local cluster of its own folder: how long it took to be ready, its port, its process."""
+    """Start a local cluster in a new folder; give how long it took to be ready, its port and its process."""
     with TemporaryDirectory() as folder:
         env = {**os.environ, "XDG_STATE_HOME": folder}
         env.pop("PYTHONDONTWRITEBYTECODE", None)  # else every start would compile our modules anew

@@ -25,7 +25,7 @@ class Watcher(asyncio.Protocol):
         self._tail = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Ask."""
+        """Send the request."""
         assert isinstance(transport, asyncio.Transport)
         transport.write(f"GET {_PATH} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
 
@@ -41,7 +41,7 @@ class Watcher(asyncio.Protocol):
             self.done.set()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Cut off."""
+        """Note that the watch was cut off."""
         self.begun.set()
         self.done.set()
 

@@ -1,4 +1,4 @@
-"""The others that place gangs, restated: best fit by level, and kube-scheduler's default spread.
+"""Other placement rules, restated: best fit by level, and kube-scheduler's default spread.
 
 Best fit by level is what Kueue's topology-aware scheduling does (docs/facts/schedulers.md 5): the lowest level at which
 one domain holds the gang, the tightest such domain; downward, the tightest child that holds the rest, else the

@@ -1,4 +1,5 @@
-"""How good our placements are, beside best fit by level, the default spread and the exact optimum, and how quick.
+"""The quality of placements, compared with best fit by level, the default spread and the exact optimum, and their
+speed.
 
 A gang's cost is its ring: every edge that leaves a leaf, plus every one that leaves a spine, and so on. Inputs come
 from this folder; nothing here was used to choose between rules: that was done on other seeds.

@@ -1,4 +1,4 @@
-"""The streams once more, with pods that come one by one: each is asked about as it comes, by the extender's own desk.
+"""The streams of gangs with pods that arrive one by one: each is a request to the extender when it arrives.
 
 A job controller makes its pods some milliseconds apart and in no order that a planner may count on. The extender is
 the real one, from the bytes of a question to the bytes of its answer; only the clock and the API server are ours.
@@ -81,7 +81,7 @@ class _SimulatedExtender:
         self.tree, self.clock, metrics = tree, _Clock(), Metrics()
         self.view = Extender(Rules(), self.clock, metrics, _say_nothing)
         self.view.waiting_for = _ready
-        self.desk = Dispatcher(self.view, metrics)
+        self.dispatcher = Dispatcher(self.view, metrics)
         self.free = set(self.tree.hosts)
         for name in self.tree.hosts:
             self.view.gangs.put_node(msgspec.convert(gpu_node(name, ""), Node))
@@ -95,7 +95,7 @@ class _SimulatedExtender:
             pod = _pod(number, index, size)
             self.view.put_pod(msgspec.convert(pod, Pod))
             body = json.dumps({"Pod": pod, "Nodes": None, "NodeNames": sorted(self.free)}).encode()
-            (nodes[index],) = json.loads(self.desk.answer(Verb.FILTER, body).body)["NodeNames"]
+            (nodes[index],) = json.loads(self.dispatcher.answer(Verb.FILTER, body).body)["NodeNames"]
             self.free.remove(nodes[index])
             bound = {**pod, "spec": {**pod["spec"], "nodeName": nodes[index]}}
             self.view.put_pod(msgspec.convert(bound, Pod))
@@ -113,18 +113,18 @@ def replay(tree: Fabric, events: Sequence[int], seed: int | None) -> streams.Run
 
     A pod that is not placed breaks the run: every gang of a stream fits.
     """
-    stand, dice = _SimulatedExtender(tree), random.Random(seed)
+    extender, dice = _SimulatedExtender(tree), random.Random(seed)
     held: list[list[str]] = []
     total, leaf, full = [], [], []
     for event in events:
         if event <= 0:
-            stand.leave(-event, held[-event])
+            extender.leave(-event, held[-event])
             continue
         order = list(range(event))
         if seed is not None:
             order.sort(key=lambda _: dice.random())
-        held.append(stand.come(len(held), event, order))
-        full.append(1 - len(stand.free) / len(tree.hosts))
+        held.append(extender.come(len(held), event, order))
+        full.append(1 - len(extender.free) / len(tree.hosts))
         paid = cost(tree, [tree.index[node] for node in held[-1]])
         total.append(paid.total)
         leaf.append(paid.crossings[0])
@@ -154,8 +154,8 @@ def _uid(number: int, index: int) -> str:
 
 
 def _say_nothing(_: Notice) -> None:
-    """Nobody reads what the extender tells owners."""
+    """Ignore what the extender tells owners."""
 
 
 def _ready() -> None:
-    """Say that everything was seen."""
+    """Report that everything was seen."""

@@ -1,1 +1,1 @@
-"""A full cluster on a real API server, gangs that come to it, and how soon a job is told to shrink for each."""
+"""A full cluster on a real API server, arriving gangs, and the time until a job is told to shrink for each."""

@@ -1,7 +1,7 @@
 """How soon a job is told to shrink for one that comes to wait, on a real API server, the autoscaler as it is shipped.
 
-From the first sight of a gang (its first pod without a node, or its PodGroup that is Pending or Inqueue) on a watch to
-that of the job that shrinks for it. Every GPU is lent, so each gang needs a shrink. Beside it, in the same run: what
+From when a gang is first seen (its first pod without a node, or its PodGroup that is Pending or Inqueue) on a watch
+until the job that shrinks for it is. Every GPU is lent, so each gang needs a shrink. Beside it, in the same run: what
 the API server takes to show a new pod, and what a watcher that patches at once without a thought would take.
 """
 
@@ -26,11 +26,11 @@ FORMS = ("pods", "Pending", "Inqueue")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How many gangs come of each form: one by one, and in bursts of so many. anchors: times of each anchor."""
+    """How many gangs come of each form: one by one, and in bursts of so many. baselines: times of each baseline."""
 
     singles: int
     bursts: int
-    anchors: int
+    baselines: int
     together: int = 10
 
 
@@ -67,28 +67,28 @@ async def measure(size: Size, plan: Plan) -> Results:
 
 async def measured(plane: ControlPlane, size: Size, plan: Plan, rng: random.Random) -> Results:
     """One cluster on a plane that has none yet."""
-    async with opened(plane, size, rng) as stand:
-        times = {"floor": await stand.floor(plan.anchors), "trivial": await stand.trivial(plan.anchors)}
-        start_s = await stand.start_autoscaler()
+    async with opened(plane, size, rng) as testbed:
+        times = {"floor": await testbed.floor(plan.baselines), "trivial": await testbed.trivial(plan.baselines)}
+        start_s = await testbed.start_autoscaler()
         for form in FORMS:
-            await stand.react(form)  # the first ones warm it up
-        looks, taken_s = await _decisions(stand)
+            await testbed.react(form)  # the first ones warm it up
+        looks, taken_s = await _decisions(testbed)
         for form in FORMS:
-            times[form], times[f"{form}, bursts"] = await _reactions(stand, form, plan)
-        more, after_s = await _decisions(stand)
+            times[form], times[f"{form}, bursts"] = await _reactions(testbed, form, plan)
+        more, after_s = await _decisions(testbed)
         decide_s = (after_s - taken_s) / max(1, more - looks)
-        return Results(times, start_s, decide_s, int(more - looks), stand.memory_mib(), stand.memory_mib("VmHWM"))
+        return Results(times, start_s, decide_s, int(more - looks), testbed.memory_mib(), testbed.memory_mib("VmHWM"))
 
 
-async def _reactions(stand: Testbed, form: str, plan: Plan) -> tuple[list[float], list[float]]:
+async def _reactions(testbed: Testbed, form: str, plan: Plan) -> tuple[list[float], list[float]]:
     """Time gangs that come alone, and those that come at once."""
-    alone = [took for _ in range(plan.singles) for took in await stand.react(form)]
-    return alone, [took for _ in range(plan.bursts) for took in await stand.react(form, plan.together)]
+    alone = [took for _ in range(plan.singles) for took in await testbed.react(form)]
+    return alone, [took for _ in range(plan.bursts) for took in await testbed.react(form, plan.together)]
 
 
-async def _decisions(stand: Testbed) -> tuple[float, float]:
+async def _decisions(testbed: Testbed) -> tuple[float, float]:
     name = "turnout_autoscaler_decide_seconds"
-    return await stand.metric(f"{name}_count"), await stand.metric(f"{name}_sum")
+    return await testbed.metric(f"{name}_count"), await testbed.metric(f"{name}_sum")
 
 
 def _told(found: Results, large: Results | None) -> Outcome:
@@ -106,13 +106,13 @@ def _told(found: Results, large: Results | None) -> Outcome:
     load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
     notes.append(f"Load of the machine over the last 1, 5 and 15 minutes: {load} on {os.cpu_count()} cores.")
     columns = ("what", "times", "median", "p90", "p99", "most")
-    table = Table("milliseconds from the first sight of a gang to that of a job that shrinks", columns, rows)
+    table = Table("milliseconds from the first event of a gang to that of a job that shrinks", columns, rows)
     return Outcome("reaction: from a gang that waits to a job that shrinks", (table,), figures, targets, notes)
 
 
 _WORDS = {
-    "floor": "anchor: a pod is created and seen",
-    "trivial": "anchor: a pod is seen, a job patched at once",
+    "floor": "baseline: a pod is created and seen",
+    "trivial": "baseline: a pod is seen, a job patched at once",
     "pods": "pods of a gang",
 }
 

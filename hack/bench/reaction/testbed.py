@@ -1,4 +1,4 @@
-"""The stand: a control plane with a full cluster, an autoscaler as a process, and gangs that come one after another.
+"""The testbed: a control plane with a full cluster, an autoscaler as a process, and gangs that arrive in turn.
 
 All times are of this process's one clock, of when its watches show a thing. In place of the controllers that are not
 here it deletes the pods of a job that shrank and puts the gang's pods on their nodes, so that the cluster stays full.
@@ -26,7 +26,7 @@ from hack.controlplane.errors import ApiError
 from hack.controlplane.plane import ControlPlane, free_ports
 
 GIVE_UP_S = 60.0
-ANCHOR = "bench.turnout.dev/anchor"
+MARKER = "bench.turnout.dev/marker"
 
 
 class _Meta(msgspec.Struct, rename="camel"):
@@ -53,7 +53,7 @@ _event = msgspec.json.Decoder(_Event)
 
 
 @dataclass(slots=True)
-class Sightings:
+class Observed:
     """The objects that the watches have shown, and when.
 
     first_s: of each pod and PodGroup by name; shrunk: (job, size, when).
@@ -64,7 +64,7 @@ class Sightings:
     sizes: dict[str, int] = field(default_factory=dict)
     anchored: asyncio.Queue[float] = field(default_factory=asyncio.Queue)
     on_pod: Callable[[str], None] = lambda _: None
-    anchor: str = ""
+    marker: str = ""
 
     def note(self, event: _Event, now_s: float) -> None:
         """One line of a watch of pods or PodGroups."""
@@ -79,16 +79,16 @@ class Sightings:
         if size < self.sizes.get(name, size):
             self.shrunk.put_nowait((name, size, now_s))
         self.sizes[name] = size
-        told = event.object.metadata.annotations.get(ANCHOR, "")
-        if told != self.anchor:
-            self.anchor = told
+        told = event.object.metadata.annotations.get(MARKER, "")
+        if told != self.marker:
+            self.marker = told
             self.anchored.put_nowait(now_s)
 
 
 class Testbed:
     """One cluster of one size. `open` it, then `start_autoscaler`, then `react` as often as there are jobs left."""
 
-    def __init__(self, plane: ControlPlane, size: Size, api: Api, seen: Sightings, rng: random.Random) -> None:
+    def __init__(self, plane: ControlPlane, size: Size, api: Api, seen: Observed, rng: random.Random) -> None:
         self._plane, self._size, self._api, self._seen, self._rng = plane, size, api, seen, rng
         self._number = 0
         self._port = 0
@@ -104,7 +104,7 @@ class Testbed:
         argv += ["--lease", "default/turnout-autoscaler", "--log-level", "warning"]
         argv += ["--metrics-bind", f"127.0.0.1:{self._port}"]
         url = f"http://127.0.0.1:{self._port}/readyz"
-        await asyncio.to_thread(self._plane.start_program, "lender", argv, url)
+        await asyncio.to_thread(self._plane.start_program, "autoscaler", argv, url)
         async with asyncio.timeout(GIVE_UP_S):
             while True:
                 if await self.metric("turnout_autoscaler_decide_seconds_count"):
@@ -121,13 +121,13 @@ class Testbed:
 
     def memory_mib(self, what: str = "VmRSS") -> float:
         """Measure its memory in MiB; VmHWM is the most that it ever held."""
-        text = Path(f"/proc/{self._plane.pid('lender')}/status").read_text()
+        text = Path(f"/proc/{self._plane.pid('autoscaler')}/status").read_text()
         return next(int(line.split()[1]) / 1024 for line in text.splitlines() if line.startswith(f"{what}:"))
 
     # What is timed, in seconds.
 
     async def floor(self, times: int) -> list[float]:
-        """From the call that creates a pod to its sight on a watch."""
+        """Time from the call that creates a pod until a watch shows it."""
         took = []
         for at in range(times):
             pod = scene.members(f"floor-{at}", self._size, [""])[0]
@@ -142,12 +142,12 @@ class Testbed:
         took, tasks = [], set[asyncio.Task[Any]]()
 
         def patch(name: str) -> None:
-            body = {"metadata": {"annotations": {ANCHOR: name}}}
+            body = {"metadata": {"annotations": {MARKER: name}}}
             tasks.add(asyncio.create_task(self._api.patch(f"{JOBS}/job-00000", body)))
 
         self._seen.on_pod = patch
         for at in range(times):
-            pod = scene.members(f"anchor-{at}", self._size, [""])[0]
+            pod = scene.members(f"marker-{at}", self._size, [""])[0]
             name = pod["metadata"]["name"]
             await self._api.create(pod)
             async with asyncio.timeout(GIVE_UP_S):
@@ -159,7 +159,7 @@ class Testbed:
         return took
 
     async def react(self, form: str, together: int = 1) -> list[float]:
-        """So many gangs come at once; from the first sight of each to that of the job that shrank for it.
+        """Let gangs come at once; time each from when it is first seen until the job that shrank for it is.
 
         form: "pods", or the phase of a PodGroup. In the order in which they came the earliest shrink is the first's.
         """
@@ -183,7 +183,7 @@ class Testbed:
     # In place of controllers.
 
     async def _obey(self, gang: str, job: str, size: int, form: str) -> None:
-        """The pods above a job's size go, and a gang's run where they were."""
+        """Delete the pods above a job's size, and run a gang's pods in their place."""
         names = [f"{job}-{index}" for index in range(size, self._size.workers)]
         places = [pod["spec"]["nodeName"] for pod in [await self._api.get(f"{PODS}/{name}") for name in names]]
         for name in names:
@@ -206,14 +206,14 @@ class Testbed:
 
 @asynccontextmanager
 async def opened(plane: ControlPlane, size: Size, rng: random.Random) -> AsyncIterator[Testbed]:
-    """A stand with its cluster and its watches, until the block ends."""
+    """Open a testbed with its cluster and its watches, until the block ends."""
     async with plane.api() as api:
         await api.create(scene.group_crd())
         await api.create_all(scene.nodes(size))
         jobs = await api.create_all(scene.jobs(size))
         await api.create_all(scene.pods(size, jobs))
         await _served(api, GROUPS)
-        seen = Sightings(sizes={job["metadata"]["name"]: size.workers for job in jobs})
+        seen = Observed(sizes={job["metadata"]["name"]: size.workers for job in jobs})
         watched = ((JOBS, seen.note_job), (PODS, seen.note), (GROUPS, seen.note))
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(_follow(api, path, await _version(api, path), note)) for path, note in watched]

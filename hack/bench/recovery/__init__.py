@@ -1,1 +1,1 @@
-"""A job is resized, a process of it is killed, a node is lost: under ours and under torchrun."""
+"""A job is resized, one of its processes is killed, a node is lost: under Turnout and under torchrun."""

@@ -19,14 +19,14 @@ _LOOK_S = 0.02
 
 
 class Job(Protocol):
-    """A job that trains. records: what its processes have written, as it is read."""
+    """A training job. records: what its processes have written so far."""
 
     @property
     def records(self) -> Sequence[Record]:
-        """All of them, so far."""
+        """Read all records so far."""
 
     async def strike(self, act: Act) -> float:
-        """Do it; gives the moment, of the monotonic clock."""
+        """Carry the act out; give its time by the monotonic clock."""
 
 
 Begin = Callable[[int], AbstractAsyncContextManager[Job]]
@@ -34,7 +34,7 @@ Begin = Callable[[int], AbstractAsyncContextManager[Job]]
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One act. back: None where nothing came of it in time. why: it never came to the act, "" where it did."""
+    """One act. back: None if the job did not recover in time. why: the reason if the act never began, else ""."""
 
     back: Recovery | None
     why: str = ""

@@ -1,4 +1,4 @@
-"""How long a world of two DDP processes stands still when one is killed, by what their parent has imported ahead.
+"""The time for which a world of two DDP processes stands still after a kill, by what their parent has imported ahead.
 
 `python -m hack.bench.recovery.preload [TIMES]`. The usual way learns from the first life; `--preload torch` does not.
 """

@@ -36,7 +36,7 @@ class Results:
         return said
 
     def table(self) -> Table:
-        """For people, act by act."""
+        """Give the table, act by act."""
         figures, rows = self.figures(), list[tuple[str, ...]]()
         for act in Act:
             for side, acts in self.trials.items():
@@ -61,7 +61,7 @@ class Results:
         ]
 
     def notes(self) -> list[str]:
-        """Acts that no job came to."""
+        """List acts that never began."""
         return [
             f"{side}, {act.what}: {trial.why}"
             for side, acts in self.trials.items()

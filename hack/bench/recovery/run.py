@@ -1,4 +1,4 @@
-"""How long a job stands still when it is resized, a process of it is killed, or a node lost: ours and torchrun.
+"""The time for which a job stands still when it is resized, a process is killed or a node is lost.
 
 Both train the model of hack/chaos, three workers of a thread each, a step each 0.1 s. Ours are pods of the embedded
 local cluster, which schedules and restarts them, and save to memory after each step. torchrun's are agents on loopback

@@ -41,7 +41,7 @@ class Torchrun:
         self._agents: list[subprocess.Popen[bytes]] = []  # that ever were
 
     def add(self) -> None:
-        """One more node. The first one's store is there when this returns."""
+        """Add a node. When this returns, the first node's store is up."""
         name = f"{self._home.parent.name}-{time.monotonic_ns()}"
         command = torchrun(
             *(f"--nnodes={LEAST}:{MOST}", "--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-id=story"),
@@ -61,7 +61,7 @@ class Torchrun:
             served(self._port)
 
     async def strike(self, act: Act) -> float:
-        """Do it to the last node, or to the first, which has the store. One that is lost is replaced at once."""
+        """Carry the act out on the last node, or on the first, which has the store. A lost node is replaced at once."""
         at_s = time.monotonic()
         match act:
             case Act.GROWS:
@@ -87,7 +87,7 @@ class Torchrun:
             await asyncio.sleep(_LOOK_S)
 
     def end(self) -> None:
-        """All agents, and whatever they or those before them left behind."""
+        """Kill all agents, and whatever they left behind."""
         _kill(lambda home: home.startswith(f"{self._home.parent.name}-"))
         for agent in self._agents:
             agent.wait()
@@ -95,7 +95,7 @@ class Torchrun:
 
 @asynccontextmanager
 async def begun(workers: int, conf: str) -> AsyncIterator[Torchrun]:
-    """A job of so many nodes."""
+    """Start a job of this many nodes."""
     with tempfile.TemporaryDirectory(prefix="torchrun-story-") as folder:
         home = Path(folder) / "home"
         for name in ("history", "logs"):
@@ -114,7 +114,7 @@ async def begun(workers: int, conf: str) -> AsyncIterator[Torchrun]:
 
 
 def _kill(whose: Callable[[str], bool]) -> None:
-    """At once, until there are no more."""
+    """Kill these processes, again and again until there are no more."""
     while pids := list(_of(whose)):
         for pid in pids:
             with suppress(ProcessLookupError):

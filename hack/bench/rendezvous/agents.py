@@ -1,4 +1,4 @@
-"""N agents in P processes that meet at one address, all at the same word, and when the last of them holds its rank.
+"""Time N agents in P processes from a common start until the last has its rank.
 
 Then, if asked, one of them dies, and when the others hold the next world. One process serves and P others hold N/P
 agents each. All are forked from one that has imported what they need and has a single thread; all are killed at the
@@ -26,7 +26,7 @@ Gate = Callable[[], None]  # says that all is ready and returns at the word
 
 
 class Kind(Protocol):
-    """A way to meet. Each is called in processes of their own."""
+    """A kind of rendezvous. Its methods run in separate processes."""
 
     def warm(self) -> None:
         """Import what the processes need, before they are forked."""
@@ -43,7 +43,8 @@ class Kind(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WorldTimes:
-    """One meeting: seconds from the word to the last agent, and before it from the address to the last one ready.
+    """One rendezvous: seconds from the start signal to the last rank, and before it from the address to the last ready
+    agent.
 
     noticed_s: from the death of one of them until the coordinator knew; renewed_s: from there until the last of the
     others held the next world. Infinite where it was not done within its limit. why: what broke, "" for nothing.
@@ -58,13 +59,13 @@ class WorldTimes:
 
 
 class _Broke(Exception):
-    """A process ended, or said that it cannot go on."""
+    """A process ended, or reported that it cannot go on."""
 
 
 def gather(
     kind: Kind, agents: int, limit_s: float, *, one_dies: bool = False, processes: int = PROCESSES
 ) -> WorldTimes:
-    """Let so many agents meet, within a limit. Must be called where there is one thread.
+    """Let this many agents meet, within a time limit. Call it in a process with a single thread.
 
     one_dies: the last of them has a process of its own, which is killed once all have met.
     """
@@ -73,10 +74,10 @@ def gather(
     give_up_s = time.monotonic() + limit_s
     started: list[multiprocessing.process.BaseProcess] = []
     try:
-        crowd = _Agents(kind, agents, give_up_s, started)
-        crowd.start([*_shares(agents - one_dies, processes), *([range(agents - 1, agents)] if one_dies else [])])
-        met = crowd.meet()
-        return crowd.lose(met) if one_dies else met
+        meeting = _Agents(kind, agents, give_up_s, started)
+        meeting.start([*_shares(agents - one_dies, processes), *([range(agents - 1, agents)] if one_dies else [])])
+        met = meeting.meet()
+        return meeting.lose(met) if one_dies else met
     except TimeoutError:
         return WorldTimes(agents, why=f"not done in {limit_s:g} s")
     except _Broke as broke:
@@ -93,7 +94,7 @@ def _shares(agents: int, processes: int) -> list[range]:
 
 
 class _Agents:
-    """The processes of one meeting. started: each is added as soon as it runs."""
+    """The processes of one rendezvous. started: gets each process as soon as it runs."""
 
     def __init__(
         self, kind: Kind, agents: int, give_up_s: float, started: list[multiprocessing.process.BaseProcess]
@@ -101,14 +102,14 @@ class _Agents:
         self._kind, self._agents, self._give_up_s, self._started = kind, agents, give_up_s, started
 
     def start(self, shares: Sequence[range]) -> None:
-        """The one that serves, then the others."""
+        """Start the server, then the others."""
         self._host = _start(self._started, _serving, self._kind, self._agents)
         port = int(_heard([self._host], self._give_up_s)[0])
         self._began_s = time.monotonic()
         self._lines = [_start(self._started, _meeting, self._kind, each, self._agents, port) for each in shares]
 
     def meet(self) -> WorldTimes:
-        """Give the word once all are ready."""
+        """Give the start signal once all are ready."""
         _heard(self._lines, self._give_up_s)
         word_s = time.monotonic()
         for line in self._lines:
@@ -172,7 +173,7 @@ def _meeting(line: Connection, kind: Kind, mine: Sequence[int], agents: int, por
         line.recv()
 
     def meet() -> None:
-        gc.disable()  # an agent alone in its process has next to nothing to collect: a crowd must not pay for that
+        gc.disable()  # an agent alone in its process has next to nothing to collect: a meeting must not pay for that
         for times in kind.meet(mine, agents, port, gate):
             line.send(times)
 
@@ -180,7 +181,7 @@ def _meeting(line: Connection, kind: Kind, mine: Sequence[int], agents: int, por
 
 
 def _telling(line: Connection, work: Callable[[], None]) -> None:
-    """Do it with as many files as the machine grants, tell what breaks, and stay until killed."""
+    """Run it with as many open files as allowed, report a failure, and stay until killed."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     try:

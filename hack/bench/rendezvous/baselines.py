@@ -21,11 +21,11 @@ _GIVE_UP_S = 240
 
 
 class NoBaselines(Exception):
-    """They cannot be had here. Measure the rest, and say so."""
+    """The baselines cannot be installed here. Measure the rest, and say so."""
 
 
 def folder() -> Path:
-    """Return the folder that holds the anchors, installed now if they are not. Raises NoAnchors."""
+    """Return the folder that holds the baselines, installed now if they are not. Raises NoBaselines."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "turnout" / "anchors"
     made_of = b"".join(lock.read_bytes() for lock, _ in _PARTS) + sys.version.encode()
     at = base / hashlib.sha256(made_of).hexdigest()[:16]
@@ -41,7 +41,7 @@ def folder() -> Path:
 
 
 def nvrx() -> str:
-    """Which NVRx it is."""
+    """Give the version of NVRx."""
     return _PARTS[-1][0].read_text().split(maxsplit=1)[0]
 
 

@@ -1,4 +1,4 @@
-"""Jobs of two training processes whose parts are killed, and what it costs them to step again.
+"""Jobs of two training processes, of which parts are killed, and the time until they step again.
 
 A job is one or two agents of some launcher. The state lies in memory; what a launcher prints tells when it noticed.
 """
@@ -36,7 +36,7 @@ WORKER = ["-m", "hack.bench.rendezvous.worker"]
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """How the agents of a job are started.
+    """A launcher, and how it starts the agents of a job.
 
     agents(port, folder): the command of each, without the worker's words; the folder is one that they share.
     """
@@ -89,7 +89,7 @@ TORCH_SHRINKS = Launcher("torchrun, --nnodes=1:2", lambda port, folder: [_joined
 
 
 class Job:
-    """A job that runs, from its start to its end. It must be entered; what it started ends with it."""
+    """A running job. Use it in a `with` block, which ends whatever the job started."""
 
     def __init__(self, launcher: Launcher, names: Names, folder: Path) -> None:
         self._launcher, self._names, self._folder = launcher, names, folder
@@ -98,7 +98,7 @@ class Job:
         self._printed_s: list[float] = []
 
     def __enter__(self) -> Self:
-        """Start the agents, one after the other: the first one hosts whatever they meet at."""
+        """Start the agents one after the other: the first one hosts the rendezvous."""
         memory = tempfile.mkdtemp(prefix="turnout-bench-", dir="/dev/shm")
         self._ends.callback(shutil.rmtree, memory, ignore_errors=True)
         self._memory = Path(memory)
@@ -125,23 +125,23 @@ class Job:
                 os.kill(pid, signal.SIGKILL)
 
     def marks(self) -> list[Mark]:
-        """All that the processes wrote down; a line that is not whole yet is left for the next time."""
+        """Read all marks of the processes; an unfinished line is left for the next time."""
         texts = [path.read_text() for path in self._memory.glob("marks-*")]
         return [Mark.read(line) for text in texts for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
     def _born(self) -> dict[int, str]:
-        """Every training process that ever was, and when it began."""
+        """Give every training process that ever ran, and when it began."""
         names = [path.name.split("-") for path in self._memory.glob("marks-*")]
         return {int(pid): began for _, pid, began in names}
 
     def going(self) -> dict[int, int]:
-        """The process of each rank that steps now, by rank."""
+        """Give the process of each rank that steps now, by rank."""
         began = self._born()
         last = stepped(self.marks(), ())
         return {rank: mark.pid for rank, mark in last.items() if worker.born(mark.pid) == began[mark.pid]}
 
     def runs(self, limit_s: float = START_S) -> bool:
-        """Wait until every rank has made a step and is there."""
+        """Wait until every rank has made a step and lives."""
         give_up_s = time.monotonic() + limit_s
         while len(self.going()) < RANKS:
             if time.monotonic() > give_up_s or any(agent.poll() is not None for agent in self._agents):
@@ -191,7 +191,7 @@ class Job:
 
 
 def faults(launcher: Launcher, names: Names, folder: Path, times: int, limit_s: float) -> list[Fault]:
-    """Kill a process so many times, in as many jobs as the budget of restarts needs. A job that is lost counts too."""
+    """Kill processes, in as many jobs as the restart budgets need. A job that is lost counts, too."""
     found: list[Fault] = []
     while len(found) < times:
         with Job(launcher, names, folder) as job:
@@ -222,7 +222,7 @@ def _end(agent: subprocess.Popen[str]) -> None:
 
 
 def _below(pid: int) -> list[int]:
-    """The processes that this one has started, and those that they have."""
+    """Give the processes that this one has started, and their descendants."""
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""The floor: connections and one small message each way, with nothing to decide."""
+"""The floor: connections and one small message each way, without decisions."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ def _heard_s(peer: socket.socket) -> float:
 
 
 class Lookup:
-    """One look-up of an address by the C library, as every client of a TCPStore makes one: is there a name server?"""
+    """One look-up of an address by the C library, as each client of a TCPStore makes: is there a name server?"""
 
     def warm(self) -> None:
         """Nothing to import."""
 
     def serve(self, agents: int, told: Callable[[float], None]) -> None:
-        """Nobody is met."""
+        """Do nothing: there is no server."""
         told(0)
         time.sleep(3600)
 

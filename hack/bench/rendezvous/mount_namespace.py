@@ -1,4 +1,4 @@
-"""A command in a mount namespace of its own, where names are looked up as a benchmark needs it.
+"""Runs a command in its own mount namespace, in which names are looked up as a benchmark needs it.
 
 The machine's own files stay as they are. QUIET: names come from /etc/hosts only, so that no resolver is asked. ALONE:
 the same, with a loopback of its own. SILENT: with one too, and every look-up goes to a resolver that never answers.
@@ -42,7 +42,7 @@ _FILES: Mapping[Names, Mapping[str, str]] = {
 
 
 def command(words: Sequence[str], names: Names, folder: Path) -> list[str]:
-    """Return the command that runs another one apart. folder: where the files are written that stand in for /etc."""
+    """Return the command line that runs another command there. folder: for the files that replace those in /etc."""
     if names is Names.MACHINE:
         return [*words]
     at = folder / names.value

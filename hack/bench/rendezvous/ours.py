@@ -1,9 +1,9 @@
-"""Our own way to meet: the launcher's door, coordinator, search and link as they are shipped; no training processes.
+"""Turnout's rendezvous: the launcher's listener, coordinator, search and connection, without training processes.
 
-The coordinator has a process of its own, as the floor's server has. A member of the crowd does what an agent does with
+The coordinator has a process of its own, as the floor's server has. A member does what an agent does with
 what it is told, and nothing else: it accepts a round or refuses it, and is ready at once when told to stop. It holds
 a place when that is one in a world of all. On a host of its own no agent waits for another's interpreter, so of each
-process only so many knock at a time; in a crowd of 1,024 that is everybody.
+process only so many knock at a time; among 1,024 agents that is everybody.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ HOSTS_PER_LEAF, LEAVES_PER_SPINE = 16, 16
 
 
 def terms_of(agents: int) -> ElasticSpec:
-    """All are wanted; with less than half of them there is no world."""
+    """Make terms in which all are wanted, and less than half of them form no world."""
     return ElasticSpec(least=max(1, agents // 2), most=agents, join_timeout_s=600)
 
 
 def member_of(agent: int) -> Member:
-    """One agent of eight processes, under its switches."""
+    """Make an agent of eight processes, below its switches."""
     leaf = agent // HOSTS_PER_LEAF
     path = (f"spine-{leaf // LEAVES_PER_SPINE}", f"leaf-{leaf}")
     name = f"worker-{agent}"
@@ -52,7 +52,7 @@ class Ours:
         """Imported already."""
 
     def serve(self, agents: int, told: Callable[[float], None]) -> None:
-        """Coordinate; tell the port, then when a member was found to be lost."""
+        """Coordinate; report the port, then when a lost member was noticed."""
         asyncio.run(_coordinate(agents, told))
 
     def meet(self, mine: Sequence[int], agents: int, port: int, gate: Gate) -> Iterator[list[float]]:
@@ -90,7 +90,7 @@ async def _together(joins: Sequence[Coroutine[None, None, float]]) -> list[float
 
 
 class _Follower:
-    """One member: what of an agent is left without processes."""
+    """One member: an agent without its processes."""
 
     def __init__(self, me: Member, terms: ElasticSpec, endpoint: Address) -> None:
         self._me, self._terms, self._endpoint = me, terms, endpoint
@@ -99,7 +99,7 @@ class _Follower:
         self._worlds: asyncio.Queue[tuple[int, float] | str] = asyncio.Queue()
 
     async def join(self, knocks: asyncio.Semaphore, size: int) -> float:
-        """Find the coordinator, and hold a place in a world of this size."""
+        """Find the coordinator, and hold a rank in a world of this size."""
         finder = CoordinatorSearch(self._new_link, _nobody_leads, ("", 0), None, lambda what, fields: None)
         loop = asyncio.get_running_loop()
         seek = Seek(self._me.id, self._endpoint, False, False, self._terms.join_timeout_s, since_s=loop.time())
@@ -111,7 +111,7 @@ class _Follower:
         return await self.held(size)
 
     async def held(self, size: int) -> float:
-        """When it held its place in a world of this size."""
+        """Give when it held its rank in a world of this size."""
         while True:
             world = await self._worlds.get()
             if isinstance(world, str):
@@ -141,4 +141,4 @@ class _Follower:
 
 
 async def _nobody_leads(seek: Seek) -> tuple[bool, Address | None]:
-    raise AssertionError("the crowd has a coordinator")
+    raise AssertionError("the agents have a coordinator")

@@ -1,4 +1,4 @@
-"""When each phase of a restart ended, out of what the training processes wrote down.
+"""The end of each phase of a restart, from what the training processes wrote down.
 
 All times are seconds of the monotonic clock, which the processes of one machine share.
 """
@@ -16,7 +16,7 @@ PHASES = ("detected", "stopped", *WORDS)
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One process came to the end of a phase. restart: what its agent told it that RESTART_COUNT is."""
+    """A process came to the end of a phase. restart: its RESTART_COUNT."""
 
     pid: int
     rank: int
@@ -26,7 +26,7 @@ class Mark:
 
     @classmethod
     def read(cls, line: str) -> Mark:
-        """From a line that `written` made."""
+        """Read a line that `written` made."""
         pid, rank, restart, word, at_s = line.split()
         return cls(int(pid), int(rank), int(restart), word, float(at_s))
 

@@ -1,6 +1,6 @@
 """Results of the rendezvous benchmark: figures, tables, and the targets of docs/launcher.md.
 
-Crowds are compared by their best time, since a busy machine only ever adds to it; deaths by the worst.
+Meetings are compared by their best time, since a busy machine only ever adds to it; deaths by the worst.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from hack.bench.rendezvous.phase_times import PHASES, Fault, middle
 from hack.bench.support.outcome import Table, Target
 from hack.bench.support.percentiles import interpolated_up
 
-Crowds = Mapping[tuple[str, int], Sequence[WorldTimes]]
+Meetings = Mapping[tuple[str, int], Sequence[WorldTimes]]
 
 KINDS = {
     "floor": "floor: connect, 64 bytes each way",
     "ours": "ours: connect and join",
-    "nvrx": "anchor: NVRx barrier, connected before",
-    "c10d": "anchor: c10d of torch, connected before",
+    "nvrx": "baseline: NVRx barrier, connected before",
+    "c10d": "baseline: c10d of torch, connected before",
 }
 TOGETHER, LARGE, LARGEST = 1_024, 4_096, 10_000
 MOST_GROWTH, MOST_SLOWED = 4, 1.02  # from 1,024 to 4,096; by a silent name server
@@ -29,13 +29,13 @@ MOST_GROWTH, MOST_SLOWED = 4, 1.02  # from 1,024 to 4,096; by a silent name serv
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """One run. crowds: by kind and agents; beside: 1,024 in the minutes of the 4,096; deaths: one of 1,024 dies.
+    """One run. meetings: by kind and agents; beside: 1,024 in the minutes of the 4,096; deaths: one of 1,024 dies.
 
     named, unnamed: where names come from files, and where nobody answers. restarts: by launcher; shrinks: a whole
     agent of two is lost, by launcher.
     """
 
-    crowds: Crowds = field(default_factory=dict)
+    meetings: Meetings = field(default_factory=dict)
     beside: Sequence[WorldTimes] = ()
     deaths: Sequence[WorldTimes] = ()
     named: Sequence[WorldTimes] = ()
@@ -43,17 +43,17 @@ class Results:
     restarts: Mapping[str, Sequence[Fault]] = field(default_factory=dict)
     shrinks: Mapping[str, Fault] = field(default_factory=dict)
     ours: str = "turnout-run"
-    anchor: str = "torchrun at its best"
+    baseline: str = "torchrun at its best"
 
     def best_s(self, kind: str, agents: int) -> float:
-        """The shortest of its meetings; nan where there was none."""
-        return best_s(self.crowds.get((kind, agents), ()))
+        """Give the shortest rendezvous; NaN if there was none."""
+        return best_s(self.meetings.get((kind, agents), ()))
 
     def targets(self) -> list[Target]:
         """Give what docs/launcher.md promises."""
         together_s = self.best_s("ours", TOGETHER)
-        ours, anchor = (took_s(self.restarts.get(name, ())) for name in (self.ours, self.anchor))
-        usual_s = median(anchor) if anchor else math.nan
+        ours, baseline = (took_s(self.restarts.get(name, ())) for name in (self.ours, self.baseline))
+        usual_s = median(baseline) if baseline else math.nan
         slowed = ratio(best_s(self.unnamed), best_s(self.named))
         growth = ratio(self.best_s("ours", LARGE), best_s(self.beside))
         return [
@@ -73,9 +73,9 @@ class Results:
         ]
 
     def figures(self) -> dict[str, float]:
-        """For machines."""
+        """Give the figures for the JSON line."""
         told: dict[str, float] = {}
-        for (kind, agents), mets in self.crowds.items():
+        for (kind, agents), mets in self.meetings.items():
             told[f"{kind}_{agents}_s"] = best_s(mets)
             told[f"{kind}_{agents}_median_s"] = median([met.took_s for met in mets])
         for name, mets in (("beside", self.beside), ("named", self.named), ("unnamed", self.unnamed)):
@@ -90,13 +90,13 @@ class Results:
         return told | {f"{_word(name)}_agent_lost_s": fault.took_s for name, fault in self.shrinks.items()}
 
     def tables(self) -> list[Table]:
-        """For people."""
+        """Give the tables."""
         return [self._met(), self._survived()]
 
     def _met(self) -> Table:
         rows = []
-        for kind, agents in sorted(self.crowds, key=lambda key: (key[1], [*KINDS].index(key[0]))):
-            mets = self.crowds[kind, agents]
+        for kind, agents in sorted(self.meetings, key=lambda key: (key[1], [*KINDS].index(key[0]))):
+            mets = self.meetings[kind, agents]
             why = next((met.why for met in mets if met.why), "")
             times = [met.took_s for met in mets]
             ready_s = f"{min(met.ready_s for met in mets):.3f}"
@@ -123,7 +123,7 @@ class Results:
 
 
 def best_s(mets: Sequence[WorldTimes]) -> float:
-    """The shortest; infinite where none was done, nan where there was none."""
+    """Give the shortest time; infinite if none was done, NaN if there was none."""
     return min((met.took_s for met in mets), default=math.nan)
 
 
@@ -132,28 +132,28 @@ def took_s(faults: Sequence[Fault]) -> list[float]:
     return [fault.took_s for fault in faults]
 
 
-def ratio(ours: float, anchor: float) -> float:
-    """nan where one of them is unknown or the anchor was not done: that is no measure."""
-    return ours / anchor if math.isfinite(anchor) and anchor > 0 else math.nan
+def ratio(ours: float, baseline: float) -> float:
+    """Give the ratio; NaN if one is unknown or the baseline was not done."""
+    return ours / baseline if math.isfinite(baseline) and baseline > 0 else math.nan
 
 
 def worst(times: Sequence[float]) -> float:
-    """The longest; nan of none."""
+    """Give the longest time; NaN if there is none."""
     return max(times, default=math.nan)
 
 
 def p95(times: Sequence[float]) -> float:
-    """The time that one in twenty exceeds at most: one that was measured, never one between two."""
+    """Give the 95th percentile: a measured time, never one between two."""
     return interpolated_up(times, 0.95)
 
 
 def lost(faults: Sequence[Fault]) -> int:
-    """After how many the job made no step any more."""
+    """Count the faults after which the job made no step any more."""
     return sum(not fault.after_s for fault in faults)
 
 
 def burned(faults: Sequence[Fault]) -> int:
-    """The most restarts that a fault cost which the job survived."""
+    """Give the most restarts that one survived fault cost."""
     return max((fault.burned for fault in faults), default=0)
 
 

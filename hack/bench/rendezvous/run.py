@@ -1,7 +1,7 @@
-"""How soon agents meet, how soon the others notice a death, and what a killed training process costs.
+"""The time in which agents meet and notice a death, and the cost of a killed training process.
 
 Ours beside NVRx's barrier, torch's c10d and the floor of the machine's loopback, in one run and interleaved, where
-names come from files only; then with a name server that is silent. The crowd is many agents in a few processes of one
+names come from files only; then with a name server that is silent. The agents are many in a few processes of one
 machine, not as many nodes. Restarts are those of whole jobs: turnout-run and torchrun, with the same training process.
 """
 
@@ -35,10 +35,10 @@ BATCHES = 3  # a ratio of ours to ours that fails is measured twice again: the m
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How often each is done. sizes: crowds of ours, the floor and NVRx; c10d: crowds of torch's.
+    """How often each is done. sizes: meetings of ours, the floor and NVRx; c10d: meetings of torch's.
 
-    large: crowds of 4,096, each beside one of 1,024. deaths: crowds of whom one dies. named: pairs of crowds, with
-    names and without. faults: kills by launcher. shrinks: launchers of whom a whole agent is lost.
+    large: meetings of 4,096, each beside one of 1,024. deaths: meetings in which one agent dies. named: pairs of
+    meetings, with names and without. faults: kills by launcher. shrinks: launchers that lose a whole agent.
     """
 
     sizes: Sequence[int]
@@ -65,7 +65,7 @@ FULL = Plan(
 
 
 def run(quick: bool) -> Outcome:
-    """Measure all of it."""
+    """Measure everything."""
     plan = QUICK if quick else FULL
     with tempfile.TemporaryDirectory(prefix="turnout-bench-") as name:
         return measured(plan, Path(name))
@@ -83,36 +83,36 @@ def measured(plan: Plan, scratch: Path) -> Outcome:
         path = [folder()]
     except NoBaselines as error:
         notes.append(f"NVRx is not here: {error}")
-    crowds, beside, deaths = _crowds(plan, names, scratch, path)
+    meetings, beside, deaths = _meetings(plan, names, scratch, path)
     named, unnamed, why = _with_names_and_without(plan, scratch)
     notes.append(why)
     restarts = _restarts(plan, names, scratch)
     shrinks = {
         launcher.name: jobs.lost_agent(launcher, names, scratch, LIMIT_OF_A_LOST_AGENT_S) for launcher in plan.shrinks
     }
-    found = Results(crowds, beside, deaths, named, unnamed, restarts, shrinks)
+    found = Results(meetings, beside, deaths, named, unnamed, restarts, shrinks)
     load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
     notes.append(f"Load of the machine over the last 1, 5 and 15 minutes: {load} on {os.cpu_count()} cores.")
     title = "rendezvous: agents that meet, deaths that are noticed, processes that start again"
     return Outcome(title, found.tables(), found.figures(), found.targets(), notes)
 
 
-def _crowds(
+def _meetings(
     plan: Plan, names: Names, scratch: Path, path: Sequence[Path]
 ) -> tuple[dict[tuple[str, int], list[WorldTimes]], list[WorldTimes], list[WorldTimes]]:
-    """All that meet, each kind after the other; the small ones beside large ones; and those of whom one dies."""
+    """Time each kind of rendezvous in turn, small ones beside large ones, and those in which one agent dies."""
     beside: list[WorldTimes] = []
-    crowds: defaultdict[tuple[str, int], list[WorldTimes]] = defaultdict(list)
-    anchors = ["nvrx", "c10d"] if path else ["c10d"]
-    with Testbed([], names, scratch) as ours, Testbed(anchors, names, scratch, path) as theirs:
+    meetings: defaultdict[tuple[str, int], list[WorldTimes]] = defaultdict(list)
+    known = ["nvrx", "c10d"] if path else ["c10d"]
+    with Testbed([], names, scratch) as ours, Testbed(known, names, scratch, path) as theirs:
 
         def gather(kind: str, agents: int) -> None:
             stage = ours if kind in ("ours", "floor") else theirs
-            crowds[kind, agents].append(stage.meet(kind, agents, LIMITS_S[kind]))
+            meetings[kind, agents].append(stage.meet(kind, agents, LIMITS_S[kind]))
 
         for _ in range(plan.times):
             for agents in plan.sizes:
-                for kind in ("floor", "ours", *anchors[:-1]):
+                for kind in ("floor", "ours", *known[:-1]):
                     gather(kind, agents)
         for agents in plan.c10d:
             gather("c10d", agents)
@@ -121,16 +121,16 @@ def _crowds(
                 gather("floor", LARGE)
                 beside.append(ours.meet("ours", TOGETHER, LIMITS_S["ours"]))
                 gather("ours", LARGE)
-            if ratio(best_s(crowds["ours", LARGE]), best_s(beside)) <= MOST_GROWTH:
+            if ratio(best_s(meetings["ours", LARGE]), best_s(beside)) <= MOST_GROWTH:
                 break
         for kind in ("floor", "ours"):
             gather(kind, LARGEST)
         deaths = [ours.meet("ours", TOGETHER, LIMITS_S["ours"], one_dies=True) for _ in range(plan.deaths)]
-    return dict(crowds), beside, deaths
+    return dict(meetings), beside, deaths
 
 
 def _with_names_and_without(plan: Plan, scratch: Path) -> tuple[list[WorldTimes], list[WorldTimes], str]:
-    """Run the agents where names come from files, and where every look-up fails; and say how the latter went."""
+    """Run the agents where names come from files and where each look-up fails; say how the latter went."""
     if why := mount_namespace.permitted(Names.SILENT, scratch):
         return [], [], f"A silent name server cannot be had here: {why}"
     named: list[WorldTimes] = []
@@ -147,7 +147,7 @@ def _with_names_and_without(plan: Plan, scratch: Path) -> tuple[list[WorldTimes]
 
 
 def _restarts(plan: Plan, names: Names, scratch: Path) -> dict[str, list[Fault]]:
-    """A job of each launcher after the other, until each has been killed as often as is planned."""
+    """Run a job of each launcher in turn, until each has been killed as often as planned."""
     found: dict[str, list[Fault]] = {launcher.name: [] for launcher, _ in plan.faults}
     while due := [(launcher, left) for launcher, kills in plan.faults if (left := kills - len(found[launcher.name]))]:
         for launcher, left in due:
@@ -165,7 +165,7 @@ def _crowd_told() -> str:
 
 def _versions_told() -> str:
     try:
-        return f"Anchors: torch {metadata.version('torch')}, {nvrx()}."
+        return f"Baselines: torch {metadata.version('torch')}, {nvrx()}."
     except metadata.PackageNotFoundError:
         return "torch is not here: make setup-launcher"
 

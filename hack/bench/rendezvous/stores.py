@@ -1,4 +1,4 @@
-"""Two anchors that meet through torch's TCPStore: NVRx's barrier and torch's own c10d rendezvous.
+"""Two baselines on torch's TCPStore: NVRx's barrier and torch's own c10d rendezvous.
 
 An agent is a thread with a client of its own, as each agent of theirs has in its process. What is timed is the
 rendezvous alone: connecting comes before the word.
@@ -26,10 +26,10 @@ Rendezvous = Callable[[], object]
 
 
 class _Stores(ABC):
-    """A store that is served, and a thread for each agent."""
+    """A TCPStore, and a thread for each agent."""
 
     def warm(self) -> None:
-        """Import torch, whose store both stand on."""
+        """Import torch, which has the store."""
         os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         for name in [name for name in os.environ if name.startswith(_STEERING)]:
             del os.environ[name]
@@ -44,7 +44,7 @@ class _Stores(ABC):
         time.sleep(3600)
 
     def meet(self, mine: Sequence[int], agents: int, port: int, gate: Gate) -> Iterator[list[float]]:
-        """A thread for each: connect, wait for the word, meet."""
+        """Run a thread for each agent: connect, wait for the start signal, meet."""
         threading.stack_size(_STACK_BYTES)
         ready = threading.Barrier(len(mine) + 1)
         word = threading.Event()
@@ -83,7 +83,7 @@ class _Stores(ABC):
 
 
 class Connections(_Stores):
-    """Only the connections: all that is told is when the last was ready."""
+    """The connections only: the one result is when the last was ready."""
 
     def agent(self, agent: int, agents: int, store: Any) -> Rendezvous:
         """Nothing more."""
@@ -99,7 +99,7 @@ class Nvrx(_Stores):
         _barrier()
 
     def agent(self, agent: int, agents: int, store: Any) -> Rendezvous:
-        """The first one closes the round, as the host of the store does there."""
+        """Give the agent; the first one closes the round, as the host of NVRx's store does."""
         barrier = _barrier()
         state = barrier._RendezvousBarrierState(
             store, "bench", is_store_host=agent == 0, join_timeout_seconds=LIMIT.total_seconds()
@@ -117,7 +117,7 @@ class C10d(_Stores):
         import torch.distributed.elastic.rendezvous.c10d_rendezvous_backend  # noqa: F401
 
     def agent(self, agent: int, agents: int, store: Any) -> Rendezvous:
-        """Min and max are all, so that it ends as soon as the last is there."""
+        """Give the agent; min and max are equal, so that the round ends with the last arrival."""
         from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
         from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
 

@@ -1,7 +1,7 @@
 """Runs agents on request: `python -m hack.bench.rendezvous.testbed NAMES KIND...`.
 
 It reads lines "kind agents limit_s [dies]" and answers each with the meeting as JSON. What its kinds need is imported
-once; the crowds are forked from it.
+once; the meetings are forked from it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Testbed:
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self._err, text=True, env=env)
 
     def meet(self, kind: str, agents: int, limit_s: float, *, one_dies: bool = False) -> WorldTimes:
-        """One meeting."""
+        """Run one rendezvous."""
         assert self._process.stdin
         assert self._process.stdout
         try:

@@ -1,4 +1,4 @@
-"""A training process that writes down when it came where: `-m hack.bench.rendezvous.worker FOLDER`, under any launcher.
+"""A training process that records when it reaches each phase: `-m hack.bench.rendezvous.worker FOLDER`.
 
 It loads a state that lies in memory, then makes steps, each a collective of all, until it is ended. Whatever happens,
 it ends by itself after some minutes.
@@ -21,7 +21,7 @@ LIFE_S = 180
 
 
 def born(pid: int | str) -> str:
-    """When a process began, in ticks; "" for none, or one that has ended. With its number it is a name for good."""
+    """Give when a process began, in ticks; "" if it has ended. With its pid that names it uniquely."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

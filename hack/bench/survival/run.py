@@ -1,4 +1,4 @@
-"""How many jobs are lost when somebody is killed, how many worlds are split, how many restarts a fault costs.
+"""The share of jobs lost after a kill, of split worlds, and the restarts that a fault costs.
 
 Real agents on one machine, their rounds granted by files in a shared folder. Two jobs run at a time.
 """
@@ -19,7 +19,7 @@ AT_ONCE = 2
 
 
 def run(quick: bool) -> Outcome:
-    """All kinds of deaths, each so many times."""
+    """Run each kind of death several times."""
     times = QUICK_TRIALS if quick else TRIALS
     results = {death: _trials(death, times) for death in Death}
     rows, figures = [], dict[str, float]()

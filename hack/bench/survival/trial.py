@@ -46,7 +46,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """One training process as it noted itself."""
+    """A training process, as it recorded itself."""
 
     round: int
     rank: int
@@ -124,7 +124,7 @@ def _told(folder: Path, number: int, event: str) -> bool:
 
 
 def lives(folder: Path) -> list[Life]:
-    """All training processes that there were."""
+    """Read all training processes that there were."""
     found = []
     for file in folder.glob("life-*-*-*"):
         words = [] if file.suffix else file.read_text().split()

@@ -1,4 +1,4 @@
-"""An extender of the same stack with nothing to say: every name back, a score for each. The price of asking at all."""
+"""An extender that accepts every node and gives one score: the cost of asking an extender at all."""
 
 from __future__ import annotations
 

@@ -122,6 +122,11 @@ def rival(number: int, workers: int, lasts_s: float) -> Raw:
     return _job(f"rigid-{number}", workers, {"name": "work", "image": "work"}, {}, {}, {RUNS_FOR: f"{lasts_s:g}"})
 
 
+def idle(name: str, workers: int, notes: Raw) -> Raw:
+    """A job of workers that run nothing, until it is deleted. notes: its annotations."""
+    return _job(name, workers, {"name": "work", "image": "work"}, {}, notes)
+
+
 def _job(name: str, least: int, container: Raw, spec: Raw, notes: Raw, pod_notes: Raw | None = None) -> Raw:
     container = {**container, "resources": {"limits": {GPU: "1"}}}
     task = {

@@ -156,12 +156,16 @@ class Testbed:
 
 @asynccontextmanager
 async def stage(
-    home: Path, plan: Plan, autoscalers: int = 2, trainer: Callable[[Path], Raw] = manifests.trainer
+    home: Path,
+    plan: Plan,
+    autoscalers: int = 2,
+    trainer: Callable[[Path], Raw] = manifests.trainer,
+    extender_s: float = 5.0,
 ) -> AsyncIterator[Testbed]:
     """The local cluster and the programs are up, and the job is submitted; everything ends with the block.
 
     home: a folder that does not exist yet; what is written stays. autoscalers: replicas. trainer: makes the job for
-    this home. Raises ChildFailed.
+    this home. extender_s: for which the scheduler waits for the extender. Raises ChildFailed.
     """
     for name in ("history", "logs", "pods"):
         (home / name).mkdir(parents=True)
@@ -175,7 +179,7 @@ async def stage(
         found = Testbed(made, home, programs, storage)
         await found.set_up()
         await programs.begin(autoscalers)
-        made.schedule(Settings(extender=Extender(weight=121)), ExtenderClient(made.session, programs.url))
+        made.schedule(Settings(extender=Extender(weight=121)), ExtenderClient(made.session, programs.url, extender_s))
         for each in (found.watch(), found.listen()):
             made.background.start(each)
         await made.api.call("POST", JOBS, trainer(home))

@@ -30,7 +30,7 @@ class TorchAgentWorkers:
 
     def __init__(self) -> None:
         self.formed: asyncio.Queue[Formed] = asyncio.Queue()
-        self.stale = False  # the world has changed: torch's agent should stop and come again
+        self.stale = False  # the world has changed: torch's agent should stop and rejoin
         self._ended: asyncio.Future[tuple[Exited, ...]] | None = None
         self._free = asyncio.Event()
         self._free.set()

@@ -60,7 +60,7 @@ class TurnoutRendezvous(api.RendezvousHandler):  # type: ignore[misc, unused-ign
             formed.master_address, formed.master_port, is_master=formed.group_rank == 0, wait_for_workers=False
         )
         store = PrefixStore(f"turnout/{formed.round}", self._store)
-        # torch's own build takes a name of this host where no address is given: ours is known.
+        # Without an address, torch takes a name of this host; ours is known.
         address = formed.master_address if formed.group_rank == 0 else None
         bootstrap = api.RendezvousStoreInfo.build(formed.group_rank, store, address)
         return api.RendezvousInfo(store, formed.group_rank, formed.group_size, bootstrap)

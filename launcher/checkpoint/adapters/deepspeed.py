@@ -151,7 +151,7 @@ class DeepSpeedCheckpointer:
             raise BadCheckpoint(f"the newest step is {kept}: only that one can be loaded, not {tag}")
         with self._lent() as (files, root):
             files.found = parts
-            for name in parts:  # DeepSpeed looks which files there are before it asks for what is in them
+            for name in parts:  # DeepSpeed lists the files before it reads them
                 path = Path(root, name)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.touch()
@@ -179,7 +179,7 @@ class DeepSpeedCheckpointer:
         own, first = engine.checkpoint_engine, getattr(engine, "save_non_zero_checkpoint", True)
         with tempfile.TemporaryDirectory(prefix="turnout-") as root:
             engine.checkpoint_engine = files = FlashCheckpointEngine(self._parts, root)
-            engine.save_non_zero_checkpoint = True  # each rank keeps what it reads again; storage has it once
+            engine.save_non_zero_checkpoint = True  # each rank keeps what it will read again; storage has it once
             try:
                 yield files, root
             finally:

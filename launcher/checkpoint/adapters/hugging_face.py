@@ -118,7 +118,7 @@ class FlashSaves:
         self._loaded = self.flash.load(lambda name: name in _REPLICATED)
         if self._loaded is None:
             return inherited.train(None, *more, **named)
-        with tempfile.TemporaryDirectory(prefix="turnout-") as folder:  # the Trainer reads its own state by a path
+        with tempfile.TemporaryDirectory(prefix="turnout-") as folder:  # the Trainer reads its own state from a path
             Path(folder, _STATE).write_text(self._text("trainer"))
             self._loaded_at = folder
             try:

@@ -97,7 +97,7 @@ class FlashCheckpoint(Checkpoint):  # type: ignore[misc, unused-ignore]
     def on_train_batch_end(self, trainer: Any, *arguments: Any, **more: Any) -> None:
         """Save after each optimizer step that is due. Raises BadState, NoMemory."""
         step = trainer.global_step
-        if step == self._seen:  # gradients are gathered over several batches
+        if step == self._seen:  # gradient accumulation: the same step covers several batches
             return
         self._seen = step
         last = self._steps.done(step) or step == trainer.max_steps

@@ -19,7 +19,7 @@ from turnout.launcher.checkpoint.adapters.object_codec import made, plain
 from turnout.launcher.errors import BadCheckpoint, BadState, NotUsable
 from turnout.launcher.versions import too_old_megatron
 
-# A distributed optimizer's own shard, as it is: how to get it, and how to give it back. Newest first.
+# Ways to get and set a distributed optimizer's own shard, newest first.
 _SHARDS = (
     ("get_parameter_state_dp_reshardable", "load_parameter_state_from_dp_reshardable"),
     ("get_parameter_state_fs_bucket_space", "load_parameter_state_from_fs_bucket_space"),
@@ -49,12 +49,12 @@ class Megatron:
             raise NotUsable("megatron-core", why)
         state: Any = _module("megatron.core.parallel_state")
         tensor, pipeline = state.get_tensor_model_parallel_rank(), state.get_pipeline_model_parallel_rank()
-        expert = getattr(state, "get_expert_model_parallel_rank", lambda: 0)()  # from 0.5 on
+        expert = getattr(state, "get_expert_model_parallel_rank", lambda: 0)()  # since version 0.5
         experts = getattr(state, "get_expert_model_parallel_world_size", lambda: 1)()
         grid = state.get_tensor_model_parallel_world_size(), state.get_pipeline_model_parallel_world_size(), experts
         try:
             data = state.get_data_parallel_rank(with_context_parallel=True)
-        except TypeError:  # before there was context parallelism
+        except TypeError:  # a version without context parallelism
             data = state.get_data_parallel_rank()
         return cls(version, grid, f"tp{tensor:02}-pp{pipeline:03}-ep{expert:03}", data)
 
@@ -68,7 +68,7 @@ class Megatron:
     def told_samples(self, consumed: int) -> None:
         """Tell Megatron how many samples were consumed, so that a growing batch size continues at its size."""
         if update := _first("update_num_microbatches"):
-            with suppress(AttributeError):  # where megatron-core is used without a calculator of its own
+            with suppress(AttributeError):  # megatron-core without its own calculator of micro batches
                 update(consumed_samples=consumed, consistency_check=False)
 
     def names(self) -> frozenset[str]:

@@ -28,7 +28,7 @@ from turnout.launcher.errors import BadCheckpoint
 from turnout.launcher.health.hang_monitor.heartbeat import SAVES, in_phase
 
 _NOTHING, _FOUND, _BROKEN = range(3)
-_DICE_BYTES = 64 << 10  # a tensor of bytes that is not larger may be the state of random numbers
+_DICE_BYTES = 64 << 10  # a byte tensor up to this size may be the state of a random generator
 
 
 class _Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

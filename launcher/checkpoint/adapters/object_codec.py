@@ -14,7 +14,7 @@ from turnout.launcher.errors import BadCheckpoint, BadState
 
 _MARK = "turnout.object"
 _SET = "set"
-_PAIRS = "pairs"  # a dict whose keys are no plain values, as torch.dtype is none
+_PAIRS = "pairs"  # a dict with keys that are no plain values, such as torch.dtype
 _KEYS = (str, int, float, bool, type(None))
 
 Kinds = Mapping[str, type]
@@ -30,7 +30,7 @@ def plain(value: object, kinds: Kinds, path: str = "") -> object:
     if isinstance(value, dict):
         return _plain_dict(value, kinds, path)
     if type(value) is set and all(map(_is_key, value)):
-        return {_MARK: _SET, "fields": sorted(value, key=repr)}  # alike on all ranks
+        return {_MARK: _SET, "fields": sorted(value, key=repr)}  # the same order on all ranks
     if type(value) is list or type(value) is tuple:
         found = [plain(each, kinds, f"{path}/{at}") for at, each in enumerate(value)]
         return found if type(value) is list else tuple(found)

@@ -44,7 +44,7 @@ from turnout.launcher.errors import BadCheckpoint, LauncherError, NoMemory
 
 __all__ = ["Arena", "ArenaBusy", "address_of", "boot_id", "find", "leftovers"]
 
-_TRIES = 8  # with the daemon pinning one generation after another just as it is taken
+_TRIES = 8  # enough even if the daemon pins one generation after another just as it is taken
 
 
 class ArenaBusy(LauncherError):
@@ -62,7 +62,7 @@ class Arena:
         self._guard = threading.Lock()
         self._head = mmap.mmap(file, table_at(identity.count))
         self._bytes = memoryview(self._head)
-        self._words = self._bytes.cast("Q")  # one store of 8 bytes each: what the states rely on
+        self._words = self._bytes.cast("Q")  # state changes rely on single 8-byte stores
         self._maps: dict[int, mmap.mmap] = {}
         self._filling: set[int] = set()
         self._ready: dict[int, int] = {}
@@ -146,7 +146,7 @@ class Arena:
                 except OSError as error:
                     raise NoMemory(f"{self.path}: {size} bytes cannot be mapped: {error.strerror}") from error
                 self._ready.pop(generation, None)
-                self._maps[generation] = found  # the smaller one goes when nobody looks at it any more
+                self._maps[generation] = found  # the smaller mapping ends with its last reader
             return memoryview(found)[:size]
 
     def claim(self) -> bool:
@@ -198,7 +198,8 @@ class Arena:
             return False
         self._store(generation, EPOCH, epoch)
         self._store(generation, SUMS_SUM, 0)
-        self._write_record(generation, bytes(RECORD_BYTES))  # whatever its state is taken for, it holds nothing
+        # An empty record holds nothing, whatever its state is read as.
+        self._write_record(generation, bytes(RECORD_BYTES))
         return True
 
     def seal(self, generation: int, record: Record) -> Record:

@@ -18,7 +18,7 @@ _POPULATE_WRITE = 23  # Linux 5.14
 _MEMBARRIER = {"x86_64": 324, "aarch64": 283}.get(os.uname().machine)
 _GLOBAL_EXPEDITED = 2
 _MOST_PAIRS = 1_024  # IOV_MAX
-_STEP_BYTES = 4 << 20  # a call that a signal interrupts begins anew, and holds up page faults: each is short
+_STEP_BYTES = 4 << 20  # an interrupted call starts over and blocks page faults: keep each one short
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
@@ -78,7 +78,7 @@ def write_from(file: int, at: int, sources: int, count: int) -> None:
         while first < count and done >= pairs[2 * first + 1]:
             done -= pairs[2 * first + 1]
             first += 1
-        if done:  # the kernel stops at 2 GiB, wherever that is
+        if done:  # the kernel stops at 2 GiB
             pairs[2 * first] += done
             pairs[2 * first + 1] -= done
 
@@ -98,7 +98,7 @@ def fence() -> None:
     x86 keeps stores in order by itself, and the lock's atomic instruction keeps a later load behind them. Elsewhere a
     lock orders less, so membarrier(2) is called, which gives its caller a full barrier.
     """
-    with threading.Lock():  # a new one: a child that was forked in mid-call does not inherit it locked
+    with threading.Lock():  # a new lock: a child forked during the call must not inherit it locked
         pass
     if _MEMBARRIER is not None:
         _libc.syscall(_MEMBARRIER, _GLOBAL_EXPEDITED, 0, 0)

@@ -13,12 +13,12 @@ from turnout.launcher.checkpoint.format.memory_budget import Limits
 _GROUPS = Path("/sys/fs/cgroup")
 _OWN = Path("/proc/self")
 _MACHINE = Path("/proc/meminfo")
-_NO_LIMIT = 1 << 60  # version 1 says "none" by a number of this size
+_NO_LIMIT = 1 << 60  # cgroup v1 expresses "no limit" by numbers of this size
 _MAY_LOCK_ALL = 1 << 14  # CAP_IPC_LOCK
 _KIB = 1 << 10
 _IN_MEMORY = {"tmpfs", "ramfs", "hugetlbfs"}
 
-# limit, use, and the line of memory.stat that tells how much of the use the kernel gives back when asked.
+# Files with limit and use, and the line of memory.stat with what the kernel can reclaim.
 _V2 = ("memory.max", "memory.current", "inactive_file")
 _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 

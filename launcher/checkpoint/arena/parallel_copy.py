@@ -22,14 +22,15 @@ import numpy.typing as npt
 from turnout.launcher.checkpoint.arena import linux
 
 Rows: TypeAlias = npt.NDArray[np.int64]
-Pieces: TypeAlias = Sequence[tuple[int, int, int]] | Rows  # to, from, bytes: an array costs less than a list of many
+# (target, source, bytes); an array costs less than a long list.
+Pieces: TypeAlias = Sequence[tuple[int, int, int]] | Rows
 
 MOST_THREADS = 8
-_TINY_BYTES = 16 << 10  # a call of its own for each such piece would cost more than its copy
-_FEW = 4  # of them by themselves are copied faster one by one, which needs Python for each: not beside training
-_MOST_AT_ONCE = 1_024  # pieces in a call
-_PART_BYTES = 8 << 20  # a thread takes at least this at a time, in several turns,
-_MOST_PARTS = 64  # so that one that is held up holds up the others less
+_TINY_BYTES = 16 << 10  # below this, a call costs more than its copy
+_FEW = 4  # up to so many tiny pieces are copied one by one in Python, which is faster but blocks training
+_MOST_AT_ONCE = 1_024  # pieces per call
+_PART_BYTES = 8 << 20  # the least that a thread takes at a time,
+_MOST_PARTS = 64  # in so many parts at most, so that a slow thread delays the others less
 
 
 class Copier:
@@ -42,7 +43,7 @@ class Copier:
             raise ValueError(f"{threads} threads: 1 to {MOST_THREADS} are taken")
         self._threads, self._pool = threads, ThreadPoolExecutor(threads, "turnout-copy")
         self._running: list[Future[None]] = []
-        self._left: deque[Callable[[], None]] = deque()  # parts of the order that nobody has taken yet
+        self._left: deque[Callable[[], None]] = deque()  # parts that no thread has taken yet
         self._cuts: _Cuts | None = None
 
     def copy(self, pieces: Pieces, *, beside: bool = False) -> None:
@@ -175,5 +176,5 @@ def _runs(rows: Rows) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
 def _write(file: int, rows: Rows) -> None:
     starts, lengths = _runs(rows)
     for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
-        sources = rows[start : start + length, 1:].copy()  # changed where the kernel stops in the middle
+        sources = rows[start : start + length, 1:].copy()  # a copy: it is changed where the kernel stops midway
         linux.write_from(file, int(rows[start, 0]), sources.ctypes.data, length)

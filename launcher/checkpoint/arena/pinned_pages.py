@@ -20,7 +20,7 @@ from turnout.launcher.errors import NoMemory
 log = logging.getLogger("turnout.checkpoint")
 
 _PORTABLE = 1  # cudaHostRegisterPortable, hipHostRegisterPortable: for every context of this process
-_ALREADY = 712  # cudaErrorHostMemoryAlreadyRegistered: somebody else's, and as good
+_ALREADY = 712  # cudaErrorHostMemoryAlreadyRegistered: somebody else's registration serves as well
 
 
 class PageRegistrar(Protocol):
@@ -45,7 +45,7 @@ class Cuda:
             with torch.cuda.device(self._device):
                 runtime: Any = torch.cuda.cudart()
                 code = int(runtime.cudaHostRegister(address, size, _PORTABLE))
-        except (AssertionError, RuntimeError) as error:  # a torch without that library; no save fails for it
+        except (AssertionError, RuntimeError) as error:  # this torch lacks the library; saves do not fail for it
             return str(error)
         return "" if code in (0, _ALREADY) else f"cudaHostRegister: error {code}"
 
@@ -65,8 +65,8 @@ class PinnedPages:
     def __init__(self, generations: int) -> None:
         self.by_file = True
         self._generations = generations
-        self._mapped = 0  # bytes of each generation whose pages are mapped, or soon will be
-        self._asked = 0  # bytes of each that the driver knows, soon will, or has refused
+        self._mapped = 0  # bytes of each generation that are mapped, or soon will be
+        self._asked = 0  # bytes of each that are registered, soon will be, or were refused
         self._arena: Arena | None = None
         self._registered: dict[int, tuple[memoryview, PageRegistrar]] = {}  # the view keeps it mapped
         self._making: threading.Thread | None = None
@@ -107,7 +107,7 @@ class PinnedPages:
         try:
             for generation in generations:
                 self.by_file = arena.populate(generation, size) and self.by_file
-        except NoMemory:  # it is the saves that tell it
+        except NoMemory:  # the next save reports it
             return
         if registrar is not None:
             self._register(arena, generations, size, registrar)
@@ -122,7 +122,7 @@ class PinnedPages:
             self._forget(generation)
             if why := registrar.register(address_of(whole), whole.nbytes):
                 log.warning("memory_not_registered", extra={"bytes": whole.nbytes, "why": why})
-                return  # copies from the device are slower, and as right
+                return  # copies from the device are slower then, but correct
             self._registered[generation] = whole, registrar
             new_bytes += whole.nbytes
         if new_bytes:

@@ -17,7 +17,7 @@ from turnout.launcher.checkpoint.arena.files import look
 from turnout.launcher.errors import BadCheckpoint
 from turnout.launcher.event_log import EventLog
 
-ADOPT_S = 10.0  # for a daemon whose agent was killed to have written what it holds
+ADOPT_S = 10.0  # seconds for a daemon whose agent was killed to write what it holds
 _LOOK_S = 0.05
 
 

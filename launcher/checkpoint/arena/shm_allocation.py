@@ -20,8 +20,8 @@ from turnout.launcher.checkpoint.arena.memory_limits import limits
 from turnout.launcher.checkpoint.format.memory_budget import Limits
 from turnout.launcher.errors import NoMemory
 
-AT_ONCE_BYTES = 256 << 20  # before it is seen whether somebody closes
-MADE_S, _LOOK_S = 120.0, 0.002  # for another process to have what it takes
+AT_ONCE_BYTES = 256 << 20  # allocated in one call, before checking whether the arena is closing
+MADE_S, _LOOK_S = 120.0, 0.002  # seconds to wait for another process's allocation, and between two checks
 
 Take = Callable[[str, int, int, int], None]
 
@@ -60,7 +60,8 @@ class ShmAllocation:
             )
         try:
             free = os.fstatvfs(self._file)
-            if size - have > free.f_bavail * free.f_frsize:  # so it is not taken bit by bit from all others first
+            # Refuse at once, instead of taking the memory of others bit by bit first.
+            if size - have > free.f_bavail * free.f_frsize:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             for start in range(have, size, AT_ONCE_BYTES):
                 if self._closing:

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from turnout.launcher.env import MEMORY
 
-YOUNG_S = 1.0  # one that is made just now may not be locked yet
+YOUNG_S = 1.0  # seconds; a new folder may not be locked yet
 _SOCKET, _OWNER = "keeper", "owner.lock"
 _NAME = re.compile(r"turnout-[a-z0-9_]{8}")
-_MOST_PATH_BYTES = 107  # of a socket's name: sockaddr_un has 108, and a zero at the end
+_MOST_PATH_BYTES = 107  # a socket's path: sockaddr_un has 108 bytes with the final NUL
 
 
 class PrivateDir(tempfile.TemporaryDirectory[str]):

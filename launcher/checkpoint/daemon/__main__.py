@@ -21,10 +21,10 @@ from turnout.launcher.errors import BadFrame
 from turnout.launcher.event_log import EventLog, into
 from turnout.launcher.rendezvous.transport.frame_connection import next_frame
 
-BYTES_S = "TURNOUT_PERSIST_BYTES_S"  # of its environment, which is that of the agent
+BYTES_S = "TURNOUT_PERSIST_BYTES_S"  # in its environment, which it has from the agent
 COPIED_S = "TURNOUT_REPLICATE_BYTES_S"
-THREADS = 64  # at most: storage that hangs holds one of each local rank, and what is hashed needs some, too
-log = logging.getLogger("turnout.keeper")
+THREADS = 64  # hanging storage blocks one thread for each local rank, and hashing needs some, too
+log = logging.getLogger("turnout.checkpoint_daemon")
 
 
 async def _heard(reader: asyncio.StreamReader) -> Message | None:
@@ -49,7 +49,7 @@ async def _run(listens: socket.socket, endpoint: socket.socket | None, daemon: C
         if trust.seat is not None:
             await daemon.copies.gathered(trust.step, trust.seat)
     server = await asyncio.start_unix_server(daemon.serve, sock=listens)
-    last = await _heard(reader)  # whether the job is done
+    last = await _heard(reader)  # says whether the job is done
     server.close()
     await daemon.end(isinstance(last, End) and last.done)
 
@@ -63,7 +63,9 @@ async def _begin(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the daemon until its agent ends."""
-    parser = argparse.ArgumentParser(prog="turnout-keeper", description="Looks after the memory of one worker.")
+    parser = argparse.ArgumentParser(
+        prog="turnout-checkpoint-daemon", description="Looks after the memory of one worker."
+    )
     parser.add_argument("--listen", type=int, required=True, metavar="FD", help="a socket that listens")
     parser.add_argument("--peer-listen", type=int, metavar="FD", help="another, for the daemons of other workers")
     parser.add_argument("--folder", type=Path, required=True, help="where arenas lie")

@@ -42,9 +42,9 @@ from turnout.launcher.event_log import EventLog
 from turnout.launcher.rendezvous.messages import Handover, HeldStep
 from turnout.launcher.rendezvous.transport.frame_connection import next_frame
 
-ANSWER_S = 60.0  # to hash what is sealed: 16 GB/s a core, and hundreds of gigabytes
-FETCH_S = 3_600.0  # to have the memory of another worker here
-END_S = 600.0  # to write what is in flight
+ANSWER_S = 60.0  # seconds to hash what is sealed: hundreds of GB at 16 GB/s a core
+FETCH_S = 3_600.0  # seconds to fetch another worker's memory
+END_S = 600.0  # seconds to finish writing
 _BACKLOG = 128
 
 
@@ -138,7 +138,7 @@ class AgentClient:
         code = await process.wait()
         if self._process is process:
             self._process = None
-            self._say("keeper_lost", {"exit": code})
+            self._say("daemon_lost", {"exit": code})
             self._arm()
 
     async def held(self, ranks: int) -> tuple[HeldStep, ...]:
@@ -194,7 +194,7 @@ class AgentClient:
                 finally:
                     writer.close()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, BadFrame) as error:
-            self._say("keeper_silent", {"detail": str(error) or type(error).__name__})
+            self._say("daemon_silent", {"detail": str(error) or type(error).__name__})
             return None
 
     async def close(self, *, done: bool, by_s: float | None = None) -> None:
@@ -213,7 +213,7 @@ class AgentClient:
                 async with asyncio.timeout_at(min(by_s or math.inf, now_s + END_S)):
                     await process.wait()
             except TimeoutError:
-                self._say("keeper_late", {"pid": process.pid})
+                self._say("daemon_late", {"pid": process.pid})
                 if by_s is None:
                     process.kill()
                     await process.wait()
@@ -226,6 +226,6 @@ class AgentClient:
             self._path.unlink(missing_ok=True)
         if self._endpoint is not None:
             self._endpoint.close()
-        if done:  # of a daemon that has died
+        if done:  # the daemon has died
             for found in await asyncio.to_thread(find, self._memory, self._run, self._worker, kept=None):
                 found.path.unlink(missing_ok=True)

@@ -21,9 +21,9 @@ from turnout.launcher.checkpoint.storage.store import Store
 from turnout.launcher.errors import StorageFailed
 from turnout.launcher.event_log import EventLog
 
-COMMIT_S = 1_800.0  # for the notes of all other ranks to come
-SWEEP_S = 600.0  # between two looks for leftovers in one folder: each lists all of its steps
-MOST_KNOWN = 16  # commits that are over: each save is heard of twice at most, by its process and by the agent
+COMMIT_S = 1_800.0  # seconds to wait for the notes of all other ranks
+SWEEP_S = 600.0  # seconds between two sweeps of a folder: each lists all of its steps
+MOST_KNOWN = 16  # finished commits to remember: each save is reported by its process and by the agent
 
 
 class CommitCoordinator:
@@ -32,8 +32,8 @@ class CommitCoordinator:
     def __init__(self, run: str, say: EventLog) -> None:
         self._run, self._say = run, say
         self._known: dict[tuple[str, int, int], asyncio.Task[bool]] = {}
-        self._in_flight: dict[asyncio.Event, int] = {}  # set where it is given up: its step
-        self._one = asyncio.Lock()  # storage that hangs holds one thread, not all
+        self._in_flight: dict[asyncio.Event, int] = {}  # steps by the event that gives them up
+        self._one = asyncio.Lock()  # hanging storage blocks one thread, not all
         self._swept_s: dict[str, float] = {}
         self._sweeps: set[asyncio.Task[None]] = set()
         self._over, self._until_s = -1, math.inf
@@ -110,7 +110,7 @@ class CommitCoordinator:
         self._swept_s[store.name] = now_s
 
         async def work() -> None:
-            with suppress(StorageFailed):  # the next commit tells it
+            with suppress(StorageFailed):  # the next commit reports it
                 async with self._one:
                     await asyncio.to_thread(sweep, store, time.time(), self._say)
 

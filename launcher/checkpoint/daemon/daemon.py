@@ -43,10 +43,10 @@ from turnout.launcher.event_log import EventLog
 from turnout.launcher.rendezvous.messages import HeldStep
 from turnout.launcher.rendezvous.transport.frame_connection import next_frame
 
-LAST_WORDS_S = 5.0  # for processes that have ended to be seen as such
-OTHERS_S = 60.0  # for the last shards of the other workers, when all end
-STORED_S = 5.0  # for storage to have what is about to be read from it: it may never be whole
-LOOK_S = 5.0  # for storage to tell what it has
+LAST_WORDS_S = 5.0  # seconds until processes that have ended are noticed
+OTHERS_S = 60.0  # seconds for other workers' last shards when all end
+STORED_S = 5.0  # seconds for a step to be committed before it is read; it may never be whole
+LOOK_S = 5.0  # seconds for storage to list its steps
 _SOON_S = 0.05
 
 
@@ -65,10 +65,10 @@ class CheckpointDaemon:
         self._rank_stores: dict[int, RankStore] = {}
         self._making = Preallocator()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._committing = 0  # of these tasks, which need no memory any more
+        self._committing = 0  # how many of these tasks need no memory any more
         self._serving: set[asyncio.Task[None]] = set()
         self._checks: set[asyncio.Task[None]] = set()
-        self._agreed = -1  # the step that was gone on from last
+        self._agreed = -1  # the step that training last continued from
         for path in left_behind(folder, run, worker):
             say("arena_removed", {"path": str(path)})
             path.unlink(missing_ok=True)
@@ -172,7 +172,7 @@ class CheckpointDaemon:
                 self._say("persist_failed", {"step": step, "rank": record.rank, "detail": str(error)})
                 continue
             finally:
-                with suppress(ValueError):  # it was given back meanwhile
+                with suppress(ValueError):  # the pin was released meanwhile
                     arena.unpin(generation)
             if record.rank == 0:
                 self.begin(self.commit(record, told))
@@ -182,12 +182,12 @@ class CheckpointDaemon:
             for rank_store in self._rank_stores.values():
                 self.begin(self._persist(rank_store, carry if carry >= 0 else held[0].step))
         until_s = time.monotonic() + STORED_S
-        while self._tasks and (left_s := until_s - time.monotonic()) > 0:  # what is written is then to be committed
+        while self._tasks and (left_s := until_s - time.monotonic()) > 0:  # a finished write starts a commit
             await asyncio.wait(list(self._tasks), timeout=left_s)
         if self._tasks:
             self._say("storage_behind", {"waited_s": STORED_S, "in_flight": len(self._tasks)})
         last = max((rank_store.newest_round() for rank_store in self._rank_stores.values()), default=-1)
-        self.commits.give_up(min(last, seat.round - 1) if seat else last)  # rounds may be counted anew
+        self.commits.give_up(min(last, seat.round - 1) if seat else last)  # a new job may count rounds from 1 again
 
     async def stored(self) -> Stored:
         """Return the newest step committed in the checkpoint folder. Empty if no folder is known or storage does not
@@ -245,7 +245,7 @@ class CheckpointDaemon:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         session = Session(self, writer.write, self._say)
         goes_on = True
-        with suppress(OSError, asyncio.IncompleteReadError):  # of the connection: it is gone
+        with suppress(OSError, asyncio.IncompleteReadError):  # the connection is gone
             try:
                 while goes_on:
                     message = read_at_daemon(await next_frame(reader, MOST_BYTES))
@@ -266,7 +266,7 @@ class CheckpointDaemon:
             return await session.heard(message), True
         except BadFrame:
             raise
-        except Exception as error:  # whatever it is: it ends this connection, and neither in silence nor the others
+        except Exception as error:  # end this connection alone, and log why
             why = "".join(traceback.format_exception_only(error)).strip()
             self._say("request_failed", {"why": why, "where": traceback.format_tb(error.__traceback__)[-1].strip()})
             return Refused("failed", why[:4_096]), False
@@ -277,7 +277,7 @@ class CheckpointDaemon:
         With `done` the memory is freed. Otherwise the newest step that all local ranks hold is persisted first, and
         memory stays.
         """
-        if self._serving:  # what they have said last is still to be heard
+        if self._serving:  # their last messages are still unread
             _, late = await asyncio.wait(list(self._serving), timeout=LAST_WORDS_S)
             for task in late:
                 task.cancel()
@@ -288,7 +288,7 @@ class CheckpointDaemon:
                 self.begin(self._persist(rank_store, held[0].step))
         while len(self._tasks) > self._committing:
             await asyncio.wait(list(self._tasks), timeout=_SOON_S, return_when=asyncio.FIRST_COMPLETED)
-        for rank_store in self._rank_stores.values():  # whoever comes next may have it: a manifest needs no memory
+        for rank_store in self._rank_stores.values():  # release the memory for the next daemon: a manifest needs none
             rank_store.close(remove=done)
         self.commits.end_within(OTHERS_S)
         while self._tasks:

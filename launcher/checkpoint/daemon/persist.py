@@ -17,7 +17,7 @@ from turnout.launcher.checkpoint.storage.store import note_name, step_name
 from turnout.launcher.checkpoint.storage.writer import ShardWrite, persist
 from turnout.launcher.errors import BadCheckpoint, StorageFailed
 
-TORCH_S = 3_600.0  # for torch to write its file
+TORCH_S = 3_600.0  # seconds for torch to write its file
 _MOST_TOLD = 400
 
 
@@ -48,7 +48,7 @@ class Persister:
         """Write a shard unless it is in storage already; return True if it was written. Raises like __call__."""
         store = open_store(to.target)
         store.prepare()
-        with suppress(BadCheckpoint):  # a note that cannot be read is there to be replaced
+        with suppress(BadCheckpoint):  # replace a note that cannot be read
             text = store.read(record.step, note_name(record.rank), MOST_BYTES)
             if text is not None and (note := read_note(text)).run == self._run and note.round == record.round:
                 return False

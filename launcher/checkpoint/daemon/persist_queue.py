@@ -22,7 +22,7 @@ class PersistQueue:
     def __init__(self) -> None:
         self._there: Counter[int] = Counter()
         self._overtaken: set[int] = set()
-        self._written: int | None = None  # now
+        self._written: int | None = None  # epoch being written
         self._moved = asyncio.Event()
 
     def join(self, epoch: int) -> None:

@@ -24,7 +24,7 @@ class _Promise:
 
     @property
     def left_bytes(self) -> int:
-        with suppress(ValueError):  # it was closed
+        with suppress(ValueError):  # the arena was closed
             slots = self.arena.slots()[: self.generations]
             return sum(max(self.size - slot.reserved_bytes, 0) for slot in slots)
         return 0

@@ -26,7 +26,7 @@ from turnout.launcher.checkpoint.format.reshardable import in_parts
 from turnout.launcher.errors import BadCheckpoint, NoMemory
 from turnout.launcher.event_log import EventLog
 
-Persist = Callable[[Arena, int, Record, Save], str]  # blocks; gives where it is; raises as storage does
+Persist = Callable[[Arena, int, Record, Save], str]  # blocks; returns the path; raises StorageFailed
 
 
 class RankStore:
@@ -38,10 +38,10 @@ class RankStore:
         self._making = making or Preallocator()
         self._folder, self._identity, self._persist, self._say = folder, identity, persist, say
         self.arena: Arena | None = None
-        self._told: dict[int, Save] = {}  # by generation: where it was told to go
-        self._folder_told: Save | None = None  # the last folder of shards: for what was told nothing
-        self.reads = ""  # the folder of its checkpoints, whoever writes there; "" where it is not known
-        self._persisted: dict[int, str] = {}  # where, by epoch, of saves that the arena still holds
+        self._told: dict[int, Save] = {}  # the requested target, by generation
+        self._folder_told: Save | None = None  # the last folder of shards, for generations without a target
+        self.reads = ""  # the folder of its checkpoints; "" if unknown
+        self._persisted: dict[int, str] = {}  # paths by epoch, of saves that the arena still holds
         self._hashing = asyncio.Lock()
         self._line = PersistQueue()
         self._replicas = 0
@@ -178,7 +178,7 @@ class RankStore:
         try:
             await self._line.turn(record.epoch)
             try:
-                if record.epoch in self._persisted:  # on behalf of the agent, before its Sealed was heard
+                if record.epoch in self._persisted:  # the agent asked for it before the Sealed message was read
                     return self._persisted[record.epoch]
                 where = await asyncio.to_thread(self._persist, self.arena, generation, record, to)
             finally:

@@ -27,7 +27,7 @@ class SaveState(StrEnum):
     COMMITTED = "committed"
     CORRUPT = "corrupt"  # its bytes changed after it was sealed
     SUPERSEDED = "superseded"  # newer saves needed its memory before it was written
-    FAILED = "failed"  # storage did not take it
+    FAILED = "failed"  # storage failed
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,8 +48,8 @@ from turnout.launcher.errors import BadCheckpoint, BadFrame, LauncherError, NoMe
 from turnout.launcher.framing import read_frame
 from turnout.launcher.rendezvous.messages import HeldStep
 
-ANSWER_S = 120.0  # to reserve memory: a gigabyte or so a second
-FETCH_S = 600.0  # for a shard to come from another worker's memory, after those that others wait for
+ANSWER_S = 120.0  # seconds to reserve memory, at about 1 GB/s
+FETCH_S = 600.0  # seconds to fetch a shard from another worker's memory, after those of other ranks
 
 
 class DaemonLost(LauncherError):
@@ -91,7 +91,7 @@ class TrainerClient:
         self._answers: list[ToClient] = []
         self._news = threading.Condition()
         self._lost = ""
-        self._unheard = 0  # Sealed that the daemon has not taken yet
+        self._unheard = 0  # Sealed messages that the daemon has not taken yet
         path = environ.get(DAEMON, "") or self._begin_own(hello, folder, environ)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -99,7 +99,7 @@ class TrainerClient:
         except OSError as error:
             self.close()
             raise DaemonLost(f"{path}: {error.strerror}") from error
-        self._reader = threading.Thread(target=self._read, name="turnout-keeper", daemon=True)
+        self._reader = threading.Thread(target=self._read, name="turnout-checkpoint-client", daemon=True)
         self._reader.start()
         self.arena = self._ask(hello)
 
@@ -209,7 +209,7 @@ class TrainerClient:
             if isinstance(message, Pinned):
                 self._unheard -= 1
             elif isinstance(message, Refused) and message.reason == "failed":
-                self._lost = self._lost or message.detail  # whatever was asked: nothing more comes
+                self._lost = self._lost or message.detail  # no request gets an answer any more
             elif not isinstance(message, Hashed | Persisted | Failed):
                 self._answers.append(message)
             self._news.notify_all()
@@ -220,7 +220,7 @@ class TrainerClient:
         """Disconnect. A daemon started by this process first finishes what is in flight."""
         with suppress(OSError):
             self._socket.sendall(encode(Bye()))
-            self._socket.shutdown(socket.SHUT_RDWR)  # the thread that reads keeps it open else
+            self._socket.shutdown(socket.SHUT_RDWR)  # else the reading thread keeps the connection open
         self._socket.close()
         if self._own is not None:
             assert self._own.stdin is not None

@@ -41,14 +41,14 @@ from turnout.launcher.checkpoint.format.checksums import sum_of
 from turnout.launcher.checkpoint.format.safetensors_layout import MOST_DIMENSIONS, Layout
 from turnout.launcher.errors import BadCheckpoint, BadState, LauncherError, NewerFormat
 
-VERSION = 1  # each has its golden checkpoint in tests/launcher/checkpoint/engine/golden
+VERSION = 1  # each version has its golden checkpoint in tests/launcher/checkpoint/engine/golden
 MOST_BYTES = 1 << 30  # of the JSON
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in NAMES}
 _FORMATS = {
     str(each).removeprefix("torch."): each
     for each in (torch.contiguous_format, torch.channels_last, torch.preserve_format)
 }
-HAS_STRIDES = "strides" in TensorProperties.__dataclass_fields__  # not yet in torch 2.6
+HAS_STRIDES = "strides" in TensorProperties.__dataclass_fields__  # torch 2.6 does not have it
 _NOTHING = Layout((), 0)
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
@@ -89,8 +89,8 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     save: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
     world: Annotated[int, msgspec.Meta(ge=1, le=1 << 24)]
     tensors: dict[str, Tensor]
-    values: dict[str, _Count]  # by key, the rank that saved it
-    paths: dict[str, list[str | int]]  # by key, its keys in the nested state
+    values: dict[str, _Count]  # the rank that saved it, by key
+    paths: dict[str, list[str | int]]  # its path in the nested state, by key
 
     @property
     def shape(self) -> int:

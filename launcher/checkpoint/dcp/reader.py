@@ -53,7 +53,7 @@ class MemorySavers:
             known = self._open.get(key)
             if known is not None and known[0] == rank:
                 return known[1]
-            if known is not None:  # another world, in the same process
+            if known is not None:  # the same process is in another world now
                 known[1].close()
             memory = MemorySaver(
                 rank, environ, generations=generations, replicated=False, threads=2, told=_told, replicas=replicas
@@ -122,7 +122,8 @@ def find_saved(folder: str, environ: Mapping[str, str], step: int | None) -> Sav
     if "://" not in folder and not Path(folder).is_dir():
         return None
     store, fault = open_store(folder), None
-    if step is None and rank.stored is not None and rank.world > 1:  # what all ranks read, whatever came since
+    # The step that all ranks read, whatever was committed since.
+    if step is None and rank.stored is not None and rank.world > 1:
         if rank.stored < 0:
             return None
         step = seen(store, rank.stored).step

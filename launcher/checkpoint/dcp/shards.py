@@ -31,7 +31,7 @@ log = logging.getLogger("turnout.checkpoint")
 
 Bringing: TypeAlias = Callable[[int], Where]
 
-_MOST_ASIDE_BYTES = 256 << 20  # at a time, of what cannot be read straight to its place
+_MOST_ASIDE_BYTES = 256 << 20  # bytes at a time that cannot be read straight into their place
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class InMemory:
         self.step, self._held, self._bring = step, dict(held), bring
         self._shards, self._nowhere = dict[int, Shard](), set[int]()
         if not held and bring is not None:
-            self._held[0] = bring(0)  # which tells what the others are
+            self._held[0] = bring(0)  # shard 0 describes the others
         for rank in self._held:
             self._look(rank)
 
@@ -156,7 +156,7 @@ class InStorage:
 
     def __init__(self, store: Store, manifest: Manifest) -> None:
         self._store, self._manifest, self.step = store, manifest, manifest.step
-        self._shards: dict[int, Shard] = {}  # whose heads were read
+        self._shards: dict[int, Shard] = {}  # shards whose headers were read
         self._blocks: dict[int, Blocks | None] = {}
 
     @contextmanager

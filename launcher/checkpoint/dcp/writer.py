@@ -36,7 +36,8 @@ from turnout.launcher.rendezvous.checkpoint_messages import MOST_COPIES
 
 __all__ = ["FlashLoadPlanner", "FlashSavePlanner", "FlashStorageReader", "FlashStorageWriter"]
 
-_LAUNCH = f"own-{secrets.token_hex(16)}"  # where no agent names the run: what two launches save is not committed as one
+# The run's id without an agent: saves of two launches are never committed as one.
+_LAUNCH = f"own-{secrets.token_hex(16)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ class FlashStorageWriter(StorageWriter):  # type: ignore[misc, unused-ignore]
         if step < 0 or not 2 <= generations <= 7 or keep < 0 or every < 0 or not 0 <= replicas <= MOST_COPIES:
             raise ValueError(f"step, keep and every are 0 or more, generations 2 to 7, replicas 0 to {MOST_COPIES}")
         self.folder, self.step, self.disk, self.generations = named(folder), step, disk, generations
-        self.home = self.folder  # by which memory is found again where no agent names it
+        self.home = self.folder  # names the memory if no agent does
         self._keep, self._every, self._replicas = keep, every, replicas
         self._environ = os.environ if environ is None else environ
         self._memory: MemorySaver | None = None
@@ -163,7 +164,7 @@ class FlashStorageWriter(StorageWriter):  # type: ignore[misc, unused-ignore]
         rank = replace(ProcessInfo.of(self._environ, self.home), rank=told.rank, world=told.world)
         if rank.beside or told.world == 1:
             return rank
-        # It has a daemon of its own, which would take up the arena of another rank of this name.
+        # With a daemon of its own, it would adopt the arena of another rank of this name.
         return replace(rank, run=told.launch, worker=f"{rank.worker}-{told.rank}", local_rank=0)
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:

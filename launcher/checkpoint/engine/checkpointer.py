@@ -177,7 +177,7 @@ class Checkpointer:
             try:
                 return self._loaded("memory", held, self._opened().read(held), into)
             except BadCheckpoint as error:
-                if self._rank.world > 1:  # the other ranks would not fall back with us
+                if self._rank.world > 1:  # the other ranks would not fall back as well
                     raise
                 log.warning("memory_passed_over", extra={"step": held, "why": str(error)})
         return self._from_storage(into)

@@ -30,7 +30,7 @@ from turnout.launcher.checkpoint.format.safetensors_layout import Entry, Layout
 
 Declared: TypeAlias = Callable[[str, torch.Tensor], bool] | Collection[str]
 
-COMPARED_BYTES = 32 << 20  # after each save: a few milliseconds of another core
+COMPARED_BYTES = 32 << 20  # per save: a few milliseconds of another core
 _HASHED_S = 10.0
 _NONE = -1  # no version
 _libc = ctypes.CDLL(None)
@@ -92,10 +92,10 @@ class FrozenParams:
         self._declared, self._told, self._budget = declared, told, compared_bytes
         self.off = False
         self._layout: Layout | None = None
-        self._declared_at: npt.NDArray[np.intp] = np.zeros(0, np.intp)  # entries
+        self._declared_at: npt.NDArray[np.intp] = np.zeros(0, np.intp)  # indexes of entries that were declared frozen
         self._marks: _Marks | None = None  # of the last save
         self._held: dict[int, _Held] = {}
-        self._at = (0, 0)  # the entry, and the byte in it, to compare next
+        self._at = (0, 0)  # entry and offset of the next comparison
         self._comparing: threading.Thread | None = None
 
     def skip(self, generation: int, before: Slot, laid: SavePlan, head_bytes: int) -> SkippedParams:
@@ -109,7 +109,7 @@ class FrozenParams:
             or held is None
             or held.layout is not laid.layout
             or (held.epoch, held.head_bytes) != (before.epoch, head_bytes)
-            or before.record is None  # somebody has found it broken
+            or before.record is None  # that generation was found damaged
         ):
             return SkippedParams(marks, np.zeros(len(laid.tensors), np.bool_))
         return SkippedParams(marks, marks.same(held.skip.marks))
@@ -181,7 +181,7 @@ class FrozenParams:
         for generation, held in self._held.items():
             if held.skip.mask[at]:
                 until_s = time.monotonic() + _HASHED_S
-                while time.monotonic() < until_s:  # a daemon that is just hashing it would make it whole again
+                while time.monotonic() < until_s:  # a daemon that is hashing it would mark it whole again
                     slot = arena.slots()[generation]
                     if slot.state is not State.SEALED or not slot.pinned:
                         break

@@ -25,10 +25,10 @@ from turnout.launcher.checkpoint.format.checksums import CHUNK_BYTES, sum_of
 from turnout.launcher.checkpoint.format.daemon_messages import Hello, Save, Stats, ToClient
 from turnout.launcher.errors import BadCheckpoint, LauncherError
 
-_SOONEST_S, _LATEST_S = 0.0005, 0.02  # between two looks for a free generation
-PATIENCE_S = 1.0  # a save waits so long for storage before it overtakes another one on its way there
+_SOONEST_S, _LATEST_S = 0.0005, 0.02  # seconds between two checks for a free generation, at first and at most
+PATIENCE_S = 1.0  # seconds that a save waits for storage before it drops an older one
 _STUCK_S = 600.0
-_SPARE_BYTES = 64 << 10  # for a head that becomes longer, as a step's number does
+_SPARE_BYTES = 64 << 10  # room for a longer header, such as one with a larger step number
 
 
 @dataclass(slots=True)
@@ -77,15 +77,15 @@ class MemorySaver:
         self.client = TrainerClient(hello, dict(environ), rank.memory, told)
         self._copier = Copier(threads)
         self._arena = Arena.open(self.client.arena) if self.client.arena else None
-        self._asked = 0  # bytes of a generation that the daemon was asked for
+        self._asked = 0  # bytes requested from the daemon for each generation
         self._laying = SavePlanner(*self._place)
         self._frozen = FrozenParams(frozen, self._changed) if frozen is not None else None
         self._dropped, self._not_still = dropped, set[str]()
         self._pending: _Save | None = None
-        self._settling = threading.RLock()  # who is told of a save that is dropped may ask
-        self.copied_bytes, self.waited_s = 0, 0.0  # waited: for a free generation
+        self._settling = threading.RLock()  # reentrant: the callback for a dropped save may call back
+        self.copied_bytes, self.waited_s = 0, 0.0  # waited_s: for a free generation
         self._pages = PinnedPages(self._generations)
-        self._driver: Cuda | None = None  # of the device whose memory is saved, once there was such
+        self._driver: Cuda | None = None  # of the last device from which memory was saved
 
     def prepare(self, state: object, beside: str = "") -> int:
         """Allocate memory and pages for such a state before the first save; return the bytes of one save. Raises
@@ -145,7 +145,7 @@ class MemorySaver:
         Call it on the thread that trains: an operation still running on another thread has not raised its tensor's
         version yet.
         """
-        with self._settling:  # who comes second waits: the copy may not be over
+        with self._settling:  # a second caller waits until the copy is complete
             save, self._pending = self._pending, None
             if save is not None and save.behind is not None:
                 self._settle(save, save.behind)
@@ -224,7 +224,7 @@ class MemorySaver:
                 self._copier.copy(rows, beside=not wait)
             else:
                 rows, elsewhere = laid.pieces(offset_of(generation) + record.head_bytes, skip)
-                if wait:  # what is copied beside training has its head by then, and one at a time writes to a file
+                if wait:  # a background copy has written its header by then; only one thread writes to a file
                     os.pwrite(arena.file, laid.head, offset_of(generation))
                 self._copier.write(arena.file, rows)
             copied_by_torch(view, record.head_bytes, elsewhere)

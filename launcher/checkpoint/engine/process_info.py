@@ -15,7 +15,7 @@ from turnout.launcher.checkpoint.arena.socket_dir import memory_folder
 from turnout.launcher.checkpoint.format.arena_layout import Record, State
 from turnout.launcher.env import DAEMON, PARTS, RESTORE, ROUND, RUN, STORED, STORED_IN, WORKER
 
-# What differs between launches, so that what two of them have left in storage is never committed together.
+# Differs between launches: shards that two launches left in storage are never committed together.
 _LAUNCH = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -106,7 +106,7 @@ class SaveStats:
     """Counts what happened to the saves of one rank. Fields that name a step give the newest one, or -1 for none."""
 
     saves: int = 0  # into memory
-    saved_bytes: int = 0  # of all saves
+    saved_bytes: int = 0  # in total
     sealed: int = -1
     hashed: int = -1
     persisted: int = -1

@@ -14,7 +14,7 @@ import torch
 
 from turnout.launcher.errors import BadCheckpoint
 
-_WORDS = 624  # of a Mersenne twister
+_WORDS = 624  # state words of a Mersenne Twister
 
 
 class MersenneTwister(msgspec.Struct, frozen=True):

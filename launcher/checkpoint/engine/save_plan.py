@@ -41,11 +41,11 @@ from turnout.launcher.checkpoint.format.safetensors_layout import (
 from turnout.launcher.checkpoint.format.state_tree_cache import TreeCache
 from turnout.launcher.errors import BadCheckpoint
 
-Elsewhere: TypeAlias = tuple[torch.Tensor, Entry]  # torch copies it: from a device, or from an order of its own
+Elsewhere: TypeAlias = tuple[torch.Tensor, Entry]  # copied by torch: on a device, or with another memory layout
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
-BESIDE = "turnout-rng"  # of the head's metadata
-_MOST_WAITED = 64  # saves, until a tree that changes with each of them is kept once more
+BESIDE = "turnout-rng"  # key in the header's metadata
+_MOST_WAITED = 64  # saves to wait before a tree that changes each time is cached again
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +86,9 @@ class _LastPlan:
     """Caches one save's plan for the next save."""
 
     tree: TreeCache
-    looks: TensorSpecs  # of the tensors in the tree
-    places: tuple[int, ...]  # where in the tree each entry comes first
-    order: npt.NDArray[np.intp]  # the same as places
+    looks: TensorSpecs  # specs of the tensors in the tree
+    places: tuple[int, ...]  # first place of each entry in the tree
+    order: npt.NDArray[np.intp]  # places, as an array
     described: bytes  # the layout, encoded as in the header
     laid: SavePlan  # the plan without header and tensors
 
@@ -103,7 +103,7 @@ class SavePlanner:
         self._key: object = None
         self._layout = Layout((), 0)
         self._kept: _LastPlan | None = None
-        self._in_vain = self._pause = 0  # kept one after the other, and none was of use; saves until the next is
+        self._in_vain = self._pause = 0  # useless cached plans in a row, and saves until the next one is cached
 
     def __call__(self, state: object, beside: str = "") -> SavePlan:
         """Plan the save of a state. `beside` is text saved with it. Raises BadState."""
@@ -160,7 +160,7 @@ class SavePlanner:
         for at, tensor in enumerate(found):
             first.setdefault(id(tensor), at)
         places = tuple(first[id(tensor)] for tensor in laid.tensors)
-        bare = replace(laid, head=b"", tensors=())  # nothing of this save lives longer than it
+        bare = replace(laid, head=b"", tensors=())  # keep nothing of this save's tensors alive
         self._kept = _LastPlan(tree, seen.looks, places, np.array(places, np.intp), described(laid.layout), bare)
 
 

@@ -28,8 +28,8 @@ _TYPES = {name: dtype for dtype, name in NAMES.items()}
 _TORCH = {str(dtype).removeprefix("torch."): dtype for dtype in NAMES}
 _KINDS = (torch.Tensor, torch.nn.Parameter)
 _DTYPE, _SHAPE, _CPU, _VERSION = map(attrgetter, ("dtype", "shape", "is_cpu", "_version"))
-_NUMBERS = "biufc"  # of numpy, by kind
-_COMPILED = "_orig_mod."  # torch.compile puts it before each name of what it has wrapped
+_NUMBERS = "biufc"  # numpy's kinds of numbers
+_COMPILED = "_orig_mod."  # torch.compile's prefix for names in a wrapped module
 
 
 def flatten(state: object) -> tuple[str, dict[str, torch.Tensor]]:
@@ -92,7 +92,7 @@ def looks_of(tensors: Sequence[torch.Tensor]) -> TensorsNow | None:
             list(map(kind.is_conj, tensors)) if any(each.is_complex for each in set(dtypes)) else [],
             _shared(tensors, addresses),
         )
-    except (RuntimeError, NotImplementedError):  # of a layout that has no storage
+    except (RuntimeError, NotImplementedError):  # its layout has no storage
         return None
     nowhere = [at for at, address in enumerate(addresses) if not address] if looks.shared else []
     return None if any(not cpu[at] or tensors[at].numel() for at in nowhere) else TensorsNow(addresses, looks)

@@ -113,7 +113,7 @@ def load(path: Path, versions: tuple[Version, ...] = ()) -> object:
         raise StorageFailed(f"{path}: {error.strerror or error}") from error
     except BadCheckpoint:
         raise
-    except Exception as error:  # a file that is broken, or holds what is not taken: torch has no class for either
+    except Exception as error:  # damaged, or not a torch file: torch raises various errors for both
         first = str(error).strip().partition("\n")[0]
         raise BadCheckpoint(f"{path}: {first or type(error).__name__}") from error
 
@@ -154,10 +154,10 @@ def retire(folder: Path, keep: Keep, just: int) -> tuple[int, ...]:
     for each in noted:
         if each.step in gone:
             each.path.unlink(missing_ok=True)
-            with suppress(OSError):  # something else is in it
+            with suppress(OSError):  # the folder has other contents
                 if each.path.parent != folder:
                     each.path.parent.rmdir()
-    for file, note in _notes(folder):  # of what was removed here, or by its user
+    for file, note in _notes(folder):  # notes of files that were removed, here or by the user
         if not (folder / note.path).is_file():
             file.unlink(missing_ok=True)
     return gone

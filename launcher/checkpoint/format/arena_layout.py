@@ -22,17 +22,17 @@ from turnout.launcher.checkpoint.format.checksums import CHUNK_BYTES, sum_of
 from turnout.launcher.errors import BadCheckpoint, NewerFormat
 
 PAGE_BYTES = 4_096
-STRIDE_BYTES = 1 << 40  # between generations: growing one never moves another
-MOST_GENERATIONS = 7  # 8 TiB of a sparse file: half of what ext4 takes
+STRIDE_BYTES = 1 << 40  # between generations, so that growing one never moves another
+MOST_GENERATIONS = 7  # 8 TiB of a sparse file: half of ext4's limit
 MOST = 1 << 60
 
-STATE, PINS, EPOCH, SUMS_SUM, RESERVED = range(5)  # words of a table page
+STATE, PINS, EPOCH, SUMS_SUM, RESERVED = range(5)  # indexes of words in a table page
 RECORD_AT = 64
 RECORD_BYTES = 64
-TARGET_AT = PAGE_BYTES + RECORD_AT + RECORD_BYTES  # in the file: the rest of the table of generation 0
+TARGET_AT = PAGE_BYTES + RECORD_AT + RECORD_BYTES  # offset in the file: the rest of generation 0's table
 TARGET_BYTES = PAGE_BYTES - RECORD_AT - RECORD_BYTES
 
-VERSION = 1  # of an arena; each has its golden one in tests/launcher/checkpoint/engine/golden
+VERSION = 1  # each version has a golden arena in tests/launcher/checkpoint/engine/golden
 _OURS = b"TURNOUT"
 _MAGIC = _OURS + bytes([VERSION])
 _LENGTH = struct.Struct("<H")
@@ -44,10 +44,10 @@ _FIELDS = struct.Struct("<7q")
 class State(IntEnum):
     """The state of a generation. Only SEALED and HASHED may be read."""
 
-    EMPTY = 0  # of a new file, whose bytes are all zero
+    EMPTY = 0  # a new file is all zeros
     WRITING = int.from_bytes(b"WRITING.", "little")
-    SEALED = int.from_bytes(b"SEALED..", "little")  # whole, but nothing tells whether a bit flips from now on
-    HASHED = int.from_bytes(b"HASHED..", "little")  # whole, with the sums of its chunks behind it
+    SEALED = int.from_bytes(b"SEALED..", "little")  # complete, but bit flips from now on would go unnoticed
+    HASHED = int.from_bytes(b"HASHED..", "little")  # complete, with the checksums of its chunks after it
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Identity:
     run: str  # the job's id
     worker: str
     local_rank: int  # of the worker, or of the owner if there is one
-    boot: str  # of the machine, new with each start
+    boot: str  # boot id of the machine
     count: int  # of generations
     owner: str = ""  # the worker whose replica this is, "" for the worker's own shards
     owner_count: int = 1  # generations of the owner's own arena

@@ -10,9 +10,9 @@ from typing import TypeAlias
 
 import xxhash
 
-CHUNK_BYTES = 4 << 20  # hashed in under a millisecond: who waits for the interpreter lock meanwhile waits no longer
-BLOCK_BYTES = 256 << 10  # of which a part of a shard is read: at its two ends that is all that is read in vain
-MOST_BLOCKS = 1 << 15  # of one shard: their sums are 256 KiB
+CHUNK_BYTES = 4 << 20  # hashed in under 1 ms: a thread that waits for the GIL meanwhile waits no longer
+BLOCK_BYTES = 256 << 10  # unit of a partial read: at most two blocks are read in excess
+MOST_BLOCKS = 1 << 15  # per shard: 256 KiB of checksums
 
 Buffer: TypeAlias = bytes | bytearray | memoryview  # contiguous
 
@@ -24,7 +24,7 @@ def sum_of(data: Buffer) -> int:
 
 def sums_of(view: memoryview, chunk_bytes: int = CHUNK_BYTES) -> list[int]:
     """Return one checksum for each chunk, in order. The last chunk may be shorter. chunk_bytes: 1 or more."""
-    if not view.nbytes:  # it may have no shape to cast from
+    if not view.nbytes:  # an empty array may have no shape to cast from
         return []
     octets = view.cast("B")
     return [sum_of(octets[at : at + chunk_bytes]) for at in range(0, octets.nbytes, chunk_bytes)]

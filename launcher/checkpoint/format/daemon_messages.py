@@ -20,7 +20,7 @@ from turnout.launcher.rendezvous.checkpoint_messages import MOST_COPIES, Holds, 
 from turnout.launcher.rendezvous.checkpoint_messages import RestorePlace as RestorePlace
 
 VERSION = 1
-MOST_BYTES = 1 << 20  # a seat with MOST_LIES places; all else is far smaller
+MOST_BYTES = 1 << 20  # a RestorePlace with the most locations; all other messages are far smaller
 
 Text = Annotated[str, msgspec.Meta(max_length=4_096)]  # a path, a URL, a sentence
 ShortText = Annotated[str, msgspec.Meta(max_length=253)]

@@ -18,8 +18,8 @@ import msgspec
 from turnout.launcher.checkpoint.format.checksums import BLOCK_BYTES, CHUNK_BYTES, sum_of
 from turnout.launcher.errors import BadCheckpoint, NewerFormat
 
-VERSION = 1  # each has its golden checkpoint in tests/launcher/checkpoint/engine/golden
-MOST_BYTES = 512 << 20  # of a manifest: the sums of 100 TiB of state
+VERSION = 1  # each version has its golden checkpoint in tests/launcher/checkpoint/engine/golden
+MOST_BYTES = 512 << 20  # a manifest with the checksums of 100 TiB of state
 MOST_COUNT = 1 << 60
 MOST_WORLD = 1 << 24
 MOST_SHARD_BYTES = 1 << 41
@@ -169,7 +169,7 @@ def read(data: bytes | bytearray | memoryview) -> Manifest:
 def write_note(note: Note) -> bytes:
     """Encode a note for storage. Raises BadCheckpoint if it would be too large to be read again."""
     plain = msgspec.json.encode(note)
-    if note.blocks is None:  # as it was before there were any
+    if note.blocks is None:  # written before blocks were introduced
         plain = plain.removesuffix(b',"blocks":null}') + b"}"
     return _sealed(b"note", plain)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES
 from turnout.launcher.errors import NoMemory
 
-REPLICA_GENERATIONS = 2  # of each replica: the one that is whole stays until the next one is
+REPLICA_GENERATIONS = 2  # per replica: the complete one stays until the next is complete
 FOLDER = "/dev/shm"
 _GIB = 1 << 30
 
@@ -26,7 +26,7 @@ class Limits:
     locked_bytes: int | None = None  # that may still be pinned
     size_bytes: int | None = None  # of the file system in all, if known
     cgroup_bytes: int | None = None  # the pod's limit in all, if known
-    # of the machine, if no cgroup has a limit: tmpfs may be larger than what is left
+    # Memory left on the machine, if no cgroup has a limit: tmpfs may be larger than that.
     available_bytes: int | None = None
 
 

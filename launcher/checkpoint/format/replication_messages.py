@@ -98,7 +98,7 @@ class Copied(_Frame, tag=7, frozen=True):
     """Answers Copy: says if the daemon's shards of the step reached its replica holders."""
 
     step: Count
-    how: Literal["kept", "without", "failed"]  # kept by all holders; without: none takes it, now or later; or failed
+    how: Literal["kept", "without", "failed"]  # kept: by all holders; without: no holder takes it, now or later
 
 
 class Offer(_Frame, tag=8, frozen=True):

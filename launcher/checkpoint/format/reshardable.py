@@ -8,8 +8,8 @@ from turnout.launcher.checkpoint.format.checksums import Buffer
 from turnout.launcher.checkpoint.format.safetensors_layout import read_head
 from turnout.launcher.errors import BadCheckpoint
 
-KEY = "turnout"  # of the head's metadata
-MARK = '["dict","dcp",1,'  # as tree.flatten begins the state that torch.distributed.checkpoint's writer saves
+KEY = "turnout"  # key in the header's metadata
+MARK = '["dict","dcp",1,'  # how state_tree.flatten begins a state of torch.distributed.checkpoint's writer
 
 
 def in_parts(shard: Buffer) -> bool:

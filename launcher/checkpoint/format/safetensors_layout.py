@@ -18,13 +18,13 @@ from turnout.launcher.checkpoint.format.checksums import Buffer
 from turnout.launcher.errors import BadCheckpoint, BadState
 
 PAGE_BYTES = 4_096
-MOST_HEAD_BYTES = 100_000_000 // PAGE_BYTES * PAGE_BYTES  # safetensors reads no longer JSON
-MOST_DATA_BYTES = (1 << 40) - (1 << 30)  # a generation has 1 TiB, in which head and sums lie too
+MOST_HEAD_BYTES = 100_000_000 // PAGE_BYTES * PAGE_BYTES  # safetensors' limit of the JSON header
+MOST_DATA_BYTES = (1 << 40) - (1 << 30)  # a generation has 1 TiB, head and checksums included
 MOST_DIMENSIONS = 64  # as in torch
 METADATA = "__metadata__"
 _LENGTH_BYTES = 8
 
-# The bytes of one element. The types of fewer than eight bits are left out: their tensors are saved as U8.
+# Bytes of one element. Types below eight bits are left out: their tensors are saved as U8.
 DTYPES: Mapping[str, int] = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E5M2": 1, "F8_E4M3": 1, "F8_E8M0": 1, "F8_E4M3FNUZ": 1, "F8_E5M2FNUZ": 1,
     "I16": 2, "U16": 2, "F16": 2, "BF16": 2, "I32": 4, "U32": 4, "F32": 4, "I64": 8, "U64": 8, "F64": 8, "C64": 8,
@@ -68,7 +68,7 @@ def bytes_of(dtype: str, shape: tuple[int, ...]) -> int | None:
         if size < 0:
             return None
         span, each = span * max(size, 1), each * size
-        if span > MOST_DATA_BYTES:  # at once: the product of hostile dimensions would be a number of megabytes
+        if span > MOST_DATA_BYTES:  # check early: the product of hostile dimensions would be a huge number
             return None
     return each if span and len(shape) <= MOST_DIMENSIONS else None
 
@@ -177,7 +177,7 @@ def _entry(name: str, found: object, at: int) -> Entry | None:
     dtype, shape, offsets = found.values()
     if not isinstance(dtype, str) or not isinstance(shape, list) or not isinstance(offsets, list):
         return None
-    if not all(type(each) is int for each in (*shape, *offsets)):  # true is no 1 here
+    if not all(type(each) is int for each in (*shape, *offsets)):  # bool is an int in Python, but not here
         return None
     size = bytes_of(dtype, tuple(shape))
     return Entry(name, dtype, tuple(shape), at, at + size) if size is not None and offsets == [at, at + size] else None

@@ -21,10 +21,10 @@ import msgspec
 from turnout.launcher.errors import BadCheckpoint, BadState
 
 MOST_DEPTH = 64
-MOST_VALUES = 1 << 20  # counted at each place where a value stands: a list in itself many times over ends here
-MOST_TEXT_BYTES = 32 << 20  # at most doubled by the quotes of the head it lies in, which takes 100 MB
+MOST_VALUES = 1 << 20  # counted at each occurrence: a list that contains itself many times ends here
+MOST_TEXT_BYTES = 32 << 20  # at most doubled by the quoting of the head, which may have 100 MB
 
-_WORD = range(-(1 << 63), 1 << 63)  # of ints: what any JSON reader of ours keeps exactly
+_WORD = range(-(1 << 63), 1 << 63)  # integers that any JSON reader of ours keeps exactly
 _DOUBLE = struct.Struct(">d")
 _HEX = re.compile(r"-?[0-9a-f]+")
 _KEYS = "str, int, float, bool, None or a tuple of them"
@@ -120,7 +120,7 @@ class Writer:
         self.tensors: dict[str, object] = {}
         self._is_tensor, self._plain, self._identity = is_tensor, plain, identity
         self._names: dict[Hashable, str] = {}
-        self._open: set[int] = set()  # what we are inside of
+        self._open: set[int] = set()  # ids of the containers around the current value, to find cycles
         self.left = MOST_VALUES
 
     def value(self, value: Any, name: str, depth: int) -> object:
@@ -190,7 +190,7 @@ class Writer:
             return key
         if kind is int:
             return _whole(key)
-        if kind is float and not math.isnan(key):  # two keys that are nan have one name
+        if kind is float and not math.isnan(key):  # all nan keys have one name
             return _fraction(key)
         if kind is tuple and depth < MOST_DEPTH:
             return ["tuple", *(self._key(part, name, depth + 1) for part in key)]
@@ -257,7 +257,7 @@ class _Reader:
         parts = self.value(payload, depth + 1)
         try:
             return self._makers[word](parts)
-        except Exception as error:  # it is the caller's, and was written from a value that it can make
+        except Exception as error:  # raised by the caller's own class
             raise BadCheckpoint(f"the skeleton has a {word} that cannot be made: {error}") from error
 
 

@@ -20,15 +20,16 @@ from turnout.launcher.checkpoint.format.safetensors_layout import quoted
 from turnout.launcher.checkpoint.format.state_tree import MOST_TEXT_BYTES, MOST_VALUES, Writer
 from turnout.launcher.errors import BadState
 
-PLAIN = (type(None), bool, int, float, str, bytes)  # what these are never changes: the same object is the same value
-_KEYS = frozenset(PLAIN[:3]) | {str}  # equal ones of one kind are one: not so 0.0 and -0.0, nor (1,) and (True,)
-_GAP = b"\0"  # no JSON has it: in a string it is escaped
+PLAIN = (type(None), bool, int, float, str, bytes)  # immutable types: the same object has the same value
+# Equal keys of these types are identical; not so 0.0 and -0.0, nor (1,) and (True,).
+_KEYS = frozenset(PLAIN[:3]) | {str}
+_GAP = b"\0"  # cannot occur in JSON: strings escape it
 _TENSOR, _PLAIN, _BRANCH = range(3)
 _BRANCHES = (dict, OrderedDict, list, tuple)
 
 IsTensor = Callable[[object], bool]
 Plain = Callable[[object], tuple[str, object] | None]
-Gap = tuple[str, int] | None  # None for a plain value; name and depth of one that is made of others
+Gap = tuple[str, int] | None  # None for a plain value; else name and depth of a container
 
 
 class _Gapped(Writer):
@@ -89,7 +90,7 @@ class TreeCache:
         self._root, self._kind, self._plain = root, kind, plain
         self._gaps = tuple(gaps)
         self._made = [at for at, gap in enumerate(gaps) if gap is not None]
-        self._values: list[object] = [self] * len(gaps)  # nobody's value
+        self._values: list[object] = [self] * len(gaps)  # a value that no state has
         self._bytes = [0] * len(gaps)
         self._text_bytes = sum(map(len, pieces))
         self._parts = [quoted(quoted(pieces[0]))]
@@ -109,7 +110,7 @@ class TreeCache:
                 self._text_bytes += len(text) - self._bytes[at]
                 self._bytes[at], self._values[at] = len(text), plain[at]
                 self._parts[2 * at + 1] = quoted(quoted(text))
-        except BadState:  # told with its path by who walks all of it
+        except BadState:  # the full walk reports it with its path
             return None
         return tensors if self._text_bytes <= MOST_TEXT_BYTES else None
 

@@ -18,8 +18,9 @@ from turnout.launcher.checkpoint.replication.sender import How, ReplicaSender
 from turnout.launcher.errors import BadFrame, LauncherError
 from turnout.launcher.rendezvous.checkpoint_messages import ReplicaGroup
 
-COPY_S = 3_600.0  # for the slowest to have copied
-RETRY_S, MOST_RETRY_S, TOLD = 0.05, 1.0, 30  # between two calls, and after how many it is told
+COPY_S = 3_600.0  # seconds for the slowest replica
+# Seconds between retries, at first and at most; retries until one is logged.
+RETRY_S, MOST_RETRY_S, TOLD = 0.05, 1.0, 30
 
 
 class ReplicationLeader:

@@ -29,10 +29,10 @@ from turnout.launcher.rendezvous.checkpoint_messages import DaemonEndpoint
 from turnout.launcher.rendezvous.messages import NONCE_BYTES, proof, proves
 
 CONNECT_S = 5.0
-ANSWER_S = 60.0  # a daemon that hashes, or makes pages, answers late
-GREET_S = 10.0  # for a stranger to prove himself
+ANSWER_S = 60.0  # seconds; a daemon that hashes or allocates answers late
+GREET_S = 10.0  # seconds for a new peer to prove its identity
 BUFFER_BYTES = 4 << 20
-_CALLER, _DAEMON = "replica caller", "replica keeper"  # roles, so that no proof can be sent back to its maker
+_CALLER, _DAEMON = "replica caller", "replica keeper"  # roles in a proof, so that it cannot be sent back to its maker
 
 
 class PeerUnavailable(LauncherError):
@@ -59,7 +59,7 @@ class PeerConnection:
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock, self.peer, self.round = sock, "", 0
-        self.auth: FrameAuth | None = None  # from when both nonces are known
+        self.auth: FrameAuth | None = None  # set once both nonces are known
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -158,14 +158,14 @@ async def greeted(connection: PeerConnection, me: PeerIdentity) -> bool:
     """
     nonce = os.urandom(NONCE_BYTES)
     await connection.say(PeerHello(VERSION, nonce))
-    greet = await connection.hear(GREET_S)
-    if not isinstance(greet, PeerChallenge):
-        raise BadFrame(f"{type(greet).__name__} before Greet")
-    connection.auth = FrameAuth(me.token, greet.run, greet.nonce, nonce, listens=True)
-    role = _caller(greet.worker, greet.round)
-    if greet.run != me.run or not proves(greet.proof, me.token, role, greet.run, nonce, greet.nonce):
+    greeting = await connection.hear(GREET_S)
+    if not isinstance(greeting, PeerChallenge):
+        raise BadFrame(f"{type(greeting).__name__} before PeerChallenge")
+    connection.auth = FrameAuth(me.token, greeting.run, greeting.nonce, nonce, listens=True)
+    role = _caller(greeting.worker, greeting.round)
+    if greeting.run != me.run or not proves(greeting.proof, me.token, role, greeting.run, nonce, greeting.nonce):
         await connection.say(Refusal("token", "the job's token is another one here"))
         return False
-    connection.peer, connection.round = greet.worker, greet.round
-    await connection.say(PeerProven(proof(me.token, _DAEMON, me.run, greet.nonce, nonce)))
+    connection.peer, connection.round = greeting.worker, greeting.round
+    await connection.say(PeerProven(proof(me.token, _DAEMON, me.run, greeting.nonce, nonce)))
     return True

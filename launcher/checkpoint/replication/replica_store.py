@@ -27,7 +27,7 @@ from turnout.launcher.errors import BadCheckpoint, NoMemory
 from turnout.launcher.event_log import EventLog
 from turnout.launcher.rendezvous.checkpoint_messages import HeldStep
 
-Place = tuple[str, int]  # the owner, and its local rank
+Place = tuple[str, int]  # owner and local rank
 _T = TypeVar("_T")
 
 
@@ -41,9 +41,9 @@ class ReplicaStore:
         self._folder, self._run, self._worker, self._say, self._threads = folder, run, worker, say, threads
         self._arenas: dict[Place, Arena] = {}
         self._busy: dict[Place, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._makes = asyncio.Lock()  # what is looked at for one is not given to another
-        self._kept: dict[Path, int] = {}  # the generation that holds what is to be kept
-        self._goes: dict[tuple[Path, int], Save] = {}  # where it was to go, by arena and epoch
+        self._makes = asyncio.Lock()  # one check of the memory limits at a time
+        self._kept: dict[Path, int] = {}  # the generation to keep, by arena
+        self._goes: dict[tuple[Path, int], Save] = {}  # the owner's target, by arena and epoch
         for found in find(folder, run, worker, kept=True):
             with suppress(BadCheckpoint):
                 arena = Arena.open(found.path)
@@ -90,7 +90,7 @@ class ReplicaStore:
         sums_sum = int.from_bytes(offer.sums_sum, "little")
         async with self._busy[place]:
             self._keep(arena, offer.whole)
-            if (kept := self._kept.get(arena.path)) is not None:  # what is newer has no place in a step that is whole
+            if (kept := self._kept.get(arena.path)) is not None:  # newer generations do not belong to a complete step
                 for other in range(arena.identity.count):
                     if other != kept:
                         arena.discard(other)
@@ -116,7 +116,7 @@ class ReplicaStore:
             await asyncio.wait([work])
             sums = work.result()
         except BaseException:
-            if not work.done():  # nobody waits for it any more: it must write no byte into what others get
+            if not work.done():  # stop the copy: others get this memory next
                 connection.close()
                 await asyncio.wait([work])
             arena.discard(generation)
@@ -193,7 +193,8 @@ class ReplicaStore:
     def _is_whole(self, arena: Arena, generation: int, record: Record) -> bool:
         sums = sums_of(arena.map(generation, record.region_bytes)[: record.shard_bytes])
         with suppress(BadCheckpoint):
-            if arena.slots()[generation].state is not State.HASHED:  # killed between both: its chunks had their sums
+            # Killed between sealing and hashing: its chunks were verified on arrival.
+            if arena.slots()[generation].state is not State.HASHED:
                 arena.hashed(generation, sums)
             return arena.sums(generation) == tuple(sums)
         return False

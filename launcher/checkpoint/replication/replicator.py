@@ -39,13 +39,13 @@ from turnout.launcher.errors import BadCheckpoint, BadFrame, LauncherError, NoMe
 from turnout.launcher.event_log import EventLog, seldom
 from turnout.launcher.rendezvous.checkpoint_messages import ALL, FETCH_DISABLED, MOST_HOLDS, HeldStep
 
-BYTES_S = "TURNOUT_REPLICATE_BYTES_S"  # of the daemon's environment, which is that of the agent
-MOST_CALLERS = 512  # that know the token
+BYTES_S = "TURNOUT_REPLICATE_BYTES_S"  # in the daemon's environment, which it has from the agent
+MOST_CALLERS = 512  # connections that have proved the token
 MOST_STRANGERS = 64  # connections that have proved nothing yet
-OVER = 2  # saves of all ranks, of which the older one is whole everywhere: nothing older is gone on from
-FULL_S = 1.0  # where no more files can be opened
-_OWN = 32  # of what is held: places for what the worker has of its own
-_THREADS = 16  # that receive; each is idle while nothing comes
+OVER = 2  # complete saves after which older ones are not used again
+FULL_S = 1.0  # pause after running out of file descriptors
+_OWN = 32  # entries of a list of held steps that are reserved for the worker's own
+_THREADS = 16  # receiving threads; idle ones cost nothing
 
 
 class Replicator:
@@ -58,13 +58,13 @@ class Replicator:
         self.replica_store = ReplicaStore(home.folder, home.run, home.worker, say, self._receives)
         self._copying: ReplicaSender | None = None
         self._leading: ReplicationLeader | None = None
-        self._round: asyncio.Task[Any] | None = None  # leads or follows
+        self._round: asyncio.Task[Any] | None = None  # leads or follows in this round
         self._callers: set[asyncio.Task[None]] = set()
         self._connections: set[PeerConnection] = set()
-        self._strangers: dict[PeerConnection, asyncio.Task[None]] = {}  # the one that came first at the head
+        self._strangers: dict[PeerConnection, asyncio.Task[None]] = {}  # oldest first
         self._of_strangers = seldom(say)
         self._listens: socket.socket | None = None
-        self._sealed = 0  # saves of this round, where nobody has copies of them
+        self._sealed = 0  # saves of this round, if nothing is replicated
 
     def listen(self, listens: socket.socket) -> None:
         """Listen for other daemons on this socket."""
@@ -180,16 +180,17 @@ class Replicator:
     def _accept(self, listens: socket.socket) -> None:
         try:
             sock, _ = listens.accept()
-        except OSError as error:  # it went before it was taken, or there are too many open files
+        except OSError as error:  # the caller left before it was accepted, or file descriptors ran out
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 loop = asyncio.get_running_loop()
                 loop.remove_reader(listens.fileno())
                 loop.call_later(FULL_S, self.listen, listens)
             return
-        if len(self._strangers) >= MOST_STRANGERS:  # who knows the token is quick: the one that waits longest goes
+        # A peer with the token proves it quickly: end the one that has waited longest.
+        if len(self._strangers) >= MOST_STRANGERS:
             self._strangers.pop(next(iter(self._strangers))).cancel()
         connection = PeerConnection(sock)
-        self._connections.add(connection)  # also of a task that is cancelled before it begins
+        self._connections.add(connection)  # here, since a task that is cancelled before it starts closes nothing
         task = asyncio.get_running_loop().create_task(self._serve(connection))
         self._strangers[connection] = task
         self._callers.add(task)
@@ -197,7 +198,7 @@ class Replicator:
 
     def _ended(self, connection: PeerConnection, task: asyncio.Task[None]) -> None:
         self._callers.discard(task)
-        if connection in self._connections:  # it was cancelled before it began
+        if connection in self._connections:  # the task was cancelled before it started
             self._connections.discard(connection)
             connection.close()
 
@@ -212,7 +213,7 @@ class Replicator:
                 self._of_strangers("stranger_refused", {"peer": connection.peer, "round": connection.round})
         except BadFrame as error:
             self._of_strangers("frame_refused", {"why": str(error)})
-        except (LauncherError, OSError):  # it is gone, and comes again
+        except (LauncherError, OSError):  # the peer is gone, and will reconnect
             pass
         finally:
             self._strangers.pop(connection, None)
@@ -268,7 +269,7 @@ class Replicator:
 
     async def close(self, *, remove: bool) -> None:
         """Close all connections as the daemon ends. remove: the job is done, so free the memory."""
-        self._here.paced.pace = RateLimit()  # who waits for it finds that its connection is closed
+        self._here.paced.pace = RateLimit()  # wake waiting senders: they find their connection closed
         self._close_round()
         if self._listens is not None:
             asyncio.get_running_loop().remove_reader(self._listens.fileno())

@@ -22,11 +22,11 @@ from turnout.launcher.checkpoint.replication.ports import ReplicationContext
 from turnout.launcher.errors import BadCheckpoint, BadFrame, LauncherError
 from turnout.launcher.rendezvous.checkpoint_messages import DaemonEndpoint
 
-SEAL_S = 60.0  # for the slowest local rank to come to a step that the first has sealed
-TRIES = 3  # in a row, until a replica holder counts as one that takes nothing
+SEAL_S = 60.0  # seconds for the slowest local rank to seal the step that the first has sealed
+TRIES = 3  # failures in a row after which a replica holder is skipped
 _NO_ROOM = ("no_memory", "older_round", "token")
 How = Literal["kept", "without", "failed"]
-Pin = tuple[int, Arena, int, Record]  # local rank, arena, generation
+Pin = tuple[int, Arena, int, Record]  # local rank, arena, generation, record
 
 
 class ReplicaSender:

@@ -14,8 +14,8 @@ from turnout.launcher.checkpoint.format.checksums import CHUNK_BYTES, sum_of
 from turnout.launcher.checkpoint.storage.rate_limiter import RateLimiter
 from turnout.launcher.errors import BadCheckpoint
 
-QUIET_S = 30.0  # without a byte: the other side is gone, whatever the kernel thinks
-PIECE_BYTES = 1 << 20  # of one call where a pace is kept
+QUIET_S = 30.0  # seconds without a byte after which the peer counts as gone
+PIECE_BYTES = 1 << 20  # bytes per call when the rate is limited
 
 
 def send(sock: socket.socket, sums: tuple[int, ...], shard: memoryview, paced: RateLimiter | None = None) -> None:

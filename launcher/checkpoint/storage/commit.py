@@ -11,7 +11,7 @@ from turnout.launcher.errors import BadCheckpoint, NewerFormat, StorageFailed
 from turnout.launcher.event_log import EventLog
 
 SOONEST_S, LATEST_S = 0.05, 1.0
-AFRESH = 8  # looks
+AFRESH = 8  # polls after which notes are read afresh
 
 
 def pauses() -> Iterator[float]:
@@ -29,7 +29,7 @@ class Commit:
         self._store, self._run, self._step, self._round, self._world = store, run, step, round, world
         self._say = say
         self._notes: dict[int, Note] = {}
-        self._useless: dict[str, FileInfo] = {}  # notes that were read and are not ours, until they change
+        self._useless: dict[str, FileInfo] = {}  # notes of other saves, until they change
         self._told: set[str] = set()
         self._looks = 0
 
@@ -39,7 +39,7 @@ class Commit:
 
         If a later round of the run has committed this step, that manifest stays and is returned.
         """
-        if self._looks % AFRESH == 0:  # a note that changed within one tick of the storage's clock looks the same
+        if self._looks % AFRESH == 0:  # a note rewritten within one tick of the storage's clock looks unchanged
             self._useless.clear()
         self._looks += 1
         there = self._store.files(self._step)

@@ -15,7 +15,7 @@ from turnout.launcher.checkpoint.storage.store import MANIFEST, Store, is_shard,
 from turnout.launcher.errors import BadCheckpoint, StorageFailed
 from turnout.launcher.event_log import EventLog
 
-OLD_S = 3_600.0  # a file in the making is written to all the time
+OLD_S = 3_600.0  # seconds without a write after which an unfinished file is abandoned
 
 
 def retire(
@@ -82,9 +82,9 @@ def _remove_outrun(store: Store, step: int, before_s: float, newer_is_whole: boo
     old = [name for name in ours if (there[name].modified_s or before_s) < before_s]
     if MANIFEST in there:
         outrun = _unnamed(store, step, old)
-    else:  # never committed, or its removal was cut off
+    else:  # never committed, or its removal was interrupted
         outrun = old if newer_is_whole and len(old) == len(ours) and _has_no_manifest(store, step) else []
-    outrun.sort(key=lambda name: (is_shard(name), name))  # no note of a shard that is gone
+    outrun.sort(key=lambda name: (is_shard(name), name))  # notes before shards, so that no note outlives its shard
     if outrun:
         store.remove(step, outrun)
     return outrun
@@ -95,7 +95,7 @@ def _unnamed(store: Store, step: int, names: list[str]) -> list[str]:
     shards = sorted(name for name in names if is_shard(name))
     try:
         manifest = manifest_of(store, step) if shards else None
-    except BadCheckpoint:  # then any of them may be of use to a person
+    except BadCheckpoint:  # keep all of them: a person may want them
         manifest = None
     if manifest is None:
         return []
@@ -112,7 +112,7 @@ def _is_newer(store: Store, step: int, name: str, manifest: Manifest) -> bool:
 def _has_no_manifest(store: Store, step: int) -> bool:
     try:
         return store.read(step, MANIFEST, MOST_BYTES) is None
-    except BadCheckpoint:  # something is there in its place, by a person's hand
+    except BadCheckpoint:  # a person has put something else there
         return False
 
 

@@ -44,13 +44,14 @@ class ObjectStore:
             return {name: FileInfo(int(each["size"]), _time(each)) for name, each in found.items() if _is_object(each)}
 
     def put(self, step: int, name: str, pieces: Iterable[memoryview], *, round_number: int, replace: bool) -> str:
-        if not replace:  # an upload takes long, and the later of two of one name would win: so each has its own
+        if not replace:  # uploads are slow, and of two with one name the later would win: use unique names
             stem, dot, kind = name.rpartition(".")
             name = f"{stem}.{secrets.token_hex(8)}{dot}{kind}"
         with self._told(f"writing {name} of step {step}"):
-            with suppress(Exception):  # most stores need no folders, or let nobody make one; a write will tell
+            # Most stores need no folders, or refuse to make them; a write reports real faults.
+            with suppress(Exception):
                 self._fs.makedirs(f"{self._path}/{step_name(step)}", exist_ok=True)
-            if replace:  # small: one call, so that there is the old object or the new one
+            if replace:  # small and in one call: readers see the old or the new object
                 self._fs.pipe_file(self._at(step, name), b"".join(pieces))
             else:
                 self._upload(self._at(step, name), pieces)

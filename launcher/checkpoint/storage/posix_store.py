@@ -21,9 +21,9 @@ from turnout.launcher.checkpoint.storage.store import FileInfo, failed, rank_of,
 from turnout.launcher.checkpoint.storage.writeback import WritebackFile, forget
 from turnout.launcher.errors import BadCheckpoint
 
-MOST_NAMES = 1_000  # shards of one rank and step: each is another try
+MOST_NAMES = 1_000  # names for shards of one rank and step: one for each attempt
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EINVAL)
-_NO_SYNC = (errno.EINVAL, errno.EBADF, errno.EOPNOTSUPP)  # of folders, on some storage
+_NO_SYNC = (errno.EINVAL, errno.EBADF, errno.EOPNOTSUPP)  # errors of fsync on folders that some storage returns
 _NOT_OURS = (errno.ELOOP, errno.ENXIO, errno.EISDIR)
 _PRIVATE = re.compile(r"\.(.+)\.(\d{1,19})\.([0-9a-f]{8})\.[0-9a-f]{16}\.tmp")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -41,7 +41,7 @@ class PosixStore:
     def __init__(self, path: Path, *, boot: str = "", failpoint: Callable[[str], None] = nowhere) -> None:
         self.path, self.name, self._failpoint = path, str(path), failpoint
         self._boot = boot.replace("-", "")[:8].rjust(8, "0")
-        self._writing = set[str]()  # our own files in the making
+        self._writing = set[str]()  # unfinished files of this process
 
     def prepare(self) -> None:
         """Make the folder and its parents. A write never does this, so that a vanished mount is an error."""
@@ -77,7 +77,7 @@ class PosixStore:
                 self._fill(at, private, pieces)
                 name = self._place(at, private, name, replace)
             finally:
-                with suppress(OSError):  # not there any more, or storage that is gone: a sweep finds it
+                with suppress(OSError):  # gone already, or storage failed: a sweep finds it
                     os.unlink(private, dir_fd=at)
                 self._writing.discard(private)
             self._failpoint("unlinked")
@@ -121,7 +121,7 @@ class PosixStore:
             with self._root() as root, suppress(FileNotFoundError):
                 try:
                     os.rmdir(step_name(step), dir_fd=root)
-                except OSError as error:  # something is left: of a writer, or a person's
+                except OSError as error:  # other files are left in it, of a writer or a person
                     if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                         raise
                 _sync(root)
@@ -232,7 +232,7 @@ class PosixStore:
 class _File:
     """Reads a stored shard from a file."""
 
-    at_once_bytes = 1 << 20  # which a core's own cache holds until they are hashed
+    at_once_bytes = 1 << 20  # fits a core's own cache until it is hashed
 
     def __init__(self, file: int, name: str) -> None:
         self._file, self._name, self.size_bytes = file, name, os.fstat(file).st_size
@@ -265,7 +265,7 @@ def _linked(at: int, private: str, name: str) -> bool:
     """Link the temporary file to a new name. False if the name exists."""
     try:
         os.link(private, name, src_dir_fd=at, dst_dir_fd=at, follow_symlinks=False)
-    except FileExistsError:  # also when the server did it and its answer was lost: then it is the same file
+    except FileExistsError:  # also when the server linked it and its answer was lost: then it is the same file
         ours, there = (os.stat(each, dir_fd=at, follow_symlinks=False) for each in (private, name))
         return os.path.samestat(ours, there)
     except OSError as error:
@@ -273,7 +273,8 @@ def _linked(at: int, private: str, name: str) -> bool:
             raise
         try:
             os.stat(name, dir_fd=at, follow_symlinks=False)
-        except FileNotFoundError:  # no links here: two who look at once would both get the name, and sums would tell
+        # No hard links here: two concurrent writers could both take the name, and checksums would tell.
+        except FileNotFoundError:
             os.rename(private, name, src_dir_fd=at, dst_dir_fd=at)
             return True
         return False

@@ -36,6 +36,6 @@ class RateLimiter:
     def take(self, size_bytes: int) -> None:
         """Wait until `size_bytes` may be written. Unused time is not saved up."""
         while self.pace.bytes_s and (left_s := self._free_s - self._monotonic()) > 0:
-            self._sleep(min(left_s, 0.25))  # a new pace is seen soon
+            self._sleep(min(left_s, 0.25))  # notice a new rate soon
         spent_s = size_bytes / self.pace.bytes_s if self.pace.bytes_s else 0.0
         self._free_s = max(self._free_s, self._monotonic()) + spent_s

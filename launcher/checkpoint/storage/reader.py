@@ -19,7 +19,7 @@ from turnout.launcher.checkpoint.storage.verified_read import VerifiedReader, Wa
 from turnout.launcher.errors import BadCheckpoint, NewerFormat, StorageFailed
 from turnout.launcher.event_log import EventLog
 
-SEEN_S, _LOOK_S = 10.0, 0.1  # NFS may show a folder as it was some seconds ago
+SEEN_S, _LOOK_S = 10.0, 0.1  # seconds; NFS may show a folder as it was some seconds ago
 
 
 def committed(store: Store, say: EventLog, *, only: int | None = None, newer_too: bool = False) -> Iterator[Manifest]:

@@ -22,8 +22,8 @@ from turnout.launcher.checkpoint.format.checksums import CHUNK_BYTES
 from turnout.launcher.checkpoint.storage.store import OpenFile
 from turnout.launcher.errors import BadCheckpoint
 
-MOST_THREADS = 2  # of each of a host's ranks, which load together
-_ALONE_BYTES = 1 << 20  # which one thread has read before another one is there
+MOST_THREADS = 2  # for each rank of a host, which all load at once
+_ALONE_BYTES = 1 << 20  # read by one thread before another one starts
 _NONE = memoryview(b"")
 
 
@@ -55,7 +55,7 @@ class VerifiedReader:
         self._file, self._sums, self._name, self.block_bytes = file, sums, name, block_bytes
         if len(sums) != -(-file.size_bytes // block_bytes):
             raise BadCheckpoint(f"{name}: its {len(sums)} sums are not those of {file.size_bytes} bytes")
-        self._first = _NONE  # the first block, once it was read: behind the head there is more in it
+        self._first = _NONE  # the first block, kept since more than the head may be wanted of it
 
     @property
     def size_bytes(self) -> int:
@@ -109,7 +109,7 @@ class VerifiedReader:
 
     def _work(self, jobs: deque[_Job]) -> None:
         """Do reads one by one, as the other threads do, until none is left or one fails."""
-        room = _NONE  # of a block, for what is not read straight to its place
+        room = _NONE  # buffer for a block that is not read straight into its place
         try:
             while (job := _next(jobs)) is not None:
                 if not job.parts:
@@ -130,7 +130,7 @@ class VerifiedReader:
         block = self.block_bytes
         self._file.fill(into, number * block)
         for at in range(0, into.nbytes, block):
-            hashing = xxhash.xxh3_64()  # which lets other threads run, as a call for all of it does not
+            hashing = xxhash.xxh3_64()  # its update() releases the GIL; the one-shot function does not
             hashing.update(into[at : at + block])
             if hashing.intdigest() != self._sums[number]:
                 raise BadCheckpoint(f"{self._name}: {self._told(number)} is not what was written")

@@ -74,7 +74,7 @@ def _check(store: Store, saving: ShardWrite) -> None:
         before = read_note(text) if text is not None else None
     except NewerFormat as error:
         raise StorageFailed(f"{store.name}: step {saving.step} of rank {saving.rank} is kept: {error}") from error
-    except BadCheckpoint:  # a note that cannot be read is there to be replaced
+    except BadCheckpoint:  # replace a note that cannot be read
         return
     if before and before.run == saving.run and before.step == saving.step and before.round > saving.round:
         raise StorageFailed(

@@ -15,15 +15,15 @@ from enum import StrEnum
 from turnout.launcher.health.flight_recorder.model import Call, Group, Record
 from turnout.launcher.health.rank_sets import ranks_in, set_of, unfolded
 
-WAITS_S = 1.0  # a call that is younger is under way: nobody waits in it
-MOST_WAITS = 64  # that are told
+WAITS_S = 1.0  # seconds; a younger call is still in progress: nobody waits in it
+MOST_WAITS = 64  # waits that a report contains
 
 
 class By(StrEnum):
     """Says why a rank is suspect by its sequence numbers, the most certain reason first."""
 
     BEHIND = "behind"  # it has not begun the call that others wait in, and waits in none itself
-    DIFFERS = "differs"  # it calls something else under the same number, and two thirds are of another mind
+    DIFFERS = "differs"  # it calls something else under the same number than two thirds of the group
     CROSSED = "crossed"  # it waits in another group for ranks that wait for it, and those are two thirds of all
 
 
@@ -109,7 +109,7 @@ def _groups(known: Mapping[int, Record], world: int) -> list[_Group]:
                 sets[each.ranks] = unfolded(each.ranks, world)
             ranks = sets[each.ranks]
             if ranks and not ranks >> rank & 1:
-                continue  # no group of its own
+                continue  # the rank is not a member of this group
             name = f"{each.name} ({each.about}, {each.backend})" if each.about else f"{each.name} ({each.backend})"
             group = found.setdefault((each.name, each.backend, ranks), _Group(name, ranks, {}))
             group.of[rank] = each

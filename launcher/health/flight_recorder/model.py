@@ -10,11 +10,11 @@ from typing import Annotated
 
 import msgspec
 
-MOST_BYTES = 128 * 1024  # of one rank's record, as it is written
-MOST_GROUPS = 32  # of one rank; those in which it called last are kept
-MOST_CALLS = 9  # of one group
+MOST_BYTES = 128 * 1024  # of one rank's record when encoded
+MOST_GROUPS = 32  # per rank; those with the latest calls are kept
+MOST_CALLS = 9  # per group
 MOST_NAME = 80
-MOST_RANKS_TEXT = 16 * 1024  # of one group, as a set is written: `0-2/5`
+MOST_RANKS_TEXT = 16 * 1024  # per group, written as a folded set: `0-2/5`
 
 Number = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
@@ -37,7 +37,7 @@ class Group(msgspec.Struct, frozen=True, array_like=True):
     about: Name
     backend: Name
     ranks: Annotated[str, msgspec.Meta(max_length=MOST_RANKS_TEXT)]  # of the group, as a folded set; "" if unknown
-    # by number: the last ones and the first open ones
+    # the last calls and the first open ones, by number
     calls: Annotated[tuple[Call, ...], msgspec.Meta(min_length=1, max_length=MOST_CALLS)]
 
     @property
@@ -51,7 +51,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
 
     rank: Number = 0  # as in torch.distributed
     world: Number = 0  # as in torch.distributed
-    whole: bool = False  # groups that are missing here were never called in
+    whole: bool = False  # True if groups that are missing here never called
     groups: Annotated[tuple[Group, ...], msgspec.Meta(max_length=MOST_GROUPS)] = ()
     sends: Name = ""  # the send or receive in which it waits, "" for none
     why: Why = ""  # the reason for a missing record, or ""

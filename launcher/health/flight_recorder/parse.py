@@ -21,10 +21,10 @@ from turnout.launcher.health.flight_recorder.model import (
     Record,
 )
 
-MOST_DUMP_BYTES = 64 << 20  # torch keeps 2,000 calls by itself, which is one megabyte
-_KEPT = 4  # open ones, and as many that are done
-_TOGETHER = "coalesced"  # the name of several that are called as one
-_ALIKE = ("all_reduce",)  # what it reduces has one size on all ranks
+MOST_DUMP_BYTES = 64 << 20  # torch keeps 2,000 calls by default, which is one megabyte
+_KEPT = 4  # open calls, and as many completed ones
+_TOGETHER = "coalesced"  # torch's name for several operations started as one
+_ALIKE = ("all_reduce",)  # operations whose size is equal on all ranks
 
 
 class _Entry(msgspec.Struct):
@@ -118,7 +118,7 @@ def _keep(found: dict[tuple[str, str], _Kept], entry: _Entry, now_ns: int) -> No
     kept = found.pop(key, None)
     if kept is None or kept.pg_id != entry.pg_id:
         kept = _Kept(entry.pg_id, entry.process_group[1])
-    found[key] = kept  # the last called in comes last
+    found[key] = kept  # the group called last comes last
     done = entry.state == "completed" or entry.retired
     if entry.is_p2p:
         kept.send(op[:MOST_NAME], done)
@@ -126,7 +126,7 @@ def _keep(found: dict[tuple[str, str], _Kept], entry: _Entry, now_ns: int) -> No
     if op in _ALIKE:
         op = f"{op} of {bytes(entry.input_sizes).decode(errors='replace')}"
     open_s = None if done else min(max(0.0, (now_ns - entry.time_created_ns) / 1e9), 1e9)
-    in_order = backend != "gloo"  # a device does the calls of a group one after another, gloo has threads for them
+    in_order = backend != "gloo"  # a device runs the calls of a group in order; gloo has threads for them
     kept.call(max(0, entry.collective_seq_id), op[:MOST_NAME], open_s, in_order=in_order)
 
 

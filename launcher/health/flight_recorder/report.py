@@ -7,8 +7,8 @@ from typing import Any
 from turnout.launcher.health.flight_recorder.analysis import By, Numbers, Waits
 from turnout.launcher.health.rank_sets import folded
 
-MOST_TOLD = 8  # calls that are told in lines; the JSON has more
-MOST_OPS = 4  # names of one call that are told
+MOST_TOLD = 8  # calls in the text report; the JSON has more
+MOST_OPS = 4  # operations listed for one call
 _BY = {
     By.BEHIND: "the others wait in a call that is not begun there",
     By.DIFFERS: "something else is called there than by the others",

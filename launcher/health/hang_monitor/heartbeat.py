@@ -35,7 +35,7 @@ class Heartbeat:
     def __init__(self, words: SharedCounters) -> None:
         self._words, self._pid = words, os.getpid()
         self._counts, self._counted, self._beats, self._turns = [0] * BUCKETS, 0, 0, 0
-        self._since_ns: int | None = None  # the step began
+        self._since_ns: int | None = None  # when the current step began
         self._phases: list[str] = []
         self._turned_ns = 0
         self._marked = self._hears_compiler = False
@@ -50,7 +50,7 @@ class Heartbeat:
 
     def guess(self, *_: Any) -> None:
         """Count an optimizer step, unless the script marks its steps."""
-        if not self._marked and os.getpid() == self._pid:  # a process that the script has forked has the hook too
+        if not self._marked and os.getpid() == self._pid:  # a process forked by the script has this hook, too
             self._beat()
 
     def _beat(self) -> None:
@@ -82,7 +82,7 @@ class Heartbeat:
         try:
             compiler.on_compile_start(lambda *_: self.enter(COMPILES))
             compiler.on_compile_end(lambda *_: self.leave(COMPILES))
-        except AttributeError:  # another torch: its compiling is then a long step
+        except AttributeError:  # another version of torch: compiling then counts as a long step
             return
 
     @contextmanager

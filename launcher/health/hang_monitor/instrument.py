@@ -22,12 +22,13 @@ from typing import Any
 from turnout.launcher.health.hang_monitor.heartbeat import Heartbeat, beats
 from turnout.launcher.health.hang_monitor.shared_counters import PROGRESS
 
-SIGNAL = signal.SIGRTMIN + 9  # nobody's: not of Python, not of torch, not of schedulers
-PROCESS = "TURNOUT_PROCESS"  # the pid of a fresh process that is to be seen: no other one that has its environment is
+SIGNAL = signal.SIGRTMIN + 9  # used neither by Python nor by torch nor by schedulers
+# Pid of the instrumented process: its children inherit the environment, but are not instrumented.
+PROCESS = "TURNOUT_PROCESS"
 _OPTIMIZER = "torch.optim.optimizer"
 _HERE = Path(__file__).absolute().parent
-_PACKAGE = _HERE.parents[2]  # turnout: in a checkout a folder of links, of which none is resolved here
-_HIGH_FD = 200  # out of the way of programs that close what they find
+_PACKAGE = _HERE.parents[2]  # turnout: in a checkout a folder of links, which must not be resolved here
+_HIGH_FD = 200  # above the descriptors that programs tend to close
 
 
 def stacks_file(progress: str | os.PathLike[str]) -> str:
@@ -50,7 +51,7 @@ def be_seen() -> None:
 @lru_cache(1)
 def _answer(progress: str, pid: int) -> None:
     low = os.open(stacks_file(progress), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    high = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, _HIGH_FD)  # open for as long as we live
+    high = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, _HIGH_FD)  # stays open as long as the process
     os.close(low)
     faulthandler.register(SIGNAL, high, all_threads=True)
     if (ours := beats()) is not None:
@@ -66,7 +67,8 @@ def _end(ours: Heartbeat, pid: int) -> None:
 
 def _torch_came(progress: str, guess: Callable[..., None], optimizer: Any) -> None:
     """Count each step of any optimizer, and start to answer requests for torch's records."""
-    from turnout.launcher.health.hang_monitor.recorder_server import listen  # a process without torch needs none of it
+    # Imported late: a process without torch does not need it.
+    from turnout.launcher.health.hang_monitor.recorder_server import listen
 
     optimizer.register_optimizer_step_post_hook(guess)
     listen(progress)

@@ -13,7 +13,7 @@ import sys
 
 from turnout.launcher.health.hang_monitor.instrument import seen_early
 
-USAGE, CANNOT_RUN, NOT_FOUND = 2, 126, 127  # as shells have it
+USAGE, CANNOT_RUN, NOT_FOUND = 2, 126, 127  # exit codes, as in shells
 
 
 def main() -> int:
@@ -22,7 +22,7 @@ def main() -> int:
     if not command:
         print("usage: xpu_timer_launch PROGRAM [ARG ...]", file=sys.stderr)
         return USAGE
-    for sig in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and a program would too
+    for sig in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and the program would inherit that
         signal.signal(sig, signal.SIG_DFL)
     try:
         os.execvpe(command[0], command, seen_early(os.environ))

@@ -18,7 +18,7 @@ from turnout.launcher.health.hang_monitor.stack_capture import CapturedStack, fi
 from turnout.launcher.health.hang_monitor.stack_files import StackFolder
 from turnout.launcher.health.hang_monitor.step_counters import StepCounters
 
-FRESH_S = 10.0  # stacks that were taken so lately are of the same hang: nobody is looked into twice for it
+FRESH_S = 10.0  # seconds for which stacks serve for the same hang, so that no process is traced twice
 
 
 @dataclass(frozen=True, slots=True)

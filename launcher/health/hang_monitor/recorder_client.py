@@ -16,7 +16,7 @@ from turnout.launcher.health.flight_recorder.model import MOST_BYTES, Record
 from turnout.launcher.health.flight_recorder.parse import read
 from turnout.launcher.health.hang_monitor.recorder_server import ear, told
 
-ANSWER_S = 1.0  # before its stack is taken; after that it is looked once more
+ANSWER_S = 1.0  # seconds to wait for the record before the stack is taken; then it is checked once more
 _LOOK_S = 0.01
 
 

@@ -23,7 +23,7 @@ from turnout.launcher.health.flight_recorder.parse import reduce, write
 from turnout.launcher.health.rank_sets import folded, set_of
 
 _HIGH_FD = 200  # as in instrument.py
-_SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")  # the first that is set is torch's
+_SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")  # the first that is set is the one torch reads
 _C10D, _CORE = "torch.distributed.distributed_c10d", "torch._C._distributed_c10d"
 
 
@@ -44,7 +44,7 @@ def listen(progress: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
         os.mkfifo(path, 0o600)
-        low = os.open(path, os.O_RDWR | os.O_CLOEXEC)  # to write as well: so it never comes to an end
+        low = os.open(path, os.O_RDWR | os.O_CLOEXEC)  # open for writing too, so that the pipe never reaches its end
         high = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, _HIGH_FD)
         os.close(low)
         threading.Thread(target=_listen, args=(high, told(progress)), name="turnout-calls", daemon=True).start()
@@ -56,7 +56,7 @@ def _listen(file: int, path: str) -> None:
             os.read(file, 64)
         except OSError:  # the script has closed it
             return
-        with contextlib.suppress(Exception):  # no room to write, or the folder is gone
+        with contextlib.suppress(Exception):  # the disk is full, or the folder is gone
             _write(path, write(on_record()))
 
 
@@ -85,7 +85,7 @@ def on_record() -> Record:
         record = reduce(dumps, _groups(c10d), time.time_ns())
     except BadStacks as error:
         return Record(why=str(error)[:300])
-    except Exception as error:  # of any torch
+    except Exception as error:  # any version of torch may fail here in its own way
         return Record(why=f"its torch does not tell: {type(error).__name__}: {error}"[:300])
     if not record.groups and not record.sends and not _is_on(core):
         return Record(rank, world, why=f"its Flight Recorder is off: {_SIZES[0]} says how many calls it keeps")
@@ -101,7 +101,7 @@ def _dumps(c10d: Any, core: Any) -> Iterator[bytes]:
     if recorded is not None:
         yield bytes(recorded())  # gloo's
         for backend in sorted(_backends(c10d) - {"gloo"}):
-            with contextlib.suppress(TypeError):  # an older one has no others
+            with contextlib.suppress(TypeError):  # an older version has no other records
                 yield bytes(recorded(backend=backend))
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from turnout.launcher.health.step_histogram import BUCKETS
 
 PROGRESS = "TURNOUT_PROGRESS_FILE"
-DONE, SAVED, WAITS, STOP, SURE = range(5)  # the step that all stop at: progress.py
-BEATS, BEAT_NS, TURNS, TURN_NS, MARKED = range(5, 10)  # when it last moved: heartbeat.py
+DONE, SAVED, WAITS, STOP, SURE = range(5)  # STOP: the step at which all stop
+BEATS, BEAT_NS, TURNS, TURN_NS, MARKED = range(5, 10)  # written by the heartbeat
 FILE_BYTES = 4_096
 NAME_BYTES = 64
 _FIRST = (-1, -1, 0, -1)  # DONE, SAVED, WAITS, STOP; all others begin at 0

@@ -21,9 +21,9 @@ from turnout.launcher.health.hang_monitor.instrument import SIGNAL, stacks_file
 from turnout.launcher.health.hang_monitor.recorder_client import answer, ask
 from turnout.launcher.health.stack_traces.parse import MOST_BYTES, write
 
-NATIVE_S, PLAIN_S = 30.0, 10.0  # for py-spy: libraries with many names are slow to read where nobody has read them yet
-ANSWER_S = 3.0  # of a process to its signal
-_QUIET_S = 0.1  # then a dump is at its end
+NATIVE_S, PLAIN_S = 30.0, 10.0  # seconds for py-spy: it reads symbols of large libraries slowly the first time
+ANSWER_S = 3.0  # seconds for a process to answer the signal
+_QUIET_S = 0.1  # seconds without output after which a dump is complete
 _LOOK_S = 0.01
 _STATES = {"D": "the kernel does not let it go", "T": "it is stopped", "t": "a debugger has stopped it"}
 
@@ -60,7 +60,8 @@ async def _one(pid: int, progress: Path, py_spy: str) -> CapturedStack:
     refused = await asyncio.to_thread(ask, progress)
     printed, why = "", "py-spy is not installed"
     if py_spy:
-        for limit_s, how in ((NATIVE_S, ["--native"]), (PLAIN_S, [])):  # on some machines py-spy cannot read C
+        # Py-spy cannot read native frames on some machines.
+        for limit_s, how in ((NATIVE_S, ["--native"]), (PLAIN_S, [])):
             printed, why = await _spy([py_spy, "dump", "--json", "--pid", str(pid), *how], limit_s)
             if printed:
                 return CapturedStack(write("py-spy", printed, state, "", await _record(progress, refused)), True)
@@ -94,7 +95,7 @@ async def _spy(command: list[str], limit_s: float) -> tuple[str, str]:
             with contextlib.suppress(ProcessLookupError):
                 spy.kill()
             await spy.wait()
-    if spy.returncode == 0 and len(out) < MOST_BYTES // 2:  # quoted in JSON it grows
+    if spy.returncode == 0 and len(out) < MOST_BYTES // 2:  # quoting in JSON makes it larger
         return out.decode(errors="replace"), ""
     return "", f"py-spy: {_complaint(err.decode(errors='replace')) or f'exit code {spy.returncode}'}"
 

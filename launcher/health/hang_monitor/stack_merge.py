@@ -20,9 +20,9 @@ from turnout.launcher.health.stack_traces.model import Gathered, Showing
 from turnout.launcher.health.stack_traces.parse import MOST_BYTES, read, record_of, state_of
 from turnout.launcher.health.stack_traces.report import files, merge, verdict
 
-MOST_TOLD = 64  # ranks that the log and the metrics name
-MOST_LINES = 8  # of the verdict that the log tells; the files have all
-_STOPPED, _HELD = "Tt", "D"  # states of a process: one that cannot run is whom the others wait for
+MOST_TOLD = 64  # suspect ranks in the log and the metrics
+MOST_LINES = 8  # lines of the verdict in the log; the files have all
+_STOPPED, _HELD = "Tt", "D"  # process states: a process that cannot run is the one the others wait for
 
 
 def pack(file: bytes) -> bytes:

@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     sys.stdout.flush()
     code = _measure(plan, telling)
-    os._exit(code)  # what torch would tear down may wait for others
+    os._exit(code)  # do not let torch's teardown wait for other processes
 
 
 def _measure(plan: Plan, telling: ReportWriter) -> int:
@@ -81,9 +81,9 @@ def _measure(plan: Plan, telling: ReportWriter) -> int:
         telling.tell(fault=f"{type(error).__name__}: {error}"[:MOST_FAULT])
     well = telling.report.stage is Stage.DONE
     if plan.members > 1:
-        with suppress(RuntimeError, LauncherError):  # nobody is there to be told
+        with suppress(RuntimeError, LauncherError):  # no other process may be there to receive it
             if alone:
-                together = CollectiveProbe(plan)  # the others wait for us there
+                together = CollectiveProbe(plan)  # the other members wait for this process
             if together is not None:
                 if not well:
                     together.broken()

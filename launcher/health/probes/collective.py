@@ -19,7 +19,7 @@ from turnout.launcher.health.probes.local import median_s
 
 _LOOK_S = 0.05
 _FLOAT_BYTES = 4
-_ASKED = 3  # times for a clock: the quickest answer is the most exact
+_ASKED = 3  # clock readings; the fastest round trip is the most exact
 _BROKEN = "broken"
 
 
@@ -87,7 +87,7 @@ class CollectiveProbe:
         dist.all_reduce(ones)
         if not bool((ones == self._plan.processes).all()):
             raise ProbeFailed("the sum of an all-reduce is wrong")
-        ones.zero_()  # of ones the sum of sums would not be finite for long
+        ones.zero_()  # repeated sums of ones would overflow soon
         return median_s(lambda: dist.all_reduce(ones), self._where, sizes.reduce_times, sizes.warm_up)
 
     def bandwidth_bytes_s(self) -> float:

@@ -32,7 +32,7 @@ def bandwidths(pairs: Sequence[Pair], probe: LinkProbe) -> Bandwidths:
 def _measured(pair: Pair, probe: LinkProbe) -> float | None:
     try:
         return probe.mb_per_s(*pair)
-    except (ProbeFailed, RuntimeError):  # the latter is what torch raises
+    except (ProbeFailed, RuntimeError):  # RuntimeError is torch's
         return None
 
 

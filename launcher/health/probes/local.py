@@ -45,7 +45,7 @@ def product_s(where: torch.device, sizes: Sizes) -> float:
     finite.
     """
     if where.type == "cpu":
-        torch.set_num_threads(1)  # threads that wait for one another on busy cores tell nothing of a node
+        torch.set_num_threads(1)  # threads that wait for one another on busy cores would distort the time
     fine = where.type == "cuda" and torch.cuda.is_bf16_supported()
     one = torch.rand(sizes.matmul, sizes.matmul, device=where, dtype=torch.bfloat16 if fine else torch.float32)
     product = torch.matmul(one, one)

@@ -23,9 +23,9 @@ from turnout.launcher.health.messages import Found, Judged
 from turnout.launcher.health.probe_messages import Report
 
 TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
-WITHIN_S = 10.0  # a worker that is at fault leaves: it does not wait longer for the API server
+WITHIN_S = 10.0  # seconds; a faulty worker leaves and does not wait longer for the API server
 AGAIN_S = 1.0
-SPREAD_S = 0.005  # for each member: thousands that are fine do not write at the same moment
+SPREAD_S = 0.005  # seconds for each member, so that thousands do not write at the same moment
 _MANAGER = "turnout-run"
 
 
@@ -129,7 +129,7 @@ class OwnPod:
                 except errors.Forbidden as error:
                     return f"{error.message[:300]}; apply deploy/manifests/launcher/job-verdicts.yaml for its account"
                 except (errors.NotFound, errors.Conflict, errors.Rejected, errors.Unauthorised) as error:
-                    return f"{error.message[:300]}"  # it is another pod by now, or none
+                    return f"{error.message[:300]}"  # another pod by now, or none
                 except errors.CallError:
                     await asyncio.sleep(self._again_s)
         finally:
@@ -144,7 +144,7 @@ class OwnPod:
             judged.run[:253], self._node[:253], judged.cause[:253], judged.why[:512],
             report.compute_s, report.collective_s,
         )  # fmt: skip
-        uid = {"uid": self._pod.uid} if self._pod.uid else {}  # a pod of the same name that came after us is not ours
+        uid = {"uid": self._pod.uid} if self._pod.uid else {}  # do not write on a later pod of the same name
         return {"metadata": {"annotations": {NODE_VERDICT: write(verdict)}, **uid}}
 
 

@@ -45,7 +45,7 @@ class ProbeRunner:
 
     async def _measure(self, me: Member, order: Probe, before: asyncio.Task[None] | None) -> None:
         if before is not None:
-            await asyncio.wait([before])  # its probes are killed by then
+            await asyncio.wait([before])  # until its probes are killed
         self._report = report = of_member(await probe(self._plans(order), os.environ))
         box = judge(report.boxes, self._checks.min_bandwidth_mb_per_s, self._checks.min_channels)
         told = {

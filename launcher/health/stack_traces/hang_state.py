@@ -18,8 +18,8 @@ class Stage(Enum):
 
     QUIET = "quiet"  # nobody hangs
     ASKED = "asked"  # members take the stacks of their processes
-    MERGED = "merged"  # all that came is being folded and written
-    TOLD = "told"  # who stands apart is known, and has been acted upon
+    MERGED = "merged"  # the received traces are being merged and written
+    TOLD = "told"  # the suspects are known and acted upon
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from turnout.launcher.health.stack_traces.model import Frame, Thread
 
-MOST_LINES = 4  # of one frame that are told
+MOST_LINES = 4  # line numbers kept for one frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,7 @@ class Node:
     """A frame of the merged tree. Sets of ranks are bit masks."""
 
     frame: Frame
-    ranks: int  # that have this frame here
+    ranks: int  # ranks that have this frame here
     ends: int = 0  # ranks for which it is the innermost frame
     threads: int = 0  # number of stacks that end here
     lines: tuple[int, ...] = ()  # some line numbers, ascending
@@ -47,7 +47,7 @@ def fold(threads: Mapping[int, Iterable[Thread]]) -> Node:
 
     The order of ranks and threads makes no difference. Source: DL-115, DL-116
     """
-    same = dict[Thread, tuple[int, int]]()  # ranks that wait show the same stack: each is walked once
+    same = dict[Thread, tuple[int, int]]()  # waiting ranks show the same stack: walk each stack once
     for rank, stacks in threads.items():
         for thread in stacks:
             ranks, count = same.get(thread, (0, 0))

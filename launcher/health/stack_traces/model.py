@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from turnout.launcher.health.flight_recorder.model import Record
 from turnout.launcher.health.rank_sets import MOST_RANKS, all_of, set_of
 
-MOST_THREADS = 256  # of one rank; the first ones are kept
-MOST_FRAMES = 192  # of one thread; of more, the outer and the inner ones are kept
+MOST_THREADS = 256  # of one rank; the first are kept
+MOST_FRAMES = 192  # of one thread; if there are more, the outer and the inner ones are kept
 INNER_FRAMES = 64
 MOST_NAME = 160
 UNNAMED = "??"  # the guide's word for a function that no debugger can name
@@ -28,7 +28,7 @@ class Frame:
         return f"{self.function}@{self.source}"
 
 
-LEFT_OUT = Frame("...", "...")  # stands for frames that were too many
+LEFT_OUT = Frame("...", "...")  # replaces the frames in the middle of a deep stack
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ class Group:
     ranks: int
     at: Frame  # the innermost frame they share
     lines: tuple[int, ...]  # of that frame
-    by: Frame  # where they left the majority
+    by: Frame  # the frame at which they left the majority
 
     def __str__(self) -> str:
         lines = ":" + ",".join(map(str, self.lines)) if self.lines else ""

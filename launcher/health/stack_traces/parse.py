@@ -30,7 +30,7 @@ from turnout.launcher.health.stack_traces.model import (
 MOST_BYTES = 4 * 1024 * 1024  # of one rank
 _HOMES = re.compile(r".*/(?:site-packages|dist-packages|lib/python3\.\d+)/")
 _OUR_START = "launcher/workers/forkserver/child_main.py"  # calls the user's script
-_OUR_EAR = "launcher/health/hang_monitor/recorder_server.py"  # our own thread in every process
+_OUR_EAR = "launcher/health/hang_monitor/recorder_server.py"  # Turnout's own thread in each process
 _NATIVE = re.compile(r"\.so\b|\.(?:cc?|cpp|cxx|cu|hh?|hpp|cuh|S)$")
 _FAULT_BLOCK = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+(?: \[.*\])? \(most recent call first\):$", re.M)
 _FAULT_FRAME = re.compile(r'^  File "(.*)", line (\d+|\?\?\?) in (.*)$', re.M)
@@ -119,7 +119,8 @@ def _shown(text: str, state: str) -> Showing:
     if text.lstrip()[:1] == "[":
         threads = _spy_json(text)
     elif blocks := _blocks(_FAULT_BLOCK, text):
-        threads = [(_fault_steps(body), at == len(blocks) - 1) for at, (_, body) in enumerate(blocks)]  # main is last
+        # The main thread is last.
+        threads = [(_fault_steps(body), at == len(blocks) - 1) for at, (_, body) in enumerate(blocks)]
     else:
         process = _SPY_PROCESS.search(text)
         pid = process[1] if process else ""
@@ -142,7 +143,8 @@ def _blocks(head: re.Pattern[str], text: str) -> list[tuple[re.Match[str], str]]
     heads = list(head.finditer(text))
     ends = [*(each.start() for each in heads[1:]), len(text)]
     blocks = [(each, text[each.end() : end]) for each, end in zip(heads, ends, strict=False)]
-    return blocks if len(blocks) <= MOST_THREADS else [*blocks[: MOST_THREADS - 1], blocks[-1]]  # main may be the last
+    # The main thread may be the last.
+    return blocks if len(blocks) <= MOST_THREADS else [*blocks[: MOST_THREADS - 1], blocks[-1]]
 
 
 def _spy_json(text: str) -> list[tuple[Sequence[_Step], bool]]:
@@ -155,13 +157,13 @@ def _spy_json(text: str) -> list[tuple[Sequence[_Step], bool]]:
     ]
 
 
-@lru_cache(512)  # ranks that wait show the same text
+@lru_cache(512)  # waiting ranks show the same text
 def _fault_steps(body: str) -> tuple[_Step, ...]:
     steps = [
         _step(name, source, int(line) if len(line) < 9 and line.isdecimal() else 0, True)
         for source, line, name in _FAULT_FRAME.findall(body)
     ]
-    cut = "\n  ...\n" in body  # faulthandler prints the hundred innermost frames
+    cut = "\n  ...\n" in body  # faulthandler prints the 100 innermost frames only
     return (*steps, (LEFT_OUT, 0, True)) if cut else tuple(steps)
 
 
@@ -178,10 +180,10 @@ def _step(name: str, source: str, line: int, python: bool) -> _Step:
     """Make a frame in the guide's form, without what differs between tools and machines."""
     source = _HOMES.sub("", source) if python else source.rsplit("/", 1)[-1]
     if python:
-        name = name.rsplit(".", 1)[-1]  # py-spy tells the class, faulthandler does not
+        name = name.rsplit(".", 1)[-1]  # py-spy prints the class, faulthandler does not
     elif name.startswith("0x"):
         name = UNNAMED
-    source = _printable(source[-MOST_NAME:]).replace("@", "?")  # what the label is cut at
+    source = _printable(source[-MOST_NAME:]).replace("@", "?")  # the separator of a label
     return Frame(_printable(name[:MOST_NAME]) or UNNAMED, source or UNNAMED), line if line > 0 else 0, python
 
 
@@ -194,7 +196,7 @@ def _thread(steps: Sequence[_Step], main: bool) -> Thread:
     """Make a thread with the outermost frame first. steps: innermost first, as all tools print them."""
     outer = list(reversed(steps))
     ours = max((at for at, step in enumerate(outer) if step[0].source.endswith(_OUR_START)), default=-1)
-    outer = outer[ours + 1 :]  # a process that was not forked has none of them
+    outer = outer[ours + 1 :]  # a process that was not forked has no such frames
     if len(outer) > MOST_FRAMES:
         outer = [*outer[: MOST_FRAMES - INNER_FRAMES - 1], (LEFT_OUT, 0, True), *outer[-INNER_FRAMES:]]
     return Thread(tuple(step[0] for step in outer), tuple(step[1] for step in outer), main)

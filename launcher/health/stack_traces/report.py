@@ -19,8 +19,8 @@ from turnout.launcher.health.stack_traces.model import Gathered
 from turnout.launcher.health.stack_traces.outliers import Group, Outliers, in_torch, stand
 from turnout.launcher.health.stack_traces.svg import picture
 
-MOST_GROUPS = 20  # that are told one by one
-MOST_TEXT_LINES = 2_000  # of one tree
+MOST_GROUPS = 20  # groups described one by one
+MOST_TEXT_LINES = 2_000  # lines of one tree
 _STATES = {
     "D": "in the kernel, not to be interrupted", "T": "stopped by a signal", "t": "stopped by a debugger",
     "Z": "ended, not yet waited for",

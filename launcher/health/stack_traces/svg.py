@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from html import escape  # that of xml.sax brings all of urllib, which each agent would load
+from html import escape  # xml.sax's escape would load all of urllib into each agent
 
 from turnout.launcher.health.rank_sets import label
 from turnout.launcher.health.stack_traces.merge import Node
 
 _WIDTH, _MARGIN, _ROW, _LETTER = 1_600, 10, 18, 6.7  # px; a letter of the font below
-_NARROWEST = 0.5  # px of a box that is drawn
+_NARROWEST = 0.5  # px; narrower boxes are not drawn
 _FEWEST_LETTERS = 4
 _ALL, _MOST, _FEW = "#d5dce4", "#f3d489", "#ee8268"
 _STYLE = (
@@ -75,7 +75,7 @@ def _boxes(root: Node) -> Iterator[_Box]:
 def _stacks(root: Node) -> dict[int, int]:
     """Count the different stacks that end at each node or below it."""
     counts = dict[int, int]()
-    for node in reversed(list(root.each())):  # children come before their parents
+    for node in reversed(list(root.each())):  # children before their parents
         counts[id(node)] = (node.ends > 0) + sum(counts[id(child)] for child in node.children)
     return counts
 

@@ -18,10 +18,10 @@ from turnout.launcher.model import Reason, World
 from turnout.launcher.rendezvous.state import MemberState, Phase
 from turnout.launcher.rendezvous.transition import Transition
 
-GATHER_S = 45.0  # for all to take their stacks: calls have 1 s, py-spy 30, or 40 in two attempts, then a process has 3
-MOST_BYTES = 256 * 1024  # of one rank, packed
-MOST_NAMES = 16  # of workers that are told
-MOST_WORLD_BYTES = 256 << 20  # of all: they are in the coordinator's memory for a moment
+GATHER_S = 45.0  # seconds for all stacks: 1 for calls, 30 for py-spy or 40 in two attempts, 3 for a process to answer
+MOST_BYTES = 256 * 1024  # of one rank, compressed
+MOST_NAMES = 16  # workers named in a log line
+MOST_WORLD_BYTES = 256 << 20  # of all ranks together: the coordinator holds them in memory for a moment
 _TRAINS = (Phase.TRAINING, Phase.DRAINING)
 
 
@@ -61,7 +61,7 @@ def _ask(transition: Transition, world: World, first: str) -> None:
     )
     number = (
         hanging.number or crc32(transition.at.job.me.id.encode())
-    ) + 1  # no answer to another coordinator is one to us
+    ) + 1  # differs by coordinator, so that answers to another one are ignored
     transition.at = replace(
         transition.at,
         hanging=replace(

@@ -22,9 +22,9 @@ from turnout.launcher.rendezvous.messages import Finish
 from turnout.launcher.rendezvous.state import MemberState, Phase
 from turnout.launcher.rendezvous.transition import Transition
 
-SWITCHBOX = "switchbox_failed"  # the cause of a node that says itself that it must not train
-MOST_WHY = 1_024  # characters of a word in a frame
-Faults: TypeAlias = dict[str, tuple[Reason, str, str]]  # who is left out, why, and the name that it does not reach
+SWITCHBOX = "switchbox_failed"  # the cause that an unfit node reports of itself
+MOST_WHY = 1_024  # characters of a text in a message
+Faults: TypeAlias = dict[str, tuple[Reason, str, str]]  # reason, explanation and unreachable peer, by excluded member
 
 
 def proven(transition: Transition, there: list[MemberState], size: int) -> list[MemberState] | None:
@@ -37,7 +37,8 @@ def proven(transition: Transition, there: list[MemberState], size: int) -> list[
         return fit
     nodes = tuple(known.member.id for known in sorted(there, key=lambda known: _place(known.member)))
     check = Check(nodes, checking.limits)
-    number = checking.number or crc32(transition.at.job.me.id.encode())  # no answer to another coordinator is one to us
+    # Differs by coordinator, so that answers to another one are ignored.
+    number = checking.number or crc32(transition.at.job.me.id.encode())
     transition.at = replace(
         transition.at,
         phase=Phase.CHECKING,
@@ -158,7 +159,7 @@ def _judged(transition: Transition, check_: Check, verdict: Verdict) -> None:
         return
     for id_, (reason, why, _) in faults.items():
         transition.know(id_, replace(transition.members[id_], leave_s=transition.now_s))
-        if id_ != at.job.me.id:  # we ourselves hand over first, and are checked by whoever coordinates then
+        if id_ != at.job.me.id:  # the coordinator itself hands over first, and its successor checks it
             transition.tell((id_,), Finish(int(Exit.FAULTY), reason.value, why[:MOST_WHY]))
 
 
@@ -224,7 +225,7 @@ def spared(transition: Transition, id_: str) -> tuple[Reason, str]:
 
 def _faults(transition: Transition, checking: NodeCheckState, verdict: Verdict) -> Faults:
     faults: Faults = {id_: (Reason.NODE_FAULTY, why, "") for id_, why in checking.unfit.items()}
-    for riddle in verdict.undecided:  # of one that was proven before no doubt is left
+    for riddle in verdict.undecided:  # a node with an earlier proof is not in doubt
         for id_ in riddle.nodes:
             for left in checking.left:
                 if left.is_of(transition.members[id_].member) and not left.beside:
@@ -263,7 +264,8 @@ def _tell_speed(transition: Transition, checking: NodeCheckState) -> None:
     took_s, bytes_ = max(times), answers[0].reduce_bytes
     ranks = len(everyone) * min(transition.members[id_].member.processes for id_ in everyone)
     fields |= {"ranks": ranks, "collective_s": took_s, "bytes": bytes_}
-    algorithm = bytes_ / took_s  # on the bus an all-reduce of n moves 2 (n - 1) / n of its bytes: as nccl-tests say it
+    # Bus bandwidth as nccl-tests define it: an all-reduce of n moves 2 (n - 1) / n of its bytes.
+    algorithm = bytes_ / took_s
     fields |= {"algorithm_bytes_s": round(algorithm), "bus_bytes_s": round(algorithm * 2 * (ranks - 1) / ranks)}
     transition.told("network_speed", transition.at.cause.why, **fields)
 

@@ -40,9 +40,9 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 CALL_S = 5.0
-KEPT = 8  # rounds, for people to read
+KEPT = 8  # round files kept for people to read
 _MOST = 9_999_999_999
-_REACH = 1_000  # an unreadable file this far above the newest readable one is none of ours
+_REACH = 1_000  # an unreadable file so far above the newest readable one is not a round file
 _ROUND = re.compile(r"round-(\d{10})\.json")
 _ANY = re.compile(r"(round-|holder-|\.claim-|\.holder-)(\d{10})(?!\d)")
 
@@ -54,7 +54,7 @@ class _Seen:
     names: frozenset[str]
     number: int = 0  # of the newest round file, 0 for none
     record: Record | None = None
-    holder: bytes | None = None  # the last text of its holder
+    holder: bytes | None = None  # the last text that its holder wrote
 
 
 class FileLock:
@@ -115,7 +115,7 @@ class FileLock:
             raise LockRefused(self._folder.name, f"{after} is the last one there can be", "empty the folder")
         name, private = _name(number), f".claim-{number:010}-{secrets.token_hex(8)}"
         with self._folder.opened() as at:
-            there = self._see(at)  # once more: what its holder has told of the budget since that look counts too
+            there = self._see(at)  # read again: its holder may have changed the budget since
             if there.number == number - 1 and there.record and there.record.run == record.run:
                 record = replace(record, budget=record.budget.newer(there.record.budget))
             try:
@@ -125,7 +125,7 @@ class FileLock:
             finally:
                 self._folder.sweep(at, [private])
             seen = self._see(at)
-            if after and after not in seen.names:  # that was long ago: its number is free only since it was swept away
+            if after and after not in seen.names:  # an old claim: its number is free only because the file was swept
                 self._folder.sweep(at, [name])
                 return None
             if seen.number != number:
@@ -143,7 +143,7 @@ class FileLock:
                 self._folder.replace(at, private, _holder(number))
             finally:
                 self._folder.sweep(at, [private])
-            seen = self._see(at)  # after the write, which makes an NFS client forget what it remembered of the folder
+            seen = self._see(at)  # after the write, which makes an NFS client drop its cached directory
             return seen if seen.number == number else None
 
     def _stands(self, at: int, number: int, record: Record) -> bool:
@@ -178,7 +178,7 @@ class FileLock:
         try:
             holder = self._folder.read(at, _holder(seen.number))
             told = unseal(holder) if holder is not None else None
-        except BadRecord:  # it counts for nothing: the next renewal puts a whole one there
+        except BadRecord:  # it does not count: the next renewal writes a whole one
             return seen
         if told and seen.record and same_grant(told, seen.record):
             seen = replace(seen, record=replace(seen.record, budget=seen.record.budget.newer(told.budget)))

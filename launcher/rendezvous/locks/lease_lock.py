@@ -35,7 +35,7 @@ from turnout.launcher.rendezvous.round_lock import (
 
 log = logging.getLogger(__name__)
 
-CALL_S = 4.0  # two of them, a renewal that was disturbed, fit well into the hold
+CALL_S = 4.0  # seconds; two calls and a retried renewal fit into the hold
 
 
 class LeaseStore(Protocol):
@@ -112,7 +112,7 @@ class LeaseLock:
         self._path = f"{self._leases}/{bare}"
         self._hold_s, self._call_s, self._monotonic, self._wall = hold_s, call_s, monotonic, wall
         self._beats, self._told = itertools.count(1), ""
-        self._turn = asyncio.Lock()  # an answer that comes late must not hide a newer one
+        self._turn = asyncio.Lock()  # one call at a time: a late answer must not hide a newer one
         self._last = _Lease()
         self._sighting = HolderSeen(None, monotonic())
 
@@ -126,7 +126,7 @@ class LeaseLock:
         Raises LockRefused if none can be used.
         """
 
-        def load() -> tuple[Any, type[Exception]]:  # a second, in which the loop goes on
+        def load() -> tuple[Any, type[Exception]]:  # the import takes a second, in which the loop goes on
             from turnout.kube.client.api_client import Client
             from turnout.kube.errors import BadKubeconfig
 
@@ -186,7 +186,7 @@ class LeaseLock:
         spec = {"holderIdentity": record.coordinator, "renewTime": self._now()}
         async with self._turn:
             lease = await self._write(record, mine.token, spec)
-            if lease is None:  # somebody wrote a label, a renewal of ours was done unheard, or we have lost it
+            if lease is None:  # a label was written, the answer to a renewal was lost, or the Lease is lost
                 there = await self._get()
                 if there is None or not self._is_ours(there, record):
                     return None

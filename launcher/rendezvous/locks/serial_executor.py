@@ -30,10 +30,10 @@ class SerialExecutor:
         """
         async with asyncio.timeout(self.limit_s), self._turn:
             if self._last is not None and not self._last.done():
-                with suppress(Exception):  # told to its own caller, or given up by it
+                with suppress(Exception):  # its caller gets the error, or has given up
                     await asyncio.wrap_future(self._last)
             future: concurrent.futures.Future[T] = concurrent.futures.Future()
-            future.set_running_or_notify_cancel()  # from here on nobody can cancel it: it will be done
+            future.set_running_or_notify_cancel()  # from here on it cannot be cancelled
             self._last = future
             threading.Thread(target=_finish, args=(do, future), name="arbiter", daemon=True).start()
             return await asyncio.wrap_future(future)
@@ -42,5 +42,5 @@ class SerialExecutor:
 def _finish(do: Callable[[], T], future: concurrent.futures.Future[T]) -> None:
     try:
         future.set_result(do())
-    except BaseException as error:  # it is raised where it was called
+    except BaseException as error:  # raised in the caller
         future.set_exception(error)

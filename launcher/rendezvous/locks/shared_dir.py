@@ -68,7 +68,7 @@ class SharedDir:
         except FileNotFoundError:
             return None
         except OSError as error:
-            if error.errno in (errno.ELOOP, errno.ENXIO, errno.EACCES):  # a symbolic link, a socket, not for us
+            if error.errno in (errno.ELOOP, errno.ENXIO, errno.EACCES):  # a symbolic link, a socket, or no permission
                 raise BadRecord(f"cannot be opened: {error.strerror}") from error
             raise
         try:
@@ -94,10 +94,10 @@ class SharedDir:
         """
         try:
             self._link(private, name, src_dir_fd=at, dst_dir_fd=at, follow_symlinks=False)
-        except FileExistsError:  # also when the server did it and its answer was lost: then it is the same file
+        except FileExistsError:  # also when the server linked it and its answer was lost: then it is the same file
             if not self._same(at, private, name):
                 return False
-        except FileNotFoundError:  # swept away by who was faster
+        except FileNotFoundError:  # a faster claimant has swept it away
             return False
         except OSError as error:
             if error.errno in _NO_LINKS:
@@ -140,7 +140,7 @@ class SharedDir:
         """Test storage by writing and linking a file as a claim does. Raises LockRefused if the folder's owner is
         another user.
         """
-        trial = f".claim-{0:010}-{secrets.token_hex(8)}"  # round 0: any claim that gets through sweeps it away
+        trial = f".claim-{0:010}-{secrets.token_hex(8)}"  # round 0: any successful claim sweeps it away
         try:
             self.make(at, trial, b"")
             with suppress(FileNotFoundError):

@@ -37,7 +37,7 @@ def replica_holders(
     copies = max(0, min(replicas, len(members) - 1)) + 1
     ring = _refilled(path_of, list(before or ()))
     if not ring or lost(_around(ring, copies), path_of) != _least(path_of, copies):
-        ring = sorted(path_of, key=lambda id_: path_of[id_])  # stable: by group rank where paths are equal
+        ring = sorted(path_of, key=lambda id_: path_of[id_])  # a stable sort: by group rank where paths are equal
     return {
         id_: tuple(sorted(others, key=lambda other: _shared([path_of[id_], path_of[other]])))
         for id_, others in _around(ring, copies).items()

@@ -22,7 +22,7 @@ from turnout.launcher.rendezvous.checkpoint_messages import (
 )
 
 _MOST_GIVERS = 4
-_MOST_OF_A_RUN = 2  # who are named to whom the parts of a shard are wanted from
+_MOST_OF_A_RUN = 2  # givers named for each part of a shard
 SavedState = tuple[int, int, int]  # step, round, ranks
 
 
@@ -114,7 +114,7 @@ def _fetched(
         endpoints = tuple(endpoint for has, endpoint in givers.get(first, ()) if has == count and endpoint.id != id_)
         if not endpoints or FETCH_DISABLED in held.get(id_, ()):
             return None
-        turn = seat.group_rank % len(endpoints)  # of many givers not all ask the same one
+        turn = seat.group_rank % len(endpoints)  # spread the requests over the givers
         found[id_] = (*endpoints[turn:], *endpoints[:turn])[:_MOST_GIVERS]
     return found if world.seats else None
 

@@ -30,10 +30,10 @@ from turnout.launcher.rendezvous.messages import (
 )
 from turnout.launcher.rendezvous.transport.frame_connection import FrameConnection
 
-CONNECT_S = 2.0  # for a host that is there to take a connection
-CHALLENGE_S = 5.0  # for its agent to say a word: one that is stopped says none
-SLEPT_S = 5.0  # between two looks at the clock: we were stopped
-GREET_S = 20.0  # from then on: a crowd comes before us, or it first has to find out that the coordinator is lost
+CONNECT_S = 2.0  # seconds for a living host to accept a connection
+CHALLENGE_S = 5.0  # seconds for its agent to send the challenge; a stopped agent sends none
+SLEPT_S = 5.0  # seconds between two clock readings after which this process must have been stopped
+GREET_S = 20.0  # seconds for the welcome: others may be first, or the agent has yet to notice a lost coordinator
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class CoordinatorClient(FrameConnection):
         self.answer: asyncio.Future[Welcome | Redirect | Refused | NoAnswer] = self._loop.create_future()
         self._nonce, self._theirs = os.urandom(NONCE_BYTES), b""
         self.welcome: Welcome | None = None
-        self.claimed = LastWorld()  # what the Join said of us
+        self.claimed = LastWorld()  # the base that the Join reported
         self._heard_s = self._looked_s = self._loop.time()
         self._beats: asyncio.TimerHandle | None = None
         self._beat_s = self.silence_s = 0.0
@@ -144,7 +144,7 @@ class CoordinatorClient(FrameConnection):
         if self._slept():
             return
         if now_s - self._looked_s > limit_s / 2:
-            self._heard_s = now_s  # we were stopped ourselves: what came meanwhile is still to be read
+            self._heard_s = now_s  # this process was stopped: read what has arrived meanwhile first
         self._looked_s = now_s
         if now_s - self._heard_s > limit_s:
             self._lost(Reason.MEMBER_SILENT)

@@ -32,8 +32,8 @@ from turnout.launcher.rendezvous.messages import Redirect, Refused, Welcome
 from turnout.launcher.rendezvous.round_lock import LockRefused, LockUnreachable
 from turnout.launcher.rendezvous.transport.coordinator_client import CoordinatorClient, NoAnswer, NobodyListens, connect
 
-NOTICE_S = 5.0  # for others to notice, too, that the coordinator is lost: their heartbeats are out of step with ours
-TELL_S = 10.0  # between two words about one place: a worker that waits for the first one does not fill its log
+NOTICE_S = 5.0  # seconds for other members to notice a lost coordinator: their heartbeats are not in phase
+TELL_S = 10.0  # seconds between two log lines about one address
 
 
 class CoordinatorSearch:
@@ -78,7 +78,8 @@ class CoordinatorSearch:
             case Look():
                 return await self._look(seek)
             case Pause(for_s=for_s):
-                await asyncio.sleep(for_s * (0.5 + random.random()))  # a crowd does not come back all at once
+                # Random, so that members do not return all at once.
+                await asyncio.sleep(for_s * (0.5 + random.random()))
         return paused(seek)
 
     async def _knock(self, seek: Seek, to: Address) -> Seek | tuple[CoordinatorClient, Address] | GiveUp:
@@ -95,7 +96,7 @@ class CoordinatorSearch:
                 lost = (answer.address, answer.port) in seek.refused | seek.silent
                 if lost and asyncio.get_running_loop().time() < seek.since_s + NOTICE_S:
                     await asyncio.sleep(0.1)
-                    return seek  # ask it again: of two that lead at once, neither may have enough
+                    return seek  # ask it again: of two coordinators, neither may have enough members
                 return redirected(failed(seek, to, refused=False), answer)
             case NobodyListens():
                 self._tell(seek, to, "nobody listens there")

@@ -54,7 +54,7 @@ from turnout.launcher.rendezvous.transition import SUCCESSORS, awaited
 from turnout.launcher.rendezvous.transport.listener import PeerConnection
 
 RENEW_S = 5.0
-FENCE_S = 400.0  # without the arbiter: a stranger to the world may take over after STRANGER_S (leadership.py)
+FENCE_S = 400.0  # seconds without the arbiter: a stranger may take over after STRANGER_S (leadership.py)
 
 
 class Coordinator:
@@ -79,7 +79,7 @@ class Coordinator:
         self._arbiter, self._held, self._renew_s, self._fence_s = arbiter, held, renew_s, fence_s
         self._renewed_s = self._looked_s = self._loop.time()
         self._peers: dict[str, PeerConnection] = {}
-        # By when they came, ourselves first: until a world is formed, all agree on that order.
+        # In order of arrival, this member first: until a world is formed, all agree on that order.
         self._first = {state.job.me.id: Successor(state.job.me.id, state.job.me.address, state.job.me.port)}
         self._heard_s: dict[str, float] = {}
         self._beats: dict[str, Heartbeat] = {}
@@ -89,7 +89,7 @@ class Coordinator:
         self.ended: asyncio.Future[Over | StepDown] = self._loop.create_future()
         self._tasks: set[asyncio.Task[None]] = set()
         self._paced_s = beat_s
-        gc.freeze()  # a crowd of members are many objects that stay: the collector need not look at them so often
+        gc.freeze()  # thousands of members are many long-lived objects, which the collector may skip
         gc.set_threshold(50_000, 20, 50)
         self._watch = self._loop.call_later(beat_s, self._look)
         if arbiter is not None:
@@ -120,7 +120,7 @@ class Coordinator:
             case Heartbeat():
                 self._beats[peer.id] = message
                 if not message.importing_s and awaited(self.state, peer.id, self._loop.time()):
-                    self.event(Ticked())  # all else is soon enough with the next look
+                    self.event(Ticked())  # other work can wait for the next tick
             case Ask():
                 world = self.state.world
                 peer.tell(Roster(world.round if world else 0, world.members if world else ()))
@@ -199,7 +199,7 @@ class Coordinator:
                 self._forget(id_, Reason.MEMBER_SILENT)
         self._looked_s = now_s
         bodies = [encode(Heartbeat())]
-        if beat_s > self._paced_s * 1.5:  # those who came when the crowd was small would take us for silent
+        if beat_s > self._paced_s * 1.5:  # members that joined a smaller world would count this coordinator as silent
             self._paced_s = beat_s
             bodies.insert(0, encode(HeartbeatInterval(beat_s, limit_s)))
         for peer in self._peers.values():
@@ -268,10 +268,10 @@ class Coordinator:
             return
         if found.record is not None and found.record.coordinator != self.state.job.me.id:
             self.event(Denied(found.record))
-        elif found.record is None and found.newest > self.state.round:  # another run has it
+        elif found.record is None and found.newest > self.state.round:  # another run holds it
             self.event(Denied(Record(self.state.job.run, found.newest, "")))
         else:
-            self._held = None  # somebody removed it: the next round claims it afresh
+            self._held = None  # the record was removed: the next round claims it afresh
 
     def _end(self, how: Over | StepDown) -> None:
         if isinstance(how, StepDown):

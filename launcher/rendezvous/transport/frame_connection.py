@@ -14,7 +14,7 @@ from turnout.launcher.frame_auth import FrameAuth
 from turnout.launcher.framing import PREFIX_BYTES, FrameSplitter, body_bytes, frame
 from turnout.launcher.rendezvous.messages import MOST_BYTES
 
-_MOST_UNSENT = 16 << 20  # bytes waiting for one peer: past that it does not read, and is cut off
+_MOST_UNSENT = 16 << 20  # unsent bytes for one peer, after which it is cut off as not reading
 
 
 class FrameConnection(asyncio.Protocol):

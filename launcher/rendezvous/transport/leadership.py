@@ -23,11 +23,12 @@ from turnout.launcher.rendezvous.transport.coordinator_server import FENCE_S, RE
 from turnout.launcher.rendezvous.transport.listener import Listener
 from turnout.launcher.settings import Timing
 
-# A holder that is silent, and may live. Its world cannot train without one of its members, so that one takes over soon.
-# A stranger waits until that holder has fenced itself (coordinator.FENCE_S), however long its API server was away.
+# The holder is silent but may live. Its world cannot train without one of its members, so a member takes over soon.
+# A stranger waits until that holder has fenced itself (FENCE_S in coordinator_server.py), even without an API server.
 STRANGER_S = 600.0
-FENCE = 1.5  # of the silence after which a member ends its processes: it looks at each heartbeat only, and has to kill
-GOODBYE_S = 6.0  # for everybody to hear that the job is over
+# Of the silence limit, after which a member ends its processes: it checks at heartbeats, and needs time to kill.
+FENCE = 1.5
+GOODBYE_S = 6.0  # seconds for all members to hear that the job is over
 
 
 class Leadership:
@@ -70,12 +71,13 @@ class Leadership:
         if self._only and seek.base.round:
             raise LockRefused("nobody", "the coordinator is lost, and none may succeed it", "see --arbiter")
         held, granted, budget = None, None, self.budget()
-        before, left_s = 0, 0.0  # the round of a holder before us, and how long it may train on without the arbiter
+        before, left_s = 0, 0.0  # an earlier holder's round, and how long it may train without the arbiter
         if self.arbiter is not None:
             held = await self.arbiter.look()
             if (record := held.record) is not None:
                 holder = (record.address, record.port)
-                here = holder == (self.me.address, self.me.port)  # where we listen ourselves: it listens no longer
+                # The address of this member itself: that holder no longer listens.
+                here = holder == (self.me.address, self.me.port)
                 dead = here or holder in seek.refused or _name(record.coordinator) == self.me.name
                 ours = seek.base.inside and seek.base.round >= record.round
                 if not may_claim(held, self._run, self.me.id, dead=dead, hold_s=HOLD_S if ours else STRANGER_S).may:
@@ -96,7 +98,8 @@ class Leadership:
     ) -> None:
         now_s = asyncio.get_running_loop().time()
         state = begin(self.me, self._run, self._terms, now_s, wanted=self._wanted, granted=granted, only=self._only)
-        crowd_s = 5 * beat_of(seek.base.size, self._timing.heartbeat_s)  # as the coordinator itself stretches silence
+        # As the coordinator stretches the silence limit.
+        crowd_s = 5 * beat_of(seek.base.size, self._timing.heartbeat_s)
         fence_s = FENCE * max(self._timing.silence_s, crowd_s)
         job = replace(state.job, fence_s=fence_s, roam_s=max(self._timing.silence_s, crowd_s))
         state = replace(state, job=job, checking=self._checking, hanging=self._hanging)

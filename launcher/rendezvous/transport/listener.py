@@ -32,11 +32,11 @@ from turnout.launcher.rendezvous.messages import (
 )
 from turnout.launcher.rendezvous.transport.frame_connection import FrameConnection
 
-GREET_S = 10.0  # for a stranger to prove himself
-HOLD_S = 3.0  # how long one who came too early waits for us to know who coordinates
+GREET_S = 10.0  # seconds for a new peer to prove its identity
+HOLD_S = 3.0  # seconds to hold an early member until the coordinator is known
 BACKLOG = 4_096
-MOST_STRANGERS = 12_000  # connections that have proved nothing yet: as many as come when a large job begins
-MOST_STRANGERS_OF_ONE = 64  # of one address; those of this machine are not counted so
+MOST_STRANGERS = 12_000  # connections that have proved nothing yet: as many as arrive when a large job starts
+MOST_STRANGERS_OF_ONE = 64  # from one address, except this machine's
 
 
 _OWN = ("127.0.0.1", "::1")
@@ -145,12 +145,12 @@ class Listener:
     """
 
     def __init__(self, token: bytes, run: str, say: EventLog) -> None:
-        self.token, self.run, self.say = token, run, seldom(say)  # who knows nothing fills no log
+        self.token, self.run, self.say = token, run, seldom(say)  # peers without the token must not fill the log
         self.elsewhere: Callable[[], Redirect | None] = lambda: None
         self._host: ListenerHost | None = None
-        self._waiting: set[PeerConnection] = set()  # proved, and held until we know who coordinates
-        self._strangers: dict[PeerConnection, None] = {}  # the one that came first at the head
-        self._of: Counter[str] = Counter()  # strangers by their address
+        self._waiting: set[PeerConnection] = set()  # proved, and held until the coordinator is known
+        self._strangers: dict[PeerConnection, None] = {}  # oldest first
+        self._of: Counter[str] = Counter()  # peers that have proved nothing yet, by address
         self._server: asyncio.Server | None = None
 
     async def open(self, address: str, port: int) -> int:

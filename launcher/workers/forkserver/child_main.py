@@ -23,8 +23,8 @@ from turnout.launcher.linux import be_traced_by, die_with, rename
 from turnout.launcher.workers.forkserver.learning import record
 from turnout.launcher.workers.forkserver.messages import Task
 
-CANNOT_RUN, NOT_FOUND = 126, 127  # as shells have it
-TORCH_SEED = 67_280_421_310_721  # of a generator that nobody has seeded
+CANNOT_RUN, NOT_FOUND = 126, 127  # exit codes, as in shells
+TORCH_SEED = 67_280_421_310_721  # torch's seed of a generator that was never seeded
 
 Handlers = Mapping[signal.Signals, Any]
 
@@ -38,7 +38,7 @@ def part(task: Task, parent: int, agent: int, handlers: Handlers) -> None:
     """Leave the parent's session, outputs, signal handlers and folder. Signals stay blocked until this is done."""
     try:
         os.setsid()
-        if not die_with(parent, signal.SIGKILL):  # it is gone: its death did not reach us
+        if not die_with(parent, signal.SIGKILL):  # the parent died before the death signal was set
             os.kill(os.getpid(), signal.SIGKILL)
         be_traced_by(agent)
         for file, fd in ((task.stdout, 1), (task.stderr, 2)):
@@ -121,12 +121,12 @@ def _renew(task: Task, path: list[str]) -> None:
     main = ModuleType("__main__")
     vars(main).update(__builtins__=sys.modules["builtins"], __annotations__={})
     sys.modules["__main__"] = main
-    if "__mp_main__" in sys.modules:  # what multiprocessing calls it, since its own import
+    if "__mp_main__" in sys.modules:  # multiprocessing's own name for it
         sys.modules["__mp_main__"] = main
-    with contextlib.suppress(OSError, ValueError):  # it trains as well without
+    with contextlib.suppress(OSError, ValueError):  # training works without it
         be_seen()
     if task.learn:
-        with contextlib.suppress(OSError):  # the same
+        with contextlib.suppress(OSError):  # training works without it
             record(task.learn)
 
 

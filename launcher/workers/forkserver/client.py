@@ -31,13 +31,13 @@ from turnout.launcher.workers.forkserver.messages import (
 )
 from turnout.launcher.workers.reaper import bury_adopted
 
-# Where `turnout` is: the parent may find it nowhere else. In a checkout our rooms are links: none is resolved here.
+# The folder of `turnout`, for the parent. In a checkout its rooms are links, which must not be resolved here.
 ROOT = str(Path(__file__).absolute().parents[4])
 FAREWELL_S = 2.0
-_SPACE = " " * 8_192  # of the command line: `ps` shows those of the children in this place
+_SPACE = " " * 8_192  # room in the command line, which `ps` shows for the children
 BURIAL_S = 0.005
 _T = TypeVar("_T")
-_alive: set[int] = set()  # pids of the parents of this process: children of ours, in sessions of their own
+_alive: set[int] = set()  # pids of living parents, each in its own session
 _PROGRAM = (
     "import sys; sys.path.insert(0, sys.argv[3]); from turnout.launcher.workers.forkserver.server import main; main()"
 )
@@ -69,7 +69,7 @@ class ForkserverClient:
             stuck_s,
         )
         self.running: dict[int, int] = {}
-        self.ready: asyncio.Future[Ready | None] = loop.create_future()  # None: it died first
+        self.ready: asyncio.Future[Ready | None] = loop.create_future()  # None if it died before it was ready
         self.opened_s = loop.time()
         self.gone = asyncio.Event()
         self._started: asyncio.Future[Started | None] | None = None
@@ -115,7 +115,7 @@ class ForkserverClient:
         too.
         """
         if self.gone.is_set() or (self._started is None and not self.ready.done()):
-            return None  # what it was told to start it may not have read yet: that is stopped too
+            return None  # it may not have read a request to start them: those are stopped too
         if self._stopped is None or self._stopped.done():
             self._stopped = asyncio.get_running_loop().create_future()
         await self._tell(Stop(int(sig), grace_s))
@@ -141,7 +141,7 @@ class ForkserverClient:
                 await asyncio.wait_for(self.gone.wait(), self._stuck_s + FAREWELL_S)
 
     async def _tell(self, message: Start | Stop) -> None:
-        with contextlib.suppress(ConnectionError):  # its death is noticed by who listens
+        with contextlib.suppress(ConnectionError):  # its death is noticed by the reader
             self._writer.write(encode(message))
             await self._writer.drain()
 

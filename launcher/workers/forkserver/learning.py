@@ -25,8 +25,8 @@ from typing import Any
 from turnout.launcher.workers.environment import of_each
 from turnout.launcher.workers.forkserver.preimport import MOST_NAMES, packages
 
-FILE = "@"  # stands before the name of a file with modules, where a parent takes names of modules
-_HIGH_FD = 200  # out of the way of programs that close what they find
+FILE = "@"  # prefix of a file name, where a parent takes names of modules
+_HIGH_FD = 200  # above the descriptors that programs tend to close
 
 
 def record(file: str) -> None:
@@ -86,7 +86,8 @@ def import_ahead(file: str, harm: Callable[[], str]) -> tuple[str, str]:
         with _silence(), _variables_read() as read:
             for name in names:
                 if name not in sys.modules:
-                    with contextlib.suppress(BaseException):  # a module may do anything, and the script may not mind
+                    # Importing a module may raise anything, and the script may not mind.
+                    with contextlib.suppress(BaseException):
                         importlib.import_module(name)
         if own := sorted(filter(of_each, read)):
             return package, f"reads {own[0]} at its import, which each process has for itself"

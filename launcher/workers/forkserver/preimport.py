@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 MOST_NAMES = 5_000
-LEAST_NAMES = 20  # fewer are imported sooner than a parent is started
-MOST_TRIES = 3  # parents that are started to import ahead: each further one leaves out what did harm
+LEAST_NAMES = 20  # fewer are imported faster than a parent starts
+MOST_TRIES = 3  # parents to start: each one leaves out what made the last one fail
 
 
 def packages(names: Iterable[str], left_out: Collection[str]) -> Mapping[str, tuple[str, ...]]:

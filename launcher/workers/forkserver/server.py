@@ -41,7 +41,7 @@ from turnout.launcher.workers.forkserver.messages import (
 )
 from turnout.launcher.workers.reaper import code_of, kill_below
 
-TICK_S = 0.02  # between two looks at what was killed: signals of its end may have been merged
+TICK_S = 0.02  # seconds between two checks of killed processes: signals of their ends may be merged
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/accel")
 
 
@@ -54,25 +54,25 @@ class Parent:
         self._handlers = look()
         self._frames = FrameSplitter(MOST_BYTES)
         self._running: dict[int, int] = {}  # local ranks by pid
-        self._kill_at_s: float | None = None  # set while a Stop is under way
+        self._kill_at_s: float | None = None  # set while a Stop is in progress
         self._orphans: set[str] = set()
-        self._never = ""  # why no fork is of use
+        self._never = ""  # why this process must never fork
 
     def warm(self, modules: Sequence[str]) -> None:
         """Import modules ahead, and report the result to the agent."""
         start_s, failed, harmful = time.monotonic(), dict[str, str](), ""
-        sys.path.append(os.getcwd())  # the last place: a module of the user's may lie here. A child has its own path
+        sys.path.append(os.getcwd())  # last in the path: a user's module may be here. A child sets its own path
         for module in (each for each in modules if not each.startswith(FILE)):
             try:
                 importlib.import_module(module)
-            except BaseException as error:  # a user's module may do anything
+            except BaseException as error:  # a user's module may raise anything
                 failed[module] = f"{type(error).__name__}: {error}"
         if modules:
             self._never = _try_a_fork()
             for file in (each.removeprefix(FILE) for each in modules if each.startswith(FILE) and not self._never):
                 harmful, self._never = import_ahead(file, lambda: _try_a_fork() or why_no_fork())
             gc.collect()
-            gc.freeze()  # children share these pages for as long as no collector writes into them
+            gc.freeze()  # children share these pages until a collector writes to them
         self._say(Ready(time.monotonic() - start_s, failed, self._never, harmful))
 
     def serve(self) -> Task | None:
@@ -80,7 +80,7 @@ class Parent:
         task.
         """
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGTERM, lambda *_: None)  # the agent has ended: looked at below
+        signal.signal(signal.SIGTERM, lambda *_: None)  # sent when the agent has ended; the loop below checks for that
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.set_wakeup_fd(self._woken, warn_on_full_buffer=False)
         poll = select.poll()
@@ -147,7 +147,8 @@ class Parent:
                 refused[task.local_rank] = why
                 continue
             parent = os.getpid()
-            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # a child has our handlers until it parts
+            # A child has the parent's handlers until it sets its own.
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
             try:
                 pid = os.fork()
             except OSError as error:
@@ -179,10 +180,10 @@ class Parent:
         os.close(self._woken)
 
     def _signal(self, sig: int) -> None:
-        for pid in self._running:  # none is reaped meanwhile: the pids are theirs
+        for pid in self._running:  # none is reaped meanwhile, so the pids are still theirs
             try:
                 os.killpg(pid, sig)
-            except ProcessLookupError:  # it is not the leader of its group yet
+            except ProcessLookupError:  # it does not lead its process group yet
                 os.kill(pid, sig)
 
     def _go_on_stopping(self) -> None:
@@ -191,7 +192,7 @@ class Parent:
         if self._running:
             if time.monotonic() >= self._kill_at_s:
                 self._signal(signal.SIGKILL)
-        elif killed := kill_below(os.getpid()):  # what is left waits for nobody
+        elif killed := kill_below(os.getpid()):  # nothing waits for the rest
             self._orphans |= {seen.name for seen in killed}
         else:
             self._reap()
@@ -239,7 +240,7 @@ def _try_a_fork() -> str:
     This also ends the idle threads of OpenBLAS, which numpy starts at import: OpenBLAS ends them before a fork.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of Python 3.12, about those threads
+        warnings.simplefilter("ignore")  # Python 3.12 warns about those threads
         pid = os.fork()
     if pid == 0:
         cuda = getattr(sys.modules.get("torch"), "cuda", None)
@@ -256,7 +257,7 @@ def main() -> None:
     rename(["turnout-run: parent of training processes", *modules])
     sys.path.remove(root)
     if not sys.flags.safe_path:
-        del sys.path[0]  # what `-c` put there
+        del sys.path[0]  # added by `python -c`
     path = list(sys.path)
     parent = Parent(socket.socket(fileno=int(fd)), int(agent))
     parent.warm(modules)

@@ -16,9 +16,9 @@ from turnout.launcher.workers.forkserver.learning import FILE, settled
 from turnout.launcher.workers.forkserver.messages import Ready
 from turnout.launcher.workers.forkserver.preimport import MOST_TRIES, packages, worth_it
 
-QUIET_S = 3.0  # without a new import: the script trains
-LISTEN_S = 1_800.0  # from the begin of a round: what is imported later is of another kind
-PATIENCE_S = 120.0  # for the imports of a parent
+QUIET_S = 3.0  # seconds without a new import: the script is training
+LISTEN_S = 1_800.0  # seconds since the round began: later imports do not belong to the start
+PATIENCE_S = 120.0  # seconds for a parent's imports
 
 
 class Successor:

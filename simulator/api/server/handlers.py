@@ -28,7 +28,8 @@ from turnout.simulator.api.watch_history import Stored, raw
 from turnout.simulator.api.writes.managed_fields import manager_of
 
 _HEALTH = ("/healthz", "/livez", "/readyz")
-FAULTS = "/yard/faults"
+FAULTS = "/turnout/faults"
+_OLD_FAULTS = "/yard/faults"  # for one release
 
 
 def application(store: Store, watches: Watches, faults: Faults, kept: logs.Logs | None = None) -> web.Application:
@@ -48,7 +49,7 @@ class Handlers:
         """Answer one request."""
         if request.path in _HEALTH:
             return web.Response(text="ok")
-        if request.path == FAULTS:
+        if request.path in (FAULTS, _OLD_FAULTS):
             return await self._ask_for_fault(request)
         if request.method == "GET" and (told := discovery(self._store.catalogue, request.path)) is not None:
             return as_json(told)

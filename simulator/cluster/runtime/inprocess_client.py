@@ -27,7 +27,7 @@ class Direct:
     manager: the name under which it writes.
     """
 
-    def __init__(self, store: Store, manager: str = "yard") -> None:
+    def __init__(self, store: Store, manager: str = "turnout-local") -> None:
         self._store, self._manager = store, manager
 
     async def call(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:

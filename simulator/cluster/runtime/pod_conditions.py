@@ -68,7 +68,7 @@ class Complaints:
             "reason": "FailedScheduling",
             "message": outcome.message[:1024],
             "type": "Warning",
-            "source": {"component": "yard-scheduler"},
+            "source": {"component": "turnout-local-scheduler"},
             "firstTimestamp": at,
             "lastTimestamp": at,
             "count": 1,

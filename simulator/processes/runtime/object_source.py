@@ -86,7 +86,8 @@ class Objects:
                 raise NotToBeHad(f"no token of the service account {account}: {error}") from error
         else:
             config["users"][0]["user"] = {"token": token}
-        config["contexts"][0]["context"]["namespace"] = meta["namespace"]
+        for each in config["contexts"]:
+            each["context"]["namespace"] = meta["namespace"]
         return msgspec.json.encode(config)
 
     async def _request(self, namespace: str, account: str, spec: Object) -> str:

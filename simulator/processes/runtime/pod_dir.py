@@ -11,7 +11,7 @@ from pathlib import Path
 from turnout.simulator.processes.container_spec import Launch, NotToBeHad
 from turnout.simulator.processes.volumes import File, Volume
 
-SHARED = "/.yard"  # where a container finds the hosts file and the kubeconfig
+SHARED = "/.turnout"  # where a container finds the hosts file and the kubeconfig
 _FILES_ONLY = "hosts: files\n"
 _MOST_NOTE_BYTES = 4096  # as a kubelet reads of a termination message
 _NO_ONE_ELSE = 0o700
@@ -38,7 +38,7 @@ class Folder:
 
     @property
     def shared(self) -> Path:
-        """The folder that containers see at /.yard."""
+        """The folder that containers see at /.turnout."""
         return self.disk / "shared"
 
     def share(self, name: str, data: bytes) -> None:

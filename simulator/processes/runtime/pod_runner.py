@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 Object = dict[str, Any]
 _MEMORY = Path("/dev/shm")
-_PREFIX = "turnout-yard-"
+_PREFIX = "turnout-pods-"
 _BLOCKS = 127
 
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.asyncio
 async def test_the_lease_itself_says_whether_we_lead(spec, mode, ours):
     server = LeaseServer()
     link, clock = Link(server), ManualClock()
-    elector = Elector(link, "turnout", "lender", "one", clock=clock, rng=Dice())
+    elector = Elector(link, "turnout", "autoscaler", "one", clock=clock, rng=Dice())
     confirmed = []
 
     async def work(_):

@@ -11,7 +11,7 @@ from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import Policy, Reason
 from turnout.autoscaler.reporting.queue_status import pages
 from turnout.jobs.kinds.registry import KINDS
-from turnout.jobs.queues import kueue
+from turnout.jobs.queues import kueue, volcano
 from turnout.kube import labels
 
 
@@ -60,3 +60,35 @@ def test_a_cohort_is_counted_on_and_nobodys_to_read(view):
     assert told == {"cq"}
     found = pages(seen, steps, GPU, dry_run=True)
     assert {name: json.loads(page["status"])["gpus"]["used"] for name, page in found.items()} == {"cq": 2}
+
+
+def volcano_queue(name, capability):
+    spec = {"weight": 1, "capability": {GPU: str(capability)}}
+    return volcano.read({"metadata": {"name": name}, "spec": spec, "status": {"state": "Open"}})
+
+
+@pytest.mark.parametrize(
+    ("capability", "theirs", "ours"),
+    [
+        pytest.param(8, {"a": (1, 0)}, 6, id="one that could start takes its share"),
+        pytest.param(4, {"a": (3, 0)}, 8, id="one that asks for more than its queue may have takes nothing"),
+        pytest.param(99, {"a": (5, 0)}, 8, id="one that asks for more than there is takes nothing"),
+        pytest.param(4, {"a": (3, 0), "b": (1, 0)}, 6, id="others of its queue have their share all the same"),
+        pytest.param(3, {"a": (2, 2), "b": (1, 0)}, 5, id="one that runs counts, though its queue may have less now"),
+    ],
+)
+def test_a_job_that_can_never_start_takes_no_share_from_other_queues(capability, theirs, ours):
+    """Volcano admits no such job to its queue, so its pods are not made, and not in what the queue asks for."""
+    view = Cache(KINDS)
+    view.put_node(node("a", 8))
+    for queue, most in (("ours", 8), ("theirs", capability)):
+        view.put_queue(volcano_queue(queue, most))
+    for name, queue, least, runs in (
+        ("mine", "ours", 4, 0),
+        *((name, "theirs", *told) for name, told in theirs.items()),
+    ):
+        notes = {labels.QUEUE: queue, labels.MIN_WORKERS: str(least), labels.MAX_WORKERS: str(least)}
+        view.put_job("Job", job(least, uid=name, **notes))
+        for index in range(runs):
+            view.put_pod(pod(index, "a", owner=name))
+    assert view.observation(0.0).queues["ours"].deserved[GPU] == ours

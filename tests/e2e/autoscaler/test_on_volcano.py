@@ -1,6 +1,6 @@
 """A Volcano Job lends on real Volcano: its own scheduler, controllers and CRDs.
 
-Runs when TURNOUT_PEERS names a folder with vc-scheduler and vc-controller-manager. The same on an embedded yard:
+Runs when TURNOUT_PEERS names a folder with vc-scheduler and vc-controller-manager. The same on an embedded cluster:
 tests/autoscaler/test_on_a_local_cluster.py.
 """
 

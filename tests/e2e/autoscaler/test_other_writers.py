@@ -64,6 +64,23 @@ def refusals(stage):
     return sum(float(line.rsplit(" ", 1)[1]) for line in mine)
 
 
+async def test_room_for_a_pod_whose_volume_is_missing_goes_back_to_its_giver(stage):
+    """kube-scheduler binds no such pod, and nothing that the pod itself shows tells so beforehand."""
+    volume = {"name": "data", "persistentVolumeClaim": {"claimName": "nobody-made-it"}}
+    async with stage.plane.api() as api:
+        await api.create(lends("giver", 2, 8))
+        await runs(stage, giver=8)
+        await api.create(cluster.make_pod("ghost", 1, volumes=[volume]))
+        try:
+            await api.until(JOBS, sized("giver", 7), 30.0)
+            (why,) = (await api.until(f"{PODS}?fieldSelector=metadata.name%3Dghost", cluster.unschedulable(1))).values()
+            assert 'persistentvolumeclaim "nobody-made-it" not found' in why
+            await api.until(JOBS, sized("giver", 8), 60.0)
+            await api.until(PODS, here("giver", 8), 30.0)
+        finally:
+            await api.delete(f"{PODS}/ghost")
+
+
 async def test_a_webhook_that_refuses_growth_is_asked_less_often_and_others_grow(stage):
     webhook = Webhook("firm")
     before = refusals(stage)

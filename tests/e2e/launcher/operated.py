@@ -26,7 +26,8 @@ PODS = "/api/v1/namespaces/default/pods"
 PACE = Pace(pull_s=0.01, stop_s=0.01, restart_s=0.01, backoff_s=(0.1, 0.2))
 NOBODY = {"automountServiceAccountToken": False, "serviceAccountName": "default"}
 TOKEN = "5f0c" * 16
-# Pods of a yard share one network, in which each could listen at the first worker's address: who is the first is told.
+# Pods of a local cluster share one network, in which each could listen at the first worker's address.
+# So each is told whether it is the first.
 FIRST = 'case $POD_NAME in *-0) first=1;; *) first=0;; esac; PET_RDZV_CONF="$PET_RDZV_CONF,is_host=$first" exec '
 
 

@@ -1,4 +1,4 @@
-"""The whole yard: a training job grows, shrinks, loses a node, and never loses a step.
+"""The whole local cluster: a training job grows, shrinks, loses a node, and never loses a step.
 
 One story of job A, told in order: each test is its next step and begins where the one before it ended. What holds of
 all of it is asked at the end, of what every rank has written down.

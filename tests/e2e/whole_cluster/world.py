@@ -37,7 +37,7 @@ STEP_S = 0.06
 AHEAD = "torch,torch._dynamo"  # an optimizer imports the second one at its first step: 1.8 s of CPU in each round
 SAMPLES, BATCH = 500, 32  # of the examples
 PYTHON = {"name": "PYTHONPATH", "value": str(ROOT)}
-# The map itself: the yard's kubelet does not write files of the downward API again when an annotation comes.
+# The map itself: the local cluster's kubelet does not write files of the downward API again when an annotation comes.
 MAP_DIR = {"name": "TURNOUT_MAP_DIR", "value": "/etc/map"}
 HOST_IP = {"name": "HOST_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}}
 

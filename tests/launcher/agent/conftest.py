@@ -6,8 +6,8 @@ from itertools import count
 
 import pytest
 
+from hack.chaos.testbed.hosts import Hosts
 from tests.launcher.agent.crew import Crew
-from tests.launcher.agent.hosts import Hosts
 
 
 @pytest.fixture

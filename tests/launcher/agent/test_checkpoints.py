@@ -291,7 +291,7 @@ def test_the_daemon_is_killed(job):
     os.kill(daemon, signal.SIGKILL)
     step, restore = started(job, 2, 2)
     assert step == restore >= 6
-    assert agent.until("keeper_lost")["exit"] == -signal.SIGKILL
+    assert agent.until("daemon_lost")["exit"] == -signal.SIGKILL
     assert "DaemonLost" in agent.log.read_text()
     saved(job, step + 3, 2)
     assert daemon not in job.daemons()

@@ -169,7 +169,7 @@ def knocks(net, at) -> bool:
 
 def newcomer(job, name="w1"):
     """An agent whose parent of processes imports a module that takes as long as we like."""
-    listener = job.folder / "door"
+    listener = job.folder / "listener"
     os.mkfifo(listener)
     (job.folder / f"{SLOW}.py").write_text(f"open({str(listener)!r}).read()")
     path = {"PYTHONPATH": os.pathsep.join((os.getcwd(), str(job.folder)))}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from hack.chaos.testbed.hosts import Hosts
 from tests.launcher.agent.crew import Crew
-from tests.launcher.agent.hosts import Hosts
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from tests.launcher.workers.testbed import Desk, until
+from tests.launcher.workers.testbed import WorkerTestbed, until
 
 SCRIPT = """
     import json, os, sys
@@ -31,24 +31,24 @@ async def lives(root: Path):
     own.mkdir()
     (own / "own.py").write_text("")
     env = {**os.environ, "PYTHONPATH": f"{own}:{os.environ['PYTHONPATH']}", "HOME": "/home/of/both"}
-    desk, said, out = Desk(root, preload=("json",), env=env, learn=str(root), quiet_s=0.1), [], []
-    desk.file("beside.py")
-    desk.hear = lambda event, fields: said.append((event, fields))
-    script = desk.script(SCRIPT)
+    testbed, said, out = WorkerTestbed(root, preload=("json",), env=env, learn=str(root), quiet_s=0.1), [], []
+    testbed.file("beside.py")
+    testbed.hear = lambda event, fields: said.append((event, fields))
+    script = testbed.script(SCRIPT)
     try:
         for life in ("1", "2"):
-            order = desk.order(script, env={"RANK": life, "LIFE": life})
-            await desk.start(order)
+            order = testbed.order(script, env={"RANK": life, "LIFE": life})
+            await testbed.start(order)
             if life == "1":
-                await desk.line()
+                await testbed.line()
                 await until(lambda: any(event == "parent_learned" for event, _ in said))
             else:
-                await desk.ended()
-            out.append(json.loads(desk.out()))
-            await desk.stop()
+                await testbed.ended()
+            out.append(json.loads(testbed.out()))
+            await testbed.stop()
     finally:
-        await desk.processes.close()
-    print(json.dumps({"said": said, "lives": out, "err": desk.err()}))
+        await testbed.processes.close()
+    print(json.dumps({"said": said, "lives": out, "err": testbed.err()}))
 
 
 asyncio.run(lives(Path(sys.argv[1])))

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from tests.launcher.agent.crew import command_of
-from tests.launcher.workers.testbed import PYTHON, SECONDS, Desk, running, until, zombies
+from tests.launcher.workers.testbed import PYTHON, SECONDS, WorkerTestbed, running, until, zombies
 from tests.support.children import children_of
 from turnout.launcher.workers.spawn_spec import CommandKind, StillRunning
 
@@ -42,10 +42,10 @@ FAMILY = """
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=[True, False], ids=["forked", "spawned"])
-async def desk(request, tmp_path_factory):
-    desk = Desk(tmp_path_factory.mktemp("ends"), fork=request.param)
-    yield desk
-    await desk.processes.close()
+async def testbed(request, tmp_path_factory):
+    testbed = WorkerTestbed(tmp_path_factory.mktemp("ends"), fork=request.param)
+    yield testbed
+    await testbed.processes.close()
 
 
 @pytest.fixture(autouse=True)
@@ -55,12 +55,12 @@ def _nothing_is_left():
     assert set(zombies()) <= set(before)
 
 
-async def test_nothing_to_do_is_done(desk):
-    assert await desk.run() == ()
+async def test_nothing_to_do_is_done(testbed):
+    assert await testbed.run() == ()
 
 
-async def test_a_round_is_over_when_all_have_ended_well(desk):
-    ended = await desk.run(*(desk.program("print(1)", local_rank=rank) for rank in range(3)))
+async def test_a_round_is_over_when_all_have_ended_well(testbed):
+    ended = await testbed.run(*(testbed.program("print(1)", local_rank=rank) for rank in range(3)))
     assert sorted((each.local_rank, each.code, each.signal, each.failed) for each in ended) == [
         (rank, 0, "", False) for rank in range(3)
     ]
@@ -77,42 +77,42 @@ async def test_a_round_is_over_when_all_have_ended_well(desk):
         pytest.param("import os; os.kill(os.getpid(), 11)", -11, "SIGSEGV", id="by SIGSEGV"),
     ],
 )
-async def test_the_first_failure_is_told_while_the_others_run(desk, text, code, name):
-    orders = [desk.program(SLEEP), desk.program(text, local_rank=1), desk.program(SLEEP, local_rank=2)]
-    await desk.start(*orders)
-    (failed,) = await desk.ended()
+async def test_the_first_failure_is_told_while_the_others_run(testbed, text, code, name):
+    orders = [testbed.program(SLEEP), testbed.program(text, local_rank=1), testbed.program(SLEEP, local_rank=2)]
+    await testbed.start(*orders)
+    (failed,) = await testbed.ended()
     assert (failed.local_rank, failed.code, failed.signal, failed.failed) == (1, code, name, True)
-    assert desk.processes.alive() == 2
-    first, *others = await desk.stop()
+    assert testbed.processes.alive() == 2
+    first, *others = await testbed.stop()
     assert first == failed
     assert {(each.code, each.signal) for each in others} == {(-15, "SIGTERM")}
-    assert desk.processes.alive() == 0
+    assert testbed.processes.alive() == 0
 
 
-async def test_a_death_is_noticed_within_a_blink(desk):
-    await desk.start(desk.program(SLEEP))
-    pid, delays_s = int(await desk.line()), []
+async def test_a_death_is_noticed_within_a_blink(testbed):
+    await testbed.start(testbed.program(SLEEP))
+    pid, delays_s = int(await testbed.line()), []
     for _ in range(5):
         killed_s = time.monotonic()
         os.kill(pid, signal.SIGKILL)
-        await desk.ended()
+        await testbed.ended()
         delays_s.append(time.monotonic() - killed_s)
-        await desk.stop()
-        await desk.start(desk.program(SLEEP))
-        pid = int(await desk.line())
-    await desk.stop(signal.SIGKILL)
+        await testbed.stop()
+        await testbed.start(testbed.program(SLEEP))
+        pid = int(await testbed.line())
+    await testbed.stop(signal.SIGKILL)
     assert min(delays_s) < 0.05
 
 
-async def test_nobody_starts_a_round_over_another(desk):
-    await desk.start(desk.program(SLEEP))
+async def test_nobody_starts_a_round_over_another(testbed):
+    await testbed.start(testbed.program(SLEEP))
     with pytest.raises(StillRunning, match="1 processes of the last round are alive"):
-        await desk.start(desk.program(SLEEP))
-    assert [each.signal for each in await desk.stop()] == ["SIGTERM"]
+        await testbed.start(testbed.program(SLEEP))
+    assert [each.signal for each in await testbed.stop()] == ["SIGTERM"]
 
 
 @pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1], ids=lambda sig: sig.name)
-async def test_a_process_hears_the_signal_and_has_its_time(desk, sig):
+async def test_a_process_hears_the_signal_and_has_its_time(testbed, sig):
     text = f"""
         import os, signal, sys
         def leave(*_):
@@ -123,65 +123,65 @@ async def test_a_process_hears_the_signal_and_has_its_time(desk, sig):
         while True:
             signal.pause()
     """
-    await desk.start(desk.program(text))
-    await desk.line()
-    (exited,) = await desk.stop(sig)
-    assert (exited.code, desk.out()) == (5, "ready\nleaving\n")
+    await testbed.start(testbed.program(text))
+    await testbed.line()
+    (exited,) = await testbed.stop(sig)
+    assert (exited.code, testbed.out()) == (5, "ready\nleaving\n")
 
 
-async def test_a_stop_in_the_moment_of_the_start_ends_all(desk):
-    orders = [desk.program(SLEEP, local_rank=rank) for rank in range(4)]
+async def test_a_stop_in_the_moment_of_the_start_ends_all(testbed):
+    orders = [testbed.program(SLEEP, local_rank=rank) for rank in range(4)]
     began_s = time.monotonic()
-    await desk.start(*orders)
-    assert {each.signal for each in await desk.stop(grace_s=20.0)} == {"SIGTERM"}
+    await testbed.start(*orders)
+    assert {each.signal for each in await testbed.stop(grace_s=20.0)} == {"SIGTERM"}
     assert time.monotonic() - began_s < 15.0
 
 
 @pytest.mark.parametrize("flag_s", [0.0, 0.4, 1.0])
 async def test_who_ignores_sigterm_is_killed_when_its_time_is_up(tmp_path, flag_s):
     """Target 15: at most half a second after the flag says so, also between two rounds."""
-    desk = Desk(tmp_path, shutdown_timeout_s=flag_s)
-    await desk.start(desk.program(DEAF), desk.program(DEAF, local_rank=1))
-    pids = [int(await desk.line(rank)) for rank in range(2)]
+    testbed = WorkerTestbed(tmp_path, shutdown_timeout_s=flag_s)
+    await testbed.start(testbed.program(DEAF), testbed.program(DEAF, local_rank=1))
+    pids = [int(await testbed.line(rank)) for rank in range(2)]
     began_s = time.monotonic()
-    ended = await desk.stop()
+    ended = await testbed.stop()
     took_s = time.monotonic() - began_s
     assert {each.signal for each in ended} == {"SIGKILL"}
     assert flag_s <= took_s <= flag_s + 0.5
     assert not any(running(pid) for pid in pids)
-    assert [each.code for each in await desk.run(desk.program("print('next')"))] == [0]
-    await desk.processes.close()
+    assert [each.code for each in await testbed.run(testbed.program("print('next')"))] == [0]
+    await testbed.processes.close()
 
 
-async def test_a_second_stop_that_is_less_patient_wins(desk):
-    await desk.start(desk.program(DEAF))
-    await desk.line()
-    patient = asyncio.create_task(desk.stop(grace_s=25.0))
+async def test_a_second_stop_that_is_less_patient_wins(testbed):
+    await testbed.start(testbed.program(DEAF))
+    await testbed.line()
+    patient = asyncio.create_task(testbed.stop(grace_s=25.0))
     await until(lambda: not patient.done())
     began_s = time.monotonic()
-    assert [each.signal for each in await desk.stop(signal.SIGKILL, 0.0)] == ["SIGKILL"]
+    assert [each.signal for each in await testbed.stop(signal.SIGKILL, 0.0)] == ["SIGKILL"]
     assert [each.signal for each in await patient] == ["SIGKILL"]
     assert time.monotonic() - began_s < 10.0
 
 
 @pytest.mark.parametrize("how", ["run", "fail", "end"])
-async def test_the_children_of_a_process_go_with_it_wherever_they_fled(desk, how):
+async def test_the_children_of_a_process_go_with_it_wherever_they_fled(testbed, how):
     """While it runs, after it has failed, and when it has ended well and left them behind."""
-    await desk.start(desk.program(FAMILY, *([] if how == "run" else [how])))
-    pids = [int(word) for word in (await desk.line()).split()]
+    await testbed.start(testbed.program(FAMILY, *([] if how == "run" else [how])))
+    pids = [int(word) for word in (await testbed.line()).split()]
     if how != "run":
-        await desk.ended()
+        await testbed.ended()
     assert [running(pid) for pid in pids] == [how == "run", True, True, True]
-    await desk.stop(grace_s=0.2)
+    await testbed.stop(grace_s=0.2)
     assert not any(running(pid) for pid in pids)
-    (told,) = desk.told("orphans_killed")
+    (told,) = testbed.told("orphans_killed")
     assert set(told["names"]) <= {"python", "python3", "python3.11", "sleep"}
 
 
-async def test_a_bash_that_is_no_leader_of_python_is_stopped_with_its_pipeline(desk):
-    await desk.start(desk.order("bash", "-c", "echo $$; sleep 600 | cat", how=CommandKind.BARE))
-    pid = int(await desk.line())
-    (exited,) = await desk.stop(grace_s=5.0)
+async def test_a_bash_that_is_no_leader_of_python_is_stopped_with_its_pipeline(testbed):
+    await testbed.start(testbed.order("bash", "-c", "echo $$; sleep 600 | cat", how=CommandKind.BARE))
+    pid = int(await testbed.line())
+    (exited,) = await testbed.stop(grace_s=5.0)
     assert exited.signal == "SIGTERM"
     assert not running(pid)
 
@@ -203,8 +203,8 @@ async def test_a_bash_that_is_no_leader_of_python_is_stopped_with_its_pipeline(d
         pytest.param(None, "", id="nothing"),
     ],
 )
-async def test_a_failure_is_told_with_its_error_file(desk, left, told):
-    file = desk.root / "error.json"
+async def test_a_failure_is_told_with_its_error_file(testbed, left, told):
+    file = testbed.root / "error.json"
     file.unlink(missing_ok=True)
     text = """
         import os, sys
@@ -213,25 +213,25 @@ async def test_a_failure_is_told_with_its_error_file(desk, left, told):
         sys.exit(1)
     """
     argument = json.dumps(left) if left else ""
-    order = desk.program(text, argument, env={"TORCHELASTIC_ERROR_FILE": str(file)}, error_file=str(file))
-    (exited,) = await desk.run(order)
+    order = testbed.program(text, argument, env={"TORCHELASTIC_ERROR_FILE": str(file)}, error_file=str(file))
+    (exited,) = await testbed.run(order)
     assert (exited.code, exited.error, exited.error_file) == (1, told, str(file) if left else "")
 
 
 async def test_when_the_parent_dies_its_processes_die_and_a_new_one_serves_next(tmp_path):
-    desk = Desk(tmp_path)
-    await desk.start(desk.program(FAMILY), desk.program(DEAF, local_rank=1))
-    pids = [int(word) for rank in range(2) for word in (await desk.line(rank)).split()]
-    parent = desk.told("parent_ready")[0]["pid"]
+    testbed = WorkerTestbed(tmp_path)
+    await testbed.start(testbed.program(FAMILY), testbed.program(DEAF, local_rank=1))
+    pids = [int(word) for rank in range(2) for word in (await testbed.line(rank)).split()]
+    parent = testbed.told("parent_ready")[0]["pid"]
     os.kill(parent, signal.SIGKILL)
-    await desk.ended()
-    ended = await desk.stop()
+    await testbed.ended()
+    ended = await testbed.stop()
     assert sorted((each.local_rank, each.signal) for each in ended) == [(0, "SIGKILL"), (1, "SIGKILL")]
     assert not any(running(pid) for pid in [*pids, parent])
-    assert desk.told("parent_lost") == [{"pid": parent, "code": -9}]
-    assert [each.code for each in await desk.run(desk.program("print('on')"))] == [0]
-    assert (desk.out(), desk.why) == ("on\n", [])
-    await desk.processes.close()
+    assert testbed.told("parent_lost") == [{"pid": parent, "code": -9}]
+    assert [each.code for each in await testbed.run(testbed.program("print('on')"))] == [0]
+    assert (testbed.out(), testbed.why) == ("on\n", [])
+    await testbed.processes.close()
 
 
 def parents_of_this_process():
@@ -244,45 +244,45 @@ def parents_of_this_process():
 @pytest.mark.parametrize("then", ["close", "warm"])
 async def test_while_a_lost_parent_is_replaced_the_agent_may_end_or_ask_for_one(tmp_path, then):
     """Once it left a parent that nobody closed: no one had a name for it yet."""
-    desk, others = Desk(tmp_path), set(parents_of_this_process())
+    testbed, others = WorkerTestbed(tmp_path), set(parents_of_this_process())
     asked = []
-    await desk.run(desk.program("print(1)"))
+    await testbed.run(testbed.program("print(1)"))
 
     def hear(event, fields):
         if event == "parent_lost":
-            asked.append(asyncio.create_task(getattr(desk.processes, then)()))
+            asked.append(asyncio.create_task(getattr(testbed.processes, then)()))
 
-    desk.hear = hear
-    os.kill(desk.told("parent_ready")[0]["pid"], signal.SIGKILL)
+    testbed.hear = hear
+    os.kill(testbed.told("parent_ready")[0]["pid"], signal.SIGKILL)
     await until(lambda: asked and asked[0].done())
     if then == "warm":
         assert len(set(parents_of_this_process()) - others) == 1
-    await desk.processes.close()
+    await testbed.processes.close()
     assert set(parents_of_this_process()) <= others
 
 
 async def test_a_parent_that_keeps_dying_is_done_without(tmp_path):
-    desk = Desk(tmp_path)
+    testbed = WorkerTestbed(tmp_path)
     for _ in range(3):
-        await desk.start(desk.program(SLEEP))
-        os.kill(desk.told("parent_ready")[0]["pid"], signal.SIGKILL)
-        assert [each.signal for each in await desk.ended()] == ["SIGKILL"]
-        await desk.stop()
-        await until(lambda: desk.told("parent_lost"))
-    assert [each.code for each in await desk.run(desk.program("print(1)"))] == [0]
-    assert desk.why == ["no parent is kept"]
-    await desk.processes.close()
+        await testbed.start(testbed.program(SLEEP))
+        os.kill(testbed.told("parent_ready")[0]["pid"], signal.SIGKILL)
+        assert [each.signal for each in await testbed.ended()] == ["SIGKILL"]
+        await testbed.stop()
+        await until(lambda: testbed.told("parent_lost"))
+    assert [each.code for each in await testbed.run(testbed.program("print(1)"))] == [0]
+    assert testbed.why == ["no parent is kept"]
+    await testbed.processes.close()
 
 
 async def test_a_parent_that_does_not_answer_is_ended_with_all_below_it(tmp_path):
-    desk = Desk(tmp_path, stuck_s=0.3)
-    await desk.start(desk.program(DEAF))
-    pid, parent = int(await desk.line()), desk.told("parent_ready")[0]["pid"]
+    testbed = WorkerTestbed(tmp_path, stuck_s=0.3)
+    await testbed.start(testbed.program(DEAF))
+    pid, parent = int(await testbed.line()), testbed.told("parent_ready")[0]["pid"]
     os.kill(parent, signal.SIGSTOP)
-    assert [each.signal for each in await desk.stop(grace_s=0.1)] == ["SIGKILL"]
+    assert [each.signal for each in await testbed.stop(grace_s=0.1)] == ["SIGKILL"]
     assert not running(pid)
     assert not running(parent)
-    await desk.processes.close()
+    await testbed.processes.close()
 
 
 @pytest.mark.parametrize("forks", [True, False], ids=["forked", "spawned"])
@@ -296,11 +296,11 @@ async def test_nothing_outlives_a_killed_agent(tmp_path, forks, moment):
 import asyncio, os
 from pathlib import Path
 from tests.launcher.agent.crew import command_of
-from tests.launcher.workers.testbed import Desk
+from tests.launcher.workers.testbed import WorkerTestbed
 async def main():
-    desk = Desk(Path({str(tmp_path)!r}), fork={forks})
-    await desk.start(desk.order({str(program)!r}) if {moment == "training"} else desk.program("print(1)"))
-    await (desk.line() if {moment == "training"} else desk.ended())
+    testbed = WorkerTestbed(Path({str(tmp_path)!r}), fork={forks})
+    await testbed.start(testbed.order({str(program)!r}) if {moment == "training"} else testbed.program("print(1)"))
+    await (testbed.line() if {moment == "training"} else testbed.ended())
     print("there", flush=True)
     await asyncio.Event().wait()
 asyncio.run(main())
@@ -322,12 +322,12 @@ async def test_a_process_dies_with_its_parent_even_when_nobody_can_kill_it(tmp_p
 import asyncio, os
 from pathlib import Path
 from tests.launcher.agent.crew import command_of
-from tests.launcher.workers.testbed import Desk
+from tests.launcher.workers.testbed import WorkerTestbed
 async def main():
-    desk = Desk(Path({str(tmp_path)!r}))
-    await desk.start(desk.program("import time; print('on', flush=True); time.sleep(600)"))
-    await desk.line()
-    print(desk.told("parent_ready")[0]["pid"], flush=True)
+    testbed = WorkerTestbed(Path({str(tmp_path)!r}))
+    await testbed.start(testbed.program("import time; print('on', flush=True); time.sleep(600)"))
+    await testbed.line()
+    print(testbed.told("parent_ready")[0]["pid"], flush=True)
     await asyncio.Event().wait()
 asyncio.run(main())
 """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launcher.workers.testbed import Desk, until
+from tests.launcher.workers.testbed import WorkerTestbed, until
 from turnout.launcher.cli.value_types import BadValue
 from turnout.launcher.cli.value_types import streams as choice
 from turnout.launcher.settings import Std
@@ -126,14 +126,14 @@ def logs_in(folder):
 
 @pytest.mark.asyncio
 async def test_lines_are_kept_repeated_and_gathered(tmp_path, capfd):
-    desk = Desk(tmp_path, env=os.environ | {"PYTHONIOENCODING": "utf-8:surrogateescape"})
+    testbed = WorkerTestbed(tmp_path, env=os.environ | {"PYTHONIOENCODING": "utf-8:surrogateescape"})
     streams = Outputs(tee=choice("0:3,1:1"), redirects=choice("2:3"), out_needles=("out", "last"), err_needles=("err",))
     attempt = await asyncio.to_thread(make_attempt, str(tmp_path), 0, 4)
     orders = []
     for rank in range(4):
         out, err = streams_of(streams, attempt, rank, rank=rank, hostname="h")
-        orders.append(desk.program(CONNECTION, local_rank=rank, stdout=out, stderr=err, env={"RANK": str(rank)}))
-    await desk.run(*orders)
+        orders.append(testbed.program(CONNECTION, local_rank=rank, stdout=out, stderr=err, env={"RANK": str(rank)}))
+    await testbed.run(*orders)
     shown = capfd.readouterr()
     for rank in (0, 1):
         told = [f"out {rank}", "10%", "20%", "bad \ufffd", "last without end"]
@@ -151,18 +151,18 @@ async def test_lines_are_kept_repeated_and_gathered(tmp_path, capfd):
         f"[default{rank}]:{text}" for rank in (0, 1) for text in ("last without end", f"out {rank}")
     ]
     assert kept["filtered_stderr.log"].read_text() == "[default0]:err 0\n"
-    await desk.processes.close()
+    await testbed.processes.close()
 
 
 @pytest.mark.asyncio
 async def test_lines_are_repeated_while_a_process_runs_and_before_its_failure(tmp_path, capfd):
-    desk = Desk(tmp_path)
+    testbed = WorkerTestbed(tmp_path)
     tee = Stream(str(tmp_path / "log"), "p:")
-    await desk.start(desk.program("import signal; print('now', flush=True); signal.pause()", stdout=tee))
+    await testbed.start(testbed.program("import signal; print('now', flush=True); signal.pause()", stdout=tee))
     seen = []
     await until(lambda: seen.append(capfd.readouterr().out) or "".join(seen) == "p:now\n")
-    await desk.stop()
-    await desk.start(desk.program("import sys; print('why'); sys.exit(1)", stdout=tee))
-    await desk.ended()
+    await testbed.stop()
+    await testbed.start(testbed.program("import sys; print('why'); sys.exit(1)", stdout=tee))
+    await testbed.ended()
     assert capfd.readouterr().out == "p:why\n"
-    await desk.processes.close()
+    await testbed.processes.close()

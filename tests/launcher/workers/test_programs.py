@@ -11,34 +11,34 @@ import subprocess
 import pytest
 import pytest_asyncio
 
-from tests.launcher.workers.testbed import PYTHON, SECONDS, Desk
+from tests.launcher.workers.testbed import PYTHON, SECONDS, WorkerTestbed
 from turnout.launcher.workers.spawn_spec import CommandKind
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=[True, False], ids=["forked", "spawned"])
-async def desk(request, tmp_path_factory):
+async def testbed(request, tmp_path_factory):
     env = os.environ | {"OMP_NUM_THREADS": "1"}
     preload = ("json", "random", "multiprocessing")
-    desk = Desk(tmp_path_factory.mktemp("programs"), fork=request.param, preload=preload, env=env)
-    yield desk
-    await desk.processes.close()
+    testbed = WorkerTestbed(tmp_path_factory.mktemp("programs"), fork=request.param, preload=preload, env=env)
+    yield testbed
+    await testbed.processes.close()
 
 
-def judged(desk, *command, cwd=None):
+def judged(testbed, *command, cwd=None):
     """Run a command with python; give its exit code, stdout and stderr."""
     command = [PYTHON, "-u", *command]
     with subprocess.Popen(
-        command, env=desk.env, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        command, env=testbed.env, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
     ) as judge:
         out, err = judge.communicate(timeout=SECONDS)
     return judge.returncode, out.decode(), err.decode()
 
 
-async def seen(desk, *orders):
-    (exited, *_) = await desk.run(*orders)
-    return exited.code, desk.out(), desk.err()
+async def seen(testbed, *orders):
+    (exited, *_) = await testbed.run(*orders)
+    return exited.code, testbed.out(), testbed.err()
 
 
 SAME = {
@@ -122,12 +122,12 @@ SAME = {
 
 
 @pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in SAME.items()])
-async def test_a_script_is_what_python_makes_of_it(desk, text):
-    script = desk.script(text)
+async def test_a_script_is_what_python_makes_of_it(testbed, text):
+    script = testbed.script(text)
     argv = (script, "--lr", "0.1", "-x", "--", "--", "a b", "")
-    answer = judged(desk, *argv)
-    assert await seen(desk, desk.order(*argv)) == answer
-    assert desk.why == ([] if desk.forks else ["no parent is kept"])
+    answer = judged(testbed, *argv)
+    assert await seen(testbed, testbed.order(*argv)) == answer
+    assert testbed.why == ([] if testbed.forks else ["no parent is kept"])
 
 
 @pytest.mark.parametrize(
@@ -160,60 +160,60 @@ async def test_a_script_is_what_python_makes_of_it(desk, text):
         ),
     ],
 )
-async def test_a_module_is_what_python_makes_of_it(desk, files, argv):
+async def test_a_module_is_what_python_makes_of_it(testbed, files, argv):
     for name, text in files.items():
-        desk.file(f"modules/{name}", text)
-    folder = desk.root / "modules"
+        testbed.file(f"modules/{name}", text)
+    folder = testbed.root / "modules"
     folder.mkdir(exist_ok=True)
-    answer = judged(desk, "-m", *argv, cwd=folder)
-    assert await seen(desk, desk.order(*argv, how=CommandKind.MODULE, cwd=str(folder))) == answer
-    assert desk.why == ([] if desk.forks else ["no parent is kept"])
+    answer = judged(testbed, "-m", *argv, cwd=folder)
+    assert await seen(testbed, testbed.order(*argv, how=CommandKind.MODULE, cwd=str(folder))) == answer
+    assert testbed.why == ([] if testbed.forks else ["no parent is kept"])
 
 
 @pytest.mark.parametrize(
     "make",
     [
-        pytest.param(lambda desk: str(desk.root / "none.py"), id="that is not there"),
-        pytest.param(lambda desk: str(desk.root), id="that is a folder"),
-        pytest.param(lambda desk: str(desk.root / "folder"), id="that is a folder with a __main__"),
+        pytest.param(lambda testbed: str(testbed.root / "none.py"), id="that is not there"),
+        pytest.param(lambda testbed: str(testbed.root), id="that is a folder"),
+        pytest.param(lambda testbed: str(testbed.root / "folder"), id="that is a folder with a __main__"),
     ],
 )
-async def test_a_script_is_judged_by_python_where_it_is_no_file(desk, make):
-    desk.file("folder/__main__.py", "import sys; print(__name__, sys.argv, sys.path[0])")
-    path = make(desk)
-    answer = judged(desk, path, "--flag")
-    assert await seen(desk, desk.order(path, "--flag")) == answer
+async def test_a_script_is_judged_by_python_where_it_is_no_file(testbed, make):
+    testbed.file("folder/__main__.py", "import sys; print(__name__, sys.argv, sys.path[0])")
+    path = make(testbed)
+    answer = judged(testbed, path, "--flag")
+    assert await seen(testbed, testbed.order(path, "--flag")) == answer
 
 
-async def test_a_script_named_by_a_relative_path_and_a_link_finds_its_neighbours(desk):
-    desk.file("real/neighbour.py", "NAME = 'next door'")
-    desk.file("real/main.py", "import neighbour, os; print(neighbour.NAME, os.getcwd(), __file__)")
-    link = desk.root / "link.py"
+async def test_a_script_named_by_a_relative_path_and_a_link_finds_its_neighbours(testbed):
+    testbed.file("real/neighbour.py", "NAME = 'next door'")
+    testbed.file("real/main.py", "import neighbour, os; print(neighbour.NAME, os.getcwd(), __file__)")
+    link = testbed.root / "link.py"
     link.unlink(missing_ok=True)
-    link.symlink_to(desk.root / "real" / "main.py")
-    answer = judged(desk, "link.py", cwd=desk.root)
-    assert await seen(desk, desk.order("link.py", cwd=str(desk.root))) == answer
+    link.symlink_to(testbed.root / "real" / "main.py")
+    answer = judged(testbed, "link.py", cwd=testbed.root)
+    assert await seen(testbed, testbed.order("link.py", cwd=str(testbed.root))) == answer
 
 
-async def test_every_process_throws_its_own_dice(desk):
+async def test_every_process_throws_its_own_dice(testbed):
     text = """
         import random, multiprocessing, uuid, tempfile
         print(random.random(), multiprocessing.current_process().authkey.hex(), uuid.uuid4(), tempfile.mktemp())
     """
-    await desk.run(*(desk.program(text, local_rank=rank) for rank in range(3)))
-    thrown = [word for rank in range(3) for word in desk.out(rank).split()]
+    await testbed.run(*(testbed.program(text, local_rank=rank) for rank in range(3)))
+    thrown = [word for rank in range(3) for word in testbed.out(rank).split()]
     assert len(thrown) == len(set(thrown)) == 12
 
 
-async def test_a_process_runs_in_its_folder_with_its_environment_on_its_cpus(desk):
+async def test_a_process_runs_in_its_folder_with_its_environment_on_its_cpus(testbed):
     cpu = min(os.sched_getaffinity(0))
-    order = desk.program(
+    order = testbed.program(
         "import os; print(os.getcwd(), os.environ['RANK'], os.sched_getaffinity(0), os.environ.get('GONE'))",
         env={"RANK": "5"},
         cwd="/",
         cpus=(cpu,),
     )
-    assert await seen(desk, order) == (0, f"/ 5 {{{cpu}}} None\n", "")
+    assert await seen(testbed, order) == (0, f"/ 5 {{{cpu}}} None\n", "")
 
 
 @pytest.mark.parametrize(
@@ -225,33 +225,33 @@ async def test_a_process_runs_in_its_folder_with_its_environment_on_its_cpus(des
         pytest.param(["sh", "-c", "yes | head -1 >/dev/null; exit 0"], 0, "", id="a pipe that breaks quietly"),
     ],
 )
-async def test_a_program_without_python_is_executed(desk, argv, code, err):
-    got, out, told = await seen(desk, desk.order(*argv, how=CommandKind.BARE, env={"RANK": "1"}))
+async def test_a_program_without_python_is_executed(testbed, argv, code, err):
+    got, out, told = await seen(testbed, testbed.order(*argv, how=CommandKind.BARE, env={"RANK": "1"}))
     assert (got, told[: len(err)]) == (code, err)
     assert out == ("-x 1\n" if code == 3 else "")
-    assert desk.why in (["--no-python"], ["no parent is kept"])
+    assert testbed.why in (["--no-python"], ["no parent is kept"])
 
 
-async def test_a_process_whose_files_cannot_be_made_fails_and_says_why(desk, capfd):
-    missing = str(desk.root / "no" / "folder")
-    (exited,) = await desk.run(desk.program("print(1)", cwd=missing))
+async def test_a_process_whose_files_cannot_be_made_fails_and_says_why(testbed, capfd):
+    missing = str(testbed.root / "no" / "folder")
+    (exited,) = await testbed.run(testbed.program("print(1)", cwd=missing))
     assert exited.code == 126
-    assert re.search(r"cannot start process 0: .*No such file", desk.err())
+    assert re.search(r"cannot start process 0: .*No such file", testbed.err())
 
 
-async def test_ten_processes_of_a_round_are_all_there(desk):
+async def test_ten_processes_of_a_round_are_all_there(testbed):
     text = "import os; print(os.environ['RANK'])"
-    orders = [desk.program(text, local_rank=rank, env={"RANK": str(rank)}) for rank in range(10)]
-    assert {exited.code for exited in await desk.run(*orders)} == {0}
-    assert [desk.out(rank) for rank in range(10)] == [f"{rank}\n" for rank in range(10)]
+    orders = [testbed.program(text, local_rank=rank, env={"RANK": str(rank)}) for rank in range(10)]
+    assert {exited.code for exited in await testbed.run(*orders)} == {0}
+    assert [testbed.out(rank) for rank in range(10)] == [f"{rank}\n" for rank in range(10)]
 
 
-async def test_a_round_after_another_is_as_good_as_the_first(desk):
+async def test_a_round_after_another_is_as_good_as_the_first(testbed):
     for each in range(5):
-        assert await seen(desk, desk.program(f"print({each})")) == (0, f"{each}\n", "")
-    assert desk.processes.alive() == 0
+        assert await seen(testbed, testbed.program(f"print({each})")) == (0, f"{each}\n", "")
+    assert testbed.processes.alive() == 0
 
 
-async def test_an_interrupt_ends_a_process_by_that_signal(desk):
-    (exited,) = await desk.run(desk.program("raise KeyboardInterrupt"))
+async def test_an_interrupt_ends_a_process_by_that_signal(testbed):
+    (exited,) = await testbed.run(testbed.program("raise KeyboardInterrupt"))
     assert (exited.code, exited.signal) == (-signal.SIGINT, "SIGINT")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.launcher.workers.testbed import PYTHON, Desk, running, until
+from tests.launcher.workers.testbed import PYTHON, WorkerTestbed, running, until
 from turnout.launcher.errors import BadElasticSpec
 from turnout.launcher.model import RestartBudget
 from turnout.launcher.rendezvous.messages import Formed
@@ -259,11 +259,11 @@ CUDA = """
     ],
 )
 async def test_a_parent_that_must_not_be_forked_says_why(tmp_path, text, why):
-    desk = Desk(tmp_path, preload=("ahead",), env=os.environ | {"PYTHONPATH": str(tmp_path)})
-    desk.file("ahead.py", text)
-    (exited,) = await desk.run(desk.program("import sys; print('ahead' in sys.modules)"))
-    assert (exited.code, desk.why, desk.out()) == (0, why, f"{not why}\n")
-    await desk.processes.close()
+    testbed = WorkerTestbed(tmp_path, preload=("ahead",), env=os.environ | {"PYTHONPATH": str(tmp_path)})
+    testbed.file("ahead.py", text)
+    (exited,) = await testbed.run(testbed.program("import sys; print('ahead' in sys.modules)"))
+    assert (exited.code, testbed.why, testbed.out()) == (0, why, f"{not why}\n")
+    await testbed.processes.close()
 
 
 @pytest.mark.asyncio
@@ -275,95 +275,101 @@ async def test_a_parent_that_must_not_be_forked_says_why(tmp_path, text, why):
     ],
 )
 async def test_a_module_that_cannot_be_imported_ahead_is_told_and_hurts_nobody(tmp_path, text, failed):
-    desk = Desk(tmp_path, preload=("ahead", "json"), env=os.environ | {"PYTHONPATH": str(tmp_path)})
-    desk.file("ahead.py", text)
-    await desk.start(desk.program("import sys; print('json' in sys.modules)"))
-    assert desk.told("preload_failed") == [{"module": "ahead", "why": failed}]
-    await desk.ended()
-    assert (desk.why, desk.out()) == ([], "True\n")
-    await desk.processes.close()
+    testbed = WorkerTestbed(tmp_path, preload=("ahead", "json"), env=os.environ | {"PYTHONPATH": str(tmp_path)})
+    testbed.file("ahead.py", text)
+    await testbed.start(testbed.program("import sys; print('json' in sys.modules)"))
+    assert testbed.told("preload_failed") == [{"module": "ahead", "why": failed}]
+    await testbed.ended()
+    assert (testbed.why, testbed.out()) == ([], "True\n")
+    await testbed.processes.close()
 
 
 @pytest.mark.asyncio
 async def test_a_parent_that_dies_or_dallies_while_it_imports_is_done_without(tmp_path):
-    desk = Desk(tmp_path, preload=("ahead",), env=os.environ | {"PYTHONPATH": str(tmp_path)}, patience_s=0.5)
-    desk.file("ahead.py", "import os; os._exit(3)")
-    assert [each.code for each in await desk.run(desk.program("print(1)"))] == [0]
-    assert desk.told("parent_lost")[0]["code"] == 3
-    desk.file("ahead.py", "import signal; signal.pause()")
-    slow = Desk(tmp_path, preload=("ahead",), env=desk.env, patience_s=0.3)
+    testbed = WorkerTestbed(
+        tmp_path, preload=("ahead",), env=os.environ | {"PYTHONPATH": str(tmp_path)}, patience_s=0.5
+    )
+    testbed.file("ahead.py", "import os; os._exit(3)")
+    assert [each.code for each in await testbed.run(testbed.program("print(1)"))] == [0]
+    assert testbed.told("parent_lost")[0]["code"] == 3
+    testbed.file("ahead.py", "import signal; signal.pause()")
+    slow = WorkerTestbed(tmp_path, preload=("ahead",), env=testbed.env, patience_s=0.3)
     assert [each.code for each in await slow.run(slow.program("print(1)"))] == [0]
     assert slow.told("parent_failed") == [{"why": "it has not imported ahead in 0.3 s"}]
     assert slow.why == ["the parent is not ready"]
-    for each in (desk, slow):
+    for each in (testbed, slow):
         await each.processes.close()
 
 
 @pytest.mark.asyncio
 async def test_for_how_long_a_start_would_wait_for_imports(tmp_path):
     """For what is left of our patience, and not at all once they are done, have failed, or are not needed."""
-    desk = Desk(tmp_path, preload=("ahead",), env=os.environ | {"PYTHONPATH": str(tmp_path)}, patience_s=60.0)
-    os.mkfifo(tmp_path / "door")
-    desk.file("ahead.py", f"open({str(tmp_path / 'door')!r}).read()")
-    await desk.processes.warm()
-    first_s = desk.processes.importing_s()
-    assert 0 < desk.processes.importing_s() < first_s <= 60.0
-    await asyncio.to_thread((tmp_path / "door").write_text, "that is all")
-    await until(lambda: desk.processes.importing_s() == 0.0)
-    desk.file("dies.py", "import os; os._exit(3)")
-    desk.file("dallies.py", "import signal; signal.pause()")
-    dies, dallies = (Desk(tmp_path, preload=(name,), env=desk.env, patience_s=0.5) for name in ("dies", "dallies"))
-    plain, bare = Desk(tmp_path, fork=False), Desk(tmp_path, preload=())
+    testbed = WorkerTestbed(
+        tmp_path, preload=("ahead",), env=os.environ | {"PYTHONPATH": str(tmp_path)}, patience_s=60.0
+    )
+    os.mkfifo(tmp_path / "fifo")
+    testbed.file("ahead.py", f"open({str(tmp_path / 'fifo')!r}).read()")
+    await testbed.processes.warm()
+    first_s = testbed.processes.importing_s()
+    assert 0 < testbed.processes.importing_s() < first_s <= 60.0
+    await asyncio.to_thread((tmp_path / "fifo").write_text, "that is all")
+    await until(lambda: testbed.processes.importing_s() == 0.0)
+    testbed.file("dies.py", "import os; os._exit(3)")
+    testbed.file("dallies.py", "import signal; signal.pause()")
+    dies, dallies = (
+        WorkerTestbed(tmp_path, preload=(name,), env=testbed.env, patience_s=0.5) for name in ("dies", "dallies")
+    )
+    plain, bare = WorkerTestbed(tmp_path, fork=False), WorkerTestbed(tmp_path, preload=())
     for each in (dies, dallies, plain, bare):
         await each.processes.warm()
     assert [each.processes.importing_s() for each in (plain, bare)] == [0.0, 0.0]
     await until(lambda: len(dies.told("parent_lost")) == 3)  # no other one takes its place
     assert dies.processes.importing_s() == 0.0
     await until(lambda: dallies.processes.importing_s() == 0.0)
-    for each in (desk, dies, dallies, plain, bare):
+    for each in (testbed, dies, dallies, plain, bare):
         await each.processes.close()
 
 
 @pytest.mark.asyncio
 async def test_of_one_round_some_are_forked_and_some_are_not(tmp_path):
-    desk = Desk(tmp_path, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    testbed = WorkerTestbed(tmp_path, env=os.environ | {"OMP_NUM_THREADS": "1"})
     warm = "'turnout.launcher.workers.forkserver.messages' in sys.modules"
     text = f"import sys, os; print({warm}, os.environ['OMP_NUM_THREADS'])"
     orders = [
-        desk.program(text),
-        desk.program(text, local_rank=1, env={"OMP_NUM_THREADS": "3"}),
-        desk.order("echo", "bare", local_rank=2, how=CommandKind.BARE),
-        desk.program(text, local_rank=3),
+        testbed.program(text),
+        testbed.program(text, local_rank=1, env={"OMP_NUM_THREADS": "3"}),
+        testbed.order("echo", "bare", local_rank=2, how=CommandKind.BARE),
+        testbed.program(text, local_rank=3),
     ]
-    ended = await desk.run(*orders)
+    ended = await testbed.run(*orders)
     assert {each.code for each in ended} == {0}
-    assert [desk.out(rank) for rank in range(4)] == ["True 1\n", "False 3\n", "bare\n", "True 1\n"]
-    assert desk.told("processes_spawned") == [
+    assert [testbed.out(rank) for rank in range(4)] == ["True 1\n", "False 3\n", "bare\n", "True 1\n"]
+    assert testbed.told("processes_spawned") == [
         {"local_ranks": [2], "why": "--no-python"},
         {"local_ranks": [1], "why": "read at import and different: OMP_NUM_THREADS"},
     ]
-    await desk.processes.close()
+    await testbed.processes.close()
 
 
 @pytest.mark.asyncio
 async def test_another_interpreter_is_used_as_it_is(tmp_path):
-    desk = Desk(tmp_path)
+    testbed = WorkerTestbed(tmp_path)
     other = tmp_path / "python"
     other.write_text(f'#!/bin/sh\necho "other $@"\nexec {PYTHON} "$@"\n')
     other.chmod(0o755)
-    script = desk.script("import sys; print(sys.argv[1])")
-    await desk.run(desk.order(script, "-x", python=str(other)))
-    assert desk.out() == f"other -u {script} -x\n-x\n"
-    assert desk.why == [f"another interpreter: {other}"]
-    await desk.processes.close()
+    script = testbed.script("import sys; print(sys.argv[1])")
+    await testbed.run(testbed.order(script, "-x", python=str(other)))
+    assert testbed.out() == f"other -u {script} -x\n-x\n"
+    assert testbed.why == [f"another interpreter: {other}"]
+    await testbed.processes.close()
 
 
 @pytest.mark.asyncio
 async def test_close_leaves_no_parent_and_no_process(tmp_path):
-    desk = Desk(tmp_path)
+    testbed = WorkerTestbed(tmp_path)
     text = "import os, time; print(os.getpid(), os.getppid(), flush=True); time.sleep(600)"
-    await desk.start(desk.program(text), desk.program(text, local_rank=1, env={"OMP_NUM_THREADS": "77"}))
-    pids = [int(word) for rank in range(2) for word in (await desk.line(rank)).split()]
+    await testbed.start(testbed.program(text), testbed.program(text, local_rank=1, env={"OMP_NUM_THREADS": "77"}))
+    pids = [int(word) for rank in range(2) for word in (await testbed.line(rank)).split()]
     assert len(set(pids)) == 4  # two processes and their two parents
-    await desk.processes.close()
+    await testbed.processes.close()
     assert not any(running(pid) for pid in pids)

@@ -5,22 +5,22 @@ import os
 import pytest
 import pytest_asyncio
 
-from tests.launcher.workers.testbed import Desk, until
+from tests.launcher.workers.testbed import WorkerTestbed, until
 from turnout.launcher.workers.spawn_spec import CommandKind
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def desk(tmp_path_factory):
+async def testbed(tmp_path_factory):
     env = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
     root = tmp_path_factory.mktemp("torch")
-    desk = Desk(root, preload=("torch", "numpy"), env=env, learn=str(root))
-    yield desk
-    await desk.processes.close()
+    testbed = WorkerTestbed(root, preload=("torch", "numpy"), env=env, learn=str(root))
+    yield testbed
+    await testbed.processes.close()
 
 
-async def test_a_fork_is_a_fresh_process_to_torch_and_numpy(desk):
+async def test_a_fork_is_a_fresh_process_to_torch_and_numpy(testbed):
     """OMP_NUM_THREADS is not set: numpy has threads at import, which its own handler ends before a fork."""
     text = """
         import numpy, os, sys, torch
@@ -29,9 +29,9 @@ async def test_a_fork_is_a_fresh_process_to_torch_and_numpy(desk):
         print(torch.get_num_threads(), len(os.listdir("/proc/self/task")) > 1 or os.cpu_count() == 1)
         sys.stdout.flush(); os._exit(0)
     """
-    ended = await desk.run(*(desk.program(text, local_rank=rank) for rank in range(2)))
-    assert ([each.code for each in ended], desk.why, desk.err()) == ([0, 0], [], "")
-    first, second = (desk.out(rank).split() for rank in range(2))
+    ended = await testbed.run(*(testbed.program(text, local_rank=rank) for rank in range(2)))
+    assert ([each.code for each in ended], testbed.why, testbed.err()) == ([0, 0], [], "")
+    first, second = (testbed.out(rank).split() for rank in range(2))
     assert first[0] != second[0]
     assert first[1:] == second[1:]
     assert first[1] == "67280421310721"
@@ -39,7 +39,7 @@ async def test_a_fork_is_a_fresh_process_to_torch_and_numpy(desk):
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-async def test_the_workers_of_a_data_loader_work(desk, method):
+async def test_the_workers_of_a_data_loader_work(testbed, method):
     text = f"""
         import torch
         from torch.utils.data import DataLoader, Dataset
@@ -52,11 +52,11 @@ async def test_the_workers_of_a_data_loader_work(desk, method):
             loader = DataLoader(Squares(), batch_size=2, num_workers=1, multiprocessing_context={method!r})
             print([batch.flatten().tolist() for batch in loader])
     """
-    (exited,) = await desk.run(desk.program(text))
-    assert (exited.code, desk.out(), desk.why) == (0, "[[0, 1], [4, 9], [16, 25]]\n", []), desk.err()
+    (exited,) = await testbed.run(testbed.program(text))
+    assert (exited.code, testbed.out(), testbed.why) == (0, "[[0, 1], [4, 9], [16, 25]]\n", []), testbed.err()
 
 
-async def test_what_record_of_torch_leaves_is_told(desk):
+async def test_what_record_of_torch_leaves_is_told(testbed):
     text = """
         from torch.distributed.elastic.multiprocessing.errors import record
         @record
@@ -64,24 +64,26 @@ async def test_what_record_of_torch_leaves_is_told(desk):
             raise ValueError("of the user")
         main()
     """
-    file = str(desk.root / "error.json")
-    (exited,) = await desk.run(desk.program(text, env={"TORCHELASTIC_ERROR_FILE": file}, error_file=file))
+    file = str(testbed.root / "error.json")
+    (exited,) = await testbed.run(testbed.program(text, env={"TORCHELASTIC_ERROR_FILE": file}, error_file=file))
     assert exited.code == 1
     assert exited.error.startswith("ValueError: of the user\n  File ")
     assert exited.error.endswith('raise ValueError("of the user")')
-    assert desk.why == []
+    assert testbed.why == []
 
 
-async def test_run_path_is_what_torchrun_makes_of_it(desk):
-    file = str(desk.root / "path.json")
-    script = desk.script("import sys; print(__name__, sys.argv[1:]); raise ValueError('in the file')")
-    order = desk.order(script, "-x", how=CommandKind.RUN_PATH, env={"TORCHELASTIC_ERROR_FILE": file}, error_file=file)
-    (exited,) = await desk.run(order)
-    assert (exited.code, desk.out(), desk.why) == (1, "__main__ ['-x']\n", ["--run-path"])
+async def test_run_path_is_what_torchrun_makes_of_it(testbed):
+    file = str(testbed.root / "path.json")
+    script = testbed.script("import sys; print(__name__, sys.argv[1:]); raise ValueError('in the file')")
+    order = testbed.order(
+        script, "-x", how=CommandKind.RUN_PATH, env={"TORCHELASTIC_ERROR_FILE": file}, error_file=file
+    )
+    (exited,) = await testbed.run(order)
+    assert (exited.code, testbed.out(), testbed.why) == (1, "__main__ ['-x']\n", ["--run-path"])
     assert exited.error.startswith("ValueError: in the file")
 
 
-async def test_imports_of_an_optimizers_first_step_are_there_in_the_second_life(desk):
+async def test_imports_of_an_optimizers_first_step_are_there_in_the_second_life(testbed):
     """DDP and optimizers import torch._dynamo, for seconds of a core in each process: a recovery has no time for it."""
     text = """
         import sys
@@ -94,11 +96,11 @@ async def test_imports_of_an_optimizers_first_step_are_there_in_the_second_life(
         print(found, "torch._dynamo" in sys.modules, torch.cuda._is_in_bad_fork(), flush=True)
         sys.stdin.read() if len(sys.argv) > 1 else None
     """
-    await desk.start(desk.program(text, "wait"))
+    await testbed.start(testbed.program(text, "wait"))
     try:
-        assert await desk.line() == "False True False\n"
-        await until(lambda: desk.told("parent_learned"))
+        assert await testbed.line() == "False True False\n"
+        await until(lambda: testbed.told("parent_learned"))
     finally:
-        await desk.stop()
-    (exited,) = await desk.run(desk.program(text))
-    assert (exited.code, desk.out(), desk.why) == (0, "True True False\n", []), desk.err()
+        await testbed.stop()
+    (exited,) = await testbed.run(testbed.program(text))
+    assert (exited.code, testbed.out(), testbed.why) == (0, "True True False\n", []), testbed.err()

@@ -16,7 +16,7 @@ from turnout.launcher.workers.worker_processes import WorkerProcesses
 SECONDS = 30.0  # no wait of a test is longer
 
 
-class Desk:
+class WorkerTestbed:
     """root: a folder of its own."""
 
     def __init__(self, root: Path, *, fork=True, preload=("json",), env=None, shutdown_timeout_s=5.0, **more) -> None:

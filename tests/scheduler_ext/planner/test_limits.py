@@ -10,7 +10,7 @@ from turnout.scheduler_ext import verbs
 from turnout.scheduler_ext.cache.assumed_pods import AssumedPods
 from turnout.scheduler_ext.cache.cache import PATIENCE_S
 from turnout.scheduler_ext.cache.gang import Gang
-from turnout.scheduler_ext.model import Notice, Rules, Word
+from turnout.scheduler_ext.model import EventReason, Notice, Rules
 from turnout.scheduler_ext.planner import seats
 from turnout.scheduler_ext.planner.nominate import Nominating, Why, nominate
 from turnout.scheduler_ext.planner.place_gang import GangPlan, Request, ranks_of
@@ -135,7 +135,7 @@ def test_a_score_is_given_to_the_best_256_nodes_that_were_asked_about():
 
 
 def test_a_view_that_may_be_old_forbids_few_nodes_and_says_when_and_why():
-    why = Notice(Word.NO_ROOM, detail="8 pods must start together")
+    why = Notice(EventReason.NO_ROOM, detail="8 pods must start together")
     answer = verbs.not_yet(why, [f"n{at}" for at in range(65)], 0.5, pause_s=0.25)
     assert (list(answer.kept), answer.all_kept, answer.pause_s, dict(answer.no_room)) == ([], False, 0.25, {})
     assert list(answer.forbidden) == [f"n{at}" for at in range(64)]

@@ -14,7 +14,7 @@ from turnout.jobs.gang import Dialect
 from turnout.kube import labels
 from turnout.kube.nodes.taints import EFFECT
 from turnout.scheduler_ext.cache.cache import PATIENCE_S
-from turnout.scheduler_ext.model import Rules, Word
+from turnout.scheduler_ext.model import EventReason, Rules
 
 LETTERS = "abcd"
 MANY = settings(max_examples=scaled(100), deadline=None)  # a shared machine may stall for a while
@@ -180,7 +180,7 @@ class TestFairness:
         mixed = [p for pair in zip(second, first, strict=True) for p in pair]
         placed = w.put(*mixed).schedule(*mixed)
         assert set(placed) == {p.metadata.name for p in first}
-        assert w.fit(second[0]).notice.word is Word.NO_ROOM
+        assert w.fit(second[0]).notice.word is EventReason.NO_ROOM
 
     def test_a_gang_that_does_not_fit_keeps_no_room_from_a_smaller_one_behind(self):
         w, big, small = World(2, 2), world.volcano("big", 5, created=1), world.volcano("small", 2, created=2)

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.kube.world import ManualClock, running, settle
-from turnout.scheduler_ext.model import Notice, Word
+from turnout.scheduler_ext.model import EventReason, Notice
 from turnout.scheduler_ext.server.event_recorder import BURST, MOST_NAMESPACES, MOST_OF_ONE, DecisionEvents
 
 pytestmark = pytest.mark.asyncio
@@ -19,7 +19,7 @@ class Recorder:
         self.told.append((ref.namespace, ref.name, type_, reason, message))
 
 
-def notice(namespace, number=0, word=Word.NO_ROOM):
+def notice(namespace, number=0, word=EventReason.NO_ROOM):
     return Notice(word, namespace, f"pod-{number}", f"uid-{namespace}-{number}", "8 pods must start together")
 
 
@@ -31,7 +31,7 @@ def events():
 async def test_a_notice_is_an_event_of_its_pod_and_one_without_a_pod_of_the_map():
     _, recorder, told = events()
     told.tell(notice("ml"))
-    told.tell(Notice(Word.MAP_APPLIED, detail="8 hosts"))
+    told.tell(Notice(EventReason.MAP_APPLIED, detail="8 hosts"))
     async with running(told.run()):
         await settle()
     assert recorder.told == [

@@ -5,7 +5,7 @@ import pytest
 from tests import world
 from tests.world import REQUIRED, World
 from turnout.kube import labels
-from turnout.scheduler_ext.model import Rules, Victims, Word
+from turnout.scheduler_ext.model import EventReason, Rules, Victims
 from turnout.scheduler_ext.server.extender import AGAIN_S, UNCONFIRMED_S, Extender
 from turnout.scheduler_ext.server.metrics import Metrics
 
@@ -54,7 +54,7 @@ class Story:
 def test_a_refusal_is_counted_and_told_with_one_word():
     story, pods = Story(2, 2), world.volcano("wide", 3, notes=REQUIRED)
     story.show(*pods).view.filter(pods[0], story.stage.names)
-    assert story.words == [Word.TIER_TOO_NARROW]
+    assert story.words == [EventReason.TIER_TOO_NARROW]
     assert (story.told[0].namespace, story.told[0].name, story.told[0].uid) == ("default", "wide-0", "uid-wide-0")
     assert story.count("turnout_refusals_total", reason="TierTooNarrow") == 1
 
@@ -63,7 +63,7 @@ def test_malformed_annotations_are_told_and_block_nobody():
     story, pods = Story(2), world.volcano("bert", 1, notes={labels.TOPOLOGY: "soon", labels.MAX_WORKERS: "all"})
     answer = story.show(*pods).view.filter(pods[0], story.stage.names)
     assert len(answer.kept) == 1
-    assert story.words == [Word.BAD_ANNOTATION]
+    assert story.words == [EventReason.BAD_ANNOTATION]
     assert labels.TOPOLOGY in story.told[0].detail
     assert labels.MAX_WORKERS in story.told[0].detail
 
@@ -117,7 +117,7 @@ class TestOldView:
         first, second = (story.view.filter(pods[0], story.stage.names) for _ in range(2))
         assert first == second
         assert first.no_room["a0"].startswith("NoRoom: 5 pods must start together")
-        assert story.words == [Word.NO_ROOM] * 2
+        assert story.words == [EventReason.NO_ROOM] * 2
 
 
 def test_a_pod_known_from_a_request_only_is_answered_and_then_forgotten():

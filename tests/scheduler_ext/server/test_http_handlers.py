@@ -224,9 +224,9 @@ async def test_a_request_in_hand_is_answered_when_the_ports_close():
 def test_a_fault_in_every_request_is_logged_once_and_counted_each_time(caplog):
     now_s = [0.0]
     metrics = Metrics()
-    desk = Dispatcher(Scripted(error=KeyError("x")), metrics, lambda: now_s[0])
+    dispatcher = Dispatcher(Scripted(error=KeyError("x")), metrics, lambda: now_s[0])
     for now_s[0] in (0.0, 1.0, 9.0, 11.0):
-        desk.answer(Verb.FILTER, body())
+        dispatcher.answer(Verb.FILTER, body())
     assert [record.where.partition(":")[0] for record in caplog.records] == ["server_support.py", "server_support.py"]
     labels = {"verb": "filter", "reason": "failed"}
     assert metrics.registry.get_sample_value("turnout_extender_errors_total", labels) == 4

@@ -43,7 +43,7 @@ class Cluster:
 
 @asynccontextmanager
 async def seeing():
-    """A sight at work, that has seen all there is for a while."""
+    """Informers at work, which have seen all there is for a while."""
     clock, cluster = ManualClock(), Cluster()
     view = Extender(Rules(), clock, Metrics(), lambda notice: None)
     informers = Informers(view, cluster, "default/map", clock, random.Random(7))

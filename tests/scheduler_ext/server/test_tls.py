@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.scheduler_ext.certs import DAY, NOW, Authority, caller
+from hack.chaos.testbed.authority import DAY, NOW, Authority, caller
 from tests.scheduler_ext.server_support import Scripted, body, head, one_answer, until
 from turnout.kube.client.clock import RealClock
 from turnout.scheduler_ext.errors import BadCertificate

@@ -1,4 +1,4 @@
-"""The Job controller of a yard, by hand-moved clocks. Beside a real one: tests/conformance/test_jobs.py."""
+"""The Job controller of a local cluster, by hand-moved clocks. Beside a real one: tests/conformance/test_jobs.py."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Jobs on a whole yard: controllers, scheduler and kubelet together, gangs whole or not at all."""
+"""Jobs on a whole local cluster: controllers, scheduler and kubelet together, gangs whole or not at all."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ PODS = "/api/v1/namespaces/default/pods"
 
 
 class Cluster:
-    """A yard of two nodes with 8 GPUs each, and what is asked of it."""
+    """A local cluster of two nodes with 8 GPUs each, and what is asked of it."""
 
     def __init__(self, made):
         self.made, self.api = made, made.api

@@ -1,4 +1,4 @@
-"""The Volcano Job controller of a yard: PodGroup first, pods by index, phases by policy."""
+"""The Volcano Job controller of a local cluster: PodGroup first, pods by index, phases by policy."""
 
 import pytest
 

@@ -26,7 +26,7 @@ def pod(name, script, policy="Never", grace=5, meta=None, volumes=(), **more):
 
 
 class Pods:
-    """The pods of a yard, by name."""
+    """The pods of a local cluster, by name."""
 
     def __init__(self, made):
         self.api, self.made = made.api, made

@@ -1,4 +1,4 @@
-"""How much one save adds to a loop on one core: copied before training goes on, by torch or by ours, or behind it.
+"""The time that one save adds to a loop on one core: copied before training goes on, by torch or Turnout, or behind it.
 
 A step's products take some times as long as the copy, as forward and backward do on one core: a copy behind training
 has to be over when the optimizer writes. All that is no thread of the loop has the other core. A bare memcpy there,
@@ -33,25 +33,25 @@ _TRIES = 3
 
 
 class Bare:
-    """No saver: the copy of floor 1, in a thread."""
+    """The copy of floor 1 in a thread, without a saver."""
 
     def __init__(self, copy: Callable[[], None]) -> None:
         self._copy, self._thread = copy, threading.Thread()
 
     def prepare(self, state: dict[str, Any]) -> None:
-        """Its memory is there."""
+        """Do nothing: its memory is allocated already."""
 
     def save(self, step: int, state: dict[str, Any]) -> None:
-        """Begin."""
+        """Start the copy."""
         self._thread = threading.Thread(target=self._copy)
         self._thread.start()
 
     def wait(self) -> None:
-        """Wait for it."""
+        """Wait for the copy."""
         self._thread.join()
 
     def load(self) -> dict[str, Any]:
-        """There is nothing."""
+        """Return nothing: there is nothing to load."""
         return {}
 
     def close(self) -> None:
@@ -59,13 +59,13 @@ class Bare:
 
 
 class Behind(Bare):
-    """Ours, copied behind training. ours: which others use too."""
+    """Turnout's checkpointer with a background copy. ours: shared with other scenes."""
 
     def __init__(self, ours: Ours, loop: Loop) -> None:
         self._ours, self._loop = ours, loop
 
     def save(self, step: int, state: dict[str, Any]) -> None:
-        """Begin."""
+        """Start a save."""
         self._ours.save(step, state, overlap=self._loop.optimizer)
 
     def wait(self) -> None:
@@ -78,7 +78,7 @@ class Behind(Bare):
 
 
 class _Windows:
-    """A loop with a save in it, between loops without. How long a step takes alone is the least of all of these."""
+    """A loop with a save, between loops without one. The shortest of all steps counts as a step alone."""
 
     def __init__(self, loop: Loop, state: dict[str, Any], least_s: float, seen: SceneResult) -> None:
         self._loop, self._state, self._least_s, self._seen = loop, state, least_s, seen
@@ -86,13 +86,13 @@ class _Windows:
         self._saved: dict[str, list[tuple[float, int]]] = {}
 
     def save(self, saver: Saver) -> float:
-        """Save the next step. Then each thread there is has its core: how long it took to see to that is given."""
+        """Save the next step, then bind each thread to its core; give the time that the binding took."""
         self._state["step"] += 1
         saver.save(self._state["step"], self._state)
         return took_s(partial(spread, *self._where))
 
     def window(self, saver: Saver, called: str) -> None:
-        """One save, and as many steps as it takes until all of it is done."""
+        """Save once, and step until all of the save is done."""
         steps, alone_s = self._loop.steps(self._least_s)
         self._seen.keep(ALONE, alone_s / steps)
         began_s = time.perf_counter()
@@ -114,7 +114,7 @@ class _Windows:
         self._seen.figures[of(OURS, EQUAL)] = 1.0
 
     def close(self) -> None:
-        """Keep what each save has added."""
+        """Keep the time that each save added."""
         alone_s = self._seen.best_s(ALONE)
         for called, found in self._saved.items():
             for all_s, steps in found:
@@ -122,7 +122,7 @@ class _Windows:
 
 
 def overlapped(plan: Plan, places: Places) -> SceneResult:
-    """Time how much longer a loop takes with one save in it, copy and all that follows."""
+    """Time how much one save, with all that follows it, adds to a loop."""
     state = make(plan.size)
     seen, loop, others = SceneResult(bytes_of(state)), Loop(state), cores()[1]
     windows = _Windows(loop, state, plan.loop_s, seen)

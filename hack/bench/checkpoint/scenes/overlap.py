@@ -1,4 +1,4 @@
-"""How much a save costs the training that goes on meanwhile: a loop on one core, with saves and persists behind it.
+"""The cost of saves and persists for training that goes on meanwhile, as a loop on one core.
 
 A step is some matrix products that fit the cache, and an update in place of a part of the state, as an optimizer does.
 The loop's thread has one core. What else a saver has may run on both while it persists.
@@ -35,7 +35,7 @@ _ATTEMPTS = 8  # saves while one persist is under way
 
 
 class Loop:
-    """Training, as far as the machine feels it. It has one thread. optimizer: what changes the state."""
+    """A single-threaded load like that of training. optimizer: changes the state."""
 
     def __init__(self, state: dict[str, Any], products: int = 24, width: int = 256, updated: int = 16) -> None:
         import torch
@@ -55,13 +55,13 @@ class Loop:
             self._multiply(self._left, self._right, out=self._out)
 
     def last(self, least_s: float) -> None:
-        """From now on the products of a step take so long."""
+        """Set the time that the products of a step take."""
         self._multiplied()
         took = min(took_s(self._multiplied) for _ in range(_TRIES))
         self._products = math.ceil(self._products * least_s / took)
 
     def steps(self, least_s: float, going: Callable[[], bool] = lambda: False) -> tuple[int, float]:
-        """Step for so long, and until nothing goes on any more. -> how many steps, how long"""
+        """Step for this long and until nothing runs in the background; give the number of steps and the time."""
         began_s, done = time.perf_counter(), 0
         while (passed_s := time.perf_counter() - began_s) < least_s or going():
             self.step()
@@ -70,7 +70,7 @@ class Loop:
 
 
 def updating(every: list[Any], updated: int) -> Any:
-    """An optimizer of these tensors. Its step writes to so many of them, another time to the next ones."""
+    """Make an optimizer whose step writes to some of these tensors, and the next step to the next ones."""
     import torch
 
     class Updating(torch.optim.Optimizer):  # type: ignore[misc, unused-ignore]
@@ -86,7 +86,7 @@ def updating(every: list[Any], updated: int) -> Any:
 
 
 def persisted(plan: Plan, places: Places) -> SceneResult:
-    """How long a step takes while what was saved is written to a disk, and alone; which saves are taken meanwhile."""
+    """Time steps alone and while a save is written to a disk, and count the saves taken meanwhile."""
     makers: dict[str, Maker] = {REUSED: partial(DcpAsync, reused=True)} | ({} if absent() else {OURS: Ours})
     state = make(plan.small)
     seen = SceneResult(bytes_of(state))
@@ -127,7 +127,7 @@ def persisted(plan: Plan, places: Places) -> SceneResult:
 
 
 def _taken(ours: Ours, state: dict[str, Any], seen: SceneResult) -> None:
-    """Save into memory as often as a persist lets time for, and load each."""
+    """Save into memory as often as possible during a persist, and load each save."""
     asked = taken = 0
     state["step"] = first = ours.persisted() + 1
     ours.save(first, state, disk=True)
@@ -144,14 +144,14 @@ def _taken(ours: Ours, state: dict[str, Any], seen: SceneResult) -> None:
 
 
 def waiting(saver: Saver) -> Callable[[], bool]:
-    """Wait for a saver in a thread. -> whether it still waits"""
+    """Wait for a saver in a thread; give a function that tells whether it still waits."""
     thread = threading.Thread(target=saver.wait)
     thread.start()
     return thread.is_alive
 
 
 def cores() -> tuple[set[int], set[int]]:
-    """The core of the loop, and the others. Where there is one, all share it."""
+    """Give the core of the loop, and the other cores. With a single core, all share it."""
     mine, *others = sorted(os.sched_getaffinity(0))
     return {mine}, {*others} or {mine}
 
@@ -179,7 +179,7 @@ def _listed(folder: str) -> list[str]:
 
 @contextmanager
 def busy(others: set[int]) -> Iterator[None]:
-    """A process that keeps these cores busy; it ends with this one."""
+    """Run a process that keeps these cores busy; it ends with this one."""
     process = subprocess.Popen([sys.executable, "-c", _SPIN, str(os.getpid())])
     try:
         os.sched_setaffinity(process.pid, others)

@@ -1,4 +1,4 @@
-"""How long W' ranks take to load what W ranks saved: the floors, DCP from tmpfs, and ours from there.
+"""The time in which W' ranks load what W ranks saved: the floors, DCP from tmpfs, and Turnout from there.
 
 Tensors are cut along their first dimension (DTensor). All ranks are of one process, which is each of them in turn: the
 time is that of all ranks together, none of which waits for another; what processes would take from each other is not
@@ -38,7 +38,7 @@ def pair(name: str, saved: int, loads: int) -> str:
 
 
 def loaded(plan: Plan, places: Places) -> SceneResult:
-    """Save in each world, load in others; ours has to give the bytes that dcp.load gives, those that were saved."""
+    """Save in each world and load in others; Turnout must give the saved bytes, as dcp.load does."""
     whole = {name: tensor for name, tensor in tensors(make(plan.wide)) if tensor.dim()}
     seen = SceneResult(bytes_of(whole))
     for saved, pairs in groupby(sorted(plan.worlds), key=lambda each: each[0]):
@@ -90,7 +90,7 @@ def _pair(whole: Mapping[str, Any], worlds: tuple[int, int], folder: Path, turns
 
 
 def ways(folder: Path) -> Mapping[str, Call]:
-    """How a rank loads. A reader is made for each load, as each process has to."""
+    """Give the ways in which a rank loads. Each load has a new reader, as in a new process."""
     import torch.distributed.checkpoint as dcp
 
     from turnout.launcher.checkpoint.dcp.writer import FlashStorageReader
@@ -111,7 +111,7 @@ def ways(folder: Path) -> Mapping[str, Call]:
 
 
 def _own(whole: Mapping[str, Any], folder: Path, turns: int, seen: SceneResult) -> None:
-    """All of it by one rank, into memory that is new each time, as a process that starts has it."""
+    """Load all of it in one rank, into new memory each time, as a process that starts does."""
     import torch
 
     def load(name: str, call: Callable[[], Mapping[str, Any]], timed: bool) -> None:
@@ -133,7 +133,7 @@ def _own(whole: Mapping[str, Any], folder: Path, turns: int, seen: SceneResult) 
 
 
 def _own_ways(whole: dict[str, Any], folder: Path, ends: ExitStack) -> Mapping[str, Callable[[], Mapping[str, Any]]]:
-    """Save it in each way; how it comes back in memory of its own."""
+    """Save in each way, and give how each is loaded into new memory."""
     import safetensors.torch
     import torch
 
@@ -169,7 +169,7 @@ def _own_ways(whole: dict[str, Any], folder: Path, ends: ExitStack) -> Mapping[s
 
 
 def sharded(whole: Mapping[str, Any], rank: int, ranks: int) -> dict[str, Any]:
-    """A rank's part of tensors, without copying them."""
+    """Give a rank's part of tensors, without copying them."""
     from torch.distributed.tensor import DTensor, Shard
 
     mesh = _mesh(rank, ranks)
@@ -203,14 +203,14 @@ def _mesh(rank: int, ranks: int) -> Any:
 
 
 def save(states: Shards, folder: Path) -> None:
-    """dcp.save, of all ranks."""
+    """Run dcp.save for all ranks."""
     import torch.distributed.checkpoint as dcp
 
     _save(states, [dcp.FileSystemWriter(folder) for _ in states], dcp.DefaultSavePlanner)
 
 
 def save_ours(states: Shards, folder: Path) -> None:
-    """Save by our writer, until it is all in the folder. Its memory is given back."""
+    """Save with Turnout's writer, until all is in the folder; then free its memory."""
     from turnout.launcher.checkpoint.dcp.reader import memories
     from turnout.launcher.checkpoint.dcp.writer import FlashSavePlanner, FlashStorageWriter
 

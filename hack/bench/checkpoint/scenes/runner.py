@@ -48,7 +48,7 @@ def played(plan: Plan, places: Places) -> dict[str, SceneResult]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Play one scene after the other."""
+    """Run one scene after the other."""
     die_with(os.getppid(), signal.SIGKILL)
     signal.alarm(LIMIT_S * len(SCENES))
     words = json.loads(argv[0])

@@ -1,4 +1,4 @@
-"""Copies of shards in a peer's memory: how fast, beside the same bytes over a socket; and what a loop feels of them.
+"""The throughput of shard copies into a peer's memory, compared with a plain socket, and their effect on a loop.
 
 The floor is one TCP connection of the loopback: sendfile from tmpfs, recv_into mapped memory that is warm, nothing
 looked at on the way. Ours sends from one arena into another, and each chunk is hashed as it comes. Both ends are
@@ -36,7 +36,7 @@ _LIMIT_S = 60.0
 
 
 def built() -> bool:
-    """True if our sender is there."""
+    """True if Turnout's sender is built."""
     try:
         return find_spec(MODULE) is not None
     except ModuleNotFoundError:
@@ -44,7 +44,7 @@ def built() -> bool:
 
 
 def sent(plan: Plan, places: Places) -> SceneResult:
-    """Send them so often; the time is that until the receiver says that it has all."""
+    """Send the shards several times; each time ends when the receiver reports that it has all."""
     seen = SceneResult(plan.sent_bytes)
     context = multiprocessing.get_context("fork")
     with socket.create_server(("127.0.0.1", 0)) as server, ExitStack() as ends:
@@ -72,7 +72,7 @@ def sent(plan: Plan, places: Places) -> SceneResult:
 
 
 def _beside(plan: Plan, orders: Connection, seen: SceneResult) -> None:
-    """A loop on one core; who sends and who receives may run on both."""
+    """Time a loop on one core while the sender and the receiver may run on both."""
     loop = Loop(make(plan.small))
     os.sched_setaffinity(0, cores()[0])
     bytes_s = PACE * plan.sent_bytes / seen.best_s(LOOPBACK)
@@ -105,7 +105,7 @@ def _end(work: Callable[[Any, Any], None], not_mine: Connection, memory: Path, s
 
 
 def _arena(memory: Path, size_bytes: int) -> Any:
-    """One with two generations, whose pages are there, and what a shard of that size is told as."""
+    """Make an arena with two allocated generations, and the record of a shard of that size."""
     from turnout.launcher.checkpoint.arena.arena import Arena, boot_id
     from turnout.launcher.checkpoint.format.arena_layout import Identity, Record
 
@@ -117,7 +117,7 @@ def _arena(memory: Path, size_bytes: int) -> Any:
 
 
 def _send(port: int, orders: Connection, arena: Any, record: Any) -> None:
-    """Send on request: the request says what, and how many bytes a second at most."""
+    """Send on request; a request names what to send, and the rate limit in bytes a second."""
     from turnout.launcher.checkpoint.format.arena_layout import offset_of
     from turnout.launcher.checkpoint.format.checksums import sum_of, sums_of
     from turnout.launcher.checkpoint.storage.rate_limiter import RateLimit, RateLimiter

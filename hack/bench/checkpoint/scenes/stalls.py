@@ -1,4 +1,4 @@
-"""How long a save stops training: the first one of each saver, and those that follow. Floors run before each.
+"""The time for which a save stops training: the first one of each saver, and later ones. Floors run before each.
 
 A first save is made by a new saver, after prepare; what it made is given back at once. For the later ones the savers
 stay. dcp.async_save as shipped keeps nothing between two saves, so its second save is its steady one, in the first
@@ -27,7 +27,7 @@ Maker = Callable[[Path], Saver]
 
 OURS, UNPREPARED = "ours", "ours, not prepared"
 SHIPPED, REUSED = "dcp.async_save", "dcp.async_save, stager reused"
-ANCHORS: Mapping[str, Maker] = {
+BASELINES: Mapping[str, Maker] = {
     "torch.save": TorchSave,
     "dcp.save": Dcp,
     SHIPPED: partial(DcpAsync, reused=False),
@@ -44,18 +44,18 @@ SECOND, PREPARE, EQUAL = "second", "prepare", "equal"
 
 
 def of(name: str, what: str) -> str:
-    """Name something else than a save that was seen of a saver."""
+    """Name a time of a saver other than that of its saves."""
     return f"{name}: {what}"
 
 
 def floor(threads: int, part: float = 1.0) -> str:
-    """Name the copy of all, or of a part."""
+    """Name the copy of the whole state, or of a part."""
     return f"floor {threads}" if part == 1 else f"floor {threads}, {part:.0%}"
 
 
 def first(plan: Plan, places: Places) -> SceneResult:
-    """The first save of each, and whether it can be loaded again bit by bit."""
-    makers = {**ANCHORS, **({} if absent() else {OURS: Ours, UNPREPARED: Ours})}
+    """Time the first save of each saver, and check that it loads bit by bit."""
+    makers = {**BASELINES, **({} if absent() else {OURS: Ours, UNPREPARED: Ours})}
     _warmed(makers, places.memory)
     state = make(plan.size)
     seen = SceneResult(bytes_of(state))
@@ -73,7 +73,7 @@ def first(plan: Plan, places: Places) -> SceneResult:
 
 
 def _touched(path: Path, size_bytes: int) -> None:
-    """Allocate so much memory: the kernel writes zeros to it, and its host may have to find it first."""
+    """Allocate this much memory: the kernel writes zeros to it, and its host may have to find it first."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         os.posix_fallocate(file, 0, size_bytes)
@@ -100,8 +100,8 @@ def _first(name: str, maker: Maker, folder: Path, state: dict[str, Any], turn: i
 
 
 def steady(plan: Plan, places: Places) -> SceneResult:
-    """Saves into memory that is there already."""
-    makers = {name: maker for name, maker in ANCHORS.items() if name != SHIPPED}
+    """Time saves into memory that is allocated already."""
+    makers = {name: maker for name, maker in BASELINES.items() if name != SHIPPED}
     makers |= {} if absent() else {OURS: Ours}
     _warmed(makers, places.memory)
     state = make(plan.size)
@@ -125,7 +125,7 @@ def steady(plan: Plan, places: Places) -> SceneResult:
             for name in makers:
                 _copied(copies, seen)
                 tried(name, seen, partial(save, name, turn >= 0))
-                if name in ANCHORS:  # in tmpfs: all of them at once would not fit
+                if name in BASELINES:  # in tmpfs: all of them at once would not fit
                     shutil.rmtree(places.memory / name, ignore_errors=True)
         if OURS in savers:
             tried(OURS, seen, lambda: _compared(OURS, savers[OURS], state, seen))
@@ -153,7 +153,7 @@ def _fixed(layers: int, folder: Path, times: int, seen: SceneResult) -> None:
 def _frozen(
     state: dict[str, Any], copies: Mapping[str, Callable[[], None]], folder: Path, times: int, seen: SceneResult
 ) -> None:
-    """The saves of a state of which only a part changes, once each generation has the rest."""
+    """Time saves of a state of which only a part changes, once each generation has the rest."""
     named = list(tensors(state))
     live = part([tensor for _, tensor in named], CHANGED)
     with ExitStack() as ends:
@@ -181,7 +181,7 @@ def _compared(name: str, saver: Saver, state: dict[str, Any], seen: SceneResult)
 
 @contextmanager
 def floors(state: Mapping[str, Any]) -> Iterator[dict[str, Callable[[], None]]]:
-    """Copies of a state by one and by two threads, and of the part that changes. Each has run, and has been checked."""
+    """Time copies of a state by one and by two threads, and of the part that changes; all warmed up and checked."""
     every = [tensor for _, tensor in tensors(state)]
     with ExitStack() as ends:
         warm = ends.enter_context(Warm(bytes_of(state)))
@@ -196,7 +196,7 @@ def floors(state: Mapping[str, Any]) -> Iterator[dict[str, Callable[[], None]]]:
 
 
 def part(every: list[Any], share: float) -> list[Any]:
-    """The last tensors that have this share of all bytes, or a little more; at least one."""
+    """Give the last tensors with this share of all bytes, or a little more; at least one."""
     chosen: list[Any] = []
     least_bytes = share * sum(tensor.nbytes for tensor in every)
     while sum(tensor.nbytes for tensor in chosen) < least_bytes:
@@ -210,20 +210,20 @@ def _copied(copies: Mapping[str, Callable[[], None]], seen: SceneResult) -> None
 
 
 def tried(name: str, seen: SceneResult, call: Callable[[], object]) -> None:
-    """Do it. Ours that breaks is told and not tried again; an anchor that breaks ends the benchmark."""
+    """Run a saver. A fault of Turnout is reported and not tried again; one of a baseline ends the benchmark."""
     if name in seen.faults:
         return
     try:
         call()
     except Exception as error:
-        if name in ANCHORS:
+        if name in BASELINES:
             raise
         seen.faults[name] = f"{type(error).__name__}: {error}"
     gc.collect()
 
 
 def _warmed(makers: Mapping[str, Maker], memory: Path) -> None:
-    """One save and load of a tiny state with each: what is imported or started at the first call is no stall."""
+    """Save and load a tiny state with each saver, so that imports and thread starts do not count."""
     state = make(Size(8, 1, 8))
 
     def warm(maker: Maker) -> None:
@@ -242,7 +242,7 @@ def _warmed(makers: Mapping[str, Maker], memory: Path) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No garbage is looked for between two times."""
+    """Keep the garbage collector off between two times."""
     gc.collect()
     gc.disable()
     try:
@@ -252,7 +252,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _change(state: dict[str, Any]) -> None:
-    """A step of training, as little as tells two saves apart."""
+    """Change the state as a training step does, just enough to tell two saves apart."""
     state["step"] += 1
     for at in ("words", "last.bias"):
         state["model"][at].reshape(-1)[:1].add_(1.0)

@@ -12,7 +12,7 @@ import os
 import sys
 from importlib.machinery import PathFinder
 
-_PID = "TURNOUT_PROCESS"  # as launcher/health/hang_monitor/instrument.py has it; importing that takes time
+_PID = "TURNOUT_PROCESS"  # copied from launcher/health/hang_monitor/instrument.py, whose import takes time
 
 
 def _begin() -> None:
@@ -24,7 +24,7 @@ def _begin() -> None:
     else:
         os.environ.pop("PYTHONPATH", None)
     if os.environ.pop(_PID, "") == str(os.getpid()):
-        with contextlib.suppress(ImportError, OSError, ValueError):  # it trains as well without
+        with contextlib.suppress(ImportError, OSError, ValueError):  # training works without it
             from turnout.launcher.health.hang_monitor.instrument import be_seen
 
             be_seen()

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tests.launcher.health.flight_recorder.scripts import HANGS
-from tests.launcher.workers.testbed import Desk, until
+from tests.launcher.workers.testbed import WorkerTestbed, until
 from turnout.launcher.health.hang_detector import HangLimits, HangPolicy
 from turnout.launcher.health.hang_monitor.monitor import HangMonitor, RunningWorkers
 from turnout.launcher.health.hang_monitor.shared_counters import PROGRESS
@@ -35,19 +35,19 @@ def told():
 
 async def hang(root):
     env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    desk, found = Desk(root, preload=("torch",), env=env), {}
-    script = desk.script(HANGS)
+    testbed, found = WorkerTestbed(root, preload=("torch",), env=env), {}
+    script = testbed.script(HANGS)
     try:
         for how in sorted(HUNG):
-            found[how] = await one(desk, script, how)
+            found[how] = await one(testbed, script, how)
     finally:
-        await desk.processes.close()
+        await testbed.processes.close()
     return found
 
 
-async def one(desk, script, how):
+async def one(testbed, script, how):
     """A world that hangs, as its agent and its coordinator see it."""
-    (folder := desk.root / how).mkdir()
+    (folder := testbed.root / how).mkdir()
     watched, said, hangs = StepCounters(folder, RANKS), [], HangPolicy(folder=str(folder / "stacks"))
     watching = HangMonitor(hangs, lambda what, fields: said.append((what, fields)), LIMITS)
     with socket.socket() as free:
@@ -55,18 +55,18 @@ async def one(desk, script, how):
         port = str(free.getsockname()[1])
     env = {"WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     orders = [
-        desk.order(script, how, local_rank=rank, env=env | {"RANK": str(rank), PROGRESS: str(watched.paths[rank])})
+        testbed.order(script, how, local_rank=rank, env=env | {"RANK": str(rank), PROGRESS: str(watched.paths[rank])})
         for rank in range(RANKS)
     ]
     try:
-        await desk.start(*orders)
-        watching.begin(RunningWorkers(watched, desk.processes.pids, 0, RANKS))
+        await testbed.start(*orders)
+        watching.begin(RunningWorkers(watched, testbed.processes.pids, 0, RANKS))
         await until(lambda: len([what for what, _ in said if what == "process_hung"]) == RANKS, TORCH_S)
-        pids = desk.processes.pids()
+        pids = testbed.processes.pids()
         taken = await take({rank: (pids[rank], watched.paths[rank]) for rank in range(RANKS)}, "")
     finally:
         await watching.end()
-        await desk.stop()
+        await testbed.stop()
         watched.close()
     merging = StackMerge(hangs, lambda what, fields: said.append((what, fields)))
     merged = await merging.merge(Merge(1, RANKS, {rank: pack(each.file) for rank, each in taken.items()}, {}))

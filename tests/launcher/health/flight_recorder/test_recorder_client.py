@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launcher.workers.testbed import Desk
+from tests.launcher.workers.testbed import WorkerTestbed
 from turnout.launcher.health.flight_recorder.model import MOST_BYTES, Record
 from turnout.launcher.health.flight_recorder.parse import write
 from turnout.launcher.health.hang_monitor.recorder_client import answer, ask
@@ -60,23 +60,23 @@ def answers():
 
 async def asked(root):
     env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    desk, watched = Desk(root, preload=("torch",), env=env), StepCounters(root, len(WAYS))
-    script, found = desk.script(ANSWERS), {}
+    testbed, watched = WorkerTestbed(root, preload=("torch",), env=env), StepCounters(root, len(WAYS))
+    script, found = testbed.script(ANSWERS), {}
     try:
-        await desk.start(
+        await testbed.start(
             *(
-                desk.order(script, way, local_rank=rank, env={PROGRESS: str(watched.paths[rank])})
+                testbed.order(script, way, local_rank=rank, env={PROGRESS: str(watched.paths[rank])})
                 for rank, way in enumerate(WAYS)
             )
         )
         for rank, way in enumerate(WAYS):
-            assert await desk.line(rank, TORCH_S) == "ready\n"
+            assert await testbed.line(rank, TORCH_S) == "ready\n"
             path = watched.paths[rank]
             twice = [(await asyncio.to_thread(ask, path), answer(path, "")) for _ in range(2)]
             modes = [os.stat(each).st_mode & 0o777 for each in (ear(path), told(path))]
             found[way] = twice, modes, sorted(root.glob("*.new"))
     finally:
-        await desk.processes.close()
+        await testbed.processes.close()
         watched.close()
     return found
 

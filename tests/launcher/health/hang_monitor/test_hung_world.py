@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.launcher.health.hang_monitor.scripts import COMPILES, REDUCES, UNMARKED
-from tests.launcher.workers.testbed import Desk, until
+from tests.launcher.workers.testbed import WorkerTestbed, until
 from turnout.launcher.errors import BadStacks
 from turnout.launcher.health.hang_detector import HangLimits, HangPolicy
 from turnout.launcher.health.hang_monitor.monitor import HangMonitor, RunningWorkers
@@ -41,18 +41,18 @@ def hung():
 async def hang(root):
     """One world of three that hangs and two processes beside it, looked into in every way."""
     env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    desk, watched, said = Desk(root, preload=("torch",), env=env), StepCounters(root, 5), []
+    testbed, watched, said = WorkerTestbed(root, preload=("torch",), env=env), StepCounters(root, 5), []
     hangs = HangPolicy(folder=str(root / "timeline"))
     watching = HangMonitor(hangs, lambda what, fields: said.append((what, fields)), LIMITS)
     try:
-        await desk.start(*orders(desk, watched))
-        watching.begin(RunningWorkers(watched, desk.processes.pids, 0, 3))
+        await testbed.start(*orders(testbed, watched))
+        watching.begin(RunningWorkers(watched, testbed.processes.pids, 0, 3))
         await until(lambda: [what for what, _ in said if what == "stacks_taken"], SPIES_S)
         await until(lambda: len([what for what, _ in said if what == "process_hung"]) == 3)
         written = {path.name: path.read_bytes() for path in (root / "timeline").iterdir()}
-        pids = desk.processes.pids()
-        await desk.line(MARKS)
-        compiled = await desk.line(COMPILER)
+        pids = testbed.processes.pids()
+        await testbed.line(MARKS)
+        compiled = await testbed.line(COMPILER)
         seen = watched.seen()
         three = {rank: (pids[rank], watched.paths[rank]) for rank in range(3)}
         asked = await take(three, "")
@@ -65,20 +65,20 @@ async def hang(root):
         await sleeper.wait()
     finally:
         await watching.end()
-        await desk.processes.close()
+        await testbed.processes.close()
         watched.close()
     return Hung(said, root / "timeline", seen, written, asked, denied, stopped[0], stranger, compiled)
 
 
-def orders(desk, watched):
+def orders(testbed, watched):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    scripts = [desk.script(text) for text in (REDUCES, UNMARKED, COMPILES)]
+    scripts = [testbed.script(text) for text in (REDUCES, UNMARKED, COMPILES)]
     for rank in range(5):
         env = {"RANK": str(rank), "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         env |= {PROGRESS: str(watched.paths[rank])}
-        yield desk.order(scripts[max(0, rank - 2)], local_rank=rank, env=env)
+        yield testbed.order(scripts[max(0, rank - 2)], local_rank=rank, env=env)
 
 
 def without_leave(root):

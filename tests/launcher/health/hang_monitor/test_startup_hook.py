@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from setuptools import find_packages
 
-from tests.launcher.workers.testbed import Desk
+from tests.launcher.workers.testbed import WorkerTestbed
 from turnout.cli.__main__ import stacktrace_viewer
 from turnout.launcher.health.hang_monitor import launch
 from turnout.launcher.health.hang_monitor.instrument import seen_early
@@ -55,18 +55,18 @@ def wrapped(*command, **more):
 
 async def fresh_and_wrapped(root, watched, paths):
     """One script in two ways: what both print, and, while they live, what is seen of them, and their stacks."""
-    desk = Desk(root, fork=False, env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"})
-    desk.file("site/sitecustomize.py", THEIRS)
-    script, env = desk.script(PLAIN), [{PROGRESS: str(path)} for path in watched.paths]
+    testbed = WorkerTestbed(root, fork=False, env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"})
+    testbed.file("site/sitecustomize.py", THEIRS)
+    script, env = testbed.script(PLAIN), [{PROGRESS: str(path)} for path in watched.paths]
     try:
-        await desk.start(
-            desk.order(script, "a", "b", local_rank=0, env=env[0]),
-            desk.order(*WRAPPER, sys.executable, script, "a", "b", local_rank=1, env=env[1], how=CommandKind.BARE),
+        await testbed.start(
+            testbed.order(script, "a", "b", local_rank=0, env=env[0]),
+            testbed.order(*WRAPPER, sys.executable, script, "a", "b", local_rank=1, env=env[1], how=CommandKind.BARE),
         )
-        lines, pids = [await desk.line(rank, TORCH_S) for rank in (0, 1)], desk.processes.pids()
+        lines, pids = [await testbed.line(rank, TORCH_S) for rank in (0, 1)], testbed.processes.pids()
         return lines, watched.seen(), await take({rank: (pids[rank], watched.paths[rank]) for rank in (0, 1)}, "")
     finally:
-        await desk.processes.close()
+        await testbed.processes.close()
 
 
 @pytest.mark.contract("DL-112")

@@ -6,14 +6,15 @@ import os
 import subprocess
 from itertools import count
 
+_NOBODY = "02:00:00:00:00:fe"  # an Ethernet address that no host has
 _numbers = count()
 
 
 class Hosts:
-    """This many of them: 10.77.0.1 and on. Needs root and `ip`: mark the test."""
+    """So many hosts, 10.77.0.1 and on. Needs root and `ip`: mark the test."""
 
     def __init__(self, size: int) -> None:
-        self.prefix, self.names = f"crew-{os.getpid()}-{next(_numbers)}", []
+        self.prefix, self.names = f"crew-{os.getpid()}-{next(_numbers)}", list[str]()
         self.bridge = self._add("bridge")
         _ip("-n", self.bridge, "link", "add", "br0", "type", "bridge")
         _ip("-n", self.bridge, "link", "set", "br0", "up")
@@ -32,6 +33,7 @@ class Hosts:
         return self.names[-1]
 
     def address(self, at: int) -> str:
+        """Return the IP address of a host; the first is 1."""
         return f"10.77.0.{at}"
 
     def inside(self, at: int) -> tuple[str, ...]:
@@ -48,21 +50,22 @@ class Hosts:
 
     def part(self, one: int, other: int) -> None:
         """From now on packets between these two are lost; both reach all others."""
-        for at, to in ((one, other), (other, one)):
-            words = (
-                "neigh",
-                "replace",
-                self.address(to),
-                "lladdr",
-                "02:00:00:00:00:fe",
-                "nud",
-                "permanent",
-                "dev",
-                "eth0",
-            )
-            _ip("-n", f"{self.prefix}-{at}", *words)
+        self.deafen(one, other)
+        self.deafen(other, one)
+
+    def deafen(self, at: int, to: int) -> None:
+        """From now on packets from `at` to `to` are lost, and nobody is told; those the other way get through."""
+        self._neighbour(at, "replace", to, "lladdr", _NOBODY, "nud", "permanent")
+
+    def hear(self, at: int, to: int) -> None:
+        """Packets from `at` to `to` get through, again."""
+        self._neighbour(at, "del", to)
+
+    def _neighbour(self, at: int, verb: str, to: int, *more: str) -> None:
+        _ip("-n", f"{self.prefix}-{at}", "neigh", verb, self.address(to), *more, "dev", "eth0")
 
     def end(self) -> None:
+        """Remove all of them."""
         for name in self.names:
             _ip("netns", "del", name)
 

@@ -1,9 +1,12 @@
-"""Certificates for tests: an authority, what it signs, and the files that a server reads."""
+"""Certificates for tests and chaos: an authority, what it signs, and the files that a server reads."""
+
+from __future__ import annotations
 
 import ssl
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
+from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -14,20 +17,20 @@ NOW = datetime.now(UTC).replace(microsecond=0)
 DAY = timedelta(days=1)
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class Pair:
-    """A certificate and its key, as PEM."""
+    """A certificate and its key, as PEM. ends_s: when it expires, in seconds since 1970."""
 
     cert: bytes
     key: bytes
     ends_s: float
 
 
-def _name(text):
+def _name(text: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
 
 
-def _pem(key):
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
@@ -36,7 +39,7 @@ def _pem(key):
 class Authority:
     """A CA of its own."""
 
-    def __init__(self, name="ca"):
+    def __init__(self, name: str = "ca") -> None:
         self._key, self._name = ec.generate_private_key(ec.SECP256R1()), _name(name)
         identity = x509.SubjectKeyIdentifier.from_public_key(self._key.public_key())
         self._certificate = (
@@ -47,7 +50,9 @@ class Authority:
         )
         self.pem = self._certificate.public_bytes(serialization.Encoding.PEM)
 
-    def _build(self, subject, key, begins, ends):
+    def _build(
+        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, begins: datetime, ends: datetime
+    ) -> x509.CertificateBuilder:
         return (
             x509.CertificateBuilder()
             .subject_name(subject)
@@ -58,8 +63,13 @@ class Authority:
             .not_valid_after(ends)
         )
 
-    def sign(self, name, usage=ExtendedKeyUsageOID.SERVER_AUTH, ends=NOW + 30 * DAY):
-        """A pair for 127.0.0.1, for one use."""
+    def sign(
+        self,
+        name: str,
+        usage: x509.ObjectIdentifier = ExtendedKeyUsageOID.SERVER_AUTH,
+        ends: datetime = NOW + 30 * DAY,
+    ) -> Pair:
+        """Sign a pair for 127.0.0.1, for one use."""
         key = ec.generate_private_key(ec.SECP256R1())
         cert = (
             self._build(_name(name), key, min(NOW, ends) - DAY, ends)
@@ -70,13 +80,13 @@ class Authority:
         )
         return Pair(cert.public_bytes(serialization.Encoding.PEM), _pem(key), ends.timestamp())
 
-    def client(self, name="scheduler", **more):
-        """A pair for a caller."""
-        return self.sign(name, ExtendedKeyUsageOID.CLIENT_AUTH, **more)
+    def client(self, name: str = "scheduler", ends: datetime = NOW + 30 * DAY) -> Pair:
+        """Sign a pair for a caller."""
+        return self.sign(name, ExtendedKeyUsageOID.CLIENT_AUTH, ends)
 
 
-def caller(authority, folder, pair=None):
-    """A client's context that trusts an authority and shows a pair."""
+def caller(authority: Authority, folder: Path, pair: Pair | None = None) -> ssl.SSLContext:
+    """Make a client's context that trusts an authority and shows a pair."""
     context = ssl.create_default_context(cadata=authority.pem.decode())
     if pair is not None:
         (folder / "caller.pem").write_bytes(pair.key + pair.cert)

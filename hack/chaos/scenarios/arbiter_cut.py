@@ -1,0 +1,81 @@
+"""A job whose agents are cut off from the API server, kind 14: its Lease grants rounds, and nobody answers any more.
+
+Each agent reaches the embedded API through a proxy of its own. While the coordinator's is cut, one way or both, a
+training process is killed, so that a new round is needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import time
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+
+from hack.chaos.fault_kinds import Kind
+from hack.chaos.scenarios.fault_proxy import PASS, Answer, FaultProxy, fault_proxy
+from hack.chaos.scenarios.partition import APART, MADE_S, TOGETHER, WORKERS, Job, apart, until
+from hack.chaos.strike_table import Check, Strike
+from turnout.cli.commands.extender_process import free_port
+from turnout.simulator.api.kubeconfig import kubeconfig
+from turnout.simulator.api.server.serve import serve
+from turnout.simulator.cluster.runtime.inprocess_client import Direct
+
+AGAIN_S = 30.0  # until a new round trains
+_OPTIONS = ("--rdzv-id=train", "--lease=default/train", "--max-restarts=10")
+_LOST_S = 600.0  # longer than anybody waits
+_LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
+WAYS = {
+    "what it asks of the API server is lost": Answer(slow_s=_LOST_S),
+    "what the API server answers is lost": Answer(mute_s=_LOST_S),
+}
+
+GOES_ON = "a job whose coordinator cannot reach its Lease trains on, and forms a round for a majority"
+
+
+async def play(seed: int, folder: Path) -> Strike:
+    """Cut the coordinator from the API server, kill a process, and mend the cut."""
+    dice = random.Random(f"arbiter/{seed}")
+    way = sorted(WAYS)[seed % len(WAYS)]
+    async with serve() as served, AsyncExitStack() as ends:
+        await Direct(served.store).call("POST", _LEASES, {"metadata": {"name": "train"}})
+        proxies = [await ends.enter_async_context(fault_proxy(served.url)) for _ in range(WORKERS)]
+        times, checks = await asyncio.to_thread(_story, folder, proxies, way, dice)
+    return Strike(Kind.PARTITION, seed, times, checks, f"the coordinator and its Lease: {way}")
+
+
+def _story(folder: Path, proxies: list[FaultProxy], way: str, dice: random.Random) -> tuple[int, tuple[Check, ...]]:
+    job = Job(folder, f"127.0.0.1:{free_port()}")
+    try:
+        for at, proxy in enumerate(proxies, 1):
+            config = folder / f"kubeconfig-{at}"
+            config.write_text(kubeconfig(proxy.url))
+            job.start(at, (), _OPTIONS, KUBECONFIG=str(config))
+        if not until(lambda: job.trains(WORKERS, 0.0), MADE_S):
+            return 0, (Check(GOES_ON, (f"no world of {WORKERS} within {MADE_S:g} s",)),)
+        leads = max(proxies, key=lambda proxy: sum(each.method == "PATCH" for each in proxy.seen))
+        leads.judge = lambda request: WAYS[way]
+        cut_s = time.monotonic()
+        _kill_one(job, dice)
+        again = until(lambda: job.trains(WORKERS, cut_s), AGAIN_S)
+        lost, mended_s = leads.touched, time.monotonic()
+        leads.judge = lambda request: PASS
+        _kill_one(job, dice)
+        together = until(lambda: job.trains(WORKERS, mended_s), AGAIN_S)
+        ended = job.finish()
+        return lost, (
+            Check(APART, tuple(apart(job.records()))),
+            Check(GOES_ON, () if again else (f"not within {AGAIN_S:g} s of a lost process",)),
+            Check(TOGETHER, () if together else (f"not within {AGAIN_S:g} s",)),
+            ended,
+        )
+    finally:
+        job.end()
+
+
+def _kill_one(job: Job, dice: random.Random) -> None:
+    if there := job.processes():
+        with suppress(ProcessLookupError):
+            os.kill(dice.choice(there), signal.SIGKILL)

@@ -1,0 +1,95 @@
+"""Which scenario strikes which kinds, and how each is run."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from hack.chaos.fault_kinds import Kind
+from hack.chaos.scenarios import (
+    api_faults,
+    arbiter_cut,
+    certificates,
+    checkpoint_faults,
+    cluster_faults,
+    leavers,
+    partition,
+)
+from hack.chaos.strike_table import Strike
+from hack.chaos.testbed.testbed import Stood
+from turnout.cli.commands.child_env import ChildFailed
+from turnout.cli.commands.terminal import ended_by_sigterm
+
+Play = Callable[[int, Path, Sequence[Kind]], Sequence[Strike]]
+
+# What a scenario may end with when it cannot run here, or never comes to its end: its kinds have not struck then.
+_FAILURES = (OSError, subprocess.SubprocessError, TimeoutError, Stood, ChildFailed, ExceptionGroup)
+
+
+def _api(seed: int, folder: Path, kinds: Sequence[Kind]) -> Sequence[Strike]:
+    return [asyncio.run(ended_by_sigterm(api_faults.play(seed, kind))) for kind in kinds]
+
+
+def _cluster(seed: int, folder: Path, kinds: Sequence[Kind]) -> Sequence[Strike]:
+    return asyncio.run(ended_by_sigterm(cluster_faults.play(seed, folder, kinds)))
+
+
+def _partition(seed: int, folder: Path, kinds: Sequence[Kind]) -> Sequence[Strike]:
+    return [partition.play(seed, folder / "agents"), asyncio.run(arbiter_cut.play(seed, folder / "arbiter"))]
+
+
+def _leavers(seed: int, folder: Path, kinds: Sequence[Kind]) -> Sequence[Strike]:
+    return [leavers.play(seed)]
+
+
+def _certificates(seed: int, folder: Path, kinds: Sequence[Kind]) -> Sequence[Strike]:
+    return [asyncio.run(certificates.play(seed))]
+
+
+_BY: Mapping[str, tuple[Play, frozenset[Kind]]] = {
+    "api": (_api, frozenset(api_faults.INJECTORS)),
+    "cluster": (_cluster, frozenset(cluster_faults.INJECTORS)),
+    "partition": (_partition, frozenset({Kind.PARTITION})),
+    "checkpoint": (checkpoint_faults.play, frozenset(checkpoint_faults.SCENARIOS)),
+    "leavers": (_leavers, frozenset({Kind.LEAVERS})),
+    "certificates": (_certificates, frozenset({Kind.CERTIFICATE})),
+}
+
+STRUCK_HERE = frozenset(kind for _, kinds in _BY.values() for kind in kinds)
+
+
+def play(seed: int, folder: Path, kinds: Sequence[Kind]) -> tuple[list[Strike], list[str]]:
+    """Strike those of these kinds that a scenario strikes, under one seed.
+
+    folder: for files, which stay where an invariant was violated. Returns the strikes, and a line for each scenario
+    that could not run here or did not come to its end.
+    """
+    found, failed = list[Strike](), list[str]()
+    for name, (each, can) in _BY.items():
+        wanted = [kind for kind in kinds if kind in can]
+        if not wanted:
+            continue
+        home = folder / f"{name}-{seed}"
+        shutil.rmtree(home, ignore_errors=True)
+        try:
+            strikes = each(seed, home, wanted)
+        except _FAILURES as error:
+            failed.append(f"{name}, seed {seed}: {_told(error)}; see {home}")
+            continue
+        found += strikes
+        if not any(check.violations for strike in strikes for check in strike.checks):
+            shutil.rmtree(home, ignore_errors=True)
+    return found, failed
+
+
+def _told(error: BaseException) -> str:
+    """Name an error, the first one of a group, and where it was raised, the innermost place first."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    at = traceback.extract_tb(error.__traceback__)
+    place = " in ".join(f"{each.name}, line {each.lineno}" for each in reversed(at) if "chaos" in each.filename)
+    return f"{type(error).__name__}: {error} in {place}"

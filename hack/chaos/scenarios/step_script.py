@@ -1,0 +1,37 @@
+"""Trains nothing: notes that it began, and each step, until it is told to finish. Argument: a folder.
+
+The whole of a world makes a step when all its ranks have noted it; partition.py reads it so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+_STEP_S = 0.02
+
+
+def main(folder: Path) -> None:
+    """Append one line for each event to a file of this process's own."""
+    env = os.environ
+    head: dict[str, object] = {
+        "round": int(env["TURNOUT_ROUND"]),
+        "rank": int(env["RANK"]),
+        "world": int(env["WORLD_SIZE"]),
+    }
+    head |= {"worker": env["TURNOUT_WORKER"], "pid": os.getpid()}
+    name = f"{head['worker']}.{head['round']}.{head['pid']}.jsonl".replace("/", "-")
+    with (folder / "history" / name).open("a", buffering=1) as file:
+        step = 0
+        file.write(json.dumps({"event": "begun", "at_s": time.monotonic(), "step": step, **head}) + "\n")
+        while not (folder / "finish").exists():
+            time.sleep(_STEP_S)
+            step += 1
+            file.write(json.dumps({"event": "stepped", "at_s": time.monotonic(), "step": step, **head}) + "\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

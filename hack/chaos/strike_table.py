@@ -1,0 +1,104 @@
+"""The table of fault kinds, seeds and invariants: how often each kind struck, and which invariants held.
+
+A kind that was asked for and never struck, and a strike after which nothing was checked, count as failures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from hack.chaos.fault_kinds import NOT_YET, TITLES, Kind
+
+_HELD, _VIOLATED = "held", "VIOLATED"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """An invariant that was looked at. violations: one line each, with the numbers that show it; () if it held."""
+
+    invariant: str
+    violations: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """The faults of one kind under one seed. times: how often the fault really happened. detail: its size, in words."""
+
+    kind: Kind
+    seed: int
+    times: int
+    checks: tuple[Check, ...] = ()
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table: an invariant of a kind over all seeds. verdict: held, VIOLATED, or why there is none."""
+
+    kind: Kind
+    seeds: int
+    struck: int
+    invariant: str
+    verdict: str
+
+
+def rows(asked: Iterable[Kind], strikes: Sequence[Strike]) -> tuple[Row, ...]:
+    """List a row for each invariant of each kind that was asked for, in the order of the kinds' numbers."""
+    return tuple(row for kind in _sorted(asked) for row in _rows_of(kind, strikes))
+
+
+def table(asked: Iterable[Kind], strikes: Sequence[Strike]) -> tuple[str, ...]:
+    """Print the rows as lines of text, the heading first, and each violation after them."""
+    wide = max([len("invariant"), *(len(row.invariant) for row in rows(asked, strikes))]) + 2
+    head = f"{'':>3} {'fault kind':34}{'seeds':>6}{'struck':>8}  {'invariant':{wide}}verdict"
+    lines, before = [head], None
+    for row in rows(asked, strikes):
+        title = TITLES[row.kind] if row.kind is not before else ""
+        number = str(row.kind.value) if row.kind is not before else ""
+        counts = f"{row.seeds:>6}{row.struck:>8}" if row.kind is not before else f"{'':14}"
+        lines.append(f"{number:>3} {title:34}{counts}  {row.invariant:{wide}}{row.verdict}".rstrip())
+        before = row.kind
+    return (*lines, *violations(strikes))
+
+
+def violations(strikes: Iterable[Strike]) -> tuple[str, ...]:
+    """List every violation, with its kind and seed."""
+    return tuple(
+        f"{_VIOLATED}: {TITLES[strike.kind]}, seed {strike.seed}: {check.invariant}: {what}"
+        for strike in strikes
+        for check in strike.checks
+        for what in check.violations
+    )
+
+
+def never_struck(asked: Iterable[Kind], strikes: Sequence[Strike]) -> tuple[Kind, ...]:
+    """List the kinds that were asked for and did not happen, or after which nothing was checked.
+
+    Kinds that nothing can strike yet are left out, and only these: NOT_YET names them.
+    """
+    struck = {strike.kind for strike in strikes if strike.times > 0 and strike.checks}
+    return tuple(kind for kind in _sorted(asked) if kind not in struck and kind not in NOT_YET)
+
+
+def code(asked: Iterable[Kind], strikes: Sequence[Strike]) -> int:
+    """Return the exit code: 1 if an invariant was violated or a kind that was asked for never struck, else 0."""
+    return 1 if violations(strikes) or never_struck(asked, strikes) else 0
+
+
+def _rows_of(kind: Kind, strikes: Sequence[Strike]) -> Iterator[Row]:
+    if kind in NOT_YET:
+        yield Row(kind, 0, 0, "", f"not struck: {NOT_YET[kind]}")
+        return
+    found = [strike for strike in strikes if strike.kind is kind and strike.times > 0]
+    seeds, struck = len({strike.seed for strike in found}), sum(strike.times for strike in found)
+    checks = [check for strike in found for check in strike.checks]
+    if not checks:
+        yield Row(kind, seeds, struck, "", "NOTHING CHECKED" if struck else "NEVER STRUCK")
+    for invariant in dict.fromkeys(check.invariant for check in checks):
+        broken = any(check.violations for check in checks if check.invariant == invariant)
+        yield Row(kind, seeds, struck, invariant, _VIOLATED if broken else _HELD)
+
+
+def _sorted(kinds: Iterable[Kind]) -> list[Kind]:
+    return sorted(set(kinds), key=lambda kind: kind.value)
