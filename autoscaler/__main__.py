@@ -93,8 +93,7 @@ async def serve(wanted: Settings) -> None:
             words = Words(controller, refs, wanted)
             status = StatusWriter(client, namespace, clock, words.pages, words.marks, lambda: elector.leading)
             at = address(wanted.metrics_bind, "--metrics-bind")
-            pages = probe_pages(lambda: None if informers.has_synced else "no whole list yet", metrics.page)
-            async with served(*at, pages) as port:
+            async with served(*at, probe_pages(informers.unready, metrics.page)) as port:
                 log.info("serving", extra={"metrics_port": port})
                 leading = lead(elector, lambda: settled(informers), lambda: together(controller.run, *works))
                 await until_told(informers.run(), leading, recorder.run(), status.run())

@@ -81,7 +81,7 @@ async def serve(wanted: Settings) -> None:
                 leading.clear()
                 metrics.leading.set(0)
 
-        pages = probe_pages(lambda: None if informers.has_synced else "no whole list yet", metrics.page)
+        pages = probe_pages(informers.unready, metrics.page)
         async with served(*address(wanted.metrics_bind, "--metrics-bind"), pages) as port:
             log.info("serving", extra={"metrics_port": port, "kinds": ",".join(wanted.kinds)})
             await until_told(informers.run(), lead(elector, informers.synced, term), events.run())

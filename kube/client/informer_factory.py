@@ -126,6 +126,10 @@ class InformerFactory:
         """True if every list has been told, and each followed ConfigMap taken."""
         return not self.unsynced() and all(follower.has_synced for follower in self._followers)
 
+    def unready(self) -> str | None:
+        """Say why a probe has to wait; None when it need not."""
+        return None if self.has_synced else "no whole list yet"
+
     async def synced(self) -> None:
         """Wait until that is so."""
         while not self.has_synced:

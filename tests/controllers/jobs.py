@@ -57,7 +57,7 @@ def others(raw):
 
 
 def looked(raw, *pods, now_s=NOW_S, **more):
-    """What one look at a job decides that owns these pods, and all else that it has to own."""
+    """Decide on a job that owns these pods, and all else that it has to own."""
     return reconcile(PYTORCHJOB, raw, Seen(pods, others(raw)), now_s, **more)
 
 

@@ -1,4 +1,4 @@
-"""What a PyTorchJob's pods are told, what is refused, and what lies beside its pods. The guide's job comes first."""
+"""PyTorchJobs: what pods are told, what is refused, and what lies beside pods. The guide's job comes first."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What one look at a job decides: children, order, limits, ends. Kinds are told apart elsewhere."""
+"""One look at a job: children, order, limits, ends. Kinds are told apart elsewhere."""
 
 from dataclasses import replace
 

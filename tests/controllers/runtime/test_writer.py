@@ -1,4 +1,4 @@
-"""What is written, in whatever order a controller dies: the end state is the same, and no pod is there twice."""
+"""A controller may die at any write: the end state is the same, and no pod is there twice."""
 
 import asyncio
 

@@ -105,7 +105,7 @@ class Api:
         return sorted(each["metadata"]["name"] for each in self.objects.values() if each["kind"] == kind)
 
     def end(self):
-        """What is there in the end, without what differs from run to run."""
+        """Return what is there in the end, without what differs from run to run."""
         kept = {}
         for path, each in self.objects.items():
             conditions = [

@@ -13,21 +13,21 @@ TIMES = ("lastUpdateTime", "lastTransitionTime")
 
 
 def pod(raw):
-    """What a controller says of a pod."""
+    """Return what a controller says of a pod."""
     spec = {key: raw["spec"].get(key) for key in ("containers", "initContainers", "restartPolicy", "schedulerName")}
     spec["priorityClassName"] = raw["spec"].get("priorityClassName")
     return {"metadata": meta(raw), "spec": _without_defaults(spec)}
 
 
 def service(raw):
-    """What a controller says of a Service."""
+    """Return what a controller says of a Service."""
     spec = {key: raw["spec"].get(key) for key in ("clusterIP", "selector")}
     ports = sorted((each.get("name", ""), each["port"]) for each in raw["spec"].get("ports") or ())
     return {"metadata": meta(raw), "spec": {**spec, "ports": ports}}
 
 
 def other(raw):
-    """What a controller says of an HPA or a PodGroup."""
+    """Return what a controller says of an HPA or a PodGroup."""
     return {"metadata": meta(raw), "spec": raw["spec"]}
 
 

@@ -1,0 +1,46 @@
+"""Write deploy/crds from controllers/crds.py: `python -m hack.codegen.crds`. A test holds that they are up to date."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import yaml
+
+from turnout.controllers import crds
+from turnout.controllers.kinds.pytorchjob import PYTORCHJOB
+
+FOLDER = Path("deploy/crds")
+HEAD = "# Written by `python -m hack.codegen.crds` from controllers/crds.py: change it there.\n"
+
+
+def files() -> dict[str, str]:
+    """Give the text of each file by its name."""
+    found = {}
+    for api in PYTORCHJOB.apis:
+        group, _, version = api.partition("/")
+        found[f"{PYTORCHJOB.plural}.{group}.yaml"] = HEAD + _text(crds.pytorchjob(PYTORCHJOB, group, version))
+    return found
+
+
+class _Plain(yaml.SafeDumper):
+    """Writes what stands twice twice: an anchor is read by few."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+def _text(body: object) -> str:
+    return str(yaml.dump(body, Dumper=_Plain, sort_keys=False, width=120))
+
+
+def main() -> int:
+    """Write them all."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for name, whole in files().items():
+        (FOLDER / name).write_text(whole)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

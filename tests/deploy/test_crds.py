@@ -1,0 +1,107 @@
+"""The definitions of deploy/crds: up to date, taken by a real API server, and strict where the contract refuses."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+import yaml
+
+from hack.codegen import crds
+from hack.controlplane.errors import ApiError
+from tests.controllers.jobs import role
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+
+ROOT = Path(__file__).parents[2]
+GROUPS = ("kubeflow.org/v1", "ctyun.cn/v1")
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
+
+def jobs(group):
+    return f"/apis/{group}/namespaces/default/pytorchjobs"
+
+
+def made(group, **spec):
+    worker = {"Worker": role(2)}
+    return {
+        "apiVersion": group,
+        "kind": "PyTorchJob",
+        "metadata": {"name": "bert"},
+        "spec": {"pytorchReplicaSpecs": worker, **spec},
+    }
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def api(module_plane):
+    async with module_plane.api() as api:
+        for file in sorted((ROOT / "deploy/crds").glob("*.yaml")):
+            await api.create(yaml.safe_load(file.read_text()))
+        await api.until(DEFINITIONS, lambda all_: sum(_served(each) for each in all_) >= 2)
+        yield api
+
+
+def _served(definition):
+    conditions = (definition.get("status") or {}).get("conditions") or ()
+    return any(each["type"] == "Established" and each["status"] == "True" for each in conditions)
+
+
+@pytest.mark.parametrize("name", crds.files())
+async def test_a_file_is_as_the_code_writes_it(name):
+    assert await asyncio.to_thread((ROOT / "deploy/crds" / name).read_text) == crds.files()[name]
+
+
+@pytest.mark.contract("PE-17")
+async def test_the_guides_job_applies(api):
+    raw = yaml.safe_load((ROOT / "examples/jobs/pytorchjob-elastic.yaml").read_text())
+    there = await api.create(raw)
+    assert there["spec"] == raw["spec"]
+    await api.delete(f"{jobs(GROUPS[1])}/elastic-example")
+
+
+@pytest.mark.contract("PE-48")
+@pytest.mark.parametrize("group", GROUPS)
+async def test_a_job_is_scaled_through_its_subresource(api, group):
+    await api.create(made(group))
+    path = f"{jobs(group)}/bert"
+    counts = {"Worker": {"active": 1, "selector": "training.kubeflow.org/job-name=bert"}}
+    await api.patch(f"{path}/status", {"status": {"replicaStatuses": counts}})
+    await api.patch(f"{path}/scale", {"spec": {"replicas": 5}})
+    scale = await api.get(f"{path}/scale")
+    assert scale["status"] == {"replicas": 1, "selector": "training.kubeflow.org/job-name=bert"}
+    assert (await api.get(path))["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] == 5
+    await api.delete(path)
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        pytest.param(
+            {"pytorchReplicaSpecs": {"Boss": role()}}, "Master and Worker are the roles", id="an unknown role"
+        ),
+        pytest.param({"pytorchReplicaSpecs": {"Master": role(2)}}, "a job has one Master", id="two masters"),
+        pytest.param(
+            {"pytorchReplicaSpecs": {"Worker": role(containers=[{"name": "other", "image": "i"}])}},
+            "one container must be named pytorch",
+            id="no container of that name",
+        ),
+        pytest.param({"pytorchReplicaSpecs": {"Worker": role(10_001)}}, "10000", id="more replicas than anybody has"),
+        pytest.param(
+            {"pytorchReplicaSpecs": {"Worker": role(restart="Sometimes")}}, "Sometimes", id="a restart policy"
+        ),
+        pytest.param(
+            {"elasticPolicy": {"minReplicas": 3, "maxReplicas": 2}}, "is above maxReplicas", id="a min above the max"
+        ),
+        pytest.param(
+            {"elasticPolicy": {"nProcPerNode": 1}, "nprocPerNode": "2"}, "must not be used", id="processes twice"
+        ),
+        pytest.param(
+            {"pytorchReplicaSpecs": {"Master": role()}, "elasticPolicy": {}}, "Worker is missing", id="no workers"
+        ),
+    ],
+)
+@pytest.mark.contract("PE-23")
+async def test_the_server_refuses_and_names_the_field(api, spec, why):
+    with pytest.raises(ApiError, match=why) as refused:
+        await api.create(made(GROUPS[0], **spec))
+    assert refused.value.status == 422
