@@ -15,7 +15,7 @@ def named(attacks, name):
     return next(each for each in attacks if each.name == name)
 
 
-def test_gangs_wait_in_it_and_wait_longer_beside_a_priority_that_an_admin_gave():
+def test_gangs_wait_and_wait_longer_beside_a_priority_of_an_admin():
     alone, beside = tell(SIZE, nothing), tell(SIZE, named(ATTACKS, "pods of a high PriorityClass").attack)
     assert 10.0 < statistics.fmean(alone.wait_s) < statistics.fmean(beside.wait_s) / 1.2
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-from turnout.autoscaler.scaling.fence import decided
 
 from turnout.autoscaler.cache import Cache
 from turnout.autoscaler.decide import decide
+from turnout.autoscaler.fence import decided
 from turnout.autoscaler.memory import Memory, read, written
 from turnout.autoscaler.model import Policy, Step
 from turnout.autoscaler.observe.idle import Idle
@@ -241,7 +241,7 @@ class LendingStory:
         for step in steps:
             job = self.jobs[step.key.namespace, step.key.name]
             notes = {**notes_of(states[step.key], step, self._policy, self._now_s), labels.TERM: "1"}
-            job.raw["spec"].update(parallelism=step.workers, completions=step.workers)
+            job.raw["spec"].update(parallelism=step.target, completions=step.target)
             job.raw["metadata"]["annotations"].update(notes)
             self._view.wrote(step.key, notes)
             self._show(job)
