@@ -1,8 +1,8 @@
 """`python -m hack.bench NAME [--quick]` runs one benchmark, `--all` one after the other, each in its own process.
 
 A benchmark is a folder here whose module `run` has a `run(quick) -> Outcome`. It prints tables for people and, as its
-last line, one JSON object, which also goes to build/bench/NAME.json. The exit status is 0 whatever is met; 1 only for
-a benchmark that broke.
+last line, one JSON object, which also goes to build/bench/NAME.json. The exit status is 0 whatever is met; 3 for a
+strict one that misses a target; 1 for a benchmark that broke.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from hack.bench.support.outcome import Outcome, Table
+from hack.bench.support.outcome import MISSED, Outcome, Table
 
 RESULTS = Path("build/bench")
 # Folders whose benchmark keeps an older name, so that its results stay comparable.
@@ -39,8 +39,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("name one benchmark, or --all")
     if chosen.all:
         return run_all(names, chosen.quick)
-    show(chosen.name, runner(chosen.name)(chosen.quick))
-    return 0
+    return shown_status(chosen.name, runner(chosen.name)(chosen.quick))
+
+
+def shown_status(name: str, outcome: Outcome) -> int:
+    """Show an outcome, and return the exit status that it stands for."""
+    show(name, outcome)
+    return MISSED if outcome.strict and not all(target.met for target in outcome.targets) else 0
 
 
 def names_of_benchmarks() -> list[str]:
@@ -57,14 +62,16 @@ def runner(name: str) -> Callable[[bool], Outcome]:
 
 def run_all(names: Sequence[str], quick: bool) -> int:
     """Run each in its own process, so that none measures what another left behind. A broken one stops no other."""
-    broken = []
+    broken, missed = [], False
     for name in names:
         command = [sys.executable, "-m", "hack.bench", name, *(["--quick"] if quick else [])]
-        if subprocess.run(command, check=False).returncode:
+        status = subprocess.run(command, check=False).returncode
+        missed |= status == MISSED
+        if status not in (0, MISSED):
             broken.append(name)
     if broken:
         print(f"broken: {', '.join(broken)}", file=sys.stderr)
-    return 1 if broken else 0
+    return 1 if broken else MISSED if missed else 0
 
 
 def _console() -> Console:

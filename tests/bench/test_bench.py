@@ -5,10 +5,10 @@ import math
 
 import pytest
 
-from hack.bench.__main__ import as_json, main, names_of_benchmarks, runner, show
+from hack.bench.__main__ import as_json, main, names_of_benchmarks, runner, show, shown_status
 from hack.bench.placement import baselines, exact, instances, streams, trickling
 from hack.bench.placement.run import ours
-from hack.bench.support.outcome import Outcome, Table, Target
+from hack.bench.support.outcome import MISSED, Outcome, Table, Target
 from tests.topology.world import fabric, room
 from turnout.topology.cost import cost
 
@@ -116,3 +116,17 @@ def test_pods_that_trickle_in_shuffled_lie_as_those_that_come_together():
     rows = trickling.measure(ours, [2], gangs=12)
     assert [(row.in_order, row.shuffled) for row in rows] == [(row.together, row.together) for row in rows]
     assert trickling.table(rows).rows[0][0] == "2"
+
+
+@pytest.mark.parametrize(
+    ("strict", "value", "status"),
+    [
+        pytest.param(False, 3, 0, id="a target that is missed is told"),
+        pytest.param(True, 3, MISSED, id="of a strict one it ends the program so"),
+        pytest.param(True, 1, 0, id="not one that is met"),
+    ],
+)
+def test_the_exit_status(strict, value, status, tmp_path, monkeypatch):
+    outcome = Outcome("a bench", (), {}, (Target("quick", value, "<=", 2),), strict=strict)
+    monkeypatch.chdir(tmp_path)
+    assert shown_status("demo", outcome) == status

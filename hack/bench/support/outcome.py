@@ -6,6 +6,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+MISSED = 3  # exit status
 _OPS: Mapping[str, Callable[[float, float], bool]] = {"<=": operator.le, ">=": operator.ge}
 
 
@@ -39,10 +40,14 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Everything a run found. figures: name -> number. notes: lines under the tables, what a reader must know."""
+    """Everything a run found. figures: name -> number. notes: lines under the tables, what a reader must know.
+
+    strict: a target that is missed is a failure, which ends the program with MISSED.
+    """
 
     title: str
     tables: Sequence[Table]
     figures: Mapping[str, float]
     targets: Sequence[Target] = ()
     notes: Sequence[str] = field(default=())
+    strict: bool = False

@@ -1,7 +1,8 @@
 """Attacks that a tenant of the namespace `greedy` can make with pods and annotations alone, second by second.
 
 An attack is a function from the second to the pods to write, as they are from then on. Each attacker takes only a few
-GPUs for itself. So what the others lose, they lose by the attack.
+GPUs for itself, and the run beside which it is held has plain pods that take as many. So what the others lose, they
+lose by the attack.
 """
 
 from __future__ import annotations
@@ -13,8 +14,24 @@ from hack.bench.tenants.objects import GPUS_PER_NODE, Raw, node_name, pod
 from turnout.kube import labels
 
 NAMESPACE = "greedy"
+RAISES_S = 310  # when members that come no longer count for a gang's start
 FLIP_S = 29  # just before what is waited for is waited for no longer
 Attack = Callable[[int, bool], Iterable[Raw]]  # (second, quick) -> pods
+
+
+def plain(attack: Attack) -> Attack:
+    """Return the pods of an attack with nothing written on them."""
+
+    def silent(second: int, quick: bool) -> Iterable[Raw]:
+        for made in attack(second, quick):
+            yield {**made, "metadata": {**made["metadata"], "annotations": {}, "labels": {}}}
+
+    return silent
+
+
+def nothing(second: int, quick: bool) -> Iterable[Raw]:
+    """Write no pod."""
+    return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +41,12 @@ class Named:
     name: str
     attack: Attack
     fair: str = ""  # why others may get less beside it; "" when they may not
+    takes: bool = False  # its pods can run: the run without it has the same pods with nothing said on them
+
+    @property
+    def beside(self) -> Attack:
+        """The pods of the run that this one is held beside."""
+        return plain(self.attack) if self.takes else nothing
 
 
 def _member(gang: str, index: int, gpus: int, sizes: dict[str, str], at: str = "", life: int = 0) -> Raw:
@@ -119,15 +142,35 @@ def _holds(second: int, quick: bool) -> Iterable[Raw]:
         yield _member("g", 1, 8, _sizes(100 if quick else 500))
 
 
+def _raises(second: int, quick: bool) -> Iterable[Raw]:
+    """Give a gang that runs, and says long after its start that it needs many more members at once."""
+    if second == 0:
+        yield _member("g", 0, 1, _sizes(1), node_name(0))
+    if second == RAISES_S:
+        for index in range(8):
+            yield _member("g", 1 + index, GPUS_PER_NODE, _sizes(9))
+
+
+def _important(second: int, quick: bool) -> Iterable[Raw]:
+    """Give a gang that a PriorityClass puts before all others: it shows what these figures look like where it may."""
+    if second == 0:
+        for index in range(40):
+            made = _member("g", index, GPUS_PER_NODE, _sizes(40))
+            made["spec"]["priority"] = 1_000
+            yield made
+
+
 ATTACKS = (
-    Named("a total of a million, of GPUs", _million(1)),
+    Named("a total of a million, of GPUs", _million(1), takes=True),
     Named("a total of a million, of CPUs", _million(0)),
-    Named("sizes that flip every 29 s", _flips),
+    Named("sizes that flip every 29 s", _flips, takes=True),
     Named("many gangs, all alike, that fit nowhere", _flood(_alike, 200, 1_000)),
     Named("many gangs, no two alike, that fit nowhere", _flood(_unlike, 200, 1_000)),
     Named("many gangs that hope for a thousand", _flood(_hoping, 60, 300)),
     Named("many gangs that ask for what no node has", _flood(_made_up, 100, 500)),
     Named("a gang of a hundred shapes under one switch", _shapes),
-    Named("words that are no numbers", _nonsense),
+    Named("words that are no numbers", _nonsense, takes=True),
     Named("a gang that waits for half of the cluster", _holds, "room up to a gang's min is kept for 30 s, once"),
+    Named("a started gang that raises its min", _raises, takes=True),
+    Named("pods of a high PriorityClass", _important, "an admin has given it that class"),
 )

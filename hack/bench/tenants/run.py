@@ -1,79 +1,180 @@
-"""Measure how soon the gangs of honest tenants run, their share of GPUs and the time of a question, by attack.
+"""Measure what honest tenants get beside one that attacks, and beside the same pods with nothing written on them.
 
-Each run plays some minutes in memory through the real handlers of the extender, once alone and once beside each attack.
-Ratios: waiting time without the attacker over with it, and GPU seconds with the attacker over without. A ratio of 1
-means that the attack changes nothing.
+Three parts. Gangs: minutes of a full cluster through the extender's real handlers. Jobs: elastic and rigid jobs under
+the autoscaler's real parts, through the death of a leader. Questions: the shipped extender over HTTP. A ratio of 1
+means that the attack changes nothing. The first row of each table, without an attack, is the anchor.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 
 from hack.bench.support.outcome import Outcome, Table, Target
-from hack.bench.tenants.attacks import ATTACKS, Named
+from hack.bench.support.percentiles import rank_above
+from hack.bench.tenants import lending_attacks, lending_story
+from hack.bench.tenants.attacks import ATTACKS, nothing
+from hack.bench.tenants.lending_story import LendingStory
+from hack.bench.tenants.served import NODES, Asked, served
 from hack.bench.tenants.story import TENANTS, Size, Told, tell
 
-FULL = Size(nodes=1_000, seconds=900, every_s=2, quick=False)
-QUICK = Size(nodes=200, seconds=600, every_s=12, quick=True)
-LEAST_RATIO, MOST_P99_MS = 0.98, 100.0
-COLUMNS = ("attack", "wait s", "soonness", "least share", "filter p50 ms", "p99 ms", "neutral", "fair share says")
+FULL = Size(nodes=200, seconds=900, every_s=10, at_once=2, quick=False)
+QUICK = Size(nodes=100, seconds=600, every_s=12, at_once=1, quick=True)
+LENDING_S, GAP_S = 2_400, 20
+LEAST_RATIO, MOST_MS = 0.98, 100.0
+GANGS = ("attack on the extender", "wait s", "beside s", "as soon", "least", "together", "neutral", "fair share says")
+JOBS = ("attack on the autoscaler", "wait s", "beside s", "as soon", "least", "together", "faults", "fair share says")
+ASKED = (
+    "attack, over HTTP",
+    "filter p50 ms",
+    "p99 ms",
+    "by the wall",
+    "healthz p50 ms",
+    "p99 ms",
+    "its questions",
+    "unanswered",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One attack beside the run without it. least, together: share or size of the worst-off honest tenant, and of all.
+
+    Which of the honest jobs grows first is open, so a run that differs in one step may give one what another had.
+    """
+
+    name: str
+    fair: str
+    wait_s: float
+    beside_s: float
+    least: float
+    faults: int
+    together: float = 1.0
+
+    @property
+    def soon(self) -> float:
+        """How soon honest jobs are placed beside the attack, of how soon without."""
+        return (1.0 + self.beside_s) / (1.0 + self.wait_s)
+
+    def texts(self) -> tuple[str, ...]:
+        """Give the row as a table shows it."""
+        times = f"{self.wait_s:.2f}", f"{self.beside_s:.2f}", f"{self.soon:.3f}"
+        return self.name, *times, f"{self.least:.3f}", f"{self.together:.3f}", f"{self.faults}", self.fair
 
 
 def run(quick: bool) -> Outcome:
-    """Play the story alone and beside each attack."""
-    size = QUICK if quick else FULL
-    alone = tell(size, None)
-    found = []
-    for named in ATTACKS:
-        print(named.name, file=sys.stderr, flush=True)
-        found.append((named, tell(size, named.attack)))
-    rows = [_row("none", alone, alone, ""), *(_row(named.name, alone, told, named.fair) for named, told in found)]
-    figures = {"alone_wait_s": _wait_s(alone), "alone_p99_ms": _quantile_ms(alone, 0.99), "gangs": float(alone.whole)}
-    for named, told in found:
-        figures |= {f"{key}_{_word(named)}": value for key, value in _figures(alone, told).items()}
-    notes = (
-        f"{size.nodes:,} nodes, {size.seconds} s, {alone.whole} gangs of three tenants whole without an attacker. "
-        "Times of a question are of this thread's processor, so that others on the machine do not count.",
+    """Play every attack, each beside the run without it, then ask over HTTP while nothing else runs here."""
+    seeds = 4 if quick else 16
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        gangs = list(pool.map(_gangs, range(-1, len(ATTACKS)), [quick] * (len(ATTACKS) + 1)))
+        of_jobs = range(-1, len(lending_attacks.ATTACKS))
+        jobs = list(pool.map(_jobs, of_jobs, [seeds] * len(of_jobs)))
+    asked = dict(_asked(quick))
+    figures = dict(_figures(gangs, jobs, asked))
+    tables = (
+        Table("gangs of honest tenants in a full cluster", GANGS, [row.texts() for row in gangs]),
+        Table("jobs of honest tenants in a queue that lends", JOBS, [row.texts() for row in jobs]),
+        Table(f"questions at {NODES:,} nodes", ASKED, [_told(name, each) for name, each in asked.items()]),
     )
-    table = Table("honest tenants, by attack", COLUMNS, rows)
-    return Outcome("tenants: kept apart", (table,), figures, tuple(_targets(figures, found)), notes)
+    size = QUICK if quick else FULL
+    notes = (
+        f"Gangs: {size.nodes} nodes. Jobs: {lending_story.NODES} nodes of 8 GPUs, {seeds} seeds. beside: the same run "
+        "with as many plain pods instead. least: of the worst-off honest tenant; together: of all of them.",
+        "Times over HTTP are of two schedulers that ask at once, less the time that the extender was ready and had "
+        f"no core (load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores); of several rounds the best.",
+    )
+    return Outcome("tenants: kept apart", tables, figures, tuple(_targets(gangs, jobs, asked)), notes, strict=True)
 
 
-def _figures(alone: Told, told: Told) -> dict[str, float]:
-    return {
-        "soonness": (1.0 + _wait_s(alone)) / (1.0 + _wait_s(told)),
-        "share": min(told.gpu_seconds[who] / alone.gpu_seconds[who] for who in TENANTS),
-        "p99_ms": _quantile_ms(told, 0.99),
-        "neutral": float(told.neutral),
-    }
-
-
-def _row(name: str, alone: Told, told: Told, fair: str) -> tuple[str, ...]:
-    of = _figures(alone, told)
-    times = f"{_quantile_ms(told, 0.5):.1f}", f"{of['p99_ms']:.1f}"
-    return name, f"{_wait_s(told):.2f}", f"{of['soonness']:.3f}", f"{of['share']:.3f}", *times, f"{told.neutral}", fair
-
-
-def _targets(figures: dict[str, float], found: list[tuple[Named, Told]]) -> Iterator[Target]:
-    for named, _ in found:
-        word = _word(named)
-        if not named.fair:
-            yield Target(f"soonness beside {named.name}", figures[f"soonness_{word}"], ">=", LEAST_RATIO)
-            yield Target(f"share beside {named.name}", figures[f"share_{word}"], ">=", LEAST_RATIO)
-        yield Target(f"filter p99 ms beside {named.name}", figures[f"p99_ms_{word}"], "<=", MOST_P99_MS)
-        yield Target(f"answers without opinion beside {named.name}", figures[f"neutral_{word}"], "<=", 0)
-
-
-def _word(named: Named) -> str:
-    return named.name.replace(",", "").replace(" ", "_")
+def _gangs(number: int, quick: bool) -> Row:
+    """Play one attack on the extender; -1 for none."""
+    size = QUICK if quick else FULL
+    if number < 0:
+        alone = tell(size, nothing)
+        return Row("none", "", _wait_s(alone), _wait_s(alone), 1.0, alone.neutral)
+    named = ATTACKS[number]
+    print(named.name, file=sys.stderr, flush=True)
+    beside, told = tell(size, named.beside), tell(size, named.attack)
+    share = min(told.gpu_seconds[who] / beside.gpu_seconds[who] for who in TENANTS)
+    together = sum(told.gpu_seconds[who] for who in TENANTS) / sum(beside.gpu_seconds[who] for who in TENANTS)
+    return Row(named.name, named.fair, _wait_s(told), _wait_s(beside), share, told.neutral, together)
 
 
 def _wait_s(told: Told) -> float:
     return statistics.fmean(told.wait_s)
 
 
-def _quantile_ms(told: Told, share: float) -> float:
-    ordered = sorted(told.filter_s)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] * 1e3
+def _jobs(number: int, seeds: int) -> Row:
+    """Play one attack on the autoscaler, under several seeds; -1 for none."""
+    named = lending_attacks.NONE if number < 0 else lending_attacks.ATTACKS[number]
+    print(named.name, file=sys.stderr, flush=True)
+    beside = [LendingStory(LENDING_S, named.beside, GAP_S, seed).run() for seed in range(seeds)]
+    told = [LendingStory(LENDING_S, named.attack, GAP_S, seed).run() for seed in range(seeds)]
+    waits = [statistics.fmean(each for one in some for each in one.wait_s) for some in (told, beside)]
+    sizes = [{who: sum(one.size_s[who] for one in some) for who in lending_story.TENANTS} for some in (told, beside)]
+    least = min(sizes[0][who] / sizes[1][who] for who in lending_story.TENANTS)
+    together = sum(sizes[0].values()) / sum(sizes[1].values())
+    return Row(named.name, named.fair, waits[0], waits[1], least, sum(one.faults for one in told), together)
+
+
+def _asked(quick: bool) -> Iterator[tuple[str, Asked]]:
+    """Ask beside each attack; the first answer is that without one."""
+    rounds, questions = (2, 150) if quick else (3, 1_000)
+    with served() as extender:
+        extender.beside(nothing, questions, quick)  # warms up
+        yield "none", _best([extender.beside(nothing, questions, quick) for _ in range(rounds)])
+        for named in ATTACKS:
+            print(f"over HTTP: {named.name}", file=sys.stderr, flush=True)
+            yield named.name, _best([extender.beside(named.attack, questions, quick) for _ in range(rounds)])
+
+
+def _best(rounds: Sequence[Asked]) -> Asked:
+    """Return the round that others on this machine disturbed least; unanswered probes count from all."""
+    best = min(rounds, key=lambda each: rank_above(each.filter_s, 0.99))
+    best.unanswered = sum(each.unanswered for each in rounds)
+    return best
+
+
+def _ms(seconds: Sequence[float], share: float) -> float:
+    return rank_above(seconds, share) * 1e3
+
+
+def _told(name: str, asked: Asked) -> tuple[str, ...]:
+    found = _ms(asked.filter_s, 0.5), _ms(asked.filter_s, 0.99), _ms(asked.wall_s, 0.99)
+    times = (f"{each:.1f}" for each in (*found, _ms(asked.healthz_s, 0.5), _ms(asked.healthz_s, 0.99)))
+    return name, *times, f"{asked.greedy:,}", f"{asked.unanswered}"
+
+
+def _figures(gangs: Sequence[Row], jobs: Sequence[Row], asked: dict[str, Asked]) -> Iterator[tuple[str, float]]:
+    for part, rows, word in (("gangs", gangs, "share"), ("jobs", jobs, "size")):
+        for row in rows:
+            yield f"{part}_wait_s_{_word(row.name)}", row.wait_s
+            yield f"{part}_soon_{_word(row.name)}", row.soon
+            yield f"{part}_least_{word}_{_word(row.name)}", row.least
+            yield f"{part}_{word}_{_word(row.name)}", row.together
+    for name, each in asked.items():
+        for what, series in (("filter", each.filter_s), ("wall", each.wall_s), ("healthz", each.healthz_s)):
+            for share in (50, 99):
+                yield f"{what}_p{share}_ms_{_word(name)}", _ms(series, share / 100)
+
+
+def _targets(gangs: Sequence[Row], jobs: Sequence[Row], asked: dict[str, Asked]) -> Iterator[Target]:
+    for rows, word in ((gangs, "least share"), (jobs, "size")):
+        for row in rows[1:]:
+            if not row.fair:
+                of = row.least if rows is gangs else row.together
+                yield Target(f"placed as soon beside {row.name}", row.soon, ">=", LEAST_RATIO)
+                yield Target(f"{word} beside {row.name}", of, ">=", LEAST_RATIO)
+            yield Target(f"answers without opinion, jobs without decision: {row.name}", row.faults, "<=", 0)
+    for name, each in asked.items():
+        yield Target(f"filter p99 ms over HTTP, {name}", _ms(each.filter_s, 0.99), "<=", MOST_MS)
+        yield Target(f"healthz p99 ms, {name}", _ms(each.healthz_s, 0.99), "<=", MOST_MS)
+        yield Target(f"probes that healthz did not answer, {name}", each.unanswered, "<=", 0)
+
+
+def _word(name: str) -> str:
+    return name.replace(",", "").replace("'", "").replace(" ", "_")

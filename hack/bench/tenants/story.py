@@ -1,6 +1,8 @@
-"""Some minutes of a cluster in memory: gangs come and go, and a scheduler asks the extender's real handlers.
+"""Some minutes of a full cluster in memory: gangs wait and compete, a scheduler asks the extender's real handlers.
 
-Time goes by seconds of the story, so that all but the handlers' times is the same in each run.
+Time goes by seconds of the story, so that all but the handlers' times is the same in each run. The tenant `greedy` has
+one node from the start. Once the cluster is full and gangs wait, it ends its own job there and begins its attack, or
+runs the plain pods of its attack: as many GPUs, and not a word on them.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ import json
 import random
 import time
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -27,16 +30,18 @@ from turnout.topology.sources.parse import read
 
 TENANTS = ("vision", "speech", "search")
 BACKOFF_S = 5
+BEGINS_S = 120  # the attack: by then the cluster is full
 TIDY_S = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How large the cluster is, how long the story, and every how many seconds a gang comes."""
+    """How large the cluster is, how long the story, and how many gangs come every how many seconds."""
 
     nodes: int
     seconds: int
     every_s: int
+    at_once: int
     quick: bool
 
 
@@ -82,7 +87,7 @@ class _Gang:
 
 
 class _Story:
-    def __init__(self, size: Size, attack: Attack | None) -> None:
+    def __init__(self, size: Size, attack: Attack) -> None:
         self._size, self._attack = size, attack
         self._clock = _Clock()
         self._view = Extender(Rules(), self._clock, Metrics(), _silent)  # type: ignore[arg-type]
@@ -91,7 +96,9 @@ class _Story:
         self._free = {node_name(at): GPUS_PER_NODE for at in range(size.nodes)}
         self._pending: dict[str, tuple[Raw, int]] = {}  # uid -> pod, not before
         self._bound: dict[str, str] = {}
+        self._asked: dict[str, int] = {}  # GPUs of bound pods
         self._gangs: dict[str, _Gang] = {}
+        self._arrived, self._made = 0, dict[str, str]()
         self.told = Told()
         for at in range(size.nodes):
             self._view.gangs.put_node(msgspec.convert(node(at), Node))
@@ -100,9 +107,9 @@ class _Story:
     def run(self) -> Told:
         for second in range(self._size.seconds):
             self._clock.now_s = float(second)
-            for made in self._attack(second, self._size.quick) if self._attack else ():
+            for made in self._greedy(second):
                 self._write(made)
-            if second % self._size.every_s == 0:
+            for _ in range(self._size.at_once if second % self._size.every_s == 0 else 0):
                 self._arrive(second)
             for name in [name for name, gang in self._gangs.items() if gang.ends_s and gang.ends_s <= second]:
                 self._leave(self._gangs.pop(name))
@@ -114,9 +121,21 @@ class _Story:
                 self.told.wait_s.append(float(self._size.seconds - gang.came_s))
         return self.told
 
+    def _greedy(self, second: int) -> Iterable[Raw]:
+        """Give the pods that the tenant `greedy` writes now: its own job, and in its place an attack."""
+        if second == 0:
+            own = pod(NAMESPACE, "own", 0, GPUS_PER_NODE, {})
+            own["spec"]["nodeName"] = node_name(0)
+            return [own]
+        if second < BEGINS_S:
+            return []
+        if second == BEGINS_S:
+            self._drop(f"{NAMESPACE}/own-0/0")
+        return self._attack(second - BEGINS_S, self._size.quick)
+
     def _arrive(self, second: int) -> None:
         """One gang of each tenant in turn."""
-        number = second // self._size.every_s
+        number, self._arrived = self._arrived, self._arrived + 1
         namespace, members = TENANTS[number % len(TENANTS)], self._dice.choice((1, 2, 4, 8, 16, 16))
         sizes = {labels.KOORD_MIN: str(members)}
         pods = [pod(namespace, f"job{number}", at, GPUS_PER_NODE, sizes, second) for at in range(members)]
@@ -131,12 +150,15 @@ class _Story:
     def _drop(self, uid: str) -> None:
         self._view.drop_pod(uid)
         self._pending.pop(uid, None)
-        if (on := self._bound.pop(uid, "")) and uid.split("/")[0] != NAMESPACE:
-            self._free[on] += GPUS_PER_NODE
+        if on := self._bound.pop(uid, ""):
+            self._free[on] += self._asked.pop(uid)
 
     def _write(self, made: Raw) -> None:
         """The watch shows a pod. One of the same name with another uid takes the place of that before."""
         uid = made["metadata"]["uid"]
+        if made["metadata"]["namespace"] == NAMESPACE:  # it was created when it was first shown
+            stamp = f"2026-01-01T00:{int(self._clock.now_s) // 60:02d}:{int(self._clock.now_s) % 60:02d}Z"
+            made["metadata"]["creationTimestamp"] = self._made.setdefault(uid, stamp)
         stem, _, life = uid.rpartition("/")
         if int(life) and (before := f"{stem}/{int(life) - 1}") in self._view.gangs.pods:
             self._drop(before)
@@ -151,16 +173,16 @@ class _Story:
     def _take(self, made: Raw, on: str) -> None:
         uid = made["metadata"]["uid"]
         if uid not in self._bound:
-            self._bound[uid] = on
+            self._bound[uid], self._asked[uid] = on, _gpus(made)
             self._free[on] -= _gpus(made)
 
     def _schedule(self, second: int) -> None:
         due = [(made, uid) for uid, (made, at_s) in self._pending.items() if at_s <= second]
-        due.sort(key=lambda each: each[0]["metadata"]["creationTimestamp"])
+        due.sort(key=lambda each: (-each[0]["spec"]["priority"], each[0]["metadata"]["creationTimestamp"]))
         for made, uid in due:
             if uid not in self._pending:
                 continue
-            names = [name for name, free in self._free.items() if free >= _gpus(made)]
+            names = [name for name, free in self._free.items() if free >= _gpus(made)] if _known(made) else []
             kept = self._ask(made, names) if names else []
             if kept:
                 self._bind(made, uid, kept[0], second)
@@ -183,7 +205,7 @@ class _Story:
         made["spec"]["nodeName"] = on
         self._view.put_pod(msgspec.json.decode(msgspec.json.encode(made), type=Pod))
         namespace = made["metadata"]["namespace"]
-        gang = self._gangs.get(f"{namespace}/{made['metadata']['annotations'][labels.KOORD_NAME]}")
+        gang = self._gangs.get(f"{namespace}/{made['metadata']['annotations'].get(labels.KOORD_NAME)}")
         if gang is None or namespace == NAMESPACE:
             return
         gang.bound += 1
@@ -195,13 +217,18 @@ class _Story:
             self.told.gpu_seconds[namespace] += lasted_s * GPUS_PER_NODE * len(gang.pods)
 
 
-def tell(size: Size, attack: Attack | None) -> Told:
-    """Run a story, with an attack or without."""
+def tell(size: Size, attack: Attack) -> Told:
+    """Run a story beside an attack."""
     return _Story(size, attack).run()
 
 
 def _gpus(made: Raw) -> int:
     return int(made["spec"]["containers"][0]["resources"]["requests"].get(GPU, 0))
+
+
+def _known(made: Raw) -> bool:
+    """True if nodes offer all that a pod asks for."""
+    return set(made["spec"]["containers"][0]["resources"]["requests"]) <= {"cpu", "memory", GPU}
 
 
 def _silent(notice: Notice) -> None:

@@ -1,0 +1,247 @@
+"""Half an hour of a full queue in memory: elastic jobs borrow and give, jobs wait, the autoscaler's real parts decide.
+
+Three honest tenants have an elastic job each, so has the tenant `greedy`, and rigid jobs come and go. Pods start and
+end at once; all times are of the story. At LEADS_S the leader is killed, and another begins with what was written.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from turnout.autoscaler.cache import Cache
+from turnout.autoscaler.decide import decide
+from turnout.autoscaler.fence import decided
+from turnout.autoscaler.memory import Memory, read, written
+from turnout.autoscaler.model import Policy, Step
+from turnout.autoscaler.observe.idle import Idle
+from turnout.autoscaler.scaling.job_annotations import notes_of
+from turnout.autoscaler.scaling.promises import Promises
+from turnout.autoscaler.scaling.unused_room import UnusedRoom
+from turnout.jobs.kinds.registry import KINDS
+from turnout.jobs.model import JobKey
+from turnout.kube import labels
+from turnout.kube.objects import Node, Pod
+from turnout.kube.times import rfc3339
+
+GPU, NODES, PER_NODE = "nvidia.com/gpu", 8, 8
+TENANTS, GREEDY = ("vision", "speech", "search"), "greedy"
+LOOK_S, BEGINS_S, LEADS_S = 5, 600, 1_200
+START_S = 1_767_225_600.0
+Raw = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Told:
+    """size_s: worker seconds of the elastic jobs, by tenant. wait_s: of each honest rigid job."""
+
+    size_s: dict[str, float] = field(default_factory=dict)
+    wait_s: list[float] = field(default_factory=list)
+    faults: int = 0
+
+
+@dataclass(slots=True)
+class Job:
+    """One job of the story. ends_s: of a rigid one that runs."""
+
+    raw: Raw
+    least: int
+    came_s: float
+    lasts_s: float = 0.0
+    ends_s: float = 0.0
+    pods: dict[int, str] = field(default_factory=dict)  # index -> node, "" while it waits
+
+    @property
+    def size(self) -> int:
+        """The size that the object asks for."""
+        return int(self.raw["spec"]["parallelism"])
+
+
+class LendingStory:
+    """The cluster, its scheduler and its job controller, and the autoscaler. attack: called once a look.
+
+    gap_s: between two rigid jobs.
+    """
+
+    def __init__(self, seconds: int, attack: Callable[[LendingStory, int], None], gap_s: int, seed: int = 5) -> None:
+        self._seconds, self._attack, self._gap_s = seconds, attack, gap_s
+        self._dice, self._policy = random.Random(seed), Policy(restart_s=10.0, cooldown_s=60.0)
+        self.jobs: dict[tuple[str, str], Job] = {}
+        self.strays: dict[str, Raw] = {}  # pods of nobody's job, by uid; with a node or without
+        self._free = {f"n{at}": PER_NODE for at in range(NODES)}
+        self.told, self.second, self._version = Told(), 0, 0
+        self._lead(Memory())
+
+    def _lead(self, memory: Memory) -> None:
+        """A leader begins with what the API server shows and what was written for it."""
+        self._view, policy = Cache(KINDS), self._policy
+        self._parts = Idle(policy.settle_s), Promises(policy.promise_s)
+        self._unused = UnusedRoom(policy.bind_s, self._view.started)
+        for name in self._free:
+            offers = {GPU: str(PER_NODE), "pods": "110", "cpu": "96"}
+            status = {"allocatable": offers, "conditions": [{"type": "Ready", "status": "True"}]}
+            self._view.put_node(msgspec.convert({"metadata": {"name": name}, "status": status}, Node))
+        for job in self.jobs.values():
+            self._show(job)
+        for made in self.strays.values():
+            self._view.put_pod(msgspec.convert(made, Pod))
+        self._view.recall(memory.terms)
+        self._unused.recall(memory.strikes, float(self.second))
+
+    def run(self) -> Told:
+        """Play it."""
+        for who in (*TENANTS, GREEDY):
+            self.put(who, "elastic", 2, 24)
+        for second in range(0, self._seconds, LOOK_S):
+            self.second = second
+            if self.second % self._gap_s == 0:
+                self._arrive()
+            for key in [key for key, job in self.jobs.items() if job.ends_s and job.ends_s <= self.second]:
+                self._end(key)
+            if self.second >= BEGINS_S:
+                self._attack(self, self.second - BEGINS_S)
+            if self.second == LEADS_S:
+                memory = Memory(self._view.lent([]), self._unused.strikes(float(self.second)))
+                self._lead(read(written(memory, self._now_s), self._now_s))
+            self._schedule()
+            self._look()
+            self._schedule()
+            for who in (*TENANTS, GREEDY):
+                bound = sum(bool(on) for on in self.jobs[who, "elastic"].pods.values())
+                self.told.size_s[who] = self.told.size_s.get(who, 0.0) + bound * LOOK_S
+        late = [job for (who, _), job in self.jobs.items() if job.lasts_s and not job.ends_s and who != GREEDY]
+        self.told.wait_s += [self._seconds - job.came_s for job in late]
+        return self.told
+
+    # What tenants do.
+
+    def put(self, who: str, name: str, least: int, most: int, notes: dict[str, str] | None = None) -> Job:
+        """Create an Indexed Job of one-GPU workers."""
+        notes = {labels.MIN_WORKERS: str(least), labels.MAX_WORKERS: str(most), labels.QUEUE: "q", **(notes or {})}
+        limits = {"limits": {GPU: "1"}, "requests": {GPU: "1"}}
+        spec = {"parallelism": least, "completions": least, "completionMode": "Indexed"}
+        meta = {"name": name, "namespace": who, "uid": f"{who}/{name}", "annotations": notes}
+        meta["creationTimestamp"] = rfc3339(self._now_s)
+        template = {"spec": {"containers": [{"name": "m", "resources": limits}]}}
+        job = self.jobs[who, name] = Job({"metadata": meta, "spec": {**spec, "template": template}}, least, self.second)
+        self._show(job)
+        return job
+
+    def says(self, who: str, name: str, notes: dict[str, str | None]) -> None:
+        """Write annotations on a job; None takes one away."""
+        job = self.jobs[who, name]
+        had = {**job.raw["metadata"]["annotations"], **notes}
+        job.raw["metadata"]["annotations"] = {key: text for key, text in had.items() if text is not None}
+        self._show(job)
+
+    def stray(self, uid: str, spec: Raw, meta: Raw | None = None, gpus: int = 6) -> None:
+        """Create a pod of nobody's job, once. spec, meta: what is said on it besides."""
+        if uid in self.strays:
+            return
+        asks = {"requests": {GPU: str(gpus)}, "limits": {GPU: str(gpus)}} if gpus else {}
+        told = {"name": uid, "namespace": GREEDY, "uid": uid, "creationTimestamp": rfc3339(self._now_s), **(meta or {})}
+        made = {"metadata": told, "spec": {"containers": [{"name": "m", "resources": asks}], **spec}}
+        self.strays[uid] = made
+        self._view.put_pod(msgspec.convert(made, Pod))
+
+    def drop(self, uid: str) -> None:
+        """Delete such a pod."""
+        if self.strays.pop(uid, None) is not None:
+            self._view.drop_pod(uid)
+
+    # What the cluster does.
+
+    @property
+    def _now_s(self) -> float:
+        return START_S + self.second
+
+    def _arrive(self) -> None:
+        who = TENANTS[self.second // self._gap_s % len(TENANTS)]
+        least = self._dice.choice((2, 4, 8, 12))
+        job = self.put(who, f"job{self.second}", least, least)
+        job.lasts_s = float(self._dice.randint(20, 40) * LOOK_S)
+
+    def _end(self, key: tuple[str, str]) -> None:
+        job = self.jobs.pop(key)
+        for index, on in job.pods.items():
+            self._gone(job, index, on)
+        self._view.drop_job(job.raw["metadata"]["uid"])
+
+    def _gone(self, job: Job, index: int, on: str) -> None:
+        if on:
+            self._free[on] += 1
+        self._view.drop_pod(f"{job.raw['metadata']['uid']}-{index}")
+
+    def _show(self, job: Job) -> None:
+        """The watch shows a job and its pods."""
+        self._version += 1
+        job.raw["metadata"]["resourceVersion"] = str(self._version)
+        self._view.put_job("Job", msgspec.json.decode(msgspec.json.encode(job.raw)))
+        for index in job.pods:
+            self._show_pod(job, index)
+
+    def _show_pod(self, job: Job, index: int) -> None:
+        meta, on = job.raw["metadata"], job.pods[index]
+        owner = {"kind": "Job", "name": meta["name"], "uid": meta["uid"], "controller": True}
+        told = {
+            "name": f"{meta['name']}-{index}",
+            "namespace": meta["namespace"],
+            "uid": f"{meta['uid']}-{index}",
+            "creationTimestamp": rfc3339(self._now_s),
+            "annotations": {labels.JOB_INDEX: str(index)},
+            "ownerReferences": [owner],
+        }
+        container = {"resources": {"requests": {GPU: "1"}, "limits": {GPU: "1"}}}
+        status = {"phase": "Running" if on else "Pending"}
+        made = {"metadata": told, "spec": {"nodeName": on, "containers": [container]}, "status": status}
+        self._view.put_pod(msgspec.convert(made, Pod))
+
+    def _schedule(self) -> None:
+        """The job controller makes pods, the scheduler binds: a min whole or not at all, the oldest job first."""
+        for job in sorted(self.jobs.values(), key=lambda each: each.came_s):
+            for index in [index for index in job.pods if index >= job.size]:
+                self._gone(job, index, job.pods.pop(index))
+            for index in range(job.size):
+                if index not in job.pods:
+                    job.pods[index] = ""
+                    self._show_pod(job, index)
+        for job in sorted(self.jobs.values(), key=lambda each: each.came_s):
+            lacking = [index for index, on in sorted(job.pods.items()) if not on]
+            bound = len(job.pods) - len(lacking)
+            if bound < job.least and sum(self._free.values()) < job.least - bound:
+                continue
+            for index in lacking:
+                self._bind(job, index)
+            if job.lasts_s and not job.ends_s and all(job.pods.values()):
+                job.ends_s = self.second + job.lasts_s
+                self.told.wait_s.append(self.second - job.came_s)
+
+    def _bind(self, job: Job, index: int) -> None:
+        if (on := next((name for name, free in self._free.items() if free), "")) and on:
+            self._free[on] -= 1
+            job.pods[index] = on
+            self._show_pod(job, index)
+
+    def _look(self) -> None:
+        steady_s = float(self.second)
+        seen = self._view.observation(self._now_s, steady_s=steady_s)
+        for part in (*self._parts, self._unused):
+            seen = part.looked(seen, steady_s)
+        steps, undecided = decided(decide, seen, self._policy, self._now_s)
+        self.told.faults += len(undecided)
+        self._unused.decided(seen, steps, steady_s)
+        states = {each.job.key: each.job for each in seen.jobs}
+        self._carry_out((step for step in steps if step.changes), states)
+
+    def _carry_out(self, steps: Iterable[Step], states: dict[JobKey, Any]) -> None:
+        for step in steps:
+            job = self.jobs[step.key.namespace, step.key.name]
+            notes = {**notes_of(states[step.key], step, self._policy, self._now_s), labels.TERM: "1"}
+            job.raw["spec"].update(parallelism=step.target, completions=step.target)
+            job.raw["metadata"]["annotations"].update(notes)
+            self._view.wrote(step.key, notes)
+            self._show(job)

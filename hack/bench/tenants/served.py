@@ -1,0 +1,177 @@
+"""The extender as it is shipped, asked over HTTP by an honest scheduler while a tenant attacks, in seconds.
+
+Two schedulers ask at once. One asks for the pods of honest gangs, the other for those of the attacker as fast as it is
+answered. A third caller asks whether the extender is alive. The cluster is that of `hack.bench extender`.
+
+The kernel counts for how long the extender was ready to run and had no core, since others use the machine. That time is
+taken off each answer; what the wall clock says is kept beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+
+from hack.bench.extender import cluster
+from hack.bench.extender.caller import Caller, appears, child, ready, until
+from hack.bench.tenants import objects
+from hack.bench.tenants.attacks import FLIP_S, NAMESPACE, Attack
+from hack.bench.tenants.objects import Raw
+from turnout.cli.commands.extender_process import free_port
+
+NODES, PODS, EVENTS_PER_S = 1_000, 4_000, 50.0
+PROBE_EACH_S, PAUSE_S = 0.01, 0.002
+LIVING = 8  # honest gangs at a time
+_HONEST = f"/api/v1/namespaces/{cluster.NAMESPACE}/pods"
+_GREEDY = f"/api/v1/namespaces/{NAMESPACE}/pods"
+
+
+@dataclass(slots=True)
+class Asked:
+    """Seconds of each honest question and of each probe, wall_s: of questions by the wall clock alone.
+
+    unanswered: probes that were not answered with 200.
+    """
+
+    filter_s: list[float] = field(default_factory=list)
+    wall_s: list[float] = field(default_factory=list)
+    healthz_s: list[float] = field(default_factory=list)
+    greedy: int = 0  # questions of the attacker that were answered
+    unanswered: int = 0
+
+
+class Served:
+    """An extender at work, and callers of it. Use `served()`."""
+
+    def __init__(self, stack: ExitStack, api: int, verbs: int, pages: int, process: int) -> None:
+        self._stack, self._verbs, self._pages = stack, verbs, pages
+        self._waits = Path(f"/proc/{process}/schedstat")
+        self._api, self._ours = self._caller(api), self._caller(verbs)
+        names = ",".join(json.dumps(cluster.node_name(number)) for number in range(NODES))
+        self._names, self._gangs = names.encode(), cluster.gangs(3)
+        self._api.json("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+
+    def _caller(self, port: int) -> Caller:
+        made = Caller(port)
+        self._stack.callback(made.close)
+        return made
+
+    def beside(self, attack: Attack, questions: int, quick: bool) -> Asked:
+        """Ask so many honest questions beside an attack; its pods are gone afterwards."""
+        asked, written, stop = Asked(), dict[str, bytes](), threading.Event()
+        self._write(attack, 0, quick, written)
+        threads = [
+            threading.Thread(target=self._greedy, args=(written, asked, stop)),
+            threading.Thread(target=self._probe, args=(asked, stop)),
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            self._honest(attack, questions, quick, written, asked)
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+        for name in written:
+            self._api.json("DELETE", f"{_GREEDY}/{name}?gracePeriodSeconds=0")
+        return asked
+
+    def _honest(self, attack: Attack, questions: int, quick: bool, written: dict[str, bytes], asked: Asked) -> None:
+        living: list[list[str]] = []
+        seconds = count(FLIP_S, FLIP_S)
+        while len(asked.filter_s) < questions:
+            self._write(attack, next(seconds), quick, written)
+            gang = next(self._gangs)
+            pods = [cluster.pod(f"{gang.name}-{at}", gang.gpus, "", gang, at) for at in range(gang.pods)]
+            group = f"/apis/scheduling.volcano.sh/v1beta1/namespaces/{cluster.NAMESPACE}/podgroups"
+            self._api.json("POST", group, cluster.pod_group(gang))
+            made = [self._api.json("POST", _HONEST, each) for each in pods]
+            for each in made:
+                idle_s = self._waited_s()
+                answer, took_s = self._ours.call("POST", "/filter", self._body(each))
+                asked.wall_s.append(took_s)
+                asked.filter_s.append(max(0.0, took_s - self._waited_s() + idle_s))
+                if kept := json.loads(answer).get("NodeNames"):
+                    path = f"{_HONEST}/{each['metadata']['name']}/binding"
+                    self._api.json("POST", path, {"target": {"name": kept[0]}})
+                time.sleep(PAUSE_S)
+            living.append([each["metadata"]["name"] for each in made])
+            if len(living) > LIVING:
+                self._delete(living.pop(0))
+        for names in living:
+            self._delete(names)
+
+    def _waited_s(self) -> float:
+        """For how long the extender has been ready to run without a core, since it began."""
+        return int(self._waits.read_text().split()[1]) / 1e9
+
+    def _delete(self, names: list[str]) -> None:
+        for name in names:
+            self._api.json("DELETE", f"{_HONEST}/{name}?gracePeriodSeconds=0")
+
+    def _write(self, attack: Attack, second: int, quick: bool, written: dict[str, bytes]) -> None:
+        """Put the attacker's pods of this second in place of those of the same names."""
+        for made in attack(second, quick):
+            name, spec = made["metadata"]["name"], made["spec"]
+            if spec.get("nodeName") == objects.node_name(0):
+                spec["nodeName"] = cluster.node_name(0)
+            spec["containers"][0]["image"] = "train:1"
+            for key in ("uid", "creationTimestamp"):
+                made["metadata"].pop(key)
+            if name in written:
+                self._api.json("DELETE", f"{_GREEDY}/{name}?gracePeriodSeconds=0")
+            written[name] = self._body(self._api.json("POST", _GREEDY, made))
+
+    def _body(self, made: Raw) -> bytes:
+        return b'{"Pod":%b,"Nodes":null,"NodeNames":[%b]}\n' % (json.dumps(made).encode(), self._names)
+
+    def _greedy(self, written: dict[str, bytes], asked: Asked, stop: threading.Event) -> None:
+        """Ask for one pod of the attacker after another."""
+        caller = Caller(self._verbs)
+        with suppress(RuntimeError):  # the extender's word that it is busy ends this scheduler alone
+            while not stop.is_set():
+                for body in list(written.values()) or [b""]:
+                    if body:
+                        caller.call("POST", "/filter", body)
+                        asked.greedy += 1
+                    if stop.wait(PAUSE_S):
+                        break
+        caller.close()
+
+    def _probe(self, asked: Asked, stop: threading.Event) -> None:
+        caller = Caller(self._pages)
+        while not stop.wait(PROBE_EACH_S):
+            try:
+                idle_s = self._waited_s()
+                took_s = caller.call("GET", "/healthz", b"")[1]
+                asked.healthz_s.append(max(0.0, took_s - self._waited_s() + idle_s))
+            except RuntimeError:
+                asked.unanswered += 1
+                caller.close()
+                caller = Caller(self._pages)
+        caller.close()
+
+
+@contextmanager
+def served() -> Iterator[Served]:
+    """Start an API server with a cluster, and the extender; both end with the block."""
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        folder, pages = Path(name), free_port()
+        config, port_file = folder / "kubeconfig", folder / "port"
+        size = {"nodes": NODES, "pods": PODS, "events_per_s": EVENTS_PER_S}
+        api = stack.enter_context(child("api", str(config), json.dumps(size)))
+        server = json.loads(appears(config, api))["clusters"][0]["cluster"]["server"]
+        flags = ["--kubeconfig", str(config), "--bind", "127.0.0.1:0", "--metrics-bind", f"127.0.0.1:{pages}"]
+        flags += ["--port-file", str(port_file), "--log-level", "error"]
+        flags += ["--configmap", f"{cluster.MAP_NAMESPACE}/{cluster.MAP_NAME}"]
+        ours = stack.enter_context(child("ours", str(folder / "times"), *flags))
+        until(lambda: ready(pages), ours)
+        made = Served(stack, int(server.rpartition(":")[2]), int(appears(port_file, ours)), pages, ours.pid)
+        yield made

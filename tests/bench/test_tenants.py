@@ -1,0 +1,39 @@
+"""The stories of the tenants' benchmark can show harm, and show none where nothing is said."""
+
+import statistics
+
+from hack.bench.tenants.attacks import ATTACKS, nothing, plain
+from hack.bench.tenants.lending_attacks import ATTACKS as ON_JOBS
+from hack.bench.tenants.lending_attacks import NONE
+from hack.bench.tenants.lending_story import LendingStory
+from hack.bench.tenants.story import Size, tell
+
+SIZE = Size(nodes=100, seconds=600, every_s=12, at_once=1, quick=True)
+
+
+def named(attacks, name):
+    return next(each for each in attacks if each.name == name)
+
+
+def test_gangs_wait_and_wait_longer_beside_a_priority_of_an_admin():
+    alone, beside = tell(SIZE, nothing), tell(SIZE, named(ATTACKS, "pods of a high PriorityClass").attack)
+    assert 10.0 < statistics.fmean(alone.wait_s) < statistics.fmean(beside.wait_s) / 1.2
+
+
+def test_what_is_held_beside_an_attack_has_its_pods_and_no_words():
+    attack = named(ATTACKS, "a total of a million, of GPUs").attack
+    said, silent = list(attack(0, True)), list(plain(attack)(0, True))
+    assert [each["spec"] for each in said] == [each["spec"] for each in silent]
+    assert [each["metadata"]["annotations"] for each in silent] == [{}, {}]
+
+
+def test_jobs_wait_in_it_and_borrow_beside_one_another():
+    told = LendingStory(1_500, NONE.attack, 20).run()
+    assert statistics.fmean(told.wait_s) > 1.0
+    assert min(told.size_s.values()) > 2 * 1_500 * 0.9
+
+
+def test_a_min_raised_while_nobody_leads_costs_nobody_anything():
+    attack = named(ON_JOBS, "a min raised while nobody leads").attack
+    alone, beside = (LendingStory(2_400, each, 20).run() for each in (NONE.attack, attack))
+    assert (beside.wait_s, beside.faults) == (alone.wait_s, 0)
