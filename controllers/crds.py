@@ -17,60 +17,41 @@ _TIME = {"type": "string", "format": "date-time"}
 
 def pytorchjob(kind: Kind, group: str, version: str) -> Object:
     """Return the definition of PyTorchJobs in one group. Source: PE-17 to PE-23, PE-48"""
-    columns = [
-        ("State", "string", ".status.conditions[-1:].type"),
-        ("Workers", "integer", ".spec.pytorchReplicaSpecs.Worker.replicas"),
-        ("Age", "date", ".metadata.creationTimestamp"),
-    ]
-    scale = {
-        "specReplicasPath": ".spec.pytorchReplicaSpecs.Worker.replicas",
-        "statusReplicasPath": ".status.replicaStatuses.Worker.active",
-        "labelSelectorPath": ".status.replicaStatuses.Worker.selector",
-    }
+    named = "the name must be a DNS label of at most 63 characters"
+    types = {"apiVersion": _TEXT, "kind": _TEXT, "metadata": {"type": "object"}}
     schema = {
         "type": "object",
-        "properties": {
-            "apiVersion": _TEXT,
-            "kind": _TEXT,
-            "metadata": {"type": "object"},
-            "spec": _spec(),
-            "status": _status(),
-        },
+        "properties": {**types, "spec": _spec(), "status": _status()},
         "required": ["spec"],
-        "x-kubernetes-validations": [
-            {
-                "rule": "self.metadata.name.size() <= 63",
-                "message": "the name must be a DNS label of at most 63 characters",
-            }
-        ],
+        "x-kubernetes-validations": [{"rule": "self.metadata.name.size() <= 63", "message": named}],
+    }
+    names = {"kind": kind.kind, "listKind": f"{kind.kind}List", "plural": kind.plural, "singular": kind.kind.lower()}
+    one = {
+        "name": version,
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": schema},
+        "subresources": {"status": {}, "scale": _SCALE},
+        "additionalPrinterColumns": [{"name": name, "type": type_, "jsonPath": path} for name, type_, path in _COLUMNS],
     }
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
         "metadata": {"name": f"{kind.plural}.{group}", "labels": {"app.kubernetes.io/part-of": "turnout"}},
-        "spec": {
-            "group": group,
-            "scope": "Namespaced",
-            "names": {
-                "kind": kind.kind,
-                "listKind": f"{kind.kind}List",
-                "plural": kind.plural,
-                "singular": kind.kind.lower(),
-            },
-            "versions": [
-                {
-                    "name": version,
-                    "served": True,
-                    "storage": True,
-                    "schema": {"openAPIV3Schema": schema},
-                    "subresources": {"status": {}, "scale": scale},
-                    "additionalPrinterColumns": [
-                        {"name": name, "type": type_, "jsonPath": path} for name, type_, path in columns
-                    ],
-                }
-            ],
-        },
+        "spec": {"group": group, "scope": "Namespaced", "names": names, "versions": [one]},
     }
+
+
+_COLUMNS = (
+    ("State", "string", ".status.conditions[-1:].type"),
+    ("Workers", "integer", ".spec.pytorchReplicaSpecs.Worker.replicas"),
+    ("Age", "date", ".metadata.creationTimestamp"),
+)
+_SCALE = {
+    "specReplicasPath": ".spec.pytorchReplicaSpecs.Worker.replicas",
+    "statusReplicasPath": ".status.replicaStatuses.Worker.active",
+    "labelSelectorPath": ".status.replicaStatuses.Worker.selector",
+}
 
 
 def _spec() -> Object:

@@ -40,8 +40,6 @@ class Reason(Enum):
     INVALID = "Invalid"  # the object cannot be obeyed: a field is named
     NAME_TAKEN = "NameTaken"  # an object of somebody else has the name of a child
     NOT_CREATED = "CreationFailed"  # the API server refuses a child: a quota, a policy
-    CHILD_CREATED = "SuccessfulCreate"
-    CHILD_DELETED = "SuccessfulDelete"
 
 
 class JobKey(NamedTuple):

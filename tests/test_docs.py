@@ -19,6 +19,7 @@ from hack.lint.architecture import FLOORS, IO_ROOMS
 from turnout.autoscaler.controller.metrics import Metrics as Lending
 from turnout.autoscaler.model import Reason as Lent
 from turnout.autoscaler.node_faults.model import NodeReason as OfNode
+from turnout.controllers.model import Reason as Controlled
 from turnout.kube import labels
 from turnout.kube.client.clock import RealClock
 from turnout.launcher.agent.metrics import Metrics as Launched
@@ -193,6 +194,7 @@ def test_no_paper_tells_a_flag_of_ours_that_is_not_there(paper):
         ("turnout.scheduler_ext",),
         ("turnout.scheduler_ext.nominator",),
         ("turnout.autoscaler",),
+        ("turnout.controllers",),
         ("hack.bench",),
         ("turnout.cli", "local", "up"),
         ("turnout.cli", "demo"),
@@ -205,6 +207,13 @@ def test_no_paper_tells_a_flag_of_ours_that_is_not_there(paper):
     # In the open, only flags of our own programs: those in shell blocks belong to anybody.
     spans = re.findall(r"`(--[a-z-]+)`", paper.read_text())
     assert set(spans) - there - OTHER_PROGRAMS_FLAGS == set()
+
+
+def test_every_flag_and_reason_of_the_job_controllers_is_told():
+    page = text("docs/jobs.md")
+    there = flags(help_of("turnout.controllers")) - {"--help", "--kubeconfig", "--context", "--log-level"}
+    assert there - flags(code(page)) == set()
+    assert [each.value for each in Controlled if f"`{each.value}`" not in page] == []
 
 
 def test_every_flag_and_reason_of_the_autoscaler_is_told():

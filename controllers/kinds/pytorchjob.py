@@ -2,7 +2,8 @@
 
 What differs from the Training Operator 1.8.1: a masterless elastic job's other workers wait for worker 0 (VE-25), its
 port is 29400 unless the user says so (SD-14), PET_STANDALONE is 1 (SD-13), the names that users' guides give are set
-beside those that torchrun reads (SD-12), PYTHONUNBUFFERED is the user's where it is set (PE-43).
+beside those that torchrun reads (SD-12), PYTHONUNBUFFERED is the user's where it is set (PE-43), a name that is waited
+for may stand in /etc/hosts, and a job that fails for good has a completionTime, without which no TTL ever ends it.
 """
 
 from __future__ import annotations
@@ -287,7 +288,7 @@ def _waits_for(view: JobView, role: Role, index: int) -> str | None:
 
 
 def _init(host: str) -> Object:
-    look = f"if nslookup {host}; then err=0 && break; fi;echo waiting for master; sleep 2;"
+    look = f"if getent hosts {host} || nslookup {host}; then err=0 && break; fi;echo waiting for {host}; sleep 2;"
     tries = f"for i in $(seq {INIT_TRIES}); do {look} done"
     return {
         "name": "init-pytorch",

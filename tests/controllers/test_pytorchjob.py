@@ -186,7 +186,7 @@ def test_what_cannot_be_obeyed_is_refused_with_its_path(raw, why):
     assert why in found.why
 
 
-@pytest.mark.contract("PE-44", "PE-45", "PE-46", "PE-47")
+@pytest.mark.contract("PE-21", "PE-44", "PE-45", "PE-46", "PE-47")
 def test_metrics_bring_an_hpa_of_the_jobs_bounds_and_none_bring_none():
     raw = guide()
     found = others(raw)[ChildKey("HorizontalPodAutoscaler", "elastic-example")]

@@ -64,11 +64,16 @@ def test_a_gap_is_filled_with_its_own_index(gap):
     assert made(looked(job(worker=role(3), status=RUNS), *there)) == [f"bert-worker-{gap}"]
 
 
+@pytest.mark.contract("PE-47")
 def test_an_hpa_that_differs_is_changed_and_one_that_is_not_wanted_goes():
     raw = job(worker=role(1), elastic={"maxReplicas": 2, "metrics": [{"type": "Resource"}]}, status=RUNS)
     key = ChildKey("HorizontalPodAutoscaler", "bert")
     there = others(raw)
     there[key] = replace(there[key], spec={**there[key].spec, "maxReplicas": 9})
+    asleep = {**raw, "spec": {**raw["spec"], "runPolicy": {"suspend": True}}}
+    assert "HorizontalPodAutoscaler" in {
+        each.key.kind for each in reconcile(PYTORCHJOB, asleep, Seen((), there), NOW_S).writes
+    }
     outcome = reconcile(PYTORCHJOB, raw, Seen((pod(0),), there), NOW_S)
     assert [each for each in outcome.writes if isinstance(each, Update)] == [Update(key, others(raw)[key].spec)]
     without = job(worker=role(1), elastic={"maxReplicas": 2}, status=RUNS)

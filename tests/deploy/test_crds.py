@@ -1,6 +1,7 @@
 """The definitions of deploy/crds: up to date, taken by a real API server, and strict where the contract refuses."""
 
 import asyncio
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import yaml
 
 from hack.codegen import crds
 from hack.controlplane.errors import ApiError
+from hack.controlplane.tools import cache
 from tests.controllers.jobs import role
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
@@ -61,12 +63,15 @@ async def test_the_guides_job_applies(api):
 
 @pytest.mark.contract("PE-48")
 @pytest.mark.parametrize("group", GROUPS)
-async def test_a_job_is_scaled_through_its_subresource(api, group):
+async def test_kubectl_scales_a_job_through_its_subresource(module_plane, api, group):
     await api.create(made(group))
     path = f"{jobs(group)}/bert"
     counts = {"Worker": {"active": 1, "selector": "training.kubeflow.org/job-name=bert"}}
     await api.patch(f"{path}/status", {"status": {"replicaStatuses": counts}})
-    await api.patch(f"{path}/scale", {"spec": {"replicas": 5}})
+    plural, config = f"pytorchjobs.{group.split('/')[0]}", str(module_plane.kubeconfig)
+    argv = [str(cache.binary("kubectl")), "--kubeconfig", config, "scale", f"{plural}/bert", "--replicas=5"]
+    done = await asyncio.to_thread(subprocess.run, argv, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
     scale = await api.get(f"{path}/scale")
     assert scale["status"] == {"replicas": 1, "selector": "training.kubeflow.org/job-name=bert"}
     assert (await api.get(path))["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] == 5

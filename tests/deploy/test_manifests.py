@@ -26,6 +26,7 @@ PARTS = {
     "nominator": MANIFESTS / "nominator",
     "autoscaler": MANIFESTS / "autoscaler",
     "acting autoscaler": MANIFESTS / "autoscaler" / "act",
+    "controllers": MANIFESTS / "controllers",
 }
 MARKS_PODS = MANIFESTS / "autoscaler" / "mark-pods"
 TAINTS_NODES = MANIFESTS / "autoscaler" / "taint-nodes"
@@ -41,7 +42,15 @@ GROUPS = [f"podgroups.scheduling.{group}" for group in ("volcano.sh", "sigs.k8s.
 READS = may("get list watch", "nodes", "pods", "jobs.batch", "statefulsets.apps", *GROUPS)
 TELLS = may("create patch", "events")
 MAP = may("get list watch", "configmaps/node-topology-config")
+PYTORCHJOBS = ("pytorchjobs.kubeflow.org", "pytorchjobs.ctyun.cn")
 ALLOWED = {
+    "turnout-controller": TELLS
+    | may("list watch delete", *PYTORCHJOBS)
+    | {("patch", f"pytorchjobs/status.{group}") for group in ("kubeflow.org", "ctyun.cn")}
+    | {("update", f"pytorchjobs/finalizers.{group}") for group in ("kubeflow.org", "ctyun.cn")}
+    | may("get list watch create delete", "pods", "services")
+    | may("get list watch create patch delete", "horizontalpodautoscalers.autoscaling", GROUPS[0], GROUPS[2]),
+    "turnout-controller-lease": may("get patch", "leases.coordination.k8s.io/turnout-controller"),
     "turnout-extender": READS | TELLS,
     "turnout-nominator": READS | TELLS | {("patch", "pods/status")},
     "turnout-topology-reader": MAP,

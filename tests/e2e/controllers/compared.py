@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 
 SERVERS = ("uid", "resourceVersion", "creationTimestamp", "generation", "managedFields", "namespace", "selfLink")
 TIMES = ("lastUpdateTime", "lastTransitionTime")
@@ -71,12 +72,21 @@ def as_ours(made, job):
     """A pod of the Training Operator with what ours does differently."""
     made = copy.deepcopy(made)
     elastic = job["spec"].get("elasticPolicy")
+    for init in made["spec"]["initContainers"] or ():
+        if init["name"] == "init-pytorch":  # a name may stand in /etc/hosts, too
+            init["command"][2] = _looked_up(init["command"][2])
     for container in made["spec"]["containers"]:
         container["env"] = _env(container.get("env") or [], elastic)
         for port in container.get("ports") or ():  # SD-14: 29400 is the default of an elastic job
             if elastic is not None and port["name"] == "pytorchjob-port" and port["containerPort"] == 23456:
                 port["containerPort"] = 29400 if "worker" in made["metadata"]["name"] else 23456
     return made
+
+
+def _looked_up(command):
+    (host,) = re.findall(r"nslookup (\S+);", command)
+    both = command.replace(f"nslookup {host}", f"getent hosts {host} || nslookup {host}")
+    return both.replace("waiting for master", f"waiting for {host}")
 
 
 def _env(env, elastic):

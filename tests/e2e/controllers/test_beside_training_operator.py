@@ -4,13 +4,12 @@ No kubelet runs: the test says what becomes of pods, the same in both. What diff
 """
 
 import asyncio
-import sys
 
 import pytest
 import pytest_asyncio
 
-from hack.controlplane.plane import free_ports
 from tests.e2e.controllers import compared
+from tests.e2e.controllers.installed import install
 from tests.e2e.controllers.jobs import SHAPES, STORIES
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
@@ -73,20 +72,9 @@ async def both(module_plane):
     plane = module_plane
     await asyncio.to_thread(plane.start_training_operator, None, ("--namespace", THEIRS))
     async with plane.api() as api:
-        for namespace in (THEIRS, OURS, "turnout-system"):
+        for namespace in (THEIRS, OURS):
             await api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
-        (port,) = free_ports(1)
-        argv = [
-            sys.executable,
-            "-m",
-            "turnout.controllers",
-            "--kubeconfig",
-            str(plane.kubeconfig),
-            "--kinds",
-            "PyTorchJob",
-        ]
-        argv += ["--namespace", OURS, "--metrics-bind", f"127.0.0.1:{port}"]
-        await asyncio.to_thread(plane.start_program, "turnout-controller", argv, f"http://127.0.0.1:{port}/readyz")
+        await install(plane, api, "--namespace", OURS)
         both = Both(api)
         jobs = [*SHAPES.values(), *(each[0] for each in STORIES.values())]
         for namespace in (THEIRS, OURS):

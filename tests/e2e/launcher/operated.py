@@ -106,12 +106,12 @@ def conditions(job):
 
 
 @asynccontextmanager
-async def operated(plane, folder):
-    """Run it all on a plane until the block ends."""
+async def operated(plane, folder, controlled=None):
+    """Run it all on a plane until the block ends. controlled: starts what controls PyTorchJobs, training-operator."""
     config = await asyncio.to_thread(plane.kubeconfig.read_bytes)
     async with attached(kubeconfig.read(config)) as made, asyncio.TaskGroup() as tasks:
         await asyncio.to_thread(plane.start_scheduler)
-        await asyncio.to_thread(plane.start_training_operator)
+        await (asyncio.to_thread(plane.start_training_operator) if controlled is None else controlled)
         await asyncio.to_thread(plane.start_controller_manager)
         runner = made.run_pods(PACE, folder, config)
         await made.add_nodes(places(2), 8)

@@ -1,0 +1,43 @@
+"""The job controllers as the manifests install them: their own account, roles and arguments, as a process."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import yaml
+
+from hack.controlplane.plane import free_ports
+
+ROOT = Path(__file__).parents[3]
+MANIFESTS = ROOT / "deploy/manifests/controllers"
+SYSTEM, CONTROLLER = "turnout-system", "turnout-controller"
+
+
+async def install(plane, api, *more):
+    """Install the account and its roles and start the controller. more: arguments beside those of the Deployment."""
+    await api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
+    deployment = None
+    for file in ("account.yaml", "roles.yaml", "controller.yaml"):
+        for each in yaml.safe_load_all(await asyncio.to_thread((MANIFESTS / file).read_text)):
+            if each["kind"] == "Deployment":
+                deployment = each
+            elif each["kind"] not in ("PodDisruptionBudget", "NetworkPolicy"):
+                await api.create(each)
+    await asyncio.to_thread(start, plane, deployment, *more)
+
+
+def start(plane, deployment, *more):
+    """Start the program that the Deployment names, with its account's token."""
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    (port,) = free_ports(1)
+    probes = f"127.0.0.1:{port}"
+    told = {"$(POD_NAMESPACE)": SYSTEM, "0.0.0.0:9094": probes}
+    arguments = container["args"]
+    for word, value in told.items():
+        arguments = [each.replace(word, value) for each in arguments]
+    assert container["command"] == [CONTROLLER]
+    kubeconfig = plane.service_account_kubeconfig(SYSTEM, CONTROLLER)
+    argv = [sys.executable, "-m", "turnout.controllers", *arguments, f"--kubeconfig={kubeconfig}", *more]
+    plane.start_program(CONTROLLER, argv, f"http://{probes}/readyz")
