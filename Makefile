@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-launcher demo demo-train test test-long mutants check contract format bench controlplane lock clean
+.PHONY: help setup setup-launcher demo demo-train test test-long mutants check contract sbom format bench controlplane lock clean
 
 help: ## List the targets
 	@awk -F ' *## *' '/^[a-z-]+:.*## /{split($$1, target, ":"); printf "  make %-14s %s\n", target[1], $$2}' Makefile
@@ -74,6 +74,9 @@ check: setup ## Lint, format, types, architecture, words and docs
 
 contract: setup ## Print each promise with its state, and write docs/contract.md
 	@$(PY) -m hack.lint.contract --write
+
+sbom: setup ## Print what the locks install as a bill of materials (CycloneDX 1.5; ARGS=launcher.txt for one lock)
+	@$(PY) -m hack.sbom $(ARGS)
 
 format: setup ## Format the code and sort its imports
 	@$(PY) -m ruff check --fix-only --quiet .
