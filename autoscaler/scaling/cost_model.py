@@ -62,7 +62,7 @@ def rich(job: Job, policy: Policy, now_s: float) -> bool:
     return _balance_s(job, policy, now_s, job.curve if job.learnt else (), cost_s) - cost_s >= 0
 
 
-def in_debt(job: Job, policy: Policy, now_s: float) -> bool:
+def exhausted(job: Job, policy: Policy, now_s: float) -> bool:
     """True if being shrunk now would cost the job more than the one restart that it may owe.
 
     Such a job gives all it has, so that this is the last time. An owner who calls restarts cheap cannot avoid that.

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from turnout.autoscaler.model import JobState, Observation, Policy, Reason, Step
-from turnout.autoscaler.scaling.cost_model import in_debt, rich
+from turnout.autoscaler.scaling.cost_model import exhausted, rich
 from turnout.autoscaler.scaling.decision import Decision
 from turnout.autoscaler.scaling.guard import in_queue_order
 from turnout.autoscaler.scaling.quota import least_of, total_of
@@ -25,7 +25,7 @@ def preempt(before: Decision, seen: Observation, policy: Policy, now_s: float) -
         return before
     # What is charged to who waits is not free, also where nobody leaves yet.
     free, expected = before.free, before.free.copied() if before.expected is before.free else before.expected
-    wealthy, poor = partial(rich, policy=policy, now_s=now_s), partial(in_debt, policy=policy, now_s=now_s)
+    wealthy, poor = partial(rich, policy=policy, now_s=now_s), partial(exhausted, policy=policy, now_s=now_s)
     able = [each for each in in_queue_order(seen) if each.gives and each.token not in before.steps]
     preemptor = Preemptor(able, expected, wealthy, poor, partial(may_give, now_s=now_s))
     steps: dict[object, Step] = {}

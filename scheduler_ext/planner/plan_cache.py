@@ -28,7 +28,7 @@ from turnout.scheduler_ext.planner.above_min import beside_others
 from turnout.scheduler_ext.planner.arrivals import carried_on
 from turnout.scheduler_ext.planner.claims import Level, Order, Standing, claims_of, standing_of
 from turnout.scheduler_ext.planner.place_gang import GangPlan, Request, judged_members, place, whole_ask, without_seats
-from turnout.scheduler_ext.planner.reservations import Kept, Reservations
+from turnout.scheduler_ext.planner.reservations import CachedPlan, Reservations
 from turnout.scheduler_ext.planner.work import ALL_STEPS, HOST_STEPS, QUESTION_STEPS, Work
 from turnout.topology.cost import cost
 from turnout.topology.model import Refusal, Rule
@@ -272,17 +272,17 @@ class PlanCache:
 
     # What is kept.
 
-    def _put(self, gang: Gang, plan: GangPlan, at: Standing, signature: object = None) -> Kept:
+    def _put(self, gang: Gang, plan: GangPlan, at: Standing, signature: object = None) -> CachedPlan:
         """Keep a plan and reserve room for it."""
         known = frozenset(member.uid for member in judged_members(gang) if not member.leaving)
-        kept = Kept(plan, at, signature or _signature(gang), known, claims_of(gang, plan, at))
+        kept = CachedPlan(plan, at, signature or _signature(gang), known, claims_of(gang, plan, at))
         self.steps += _SEAT_STEPS * len(kept.claims)
         if plan.refusal is not None:
             self._refused.add(gang.key)
         self._kept.put(gang.key, kept)
         return kept
 
-    def _replace(self, gang: Gang, kept: Kept, plan: GangPlan) -> Kept:
+    def _replace(self, gang: Gang, kept: CachedPlan, plan: GangPlan) -> CachedPlan:
         """Keep what is left of a plan, and reserve no more room than it takes."""
         at = standing_of(self.view, gang)
         if plan is kept.plan and at == kept.at:

@@ -20,7 +20,7 @@ Take = tuple[int, PodShape]
 
 
 @dataclass(slots=True)
-class Kept:
+class CachedPlan:
     """A plan with what it was made from."""
 
     plan: GangPlan
@@ -47,14 +47,14 @@ class Reservations:
     def __init__(self, snapshot: ClusterSnapshot) -> None:
         self._snapshot = snapshot
         self._reserved = Reserved(snapshot)
-        self._by_gang: dict[GangKey, Kept] = {}
+        self._by_gang: dict[GangKey, CachedPlan] = {}
         self._at: dict[int, set[GangKey]] = {}
         self._hoping: dict[GangKey, None] = {}  # gangs with seats that stand in nobody's way
 
-    def __iter__(self) -> Iterator[Kept]:
+    def __iter__(self) -> Iterator[CachedPlan]:
         return iter(self._by_gang.values())
 
-    def get(self, key: GangKey) -> Kept | None:
+    def get(self, key: GangKey) -> CachedPlan | None:
         """Return a gang's plan, None when it has none."""
         return self._by_gang.get(key)
 
@@ -65,7 +65,7 @@ class Reservations:
         self._hoping.clear()
         self._reserved.clear()
 
-    def put(self, key: GangKey, kept: Kept) -> None:
+    def put(self, key: GangKey, kept: CachedPlan) -> None:
         """Keep a plan in place of an earlier one, and reserve its room."""
         before = self._by_gang.get(key)
         old, new = (Counter(each.plan.takes() if each else ()) for each in (before, kept))
@@ -90,7 +90,7 @@ class Reservations:
             self._leave(row, key)
         return takes
 
-    def hoping(self) -> Iterator[Kept]:
+    def hoping(self) -> Iterator[CachedPlan]:
         """Yield the plans that have seats above the min for members to come."""
         return (self._by_gang[key] for key in self._hoping)
 
@@ -111,7 +111,7 @@ class Reservations:
         here = [(claim, key) for key in self._at.get(row, ()) for claim in self._by_gang[key].by_row[row]]
         return sorted(here, key=lambda each: each[0].order, reverse=True)
 
-    def of(self, key: GangKey) -> Kept:
+    def of(self, key: GangKey) -> CachedPlan:
         """Return a gang's plan. Raises KeyError when it has none."""
         return self._by_gang[key]
 

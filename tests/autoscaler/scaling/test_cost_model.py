@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.autoscaler.world import NOW_S, job
 from tests.jobs.test_kinds import indexed
 from turnout.autoscaler.model import Policy, Reason, Step
-from turnout.autoscaler.scaling.cost_model import after_change_s, balance_s, in_debt, pays, rich
+from turnout.autoscaler.scaling.cost_model import after_change_s, balance_s, exhausted, pays, rich
 from turnout.autoscaler.scaling.job_annotations import conditions, notes_of
 from turnout.jobs.kinds.annotations import bank
 from turnout.jobs.kinds.registry import KINDS
@@ -61,8 +61,8 @@ def test_what_a_job_wins_from_its_start_on_is_all_won():
 )
 def test_one_that_would_owe_more_than_a_restart_gives_all_that_it_has(gained_s, in_debt_then):
     made = job("a", resized_s=NOW_S, gained_s=gained_s)
-    assert in_debt(made, STRICT, NOW_S) is in_debt_then
-    assert in_debt(made, STRICT, NOW_S + 1e6) is in_debt_then  # time forgives nothing
+    assert exhausted(made, STRICT, NOW_S) is in_debt_then
+    assert exhausted(made, STRICT, NOW_S + 1e6) is in_debt_then  # time forgives nothing
 
 
 def test_growing_has_to_win_its_restarts_back():
