@@ -75,9 +75,7 @@ class ReplicaStore:
             raise refused
         if arena is None:
             owner, local_rank = place
-            identity = Identity(
-                self._run, self._worker, local_rank, boot_id(), REPLICA_GENERATIONS, owner, owner_count
-            )  # fmt: skip
+            identity = Identity(self._run, self._worker, local_rank, boot_id(), REPLICA_GENERATIONS, owner, owner_count)
             arena = self._arenas[place] = await asyncio.to_thread(Arena.make, self._folder, identity)
         for generation in range(times):
             await asyncio.to_thread(arena.reserve, generation, record.region_bytes)
