@@ -119,6 +119,7 @@ def waiting_rank(stack, path):
     sock = stack.enter_context(socket.socket(socket.AF_UNIX))
     sock.settimeout(WITHIN_S)
     sock.connect(str(path))
+    return sock
 
 
 def greeted_by_rank(path):
@@ -141,11 +142,9 @@ async def test_a_daemon_out_of_files_serves_again_once_they_leave(daemon, fills)
     with ExitStack() as stack:
         if fills == "peers":
             strangers(stack, endpoint.port)
+            last = stack.enter_context(socket.create_connection((endpoint.address, endpoint.port), WITHIN_S))
         else:
-            for _ in range(FILES):
-                waiting_rank(stack, path)
-        last = stack.enter_context(socket.create_connection((endpoint.address, endpoint.port), WITHIN_S))
-        waiting_rank(stack, path)
+            last = [waiting_rank(stack, path) for _ in range(FILES)][-1]
         assert cpu_s_while_full(process.pid, last) < MOST_CPU_S
     peer = await call(endpoint, PeerIdentity("job", "w7", TOKEN), 1)
     peer.close()
