@@ -82,8 +82,8 @@ class ReplicaStore:
         return arena
 
     async def take(self, connection: PeerConnection, place: Place, record: Record, offer: Offer, arena: Arena) -> None:
-        """Receive a replica that its owner sends. Raises BadCheckpoint if bytes differ from their checksums, OSError
-        and NoMemory.
+        """Receive a replica that its owner sends. Raises BadCheckpoint if bytes differ from their checksums or
+        are not proven to be the owner's, OSError and NoMemory.
         """
         sums_sum = int.from_bytes(offer.sums_sum, "little")
         async with self._busy[place]:
@@ -108,7 +108,9 @@ class ReplicaStore:
             raise NoMemory("no generation of its arena is free")
         region = arena.map(generation, record.region_bytes)
         work = asyncio.ensure_future(
-            self._blocking(lambda: shard_stream.receive(connection.sock, record, sums_sum, region))
+            self._blocking(
+                lambda: shard_stream.receive(connection.sock, connection.proven_auth(), record, sums_sum, region)
+            )
         )
         try:
             await asyncio.wait([work])
