@@ -70,7 +70,7 @@ async def test_bytes_can_be_fitted_to_their_checksum():
 
 @pytest.mark.parametrize(("change", "why"), CHANGES)
 async def test_a_replica_that_a_relay_changes_is_not_kept(job, change, why):
-    """Return both ends say so, no copy counts, and the next one, by a sound way, is whole."""
+    """Each end says so, no copy counts, and the next one, by a sound way, is whole."""
     job = job(2)
     wire = Wire(job[1].endpoint.port)
     await job.form(wires={1: await wire.open()})
