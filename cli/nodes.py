@@ -63,11 +63,17 @@ def _row(node: Mapping[str, Any], key: str) -> Row | None:
         state = State.CLEARED.value  # the autoscaler has not looked yet
     first = record.proofs[0] if record.proofs else None
     return Row(
-        name, state, tainted, rfc3339(record.since.timestamp()),
-        "" if record.until is None else rfc3339(record.until.timestamp()), record.times,
-        "" if first is None else first.cause or first.kind.value, "" if first is None else first.why,
-        tuple(proof.pod for proof in record.proofs), tuple(sorted({proof.by for proof in record.proofs})),
-    )  # fmt: skip
+        name,
+        state,
+        tainted,
+        rfc3339(record.since.timestamp()),
+        "" if record.until is None else rfc3339(record.until.timestamp()),
+        record.times,
+        "" if first is None else first.cause or first.kind.value,
+        "" if first is None else first.why,
+        tuple(proof.pod for proof in record.proofs),
+        tuple(sorted({proof.by for proof in record.proofs})),
+    )
 
 
 def record_of(node: Mapping[str, Any]) -> Record | None:

@@ -201,9 +201,14 @@ class _Turn:
         self._become(State.TAINTED, word, why, self.rules.lasts_s(times + 1), proofs, times + 1)
 
     def _become(
-        self, state: State, word: NodeReason, why: str, lasts_s: float | None = None,
-        proofs: tuple[Proof, ...] = (), times: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        state: State,
+        word: NodeReason,
+        why: str,
+        lasts_s: float | None = None,
+        proofs: tuple[Proof, ...] = (),
+        times: int = 0,
+    ) -> None:
         until, had = None if lasts_s is None else moment(self.now_s + lasts_s), self.record
         heard, told = (moment(0), ()) if had is None else (had.heard, had.told)
         self.record = Record(state, moment(self.now_s), heard, until, times, proofs, told)

@@ -24,14 +24,25 @@ PACKAGES = (
     Package(
         "scaling",
         ("autoscaler/scaling", "autoscaler/decide.py"),
-        ("tests/autoscaler/scaling", "tests/autoscaler/test_decide.py", "tests/autoscaler/test_laws.py",
-         "tests/autoscaler/test_limits.py", "tests/autoscaler/test_tenant_words.py"),
+        (
+            "tests/autoscaler/scaling",
+            "tests/autoscaler/test_decide.py",
+            "tests/autoscaler/test_laws.py",
+            "tests/autoscaler/test_limits.py",
+            "tests/autoscaler/test_tenant_words.py",
+        ),
     ),
     Package(
         "queues",
         ("jobs/queues",),
-        ("tests/jobs/test_queue.py", "tests/jobs/test_queue_fields.py", "tests/jobs/test_queue_koordinator.py",
-         "tests/jobs/test_queue_kueue.py", "tests/jobs/test_queue_laws.py", "tests/jobs/test_queue_schema.py"),
+        (
+            "tests/jobs/test_queue.py",
+            "tests/jobs/test_queue_fields.py",
+            "tests/jobs/test_queue_koordinator.py",
+            "tests/jobs/test_queue_kueue.py",
+            "tests/jobs/test_queue_laws.py",
+            "tests/jobs/test_queue_schema.py",
+        ),
     ),
     Package(
         "rendezvous",
@@ -59,4 +70,4 @@ PACKAGES = (
             "tests/launcher/health/stack_traces/test_parse.py",
         ),
     ),
-)  # fmt: skip
+)

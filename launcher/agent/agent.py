@@ -242,11 +242,17 @@ class Agent:
         self._contact.formed(formed.successors)
         await self._tasks.close()  # a probe may still wait for a peer that failed
         self._report = None
-        self._say("processes_started", {
-            "round": formed.round, "reason": formed.reason, "group_rank": formed.group_rank,
-            "ranks": f"{formed.first_rank}..{formed.first_rank + self.me.processes - 1} of {formed.ranks}",
-            "master": f"{formed.master_address}:{formed.master_port}", "restarts": formed.budget.total,
-        })  # fmt: skip
+        self._say(
+            "processes_started",
+            {
+                "round": formed.round,
+                "reason": formed.reason,
+                "group_rank": formed.group_rank,
+                "ranks": f"{formed.first_rank}..{formed.first_rank + self.me.processes - 1} of {formed.ranks}",
+                "master": f"{formed.master_address}:{formed.master_port}",
+                "restarts": formed.budget.total,
+            },
+        )
         self._watch = asyncio.get_running_loop().create_task(self._train(formed))
 
     async def _train(self, formed: Formed) -> None:

@@ -21,7 +21,7 @@ from turnout.launcher.agent.read_switch_path import SwitchPathReader
 from turnout.launcher.errors import BadSettings
 from turnout.launcher.event_log import EventLog
 from turnout.launcher.health.node_check import NodeCheckState
-from turnout.launcher.model import PORT, Exit
+from turnout.launcher.model import PORT, Exit, Member
 from turnout.launcher.rendezvous.find_coordinator import Seek
 from turnout.launcher.rendezvous.locks.protocol import RoundLock
 from turnout.launcher.rendezvous.round_lock import LockRefused, LockUnreachable
@@ -63,10 +63,7 @@ async def run_agent(
     copies = listen_at(address) if training is None else None
     daemon, store = copies.getsockname()[1] if copies is not None else 0, meeting.store_port
     me = member_of(place, address, port, processes, (await asyncio.to_thread(where.look)).path, daemon, store)
-    leading = Leadership(
-        me, meeting.run, settings.terms, settings.timing, listener, say, arbiter=arbiter, hangs=settings.hangs,
-        wanted=meeting.wanted or 0, only=meeting.arbiter is LockKind.NONE, checking=_checks(settings),
-    )  # fmt: skip
+    leading = _leadership(settings, me, listener, arbiter, say)
     backend = training or WorkerGroup(settings, processes, environ, say, socket.gethostname(), copies, token)
     at = (address if alone else meeting.host, port if host else meeting.port)
     seek = Seek(me.id, at if meeting.host else None, host, arbiter is not None, settings.terms.join_timeout_s)
@@ -75,6 +72,24 @@ async def run_agent(
         ready(agent.leave)
     with serving:
         return await agent.run([] if ready else _signals(settings))
+
+
+def _leadership(
+    settings: Settings, me: Member, listener: Listener, arbiter: RoundLock | None, say: EventLog
+) -> Leadership:
+    """Return what this agent leads with, should it become the coordinator."""
+    meeting, job = settings.meeting, (settings.meeting.run, settings.terms, settings.timing)
+    return Leadership(
+        me,
+        *job,
+        listener,
+        say,
+        arbiter=arbiter,
+        hangs=settings.hangs,
+        wanted=meeting.wanted or 0,
+        only=meeting.arbiter is LockKind.NONE,
+        checking=_checks(settings),
+    )
 
 
 def _signals(settings: Settings) -> list[signal.Signals]:

@@ -78,7 +78,15 @@ def member_of(
     hostname = socket.gethostname()
     name = place.name or (f"{hostname}-{port}" if address == "127.0.0.1" else hostname)
     return Member(
-        id=f"{name}/{secrets.token_hex(6)}", name=name, host=place.host or os.environ.get("NODE_NAME", "") or hostname,
-        address=address, port=port, processes=processes, path=path, order=place.order, born_s=time.time(),
-        master_port=store_port or free_port(address), keeper=keeper,
-    )  # fmt: skip
+        id=f"{name}/{secrets.token_hex(6)}",
+        name=name,
+        host=place.host or os.environ.get("NODE_NAME", "") or hostname,
+        address=address,
+        port=port,
+        processes=processes,
+        path=path,
+        order=place.order,
+        born_s=time.time(),
+        master_port=store_port or free_port(address),
+        keeper=keeper,
+    )

@@ -33,8 +33,8 @@ class Metrics:
         self.registry = registry = CollectorRegistry()
         self._run = run
 
-        def gauge(name: str, text: str) -> Gauge:
-            return Gauge(f"turnout_launcher_{name}", text, ["run"], registry=registry)
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(f"turnout_launcher_{name}", text, ["run", *labels], registry=registry)
 
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"turnout_launcher_{name}", text, ["run", *labels], registry=registry)
@@ -51,18 +51,16 @@ class Metrics:
         self._failed = counter("process_failures", "Training processes of this agent that ended with an error.")
         self._spawned = counter("rounds_spawned", "Rounds in which this agent could not fork its processes.")
         self._left = counter("coordinators_lost", "Coordinators that this agent has lost.", "reason")
-        self._hangs = Gauge(
-            "turnout_launcher_rank_hangs", "1 for a training process that has stopped making progress.",
-            ["run", "rank"], registry=registry,
-        )  # fmt: skip
-        self._apart = Gauge(
-            "turnout_launcher_rank_stands_apart", "1 for a rank that others wait for in a hang. The coordinator tells.",
-            ["run", "rank"], registry=registry,
-        )  # fmt: skip
+        self._hangs = gauge("rank_hangs", "1 for a training process that has stopped making progress.", "rank")
+        told = "1 for a rank that others wait for in a hang. The coordinator tells."
+        self._apart = gauge("rank_stands_apart", told, "rank")
         self._waited_s = Histogram(
-            "turnout_launcher_round_wait_seconds", "From the end of a round, or the first knock, to the next world.",
-            ["run"], buckets=_WAITED_S, registry=registry,
-        )  # fmt: skip
+            "turnout_launcher_round_wait_seconds",
+            "From the end of a round, or the first knock, to the next world.",
+            ["run"],
+            buckets=_WAITED_S,
+            registry=registry,
+        )
         self._heard = self._hears(run)
         self._coordinates.labels(run).set(0)
         self._failed.labels(run)

@@ -199,9 +199,13 @@ class DdpCheckpointer:
     def _opened(self) -> MemorySaver:
         if self._memory is None:
             self._memory = MemorySaver(
-                self._rank, self._environ, generations=_GENERATIONS, replicated=True, threads=_THREADS,
+                self._rank,
+                self._environ,
+                generations=_GENERATIONS,
+                replicated=True,
+                threads=_THREADS,
                 told=self._told,
-            )  # fmt: skip
+            )
             atexit.register(self.close)
         return self._memory
 

@@ -175,10 +175,12 @@ def stopped(transition: Transition) -> None:
     staying = sum(known.leave_s is None for known in transition.members.values())
     expected, call_s = (0, 0.0) if at.job.terms.size(staying) else (at.fencing.base_size, at.job.terms.settle_s)
     transition.at = replace(
-        at, phase=Phase.HANDING, cause=replace(at.cause, fault="", lost=False, since_s=transition.now_s),
+        at,
+        phase=Phase.HANDING,
+        cause=replace(at.cause, fault="", lost=False, since_s=transition.now_s),
         gathering=replace(at.gathering, expected=expected, call_s=call_s),
         checkpoints=replace(at.checkpoints, handing=None),
-    )  # fmt: skip
+    )
 
 
 def hand(transition: Transition) -> None:

@@ -14,7 +14,7 @@ from zlib import crc32
 from turnout.launcher.model import Exit, Member, Reason, Record, World
 from turnout.launcher.rendezvous.diagnosis.node_check import proven
 from turnout.launcher.rendezvous.fencing import overlaps, restored, returned, veteran
-from turnout.launcher.rendezvous.messages import Formed, LastWorld, Waiting
+from turnout.launcher.rendezvous.messages import Formed, LastWorld, Successor, Waiting
 from turnout.launcher.rendezvous.rank_assignment import ips, seated
 from turnout.launcher.rendezvous.restore.replica_groups import replica_groups
 from turnout.launcher.rendezvous.restore.restore_plan import restorable
@@ -277,13 +277,16 @@ def form(transition: Transition) -> None:
     world, base = World.of(at.round, ranking.members), at.fencing.base
     roams = None if at.gathering.roams is None else True
     transition.at = replace(
-        at, phase=Phase.TRAINING, world=world, ending=Ending(),
+        at,
+        phase=Phase.TRAINING,
+        world=world,
+        ending=Ending(),
         cause=replace(at.cause, since_s=transition.now_s, fault="", lost=False),
         fencing=replace(at.fencing, base=at.round, base_size=len(world.members)),
         gathering=replace(at.gathering, expected=0, call_s=0.0, sought_s=0.0, roams=roams),
         claiming=replace(at.claiming, chosen=()),
         checking=at.checking and replace(at.checking, passed=frozenset()),
-    )  # fmt: skip
+    )
     _tell_places(transition, world, base)
     fields: dict[str, object] = {"round": world.round, "members": len(world.members), "ranks": world.ranks}
     fields |= {"waited_s": round(transition.now_s - at.cause.since_s, 3)}
@@ -294,33 +297,47 @@ def form(transition: Transition) -> None:
 
 
 def _tell_places(transition: Transition, world: World, base: int) -> None:
-    size, ranks, successors, host = len(world.members), world.ranks, transition.successors(), world.members[0]
+    size, successors, host = len(world.members), transition.successors(), world.members[0]
     there = {id_: known for id_, known in transition.members.items() if known.leave_s is None}
-    choice = restorable(
-        world, {id_: known.held for id_, known in there.items()}, {id_: known.member for id_, known in there.items()}
-    )
+    held = {id_: known.held for id_, known in there.items()}
+    choice = restorable(world, held, {id_: known.member for id_, known in there.items()})
     around, rings = replica_groups(world, transition.at.checkpoints.rings)
     carry, look = transition.at.checkpoints.carry, choice.is_older(max(base, transition.at.fencing.before))
-    transition.at = replace(
-        transition.at, checkpoints=Checkpoints(size, rings=rings, handing=transition.at.checkpoints.handing)
-    )
+    checkpoints = Checkpoints(size, rings=rings, handing=transition.at.checkpoints.handing)
+    transition.at = replace(transition.at, checkpoints=checkpoints)
     for member in world.members:
         seat, known = world.seats[member.id], transition.members[member.id]
-        transition.know(
-            member.id,
-            replace(
-                known, base=LastWorld(world.round, size, True), busy=world.round, step=-1, reached=None, stored=None
-            ),
+        base_now = LastWorld(world.round, size, True)
+        transition.know(member.id, replace(known, base=base_now, busy=world.round, step=-1, reached=None, stored=None))
+        formed = Formed(
+            world.round,
+            base,
+            seat.group_rank,
+            size,
+            seat.first_rank,
+            world.ranks,
+            host.address,
+            host.master_port,
+            transition.at.cause.why.value,
+            transition.at.budget,
+            successors,
+            choice.step,
+            choice.round,
+            choice.replicated,
+            choice.fetch.get(member.id, ()),
+            around.get(member.id),
+            carry,
+            choice.saved_by,
+            choice.locations.get(member.id, ()),
+            look,
         )
-        transition.tell(
-            (member.id,),
-            Formed(
-                world.round, base, seat.group_rank, size, seat.first_rank, ranks, host.address, host.master_port,
-                transition.at.cause.why.value, transition.at.budget, successors, choice.step, choice.round,
-                choice.replicated, choice.fetch.get(member.id, ()), around.get(member.id), carry,
-                choice.saved_by, choice.locations.get(member.id, ()), look,
-            ),
-        )  # fmt: skip
+        transition.tell((member.id,), formed)
+    _tell_spares(transition, world, successors)
+
+
+def _tell_spares(transition: Transition, world: World, successors: tuple[Successor, ...]) -> None:
+    """Tell those who are not in the world why they wait, and for whom to look should the coordinator end."""
+    size = len(world.members)
     spares = [id_ for id_ in transition.members if id_ not in world.seats]
     for id_ in spares:
         transition.know(id_, replace(transition.members[id_], base=LastWorld(world.round, size, False)))

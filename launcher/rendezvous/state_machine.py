@@ -109,10 +109,12 @@ def succeed(
         return replace(state, gathering=gathering)
     expected = base.size if handed else max(base.size - 1, 1)
     return replace(
-        state, round=max(state.round, base.round), cause=replace(state.cause, why=Reason.COORDINATOR_LOST),
+        state,
+        round=max(state.round, base.round),
+        cause=replace(state.cause, why=Reason.COORDINATOR_LOST),
         fencing=replace(state.fencing, base=base.round, base_size=base.size),
         gathering=replace(gathering, expected=expected, call_s=state.job.regroup_s),
-    )  # fmt: skip
+    )
 
 
 def step(state: State, event: Event, now_s: float) -> tuple[State, tuple[Effect, ...]]:
@@ -187,11 +189,7 @@ def _joined(transition: Transition, event: Joined) -> None:
             transition.tell((member.id,), Finish(int(exit_), why, at.cause.detail, at.checkpoints.carry))
         return
     if fault := _differs(at.job.terms, event.terms):
-        transition.know(member.id, MemberState(member, event.base))
-        transition.tell((member.id,), Refused(Reason.REFUSED.value, fault))
-        transition.effects.append(Drop(member.id))
-        del transition.members[member.id]
-        transition.told("member_refused", Reason.REFUSED, member=member.name, detail=fault)
+        _refuse(transition, event, fault)
         return
     if (before := transition.named(member.name)) is not None and before != member.id and before in transition.members:
         transition.effects.append(Drop(before))  # its place was taken: one worker at a time has a name
@@ -210,14 +208,27 @@ def _joined(transition: Transition, event: Joined) -> None:
     if event.wanted and at.fencing.base == 0:
         gathering = replace(gathering, expected=event.wanted)
     transition.at = replace(
-        at, round=max(at.round, event.base.round), budget=at.budget.newer(event.budget), gathering=gathering,
+        at,
+        round=max(at.round, event.base.round),
+        budget=at.budget.newer(event.budget),
+        gathering=gathering,
         fencing=_newest(at.fencing, event.base),
-    )  # fmt: skip
+    )
     # This arbiter would not grant the round that is asked for.
     if at.phase is Phase.CLAIMING and event.base.round >= at.round:
         transition.at = replace(transition.at, phase=Phase.GATHERING, claiming=replace(at.claiming, chosen=()))
     transition.told("member_joined", at.cause.why, member=member.name, members=len(transition.members))
     _placed(transition, member, event.base)
+
+
+def _refuse(transition: Transition, event: Joined, fault: str) -> None:
+    """Turn a member away whose terms differ from the job's."""
+    member = event.member
+    transition.know(member.id, MemberState(member, event.base))
+    transition.tell((member.id,), Refused(Reason.REFUSED.value, fault))
+    transition.effects.append(Drop(member.id))
+    del transition.members[member.id]
+    transition.told("member_refused", Reason.REFUSED, member=member.name, detail=fault)
 
 
 def _newest(fencing: Fencing, told: LastWorld) -> Fencing:

@@ -22,10 +22,25 @@ _PREFIXES_READ_AT_IMPORT = (
     *("CUDA_", "HIP_", "ROCR_", "GPU_", "ZE_", "PYTORCH_", "TORCH_", "TORCHINDUCTOR_", "TRITON_"),
 )
 _READ_LATER = ("TORCH_NCCL_", "TORCH_ELASTIC_", "PYTHON_EXEC")  # read by a constructor, or not by the process at all
-_OF_EACH = frozenset([
-    "RANK", "LOCAL_RANK", "ROLE_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE",
-    "ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "NODE_NUM", "WORKER_RANK", WORKER_NUM,
-])  # fmt: skip
+_OF_EACH = frozenset(
+    [
+        "RANK",
+        "LOCAL_RANK",
+        "ROLE_RANK",
+        "GROUP_RANK",
+        "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE",
+        "GROUP_WORLD_SIZE",
+        "ROLE_WORLD_SIZE",
+        "ROLE_NAME",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "NODE_RANK",
+        "NODE_NUM",
+        "WORKER_RANK",
+        WORKER_NUM,
+    ]
+)
 _PREFIXES_OF_EACH = ("TORCHELASTIC_", "TURNOUT_")
 
 

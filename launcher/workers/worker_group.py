@@ -60,9 +60,12 @@ class WorkerGroup:
         self._settings, self.processes, self._say, self._hostname = settings, processes, say, hostname
         self._env = common(env, processes)
         self._job = Job(
-            settings.meeting.run, settings.command.role, settings.terms.max_restarts, settings.start.one_device,
+            settings.meeting.run,
+            settings.command.role,
+            settings.terms.max_restarts,
+            settings.start.one_device,
             settings.terms.most,
-        )  # fmt: skip
+        )
         self._outputs = _outputs(settings)
         self._run_folder = ""
         memory = memory_folder(env)
@@ -121,9 +124,17 @@ class WorkerGroup:
     async def _agree(self, formed: Formed) -> None:
         """Fetch into memory the step that the world restores. Raises FetchFailed."""
         seat = RestorePlace(
-            formed.round, formed.first_rank, self.processes, formed.ranks, formed.origin, formed.alike, formed.fetch,
-            formed.replica_group, formed.saved_by, formed.locations,
-        )  # fmt: skip
+            formed.round,
+            formed.first_rank,
+            self.processes,
+            formed.ranks,
+            formed.origin,
+            formed.alike,
+            formed.fetch,
+            formed.replica_group,
+            formed.saved_by,
+            formed.locations,
+        )
         try:
             await self._daemon.agreed(formed.restore, seat, formed.carry)
         except FetchFailed as error:
@@ -252,6 +263,11 @@ def _whose(settings: Settings, hostname: str) -> tuple[str, str]:
 def _outputs(settings: Settings) -> Outputs:
     output = settings.output
     return Outputs(
-        output.redirects, output.tee, output.local_ranks, settings.command.role, output.prefix,
-        output.stdout_filters, output.stderr_filters,
-    )  # fmt: skip
+        output.redirects,
+        output.tee,
+        output.local_ranks,
+        settings.command.role,
+        output.prefix,
+        output.stdout_filters,
+        output.stderr_filters,
+    )

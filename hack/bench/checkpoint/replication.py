@@ -47,11 +47,16 @@ def _daemon(
         listens.bind(str(path))
         listens.listen()
         here = DaemonEndpoint(worker, worker, *endpoint.getsockname())
-        command = [
-            sys.executable, "-m", "turnout.launcher.checkpoint.daemon", "--listen", str(listens.fileno()),
-            "--peer-listen", str(endpoint.fileno()), "--folder", str(folder), "--run", _RUN, "--worker", worker,
-            "--copied-s", str(bytes_s),
-        ]  # fmt: skip
+        flags = {
+            "--listen": str(listens.fileno()),
+            "--peer-listen": str(endpoint.fileno()),
+            "--folder": str(folder),
+            "--run": _RUN,
+            "--worker": worker,
+            "--copied-s": str(bytes_s),
+        }
+        module = "turnout.launcher.checkpoint.daemon"
+        command = [sys.executable, "-m", module, *(word for flag in flags.items() for word in flag)]
         fds = [listens.fileno(), endpoint.fileno()]
         with subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=fds, start_new_session=True) as process:
             assert process.stdin is not None

@@ -37,9 +37,14 @@ from hack.bench.support.outcome import Table, Target
 BROKE = "broke"  # the notes say how
 COLUMNS = ("", "times", "best ms", "median ms", "best / floor", "")
 WORLDS = (
-    "ranks", "times", *(f"{name} ms" for name in (floor(1), floor(2), NOTHING, DCP)),
-    "ours best ms", "median ms", *(f"/ {name}" for name in (floor(1), floor(2), DCP)), "",
-)  # fmt: skip
+    "ranks",
+    "times",
+    *(f"{name} ms" for name in (floor(1), floor(2), NOTHING, DCP)),
+    "ours best ms",
+    "median ms",
+    *(f"/ {name}" for name in (floor(1), floor(2), DCP)),
+    "",
+)
 Row = tuple[str, ...]
 
 

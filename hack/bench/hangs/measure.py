@@ -69,7 +69,7 @@ async def _run(folder: Path, quick: bool) -> Outcome:
         f"The delay is of a replay in which a rare step takes {LONG_S:g} s or more: no limit is below "
         f"{HangLimits().floor_s:g} s.",
         "In that replay what stalls a machine for a moment stalls it as much longer: its alarms are no target.",
-    ]  # fmt: skip
+    ]
     return Outcome("hangs", [Table("Hangs", ["what", "is"], rows)], figures, targets, notes)
 
 

@@ -28,10 +28,17 @@ def run(quick: bool) -> Outcome:
         lost, split = sum(not result.finished for result in found), sum(result.split for result in found)
         charged = [result.charged for result in found]
         median, worst = statistics.median(back), back[-1]
-        rows.append([
-            death.value, f"{times}", f"{lost}", f"{split}", f"{min(charged)}..{max(charged)}", f"{median:.2f}",
-            f"{worst:.2f}",
-        ])  # fmt: skip
+        rows.append(
+            [
+                death.value,
+                f"{times}",
+                f"{lost}",
+                f"{split}",
+                f"{min(charged)}..{max(charged)}",
+                f"{median:.2f}",
+                f"{worst:.2f}",
+            ]
+        )
         word = death.name.lower()
         figures |= {f"{word}_lost": lost, f"{word}_split": split, f"{word}_back_median_s": median}
         figures |= {f"{word}_back_worst_s": worst, f"{word}_most_charged": max(charged)}

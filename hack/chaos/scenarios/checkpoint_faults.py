@@ -52,8 +52,11 @@ def play(seed: int, folder: Path, kinds: Sequence[Kind]) -> list[Strike]:
     command = [sys.executable, "-m", __spec__.name, str(seed), str(folder), *(kind.name for kind in kinds)]
     told = subprocess.run(
         ("unshare", "--mount", "--propagation", "private", *command),
-        check=True, stdout=subprocess.PIPE, text=True, timeout=300,
-    )  # fmt: skip
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=300,
+    )
     return [_strike(each) for each in json.loads(told.stdout.splitlines()[-1])]
 
 

@@ -55,11 +55,26 @@ class Job:
         memory = self.folder / "memory" / f"w{at}"
         memory.mkdir()
         command = [
-            *prefix, sys.executable, "-m", "turnout.launcher", "--log-format=json", "--no-fork",
-            f"--nnodes={LEAST}:{WORKERS}", "--heartbeat-s=0.2", f"--silence-s={SILENCE_S:g}", "--last-call-s=1",
-            "--token-file", str(self.folder / "token"), "--rdzv-endpoint", self._endpoint,
-            "--name", f"w{at}", *options, str(_SCRIPT), str(self.folder),
-        ]  # fmt: skip
+            *prefix,
+            sys.executable,
+            "-m",
+            "turnout.launcher",
+            "--log-format=json",
+            "--no-fork",
+            f"--nnodes={LEAST}:{WORKERS}",
+            "--heartbeat-s=0.2",
+            f"--silence-s={SILENCE_S:g}",
+            "--last-call-s=1",
+            "--token-file",
+            str(self.folder / "token"),
+            "--rdzv-endpoint",
+            self._endpoint,
+            "--name",
+            f"w{at}",
+            *options,
+            str(_SCRIPT),
+            str(self.folder),
+        ]
         own = {**environment(), "TURNOUT_MEMORY_DIR": str(memory), "PYTHONPATH": str(ROOT), **env}
         with (self.folder / "logs" / f"w{at}.log").open("wb") as log:
             self.agents.append(

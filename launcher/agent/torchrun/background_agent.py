@@ -144,9 +144,11 @@ class BackgroundAgent:
 
 def settings_of(parameters: Any) -> Settings:
     """Make settings from torch's RendezvousParameters and TURNOUT_* variables. Raises BadSettings."""
-    host, _, port = str(parameters.endpoint or "").rpartition(":") if ":" in (parameters.endpoint or "") else (
-        parameters.endpoint, "", ""
-    )  # fmt: skip
+    host, _, port = (
+        str(parameters.endpoint or "").rpartition(":")
+        if ":" in (parameters.endpoint or "")
+        else (parameters.endpoint, "", "")
+    )
     lease, folder = os.environ.get("TURNOUT_LEASE", ""), os.environ.get("TURNOUT_ROUND_DIR", "")
     kind = LockKind.LEASE if lease else LockKind.FILE if folder else LockKind.MAJORITY
 
@@ -156,14 +158,22 @@ def settings_of(parameters: Any) -> Settings:
     return Settings(
         Command("torch's agent"),
         ElasticSpec(
-            parameters.min_nodes, parameters.max_nodes, max_restarts=1 << 30,
-            last_call_s=number("last_call_timeout", 30), join_timeout_s=number("join_timeout", 600),
+            parameters.min_nodes,
+            parameters.max_nodes,
+            max_restarts=1 << 30,
+            last_call_s=number("last_call_timeout", 30),
+            join_timeout_s=number("join_timeout", 600),
         ),
         1,
         RendezvousSettings(
-            run=parameters.run_id, host=(host or "").strip("[]"), port=int(port or PORT), arbiter=kind, lease=lease,
-            round_dir=folder, token_file=os.environ.get("TURNOUT_TOKEN_FILE", ""),
+            run=parameters.run_id,
+            host=(host or "").strip("[]"),
+            port=int(port or PORT),
+            arbiter=kind,
+            lease=lease,
+            round_dir=folder,
+            token_file=os.environ.get("TURNOUT_TOKEN_FILE", ""),
             insecure=os.environ.get("TURNOUT_INSECURE_NO_TOKEN", "") == "1",
         ),
         PlaceSettings(name=os.environ.get("POD_NAME", ""), address=getattr(parameters, "local_addr", None) or ""),
-    )  # fmt: skip
+    )

@@ -115,10 +115,12 @@ class FlashState:
         """Give each saved object with its name, numbered in the order of preparing, as in Accelerate's own files."""
         own = self._accelerator
         kinds = {
-            "model": [own.unwrap_model(each) for each in own._models], "optimizer": own._optimizers,
-            "scheduler": own._schedulers, "data": [_Place(each) for each in own._dataloaders],
+            "model": [own.unwrap_model(each) for each in own._models],
+            "optimizer": own._optimizers,
+            "scheduler": own._schedulers,
+            "data": [_Place(each) for each in own._dataloaders],
             "custom": own._custom_objects,
-        }  # fmt: skip
+        }
         for kind, found in kinds.items():
             for at, each in enumerate(found):
                 yield f"{kind}_{at}", each

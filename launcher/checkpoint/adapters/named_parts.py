@@ -91,9 +91,14 @@ class Parts:
             state |= {f"{key}/{each}": tensor for each, tensor in tensors.items()}
         state[f"ranks/{self.rank}"] = _bytes(msgspec.json.encode(_Index(contents)))
         writer = FlashStorageWriter(
-            self.folder, step=step, disk=disk, keep=self._keep, every=self._every, replicas=self._replicas,
+            self.folder,
+            step=step,
+            disk=disk,
+            keep=self._keep,
+            every=self._every,
+            replicas=self._replicas,
             environ=self._environ,
-        )  # fmt: skip
+        )
         with in_phase(SAVES), _alone():
             dcp.save(state, storage_writer=writer)
         self._writer = writer

@@ -19,6 +19,7 @@ from turnout.launcher.checkpoint.daemon.daemon import CheckpointDaemon
 from turnout.launcher.checkpoint.format.daemon_messages import MOST_BYTES, End, Message, Trust, read_at_daemon
 from turnout.launcher.errors import BadFrame
 from turnout.launcher.event_log import EventLog, into
+from turnout.launcher.rendezvous.transport.accept import Acceptor
 from turnout.launcher.rendezvous.transport.frame_connection import next_frame
 
 BYTES_S = "TURNOUT_PERSIST_BYTES_S"  # in its environment, which it has from the agent
@@ -48,9 +49,14 @@ async def _run(listens: socket.socket, endpoint: socket.socket | None, daemon: C
         daemon.copies.listen(endpoint)
         if trust.seat is not None:
             await daemon.copies.gathered(trust.step, trust.seat)
-    server = await asyncio.start_unix_server(daemon.serve, sock=listens)
+
+    def served() -> asyncio.StreamReaderProtocol:
+        return asyncio.StreamReaderProtocol(asyncio.StreamReader(), daemon.serve)
+
+    acceptor = Acceptor(listens, served)
     last = await _heard(reader)  # says whether the job is done
-    server.close()
+    acceptor.close()
+    listens.close()
     await daemon.end(isinstance(last, End) and last.done)
 
 

@@ -122,10 +122,22 @@ class AgentClient:
             fds = [each.fileno() for each in (self._listens, self._endpoint) if each is not None]
             endpoint = ("--peer-listen", str(fds[1])) if self._endpoint is not None else ()
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "turnout.launcher.checkpoint.daemon", "--listen", str(fds[0]), *endpoint,
-                "--folder", str(self._memory), "--run", self._run, "--worker", self._worker,
-                stdin=asyncio.subprocess.PIPE, pass_fds=fds, start_new_session=True,
-            )  # fmt: skip
+                sys.executable,
+                "-m",
+                "turnout.launcher.checkpoint.daemon",
+                "--listen",
+                str(fds[0]),
+                *endpoint,
+                "--folder",
+                str(self._memory),
+                "--run",
+                self._run,
+                "--worker",
+                self._worker,
+                stdin=asyncio.subprocess.PIPE,
+                pass_fds=fds,
+                start_new_session=True,
+            )
             if self._endpoint is not None and self._process.stdin is not None:
                 self._process.stdin.write(encode(self._trust))
             self._watch = asyncio.get_running_loop().create_task(self._watches(self._process))

@@ -62,9 +62,17 @@ def _as_torch_file(arena: Arena, generation: int, record: Record, to: Save) -> s
     """
     path = to.path
     command = [
-        sys.executable, "-m", "turnout.launcher.checkpoint.engine.torch_export",
-        str(arena.path), str(generation), str(record.epoch), path, to.target, str(to.keep), str(to.every),
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "turnout.launcher.checkpoint.engine.torch_export",
+        str(arena.path),
+        str(generation),
+        str(record.epoch),
+        path,
+        to.target,
+        str(to.keep),
+        str(to.every),
+    ]
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TORCH_S, check=False

@@ -113,9 +113,18 @@ class TrainerClient:
             listens.bind(path)
             listens.listen()
             command = [
-                sys.executable, "-m", "turnout.launcher.checkpoint.daemon", "--listen", str(listens.fileno()),
-                "--folder", str(folder), "--run", hello.run, "--worker", hello.worker,
-            ]  # fmt: skip
+                sys.executable,
+                "-m",
+                "turnout.launcher.checkpoint.daemon",
+                "--listen",
+                str(listens.fileno()),
+                "--folder",
+                str(folder),
+                "--run",
+                hello.run,
+                "--worker",
+                hello.worker,
+            ]
             self._own = subprocess.Popen(
                 command, stdin=subprocess.PIPE, pass_fds=[listens.fileno()], start_new_session=True, env=environ
             )

@@ -129,10 +129,14 @@ def _add(tensors: dict[str, Tensor], item: WriteItem, rank: int) -> None:
     if key not in tensors:
         strides = getattr(properties, "strides", None)
         tensors[key] = Tensor(
-            str(properties.dtype).removeprefix("torch."), tuple(about.size), [],
-            bool(properties.requires_grad), str(properties.memory_format).removeprefix("torch."),
-            bool(properties.pin_memory), None if strides is None else tuple(strides),
-        )  # fmt: skip
+            str(properties.dtype).removeprefix("torch."),
+            tuple(about.size),
+            [],
+            bool(properties.requires_grad),
+            str(properties.memory_format).removeprefix("torch."),
+            bool(properties.pin_memory),
+            None if strides is None else tuple(strides),
+        )
     tensors[key].chunks.append(Chunk(tuple(about.chunk.offsets), tuple(about.chunk.sizes), rank))
 
 
@@ -176,9 +180,7 @@ def read(text: bytes | memoryview) -> Table:
 def _fits(chunk: Chunk, tensor: Tensor) -> bool:
     if not len(chunk.offsets) == len(chunk.sizes) == len(tensor.size):
         return False
-    return all(
-        at + part <= whole for at, part, whole in zip(chunk.offsets, chunk.sizes, tensor.size, strict=True)
-    )  # fmt: skip
+    return all(at + part <= whole for at, part, whole in zip(chunk.offsets, chunk.sizes, tensor.size, strict=True))
 
 
 def metadata_of(table: Table) -> Metadata:
@@ -187,9 +189,13 @@ def metadata_of(table: Table) -> Metadata:
     for key, tensor in table.tensors.items():
         more = {"strides": tensor.strides} if HAS_STRIDES else {}
         properties = TensorProperties(
-            dtype=_DTYPES[tensor.dtype], layout=torch.strided, requires_grad=tensor.requires_grad,
-            memory_format=_FORMATS[tensor.memory_format], pin_memory=tensor.pin_memory, **more,
-        )  # fmt: skip
+            dtype=_DTYPES[tensor.dtype],
+            layout=torch.strided,
+            requires_grad=tensor.requires_grad,
+            memory_format=_FORMATS[tensor.memory_format],
+            pin_memory=tensor.pin_memory,
+            **more,
+        )
         chunks = [ChunkStorageMetadata(torch.Size(each.offsets), torch.Size(each.sizes)) for each in tensor.chunks]
         known[key] = TensorStorageMetadata(properties, torch.Size(tensor.size), chunks)
     return Metadata(known, planner_data={key: tuple(path) for key, path in table.paths.items()})

@@ -103,10 +103,16 @@ class Checkpointer:
     def _opened(self) -> MemorySaver:
         if self._memory is None:
             self._memory = MemorySaver(
-                self._rank, self._environ, generations=self._generations, replicated=self._replicated,
-                threads=self._threads, told=self._told, frozen=self._frozen, dropped=self._drops,
+                self._rank,
+                self._environ,
+                generations=self._generations,
+                replicated=self._replicated,
+                threads=self._threads,
+                told=self._told,
+                frozen=self._frozen,
+                dropped=self._drops,
                 replicas=self._replicas,
-            )  # fmt: skip
+            )
             atexit.register(self.close)
         return self._memory
 
@@ -258,10 +264,23 @@ class Checkpointer:
             return SaveStats(self._saves, self._saved_bytes, why=self._why, source=self._source, dropped=self._dropped)
         found = self._memory.stats()
         return SaveStats(
-            self._saves, self._saved_bytes, found.sealed, found.hashed, found.persisted, found.committed,
-            found.in_flight, found.failures, self._why, self._source, self._dropped,
-            self._memory.copied_bytes, found.overtaken, self._memory.waited_s, found.replicated, found.uncopied,
-        )  # fmt: skip
+            self._saves,
+            self._saved_bytes,
+            found.sealed,
+            found.hashed,
+            found.persisted,
+            found.committed,
+            found.in_flight,
+            found.failures,
+            self._why,
+            self._source,
+            self._dropped,
+            self._memory.copied_bytes,
+            found.overtaken,
+            self._memory.waited_s,
+            found.replicated,
+            found.uncopied,
+        )
 
     def _told(self, message: ToClient) -> None:
         match message:

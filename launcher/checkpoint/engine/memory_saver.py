@@ -70,10 +70,8 @@ class MemorySaver:
         self._rank, self._generations = rank, min(generations + bool(replicas), MOST_GENERATIONS)
         self._place = (0, 1) if replicated else (rank.rank, rank.world)
         target = "" if replicated and rank.rank else rank.folder
-        hello = Hello(
-            rank.run, rank.worker, rank.rank, local_rank, rank.world, rank.round, target=target, replicas=replicas,
-            alike=replicated, reads=rank.folder,
-        )  # fmt: skip
+        about = (rank.run, rank.worker, rank.rank, local_rank, rank.world, rank.round)
+        hello = Hello(*about, target=target, replicas=replicas, alike=replicated, reads=rank.folder)
         self.client = TrainerClient(hello, dict(environ), rank.memory, told)
         self._copier = Copier(threads)
         self._arena = Arena.open(self.client.arena) if self.client.arena else None

@@ -70,11 +70,18 @@ class ProcessInfo:
         return cls(
             environ.get(RUN, "") if beside else f"own-{own}",
             environ.get(WORKER, hostname) if beside else hostname,
-            number("RANK", 0), number("LOCAL_RANK", 0), number("WORLD_SIZE", 1), number("LOCAL_WORLD_SIZE", 1),
-            number(ROUND, 0), number(RESTORE, -1) if beside else None, beside, memory_folder(environ), folder,
+            number("RANK", 0),
+            number("LOCAL_RANK", 0),
+            number("WORLD_SIZE", 1),
+            number("LOCAL_WORLD_SIZE", 1),
+            number(ROUND, 0),
+            number(RESTORE, -1) if beside else None,
+            beside,
+            memory_folder(environ),
+            folder,
             number(STORED, -1) if beside and environ.get(STORED_IN) == folder else None,
             ReshardedStep(*map(int, parts.groups())) if parts else None,
-        )  # fmt: skip
+        )
 
     def holds(self, step: int) -> dict[int, Where]:
         """Locate a step in this worker's memory: the arena's file, generation and epoch, by rank.

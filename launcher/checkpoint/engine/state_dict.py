@@ -18,12 +18,25 @@ from turnout.launcher.checkpoint.format.state_tree_cache import TreeCache, kept
 from turnout.launcher.errors import BadCheckpoint, BadState
 
 NAMES: Mapping[torch.dtype, str] = {
-    torch.bool: "BOOL", torch.uint8: "U8", torch.int8: "I8", torch.int16: "I16", torch.uint16: "U16",
-    torch.float16: "F16", torch.bfloat16: "BF16", torch.int32: "I32", torch.uint32: "U32", torch.float32: "F32",
-    torch.int64: "I64", torch.uint64: "U64", torch.float64: "F64", torch.complex64: "C64",
-    torch.float8_e5m2: "F8_E5M2", torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2fnuz: "F8_E5M2FNUZ",
+    torch.bool: "BOOL",
+    torch.uint8: "U8",
+    torch.int8: "I8",
+    torch.int16: "I16",
+    torch.uint16: "U16",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int32: "I32",
+    torch.uint32: "U32",
+    torch.float32: "F32",
+    torch.int64: "I64",
+    torch.uint64: "U64",
+    torch.float64: "F64",
+    torch.complex64: "C64",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2fnuz: "F8_E5M2FNUZ",
     torch.float8_e4m3fnuz: "F8_E4M3FNUZ",
-}  # fmt: skip
+}
 _TYPES = {name: dtype for dtype, name in NAMES.items()}
 _TORCH = {str(dtype).removeprefix("torch."): dtype for dtype in NAMES}
 _KINDS = (torch.Tensor, torch.nn.Parameter)

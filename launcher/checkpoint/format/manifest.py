@@ -147,12 +147,16 @@ def complete(notes: Iterable[Note], step: int, round: int, world: int) -> Manife
                 of_run[note.shard.rank] = note
     whole = [
         Manifest(
-            run, step, round, world, max(note.saved_s for note in of_run.values()),
+            run,
+            step,
+            round,
+            world,
+            max(note.saved_s for note in of_run.values()),
             tuple(of_run[rank].shard for rank in range(world)),
         )
         for run, of_run in runs.items()
         if len(of_run) == world
-    ]  # fmt: skip
+    ]
     return max(whole, key=lambda manifest: (manifest.saved_s, manifest.run), default=None)
 
 

@@ -6,9 +6,9 @@ which ends the connection.
 The listener sends PeerHello. The caller answers PeerChallenge, which proves that it knows the job's token, and the
 listener proves the same with PeerProven. The caller then sends one of these:
 Follow: the listener sends Copy for each step to copy, and the caller answers each with Copied.
-Offer: answered by SendShard; then the caller sends the checksums and bytes of a shard, answered by ShardKept or
-Refusal.
-Fetch: answered by ShardGiven with checksums and bytes, or by Refusal.
+Offer: answered by SendShard; then the caller sends the checksums, bytes and proof of a shard (replication/
+shard_stream.py), answered by ShardKept or Refusal.
+Fetch: answered by ShardGiven with checksums, bytes and proof, or by Refusal.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from turnout.launcher.frame_auth import FrameAuth
 from turnout.launcher.framing import PREFIX_BYTES, decode, frame
 from turnout.launcher.rendezvous.checkpoint_messages import ShortText
 
-VERSION = 2
+VERSION = 3
 _SUM_BYTES = 8
 HEAD_BYTES = PREFIX_BYTES + _SUM_BYTES
 MOST_BYTES = 64 << 10
@@ -132,7 +132,7 @@ class Fetch(_Frame, tag=11, frozen=True):
 
 
 class ShardGiven(_Frame, tag=12, frozen=True):
-    """Answers Fetch with the fields of Offer. The checksums and the shard follow at once."""
+    """Answers Fetch with the fields of Offer. The checksums, the shard and its proof follow at once."""
 
     generations: Generations
     record: Packed

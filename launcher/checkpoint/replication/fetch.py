@@ -70,7 +70,10 @@ async def _sent(
     sums, shard = arena.sums(generation), arena.map(generation, record.shard_bytes)
     await connection.say(given)
     try:
-        await asyncio.get_running_loop().run_in_executor(here.receives, shard_stream.send, connection.sock, sums, shard)
+        auth = connection.proven_auth()
+        await asyncio.get_running_loop().run_in_executor(
+            here.receives, shard_stream.send, connection.sock, auth, sums, shard
+        )
     finally:
         with suppress(OSError):
             connection.sock.setblocking(False)
@@ -153,7 +156,8 @@ def _received(connection: PeerConnection, arena: Arena, record: Record, sums_sum
         if generation is None:
             raise BadCheckpoint("no generation is free")
         try:
-            sums = shard_stream.receive(connection.sock, record, sums_sum, arena.map(generation, record.region_bytes))
+            region = arena.map(generation, record.region_bytes)
+            sums = shard_stream.receive(connection.sock, connection.proven_auth(), record, sums_sum, region)
         except BaseException:
             arena.discard(generation)
             raise

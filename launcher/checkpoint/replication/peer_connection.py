@@ -107,6 +107,12 @@ class PeerConnection:
             raise PeerUnavailable(f"{answer.reason}: {answer.detail}", answer.reason)
         return answer
 
+    def proven_auth(self) -> FrameAuth:
+        """Return the authentication of this connection's frames. Raises BadFrame before the handshake."""
+        if self.auth is None:
+            raise BadFrame("nothing is proven yet")
+        return self.auth
+
     def close(self) -> None:
         """Close the connection; the peer notices."""
         with suppress(OSError):

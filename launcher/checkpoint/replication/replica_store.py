@@ -75,17 +75,15 @@ class ReplicaStore:
             raise refused
         if arena is None:
             owner, local_rank = place
-            identity = Identity(
-                self._run, self._worker, local_rank, boot_id(), REPLICA_GENERATIONS, owner, owner_count
-            )  # fmt: skip
+            identity = Identity(self._run, self._worker, local_rank, boot_id(), REPLICA_GENERATIONS, owner, owner_count)
             arena = self._arenas[place] = await asyncio.to_thread(Arena.make, self._folder, identity)
         for generation in range(times):
             await asyncio.to_thread(arena.reserve, generation, record.region_bytes)
         return arena
 
     async def take(self, connection: PeerConnection, place: Place, record: Record, offer: Offer, arena: Arena) -> None:
-        """Receive a replica that its owner sends. Raises BadCheckpoint if bytes differ from their checksums, OSError
-        and NoMemory.
+        """Receive a replica that its owner sends. Raises BadCheckpoint if bytes differ from their checksums or
+        are not proven to be the owner's, OSError and NoMemory.
         """
         sums_sum = int.from_bytes(offer.sums_sum, "little")
         async with self._busy[place]:
@@ -110,7 +108,9 @@ class ReplicaStore:
             raise NoMemory("no generation of its arena is free")
         region = arena.map(generation, record.region_bytes)
         work = asyncio.ensure_future(
-            self._blocking(lambda: shard_stream.receive(connection.sock, record, sums_sum, region))
+            self._blocking(
+                lambda: shard_stream.receive(connection.sock, connection.proven_auth(), record, sums_sum, region)
+            )
         )
         try:
             await asyncio.wait([work])

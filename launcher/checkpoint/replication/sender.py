@@ -125,7 +125,8 @@ class ReplicaSender:
         shard = arena.map(generation, record.shard_bytes)
         try:
             await asyncio.get_running_loop().run_in_executor(
-                self._here.sends, lambda: shard_stream.send(connection.sock, sums, shard, paced)
+                self._here.sends,
+                lambda: shard_stream.send(connection.sock, connection.proven_auth(), sums, shard, paced),
             )
         finally:
             with suppress(OSError):

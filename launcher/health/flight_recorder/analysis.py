@@ -134,10 +134,16 @@ def _look(group: _Group, known: Mapping[int, Record], stuck: int) -> Iterator[Wa
         for rank, call in here.items():
             ops[call.op] = ops.get(call.op, 0) | 1 << rank
         found = Waits(
-            group.name, number, max(ops, key=lambda op: (ops[op].bit_count(), op)), set_of(waiting),
-            max(call.open_s or 0.0 for call in waiting.values()), behind, behind & stuck, lacks & ~never,
+            group.name,
+            number,
+            max(ops, key=lambda op: (ops[op].bit_count(), op)),
+            set_of(waiting),
+            max(call.open_s or 0.0 for call in waiting.values()),
+            behind,
+            behind & stuck,
+            lacks & ~never,
             tuple(sorted(ops.items())) if len(ops) > 1 else (),
-        )  # fmt: skip
+        )
         if behind or found.ops:
             yield found
             return

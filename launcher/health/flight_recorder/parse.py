@@ -101,12 +101,15 @@ def reduce(dumps: Sequence[bytes], ranks: Mapping[str, str], now_ns: int) -> Rec
         whole &= recorded.issuperset(dump.pg_status) if dump.pg_status is not None else not recorded
     groups = [
         Group(
-            name[:MOST_NAME], kept.about[:MOST_NAME], backend[:MOST_NAME],
+            name[:MOST_NAME],
+            kept.about[:MOST_NAME],
+            backend[:MOST_NAME],
             ranks.get(name, "") if len(ranks.get(name, "")) <= MOST_RANKS_TEXT else "",
             _window(kept.calls),
         )
-        for (name, backend), kept in found.items() if kept.calls
-    ]  # fmt: skip
+        for (name, backend), kept in found.items()
+        if kept.calls
+    ]
     sends = next((kept.sends for kept in found.values() if kept.sends), "")
     whole &= len(groups) <= MOST_GROUPS
     return Record(whole=whole, groups=tuple(groups[-MOST_GROUPS:]), sends=sends)
@@ -165,9 +168,12 @@ def read(raw: bytes) -> Record:
 
 def _clean(group: Group) -> Group:
     return Group(
-        _printable(group.name), _printable(group.about), _printable(group.backend), group.ranks,
+        _printable(group.name),
+        _printable(group.about),
+        _printable(group.backend),
+        group.ranks,
         tuple(Call(call.number, _printable(call.op), call.open_s) for call in group.calls),
-    )  # fmt: skip
+    )
 
 
 def _printable(text: str) -> str:

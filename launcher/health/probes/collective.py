@@ -76,9 +76,12 @@ class CollectiveProbe:
         self._store.set_timeout(timedelta(seconds=plan.stage_s))
         dist.init_process_group(
             dist.get_default_backend_for_device(self._where),
-            store=dist.PrefixStore("group", self._store), rank=plan.rank, world_size=plan.processes,
-            timeout=timedelta(seconds=plan.stage_s), device_id=None if self._where.type == "cpu" else self._where,
-        )  # fmt: skip
+            store=dist.PrefixStore("group", self._store),
+            rank=plan.rank,
+            world_size=plan.processes,
+            timeout=timedelta(seconds=plan.stage_s),
+            device_id=None if self._where.type == "cpu" else self._where,
+        )
 
     def reduce_s(self) -> float:
         """Return the median time of an all-reduce in seconds. Raises ProbeFailed if its sum is wrong."""

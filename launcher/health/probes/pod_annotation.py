@@ -140,10 +140,18 @@ class OwnPod:
         from turnout.kube.nodes.fault_report import Kind, Verdict, moment, write
 
         verdict = Verdict(
-            Kind(judged.found.value), moment(time.time()), judged.round, judged.by[:253], judged.members,
-            judged.run[:253], self._node[:253], judged.cause[:253], judged.why[:512],
-            report.compute_s, report.collective_s,
-        )  # fmt: skip
+            Kind(judged.found.value),
+            moment(time.time()),
+            judged.round,
+            judged.by[:253],
+            judged.members,
+            judged.run[:253],
+            self._node[:253],
+            judged.cause[:253],
+            judged.why[:512],
+            report.compute_s,
+            report.collective_s,
+        )
         uid = {"uid": self._pod.uid} if self._pod.uid else {}  # do not write on a later pod of the same name
         return {"metadata": {"annotations": {NODE_VERDICT: write(verdict)}, **uid}}
 

@@ -62,13 +62,21 @@ class ProbeRunner:
         probing = self._checks.probing
         return [
             Plan(
-                order.rank + at, order.processes, order.members, order.address, order.port,
-                disk=tempfile.gettempdir(), memory=memory, meet_s=probing.meet_s, stage_s=probing.stage_s,
-                matmul=probing.matmul, reduce_bytes=probing.reduce_bytes,
+                order.rank + at,
+                order.processes,
+                order.members,
+                order.address,
+                order.port,
+                disk=tempfile.gettempdir(),
+                memory=memory,
+                meet_s=probing.meet_s,
+                stage_s=probing.stage_s,
+                matmul=probing.matmul,
+                reduce_bytes=probing.reduce_bytes,
                 box_pairs=self._checks.box_pairs if self._checks.switchbox and at == 0 else (),
             )
             for at in range(local)
-        ]  # fmt: skip
+        ]
 
     async def close(self) -> None:
         """Stop measuring, until there is another order."""

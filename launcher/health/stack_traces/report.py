@@ -22,9 +22,11 @@ from turnout.launcher.health.stack_traces.svg import picture
 MOST_GROUPS = 20  # groups described one by one
 MOST_TEXT_LINES = 2_000  # lines of one tree
 _STATES = {
-    "D": "in the kernel, not to be interrupted", "T": "stopped by a signal", "t": "stopped by a debugger",
+    "D": "in the kernel, not to be interrupted",
+    "T": "stopped by a signal",
+    "t": "stopped by a debugger",
     "Z": "ended, not yet waited for",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True)

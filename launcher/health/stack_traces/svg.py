@@ -37,23 +37,27 @@ def picture(title: str, said: Sequence[str], root: Node, world: int) -> str:
     top = _MARGIN + 24 + _ROW * (len(said) + 2)
     height = top + _ROW * (1 + max((box.row for box in boxes), default=0)) + _MARGIN
     legend = ((_ALL, "all that show a stack"), (_MOST, "half of them or more"), (_FEW, "fewer"))
-    return "\n".join([
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" viewBox="0 0 {_WIDTH} {height}">',
-        f"<style>{_STYLE}</style>",
-        '<rect width="100%" height="100%" fill="#fff"/>',
-        f'<text class="title" x="{_MARGIN}" y="{_MARGIN + 14}">{_xml(title)}</text>',
-        *(
-            f'<text x="{_MARGIN}" y="{_MARGIN + 22 + _ROW * (at + 1)}">{_xml(_cut(line, _WIDTH - 2 * _MARGIN))}</text>'
-            for at, line in enumerate(said)
-        ),
-        *(
-            f'<rect x="{_MARGIN + 190 * at}" y="{top - 24}" width="12" height="12" fill="{colour}"/>'
-            f'<text x="{_MARGIN + 18 + 190 * at}" y="{top - 14}">{word}</text>'
-            for at, (colour, word) in enumerate(legend)
-        ),
-        *(_drawn(box, top, world, root.ranks.bit_count()) for box in boxes),
-        "</svg>\n",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" '
+            f'viewBox="0 0 {_WIDTH} {height}">',
+            f"<style>{_STYLE}</style>",
+            '<rect width="100%" height="100%" fill="#fff"/>',
+            f'<text class="title" x="{_MARGIN}" y="{_MARGIN + 14}">{_xml(title)}</text>',
+            *(
+                f'<text x="{_MARGIN}" y="{_MARGIN + 22 + _ROW * (at + 1)}">'
+                f"{_xml(_cut(line, _WIDTH - 2 * _MARGIN))}</text>"
+                for at, line in enumerate(said)
+            ),
+            *(
+                f'<rect x="{_MARGIN + 190 * at}" y="{top - 24}" width="12" height="12" fill="{colour}"/>'
+                f'<text x="{_MARGIN + 18 + 190 * at}" y="{top - 14}">{word}</text>'
+                for at, (colour, word) in enumerate(legend)
+            ),
+            *(_drawn(box, top, world, root.ranks.bit_count()) for box in boxes),
+            "</svg>\n",
+        ]
+    )
 
 
 def _boxes(root: Node) -> Iterator[_Box]:

@@ -65,10 +65,15 @@ def _ask(transition: Transition, world: World, first: str) -> None:
     transition.at = replace(
         transition.at,
         hanging=replace(
-            hanging, stage=Stage.ASKED, number=number, first=first, asked=asked, stacks={},
+            hanging,
+            stage=Stage.ASKED,
+            number=number,
+            first=first,
+            asked=asked,
+            stacks={},
             until_s=transition.now_s + GATHER_S,
         ),
-    )  # fmt: skip
+    )
     transition.told("stacks_asked", Reason.PROCESS_HUNG, round=world.round, members=len(asked), detail=first)
     transition.tell(sorted(asked), ShowStacks(number, world.round, most_bytes(world.ranks)))
     transition.wake(transition.at.hanging.until_s)

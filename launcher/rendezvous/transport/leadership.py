@@ -112,9 +112,14 @@ class Leadership:
             "coordinator_begun", {"round": state.round + 1, "reason": state.cause.why.value, "arbiter": bool(held)}
         )
         self.coordinator = Coordinator(
-            state, self._say, beat_s=self._timing.heartbeat_s, silence_s=self._timing.silence_s,
-            merge=self._merging.merge, arbiter=self.arbiter, held=held,
-        )  # fmt: skip
+            state,
+            self._say,
+            beat_s=self._timing.heartbeat_s,
+            silence_s=self._timing.silence_s,
+            merge=self._merging.merge,
+            arbiter=self.arbiter,
+            held=held,
+        )
         self.coordinator.ended.add_done_callback(lambda ended: self.on_end(ended.result()))
         self._listener.lead(self.coordinator)
 

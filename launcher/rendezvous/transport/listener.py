@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
@@ -30,6 +31,7 @@ from turnout.launcher.rendezvous.messages import (
     proves,
     read_at_coordinator,
 )
+from turnout.launcher.rendezvous.transport.accept import Acceptor
 from turnout.launcher.rendezvous.transport.frame_connection import FrameConnection
 
 GREET_S = 10.0  # seconds for a new peer to prove its identity
@@ -151,13 +153,15 @@ class Listener:
         self._waiting: set[PeerConnection] = set()  # proved, and held until the coordinator is known
         self._strangers: dict[PeerConnection, None] = {}  # oldest first
         self._of: Counter[str] = Counter()  # peers that have proved nothing yet, by address
-        self._server: asyncio.Server | None = None
+        self._listens: socket.socket | None = None
+        self._acceptor: Acceptor | None = None
 
     async def open(self, address: str, port: int) -> int:
         """Listen on this address, an IP literal, and port, 0 for any. Returns the port. Raises OSError."""
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: PeerConnection(self), address, port, backlog=BACKLOG)
-        return int(self._server.sockets[0].getsockname()[1])
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._listens = socket.create_server((address, port), family=family, backlog=BACKLOG)
+        self._acceptor = Acceptor(self._listens, lambda: PeerConnection(self))
+        return int(self._listens.getsockname()[1])
 
     def lead(self, host: ListenerHost | None) -> None:
         """Set the coordinator in this agent, None for none."""
@@ -211,7 +215,9 @@ class Listener:
 
     async def close(self) -> None:
         """Stop listening. Accepted peers stay connected."""
-        if self._server is not None:
-            self._server.close()
+        if self._acceptor is not None and self._listens is not None:
+            self._acceptor.close()
+            self._listens.close()
+            self._acceptor = None
         for peer in [*self._strangers, *self._waiting]:
             peer.abort()

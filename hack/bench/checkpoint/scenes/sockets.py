@@ -1,7 +1,8 @@
 """The throughput of shard copies into a peer's memory, compared with a plain socket, and their effect on a loop.
 
 The floor is one TCP connection of the loopback: sendfile from tmpfs, recv_into mapped memory that is warm, nothing
-looked at on the way. Ours sends from one arena into another, and each chunk is hashed as it comes. Both ends are
+looked at on the way. Ours sends from one arena into another, and each chunk is hashed as it comes, and all is
+proven by an authenticated digest, which both ends compute. Both ends are
 processes of this machine, as nice as daemons; each of a job's machines has one of them at a time.
 """
 
@@ -125,6 +126,7 @@ def _send(port: int, orders: Connection, arena: Any, record: Any) -> None:
     shard = arena.map(0, record.region_bytes)[: record.shard_bytes]
     sums = tuple(sums_of(shard))
     total = sum_of(b"".join(each.to_bytes(8, "little") for each in sums))
+    auth = _auth(listens=False)
     with socket.create_connection(("127.0.0.1", port)) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
 
@@ -137,9 +139,8 @@ def _send(port: int, orders: Connection, arena: Any, record: Any) -> None:
                     at += os.sendfile(connection.fileno(), arena.file, at, past - at)
             else:
                 connection.sendall(_SHARD + total.to_bytes(8, "little"))
-                import_module(MODULE).send(
-                    connection, sums, shard, RateLimiter(RateLimit(bytes_s)) if bytes_s else None
-                )
+                paced = RateLimiter(RateLimit(bytes_s)) if bytes_s else None
+                import_module(MODULE).send(connection, auth, sums, shard, paced)
             if connection.recv(1) != _TAKEN:
                 raise ConnectionError("the receiver ended")
 
@@ -155,9 +156,16 @@ def _send(port: int, orders: Connection, arena: Any, record: Any) -> None:
                 return
 
 
+def _auth(*, listens: bool) -> Any:
+    from turnout.launcher.frame_auth import FrameAuth
+
+    return FrameAuth(b"token", "bench", b"of the caller", b"of the listener", listens=listens)
+
+
 def _receive(server: socket.socket, arena: Any, record: Any) -> None:
     server.settimeout(_LIMIT_S)
     connection, _ = server.accept()
+    auth = _auth(listens=True)
     connection.settimeout(_LIMIT_S)
     with connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
@@ -166,7 +174,7 @@ def _receive(server: socket.socket, arena: Any, record: Any) -> None:
                 total = int.from_bytes(connection.recv(8, socket.MSG_WAITALL), "little")
                 generation = arena.begin(record)
                 region = arena.map(generation, record.region_bytes)
-                sums = import_module(MODULE).receive(connection, record, total, region)
+                sums = import_module(MODULE).receive(connection, auth, record, total, region)
                 arena.seal(generation, record)
                 arena.hashed(generation, sums)
             else:

@@ -1,4 +1,4 @@
-"""A wire between two daemons, on which one byte is another one when it arrives, or which is cut."""
+"""A wire between two daemons, on which bytes are others when they arrive, or which is cut."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from contextlib import suppress
 
 class Wire:
     """To this port. flip: the byte of what is sent there, over all connections, that is changed; cut: from there on
-    nothing comes. sent: bytes so far."""
+    nothing comes. forge: other bytes, by their place. sent: bytes so far.
 
-    def __init__(self, port):
-        self._port, self._server = port, None
+    answers: count, and change, what comes back instead.
+    """
+
+    def __init__(self, port, *, answers=False):
+        self._port, self._server, self._answers = port, None, answers
         self.flip = self.cut = None
+        self.forge = {}
         self.sent = 0
 
     async def open(self):
@@ -22,7 +26,9 @@ class Wire:
     async def _join(self, reader, writer):
         there, back = await asyncio.open_connection("127.0.0.1", self._port)
         with suppress(OSError):
-            await asyncio.gather(self._carry(reader, back, counted=True), self._carry(there, writer))
+            await asyncio.gather(
+                self._carry(reader, back, counted=not self._answers), self._carry(there, writer, counted=self._answers)
+            )
         for each in (writer, back):
             each.close()
 
@@ -32,6 +38,8 @@ class Wire:
                 start, self.sent = self.sent, self.sent + len(data)
                 if self.flip is not None and start <= self.flip < self.sent:
                     data[self.flip - start] ^= 0x10
+                for at in self.forge.keys() & range(start, self.sent):
+                    data[at - start] = self.forge[at]
                 if self.cut is not None and self.sent > self.cut:
                     break
             writer.write(data)

@@ -26,6 +26,7 @@ from turnout.launcher.checkpoint.format.replication_messages import (
     packed,
 )
 from turnout.launcher.checkpoint.replication.peer_connection import PeerIdentity, PeerUnavailable, call
+from turnout.launcher.checkpoint.replication.shard_stream import PROOF_BYTES
 from turnout.launcher.errors import BadFrame
 from turnout.launcher.frame_auth import MAC_BYTES
 
@@ -246,5 +247,5 @@ async def test_the_parts_of_the_stream_are_where_they_are_thought_to_be(job):
     await job.form(wires={1: await wire.open()})
     await job.save(4)
     await until(lambda: job[0].copies.done()[0] == 4)
-    assert wire.sent == GREET_BYTES + OFFER_BYTES + SUMS_BYTES + len(bytes_of(4, 0))
+    assert wire.sent == GREET_BYTES + OFFER_BYTES + SUMS_BYTES + len(bytes_of(4, 0)) + PROOF_BYTES
     wire.close()

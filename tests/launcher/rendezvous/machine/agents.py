@@ -168,6 +168,7 @@ class Agent:
                 self.say(Reached(round_, max(self.step, 0)))
             case Waiting(round=round_, size=size) if round_ >= self.base.round and not self.base.busy:
                 self.base = LastWorld(round_, size, False)
+                self.seek = replace(self.seek, successors=message.successors or self.seek.successors)
             case Finish(exit=code):
                 self.stop()
                 wait_s = FAREWELL_S if code != Exit.DRAINED else 1.0

@@ -118,9 +118,9 @@ class Network:
         return [agent for agent in self.agents.values() if agent.alive]
 
     def at(self, address):
-        """Give who listens at an address, dead or alive. A name finds its newest incarnation."""
+        """Give who listens at an address, dead or alive. A name, or an address used again, finds the newest one."""
         named = self.here.get(address[0])
-        return named or next((a for a in self.agents.values() if a.here == address), None)
+        return named or next((a for a in reversed(self.agents.values()) if a.here == address), None)
 
     def connect(self, member, endpoint, join):
         conn = Conn(member, endpoint)

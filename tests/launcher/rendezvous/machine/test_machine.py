@@ -208,10 +208,19 @@ class Majority(Machine):
             return not newest or self.come_back(living, newest)
         last = [agent for agent in living if agent.base.round == newest and agent.base.inside]
         first = self.agent(0)
-        found = all(agent.base.round for agent in living)  # who is new knows no address but the first one's,
-        if first.alive:  # and the first knows only whom it has heard of
+        if first.alive:  # all know its name, and it knows only whom it has heard of
             found = len(first.seek.successors) > 1
+        else:  # who is new knows no address but the first one's, and what the first knew is gone with it
+            found = all(agent.base.round for agent in living) and self.meet(living)
         return found and last and 2 * len(last) > min(agent.base.size for agent in last)
+
+    def meet(self, living):
+        """True if all the others were told the address of one of them, so that they come together there."""
+        return any(
+            all(one is other or one.here in [(each.address, each.port) for each in other.seek.successors]
+                for other in living)
+            for one in living
+        )  # fmt: skip
 
     def come_back(self, living, newest):
         """True if more than half of a newest world's places are taken, one by a member that has kept it."""
