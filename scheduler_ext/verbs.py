@@ -79,8 +79,12 @@ def preempt(
 def _refusal(refused: NoSeat, member: Member, names: Sequence[str]) -> Advice:
     """Refuse every node: "no room" where others may leave for the pod, "forbidden" where nothing helps."""
     text = f"{refused.word.value}: {refused.detail}"
-    no_room = {name: text for name in names if name in refused.may_help}
-    forbidden = {name: text for name in _explained(names) if name not in no_room}
+    helping, forbidden = refused.may_help, dict[str, str]()
+    if helping is None:
+        no_room = dict.fromkeys(names, text)
+    else:
+        no_room = {name: text for name in names if name in helping}
+        forbidden = {name: text for name in _explained(names) if name not in no_room}
     notice = Notice(refused.word, member.namespace, member.name, member.uid, refused.detail[:500])
     return Advice(Answer((), no_room, forbidden), notice=notice)
 

@@ -29,11 +29,11 @@ from turnout.topology.model import Reason, Refusal, Rule
 
 @dataclass(frozen=True, slots=True)
 class NoSeat:
-    """Tells why a pod gets no node. may_help: names of the nodes on which it could run once others leave."""
+    """Tells why a pod gets no node. may_help: the nodes on which it could run once others leave, None for all."""
 
     word: EventReason
     detail: str
-    may_help: frozenset[str] = frozenset()
+    may_help: frozenset[str] | None = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +244,7 @@ def _no_room(plan_cache: PlanCache, gang: Gang, member: Member, names: Sequence[
     """Refuse for want of room. Nodes where the tier would allow the gang may help once others leave them."""
     word = EventReason.GANG_PARTIAL if plan_cache.started(gang) else EventReason(refusal.reason.value)
     if gang.tier is None:
-        return Seat(refused=NoSeat(word, refusal.detail, frozenset(names)))
+        return Seat(refused=NoSeat(word, refusal.detail, None))
     able = _able(plan_cache, gang, member)
     rows = plan_cache.view.snapshot.row_of
     inside = frozenset(name for name in names if (row := rows.get(name)) is not None and able[row])
