@@ -18,6 +18,7 @@ from turnout.controllers.model import ChildKey, ChildSeen, JobKey, Object, Phase
 from turnout.kube.objects import ObjectMeta, Struct
 from turnout.kube.watch_events import Key
 
+_Owner = tuple[str, str]  # the namespace and the uid of a job: an object elsewhere that names its uid is none of its
 _REMEMBERED = 20_000  # uids of objects that are gone
 
 
@@ -85,10 +86,12 @@ class Cache:
     def __init__(self, changed: Callable[[JobKey], None]) -> None:
         self._changed = changed
         self._jobs: dict[JobKey, _Job] = {}
-        self._keys: dict[str, JobKey] = {}  # of a job, by its uid
-        self._pods: dict[str, dict[str, PodSeen]] = {}  # by the owner's uid and the pod's name
-        self._others: dict[str, dict[ChildKey, ChildSeen]] = {}
-        self._known: dict[tuple[str, str, str], tuple[str, str, int]] = {}  # child -> its owner, its uid, its version
+        self._keys: dict[_Owner, JobKey] = {}
+        self._pods: dict[_Owner, dict[str, PodSeen]] = {}  # by the pod's name
+        self._others: dict[_Owner, dict[ChildKey, ChildSeen]] = {}
+        self._known: dict[
+            tuple[str, str, str], tuple[_Owner, str, int]
+        ] = {}  # child -> its owner, its uid, its version
         self._gone: OrderedDict[str, None] = OrderedDict()
 
     def put_job(self, api: str, kind: str, obj: JobObject) -> None:
@@ -99,7 +102,7 @@ class Cache:
         if meta.uid in self._gone or (before is not None and before.uid == meta.uid and before.version >= version):
             return
         if before is not None and before.uid != meta.uid:
-            self._keys.pop(before.uid, None)
+            self._keys.pop((key.namespace, before.uid), None)
         raw = {
             "apiVersion": api.removeprefix("/apis/"),
             "kind": kind,
@@ -108,7 +111,7 @@ class Cache:
             "status": obj.status or {},
         }
         self._jobs[key] = _Job(meta.uid, version, msgspec.json.encode(raw))
-        self._keys[meta.uid] = key
+        self._keys[meta.namespace, meta.uid] = key
         self._changed(key)
 
     def drop_job(self, api: str, gone: Key) -> None:
@@ -117,7 +120,7 @@ class Cache:
         key = JobKey(api, gone.namespace, gone.name)
         if (found := self._jobs.get(key)) is not None and found.uid == gone.uid:
             del self._jobs[key]
-            self._keys.pop(gone.uid, None)
+            self._keys.pop((gone.namespace, gone.uid), None)
 
     def put_pod(self, container: str, obj: OwnedPod) -> None:
         """A pod as it is now. container: whose exit code counts, where it is there."""
@@ -153,20 +156,22 @@ class Cache:
         """Return a job's object and what it owns; None for one that is gone."""
         if (found := self._jobs.get(key)) is None:
             return None
-        pods, others = self._pods.get(found.uid, {}), self._others.get(found.uid, {})
+        owner = key.namespace, found.uid
+        pods, others = self._pods.get(owner, {}), self._others.get(owner, {})
         return msgspec.json.decode(found.raw), Seen(tuple(pods.values()), dict(others))
 
     def jobs(self) -> Mapping[JobKey, object]:
         """Return the jobs that are there."""
         return self._jobs
 
-    def _taken_in(self, kind: str, meta: ObjectMeta) -> str | None:
-        """Note a child and return its owner's uid; None for what is nobody's, gone, or older than what is known."""
-        owner = next((each.uid for each in meta.owner_references or () if each.controller), None)
+    def _taken_in(self, kind: str, meta: ObjectMeta) -> _Owner | None:
+        """Note a child and return its owner; None for what is nobody's, gone, or older than what is known."""
+        uid = next((each.uid for each in meta.owner_references or () if each.controller), None)
         place, version = (kind, meta.namespace, meta.name), _version(meta)
         known = self._known.get(place)
-        if owner is None or meta.uid in self._gone or (known and known[1] == meta.uid and known[2] > version):
+        if uid is None or meta.uid in self._gone or (known and known[1] == meta.uid and known[2] > version):
             return None
+        owner = meta.namespace, uid
         self._known[place] = owner, meta.uid, version
         return owner
 
@@ -175,7 +180,7 @@ class Cache:
         if len(self._gone) > _REMEMBERED:
             self._gone.popitem(last=False)
 
-    def _look_at(self, owner: str) -> None:
+    def _look_at(self, owner: _Owner) -> None:
         if (key := self._keys.get(owner)) is not None:
             self._changed(key)
 

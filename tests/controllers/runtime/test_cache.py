@@ -1,0 +1,59 @@
+"""Children count for the job that controls them, in its own namespace, whatever anybody else writes."""
+
+import msgspec
+import pytest
+
+from tests.controllers.jobs import job, role
+from tests.controllers.runtime.world import KEY
+from turnout.controllers.runtime.cache import Cache, JobObject, Owned, OwnedPod
+from turnout.kube.watch_events import Key
+
+LABELS = {"training.kubeflow.org/replica-type": "worker", "training.kubeflow.org/replica-index": "0"}
+
+
+def child(namespace="ns", uid="uid-bert", controller=True, name="bert-worker-0", **meta):
+    owner = {"kind": "PyTorchJob", "name": "bert", "uid": uid, "controller": controller}
+    head = {"name": name, "namespace": namespace, "uid": f"{namespace}-{name}", "resourceVersion": "5"}
+    return {"metadata": {**head, "labels": LABELS, "ownerReferences": [owner], **meta}}
+
+
+@pytest.fixture
+def cache():
+    changed = []
+    made = Cache(changed.append)
+    made.changed = changed
+    made.put_job(KEY.api, "PyTorchJob", msgspec.convert(job(worker=role(1)), JobObject))
+    changed.clear()
+    return made
+
+
+def put(cache, **said):
+    cache.put_pod("pytorch", msgspec.convert(child(**said), OwnedPod))
+    cache.put_other("Service", msgspec.convert(child(**said), Owned))
+
+
+@pytest.mark.parametrize(
+    ("said", "counts"),
+    [
+        pytest.param({}, True, id="its controller is the job"),
+        pytest.param({"namespace": "strangers"}, False, id="it lies in another namespace"),
+        pytest.param({"controller": False}, False, id="the job is an owner among others"),
+        pytest.param({"uid": "uid-of-another"}, False, id="another job of that name was its controller"),
+    ],
+)
+def test_a_child_counts_where(cache, said, counts):
+    put(cache, **said)
+    _, seen = cache.job(KEY)
+    assert (len(seen.pods), len(seen.others)) == ((1, 1) if counts else (0, 0))
+    assert bool(cache.changed) is counts
+
+
+def test_what_is_gone_stays_gone_and_older_versions_are_passed_over(cache):
+    put(cache)
+    put(cache, resourceVersion="4", deletionTimestamp="2026-01-01T00:00:00Z")
+    (pod,) = cache.job(KEY)[1].pods
+    assert not pod.deleting
+    for kind in ("Pod", "Service"):
+        cache.drop_child(kind, Key("ns", "bert-worker-0", "ns-bert-worker-0"))
+    put(cache, resourceVersion="9")
+    assert (cache.job(KEY)[1].pods, dict(cache.job(KEY)[1].others)) == ((), {})
